@@ -153,9 +153,14 @@ def make_variant(run: Callable[..., None], **fields: Any) -> Variant:
     return Variant(name=run.__name__.rstrip("_"), run=run, **fields)
 
 
-def of_shape(make: Callable[[Any], tuple[Kernel, ...]]) -> Kernels:
-    """`Variant.kernels` of a function of the problem alone: any batch launches the same."""
-    return lambda problem, batch: make(problem)
+def of_shape(make: Callable[[Any], Kernel | tuple[Kernel, ...]]) -> Kernels:
+    """`Variant.kernels` of a function of the problem alone, to one kernel or several."""
+
+    def kernels(problem: Any, batch: int) -> tuple[Kernel, ...]:
+        made = make(problem)
+        return made if isinstance(made, tuple) else (made,)
+
+    return kernels
 
 
 def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

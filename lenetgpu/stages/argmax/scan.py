@@ -49,9 +49,9 @@ def argmax(x: Any, y: Any, problem: Argmax) -> None:
 
 
 @cache
-def _thread(problem: Argmax) -> tuple[Kernel, ...]:
+def _thread(problem: Argmax) -> Kernel:
     defines = (("K", problem.K), ("IMAGES", _THREAD_IMAGES))
-    return (Kernel(_SOURCE, "argmax_thread", defines),)
+    return Kernel(_SOURCE, "argmax_thread", defines)
 
 
 scan = partial(variant, kind="argmax", reads="NC", writes="N", needs=cuda())
@@ -64,12 +64,12 @@ scan = partial(variant, kind="argmax", reads="NC", writes="N", needs=cuda())
 )
 def per_image(x: Any, y: Any, problem: Argmax) -> None:
     """One thread scans the scores of one image."""
-    _scan(x, y, _thread(problem)[0], _THREAD_IMAGES)
+    _scan(x, y, _thread(problem), _THREAD_IMAGES)
 
 
 @cache
-def _wide(problem: Argmax) -> tuple[Kernel, ...]:
-    return (Kernel(_SOURCE, "argmax_thread", (("K", problem.K), ("IMAGES", _COURSE_IMAGES))),)
+def _wide(problem: Argmax) -> Kernel:
+    return Kernel(_SOURCE, "argmax_thread", (("K", problem.K), ("IMAGES", _COURSE_IMAGES)))
 
 
 def access_counts(problem: Argmax) -> tuple[Counted, Counted]:
@@ -90,7 +90,7 @@ def _explain_scan(problem: Argmax, batch: int, machine: Machine) -> Rows:
 )
 def wide_blocks(x: Any, y: Any, problem: Argmax) -> None:
     """One thread scans the scores of one image, 1,024 threads a block."""
-    _scan(x, y, _wide(problem)[0], _COURSE_IMAGES)
+    _scan(x, y, _wide(problem), _COURSE_IMAGES)
 
 
 def _scan(x: Any, y: Any, kernel: Kernel, images: int) -> None:
@@ -102,9 +102,9 @@ def _list_images(problem: Argmax) -> int:
 
 
 @cache
-def _list(problem: Argmax) -> tuple[Kernel, ...]:
+def _list(problem: Argmax) -> Kernel:
     defines = (("K", problem.K), ("IMAGES", _list_images(problem)))
-    return (Kernel(_SOURCE, "argmax_list", defines),)
+    return Kernel(_SOURCE, "argmax_list", defines)
 
 
 @scan(
@@ -116,10 +116,9 @@ def _list(problem: Argmax) -> tuple[Kernel, ...]:
 )
 def list_(x: Any, y: Any, problem: Argmax) -> None:
     """Half as many threads as scores reduce the list pair by pair in shared memory."""
-    (kernel,) = _list(problem)
     images = _list_images(problem)
     block = ((problem.K + 1) // 2, images)
-    launch(kernel, (blocks_for(len(x), images),), block, (x, y, np.int32(len(x))))
+    launch(_list(problem), (blocks_for(len(x), images),), block, (x, y, np.int32(len(x))))
 
 
 def _lanes(problem: Argmax) -> int:
@@ -127,10 +126,10 @@ def _lanes(problem: Argmax) -> int:
 
 
 @cache
-def _shuffle(problem: Argmax) -> tuple[Kernel, ...]:
+def _shuffle(problem: Argmax) -> Kernel:
     lanes = _lanes(problem)
     defines = (("K", problem.K), ("LANES", lanes), ("IMAGES", _LIST_THREADS // lanes))
-    return (Kernel(_SOURCE, "argmax_shuffle", defines),)
+    return Kernel(_SOURCE, "argmax_shuffle", defines)
 
 
 @scan(
@@ -140,6 +139,7 @@ def _shuffle(problem: Argmax) -> tuple[Kernel, ...]:
 )
 def shuffle(x: Any, y: Any, problem: Argmax) -> None:
     """A group of lanes per image reduces by warp shuffles."""
-    (kernel,) = _shuffle(problem)
     images = _LIST_THREADS // _lanes(problem)
-    launch(kernel, (blocks_for(len(x), images),), (_LIST_THREADS,), (x, y, np.int32(len(x))))
+    launch(
+        _shuffle(problem), (blocks_for(len(x), images),), (_LIST_THREADS,), (x, y, np.int32(len(x)))
+    )

@@ -49,9 +49,9 @@ def four(x: Any, y: Any, problem: Argmax) -> None:
 
 
 @cache
-def _kernel(problem: Argmax) -> tuple[Kernel, ...]:
+def _kernel(problem: Argmax) -> Kernel:
     tile = {"IMAGES": _IMAGES, "TILE": min(_TILE, problem.K), "THREADS": _IMAGES}
-    return (Kernel(_SOURCE, "argmax_tile", tuple(({"K": problem.K} | tile).items())),)
+    return Kernel(_SOURCE, "argmax_tile", tuple(({"K": problem.K} | tile).items()))
 
 
 @variant(
@@ -62,6 +62,5 @@ def _kernel(problem: Argmax) -> tuple[Kernel, ...]:
 )
 def shared(x: Any, y: Any, problem: Argmax) -> None:
     """Tiles of images x scores loaded coalesced into shared memory, a thread scans an image."""
-    (kernel,) = _kernel(problem)
     grid = (blocks_for(len(x), _IMAGES),)
-    launch(kernel, grid, (_IMAGES,), (x, y, np.int32(len(x))))
+    launch(_kernel(problem), grid, (_IMAGES,), (x, y, np.int32(len(x))))

@@ -81,8 +81,8 @@ def blas(x: Any, w: _Pairs, y: Any, problem: Argmax) -> None:
 
 
 @cache
-def _kernel(problem: Argmax) -> tuple[Kernel, ...]:
-    return (Kernel(_SOURCE, "argmax_pairs", (("K", problem.K), ("THREADS", _THREADS))),)
+def _kernel(problem: Argmax) -> Kernel:
+    return Kernel(_SOURCE, "argmax_pairs", (("K", problem.K), ("THREADS", _THREADS)))
 
 
 @variant(
@@ -93,5 +93,4 @@ def _kernel(problem: Argmax) -> tuple[Kernel, ...]:
 )
 def pairs(x: Any, y: Any, problem: Argmax) -> None:
     """A thread per score compares it with all of its image; the one that none beats writes."""
-    (kernel,) = _kernel(problem)
-    launch(kernel, (blocks_for(x.size, _THREADS),), (_THREADS,), (x, y, int(x.size)))
+    launch(_kernel(problem), (blocks_for(x.size, _THREADS),), (_THREADS,), (x, y, int(x.size)))

@@ -59,8 +59,8 @@ def _multiply(
 
 
 @cache
-def _im2col(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel(_SOURCE, "im2col", problem, THREADS=_THREADS),)
+def _im2col(problem: Conv) -> Kernel:
+    return conv_kernel(_SOURCE, "im2col", problem, THREADS=_THREADS)
 
 
 @product(
@@ -71,12 +71,12 @@ def _im2col(problem: Conv) -> tuple[Kernel, ...]:
 )
 def im2col(x: Any, w: _Matrix, y: Any, problem: Conv) -> None:
     """Windows copied to rows by a kernel, then cuBLAS SGEMM without TF32."""
-    _multiply(x, w, y, problem, _im2col(problem)[0], exact_sgemm)
+    _multiply(x, w, y, problem, _im2col(problem), exact_sgemm)
 
 
 @cache
-def _im2col_half(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel(_SOURCE, "im2col_half", problem, THREADS=_THREADS),)
+def _im2col_half(problem: Conv) -> Kernel:
+    return conv_kernel(_SOURCE, "im2col_half", problem, THREADS=_THREADS)
 
 
 @product(
@@ -87,4 +87,4 @@ def _im2col_half(problem: Conv) -> tuple[Kernel, ...]:
 )
 def half(x: Any, w: _Matrix, y: Any, problem: Conv) -> None:
     """Windows and filters rounded to fp16, cuBLAS GemmEx with fp32 sums."""
-    _multiply(x, w, y, problem, _im2col_half(problem)[0], half_gemm)
+    _multiply(x, w, y, problem, _im2col_half(problem), half_gemm)

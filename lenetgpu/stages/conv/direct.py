@@ -23,8 +23,8 @@ _MAX_THREADS = 1024
 
 
 @cache
-def _basic(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel(_SOURCE, "conv_map", problem, BLOCK_W=32, BLOCK_H=32),)
+def _basic(problem: Conv) -> Kernel:
+    return conv_kernel(_SOURCE, "conv_map", problem, BLOCK_W=32, BLOCK_H=32)
 
 
 def _explain_basic(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -46,8 +46,7 @@ direct = partial(variant, kind="conv", family="direct", needs=cuda())
 )
 def basic(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A 32x32 block per output map, from global memory, threads past the map idle."""
-    (kernel,) = _basic(problem)
-    launch(kernel, maps_grid(len(x), problem.M), (32, 32), (x, w, y))
+    launch(_basic(problem), maps_grid(len(x), problem.M), (32, 32), (x, w, y))
 
 
 def _tight_block(problem: Conv) -> tuple[int, int]:
@@ -56,9 +55,9 @@ def _tight_block(problem: Conv) -> tuple[int, int]:
 
 
 @cache
-def _tight(problem: Conv) -> tuple[Kernel, ...]:
+def _tight(problem: Conv) -> Kernel:
     width, height = _tight_block(problem)
-    return (conv_kernel(_SOURCE, "conv_map", problem, BLOCK_W=width, BLOCK_H=height),)
+    return conv_kernel(_SOURCE, "conv_map", problem, BLOCK_W=width, BLOCK_H=height)
 
 
 def _explain_tight(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -77,8 +76,7 @@ def _explain_tight(problem: Conv, batch: int, machine: Machine) -> Rows:
 )
 def tight(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A block with as many threads as the map has outputs, from global memory."""
-    (kernel,) = _tight(problem)
-    launch(kernel, maps_grid(len(x), problem.M), _tight_block(problem), (x, w, y))
+    launch(_tight(problem), maps_grid(len(x), problem.M), _tight_block(problem), (x, w, y))
 
 
 def _shared_tile(problem: Conv) -> tuple[int, int, int, int]:
@@ -99,7 +97,7 @@ def _shared_parts(problem: Conv) -> int:
 
 
 @cache
-def _shared_constant(problem: Conv) -> tuple[Kernel, ...]:
+def _shared_constant(problem: Conv) -> Kernel:
     tile_h, tile_w, block_h, block_w = _shared_tile(problem)
     kernel = conv_kernel(
         _SOURCE,
@@ -112,7 +110,7 @@ def _shared_constant(problem: Conv) -> tuple[Kernel, ...]:
         CONSTANT_FILTERS=int(fits(problem)),
         RESIDENT=residents(block_h * block_w),
     )
-    return (kernel,)
+    return kernel
 
 
 def _tile_fits(problem: Conv) -> str | None:
@@ -125,7 +123,7 @@ def _tile_fits(problem: Conv) -> str | None:
 
 
 def _hold(w: Any, problem: Conv, batch: int) -> Filters:
-    return hold(w, _shared_constant(problem)[0], problem)
+    return hold(w, _shared_constant(problem), problem)
 
 
 def _explain_shared(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -150,15 +148,14 @@ def _explain_shared(problem: Conv, batch: int, machine: Machine) -> Rows:
 )
 def shared_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
     """Input tile in shared memory, filters in constant memory where they fit."""
-    (kernel,) = _shared_constant(problem)
     _, _, block_h, block_w = _shared_tile(problem)
     grid = maps_grid(len(x), problem.M, _shared_parts(problem))
-    launch(kernel, grid, (block_w, block_h), (x, w.array, y), loaded=w.function)
+    launch(_shared_constant(problem), grid, (block_w, block_h), (x, w.array, y), loaded=w.function)
 
 
 @cache
-def _four_maps(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel(_SOURCE, "conv_four_maps", problem, TILE_H=8, TILE_W=8),)
+def _four_maps(problem: Conv) -> Kernel:
+    return conv_kernel(_SOURCE, "conv_four_maps", problem, TILE_H=8, TILE_W=8)
 
 
 def _eight_by_eight_fits(problem: Conv) -> str | None:
@@ -187,6 +184,5 @@ def _explain_four_maps(problem: Conv, batch: int, machine: Machine) -> Rows:
 )
 def four_maps(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """256 threads compute an 8x8 part of four maps that share one input tile."""
-    (kernel,) = _four_maps(problem)
     tiles = blocks_for(problem.OH, 8) * blocks_for(problem.OW, 8)
-    launch(kernel, (len(x) * blocks_for(problem.M, 4) * tiles,), (256,), (x, w, y))
+    launch(_four_maps(problem), (len(x) * blocks_for(problem.M, 4) * tiles,), (256,), (x, w, y))

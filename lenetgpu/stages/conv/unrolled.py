@@ -141,8 +141,8 @@ def product_grid(x: Any, problem: Conv) -> tuple[int]:
 
 
 @cache
-def _tiled(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel(_SOURCE, "conv_tiled", problem, MAPS_EACH=maps_each(problem)),)
+def _tiled(problem: Conv) -> Kernel:
+    return conv_kernel(_SOURCE, "conv_tiled", problem, MAPS_EACH=maps_each(problem))
 
 
 @unrolled(
@@ -155,8 +155,7 @@ def _tiled(problem: Conv) -> tuple[Kernel, ...]:
 )
 def tiled(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """Shared-memory tiles of the unrolled product, 2x2 outputs per thread."""
-    (kernel,) = _tiled(problem)
-    launch(kernel, product_grid(x, problem), (TILE, TILE), (x, w, y))
+    launch(_tiled(problem), product_grid(x, problem), (TILE, TILE), (x, w, y))
 
 
 def _part_rows(problem: Conv) -> int:
@@ -165,9 +164,9 @@ def _part_rows(problem: Conv) -> int:
 
 
 @cache
-def _constant(problem: Conv) -> tuple[Kernel, ...]:
+def _constant(problem: Conv) -> Kernel:
     tile = {"MAPS_EACH": maps_each(problem), "PART_ROWS": _part_rows(problem)}
-    return (conv_kernel(_SOURCE, "conv_constant", problem, **tile),)
+    return conv_kernel(_SOURCE, "conv_constant", problem, **tile)
 
 
 @dataclass
@@ -187,7 +186,7 @@ def _explain_constant(problem: Conv, batch: int, machine: Machine) -> Rows:
 
 
 def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
-    (kernel,) = _constant(problem)
+    kernel = _constant(problem)
     module = load_module(kernel)
     matrix = cupy.asarray(w).reshape(problem.depth, problem.M)
     rolled = _Rolled(matrix, module.get_function(kernel.entry), module.get_global_var("part"))
@@ -208,14 +207,13 @@ def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
 )
 def constant(x: Any, w: _Rolled, y: Any, problem: Conv) -> None:
     """Filters in constant memory, rolled through it in parts where they do not fit."""
-    (kernel,) = _constant(problem)
     step = _part_rows(problem)
     for first in range(0, problem.depth, step):
         rows = min(step, problem.depth - first)
         if step < problem.depth:
             copy_to_constant(w.part, w.matrix[first : first + rows])
         args = (x, y, np.int32(first), np.int32(rows))
-        launch(kernel, product_grid(x, problem), (TILE, TILE), args, loaded=w.function)
+        launch(_constant(problem), product_grid(x, problem), (TILE, TILE), args, loaded=w.function)
 
 
 @unrolled(

@@ -19,13 +19,13 @@ _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 
 @cache
-def _kernel(problem: ConvPool) -> tuple[Kernel, ...]:
+def _kernel(problem: ConvPool) -> Kernel:
     defines = conv_defines(problem.conv) | {
         "READS": problem.reads,
         "WRITES": problem.writes,
         "MAPS_EACH": maps_each(problem.conv),
     }
-    return (Kernel(_SOURCE, "conv_relu_mean", tuple(defines.items())),)
+    return Kernel(_SOURCE, "conv_relu_mean", tuple(defines.items()))
 
 
 def _explain(problem: ConvPool, batch: int, machine: Machine) -> Rows:
@@ -43,5 +43,4 @@ def _explain(problem: ConvPool, batch: int, machine: Machine) -> Rows:
 )
 def unrolled(x: Any, w: Any, y: Any, problem: ConvPool) -> None:
     """The tiled unrolled product, ReLU and mean in one launch; the map never leaves the block."""
-    (kernel,) = _kernel(problem)
-    launch(kernel, product_grid(x, problem.conv), (TILE, TILE), (x, w, y))
+    launch(_kernel(problem), product_grid(x, problem.conv), (TILE, TILE), (x, w, y))

@@ -30,8 +30,8 @@ def _two_passes(problem: Pool) -> tuple[Kernel, ...]:
 
 
 @cache
-def _one_pass(problem: Pool) -> tuple[Kernel, ...]:
-    return (_kernel(problem, "looped_relu_mean"),)
+def _one_pass(problem: Pool) -> Kernel:
+    return _kernel(problem, "looped_relu_mean")
 
 
 def _block(problem: Pool) -> tuple[int, int]:
@@ -111,8 +111,7 @@ def in_place(x: Any, room: Any, y: Any, problem: Pool) -> None:
 )
 def maps_looped(x: Any, y: Any, problem: Pool) -> None:
     """ReLU taken while the mean reads, a block an image, a thread a pixel, maps in a loop."""
-    (kernel,) = _one_pass(problem)
-    launch(kernel, (len(x),), _block(problem), (x, y))
+    launch(_one_pass(problem), (len(x),), _block(problem), (x, y))
 
 
 @pool(

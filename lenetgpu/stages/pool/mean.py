@@ -50,8 +50,8 @@ def _two_passes(problem: Pool) -> tuple[Kernel, ...]:
 
 
 @cache
-def _one_pass(problem: Pool) -> tuple[Kernel, ...]:
-    return (_kernel(problem, "relu_mean"),)
+def _one_pass(problem: Pool) -> Kernel:
+    return _kernel(problem, "relu_mean")
 
 
 def access_counts(problem: Pool) -> tuple[Counted, Counted]:
@@ -111,8 +111,7 @@ def rows(x: Any, y: Any, problem: Pool) -> None:
 )
 def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
     """ReLU taken while the mean reads, one launch, one output per thread."""
-    (kernel,) = _one_pass(problem)
-    _launch(kernel, x, y)
+    _launch(_one_pass(problem), x, y)
 
 
 @variant(

@@ -57,7 +57,7 @@ def _lines(problem: Pool) -> int:
 
 
 @cache
-def _kernel(problem: Pool) -> tuple[Kernel, ...]:
+def _kernel(problem: Pool) -> Kernel:
     shape: dict[str, int | str] = {
         "CH": problem.C,
         "H": problem.H,
@@ -66,7 +66,7 @@ def _kernel(problem: Pool) -> tuple[Kernel, ...]:
         "LINES": _lines(problem),
         "THREADS": _THREADS,
     }
-    return (Kernel(_SOURCE, "relu_mean_tile", tuple(shape.items())),)
+    return Kernel(_SOURCE, "relu_mean_tile", tuple(shape.items()))
 
 
 def _keeps_layout(problem: Pool) -> str | None:
@@ -89,6 +89,5 @@ def _keeps_layout(problem: Pool) -> str | None:
 )
 def shared(x: Any, y: Any, problem: Pool) -> None:
     """Rows loaded coalesced into shared memory, ReLU and mean from there."""
-    (kernel,) = _kernel(problem)
     lines = int(y.size) // (_row(problem) // 2)
-    launch(kernel, (blocks_for(lines, _lines(problem)),), (_THREADS,), (x, y, lines))
+    launch(_kernel(problem), (blocks_for(lines, _lines(problem)),), (_THREADS,), (x, y, lines))

@@ -128,8 +128,8 @@ def _prepare_box(w: None, problem: Pool, batch: int) -> _Rows:
 
 
 @cache
-def _one_kernel(problem: Pool) -> tuple[Kernel, ...]:
-    return (_kernel(problem, "unroll_windows"),)
+def _one_kernel(problem: Pool) -> Kernel:
+    return _kernel(problem, "unroll_windows")
 
 
 @product(

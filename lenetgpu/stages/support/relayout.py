@@ -37,9 +37,9 @@ def copy(x: Any, y: Any, problem: Relayout) -> None:
 
 
 @cache
-def _kernel(problem: Relayout) -> tuple[Kernel, ...]:
+def _kernel(problem: Relayout) -> Kernel:
     defines = map_defines(problem) | {"THREADS": _THREADS}
-    return (Kernel(_SOURCE, "relayout", tuple(defines.items())),)
+    return Kernel(_SOURCE, "relayout", tuple(defines.items()))
 
 
 @variant(
@@ -52,5 +52,4 @@ def _kernel(problem: Relayout) -> tuple[Kernel, ...]:
 )
 def gather(x: Any, y: Any, problem: Relayout) -> None:
     """One element per thread, writes coalesced."""
-    (kernel,) = _kernel(problem)
-    launch(kernel, (blocks_for(y.size, _THREADS),), (_THREADS,), (x, y, int(y.size)))
+    launch(_kernel(problem), (blocks_for(y.size, _THREADS),), (_THREADS,), (x, y, int(y.size)))

@@ -21,7 +21,7 @@ from lenetgpu.stages.conv.convnet2.layout import (
     run_innermost,
 )
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -150,48 +150,6 @@ HOISTED_CHECKS = Step(_SOURCE, "conv_hoisted_checks", Loads.HOISTED, ladder_tile
 INDEX_TABLE = Step(_SOURCE, "conv_index_table", Loads.LOOKED_UP, ladder_tile)
 
 
-@innermost(
-    needs=cuda(),
-    kernels=ROLLED.kernels,
-    local_memory=True,
-    paper="convnet2 2.2, 3.1.1, fig. 11",
-)
-def rolled(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
-    """cuda-convnet2 with rolled sums, which therefore lie in local memory: the baseline."""
-    ROLLED.run(x, w, y, problem)
-
-
-@innermost(
-    needs=cuda(),
-    kernels=UNROLLED.kernels,
-    paper="convnet2 3.1.2, fig. 12",
-)
-def unrolled(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
-    """cuda-convnet2 with the loops over images and filters unrolled: sums in registers."""
-    UNROLLED.run(x, w, y, problem)
-
-
-@innermost(
-    needs=cuda(),
-    kernels=STRENGTH_REDUCED.kernels,
-    paper="convnet2 4.1, fig. 27",
-)
-def strength_reduced(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
-    """The unrolled kernel with indices grown by additions while loading."""
-    STRENGTH_REDUCED.run(x, w, y, problem)
-
-
-@innermost(
-    needs=cuda(),
-    kernels=HOISTED_CHECKS.kernels,
-    default=True,
-    paper="convnet2 4.2, fig. 30",
-)
-def hoisted_checks(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
-    """Strength-reduced, with bounds checked before the loading loops instead of inside."""
-    HOISTED_CHECKS.run(x, w, y, problem)
-
-
 def _prepare_table(w: Any, problem: Conv, batch: int) -> Innermost:
     """With two tables: row (OH, R*S) and column (OW, R*S) offsets, far below zero outside."""
     taps = np.arange(problem.R * problem.S)
@@ -206,16 +164,30 @@ def _prepare_table(w: Any, problem: Conv, batch: int) -> Innermost:
     return prepare_innermost(w, problem, batch, table)
 
 
-@variant(
-    kind="conv",
-    family="convnet2",
-    reads="NCHW",
-    writes="NCHW",
-    prepare=_prepare_table,
-    kernels=INDEX_TABLE.kernels,
-    supports=indexable,
-    paper="convnet2 4.3, fig. 33",
-)
-def index_table(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
-    """The index converter as a look-up: one index a pixel, negative outside the image."""
-    INDEX_TABLE.run(x, w, y, problem)
+def _offer(name: str, step: Step, paper: str, summary: str, **more: Any) -> None:
+    """Register the variant that runs `step`."""
+
+    def run(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
+        step.run(x, w, y, problem)
+
+    run.__name__, run.__doc__ = name, summary
+    innermost(kernels=step.kernels, paper=paper, **more)(run)
+
+
+_VARIANTS: tuple[tuple[str, Step, str, str, dict[str, Any]], ...] = (
+    ("rolled", ROLLED, "convnet2 2.2, 3.1.1, fig. 11",
+     "cuda-convnet2 with rolled sums, which therefore lie in local memory: the baseline.",
+     {"local_memory": True}),
+    ("unrolled", UNROLLED, "convnet2 3.1.2, fig. 12",
+     "cuda-convnet2 with the loops over images and filters unrolled: sums in registers.", {}),
+    ("strength_reduced", STRENGTH_REDUCED, "convnet2 4.1, fig. 27",
+     "The unrolled kernel with indices grown by additions while loading.", {}),
+    ("hoisted_checks", HOISTED_CHECKS, "convnet2 4.2, fig. 30",
+     "Strength-reduced, with bounds checked before the loading loops instead of inside.",
+     {"default": True}),
+    ("index_table", INDEX_TABLE, "convnet2 4.3, fig. 33",
+     "The index converter as a look-up: one index a pixel, negative outside the image.",
+     {"prepare": _prepare_table}),
+)  # fmt: skip
+for _name, _step, _paper, _summary, _more in _VARIANTS:
+    _offer(_name, _step, _paper, _summary, **_more)

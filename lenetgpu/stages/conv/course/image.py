@@ -35,8 +35,8 @@ def _sizes(problem: Conv) -> dict[str, int]:
 
 
 @cache
-def _naive(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel(_SOURCE, "conv_image_naive", problem),)
+def _naive(problem: Conv) -> Kernel:
+    return conv_kernel(_SOURCE, "conv_image_naive", problem)
 
 
 def _explain_naive(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -52,14 +52,13 @@ def _explain_naive(problem: Conv, batch: int, machine: Machine) -> Rows:
 )
 def image_naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A 32x32 block an image, an output a thread at a time, nothing shared."""
-    (kernel,) = _naive(problem)
-    launch(kernel, (len(x),), _BLOCK, (x, w, y))
+    launch(_naive(problem), (len(x),), _BLOCK, (x, w, y))
 
 
 @cache
-def _tiled(problem: Conv, transposed: bool) -> tuple[Kernel, ...]:
+def _tiled(problem: Conv, transposed: bool) -> Kernel:
     sizes = {"TRANSPOSED": int(transposed), **_sizes(problem)}
-    return (conv_kernel(_SOURCE, "conv_image_tiled", problem, **sizes),)
+    return conv_kernel(_SOURCE, "conv_image_tiled", problem, **sizes)
 
 
 def _explained(transposed: bool | None) -> Callable[[Conv, int, Machine], Rows]:
@@ -72,8 +71,7 @@ def _explained(transposed: bool | None) -> Callable[[Conv, int, Machine], Rows]:
 
 
 def _launch_tiled(x: Any, w: Any, y: Any, problem: Conv, transposed: bool) -> None:
-    (kernel,) = _tiled(problem, transposed)
-    launch(kernel, (len(x),), _BLOCK, (x, w, y))
+    launch(_tiled(problem, transposed), (len(x),), _BLOCK, (x, w, y))
 
 
 @unrolled(
@@ -101,12 +99,12 @@ def image_tiled(x: Any, w: Any, y: Any, problem: Conv) -> None:
 
 
 @cache
-def _constant(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel(_SOURCE, "conv_image_constant", problem, **_sizes(problem)),)
+def _constant(problem: Conv) -> Kernel:
+    return conv_kernel(_SOURCE, "conv_image_constant", problem, **_sizes(problem))
 
 
 def _hold(w: Any, problem: Conv, batch: int) -> Filters:
-    return hold(w, _constant(problem)[0], problem)
+    return hold(w, _constant(problem), problem)
 
 
 @unrolled(
@@ -120,8 +118,7 @@ def _hold(w: Any, problem: Conv, batch: int) -> Filters:
 )
 def image_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
     """A block an image walks the product's tiles; all of W' in constant memory."""
-    (kernel,) = _constant(problem)
-    launch(kernel, (len(x),), _BLOCK, (x, y), loaded=w.function)
+    launch(_constant(problem), (len(x),), _BLOCK, (x, y), loaded=w.function)
 
 
 @unrolled(

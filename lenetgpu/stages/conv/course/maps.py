@@ -69,11 +69,11 @@ def _warps_block(problem: Conv) -> tuple[int, int]:
 
 
 @cache
-def _whole_warps(problem: Conv) -> tuple[Kernel, ...]:
+def _whole_warps(problem: Conv) -> Kernel:
     tile, block = _warps_tile(problem), _warps_block(problem)
     sizes = {"TILE_H": tile[0], "TILE_W": tile[1], "BLOCK_H": block[0], "BLOCK_W": block[1]}
     held = {"CONSTANT_FILTERS": int(fits(problem)), "RESIDENT": residents(block[0] * block[1])}
-    return (conv_kernel(_SOURCE, "conv_whole_warps", problem, **sizes, **held),)
+    return conv_kernel(_SOURCE, "conv_whole_warps", problem, **sizes, **held)
 
 
 def _explain_warps(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -87,7 +87,7 @@ def _explain_warps(problem: Conv, batch: int, machine: Machine) -> Rows:
 
 
 @direct(
-    prepare=lambda w, problem, batch: hold(w, _whole_warps(problem)[0], problem),
+    prepare=lambda w, problem, batch: hold(w, _whole_warps(problem), problem),
     kernels=of_shape(_whole_warps),
     explain=_explain_warps,
     supports=lambda problem: _refusal(problem, _warps_tile(problem)),
@@ -99,10 +99,9 @@ def whole_warps(x: Any, w: Filters, y: Any, problem: Conv) -> None:
     Table 4 keeps table 3's block and reuse for conv1 and says "control divergence: No"; 24x24
     outputs leave 208 of 784 threads idle, and no warp diverges where whole warps are.
     """
-    (kernel,) = _whole_warps(problem)
     height, width = _warps_block(problem)
     grid = maps_grid(len(x), problem.M, _parts(problem, _warps_tile(problem)))
-    launch(kernel, grid, (width, height), (x, w.array, y), loaded=w.function)
+    launch(_whole_warps(problem), grid, (width, height), (x, w.array, y), loaded=w.function)
 
 
 _EIGHT = (_TILE, _TILE)

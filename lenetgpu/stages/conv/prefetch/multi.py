@@ -53,8 +53,8 @@ def tile_kernel(problem: Conv, tile: MultiTile) -> Kernel:
     )
 
 
-def _kernels(problem: Conv) -> tuple[Kernel, ...]:
-    return (tile_kernel(problem, _tile(problem)),)
+def _kernels(problem: Conv) -> Kernel:
+    return tile_kernel(problem, _tile(problem))
 
 
 def _supports(problem: Conv) -> str | None:
