@@ -21,23 +21,24 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv.prefetch import multi, single_strict, strict
 from lenetgpu.stages.conv.prefetch import single as single_
-from lenetgpu.stages.conv.prefetch.explain import explain_multi, explain_single
-from lenetgpu.stages.conv.prefetch.multi_plan import MultiTile, plan_multi
-from lenetgpu.stages.conv.prefetch.single_plan import SingleTile, plan_single
-from lenetgpu.stages.conv.prefetch.single_strict_plan import (
+from lenetgpu.stages.conv.prefetch.plan import (
+    MultiTile,
+    SingleTile,
     StrictParts,
+    StrictPlan,
+    StrictTile,
     divisions,
+    explain_multi,
+    explain_single,
+    filled,
     parts_rows,
+    plan_multi,
+    plan_rows,
+    plan_single,
+    strict_plan,
     strict_single,
 )
 from lenetgpu.stages.conv.prefetch.strict import Choice
-from lenetgpu.stages.conv.prefetch.strict_plan import (
-    StrictPlan,
-    StrictTile,
-    filled,
-    plan_rows,
-    strict_plan,
-)
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.reference import conv_reference
 

@@ -187,9 +187,9 @@ COURSE = Text(
 )  # fmt: skip
 
 
-_PLAN = "stages/conv/prefetch/single_plan.py:plan_single"
-_STRICT_PLAN = "stages/conv/prefetch/strict_plan.py:strict_plan"
-_AGAIN = "stages/conv/prefetch/single_strict_plan.py:strict_single"
+_PLAN = "stages/conv/prefetch/plan.py:plan_single"
+_STRICT_PLAN = "stages/conv/prefetch/plan.py:strict_plan"
+_AGAIN = "stages/conv/prefetch/plan.py:strict_single"
 _MACHINE = "gpu/machines.py:Machine"
 _SINGLE_TABLE = "docs/measured.md#pascal-one-channel"
 _MULTI_TABLE = "docs/measured.md#pascal-many-channels"

@@ -12,8 +12,7 @@ from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.explain import explain_multi
-from lenetgpu.stages.conv.prefetch.multi_plan import MultiTile, flat, multi_tile
+from lenetgpu.stages.conv.prefetch.plan import MultiTile, explain_multi, flat, multi_tile
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import of_shape, variant
 

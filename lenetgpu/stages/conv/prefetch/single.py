@@ -10,8 +10,7 @@ from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.explain import explain_single
-from lenetgpu.stages.conv.prefetch.single_plan import SingleTile, single_tile
+from lenetgpu.stages.conv.prefetch.plan import SingleTile, explain_single, single_tile
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import of_shape, variant
 

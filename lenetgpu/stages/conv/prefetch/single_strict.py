@@ -12,9 +12,9 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.explain import explain_machine
-from lenetgpu.stages.conv.prefetch.single_strict_plan import (
+from lenetgpu.stages.conv.prefetch.plan import (
     StrictParts,
+    explain_machine,
     parts_rows,
     strict_single,
 )

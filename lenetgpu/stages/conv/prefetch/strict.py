@@ -14,16 +14,16 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import FLOAT, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.explain import explain_machine
-from lenetgpu.stages.conv.prefetch.single_strict import strict_variant
-from lenetgpu.stages.conv.prefetch.strict_plan import (
+from lenetgpu.stages.conv.prefetch.plan import (
     DIVISIONS,
     StrictPlan,
     StrictTile,
+    explain_machine,
     filled,
     plan_rows,
     strict_plan,
 )
+from lenetgpu.stages.conv.prefetch.single_strict import strict_variant
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import Rows, of_shape
 

@@ -1,0 +1,1050 @@
+"""How convolutions are divided: the Pascal paper's sections 2.2 to 3.2, and our tiles after them.
+
+Sizes are bytes. The paper writes K for both sides of a filter: here R rows and S columns; where it
+has no padding, its map is the padded one. Of one channel `plan_single` has equations (3) to (9), P
+and Q; to the letter they become parts of multiprocessors that two blocks can hold, divided again
+until V_s bytes move where a part has fewer multiply-adds than N_FMA. Of many, a data set is S bytes
+of each of M' filters, as they lie in memory, and W'y lines of W'x pixels, which run on from line to
+line of the map: S = 4 x `taps`, W'x = `columns` pixels, M' = `filters`, W'y = `lines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from math import ceil, hypot
+
+from lenetgpu.gpu.machines import FLOAT, WARP, Machine
+from lenetgpu.problems import Conv
+from lenetgpu.stages.registry import Rows
+
+# Outputs of a thread: rows below one another x neighbours x maps.
+_OUTPUTS = (
+    (1, 1, 4), (2, 1, 4), (4, 1, 4), (2, 1, 8), (4, 1, 8), (8, 1, 4),
+    (1, 2, 4), (2, 2, 4), (4, 2, 4), (8, 2, 4),
+)  # fmt: skip
+_STRIPS = (1, 2, 4, 8, 16)
+_THREADS = (128, 256)
+_BLOCKS_EACH = 2
+_CACHED = 64 << 20  # bytes of output that an L2 cache may take
+_SECTOR, _SPLIT_STORES = 8, 1.3  # floats; what lines that start within a sector cost
+_MOST_REGISTERS = 128
+_UNROLLED_PAIRS, _ROLLED = 9, 1.3  # taps of the kernel's unrolled pairs; what a loop costs
+_WIDEST_WINDOW = 26
+
+
+def round_up(value: int, step: int) -> int:
+    """Return the least multiple of `step` that is at least `value`."""
+    return ceil(value / step) * step
+
+
+@dataclass(frozen=True)
+class SinglePlan:
+    """Section 3.1 for one map: ranges of P and Q (None where empty), the values, the method.
+
+    `division` is the method: 1 divides the filters among the multiprocessors and the map into P
+    pieces, 2 divides the map among them and the filters into Q pieces.
+    """
+
+    d_filter: int
+    d_map: int
+    p_bounds: tuple[int | None, int]
+    q_bounds: tuple[int | None, int]
+    p: int
+    q: int
+    d1: int
+    d2: int
+    th1: int
+    th2: int
+    division: int
+    hides: bool
+
+    @property
+    def pieces(self) -> int:
+        """P or Q, whichever the method streams."""
+        return self.p if self.division == 1 else self.q
+
+    @property
+    def approach(self) -> str:
+        """Section 2.2's choice, in words."""
+        if not self.hides:
+            return "bulk loading: the operations on a part are fewer than N_FMA"
+        if self.pieces == 1:
+            return "all at once: one piece has the N_FMA operations"
+        return f"prefetching: while one of {self.pieces} pieces is used, the next arrives"
+
+
+def _pick(bounds: tuple[int | None, int]) -> int:
+    lower, upper = bounds
+    return lower if lower is not None and lower <= upper else 1
+
+
+def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
+    """Steps 1 to 4 of section 3.1: equations (3) to (9) on this device."""
+    taps, sms = problem.R * problem.S, machine.multiprocessors
+    width, height = problem.W + 2 * problem.pad, problem.H + 2 * problem.pad
+    filters, lines = ceil(problem.M / sms), ceil(height / sms)
+    halo = problem.R - 1
+
+    def least(data: int, room: int) -> int | None:
+        return max(1, ceil(data / room)) if room > 0 else None
+
+    p_bounds = (
+        least(
+            FLOAT * height * width,
+            machine.shared_bytes - FLOAT * taps * filters - FLOAT * halo * width,
+        ),
+        min(taps * filters * height * width // machine.n_fma, height),
+    )
+    q_bounds = (
+        least(FLOAT * problem.M * taps, machine.shared_bytes - FLOAT * width * (lines + halo)),
+        min(taps * problem.M * lines * width // machine.n_fma, problem.M),
+    )
+    p, q = _pick(p_bounds), _pick(q_bounds)
+    d1 = FLOAT * (taps * filters + (ceil(height / p) + halo) * width)
+    d2 = FLOAT * (taps * ceil(problem.M / q) + (lines + halo) * width)
+    th1 = taps * filters * ceil(height / p) * width
+    th2 = taps * ceil(problem.M / q) * lines * width
+    division = 1 if d1 < d2 else 2
+    return SinglePlan(
+        d_filter=FLOAT * taps * problem.M,
+        d_map=FLOAT * height * width,
+        p_bounds=p_bounds,
+        q_bounds=q_bounds,
+        p=p,
+        q=q,
+        d1=d1,
+        d2=d2,
+        th1=th1,
+        th2=th2,
+        division=division,
+        hides=(th1 if division == 1 else th2) >= machine.n_fma,
+    )
+
+
+@dataclass(frozen=True)
+class SingleTile:
+    """A block keeps `rows` x `filters` of one method and streams `pieces` of the other's operand.
+
+    `row_parts` x `filter_parts` blocks cover one image; a thread has `px` rows of `pc`
+    neighbours in `fm` maps.
+    """
+
+    method: int
+    rows: int
+    filters: int
+    pieces: int
+    row_parts: int
+    filter_parts: int
+    px: int
+    pc: int
+    fm: int
+    threads: int
+
+    @property
+    def outputs(self) -> int:
+        """Sums of a thread."""
+        return self.px * self.pc * self.fm
+
+    def shared(self, problem: Conv) -> int:
+        """Bytes of shared memory; what streams is double-buffered."""
+        left = round_up(problem.pad, 4)
+        pitch = round_up(left + problem.W + problem.pad, 4)
+        lines = (self.rows - 1) * problem.stride + problem.R
+        maps = 2 if self.method == 1 and self.pieces > 1 else 1
+        sets = 2 if self.method == 2 and self.pieces > 1 else 1
+        return FLOAT * (maps * lines * pitch + sets * problem.R * problem.S * self.filters)
+
+
+def _candidates(
+    problem: Conv, plan: SinglePlan, machine: Machine, streams: bool
+) -> Iterator[SingleTile]:
+    """Rectangles no larger than the plan's pieces, so many that each multiprocessor has some."""
+    most_rows = ceil(problem.OH / plan.p) if plan.division == 1 else problem.OH
+    most_filters = ceil(problem.M / plan.q) if plan.division == 2 else problem.M
+    pairs = problem.stride == 1 and problem.OW % 2 == problem.pad % 2 == 0
+    for px, pc, fm in _OUTPUTS:
+        if px > 1 and (px - 1) * problem.stride + problem.R > _WIDEST_WINDOW:
+            continue
+        if pc > 1 and not pairs:
+            continue
+        for strips in _STRIPS:
+            rows = strips * px
+            if strips > 1 and rows >= most_rows + px:
+                continue
+            for blocks in (2, 3, 4):
+                wanted = max(1, round(blocks * machine.multiprocessors / ceil(problem.OH / rows)))
+                filters = round_up(min(ceil(problem.M / wanted), most_filters), fm)
+                for threads in _THREADS:
+                    parts = ceil(problem.OH / rows), ceil(problem.M / filters)
+                    tile = SingleTile(plan.division, rows, filters, 1, *parts, px, pc, fm, threads)
+                    yield _stream(tile, machine) if streams else tile
+
+
+def _stream(tile: SingleTile, machine: Machine) -> SingleTile:
+    """The tile's parts as pieces of longer ones, at least two, of which the device holds all."""
+    room = _BLOCKS_EACH * machine.multiprocessors
+    pieces = max(2, tile.row_parts * tile.filter_parts // room)
+    if tile.method == 1:
+        return replace(tile, pieces=pieces, row_parts=ceil(tile.row_parts / pieces))
+    return replace(tile, pieces=pieces, filter_parts=ceil(tile.filter_parts / pieces))
+
+
+def _clocks(tile: SingleTile, problem: Conv, machine: Machine) -> float:
+    """Clocks by instructions issued, blocks at once, and the way of the first bytes."""
+    shared = tile.shared(problem)
+    window = (tile.px - 1) * problem.stride + problem.R
+    registers = 40 + tile.outputs + window * (problem.S + 1 if tile.pc > 1 else 1)
+    resident = machine.resident(tile.threads, min(_MOST_REGISTERS, registers), shared)
+    if resident < 1:
+        return float("inf")
+    on_one = ceil(tile.row_parts * tile.filter_parts / machine.multiprocessors)
+    at_once = min(on_one, resident)
+    lanes = round_up(tile.rows // tile.px * problem.OW // tile.pc, WARP)
+    items = ceil(lanes * (tile.filters // tile.fm) / tile.threads)
+    multiply = problem.R * problem.S * (tile.outputs + max(1.0, tile.fm / 4))
+    multiply += window * (problem.S if tile.pc == 1 else (problem.S + 1) / 2)
+    if tile.pc > 1 and problem.R * problem.S > _UNROLLED_PAIRS:
+        multiply *= _ROLLED
+    work = tile.pieces * items * (multiply + (5 + tile.pc) * tile.px * tile.fm + 50)
+    load = shared / tile.threads / FLOAT * 1.2
+    warps = at_once * tile.threads / WARP
+    busy = ceil(on_one / at_once) * (max(work * warps / 4, 2 * work + machine.latency) + load)
+    written = FLOAT * problem.M * problem.OH * problem.OW
+    if written <= _CACHED:
+        return busy
+    split = _SPLIT_STORES if tile.pc == 1 and problem.OW % _SECTOR else 1
+    return hypot(busy, split * written / machine.bytes_per_clock)
+
+
+@cache
+def single_tile(problem: Conv, machine: Machine) -> SingleTile | None:
+    """The cheapest tile that fits the device, None where not even the smallest does.
+
+    It streams pieces where the plan has several and two of them fit.
+    """
+    plan = plan_single(problem, machine)
+    for streams in (True, False) if plan.pieces > 1 else (False,):
+        tiles = _candidates(problem, plan, machine, streams)
+        best = min(tiles, key=lambda tile: _clocks(tile, problem, machine))
+        if _clocks(best, problem, machine) < float("inf"):
+            return best
+    return None
+
+
+DIVISIONS = {"channels": "(b)", "filters": "(c)", "maps": "(d)", "both": "(e)"}
+"""Section 2.3's divisions: what the multiprocessors share out, and its letter in Fig. 2."""
+THREADS = 512
+BLOCKS_EACH = 2
+SEGMENTS = (32, 64)
+FILTERS_AT_ONCE = 64
+COLUMNS_AT_ONCE = 128
+_MOST_PIXELS = 4  # of a thread
+_FEW_SUMS = 32  # of a thread: up to there M' may exceed what N_FMA asks for
+_OTHER_REGISTERS = 64  # of a thread, beside its sums, the next round and what it multiplies
+_MORE_REGISTERS = {"channels": 24, "maps": 16}  # by division
+REGISTERS = 128
+"""The paper's limit of a thread: what one block of 512 leaves it of 65,536, two leave it half."""
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << max(0, value - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class StrictTile:
+    """What the kernel is compiled for; `multiprocessors` x `each` blocks of `threads`.
+
+    `asynchronous` copies past the registers, `packed` filters lie round by round, and `spread`
+    gives each tile a block: departures from the paper.
+    """
+
+    division: str
+    taps: int
+    columns: int
+    filters: int
+    multiprocessors: int
+    each: int = BLOCKS_EACH
+    threads: int = THREADS
+    cached: bool = False
+    asynchronous: bool = False
+    packed: bool = False
+    spread: bool = False
+
+    @property
+    def groups(self) -> int:
+        """Groups of threads that share the filters of the same pixels."""
+        return max(1, self.threads // self.columns)
+
+    @property
+    def sums(self) -> int:
+        """Sums of a thread: its pixels x its filters."""
+        return max(1, self.columns // self.threads) * (self.filters // self.groups)
+
+    def registers(self, problem: Conv) -> int:
+        """Registers of a thread, about: its sums, its share of the next round, four taps."""
+        pixels = max(1, self.columns // self.threads)
+        held = ceil(self.filters / max(1, self.threads // self.taps))
+        held += ceil(self.lines(problem) / self.groups) * (pixels + (problem.S > 1))
+        others = _OTHER_REGISTERS + _MORE_REGISTERS.get(self.division, 0)
+        return self.sums + held + 4 * (pixels + 1) + others
+
+    def lines(self, problem: Conv) -> int:
+        """W'y: lines of the map that S bytes of a filter meet."""
+        return ceil(self.taps / problem.S)
+
+    def pitch(self, problem: Conv) -> int:
+        """Floats of a line of a data set: W'x pixels, and what the last one's filter row meets."""
+        return round_up(self.columns + problem.S - 1, 4)
+
+    def channels(self, problem: Conv) -> int:
+        """Channels of a multiprocessor: C' = C / N_sm where they are divided."""
+        if self.division == "channels":
+            return ceil(problem.C / self.multiprocessors)
+        return problem.C
+
+    def rounds(self, problem: Conv) -> int:
+        """Data sets of a tile."""
+        return ceil(self.channels(problem) * problem.R * problem.S / self.taps)
+
+    def positions(self, problem: Conv) -> int:
+        """Pixels of the padded map from its first output to its last, running on over lines."""
+        return (problem.OH - 1) * (problem.W + 2 * problem.pad) + problem.OW
+
+    def part_lines(self, problem: Conv) -> int:
+        """Lines of the map that a multiprocessor has: all where they are not divided."""
+        height = problem.H + 2 * problem.pad
+        return ceil(height / self.multiprocessors) if self.division == "maps" else height
+
+    def segments(self, problem: Conv) -> int:
+        """Runs of W'x pixels of an image, or of one multiprocessor's lines of it."""
+        part = self.part_lines(problem) * (problem.W + 2 * problem.pad)
+        return ceil(min(part, self.positions(problem)) / self.columns)
+
+    def tiles(self, problem: Conv) -> int:
+        """Tiles of one image: runs of pixels times groups of filters, of all multiprocessors."""
+        parts = ceil(problem.OH / self.part_lines(problem))
+        return parts * self.segments(problem) * ceil(problem.M / self.filters)
+
+    def shared(self, problem: Conv) -> int:
+        """Bytes of shared memory of a block: two data sets, and a line that both meet.
+
+        What `cached` keeps is there whole.
+        """
+        rounds, lines = self.rounds(problem), self.lines(problem)
+        sets = rounds if self.cached and self.division == "filters" else 2
+        held = 2 * lines + 1
+        if self.cached and self.division == "maps":
+            held = max(held, self.channels(problem) * problem.R)
+        return FLOAT * (sets * self.taps * self.filters + held * self.pitch(problem))
+
+    def fits(self, problem: Conv, machine: Machine) -> bool:
+        """Whether a multiprocessor's memory holds its blocks, and a thread its registers.
+
+        A segment's floats, and the pixels beyond W'x, have a thread each.
+        """
+        shared = self.shared(problem)
+        if max(self.taps, problem.S - 1) > self.threads or self.columns < problem.S:
+            return False
+        if shared > machine.block_bytes or self.registers(problem) > REGISTERS:
+            return False
+        return machine.resident(self.threads, 0, shared) >= self.each
+
+
+@dataclass(frozen=True)
+class StrictPlan:
+    """A tile for a problem on a machine, and whether it is what section 3.2 asks for."""
+
+    problem: Conv
+    machine: Machine
+    tile: StrictTile
+
+    @property
+    def least_filters(self) -> int:
+        """M' >= N_FMA x 4 / (S x W'x)."""
+        return _least(self.machine, self.tile.taps, self.tile.columns)
+
+    @property
+    def data_set(self) -> int:
+        """S x M' + W'y x W'x x 4."""
+        tile = self.tile
+        return FLOAT * (tile.taps * tile.filters + tile.lines(self.problem) * tile.columns)
+
+    @property
+    def useful(self) -> float:
+        """Share of the tiles' multiply-adds that belong to an output."""
+        p, tile = self.problem, self.tile
+        return p.OH * p.OW * p.M / (tile.tiles(p) * tile.columns * tile.filters)
+
+
+def _least(machine: Machine, taps: int, columns: int) -> int:
+    return ceil(machine.n_fma / (taps * columns))
+
+
+def _segment(machine: Machine, columns: int) -> int:
+    """The smaller S of 32 and 64 with which 64 filters hide the latency, else 64: its floats."""
+    enough = (s for s in SEGMENTS if _least(machine, s // FLOAT, columns) <= FILTERS_AT_ONCE)
+    return next(enough, SEGMENTS[-1]) // FLOAT
+
+
+def _columns(tile: StrictTile, problem: Conv, machine: Machine, filters: int) -> int:
+    """W'x: 128 pixels, doubled while that many `filters` do not have N_FMA multiply-adds.
+
+    No more than the map's, nor a thread's most. Lines of one multiprocessor are taken whole.
+    """
+    most = min(_MOST_PIXELS * tile.threads, _power_of_two(tile.positions(problem)))
+    if tile.division == "maps":
+        part = tile.part_lines(problem) * (problem.W + 2 * problem.pad)
+        return max(WARP, min(most, tile.threads, _power_of_two(part)))
+    columns = tile.columns
+    while columns < most and _least(machine, tile.taps, columns) > filters:
+        columns *= 2
+    return columns
+
+
+def _filters(tile: StrictTile, problem: Conv, machine: Machine) -> int:
+    """M': at least 64 and what N_FMA asks for, no more than M or the registers hold.
+
+    Where a thread has few sums, with as few of them without a filter as can be.
+    """
+    groups = tile.groups
+    if tile.division == "filters":
+        return round_up(ceil(problem.M / tile.multiprocessors), groups)
+    wanted = max(FILTERS_AT_ONCE, _least(machine, tile.taps, tile.columns))
+    every = range(groups, round_up(problem.M, groups) + 1, groups)
+    held = [m for m in every if replace(tile, filters=m).registers(problem) <= REGISTERS]
+    enough = [m for m in held if m >= wanted]
+    if not enough:
+        return max(held, default=groups)
+    few = [m for m in enough if replace(tile, filters=m).sums <= _FEW_SUMS]
+    return min(few, key=lambda m: (round_up(problem.M, m), m), default=min(enough))
+
+
+def _fitting(tile: StrictTile, problem: Conv, machine: Machine) -> StrictTile | None:
+    """`tile` with W'x, then M', halved until two blocks fit; None where the least does not.
+
+    M' = M / N_sm stays where the filters are divided.
+    """
+    while not tile.fits(problem, machine):
+        kept = tile.division == "filters"
+        if kept or tile.columns > COLUMNS_AT_ONCE or tile.filters == tile.groups:
+            if tile.columns == WARP:
+                return None
+            tile = replace(tile, columns=tile.columns // 2)
+        filters = ceil(problem.M / tile.multiprocessors) if kept else ceil(tile.filters / 2)
+        tile = replace(tile, filters=round_up(filters, tile.groups))
+    return tile
+
+
+@cache
+def strict_plan(
+    problem: Conv, machine: Machine, division: str = "both", segment: int | None = None
+) -> StrictPlan | None:
+    """Section 3.2 for one `division` of section 2.3; None where two blocks do not fit.
+
+    `segment` is S in bytes, by default 32 or 64 as `_segment` chooses.
+    """
+    columns = COLUMNS_AT_ONCE
+    taps = segment // FLOAT if segment else _segment(machine, columns)
+    tile = StrictTile(division, taps, columns, 1, machine.multiprocessors)
+    shared_out = tile.multiprocessors if division == "filters" else 1
+    columns = _columns(tile, problem, machine, ceil(problem.M / shared_out))
+    tile = replace(tile, columns=columns)
+    fitting = _fitting(replace(tile, filters=_filters(tile, problem, machine)), problem, machine)
+    if fitting is None:
+        return None
+    tile = fitting
+    cached = replace(tile, cached=True)
+    alone = division == "filters" or (division == "maps" and tile.segments(problem) == 1)
+    if alone and cached.fits(problem, machine):
+        tile = cached
+    return StrictPlan(problem, machine, tile)
+
+
+def filled(plan: StrictPlan) -> StrictPlan:
+    """The plan with M', then W'x, halved until there is a tile for each block: below N_FMA."""
+    tile, problem = plan.tile, plan.problem
+    wanted = tile.multiprocessors * tile.each
+    while tile.tiles(problem) < wanted:
+        fewer = round_up(tile.filters // 2, tile.groups)
+        if fewer < tile.filters and fewer // tile.groups >= 4:
+            tile = replace(tile, filters=fewer)
+        elif tile.columns > WARP:
+            narrow = replace(tile, columns=tile.columns // 2)
+            tile = replace(narrow, filters=round_up(tile.filters, narrow.groups))
+        else:
+            break
+    return replace(plan, tile=tile)
+
+
+def met(holds: bool) -> str:
+    """Return the verdict on a constraint."""
+    return "met" if holds else "NOT met"
+
+
+def plan_rows(plan: StrictPlan) -> Rows:
+    """(label, value) rows: the division, section 3.2's values, each constraint and its verdict."""
+    tile, problem, machine = plan.tile, plan.problem, plan.machine
+    segment, lines = FLOAT * tile.taps, tile.lines(problem)
+    each, half = FLOAT * problem.C * problem.R * problem.S, machine.shared_bytes // 2
+    blocks = tile.tiles(problem) if tile.spread else tile.multiprocessors * tile.each
+    rows = [
+        ("division", f"{DIVISIONS[tile.division]}: {tile.division} divided (section 2.3)"),
+        ("S", f"{segment} bytes of each filter, filters (m, c, r, s)"),
+        ("W'x", f"{tile.columns} pixels"),
+        ("M'", f"{tile.filters} filters"),
+        ("W'y", f"{lines} lines = ceil(S / 4K)"),
+        (
+            "M' >= N_FMA x 4 / (S x W'x)",
+            f"{plan.least_filters:,}: {met(tile.filters >= plan.least_filters)}, "
+            f"{tile.taps * tile.columns * tile.filters:,} multiply-adds a data set",
+        ),
+        (
+            "S x M' + 4 x W'y x W'x <= S_shared / 2",
+            f"{plan.data_set:,} of {half:,} bytes: {met(plan.data_set <= half)}",
+        ),
+        (
+            "S and filters multiples of 32 bytes",
+            f"{segment} and {each:,}: {met(segment % 32 == each % 32 == 0)}",
+        ),
+        ("blocks", f"{blocks} of {tile.threads} threads, {tile.shared(problem):,} bytes each"),
+        ("thread", f"{tile.sums} sums; {tile.rounds(problem)} data sets a tile"),
+        ("tiles", f"{tile.tiles(problem):,} an image, {plan.useful:.0%} of their sums wanted"),
+    ]
+    if tile.division in ("filters", "maps"):
+        kept = "kept whole in shared memory" if tile.cached else "fetched again for each tile"
+        rows.append((f"{tile.division} of a multiprocessor", kept))
+    return rows
+
+
+VECTOR = 4
+_BANKS = 32
+_SPLITS = (1, 2, 4, 8, 16)
+# Outputs of a thread: quads of pixels x maps.
+_MULTI_OUTPUTS = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (2, 8))
+_MOST_THREADS = 512
+_MULTI_REGISTERS = 250
+# Clocks: an instruction, waits of a warp for a unit and a round, a sum, a block's first data.
+_ISSUE, _UNIT_WAIT, _ROUND_WAIT, _SUM, _START = 1.3, 258, 809, 0.046, 2060
+_OVERLAP = 3.74
+_LEAST_UNIT, _MOST_UNIT = 8, 25
+
+
+@dataclass(frozen=True)
+class MultiPlan:
+    """Section 3.2: S bytes of each of M' filters and W'y lines of W'x pixels make one data set."""
+
+    segment: int
+    columns: int
+    least_filters: int
+    filters: int
+    lines: int
+    data_set: int
+    fits: bool
+
+
+def plan_multi(problem: Conv, machine: Machine) -> MultiPlan:
+    """S, W'x, M' and W'y: the smaller S whose M' x W'x = 64 x 128 hides the latency, else S = 64.
+
+    Where 64 filters are too few even then, M' grows by warps of filters.
+    """
+    taps = _segment(machine, COLUMNS_AT_ONCE)
+    segment, least = FLOAT * taps, _least(machine, taps, COLUMNS_AT_ONCE)
+    filters = max(FILTERS_AT_ONCE, ceil(least / WARP) * WARP)
+    lines = ceil(segment / (FLOAT * problem.S))
+    data_set = segment * filters + lines * COLUMNS_AT_ONCE * FLOAT
+    fits = data_set <= machine.shared_bytes // 2
+    return MultiPlan(segment, COLUMNS_AT_ONCE, least, filters, lines, data_set, fits)
+
+
+@dataclass(frozen=True)
+class MultiTile:
+    """`rows` lines of `row_quads` x 4 outputs in `fm` x `groups` maps; S = 4 x `taps` bytes.
+
+    A thread has `quads` x 4 outputs of `fm` maps of one of `splits` parts of the channels;
+    `stages` rounds are in shared memory or on their way to it.
+    """
+
+    taps: int
+    rows: int
+    row_quads: int
+    quads: int
+    fm: int
+    groups: int
+    splits: int
+    stages: int = 2
+
+    @property
+    def filters(self) -> int:
+        """M'."""
+        return self.fm * self.groups
+
+    @property
+    def columns(self) -> int:
+        """W'x."""
+        return VECTOR * self.row_quads
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, in whole warps."""
+        strips = ceil(self.rows * self.row_quads / self.quads)
+        return round_up(strips * self.groups * self.splits, WARP)
+
+    @property
+    def accumulators(self) -> int:
+        """Sums of a thread."""
+        return VECTOR * self.quads * self.fm
+
+    def blocks(self, problem: Conv) -> int:
+        """Blocks of one image."""
+        tiles = ceil(problem.OH / self.rows) * ceil(problem.OW / self.columns)
+        return tiles * ceil(problem.M / self.filters)
+
+    def unit_rows(self, problem: Conv) -> int:
+        """Filter rows that are used without a test between them: a channel's where they are few."""
+        per_channel = problem.R * problem.S
+        if per_channel > _MOST_UNIT:
+            return 1
+        return problem.R * max(1, _LEAST_UNIT // per_channel)
+
+    def rounds(self, problem: Conv) -> int:
+        """Segments of a filter's part of the channels."""
+        unit = self.unit_rows(problem)
+        rows = round_up(ceil(problem.C / self.splits) * problem.R, unit)
+        return ceil(rows * problem.S / self.taps)
+
+    def lines(self, problem: Conv) -> int:
+        """Lines of the map that the tile meets in one channel."""
+        return (self.rows - 1) * problem.stride + problem.R
+
+    def vectors(self, problem: Conv) -> int:
+        """Copies of a line."""
+        vector = VECTOR if problem.W % VECTOR == 0 else 1
+        shift = -problem.pad % VECTOR if vector == VECTOR else 0
+        return ceil((shift + (self.columns - 1) * problem.stride + problem.S) / vector)
+
+    def pitch(self, problem: Conv) -> int:
+        """Floats from line to line; with several rows, so that their quads meet different banks."""
+        aligned = problem.W % VECTOR == 0
+        shift = -problem.pad % VECTOR if aligned else 0
+        span = round_up(shift + 3 * problem.stride + problem.S, VECTOR)
+        held = self.vectors(problem) * (VECTOR if aligned else 1)
+        pitch = round_up(max(held, (self.columns - VECTOR) * problem.stride + span), VECTOR)
+        if self.rows > 1 and problem.stride == 1:
+            pitch += (self.columns - pitch) % _BANKS
+        return pitch
+
+    def shared(self, problem: Conv) -> int:
+        """Bytes of shared memory: the rings of filters and lines, later the sums."""
+        unit_rows, per_channel = self.unit_rows(problem), problem.R * problem.S
+        unit = unit_rows * problem.S
+        window = self.stages * self.taps + (unit - 1 if self.taps % unit else 0)
+        together = max(1, unit_rows // problem.R)
+        channels = round_up((window + per_channel - 2) // per_channel + 1, together)
+        ring = round_up(window, unit) * self.filters
+        ring += channels * self.lines(problem) * self.pitch(problem)
+        return FLOAT * self.splits * max(ring, self.filters * self.rows * self.columns)
+
+
+def flat(problem: Conv) -> Conv:
+    """A 1x1 convolution's map as one line, where nothing keeps its lines apart."""
+    if problem.R == problem.S == problem.stride == 1 and problem.pad == 0:
+        return replace(problem, H=1, W=problem.H * problem.W)
+    return problem
+
+
+def _multi_candidates(problem: Conv, machine: Machine) -> Iterator[MultiTile]:
+    plan = plan_multi(problem, machine)
+    whole = ceil(problem.OW / VECTOR)
+    most = plan.columns // VECTOR
+    widths = {min(whole, q) for q in (2, 4, 8, 12, 16, 20, 24, 28, 32)}
+    widths |= {ceil(whole / k) for k in range(1, 9)}
+    heights = {*range(1, 9), 10, 12, 14, *(ceil(problem.OH / k) for k in range(1, 5))}
+    for row_quads in sorted(q for q in widths if q <= most):
+        for rows in sorted(r for r in heights if r <= problem.OH and r * row_quads <= 256):
+            for quads, fm in _MULTI_OUTPUTS:
+                for groups in (1, 2, 4, 8, 16, 32):
+                    if fm * groups % VECTOR or fm * groups > plan.filters:
+                        continue
+                    for splits in _SPLITS:
+                        if splits > problem.C:
+                            break
+                        yield MultiTile(
+                            plan.segment // FLOAT, rows, row_quads, quads, fm, groups, splits
+                        )
+
+
+def _window(problem: Conv) -> int:
+    """Pixels that four neighbouring outputs need of a line."""
+    return round_up(3 * problem.stride + problem.S, VECTOR)
+
+
+def _at_once(tile: MultiTile, problem: Conv, machine: Machine) -> int:
+    """Blocks of one image that a multiprocessor works on at once; 0 where none fits."""
+    registers = tile.accumulators + tile.fm + tile.quads * _window(problem) + 32
+    if registers > _MULTI_REGISTERS:
+        return 0
+    resident = machine.resident(tile.threads, registers, tile.shared(problem))
+    return min(resident, ceil(tile.blocks(problem) / machine.multiprocessors))
+
+
+def _multi_clocks(tile: MultiTile, problem: Conv, machine: Machine) -> float:
+    """Clocks by instructions issued, the waits of a lone warp, rounds, and blocks at once.
+
+    The constants were fitted to 900 tiles of the paper's shapes on an H200.
+    """
+    threads, fetchers = tile.threads, tile.threads // tile.splits
+    if threads > _MOST_THREADS:
+        return float("inf")
+    at_once = _at_once(tile, problem, machine)
+    if at_once < 1:
+        return float("inf")
+    on_one = ceil(tile.blocks(problem) / machine.multiprocessors)
+    waves = ceil(on_one / at_once) if on_one < 3 * at_once else on_one / at_once
+
+    rounds, channels = tile.rounds(problem), ceil(problem.C / tile.splits)
+    units = channels * problem.R / tile.unit_rows(problem)
+    patch = tile.lines(problem) * tile.vectors(problem)
+    window = _window(problem)
+    loads = tile.quads * (window // VECTOR if problem.stride == 1 else window)
+    row = problem.S * (tile.accumulators + max(tile.fm // VECTOR, 1)) + loads
+    work = channels * problem.R * row + 12 * units
+    work += rounds * (6 * ceil(tile.filters * tile.taps / VECTOR / fetchers) + 30)
+    work += channels * (8 * ceil(patch / fetchers) + 15 / max(1, fetchers // patch))
+    alone = work + _UNIT_WAIT * units + _ROUND_WAIT * rounds
+    issued = _ISSUE * ceil(at_once * threads // WARP / 4) * work
+    sums = tile.splits * tile.filters * tile.rows * tile.columns * at_once
+    busy = (issued**_OVERLAP + alone**_OVERLAP) ** (1 / _OVERLAP)
+    return float(waves * (busy + _SUM * sums + _START))
+
+
+@cache
+def multi_tile(problem: Conv, machine: Machine) -> MultiTile | None:
+    """The cheapest tile that fits the device, None where not even the smallest does."""
+    problem = flat(problem)
+    best = min(
+        _multi_candidates(problem, machine), key=lambda tile: _multi_clocks(tile, problem, machine)
+    )
+    if _multi_clocks(best, problem, machine) == float("inf"):
+        return None
+    deeper = (replace(best, stages=stages) for stages in (4, 3))
+    wanted = _at_once(best, problem, machine)
+    return next((tile for tile in deeper if _at_once(tile, problem, machine) >= wanted), best)
+
+
+_OTHER_REGISTERS_OF_PARTS = 40  # of a thread, beside the next piece and the pixels under a filter
+
+
+@dataclass(frozen=True)
+class StrictParts:
+    """`row_parts` x `filter_parts` multiprocessors; each goes through `pieces` of its part.
+
+    `streams` says what the pieces are of: "lines" of the map (method 1), "filters" (method 2). Two
+    blocks share a piece out, half of its lines or filters each: the paper does not say how.
+    """
+
+    row_parts: int
+    filter_parts: int
+    streams: str
+    pieces: int
+    multiprocessors: int
+    each: int = BLOCKS_EACH
+    threads: int = THREADS
+
+    def part_lines(self, problem: Conv) -> int:
+        """Lines of a multiprocessor: ceil(W_y / row parts)."""
+        return ceil((problem.H + 2 * problem.pad) / self.row_parts)
+
+    def part_filters(self, problem: Conv) -> int:
+        """Filters of a multiprocessor: ceil(M / filter parts)."""
+        return ceil(problem.M / self.filter_parts)
+
+    def piece_lines(self, problem: Conv) -> int:
+        """Lines of a piece: ceil(W_y / P) by method 1."""
+        return ceil(self.part_lines(problem) / (self.pieces if self.streams == "lines" else 1))
+
+    def piece_filters(self, problem: Conv) -> int:
+        """Filters of a piece: ceil(M / Q) by method 2."""
+        return ceil(self.part_filters(problem) / (self.pieces if self.streams == "filters" else 1))
+
+    def block_lines(self, problem: Conv) -> int:
+        """Lines of outputs of a block at a time."""
+        lines = self.piece_lines(problem)
+        return ceil(lines / self.each) if self.streams == "lines" else lines
+
+    def block_filters(self, problem: Conv) -> int:
+        """Filters of a block at a time."""
+        filters = self.piece_filters(problem)
+        return ceil(filters / self.each) if self.streams == "filters" else filters
+
+    def data(self, problem: Conv) -> int:
+        """D of a multiprocessor: equation (5) or (8), and both of them where both are divided."""
+        width = problem.W + 2 * problem.pad
+        filters = problem.R * problem.S * self.piece_filters(problem)
+        return FLOAT * (filters + (self.piece_lines(problem) + problem.R - 1) * width)
+
+    def operations(self, problem: Conv) -> int:
+        """Th of a multiprocessor: equation (6) or (9)."""
+        width = problem.W + 2 * problem.pad
+        taps = problem.R * problem.S
+        return taps * self.piece_filters(problem) * self.piece_lines(problem) * width
+
+    def busy(self, problem: Conv) -> int:
+        """Multiprocessors that have a part."""
+        rows = ceil((problem.H + 2 * problem.pad) / self.part_lines(problem))
+        return rows * ceil(problem.M / self.part_filters(problem))
+
+    def moved(self, problem: Conv) -> int:
+        """Bytes of one piece for all multiprocessors: what step 4 compares with V_s."""
+        return self.busy(problem) * self.data(problem)
+
+    def shared(self, problem: Conv) -> int:
+        """Bytes of shared memory of a block: its lines, K - 1 more, and its filters."""
+        width = problem.W + 2 * problem.pad
+        lines = self.block_lines(problem) + problem.R - 1
+        filters = problem.R * problem.S * self.block_filters(problem)
+        return FLOAT * (lines * width + filters)
+
+    def held(self, problem: Conv) -> int:
+        """Registers that a thread needs for the next piece: none where there is one."""
+        if self.pieces == 1:
+            return 0
+        width, taps = problem.W + 2 * problem.pad, problem.R * problem.S
+        lines = ceil((self.block_lines(problem) + problem.R - 1) * width / self.threads)
+        filters = ceil(taps * self.block_filters(problem) / self.threads)
+        return lines + (filters if self.streams == "filters" else 0)
+
+    def fits(self, problem: Conv, machine: Machine) -> bool:
+        """Whether two blocks, and so D, fit shared memory, and a thread has the registers."""
+        shared = self.shared(problem)
+        if shared > machine.block_bytes:
+            return False
+        if machine.resident(self.threads, 0, shared) < self.each:
+            return False
+        registers = self.held(problem) + problem.R * problem.S + _OTHER_REGISTERS_OF_PARTS
+        return registers <= REGISTERS
+
+
+@dataclass(frozen=True)
+class StrictSingle:
+    """The paper's `plan`, the `parts` that run, and what step 4 made of them.
+
+    `redivided` says that the plan's parts have fewer multiply-adds than N_FMA and move fewer bytes
+    than V_s, and others were taken; `most` is the most that any division would move.
+    """
+
+    plan: SinglePlan
+    parts: StrictParts
+    redivided: bool
+    most: int
+
+
+def _method(plan: SinglePlan, machine: Machine) -> StrictParts:
+    """The multiprocessors' parts by the method that step 4 of section 3.1 chose."""
+    every = machine.multiprocessors
+    if plan.division == 1:
+        return StrictParts(1, every, "lines", plan.p, every)
+    return StrictParts(every, 1, "filters", plan.q, every)
+
+
+def _fitting_parts(parts: StrictParts, problem: Conv, machine: Machine) -> StrictParts | None:
+    """`parts` in as many pieces as fit, no fewer than they have; None where none do."""
+    lines = parts.streams == "lines"
+    most = parts.part_lines(problem) if lines else parts.part_filters(problem)
+    for pieces in range(parts.pieces, max(parts.pieces, most) + 1):
+        if (found := replace(parts, pieces=pieces)).fits(problem, machine):
+            return found
+    return None
+
+
+def divisions(problem: Conv, machine: Machine) -> Iterator[StrictParts]:
+    """Whole parts for all multiprocessors, from map alone to filters alone (section 2.3)."""
+    every = machine.multiprocessors
+    for filter_parts in range(1, min(every, problem.M) + 1):
+        row_parts = max(1, min(every // filter_parts, problem.H + 2 * problem.pad))
+        parts = StrictParts(row_parts, filter_parts, "lines", 1, every)
+        if parts.part_lines(problem) == 1 and parts.part_filters(problem) > 1:
+            parts = replace(parts, streams="filters")
+        if parts.fits(problem, machine):
+            yield parts
+
+
+def _filled(problem: Conv, machine: Machine) -> StrictParts | None:
+    """Both divided so that most multiprocessors have a part, and then the least is moved."""
+    found = divisions(problem, machine)
+    return max(found, key=lambda p: (p.busy(problem), -p.moved(problem)), default=None)
+
+
+@cache
+def strict_single(problem: Conv, machine: Machine, both: bool = False) -> StrictSingle | None:
+    """Section 3.1, then step 4 of section 2.2; None where no part fits two blocks.
+
+    `both` departs: map and filters divided so that every multiprocessor has a part.
+    """
+    plan = plan_single(problem, machine)
+    if both:
+        parts = _filled(problem, machine)
+        return None if parts is None else StrictSingle(plan, parts, False, 0)
+    parts = _fitting_parts(_method(plan, machine), problem, machine)
+    if parts is None:
+        other = replace(plan, division=3 - plan.division)
+        parts = _fitting_parts(_method(other, machine), problem, machine)
+    if parts is None:
+        return None
+    if parts.operations(problem) >= machine.n_fma:
+        return StrictSingle(plan, parts, False, 0)
+    found = list(divisions(problem, machine))
+    most = max((other.moved(problem) for other in found), default=0)
+    enough = [other for other in found if other.moved(problem) >= machine.v_s]
+    if parts.moved(problem) >= machine.v_s or not enough:
+        return StrictSingle(plan, parts, False, most)
+    return StrictSingle(plan, min(enough, key=lambda p: p.moved(problem)), True, most)
+
+
+def _approach(found: StrictSingle, problem: Conv, machine: Machine) -> str:
+    parts = found.parts
+    if parts.operations(problem) >= machine.n_fma:
+        if parts.pieces == 1:
+            return "first: one piece has the N_FMA multiply-adds"
+        return f"first: of {parts.pieces} pieces the next comes into registers meanwhile"
+    moved = f"{parts.moved(problem):,} bytes move, V_s is {machine.v_s:,}"
+    if found.redivided:
+        return f"second: divided again until V_s is met; {moved}"
+    if parts.moved(problem) >= machine.v_s:
+        return f"second: V_s is met; {moved}"
+    return f"second: V_s is NOT met; {moved}, any division moves at most {found.most:,}"
+
+
+def parts_rows(found: StrictSingle, problem: Conv, machine: Machine) -> Rows:
+    """(label, value) rows: P and Q, the approach of section 2.2, and each constraint's verdict."""
+    plan, parts = found.plan, found.parts
+    planned, name = plan.pieces, "P" if plan.division == 1 else "Q"
+    rows = [
+        ("P, Q", f"{plan.p}, {plan.q}, method {plan.division} (steps 1 to 4)"),
+        ("D1, D2", f"{plan.d1:,} and {plan.d2:,} bytes (5), (8)"),
+        ("Th1, Th2", f"{plan.th1:,} and {plan.th2:,} multiply-adds (6), (9)"),
+        (
+            f"D{plan.division} <= S_shared",
+            f"{min(plan.d1, plan.d2):,} of {machine.shared_bytes:,} bytes: "
+            f"{met(min(plan.d1, plan.d2) <= machine.shared_bytes)}",
+        ),
+        (
+            f"Th{plan.division} >= N_FMA",
+            f"{plan.th1 if plan.division == 1 else plan.th2:,} of {machine.n_fma:,}: "
+            f"{met(plan.hides)}",
+        ),
+        ("approach (section 2.2)", _approach(found, problem, machine)),
+    ]
+    if not found.redivided and parts.pieces != planned:
+        rows.append((f"{name} that two blocks hold", f"{parts.pieces}"))
+    return [
+        *rows,
+        (
+            "a multiprocessor's part",
+            f"{parts.part_lines(problem)} lines x {parts.part_filters(problem)} filters in "
+            f"{parts.pieces} pieces of {parts.streams}, {parts.data(problem):,} bytes at once",
+        ),
+        ("multiprocessors with a part", f"{parts.busy(problem)} of {parts.multiprocessors}"),
+        (
+            "blocks",
+            f"{parts.multiprocessors * parts.each} of {parts.threads} threads, "
+            f"{parts.shared(problem):,} bytes each",
+        ),
+    ]
+
+
+def explain_machine(machine: Machine) -> Rows:
+    """(label, value) rows: Table 1 of the machine."""
+    return [
+        (
+            "device",
+            f"{machine.name}: {machine.multiprocessors} multiprocessors of {machine.cores} cores "
+            f"at {machine.clock_mhz:g} MHz, {machine.shared_bytes >> 10} KiB shared memory each",
+        ),
+        ("latency", f"{machine.latency} clocks"),
+        ("transmission rate", f"{machine.bytes_per_clock:,} bytes a clock"),
+        ("N_FMA", f"{machine.n_fma:,} multiply-adds = latency x cores x 2"),
+        (
+            "V_s",
+            f"{machine.v_s:,} bytes: {machine.threads:,} threads a multiprocessor, 4 bytes each, "
+            f"cover {machine.data_requirement:,}",
+        ),
+    ]
+
+
+def _range(bounds: tuple[int | None, int]) -> str:
+    lower, upper = bounds
+    if lower is None:
+        return "none: the other operand alone is larger than shared memory"
+    return f"{lower:,} to {upper:,}" + ("" if lower <= upper else ", which is empty")
+
+
+def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
+    """(label, value) rows: Table 1 of the machine, then section 3.1."""
+    plan, tile = plan_single(problem, machine), single_tile(problem, machine)
+    methods = {
+        1: "1: filters divided among the multiprocessors, the map in P pieces",
+        2: "2: the map divided among the multiprocessors, filters in Q pieces",
+    }
+    rows = [
+        *explain_machine(machine),
+        ("D_filter + D_map", f"{plan.d_filter:,} + {plan.d_map:,} bytes (3)"),
+        ("P may be", f"{_range(plan.p_bounds)} (steps 1, 2)"),
+        ("Q may be", f"{_range(plan.q_bounds)} (steps 1, 2)"),
+        ("P", f"{plan.p}"),
+        ("Q", f"{plan.q}"),
+        ("D1", f"{plan.d1:,} bytes (5)"),
+        ("D2", f"{plan.d2:,} bytes (8)"),
+        ("Th1", f"{plan.th1:,} multiply-adds (6)"),
+        ("Th2", f"{plan.th2:,} multiply-adds (9)"),
+        ("method", methods[plan.division]),
+        ("approach", plan.approach),
+    ]
+    if tile is None:
+        return [*rows, ("block", "none fits this device's shared memory")]
+    bytes_all = tile.row_parts * tile.filter_parts * tile.shared(problem)
+    return [
+        *rows,
+        (
+            "block",
+            f"{tile.rows} rows x {tile.filters} filters"
+            + (f", {tile.pieces} after each other" if tile.pieces > 1 else "")
+            + f", by {tile.threads} threads of {tile.px * tile.pc} x {tile.fm} outputs",
+        ),
+        ("blocks", f"{tile.row_parts} x {tile.filter_parts}, {bytes_all:,} bytes in all"),
+    ]
+
+
+def explain_multi(problem: Conv, batch: int, machine: Machine) -> Rows:
+    """(label, value) rows: Table 1 of the machine, then section 3.2."""
+    plan, tile = plan_multi(problem, machine), multi_tile(problem, machine)
+    rows = [
+        *explain_machine(machine),
+        ("S", f"{plan.segment} bytes of each filter"),
+        ("W'x", f"{plan.columns} pixels"),
+        ("M' at least", f"{plan.least_filters} = N_FMA x 4 / (S x W'x)"),
+        ("M'", f"{plan.filters} filters"),
+        ("W'y", f"{plan.lines} lines = ceil(S / 4K)"),
+        (
+            "data set",
+            f"{plan.data_set:,} bytes = S x M' + 4 x W'y x W'x, "
+            + ("within" if plan.fits else "MORE THAN")
+            + f" half of {machine.shared_bytes:,}",
+        ),
+    ]
+    if tile is None:
+        return [*rows, ("block", "none fits this device's shared memory")]
+    return [
+        *rows,
+        (
+            "block",
+            f"{tile.rows} x {tile.columns} pixels x {tile.filters} filters by {tile.threads} "
+            f"threads of {4 * tile.quads} x {tile.fm} outputs, channels in {tile.splits} parts",
+        ),
+        (
+            "blocks",
+            f"{tile.blocks(flat(problem))} an image, {tile.shared(flat(problem)):,} bytes of "
+            "shared memory each",
+        ),
+    ]
