@@ -34,7 +34,7 @@ from lenetgpu.layouts import MAP_LAYOUTS, dtype_of, from_nhwc, physical_shape, t
 from lenetgpu.network import stage
 from lenetgpu.papers import course_passes
 from lenetgpu.papers.course import MEAN, RELU
-from lenetgpu.papers.course_counters import NVVP, counted_rows
+from lenetgpu.papers.course_counters import NVVP
 from lenetgpu.problems import Conv, Fc, Pool
 from lenetgpu.stages.conv import direct
 from lenetgpu.stages.conv.course import counts, grid, image, maps
@@ -77,17 +77,6 @@ def test_two_of_nvvps_figures_come_out_otherwise():
     assert f"{found['fc2', '4']:.1%}" == "91.7%"
     # 4 columns of blocks x 32 rows: 4 sectors of inputs, 4.75 of a row of 32 floats of 10 a row
     assert f"{(32 + 32) / (8 * (4 + 4.75)):.1%}" == "91.4%"
-
-
-def test_the_rows_of_the_suite():
-    rows = counted_rows()
-    assert [row["figure"] for row in rows] == [line.figure for line in NVVP]
-    two_maps = next(row for row in rows if row["variant"] == "direct.two_maps")
-    assert round(two_maps["loads"], 1) == two_maps["report_loads"] == 17.6
-    named = {(line.stage, line.variant) for line in NVVP}
-    for name, variant in named:
-        kind = stage(name).kind
-        assert REGISTRY[kind, variant].paper.startswith("report ")
 
 
 # figure, kind, variant, problem, grids, threads: "Grid Size" and "Block Size"; fc's in a row

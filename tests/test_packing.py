@@ -76,14 +76,6 @@ def conv1_by_columns(packed):
     return found[0, :, :5]
 
 
-def test_fp16_conv1_has_the_mean_and_the_pixels_scale(tensors):
-    packed = fp16_pack.pack_conv1(tensors[0])
-    assert packed.shape == (2, 2, 2, 64, 8)
-    assert packed.dtype == np.float16 and packed.flags.c_contiguous
-    for part, scale in zip(packed, (0.25, 0.25 * 256 / 255), strict=True):
-        assert_sums(conv1_by_columns(part), np.float32(scale) * tensors[0][:, :, 0])
-
-
 def test_fp16_conv1_times_pixels_is_the_convolution(tensors, rng):
     """Two output columns of an image by the rows of 6 pixels that the kernel multiplies."""
     image = rng.integers(0, 256, (28, 28)).astype(np.float64)

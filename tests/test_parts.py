@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
-import conftest
 import parts
 import pytest
 
@@ -57,14 +55,6 @@ def test_what_passed_is_kept_and_counted(tree):
     assert (second.passed, second.runs) == (2, 2)
 
 
-def test_what_fails_later_has_not_passed(tree):
-    run = keeper(tree)
-    run.pytest_runtest_logreport(report(ONE))
-    run.pytest_runtest_logreport(report(TWO))
-    run.pytest_runtest_logreport(report(ONE, "teardown", "failed"))
-    assert kept(tree) == {TWO: "first"} and run.passed == 1
-
-
 def test_others_sources_and_changed_tests_are_run_again(tree):
     key = parts.key(FACTS, tree)
     keeper(tree, key).pytest_runtest_logreport(report(ONE))
@@ -85,26 +75,3 @@ def test_others_sources_and_changed_tests_are_run_again(tree):
     assert kept(tree, key) == {}
     (tree / "tests/test_a.py").unlink()
     assert kept(tree, key) == {}
-
-
-def test_a_killed_run_leaves_half_a_line(tree):
-    keeper(tree).pytest_runtest_logreport(report(ONE))
-    with open(tree / "passed.jsonl", "a") as file:
-        file.write(json.dumps({"test": TWO})[:-4])
-    assert kept(tree) == {ONE: "first"}
-    assert parts.kept("k", tree / "none", tree) == {}
-
-
-def test_tests_that_passed_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
-    assert parts.told() == set()
-    parts.tell({ONE: "first"})
-    gone = []
-    hook = SimpleNamespace(pytest_deselected=lambda items: gone.extend(items))
-    option = SimpleNamespace(markexpr="gpu")
-    items = [SimpleNamespace(nodeid=test, keywords={"gpu"}) for test in (ONE, TWO)]
-    one, two = items
-    monkeypatch.setattr(conftest, "driver_gpus", lambda: (object(),))
-    monkeypatch.setattr(conftest, "cupy_installed", lambda: True)
-    conftest.pytest_collection_modifyitems(SimpleNamespace(hook=hook, option=option), items)
-    assert items == [two] and gone == [one]

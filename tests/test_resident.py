@@ -274,13 +274,6 @@ def test_what_is_no_image_is_refused(image, said, net):
         net.label(image)
 
 
-def test_scores_come_after_a_label_only(net):
-    with pytest.raises(LenetError, match="expected an answer within 0.01 s, found none"):
-        net.label(np.ones((28, 28), np.uint8))
-    with pytest.raises(LenetError, match="expected a label before"):
-        net.scores()
-
-
 def test_what_is_closed_says_so_and_closes_twice(net):
     net.close()
     net.close()

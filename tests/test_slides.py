@@ -70,18 +70,6 @@ def test_input_per_coefficient_is_the_slides(layer, ratio):
     assert f"{slides.input_per_coefficient(LAYERS[layer].problem):.3f}" == ratio
 
 
-def test_layer_6_has_layer_5s_ratio():
-    """H x W over K x R x S knows no channels: 0.031, where the slides print 0.027."""
-    of = slides.input_per_coefficient
-    assert of(OVERFEAT_6) == of(LAYERS[5].problem) == 17 * 17 / (1024 * 9)
-
-
-def test_the_slides_padding_is_counted():
-    plain = replace(OVERFEAT_6, H=15, W=15, pad=0)
-    assert slides.inputs(OVERFEAT_6) == 1024 * 17 * 17 and slides.inputs(plain) == 1024 * 225
-    assert f"{slides.input_per_coefficient(plain):.3f}" == "0.024"
-
-
 def test_explained():
     rows = dict(slides.explain(OVERFEAT_6, 1, H200))
     assert rows["FFMA/byte (#1)"].startswith("53.3")

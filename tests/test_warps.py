@@ -47,11 +47,6 @@ def test_a_dependent_chain_takes_its_latencies():
     assert cycles(dependent(Op.MAD, 3)) == 18
 
 
-def test_independent_instructions_take_a_cycle_each():
-    """Issued at 0, 1, 2: the last result is there at 2 + 4."""
-    assert cycles(independent(Op.ARITHMETIC, 3)) == 6
-
-
 def test_five_warps_are_bound_by_issue():
     """15 instructions of five warps at one a cycle, the last at 14; two schedulers: 9 at most."""
     assert cycles(dependent(Op.ARITHMETIC, 3), warps=5) == 14 + 4
