@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from conftest import ROOT
 
@@ -21,3 +24,11 @@ def test_a_change_that_occurs_twice_is_refused(script):
     mutant = {"name": "twice", "file": "a.cu", "old": "x", "new": "y"}
     with pytest.raises(ValueError, match="must occur once"):
         script("mutants").applied(mutant, "x x")
+
+
+@pytest.mark.slow
+def test_the_tests_that_mutants_name_are_collected(script):
+    names = [name for mutant in script("mutants").load() for name in mutant["tests"]]
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run([*words, *names], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
