@@ -31,7 +31,10 @@ def printable(text: str) -> str:
     """`text` as of `one_line`, whole."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
 
 
 def first_line(what: object, instead: str = "") -> str:
@@ -40,10 +43,6 @@ def first_line(what: object, instead: str = "") -> str:
     Without one, an exception's class.
     """
     return (str(what).splitlines() or [""])[0] or instead or type(what).__name__
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
 
 
 def _cut(text: str, most: int) -> str:

@@ -242,10 +242,6 @@ class Pipeline:
         if self.exponent and self._scores_device == "cuda":
             self._rescale(0, 1)  # compiled before a graph is captured
 
-    @staticmethod
-    def _classifies(step: Step) -> bool:
-        return step.variant is not None and step.variant.kind == CLASSIFIER
-
     def _rescale(self, lo: int, n: int) -> None:
         """Undo, in place, the factor that the weights' scales leave on `n` scores from `lo` on."""
         import numpy as np
@@ -270,7 +266,7 @@ class Pipeline:
     def _output(self, place: tuple[str, int] | str, step: Step, part: slice, labels: Any) -> Any:
         n = part.stop - part.start
         if place == "labels":
-            if not self._classifies(step):
+            if step.variant is None or step.variant.kind != CLASSIFIER:
                 return labels[part]
             return labels[part], (self._scores[part] if self.with_scores else None)
         if place == "scores":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -154,11 +155,9 @@ def runnable_plans(device: str, gpu: Gpu | None) -> list[str]:
     """Named plans whose needs this device meets."""
     found = []
     for name in NAMED:
-        try:
+        with suppress(LenetError):
             resolve(name, device, gpu=gpu)
-        except LenetError:
-            continue
-        found.append(name)
+            found.append(name)
     return found
 
 
@@ -262,15 +261,11 @@ def _resolve_auto(
 ) -> Plan:
     """The first of AUTO_PLANS whose needs the device meets, named `auto`."""
     asked = precision or PRECISIONS[0]
-    names = _auto_names(device, asked)
-    for name in names[:-1]:
-        try:
-            plan = resolve(name, device, overrides, precision, gpu)
-        except LenetError:
-            continue
-        return replace(plan, name=AUTO)
-    plan = resolve(names[-1], device, overrides, precision, gpu)
-    return replace(plan, name=AUTO)
+    *names, last = _auto_names(device, asked)
+    for name in names:
+        with suppress(LenetError):
+            return replace(resolve(name, device, overrides, precision, gpu), name=AUTO)
+    return replace(resolve(last, device, overrides, precision, gpu), name=AUTO)
 
 
 def _auto_names(device: str, precision: str) -> tuple[str, ...]:

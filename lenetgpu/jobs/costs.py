@@ -13,12 +13,13 @@ from typing import Any
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.files.reading import MemorySource, Source
 from lenetgpu.jobs import manifest
-from lenetgpu.jobs.job import Shard
+from lenetgpu.jobs.job import Job, Shard
 from lenetgpu.jobs.manifest import Row
 from lenetgpu.jobs.model import Costs
 from lenetgpu.jobs.opened import opened
 from lenetgpu.jobs.pictures import AT_ONCE, PictureSource
 from lenetgpu.jobs.worker import Worker
+from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock, cpu_ms
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
@@ -28,9 +29,9 @@ _MEMORY_IMAGES = 1 << 18
 _ENDS, _AGAIN = 9, 4
 
 
-def costs(worker: Worker, folder: Path) -> Costs:
-    """Of `worker`'s job, alone in this process; files are written into `folder`, and dropped."""
-    job = worker.job
+def costs(folder: Path, job: Job, request: Request) -> Costs:
+    """Of a worker alone in this process; files are written into `folder`, and dropped."""
+    worker = Worker(folder, job, request)
     begun = clock()
     worker.ready(job.valid[0].dtype)
     start = clock() - begun

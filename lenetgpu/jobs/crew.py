@@ -93,7 +93,7 @@ class Here:
 
     def costs(self, folder: Path, job: Job) -> Costs:
         """What a worker costs here; nothing is left in `folder`."""
-        return costs(Worker(folder, job, self.request), folder)
+        return costs(folder, job, self.request)
 
 
 def run_here(worker: Worker, numbers: Iterable[int], tries: int = TRIES) -> Iterator[Row | Failed]:
@@ -143,7 +143,7 @@ class OnDask:
     def costs(self, folder: Path, job: Job) -> Costs:
         """What a worker costs there, alone and while all are at work, and a task of Dask's."""
         told = folder, job, self.request
-        alone: Costs = result(self._submit(_costs, *told))
+        alone: Costs = result(self._submit(costs, *told))
         there = self._addresses()
         at_once = [self._submit(_label, *told, workers=[address]) for address in there]
         rates = [result(future) for future in at_once]
@@ -264,10 +264,6 @@ def _task(folder: str, key: str, asked: bytes, numbers: list[int]) -> list[Row] 
     if bad:
         raise UnfinishedError(rows, bad)
     return rows
-
-
-def _costs(folder: Path, job: Job, request: Request) -> Costs:
-    return costs(Worker(folder, job, request), folder)
 
 
 def _label(folder: Path, job: Job, request: Request) -> float:

@@ -14,7 +14,7 @@ from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.idx import GzipSource, label_file
 from lenetgpu.files.kinds import EXPECTED
 from lenetgpu.files.regular import open_regular
-from lenetgpu.files.source import Source, is_idx, open_source
+from lenetgpu.files.source import is_idx, open_source
 from lenetgpu.jobs.pictures import LIST, Listed, digest
 from lenetgpu.pictures.given import PICTURE, kind_of_file
 
@@ -134,12 +134,8 @@ def look(path: Path) -> Input:
             source.dtype,
             source.labels is not None,
             known,
-            _is_whole(source),
+            isinstance(source, GzipSource),
         )
-
-
-def _is_whole(source: Source) -> bool:
-    return isinstance(source, GzipSource)
 
 
 def gather(sources: Iterable[Path], looked: Looked | None = None) -> Gathered:

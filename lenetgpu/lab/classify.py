@@ -271,17 +271,13 @@ def _require_unseen(out: Path, pattern: str, form: str) -> None:
 def _files(folder: Path) -> list[str]:
     """Names in `folder`; LenetError of a device, a pipe or a folder that has a result's name."""
     with os.scandir(folder) as entries:
-        found = [(entry.name, _is_odd(entry)) for entry in entries]
+        found = [(e.name, not e.is_file() and Path(e).exists()) for e in entries]
     for name, odd in found:
         if odd and (name.startswith("part-") or name in (manifest.MANIFEST, SUMMARY, LIST)):
             raise LenetError(
                 f"{folder / name}: expected a file of the job's, found a folder, a pipe or a device"
             )
     return [name for name, _ in found]
-
-
-def _is_odd(entry: os.DirEntry[str]) -> bool:
-    return not entry.is_file() and Path(entry).exists()
 
 
 def _run(

@@ -276,7 +276,9 @@ def take(images: Any, device: str) -> Taken:
                 f"found them on cuda:{home.index}"
             )
         _check_type(images)
-        raw = _viewed(home, images)
+        with _readable(images), _current(home), in_order_of(home.stream()):
+            raw = home.view(images)
+        _check_type(raw)
     shape = tuple(raw.shape)
     single = shape == _PLAIN
     if not (
@@ -323,13 +325,6 @@ def _readable(images: Any) -> Iterator[None]:
         raise LenetError(
             f"images: expected an array that can be read, found {type(images).__name__} ({reason})"
         ) from error
-
-
-def _viewed(home: Home, images: Any) -> Any:
-    with _readable(images), _current(home), in_order_of(home.stream()):
-        raw = home.view(images)
-    _check_type(raw)
-    return raw
 
 
 def _current(home: Home) -> AbstractContextManager[Any]:

@@ -21,7 +21,7 @@ from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.workspace import host_empty, pinned_empty
 from lenetgpu.net.streaming.cuda import Cuda
 from lenetgpu.net.streaming.lanes import Chunk, Lanes, Mark
-from lenetgpu.net.streaming.replays import Key, Replays
+from lenetgpu.net.streaming.replays import Replays
 from lenetgpu.net.streaming.ring import Ring, Slot
 from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
@@ -123,7 +123,11 @@ class Streamer:
         sizes = (1 if known else array.nbytes for array in arrays)
         if not all(map(self._device.is_pinned, places, sizes)):
             self._through_ring(whole, on_chunk, mark)
-        elif mark is not None or not self._replayed(key, whole, on_chunk):
+            return
+        graph = None
+        if mark is None and len(images) <= MOST_RECORDED * self.chunk:
+            graph = self._replays.find(key, whole, lambda: self._recorded(whole))
+        if graph is None or not self._replay(graph, whole, on_chunk):
             self._insist(lambda: self._launch(whole, on_chunk, mark))
 
     @in_turn
@@ -220,13 +224,6 @@ class Streamer:
         finally:
             lanes.wait()
             self.done = queued
-
-    def _replayed(self, key: Key, whole: Chunk, on_chunk: OnChunk | None) -> bool:
-        """Replay the graph of these arrays; False where there is none."""
-        if len(whole.images) > MOST_RECORDED * self.chunk:
-            return False
-        graph = self._replays.find(key, whole, lambda: self._recorded(whole))
-        return graph is not None and self._replay(graph, whole, on_chunk)
 
     def _replay(self, graph: Graph, whole: Chunk, on_chunk: OnChunk | None) -> bool:
         """Whether memory sufficed for launching `graph`; where not, no graph is kept."""
