@@ -29,14 +29,6 @@ from lenetgpu.papers.warps import Core, Instruction, Op, fetch_stalls, run
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
 
-LATENCIES = {
-    "far": "global load",
-    "local": "local load",
-    "fetch": "line of instructions",
-    "arithmetic": "arithmetic",
-}
-"""What is solved for: the core's field, and its name in tables."""
-
 
 def _share(of: Simulated, *parts: str) -> float:
     return sum(of.parts[part] for part in parts) / of.total
@@ -153,36 +145,6 @@ def agrees(claim: Claim, found: float) -> bool:
     apart = abs(found - claim.told)
     near = apart <= WITHIN[claim.unit] * claim.told
     return near and (claim.unit != "share" or apart <= MOST_APART)
-
-
-_SEARCHED_CHUNKS, _MOST_CYCLES = 2, 2048
-
-
-def would_be(claim: Claim, field: str, problem: Conv, batch: int) -> int | None:
-    """The least cycles of the core's `field` from which the model gives the claim's figure.
-
-    None where nothing from 1 to 2,048 does. Found by halving on the first chunks, the figure taken
-    to go one way with the latency.
-    """
-    if claim.told is None:
-        return None
-    told = claim.told
-
-    def above(cycles: int) -> bool:
-        core = replace(GTX_480, **{field: cycles})  # type: ignore[arg-type]
-        return claim.of(results(problem, batch, core, most=_SEARCHED_CHUNKS)) >= told
-
-    low, high = 1, _MOST_CYCLES
-    first = above(low)
-    if above(high) == first:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if above(middle) == first:
-            low = middle
-        else:
-            high = middle
-    return high
 
 
 def claim_rows(problem: Conv, batch: int) -> Iterator[dict[str, Any]]:
