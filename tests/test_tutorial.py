@@ -36,6 +36,7 @@ def fresh(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_its_commands_run_in_order_and_do_as_the_page_says(tutorial, fresh):
     """As typed, but for fewer images and less time: no learner waits for a test."""
     for run in tutorial.RUNS:
