@@ -111,7 +111,6 @@ FULL_CASES = [
 ]
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(("variant", "base"), FULL_CASES)
 def test_full_batch(variant, base):
     needs(variant)

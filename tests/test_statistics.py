@@ -158,6 +158,7 @@ def test_quiet_samples_have_no_warnings_and_few_none_at_all():
         ([1.0, 1.01] * 20 + [3.0] * 5, ["5 of 45 samples are outliers"]),
         ([1.0, 1.5, 0.7] * 10, ["samples spread by"]),
         ([1.0, 1.01] * 10 + [1.06, 1.07] * 10, ["drift: the last third took 7.0% longer"]),
+        ([1.06, 1.07] * 10 + [1.0, 1.01] * 10, ["drift: the last third took 4.7% less"]),
         ([0.177] * 2 + [40.538, 40.6] * 10, ["times the 5th percentile"]),
     ],
 )
