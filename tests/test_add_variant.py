@@ -72,6 +72,7 @@ def test_pasted_it_passes_lint_and_types(copied):
     assert "no issues" in run_in(copied, "-m", "mypy", "--cache-dir", copied / "types", source)
 
 
+@pytest.mark.slow
 def test_pasted_it_passes_the_tests_of_every_variant(copied):
     printed = run_in(
         copied, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-o", "addopts=",

@@ -118,6 +118,7 @@ def what_judges():
     )
 
 
+@pytest.mark.slow
 def test_who_patches_its_own_process_lies_in_vain_or_changes_nothing(tmp_path, facts):
     find("pool", "fused.rows", "cpu")
     before, text, names = what_judges(), (BROKEN / "timers.py").read_text(), {}
@@ -240,6 +241,7 @@ def test_every_output_of_a_call_is_judged():
 CONVS = {"by_address": LEFT, "every_third": LEFT, "its_input": "changes its input", "thread": LATE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", [2, 40])
 def test_convolutions_that_cheat_are_wrong(images):
     case = Case(Conv(7, 6, 3, 5, 3, 3, pad=1), images, gpu=False)

@@ -632,6 +632,7 @@ def test_what_gets_a_shape_wrong_is_found(monkeypatch):
     assert "median_ms" not in rows["shapes.first_group"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_what_gets_an_end_wrong_is_found(monkeypatch, dtype):
     """Of fp32 nothing is cut off and nothing rounded but as it is computed."""

@@ -35,6 +35,7 @@ def truth(mnist, course):
     return dataset, weights, scores, labels
 
 
+@pytest.mark.slow
 def test_the_reference_counts_what_is_published(truth):
     dataset, _, _, labels = truth
     assert (labels == dataset.labels).sum() == CORRECT
@@ -51,6 +52,7 @@ def assert_like_reference(pipeline, images, truth):
     assert error <= LIMITS[precision]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", CPU_PLANS)
 def test_cpu_plans(plan, truth):
     dataset, weights, _, _ = truth

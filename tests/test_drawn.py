@@ -24,6 +24,7 @@ def drawing(script):
     return script("draw_pictures")
 
 
+@pytest.mark.slow
 def test_of_fifty_drawn_pictures_nearly_all_are_right(drawing, net, tmp_path):
     drawn = drawing.pictures(drawing.SEED)
     assert len(drawn) == 50

@@ -192,6 +192,7 @@ def test_more_chunks_than_are_simulated_are_in_proportion():
     assert part.total == pytest.approx(whole.total, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_papers_figures_and_the_models(tmp_path):
     done = run("--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv")
     assert done.exit_code == 0, done.output

@@ -145,6 +145,7 @@ KERNELS = {
 """Module, what packs for it, what it computes from that."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "uint8", "n", "grid"),
     [("direct", True, 5, 1),

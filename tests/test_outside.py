@@ -253,6 +253,7 @@ SIDES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pool", "conv"])
 def test_what_breaks_crashes_or_hangs_is_named_and_stops_no_other(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(plugins, "PATIENCE_S", 4.0)

@@ -136,6 +136,7 @@ def truth(image, weights):
     return reference_stages(image.reshape(1, 28, 28, 1), weights)["fc2"][0]
 
 
+@pytest.mark.slow
 @needs_a_compiler
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
 def test_labels_and_scores(design, on_a_cpu, weight_file, rng):

@@ -99,6 +99,7 @@ def unwatched(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 @compiles
 @pytest.mark.parametrize(
     ("problem", "batch"), [(TABLE_1, 128), (TABLE_1, 1), (ODD, 9), (MANY, 128)]
@@ -113,6 +114,7 @@ def test_without_clocks_the_ptx_is_as_if_there_were_none(problem, batch, unwatch
         assert plain.count(b"clock64") == 0 < with_clocks.count(b"clock64")
 
 
+@pytest.mark.slow
 @compiles
 @pytest.mark.parametrize("arch", [a for a in ARCHITECTURES if a in ("sm_80", "sm_90a", "sm_120")])
 def test_clocks_spill_nothing_and_move_no_sums_into_memory(arch):
