@@ -270,8 +270,8 @@ ON_A_GPU = {
     "every_tenth": LEFT,
     "by_address": LEFT,
     "another_stream": "unwritten|after it has returned",
-    "another_stream_later": "left is wrong|claims",
-    "but_tail": "left is wrong|unwritten",
+    "another_stream_later": "is wrong|claims",
+    "but_tail": "is wrong|unwritten",
     "behind_its_output": "writes outside its output",
     "its_input": "changes its input",
 }

@@ -562,8 +562,18 @@ def test_on_a_gpu_nothing_common_needs_a_second_look(name, monkeypatch, rng):
         assert not mounted.trespassed()
 
 
+ENDED = {"bias": True, "relu": True}
+DIVIDED = (
+    *(RESNET[2], conv("3,30,31,70,5,5,2,2"), conv("40,13,12,33,3,3,1,1", **NCHW)),
+    *(conv("40,13,12,33,3,3,1,1", **NCHW, **ENDED), conv("20,9,8,70,3,3", **ENDED, dtype="fp16")),
+    conv("36,9,8,70,3,3", **NCHW, **ENDED, dtype="bf16"),
+)
+
+
 @pytest.mark.gpu
-def test_on_a_gpu_every_division_is_right(monkeypatch, rng):
+@pytest.mark.long
+@pytest.mark.parametrize("problem", DIVIDED, ids=str)
+def test_on_a_gpu_every_division_is_right(problem, monkeypatch, rng):
     if not find("conv", "tensor", "cuda").needs.met_by(driver_gpus()[0]):
         pytest.skip("needs a GPU of 8.0")
     monkeypatch.setattr(after, "again", lambda *_: None)
@@ -571,21 +581,17 @@ def test_on_a_gpu_every_division_is_right(monkeypatch, rng):
     tilings = mma.TILINGS + (taps.TILINGS + wgmma.TILINGS if hopper else ())
     import cupy
 
-    ends = {"bias": True, "relu": True}
-    plain = RESNET[2], conv("3,30,31,70,5,5,2,2"), conv("40,13,12,33,3,3,1,1", **NCHW)
-    ended = conv("40,13,12,33,3,3,1,1", **NCHW, **ends), conv("20,9,8,70,3,3", **ends, dtype="fp16")
-    for problem in (*plain, *ended, conv("36,9,8,70,3,3", **NCHW, **ends, dtype="bf16")):
-        x, w = random_input("conv", problem, 3, rng)
-        expected = reference(x, w, problem)
-        held = cupy.asarray(np.ascontiguousarray(from_nhwc(x, problem.reads)))
-        for parts, precision in ((2, "fp16x3"), (1, "fp16")):
-            for made in options(Layout(problem, parts), tilings):
-                shape = physical_shape(problem.writes, 3, problem.out_shape)
-                y = cupy.empty(shape, held_as(problem))
-                Mounted.poison(y)
-                implicit.run(held, implicit.prepare(w, 3, made), y)
-                found = to_nhwc(y.get(), problem.writes, problem.out_shape)
-                assert judge(found, expected, precision).passed, (made, problem)
+    x, w = random_input("conv", problem, 3, rng)
+    expected = reference(x, w, problem)
+    held = cupy.asarray(np.ascontiguousarray(from_nhwc(x, problem.reads)))
+    for parts, precision in ((2, "fp16x3"), (1, "fp16")):
+        for made in options(Layout(problem, parts), tilings):
+            shape = physical_shape(problem.writes, 3, problem.out_shape)
+            y = cupy.empty(shape, held_as(problem))
+            Mounted.poison(y)
+            implicit.run(held, implicit.prepare(w, 3, made), y)
+            found = to_nhwc(y.get(), problem.writes, problem.out_shape)
+            assert judge(found, expected, precision).passed, (made, problem)
 
 
 @pytest.mark.gpu

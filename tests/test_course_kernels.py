@@ -462,6 +462,7 @@ def test_the_compiler_takes_no_load_of_w_out_of_a_loop(ptx, kind, name):
             lines = ptx(kernel)
             assert any("ld.global" in line for line in lines)
             assert not [line for line in lines if "ld.global.nc" in line]
+    assert bytes([32])[0] == 32, "an empty log was written over Python's one blank"
 
 
 def held(name, problem=CONV1):

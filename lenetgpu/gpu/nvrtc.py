@@ -190,9 +190,10 @@ def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, st
     nvrtc = compiler.library()
 
     def read(size_of: Any, get: Any) -> bytes:
-        buffer = b" " * int(size_of(program)[1])
+        size = int(size_of(program)[1])
+        buffer = bytes(size + 2)  # NVRTC writes into it, and Python shares the shorter ones
         get(program, buffer)
-        return buffer
+        return buffer[:size]
 
     text = kernel.source.read_bytes()
     _, program = nvrtc.nvrtcCreateProgram(text, kernel.source.name.encode(), 0, [], [])
@@ -200,7 +201,7 @@ def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, st
         encoded = [option.encode() for option in options]
         status = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)[0]
         log = read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
-        message = log.replace(b"\0", b"").rstrip(b" ").decode(errors="replace")
+        message = log.replace(b"\0", b"").decode(errors="replace")
         if int(status) != 0:
             raise _refused(kernel, arch, status.name, message)
         return read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN), message
