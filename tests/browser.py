@@ -12,23 +12,17 @@ from typing import Any
 import pytest
 
 PHONE, DESK = 390, 1440
-_ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+_ARGUMENTS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+)
 
 
 @dataclass
 class Opened:
-    """A page that was opened: `page` is Playwright's, `console` its errors and warnings.
+    """A page of Playwright's; `console` has its errors and warnings, `requests` what it asked for.
 
-    `requests` are what it asked for beside itself; data URIs are no requests.
+    It may ask for itself and for data URIs.
     """
 
     page: Any
@@ -41,25 +35,18 @@ class Opened:
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
 
-    def shot(self, path: Path) -> Path:
-        """A screenshot of the whole page."""
-        self.page.screenshot(path=path, full_page=True)
-        return path
 
-
+@dataclass
 class Browser:
     """Chromium without a window."""
 
-    def __init__(self, chromium: Any) -> None:
-        self._chromium = chromium
+    chromium: Any
 
     @contextmanager
     def open(self, path: Path, width: int = DESK, dark: bool = False) -> Iterator[Opened]:
         """The page in the file `path`, in a window `width` pixels wide, closed with the block."""
         scheme = "dark" if dark else "light"
-        page = self._chromium.new_page(
-            viewport={"width": width, "height": 900}, color_scheme=scheme
-        )
+        page = self.chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.set_default_timeout(120_000)
         seen, own = Opened(page), path.resolve().as_uri()
 
@@ -81,18 +68,16 @@ class Browser:
             page.close()
 
 
-@contextmanager
-def browser() -> Iterator[Browser]:
-    """Chromium as long as the block; the test is skipped where it or Playwright is missing."""
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Chromium for a module's tests, which are skipped where it or Playwright is missing."""
     api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: extra dev")
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         pytest.skip("needs chromium on the PATH")
     with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=program, args=_ARGUMENTS, timeout=120_000
+        opened = playwright.chromium.launch(
+            executable_path=program, args=_ARGUMENTS.split(), timeout=120_000
         )
-        try:
-            yield Browser(chromium)
-        finally:
-            chromium.close()
+        yield Browser(opened)
+        opened.close()

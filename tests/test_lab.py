@@ -15,9 +15,7 @@ from lenetgpu.dispatch import candidates as comparing
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.measure import roofline
 from lenetgpu.measure.bench import StageBench, stage_of
-from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import (
     AFTER,
@@ -36,61 +34,27 @@ from lenetgpu.plan import resolve
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.registry import cpu, make_variant
 
-REPORT = {
-    "conv": [
-        "direct.basic", "direct.tight", "direct.shared_constant", "direct.two_maps",
-        "direct.whole_warps", "direct.quadrants",
-        "unrolled.image_naive", "unrolled.image_untransposed", "unrolled.image_tiled",
-        "unrolled.image_constant", "unrolled.constant_layout", "unrolled.image_layout",
-        "cublas.im2col", "fft.cufft", "cublas.half",
-    ],
-    "pool": ["basic.in_place", "fused.maps_looped", "tiled.shared", "layout.quad_looped"],
-    "argmax": ["thread.wide_blocks", "reduction.list", "reduction.shuffle"],
-    "conv_pool": ["block.unrolled"],
-    "fc": ["tiled.relu_apart", "cublas.sgemm", "cublas.half"],
-}  # fmt: skip
-AFTER_IT = {
-    "conv": [
-        "direct.four_maps", "unrolled.naive", "unrolled.tiled", "unrolled.constant",
-        "unrolled.layout",
-    ],
-    "pool": ["basic.two_passes", "fused.relu_in_mean", "layout.quad"],
-    "argmax": ["thread.per_image"],
-}  # fmt: skip
-
 
 def run(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-def test_every_variant_of_the_report_is_registered_with_its_section():
-    rows = {variant for *_, variant in AFTER}
-    for said, of in (("report ", REPORT), ("after report ", AFTER_IT)):
-        for kind, names in of.items():
-            found = {v.full_name: v.paper for v in variants(kind, "cuda")}
-            assert all(found[name].startswith(said) for name in names)
-            assert (said == "report ") or rows >= set(names)
-
-
-def covered():
-    """(kind, full name) of every variant that the suite measures."""
+def test_the_suite_measures_every_gpu_variant_of_the_report():
     kinds = {unit.name: unit.kind for unit in (*STAGES, *SPANS)}
     named = [(figure.stage, figure.variant) for figure in FIGURES]
     named += [(stage, name) for _, _, stage, name in (*UNTIMED, *BEYOND, *AFTER)]
-    return {
+    covered = {
         (kinds[stage], PASSES_OF if name in (RELU, MEAN) else name)
         for stage, name in named
         if name not in (SERIAL_RELU, SERIAL_MEAN, TOTAL)
     }
-
-
-def test_the_suite_measures_every_gpu_variant_of_the_report():
-    wanted = {(k, n) for them in (REPORT, AFTER_IT) for k, names in them.items() for n in names}
-    known = {(v.kind, v.full_name) for v in variants()}
-    assert wanted <= covered() <= known
-    assert {figure.table for figure in FIGURES} >= {
-        "1", "2", "3", "4", "5", "6", "7", "8", "9", "11", "12", "13",
-    }  # fmt: skip
+    of_the_report = {
+        (v.kind, v.full_name)
+        for v in variants(device="cuda")
+        if (v.paper or "").startswith("report ")
+    }
+    assert of_the_report and of_the_report <= covered
+    assert covered <= {(v.kind, v.full_name) for v in variants()}
 
 
 def test_table_10_is_what_the_layouts_give():
@@ -122,16 +86,6 @@ def test_the_block_plan_runs_spans_and_an_override_splits_them():
     assert "conv2+pool2" in [slot.name for slot in chosen.slots]
     with pytest.raises(LenetError, match="stage pool2: variant block.unrolled of conv2 runs it"):
         resolve("tiled", "cuda", {"conv2": "block", "pool2": "basic"})
-
-
-def test_a_stage_bench_checks_and_times(shipped_weights, rng):
-    images = rng.integers(0, 256, (20, 28, 28, 1), dtype=np.uint8)
-    facts = truth(images, shipped_weights)
-    bench = StageBench(find("conv", "tiled", "cpu"), stage_of("conv2"), 70, facts)
-    checked = bench.check()
-    assert checked.verdict.passed
-    assert checked.flips == 0
-    assert bench.sample() > 0
 
 
 def test_a_wrong_variant_fails_its_bench(shipped_weights):
@@ -246,21 +200,6 @@ def test_profile_writes_every_form(tmp_path):
     shown = {event["name"] for event in events if event["ph"] == "X"}
     assert {"conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax"} <= shown
     assert sum(e["dur"] for e in events if e["ph"] == "X") > 0
-
-
-def test_roofline_share():
-    limits = Ceilings("x", copy_gbs=100, fma_tflops=1, tensor_tflops=8)
-    assert limits.share(1e12, 1e6, 2.0, "fp32") == (pytest.approx(0.5), "compute")
-    assert limits.share(1e6, 1e11, 4.0, "fp32") == (pytest.approx(0.25), "memory")
-    assert limits.share(8e12, 1e6, 2.0, "fp16") == (pytest.approx(0.5), "compute")
-
-
-def test_ceilings_are_measured_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
-    measured = iter([Ceilings("test", 10.0, 0.5, 0.0), Ceilings("test", 12.0, 0.6, 0.0)])
-    monkeypatch.setattr(roofline, "_measure_cpu", lambda name: next(measured))
-    found = [ceilings("cpu", "test", again) for again in (False, False, True, False)]
-    assert [limits.copy_gbs for limits in found] == [10.0, 10.0, 12.0, 12.0]
 
 
 def test_a_suite_row_that_does_not_fit_is_skipped(monkeypatch, shipped_weights, rng):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import re
-import sys
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,14 +14,11 @@ from lenetgpu.check.judge import check_variant
 from lenetgpu.check.truth import random_input, reference, reference_scores
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu import blas
-from lenetgpu.lab.listing import GREEN, RED, matrix_lines
+from lenetgpu.lab.listing import matrix_lines
 from lenetgpu.network import STAGE_NAMES, stage
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import NAMED, resolve
-from lenetgpu.problems import Conv, Fc
+from lenetgpu.plan import resolve
 from lenetgpu.stages import find
-from lenetgpu.stages.fc.valid_conv import as_conv
 from lenetgpu.stages.matrix import DEVICES, FAMILIES, cells
 
 CELLS = cells()
@@ -105,22 +99,6 @@ def test_a_plan_named_like_a_family_means_every_stage(family, device):
         assert slot.variant.needs.device == device
 
 
-def test_what_those_plans_ran_beside_their_family_is_still_there():
-    before = {"cpu": {"pool": "fused.rows", "fc": "tiled.blocked", "argmax": "serial.loops"},
-              "cuda": {"pool": "fused.relu_in_mean", "fc": "tiled.shared",
-                       "argmax": "thread.per_image"}}  # fmt: skip
-    for device, names in before.items():
-        overrides = {s: names[stage(s).kind] for s in STAGE_NAMES if stage(s).kind in names}
-        for family in FAMILIES[1:]:
-            found = [s.variant.full_name for s in resolve(family, device, overrides).slots]
-            assert found[1::2][:2] == [names["pool"]] * 2 and found[6] == names["argmax"]
-    assert NAMED["sgemm"]["cuda"]["conv"] == "cublas"
-    sgemm = [slot.variant.full_name for slot in resolve("sgemm", "cuda").slots]
-    assert sgemm == ["cublas.im2col", "fused.relu_in_mean"] * 2 + ["cublas.sgemm"] * 2 + [
-        "thread.per_image"
-    ]
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_those_plans_are_right(family, shipped_weights, rng):
     images = rng.integers(0, 256, (23, 28, 28, 1), dtype=np.uint8)
@@ -129,105 +107,6 @@ def test_those_plans_are_right(family, shipped_weights, rng):
     pipeline.poison()
     np.testing.assert_array_equal(pipeline.run(images), labels)
     assert np.abs(pipeline.scores(23) - scores).max() <= LIMITS["fp32"] * np.abs(scores).max()
-
-
-def test_fc1_is_a_convolution_of_pool2s_map_and_fc2_a_1x1():
-    assert as_conv(stage("fc1").problem) == Conv(4, 4, 64, 128, 4, 4)
-    assert as_conv(stage("fc2").problem) == Conv(1, 1, 128, 10, 1, 1)
-    assert as_conv(Fc(33, 31, relu=True)) == Conv(1, 1, 33, 31, 1, 1)
-    for problem in (stage("fc1").problem, Fc(33, 31, relu=True)):
-        assert as_conv(problem).out_shape == (1, 1, problem.M)
-
-
-class OnDevice:
-    """A NumPy array with an address where CuPy's have it."""
-
-    def __init__(self, array):
-        self.shape, self.itemsize = array.shape, array.itemsize
-        self.data = SimpleNamespace(ptr=array.ctypes.data)
-
-
-SHARED, OWN = 7, 8
-
-
-class Library:
-    """A stand-in for cuBLAS: two handles, their pointer modes, streams and what they are asked."""
-
-    CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE = 0, 1
-    CUBLAS_OP_N = CUBLAS_DEFAULT_MATH = 0
-
-    def __init__(self, width):
-        self.width, self.mode, self.stream, self.math = width, {SHARED: 0, OWN: 0}, {}, {SHARED: 3}
-
-    def create(self):
-        return OWN
-
-    def getPointerMode(self, handle):
-        return self.mode[handle]
-
-    def setPointerMode(self, handle, mode):
-        self.mode[handle] = mode
-
-    def setStream(self, handle, stream):
-        self.stream[handle] = stream
-
-    def getMathMode(self, handle):
-        return self.math[handle]
-
-    def setMathMode(self, handle, mode):
-        self.math[handle] = mode
-
-    def idamax(self, handle, n, x, incx, result):
-        assert (handle, incx, self.stream[handle]) == (OWN, 1, 99)
-        assert self.mode == {SHARED: 0, OWN: 1}
-        row = np.array((ctypes.c_double * n).from_address(x))
-        self.width.from_address(result).value = int(np.abs(row).argmax()) + 1
-
-    def sgemm(self, handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc):
-        assert (handle, self.stream[handle], self.math[handle]) == (SHARED, 99, 0)
-        assert self.mode[handle] == 0, "alpha and beta are the host's"
-        scale, keep = (ctypes.c_float.from_address(at).value for at in (alpha, beta))
-        left, right, out = (
-            np.ctypeslib.as_array((ctypes.c_float * (rows * columns)).from_address(at)).reshape(
-                columns, rows
-            )
-            for at, rows, columns in ((a, m, k), (b, k, n), (c, m, n))
-        )
-        assert (lda, ldb, ldc, keep) == (m, k, m, 0)
-        out[...] = scale * (right @ left)
-
-
-@pytest.fixture
-def library(request, monkeypatch):
-    cublas = Library(getattr(request, "param", ctypes.c_int32))
-    cuda = ModuleType("cupy.cuda")
-    cuda.cublas, cuda.device = cublas, SimpleNamespace(get_cublas_handle=lambda: SHARED)
-    cuda.get_current_stream = lambda: SimpleNamespace(ptr=99)
-    cuda.runtime = SimpleNamespace(getDevice=lambda: 0)
-    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
-    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
-    blas._search_handle.cache_clear()
-    yield cublas
-    blas._search_handle.cache_clear()
-
-
-@pytest.mark.parametrize("library", [ctypes.c_int32, ctypes.c_int64], indirect=True)
-def test_the_search_goes_row_by_row_on_a_handle_of_its_own(library, rng):
-    """What cuBLAS is told, and both widths of what it writes."""
-    rows, found = rng.random((5, 11)), np.zeros(6, np.int64)
-    blas.largest_of_rows(OnDevice(rows), OnDevice(found[:5]))
-    np.testing.assert_array_equal(found, [*rows.argmax(axis=1) + 1, 0])
-    assert library.mode == {SHARED: 0, OWN: 1}
-
-
-@pytest.mark.parametrize("left", [0, 1])
-def test_a_products_scalars_are_the_hosts_however_the_handle_was_left(left, library, rng):
-    library.mode[SHARED] = left
-    a, b = rng.random((1, 4), np.float32), rng.random((4, 9), np.float32)
-    out = np.zeros((1, 9), np.float32)
-    blas.exact_sgemm(OnDevice(a), OnDevice(b), OnDevice(out))
-    np.testing.assert_allclose(out, a @ b, rtol=1e-6)
-    assert library.mode[SHARED] == left and library.math[SHARED] == 3
 
 
 @pytest.mark.gpu
@@ -267,13 +146,6 @@ def test_the_matrix_is_printed_with_a_row_a_stage_and_its_reason():
                 name = cell.name and cell.name.partition(".")[2] + "*" * cell.copies
                 assert found == (name or "refused")
     assert lines[-2:] == ["* the CPU's, with copies", f"argmax by fft on cpu and cuda: {REASON}"]
-
-
-def test_a_cell_is_green_or_red():
-    styles = {text.strip(): style for line in matrix_lines(CELLS, 80) for text, style in line}
-    assert styles["refused"] == RED
-    names = {c.name.partition(".")[2] + "*" * c.copies for c in CELLS if c.name}
-    assert {styles[name] for name in names} == {GREEN}
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])

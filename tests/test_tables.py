@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
 
-from lenetgpu.lab.compare import Compared, legend
+from lenetgpu.lab.compare import Compared
 from lenetgpu.lab.render import Table, show
 from lenetgpu.lab.rows import Machine, Row, column, fixed, part, significant
 
@@ -87,21 +84,3 @@ def test_an_interval_has_both_its_ends_or_none():
         assert ("low" in shown) == ("high" in shown)
         seen.add("low" in shown)
     assert seen == {True, False}
-
-
-def test_single_samples_claim_no_interval():
-    assert legend("base", 1) == "ratio: time over base, of single samples: no verdict"
-    words = legend("base", 40)
-    assert "base's of the same round, median of 40 rounds (not one median over the other)" in words
-    assert "within 2% of 1" in words
-    assert "holds 1 and reaches further, or one of the two has fewer than 5 samples" in words
-
-
-@pytest.mark.parametrize("command", [["variants"], ["infer", "--limit", "10"]])
-def test_a_closed_stdout_is_one_sentence(command):
-    code = f"exec {sys.executable} -m lenetgpu {' '.join(command)} >&-"
-    done = subprocess.run(["sh", "-c", code], stderr=subprocess.PIPE, text=True, env=os.environ)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "lenetgpu: error: stdout: expected a place for the results, found it closed\n"
-    )
