@@ -21,7 +21,6 @@ from lenetgpu import LeNet, LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu.device import driver_gpus
-from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.store.entries import place
 
@@ -214,12 +213,9 @@ def test_a_full_gpu_gives_the_same_labels_or_a_sentence(plan, ran, tmp_path):
             last = errors.strip().splitlines()[-1]
             assert last.startswith("lenetgpu: error: "), where
             assert "memory" in last.lower() or "ALLOC" in last, where
-    if not plan.startswith("auto"):  # which plan that is may depend on the memory
-        for left, labels in found.items():
-            np.testing.assert_array_equal(labels, found[0], f"{left} bytes left")
-    else:
-        for left, labels in found.items():
-            assert (labels != found[0]).mean() < 1e-3, f"{left} bytes left"
+    most = 1e-3 if plan.startswith("auto") else 0  # which plan that is may depend on the memory
+    for left, labels in found.items():
+        assert (labels != found[0]).mean() <= most, f"{left} bytes left"
 
 
 BROKEN = {
@@ -379,29 +375,15 @@ def digits():
 
 
 def at_once(call):
-    """`call(thread)` CALLS times in each of THREADS threads: how many were right, and refused."""
-    found, gate, counting = (
-        {True: 0, False: 0, None: 0},
-        threading.Barrier(THREADS),
-        threading.Lock(),
-    )
+    """Whether `call(thread)` is true CALLS times in each of THREADS threads."""
+    gate = threading.Barrier(THREADS)
 
     def work(thread):
         gate.wait(60)
-        for _ in range(CALLS):
-            try:
-                how = bool(call(thread))
-            except LenetError as error:
-                assert "expected one thread" in str(error) or "another thread's" in str(error)
-                how = None
-            with counting:
-                found[how] += 1
-        gate.wait(120)
+        return all(call(thread) for _ in range(CALLS))
 
     with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(work, range(THREADS)))
-    assert not found[False], f"{found[False]} of {THREADS * CALLS} calls were wrong in silence"
-    return found[True], found[None]
+        return all(list(pool.map(work, range(THREADS))))
 
 
 @pytest.mark.parametrize("latency", [False, True])
@@ -418,35 +400,7 @@ def test_a_net_is_right_in_every_thread(latency, digits):
         single = [net(image) for image in ones]
         given = [cupy.asarray(part) for part in digits]
         cupy.cuda.get_current_stream().synchronize()
-        everything = (THREADS * CALLS, 0)
-        assert at_once(lambda k: (net(digits[k]) == expected[k]).all()) == everything
-        assert at_once(lambda k: net(ones[k]) == single[k]) == everything
-        assert at_once(lambda k: (net(given[k]).get() == expected[k]).all()) == everything
-        assert at_once(lambda k: (net.scores(digits[k]).argmax(1) == expected[k]).all()) == (
-            everything
-        )
-
-
-def test_what_answers_single_images_is_never_mixed_up(digits, shipped_weights):
-    from lenetgpu.net.single import OneImage
-    from lenetgpu.stages.fused.resident import Once
-    from lenetgpu.stages.fused.resident.resident import Resident
-
-    images = [part[0, :, :, 0].copy() for part in digits]
-    makers = [lambda: OneImage(lambda n: Pipeline(resolve("tiled", "cuda"), shipped_weights, n))]
-    if driver_gpus()[0].compute_capability == 90:
-        makers += [lambda: Once(shipped_weights), lambda: Resident(shipped_weights)]
-    for make in makers:
-        one = make()
-        expected, sums = [], []
-        for image in images:
-            expected.append(one.label(image))
-            sums.append(one.scores().copy())
-
-        def call(k, one=one, expected=expected, sums=sums):
-            label = one.label(images[k])
-            return label == expected[k] and np.allclose(one.scores(), sums[k], rtol=1e-4, atol=1e-4)
-
-        right, refused = at_once(call)
-        assert right and right + refused == THREADS * CALLS
-        del one
+        assert at_once(lambda k: (net(digits[k]) == expected[k]).all())
+        assert at_once(lambda k: net(ones[k]) == single[k])
+        assert at_once(lambda k: (net(given[k]).get() == expected[k]).all())
+        assert at_once(lambda k: (net.scores(digits[k]).argmax(1) == expected[k]).all())

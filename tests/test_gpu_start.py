@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-import gc
 import os
 import subprocess
 import sys
 import threading
-import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,46 +15,10 @@ import pytest
 
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, device, launch, nvrtc
-from lenetgpu.gpu.nvrtc import (
-    CompileError,
-    Kernel,
-    Resources,
-    compile_kernel,
-    compile_together,
-)
+from lenetgpu.gpu.nvrtc import CompileError, Kernel, Resources, compile_kernel, compile_together
 from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.store import entries
 from lenetgpu.store.entries import folder
-
-
-@pytest.fixture
-def host_memory(monkeypatch):
-    """CuPy's two names for page-locked memory, made of ordinary memory: (sizes, blocks)."""
-    sizes, blocks = [], []
-
-    def allocate(size):
-        sizes.append(size)
-        block = type("Block", (ctypes.c_char * size,), {})()
-        blocks.append(weakref.ref(block))
-        return block
-
-    cuda = SimpleNamespace(PinnedMemory=allocate, PinnedMemoryPointer=lambda memory, offset: memory)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
-    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
-    return sizes, blocks
-
-
-def test_pinned_memory_lives_as_long_as_a_view_of_it(host_memory):
-    array = pinned_empty((4, 4), "float32")
-    (block,) = host_memory[1]
-    array[...] = 7
-    corner = array[2:, 2:].view("int32")
-    del array
-    gc.collect()
-    assert block() is not None and corner.tolist() == [[0x40E00000] * 2] * 2
-    del corner
-    gc.collect()
-    assert block() is None
 
 
 class Driver:
@@ -128,7 +90,7 @@ def test_the_context_is_made_while_other_things_are_done(driver):
     assert driver.said == ["init", "context 11", "use 1", "free"]
 
 
-@pytest.mark.parametrize("wanted", ["cpu", "cuda:2", "cuda:-1", "cuda:", "tpu"])
+@pytest.mark.parametrize("wanted", ["cpu", "cuda:2", "tpu"])
 def test_no_context_is_made_where_no_such_device_is_there(driver, wanted):
     driver.may_create.set()
     device.begin(wanted)
@@ -142,21 +104,15 @@ class Nvrtc:
     def __init__(self, minor):
         self.minor, self.loads = minor, 0
 
+        self.nvrtcCreateProgram = lambda *_: (0, None)
+        self.nvrtcCompileProgram = self.nvrtcDestroyProgram = lambda *_: (0,)
+
     def library(self):
         self.loads += 1
         return self
 
     def nvrtcVersion(self):
         return 0, 13, self.minor
-
-    def nvrtcCreateProgram(self, *arguments):
-        return 0, None
-
-    def nvrtcCompileProgram(self, *arguments):
-        return (0,)
-
-    def nvrtcDestroyProgram(self, program):
-        return (0,)
 
 
 @pytest.fixture
@@ -172,6 +128,8 @@ def start(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(compiler, "_MAPPED", maps)
     monkeypatch.setattr(sys, "path", [*sys.path, str(file.parent)])
+    monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
+    nvrtc.source_hash.cache_clear()
 
     def begin(minor=0):
         for cached in (compiler.asked, compiler._remembered):
@@ -182,23 +140,15 @@ def start(tmp_path, monkeypatch):
 
     begin.file = file
     yield begin
-    for cached in (compiler.asked, compiler._remembered):
+    for cached in (compiler.asked, compiler._remembered, nvrtc.source_hash):
         cached.cache_clear()
 
 
 def test_the_compiler_is_asked_once_for_its_version(start):
-    first = start(5)
-    assert (nvrtc.version(), compiler.current().options, first.loads) == (
-        (13, 5),
-        ("--no-cache",),
-        1,
-    )
-    later = start(5)
-    assert (nvrtc.version(), compiler.current().options, later.loads) == (
-        (13, 5),
-        ("--no-cache",),
-        0,
-    )
+    for loads in (1, 0):
+        asked = start(5)
+        found = nvrtc.version(), compiler.current().options, asked.loads
+        assert found == ((13, 5), ("--no-cache",), loads)
 
 
 def _another_size(start, monkeypatch):
@@ -230,8 +180,6 @@ def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
     source.write_text("// nothing")
     made = []
     monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *_: made.append(nvrtc.version()) or (b"c", ""))
-    monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
-    nvrtc.source_hash.cache_clear()
     start(5)
     cubin = compile_kernel(Kernel(source, "first"), "sm_90a").path
     later = start(6)  # the files do not tell: it is believed until it is loaded
@@ -240,7 +188,6 @@ def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
     assert made == [(13, 5), (13, 6)] and later.loads == 1
     assert entries.facts_of("nvrtc", compiler._record())["version"] == [13, 6]
     assert compile_kernel(Kernel(source, "first"), "sm_90a").path != cubin
-    nvrtc.source_hash.cache_clear()
 
 
 def test_kernels_are_compiled_side_by_side(start, monkeypatch, tmp_path):
@@ -258,8 +205,6 @@ def test_kernels_are_compiled_side_by_side(start, monkeypatch, tmp_path):
 
     monkeypatch.setattr(nvrtc.os, "cpu_count", lambda: 4)
     monkeypatch.setattr(nvrtc, "_run_nvrtc", run)
-    monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
-    nvrtc.source_hash.cache_clear()
     compile_kernel(Kernel(source, "known"), "sm_80")
     other = Kernel(source, "other", only=("sm_90a",))
     absent = Kernel(tmp_path / "nowhere.cu", "absent")
@@ -270,7 +215,6 @@ def test_kernels_are_compiled_side_by_side(start, monkeypatch, tmp_path):
         compile_kernel(Kernel(source, "wrong"), "sm_80")
     compile_kernel(Kernel(source, "a"), "sm_80")
     assert made.count("a") == 1
-    nvrtc.source_hash.cache_clear()
 
 
 def test_a_refused_launch_is_named(driver, monkeypatch):
@@ -291,10 +235,9 @@ def test_a_refused_launch_is_named(driver, monkeypatch):
     cupy.ndarray, cupy.cuda.get_current_stream = array, lambda: SimpleNamespace(ptr=1 << 33)
     launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
     assert seen == [([7, 1, 1], 1 << 33, 1 << 34, 9)]
-    with pytest.raises(LenetError, match="the driver answers CUDA_ERROR_INVALID_VALUE"):
-        launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
-    with pytest.raises(MemoryError, match="the driver answers CUDA_ERROR_OUT_OF_MEMORY"):
-        launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
+    for kind, name in ((LenetError, "INVALID_VALUE"), (MemoryError, "OUT_OF_MEMORY")):
+        with pytest.raises(kind, match=f"the driver answers CUDA_ERROR_{name}"):
+            launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
 
 
 @pytest.mark.gpu

@@ -1,7 +1,8 @@
-"""The features kernels on wgmma without a GPU: compiled as C++, tensor cores by cpu_wgmma.hpp.
+"""Features kernels on tensor cores without a GPU: compiled as C++, wgmma by cpu_wgmma.hpp, mma by
+cpu_mma.hpp, which add exactly and cut.
 
-What their threads do runs as it stands: descriptors, layouts, barriers, turns, rounding. The kernel
-without Winograd, which GPUs have run, is there to hold the stand-in against.
+What their threads do runs as it stands: descriptors, layouts, barriers, turns, rounding. Shared
+memory and features are poisoned.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import ctypes
 import re
 import shutil
+import sys
+from dataclasses import replace
 from math import ceil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,16 +22,23 @@ from emulated import (
     NAMES,
     fp16_features,
     int8_features,
+    mma_fp16_features,
     roles_features,
     sparse_features,
     split_winograd_features,
 )
+from tensor_cores import argument, compiled
 from test_kernels_on_a_cpu import build, version
 
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
+from lenetgpu.plan import resolve
+from lenetgpu.stages.fused.mma import features as mma
+from lenetgpu.stages.fused.mma.pack import feature_order
+from lenetgpu.stages.fused.mma_winograd import fp16_features as mma_winograd
 from lenetgpu.stages.fused.wgmma import fp16_features as direct
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
 from lenetgpu.stages.fused.wgmma import int8_features as int8
@@ -63,21 +74,27 @@ def runner(entry):
 
 
 @pytest.fixture(scope="module")
+def tensors():
+    balanced = load_weights(assets.default_weights()).balanced
+    return [balanced[name] for name in NAMES]
+
+
+@pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """A kernel as a function of this machine."""
     folder = tmp_path_factory.mktemp("tensor_cores")
     (folder / "gpu" / "ptx").mkdir(parents=True)
     for name in HEADERS:
         (folder / "gpu" / "ptx" / f"{name}.cuh").write_text('#include "cpu_wgmma.hpp"\n')
-    for name in ("cpu_wgmma.hpp", "cpu_cluster.hpp", "cpu_cuda.hpp"):
-        shutil.copy(ROOT / "tests" / name, folder)
+    for name in ("wgmma", "cluster", "cuda"):
+        shutil.copy(ROOT / "tests" / f"cpu_{name}.hpp", folder)
     for header in INCLUDE_ROOT.rglob("stages/fused/wgmma*/*.cuh"):
         to = folder / header.relative_to(INCLUDE_ROOT)
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_text(on_a_cpu(header.read_text()))
     made = {}
 
-    def compiled(kernel):
+    def function(kernel):
         if kernel not in made:
             source = folder / f"{kernel.entry}{len(made)}.cpp"
             lines = ['#include "cpu_wgmma.hpp"', *(f"#define {k} {v}" for k, v in kernel.defines)]
@@ -91,7 +108,7 @@ def library(tmp_path_factory):
             made[kernel] = run
         return made[kernel]
 
-    return compiled
+    return function
 
 
 def on_a_cpu(text):
@@ -154,10 +171,8 @@ KERNELS = {
      ("split", False, 3, 2), ("int8", True, 5, 1), ("int8", True, 21, 1),
      ("sparse", True, 21, 1), ("sparse", True, 9, 4), ("sparse", False, 9, 1)],
 )  # fmt: skip
-def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid, rng):
+def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid, tensors, rng):
     module, pack, emulated = KERNELS[name]
-    weights = load_weights(assets.default_weights()).balanced
-    tensors = [weights[each] for each in NAMES]
     images = load_dataset(assets.default_digits()).images[:n]
     if not uint8:
         images = rng.random((n, 28, 28, 1), np.float32)
@@ -172,3 +187,69 @@ def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid
     assert not found[n:].any()
     near = 3e-6 if parts == 2 else 2e-3
     np.testing.assert_allclose(found[:n], expected, rtol=0, atol=near * expected.max())
+
+
+ON_MMA = [
+    mma_winograd.kernel(False),
+    mma_winograd.kernel(True),
+    mma.kernel(True, 1, mma.TILINGS[1][0]),
+]
+
+
+@pytest.fixture(scope="module")
+def on_mma(tmp_path_factory):
+    return compiled(ON_MMA, tmp_path_factory.mktemp("mma"))
+
+
+@pytest.fixture
+def features_of(on_mma, tensors, monkeypatch):
+    """(n, 1024) float32 as the package's launcher leaves them; nothing beyond them is written."""
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.ascontiguousarray))
+
+    def launch(kernel, grid, block, args, shared):
+        held = [argument(value) for value in args]
+        addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+        run, _ = on_mma[kernel]
+        mistake = run(grid[0], block[0], ctypes.c_ulong(shared), len(args[0]), addresses)
+        assert mistake is None, mistake.decode()
+
+    def found(images, blocks, plan="mma_winograd"):
+        for module in (mma_winograd, mma):
+            monkeypatch.setattr(module, "launch", launch)
+        monkeypatch.setattr(mma_winograd, "multiprocessors", lambda: blocks)
+        monkeypatch.setattr(mma, "current", lambda: replace(H200, multiprocessors=blocks))
+        variant, n = resolve(plan, "cuda").slots[0].variant, len(images)
+        out = np.full((n + 8, 1024), NAN, np.uint16)
+        variant.launch(images, variant.prepare(tensors, None, n), out, None)
+        assert (out[n:] == NAN).all()
+        return out[:n].view(np.float16).astype(np.float32)
+
+    return found
+
+
+@pytest.mark.parametrize(("uint8", "n", "blocks"), [(True, 21, 1), (True, 11, 2), (False, 9, 1)])
+def test_features_on_mma_are_those_of_the_packed_operands(
+    features_of, tensors, uint8, n, blocks, rng
+):
+    images = load_dataset(assets.default_digits()).images[:n]
+    if not uint8:
+        images = rng.random((n, 28, 28, 1), np.float32)
+    found = features_of(images, blocks)
+    expected = roles_features(images, tensors).reshape(n, 1024)[:, feature_order()]
+    np.testing.assert_allclose(found, expected, atol=5e-4 * expected.max())
+
+
+def test_mma_fp16_writes_the_features_of_its_images_and_nothing_behind_them(features_of, tensors):
+    """Nine images in blocks of four: the last has one, whose neighbours' places are poisoned."""
+    images = load_dataset(assets.default_digits()).images[:9]
+    found = features_of(images, 1, "mma_fp16")
+    expected = mma_fp16_features(images, tensors)[:, feature_order()]
+    np.testing.assert_allclose(found, expected, atol=5e-4 * expected.max())
+
+
+def test_an_image_has_the_same_features_wherever_it_is(features_of):
+    digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:9])
+    many = features_of(digits, 1)
+    for image in (3, 8):
+        (alone,) = features_of(digits[image : image + 1], 132)
+        np.testing.assert_array_equal(alone, many[image])

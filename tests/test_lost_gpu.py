@@ -11,20 +11,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from conftest import ROOT
 
 from lenetgpu import LeNet, LenetError
-from lenetgpu.cli import main
 from lenetgpu.gpu import faults
 from lenetgpu.gpu.faults import loses_context, lost, note_lost
 from lenetgpu.gpu.graph import Graph, new_stream
-from lenetgpu.lab import infer as inference
 from lenetgpu.measure import rounds
 from lenetgpu.measure.comparison import Candidate
 from lenetgpu.net.runners import CpuRunner
 from lenetgpu.net.streaming.cuda import Cuda
-from lenetgpu.stages.fused.resident.resident import Cluster
 
 
 class CUDARuntimeError(RuntimeError):
@@ -35,12 +31,8 @@ class CUDARuntimeError(RuntimeError):
         self.status = status
 
 
-class CUDADriverError(CUDARuntimeError):
-    pass
-
-
-class CUBLASError(CUDARuntimeError):
-    pass
+CUDADriverError = type("CUDADriverError", (CUDARuntimeError,), {})
+CUBLASError = type("CUBLASError", (CUDARuntimeError,), {})
 
 
 @pytest.fixture(autouse=True)
@@ -60,16 +52,11 @@ def caused(cause):
 @pytest.mark.parametrize(
     ("error", "is_lost"),
     [
-        *((CUDARuntimeError(status), True) for status in (214, 700, 702, 710, 715, 716, 718, 719)),
-        (CUDADriverError(700), True),
+        (CUDARuntimeError(700), True),
         (caused(CUDADriverError(716)), True),
-        (CUDARuntimeError(2), False),
-        (CUDARuntimeError(1), False),
         (CUDARuntimeError(701), False),  # too many resources: the launch alone is refused
-        (CUDARuntimeError(720), False),
         (CUBLASError(700), False),
         (MemoryError(), False),
-        (LenetError("700"), False),
     ],
 )
 def test_a_lost_context_is_known(error, is_lost):
@@ -85,18 +72,6 @@ def test_the_first_error_is_said_with_the_kernel_that_was_queued_last():
     assert lost() == (
         "GPU: expected its kernels to end, found CUDA_ERROR_ILLEGAL_ADDRESS (700), the kernel "
         "queued last was features; nothing more can run on it in this process, start another"
-    )
-
-
-def test_commands_say_it_in_a_sentence(monkeypatch):
-    def broken(*arguments):
-        raise CUDARuntimeError(716)
-
-    monkeypatch.setattr(inference, "open_source", broken)
-    result = CliRunner().invoke(main, ["infer", "--device", "cpu"])
-    assert result.exit_code == 2 and result.stderr.count("\n") == 1
-    assert "lenetgpu: error: GPU: expected its kernels to end, found CUDA_ERROR_MISALIGNED" in (
-        result.stderr
     )
 
 
@@ -162,34 +137,10 @@ def test_a_stream_of_a_lost_gpu_is_an_error_and_nothing_more(monkeypatch):
     assert (said, freed) == ([], [7])
 
 
-def test_a_resident_kernel_that_broke_is_said_and_not_waited_for():
-    cluster = object.__new__(Cluster)
-    asked = []
-
-    def query(stream):
-        asked.append(stream)
-        return 700
-
-    cluster._runtime = SimpleNamespace(streamQuery=query)
-    cluster._stream = SimpleNamespace(ptr=7)
-    with pytest.raises(LenetError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
-        cluster.over()
-    cluster.close(1.0)
-    assert asked == [7]
-
-
-def ended(program, seconds=60):
-    """The exit code, stdout and stderr of `program`, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True, text=True, timeout=seconds, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
-
-
-_BROKEN = """
-    import atexit, sys, time
+def test_a_process_whose_gpu_is_lost_ends_at_once():
+    """Nothing is freed, nobody waited for; what was printed is there."""
+    program = """
+    import atexit, sys
 
     class CUDARuntimeError(RuntimeError):
         status = 700
@@ -200,16 +151,6 @@ _BROKEN = """
             raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access")
 
     memory = Memory()
-"""
-
-
-@pytest.mark.parametrize("status", [700, 1])
-def test_a_process_whose_gpu_is_lost_ends_at_once(status):
-    """Nothing is freed, nobody waited for; what was printed is there. Not so after other errors."""
-    code, out, errors = ended(
-        _BROKEN
-        + f"""
-    CUDARuntimeError.status = {status}
     atexit.register(lambda: print("at the end", flush=True))
     from lenetgpu import __main__
     from lenetgpu.lab import infer
@@ -223,10 +164,11 @@ def test_a_process_whose_gpu_is_lost_ends_at_once(status):
     sys.argv = ["lenetgpu", "infer", "--device", "cpu"]
     __main__.main()
     """
-    )
-    if status == 700:
-        assert (code, out) == (2, "before")
-        assert errors.startswith("lenetgpu: error: GPU: expected its kernels to end, found CUDA_ER")
-        assert errors.count("\n") == 1
-    else:
-        assert code == 1 and "at the end" in out and "Traceback" in errors
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=60, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "before")
+    said = "lenetgpu: error: GPU: expected its kernels to end, found CUDA_ER"
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == 1

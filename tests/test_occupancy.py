@@ -8,9 +8,7 @@ from itertools import islice
 import pytest
 from problems import ODD, in_layouts
 
-from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import driver_gpus
-from lenetgpu.gpu.machines import H200, known
 from lenetgpu.gpu.occupancy import (
     PROCESSORS,
     Demand,
@@ -63,14 +61,6 @@ def test_by_hand(capability, demand, by, limit):
     assert (held.by_registers, held.by_shared, held.by_threads, held.by_hardware) == by
     assert held.blocks == min(count for count in by if count is not None)
     assert held.limit == limit
-
-
-def test_a_known_machine_is_found_by_name_or_refused_with_the_names():
-    assert known("h200") == H200
-    with pytest.raises(
-        LenetError, match="--as gtx9: expected one of gtx1080ti, titanx, h100, h200"
-    ):
-        known("gtx9")
 
 
 @pytest.mark.parametrize(

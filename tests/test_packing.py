@@ -1,27 +1,26 @@
-"""Weights as kernels read them: unpacked here by the layout that is written down, and compared.
+"""What the fused kernels are launched with: packed weights, their scales, tilings by device.
 
-Every element is looked up one by one, by indices that the packers do not share.
+Packed weights are unpacked here by the layout that is written down, element by element. What the
+features kernels run on a CPU with (test_kernels_on_tensor_cores.py) is not unpacked again.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
-import emulated
 import numpy as np
 import pytest
 
-from lenetgpu.files.scaling import LEVELS, most_pooled
+from lenetgpu.files.scaling import most_pooled
+from lenetgpu.gpu.machines import H200
+from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.network import weight_shapes
-from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tuned import winograd
 from lenetgpu.stages.fused import split
-from lenetgpu.stages.fused.cuda_cores import classifier, conv1, conv2
-from lenetgpu.stages.fused.cuda_cores.tuning import filter_transform
+from lenetgpu.stages.fused.cuda_cores import classifier, conv1, conv2, tuning
+from lenetgpu.stages.fused.mma import features as tilings
 from lenetgpu.stages.fused.mma import pack as mma
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
-from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
-from lenetgpu.stages.reference import conv_reference as reference
 
 HALF = 2.0**-11  # of a value: fp16's rounding
 TINY = 2.0**-25  # fp16's rounding below its least normal number
@@ -39,15 +38,6 @@ def tensors(rng):
 def assert_half(packed, w):
     assert packed.dtype == np.float16 and packed.flags.c_contiguous
     assert (np.abs(packed - w) <= HALF * np.abs(w) + TINY).all()
-
-
-def assert_sums(found, w, left=0.2):
-    """(5, 5, ...) of fp16 values: each next to `w`, their sums where rounding to nearest is not."""
-    assert (np.abs(found - w) <= 2.01 * HALF * np.abs(w) + 2 * TINY).all()
-    exact = w.astype(np.float64)
-    nearest = w.astype(np.float16).astype(np.float64)
-    wrong, before = (np.abs((part - exact).sum((0, 1))) for part in (found, nearest))
-    assert wrong.mean() <= left * before.mean() and (wrong <= before + TINY).all()
 
 
 def assert_split(parts, w):
@@ -76,106 +66,6 @@ def conv1_by_columns(packed):
     return found[0, :, :5]
 
 
-def test_fp16_conv1_times_pixels_is_the_convolution(tensors, rng):
-    """Two output columns of an image by the rows of 6 pixels that the kernel multiplies."""
-    image = rng.integers(0, 256, (28, 28)).astype(np.float64)
-    packed = fp16_pack.pack_conv1(tensors[0])[1].astype(np.float64)
-    y, x = 7, 12
-    pixels = np.append(image[y : y + 5, x : x + 6].reshape(-1), [9, 9]) / 256
-    sums = pixels @ packed.transpose(0, 1, 3, 2).reshape(32, 64)
-    for dx, channel in product(range(2), range(32)):
-        window = image[y : y + 5, x + dx : x + dx + 5] / 255
-        expected = 0.25 * (window * tensors[0][:, :, 0, channel]).sum()
-        assert sums[channel // 8 * 16 + 8 * dx + channel % 8] == pytest.approx(expected, abs=4e-3)
-
-
-def test_winograds_conv1_has_a_filter_row_in_a_lane(tensors):
-    """K's pair 4m + q: of row q its pair m, then of the fifth row its pair q."""
-    direct, packed = fp16_pack.pack_conv1(tensors[0]), winograd_pack.pack_conv1(tensors[0])
-    assert packed.dtype == np.float16 and packed.flags.c_contiguous
-    for part, column in product(range(2), range(64)):
-        before, found = (p[part, :, :, column].reshape(16, 2) for p in (direct, packed))
-        for m, q in product(range(3), range(4)):
-            np.testing.assert_array_equal(found[4 * m + q], before[3 * q + m])
-        np.testing.assert_array_equal(found[12:], before[12:])
-
-
-def test_winograds_conv2_is_point_row_half_eighth_output_channel(tensors):
-    packed = winograd_pack.pack_conv2(tensors[1])
-    assert packed.shape == (8, 5, 2, 2, 64, 8)
-    assert packed.dtype == np.float16 and packed.flags.c_contiguous
-    for p, expected in enumerate(at_points(tensors[1])):
-        found = np.full((5, 32, 64), np.nan)
-        for row, half, eighth, item in product(range(5), range(2), range(2), range(8)):
-            found[row, 16 * half + 8 * eighth + item] = packed[p, row, half, eighth, :, item]
-        assert_sums(found[:, None], expected[:, None], left=0.5)  # of five
-
-
-def at_points(conv2):
-    """(8, 5, 32, 64): a row's taps at emulated.POINTS, from its polynomial."""
-    finite = [point for point in emulated.POINTS if point is not None]
-    w = conv2.astype(np.float64)
-    found = []
-    for point in emulated.POINTS:
-        at = w[:, 4]  # of infinity
-        if point is not None:
-            others = np.prod([point - other for other in finite if other != point])
-            at = sum(w[:, tap] * point**tap for tap in range(5)) / others
-        found.append(at)
-    return np.stack(found)
-
-
-def test_split_winograds_operands_are_high_and_low_of_one_scale(tensors):
-    packed, direct = winograd_pack.pack(tensors), fp16_pack.pack(tensors)
-    assert packed.conv1.flags.c_contiguous and packed.conv2.flags.c_contiguous
-    for part, column in product(range(2), range(64)):
-        before, found = (p.conv1[part, :, :, column].reshape(16, 2) for p in (direct, packed))
-        for m, q in product(range(3), range(4)):
-            np.testing.assert_array_equal(found[4 * m + q], before[3 * q + m])
-        np.testing.assert_array_equal(found[12:], before[12:])
-    assert packed.conv2.shape == (8, 2, 5, 2, 2, 64, 8)
-    found = np.empty((2, 8, 5, 32, 64), np.float16)
-    for p, part, row in product(range(8), range(2), range(5)):
-        for half, eighth, item in product(range(2), range(2), range(8)):
-            at = packed.conv2[p, part, row, half, eighth, :, item]
-            found[part, p, row, 16 * half + 8 * eighth + item] = at
-    k2 = assert_split(found, at_points(tensors[1]))
-    before, after = direct.factors, packed.factors
-    assert (after.bytes, after.floats) == (before.bytes / 8, before.floats / 8)
-    a1, a2, _ = split.activation_exponents(tensors)
-    assert after.conv2 == 0.25 * 2.0 ** (a2 - k2 - a1 + 3)
-    assert (after.fc1, after.fc2) == (before.fc1, before.fc2)
-
-
-def test_split_maps_at_points_stay_within_fp16():
-    """Scales leave maps up to 2**15, of which a point may have 8.5 times as much."""
-    rows = emulated.input_transform()
-    most = max(np.maximum(sign * rows, 0).sum(1).max() for sign in (1, -1))
-    assert most == 8.5 and most * 2.0 ** (15 - winograd_pack.GROWTH) < 65504
-
-
-def test_winograds_transformed_maps_stay_within_fp16():
-    rows = emulated.input_transform()
-    for sign in (1, -1):
-        assert np.maximum(sign * rows, 0).sum(1).max() * 2.0 ** LEVELS[0] < 2.0**14
-
-
-def test_fp16_conv2_is_tap_half_eighth_output_channel(tensors):
-    packed = fp16_pack.pack_conv2(tensors[1])
-    assert packed.shape == (50, 2, 64, 8)
-    found = np.full((5, 5, 32, 64), np.nan, np.float16)
-    for step, eighth, item in product(range(50), range(2), range(8)):
-        tap, channel = step // 2, 16 * (step % 2) + 8 * eighth + item
-        found[tap // 5, tap % 5, channel] = packed[step, eighth, :, item]
-    assert_half(found, tensors[1])
-
-
-def wgmma_place(i):
-    """(pooled row, pooled column, channel) of feature i: thread i // 8 writes 4 rows of 2."""
-    thread, row, half = i // 8, i // 2 % 4, i % 2
-    return row, thread % 4, 16 * (thread // 32) + thread % 32 // 4 + 8 * half
-
-
 def mma_place(i):
     """Of feature i of mma.sync's kernel: [row of windows][half of 32 channels][lane][8]."""
     rows, half, lane, item = i // 512, i // 256 % 2, i // 8 % 32, i % 8
@@ -185,27 +75,6 @@ def mma_place(i):
         window % 4,
         32 * half + item // 2 * 8 + lane % 4 * 2 + item % 2,
     )
-
-
-@pytest.mark.parametrize(
-    ("order", "place"), [(fp16_pack.feature_order(), wgmma_place), (mma.feature_order(), mma_place)]
-)
-def test_features_are_numbered_as_the_kernel_writes_them(order, place):
-    expected = [np.ravel_multi_index(place(i), (4, 4, 64)) for i in range(1024)]
-    assert sorted(expected) == list(range(1024))
-    assert order.tolist() == expected
-
-
-def test_fp16_fc1_is_half_step_half_output_feature(tensors):
-    packed = fp16_pack.pack_fc1(tensors[2])
-    assert packed.shape == (2, 64, 2, 64, 8)
-    fc1 = tensors[2].reshape(4, 4, 64, 128)
-    found, expected = np.empty((1024, 128), np.float16), np.empty((1024, 128), np.float32)
-    for i, half in product(range(1024), range(2)):
-        outputs = slice(64 * half, 64 * half + 64)
-        found[i, outputs] = packed[half, i // 16, i // 8 % 2, :, i % 8]
-        expected[i, outputs] = fc1[wgmma_place(i)][outputs]
-    assert_half(found, expected)
 
 
 def test_fp16_fc2_is_what_a_lane_of_mma_holds_of_a(tensors):
@@ -249,41 +118,12 @@ def test_int8_ranges_are_those_that_no_image_leaves(rng):
     assert large.any() and np.abs(steps - np.rint(steps))[large].max() < 1e-9
 
 
-def test_int8_rounds_whites_steps_from_eight_on():
-    """Eight and a half of them become eight, and 255 a sixteenth more; seven and a half stay."""
-    conv1 = np.zeros((5, 5, 1, 32))
-    conv1[2, 2, 0, :2] = 1  # the largest output; white's is that many of its 255ths
-    conv1[0, 0, 0, :2] = np.array([7.5, 8.5]) / 255 - 1
-    np.testing.assert_allclose(int8_pack.ranges(conv1)[:2], [1, 8.5 / 8], rtol=1e-12)
-
-
 def test_int8_filters_stay_finite_where_little_is_positive(rng):
     conv1 = -np.abs(rng.standard_normal((5, 5, 1, 32))).astype(np.float32)
     conv1[2, 2] = 1e-9
     ranges = int8_pack.ranges(conv1)
     assert np.isfinite(int8_pack.pack_conv1(conv1, ranges)).all()
     assert (ranges >= most_pooled(conv1)).all() and (ranges > 0).all()
-
-
-def test_int8_conv2_is_tap_sixteenth_output_channel(rng):
-    whole = rng.integers(-127, 128, (5, 5, 32, 64)).astype(np.int8)
-    packed = int8_pack.pack_conv2(whole)
-    assert packed.shape == (25, 2, 64, 16) and packed.flags.c_contiguous
-    for tap, channel in product(range(25), range(32)):
-        found = packed[tap, channel // 16, :, channel % 16]
-        np.testing.assert_array_equal(found, whole[tap // 5, tap % 5, channel])
-
-
-def test_int8_conv1_gives_a_thread_neighbouring_channels_in_bytes(tensors):
-    largest = np.linspace(1, 2, 32)
-    packed = int8_pack.pack_conv1(tensors[0], largest)
-    for part, scale in zip(packed, (0.25, 0.25 * 256 / 255), strict=True):
-        columns = conv1_by_columns(part)
-        found = np.empty_like(columns)
-        for a, q, e in product(range(4), range(4), range(2)):
-            found[:, :, 8 * q + 2 * a + e] = columns[:, :, 8 * a + 2 * q + e]
-        expected = tensors[0][:, :, 0].astype(np.float64) * scale * 255 / largest
-        assert (np.abs(found - expected) <= 2.01 * HALF * np.abs(expected) + 2 * TINY).all()
 
 
 def test_fp16x3_operands_are_high_and_low_of_one_scale(tensors):
@@ -353,8 +193,6 @@ def test_mma_operands_are_what_lanes_hold_of_b(tensors, parts):
         found[part, r, s, channel] = columns[part][6 * r + s, at]
         assert columns[part][6 * r + s + 1, at + 8] == found[part, r, s, channel]
     assert all(np.count_nonzero(matrix) <= 2 * 25 * 32 for matrix in columns)
-    if parts == 1:
-        assert_sums(found[0].astype(np.float64), tensors[0][:, :, 0])
     k1 = 0 if parts == 1 else assert_parts(found, tensors[0][:, :, 0])
 
     assert packed.conv2.shape == (25, parts, 2, parts, 4 // parts, 32, 8)
@@ -398,12 +236,6 @@ def norms():
     return np.array([*found, 1.0])
 
 
-def test_the_fp32_plans_transform_is_winograds():
-    np.testing.assert_allclose(
-        filter_transform() * norms()[:, None], values_at_points(np.eye(5)), rtol=1e-12
-    )
-
-
 def test_the_fp32_plans_filters_are_transformed_and_hold_the_means(tensors):
     filters = tensors[0][:, :, 0].astype(np.float64)
     rows = values_at_points(filters.transpose(1, 0, 2)) / norms()[:, None, None]
@@ -423,21 +255,42 @@ def test_the_fp32_plans_filters_are_transformed_and_hold_the_means(tensors):
     assert fc1.flags.c_contiguous and fc2.flags.c_contiguous
 
 
-@pytest.mark.parametrize(("outputs", "taps"), [(2, 3), (4, 3), (2, 5), (4, 5)])
-def test_transformed_filters_multiply_to_the_convolution(outputs, taps, rng):
-    """A tile of inputs transformed, multiplied by the packed filters, transformed back."""
-    points = outputs + taps - 1
-    problem = Conv(points, points, 3, 5, taps, taps)
-    x = rng.standard_normal((1, points, points, 3))
-    w = rng.standard_normal(problem.weight_shape).astype(np.float32)
-    packed = winograd.transform_filters(w, outputs)
-    assert packed.shape == (points**2, 3, 8) and packed.dtype == np.float32
-    assert packed.flags.c_contiguous and not packed[:, :, 5:].any()
-    to_output, _, from_input = (
-        np.array(matrix, np.float64) for matrix in winograd.transforms(outputs, taps)
-    )
-    tiles = np.einsum("pi,qj,ijc->pqc", from_input, from_input, x[0]).reshape(points**2, 3)
-    products = np.einsum("pc,pcm->pm", tiles, packed[:, :, :5].astype(np.float64))
-    y = np.einsum("ap,bq,pqm->abm", to_output, to_output, products.reshape(points, points, 5))
-    expected = reference(x, w, problem)[0]
-    assert np.abs(y - expected).max() <= 2e-6 * np.abs(expected).max() * points**2
+def test_no_activation_overflows_and_none_wastes_a_bit(tensors):
+    conv1, conv2, fc1 = (np.abs(w.astype(np.float64)) for w in tensors[:3])
+    pool1 = split.PIXEL_BOUND * conv1.sum((0, 1, 2))
+    pool2 = (conv2.sum((0, 1)) * pool1[:, None]).sum(0)
+    hidden = fc1.T @ np.tile(pool2, 16)
+    for reach, k in zip((pool1, pool2, hidden), split.activation_exponents(tensors), strict=True):
+        assert 2.0**14 < np.ldexp(reach.max(), k) <= 2.0**15
+
+
+@pytest.mark.parametrize(
+    ("uint8", "parts", "capability", "expected"),
+    [(True, 1, 80, (4, 1, 2)), (False, 1, 120, (8, 1, 1)),
+     (True, 2, 89, (8, 2, 1)), (False, 2, 100, (4, 2, 2)), (False, 2, 86, (6, 2, 1))],
+)  # fmt: skip
+def test_mma_takes_the_first_tiling_that_a_multiprocessor_holds(uint8, parts, capability, expected):
+    assert tilings.tiling(uint8, parts, PROCESSORS[capability]) == tilings.Tiling(*expected)
+
+
+def test_every_listed_mma_kernel_is_some_gpus_and_every_gpus_is_listed():
+    for parts in (1, 2):
+        taken = {
+            tilings.kernel(uint8, parts, tilings.tiling(uint8, parts, limits))
+            for uint8 in (True, False)
+            for capability, limits in PROCESSORS.items()
+            if capability >= 80
+        }
+        assert taken <= set(tilings.kernels(parts))
+    assert (len(tilings.kernels(1)), len(tilings.kernels(2))) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("kib", "expected", "held"),
+    [(64, tuning.SMALL, 63_488), (99, tuning.MIDDLE, 88_064), (163, tuning.MIDDLE, 88_064),
+     (227, tuning.LARGE, 201_728)],
+)  # fmt: skip
+def test_fp32_takes_the_largest_sizes_that_a_block_may_have(monkeypatch, kib, expected, held):
+    monkeypatch.setattr(tuning, "current", lambda: replace(H200, block_bytes=kib << 10))
+    assert tuning.tuning() == expected
+    assert expected.conv2_bytes == held <= kib << 10

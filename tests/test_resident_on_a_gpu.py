@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event
 from time import perf_counter_ns
 
 import numpy as np
@@ -40,14 +38,13 @@ def digits(shipped_weights):
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_digits(design, dtype, hopper, digits, shipped_weights):
+def test_digits_as_bytes_and_floats(design, hopper, digits, shipped_weights):
     images, truth = digits
-    given = images if dtype == "uint8" else (images / 255).astype(np.float32)
     found = np.empty((COUNT, 10), np.float32)
     with Resident(shipped_weights, design=design) as net:
-        for n, image in enumerate(given):
-            assert net.label(image) == truth[n].argmax()
+        for n, image in enumerate(images):
+            given = (image / 255).astype(np.float32) if n % 2 else image
+            assert net.label(given) == truth[n].argmax()
             found[n] = net.scores()
     assert judge(found, truth, "fp32").passed
 
@@ -78,16 +75,6 @@ def test_a_net_of_fp32_answers_single_images_by_it(hopper, digits):
             assert isinstance(runner._one, Once)
 
 
-def test_it_comes_back_from_sleep(hopper, digits, shipped_weights):
-    images, truth = digits
-    with Resident(shipped_weights, idle_ms=1) as net:
-        for n in range(20):
-            before = net._life
-            Event().wait(0.02)
-            assert net.label(images[n]) == truth[n].argmax()
-            assert net._life == before + 1
-
-
 def test_images_that_come_as_it_falls_asleep(hopper, digits, shipped_weights, rng):
     """Before, while and after it does so, until it has a hundred times."""
     images, truth = digits
@@ -100,13 +87,6 @@ def test_images_that_come_as_it_falls_asleep(hopper, digits, shipped_weights, rn
             if net._life > 100:
                 break
         assert net._life > 100
-
-
-def test_threads_share_it(hopper, digits, shipped_weights):
-    images, truth = digits
-    with Resident(shipped_weights) as net, ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(net.label, [*images] * 5))
-    assert found == [*truth.argmax(1)] * 5
 
 
 def test_the_rest_of_the_process_goes_on_beside_it(hopper, digits, shipped_weights):
@@ -125,7 +105,6 @@ def test_the_rest_of_the_process_goes_on_beside_it(hopper, digits, shipped_weigh
 
 
 OWNER = """
-import sys
 import numpy as np
 from lenetgpu.files import assets
 from lenetgpu.files.weights import load_weights
@@ -133,7 +112,7 @@ from lenetgpu.stages.fused.resident import Resident
 
 net = Resident(load_weights(assets.default_weights()), idle_ms=200)
 print("alive", flush=True)
-while "forever" in sys.argv:
+while True:
     net.label(np.zeros((28, 28), np.uint8))
 """
 
@@ -141,18 +120,10 @@ while "forever" in sys.argv:
 def test_it_ends_with_its_owner(hopper, digits, shipped_weights):
     """Killed in the middle of an image; what comes after has the GPU at once."""
     images, truth = digits
-    command = [sys.executable, "-c", OWNER, "forever"]
-    owner = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE)
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"alive\n"
     owner.kill()
     owner.wait(timeout=30)
     with Resident(shipped_weights, timeout_s=1) as net:
         assert net.label(images[0]) == truth[0].argmax()
-
-
-def test_an_owner_that_forgets_it_ends_in_peace(hopper):
-    done = subprocess.run(
-        [sys.executable, "-c", OWNER], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")

@@ -6,7 +6,6 @@ between any two of the host's looks at the shared words; all ways are tried, up 
 
 from __future__ import annotations
 
-import dataclasses
 from threading import Event
 
 import numpy as np
@@ -53,11 +52,9 @@ class Choices:
         return bool(self.way)
 
 
-@dataclasses.dataclass
 class Life:
-    last: int
-    number: int
-    doing: str = "watch"
+    def __init__(self, last, number):
+        self.last, self.number, self.doing = last, number, "watch"
 
 
 class World:

@@ -13,7 +13,6 @@ from click import ClickException
 from click.testing import CliRunner
 
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.nvrtc import compile_kernel
 
 TOOL = """#!{python}
 import os, subprocess, sys
@@ -111,25 +110,17 @@ def test_every_case_is_watched_by_every_tool(sanitize, tmp_path):
 
 @pytest.mark.parametrize(
     ("way", "said"),
-    [
-        ("misses memcheck", "memcheck: expected the planted error in its kernel"),
-        ("sees racecheck everywhere", "racecheck: expected no error in a clean kernel"),
-    ],
-)
+    [("misses memcheck", "memcheck: expected the planted error in its kernel"),
+     ("sees racecheck everywhere", "racecheck: expected no error in a clean kernel"),
+     ("crashes in racecheck", "no summary of the tool")],
+)  # fmt: skip
 def test_a_tool_that_does_not_prove_itself_stops_the_run(
     sanitize, tmp_path, monkeypatch, way, said
 ):
     monkeypatch.setenv("PRETENDED", way)
     done = asked(sanitize, "--json", str(tmp_path / "sanitize.json"))
     assert done.exit_code == 1 and said in done.output
-    assert not (tmp_path / "sanitize.json").exists()
-
-
-def test_a_tool_that_crashes_is_no_clean_run(sanitize, monkeypatch):
-    monkeypatch.setenv("PRETENDED", "crashes in racecheck")
-    done = asked(sanitize)
-    assert done.exit_code == 1
-    assert "no summary of the tool" in done.output
+    assert way.startswith("crashes") or not (tmp_path / "sanitize.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -146,13 +137,6 @@ def test_what_goes_wrong_is_named(sanitize, monkeypatch, way, said):
     row = sanitize.watch("memcheck", sanitize.listed(), 2, 60.0)
     assert said in row.sentence()
     assert not row.clean and row.cases + len(row.not_reached) >= 8
-
-
-def test_cases_that_time_did_not_suffice_for_are_said(sanitize, monkeypatch):
-    monkeypatch.setenv("WORKER", "slow")
-    row = sanitize.watch(None, sanitize.listed(), 1, 1.0)
-    assert 0 < row.cases < 9 and row.cases + len(row.not_reached) == 9
-    assert f"{len(row.not_reached)} cases not reached" in row.sentence()
 
 
 def test_a_variant_without_a_case_is_a_failure(sanitize, monkeypatch):
@@ -188,15 +172,6 @@ def test_only_the_named_pairs_are_excused(sanitize, monkeypatch, copy, file):
     monkeypatch.setenv("REPORT", report.replace(*change))
     row = sanitize.watch("racecheck", sanitize.listed(), 2, 60.0)
     assert row.errors == 2 and row.reports and not row.allowed
-
-
-def test_planted_kernels_compile_with_line_numbers(script, monkeypatch):
-    cases = script("sanitize_cases")
-    monkeypatch.setattr(cases.nvrtc, "_OPTIONS", cases.nvrtc._OPTIONS)
-    cases.with_line_numbers()
-    for name in (*script("sanitize").TOOLS, "nothing"):
-        made = compile_kernel(cases.Kernel(cases.PLANTED, f"planted_{name}"), "sm_90a")
-        assert b".debug_line" in made.path.read_bytes()
 
 
 def test_every_variant_is_among_the_cases(script):
