@@ -39,7 +39,7 @@ def run(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-def test_the_suite_measures_every_gpu_variant_of_the_report():
+def test_the_suite_measures_every_convolution_of_the_report():
     kinds = {unit.name: unit.kind for unit in (*STAGES, *SPANS)}
     named = [(figure.stage, figure.variant) for figure in FIGURES]
     named += [(stage, name) for _, _, stage, name in (*UNTIMED, *BEYOND, *AFTER)]
@@ -50,7 +50,7 @@ def test_the_suite_measures_every_gpu_variant_of_the_report():
     }
     of_the_report = {
         (v.kind, v.full_name)
-        for v in variants(device="cuda")
+        for v in variants("conv", "cuda")
         if (v.paper or "").startswith("report ")
     }
     assert of_the_report and of_the_report <= covered
