@@ -45,8 +45,6 @@ def without_torch(monkeypatch):
 def test_a_shape_is_parsed():
     assert taken("3,11,13,7,2").problem == Conv(11, 13, 3, 7, 2, 2)
     assert taken(" 3, 11,13,7,3,2 ,1").problem == Conv(11, 13, 3, 7, 3, 3, stride=2, pad=1)
-    assert taken("1,2,2,1,4,1,1").problem == Conv(2, 2, 1, 1, 4, 4, pad=1)
-    assert shape_text(taken("3,11,13,7,3,2,1").problem) == "3,11,13,7,3,2,1"
     assert shape_text(Conv(9, 7, 2, 5, 3, 2)) == "2,9,7,5,3x2,1,0"
     assert taken("2,9,7,5,3x2,1,0").problem == Conv(9, 7, 2, 5, 3, 2)
 
@@ -55,14 +53,11 @@ def test_a_shape_is_parsed():
     ("arguments", "words"),
     [
         ((), "expected SHAPE"),
-        (("1,8,8,4,3", "--suite", "lenet"), "found SHAPE and --suite"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
         (("1,8,8,4,x",), "in whole numbers"),
         (("1,8,6,4,3x9,1,1",), "within the padded map of 10x8, found 3x9"),
         (("0,8,8,4,3",), "expected C of at least 1, found 0"),
-        (("--", "1,8,-8,4,3"), "expected W of at least 1, found -8"),
         (("1,8,8,4,3,1,-1",), "expected pad of at least 0, found -1"),
-        (("1,40000,40000,4,1", "--batch", 2), "fewer than 2^31 values in the input"),
         (("1,8,8,4,3", "--batch", 0), "--batch: expected at least 1 image, found 0"),
         (("1,8,8,4,3", "--seconds", "nan"), "--seconds: expected a finite time above 0"),
         (("--suite", "alexnet"), "choose from: pascal-single, pascal-multi, overfeat"),
@@ -95,15 +90,6 @@ def test_suites_hold_the_papers_shapes():
         assert laid_out(find("conv", taker, "cuda"), shape.problem).reads == "NCHW"
 
 
-def test_overfeats_layers_have_the_papers_intensity():
-    for shape in SUITES["overfeat"].shapes:
-        p = shape.problem
-        padded = (p.H + 2 * p.pad) * (p.W + 2 * p.pad) * p.C
-        moved = 4 * (padded + p.depth * p.M + p.OH * p.OW * p.M)
-        figure = float(shape.paper.split()[0])
-        assert p.flop(1) / 2 / moved == pytest.approx(figure, rel=0.015)
-
-
 def test_layouts_are_nchw_where_a_variant_takes_them():
     problem = Conv(9, 7, 2, 5, 3, 3)
     both = find("conv", "direct.tight", "cuda")
@@ -128,8 +114,6 @@ def test_a_run_on_a_cpu_with_every_file(tmp_path, without_torch):
     assert document["reference"] == "tiled.blocked"
     (case,) = document["cases"]
     assert (case["shape"], case["images"]) == ("3,12,13,8,3,2,1", 3)
-    products = 3 * 6 * 7 * 8 * 27  # images, a map of 6x7, 8 filters of 3x3x3
-    assert case["gflop"] == pytest.approx(2 * products / 1e9)
     assert [entry["name"] for entry in case["candidates"]] == CPU
     statuses = {entry["name"]: entry["status"] for entry in case["candidates"]}
     assert statuses == {**dict.fromkeys(CPU, "right"), "winograd.blocked": "refused"}  # 3x3
@@ -144,14 +128,6 @@ def test_a_run_on_a_cpu_with_every_file(tmp_path, without_torch):
         assert entry["name"] in files["md"].read_text()
     timed = [entry for entry in case["candidates"] if entry["status"] == "right"]
     assert case["best"] == min(timed, key=lambda entry: entry["median_ms"])["name"]
-
-
-def test_explain_prints_the_pascal_plans_without_a_gpu(without_torch):
-    for shape, words in (("1,28,28,8,3", ("Th1", "N_FMA")), ("16,14,14,8,3", ("M'", "N_FMA"))):
-        result = run(shape, "--device", "cpu", "--seconds", 0.02, "--explain")
-        assert result.exit_code == 0, result.output
-        for word in words:
-            assert word in result.output
 
 
 def test_a_gpu_variant_is_planned_for_another_machine_without_timing(without_torch, tmp_path):
@@ -174,30 +150,23 @@ def test_explain_plans_for_another_machine(without_torch):
     assert "66,048 multiply-adds" in result.output  # the paper's Table 1
     assert "planned for H200" not in result.output
     assert "planned for H200" in run(shape, *plain).output
-    for here in (("--as", "h200"), ()):
-        result = run(shape, *plain, *here, "--only", "best", "--relu")
-        assert result.exit_code == 0, result.output
-        for words in ("best.fp32, planned for H200", "supports sums as they are, not through ReLU"):
-            assert words in result.output
-    assert run(shape, *plain, "--only", "bes").exit_code == 2
+    result = run(shape, *plain, "--only", "best", "--relu")
+    assert "supports sums as they are, not through ReLU" in result.output
     for arguments, words in (
         (("--as", "gtx9", "--explain"), "--as gtx9: expected one of gtx1080ti, titanx, h100, h200"),
         (("--as", "h100"), "--as h100: expected --explain beside it"),
     ):
         refused = run(shape, *arguments)
-        assert refused.exit_code == 2
-        assert words in refused.stderr
+        assert refused.exit_code == 2 and words in refused.stderr
 
 
 @pytest.mark.parametrize("change", [{"batch": 3}, {"relu": True}])
 def test_what_a_paper_says_stands_beside_its_own_convolutions_alone(change):
-    for name in ("convnet2", "overfeat", "pascal-multi"):
-        suite, rows = rows_asked(ConvRequest(suite=name))
-        assert suite == SUITES[name] and rows == [*suite.rows] and suite.says
-        suite, rows = rows_asked(ConvRequest(suite=name, **change))
-        assert not suite.says and suite.claim is None and suite.rows == tuple(rows)
-        assert len(rows) == len(SUITES[name].rows) and not any(row.paper for row in rows)
-    assert rows_asked(ConvRequest(suite="convnet2", batch=128))[0] == SUITES["convnet2"]
+    suite, rows = rows_asked(ConvRequest(suite="convnet2", batch=128))
+    assert suite == SUITES["convnet2"] and rows == [*suite.rows] and suite.says
+    suite, rows = rows_asked(ConvRequest(suite="convnet2", **change))
+    assert not suite.says and suite.claim is None and suite.rows == tuple(rows)
+    assert not any(row.paper for row in rows)
 
 
 def test_a_suite_ends_with_a_summary(without_torch):
@@ -210,9 +179,8 @@ def test_a_suite_ends_with_a_summary(without_torch):
     ]  # fmt: skip
     rows = {row["name"]: row for row in document["summary"]}
     assert rows["tiled.blocked"]["geomean"] == 1
-    assert rows["unrolled.blas"]["shapes"] == "2 of 2"
     row = rows["unrolled.blas"]
-    assert row["least"] <= row["geomean"] <= row["most"]
+    assert row["shapes"] == "2 of 2" and row["least"] <= row["geomean"] <= row["most"]
 
 
 def broken(run_):
@@ -228,9 +196,6 @@ def test_wrong_refusing_and_failing_variants(monkeypatch, without_torch):
         """Gives each image the answer of another."""
         y[:] = reference(x, w, problem)[::-1]
 
-    def writes_nothing(x, w, y, problem):
-        """Leaves the output as it was."""
-
     def fails(x, w, y, problem):
         """Raises."""
         raise RuntimeError("an illegal address")
@@ -239,39 +204,31 @@ def test_wrong_refusing_and_failing_variants(monkeypatch, without_torch):
         """Refuses."""
 
     refusing = replace(broken(never), supports=lambda problem: "supports odd days only")
-    listed = [right, broken(swaps_images), broken(writes_nothing), broken(fails), refusing]
+    listed = [right, broken(swaps_images), broken(fails), refusing]
     monkeypatch.setattr(convolution, "variants", lambda kind, device: listed)
     result = run("2,6,7,3,3", "--batch", 2, "--device", "cpu", "--seconds", 0.02, "--json", "-")
     assert result.exit_code == 1
     entries = {e["name"]: e for e in json.loads(result.stdout)["cases"][0]["candidates"]}
     status = {name.split(".")[1]: entry["status"] for name, entry in entries.items()}
     assert status == {
-        "blocked": "right", "swaps_images": "wrong", "writes_nothing": "wrong", "fails": "failed",
-        "never": "refused",
+        "blocked": "right", "swaps_images": "wrong", "fails": "failed", "never": "refused",
     }  # fmt: skip
     assert all("median_ms" not in e for e in entries.values() if e["status"] != "right")
     assert entries["broken.never"]["note"] == "supports odd days only"
     assert "an illegal address" in entries["broken.fails"]["note"]
-    for name in ("swaps_images", "writes_nothing"):
-        assert f"WRONG: 2,6,7,3,3,1,0: broken.{name}" in result.stderr
-    assert "WRONG" in result.output
-    assert "refused" in result.output
+    assert "WRONG: 2,6,7,3,3,1,0: broken.swaps_images" in result.stderr
 
 
 def test_a_slow_variant_is_timed_once(monkeypatch):
     case = Case(Conv(6, 6, 1, 2, 3, 3), 2, gpu=False)
-    bench = ConvBench(find("conv", "serial", "cpu"), case.problem, case, seconds=1e-9)
-    assert bench.check().verdict.passed
-    assert bench.once
-    assert bench.method == "one call"
+    serial = find("conv", "serial", "cpu")
     candidates = [
-        Candidate("slow", lambda: ConvBench(bench.variant, case.problem, case, 1e-9)),
-        Candidate("fast", lambda: ConvBench(bench.variant, case.problem, case, 1.0)),
+        Candidate("slow", lambda: ConvBench(serial, case.problem, case, 1e-9)),
+        Candidate("fast", lambda: ConvBench(serial, case.problem, case, 1.0)),
     ]
     done = comparing.compare("x", candidates, "fast", comparing.Effort(0.05))
     assert len(done.candidates[0].samples) == 1
     assert len(done.candidates[1].samples) >= comparing.LEAST_ROUNDS
-    assert done.ratio(done.candidates[0]).value > 0
 
 
 def test_what_would_take_minutes_on_a_cpu_is_skipped(monkeypatch):
@@ -296,15 +253,6 @@ def test_pytorch_stands_beside(tmp_path):
     peer = document["cases"][0]["candidates"][-1]
     assert (peer["name"], peer["status"], peer["verdict"]) == ("torch cpu", "right", "reference")
     assert peer["note"] in ("contiguous", "channels_last")
-
-
-def test_cudnn_s_plan_is_told_by_its_kernels():
-    long = "cutlass__5x_cudnn::Kernel<" + "a" * 90
-    kernels = ["Memset (Device)", "void cudnn::winograd::filter4x4<float, 5>(Params, int)",
-               "sgemm_128x64_nn", "sgemm_128x64_nn", long]  # fmt: skip
-    told = f"cudnn::winograd::filter4x4<float, 5> + sgemm_128x64_nn + {long[:100]}..."
-    assert conv_peer.plan_of(kernels) == told
-    assert conv_peer.plan_of([]) == ""
 
 
 @pytest.mark.gpu
@@ -382,22 +330,3 @@ def test_finished_shapes_are_kept_where_a_later_one_ends_it(
     assert result.exit_code == (130 if interrupted else 0)
     assert document["interrupted"] == interrupted
     assert len(document["cases"]) == (1 if interrupted else 3)
-
-
-def test_a_picture_of_nothing_costs_no_results(monkeypatch, tmp_path, without_torch):
-    pytest.importorskip("vl_convert")
-    monkeypatch.setattr(comparing, "_time", lambda *_: None)
-    target = tmp_path / "kept.json"
-    result = run("1,8,8,4,3", "--device", "cpu", "--only", "tiled", "--json", target,
-                 "--plot", tmp_path / "none.png")  # fmt: skip
-    assert result.exit_code == 2
-    assert "--plot: expected candidates with timings" in result.stderr
-    assert json.loads(target.read_text())["cases"]
-
-
-def test_the_reference_is_measured_though_only_names_others(without_torch):
-    result = run("1,8,8,4,3", "--device", "cpu", "--seconds", 0.02, "--only", "tiled",
-                 "--reference", "unrolled", "--json", "-")  # fmt: skip
-    assert result.exit_code == 0, result.output
-    names = {e["name"] for e in json.loads(result.stdout)["cases"][0]["candidates"]}
-    assert names == {"tiled.blocked", "unrolled.blas"}

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import builtins
-import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import onnx_convs
-from lenetgpu.files.models import onnx_parse
-from lenetgpu.lab.conv import compared
 from lenetgpu.problems import Conv
 
 onnx = pytest.importorskip("onnx")
@@ -27,11 +22,6 @@ NET = sorted(path.name for path in LIGHT.glob("*.onnx"))
 
 def run(*arguments):
     return CliRunner().invoke(main, ["conv", *map(str, arguments)])
-
-
-@pytest.fixture(autouse=True)
-def without_torch(monkeypatch):
-    monkeypatch.setattr(compared, "peer_version", lambda device: None)
 
 
 def tensor(name, *shape, kind=TensorProto.FLOAT):
@@ -73,41 +63,27 @@ def found(folder, nodes, weights=(), batch=None, **more):
 W = tensor("w", 8, 3, 3, 3)
 
 
-def test_a_model_is_a_row_a_distinct_convolution_and_a_sum(tmp_path):
+def test_a_model_is_a_row_a_distinct_convolution(tmp_path):
     nodes = [
-        conv("x", "w", "a", pads=[1] * 4),
-        node("Relu", ["a"], "b"),
-        conv("b", "v", "c", pads=[1] * 4, strides=[2, 2]),
-        node("MaxPool", ["b"], "d", kernel_shape=[2, 2], strides=[2, 2]),
-        conv("d", "u", "e", pads=[1] * 4),
-        conv("e", "u", "f", pads=[1] * 4),
-        conv("f", "g", "g1", pads=[1] * 4, group=8),
-        node("Add", ["c", "g1"], "h"),
+        node("Conv", ["x", "w", "b"], "a", pads=[1] * 4),
+        node("Relu", ["a"], "r"),
+        conv("r", "u", "e", pads=[1] * 4, strides=[2, 2]),
+        conv("r", "u", "f", pads=[1] * 4, strides=[2, 2]),
     ]
-    weights = [W, *(tensor(name, 8, 8, 3, 3) for name in "vu"), tensor("g", 8, 1, 3, 3)]
-    path = written(tmp_path, model(nodes, weights))
-    result = run("--model", path, "--batch", 2, "--device", "cpu", "--only", "tiled,unrolled",
-                 "--seconds", 0.02, "--json", "-")  # fmt: skip
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
-    cases = [(c["label"], c["shape"], c["images"], c["count"]) for c in document["cases"]]
-    assert cases == [
-        ("a", "3,32,32,8,3,1,1", 2, 1), ("c", "8,32,32,8,3,2,1", 2, 1),
-        ("e", "8,16,16,8,3,1,1", 2, 2), ("g1", "g8ic8oc8_ih16oh16kh3ph1", 2, 1),
-    ]  # fmt: skip
-    network = document["network"]
-    last = network["rows"][-1]
-    assert (last["label"], last["name"], last["count"]) == ("g1", "unrolled.blas", 1)
-    assert (network["convolutions"], network["taken"]) == (5, 5)
-    times = {c["label"]: {e["name"]: e.get("median_ms") for e in c["candidates"]} for c in
-             document["cases"]}  # fmt: skip
-    sums = {row["name"]: row for row in network["sums"]}
-    row = sums["tiled.blocked"]
-    tiled = {label: of["tiled.blocked"] for label, of in times.items()}
-    assert row["ms"] == pytest.approx(tiled["a"] + tiled["c"] + 2 * tiled["e"])
-    assert (row["over"], row["of"], sums["unrolled.blas"]["over"]) == (4, 5, 5)
-    assert "without its bias" in result.stderr
-    assert "tiled.blocked: refused, supports one group, not 8" in result.stderr
+    path = written(tmp_path, model(nodes, [W, tensor("b", 8), tensor("u", 8, 8, 3, 3)]))
+    for words, ends, note in (
+        ((), "", "without its bias"),
+        (("--epilogue",), " --bias --relu", "with its bias"),
+    ):
+        result = run("--model", path, "--batch", 2, "--list", "--json", "-", *words)
+        assert result.exit_code == 0, result.output
+        document = json.loads(result.stdout)
+        rows = [(row["label"], row["command"], row["count"]) for row in document["network"]["rows"]]
+        assert rows == [
+            ("a", f"lenetgpu conv 3,32,32,8,3,1,1{ends} --batch 2", 1),
+            ("e", "lenetgpu conv 8,32,32,8,3,2,1 --batch 2", 2),
+        ]
+        assert note in document["notes"][0]
 
 
 @pytest.mark.parametrize("name", NET[:2])
@@ -140,35 +116,19 @@ def test_shapes_are_followed_whatever_the_file_says_of_them(tmp_path):
     assert (given.asked.images, given.asked.conv) == (3, Conv(16, 16, 12, 4, 1, 1))
 
 
-RESNET = "light_resnet50.onnx"
-
-
-@pytest.mark.skipif(RESNET not in NET, reason="this version of onnx brings no light_resnet50.onnx")
-def test_a_real_model_is_listed_for_any_batch():
-    result = run("--model", LIGHT / RESNET, "--batch", 16, "--list", "--json", "-")
-    assert result.exit_code == 0, result.output
-    network = json.loads(result.stdout)["network"]
-    assert (network["convolutions"], network["taken"], len(network["rows"])) == (53, 53, 23)
-    assert {row["images"] for row in network["rows"]} == {16}
-    assert network["rows"][0]["command"] == "lenetgpu conv 3,224,224,64,7,2,3 --batch 16"
-
-
 @pytest.mark.parametrize(
-    ("attributes", "shape", "why"),
+    ("attributes", "shape"),
     [
-        ({"pads": [1, 1, 1, 1]}, Conv(32, 32, 3, 8, 3, 3, 1, 1), ""),
-        ({"auto_pad": "SAME_UPPER"}, Conv(32, 32, 3, 8, 3, 3, 1, 1), ""),
         ({"auto_pad": "SAME_UPPER", "strides": [2, 2]},
-         Conv(32, 32, 3, 8, 3, 3, 2, pads=(0, 0, 1, 1)), ""),
-        ({"auto_pad": "SAME_LOWER", "strides": [2, 2]}, Conv(32, 32, 3, 8, 3, 3, 2, 1), ""),
-        ({"pads": [1, 2, 3, 4]}, Conv(32, 32, 3, 8, 3, 3, pads=(1, 2, 3, 4)), ""),
-        ({"dilations": [2, 3]}, Conv(32, 32, 3, 8, 3, 3, dilation=(2, 3)), ""),
+         Conv(32, 32, 3, 8, 3, 3, 2, pads=(0, 0, 1, 1))),
+        ({"auto_pad": "SAME_LOWER", "strides": [2, 2]}, Conv(32, 32, 3, 8, 3, 3, 2, 1)),
+        ({"pads": [1, 2, 3, 4]}, Conv(32, 32, 3, 8, 3, 3, pads=(1, 2, 3, 4))),
+        ({"dilations": [2, 3]}, Conv(32, 32, 3, 8, 3, 3, dilation=(2, 3))),
     ],
 )  # fmt: skip
-def test_attributes_are_as_onnx_means_them(tmp_path, attributes, shape, why):
+def test_attributes_are_as_onnx_means_them(tmp_path, attributes, shape):
     (given,) = found(tmp_path, [conv("x", "w", "y", **attributes)], [W])
-    assert given.asked is not None
-    assert (given.asked.conv, given.why) == (shape, why)
+    assert (given.asked.conv, given.why) == (shape, "")
 
 
 @pytest.mark.parametrize(
@@ -179,13 +139,10 @@ def test_attributes_are_as_onnx_means_them(tmp_path, attributes, shape, why):
         ([node("NonZero", ["x"], "z", name="odd"), node("Relu", ["z"], "r"),
           conv("r", "w", "y")], [W], {}, "its sizes are open behind node odd (NonZero)"),
         ([conv("x", "w", "y")], [], {}, "its sizes are open behind what nothing makes before"),
-        ([node("Relu", ["x"], "r"), helper.make_node("Relu", ["r"], ["z"], "odd", domain="own"),
-          conv("z", "w", "y")], [W], {}, "its sizes are open behind node odd (own.Relu)"),
+
         ([conv("x", "w", "y")], [tensor("w", 8, 3, 3)], {"size": (1, 3, 32)},
          "1 spatial dimensions"),
-        ([node("Reshape", ["x", "s"], "z"), conv("z", "w", "y")],
-         [W, TensorProto(name="s", dims=[4], data_type=TensorProto.INT64, data_location=1)], {},
-         "its sizes are open behind node z (Reshape)"),
+
         ([node("ConvTranspose", ["x", "w"], "y")], [tensor("w", 3, 8, 3, 3)], {}, "transposed"),
         ([conv("x", "w", "y")], [tensor("w", 8, 3, 3, 3, kind=TensorProto.DOUBLE)], {},
          "fp64 operands"),
@@ -214,13 +171,10 @@ def test_convolutions_of_branches_and_functions_are_counted(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("size", "batch", "images"), [
-    (("N", 3, 32, 32), 5, 5), ((4, 3, 32, 32), None, 4),
-    ((4, 3, 32, 32), 6, 6), ((0, 3, 32, 32), 2, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(("size", "batch", "images"), [("N", 5, 5), (4, None, 4), (4, 6, 6)])
 def test_images_are_those_of_the_model_or_as_asked(tmp_path, size, batch, images):
-    (given,) = found(tmp_path, [conv("x", "w", "y")], [W], batch, size=size)
-    assert given.asked is not None and given.asked.images == images
+    (given,) = found(tmp_path, [conv("x", "w", "y")], [W], batch, size=(size, 3, 32, 32))
+    assert given.asked.images == images
 
 
 @pytest.mark.parametrize(
@@ -230,7 +184,6 @@ def test_images_are_those_of_the_model_or_as_asked(tmp_path, size, batch, images
         ([conv("x", "w", "y", group=2)], [W], "expected groups that divide C, found 2 of 3"),
         ([conv("x", "w", "y", strides=[0, 0])], [W], "expected a convolution's attributes"),
         ([conv("x", "w", "y", kernel_shape=[5, 5])], [W], "kernel_shape that its filters do not"),
-        ([conv("x", "w", "y", pads=[-1, 0, 0, 0])], [W], "expected a convolution's attributes"),
         ([node("Conv", ["x"], "y")], [], "expected images and filters, found 1 inputs"),
         ([node("Relu", ["x"], "y")], [], "expected a model with convolutions, found none"),
         ([conv("x", "w", "y"), conv("x", "w", "y")], [W], "a value y that is made twice"),
@@ -245,30 +198,6 @@ def test_a_model_that_is_none_is_one_sentence(tmp_path, nodes, weights, words):
     assert result.exit_code == 2, result.output
     assert words in result.output
     assert len(result.output.strip().splitlines()) == 1
-
-
-def test_weights_are_skipped_and_parts_are_counted(tmp_path, monkeypatch):
-    large = helper.make_tensor("w", TensorProto.FLOAT, [64, 64, 3, 3], bytes(4 * 64 * 64 * 9),
-                               raw=True)  # fmt: skip
-    path = written(tmp_path, model([conv("x", "w", "a")], [large], (1, 64, 16, 16)))
-
-    class Counted(io.BytesIO):
-        taken = 0
-
-        def read(self, size=-1):
-            part = super().read(size)
-            self.taken += len(part)
-            return part
-
-    file = Counted(path.read_bytes())
-    onnx_parse.parsed(path, file, len(file.getvalue()), onnx_parse.STRUCTURE)
-    assert file.taken < 1_000 and len(onnx_convs.read(path, None)) == 1
-    for limit in ("fields", "kept", "unparsed"):
-        few = replace(onnx_parse.STRUCTURE, **{limit: 5})
-        monkeypatch.setattr(onnx_parse, "STRUCTURE", few)
-        with pytest.raises(LenetError, match="expected a model of at most"):
-            onnx_convs.read(path, None)
-        monkeypatch.undo()
 
 
 def test_weights_elsewhere_are_never_opened(tmp_path, monkeypatch):
@@ -292,22 +221,15 @@ def test_weights_elsewhere_are_never_opened(tmp_path, monkeypatch):
 
 def test_other_files_are_one_sentence(tmp_path, monkeypatch):
     path = tmp_path / "net.onnx"
-    for data in (b"", b"\x89PNG\r\n\x1a\n" + bytes(99), b"hello there", b"\x80\x04" + bytes(20)):
+    for data in (b"", b"\x89PNG\r\n\x1a\n" + bytes(99), b"hello there"):
         path.write_bytes(data)
         result = run("--model", path)
-        assert result.exit_code == 2
-        assert f"{path}: expected" in result.output
+        assert result.exit_code == 2 and f"{path}: expected" in result.output
         assert len(result.output.strip().splitlines()) == 1
     for wrong in (tmp_path, tmp_path / "none"):
         result = run("--model", wrong)
         assert result.exit_code == 2 and "expected an ONNX model, found" in result.output
-    path.write_bytes(b"x")
-    import importlib.util
-
-    plain = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "onnx" else plain(name)
-    )
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     result = run("--model", path)
     assert result.exit_code == 2 and "pip install 'lenetgpu[models]'" in result.output
 
@@ -364,16 +286,3 @@ def test_the_type_of_filters_is_that_of_what_makes_them(tmp_path, makes, kind, d
         made.graph.input.append(helper.make_tensor_value_info("w", HALF, (8, 3, 3, 3)))
     (given,) = onnx_convs.read(written(tmp_path, made), None)
     assert (given.others, given.asked.dtype) == (why, dtype)
-
-
-def test_the_command_fuses_what_is_asked_for(tmp_path):
-    nodes = [node("Conv", ["x", "w", "b"], "y"), node("Relu", ["y"], "z")]
-    path = written(tmp_path, model(nodes, [W, tensor("b", 8)]))
-    for words, shape in (
-        ((), "3,32,32,8,3,1,0"),
-        (("--epilogue",), "3,32,32,8,3,1,0 --bias --relu"),
-    ):
-        result = run("--model", path, "--list", "--json", "-", *words)
-        assert result.exit_code == 0, result.output
-        (row,) = json.loads(result.stdout)["network"]["rows"]
-        assert row["shape"] == shape and f"conv {shape} --batch 1" in row["command"]

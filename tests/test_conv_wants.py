@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -18,14 +17,14 @@ from click.testing import CliRunner
 from conftest import ROOT
 from test_kernels_on_a_cpu import folder, on_a_cpu, version  # noqa: F401
 
-from lenetgpu.check.judge import TOLERANCE, check_variant, judge, rough
+from lenetgpu.check.judge import TOLERANCE, check_variant, judge
 from lenetgpu.check.truth import random_input
 from lenetgpu.cli import main
 from lenetgpu.cpu import memory
 from lenetgpu.files.convs.described import as_line
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.conv import compared
-from lenetgpu.lab.conv.given import Wish, parse_shape
+from lenetgpu.lab.conv.given import parse_shape
 from lenetgpu.lab.conv.repeats import differing
 from lenetgpu.lab.conv.request import ConvRequest
 from lenetgpu.layouts import narrowed, widened
@@ -38,7 +37,6 @@ from lenetgpu.stages.conv import unrolled
 from lenetgpu.stages.mounted import Mounted
 from lenetgpu.stages.needs import WANTS, lacking
 from lenetgpu.stages.reference import conv_reference as reference
-from lenetgpu.stages.registry import cpu, make_variant
 
 TAKING = [v for v in variants("conv", "cpu") if v.takes]
 ASKS = {
@@ -119,11 +117,7 @@ def test_the_truth_is_what_a_loop_by_hand_makes_of_60_shapes(rng):
         expected = by_hand(x.astype("d"), w.astype("d"), **numbers)
         assert expected.shape == (2, *problem.out_shape), numbers
         assert np.allclose(reference(x, w, problem), expected, rtol=1e-12, atol=1e-12), numbers
-        products = expected.size * problem.R * problem.S * problem.C // problem.groups
-        assert problem.flop(2) == 2 * problem.flop(1) == 2 * products
-        values = problem.R * problem.S * problem.C // problem.groups * problem.M
-        moved = x[0].size + expected[0].size
-        assert problem.bytes(3) == 4 * (3 * moved + values) and w.size == values
+        assert problem.flop(2) == 2 * expected.size * w.size // problem.M
 
 
 @pytest.mark.parametrize("variant", TAKING, ids=lambda v: v.full_name)
@@ -154,53 +148,6 @@ def test_every_want_is_right_in_chunks_and_on_fewer_images(variant, rng, monkeyp
             assert judge(mounted.found(y), reference(images, w, problem), "fp32").passed, problem
 
 
-def made(variant, problem, x, w):
-    """What a variant makes of it; of None, the reference."""
-    if variant is None:
-        return reference(x, w, problem)
-    mounted = Mounted(variant, problem, [w], len(x))
-    y = mounted.output(len(x))
-    mounted.run(x, y)
-    return mounted.found(y)
-
-
-def same(found, expected):
-    """Of values about 1; what sees zeros alone is zero, or an FFT's rounding."""
-    return np.allclose(found, expected, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("variant", [None, *TAKING], ids=lambda v: v.full_name if v else "truth")
-def test_what_they_mean_in_plain_convolutions(variant, rng):
-    """Groups: a filter with zeros for the others. Dilation: zeros between. Pads: zeros around."""
-    for _ in range(5):
-        problem = Conv(**drawn(rng, ("groups",)))
-        x, w = random_input("conv", problem, 2, rng)
-        plain, (channels, maps) = replace(problem, groups=1), problem.each
-        if variant is None or "groups" in variant.takes:
-            dense = np.zeros(plain.weight_shape, np.float32)
-            for g in range(problem.groups):
-                of = slice(g * maps, g * maps + maps)
-                dense[:, :, g * channels : (g + 1) * channels, of] = w[..., of]
-            assert same(made(variant, problem, x, w), made(variant, plain, x, dense))
-
-        problem = Conv(**drawn(rng, ("dilation",)))
-        x, w = random_input("conv", problem, 2, rng)
-        (far, wide), (rows, columns) = problem.dilation, problem.span
-        spread = np.zeros((rows, columns, *w.shape[2:]), np.float32)
-        spread[::far, ::wide] = w
-        plain = replace(problem, R=rows, S=columns, dilation=(1, 1))
-        assert same(made(variant, problem, x, w), made(variant, plain, x, spread))
-
-        numbers = drawn(rng, ("pads", "strides"))
-        problem, (above, left, below, right) = Conv(**numbers), numbers["pads"]
-        by = numbers["strides"]
-        x, w = random_input("conv", problem, 2, rng)
-        held = np.pad(x, ((0, 0), (above, below), (left, right), (0, 0)))
-        _, rows, columns, _ = held.shape
-        plain = replace(problem, H=rows, W=columns, strides=by, pad=0, pads=None)
-        assert same(made(variant, problem, x, w), made(variant, plain, held, w))
-
-
 def test_forms_that_compute_the_same_are_one():
     plain = Conv(9, 8, 4, 6, 3, 3, 2, 1)
     forms = [
@@ -218,27 +165,10 @@ def test_forms_that_compute_the_same_are_one():
     assert Conv(9, 8, 4, 6, 3, 3, pads=(0, 0, 1, 1)) != Conv(9, 8, 4, 6, 3, 3)
     assert {name: problem.wants for name, (problem, _) in ASKS.items()} == {n: {n} for n in WANTS}
     assert TOGETHER.wants == {*SHAPES} == ConvPool(TOGETHER).wants
-    every = replace(TOGETHER, bias=True, relu=True, dtype="bf16")
-    assert every.wants == {*WANTS} - {"fp16"} and every != TOGETHER
-
-
-def test_a_side_of_one_output_has_the_others_stride_where_it_stays_one(rng):
-    line = Conv(1, 20, 4, 4, 1, 3, strides=(1, 2))
-    assert line == Conv(1, 20, 4, 4, 1, 3, 2) and not line.wants and line.out_shape == (1, 9, 4)
+    # a side of one output has the other's stride where it stays one
+    assert Conv(1, 20, 4, 4, 1, 3, strides=(1, 2)) == Conv(1, 20, 4, 4, 1, 3, 2)
     assert Conv(5, 3, 2, 2, 3, 3, strides=(2, 1)) == Conv(5, 3, 2, 2, 3, 3, 2)
-    both = {Conv(3, 3, 1, 1, 3, 3, strides=strides) for strides in ((1, 2), (2, 1), (2, 2))}
-    assert both == {Conv(3, 3, 1, 1, 3, 3, 2)}
-    less = Conv(6, 3, 2, 2, 3, 4, strides=(1, 2), pads=(1, 1, 1, 1))
-    assert less == Conv(6, 3, 2, 2, 3, 4, 1, pads=(1, 1, 1, 0)) and less.out_shape == (6, 1, 2)
-    held = Conv(9, 9, 1, 1, 3, 3, strides=(9, 1))
-    assert held.wants == {"strides"} and held.out_shape == (1, 7, 1)
-    for _ in range(100):
-        numbers = drawn(rng)
-        fits, problem = counted(**numbers), Conv(**numbers)
-        again = replace(problem)
-        assert (problem.OH, problem.OW) == (again.OH, again.OW) == fits and again == problem
-        for given, taken, count in zip(numbers["strides"], problem.step, fits, strict=True):
-            assert given == taken or count == 1
+    assert Conv(9, 9, 1, 1, 3, 3, strides=(9, 1)).wants == {"strides"}
 
 
 def test_a_variant_refuses_what_it_does_not_name():
@@ -265,23 +195,14 @@ def test_one_kernel_and_the_truths_loops_take_everything():
     assert taking == {*halves, "best.fp32"}
 
 
-def test_wants_that_are_none_are_refused_where_a_variant_is_made():
-    with pytest.raises(ValueError, match=r"takes of strides, .*, bf16, found depth, group$"):
-        make_variant(print, kind="conv", family="own", needs=cpu(), takes="depth strides group")
-
-
 def test_only_those_that_take_it_are_planned_for_a_gpu_elsewhere(monkeypatch):
     monkeypatch.setattr(compared, "peer_version", lambda device: None)
     asked = ConvRequest(shape=LINE, device="cpu", only="direct,best", explain=True, machine="h200")
     (case,) = compared.run_conv(asked, lambda *_: None).document["cases"]
-    about = [section["about"] for section in case["explanation"]]
-    refused = ["direct.basic, planned for H200", "best.fp32, planned for H200"]
-    assert about == ["the shape", "direct.grouped, planned for H200", refused[1]]
+    about = [section["about"].partition(",")[0] for section in case["explanation"]]
+    assert about == ["the shape", "direct.grouped", "best.fp32"]
     why = "supports rows and columns of one stride, not 2x1"
     assert case["explanation"][-1]["rows"] == [["refused", why]]
-    asked = replace(asked, only="direct.basic,direct.grouped,best.fp32")
-    (case,) = compared.run_conv(asked, lambda *_: None).document["cases"]
-    assert {section["about"] for section in case["explanation"]} == {*about, *refused}
 
 
 @pytest.mark.parametrize(
@@ -351,16 +272,13 @@ def test_every_half_and_what_lies_between_is_held_as_the_nearest(dtype, rng):
     again = narrowed(values, dtype)
     numbers = ~np.isnan(values)
     np.testing.assert_array_equal(again[numbers].view(np.uint16), every[numbers])
-    assert np.isnan(widened(again)[~numbers]).all() and not numbers.all()
+    assert np.isnan(widened(again)[~numbers]).all()
     odd = np.array([0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF], np.uint32).view(np.float32)
     assert np.isnan(widened(narrowed(odd, dtype))).all()
     finite = values[np.isfinite(values) & (values >= 0)].astype("d")
     beyond = 65536.0 if dtype == "fp16" else 2.0**128  # where the next one would be
     between = (finite + np.append(finite[1:], beyond)) / 2
-    near = (
-        np.nextafter(between.astype("f"), np.float32(0)),
-        np.nextafter(between.astype("f"), np.inf),
-    )
+    near = (np.nextafter(between.astype("f"), np.float32(to)) for to in (0, np.inf))
     drawn = rng.standard_normal(5000) * 10.0 ** rng.integers(-9, 6, 5000)
     for numbers in (between, *near, drawn):
         of = numbers.astype(np.float32)
@@ -373,7 +291,7 @@ def test_every_half_and_what_lies_between_is_held_as_the_nearest(dtype, rng):
 @pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
 def test_the_truth_adds_a_bias_then_takes_relu_in_float64(ends, rng):
     problem = replace(TOGETHER, **ends)
-    x, w = random_input("conv", problem, 2, rng)
+    given = x, w = random_input("conv", problem, 2, rng)
     w, *bias = w if problem.bias else (w,)
     held = {"fp32": "float32", "fp16": "float16", "bf16": "uint16"}[problem.dtype]
     assert {array.dtype for array in (x, w, *bias)} == {np.dtype(held)}
@@ -383,17 +301,10 @@ def test_the_truth_adds_a_bias_then_takes_relu_in_float64(ends, rng):
         assert values.shape == (9,) and abs(values).max() > 1
         expected = expected + values
     expected = np.where(expected < 0, 0, expected) if problem.relu else expected
-    found = reference(*given_again(problem, x, w, bias), problem)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(reference(*given, problem), expected)
     assert problem.bytes(3) == ITEM_BYTES[problem.dtype] * (
         3 * (x[0].size + expected[0].size) + w.size + 9 * problem.bias
     )
-    assert problem.flop(3) == TOGETHER.flop(3)
-
-
-def given_again(problem, x, w, bias):
-    x, w, *bias = (narrowed(array.astype("f"), problem.dtype) for array in (x, w, *bias))
-    return x, (w, *bias) if problem.bias else w
 
 
 SMALL = Conv(1, 6, 1, 3, 1, 1, bias=True)  # one shape, so that a kernel is compiled once a dtype
@@ -472,17 +383,17 @@ def test_half_a_unit_is_no_error_and_the_tolerance_lies_beyond(dtype):
         assert verdict.error == pytest.approx(error, abs=1e-12), off
         assert verdict.passed == (error < TOLERANCE["fp32"])
         assert verdict.tolerance == TOLERANCE["fp32"]
-    small = narrowed(np.array([8.0, 0.0], "f"), dtype)
-    assert not judge(small, np.array([8.0, 1e-3]), "fp32").passed, "a unit is the value's own"
-    below = narrowed(np.array([1.0], "f"), dtype)  # of two units the larger one's half
-    assert judge(below, np.array([1.0 + 2.0 ** -BITS[dtype]]), "fp32").passed
-    assert judge(below, np.array([1.0 - 2.0 ** -BITS[dtype]]), "fp32").passed
-    tiny = narrowed(np.array([0.0], "f"), dtype)
+
+    def judged(found, truth):
+        return judge(narrowed(np.array(found, "f"), dtype), np.array(truth), "fp32")
+
+    assert not judged([8.0, 0.0], [8.0, 1e-3]).passed, "a unit is the value's own"
+    for side in (1, -1):  # of two units the larger one's half
+        assert judged([1.0], [1.0 + side * 2.0 ** -BITS[dtype]]).passed
     least = {"fp16": 2.0**-24, "bf16": 2.0**-133}[dtype]
-    assert judge(tiny, np.array([least / 2]), "fp32").error == 0.0
-    assert judge(tiny, np.array([least]), "fp32").error == pytest.approx(0.5)
-    assert not judge(narrowed(np.array([np.nan], "f"), dtype), np.ones(1), "fp32").passed
-    assert not judge(narrowed(np.array([np.inf], "f"), dtype), np.ones(1), "fp32").passed
+    assert judged([0.0], [least / 2]).error == 0.0
+    assert judged([0.0], [least]).error == pytest.approx(0.5)
+    assert not judged([np.nan], [1.0]).passed and not judged([np.inf], [1.0]).passed
     plain = np.array([8.0 + ulp / 2])
     assert not judge(plain, np.array([8.0]), "fp32").passed, "of float32 nothing is forgiven"
 
@@ -501,78 +412,6 @@ def test_rows_of_halves_are_fenced_poisoned_and_turned_as_others_are(rng):
         assert y.ctypes.data % 64 == case.held("NHWC").array.ctypes.data % 64 == 0
         Mounted.poison(y)
         assert np.isnan(widened(y)).all()
-
-
-def test_halves_that_differ_are_counted_one_by_one():
-    first = np.arange(1, 6, dtype=np.float16)
-    again = first.copy()
-    again[[1, 2]] = -again[[1, 2]]
-    assert differing(first, first.copy()) == 0 and differing(first, again) == 2
-
-
-class Tensor(np.ndarray):
-    """An array as PyTorch has it."""
-
-    def permute(self, *axes):
-        return self.transpose(axes)
-
-
-class Functional:
-    """`torch.nn.functional` of arrays (N, C, H, W) by the reference, rounded as they are held."""
-
-    @staticmethod
-    def pad(x, sides):
-        left, right, above, below = sides
-        return np.pad(x, ((0, 0), (0, 0), (above, below), (left, right)))
-
-    @staticmethod
-    def conv2d(x, w, bias, stride, padding, dilation, groups):
-        dtype = {"float32": "fp32", "float16": "fp16", "uint16": "bf16"}[str(x.dtype)]
-        assert bias is None or bias.dtype == w.dtype == x.dtype
-        _, c, h, width = x.shape
-        problem = Conv(h, width, c, w.shape[0], *w.shape[2:], strides=stride, dilation=dilation,
-                       pads=(*padding, *padding), groups=groups, bias=bias is not None,
-                       dtype=dtype)  # fmt: skip
-        filters = w.transpose(2, 3, 1, 0)
-        given = (filters, bias) if problem.bias else filters
-        y = reference(x.transpose(0, 2, 3, 1), given, problem)
-        return narrowed(y.astype("f"), dtype).transpose(0, 3, 1, 2).view(Tensor)
-
-
-def relu_(y):
-    y[widened(y) < 0] = 0
-
-
-TORCH = SimpleNamespace(
-    no_grad=nullcontext, bfloat16="uint16", int16="int16", relu_=relu_,
-    nn=SimpleNamespace(functional=Functional),
-)  # fmt: skip
-
-
-def test_the_peer_is_asked_for_the_same_convolution(rng):
-    """A stand-in for PyTorch, which need not be here; padding is its own where it can be."""
-    problems = [*(ASKS[name][0] for name in SHAPES), TOGETHER, Conv(9, 8, 4, 6, 3, 3, 2, 1)]
-    for problem in problems + [replace(DEPTHWISE, **ends) for ends in ENDS]:
-        x, w = random_input("conv", problem, 2, rng)
-        bench = object.__new__(torch_peer.TorchBench)
-        bench.problem, bench._torch = problem, TORCH
-        bench._case = SimpleNamespace(arrays=SimpleNamespace(from_dlpack=np.asarray))
-        x, *w = (bench._tensor(np.asarray, one) for one in (x, *(w if problem.bias else (w,))))
-        bench._x, bench._w = x.transpose(0, 3, 1, 2), w[0].transpose(3, 2, 0, 1)
-        bench._bias = w[1] if problem.bias else None
-        bench._call()
-        expected = reference(x, tuple(w) if problem.bias else w[0], problem)
-        assert judge(bench._found(), expected, "fp32").passed
-        assert ("bias" in bench._ends, "ReLU" in bench._ends) == (problem.bias, problem.relu)
-        above, left, below, right = problem.around
-        assert bench._uneven == ((above, left) != (below, right))
-
-
-def test_a_peer_may_round_halves_once_more():
-    assert rough("fp32") == TOLERANCE["fp16"]
-    assert [rough(dtype) - rough("fp32") for dtype in BITS] == [
-        pytest.approx(2.0**-bits) for bits in BITS.values()
-    ]
 
 
 @pytest.mark.peers
@@ -628,8 +467,6 @@ def test_what_gets_a_shape_wrong_is_found(monkeypatch):
         "serial.loops": "right", "twin.plain_loops": "right",
         **{f"shapes.{name}": "wrong" for name in wrong},
     }  # fmt: skip
-    rows = {row["name"]: row for row in document["cases"][0]["candidates"]}
-    assert "median_ms" not in rows["shapes.first_group"]
 
 
 @pytest.mark.slow
@@ -663,19 +500,6 @@ def test_a_row_says_what_it_is_and_is_repeated_by_its_command(monkeypatch):
     assert again.exit_code == 0, again.output
     (found,) = json.loads(again.stdout)["cases"]
     assert (found["shape"], found["images"]) == (text, 2)
-    _, document, _ = ran(monkeypatch, "4,6,6,4,3", "--only", "tiled")
-    assert document["cases"][0]["shape"] == "4,6,6,4,3,1,0"
-
-
-def test_a_file_of_fp32_is_not_held_against_one_of_halves(tmp_path, monkeypatch):
-    earlier, words = tmp_path / "then.json", ("4,6,6,4,3", "--only", "unrolled")
-    _, document, _ = ran(monkeypatch, *words)
-    earlier.write_text(json.dumps(document))
-    against = ("--fail-on-regression", "5", "--against", str(earlier))
-    done = CliRunner().invoke(
-        main, ["conv", *words, "--device", "cpu", "--dtype", "fp16", *against]
-    )
-    assert done.exit_code == 2 and "--dtype fp16" in done.output, done.output
 
 
 LINE = as_line(TOGETHER)
@@ -696,10 +520,8 @@ ENDED = ("2,9,8,3,3", "--bias", "--relu", "--dtype", "fp16")
 @pytest.mark.parametrize(
     ("words", "takes", "status", "note"),
     [((LINE,), "", "refused", "supports rows and columns of one stride, not 2x1"),
-     ((LINE,), "strides pads", "refused", "supports no dilation, not 1x3"),
      ((LINE,), "strides pads dilation groups", "right", ""),
-     (ENDED, "bias relu", "refused", "supports fp32 in and out, not fp16"),
-     (ENDED, "bias relu fp16", "right", "")],
+     (ENDED, "bias relu", "refused", "supports fp32 in and out, not fp16")],
 )  # fmt: skip
 def test_a_guest_refuses_unless_it_says_that_it_knows(
     tmp_path, monkeypatch, words, takes, status, note
@@ -729,11 +551,8 @@ MIOPEN = "./bin/MIOpenDriver"
         ("--cfg=bf16bf16bf16 --dir=FWD_D ic8ih8oc8kh3", {"dtype": "bf16"}, {"dtype": "bf16"}),
         ("--attr-post-ops=relu ic8ih8oc8kh3", {"relu": True}, {"relu": True, "bias": True}),
         ("--attr-post-ops='relu:0.0' --dir=FWD_D ic8ih8oc8kh3", {"relu": True}, {"relu": True}),
-        ("--attr-post-ops= --dir=FWD_D ic8ih8oc8kh3", {}, {}),
-        (f"{MIOPEN} conv -n 2 -c 8 -H 8 -W 8 -k 8", {}, {}),
         (f"{MIOPEN} conv -n 2 -c 8 -H 8 -W 8 -k 8 -b 1", {}, {"bias": True}),
         (f"{MIOPEN} conv -n 2 -c 8 -H 8 -W 8 -k 8 --bias 0", {}, {}),
-        (f"{MIOPEN} convfp16 -n 2 -c 8 -H 8 -W 8 -k 8", {"dtype": "fp16"}, {"dtype": "fp16"}),
         (f"{MIOPEN} convbfp16 -n 2 -c 8 -H 8 -W 8 -k 8", {"dtype": "bf16"}, {"dtype": "bf16"}),
     ],
 )
@@ -761,7 +580,6 @@ def test_what_is_said_of_every_convolution_is_said_of_lines_and_suites(tmp_path,
     found, note = rows(*listed, "--epilogue")
     assert found == ["8,8,8,8,3,1,0 --bias", "8,8,8,8,3,1,0 --bias --dtype fp16", "4,5,5,2,3,1,0"]
     assert "with its bias" in note
-    assert rows(*listed, "--dtype", "fp32")[0] == ["8,8,8,8,3,1,0"] * 2 + ["4,5,5,2,3,1,0"]
     assert rows(*listed, "--dtype", "fp32", "--batch", "2")[0] == ["8,8,8,8,3,1,0", "4,5,5,2,3,1,0"]
     every, _ = rows("--suite", "vgg16", "--list", "--relu", "--bias", "--dtype", "bf16")
     assert len(every) == 9 and all(row.endswith("--bias --relu --dtype bf16") for row in every)
@@ -771,30 +589,13 @@ def test_what_is_said_of_every_convolution_is_said_of_lines_and_suites(tmp_path,
     ("words", "said"),
     [
         (("4,5,5,2,3", "--dtype", "fp64"), "dtype 'fp64' does not exist"),
-        (("4,5,5,2,3", "--dtype", "float16"), "dtype 'float16' does not exist"),
-        (
-            ("--suite", "vgg16", "--epilogue"),
-            "a file of lines or a model, which may have one, found",
-        ),
         (("4,5,5,2,3", "--epilogue"), "which may have one, found 4,5,5,2,3; --bias and --relu"),
         (("4,5,5,2,3", "--engines", "--relu"), "--engines: expected SHAPE"),
-        (("--shares", "--dtype", "fp16"), "--shares: expected SHAPE"),
+        (("--engines", "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"), "supports fp32 in and out, not fp16"),
+        (("--shares", "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"), "supports fp32 in and out, not fp16"),
     ],
 )
 def test_bad_input_is_one_sentence(words, said):
     done = CliRunner().invoke(main, ["conv", *words])
     assert done.exit_code == 2 and said in done.output, done.output
     assert len(done.output.strip().splitlines()) == 1
-
-
-def test_nothing_that_clocks_its_kernels_takes_them():
-    for option in ("--engines", "--shares"):
-        done = CliRunner().invoke(main, ["conv", option, "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"])
-        assert done.exit_code == 2 and "supports fp32 in and out, not fp16" in done.output
-
-
-def test_a_wish_leaves_what_is_not_said():
-    given = parse_shape("--dt=f16 --attr-post-ops=relu mb3ic8ih8oc8kh3")
-    assert Wish().of(given) == given
-    changed = Wish(batch=5, bias=True, dtype="bf16").of(given).asked
-    assert (changed.images, changed.bias, changed.relu, changed.dtype) == (5, True, True, "bf16")

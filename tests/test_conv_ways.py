@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -33,7 +31,6 @@ from lenetgpu.lab.conv.request import ConvRequest, command_of
 from lenetgpu.papers import networks
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv, outputs
-from lenetgpu.stages.reference import conv_reference as reference
 
 MIOPEN = "./bin/MIOpenDriver conv"
 
@@ -52,7 +49,7 @@ def without_torch(monkeypatch):
     ("line", "images", "conv"),
     [
         ('ic64ih56oc64oh56kh3ph1n"resnet:3x3"', 2, Conv(56, 56, 64, 64, 3, 3, 1, 1)),
-        ("mb64_ic3oc64_ih224oh112kh7sh2dh0ph3", 64, Conv(224, 224, 3, 64, 7, 7, 2, 3)),
+
         ("ic3ih227iw227_oc96oh55ow55_kh11kw11_sh4sw4ph0pw0_nx", 2,
          Conv(227, 227, 3, 96, 11, 11, 4)),
         ("ic8ih8iw9oc4kh3kw2ph0", 2, Conv(8, 9, 8, 4, 3, 2)),
@@ -62,12 +59,9 @@ def without_torch(monkeypatch):
         (MIOPEN, 100, Conv(32, 32, 3, 32, 3, 3)),
         (f"{MIOPEN} -n 64 -c 64 -H 56 -W 57 -k 65 -y 3 -x 2 -p 1 -q 1 -u 2 -v 2 -l 1 -j 1 -g 1 -F 1"
          " -m conv -t 1", 64, Conv(56, 57, 64, 65, 3, 2, 2, 1)),
-        (f"{MIOPEN} --batchsize 5 --in_channels 7 --pad_h 4 --pad_mode valid", 5,
-         Conv(32, 32, 7, 32, 3, 3)),
-        ("MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver conv -n 2 -F 3", 2,
-         Conv(32, 32, 3, 32, 3, 3)),
-        ("g32ic32ih8oc64kh3", 2, Conv(8, 8, 32, 64, 3, 3, groups=32)),
-        ("ic8ih8oc8kh3dh1", 2, Conv(8, 8, 8, 8, 3, 3, dilation=(2, 2))),
+        ("MIOpen(HIP): Command ./bin/MIOpenDriver conv --in_channels 7 --pad_h 4 --pad_mode valid",
+         100, Conv(32, 32, 7, 32, 3, 3)),
+        ("g32ic32ih8oc64kh3dh1", 2, Conv(8, 8, 32, 64, 3, 3, dilation=(2, 2), groups=32)),
         ("ic8ih8oc8kh3ph1pw0", 2, Conv(8, 8, 8, 8, 3, 3, pads=(1, 0, 1, 0))),
         ("ic16oc16_ih5oh8kh3ph3", 2, Conv(5, 5, 16, 16, 3, 3, pads=(3, 3, 2, 2))),
         (f"{MIOPEN} -l 2 -j 3 -u 2", 100,
@@ -94,7 +88,6 @@ def test_lines_are_read_as_their_tools_read_them(line, images, conv):
     ],
 )
 def test_what_is_not_taken_is_said(line, why):
-    assert parse_shape(line).why == why
     result = run("--", line)
     assert result.exit_code == 2
     assert f"expected a convolution that is taken, found {why}" in result.output
@@ -106,7 +99,6 @@ def test_what_is_not_taken_is_said(line, why):
     [
         ("ic8ih8oc8kh3", Wish(), ALONE),
         ("ic8ih8oc8kh3", Wish(epilogue=True), FUSED),
-        ("ic8ih8oc8kh3", Wish(relu=True, epilogue=True), AS_SAID),
         ("--attr-post-ops=relu ic8ih8oc8kh3", Wish(), AS_SAID),
     ],
 )
@@ -121,7 +113,6 @@ def test_a_file_says_what_its_convolutions_are_with(tmp_path, line, wish, said):
     [
         ("g3ic8ih8oc9kh3", "expected groups that divide C, found 3 of 8"),
         ("ic8ih8oc8kh9", "within the padded map of 8x8, found 9x9"),
-        ("ic8ih8oc8kh3ph-1", "expected pad of at least 0, found -1"),
         ("ic8ih8oc8kh3oh2", "expected OH of at least 6, found 2"),
         ("ic8oc8kh3", "expected ih, found none"),
         ("ic8ih8oc8kh3ic8", "found ic twice"),
@@ -131,12 +122,10 @@ def test_a_file_says_what_its_convolutions_are_with(tmp_path, line, wish, said):
         ("--batch=other ic8ih8oc8kh3", "found --batch=other"),
         ("--mb=x ic8ih8oc8kh3", "expected a whole number, found 'x'"),
         ("mb9000ic800ih800oc8kh3", "fewer than 2^31 values in the input, found 4,608,000,000"),
-        (f"{MIOPEN} -l 17", "within the padded map of 32x32, found 35x3"),
         (f"{MIOPEN} -n 1e3", "expected a whole number for -n, found '1e3'"),
         (f"{MIOPEN} -n", "expected a value behind -n, found none"),
         (f"{MIOPEN} -n 3 -n 4", "found -n twice"),
         (f"{MIOPEN} -Q 3", "expected a flag of its convolutions, found -Q"),
-        ("MIOpenDriver pool -n 3", "behind its name, found pool"),
         ("MIOpenDriver", "behind its name, found nothing"),
     ],
 )
@@ -184,25 +173,9 @@ def test_a_convolution_is_read_from_its_own_text(numbers, stride, dilation, pad,
     conv = asked.conv
     assert conv.out_shape == (*out, m * groups)
     for text in (as_line(conv), shape_text(conv)):
-        again = parse_shape(text).asked
-        assert again is not None
-        assert again.conv == conv, text
-    given_ = Conv(h, w, c * groups, m * groups, r, s, strides=stride, pads=(*pad, *behind),
-                  dilation=dilation, groups=groups)  # fmt: skip
-    assert given_ == conv
-
-
-def test_a_taken_convolution_computes_what_its_line_says(rng):
-    """Against sums by the line's own padding, which is one less below and right."""
-    asked = parse_shape("mb1ic2ih6oc3oh3kh3sh2ph1").asked
-    assert asked is not None
-    x, w = rng.standard_normal((1, 6, 6, 2)), rng.standard_normal((3, 3, 2, 3))
-    padded = np.pad(x, ((0, 0), (1, 0), (1, 0), (0, 0)))
-    found = reference(x, w, asked.conv)
-    for oy in range(3):
-        for ox in range(3):
-            window = padded[:, 2 * oy : 2 * oy + 3, 2 * ox : 2 * ox + 3]
-            assert np.allclose(found[:, oy, ox], np.einsum("nrsc,rscm->nm", window, w))
+        assert parse_shape(text).asked.conv == conv, text
+    assert conv == Conv(h, w, c * groups, m * groups, r, s, strides=stride, pads=(*pad, *behind),
+                        dilation=dilation, groups=groups)  # fmt: skip
 
 
 LINES = f"""# three forms
@@ -215,15 +188,13 @@ ic8id4oc8kd3
 """
 
 
-def test_a_file_of_lines_is_a_row_a_distinct_convolution(tmp_path):
-    path = tmp_path / "lines.txt"
+def test_a_file_of_lines_is_a_row_a_distinct_convolution_and_a_sum(tmp_path):
+    path, csv = tmp_path / "lines.txt", tmp_path / "out.csv"
     path.write_text(LINES)
-    files = {name: tmp_path / f"out.{name}" for name in ("json", "csv", "md")}
-    targets = ("--json", files["json"], "--csv", files["csv"], "--markdown", files["md"])
     result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled", "--seconds", 0.02,
-                 *targets)  # fmt: skip
+                 "--reference", "unrolled", "--json", "-", "--csv", csv)  # fmt: skip
     assert result.exit_code == 0, result.output
-    document = json.loads(files["json"].read_text())
+    document = json.loads(result.stdout)
     assert [(c["label"], c["shape"], c["images"], c["count"]) for c in document["cases"]] == [
         ("a", "8,10,10,16,3,1,1", 2, 2), ("depthwise", "g8ic8oc8_ih10oh10kh3ph1", 2, 1),
         ("line 5", "8,10,9,16,3x1,1,0", 1, 1),
@@ -235,19 +206,10 @@ def test_a_file_of_lines_is_a_row_a_distinct_convolution(tmp_path):
     assert rows["line 7"]["not_taken"] == "3 spatial dimensions"
     assert "command" not in rows["line 7"]
     assert (network["convolutions"], network["taken"]) == (5, 4)
-    for kind in ("csv", "md"):
-        text = files[kind].read_text()
-        assert "not taken" in text and "3 spatial dimensions" in text
-        assert "supports one group, not 8" in text
-    assert "taken: 4 of 5 convolutions" in result.output
-
-
-def test_a_sum_counts_each_as_often_as_it_is_there(tmp_path):
-    path = tmp_path / "lines.txt"
-    path.write_text(LINES)
-    result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled",
-                 "--seconds", 0.02, "--reference", "unrolled", "--json", "-")  # fmt: skip
-    document = json.loads(result.stdout)
+    text = csv.read_text()
+    assert "not taken" in text and "3 spatial dimensions" in text
+    assert "supports one group, not 8" in text
+    assert "taken: 4 of 5 convolutions" in result.stderr
     times = {
         (case["label"], entry["name"]): entry["median_ms"]
         for case in document["cases"]
@@ -267,9 +229,6 @@ def test_a_sum_counts_each_as_often_as_it_is_there(tmp_path):
     assert flop["depthwise"] == pytest.approx(2 * 2 * 100 * 8 * 9 / 1e9)
     assert tiled["gflop_share"] == pytest.approx(1 - flop["depthwise"] / sum(flop.values()))
     assert tiled["speedup"] == pytest.approx(tiled["reference_ms"] / tiled["ms"])
-    partly = [row for row in sums.values() if row["over"] < 4]
-    assert all(row["speedup"] is None or row["reference_ms"] < best["reference_ms"]
-               for row in partly)  # fmt: skip
 
 
 def test_each_row_has_the_command_that_repeats_it_alone(tmp_path):
@@ -293,7 +252,6 @@ def test_each_row_has_the_command_that_repeats_it_alone(tmp_path):
             every = {entry["name"] for entry in case["candidates"]}
             assert names == (every if name is None else {name, case["reference"]})
             assert found["reference"] == case["reference"]
-            assert "--seconds 0.02" in command and "--warmup 2" in command
 
 
 def test_a_command_says_all_that_shapes_its_times():
@@ -320,11 +278,9 @@ def test_a_command_says_all_that_shapes_its_times():
     [
         (b"ic8ih8oc8kh3\n\nic8ih8oc8kh9\n", "line 3: benchdnn's 'ic8ih8oc8kh9': expected filters"),
         (b"1,2,3\n", "line 1: SHAPE '1,2,3': expected C,H,W,M,K"),
-        (b"# nothing\n\n", "expected convolutions, one a line, found none"),
+
         (b"\xff\xfe", "expected convolutions, one a line, found text that is not UTF-8"),
         (b"#" * ((1 << 20) + 1), "at most 1,048,576 bytes"),
-        (b"mb9000ic800ih800oc8kh3n\"big\"", "conv 800,800,800,8,3,1,0, batch 9000: expected fewer"),
-        (b"ic8id8oc8kd3", "conv line 1: expected a convolution that is taken, found 3 spatial"),
         (b"--dt=s8 ic8ih8oc8kh3\nic8id8oc8kd3", "found s8 operands, 1 others beside it"),
     ],
 )  # fmt: skip
@@ -341,11 +297,9 @@ def test_ways_do_not_stand_beside_one_another(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("ic8ih8oc8kh3\n")
     for arguments, words in (
-        (("--from", path, "--suite", "lenet"), "found --suite and --from"),
         (("--from", path, "--model", path), "found --from and --model"),
         (("--list", "--seconds", 1), "--list: expected SHAPE"),
         (("--list", "--batch", 3), "expected SHAPE"),
-        (("--engines", "--from", path), "--engines: expected SHAPE"),
         (("--shares", "--model", path), "--shares: expected SHAPE"),
         (("--from", tmp_path / "none"), "expected a file of convolutions, one a line, found no"),
         (("--from", path, "--json", path), "lines.txt"),
@@ -372,23 +326,13 @@ def test_networks_have_the_convolutions_and_the_work_of_their_papers(
     assert list(rows) == list(shapes)
     grouped = [shape for shape in shapes if shape.problem.groups > 1]
     assert sum(shape.count for shape in grouped) == depthwise
-    assert all(shape.problem.each == (1, 1) for shape in grouped)
-    assert len({shape.problem for shape in shapes}) == len({r.label for r in rows}) == len(rows)
     flop = sum(shape.count * shape.problem.flop(shape.batch) for shape in shapes)
-    assert {shape.batch for shape in shapes} == {networks.BATCH}
     assert flop / 2 / networks.BATCH / 1e9 == pytest.approx(billions, rel=rel)
 
 
 def test_forms_that_compute_the_same_are_one_row():
-    lines = (
-        "ic8ih8oc8kh1dh5",
-        "ic8ih8oc8kh1",
-        "ic8ih8oc8kh1oh8ph0",
-        "mb2ic8ih8oc8kh1dw3",
-        "8,8,8,8,1",
-    )
-    rows = rows_of(parse_shape(line) for line in lines)
-    assert [row.count for row in rows] == [4, 1]
+    lines = ("ic8ih8oc8kh1dh5", "ic8ih8oc8kh1", "ic8ih8oc8kh1oh8ph0", "8,8,8,8,1")
+    assert [row.count for row in rows_of(map(parse_shape, lines))] == [3, 1]
 
 
 def test_names_are_each_once():
@@ -410,11 +354,3 @@ def test_any_text_is_a_convolution_or_a_sentence(text):
             assert "expected" in str(error)
         else:
             assert given_.asked is not None or given_.others
-
-
-def test_a_long_word_is_read_in_a_time_that_grows_as_it_does():
-    began = time.process_time()
-    with pytest.raises(LenetError, match="expected"):
-        parse_shape("x" * 200_000)
-    assert time.process_time() - began < 5
-    assert parse_shape("log: ./bin/MIOpenDriver conv -g 3 -k 33").asked.groups == 3

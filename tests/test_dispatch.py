@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from itertools import permutations, product
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +18,7 @@ from lenetgpu.cli import main
 from lenetgpu.dispatch import choose, measured, rounding
 from lenetgpu.dispatch.algorithms import ALGORITHMS, EXACT_FROM, TILED, possible, why_not
 from lenetgpu.dispatch.choose import CLAIM, choices, explain, further, variant_of
-from lenetgpu.dispatch.measured import HERE, NEAR, SHIPS, Measured, counted, inexact
+from lenetgpu.dispatch.measured import HERE, SHIPS, Measured, counted, inexact
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.machines import FULL_NAMES, H100, H200
@@ -28,10 +26,7 @@ from lenetgpu.lab import compare as asking
 from lenetgpu.lab.conv import compared, tuning
 from lenetgpu.lab.conv.document import tuned_line
 from lenetgpu.lab.conv.given import taken as taken_shape
-from lenetgpu.lab.conv.request import ConvRequest
-from lenetgpu.measure import document as documents
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.papers.shapes import Shape
 from lenetgpu.plan import untried
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
@@ -135,10 +130,9 @@ def test_the_model_s_choice_is_known_and_every_price_is_explained(problem, expec
 def test_a_gpu_has_the_tensor_cores_that_it_has(capability, expected):
     machine = replace(H200, compute_capability=capability)
     named = {c.algorithm for c in choices(DEEP, 64, machine) if c.algorithm.startswith("tensor")}
-    all_of_them = {ANY, HOPPER, ONE}
-    assert named == expected == {name for name in all_of_them if possible(name, DEEP, machine)}
+    assert named == expected
     refused = {name for name, why in explain(DEEP, 64, machine) if why.startswith("not taken, ")}
-    assert refused - {"winograd.f4"} == all_of_them - expected
+    assert refused - {"winograd.f4"} == {ANY, HOPPER, ONE} - expected
 
 
 def test_explain_says_what_was_taken_and_why():
@@ -151,7 +145,6 @@ def test_explain_says_what_was_taken_and_why():
     assert found["its error"] == "at most that of fp32 sums of 2,304 products, as from 64 on"
     own = wgmma.FP16X3.plan(DEEP, 64, OTHER_H200)
     assert found[HOPPER].endswith(f" clocks; {own}") and f"{us[HOPPER]:,.2f} us" in found[HOPPER]
-    assert "its error" not in dict(explain(DEEP, 1, replace(OTHER_H200, compute_capability=75)))
 
 
 def test_few_products_a_sum_are_more_exact_in_fp32():
@@ -159,37 +152,6 @@ def test_few_products_a_sum_are_more_exact_in_fp32():
     assert possible(HOPPER, one, H200) and not possible(HOPPER, replace(one, C=63), H200)
     rows = dict(explain(SHALLOW, 4096, H200))
     assert rows[HOPPER] == "not taken, sums of 27 products: below 64 it errs more than fp32"
-    assert not any(c.algorithm.startswith("tensor") for c in choices(SHALLOW, 4096, H200))
-
-
-def test_what_tensor_kernels_refuse_is_another_s():
-    wide = Conv(4096, 4096, 64, 1, 1, 1, **MAPS)
-    assert "supports images" in find("conv", HOPPER, "cuda").refusal(wide)
-    name, _ = taken(wide, 1, H200)
-    assert find("conv", name, "cuda").refusal(wide) is None and not name.startswith("tensor")
-    rows = dict(explain(wide, 1, H200))
-    assert rows[HOPPER].startswith("not taken, supports images")
-
-
-@pytest.mark.slow
-def test_choices_hold_for_about_as_many_images_by_the_model():
-    """What NEAR says: from twice to three times as many, the worst gets much worse."""
-    lost = defaultdict(list)
-    counts = (1, 2, 4, 6, 8, 12, 24, 64, 128)
-    for size, channels, taps in product((7, 14, 28, 56, 112), (1, 16, 64, 256, 512), (1, 3, 5)):
-        maps = max(channels, 32)
-        problem = Conv(size, size, channels, maps, taps, taps, 1, taps // 2, **MAPS)
-        clocks = {n: {c.algorithm: c.clocks for c in choices(problem, n, H200)} for n in counts}
-        for of, used in permutations(clocks, 2):
-            winner = min(clocks[of], key=clocks[of].get)
-            if winner not in clocks[used]:  # it errs more there
-                continue
-            over = clocks[used][winner] / min(clocks[used].values())
-            lost[max(of / used, used / of) <= NEAR].append(over)
-    near, far = lost[True], lost[False]
-    assert sum(over == 1 for over in near) >= 0.89 * len(near)
-    assert sum(near) / len(near) < 1.02 < 1.05 < sum(far) / len(far)
-    assert max(near) < 1.7 and max(far) > 2
 
 
 def test_winograd_that_errs_more_is_refused_and_said():
@@ -199,12 +161,8 @@ def test_winograd_that_errs_more_is_refused_and_said():
     said = f"by the model it errs up to {most:.2e} (root mean square), fp32 in a row {row:.2e}"
     assert most > 1.5 * row and why_not("winograd.f4", FEW, H200, images=64) == said
     assert why_not("winograd.f4", FEW, H200, measured=True, images=64) is None
-    assert possible("winograd.f2", FEW, H200, images=64)
-    machine = replace(H200, multiprocessors=131)
-    rows = dict(explain(FEW, 64, machine))
+    rows = dict(explain(FEW, 64, replace(H200, multiprocessors=131)))
     assert rows["winograd.f4"] == f"not taken, {said}" and "clocks" in rows["winograd.f2"]
-    assert "winograd.f4" not in {choice.algorithm for choice in choices(FEW, 64, machine)}
-    assert "winograd.f4" not in dict(explain(Conv(7, 7, 64, 64, 1, 1, **MAPS), 64, machine))
 
 
 def test_an_error_within_the_margin_is_refused(monkeypatch):
@@ -220,9 +178,7 @@ def test_every_row_of_the_table_can_be_and_is_taken():
     rows = [(p, row) for (_, p), rows in measured._shipped().items() for row in rows]
     assert len(rows) >= 58
     for problem, row in rows:
-        assert (problem.reads, problem.writes) == ("NCHW", "NCHW")
         assert set(row.us) <= set(ALGORITHMS) and len(row.us) > 1
-        assert measured.problem_of(measured.fields_of(problem)) == problem
         machine = FULL_NAMES[row.device]
         expected = promised(problem, row, machine) or row.algorithm
         assert taken(problem, row.images, machine) == (expected, row)
@@ -241,26 +197,13 @@ def test_a_damaged_table_is_one_sentence(tmp_path):
     row = good["rows"][0]
     slower = max(row["us"], key=row["us"].get)
     for change in (
-        "{", "[]", {"schema": 2}, {"rows": [{}]}, {"rows": [row | {"us": {"direct.tuned": 0.0}}]},
-        {"rows": [row | {"algorithm": slower}]}, {"rows": [row | {"date": "long ago"}]},
-        {"rows": [row | {"images": 0}]}, {"rows": [row | {"problem": {"H": 1}}]},
-        {"rows": [row | {"us": {}}]}, {"rows": [row | {"more": 1}]},
+        "{", {"schema": 2}, {"rows": [row | {"us": {"direct.tuned": 0.0}}]},
+        {"rows": [row | {"algorithm": slower}]}, {"rows": [row | {"problem": {"H": 1}}]},
     ):  # fmt: skip
         path = tmp_path / "measured.json"
         path.write_text(change if isinstance(change, str) else json.dumps(good | change))
         with pytest.raises(LenetError, match="expected the table of measured convolutions, found"):
             measured.read_table(path)
-
-
-def test_rows_have_what_was_dropped_and_older_ones_are_read(tmp_path):
-    row = Measured("Some GPU", 4, {"direct.tuned": 2.0}, DAY, SHIPS, dropped=(ANY,))
-    older = measured.row_of(DEEP, replace(row, dropped=()))
-    assert "dropped" not in older
-    path = tmp_path / "measured.json"
-    for made, expected in ((older, ()), (measured.row_of(DEEP, row), (ANY,))):
-        path.write_text(json.dumps({"schema": measured.SCHEMA, "rows": [made]}))
-        (found,) = measured.read_table(path)["Some GPU", DEEP]
-        assert found == replace(row, dropped=expected)
 
 
 def test_a_choice_holds_for_its_device_problem_and_layouts(ships):
@@ -271,13 +214,12 @@ def test_a_choice_holds_for_its_device_problem_and_layouts(ships):
     assert taken(replace(OTHER, writes="NHWC"), 4, MACHINE)[1] is None
 
 
-@pytest.mark.parametrize(("machine", "device"), [(H200, "NVIDIA H200"), (H100, NAMED_H100)])
-def test_a_known_machine_has_the_rows_of_its_full_name(machine, device, ships):
-    ships(1, {by_model(): 2.0, SLOW: 1.0}, device=device)
-    for found in (machine, replace(machine, name=device)):
+def test_a_known_machine_has_the_rows_of_its_full_name(ships):
+    ships(1, {by_model(): 2.0, SLOW: 1.0}, device=NAMED_H100)
+    for found in (H100, replace(H100, name=NAMED_H100)):
         name, row = taken(OTHER, 1, found)
         assert name == SLOW and not row.twin
-    assert taken(OTHER, 1, replace(machine, name=f"{device} NVL", multiprocessors=114))[1] is None
+    assert taken(OTHER, 1, replace(H100, name="Another", multiprocessors=114))[1] is None
 
 
 def test_rows_of_the_same_multiprocessors_count_where_there_are_no_others(here, ships):
@@ -290,11 +232,9 @@ def test_rows_of_the_same_multiprocessors_count_where_there_are_no_others(here, 
         assert rows["measured on"].startswith("NVIDIA H200, ")
     apart = (replace(MACHINE, multiprocessors=131), replace(MACHINE, compute_capability=100))
     assert [measured.near(OTHER, 4, machine) for machine in apart] == [[], []]
-    assert "on NVIDIA" not in dict(explain(OTHER, 4, H200))["because"]
     assert here(8, {by_model(): 1.0, SLOW: 2.0})
     assert taken(OTHER, 4, MACHINE)[1].device == HERE_IS.name  # its own, though not as near
     assert taken(OTHER, 3, MACHINE)[1].device == "NVIDIA H200"
-    assert "twin" not in measured.row_of(OTHER, taken(OTHER, 4, H100)[1])
 
 
 def test_the_nearest_number_of_images_counts_and_none_that_is_far(ships):
@@ -305,22 +245,15 @@ def test_the_nearest_number_of_images_counts_and_none_that_is_far(ships):
     assert held == {1: None, 2: 4, 3: 4, 6: 4, 7: 12, 8: 12, 24: 12, 25: None}
 
 
-def test_this_machine_s_own_comes_before_what_ships_as_near(here, ships):
+def test_this_machine_s_own_comes_before_what_ships_as_near(here, ships, monkeypatch):
     ships(4, {by_model(): 2.0, SLOW: 1.0})
     assert here(4, {by_model(): 1.0, SLOW: 2.0})
-    assert taken(OTHER, 4, MACHINE)[1].source == HERE
-    assert taken(OTHER, 4, MACHINE)[0] == by_model()
-    assert here(6, {by_model(): 2.0, SLOW: 1.0})
-    assert taken(OTHER, 5, MACHINE)[1].images == 6
+    name, row = taken(OTHER, 4, MACHINE)
+    assert (name, row.source) == (by_model(), HERE)
     ships(5, {by_model(): 2.0, SLOW: 1.0})
     assert taken(OTHER, 5, MACHINE)[1].source == SHIPS  # exactly as many
-
-
-def test_this_machine_s_own_is_of_a_gpu_that_is_here(here, ships, monkeypatch):
-    assert here(4, {by_model(): 2.0, SLOW: 1.0})
-    assert taken(OTHER, 4, MACHINE)[0] == SLOW
-    monkeypatch.setattr(measured, "driver_gpus", lambda: ())
-    assert taken(OTHER, 4, MACHINE)[1] is None
+    monkeypatch.setattr(measured, "driver_gpus", lambda: ())  # it is no GPU that is here
+    assert taken(OTHER, 4, MACHINE)[1].source == SHIPS
 
 
 def test_entries_of_several_numbers_of_images_stand_side_by_side(here, ships):
@@ -343,17 +276,6 @@ def test_other_drivers_and_sources_void_what_was_kept(where, name, here, ships, 
     assert taken(OTHER, 4, MACHINE) == (by_model(images=4), None)
 
 
-def test_every_kernel_and_header_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(measured, "_CONV", tmp_path)
-    (tmp_path / "a.cu").write_text('#include "b.cuh"\n')
-    found = []
-    for text in ("1", "2"):
-        (tmp_path / "b.cuh").write_text(text)
-        measured.nvrtc.source_hash.cache_clear()
-        found.append(measured._kernels.__wrapped__())
-    assert found[0] != found[1]
-
-
 def test_a_damaged_entry_is_as_good_as_none_and_heals(here, ships):
     for damage in (lambda p: p.write_text("{"), lambda p: (p.unlink(), p.mkdir())):
         assert here(4, {by_model(): 2.0, SLOW: 1.0}) and taken(OTHER, 4, MACHINE)[0] == SLOW
@@ -367,12 +289,9 @@ def test_a_damaged_entry_is_as_good_as_none_and_heals(here, ships):
 @pytest.mark.parametrize(
     "change",
     [{"device": "another"}, {"problem": "{}"}, {"dates": {}}, {"loads": {"4": float("nan")}},
-     {"loads": {"4": -1.0}}, {"loads": {"4": float("inf")}}, {"dates": {"4": "long ago"}},
-     {"us": {"4": {}}},
-     {"us": {"4": {SLOW: 0.0}}}, {"us": {"4": {SLOW: float("inf")}}}, {"us": {"4": {SLOW: "1"}}},
-     *[{"us": {n: {SLOW: 1.0}}, "dates": {n: DAY}, "loads": {n: 0.0}}
-       for n in ("0", "-4", "4.0", "٤", "9" * 5000)]],
-    ids=lambda change: str(change)[:60],
+     {"us": {"4": {}}}, {"us": {"4": {SLOW: float("inf")}}}, {"us": {"4": {SLOW: "1"}}},
+     *[{"us": {n: {SLOW: 1.0}}, "dates": {n: DAY}, "loads": {n: 0.0}} for n in ("0", "4.0")]],
+    ids=str,
 )  # fmt: skip
 def test_an_entry_that_cannot_be_is_not_taken(change, here, ships):
     assert here(4, {by_model(): 2.0, SLOW: 1.0})
@@ -385,8 +304,8 @@ def test_an_entry_that_cannot_be_is_not_taken(change, here, ships):
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("direct.tuned_single", OTHER), ("winograd.f4", SMALL), ("direct.basic", OTHER),
-     ("texture.nothing", OTHER), ("prefetch.stride_fixed", Conv(60, 60, 3, 8, 29, 29, **MAPS))],
+    [("winograd.f4", SMALL), ("direct.basic", OTHER), ("texture.nothing", OTHER),
+     (f"{HOPPER}{TILED}taps-1x1", DEEP), (f"winograd.f4{TILED}{WORD}", DEEP)],
 )  # fmt: skip
 def test_a_choice_that_is_not_possible_falls_to_the_model(name, problem, here, ships):
     model = by_model(problem, 4)
@@ -407,13 +326,6 @@ def test_a_table_without_it_gives_way_where_the_model_promises_enough(ships):
     less = replace(found, us={"winograd.f4": 0.99 * CLAIM * us, "direct.tuned": 1e4})
     measured._shipped()[HERE_IS.name, DEEP] = (less,)
     assert taken(DEEP, 64, MACHINE) == ("winograd.f4", less)
-
-
-def test_its_prediction_is_for_as_many_images_as_were_measured(ships):
-    ships(64, {"winograd.f2": 1.01 * CLAIM * predicted()[HOPPER]}, DEEP)
-    assert taken(DEEP, 33, MACHINE)[0] == taken(DEEP, 128, MACHINE)[0] == HOPPER
-    why = dict(explain(DEEP, 33, MACHINE))["because"]
-    assert why.startswith(f"{predicted()[HOPPER]:,.2f} us predicted, ")
 
 
 REST = {"winograd.f4": 9e3, "winograd.f2": 9.1e3, "direct.tuned": 9.2e3}
@@ -453,10 +365,8 @@ def test_what_was_measured_of_as_many_images_alone_is_known_to_be_exact(ships):
     assert (name, found.us) == ("texture.split", {"texture.split": 0.2})
     ships(2, {"winograd.f4": 0.1, "texture.split": 0.2}, PARTED)
     assert taken(PARTED, 2, MACHINE)[0] == "winograd.f4"
-    assert dict(explain(PARTED, 2, MACHINE))["winograd.f4"].startswith(
-        "by the model it errs up to "
-    )
-    assert dict(explain(PARTED, 2, MACHINE))["winograd.f4"].endswith("; measured 0.10 us")
+    said = dict(explain(PARTED, 2, MACHINE))["winograd.f4"]
+    assert said.startswith("by the model it errs up to ") and said.endswith("; measured 0.10 us")
 
 
 def test_what_a_twin_measured_is_planned_anew(ships):
@@ -479,17 +389,7 @@ def test_explain_has_the_model_s_figures_and_the_measured_ones():
     timed = f"measured {second:.2f} us"
     expected = f"{us} us by the model, {clocks} clocks; {timed}; {model.product}"
     assert rows["direct.tuned"] == expected
-    rows = dict(explain(SMALL, 3, H200))
-    assert rows["chosen"] == "direct.tuned, by the model"
-    assert "measured on" not in rows and "us by the model" in rows["direct.tuned"]
-    assert rows["texture.split"] == "no model; not measured"
-
-
-def test_explain_says_whose_measurement_decided(here, ships):
-    assert here(4, {by_model(): 2.0, SLOW: 1.0}, load=2.0)
-    rows = dict(explain(OTHER, 5, MACHINE))
-    assert rows["chosen"] == f"{SLOW}, as measured"
-    assert rows["measured on"] == f"Some Hopper, {DAY}, 4 images, beside 2 other processes, {HERE}"
+    assert dict(explain(SMALL, 3, H200))["texture.split"] == "no model; not measured"
 
 
 def ran(name, us, error, status="right"):
@@ -532,7 +432,6 @@ def test_errors_on_the_same_images_count_where_all_have_them():
     assert counted([alike(ANY, 4, float("nan"))], alike("peer", 9, 1e-7)) == ({}, (ANY,))
     older = ran("peer", 9, 1 / 3)
     assert counted(found, older)[0].keys() == {"direct.tuned", ANY, "winograd.f2", "winograd.f4"}
-    assert counted(found, older | {"relative_error": None})[1] == (ANY,)
 
 
 def test_what_was_measured_to_err_no_more_may_sum_few_products(ships):
@@ -591,21 +490,14 @@ def test_a_measured_tiling_is_what_runs(ships, monkeypatch):
     assert rows[algorithm] == "a tiling of it; measured 1.00 us"
 
 
-@pytest.mark.parametrize("name", [f"{HOPPER}{TILED}taps-1x1", f"winograd.f4{TILED}{WORD}"])
-def test_a_tiling_that_is_there_no_more_falls_to_the_model(name, ships):
-    ships(64, {name: 1.0, "winograd.f4": 2.0}, DEEP)
-    assert taken(DEEP, 64, MACHINE) == (HOPPER, None)
-
-
 def test_best_takes_nothing_that_no_gpu_has_run():
     assert not any(untried(name) for name in ALGORITHMS)
 
 
 @pytest.mark.parametrize(
     ("arch", "expected"),
-    [("sm_75", False), ("sm_80", True), ("sm_87", True), ("sm_90a", True), ("sm_103", True),
-     ("sm_121", True), ("sm_70", False)],
-)  # fmt: skip
+    [("sm_75", False), ("sm_80", True), ("sm_90a", True), ("sm_121", True)],
+)
 def test_an_architecture_that_is_not_listed_runs_what_the_one_below_does(arch, expected):
     able = find("conv", ANY, "cuda").kernels(DEEP, 64)
     assert all(kernel.meant_for(arch) == expected for kernel in able)
@@ -621,16 +513,7 @@ def test_further_tilings_are_the_model_s_next():
     own = [name.partition(TILED)[2] for name in found if name.startswith(HOPPER)]
     assert own == words[1 : 1 + len(own)] and own
     assert all(possible(name, DEEP, H200) for name in found)
-    assert not further(SHALLOW, 64, H200) and not further(
-        DEEP, 64, replace(H100, compute_capability=75)
-    )
-
-
-def test_further_tilings_are_for_tuning_alone():
-    shape = Shape("", DEEP, 64)
-    assert tuning.tilings(ConvRequest(tune=True), shape) and not tuning.tilings(
-        ConvRequest(), shape
-    )
+    assert not further(SHALLOW, 64, H200)
 
 
 class Run:
@@ -670,39 +553,23 @@ def test_best_prepares_and_launches_what_was_chosen(ships, monkeypatch):
     assert choose._kernels(OTHER, 64) == (by_model(images=64),)
 
 
-def test_a_choice_that_memory_does_not_hold_gives_way_to_the_model_s(ships, monkeypatch):
+def test_a_choice_that_memory_does_not_hold_gives_way(ships, monkeypatch):
+    """To what was measured, then to the model's, then to what needs next to no memory."""
+    ran = Run(monkeypatch, {HOPPER: MemoryError("no room")})
+    state = choose._prepare("w", DEEP, 64)
+    assert state.says == "takes direct.tuned, memory holds no other"
+    ran.full["direct.tuned"] = MemoryError("none at all")
+    with pytest.raises(MemoryError, match="none at all"):
+        choose._prepare("w", DEEP, 64)
+    ships(64, {"winograd.f4": 9e3, "texture.split": 9.1e3}, DEEP)
+    assert choose._prepare("w", DEEP, 64).variant.full_name == "winograd.f4"
+    assert choose._kernels(DEEP, 64) == (HOPPER, "winograd.f4", "direct.tuned")
     ships(4, {by_model(): 2.0, "texture.split": 1.0})
-    ran = Run(monkeypatch, {"texture.split": MemoryError("no room")})
+    ran.full = {"texture.split": MemoryError("no room")}
     assert choose._prepare("w", OTHER, 4).variant.full_name == by_model(images=4)
     ran.full = {"texture.split": ValueError("not that")}
     with pytest.raises(ValueError, match="not that"):
         choose._prepare("w", OTHER, 4)
-    ran.full = {by_model(images=64): MemoryError("no room")}
-    with pytest.raises(MemoryError):
-        choose._prepare("w", OTHER, 64)
-
-
-def test_memory_that_does_not_hold_it_gives_way_to_what_was_measured(ships, monkeypatch):
-    ships(64, {"winograd.f4": 9e3, "texture.split": 9.1e3}, DEEP)
-    Run(monkeypatch, {HOPPER: MemoryError("no room")})
-    assert taken(DEEP, 64, MACHINE)[0] == HOPPER
-    state = choose._prepare("w", DEEP, 64)
-    assert state.variant.full_name == "winograd.f4"
-    assert state.says == "takes winograd.f4, memory holds no other"
-    assert choose._kernels(DEEP, 64) == (HOPPER, "winograd.f4", "direct.tuned")
-
-
-def test_memory_that_does_not_hold_the_model_s_choice_gives_way_to_none_beside_it(
-    ships,
-    monkeypatch,
-):
-    ran = Run(monkeypatch, {HOPPER: MemoryError("no room")})
-    state = choose._prepare("w", DEEP, 64)
-    assert state.variant.full_name == "direct.tuned"
-    assert state.says == "takes direct.tuned, memory holds no other"
-    ran.full = {HOPPER: MemoryError("no room"), "direct.tuned": MemoryError("none at all")}
-    with pytest.raises(MemoryError, match="none at all"):
-        choose._prepare("w", DEEP, 64)
 
 
 ENDS = [{"bias": True}, {"dtype": "fp16"}, {"bias": True, "relu": True, "dtype": "bf16"}]
@@ -725,15 +592,12 @@ def test_what_a_problem_wants_is_taken_by_those_that_take_it(ends, capability, m
         refused = {name for name, why in rows.items() if why.startswith("not taken, ")}
         assert refused == choose.PRICED.keys() - expected
         assert rows["winograd.f4"].startswith("not taken, supports ")
-        listed = choose._kernels(problem, 64)
-        assert set(variant_of(taken(problem, 64)[0]).kernels(problem, 64)) <= set(listed)
     else:
         alone = "supports a bias, ReLU, fp16 and bf16 by products on tensor cores alone"
         assert refusal == f"{alone}, and {ANY} is not taken: it needs cuda 8.0"
         assert rows == {"chosen": f"none: it {refusal}"}
         with pytest.raises(LenetError, match=r"^best.fp32 supports a bias, .* cuda 8\.0$"):
             taken(problem, 64)
-    assert find("conv", "best", "cuda").refusal(DEEP) is None
 
 
 def test_best_refuses_what_none_of_it_takes():
@@ -755,14 +619,6 @@ def test_the_table_of_the_plain_shape_counts_for_those_that_take_it(ends, ships)
     assert f", 64 images, {without}, " in rows["measured on"]
     assert rows["because"].startswith(f"{us[name]:,.2f} us measured {without}; ")
     assert taken(DEEP, 64, MACHINE)[0] == "winograd.f4"
-    assert "without" not in dict(explain(DEEP, 64, MACHINE))["measured on"]
-    assert "lacks" not in measured.row_of(problem, found)
-
-
-def test_a_table_of_none_that_takes_it_leaves_it_to_the_model(ships):
-    ships(64, {"winograd.f4": 1.0, "direct.tuned": 2.0}, DEEP)
-    first = choices(ENDED, 64, MACHINE)[0].algorithm
-    assert taken(ENDED, 64, MACHINE) == (first, None)
 
 
 def test_what_was_measured_of_the_problem_itself_comes_first(here, ships):
@@ -782,9 +638,6 @@ def test_few_products_are_taken_where_nothing_else_takes_what_is_wanted(ships):
     assert {c.algorithm for c in choices(problem, 64, MACHINE)} == {ANY, HOPPER, ONE}
     error = dict(explain(problem, 64, MACHINE))["its error"]
     assert error == "up to 3.6 times that of fp32 sums of 27 products"
-    ships(64, {ONE: 1.0, "direct.tuned": 2.0}, SHALLOW)
-    error = dict(explain(problem, 64, MACHINE))["its error"]
-    assert error == "at most that of fp32 sums of 27 products, as measured"
 
 
 def test_a_bias_goes_with_the_filters_and_want_of_memory_has_a_way(ships, monkeypatch):
@@ -889,18 +742,20 @@ def test_tune_keeps_the_fastest_and_says_how_far_the_model_was_off(gpu):
     assert case["command"] == "lenetgpu conv 16,9,9,16,3,1,0 --batch 1 --tune"
     again = next(e for e in case["candidates"] if e["name"] == SLOW)["command"]
     assert f"--only {SLOW}" in again and "--watch 0.0" in again and "--tune" not in again
-    assert tune("16,9,9,16,3")[0]["cases"][0]["tuned"]["before"] == SLOW
+    gpu[16] = {"winograd.f4": 1.0, "winograd.f2": 2.0}  # of which one errs more by the model
+    found = tune("16,9,9,16,3", "--batch", 1)[0]["cases"][0]["tuned"]
+    assert found["before"] == SLOW and found["algorithm"] == "winograd.f2"
+    assert "winograd.f4" not in found["us"]
 
 
-def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu, monkeypatch):
+def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu):
     problem = replace(DEEP, C=64)
     winner = further(problem, 64, MACHINE)[1].full_name
     gpu[64] = {winner: 3.0, HOPPER: 4.0, ANY: 7.0}
     document, said = tune("64,14,14,256,3,1,1", "--batch", 64, "--only", "best")
     (case,) = document["cases"]
-    assert case["tuned"]["algorithm"] == winner and case["tuned"]["off"] == pytest.approx(
-        4 / 3, rel=1e-3
-    )
+    assert case["tuned"]["algorithm"] == winner
+    assert case["tuned"]["off"] == pytest.approx(4 / 3, rel=1e-3)
     row = next(e for e in case["candidates"] if e["name"] == winner)
     assert row["command"] == case["command"] == (
         "lenetgpu conv 64,14,14,256,3,1,1 --batch 64 --tune"
@@ -922,27 +777,6 @@ def test_tune_keeps_what_was_measured_of_a_problem_with_its_ends(gpu):
     assert taken(replace(DEEP, C=64), 64, MACHINE)[1] is None
 
 
-def test_tune_keeps_no_winograd_that_errs_more_by_the_model(gpu):
-    gpu[16] = {"winograd.f4": 1.0, "winograd.f2": 2.0}
-    document, _ = tune("16,9,9,16,3", "--batch", 1)
-    (case,) = document["cases"]
-    assert case["tuned"]["algorithm"] == "winograd.f2"
-    assert "winograd.f4" not in case["tuned"]["us"]
-
-
-def test_documents_name_what_a_candidate_launched(gpu, monkeypatch):
-    gpu[16] = {}
-    document, _ = tune("16,9,9,16,3", "--batch", 1)
-    assert not any("launched" in row for row in document["cases"][0]["candidates"])
-    launched = [SimpleNamespace(kernel=SimpleNamespace(entry=e)) for e in ("in", "sum", "sum")]
-    monkeypatch.setattr(Bench, "launched", launched)
-    monkeypatch.setattr(documents, "launch_json", lambda *_: {})
-    document, _ = tune("16,9,9,16,3", "--batch", 1)
-    (case,) = document["cases"]
-    timed = [row for row in case["candidates"] if row.get("median_ms")]
-    assert timed and all(row["launched"] == ["in", "sum"] for row in timed)
-
-
 def test_those_who_tune_one_shape_at_once_all_keep_theirs(here, ships, monkeypatch):
     """Each reads what is kept and writes it with its own: nobody may come between."""
     keep, counts = entries.keep, range(1, 9)
@@ -962,29 +796,12 @@ def test_those_who_tune_one_shape_at_once_all_keep_theirs(here, ships, monkeypat
     assert {row.images for row in measured.kept(HERE_IS.name, OTHER)} == {*counts}
 
 
-def test_without_locks_or_a_folder_what_was_measured_is_kept_or_said(gpu, monkeypatch):
-    def full(*_):
-        raise OSError("no locks available")
-
-    gpu[16] = {SLOW: 1.0}
-    with monkeypatch.context() as patched:
-        patched.setattr("fcntl.flock", full)
-        assert tune("16,9,9,16,3")[0]["cases"][0]["tuned"]["why"] is None
-    monkeypatch.setattr(entries, "folder", lambda *_, **__: None)
-    (case,) = tune("16,9,9,16,3")[0]["cases"]
-    assert case["tuned"]["why"] == "the cache folder takes no entry"
-
-
 def test_a_wrong_algorithm_is_never_kept(gpu):
     gpu[16] = {by_model(): 6.0, SLOW: -1.0, "texture.split": 5.0}
     document, said = tune("16,9,9,16,3", code=1)
     assert document["cases"][0]["tuned"]["algorithm"] == "texture.split"
     assert f"WRONG: 16,9,9,16,3,1,0: {SLOW}" in said
     assert SLOW not in taken(OTHER, 1, MACHINE)[1].us
-    gpu[17] = dict.fromkeys(ALGORITHMS, -1.0)
-    document, said = tune("17,9,9,16,3", code=1)
-    assert document["cases"][0]["tuned"]["why"] == "no algorithm was right and timed"
-    assert "0 of 1 choices kept" in said
 
 
 def test_the_worst_miss_is_named_and_what_was_not_kept_is_counted():
@@ -999,7 +816,7 @@ def test_the_worst_miss_is_named_and_what_was_not_kept_is_counted():
 
 def test_an_interrupt_keeps_what_was_finished(gpu, tmp_path):
     lines = tmp_path / "lines"
-    lines.write_text("16,9,9,16,3\n17,9,9,16,3\n18,9,9,16,3\n")
+    lines.write_text("16,9,9,16,3\n17,9,9,16,3\n")
     gpu[16] = {SLOW: 1.0}
     gpu[17] = {"direct.tuned": "stop"}
     document, said = tune("--from", lines, code=130)
@@ -1011,25 +828,14 @@ def test_an_interrupt_keeps_what_was_finished(gpu, tmp_path):
     assert taken(replace(OTHER, C=17), 1, MACHINE)[1] is None
 
 
-def test_a_suite_is_tuned_for_its_images(gpu):
-    gpu.update({1: {"texture.split": 1.0}, 32: {"texture.split": 1.0}})
-    document, _ = tune("--suite", "lenet")
-    assert [case["images"] for case in document["cases"]] == [1, 10_000] * 2
-    problem = Conv(28, 28, 1, 32, 5, 5, **MAPS)
-    held = {n: taken(problem, n, MACHINE)[1] is not None for n in (1, 2, 5, 5_000, 20_001)}
-    assert held == {1: True, 2: True, 5: False, 5_000: True, 20_001: False}
-
-
 def test_what_tune_kept_is_printed(gpu):
     gpu[16] = {by_model(): 6.0, SLOW: 4.0}
     shown = CliRunner().invoke(main, ["conv", "16,9,9,16,3", "--tune"]).stdout
     line = f"best.fp32 takes {SLOW}, 4.00 us; it took {by_model()}; the model takes {by_model()}"
     assert f"{line}, 6.00 us, 1.50x" in shown
     held = asdict(tuning.Tuned({"a": 1.0}, "a", "a", "a", 1.0))
-    assert tuned_line(held) == "best.fp32 takes a, 1.00 us; so does the model"
     beside = "best.fp32 takes a, 1.00 us, beside 2 other processes; so does the model"
     assert tuned_line(held | {"load": 2.0}) == beside
-    assert tuned_line(held | {"model": "b", "off": None}).endswith("the model takes b, not timed")
     assert "would take a, not kept: full" in tuned_line(held | {"why": "full"})
     assert tuned_line(asdict(tuning.Tuned({}, why="x"))) == "best.fp32: nothing kept: x"
 
@@ -1040,9 +846,6 @@ def test_what_tune_kept_is_printed(gpu):
         (("16,9,9,16,3", "--device", "cpu"), "--tune: expected a GPU, which best.fp32 runs on"),
         (("16,9,9,16,3", "--only", "winograd"), "expected --only best beside it, found --only wi"),
         (("16,9,9,16,3", "--cold-l2"), "beside it, found --cold-l2"),
-        (("16,9,9,16,3", "--explain"), "beside it, found --explain"),
-        (("16,9,9", "--device", "cpu"), "expected C,H,W,M,K"),
-        ((), "expected SHAPE"),
     ],
 )
 def test_what_cannot_be_tuned_is_one_sentence(arguments, words):

@@ -76,8 +76,6 @@ def test_the_baseline_is_compared_by_its_time_also_of_files_without_intervals():
     assert line.startswith(f"{SHAPE}: base: +20.0%")
     del earlier["cases"][0]["candidates"][0]["interval_ms"]
     assert len(regressions(now, earlier, 5)) == 1
-    earlier["cases"][0]["candidates"][0] |= {"samples_ms": [1.0] * 9}
-    assert len(regressions(now, earlier, 5)) == 1
 
 
 @pytest.mark.parametrize(
@@ -85,11 +83,8 @@ def test_the_baseline_is_compared_by_its_time_also_of_files_without_intervals():
     [
         (lambda d, e: e.update(median_ms="fast"), "median_ms: expected a number"),
         (lambda d, e: e.update(median_ms=math.nan), "NaN is no number of JSON"),
-        (lambda d, e: e.pop("p95_ms"), "p95_ms: expected a number, found none"),
         (lambda d, e: e.update(ratio={"median": 1.0, "low": 2.0, "high": 0.5}),
          "candidate 1: ratio: expected 1.0 between its ends"),
-        (lambda d, e: e.update(ratio=[1, 2, 3]), "ratio: expected an object, found a list"),
-        (lambda d, e: e.update(samples_ms=[0]), "samples_ms: expected a number"),
         (lambda d, e: e.update(name="base"), "two candidates of one name"),
         (lambda d, e: d["cases"][0].pop("reference"), "reference: expected a text"),
         (lambda d, e: d.update(cases={"a": 1}), "cases: expected a list, found an object"),
@@ -99,8 +94,6 @@ def test_the_baseline_is_compared_by_its_time_also_of_files_without_intervals():
 )  # fmt: skip
 def test_damaged_files_are_refused_before_anything_runs(written, damage, words):
     document = conv(case(a=2.0))
-    found = load_earlier(written(document), "conv", None)
-    assert found["cases"][0]["candidates"][1]["ratio"] == {"median": 2.0, "low": 1.98, "high": 2.02}
     damage(document, document["cases"][0]["candidates"][1])
     with pytest.raises(LenetError, match="expected JSON of conv, found another doc") as caught:
         load_earlier(written(document), "conv", None)
@@ -151,7 +144,6 @@ def test_the_gate_ends_with_1_where_something_was_lost(command, tmp_path):
     assert "slower: " in lost.stderr and "serial.loops: +" in lost.stderr
     kept = run(*base, "--against", out, "--fail-on-regression", 10_000_000)
     assert kept.exit_code == 0, kept.output
-    assert "gate: 2 timed candidates of 20" in kept.stderr
     assert "none lost more than 1e+07 %" in kept.stderr
 
 
@@ -165,15 +157,10 @@ def test_json_has_no_nan_and_is_read_again(tmp_path):
     assert (found["relative_error"], found["all"]) == (None, [None, 1.0])
 
 
-TEXTS = {
-    "nothing": b"",
-    "deep list": b"[" * 100_000,
-    "key twice": b'{"command": "conv", "command": "compare"}',
-    "not UTF-8": b'{"command": "\xff\xfe"}',
-}
-
-
-@pytest.mark.parametrize("data", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize(
+    "data", [b"[" * 100_000, b'{"command": "conv", "command": "a"}', b'"\xff"'],
+    ids=["deep list", "key twice", "not UTF-8"],
+)  # fmt: skip
 def test_what_is_no_document_is_refused_on_the_command_line(data, tmp_path):
     path = tmp_path / "earlier.json"
     path.write_bytes(data)
