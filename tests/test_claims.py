@@ -11,9 +11,8 @@ from conftest import ROOT
 from lenetgpu.gpu.machines import H200
 from lenetgpu.lab.conv.document import summary_json
 from lenetgpu.network import stage
-from lenetgpu.papers.contents import COURSE, SECTION, TABLE, cited
 from lenetgpu.papers.shapes import SUITES
-from lenetgpu.stages import find, variants
+from lenetgpu.stages import find
 
 ABLATION = ROOT / "docs" / "measured" / "nvidia-h200" / "ablation"
 OVERVIEW = "| suite | shapes | `best.fp32`"
@@ -64,12 +63,6 @@ def test_the_overview_has_the_literal_kernels_own_gain(suite):
     assert row[4] != row[5]
 
 
-def test_only_the_papers_own_kernels_stand_beside_its_claim():
-    found = {cells[0]: cells[-1] for cells in rows("convolutions.md", "| variant | suite | shapes")}
-    assert found["`prefetch.single_strict`"] == "2.6x" and found["`prefetch.strict`"] == "1.39x"
-    assert found["`prefetch.single`"] == found["`prefetch.stride_fixed`"] == "-"
-
-
 def test_the_summary_has_the_claim_beside_the_papers_own_kernels_only():
     timed = [
         {"name": name, "speedup": 2.0} for name in ("prefetch.strict", "prefetch.stride_fixed")
@@ -101,17 +94,3 @@ def test_figure_4s_conv1_is_said_to_be_counted_with_filters_from_global_memory()
     assert any("100.0% of loads" in f"{what} {found}" for what, found in explained.items())
     page = (ROOT / "docs" / "measured.md").read_text()
     assert "Figure 4, conv1: loads are counted with the filters in global memory" in page
-
-
-@pytest.mark.parametrize("section", ["4", "4.1", "4.2", "4.3"])
-def test_what_nvvp_showed_is_said_to_be_measured(section):
-    item = COURSE.find(SECTION, section)
-    assert item is not None and item.why == ""
-    assert "docs/measured.md#its-figures-4-to-6-counted" in item.places
-
-
-def test_a_layer_of_sums_cites_no_table_of_a_convolution():
-    found = {c for one in variants("fc") for c in cited(one.paper or "", COURSE)}
-    assert found and not found & {(TABLE, str(number)) for number in range(1, 9)}
-    looped = find("pool", "fused.maps_looped", "cuda").paper or ""
-    assert (SECTION, "3.1.2") in cited(looped, COURSE, literal=True)

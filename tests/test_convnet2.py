@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from compiling import compiles
 
-from lenetgpu.errors import LenetError
-from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.nvrtc import compile_kernel
 from lenetgpu.papers.convnet2 import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_ladder import instruction_count, longest_span, step_kernels
@@ -28,8 +27,8 @@ def test_table_1_gives_the_papers_parameters_and_blocks():
 
 
 @pytest.mark.parametrize("images", [1, 8, 9, 128])
-@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 6, 7, 8, 9, 64])
-@pytest.mark.parametrize("filters", [1, 4, 5, 16, 17, 33, 200])
+@pytest.mark.parametrize("channels", [1, 3, 4, 7, 9, 64])
+@pytest.mark.parametrize("filters", [1, 5, 16, 33, 200])
 def test_tiles_meet_what_the_kernels_assert(images, channels, filters):
     problem = Conv(9, 9, channels, filters, 3, 3)
     plain = ladder_tile(problem, images)
@@ -54,11 +53,12 @@ def test_every_step_is_a_variant_and_every_variant_a_step():
         seen.add(step.name)
 
 
-@pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("variant", ALL, ids=lambda v: v.name)
-def test_the_papers_shapes_are_accepted(variant, name):
-    problem = replace(SHAPES[name][0], reads="NCHW", writes="NCHW")
-    assert variant.refusal(problem) is None
+def test_the_papers_shapes_are_accepted_and_what_indices_cannot_reach_is_refused(variant):
+    wide = Conv(50_000, 50_000, 1, 1, 3, 3)
+    for problem in [problem for problem, _ in SHAPES.values()] + [wide]:
+        found = variant.refusal(replace(problem, reads="NCHW", writes="NCHW"))
+        assert "2^31" in found if problem is wide else found is None
 
 
 @pytest.mark.parametrize(
@@ -74,33 +74,16 @@ def test_the_index_engine_refuses_in_one_sentence(problem, words):
     assert words in find("conv", "convnet2.index_engine", "cuda").refusal(problem)
 
 
-def test_what_32_bit_indices_cannot_reach_is_refused():
-    wide = Conv(50_000, 50_000, 1, 1, 3, 3)
-    for variant in ALL:
-        assert "2^31" in variant.refusal(replace(wide, reads="NCHW", writes="NCHW"))
-
-
 def test_a_span_is_the_busiest_multiprocessors():
     spans = np.array([[0, 100, 150], [0, 140, 190], [7, 5, 60], [7, 70, 80]])
     assert longest_span(spans) == 90
 
 
-def _compiled_kernel(kernel):
-    try:
-        nvrtc.version()
-    except LenetError as error:
-        pytest.skip(str(error))
-    return compile_kernel(kernel, "sm_90a")
-
-
-def _compiled(step):
-    return _compiled_kernel(step.kernel(TABLE_1, TABLE_1_BATCH))
-
-
+@compiles
 def test_a_clock_changes_neither_local_memory_nor_shared():
     for step in STEPS:
         plain, clocked = (
-            _compiled_kernel(kernel).resources
+            compile_kernel(kernel, "sm_90a").resources
             for kernel in step_kernels(step, TABLE_1, TABLE_1_BATCH)
         )
         assert plain.stack_bytes == clocked.stack_bytes, step.name
@@ -108,18 +91,14 @@ def test_a_clock_changes_neither_local_memory_nor_shared():
         assert plain.spill_bytes == clocked.spill_bytes == 0, step.name
 
 
-def test_only_the_rolled_sums_lie_in_local_memory():
-    rolled, unrolled = _compiled(ROLLED), _compiled(UNROLLED)
-    assert rolled.resources.stack_bytes == 16 * 4
-    assert unrolled.resources.stack_bytes == 0
-    assert rolled.resources.shared_bytes == unrolled.resources.shared_bytes == 3840
-
-
-def test_instructions_are_counted_in_the_cubin():
-    rolled, unrolled = _compiled(ROLLED), _compiled(UNROLLED)
-    assert 100 < instruction_count(rolled.binary, ROLLED.entry) < 1_000
-    assert instruction_count(unrolled.binary, UNROLLED.entry) > instruction_count(
-        rolled.binary, ROLLED.entry
+@compiles
+def test_only_the_rolled_sums_lie_in_local_memory_and_are_fewer_instructions():
+    rolled, unrolled = (
+        compile_kernel(step.kernel(TABLE_1, TABLE_1_BATCH), "sm_90a") for step in (ROLLED, UNROLLED)
     )
+    assert rolled.resources.stack_bytes == 16 * 4 and unrolled.resources.stack_bytes == 0
+    assert rolled.resources.shared_bytes == unrolled.resources.shared_bytes == 3840
+    count = instruction_count(rolled.binary, ROLLED.entry)
+    assert 100 < count < 1_000 and count < instruction_count(unrolled.binary, UNROLLED.entry)
     with pytest.raises(ValueError, match="no code of absent"):
         instruction_count(rolled.binary, "absent")

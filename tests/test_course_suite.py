@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from lenetgpu.check.judge import Verdict
 from lenetgpu.check.truth import random_input, reference, truth
-from lenetgpu.errors import LenetError
+from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.measure.bench import stage_of
 from lenetgpu.net import streaming
 from lenetgpu.network import stage
@@ -15,12 +18,13 @@ from lenetgpu.papers.course import (
     APART,
     FIGURES,
     HOST,
+    IMAGES,
     LADDERS,
     LINEAR,
     MERGED,
     MOVES,
-    RESIDENT,
-    STREAMS,
+    SERIAL_MEAN,
+    SERIAL_RELU,
     UNTIMED,
     layouts_of,
     streamed,
@@ -110,33 +114,21 @@ class FakeStreamer:
         labels[:] = 7
 
 
-@pytest.mark.parametrize("shape", STREAMS)
-def test_streams_share_the_images_and_wrong_labels_end_it(shape, monkeypatch):
+@pytest.fixture
+def fake_streamer(monkeypatch):
     monkeypatch.setattr(streaming, "Streamer", FakeStreamer)
     monkeypatch.setattr(streaming, "pinned_copy", np.copy)
     monkeypatch.setattr(
-        streaming, "host_results", lambda n, with_scores: (np.empty(n, np.int32), None)
+        streaming, "host_results", lambda n, with_scores: (np.empty(10, np.int32), None)
     )
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (2, 2)])
+def test_streams_share_the_images(shape, fake_streamer):
     images, expected = np.zeros((10, 28, 28, 1), np.uint8), np.full(10, 7)
     lanes = course_passes.Streamed(None, None, images, shape, expected)
     assert FakeStreamer.last.made == (-(-10 // shape[1]), shape[0])
     assert lanes.sample() >= 0
-    expected[3] = 6
-    with pytest.raises(LenetError, match="found 1 others"):
-        course_passes.Streamed(None, None, images, shape, expected)
-
-
-def test_every_row_of_a_section_is_run_by_what_it_names(run, monkeypatch):
-    said = []
-    for name in ("_linear", "_transfers", "_streams", "_variant_row"):
-        monkeypatch.setattr(run, name, lambda *about, name=name: said.append((name, *about)) or {})
-    for *_, where, name in (*LINEAR, *MOVES):
-        run._one(where, name)
-    assert [name for name, *_ in said] == ["_linear"] * 4 + ["_transfers"] * 2 + ["_streams"] * 6
-    assert [tuple(about) for name, *about in said if name == "_streams"] == list(STREAMS)
-    assert [about for name, *about in said if name == "_transfers"] == [[HOST], [RESIDENT]]
-    run._one("conv1", "direct.basic")
-    assert said[-1] == ("_variant_row", "conv1", "direct.basic")
 
 
 LATER = ("unrolled.constant_layout", "unrolled.image_layout", "layout.quad_looped")
@@ -185,19 +177,14 @@ class FakePipeline:
         pass
 
     def run(self, images):
-        return FakeLabels()
-
-
-class FakeLabels:
-    def get(self):
-        return np.arange(10)
+        return SimpleNamespace(get=lambda: np.arange(10))
 
 
 @pytest.fixture
 def checked(run, monkeypatch):
     """A run whose plans are right, as far as their check goes."""
     right = {"variant": "", "status": "right"}
-    bench = type("Bench", (), {"input": None})
+    bench = SimpleNamespace(input=None)
     monkeypatch.setattr(run, "_checked", lambda pipeline, name: (bench, dict(right)))
     monkeypatch.setattr(run, "_plan", lambda: None)
     monkeypatch.setattr(course_ladder, "Pipeline", FakePipeline)
@@ -224,12 +211,68 @@ def test_transfers_with_other_labels_get_no_time(checked, monkeypatch, wrong):
     assert row.get("median_ms") == (None if wrong else 3.0)
 
 
-def test_streams_with_other_labels_get_no_time_and_the_suite_goes_on(checked, monkeypatch):
-    monkeypatch.setattr(streaming, "Streamer", FakeStreamer)
-    monkeypatch.setattr(streaming, "pinned_copy", np.copy)
-    monkeypatch.setattr(
-        streaming, "host_results", lambda n, with_scores: (np.empty(10, np.int32), None)
-    )
+def test_streams_with_other_labels_get_no_time_and_the_suite_goes_on(checked, fake_streamer):
     row = checked._one("all", streamed(2, 2))
     assert row["status"] == "wrong" and "found 9 others" in row["note"]
     assert "median_ms" not in row
+
+
+# The figures are of 10,000 images: beside another batch they make no ratio
+
+
+class Quick:
+    """A stage's bench that takes 2 ms a sample and is right."""
+
+    scaled_from = 100
+    launched = ()
+
+    def __init__(self, variant, unit, images, facts, layouts=None):
+        self.images, self.problem = images, unit.problem
+
+    def check(self):
+        return SimpleNamespace(verdict=Verdict(True, 0.0, 1.0), flips=0)
+
+    recheck = check
+
+    def sample(self):
+        return 2.0
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """A run of so many images as on a GPU's machine, its kernels replaced by Quick."""
+    monkeypatch.setattr(course_ladder, "StageBench", Quick)
+    monkeypatch.setattr(course_ladder, "_explanation", lambda *about: "")
+
+    def make(images):
+        pictures = np.empty((images, 28, 28, 1), np.uint8)
+        return CourseRun("cuda", pictures, None, None, lambda _: None)
+
+    return make
+
+
+@pytest.mark.parametrize(("images", "ratio"), [(IMAGES, 17200 / 2), (100, None), (20_000, None)])
+def test_a_ratio_is_of_as_many_images_or_there_is_none(on_a_gpu, images, ratio):
+    run = on_a_gpu(images)
+    figure = next(f for f in FIGURES if (f.stage, f.table) == ("conv2", "1"))
+    for _ in range(2):  # the second has a note of its own
+        row = {"report_ms": figure.milliseconds, **run._measure(figure.stage, figure.variant)}
+        row = run._with_speedup(row)
+        assert row["median_ms"] == 2.0
+        assert row.get("speedup") == ratio
+        assert (row.get("note") or "").count("of 10,000 images") == (ratio is None)
+
+
+def test_a_serial_row_beside_a_gpu_names_its_cpu(on_a_gpu):
+    run = on_a_gpu(IMAGES)
+    for where, variant in (("conv1", "serial.loops"), ("pool2", SERIAL_RELU)):
+        note = run._measure(where, variant)["note"]
+        assert cpu_name() in note and "scaled from 100 images" in note
+    assert cpu_name() not in run._measure("conv1", "direct.basic").get("note", "")
+
+
+@pytest.mark.parametrize("name", [SERIAL_RELU, SERIAL_MEAN])
+def test_few_images_are_timed_themselves(name):
+    notes = {n: course_passes.serial_pass("pool2", name, n)["note"] for n in (100, 101)}
+    assert "scaled" not in notes[100]
+    assert notes[101].startswith("scaled from 100 images, on one thread")

@@ -17,20 +17,16 @@ from lenetgpu.check.judge import TOLERANCE, check_variant, judge
 from lenetgpu.check.truth import random_input, reference, reference_stages
 from lenetgpu.cpu import native as code
 from lenetgpu.cpu import threads
-from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.native import Emitted
-from lenetgpu.cpu.vector import WIDTH, tile_shape
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.problems import Conv, ConvPool
 from lenetgpu.stages import find
-from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.fused.winograd import features
 from lenetgpu.stages.fused.winograd.kernel import FEATURES as FEATURE_KERNEL
 from lenetgpu.stages.mounted import Mounted
 from lenetgpu.stages.registry import find_span
-from lenetgpu.store import entries
 
 BLOCKED = find("conv", "winograd", "cpu")
 POOLED = find_span("conv_pool", "winograd", "cpu")
@@ -77,9 +73,7 @@ def test_the_tolerance_holds_in_thousands_of_draws(channels, filters):
 @pytest.mark.parametrize(
     ("problem", "why"),
     [
-        (Conv(12, 12, 32, 64, 3, 3), "5x5 filters with stride 1 and no padding"),
         (Conv(12, 12, 32, 64, 5, 5, stride=2), "5x5 filters with stride 1 and no padding"),
-        (Conv(12, 16, 32, 64, 5, 5), "square maps whose outputs come in fours"),
         (Conv(13, 13, 32, 64, 5, 5), "square maps whose outputs come in fours"),
         (Conv(12, 12, 32, 48, 5, 5), "channels in 16s and filters in 32s"),
     ],
@@ -113,31 +107,23 @@ def test_bytes_and_floats_are_the_same_pixels(rng):
     mounted = Mounted(WHOLE, Features(writes="NC"), w, 5)
     expected = reference(FEATURES, pixels / 255.0, w, Features())
     floats = (pixels / np.float32(255)).astype(np.float32)
-    for images in (
-        pixels,
-        floats,
-        floats.astype(np.float64),
-        pixels[::-1][::-1],
-        pixels.repeat(2, 0)[::2],
-    ):
+    for images in (pixels, floats, floats.astype(np.float64), pixels.repeat(2, 0)[::2]):
         y = np.full((5, 1024), np.nan, np.float32)
         mounted.run(images, y)
         assert judge(y, expected, "fp32").passed
 
 
-@pytest.mark.parametrize("count", [1, 5])
-def test_any_number_of_threads(count, rng):
+def test_any_number_of_threads(rng):
     w = weights(rng)
     x = rng.random((67, 28, 28, 1)).astype(np.float32)
     expected = reference(FEATURES, x, w, Features())
     made = Mounted(WHOLE, Features(writes="NC"), w, 67)
-    threads.set_threads(count)
+    threads.set_threads(5)
     try:
         for mounted in (made, Mounted(WHOLE, Features(writes="NC"), w, 67)):
             y = np.full((67, 1024), np.nan, np.float32)
             mounted.run(x, y)
             assert judge(y, expected, "fp32").passed
-            assert mounted.state.rooms.free.qsize() in (count, made.state.rooms.free.qsize())
     finally:
         threads.set_threads(None)
 
@@ -155,10 +141,7 @@ def test_weights_of_any_size_and_zeros_among_them(power, rng):
 
 def test_the_default_plan_of_a_cpu(shipped_weights, rng):
     plan = resolve("auto", "cpu")
-    assert [slot.variant.full_name for slot in plan.slots[:2]] == [
-        "winograd.features",
-        "tiled.blocked",
-    ]
+    assert plan.slots[0].variant.full_name == "winograd.features"
     assert resolve("tiled", "cpu").slots[0].name == "conv1"
     images = rng.integers(0, 256, (CPU_CHUNK + 9, 28, 28, 1), dtype=np.uint8)
     pipeline = Pipeline(plan, shipped_weights, len(images))
@@ -170,33 +153,16 @@ def test_the_default_plan_of_a_cpu(shipped_weights, rng):
     assert judge(pipeline.scores(len(images)), truth["fc2"], "fp32").passed
 
 
-def names(overrides):
-    return [(s.name, s.variant.full_name) for s in resolve("fp32", "cpu", overrides).slots]
-
-
 def test_a_later_stage_switched_leaves_the_span_whole():
-    assert names({"fc1": "serial"})[:2] == [
-        ("conv1+pool1+conv2+pool2", "winograd.features"),
-        ("fc1", "serial.loops"),
-    ]
-    assert [name for name, _ in names({"pool1": "serial"})][:4] == [
-        "conv1", "pool1", "conv2", "pool2",
-    ]  # fmt: skip
-    assert ("conv2+pool2", "winograd.pooled") in names({"conv2": "winograd"})
-    assert ("conv2", "winograd.blocked") in names({"conv2": "winograd.blocked"})
+    def names(overrides):
+        return {s.name: s.variant.full_name for s in resolve("fp32", "cpu", overrides).slots}
 
-
-@pytest.mark.parametrize(
-    ("features", "shape"),
-    [
-        ("+avx2,+avx512f,+avx,+fma", (16, 2, 8)),
-        ("+avx,+avx2,+fma,-avx512f", (8, 2, 4)),
-        ("+sse2,-avx,-avx512f", (4, 2, 4)),
-        ("", (4, 2, 4)),
-    ],
-)
-def test_a_tile_fills_the_registers(features, shape):
-    assert tile_shape(features) == shape
+    found = names({"fc1": "serial"})
+    assert found["conv1+pool1+conv2+pool2"] == "winograd.features"
+    assert found["fc1"] == "serial.loops"
+    assert list(names({"pool1": "serial"}))[:4] == ["conv1", "pool1", "conv2", "pool2"]
+    assert names({"conv2": "winograd"})["conv2+pool2"] == "winograd.pooled"
+    assert names({"conv2": "winograd.blocked"})["conv2"] == "winograd.blocked"
 
 
 NARROW = """
@@ -241,84 +207,18 @@ def test_narrower_vectors_are_right(name, features, width, tmp_path):
     assert len(right) >= 7 and all(right.values()), right
 
 
-def emitted():
-    """A kernel that writes the float at x, plus one, to y."""
-
-    def emit(v, x, y):
-        v.store(v.add(v.load(x), v.all(1.0)), y)
-
-    return Emitted("plus_one", 2, emit)
-
-
-def plus_one(kernel):
-    x, y = (aligned_empty((WIDTH,), np.float32) for _ in range(2))
-    x[:], y[:] = 1, np.nan
-    native(kernel)(*addresses(x, y))
-    return y.tolist()
-
-
-@pytest.fixture
-def compiled(monkeypatch, tmp_path):
-    """A cache folder of its own, and how often something was compiled."""
-    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
-    seen, plain = [], code.machine_code
-
-    def machine_code(kernel):
-        seen.append(kernel.name)
-        return plain(kernel)
-
-    monkeypatch.setattr(code, "machine_code", machine_code)
-    return seen
-
-
-def test_machine_code_is_kept_and_loaded(compiled, tmp_path):
-    for _ in range(2):
-        native.cache_clear()
-        assert plus_one(emitted()) == [2.0] * WIDTH
-    assert compiled == ["plus_one"]
-    (kept,) = tmp_path.glob("cpu/*.kept")
-    assert entries.read("cpu", kept.name.removesuffix(".kept")) is not None
-
-
-@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:40] + bytes(8)])
-def test_damaged_machine_code_is_compiled_anew(damage, compiled, tmp_path):
-    """Loaded as it is it would end the process."""
-    native.cache_clear()
-    plus_one(emitted())
-    (kept,) = tmp_path.glob("cpu/*.kept")
-    kept.write_bytes(damage(kept.read_bytes()))
-    native.cache_clear()
-    assert plus_one(emitted()) == [2.0] * WIDTH
-    assert len(compiled) == 2
-    assert entries.read("cpu", kept.name.removesuffix(".kept")) is not None
-
-
-def test_a_cache_that_cannot_be_written_is_done_without(compiled, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    native.cache_clear()
-    assert plus_one(emitted()) == [2.0] * WIDTH
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
 def test_the_key_is_of_all_that_the_code_depends_on(monkeypatch):
     """The files that emit, LLVM, the processor with its features, and the kernel's name."""
-    kernel = emitted()
-    keys = {
-        code.key(kernel, b""),
-        code.key(kernel, b"a file beside"),
-        code.key(FEATURE_KERNEL, b""),
-    }
-    monkeypatch.setattr(code, "_sources", lambda: b"others")
-    keys.add(code.key(kernel, b""))
-    monkeypatch.setattr(code, "processor", lambda: ("another", "+sse"))
-    keys.add(code.key(kernel, b""))
-    monkeypatch.setattr(code, "processor", lambda: ("another", "+sse,+sse2"))
-    keys.add(code.key(kernel, b""))
-    monkeypatch.setattr(code.llvmlite, "__version__", "0")
-    keys.add(code.key(kernel, b""))
+    kernel = Emitted("plus_one", 2, lambda v, x, y: v.store(v.add(v.load(x), v.all(1.0)), y))
+    keys = {code.key(kernel, b""), code.key(kernel, b"a file"), code.key(FEATURE_KERNEL, b"")}
+    for module, name, value in (
+        (code, "_sources", lambda: b"others"),
+        (code, "processor", lambda: ("another", "+sse")),
+        (code, "processor", lambda: ("another", "+sse,+sse2")),
+        (code.llvmlite, "__version__", "0"),
+    ):
+        monkeypatch.setattr(module, name, value)
+        keys.add(code.key(kernel, b""))
     assert len(keys) == 7
 
 

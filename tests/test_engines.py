@@ -17,12 +17,10 @@ from lenetgpu.papers.convnet2 import PAPER_TOTAL_NOTE, STEPS, TABLE_1, TABLE_1_B
 from lenetgpu.papers.convnet2_engines import (
     CHANGED,
     CLAIMS,
-    WITHIN,
     agrees,
     claim_rows,
     line_means,
     own_total,
-    resident,
     results,
     simulate,
 )
@@ -36,7 +34,6 @@ from lenetgpu.papers.convnet2_listings import (
     SORTS_13,
     Kernel,
     Sums,
-    chunks_of,
     executions,
     line_cycles,
     listing,
@@ -74,18 +71,16 @@ def test_the_lines_of_figures_9_and_13_are_the_models_within_four_cycles(seen, s
             assert abs(means[sort] - cycles) < max(4, 0.02 * cycles), sort
 
 
-def test_the_papers_block_and_gpu():
-    assert resident(TILE) == 8
-    assert TILE.blocks(TABLE_1, TABLE_1_BATCH) == 8 * 15
-    assert chunks_of(TABLE_1, TILE) == 7
-
-
-@pytest.mark.parametrize("sums", Sums)
-@pytest.mark.parametrize("loads", [Loads.PLAIN, Loads.REDUCED, Loads.HOISTED])
-@pytest.mark.parametrize("together", [1, 4])
+@pytest.mark.parametrize(
+    ("sums", "loads", "together"),
+    [
+        (Sums.ROLLED, Loads.PLAIN, 1), (Sums.UNROLLED, Loads.HOISTED, 1),
+        (Sums.INNER, Loads.REDUCED, 4), (Sums.OUTER, Loads.HOISTED, 4),
+    ],
+)  # fmt: skip
 def test_a_listing_does_the_kernels_work(sums, loads, together):
     """Per thread and chunk 12 image and 3 filter floats; products where no engine has them."""
-    program = listing(Kernel(sums, loads, together=together), TILE, 2).program
+    program = listing(Kernel(sums, loads, together=together), TILE, 2)
     count = Counter((said.op, said.part) for said in program)
     assert count[Op.GLOBAL, "images"] == 2 * 12
     assert count[Op.GLOBAL, "filters"] == 2 * 3
@@ -106,7 +101,7 @@ def test_a_listing_does_the_kernels_work(sums, loads, together):
 def test_no_load_is_lost_where_they_do_not_divide(together):
     """5 channels of 4 images and 8 filters: 20 image floats a thread, 10 of filters."""
     tile = Tile(16, 2, 4, 4, 4, 5)
-    program = listing(Kernel(Sums.INNER, Loads.REDUCED, together=together), tile, 1).program
+    program = listing(Kernel(Sums.INNER, Loads.REDUCED, together=together), tile, 1)
     count = Counter((said.op, said.part) for said in program)
     assert count[Op.GLOBAL, "images"] == count[Op.STORE, "images"] == 2 * 20
     assert count[Op.GLOBAL, "filters"] == count[Op.STORE, "filters"] == 5
@@ -118,7 +113,7 @@ def test_full_waves_run_one_after_the_other_and_the_rest_spreads():
     wave, half, two, more = (
         simulate(kernel, TABLE_1, batch).cycles for batch in (128, 64, 256, 192)
     )
-    program = listing(kernel, TILE, 7).program
+    program = listing(kernel, TILE, 7)
     assert wave == warps.run(GTX_480, program, 8, 2).cycles
     assert half == warps.run(GTX_480, program, 4, 2).cycles
     assert two == 2 * wave
@@ -127,7 +122,7 @@ def test_full_waves_run_one_after_the_other_and_the_rest_spreads():
 
 def test_unrolled_sums_are_figure_13s_lines():
     """8 shared loads and 16 times mov, mad, mov a (pixel, channel) pair; no jump among them."""
-    program = listing(Kernel(Sums.UNROLLED, Loads.PLAIN), TILE, 1).program
+    program = listing(Kernel(Sums.UNROLLED, Loads.PLAIN), TILE, 1)
     ours = [said.op for said in program if said.part == "compute" and said.op is not Op.BARRIER]
     names = {"ld.shared": Op.SHARED, "mov": Op.ARITHMETIC, "mad": Op.MAD}
     assert ours[: len(FIGURE_13) - 2] == [names[name] for name, _ in FIGURE_13[:-2]]
@@ -144,16 +139,7 @@ def test_the_model_reproduces_what_it_claims_and_nothing_else(claim):
         assert agrees(claim, claim.of(BASE)) == claim.reproduced
 
 
-def test_how_near_is_near():
-    cycles, share = CLAIM["rolled, cycles"], CLAIM["index converter saves"]
-    assert agrees(cycles, 1.19 * cycles.told) and not agrees(cycles, 1.21 * cycles.told)
-    assert agrees(share, 1.49 * share.told) and not agrees(share, 0.49 * share.told)
-    half = CLAIM["inner product engine saves"]
-    assert agrees(half, half.told - 0.049) and not agrees(half, half.told + 0.051)
-    assert set(WITHIN) == {claim.unit for claim in CLAIMS}
-
-
-def test_the_papers_figures_are_the_ladders():
+def test_the_papers_figures_are_the_ladders_and_its_total_their_product():
     """One figure, one value: those that papers/convnet2.py has too."""
     steps = {step.name: step for step in STEPS}
     assert CLAIM["rolled, cycles"].told == steps["rolled"].cycles
@@ -166,15 +152,8 @@ def test_the_papers_figures_are_the_ladders():
         "index converter saves": "index_engine",
     }.items():
         assert CLAIM[name].told == steps[step].gain
-    assert "4.4x" in PAPER_TOTAL_NOTE
-
-
-def test_the_papers_4_4_is_its_own_savings_over_the_unrolled_kernel():
-    told = CLAIM["all of it, times faster than unrolled"].told
+    assert f"{own_total(high=True):.1f}x" == "4.4x" in PAPER_TOTAL_NOTE
     assert own_total(low=True) < own_total() < own_total(high=True)
-    assert round(own_total(high=True), 1) == told
-    left = (1 - 0.66) * (1 - 0.259) * (1 - 0.026) * (1 - 0.05)
-    assert own_total() == pytest.approx(1 / left)
 
 
 def test_every_change_changes_something():
@@ -221,9 +200,6 @@ def test_another_shape_has_no_figures_of_the_paper(tmp_path):
     ("arguments", "words"),
     [
         (("--device", "cpu"), "found --device"),
-        (("--suite", "convnet2"), "found --suite"),
-        (("--explain",), "found --explain"),
-        (("--plot", "a.png"), "found --plot"),
         (("--batch", 0), "--batch: expected at least 1 image, found 0"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
     ],
@@ -242,26 +218,11 @@ def test_the_page_has_the_h200s_figures_from_their_file(script):
     assert found["rolled, cycles"] == f"{steps['rolled']['cycles']:,}"
     tensor = 1 - steps["inner_product"]["median_us"] / steps["unrolled"]["median_us"]
     assert found["all of it, times faster than unrolled"].startswith(f"{1 / (1 - tensor):.2f}")
+    rolled = module.load(module.GPU, "shares.json")["cases"][0]["kernels"][0]["shares"]
+    assert found["rolled, computation's share"] == f"{rolled['compute']:.3g}"
     lines = [line for line in module.figures_table().splitlines() if line.startswith("| ")]
     assert sum("not measured" in line for line in lines) == len(CLAIM) - len(found) > 0
     assert [row["figure"] for row in claim_rows(TABLE_1, TABLE_1_BATCH)] == list(CLAIM)
-
-
-def test_the_pages_shares_are_the_clocked_ones_of_the_plain_kernel(script, monkeypatch):
-    module = script("engines")
-    clocked = {
-        row["kernel"]: row for row in module.load(module.GPU, "shares.json")["cases"][0]["kernels"]
-    }
-    rolled = clocked["rolled"]["shares"]["compute"]
-    assert module.measured()["rolled, computation's share"] == f"{rolled:.3g}"
-    spent = {name: clocked[name]["shares"]["compute"] * clocked[name]["clocks_a_warp"]
-             for name in ("unrolled", "inner product engine")}  # fmt: skip
-    saved = float(module.measured()["inner product engine saves, of the computation"])
-    assert saved == pytest.approx(1 - spent["inner product engine"] / spent["unrolled"], abs=1e-3)
-    clocked["unrolled"]["slowed"] = 1.2
-    other = {"cases": [{"kernels": list(clocked.values())}]}
-    monkeypatch.setattr(module, "load", lambda *parts: other)
-    assert set(module.computations()) == {"rolled, computation's share"}
 
 
 def test_the_page_says_what_its_tables_say(script):

@@ -54,24 +54,6 @@ def test_cases_name_what_is_measured(ideas):
                 assert {case.before[0], case.after[0]} <= {"4", "5", "6", "7"}
 
 
-def test_both_sides_of_a_step_are_the_texts_or_both_ours(ideas):
-    """A text's kernel is not held against one of ours, which has other blocks; BEYOND is compared
-    with the report's last, which is what it would have replaced."""
-    own = {(f.stage, f.variant) for f in course.FIGURES}
-    own |= {(stage, name) for _, _, stage, name in (*course.UNTIMED, *course.LINEAR, *course.MOVES)}
-    beyond = {(stage, name) for _, _, stage, name in course.BEYOND}
-
-    def side(case, names):
-        keys = [tuple(n.split(" ", 1)) if n[:5] in STAGES else (case.stage, n) for n in names]
-        return {key in own for key in keys}, all(key in beyond for key in keys)
-
-    for idea in ideas.COURSE:
-        for case in idea.cases:
-            (before, _), (after, new) = side(case, case.before), side(case, case.after)
-            assert len(before) == len(after) == 1
-            assert before == after or (new and before == {True}), (idea.words, case)
-
-
 def test_gains_then_are_the_texts(ideas):
     """Ratios of the report's own times, shares that convnet2 saved, the Pascal paper's means."""
     assert ideas._then("pool1", course.MEAN, "layout.quad_looped") == pytest.approx(182 / 14.5701)

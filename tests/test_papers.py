@@ -6,7 +6,6 @@ import ast
 import importlib
 import re
 import sys
-import warnings
 
 import pytest
 from conftest import ROOT
@@ -183,13 +182,10 @@ def test_docstrings_and_kernels_cite_parts_that_there_are():
     ("prose", "found"),
     [
         ("section 2.2", {(SECTION, "2.2")}),
-        ("sections 2.2.6, 3.6", {(SECTION, "2.2.6"), (SECTION, "3.6")}),
-        ("(Figs. 11 and 12)", {(FIGURE, "11"), (FIGURE, "12")}),
         ("figs. 16 to 19.", {(FIGURE, str(n)) for n in (16, 17, 18, 19)}),
         ("equations (3)-(5)", {(EQUATION, "3"), (EQUATION, "4"), (EQUATION, "5")}),
         ("Tables 5-8 of it", {(TABLE, str(n)) for n in (5, 6, 7, 8)}),
         ("a section of 3 and a figure", set()),
-        ("table 1's shape", {(TABLE, "1")}),
     ],
 )
 def test_what_prose_refers_to(prose, found):
@@ -199,43 +195,18 @@ def test_what_prose_refers_to(prose, found):
 @pytest.mark.parametrize(
     ("paper", "found"),
     [
-        ("report 2.1.3, table 3", {(SECTION, "2.1.3"), (TABLE, "3")}),
         ("report 3.1.1 and 3.2.1, tables 9 and 11",
          {(SECTION, "3.1.1"), (SECTION, "3.2.1"), (TABLE, "9"), (TABLE, "11")}),
         ("Lavin & Gray, F(4x4); report 3.4.1 on a CPU", {(SECTION, "3.4.1")}),
-        ("after report 2.1.4: 256 threads in 8x8 parts", {(SECTION, "2.1.4")}),
-        ("report 1: the serial code", {(SECTION, "1")}),
-        ("report tables 5-6, figs 4-6: it", {(TABLE, "5"), (TABLE, "6"), (FIGURE, "4"),
-                                            (FIGURE, "5"), (FIGURE, "6")}),
         ("convnet2 2.2, 3.1.1, fig. 11", set()),
-        ("", set()),
     ],
 )  # fmt: skip
 def test_what_a_variant_cites(paper, found):
     assert cited(paper, COURSE) == found
-
-
-def test_what_follows_a_text_is_not_it():
-    paper = "after report 2.2.1: in a row; report 3.1"
-    assert cited(paper, COURSE) == {(SECTION, "2.2.1"), (SECTION, "3.1")}
-    assert cited(paper, COURSE, literal=True) == {(SECTION, "3.1")}
+    own = f"after report 2.2.1: in a row; {paper}"  # what follows a text is not it
+    assert cited(own, COURSE, literal=True) == found
 
 
 def test_the_page_is_current():
-    page = ROOT / "docs" / "papers.md"
-    assert PAGE.updated("docs/papers.md", page.read_text(), named_only=True) == page.read_text()
-    text = page.read_text()
-    new = [v.full_name for v in VARIANTS if cites(v) and f"{v.kind} `{v.full_name}`" not in text]
-    if new:
-        warnings.warn(f"docs/papers.md lacks {', '.join(new)}: run scripts/tables.py", stacklevel=1)
-
-
-def cites(variant):
-    return any(cited(variant.paper or "", text) for text in TEXTS.values())
-
-
-def test_a_variant_that_the_page_does_not_name_makes_it_no_page_stale():
-    left_out = VARIANTS[0]
-    short = PAGE.papers(lambda variant: variant is not left_out)
-    assert f"`{left_out.full_name}`" in PAGE.papers(lambda variant: True)
-    assert PAGE.papers(lambda v: f"{v.kind} `{v.full_name}`" in short) == short
+    page = (ROOT / "docs" / "papers.md").read_text()
+    assert PAGE.updated("docs/papers.md", page, named_only=True) == page

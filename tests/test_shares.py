@@ -6,9 +6,6 @@ import csv
 import io
 import itertools
 import json
-import re
-import shutil
-import struct
 import sys
 import types
 from dataclasses import replace
@@ -24,28 +21,29 @@ from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu import compiler, instructions, nvrtc
+from lenetgpu.gpu import instructions
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.instructions import INSTRUCTIONS, NOT_MEASURED
 from lenetgpu.gpu.latency import Latency
 from lenetgpu.gpu.machines import H200
-from lenetgpu.gpu.nvrtc import ARCHITECTURES, Kernel, compile_kernel
+from lenetgpu.gpu.nvrtc import compile_kernel
 from lenetgpu.lab import charts
 from lenetgpu.lab.conv import shares as command
 from lenetgpu.lab.conv.shares import instruction_rows, latency_row
 from lenetgpu.measure.timing import summarise
 from lenetgpu.papers import convnet2_shares
-from lenetgpu.papers.convnet2 import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
+from lenetgpu.papers.convnet2 import SHAPES, TABLE_1, TABLE_1_BATCH
+from lenetgpu.papers.convnet2_ladder import instruction_words
 from lenetgpu.papers.convnet2_shares import (
     NOT_PARTED,
     PARTS,
     SHOWN,
     STATIC_BYTES,
+    Field,
     clocked,
     parted,
     predicted,
     refusal,
-    shares,
     step_of,
     table_1_tile,
     tile_bytes,
@@ -68,84 +66,23 @@ def run(*arguments):
 # The clocked builds
 
 
-def ptx(kernel, root):
-    """`kernel`'s PTX, headers taken from beneath `root`."""
-    library, read = compiler.library(), b" "
-    _, program = library.nvrtcCreateProgram(kernel.source.read_bytes(), b"kernel.cu", 0, [], [])
-    words = ["-std=c++17", "-default-device", "-arch=compute_90a", f"-I{root}", *kernel.macros]
-    status = library.nvrtcCompileProgram(program, len(words), [w.encode() for w in words])[0]
-    assert int(status) == 0, kernel
-    read = b" " * library.nvrtcGetPTXSize(program)[1]
-    library.nvrtcGetPTX(program, read)
-    library.nvrtcDestroyProgram(program)
-    return read
-
-
-@pytest.fixture(scope="module")
-def unwatched(tmp_path_factory):
-    """A copy of the kernels' folder without a word about parts."""
-    root = tmp_path_factory.mktemp("unwatched")
-    for path in nvrtc.INCLUDE_ROOT.rglob("*.cu*"):
-        copy = root / path.relative_to(nvrtc.INCLUDE_ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        text = path.read_text()
-        if "convnet2" in path.parts and path.name != "parts.cuh":
-            text = re.sub(r"^ *(Watch watch;|watch\.end_of.*|PARTS_END)\n", "", text, flags=re.M)
-            text = re.sub(r",\s+Watch& watch|, watch| FEWER_AT_ONCE", "", text)
-            text = text.replace("convnet2/parts.cuh", "convnet2/span.cuh")
-            assert not re.search("watch|PARTS_END|FEWER", text, re.IGNORECASE), path
-        copy.write_text(text)
-    shutil.rmtree(root / "stages/conv/convnet2/parts.cuh", ignore_errors=True)
-    return root
-
-
 @pytest.mark.slow
 @compiles
-@pytest.mark.parametrize(
-    ("problem", "batch"), [(TABLE_1, 128), (TABLE_1, 1), (ODD, 9), (MANY, 128)]
-)
-def test_without_clocks_the_ptx_is_as_if_there_were_none(problem, batch, unwatched):
+@pytest.mark.parametrize(("problem", "batch"), [(TABLE_1, 128), (ODD, 1), (MANY, 128)])
+def test_clocks_spill_nothing_and_move_no_sums_into_memory(problem, batch):
     for one in SHOWN:
-        kernel = one.step.kernel(problem, batch)
-        source = unwatched / kernel.source.relative_to(nvrtc.INCLUDE_ROOT)
-        plain = ptx(kernel, nvrtc.INCLUDE_ROOT)
-        assert plain == ptx(replace(kernel, source=source), unwatched), one.name
-        with_clocks = ptx(clocked(one.step).kernel(problem, batch, True), nvrtc.INCLUDE_ROOT)
-        assert plain.count(b"clock64") == 0 < with_clocks.count(b"clock64")
+        plain = compile_kernel(one.step.kernel(problem, batch), "sm_90a").resources
+        kernel = clocked(one.step).kernel(problem, batch, True)
+        found = compile_kernel(kernel, "sm_90a").resources
+        assert found.spill_bytes == 0, one.name
+        assert found.stack_bytes == plain.stack_bytes, one.name
+        assert found.shared_bytes == plain.shared_bytes, one.name
 
 
-@pytest.mark.slow
-@compiles
-@pytest.mark.parametrize("arch", [a for a in ARCHITECTURES if a in ("sm_80", "sm_90a", "sm_120")])
-def test_clocks_spill_nothing_and_move_no_sums_into_memory(arch):
-    for problem, batch in ((TABLE_1, 128), (ODD, 1), (MANY, 128)):
-        for one in SHOWN:
-            if not nvrtc.supported(arch):
-                pytest.skip(f"this NVRTC does not compile for {arch}")
-            plain = compile_kernel(one.step.kernel(problem, batch), arch).resources
-            kernel = clocked(one.step).kernel(problem, batch, True)
-            found = compile_kernel(kernel, arch).resources
-            assert found.spill_bytes == 0, one.name
-            assert found.stack_bytes == plain.stack_bytes, one.name
-            assert found.shared_bytes == plain.shared_bytes, one.name
-
-
-def opcodes(kernel, arch="sm_90a"):
+def opcodes(kernel):
     """Every SASS instruction of a kernel in order: nine low bits, which leave its operands out."""
-    data = compile_kernel(kernel, arch).binary
-    (at,) = struct.unpack_from("<Q", data, 0x28)
-    size, count, names = struct.unpack_from("<HHH", data, 0x3A)
-    sections = []
-    for index in range(count):
-        (name,) = struct.unpack_from("<I", data, at + index * size)
-        sections.append((name, *struct.unpack_from("<QQ", data, at + index * size + 0x18)))
-    for name, offset, length in sections:
-        begin = sections[names][1] + name
-        if data[begin : data.index(b"\0", begin)] == f".text.{kernel.entry}".encode():
-            return [
-                word & 0x1FF for word in struct.unpack_from(f"<{length // 8}Q", data, offset)[::2]
-            ]
-    raise AssertionError(f"no code of {kernel.entry}")
+    binary = compile_kernel(kernel, "sm_90a").binary
+    return [word & 0x1FF for word in instruction_words(binary, kernel.entry)]
 
 
 FFMA, IMAD, HMMA, CLOCK, BAR = 0x23, 0x24, 0x3C, 0x05, 0x11D
@@ -157,6 +94,7 @@ LDG, LDC, LDL, LDS, STL, STS = 0x181, 0x182, 0x183, 0x184, 0x187, 0x188
 def test_every_part_holds_its_own_instructions(one):
     """The compiler moves no load, product or barrier over a clock."""
     codes = opcodes(clocked(one.step).kernel(TABLE_1, TABLE_1_BATCH, True))
+    assert codes.count(CLOCK) > opcodes(one.step.kernel(TABLE_1, TABLE_1_BATCH)).count(CLOCK)
     product = HMMA if "product" in one.variant else FFMA
     products = [at for at, code in enumerate(codes) if code == product]
     barriers = [at for at, code in enumerate(codes) if code == BAR]
@@ -217,36 +155,13 @@ def test_shares_of_made_up_clocks():
     [
         np.array([[1, 1, 1, 1, 1, 1], [-1] * 6]),
         np.array([[1] * 6, [0] * 6]),
-        np.zeros((0, 6), np.int64),
         np.ones((3, 5), np.int64),
     ],
-    ids=["one did not", "no clock went by", "no warp", "five parts"],
+    ids=["one did not", "no clock went by", "five parts"],
 )
 def test_clocks_that_cannot_be(noted):
     with pytest.raises(LenetError, match="clocks: expected"):
         parted(noted)
-
-
-def test_every_kernel_of_the_ladder_is_parted_or_says_why_not():
-    names = {one.variant for one in SHOWN} | set(NOT_PARTED)
-    assert names == {step.variant.removeprefix("convnet2.") for step in STEPS}
-    figures = {number for one in SHOWN for number in one.figure.split(", ")}
-    assert figures == {"8", "14", "20", "24", "25", "28", "31", "34"}
-
-
-def test_what_the_paper_says_of_the_computation():
-    told = {one.name: one.told for one in SHOWN if one.told}
-    assert told["rolled"] == 0.97 and told["unrolled"] == 0.69
-    assert told["inner product engine"] == pytest.approx(0.2435, abs=1e-4)
-    model = convnet2_shares.simulated_shares("unrolled")
-    assert sum(model.values()) == pytest.approx(1) and model["compute"] == pytest.approx(
-        0.548, abs=5e-3
-    )
-
-
-def test_a_kernel_that_there_is_not():
-    with pytest.raises(LenetError, match="expected one of rolled, unrolled"):
-        shares("no such", TABLE_1, 1)
 
 
 # Tiles
@@ -283,12 +198,7 @@ def test_a_tile_that_does_not_fit_is_refused():
     problem = SHAPES["table 1, filters as printed"][0]
     swept = dict(tiles(problem)[:1])
     assert "needs 245,760 bytes" in refusal(problem, swept["5"])
-    assert all(tile != swept["5"] for tile in _tiles_of(convnet2_shares.tile_kernels(problem, 1)))
-
-
-def _tiles_of(kernels):
-    names = [name.upper() for name in vars(table_1_tile(TABLE_1))]
-    return [Tile(*(dict(kernel.defines)[name] for name in names)) for kernel in kernels]
+    assert step_of(swept["5"]).kernel(problem, 1) not in convnet2_shares.tile_kernels(problem, 1)
 
 
 # Instructions
@@ -334,10 +244,8 @@ def test_rows_of_instructions_have_the_papers_lines():
         (("--suite", "lenet"), "expected --suite convnet2 or none, found lenet"),
         (("--explain",), "found --explain"),
         (("--engines",), "--engines: expected SHAPE"),
-        (("--seconds", "3"), "found --seconds"),
         (("--batch", "0"), "expected at least 1 image, found 0"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
-        (("1,8,8,4,3", "--suite", "convnet2"), "found SHAPE and --suite"),
         (("1,50000,50000,1,3",), "2^31"),
         (("--plot", "x.gif", "--device", "cpu"), "expected a name ending in"),
     ],
@@ -375,15 +283,6 @@ def made_up_case(label="table 1, filters 5x5", wrong=False):
         kernels[0] |= {"status": "wrong", "shares": None, "waits": None}
     return {"label": label, "shape": "3,6,5,32,5,1,2", "images": 128, "kernels": kernels,
             "tiles": rows}  # fmt: skip
-
-
-def made_up(*cases):
-    clocks = {one.ptx: 4.0 for one in INSTRUCTIONS}
-    return {
-        "schema": 1, "command": "shares", "date": "2026-01-02", "cases": list(cases),
-        "device": {"kind": "cuda", "name": "NVIDIA H200", "compute_capability": "9.0"},
-        "instructions": instruction_rows(clocks), "not_measured": NOT_MEASURED, "left_out": [],
-    }  # fmt: skip
 
 
 @pytest.fixture
@@ -431,8 +330,8 @@ def test_what_needs_more_memory_is_left_out(pretended):
 
 
 def test_bars_end_at_a_hundred_and_are_as_wide_as_their_shares(tmp_path):
-    document = made_up(made_up_case(), made_up_case("two", wrong=True))
-    first, second = (charts.parted(case, told=True) for case in document["cases"])
+    cases = made_up_case(), made_up_case("two", wrong=True)
+    first, second = (charts.parted(case, told=True) for case in cases)
     rows = first["data"]["values"]
     assert len(rows) == 4 * len(SHOWN)
     assert len(second["data"]["values"]) == 4 * (len(SHOWN) - 1)
@@ -484,7 +383,7 @@ def made_up_times(monkeypatch):
     monkeypatch.setattr(
         convnet2_shares,
         "times",
-        lambda runs: {n: summarise([1.5 if "clocks" in n else 1.0]) for n in runs},
+        lambda runs: {n: summarise([1.5 if isinstance(n, tuple) and n[1] else 1.0]) for n in runs},
     )
 
 
@@ -505,16 +404,10 @@ def test_rows_of_kernels(made_up_times):
 
 @compiles
 def test_rows_of_tiles(made_up_times):
-    rows = convnet2_shares.measure_tiles(MadeUp(), H200)
-    assert {row["status"] for row in rows} == {"right"} and len(rows) == len(tiles(TABLE_1))
-    assert {(row["median_us"], row["ratio"]) for row in rows} == {(1e3, 1.0)}
-    wrong = convnet2_shares.measure_tiles(MadeUp({"conv_unrolled"}), H200)
-    assert {(row["status"], row["median_us"], row["ratio"]) for row in wrong} == {
-        ("wrong", None, None)
-    }
-
-
-# The pages
+    for wrong, row in (((), ("right", 1e3, 1.0)), ({"conv_unrolled"}, ("wrong", None, None))):
+        rows = convnet2_shares.measure_tiles(MadeUp(wrong), H200)
+        assert {(row["status"], row["median_us"], row["ratio"]) for row in rows} == {row}
+        assert len(rows) == len(tiles(TABLE_1))
 
 
 # On a GPU
@@ -535,8 +428,6 @@ GPU_CASES = [(TABLE_1, 128), (TABLE_1, 1), (ODD, 9), (ODD, 67), (Conv(7, 5, 19, 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("problem", "batch"), GPU_CASES)
 def test_clocked_kernels_are_right_and_their_shares_sum_to_1(problem, batch, on_gpu):
-    from lenetgpu.papers.convnet2_shares import Field
-
     rows = convnet2_shares.measure_shares(Field(problem, batch), gpu=on_gpu)
     for row in rows:
         if row["status"] != "refused":
@@ -544,18 +435,14 @@ def test_clocked_kernels_are_right_and_their_shares_sum_to_1(problem, batch, on_
             assert sum(row["shares"].values()) == pytest.approx(1)
             assert min(row["shares"].values()) > 0 and row["median_us"] > 0, row
     assert len([row for row in rows if row["status"] == "right"]) == len(SHOWN)
-
-
-@pytest.mark.gpu
-def test_rolled_sums_take_more_of_the_time_than_unrolled_ones(on_gpu):
-    rolled, unrolled = (shares(name, TABLE_1, TABLE_1_BATCH) for name in ("rolled", "unrolled"))
-    assert rolled["compute"] > unrolled["compute"]
+    if (problem, batch) == (TABLE_1, TABLE_1_BATCH):
+        rolled, unrolled = (row["shares"]["compute"] for row in rows[:2])
+        assert rolled > unrolled
 
 
 @pytest.mark.gpu
 def test_a_kernel_that_does_not_write_is_no_times_base(on_gpu):
     """Outputs of an earlier kernel are not taken for those of one that writes none."""
-    from lenetgpu.papers.convnet2_shares import Field
 
     class Silent(ladder.Step):
         def convolve(self, *_):
@@ -571,7 +458,6 @@ def test_a_kernel_that_does_not_write_is_no_times_base(on_gpu):
 @pytest.mark.parametrize(("problem", "batch"), [(TABLE_1, 128), (ODD, 9)])
 def test_every_tile_is_right(problem, batch, on_gpu):
     from lenetgpu.gpu import machines
-    from lenetgpu.papers.convnet2_shares import Field
 
     rows = convnet2_shares.measure_tiles(Field(problem, batch), machines.current())
     assert len(rows) == len(tiles(problem)) > 20
@@ -589,11 +475,3 @@ def test_instructions_on_this_gpu():
     assert 2 <= found["mad.f32"] <= 10
     assert found["ld.global.ca"] < found["ld.global.cg"]
     assert found["ld.shared"] > found["mad.f32"]
-
-
-def test_kernels_named_are_those_launched():
-    """`kernels` lists each build once, plain and clocked, for compiling ahead."""
-    found = convnet2_shares.kernels(TABLE_1, TABLE_1_BATCH)
-    assert len(set(found)) == len(found) == 2 * len(SHOWN)
-    assert all(isinstance(kernel, Kernel) for kernel in found)
-    assert sum("PARTS" in dict(kernel.defines) for kernel in found) == len(SHOWN)

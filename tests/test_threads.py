@@ -34,19 +34,13 @@ V1 = {"proc/self/cgroup": "9:cpuset:/set\n1:cpuacct,cpu:/a/b\n0::/\n"}
 V2 = {"proc/self/cgroup": "0::/a/b\n"}
 GROUPS = [
     ({}, None),
-    (V2, None),
     (V2 | {"sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, None),
-    (V2 | {"sys/fs/cgroup/a/b/cpu.max": "200000 100000\n"}, 2),
     (V2 | {"sys/fs/cgroup/a/b/cpu.max": "150000 100000\n"}, 2),
     (V2 | {"sys/fs/cgroup/a/b/cpu.max": "1000 100000\n"}, 1),
     # one above it has less, and one that this container sees as the root
     (V2 | {"sys/fs/cgroup/a/b/cpu.max": "max 100000\n", "sys/fs/cgroup/a/cpu.max": "300000 100000"},
      3),
-    (V2 | {"sys/fs/cgroup/a/b/cpu.max": "700000 100000\n",
-           "sys/fs/cgroup/a/cpu.max": "500000 100000"}, 5),
-    (V2 | {"sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4),
     (V2 | {"sys/fs/cgroup/cpu.max": "nonsense\n"}, None),
-    (V1, None),
     (V1 | {"sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us": "-1\n",
            "sys/fs/cgroup/cpu/a/b/cpu.cfs_period_us": "100000\n"}, None),
     (V1 | {"sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us": "250000\n",
@@ -88,35 +82,20 @@ def test_as_many_threads_as_are_asked_for(asked):
     assert len(split(9)) == 3
 
 
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "least 1, found 0"), (-1, "least 1, found -1"), (1_025, "most 1,024, found 1,025")],
-)
-def test_no_threads_are_refused_and_too_many(count, words, asked):
-    with pytest.raises(ValueError, match=f"threads: expected at {words}"):
-        threads.set_threads(count)
+def test_no_threads_are_refused_and_too_many(asked):
+    for count, words in ((0, "least 1, found 0"), (1_025, "most 1,024, found 1,025")):
+        with pytest.raises(ValueError, match=f"threads: expected at {words}"):
+            threads.set_threads(count)
     assert threads.thread_count() == 3
 
 
-@pytest.mark.parametrize(("n", "parts"), [(0, 1), (1, 1), (7, 1), (8, 2), (11, 2), (12, 3)])
+@pytest.mark.parametrize(("n", "parts"), [(0, 1), (7, 1), (8, 2), (12, 3)])
 def test_a_part_has_the_least_that_it_is_worth(n, parts, asked):
     found = split(n, least=4)
     assert len(found) == parts
     assert [lo for lo, _, _ in found[1:]] == [hi for _, hi, _ in found[:-1]]
     assert (found[0][0], found[-1][1]) == (0, n)
     assert parts == 1 or all(hi - lo >= 4 for lo, hi, _ in found)
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
-def test_a_process_bound_to_one_core_has_one():
-    code = (
-        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from lenetgpu.cpu.threads import core_count; print(core_count())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "1\n"
 
 
 def script(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -177,7 +156,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("times", ["0", "1", "4"])
+@pytest.mark.parametrize("times", ["0", "4"])
 def test_ctrl_c_waits_for_what_runs_however_often_it_comes(times):
     """Threads that went on would write into arrays that the caller gives up."""
     done = script(INTERRUPTED, times)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.check.probability import probabilities
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 if TYPE_CHECKING:
@@ -27,6 +26,15 @@ ROW = [
 """A wrong image: its number in the data set, its label, what was read and what came second."""
 GALLERY = 120
 """Wrong images that are drawn at most."""
+
+
+def probabilities(scores: Any) -> Any:
+    """Softmax of scores (N, 10), any float type: float64 (N, 10), each row's sum 1."""
+    import numpy as np
+
+    shifted = np.asarray(scores, dtype=np.float64)
+    shifted = np.exp(shifted - shifted.max(axis=1, keepdims=True))
+    return shifted / shifted.sum(axis=1, keepdims=True)
 
 
 def confusion(labels: Any, predicted: Any) -> Any:

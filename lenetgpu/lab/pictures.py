@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.check.probability import probabilities
+from lenetgpu.check.mistakes import probabilities
 from lenetgpu.errors import LenetError, one_line
 from lenetgpu.files.output import LabelWriter
 from lenetgpu.lab.infer import infer

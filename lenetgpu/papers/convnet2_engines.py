@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 from lenetgpu.gpu.occupancy import PROCESSORS, Demand, residency
@@ -25,150 +25,9 @@ from lenetgpu.papers.convnet2_listings import (
     chunks_of,
     listing,
 )
-from lenetgpu.papers.warps import Core, Instruction, Op, fetch_stalls, run
+from lenetgpu.papers.warps import Core, Op, fetch_stalls, run
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
-
-
-def _share(of: Simulated, *parts: str) -> float:
-    return sum(of.parts[part] for part in parts) / of.total
-
-
-def _saved(before: float, after: float) -> float:
-    return 1 - after / before
-
-
-def _step_saves(results: Results, name: str, before: str) -> float:
-    return _saved(results(before).cycles, results(name).cycles)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A figure of the paper and the model's own: `unit` is cycles, share or times.
-
-    `told` is None where the paper draws it only. `reproduced` claims that the model comes within
-    `WITHIN` of it at Table 1; of the other figures that it does not.
-    """
-
-    name: str
-    section: str
-    unit: str
-    told: float | None
-    of: Callable[[Results], float]
-    reproduced: bool = False
-    remark: str = ""
-
-
-WITHIN = {"cycles": 0.2, "share": 0.5, "times": 0.2}
-"""How far from the paper's figure still agrees, in proportion to it."""
-MOST_APART = 0.05
-"""And how far a share may be from it at most."""
-CLAIMS = (
-    Claim(
-        "rolled, cycles", "3.1.2", "cycles", 524_000, lambda r: r("rolled").cycles, True,
-    ),
-    Claim(
-        "rolled, computation's share", "3, fig. 8", "share", 0.97,
-        lambda r: _share(r("rolled"), COMPUTE), remark="over 97 %",
-    ),
-    Claim(
-        "unrolled, cycles", "3.1.2", "cycles", 148_000, lambda r: r("unrolled").cycles, True,
-    ),
-    Claim(
-        "unrolling saves", "3.1.2", "share", 0.71,
-        lambda r: _step_saves(r, "unrolled", "rolled"), remark="1 - 148/524 is 0.718",
-    ),
-    Claim(
-        "unrolled, computation's share", "3.2", "share", 0.69,
-        lambda r: _share(r("unrolled"), COMPUTE),
-    ),
-    Claim(
-        "inner product engine saves, of the computation", "3.2", "share", 0.88,
-        lambda r: _saved(
-            r("unrolled").parts[COMPUTE], r("inner product engine").parts[COMPUTE]
-        ), True,
-    ),
-    Claim(
-        "inner product engine saves", "3.2", "share", 0.66,
-        lambda r: _step_saves(r, "inner product engine", "unrolled"),
-        remark="0.88 of 0.69 is 0.61 only",
-    ),
-    Claim(
-        "outer product engine saves", "3.3, fig. 24", "share", None,
-        lambda r: _step_saves(r, "outer product engine", "unrolled"), remark="drawn, no number",
-    ),
-    Claim(
-        "index conversion, share of image loading", "4.3", "share", 1 / 3,
-        lambda r: _share_of_loading(r("conditionals extracted")), remark="about a third",
-    ),
-    Claim(
-        "strength reduction saves", "4.1", "share", 0.259,
-        lambda r: _step_saves(r, "strength reduced", "inner product engine"),
-    ),
-    Claim(
-        "extracted conditionals save", "4.2", "share", 0.026,
-        lambda r: _step_saves(r, "conditionals extracted", "strength reduced"), True,
-    ),
-    Claim(
-        "index converter saves", "4.3", "share", 0.05,
-        lambda r: _step_saves(r, "index converter", "conditionals extracted"), True,
-    ),
-    Claim(
-        "all of it, times faster than unrolled", "abstract, 6", "times", 4.4,
-        lambda r: r("unrolled").cycles / r("index converter").cycles,
-        remark="the paper's own savings multiply to this",
-    ),
-)  # fmt: skip
-
-
-def _share_of_loading(of: Simulated) -> float:
-    return of.parts[CONVERSION] / (of.parts[CONVERSION] + of.parts[IMAGES])
-
-
-def own_total(low: bool = False, high: bool = False) -> float:
-    """Sections 3.2 to 4.3's savings multiplied: times faster than the unrolled kernel.
-
-    `low` and `high` take every percentage at the end of what rounds to it.
-    """
-    half = (high - low) / 2
-    savings = ((0.66, 0.01), (0.259, 0.001), (0.026, 0.001), (0.05, 0.01))
-    left = 1.0
-    for saving, unit in savings:
-        left *= 1 - saving - half * unit
-    return 1 / left
-
-
-def agrees(claim: Claim, found: float) -> bool:
-    """Whether `found` is as near to the paper's figure as said; ValueError where it gives none."""
-    if claim.told is None:
-        raise ValueError(f"{claim.name}: expected a figure of the paper, found none")
-    apart = abs(found - claim.told)
-    near = apart <= WITHIN[claim.unit] * claim.told
-    return near and (claim.unit != "share" or apart <= MOST_APART)
-
-
-def claim_rows(problem: Conv, batch: int) -> Iterator[dict[str, Any]]:
-    """A row a figure: the model's, under each change too; of Table 1's run the paper's as well.
-
-    `paper` and `agrees` are None for another shape, and where the paper gives no number.
-    """
-    there = (replace(problem, reads="NCHW", writes="NCHW"), batch) == (TABLE_1, TABLE_1_BATCH)
-    stated = results(problem, batch)
-    changed = {one.name: results(problem, batch, assumption=one) for one in CHANGED}
-    for claim in CLAIMS:
-        found = claim.of(stated)
-        told = there and claim.told is not None
-        yield {
-            "figure": claim.name,
-            "section": claim.section,
-            "unit": claim.unit,
-            "paper": claim.told if told else None,
-            "model": found,
-            "agrees": agrees(claim, found) if told else None,
-            "remark": claim.remark,
-            "changed": {name: claim.of(under) for name, under in changed.items()},
-        }
-
 
 MULTIPROCESSORS, FERMI, REGISTERS = 15, 20, 28
 """Section 2.3: 15 SMs of a GTX 480, and the registers a thread that its compiler gave."""
@@ -218,41 +77,159 @@ STEPS = (
 
 @dataclass(frozen=True)
 class Assumption:
-    """One thing that the model takes for granted, changed."""
+    """One thing that the model takes for granted, changed: fields of the core, of the kernels."""
 
     name: str
     what: str
-    core: Callable[[Core], Core] = lambda core: core
-    kernel: Callable[[Kernel], Kernel] = lambda kernel: kernel
+    core: dict[str, Any] = field(default_factory=dict)
+    kernel: dict[str, Any] = field(default_factory=dict)
 
 
-def _together(kernel: Kernel) -> Kernel:
-    return kernel if kernel.loads is Loads.PLAIN else replace(kernel, together=4)
-
-
-STATED = Assumption("as stated", "latencies of figure 9, one load at a time, an engine a thread")
 CHANGED = (
     Assumption(
         "first cache hit", "a global load takes what a shared one does",
-        core=lambda core: replace(core, far=core.shared),
+        core={"far": GTX_480.shared},
     ),
     Assumption(
         "four loads under way", "from strength reduction on, four are asked for before one is kept",
-        kernel=_together,
+        kernel={"together": 4},
     ),
     Assumption(
-        "instructions held", "no line of instructions is ever waited for",
-        core=lambda core: replace(core, fetch=0),
+        "instructions held", "no line of instructions is ever waited for", core={"fetch": 0},
     ),
     Assumption(
         "one reader at a time", "an engine keeps the memory unit while it reads shared memory",
-        kernel=lambda kernel: replace(kernel, engines_hold=True),
+        kernel={"engines_hold": True},
     ),
-    Assumption(
-        "one scheduler", "one instruction a cycle instead of two",
-        core=lambda core: replace(core, schedulers=1),
+    Assumption("one scheduler", "one instruction a cycle instead of two", core={"schedulers": 1}),
+)  # fmt: skip
+
+
+def _step_saves(results: Results, name: str, before: str) -> float:
+    return 1 - results(name).cycles / results(before).cycles
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A figure of the paper and the model's own: `unit` is cycles, share or times.
+
+    `told` is None where the paper draws it only. `reproduced` claims that the model comes within
+    `WITHIN` of it at Table 1; of the other figures that it does not.
+    """
+
+    name: str
+    section: str
+    unit: str
+    told: float | None
+    of: Callable[[Results], float]
+    reproduced: bool = False
+    remark: str = ""
+
+
+WITHIN = {"cycles": 0.2, "share": 0.5, "times": 0.2}
+"""How far from the paper's figure still agrees, in proportion to it."""
+MOST_APART = 0.05
+"""And how far a share may be from it at most."""
+CLAIMS = (
+    Claim(
+        "rolled, cycles", "3.1.2", "cycles", 524_000, lambda r: r("rolled").cycles, True,
+    ),
+    Claim(
+        "rolled, computation's share", "3, fig. 8", "share", 0.97,
+        lambda r: r("rolled").parts[COMPUTE] / r("rolled").total, remark="over 97 %",
+    ),
+    Claim(
+        "unrolled, cycles", "3.1.2", "cycles", 148_000, lambda r: r("unrolled").cycles, True,
+    ),
+    Claim(
+        "unrolling saves", "3.1.2", "share", 0.71,
+        lambda r: _step_saves(r, "unrolled", "rolled"), remark="1 - 148/524 is 0.718",
+    ),
+    Claim(
+        "unrolled, computation's share", "3.2", "share", 0.69,
+        lambda r: r("unrolled").parts[COMPUTE] / r("unrolled").total,
+    ),
+    Claim(
+        "inner product engine saves, of the computation", "3.2", "share", 0.88,
+        lambda r: 1 - r("inner product engine").parts[COMPUTE] / r("unrolled").parts[COMPUTE], True,
+    ),
+    Claim(
+        "inner product engine saves", "3.2", "share", 0.66,
+        lambda r: _step_saves(r, "inner product engine", "unrolled"),
+        remark="0.88 of 0.69 is 0.61 only",
+    ),
+    Claim(
+        "outer product engine saves", "3.3, fig. 24", "share", None,
+        lambda r: _step_saves(r, "outer product engine", "unrolled"), remark="drawn, no number",
+    ),
+    Claim(
+        "index conversion, share of image loading", "4.3", "share", 1 / 3,
+        lambda r: _conversion(r("conditionals extracted").parts), remark="about a third",
+    ),
+    Claim(
+        "strength reduction saves", "4.1", "share", 0.259,
+        lambda r: _step_saves(r, "strength reduced", "inner product engine"),
+    ),
+    Claim(
+        "extracted conditionals save", "4.2", "share", 0.026,
+        lambda r: _step_saves(r, "conditionals extracted", "strength reduced"), True,
+    ),
+    Claim(
+        "index converter saves", "4.3", "share", 0.05,
+        lambda r: _step_saves(r, "index converter", "conditionals extracted"), True,
+    ),
+    Claim(
+        "all of it, times faster than unrolled", "abstract, 6", "times", 4.4,
+        lambda r: r("unrolled").cycles / r("index converter").cycles,
+        remark="the paper's own savings multiply to this",
     ),
 )  # fmt: skip
+
+
+def _conversion(parts: dict[str, float]) -> float:
+    return parts[CONVERSION] / (parts[CONVERSION] + parts[IMAGES])
+
+
+def own_total(low: bool = False, high: bool = False) -> float:
+    """Sections 3.2 to 4.3's savings multiplied: times faster than the unrolled kernel.
+
+    `low` and `high` take every percentage at the end of what rounds to it.
+    """
+    half = (high - low) / 2
+    savings = ((0.66, 0.01), (0.259, 0.001), (0.026, 0.001), (0.05, 0.01))
+    return 1 / prod(1 - saving - half * unit for saving, unit in savings)
+
+
+def agrees(claim: Claim, found: float) -> bool:
+    """Whether `found` is as near to the paper's figure as said; ValueError where it gives none."""
+    if claim.told is None:
+        raise ValueError(f"{claim.name}: expected a figure of the paper, found none")
+    apart = abs(found - claim.told)
+    near = apart <= WITHIN[claim.unit] * claim.told
+    return near and (claim.unit != "share" or apart <= MOST_APART)
+
+
+def claim_rows(problem: Conv, batch: int) -> Iterator[dict[str, Any]]:
+    """A row a figure: the model's, under each change too; of Table 1's run the paper's as well.
+
+    `paper` and `agrees` are None for another shape, and where the paper gives no number.
+    """
+    there = (replace(problem, reads="NCHW", writes="NCHW"), batch) == (TABLE_1, TABLE_1_BATCH)
+    stated = results(problem, batch)
+    changed = {one.name: results(problem, batch, assumption=one) for one in CHANGED}
+    for claim in CLAIMS:
+        found = claim.of(stated)
+        told = there and claim.told is not None
+        yield {
+            "figure": claim.name,
+            "section": claim.section,
+            "unit": claim.unit,
+            "paper": claim.told if told else None,
+            "model": found,
+            "agrees": agrees(claim, found) if told else None,
+            "remark": claim.remark,
+            "changed": {name: claim.of(under) for name, under in changed.items()},
+        }
 
 
 def resident(tile: Tile) -> int:
@@ -264,33 +241,12 @@ def resident(tile: Tile) -> int:
 
 
 @cache
-def _program(kernel: Kernel, tile: Tile, chunks: int) -> list[Instruction]:
-    return listing(kernel, tile, chunks).program
-
-
-@cache
 def _chunks(core: Core, kernel: Kernel, tile: Tile, blocks: int, chunks: int) -> Simulated:
     """`blocks` blocks of `chunks` chunks on one multiprocessor."""
     warps = ceil(tile.threads_x * tile.threads_y / 32)
-    found = run(core, _program(kernel, tile, chunks), blocks, warps)
-    return Simulated(
-        found.cycles, {part: cycles / found.warps for part, cycles in found.parts.items()}
-    )
-
-
-def _whole(
-    core: Core, kernel: Kernel, tile: Tile, blocks: int, chunks: int, most: int
-) -> Simulated:
-    """`_chunks`, of more than `most` chunks by the time of the last half of these."""
-    found = _chunks(core, kernel, tile, blocks, min(chunks, most))
-    if chunks <= most:
-        return found
-    before = _chunks(core, kernel, tile, blocks, most // 2)
-    more = (chunks - most) / (most - most // 2)
-    return Simulated(
-        found.cycles + more * (found.cycles - before.cycles),
-        {part: own + more * (own - before.parts[part]) for part, own in found.parts.items()},
-    )
+    found = run(core, listing(kernel, tile, chunks), blocks, warps)
+    parts = {part: cycles / found.warps for part, cycles in found.parts.items()}
+    return Simulated(found.cycles, parts)
 
 
 def simulate(
@@ -304,10 +260,22 @@ def simulate(
     blocks, chunks = tile.blocks(problem, batch), chunks_of(problem, tile)
     at_once = resident(tile)
     waves, rest = divmod(blocks, at_once * MULTIPROCESSORS)
-    found = [(waves, at_once)] if waves else []
+
+    def whole(blocks: int) -> Simulated:
+        """Of more than `most` chunks by the time of the last half of these."""
+        found = _chunks(core, kernel, tile, blocks, min(chunks, most))
+        if chunks <= most:
+            return found
+        before = _chunks(core, kernel, tile, blocks, most // 2)
+        more = (chunks - most) / (most - most // 2)
+        return Simulated(
+            found.cycles + more * (found.cycles - before.cycles),
+            {part: own + more * (own - before.parts[part]) for part, own in found.parts.items()},
+        )
+
+    runs = [(waves, whole(at_once))] if waves else []
     if rest:
-        found.append((1, ceil(rest / MULTIPROCESSORS)))
-    runs = [(times, _whole(core, kernel, tile, each, chunks, most)) for times, each in found]
+        runs.append((1, whole(ceil(rest / MULTIPROCESSORS))))
     parts = {part: sum(times * one.parts[part] for times, one in runs) for part in runs[0][1].parts}
     return Simulated(sum(times * one.cycles for times, one in runs), parts)
 
@@ -316,16 +284,19 @@ def results(
     problem: Conv,
     batch: int,
     core: Core = GTX_480,
-    assumption: Assumption = STATED,
+    assumption: Assumption | None = None,
     most: int = WHOLE_CHUNKS,
 ) -> Results:
-    """Every step's simulation under `assumption`, each made when it is first asked for."""
+    """Every step's simulation, with `assumption` changed, each made when it is first asked for."""
     kernels = {step.name: step.kernel for step in STEPS}
-    changed = assumption.core(core)
+    changed = replace(core, **assumption.core) if assumption else core
 
     @cache
     def found(name: str) -> Simulated:
-        return simulate(assumption.kernel(kernels[name]), problem, batch, changed, most)
+        kernel = kernels[name]
+        if assumption and ("together" not in assumption.kernel or kernel.loads > Loads.PLAIN):
+            kernel = replace(kernel, **assumption.kernel)
+        return simulate(kernel, problem, batch, changed, most)
 
     return found
 
@@ -347,7 +318,7 @@ def line_means(kernel: Kernel, problem: Conv, batch: int) -> dict[str, float]:
     instructions that has to be fetched.
     """
     tile = ladder_tile(problem, batch)
-    plain = _program(kernel, tile, chunks_of(problem, tile))
+    plain = listing(kernel, tile, chunks_of(problem, tile))
     stalls, sorts, named = fetch_stalls(GTX_480, plain), Counter[str](), []
     for index, said in enumerate(plain):
         sort = said.part

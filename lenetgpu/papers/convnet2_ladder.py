@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from lenetgpu.arrays import cupy, np
-from lenetgpu.check.judge import Verdict, judge
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.arrays import cupy
 from lenetgpu.gpu.device import Gpu, current_arch
+from lenetgpu.gpu.launch import record
 from lenetgpu.gpu.nvrtc import Kernel, compile_kernel, compile_together
 from lenetgpu.measure.timing import CALLS
 from lenetgpu.papers.convnet2 import STEPS, PaperStep
-from lenetgpu.papers.convnet2_shares import times
+from lenetgpu.papers.convnet2_shares import Field, times
 from lenetgpu.problems import Conv
-from lenetgpu.stages import Variant, find
+from lenetgpu.stages import find
 from lenetgpu.stages.conv.convnet2.engines import INNER_PRODUCT, OUTER_PRODUCT
 from lenetgpu.stages.conv.convnet2.im2col import convolve, im2col_kernel, im2col_tile
 from lenetgpu.stages.conv.convnet2.ladder import (
@@ -29,36 +29,40 @@ from lenetgpu.stages.conv.convnet2.ladder import (
 )
 from lenetgpu.stages.mounted import Mounted
 
+_NOP = 0x918
+_ENGINE = "convnet2.index_engine"
+_KERNELS = {
+    "convnet2.rolled": ROLLED,
+    "convnet2.unrolled": UNROLLED,
+    "convnet2.strength_reduced": STRENGTH_REDUCED,
+    "convnet2.hoisted_checks": HOISTED_CHECKS,
+    "convnet2.index_table": INDEX_TABLE,
+    "convnet2.inner_product": INNER_PRODUCT,
+    "convnet2.outer_product": OUTER_PRODUCT,
+}
+_SPANS = 5
+_BUDGET_MS = 200
 
-def instruction_count(data: bytes, entry: str) -> int:
-    """Static SASS instructions of `entry`: its .text section in 16-byte words, without NOPs.
 
-    Counted in a cubin, an ELF file; every instruction since Volta has 16 bytes.
+def instruction_words(data: bytes, entry: str) -> tuple[int, ...]:
+    """The low words of `entry`'s SASS instructions, of its .text section in a cubin, an ELF file.
+
+    Every instruction since Volta has 16 bytes.
     """
     (sections_at,) = struct.unpack_from("<Q", data, 0x28)
     size, count, names = struct.unpack_from("<HHH", data, 0x3A)
-
-    def section(index: int) -> tuple[int, int, int]:
-        base = sections_at + index * size
-        (name,) = struct.unpack_from("<I", data, base)
-        offset, length = struct.unpack_from("<QQ", data, base + 0x18)
-        return name, offset, length
-
-    names_at = section(names)[1]
-    for index in range(count):
-        name, offset, length = section(index)
-        end = data.index(b"\0", names_at + name)
-        if data[names_at + name : end] == f".text.{entry}".encode():
-            opcodes = struct.unpack_from(f"<{length // 8}Q", data, offset)[::2]
-            return sum(opcode & 0xFFF != _NOP for opcode in opcodes)
+    sections = [
+        struct.unpack_from("<I20xQQ", data, sections_at + index * size) for index in range(count)
+    ]
+    for name, offset, length in sections:
+        if data.startswith(f".text.{entry}\0".encode(), sections[names][1] + name):
+            return struct.unpack_from(f"<{length // 8}Q", data, offset)[::2]
     raise ValueError(f"the cubin has no code of {entry}")
 
 
-_NOP = 0x918
-_ENGINE = "convnet2.index_engine"
-_SPANS = 5
-_BUDGET_MS = 200
-_CHECKED_IMAGES = 3
+def instruction_count(data: bytes, entry: str) -> int:
+    """Static SASS instructions of `entry` in a cubin, without NOPs."""
+    return sum(word & 0xFFF != _NOP for word in instruction_words(data, entry))
 
 
 def longest_span(spans: Any) -> int:
@@ -73,28 +77,8 @@ def longest_span(spans: Any) -> int:
     )
 
 
-@dataclass
-class _Bench:
-    """A variant prepared for one input: the whole, its convolution alone, and that with a clock."""
-
-    whole: Callable[[], None]
-    alone: Callable[[Any], None]
-
-    def alone_unclocked(self) -> None:
-        """The convolution alone, as the variant launches it."""
-        self.alone(None)
-
-
 def _kernel_step(step: PaperStep) -> Step:
-    known = {
-        "rolled": ROLLED,
-        "unrolled": UNROLLED,
-        "strength_reduced": STRENGTH_REDUCED,
-        "hoisted_checks": HOISTED_CHECKS,
-        "index_table": INDEX_TABLE,
-        "inner_product": INNER_PRODUCT,
-        "outer_product": OUTER_PRODUCT,
-    }[step.variant.removeprefix("convnet2.")]
+    known = _KERNELS[step.variant]
     return known if step.loads is None else replace(known, loads=step.loads)
 
 
@@ -107,26 +91,27 @@ def step_kernels(step: PaperStep, problem: Conv, batch: int) -> tuple[Kernel, Ke
     return chosen.kernel(problem, batch), chosen.kernel(problem, batch, clock=True)
 
 
-def _bench(step: PaperStep, variant: Variant, x: Any, w: Any, y: Any, problem: Conv) -> _Bench:
-    n = len(x)
-    mounted = Mounted(variant, problem, [w], n)
+def _runs(step: PaperStep, field: Field) -> tuple[Callable[[], None], Callable[..., None]]:
+    """The whole variant, and its convolution alone, which takes an array for a clock's spans."""
+    if step.variant != _ENGINE:
+        chosen = _kernel_step(step)
+        return partial(field.run, chosen), partial(field.convolve, chosen)
+    mounted = Mounted(find("conv", _ENGINE, "cuda"), field.problem, [field.w], field.batch)
     state = mounted.state
-    if state.chunk < n:
-        raise MemoryError(f"workspace for {n} images of {problem}")
-    if step.variant == _ENGINE:
-        return _Bench(
-            lambda: mounted.run(x, y),
-            lambda spans: convolve(state.images, state, y, n, problem, spans),
-        )
-    chosen = _kernel_step(step)
-    images, outputs = (x, y) if n == 1 else (state.images, state.outputs)
-    return _Bench(
-        lambda: chosen.run(x, state, y, problem),
-        lambda spans: chosen.convolve(images, state, outputs, n, problem, spans),
-    )
+    if state.chunk < field.batch:
+        raise MemoryError(f"workspace for {field.batch} images of {field.problem}")
+
+    def alone(spans: Any = None) -> None:
+        convolve(state.images, state, field.y, field.batch, field.problem, spans)
+
+    return partial(mounted.run, field.x, field.y), alone
 
 
 def _step_row(step: PaperStep, problem: Conv, batch: int) -> dict[str, Any]:
+    measured = (
+        "median_us", "whole_us", "cycles", "registers", "local_bytes", "shared_bytes",
+        "instructions", "blocks", "threads", "ratio", "cycles_ratio", "relative_error",
+    )  # fmt: skip
     return {
         "step": step.name,
         "what": step.what,
@@ -140,41 +125,18 @@ def _step_row(step: PaperStep, problem: Conv, batch: int) -> dict[str, Any]:
         "stride": problem.stride,
         "pad": problem.pad,
         "batch": batch,
-        "median_us": None,
-        "whole_us": None,
-        "cycles": None,
-        "registers": None,
-        "local_bytes": None,
-        "shared_bytes": None,
-        "instructions": None,
-        "blocks": None,
-        "threads": None,
-        "ratio": None,
-        "cycles_ratio": None,
-        "relative_error": None,
+        **dict.fromkeys(measured),
         "note": "",
     }
 
 
-def _measure_cycles(bench: _Bench, row: dict[str, Any]) -> None:
-    spans = cupy.full((row["blocks"], 3), -1, cupy.int64)
-    found = []
-    for _ in range(_SPANS):
-        for _ in range(CALLS):
-            bench.alone(spans)
-        found.append(longest_span(spans.get()))
-    row["cycles"] = sorted(found)[len(found) // 2]
-
-
-def _static_facts(bench: _Bench, row: dict[str, Any]) -> None:
-    from lenetgpu.gpu.launch import record
-
+def _static_facts(alone: Callable[..., None]) -> dict[str, Any]:
     with record() as launches:
-        bench.alone(None)
+        alone()
     (launched,) = launches
     compiled = compile_kernel(launched.kernel, current_arch())
     used = compiled.resources
-    row |= {
+    return {
         "registers": used.registers,
         "local_bytes": used.stack_bytes,
         "shared_bytes": used.shared_bytes + launched.shared,
@@ -184,12 +146,18 @@ def _static_facts(bench: _Bench, row: dict[str, Any]) -> None:
     }
 
 
+def _cycles(alone: Callable[..., None], blocks: int) -> int:
+    spans = cupy.full((blocks, 3), -1, cupy.int64)
+    found = []
+    for _ in range(_SPANS):
+        for _ in range(CALLS):
+            alone(spans)
+        found.append(longest_span(spans.get()))
+    return sorted(found)[len(found) // 2]
+
+
 def measure_ladder(
-    problem: Conv,
-    batch: int,
-    *,
-    gpu: Gpu,
-    say: Callable[[str], None] = lambda _: None,
+    problem: Conv, batch: int, *, gpu: Gpu, say: Callable[[str], None] = lambda _: None
 ) -> list[dict[str, Any]]:
     """The paper's steps on `batch` images of `problem`, in its order, one row a step.
 
@@ -208,83 +176,49 @@ def measure_ladder(
     `paper_cycles`, `paper_gain` (share of the time saved), `section` and `paper_remark` are the
     paper's. `problem`'s layouts are ignored: NCHW in and out. Needs a GPU with CuPy.
     """
-    problem = replace(problem, reads="NCHW", writes="NCHW")
-    rng = np.random.default_rng()
-    host, w = random_input("conv", problem, batch, rng)
-    checked = sorted({*range(batch)[:_CHECKED_IMAGES], *range(batch)[-_CHECKED_IMAGES:]})
-    truth = reference("conv", host[checked], w, problem).transpose(0, 3, 1, 2)
-    x = cupy.asarray(host.transpose(0, 3, 1, 2), order="C")
-    y = cupy.empty((batch, problem.M, problem.OH, problem.OW), cupy.float32)
+    field = Field(problem, batch)
+    problem = field.problem
     rows = [_step_row(step, problem, batch) for step in STEPS]
-    benches: dict[str, _Bench] = {}
-    chosen = list(_not_refused(rows, problem, gpu))
-    compile_together(
-        [k for one, *_ in chosen for k in step_kernels(one, problem, batch)], current_arch()
-    )
-    for step, variant, row in chosen:
-        say(step.name)
-        bench = _bench(step, variant, x, w, y, problem)
-        verdict = _check(bench, y, checked, truth, variant.precision)
-        row |= {
-            "status": "right" if verdict.passed else "wrong",
-            "relative_error": verdict.error,
-            "precision": variant.precision,
-        }
-        if verdict.passed:
-            benches[step.name] = bench
-            _static_facts(bench, row)
-            _measure_cycles(bench, row)
-    _add_times(rows, benches)
-    _add_ratios(rows)
-    return rows
-
-
-def _not_refused(
-    rows: list[dict[str, Any]], problem: Conv, gpu: Gpu
-) -> Iterator[tuple[PaperStep, Variant, dict[str, Any]]]:
-    """(step, variant, row) of what runs; the rows of the others say why not."""
+    chosen = []
     for step, row in zip(STEPS, rows, strict=True):
         variant = find("conv", step.variant, "cuda")
         refusal = variant.refusal(problem)
         if refusal is None and not variant.needs.met_by(gpu):
             refusal = f"needs {variant.needs}"
         if refusal is None:
-            yield step, variant, row
+            chosen.append((step, variant, row))
         else:
             row |= {"status": "refused", "note": refusal}
-
-
-def _check(bench: _Bench, y: Any, checked: list[int], truth: Any, precision: str) -> Verdict:
-    """The whole variant into a poisoned output, `checked` images judged; finite everywhere."""
-    y.fill(cupy.nan)
-    bench.whole()
-    if not bool(cupy.isfinite(y).all()):
-        return judge(y.get()[checked] * float("nan"), truth, precision)
-    return judge(y.get()[checked], truth, precision)
-
-
-def _add_times(rows: list[dict[str, Any]], benches: dict[str, _Bench]) -> None:
-    runs = {name: bench.alone_unclocked for name, bench in benches.items()}
-    runs |= {f"{name}, whole": bench.whole for name, bench in benches.items()}
+    kernels = [kernel for step, *_ in chosen for kernel in step_kernels(step, problem, batch)]
+    compile_together(kernels, current_arch())
+    runs: dict[str, Callable[[], None]] = {}
+    for step, variant, row in chosen:
+        say(step.name)
+        whole, alone = _runs(step, field)
+        verdict = field.judged(whole, variant.precision)
+        row |= {
+            "status": "right" if verdict.passed else "wrong",
+            "relative_error": verdict.error,
+            "precision": variant.precision,
+        }
+        if verdict.passed:
+            row |= _static_facts(alone)
+            row["cycles"] = _cycles(alone, row["blocks"])
+            runs |= {step.name: alone, f"{step.name}, whole": whole}
     found = times(runs, CALLS, _BUDGET_MS)
-    for row in rows:
-        if row["step"] in benches:
-            alone, whole = found[row["step"]], found[f"{row['step']}, whole"]
-            row |= {
-                "median_us": 1e3 * alone.median,
-                "p05_us": 1e3 * alone.p05,
-                "p95_us": 1e3 * alone.p95,
-                "whole_us": 1e3 * whole.median,
-            }
-
-
-def _add_ratios(rows: list[dict[str, Any]]) -> None:
-    found = {row["step"]: row for row in rows if row["median_us"] is not None}
-    baseline = found.get(STEPS[0].name)
-    for row in found.values():
-        before = found.get(row["before"])
-        if before is not None:
+    timed = {row["step"]: row for row in rows if row["step"] in found}
+    for name, row in timed.items():
+        row |= {
+            "median_us": 1e3 * found[name].median,
+            "p05_us": 1e3 * found[name].p05,
+            "p95_us": 1e3 * found[name].p95,
+            "whole_us": 1e3 * found[f"{name}, whole"].median,
+        }
+    for row in timed.values():
+        if row["before"] in timed:
+            before = timed[row["before"]]
             row["ratio"] = before["median_us"] / row["median_us"]
             row["cycles_ratio"] = before["cycles"] / row["cycles"]
-        if baseline is not None:
-            row["total_ratio"] = baseline["median_us"] / row["median_us"]
+        if STEPS[0].name in timed:
+            row["total_ratio"] = timed[STEPS[0].name]["median_us"] / row["median_us"]
+    return rows

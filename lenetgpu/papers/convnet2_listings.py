@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from statistics import fmean
 
-from lenetgpu.papers.warps import Core, Listing, Op
+from lenetgpu.papers.warps import Core, Instruction, Listing, Op
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile
 
@@ -67,10 +69,7 @@ def executions(rolled: bool, side: int = FILTER_SIDE) -> int:
 def line_cycles(
     figure: tuple[tuple[str, int], ...], name: str = "", side: int = FILTER_SIDE
 ) -> list[float]:
-    """Cycles from a line's issue to its warp's next issue, of the figure's lines called `name`.
-
-    Of all lines where `name` is empty.
-    """
+    """Cycles from a line's issue to its warp's next, of the figure's lines `name`, or of all."""
     count = executions(figure is FIGURE_9, side)
     return [latency / count for line, latency in figure if name in ("", line)]
 
@@ -87,16 +86,12 @@ def sides_told(most: int = 32) -> list[int]:
     ]
 
 
-def _mean(values: list[float]) -> int:
-    return round(sum(values) / len(values))
-
-
 # GPGPU-Sim, configs/GTX480/gpgpusim.config: ptx_opcode_latency_int and _fp (add 4, mad 5, div 145),
 # gpgpu_smem_latency 3, num_sched_per_core 2, one memory unit, il1 4:128:4 with 8-byte instructions
 _ADD, _MAD, _DIVIDE, _SHARED = 4, 5, 145, 3
-_PIPELINE = _mean(line_cycles(FIGURE_9, "add")[:2] + line_cycles(FIGURE_9, "mul")) - _ADD
+_PIPELINE = round(fmean(line_cycles(FIGURE_9, "add")[:2] + line_cycles(FIGURE_9, "mul"))) - _ADD
 """Cycles that an instruction takes besides its own latency: figure 9's chain of add, mul, add."""
-_LOCAL = _mean(line_cycles(FIGURE_9, "ld.local"))
+_LOCAL = round(fmean(line_cycles(FIGURE_9, "ld.local")))
 _REFILL = 4
 """Fetch, decode and issue behind a jump, which drops what was read ahead."""
 _FLIT, _LINE = 32, 128
@@ -296,15 +291,13 @@ def _outer(to: Listing, kernel: Kernel, tile: Tile) -> None:
 def _write(to: Listing, kernel: Kernel, tile: Tile) -> None:
     to.part = WRITE
     for _ in range(tile.images_per_thread * tile.filters_per_thread):
-        reads = []
-        if kernel.sums is Sums.ROLLED:
-            reads = [to.emit(Op.LOCAL)]
-        elif kernel.sums is Sums.OUTER:
-            reads = [to.emit(Op.SHARED)]
+        held_in = {Sums.ROLLED: Op.LOCAL, Sums.OUTER: Op.SHARED}.get(kernel.sums)
+        reads = [to.emit(held_in)] if held_in else []
         _element(to, to.chain(_INDEX), Op.STORE, *reads)
 
 
-def listing(kernel: Kernel, tile: Tile, chunks: int) -> Listing:
+@cache
+def listing(kernel: Kernel, tile: Tile, chunks: int) -> list[Instruction]:
     """A warp's program: `chunks` times loads, barrier, sums, barrier; then its outputs written."""
     to = Listing()
 
@@ -325,7 +318,7 @@ def listing(kernel: Kernel, tile: Tile, chunks: int) -> Listing:
 
     to.repeat(chunks, chunk)
     _write(to, kernel, tile)
-    return to
+    return to.program
 
 
 def chunks_of(problem: Conv, tile: Tile) -> int:

@@ -8,11 +8,11 @@ one behind the sums with these, as the timing model does. Writing is handing the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import Verdict, judge
@@ -61,25 +61,20 @@ def table_1_tile(problem: Conv) -> Tile:
 
 def tiles(problem: Conv) -> list[tuple[str, Tile]]:
     """(figure, tile) of the sweep, each tile once, Table 1's among figure 7's."""
-    return list({tile: (figure, tile) for figure, tile in _swept(problem)}.values())
-
-
-def _swept(problem: Conv) -> Iterator[tuple[str, Tile]]:
     base, pixels = table_1_tile(problem), problem.R * problem.S
     single = replace(base, images_per_thread=1, filters_per_thread=1)
-    yield "5", replace(single, cached_pixels=pixels)
-    for cached in _CHUNKS:
-        if cached < pixels:
-            yield "6", replace(single, cached_pixels=cached)
-    for images in _OUTPUTS:
-        for filters in _OUTPUTS:
-            if images * filters > 1:
-                yield "7", replace(base, images_per_thread=images, filters_per_thread=filters)
-    for cached in _CHUNKS:
-        if cached != base.cached_pixels and cached < pixels:
-            yield "7", replace(base, cached_pixels=cached)
-    for x, y in _THREADS:
-        yield "4", replace(base, threads_x=x, threads_y=y)
+    chunks = [cached for cached in _CHUNKS if cached < pixels]
+    swept = [("5", replace(single, cached_pixels=pixels))]
+    swept += [("6", replace(single, cached_pixels=cached)) for cached in chunks]
+    swept += [
+        ("7", replace(base, images_per_thread=images, filters_per_thread=filters))
+        for images in _OUTPUTS
+        for filters in _OUTPUTS
+        if images * filters > 1
+    ]
+    swept += [("7", replace(base, cached_pixels=cached)) for cached in chunks]
+    swept += [("4", replace(base, threads_x=x, threads_y=y)) for x, y in _THREADS]
+    return list({tile: (figure, tile) for figure, tile in swept}.values())
 
 
 def whole_filter_bytes(problem: Conv, tile: Tile) -> int:
@@ -97,11 +92,9 @@ def tile_bytes(problem: Conv, tile: Tile) -> int:
 def refusal(problem: Conv, tile: Tile) -> str | None:
     """The sentence that refuses a tile, None where the kernel takes it."""
     needed = tile_bytes(problem, tile)
-    if needed > STATIC_BYTES:
-        return (
-            f"needs {needed:,} bytes of shared memory, a kernel declares {STATIC_BYTES:,} at most"
-        )
-    return None
+    if needed <= STATIC_BYTES:
+        return None
+    return f"needs {needed:,} bytes of shared memory, a kernel declares {STATIC_BYTES:,} at most"
 
 
 def step_of(tile: Tile) -> Step:
@@ -115,6 +108,12 @@ def tile_kernels(problem: Conv, batch: int) -> list[Kernel]:
     return [step_of(tile).kernel(problem, batch) for tile in swept]
 
 
+_TILE_MEASURED = (
+    "shared_bytes", "registers", "local_bytes", "blocks_per_sm", "limited_by", "waves",
+    "median_us", "ratio", "relative_error",
+)  # fmt: skip
+
+
 def predicted(problem: Conv, batch: int, figure: str, tile: Tile) -> dict[str, Any]:
     """A row of the sweep before anything has run: the parameters, equations (1) and (5)."""
     return {
@@ -125,31 +124,8 @@ def predicted(problem: Conv, batch: int, figure: str, tile: Tile) -> dict[str, A
         "blocks": tile.blocks(problem, batch),
         "table_1": tile == table_1_tile(problem),
         "status": "waiting",
-        "shared_bytes": None,
-        "registers": None,
-        "local_bytes": None,
-        "blocks_per_sm": None,
-        "limited_by": None,
-        "waves": None,
-        "median_us": None,
-        "ratio": None,
-        "relative_error": None,
+        **dict.fromkeys(_TILE_MEASURED),
         "note": "",
-    }
-
-
-def compiled(kernel: Kernel, row: dict[str, Any], arch: str, machine: Machine) -> dict[str, Any]:
-    """What ptxas says of a row's kernel; equations (2) to (4) of it, and waves on `machine`."""
-    used = compile_kernel(kernel, arch).resources
-    demand = Demand(used.registers, row["threads_x"] * row["threads_y"], used.shared_bytes)
-    held = residency(demand, machine.limits)
-    return {
-        "shared_bytes": used.shared_bytes,
-        "registers": used.registers,
-        "local_bytes": used.stack_bytes,
-        "blocks_per_sm": held.blocks,
-        "limited_by": held.limit,
-        "waves": Waves(row["blocks"], held.blocks * machine.multiprocessors).waves,
     }
 
 
@@ -162,7 +138,7 @@ def measure_tiles(
     fit its sentence in `note`. `ratio` is the time of Table 1's tile over the row's.
     """
     problem, batch, rows = field.problem, field.batch, []
-    runs: dict[str, Callable[[], None]] = {}
+    runs: dict[int, Callable[[], None]] = {}
     compile_together(tile_kernels(problem, batch), current_arch())
     for number, (figure, tile) in enumerate(tiles(problem)):
         row, step = predicted(problem, batch, figure, tile), step_of(tile)
@@ -172,15 +148,23 @@ def measure_tiles(
             row |= {"status": "refused", "note": refused}
             continue
         say(f"tile {number + 1}")
-        row |= compiled(step.kernel(problem, batch), row, current_arch(), machine)
+        used = compile_kernel(step.kernel(problem, batch), current_arch()).resources
+        demand = Demand(used.registers, tile.threads_x * tile.threads_y, used.shared_bytes)
+        held = residency(demand, machine.limits)
+        row |= {
+            "shared_bytes": used.shared_bytes,
+            "registers": used.registers,
+            "local_bytes": used.stack_bytes,
+            "blocks_per_sm": held.blocks,
+            "limited_by": held.limit,
+            "waves": Waves(row["blocks"], held.blocks * machine.multiprocessors).waves,
+        }
         verdict = field.verdict(step, "fp32")
         row |= {"status": "right" if verdict.passed else "wrong", "relative_error": verdict.error}
         if verdict.passed:
-            runs[str(number)] = partial(field.convolve, step)
-    found = times(runs)
-    for number, row in enumerate(rows):
-        if str(number) in found:
-            row["median_us"] = 1e3 * found[str(number)].median
+            runs[number] = partial(field.convolve, step)
+    for number, time in times(runs).items():
+        rows[number]["median_us"] = 1e3 * time.median
     base = next((row["median_us"] for row in rows if row["table_1"]), None)
     for row in rows:
         if base and row["median_us"]:
@@ -203,43 +187,54 @@ class Field:
 
     def __init__(self, problem: Conv, batch: int) -> None:
         self.problem, self.batch = replace(problem, reads="NCHW", writes="NCHW"), batch
-        host, w = random_input("conv", self.problem, batch, np.random.default_rng())
+        host, self.w = random_input("conv", self.problem, batch, np.random.default_rng())
         self._which = sorted({*range(batch)[:_CHECKED_IMAGES], *range(batch)[-_CHECKED_IMAGES:]})
-        truth = reference("conv", host[self._which], w, self.problem)
+        truth = reference("conv", host[self._which], self.w, self.problem)
         self._truth = truth.transpose(0, 3, 1, 2)
-        self._x = cupy.asarray(host.transpose(0, 3, 1, 2), order="C")
-        self._y = cupy.empty((batch, problem.M, problem.OH, problem.OW), cupy.float32)
+        self.x = cupy.asarray(host.transpose(0, 3, 1, 2), order="C")
+        self.y = cupy.empty((batch, problem.M, problem.OH, problem.OW), cupy.float32)
         variant = find("conv", _WITH_A_TABLE, "cuda")
-        self._state = Mounted(variant, self.problem, [w], batch).state
+        self._state = Mounted(variant, self.problem, [self.w], batch).state
         if self._state.chunk < batch:
             raise MemoryError(f"workspace for {batch} images of {problem}")
 
-    def verdict(self, step: Step, precision: str, spans: Any = None) -> Verdict:
-        """`step` with its relayouts into poisoned outputs, judged; the others must be finite."""
-        self._y.fill(cupy.nan)
+    def judged(self, run: Callable[[], None], precision: str) -> Verdict:
+        """`run` from `x` into poisoned outputs, judged; those that are not must be finite."""
+        self.y.fill(cupy.nan)
         self._state.outputs.fill(cupy.nan)
+        run()
+        found = self.y.get()[self._which]
+        whole = bool(cupy.isfinite(self.y).all())
+        return judge(found if whole else found * float("nan"), self._truth, precision)
+
+    def verdict(self, step: Step, precision: str, spans: Any = None) -> Verdict:
+        """`step` with its relayouts, judged."""
+        return self.judged(partial(self.run, step, spans), precision)
+
+    def run(self, step: Step, spans: Any = None) -> None:
+        """`step` with its relayouts."""
 
         def convolve(images: Any, outputs: Any, n: int) -> None:
             step.convolve(images, self._state, outputs, n, self.problem, spans)
 
-        run_innermost(convolve, self._x, self._state, self._y, self.problem)
-        found = self._y.get()[self._which]
-        whole = bool(cupy.isfinite(self._y).all())
-        return judge(found if whole else found * float("nan"), self._truth, precision)
+        run_innermost(convolve, self.x, self._state, self.y, self.problem)
 
     def convolve(self, step: Step, spans: Any = None) -> None:
-        """The convolution alone; after `verdict`, whose images it reads."""
-        images, outputs = self._x, self._y
+        """The convolution alone; after `run`, whose images it reads."""
+        images, outputs = self.x, self.y
         if self.batch > 1:
             images, outputs = self._state.images, self._state.outputs
         step.convolve(images, self._state, outputs, self.batch, self.problem, spans)
 
 
+_Name = TypeVar("_Name")
+
+
 def times(
-    runs: dict[str, Callable[[], None]], calls: int = 5, budget_ms: float = 60
-) -> dict[str, Summary]:
+    runs: dict[_Name, Callable[[], None]], calls: int = 5, budget_ms: float = 60
+) -> dict[_Name, Summary]:
     """Milliseconds a call of each of `runs` by its name: replays of CUDA graphs, interleaved."""
-    samples: dict[str, list[float]] = {name: [] for name in runs}
+    samples: dict[_Name, list[float]] = {name: [] for name in runs}
     entries: list[Entry] = []
     for name, run in runs.items():
         run()
@@ -351,53 +346,17 @@ def parted(noted: Any) -> tuple[dict[str, float], dict[str, float]]:
     return shares, {name: each[name] for name in names if name not in PARTS}
 
 
-@dataclass(frozen=True)
-class Shares:
-    """What a kernel's warps clocked, and the verdict on what that build computed.
-
-    `shares` sum to 1; both dictionaries are empty where the verdict is not passed.
-    """
-
-    verdict: Verdict
-    shares: dict[str, float]
-    waits: dict[str, float]
-    clocks_a_warp: float = 0.0
-
-
-def _shares(step: Step, precision: str, field: Field) -> Shares:
-    """`shares` on a field that is there."""
-    build = clocked(step)
-    spans = cupy.full((warps_of(step, field.problem, field.batch), _COUNT), -1, cupy.int64)
-    verdict = field.verdict(build, precision, spans)
-    if not verdict.passed:
-        return Shares(verdict, {}, {})
+def _clocks(build: Step, field: Field, spans: Any) -> dict[str, Any]:
+    """A row's shares, of the middle of several runs of a clocked build."""
     runs = []
     for _ in range(_RUNS):
         spans.fill(-1)
         field.convolve(build, spans)
         runs.append(spans.get())
     middle = sorted(runs, key=lambda noted: int(noted.sum()))[_RUNS // 2]
-    found, waits = parted(middle)
-    return Shares(verdict, found, waits, float(middle.sum()) / len(middle))
-
-
-def shares(variant: str, problem: Conv, batch: int) -> dict[str, float]:
-    """The share of each of `PARTS` in the time of the kernel `variant` of `SHOWN`, on this GPU.
-
-    They sum to 1. Raises LenetError for a name that is none, or where the clocked build is wrong.
-    """
-    shown = next((one for one in SHOWN if one.name == variant), None)
-    if shown is None:
-        names = ", ".join(one.name for one in SHOWN)
-        raise LenetError(f"shares: expected one of {names}, found {variant!r}")
-    found = _shares(shown.step, _of(shown).precision, Field(problem, batch))
-    if not found.verdict.passed:
-        raise LenetError(f"shares of {variant}: expected a right output, found {found.verdict}")
-    return found.shares
-
-
-def _of(shown: Shown) -> Any:
-    return find("conv", f"convnet2.{shown.variant}", "cuda")
+    shares, waits = parted(middle)
+    clocks_a_warp = float(middle.sum()) / len(middle)
+    return {"shares": shares, "waits": waits, "clocks_a_warp": clocks_a_warp}
 
 
 def simulated_shares(name: str) -> dict[str, float]:
@@ -421,11 +380,7 @@ def _row(shown: Shown, at_table_1: bool) -> dict[str, Any]:
         "paper": shown.told if at_table_1 else None,
         "remark": shown.remark if at_table_1 else "",
         "model": simulated_shares(shown.simulated) if at_table_1 and shown.simulated else None,
-        "shares": None,
-        "waits": None,
-        "slowed": None,
-        "median_us": None,
-        "relative_error": None,
+        **dict.fromkeys(("shares", "waits", "slowed", "median_us", "relative_error")),
         "note": "",
     }
 
@@ -444,44 +399,36 @@ def measure_shares(
     here = replace(field.problem, reads="NCHW", writes="NCHW"), field.batch
     at_table_1 = here == (TABLE_1, TABLE_1_BATCH)
     rows: list[dict[str, Any]] = []
-    runs: dict[str, Callable[[], None]] = {}
+    runs: dict[tuple[str, bool], Callable[[], None]] = {}
     for shown in SHOWN:
-        row, variant = _row(shown, at_table_1), _of(shown)
+        row, variant = _row(shown, at_table_1), find("conv", f"convnet2.{shown.variant}", "cuda")
         rows.append(row)
         if not variant.needs.met_by(gpu):
             row |= {"status": "refused", "note": f"needs {variant.needs}"}
             continue
         say(shown.name)
+        build = clocked(shown.step)
+        spans = cupy.full((warps_of(shown.step, *here), _COUNT), -1, cupy.int64)
         plain = field.verdict(shown.step, variant.precision)
-        found = _shares(shown.step, variant.precision, field)
-        right = plain.passed and found.verdict.passed
+        with_clocks = field.verdict(build, variant.precision, spans)
         row |= {
-            "status": "right" if right else "wrong",
-            "relative_error": max(plain.error, found.verdict.error),
-            "shares": found.shares or None,
-            "waits": found.waits or None,
-            "clocks_a_warp": found.clocks_a_warp or None,
+            "status": "right" if plain.passed and with_clocks.passed else "wrong",
+            "relative_error": max(plain.error, with_clocks.error),
+            "clocks_a_warp": None,
         }
-        if right:
-            spans = cupy.empty((warps_of(shown.step, *here), _COUNT), cupy.int64)
-            runs[_timed(shown.name, False)] = partial(field.convolve, shown.step)
-            runs[_timed(shown.name, True)] = partial(field.convolve, clocked(shown.step), spans)
-    _add_times(rows, times(runs))
+        if with_clocks.passed:
+            row |= _clocks(build, field, spans)
+        if row["status"] == "right":
+            runs[shown.name, False] = partial(field.convolve, shown.step)
+            runs[shown.name, True] = partial(field.convolve, build, spans)
+    found = times(runs)
+    for row in rows:
+        if (row["kernel"], False) in found:
+            median, slower = (found[row["kernel"], clock].median for clock in (False, True))
+            row |= {"median_us": 1e3 * median, "slowed": slower / median}
     rows += [
         {"kernel": name, "variant": f"convnet2.{name}", "figure": "34", "status": "refused",
          "note": why}
         for name, why in NOT_PARTED.items()
     ]  # fmt: skip
     return rows
-
-
-def _timed(kernel: str, with_clocks: bool) -> str:
-    return f"{kernel}, with clocks" if with_clocks else kernel
-
-
-def _add_times(rows: list[dict[str, Any]], found: dict[str, Summary]) -> None:
-    for row in rows:
-        plain, with_clocks = (found.get(_timed(row["kernel"], clock)) for clock in (False, True))
-        if plain is not None and with_clocks is not None:
-            row["median_us"] = 1e3 * plain.median
-            row["slowed"] = with_clocks.median / plain.median

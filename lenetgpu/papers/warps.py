@@ -94,7 +94,6 @@ class Listing:
     """A warp's program as it is written down: `emit` gives the index that later ones read."""
 
     def __init__(self) -> None:
-        """An empty program."""
         self.program: list[Instruction] = []
         self.part = ""
         self._at = 0
@@ -131,17 +130,12 @@ class Timing:
     """What came of it: `cycles` from the first issue until the last result is there.
 
     `parts` are warp-cycles: the time from each instruction's issue to the same warp's next one, so
-    that their sum over `warps` is a warp's mean time. `issued` counts all warps' instructions.
+    that their sum over `warps` is a warp's mean time.
     """
 
     cycles: int
     warps: int
-    issued: int
     parts: dict[str, int]
-
-    def share(self, part: str) -> float:
-        """The part's share of all warps' time, 0 to 1."""
-        return self.parts.get(part, 0) / sum(self.parts.values())
 
 
 def fetch_stalls(core: Core, program: list[Instruction]) -> list[int]:
@@ -162,76 +156,6 @@ def fetch_stalls(core: Core, program: list[Instruction]) -> list[int]:
     return stalls
 
 
-class _Run:
-    """The state of one multiprocessor while its warps run."""
-
-    def __init__(self, core: Core, program: list[Instruction], warps: int, block: int) -> None:
-        self.core, self.program, self.block = core, program, block
-        latencies = core.latencies()
-        self.latency = [latencies[said.op] + said.cycles for said in program]
-        self.stalls = fetch_stalls(core, program)
-        self.results = [[0] * len(program) for _ in range(warps)]
-        self.issued_at = [0] * warps
-        self.at = [0] * warps
-        self.free = [0] * core.schedulers
-        self.port = self.line = self.end = 0
-        self.parts: dict[str, int] = defaultdict(int)
-        self.arrived: dict[int, list[int]] = defaultdict(list)
-        self.waiting = [(self.stalls[0], warp) for warp in range(warps)]
-
-    def go(self) -> None:
-        while self.waiting:
-            ready, warp = heapq.heappop(self.waiting)
-            said = self.program[self.at[warp]]
-            scheduler = warp % len(self.free)
-            cycle = max(ready, self.free[scheduler])
-            if said.op in _MEMORY:
-                if self.port > cycle:
-                    heapq.heappush(self.waiting, (self.port, warp))
-                    continue
-                self.port = cycle + (self.core.port if said.held is None else said.held)
-            self.free[scheduler] = cycle + 1
-            self._issue(warp, said, cycle)
-
-    def _issue(self, warp: int, said: Instruction, cycle: int) -> None:
-        index = self.at[warp]
-        if index:
-            self.parts[self.program[index - 1].part] += cycle - self.issued_at[warp]
-        else:
-            self.parts[said.part] += cycle
-        begun = cycle
-        if said.op in _BEYOND:
-            begun = max(cycle, self.line)
-            self.line = begun + said.lines * self.core.line
-        done = begun + self.latency[index]
-        self.results[warp][index] = done
-        self.issued_at[warp] = cycle
-        self.end = max(self.end, done)
-        if index + 1 == len(self.program):
-            self.parts[said.part] += done - cycle
-        elif said.op is Op.BARRIER:
-            self._meet(warp, cycle)
-        else:
-            self._next(warp, cycle + (self.core.branch if said.op is Op.BRANCH else 1))
-
-    def _meet(self, warp: int, cycle: int) -> None:
-        here = self.arrived[warp // self.block]
-        here.append(warp)
-        if len(here) == self.block:
-            for other in here:
-                self._next(other, cycle + 1)
-            here.clear()
-
-    def _next(self, warp: int, earliest: int) -> None:
-        self.at[warp] += 1
-        index = self.at[warp]
-        ready = earliest + self.stalls[index]
-        results = self.results[warp]
-        for read in self.program[index].reads:
-            ready = max(ready, results[read])
-        heapq.heappush(self.waiting, (ready, warp))
-
-
 def run(core: Core, program: list[Instruction], blocks: int, warps: int) -> Timing:
     """`blocks` blocks of `warps` warps on `core` at once, each warp with all of `program`.
 
@@ -243,6 +167,48 @@ def run(core: Core, program: list[Instruction], blocks: int, warps: int) -> Timi
             "expected a program, blocks and warps, found "
             f"{len(program)} instructions, {blocks} blocks of {warps} warps"
         )
-    state = _Run(core, program, blocks * warps, warps)
-    state.go()
-    return Timing(state.end, blocks * warps, blocks * warps * len(program), dict(state.parts))
+    count, latencies, stalls = blocks * warps, core.latencies(), fetch_stalls(core, program)
+    results = [[0] * len(program) for _ in range(count)]
+    issued_at, at, free = [0] * count, [0] * count, [0] * core.schedulers
+    port = line = end = 0
+    parts: dict[str, int] = defaultdict(int)
+    arrived: dict[int, list[int]] = defaultdict(list)
+    waiting = [(stalls[0], warp) for warp in range(count)]
+
+    def go_on(warp: int, earliest: int) -> None:
+        at[warp] += 1
+        ready = earliest + stalls[at[warp]]
+        for read in program[at[warp]].reads:
+            ready = max(ready, results[warp][read])
+        heapq.heappush(waiting, (ready, warp))
+
+    while waiting:
+        ready, warp = heapq.heappop(waiting)
+        index = at[warp]
+        said, scheduler = program[index], warp % core.schedulers
+        cycle = max(ready, free[scheduler])
+        if said.op in _MEMORY:
+            if port > cycle:
+                heapq.heappush(waiting, (port, warp))
+                continue
+            port = cycle + (core.port if said.held is None else said.held)
+        free[scheduler] = cycle + 1
+        parts[program[max(index - 1, 0)].part] += cycle - issued_at[warp]
+        issued_at[warp] = begun = cycle
+        if said.op in _BEYOND:
+            begun = max(cycle, line)
+            line = begun + said.lines * core.line
+        results[warp][index] = done = begun + latencies[said.op] + said.cycles
+        end = max(end, done)
+        if index + 1 == len(program):
+            parts[said.part] += done - cycle
+        elif said.op is Op.BARRIER:
+            here = arrived[warp // warps]
+            here.append(warp)
+            if len(here) == warps:
+                for other in here:
+                    go_on(other, cycle + 1)
+                here.clear()
+        else:
+            go_on(warp, cycle + (core.branch if said.op is Op.BRANCH else 1))
+    return Timing(end, count, dict(parts))
