@@ -1,4 +1,4 @@
-"""Terminals that tests open: a command in one, a shell that is typed into."""
+"""Commands as tests give them: in this process, in a terminal of a width, refused in a sentence."""
 
 from __future__ import annotations
 
@@ -8,9 +8,26 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 from conftest import ROOT
 
+from lenetgpu.cli import main
+
 _TOLD = ("NO_COLOR", "FORCE_COLOR", "CI", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+
+
+def run(*arguments):
+    """The result of `lenetgpu` with these words, in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def refused(result, *parts):
+    """Check that a command ended with code 2 and one printable line that has `parts`."""
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("lenetgpu: error: ") and result.stderr.count("\n") == 1
+    assert result.stderr[:-1].isprintable()
+    for part in parts:
+        assert part in result.stderr
 
 
 def surroundings(**environment):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,37 +58,3 @@ def test_a_worker_a_gpu_writes_the_files_of_none(tmp_path, folder, expected):
     assert process.returncode == 0, said
     assert parts(out) == expected and len(expected) == FILES * 1000 // SHARD
     assert {row.worker for row in read(out).done.values()}.isdisjoint({"", None})
-
-
-def computing(process):
-    """Processes under `process` that have a GPU open, but for itself."""
-    found = []
-    for path in Path("/proc").iterdir():
-        if not path.name.isdigit() or int(path.name) == process.pid:
-            continue
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            opened = {os.readlink(link) for link in (path / "fd").iterdir()}
-        except OSError:
-            continue
-        if parent == process.pid and any(name.startswith("/dev/nvidia") for name in opened):
-            found.append(int(path.name))
-    return found
-
-
-def test_a_worker_that_is_killed_is_started_again(tmp_path, folder, expected):
-    pytest.importorskip("dask_cuda", reason="no Dask-CUDA")
-    out = tmp_path / "killed"
-    process = start(folder, out, "--workers", "cuda")
-    end, killed = time.monotonic() + 60, []
-    while not killed and process.poll() is None and time.monotonic() < end:
-        killed = computing(process)
-        time.sleep(0.01)
-    for worker in killed:
-        os.kill(worker, signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
-    if process.returncode:
-        process = start(folder, out, "--workers", "cuda")
-        _, said = process.communicate(timeout=120)
-    assert killed and process.returncode == 0, said
-    assert parts(out) == expected

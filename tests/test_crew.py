@@ -175,13 +175,6 @@ def test_a_full_disk_ends_a_lot(begun, monkeypatch):
     assert manifest.read(out).done == {} and not (out / "part-000003.npy").exists()
 
 
-def test_a_shard_that_fails_on_its_way_leaves_nothing(begun):
-    out, job, _ = begun
-    ((shard, found),) = Worker(out, job, REQUEST).run([job.shard(2)])
-    assert shard.number == 2 and isinstance(found, LenetError)
-    assert sorted(path.name for path in out.iterdir()) == ["manifest.json"]
-
-
 @pytest.mark.parametrize("workers", [None, pytest.param("1", marks=pytest.mark.slow)])
 def test_what_a_worker_costs(tmp_path, workers):
     """Nothing is left; a scheduler is measured where there is one."""
@@ -277,6 +270,16 @@ def test_a_task_at_which_workers_die_is_taken_apart(begun, dask, monkeypatch):
     assert TASKS == [[3, 4], [3], [4]]
     (failed,) = [row for row in found if isinstance(row, Failed)]
     assert failed == Failed(4, 50, failed.sentence, 1) and "images 200 to 250" in failed.sentence
+
+
+def test_a_scheduler_that_is_gone_ends_the_job():
+    distributed = pytest.importorskip("distributed", reason="no Dask")
+
+    def gone():
+        raise distributed.CancelledError("task")
+
+    with pytest.raises(StopError, match="scheduler: expected it to stay until the job ends"):
+        crew.result(SimpleNamespace(result=gone))
 
 
 def test_a_job_without_workers_ends_with_a_sentence(begun, dask, monkeypatch):

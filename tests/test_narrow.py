@@ -13,7 +13,7 @@ from terminal import in_terminal, surroundings
 
 from lenetgpu.lab import console as progress
 from lenetgpu.lab.compare import Compared, CountedRow, CourseRow, LayoutRow, StepRow
-from lenetgpu.lab.console import Console, folded
+from lenetgpu.lab.console import folded
 from lenetgpu.lab.conv.document import Convolved, Explained, Step, Summed
 from lenetgpu.lab.listing import matrix_lines
 from lenetgpu.lab.render import Table, in_lines
@@ -69,13 +69,6 @@ def test_a_name_is_broken_behind_a_joint():
     assert in_lines("a 0.14 M", 4) == "a\n0.14\nM"
 
 
-def test_a_verdict_stays_where_words_can_be_folded():
-    row = row_of(Compared.columns()) | {"name": "fused.rows", "check": "WRONG", "median_ms": 1.0}
-    table = Table(Compared, [row])
-    for width in range(30, 250):
-        assert [column.key for column in table.fitting(width)][:2] == ["name", "check"], width
-
-
 @pytest.mark.parametrize("width", [24, 40, 60])
 def test_lines_are_folded_between_words(width):
     text = "plan     auto, fp32: conv1=direct.basic, 1,234.56 ms (95 % from 0.123 to 45.678)"
@@ -109,12 +102,6 @@ def test_narrow_and_without_colours(name):
     lines = [line.rpartition("\r")[2] for line in written.splitlines()]
     # what is longer than a line has no place to be broken
     assert [line for line in lines if len(line) > width and " " in line.strip()] == []
-
-
-def test_a_dumb_terminal_gets_no_escape_codes():
-    written = in_terminal(60, "variants", "argmax", TERM="dumb")
-    assert "\x1b" not in written
-    assert "* numpy.argmax" in written
 
 
 def test_a_terminal_has_bold_and_a_bar():
@@ -152,14 +139,6 @@ def test_colours_can_be_forced_and_refused():
     assert "\x1b" not in piped("matrix", FORCE_COLOR="1", NO_COLOR="1")[0]
     assert "\x1b" not in piped("matrix", FORCE_COLOR="1", TERM="dumb")[0]
     assert "\x1b" not in piped("matrix")[0]
-
-
-def test_forced_lines_are_bold_too(monkeypatch, capsys):
-    for name in ("NO_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    Console().print(" b", bold="a")
-    assert capsys.readouterr().out == "\x1b[1ma\x1b[0m b\n"
 
 
 @pytest.mark.parametrize("rate", [True, False])

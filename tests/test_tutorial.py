@@ -82,19 +82,6 @@ def test_the_page_is_in_step_with_the_files(tutorial):
     assert f"| multiply-adds | {step.flop(1) // 2:,} |" in text
 
 
-def test_a_step_that_changed_makes_its_outputs_stale(tutorial, tmp_path, monkeypatch):
-    shutil.copytree(STEPS, tmp_path / "docs" / "tutorial")
-    shutil.copytree(ROOT / "lenetgpu" / "lab", tmp_path / "lenetgpu" / "lab")
-    monkeypatch.setattr(tutorial, "ROOT", tmp_path)
-    text = (ROOT / "docs" / "tutorial.md").read_text()
-    assert tutorial.stale(text.replace("$ lenetgpu compare conv2 --with mine/ ", "$ l ")) == [
-        "step1-cpu"
-    ]
-    source = tmp_path / "docs" / "tutorial" / "step3.cu"
-    source.write_text(source.read_text().replace("// nobody", "// Nobody"))
-    assert tutorial.stale(text) == ["step3-cpu", "step3-gpu", "all-cpu", "all-gpu"]
-
-
 @compiles
 def test_its_kernels_compile_for_every_architecture():
     """The first step's is what `--new` writes, whose own test compiles it."""
@@ -117,10 +104,7 @@ EVERY = {f"{device} {name}" for device in ("cpu", "cuda") for name in NAMES[1:]}
         (SMALL, set()),
         (Conv(9, 9, 8, 4, 3, 3, stride=2, pad=1), EVERY),
         (Conv(6, 7, 8, 4, 3, 3), {"cpu step4", "cpu step5"}),
-        (Conv(6, 6, 12, 4, 3, 3), {"cuda step4", "cuda step5"}),
-        (Conv(6, 6, 6, 4, 3, 3), {f"{d} step{n}" for d in ("cpu", "cuda") for n in (4, 5)}),
         (Conv(6, 38, 8, 32, 3, 3), {"cuda step3"} | {f"cuda step{n}" for n in (4, 5)}),
-        (Conv(6, 6, 1024, 16, 3, 3), {"cuda step3", "cuda step4", "cuda step5"}),
         (Conv(18, 18, 32, 48, 3, 3), {"cuda step5"}),
     ],
     ids=lambda given: ", ".join(sorted(given)) if isinstance(given, set) else str(given),

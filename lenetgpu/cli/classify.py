@@ -12,10 +12,13 @@ from lenetgpu.cli import completing
 from lenetgpu.cli.ending import say
 from lenetgpu.cli.help import Argument, Command
 from lenetgpu.cli.options import (
+    AS_IS,
     DEVICE,
     FILE,
     JSON,
     NO_PROGRESS,
+    PLAN,
+    PRECISION,
     WEIGHTS,
     console,
     is_stdout,
@@ -39,22 +42,11 @@ from lenetgpu.cli.signals import INTERRUPTED
     "--out", required=True, type=FILE, help="Folder of the results, new or one to go on with."
 )
 @WEIGHTS
-@click.option(
-    "--plan",
-    default="auto",
-    metavar="PLAN",
-    shell_complete=completing.plans,
-    help="Named plan: a variant for every stage.",
-)
-@click.option(
-    "--precision",
-    metavar="P",
-    shell_complete=completing.precisions,
-    help="Precision that the plan must compute in, as fp32.",
-)
+@PLAN
+@PRECISION
 @DEVICE
 @number("--threads", "CPU threads of each worker.", show_default="all it may use")
-@click.option("--as-is", is_flag=True, help="Make pictures grey and 28x28, and leave it at that.")
+@AS_IS
 @number("--shard", "Images of a shard at most.", show_default="1000000, of pictures 1000")
 @click.option(
     "--form",
@@ -69,14 +61,11 @@ from lenetgpu.cli.signals import INTERRUPTED
     "--workers",
     metavar="N|cuda",
     show_default="this process",
-    shell_complete=completing.workers,
+    shell_complete=completing.words(("cuda", "a process for each GPU")),
     help="Dask's processes: N, or one a GPU.",
 )
 @click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    shell_complete=completing.nothing,
-    help="A Dask cluster that is there, as tcp://host:8786.",
+    "--scheduler", metavar="ADDRESS", help="A Dask cluster that is there, as tcp://host:8786."
 )
 @click.option(
     "--predict", is_flag=True, help="Say what 1 to 64 workers would come to; classify nothing."
@@ -120,10 +109,8 @@ def classify(
     for line in lines(outcome):
         say(line, err=err)
     if outcome.interrupted:
-        say(
-            f"lenetgpu: interrupted: {outcome.left:,} shards left; the same command goes on",
-            err=True,
-        )
+        left = f"{outcome.left:,} shards left; the same command goes on"
+        say(f"lenetgpu: interrupted: {left}", err=True)
         ctx.exit(INTERRUPTED)
     if outcome.bad or outcome.failed or outcome.lacking or outcome.altered:
         ctx.exit(1)

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from lenetgpu import __version__
-from lenetgpu.cli import files, laboratory, machine, report, run
-from lenetgpu.cli.classify import classify
-from lenetgpu.cli.group import Group
+from lenetgpu.cli import classify, files, laboratory, machine, report, run
+from lenetgpu.cli.ending import ended, require_streams, say
+from lenetgpu.cli.help import SETTINGS, Commands
+from lenetgpu.cli.signals import INTERRUPTED, stoppable
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+class Group(Commands):
+    """The group of all commands: what goes wrong becomes one sentence and an exit code."""
+
+    def make_context(self, *words: Any, **more: Any) -> click.Context:
+        """Parse a command line; --help, --version and bad options end like a command."""
+        with ended():
+            require_streams()
+            return super().make_context(*words, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, which Ctrl-C ends with 130."""
+        try:
+            return stoppable(lambda: self._invoke(ctx))
+        except KeyboardInterrupt:
+            say("lenetgpu: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
+    def _invoke(self, ctx: click.Context) -> Any:
+        with ended():
+            return super().invoke(ctx)
+
+
+@click.group(cls=Group, context_settings=SETTINGS)
 @click.version_option(__version__)
 def main() -> None:
     """Classify handwritten digits with LeNet, every stage switchable, on a GPU or a CPU."""
 
 
 for _command in (
-    run.infer,
-    run.profile,
-    classify,
-    laboratory.compare,
-    laboratory.conv,
-    report.report,
-    machine.variants,
-    machine.doctor,
-    machine.warmup,
-    machine.completion,
-    files.data,
-    files.weights,
-):
+    run.infer, run.profile, classify.classify, laboratory.compare, laboratory.conv, report.report,
+    machine.variants, machine.doctor, machine.warmup, machine.completion, files.data, files.weights,
+):  # fmt: skip
     main.add_command(_command)

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    Items = list[CompletionItem[str]]
+Pairs = Iterable[tuple[str, str]]
+"""Words, and what each is."""
+Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem[str]]"]
 
-_WHERE = {("cpu",): "on a CPU", ("cuda",): "on a GPU", ("cpu", "cuda"): "on a CPU or a GPU"}
+
+def _completing(find: Callable[[click.Context, click.Parameter], Pairs]) -> Complete:
+    """Complete to those words that begin as typed, each once."""
+
+    @wraps(find)
+    def complete(
+        ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(word, help=what or None)
+            for word, what in dict(find(ctx, param)).items()
+            if word.startswith(incomplete)
+        ]
+
+    return complete
 
 
-def _items(found: Iterable[tuple[str, str]], incomplete: str) -> Items:
-    """Those of the (word, what it is) pairs that begin as typed, each word once."""
-    from click.shell_completion import CompletionItem
-
-    return [
-        CompletionItem(word, help=what or None)
-        for word, what in dict(found).items()
-        if word.startswith(incomplete)
-    ]
+def words(*found: tuple[str, str]) -> Complete:
+    """Complete to these words."""
+    return _completing(lambda ctx, param: found)
 
 
 def _devices(ctx: click.Context) -> tuple[str, ...]:
@@ -33,26 +47,17 @@ def _devices(ctx: click.Context) -> tuple[str, ...]:
     return (wanted,) if wanted in ("cpu", "cuda") else ("cpu", "cuda")
 
 
-def plans(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Named plans, those of the asked device where one is asked for."""
-    return _items(_plans(_devices(ctx)), incomplete)
-
-
-def _plans(devices: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _plans(ctx: click.Context) -> Iterator[tuple[str, str]]:
     from lenetgpu.plan import AUTO, NAMED
 
     yield AUTO, "the fastest right one"
     for name, on in NAMED.items():
-        if not set(on).isdisjoint(devices):
-            yield name, _WHERE[tuple(device for device in ("cpu", "cuda") if device in on)]
+        if not set(on).isdisjoint(_devices(ctx)):
+            where = {"cpu": "a CPU", "cuda": "a GPU"}
+            yield name, "on " + " or ".join(where[device] for device in where if device in on)
 
 
-def variants(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Families and variants of the stage that the option is called by."""
-    return _items(_variants(str(param.name), _devices(ctx)), incomplete)
-
-
-def _variants(stage: str, devices: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _variants(ctx: click.Context, stage: str) -> Iterator[tuple[str, str]]:
     """Families, then variants, with what each is; nothing for a stage that there is not."""
     from lenetgpu.network import SPANS, STAGES
     from lenetgpu.stages.registry import choices, find, variants
@@ -62,105 +67,74 @@ def _variants(stage: str, devices: tuple[str, ...]) -> Iterator[tuple[str, str]]
     if kind is None:
         return
     said = {name: v.summary for v in variants(kind) for name in v.names}
-    for device in devices:
+    for device in _devices(ctx):
         for name in choices(kind, device):
             yield name, said.get(name) or f"family: {find(kind, name, device).full_name}"
 
 
-def candidates(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """What a comparison is of, after the last comma: plans, or a stage's families and variants."""
+@_completing
+def plans(ctx: click.Context, param: click.Parameter) -> Pairs:
+    """Named plans, those of the asked device where one is asked for."""
+    return _plans(ctx)
+
+
+@_completing
+def variants(ctx: click.Context, param: click.Parameter) -> Pairs:
+    """Families and variants of the stage that the option is called by."""
+    return _variants(ctx, str(param.name))
+
+
+def candidates(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete the word after the last comma: a plan, or a stage's families and variants."""
     left = [*ctx.args, ""]  # what is before an option without its value yet
     what = "conv1" if ctx.info_name == "conv" else ctx.params.get("what") or left[0]
-    before, comma, last = incomplete.rpartition(",")
-    found = _plans(_devices(ctx)) if what == "plans" else _variants(what, _devices(ctx))
-    return _items(((before + comma + word, said) for word, said in found), before + comma + last)
+    before, comma, _ = incomplete.rpartition(",")
+    found = _plans(ctx) if what == "plans" else _variants(ctx, what)
+    return words(*((before + comma + word, said) for word, said in found))(ctx, param, incomplete)
 
 
-def listed(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Stages, spans and kinds: what `variants` lists one of."""
-    from lenetgpu.lab.listing import kinds
-
-    return _items(((name, f"kind {kind}") for name, kind in kinds().items()), incomplete)
+def _named(module: str, pairs: Callable[[Any], Pairs]) -> Complete:
+    """Complete to what a module of ours declares, which is imported when a shell asks."""
+    return _completing(lambda ctx, param: pairs(import_module(f"lenetgpu.{module}")))
 
 
-def compared(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """What `compare` takes."""
-    from lenetgpu.dispatch.candidates import comparable
+compared = _named("dispatch.candidates", lambda module: ((w, "") for w in module.comparable()))
+dtypes = _named("problems", lambda m: ((w, f"{width} bytes") for w, width in m.ITEM_BYTES.items()))
+forms = _named("files.forms", lambda module: ((ending[1:], "") for ending in module.FORMS))
+listed = _named("lab.listing", lambda m: ((w, f"kind {kind}") for w, kind in m.kinds().items()))
+machines = _named("gpu.machines", lambda module: ((w, m.name) for w, m in module.KNOWN.items()))
+precisions = _named("plan", lambda module: ((w, "") for w in module.AUTO_PLANS))
 
-    return _items(((name, "") for name in comparable()), incomplete)
 
-
-def suites(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+@_completing
+def suites(ctx: click.Context, param: click.Parameter) -> Pairs:
     """The suites of `conv`, or of `compare`."""
-    if ctx.info_name == "conv":
-        from lenetgpu.papers.shapes import SUITES
+    if ctx.info_name != "conv":
+        from lenetgpu.papers.course_ladder import NAMES
 
-        return _items(((name, suite.title) for name, suite in SUITES.items()), incomplete)
-    from lenetgpu.papers.course_ladder import NAMES
+        return [(NAMES[0], "every figure of the course's report")]
+    from lenetgpu.papers.shapes import SUITES
 
-    return _items([(NAMES[0], "every figure of the course's report")], incomplete)
-
-
-def precisions(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """What `--precision` takes."""
-    from lenetgpu.plan import AUTO_PLANS
-
-    return _items(((name, "") for name in AUTO_PLANS), incomplete)
+    return ((name, suite.title) for name, suite in SUITES.items())
 
 
-def dtypes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """What `conv --dtype` takes."""
-    from lenetgpu.problems import ITEM_BYTES
-
-    return _items(((name, f"{width} bytes") for name, width in ITEM_BYTES.items()), incomplete)
-
-
-def devices(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+@_completing
+def devices(ctx: click.Context, param: click.Parameter) -> Pairs:
     """`auto`, `cpu`, `cuda`, and each GPU whose device file the driver made."""
-    words = [("auto", "a GPU where there is one"), ("cpu", ""), ("cuda", "the first GPU")]
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    return _items([*words, *((f"cuda:{index}", "") for index in range(gpus))], incomplete)
+    known = [("auto", "a GPU where there is one"), ("cpu", ""), ("cuda", "the first GPU")]
+    return [*known, *((f"cuda:{index}", "") for index in range(gpus))]
 
 
-def machines(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """The GPUs whose figures are known."""
-    from lenetgpu.gpu.machines import KNOWN
-
-    return _items(((name, machine.name) for name, machine in KNOWN.items()), incomplete)
-
-
-def transfers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """What `--transfers` takes."""
-    return _items([("device", ""), ("host", "a copy after every stage")], incomplete)
-
-
-def automatic(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """The one word that a count may be."""
-    return _items([("auto", "")], incomplete)
-
-
-def started(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """The kinds that `variants --new` starts, then its folder."""
+def started(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete to the kinds that `variants --new` starts, then to its folder."""
     from click.shell_completion import CompletionItem
 
     from lenetgpu.stages.registry import KINDS
 
-    found = _items(((kind, "a kind of stage") for kind in KINDS), incomplete)
+    found = words(*((kind, "a kind of stage") for kind in KINDS))(ctx, param, incomplete)
     return found or [CompletionItem(incomplete, type="dir")]
-
-
-def forms(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """What `--form` takes."""
-    from lenetgpu.files.forms import FORMS
-
-    return _items(((ending[1:], "") for ending in FORMS), incomplete)
-
-
-def workers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """The one word that `--workers` takes beside a number."""
-    return _items([("cuda", "a process for each GPU")], incomplete)
-
-
-def nothing(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """An address is typed."""
-    return []

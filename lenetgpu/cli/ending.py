@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 import click
 
+from lenetgpu.cli.signals import INTERRUPTED
 from lenetgpu.errors import LenetError, one_line
 
+STARTED = time.perf_counter()
 BAD_INPUT, BROKEN_PIPE = 2, 141
 """Exit codes: the second is what a shell shows of who is killed for writing to a closed pipe."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -70,6 +73,22 @@ def ended() -> Iterator[None]:
             raise
     complain(message)
     raise click.exceptions.Exit(BAD_INPUT)
+
+
+def end(ctx: click.Context, outcome: Any) -> None:
+    """Say what failed and draw the picture; exit with 1 where a check failed.
+
+    With 130 where Ctrl-C ended the work, with 2 where there was nothing to draw.
+    """
+    for sentence in outcome.sentences():
+        say(sentence, err=True)
+    code = 1 if outcome.failed else INTERRUPTED if outcome.document.get("interrupted") else 0
+    try:
+        outcome.draw()
+    except LenetError as error:
+        complain(str(error))
+        code = code or BAD_INPUT
+    ctx.exit(code)
 
 
 def of_system(error: OSError | ImportError) -> str:

@@ -9,7 +9,7 @@ import click
 
 from lenetgpu.cli.ending import say
 from lenetgpu.cli.help import Argument, Commands
-from lenetgpu.cli.options import FILE, FOLDER, Decorator, console
+from lenetgpu.cli.options import FILE, FOLDER, Decorator, print_pairs
 
 
 def _one(name: str, explained: str, **how: Any) -> Decorator:
@@ -27,11 +27,9 @@ def data() -> None:
 def data_info(file: Path | None) -> None:
     """Say what an image file holds."""
     from lenetgpu.files import assets
-    from lenetgpu.lab import listing
+    from lenetgpu.lab.listing import data_rows
 
-    out = console()
-    for what, found in listing.data_rows(file or assets.default_digits()):
-        out.print(f"{what:13} {found}")
+    print_pairs(data_rows(file or assets.default_digits()))
 
 
 @data.command("verify")
@@ -52,8 +50,7 @@ def data_convert(source: Path, target: Path) -> None:
     """Write images and labels to a file in the course's HDF5."""
     from lenetgpu.files.convert import convert_data
 
-    count = convert_data(source, target)
-    say(f"{target}: {count:,} images")
+    say(f"{target}: {convert_data(source, target):,} images")
 
 
 @data.command("fetch-mnist")
@@ -82,11 +79,9 @@ def weights() -> None:
 def weights_info(file: Path | None) -> None:
     """Say what a weight file holds and where it came from."""
     from lenetgpu.files import assets
-    from lenetgpu.lab import listing
+    from lenetgpu.lab.listing import weight_rows
 
-    out = console()
-    for what, found in listing.weight_rows(file or assets.default_weights()):
-        out.print(f"{what:13} {found}")
+    print_pairs(weight_rows(file or assets.default_weights()))
 
 
 @weights.command("verify")
@@ -117,5 +112,4 @@ def weights_convert(source: Path, target: Path) -> None:
     """
     from lenetgpu.files.convert import convert_weights
 
-    form = convert_weights(source, target)
-    say(f"{target}: float32, {form}")
+    say(f"{target}: float32, {convert_weights(source, target)}")

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from lenetgpu.cli import completing
-from lenetgpu.cli.group import end
+from lenetgpu.cli.ending import end
 from lenetgpu.cli.help import Argument, Command
 from lenetgpu.cli.options import (
     COUNTERS,
@@ -143,67 +143,38 @@ def _show(targets: tuple[Path | None, ...], results: Any, document: Any) -> None
 
 
 _FILES = {"json_file", "csv_file", "markdown", "no_progress"}
-_SIMULATED = {"shape", "batch", "engines", *_FILES}
-_SAID = {"epilogue", "bias", "relu", "dtype"}
-_LISTED = {"shape", "suite", "lines", "model", "batch", "listed", *_SAID, *_FILES}
-_TUNED = {
-    "shape", "suite", "lines", "model", "batch", "device", "seconds", "rounds", "warmup", "tune",
-    "only", *_SAID, *_FILES,
-}  # fmt: skip
-_CLOCKED = {"shape", "suite", "batch", "device", "plot", "shares", *_FILES}
+_SAID = {"batch", "epilogue", "bias", "relu", "dtype"}
+_SHAPES = {"shape", "suite", "lines", "model"}
+_BESIDE: dict[str, tuple[set[str], str]] = {
+    "listed": (
+        {*_SHAPES, *_SAID, *_FILES},
+        "SHAPE, --suite, --from or --model, what is said of every convolution (--batch, --dtype) "
+        "and where results go",
+    ),
+    "engines": ({"shape", "batch", *_FILES}, "SHAPE, --batch and where results go"),
+    "shares": (
+        {"shape", "suite", "batch", "device", "plot", *_FILES},
+        "SHAPE or --suite, --batch, --device and where results go",
+    ),
+    "tune": (
+        {*_SHAPES, *_SAID, *_FILES, "device", "seconds", "rounds", "warmup", "only"},
+        "SHAPE, --suite, --from or --model, --batch, --bias, --relu, --dtype, --epilogue, "
+        "--device, --seconds, --rounds, --warmup, --only best and where results go",
+    ),
+}
+"""Flag of `conv` to the parameters that it takes beside it, and how a sentence lists them."""
 
 
-def _only_beside(ctx: click.Context, option: str, taken: set[str], words: str) -> None:
-    """LenetError where an option was given that `option` does not take beside it."""
+def _require_only(ctx: click.Context, flag: str) -> None:
+    """LenetError where an option was given that this flag of `conv` does not take beside it."""
     from lenetgpu.errors import LenetError
 
-    for other in ctx.command.params:
-        given = ctx.get_parameter_source(str(other.name)) is ParameterSource.COMMANDLINE
-        if given and other.name not in taken:
-            raise LenetError(f"{option}: expected {words} beside it, found {other.opts[0]}")
-
-
-def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
-    """`conv --engines`: nothing runs, so what says how to run is refused."""
-    from lenetgpu.lab.console import status_line
-    from lenetgpu.lab.conv import engines as results
-
-    _only_beside(ctx, "--engines", _SIMULATED, "SHAPE, --batch and where results go")
-    targets = _targets(options)
-    with status_line(enabled=not no_progress) as say:
-        document = results.run_engines(request(results.EnginesRequest, options), say)
-    _show(targets, results, document)
-
-
-def _list(ctx: click.Context, options: dict[str, Any]) -> None:
-    """`conv --list`: nothing runs."""
-    from lenetgpu.lab.conv import document as results
-    from lenetgpu.lab.conv.request import ConvRequest, run_list
-
-    _only_beside(
-        ctx,
-        "--list",
-        _LISTED,
-        "SHAPE, --suite, --from or --model, what is said of every "
-        "convolution (--batch, --dtype) and where results go",
-    )
-    targets = _targets(options)
-    _show(targets, results, run_list(request(ConvRequest, options)))
-
-
-def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
-    """`conv --shares`: kernels with clocks inside, whose times no option of a comparison shapes."""
-    from lenetgpu.lab.console import status_line
-    from lenetgpu.lab.conv import shares as results
-
-    _only_beside(
-        ctx, "--shares", _CLOCKED, "SHAPE or --suite, --batch, --device and where results go"
-    )
-    targets = _targets(options)
-    with status_line(enabled=not no_progress) as say:
-        outcome = results.run_shares(request(results.SharesRequest, options), say)
-    _show(targets, results, outcome.document)
-    end(ctx, outcome)
+    taken, words = _BESIDE[flag]
+    names = {str(param.name): param.opts[0] for param in ctx.command.params}
+    for name, option in names.items():
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in {*taken, flag}:
+            raise LenetError(f"{names[flag]}: expected {words} beside it, found {option}")
 
 
 @click.command(cls=Command)
@@ -310,28 +281,34 @@ def conv(
     **options: Any,
 ) -> None:
     """Check, then time every convolution on a shape, or on those of a paper or a network."""
-    if listed:
-        _list(ctx, options)
-        return
-    if engines or shares:
-        (_engines if engines else _shares)(ctx, no_progress, options)
-        return
     from lenetgpu.lab.console import status_line
     from lenetgpu.lab.conv import document as results
-    from lenetgpu.lab.conv.compared import run_conv
-    from lenetgpu.lab.conv.request import ConvRequest
+    from lenetgpu.lab.conv.request import ConvRequest, run_list
 
-    if options["tune"]:
-        _only_beside(
-            ctx,
-            "--tune",
-            _TUNED,
-            "SHAPE, --suite, --from or --model, --batch, --bias, --relu, --dtype, --epilogue, "
-            "--device, --seconds, --rounds, --warmup, --only best and where results go",
-        )
+    for flag in ("listed", "engines", "shares", "tune"):
+        if ctx.params[flag]:
+            _require_only(ctx, flag)
+            break
     targets = _targets(options)
-    asked = request(ConvRequest, options, outside=options["with_files"])
+    if listed:
+        _show(targets, results, run_list(request(ConvRequest, options)))
+        return
     with status_line(enabled=not no_progress) as say:
-        outcome = run_conv(asked, say)
-    _show(targets, results, outcome.document)
+        if engines:
+            from lenetgpu.lab.conv import engines as simulated
+
+            document = simulated.run_engines(request(simulated.EnginesRequest, options), say)
+        elif shares:
+            from lenetgpu.lab.conv import shares as clocked
+
+            outcome = clocked.run_shares(request(clocked.SharesRequest, options), say)
+        else:
+            from lenetgpu.lab.conv.compared import run_conv
+
+            asked = request(ConvRequest, options, outside=options["with_files"])
+            outcome = run_conv(asked, say)
+    if engines:
+        _show(targets, simulated, document)
+        return
+    _show(targets, clocked if shares else results, outcome.document)
     end(ctx, outcome)

@@ -8,9 +8,8 @@ import click
 
 from lenetgpu.cli import completing
 from lenetgpu.cli.ending import say
-from lenetgpu.cli.group import COMPLETE
 from lenetgpu.cli.help import Argument, Command
-from lenetgpu.cli.options import AS_JSON, DEVICE, FILE, console, write_json
+from lenetgpu.cli.options import AS_JSON, DEVICE, FILE, console, print_pairs, write_json
 from lenetgpu.errors import LenetError
 
 
@@ -34,40 +33,28 @@ from lenetgpu.errors import LenetError
 @AS_JSON
 def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_json: bool) -> None:
     """List what can be switched, naive to fast, and mark what runs on this machine."""
-    if new is not None:
-        _start(*new, beside=[stage, "--matrix" * matrix, "--json" * as_json])
-        return
     from lenetgpu.gpu.software import software
     from lenetgpu.lab import listing
     from lenetgpu.stages.matrix import cells
 
-    head = {"schema": 1, "command": "variants"}
-    if matrix and as_json:
-        found = [cell.as_json() for cell in cells(stage)]
-        write_json(Path("-"), head | software(None) | {"matrix": found})
+    if new is not None:
+        if beside := ", ".join(filter(None, [stage, "--matrix" * matrix, "--json" * as_json])):
+            raise LenetError(f"--new: expected nothing but KIND and FOLDER, found {beside}")
+        lines = listing.start(*new)
+        width = max(len(what) for what, _ in lines)
+        for what, found in lines:
+            say(f"{what:{width}}  {found}")
+    elif as_json:
+        rows = [c.as_json() for c in cells(stage)] if matrix else listing.variant_rows(stage)
+        head = {"schema": 1, "command": "variants"} | software(None)
+        write_json(Path("-"), head | {"matrix" if matrix else "variants": rows})
     elif matrix:
         out = console()
         listing.print_lines(out, listing.matrix_lines(cells(stage), out.width))
         out.print(f"on this machine: {listing.machine()}")
-    elif as_json:
-        rows = listing.variant_rows(stage)
-        write_json(Path("-"), head | software(None) | {"variants": rows})
     else:
         out = console()
         listing.print_lines(out, listing.variant_lines(*listing.table_rows(stage), out.width))
-
-
-def _start(kind: str, folder: Path, beside: list[str | None]) -> None:
-    """`variants --new`, which takes nothing beside it."""
-    from lenetgpu.lab.listing import start
-
-    found = ", ".join(filter(None, beside))
-    if found:
-        raise LenetError(f"--new: expected nothing but KIND and FOLDER, found {found}")
-    lines = start(kind, folder)
-    width = max(len(what) for what, _ in lines)
-    for what, found in lines:
-        say(f"{what:{width}}  {found}")
 
 
 @click.command(cls=Command)
@@ -82,13 +69,10 @@ def doctor(repair: bool, as_json: bool) -> None:
     if repair:
         for line in checkup.repaired():
             say(line)
-        return
-    if as_json:
+    elif as_json:
         write_json(Path("-"), checkup.as_json())
-        return
-    out = console()
-    for what, found in checkup.findings():
-        out.print(f"{what:13} {found}")
+    else:
+        print_pairs(checkup.findings())
 
 
 @click.command(cls=Command)
@@ -130,5 +114,5 @@ def completion(ctx: click.Context, /, shell: str) -> None:
 
     completes = get_completion_class(shell)
     assert completes is not None
-    script = completes(ctx.find_root().command, {}, "lenetgpu", COMPLETE).source()
+    script = completes(ctx.find_root().command, {}, "lenetgpu", "_LENETGPU_COMPLETE").source()
     click.echo(script.rstrip("\n"))

@@ -72,6 +72,18 @@ def number(name: str, words: str, **how: Any) -> Decorator:
     return click.option(name, type=how.pop("type", int), metavar="N", help=words, **how)
 
 
+def _auto_or_number(name: str, words: str) -> Decorator:
+    """An option of a whole number, or auto."""
+    return click.option(
+        name,
+        metavar="N",
+        callback=_auto_or_count,
+        shell_complete=completing.words(("auto", "")),
+        default="auto",
+        help=words,
+    )
+
+
 JSON = click.option("--json", "json_file", type=FILE, help="Results to a JSON file, - for stdout.")
 CSV = click.option("--csv", "csv_file", type=FILE, help="Rows to a CSV file, - for stdout.")
 MARKDOWN = click.option("--markdown", type=FILE, help="Rows to a Markdown file, - for stdout.")
@@ -96,19 +108,31 @@ COUNTERS = click.option(
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
 
+PLAN = click.option(
+    "--plan",
+    default="auto",
+    metavar="PLAN",
+    shell_complete=completing.plans,
+    help="Named plan: a variant for every stage.",
+)
+PRECISION = click.option(
+    "--precision",
+    metavar="P",
+    shell_complete=completing.precisions,
+    show_default="the plan's; fp32 of auto",
+    help="Precision that the plan must compute in, as fp16.",
+)
+AS_IS = click.option(
+    "--as-is", is_flag=True, help="Make pictures grey and 28x28, and leave it at that."
+)
+
 run_options = together(
     [
         WEIGHTS,
         number("--batch", "Images in one pass at most.", show_default="10000"),
         number("--limit", "Only so many images of the data set.", show_default="all"),
         number("--skip", "Leave out the first N images of the data set.", default=0),
-        click.option(
-            "--plan",
-            default="auto",
-            metavar="PLAN",
-            shell_complete=completing.plans,
-            help="Named plan: a variant for every stage.",
-        ),
+        PLAN,
         *(
             click.option(
                 f"--{stage}",
@@ -119,36 +143,16 @@ run_options = together(
             )
             for stage in STAGES
         ),
-        click.option(
-            "--precision",
-            metavar="P",
-            shell_complete=completing.precisions,
-            show_default="the plan's; fp32 of auto",
-            help="Precision that the plan must compute in, as fp16.",
-        ),
+        PRECISION,
         DEVICE,
         number("--threads", "Threads of a CPU.", show_default="all it may use"),
-        click.option(
-            "--streams",
-            metavar="N",
-            callback=_auto_or_count,
-            shell_complete=completing.automatic,
-            default="auto",
-            help="How many CUDA streams, or auto.",
-        ),
-        click.option(
-            "--chunk",
-            metavar="N",
-            callback=_auto_or_count,
-            shell_complete=completing.automatic,
-            default="auto",
-            help="How many images pass through all stages together, or auto.",
-        ),
+        _auto_or_number("--streams", "How many CUDA streams, or auto."),
+        _auto_or_number("--chunk", "How many images pass through all stages together, or auto."),
         click.option(
             "--transfers",
             default="device",
             metavar="WHERE",
-            shell_complete=completing.transfers,
+            shell_complete=completing.words(("device", ""), ("host", "a copy after every stage")),
             help="Where activations stay between stages: device, or host, which copies each there "
             "and back.",
         ),
@@ -173,6 +177,13 @@ def console(stderr: bool = False) -> Any:
     from lenetgpu.lab.console import Console
 
     return Console(stderr)
+
+
+def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Print a line for each (what, found)."""
+    out = console()
+    for what, found in pairs:
+        out.print(f"{what:13} {found}")
 
 
 def is_stdout(*targets: Path | None) -> bool:

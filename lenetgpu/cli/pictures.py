@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lenetgpu.lab.console import Console
     from lenetgpu.lab.pictures import Classified
     from lenetgpu.measure.outcome import Outcome, Progress, Request
-    from lenetgpu.pictures.given import Gathered
+    from lenetgpu.pictures.given import Gathered, Meant
 
 
 @dataclass
@@ -22,53 +22,51 @@ class Given:
     """What the arguments mean: `data`, one file read by parts (None: the default), or pictures."""
 
     data: Path | None
+    meant: Meant | None = None
     as_is: bool = False
-    output: Path | None = None
-    paths: Sequence[str] = ()
-    bad: list[str] = field(default_factory=list)
-    notes: Sequence[str] = ()
     found: Gathered | None = None
     done: Classified | None = None
 
     @property
-    def several(self) -> bool:
-        """Whether they are pictures, or more than one file."""
-        return bool(self.paths or self.bad)
-
-    @property
     def files(self) -> list[Path | None]:
         """Files that are read, which no result may replace."""
-        return [Path(path) for path in self.paths] or [self.data]
+        return [self.data] if self.meant is None else [Path(path) for path in self.meant.paths]
+
+    @property
+    def bad(self) -> list[str]:
+        """A sentence for each picture that has no label."""
+        return [] if self.found is None else self.found.bad
 
     def read(self, request: Request, progress: bool) -> None:
         """Read and prepare the pictures; what is bad is a line each, where others go on."""
-        if not self.several:
+        if self.meant is None:
             return
         from lenetgpu.lab.console import progress_bar
         from lenetgpu.lab.pictures import gathered
 
         with progress_bar(progress, "pictures read") as told:
-            self.found = gathered(request, self.paths, self.bad, self.as_is, told)
-        self.bad = self.found.bad
+            self.found = gathered(request, self.meant.paths, self.meant.bad, self.as_is, told)
         if self.found.names or len(self.bad) > 1:
             for sentence in self.bad:
                 say(f"lenetgpu: {sentence}", err=True)
 
-    def classified(self, request: Request, progress: Progress | None) -> Outcome | None:
+    def classified(
+        self, request: Request, progress: Progress | None, output: Path | None
+    ) -> Outcome | None:
         """Their labels, written to `output` where there is one; None where they are no pictures."""
         if self.found is None:
             return None
         from lenetgpu.lab.pictures import classify
 
-        self.done = classify(request, self.found, progress, self.output)
+        self.done = classify(request, self.found, progress, output)
         return self.done.outcome
 
-    def labelled(self, outcome: Outcome) -> None:
+    def take(self, outcome: Outcome) -> None:
         """Take what came of one file of many images, for its table where they are few."""
-        from lenetgpu.files.assets import default_digits
-        from lenetgpu.lab.pictures import Classified
-
         if self.found is None:
+            from lenetgpu.files.assets import default_digits
+            from lenetgpu.lab.pictures import Classified
+
             self.done = Classified.of_file(outcome, str(self.data or default_digits().name))
 
     def json(self) -> dict[str, Any]:
@@ -80,19 +78,18 @@ class Given:
 
         Of many images that have labels there is nothing: their accuracy is said.
         """
-        if self.done is not None or outcome.truth is None:
-            from lenetgpu.lab import pictures
-            from lenetgpu.lab.render import show
+        from lenetgpu.lab import pictures
+        from lenetgpu.lab.render import show
 
-            if self.done is None:
-                show(console, [pictures.counts(outcome.labels.tolist())])
-            else:
-                show(console, pictures.parts(self.done.rows(), self.done.images, console.width))
-        for note in self.notes:
+        if self.done is not None:
+            show(console, pictures.parts(self.done.rows(), self.done.images, console.width))
+        elif outcome.truth is None:
+            show(console, [pictures.counts(outcome.labels.tolist())])
+        for note in [] if self.meant is None else self.meant.notes:
             console.print(f"note     {note}")
 
 
-def given(arguments: Sequence[str], as_is: bool, output: Path | None) -> Given:
+def given(arguments: Sequence[str], as_is: bool) -> Given:
     """What `arguments` mean; pictures are not read yet.
 
     One file of HDF5, IDX or .npy, or none, is read by parts, and `as_is` is refused for it.
@@ -107,4 +104,4 @@ def given(arguments: Sequence[str], as_is: bool, output: Path | None) -> Given:
     if not found.bad and single_data(found.paths):
         require_pictures(as_is, f"images in {found.paths[0]}")
         return Given(Path(found.paths[0]))
-    return Given(None, as_is, output, found.paths, found.bad, found.notes)
+    return Given(None, found, as_is)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from lenetgpu.cli.ending import say
-from lenetgpu.cli.group import STARTED
+from lenetgpu.cli.ending import STARTED, say
 from lenetgpu.cli.help import Argument, Command
 from lenetgpu.cli.options import (
+    AS_IS,
     COUNTERS,
     CSV,
     FILE,
@@ -30,9 +30,6 @@ from lenetgpu.cli.options import (
 )
 from lenetgpu.cli.signals import INTERRUPTED
 
-if TYPE_CHECKING:
-    from lenetgpu.measure.outcome import Outcome
-
 
 @click.command(cls=Command)
 @click.argument(
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
     "patterns, - for stdin; without it, the digits that ship.",
 )
 @run_options
-@click.option("--as-is", is_flag=True, help="Make pictures grey and 28x28, and leave it at that.")
+@AS_IS
 @number("--repeat", "Pass N more times, for medians and their spread.", default=0)
 @click.option("--timing", is_flag=True, help="Print a row per stage, timed in passes of their own.")
 @click.option("--output", type=FILE, help="Labels to FILE.npy, .csv, .h5, .json or .parquet.")
@@ -85,7 +82,7 @@ def infer(
     from lenetgpu.lab import infer as job
     from lenetgpu.lab.console import progress_bar
     from lenetgpu.lab.mistakes import check_errors, write_errors
-    from lenetgpu.lab.summary import print_infer
+    from lenetgpu.lab.summary import print_infer, print_scores
     from lenetgpu.measure.document import infer_json
     from lenetgpu.measure.outcome import Request
 
@@ -93,21 +90,23 @@ def infer(
         files.check_target(output)
     if errors is not None:
         check_errors(errors)
-    pictures = given(data, as_is, output)
+    pictures = given(data, as_is)
     read = *pictures.files, options["weights"]
     files.require_targets(output, json_file, errors, sources=read)
     import_ms = (time.perf_counter() - STARTED) * 1e3
-    more = {
-        "data": pictures.data,
-        "roofline": options["timing"],
-        "mistakes": errors is not None,
-        "each": True,
-    }
-    asked = request(Request, options, overrides=overrides(options), **more)
+    asked = request(
+        Request,
+        options,
+        overrides=overrides(options),
+        data=pictures.data,
+        roofline=options["timing"],
+        mistakes=errors is not None,
+        each=True,
+    )
     pictures.read(asked, not no_progress)
     with progress_bar(enabled=not no_progress) as progress:
-        outcome = pictures.classified(asked, progress) or job.infer(asked, progress, output)
-    pictures.labelled(outcome)
+        outcome = pictures.classified(asked, progress, output) or job.infer(asked, progress, output)
+    pictures.take(outcome)
     if json_file is not None:
         write_json(json_file, infer_json(outcome, import_ms) | outcome.ended() | pictures.json())
     if errors is not None:
@@ -116,25 +115,17 @@ def infer(
     pictures.print(shown, outcome)
     print_infer(shown, outcome, import_ms)
     if options["scores"] and output is None:
-        from lenetgpu.lab.summary import print_scores
-
         print_scores(shown, outcome)
     if outcome.interrupted:
         kept = f"; {output} holds their labels only" if output is not None else ""
         say(outcome.sentence() + kept, err=True)
         ctx.exit(INTERRUPTED)
-    if _too_low(outcome) or pictures.bad:
+    if outcome.too_low:
+        found = f"{outcome.correct:,} of {outcome.done:,} right"
+        least = f"a share of at least {asked.min_accuracy:g}"
+        say(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
+    if outcome.too_low or pictures.bad:
         ctx.exit(1)
-
-
-def _too_low(outcome: Outcome) -> bool:
-    """Whether a smaller share is right than was asked for, which is said."""
-    if not outcome.too_low:
-        return False
-    found = f"{outcome.correct:,} of {outcome.done:,} right"
-    least = f"a share of at least {outcome.request.min_accuracy:g}"
-    say(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
-    return True
 
 
 @click.command(cls=Command)
