@@ -1,7 +1,7 @@
 """Which algorithm is the fastest by images and channels, 3x3 maps: measured or by the model, drawn.
 
     python scripts/winners.py            # draws docs/winners.png, needs no GPU
-    python scripts/winners.py --lines    # the cells, for `lenetgpu conv --lines` on a GPU
+    python scripts/winners.py --lines    # the cells, for `lenetgpu conv --from` on a GPU
 
 The picture takes cells from docs/measured/nvidia-h200/winners.json where that is there and the
 model's, paler, elsewhere; rings are convolutions that the table of measured ones has. Its file
