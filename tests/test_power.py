@@ -1,28 +1,39 @@
-"""What a GPU was doing, by an NVML of our own: units, energy, words, gaps, which GPU is asked."""
+"""What a GPU was doing while it was watched, by an NVML of our own, and what is watched of a run."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import chain, repeat
 from threading import Semaphore
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from lenetgpu.check.truth import truth
+from lenetgpu.cli import main
+from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvml, software
 from lenetgpu.gpu.device import Gpu, driver_gpus
 from lenetgpu.gpu.launch import record
 from lenetgpu.gpu.nvml import MachineState, Spread
-from lenetgpu.measure import power
+from lenetgpu.lab.render import Table
+from lenetgpu.lab.rows import Machine
+from lenetgpu.measure import power, timing
 from lenetgpu.measure.bench import StageBench, stage_of
-from lenetgpu.stages import variants
+from lenetgpu.measure.comparison import Candidate, Comparison
+from lenetgpu.measure.document import candidate_json, stage_rows
+from lenetgpu.measure.timing import CallTimer, StepTiming
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
+from lenetgpu.stages import find
 
 GPU = Gpu(0, "NVIDIA Test", 90)
 BUS = "0000:C1:00.0"
@@ -48,54 +59,40 @@ class FakeNvml(ModuleType):
         self.milliwatts = repeat(312_500)
         self.millijoules = iter([5_000, 9_000])
         self.bits = repeat(0x1)
+        self.nvmlInit = self._says("init", [], lambda: None)
+        self.nvmlDeviceGetHandleByPciBusId = self._says("bus", [BUS], lambda: "second")
+        self.nvmlDeviceGetTemperature = self._says("temperature", ["second", 0], lambda: 41)
+        self.nvmlDeviceGetPowerUsage = self._says("power", ["second"], lambda: 298_000)
+        self.nvmlDeviceGetCurrentClocksEventReasons = self._says(
+            "events", ["second"], lambda: next(self.bits)
+        )
+        self.nvmlDeviceGetCurrentClocksThrottleReasons = self._says(
+            "throttle", ["second"], lambda: 0x40
+        )
+        self.nvmlDeviceGetTotalEnergyConsumption = self._says(
+            "energy", ["second"], lambda: next(self.millijoules)
+        )
+        self.nvmlSystemGetDriverVersion = self._says("driver", [], lambda: b"580.159.04")
+        self.nvmlSystemGetCudaDriverVersion_v2 = self._says("cuda", [], lambda: 12_080)
 
-    def _say(self, name, value):
-        if name in self.lacks:
-            raise self.NVMLError("Not Supported")
-        return value
+    def _says(self, name, asked, value):
+        def answer(*arguments):
+            assert [*arguments] == asked
+            if name in self.lacks:
+                raise self.NVMLError("Not Supported")
+            return value()
 
-    def nvmlInit(self):
-        return self._say("init", None)
-
-    def nvmlDeviceGetHandleByPciBusId(self, bus):
-        assert bus == BUS
-        return self._say("bus", "second")
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        pytest.fail("NVML's order is not CUDA's")
+        return answer
 
     def nvmlDeviceGetClockInfo(self, handle, kind):
-        assert (handle, kind) == ("second", 1)
         self.looks.release()
-        return self._say("clock", 1755)
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        assert (handle, sensor) == ("second", 0)
-        return self._say("temperature", 41)
+        return self._says("clock", ["second", 1], lambda: 1755)(handle, kind)
 
     def nvmlDeviceGetFieldValues(self, handle, fields):
         assert (handle, fields) == ("second", [186])
         status = 3 if "instant" in self.lacks else 0
         value = 0 if status else next(self.milliwatts)
         return [SimpleNamespace(nvmlReturn=status, value=SimpleNamespace(uiVal=value))]
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        return self._say("power", 298_000)
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
-        return self._say("events", next(self.bits))
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return self._say("throttle", 0x40)
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        return self._say("energy", next(self.millijoules))
-
-    def nvmlSystemGetDriverVersion(self):
-        return self._say("driver", b"580.159.04")
-
-    def nvmlSystemGetCudaDriverVersion_v2(self):
-        return self._say("cuda", 12_080)
 
 
 @pytest.fixture
@@ -132,50 +129,33 @@ def watched(monkeypatch, made, weights=repeat(1000.0), images=100):  # noqa: B00
     return state
 
 
-def test_units(fake, monkeypatch):
+def test_units_and_the_counters_energy_over_the_images_of_the_samples(fake, monkeypatch):
     state = watched(monkeypatch, fake())
-    assert state.sm_mhz == Spread(1755.0, 1755.0, 1755.0)
-    assert state.power_w == Spread(312.5, 312.5, 312.5)
-    assert state.temperature_c == Spread(41.0, 41.0, 41.0)
-    assert state.throttle == ()
-    assert state.watched_s == 2.0
-    assert state.readings >= 2
-
-
-def test_energy_is_the_counters_over_the_images_of_the_samples(fake, monkeypatch):
-    state = watched(monkeypatch, fake())
+    spreads = state.sm_mhz, state.power_w, state.temperature_c
+    assert spreads == tuple(Spread(*[value] * 3) for value in (1755.0, 312.5, 41.0))
+    assert (state.throttle, state.watched_s) == ((), 2.0) and state.readings >= 2
     assert (state.energy_uj_per_image, state.energy_from) == (4e6 / 200, "counter")
+    none = watched(monkeypatch, fake(), images=0)
+    assert (none.energy_uj_per_image, none.energy_from) == (None, None)
 
 
-def test_energy_is_power_over_time_where_there_is_no_counter(fake, monkeypatch):
+def test_energy_is_power_over_time_where_no_counter_counts(fake, monkeypatch):
     made = fake("energy")
     made.milliwatts = chain([100_000, 300_000], repeat(900_000))
     state = watched(monkeypatch, made, chain([1000.0, 3000.0], repeat(0.0)))
     assert state.energy_from == "power"
     assert state.energy_uj_per_image == pytest.approx(250 * 2 * 1e6 / 200)
-
-
-def test_a_counter_that_stands_still_is_none(fake, monkeypatch):
     made = fake()
     made.millijoules = repeat(7_000)
     assert watched(monkeypatch, made).energy_from == "power"
 
 
-def test_no_images_no_energy(fake, monkeypatch):
-    state = watched(monkeypatch, fake(), images=0)
-    assert (state.energy_uj_per_image, state.energy_from) == (None, None)
-    assert state.power_w.median == 312.5
-
-
-def test_power_of_this_moment_or_of_the_last_second(fake, monkeypatch):
+def test_what_is_not_supported_is_none_or_has_an_older_name(fake, monkeypatch):
     assert watched(monkeypatch, fake("instant")).power_w.median == 298.0
-    old = fake()
-    monkeypatch.delattr(FakeNvml, "NVML_FI_DEV_POWER_INSTANT")
-    assert nvml.monitor(GPU).read().power_w == 298.0
-    assert old.NVML_SUCCESS == 0
-
-
-def test_what_is_not_supported_is_none(fake, monkeypatch):
+    made = fake()
+    made.bits = chain([0x4, 0x24], repeat(0x1))
+    assert watched(monkeypatch, made).throttle == ("power cap", "software thermal")
+    assert watched(monkeypatch, fake("events")).throttle == ("hardware thermal",)
     lacks = ("clock", "instant", "power", "temperature", "events", "throttle", "energy")
     state = watched(monkeypatch, fake(*lacks))
     assert state == MachineState(None, None, None, None, None, None, 2.0, state.readings)
@@ -184,29 +164,12 @@ def test_what_is_not_supported_is_none(fake, monkeypatch):
     assert set(found.values()) == {None}
 
 
-@pytest.mark.parametrize(
-    ("bits", "expected"),
-    [
-        (0x0, ()),
-        (0x1, ()),
-        (0x4, ("power cap",)),
-        (0x65, ("power cap", "software thermal", "hardware thermal")),
-        (0x8 | 0x80, ("hardware slowdown", "power brake")),
-        (0x2 | 0x10 | 0x100, ("application clocks", "sync boost", "display clocks")),
-        (0x1000, ("reason 0x1000",)),
-    ],
-)
-def test_reasons_are_words(bits, expected):
-    assert nvml.reasons(bits) == expected
-
-
 def test_the_fake_and_the_words_are_the_real_modules():
     real = pytest.importorskip("pynvml", reason="the extra `dev` brings nvidia-ml-py")
-    for name in (name for name in vars(FakeNvml) if name.startswith(("nvml", "NVML_"))):
+    for name in (name for name in dir(FakeNvml()) if name.startswith(("nvml", "NVML_"))):
         assert hasattr(real, name), name
-    assert real.NVML_CLOCK_SM == FakeNvml.NVML_CLOCK_SM
-    assert real.NVML_TEMPERATURE_GPU == FakeNvml.NVML_TEMPERATURE_GPU
-    assert real.NVML_FI_DEV_POWER_INSTANT == FakeNvml.NVML_FI_DEV_POWER_INSTANT
+    for name in ("NVML_CLOCK_SM", "NVML_TEMPERATURE_GPU", "NVML_FI_DEV_POWER_INSTANT"):
+        assert getattr(real, name) == getattr(FakeNvml, name)
     for name, word in {
         "ApplicationsClocksSetting": "application clocks", "SwPowerCap": "power cap",
         "HwSlowdown": "hardware slowdown", "SyncBoost": "sync boost",
@@ -215,63 +178,28 @@ def test_the_fake_and_the_words_are_the_real_modules():
     }.items():  # fmt: skip
         assert nvml.reasons(getattr(real, f"nvmlClocksEventReason{name}")) == (word,)
     assert nvml.reasons(real.nvmlClocksEventReasonGpuIdle) == ()
-    assert {"uiVal"} <= {field for field, _ in real.c_nvmlValue_t._fields_}
-    assert {"nvmlReturn", "value"} <= {field for field, *_ in real.c_nvmlFieldValue_t._fields_}
+    assert nvml.reasons(0x1005) == ("power cap", "reason 0x1000")
 
 
-def test_reasons_of_all_readings_count_and_the_old_name_is_known(fake, monkeypatch):
-    made = fake()
-    made.bits = chain([0x4, 0x24], repeat(0x1))
-    assert watched(monkeypatch, made).throttle == ("power cap", "software thermal")
-    assert watched(monkeypatch, fake("events")).throttle == ("hardware thermal",)
-
-
-def test_a_spread_skips_what_was_not_told():
-    assert nvml.spread([3.0, None, 1.0, 2.5]) == Spread(2.5, 1.0, 3.0)
-    assert nvml.spread([None, None]) is None
-
-
-def test_the_gpu_is_found_by_its_bus_and_not_by_its_index(fake):
-    fake()
-    assert nvml.monitor(GPU) is not None  # FakeNvml asserts the rest
-
-
-@pytest.mark.parametrize("lack", ["init", "bus"])
+@pytest.mark.parametrize("lack", ["init", "bus", "module"])
 def test_no_nvml_no_state(fake, monkeypatch, lack):
     fake(lack)
-    assert power.watch(lambda: pytest.fail("ran for nothing"), 1, GPU) is None
-
-
-def test_no_module_no_state(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    nvml.library.cache_clear()
+    if lack == "module":
+        monkeypatch.setitem(sys.modules, "pynvml", None)
     assert power.watch(lambda: pytest.fail("ran for nothing"), 1, GPU) is None
     assert nvml.nvml_version() is None
-    nvml.library.cache_clear()
 
 
-def test_what_breaks_ends_the_watching(fake):
-    fake()
-
-    def breaks():
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        power.watch(breaks, 1, GPU)
-
-
-def test_versions_of_a_gpus_software(fake, monkeypatch):
+def test_versions_of_a_gpus_software(fake, monkeypatch, tmp_path):
     fake()
     monkeypatch.setattr(software, "commit", lambda: "0123456789ab")
     monkeypatch.setattr(software.nvrtc, "version", lambda: (13, 1))
     found = software.software(GPU)
     assert (found["driver"], found["cuda_driver"], found["nvrtc"]) == ("580.159.04", "12.8", "13.1")
-    assert found["commit"] == "0123456789ab"
-    assert found["numpy"] == np.__version__
+    assert (found["commit"], found["numpy"]) == ("0123456789ab", np.__version__)
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
-
-
-def test_the_driver_is_named_without_nvml_too(fake, monkeypatch, tmp_path):
+    found = software.software(None)
+    assert {found[name] for name in ("cupy", "driver", "cuda_driver", "nvrtc")} == {None}
     fake("init")
     version = tmp_path / "version"
     monkeypatch.setattr(nvml, "_PROC_VERSION", version)
@@ -280,18 +208,11 @@ def test_the_driver_is_named_without_nvml_too(fake, monkeypatch, tmp_path):
     assert nvml.driver_version() == "570.86.15"
 
 
-def test_no_gpu_no_driver(fake):
-    fake()
-    found = software.software(None)
-    assert {found[name] for name in ("cupy", "driver", "cuda_driver", "nvrtc")} == {None}
-
-
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git to make a commit with")
 def test_the_commit_says_whether_the_sources_are_its_own(tmp_path, monkeypatch):
     def git(*arguments):
         command = ["git", "-C", tmp_path, "-c", "user.name=x", "-c", "user.email=x@x", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     def commit():
         software.commit.cache_clear()
@@ -301,29 +222,175 @@ def test_the_commit_says_whether_the_sources_are_its_own(tmp_path, monkeypatch):
     for path in (source, result):
         path.parent.mkdir()
         path.write_text("1")
-    assert commit() is None
     monkeypatch.setenv("LENETGPU_COMMIT", "fedcba987654")
     assert commit() == "fedcba987654"
     git("init", "-q")
     assert commit() is None  # nothing committed
     git("add", ".")
     git("commit", "-qm", "x")
-    clean = git("rev-parse", "HEAD")[:12]
-    assert commit() == clean
     result.write_text("2")
+    clean = git("rev-parse", "HEAD")[:12]
     assert commit() == clean
     source.write_text("2")
     assert commit() == clean + "+changes"
     git("checkout", "-q", "--", "lenetgpu")
-    assert commit() == clean
     source.with_name("new.cu").write_text("")
     assert commit() == clean + "+changes"
     software.commit.cache_clear()
 
 
+class Bench:
+    problem = None
+    images = scaled_from = 1000
+    once = False
+    launched = ()
+
+    def __init__(self, state=STATE):
+        self.state = state
+
+    def sample(self):
+        return self.state
+
+    def burst(self, milliseconds):
+        assert milliseconds >= 10
+        return self.sample, 7
+
+
+def candidate(name, status="right", samples=(1.0, 1.1), state=STATE):
+    return Candidate(name, Bench, status=status, bench=Bench(state), samples=list(samples))
+
+
+@pytest.fixture
+def watching(monkeypatch):
+    """`watch` that gives what the sample does, or raises it; what it was asked, in order."""
+    asked = []
+
+    def watch(sample, images, gpu, seconds):
+        assert seconds == 2.0
+        asked.append(images)
+        if isinstance(sample(), BaseException):
+            raise sample()
+        return sample()
+
+    monkeypatch.setattr(power, "monitor", lambda gpu: object())
+    monkeypatch.setattr(power, "watch", watch)
+    return asked
+
+
+def test_right_and_timed_candidates_are_watched_on_a_gpu(watching):
+    made = [candidate("a"), candidate("b", "wrong"), candidate("c", samples=()), candidate("d")]
+    comparison, said = Comparison("conv1", "a", made), []
+    power.watch_all(comparison, None)
+    power.watch_all(comparison, GPU, 0.0)
+    assert watching == []
+    power.watch_all(comparison, GPU, say=said.append)
+    assert [c.machine for c in made] == [STATE, None, None, STATE]
+    assert watching == [7000, 7000]
+    assert said == ["watching a for 2 s", "watching d for 2 s"]
+    comparison.cold_l2 = True
+    power.watch_all(comparison, GPU)
+    assert watching[2:] == [0, 0], "no energy: most would be the flushing's"
+
+
+def test_ctrl_c_keeps_what_was_watched_and_what_breaks_fails_alone(watching):
+    broken = candidate("a", state=LenetError("expected a launch, found none"))
+    made = [broken, candidate("b"), candidate("c", state=KeyboardInterrupt()), candidate("d")]
+    comparison = Comparison("conv1", "b", made)
+    power.watch_all(comparison, GPU)
+    assert comparison.interrupted
+    assert [c.machine for c in made] == [None, STATE, None, None]
+    assert made[2].status == "right" and made[2].samples
+    assert (broken.status, broken.samples) == ("failed", [])
+    assert broken.note == "expected a launch, found none"
+
+
+def test_json_and_columns():
+    made = candidate("a")
+    assert "machine" not in candidate_json(Comparison("plans", "a", [made]), made, None)
+    made.machine = STATE
+    entry = candidate_json(Comparison("plans", "a", [made]), made, None)
+    assert entry["machine"] == {
+        "sm_mhz": 1755.0, "sm_mhz_range": [1740.0, 1770.0],
+        "power_w": 312.5, "power_w_range": [300.0, 320.0],
+        "temperature_c": 41.0, "temperature_c_range": [39.0, 41.0],
+        "throttle": ["power cap"], "energy_uj_per_image": 12.25, "energy_from": "counter",
+        "watched_s": 2.003, "readings": 98,
+    }  # fmt: skip
+    calm = {"machine": entry["machine"] | {"throttle": []}}
+    columns = [replace(one, key=f"machine.{one.key}") for one in Machine.columns()]
+    assert [one.title for one in columns] == HEADINGS
+    assert [one.cell(entry) for one in columns] == ["1,755", "312", "41", "power cap", "12.25"]
+    assert columns[3].cell(calm) == "no"
+    assert Table(columns, [{"machine": None}, {}]).columns == ()
+    for width, first_gone in ((39, 0), (35, 1), (30, 2)):
+        shown = [one.title for one in Table(columns, [entry]).fitting(width)]
+        assert shown == [h for h in HEADINGS if h not in ("C", "W")[:first_gone]]
+
+
+def test_passes_are_the_calls_of_a_sample_and_of_a_graphs_replays(monkeypatch):
+    called, launched = [], []
+    timer = CallTimer(lambda: called.append(1), False, 1e9, pytest.fail)
+    called.clear()
+    timer.sample()
+    assert timer.passes == len(called) > 1
+
+    class Graph:
+        stream = type("", (), {name: lambda *_: None for name in
+                               ("__enter__", "__exit__", "synchronize")})()  # fmt: skip
+
+        def launch(self):
+            launched.append(1)
+
+    def replayed(work, times=1):
+        for _ in range(times):
+            work()
+        return 0.1 * times
+
+    monkeypatch.setattr(timing, "gpu_ms", replayed)
+    timer = CallTimer(lambda: None, True, 1e9, lambda call, count: Graph())
+    launched.clear()
+    timer.sample()
+    assert (len(launched), timer.passes) == (5, 50)  # 0.5 ms of replays that take 0.1 ms
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_steps_on_the_gpu_are_watched_alone_on_their_own_input(
+    on_gpu, shipped_weights, monkeypatch
+):
+    pipeline = Pipeline(resolve("tiled", "cpu"), shipped_weights, 70, chunk=33)
+    for step in pipeline.steps:
+        step.mounted.on_gpu = on_gpu
+    images = load_dataset(assets.default_digits()).images[:70]
+    asked, expected = [], pipeline.run(images)[:33].copy()
+
+    def by_events(work, times=1):
+        for _ in range(times):
+            work()
+        return 0.5 * times
+
+    def watch(sample, count, gpu, seconds):
+        asked.append((count, sample()))
+        return replace(STATE, readings=len(asked))
+
+    monkeypatch.setattr(power, "monitor", lambda gpu: object())
+    monkeypatch.setattr(power, "gpu_ms", by_events)
+    monkeypatch.setattr(power, "cpu_ms", lambda work: work())
+    monkeypatch.setattr(power, "watch", watch)
+    rows = [StepTiming(step, samples=[1.0]) for step in pipeline.steps]
+    pipeline.poison()
+    power.watch_steps(rows, pipeline, images, GPU)
+    machines = [row["machine"] for row in stage_rows(rows, 70, None)]
+    if not on_gpu:
+        assert asked == [] and set(machines) == {None}
+        return
+    assert asked == [(10 * 33, 5.0)] * len(rows)  # ten launches of 0.5 ms
+    assert [machine["readings"] for machine in machines] == list(range(1, len(rows) + 1))
+    np.testing.assert_array_equal(pipeline.labels[:33], expected)
+
+
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_a_real_gpu_is_watched():
+def test_a_real_gpu_is_watched(shipped_weights):
     import pynvml
 
     gpu = driver_gpus()[0]
@@ -331,10 +398,8 @@ def test_a_real_gpu_is_watched():
     assert seen is not None, "expected NVML, found none"
     name = pynvml.nvmlDeviceGetName(seen._handle)
     assert (name.decode() if isinstance(name, bytes) else name) == gpu.name
-    digits = load_dataset(assets.default_digits()).images
-    weights = load_weights(assets.default_weights())
-    (variant,) = [v for v in variants("conv", "cuda") if v.full_name == "direct.basic"]
-    bench = StageBench(variant, stage_of("conv2"), 10_000, truth(digits[:100], weights))
+    facts = truth(load_dataset(assets.default_digits()).images[:100], shipped_weights)
+    bench = StageBench(find("conv", "direct.basic", "cuda"), stage_of("conv2"), 10_000, facts)
     bench.sample()
     work, passes = bench.burst(20)
     with record() as launches:
@@ -350,3 +415,18 @@ def test_a_real_gpu_is_watched():
     if state.energy_from == "counter":
         taken = state.watched_s / (bench.sample() / 1e3)
         assert joules * taken == pytest.approx(state.power_w.median * state.watched_s, rel=0.3)
+
+
+@pytest.mark.gpu
+def test_the_stages_of_a_run_are_watched():
+    arguments = ["infer", "--device", "cuda", "--plan", "tiled", "--timing", "--json", "-"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["correct"] == 9_822
+    assert len(document["stages"]) >= 7
+    for row in document["stages"]:
+        assert row["machine"]["watched_s"] >= 2
+        assert row["machine"]["sm_mhz"] > 0
+        assert row["machine"]["energy_uj_per_image"] > 0
+    assert all(document[name] for name in ("driver", "cuda_driver", "nvrtc", "cupy"))

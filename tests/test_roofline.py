@@ -14,7 +14,7 @@ from lenetgpu.cli import main
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.measure import roofline
-from lenetgpu.measure.roofline import Ceilings, above, ceilings, confirmed, known
+from lenetgpu.measure.roofline import Ceilings, ceilings, confirmed, known
 from lenetgpu.store import entries
 
 TODAY = datetime.date.today().isoformat()
@@ -44,55 +44,31 @@ def kept(folder):
     return path
 
 
-def test_the_copy_counts_what_it_reads_and_what_it_writes(monkeypatch):
-    """A mebibyte each in a millisecond."""
-    size = 1 << 20
-    copied = []
-
-    def timer(work, times=1):
-        work()
-        return 1.0
-
-    def copyto(target, source):
-        copied.append(source.nbytes + target.nbytes)
-
-    monkeypatch.setattr(roofline, "_CPU_COPY_BYTES", size)
-    monkeypatch.setattr(roofline, "cpu_ms", timer)
-    monkeypatch.setattr(np, "copyto", copyto)
-    found = ceilings("cpu", "test")
-    passes = 1 + 25
-    assert sum(copied) == passes * 2 * size
-    assert found.copy_gbs == pytest.approx(sum(copied) / passes / 1e-3 / 1e9)
-
-
-def test_the_products_count_a_multiplication_and_an_addition(monkeypatch):
+def test_rates_count_what_a_copy_reads_and_writes_and_both_halves_of_a_multiply_add(monkeypatch):
+    """Each pass takes a millisecond but the first, which only warms up."""
     from lenetgpu.cpu import tile
 
-    done = []
+    copied, done, passes = [], [], 25
 
     def run(lines, ends, geometry, lo, hi):
-        passes, depth, pixels, channels = hi - lo, geometry[3], geometry[5], geometry[6]
-        assert geometry[0] == passes and geometry[1:3] == (0, 0) and geometry[4] == depth
+        times, depth, pixels, channels = hi - lo, geometry[3], geometry[5], geometry[6]
+        assert geometry[0] == times and geometry[1:3] == (0, 0) and geometry[4] == depth
         assert lines.weights.size == depth * channels
-        done.append(2 * passes * pixels * channels * depth)
+        done.append(2 * times * pixels * channels * depth)
 
     def timer(work, times=1):
         work()
-        return 1.0
+        return 9.0 if len(done) <= core_count() else 1.0
 
-    monkeypatch.setattr(roofline, "_CPU_COPY_BYTES", 1 << 10)
+    monkeypatch.setattr(roofline, "_CPU_COPY_BYTES", 1 << 20)
     monkeypatch.setattr(roofline, "cpu_ms", timer)
+    monkeypatch.setattr(np, "copyto", lambda to, source: copied.append(source.nbytes + to.nbytes))
     monkeypatch.setattr(tile.Lines, "run", run)
     found = ceilings("cpu", "test")
-    assert found.fma_tflops == pytest.approx(sum(done) / 26 / 1e-3 / 1e12)
-    assert len(done) == 26 * core_count()
-
-
-def test_the_best_of_25_is_taken(monkeypatch):
-    times = iter([1.0, *[9.0] * 24, 2.0])  # the first only warms up
-    monkeypatch.setattr(roofline, "cpu_ms", lambda work, times_=1: next(times))
-    assert roofline._timed("cpu", lambda: None) == pytest.approx(2e-3)
-    assert next(times, None) is None
+    assert sum(copied) == (1 + passes) * 2 << 20
+    assert found.copy_gbs == pytest.approx(sum(copied) / (1 + passes) / 9e-3 / 1e9)
+    assert len(done) == (1 + passes) * core_count()
+    assert found.fma_tflops == pytest.approx(sum(done) / (1 + passes) / 1e-3 / 1e12)
 
 
 def test_they_are_kept_with_what_they_hold_for(own_cache, measured):
@@ -109,38 +85,22 @@ def test_they_are_kept_with_what_they_hold_for(own_cache, measured):
 @pytest.mark.parametrize(
     "change",
     [
-        {"copy_gbs": 0.0}, {"fma_tflops": 0}, {"copy_gbs": -1.0}, {"fma_tflops": float("nan")},
-        {"copy_gbs": float("inf")}, {"tensor_tflops": -1.0}, {"copy_gbs": "fast"},
-        {"copy_gbs": None}, {"date": ""}, {"date": "yesterday"}, {"cores": 1 + core_count()},
-        {"device": "another"}, {"more": 1},
+        {"copy_gbs": 0.0}, {"fma_tflops": float("nan")}, {"copy_gbs": float("inf")},
+        {"tensor_tflops": -1.0}, {"copy_gbs": "fast"}, {"date": "yesterday"}, {"more": 1},
+        {"cores": 1 + core_count()}, {"device": "another"}, None,
     ],
     ids=str,
 )  # fmt: skip
 def test_what_is_kept_and_cannot_be_is_measured_again(own_cache, measured, change):
     measured += [(50.0, 0.5), (60.0, 0.6)]
     found = ceilings("cpu", "test")
-    entries.keep("ceilings", kept(own_cache).stem, asdict(found) | change)
+    if change is None:
+        kept(own_cache).write_text("{")
+    else:
+        entries.keep("ceilings", kept(own_cache).stem, asdict(found) | change)
     assert known("cpu", "test") is None
     assert ceilings("cpu", "test").copy_gbs == 60.0
     assert known("cpu", "test").copy_gbs == 60.0
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"copy_gbs": 1}', "\0"])
-def test_a_broken_file_is_measured_again(own_cache, measured, text):
-    measured += [(50.0, 0.5), (60.0, 0.6)]
-    ceilings("cpu", "test")
-    kept(own_cache).write_text(text)
-    assert ceilings("cpu", "test").copy_gbs == 60.0
-
-
-def test_a_file_of_an_earlier_version_is_measured_again(own_cache, measured):
-    measured += [(50.0, 0.5), (60.0, 0.6)]
-    first = ceilings("cpu", "test")
-    names = ("device", "copy_gbs", "fma_tflops", "tensor_tflops")
-    old = {name: value for name, value in asdict(first).items()
-           if name in names}  # fmt: skip
-    entries.keep("ceilings", kept(own_cache).stem, old)
-    assert ceilings("cpu", "test").copy_gbs == 60.0
 
 
 @pytest.mark.parametrize("rates", [(0.0, 1.0), (1.0, 0.0), (float("nan"), 1.0)])
@@ -189,12 +149,6 @@ def test_a_share_above_one_on_a_gpu_forgets_what_was_chosen_there(monkeypatch):
     entries.keep("auto", "this one", {"device": "this one"})
     confirmed("cuda", again)
     assert entries.facts_of("auto", "this one") is not None
-
-
-def test_above():
-    rows = [{"name": name, "roofline": share} for name, share in
-            [("a", 1.0), ("b", 1.001), ("c", None), ("d", 0.2), ("e", 3.0)]]  # fmt: skip
-    assert above(rows) == ["b", "e"]
 
 
 @pytest.mark.parametrize(

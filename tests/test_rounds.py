@@ -6,13 +6,14 @@ import itertools
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from lenetgpu.check.judge import Checked, Verdict
 from lenetgpu.measure import rounds
 from lenetgpu.measure.comparison import LEAST_ROUNDS, Candidate
-from lenetgpu.measure.rounds import AGAIN, Effort, balanced_orders, compare, interleave
+from lenetgpu.measure.rounds import AGAIN, Effort, balanced_orders, compare
 
 
 class Machine:
@@ -40,13 +41,13 @@ class Bench:
     def __init__(self, machine, milliseconds):
         self.machine, self.milliseconds = machine, milliseconds
         self.images = self.scaled_from = 10
-        self.passes, self.launched, self.rechecked = 1, [], True
+        self.passes, self.launched = 1, []
 
     def check(self):
         return Checked(Verdict(True, 1e-7, 1e-5), 1e-7, 0, 10)
 
     def recheck(self):
-        return Checked(Verdict(self.rechecked, 1e-7, 1e-5, ", remembered"), 1e-7, 0, 10)
+        return self.check()
 
     def sample(self):
         return self.machine.run(self, self.milliseconds)
@@ -61,53 +62,6 @@ def machine(monkeypatch):
 
 def candidates(machine, **times):
     return [Candidate(name, lambda ms=ms: Bench(machine, ms)) for name, ms in times.items()]
-
-
-@pytest.mark.parametrize("count", range(2, 12))
-def test_orders_are_balanced_for_place_and_for_whom_one_follows(count):
-    orders = balanced_orders(count)
-    assert all(sorted(order) == list(range(count)) for order in orders)
-    for place in range(count):
-        assert len(set(Counter(order[place] for order in orders).values())) == 1
-    follows = Counter(pair for order in orders for pair in itertools.pairwise(order))
-    assert len(follows) == count * (count - 1)
-    assert len(set(follows.values())) == 1
-
-
-def test_nobody_follows_itself_over_the_end_of_a_round():
-    turns = []
-    entries = [(lambda index=index: turns.append(index) or 1.0, []) for index in range(4)]
-    interleave(entries, 100)
-    assert sum(a == b for a, b in itertools.pairwise(turns)) == 0
-    assert set(Counter(turns).values()) == {100}
-
-
-def test_the_baseline_and_its_control_are_treated_as_the_others(machine):
-    done = compare("x", candidates(machine, base=4.0, other=5.0), "base", Effort(3.0, rounds=24))
-    benches = {c.name: c.bench for c in (*done.candidates, done.again)}
-    assert set(benches) == {"base", "other", "base" + AGAIN}
-    assert benches["base"] is not benches["base" + AGAIN]
-    assert {len(c.samples) for c in (*done.candidates, done.again)} == {24}
-    timed = machine.log[len(benches) :]
-    assert set(Counter(timed).values()) == {48}
-    names = {id(bench): name for name, bench in benches.items()}
-    switches = Counter(
-        (names[id(a)], names[id(b)]) for a, b in itertools.pairwise(timed) if a is not b
-    )
-    least, most = min(switches.values()), max(switches.values())
-    assert len(switches) == 6
-    assert most - least <= 6
-
-
-@pytest.mark.parametrize("cold", [1.0, 1.3])
-def test_caches_that_the_last_one_left_cold_favour_nobody(machine, cold):
-    """The old rounds ran the baseline twice in a round, so that it often followed itself."""
-    machine.cold = cold
-    done = compare("x", candidates(machine, base=4.0, same=4.0), "base", Effort(20.0))
-    assert done.ratio(done.candidates[1]).verdict() == "same"
-    assert done.control().verdict() == "same"
-    median = sorted(done.candidates[0].samples)[len(done.candidates[0].samples) // 2]
-    assert median == pytest.approx(4.0, rel=0.01)
 
 
 def test_warm_up_is_by_switch_and_can_be_told(machine):
@@ -134,55 +88,6 @@ def test_a_slow_candidate_is_sampled_once_rather_than_pass_the_limit(machine):
     assert machine.now < 4.0 + 6.0
     enough = compare("x", candidates(machine, base=10.0, slow=900.0), "base", Effort(6.0))
     assert len(enough.candidates[1].samples) >= LEAST_ROUNDS
-
-
-def test_a_first_sample_that_is_slow_by_chance_leaves_nobody_out(machine):
-    made = candidates(machine, base=10.0, b=10.0)
-    slow = iter([1000.0])
-    build = made[1].build
-
-    def once_slow():
-        bench = build()
-        real = bench.sample
-        bench.sample = lambda: next(slow, None) or real()
-        return bench
-
-    made[1].build = once_slow
-    done = compare("x", made, "base", Effort(3.0, rounds=20))
-    assert [len(c.samples) for c in done.candidates] == [20, 20]
-
-
-@pytest.mark.parametrize("seconds", [0.5, 2.0, 9.0])
-def test_the_rounds_keep_to_the_time(machine, seconds):
-    machine.spread = 0.05
-    compare("x", candidates(machine, base=20.0, b=25.0), "base", Effort(seconds, noise=0.0))
-    assert machine.now <= seconds
-
-
-def test_the_work_is_announced_with_its_time(machine):
-    said = []
-    compare(
-        "x",
-        candidates(machine, base=100.0, b=100.0),
-        "base",
-        Effort(4.0),
-        say=lambda *told: said.append(told),
-    )
-    assert ("3 candidates, about 0.3 s a round, 4 s at most",) in said
-    assert ("checking b", 1, 2) in said
-    assert ("round 5, seconds", 2, 4) in said
-
-
-def test_rounds_are_as_many_as_asked(machine):
-    done = compare("x", candidates(machine, base=1.0, b=1.0), "base", Effort(60.0, rounds=77))
-    assert [len(c.samples) for c in done.candidates] == [77, 77]
-    assert done.rounds == 77
-
-
-def test_quiet_candidates_end_the_rounds_early(machine):
-    machine.spread = 1e-4
-    done = compare("x", candidates(machine, base=4.0, b=4.0), "base", Effort(60.0))
-    assert done.rounds == rounds.QUIET_ROUNDS
 
 
 def test_a_control_that_is_off_makes_every_ratio_as_uncertain(machine):
@@ -219,28 +124,85 @@ def test_the_same_bench_under_two_names_is_rarely_called_different():
     assert found >= 36
 
 
-def interrupted_after(bench, samples):
-    """`bench`, whose Ctrl-C comes with that sample."""
-    real, left = bench.sample, [samples]
+@pytest.mark.parametrize("count", [2, 3, 6, 7, 11])
+def test_orders_are_balanced_for_place_and_for_whom_one_follows(count):
+    orders = balanced_orders(count)
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    for place in range(count):
+        assert len(set(Counter(order[place] for order in orders).values())) == 1
+    follows = Counter(pair for order in orders for pair in itertools.pairwise(order))
+    assert len(follows) == count * (count - 1)
+    assert len(set(follows.values())) == 1
 
-    def sample():
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return real()
 
-    bench.sample = sample
-    return bench
+def test_the_baseline_and_its_control_are_treated_as_the_others(machine):
+    said = []
+    done = compare("x", candidates(machine, base=4.0, other=5.0, b=5.0), "base", Effort(3.0, rounds=24),
+                   say=lambda *told: said.append(told))  # fmt: skip
+    assert ("4 candidates, about 0.036 s a round, 3 s at most",) in said
+    assert ("checking other", 1, 3) in said
+    names = {c.bench: c.name for c in (*done.candidates, done.again)}
+    assert sorted(names.values()) == ["b", "base", "base" + AGAIN, "other"]
+    assert {len(c.samples) for c in (*done.candidates, done.again)} == {done.rounds} == {24}
+    timed = [names[bench] for bench in machine.log[4:]]
+    assert set(Counter(timed).values()) == {48}, "an untimed run before each sample"
+    switches = Counter((a, b) for a, b in itertools.pairwise(timed) if a != b)
+    assert len(switches) == 12 and max(switches.values()) - min(switches.values()) <= 6
+    assert sum(switches.values()) == 4 * 24 - 1, "nobody comes behind itself"
+
+
+def test_rounds_end_when_ratios_are_known_or_the_time_is_over(machine):
+    machine.spread = 1e-4
+    done = compare("x", candidates(machine, base=4.0, b=4.0), "base", Effort(60.0))
+    assert done.rounds == rounds.QUIET_ROUNDS
+    machine.spread, machine.now = 0.05, 0.0
+    compare("x", candidates(machine, base=20.0, b=25.0), "base", Effort(2.0, noise=0.0))
+    assert 1.5 < machine.now <= 2.0
+
+
+def changed(machine, name, change, milliseconds=4.0):
+    """A candidate whose `sample` is `change(sample)`."""
+
+    def build():
+        bench = Bench(machine, milliseconds)
+        bench.sample = change(bench.sample)
+        return bench
+
+    return Candidate(name, build)
+
+
+def breaking(error, after):
+    """What samples as before, and raises `error` from sample number `after` on."""
+
+    def change(real):
+        left = iter(range(after))
+
+        def sample():
+            if next(left, None) is None:
+                raise error
+            return real()
+
+        return sample
+
+    return change
+
+
+def test_a_first_sample_that_is_slow_by_chance_leaves_nobody_out(machine):
+    slow = iter([1000.0])
+    late = changed(machine, "b", lambda real: lambda: next(slow, None) or real(), 10.0)
+    done = compare("x", [*candidates(machine, base=10.0), late], "base", Effort(3.0, rounds=20))
+    assert [len(c.samples) for c in done.candidates] == [20, 20]
 
 
 @pytest.mark.parametrize("ends", ["ctrl-c", "time"])
-def test_what_cheated_loses_its_times_also_after_ctrl_c(machine, ends):
-    def cheat():
-        bench = Bench(machine, 1.0)
-        bench.rechecked = False
-        return interrupted_after(bench, 31) if ends == "ctrl-c" else bench
-
-    made = [*candidates(machine, base=4.0), Candidate("cheat", cheat)]
+def test_what_cheated_loses_its_times_also_after_ctrl_c(machine, monkeypatch, ends):
+    after = 31 if ends == "ctrl-c" else 999
+    cheat = changed(machine, "cheat", breaking(KeyboardInterrupt(), after), 1.0)
+    honest = Bench.recheck
+    monkeypatch.setattr(Bench, "recheck", lambda bench: replace(
+        honest(bench), verdict=Verdict(bench.milliseconds != 1.0, 0, 0, ", remembered")
+    ))  # fmt: skip
+    made = [*candidates(machine, base=4.0), cheat]
     done = compare("x", made, "base", Effort(9.0, rounds=20))
     assert done.interrupted == (ends == "ctrl-c")
     assert [c.status for c in made] == ["right", "wrong"]
@@ -249,28 +211,19 @@ def test_what_cheated_loses_its_times_also_after_ctrl_c(machine, ends):
 
 
 def test_a_second_ctrl_c_shows_nothing_that_was_not_checked_again(machine, monkeypatch):
-    made = [Candidate("base", lambda: interrupted_after(Bench(machine, 4.0), 12))]
-    made += candidates(machine, b=4.0)
-
-    def recheck(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Bench, "recheck", recheck)
+    made = [
+        changed(machine, "base", breaking(KeyboardInterrupt(), 12)),
+        *candidates(machine, b=4.0),
+    ]
+    monkeypatch.setattr(Bench, "recheck", breaking(KeyboardInterrupt(), 0)(None))
     done = compare("x", made, "base", Effort(9.0, rounds=20))
     assert done.interrupted
     assert [c.samples for c in made] == [[], []]
 
 
 def test_a_control_that_cannot_be_is_said(machine):
-    built = []
-
-    def once():
-        if built:
-            raise RuntimeError("no second one")
-        built.append(1)
-        return Bench(machine, 4.0)
-
-    made = [Candidate("base", once), *candidates(machine, b=4.0)]
+    built = iter([Bench(machine, 4.0)])
+    made = [Candidate("base", lambda: next(built)), *candidates(machine, b=4.0)]
     done = compare("x", made, "base", Effort(9.0, rounds=8))
     assert done.again is None
     assert made[0].note.startswith("no control: built again it is failed")
@@ -279,35 +232,7 @@ def test_a_control_that_cannot_be_is_said(machine):
 
 @pytest.mark.parametrize("samples", [0, 5])
 def test_no_memory_for_a_sample_is_no_failure(machine, samples):
-    def big():
-        bench = Bench(machine, 4.0)
-        left, real = iter(range(samples)), bench.sample
-
-        def sample():
-            if next(left, None) is None:
-                raise MemoryError("5 GiB")
-            return real()
-
-        bench.sample = sample
-        return bench
-
-    made = [*candidates(machine, base=4.0), Candidate("big", big)]
-    done = compare("x", made, "base", Effort(9.0, rounds=8))
-    assert (made[1].status, made[1].note) == ("skipped", "needs more memory: 5 GiB")
-    assert made[1].samples == []
-    assert done.wrong == []
-
-
-def test_samples_of_many_calls_cost_as_much(machine):
-    def many():
-        bench = Bench(machine, 40.0)
-        bench.passes = 10
-        real = bench.sample
-        bench.sample = lambda: real() / 10
-        return bench
-
-    said = []
-    made = [*candidates(machine, base=4.0), Candidate("many", many)]
-    compare("x", made, "base", Effort(9.0, rounds=8), say=lambda *told: said.append(told[0]))
-    (line,) = [line for line in said if "s a round" in line]
-    assert float(line.split("about ")[1].split(" s")[0]) == pytest.approx(0.096, rel=0.05)
+    big = changed(machine, "big", breaking(MemoryError("5 GiB"), samples))
+    done = compare("x", [*candidates(machine, base=4.0), big], "base", Effort(9.0, rounds=8))
+    assert (big.status, big.note) == ("skipped", "needs more memory: 5 GiB")
+    assert big.samples == [] and done.wrong == []

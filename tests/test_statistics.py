@@ -31,14 +31,6 @@ def noisy(source, n, spread=0.03, memory=0.0, bursts=0.0):
     return found
 
 
-@given(st.lists(TIMES, min_size=1, max_size=60))
-def test_the_median_lies_in_its_interval(samples):
-    interval = median_interval(samples)
-    assert interval.low <= interval.value <= interval.high
-    assert min(samples) <= interval.low
-    assert interval.high <= max(samples)
-
-
 @given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=60))
 def test_no_interval_reaches_zero(pairs):
     samples, base = zip(*pairs, strict=True)
@@ -47,44 +39,15 @@ def test_no_interval_reaches_zero(pairs):
     assert interval.half_width >= 0.0099
 
 
-def test_the_intervals_of_the_audit_stay_above_zero():
-    """fft 61.6x, 95 % from -10.5 to 196.1, same: what the old arithmetic made of five samples."""
-    interval = ratio_interval([61.0, 3.0, 200.0, 61.6, 150.0], [1.0] * 5)
-    assert 0.5 < interval.low < 1 < 200 < interval.high
-    assert interval.verdict() == "undecided"
-
-
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
-        (0.90, 0.99, "faster"),
-        (1.001, 1.3, "slower"),
-        (0.985, 1.019, "same"),
-        (0.97, 1.01, "undecided"),
-        (0.99, 1.03, "undecided"),
-        (0.5, 2.0, "undecided"),
-        (1.0, 1.0, "same"),
+        (0.90, 0.99, "faster"), (1.001, 1.3, "slower"), (0.985, 1.019, "same"),
+        (1.0, 1.0, "same"), (0.97, 1.01, "undecided"), (0.99, 1.03, "undecided"),
     ],
-)
+)  # fmt: skip
 def test_verdicts(low, high, verdict):
     assert Interval(math.sqrt(low * high), low, high).verdict() == verdict
-
-
-def test_widening_is_a_factor_on_both_sides():
-    assert Interval(2.0, 1.0, 4.0).widened(0.25) == Interval(2.0, 0.8, 5.0)
-    assert Interval(2.0, 1.0, 4.0).half_width == pytest.approx(1.0)
-
-
-def test_a_ratio_holds_what_differs_between_processes_or_the_controls_drift():
-    same = [1.0] * 30
-    assert ratio_interval(same, same) == Interval(1.0, 1 / 1.01, 1.01)
-    assert ratio_interval(same, same, 0.005) == Interval(1.0, 1 / 1.01, 1.01)
-    assert ratio_interval(same, same, 0.25) == Interval(1.0, 0.8, 1.25)
-
-
-def test_one_sample_is_uncertain_by_a_quarter():
-    assert single_ratio(3.0, 2.0) == Interval(1.5, 1.2, 1.875)
-    assert single_ratio(2.2, 2.0).verdict() == "undecided"
 
 
 def test_the_interval_covers_the_true_median_as_often_as_it_says():
@@ -145,24 +108,27 @@ def test_neighbours_that_are_alike_widen_the_interval():
     assert second_run_interval(slowly).half_width > 1.5 * second_run_interval(shuffled).half_width
 
 
-def test_quiet_samples_have_no_warnings_and_few_none_at_all():
-    source = random.Random(1)
-    assert warnings(noisy(source, 60, 0.01)) == []
-    assert warnings([1.0, 9.0, 1.0, 30.0]) == []
+def test_a_ratio_is_widened_by_what_differs_between_processes_or_the_controls_drift():
+    assert Interval(2.0, 1.0, 4.0).widened(0.25) == Interval(2.0, 0.8, 5.0)
+    same = [1.0] * 30
+    assert ratio_interval(same, same, 0.005) == Interval(1.0, 1 / 1.01, 1.01)
+    assert ratio_interval(same, same, 0.25) == Interval(1.0, 0.8, 1.25)
+    assert single_ratio(3.0, 2.0) == Interval(1.5, 1.2, 1.875)
 
 
 @pytest.mark.parametrize(
     ("samples", "words"),
     [
-        ([5.0] + [1.0, 1.01] * 20, ["first sample took 5 times"]),
-        ([1.0, 1.01] * 20 + [3.0] * 5, ["5 of 45 samples are outliers"]),
-        ([1.0, 1.5, 0.7] * 10, ["samples spread by"]),
-        ([1.0, 1.01] * 10 + [1.06, 1.07] * 10, ["drift: the last third took 7.0% longer"]),
-        ([1.06, 1.07] * 10 + [1.0, 1.01] * 10, ["drift: the last third took 4.7% less"]),
-        ([0.177] * 2 + [40.538, 40.6] * 10, ["times the 5th percentile"]),
+        ([5.0] + [1.0, 1.01] * 20, "first sample took 5 times"),
+        ([1.0, 1.01] * 20 + [3.0] * 5, "5 of 45 samples are outliers"),
+        ([1.0, 1.5, 0.7] * 10, "samples spread by"),
+        ([1.0, 1.01] * 10 + [1.06, 1.07] * 10, "drift: the last third took 7.0% longer"),
+        ([1.06, 1.07] * 10 + [1.0, 1.01] * 10, "drift: the last third took 4.7% less"),
+        ([0.177] * 2 + [40.538, 40.6] * 10, "times the 5th percentile"),
+        (noisy(random.Random(1), 60, 0.01), None),
+        ([1.0, 9.0, 1.0, 30.0], None),
     ],
 )
 def test_warnings(samples, words):
-    found = "; ".join(warnings(samples))
-    for word in words:
-        assert word in found
+    found = warnings(samples)
+    assert found == [] if words is None else words in "; ".join(found)

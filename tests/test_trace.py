@@ -1,4 +1,4 @@
-"""Chrome traces: times, processes and lanes as chrome://tracing and Perfetto read them."""
+"""Chrome traces: times, processes and lanes; which operations are copies, and what hides them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from click.testing import CliRunner
 
 from lenetgpu.cli import main
 from lenetgpu.measure import trace
-from lenetgpu.measure.trace import CpuTracer, GpuTracer, TraceEvent, chrome_trace
+from lenetgpu.measure.trace import (
+    CpuTracer,
+    GpuTracer,
+    TraceEvent,
+    chrome_trace,
+    copies_under_kernels,
+)
 
 
 def parts(document):
@@ -23,14 +29,10 @@ def parts(document):
     return spans, names
 
 
-def test_a_millisecond_is_a_thousand_microseconds():
-    spans, _ = parts(chrome_trace([TraceEvent("conv1", "stage", 0, 2.0, 1.0)], "t"))
-    assert [(span["ts"], span["dur"]) for span in spans] == [(2000.0, 1000.0)]
-
-
-def test_the_process_and_its_streams_have_names():
-    events = [TraceEvent("conv1", "stage", lane, 0.0, 1.0) for lane in (0, 3)]
-    _, names = parts(chrome_trace(events, "lenetgpu profile --plan fp16 on Card"))
+def test_the_process_and_its_streams_have_names_and_times_are_in_microseconds():
+    events = [TraceEvent("conv1", "stage", lane, 2.0, 1.0) for lane in (0, 3)]
+    spans, names = parts(chrome_trace(events, "lenetgpu profile --plan fp16 on Card"))
+    assert [(span["ts"], span["dur"]) for span in spans] == [(2000.0, 1000.0)] * 2
     assert names == {
         ("process_name", 0): "lenetgpu profile --plan fp16 on Card",
         ("thread_name", 0): "stream 0",
@@ -38,56 +40,45 @@ def test_the_process_and_its_streams_have_names():
     }
 
 
-class Clock:
-    """A clock in seconds that is moved by hand."""
+class Event:
+    """As CuPy's: its time in milliseconds is when it was recorded, by a clock moved by hand."""
 
     now = 10.0
 
-    def __call__(self):
-        return self.now
-
-
-def test_the_clock_is_in_seconds_and_events_in_milliseconds(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(trace, "clock", clock)
-    tracer = CpuTracer()
-    clock.now += 0.005
-    tracer.mark(0, None)
-    clock.now += 0.001
-    tracer.mark(0, "conv1")
-    clock.now += 0.25
-    tracer.mark(0, "pool1")
-    found = [(e.name, e.category, e.start, e.length) for e in tracer.events()]
-    assert found == [
-        ("conv1", "stage", pytest.approx(5), pytest.approx(1)),
-        ("pool1", "stage", pytest.approx(6), pytest.approx(250)),
-    ]
-
-
-class Event:
-    """As CuPy's: its time in milliseconds is when it was recorded."""
-
-    clock = Clock()
-
     def record(self):
-        self.at = 1e3 * self.clock.now
+        self.at = 1e3 * Event.now
 
     def synchronize(self):
         pass
 
 
-def test_a_gpus_events_are_in_milliseconds_on_their_lanes(monkeypatch):
+@pytest.mark.parametrize("tracer", [CpuTracer, GpuTracer])
+def test_operations_are_timed_on_their_lanes_in_milliseconds(tracer, monkeypatch):
+    monkeypatch.setattr(trace, "clock", lambda: Event.now)
     monkeypatch.setattr(trace, "hold_events", lambda: (Event, lambda one, two: two.at - one.at))
-    tracer = GpuTracer()
-    for lane, name, step in ((0, None, 1), (1, None, 0.001), (0, "images to device", 0.002),
-                             (1, "conv1", 0.004)):  # fmt: skip
-        Event.clock.now += step
+    tracer, other = tracer(), int(tracer is GpuTracer)  # a CPU has one lane
+    for lane, name, step in ((0, None, 0), (other, None, 0.001), (0, "images to device", 0.002),
+                             (other, "conv1", 0.004)):  # fmt: skip
+        Event.now += step
         tracer.mark(lane, name)
-    first, second = tracer.events()
-    assert (first.name, first.category, first.lane) == ("images to device", "copy", 0)
-    assert (first.start, first.length) == (0, pytest.approx(3))
-    assert (second.category, second.lane) == ("stage", 1)
-    assert (second.start, second.length) == (pytest.approx(1), pytest.approx(6))
+    found = [(e.name, e.category, e.lane, e.start, e.length) for e in tracer.events()]
+    times = ((0, 3), (1, 6)) if other else ((1, 2), (3, 4))
+    assert found == [
+        ("images to device", "copy", 0, *map(pytest.approx, times[0])),
+        ("conv1", "stage", other, *map(pytest.approx, times[1])),
+    ]
+
+
+def test_only_another_lanes_stage_hides_a_copy():
+    def hidden(lane, *spans):
+        copy = TraceEvent("labels to host", "copy", 0, 1.0, 4.0)
+        stages = [TraceEvent("fc1", "stage", lane, *span) for span in spans]
+        return copies_under_kernels([copy, *stages])
+
+    assert hidden(0, (0.0, 9.0)) == (4.0, 0.0)
+    assert hidden(1, (0.0, 2.0)) == hidden(1, (4.0, 9.0)) == (4.0, 1.0)
+    assert hidden(1, (0.0, 2.5), (1.5, 1.5)) == (4.0, 2.0), "once, what two stages hide"
+    assert hidden(1, (5.0, 9.0)) == (4.0, 0.0)
 
 
 def test_a_profile_traces_under_the_name_of_its_command(tmp_path):
