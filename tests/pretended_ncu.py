@@ -9,23 +9,26 @@ and thousands' commas.
 
 import json
 import os
-import stat
 import sys
 from pathlib import Path
 
 MARK = "section_begins"
-SPECIAL = {
+UNITS = {"gpu__time_duration.sum": "ns"}
+VALUES = {
     "gpu__time_duration.sum": "2,000,000",
     "dram__bytes_read.sum.per_second": "1,500,000,000,000.50",
     "dram__bytes_write.sum.per_second": "750,000,000",
     "lts__t_bytes.sum.per_second": "n/a",
-}
-PERCENT = {
     "global_op_ld.pct": "12.50",
     "global_op_st.pct": "100",
     "mem_shared.pct": "50",
     "peak_sustained_active": "31.14",
+    "stalled_long_scoreboard_per_issue_active.ratio": "6.00",
+    "stalled_wait_per_issue_active.ratio": "2.00",
+    "per_issue_active.ratio": "0",
+    "": "4,096",
 }
+"""What is printed of a metric that ends so; the first that fits."""
 
 
 def install(folder, monkeypatch, **told):
@@ -33,43 +36,28 @@ def install(folder, monkeypatch, **told):
     folder.mkdir(exist_ok=True)
     program = folder / "ncu"
     program.write_text(f"#!{sys.executable}\n" + Path(__file__).read_text())
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    program.chmod(0o755)
     (folder / "ncu.json").write_text(json.dumps(told))
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def value(metric, kernel):
-    if metric in SPECIAL:
-        return SPECIAL[metric]
-    if "relu" in kernel and metric.endswith("global_op_ld.pct"):
-        return "100"
-    found = [said for end, said in PERCENT.items() if metric.endswith(end)]
-    if found:
-        return found[0]
-    if "stalled" in metric:
-        return {"long_scoreboard": "6.00", "wait": "2.00"}.get(
-            metric.split("stalled_")[1].removesuffix("_per_issue_active.ratio"), "0"
-        )
-    return "0" if "shared" in metric and "pool" in kernel else "4,096"
+def value(metric):
+    return next(said for end, said in VALUES.items() if metric.endswith(end))
 
 
 def unit(metric):
     if "per_second" in metric:
         return "byte/s"
-    return {"gpu__time_duration.sum": "ns"}.get(metric, "%" if ".pct" in metric else "inst")
-
-
-def line(cells):
-    return ",".join(f'"{cell}"' for cell in cells)
+    return UNITS.get(metric, "%" if ".pct" in metric else "inst")
 
 
 def csv(metrics, launches):
     heads = ["ID", "Kernel Name", "Block Size", "Grid Size", "device__attribute_clock_rate"]
-    yield line([*heads, *metrics])
-    yield line([*[""] * len(heads), *map(unit, metrics)])
+    rows = [[*heads, *metrics], [*[""] * len(heads), *map(unit, metrics)]]
     for number, (kernel, blocks) in enumerate(launches):
         where = [number, kernel, "(256, 1, 1)", f"({blocks}, 1, 1)", "1,980,000"]
-        yield line([*where, *(value(metric, kernel) for metric in metrics)])
+        rows.append([*where, *map(value, metrics)])
+    return "\n".join(",".join(f'"{cell}"' for cell in row) for row in rows)
 
 
 def main():
@@ -92,8 +80,7 @@ def main():
             sections.append({"work": index, "name": place["stage"], "variant": place["variant"],
                              "launched": own, "error": error})  # fmt: skip
     (folder / "sections.json").write_text(json.dumps(sections))
-    launches = [launch for launch in launches if launch[0] not in told.get("lost", [])]
-    text = "\n".join(csv(metrics, launches))
+    text = csv(metrics, [one for one in launches if one[0] not in told.get("lost", [])])
     print(text[: len(text) - told.get("cut", 0)])
     print("==PROF== Disconnected from process 1", file=sys.stderr)
     return told.get("end", 0)

@@ -17,7 +17,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.instructions import INSTRUCTIONS
 from lenetgpu.gpu.latency import FMA_LATENCY, LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, Kernel, compile_kernel
-from lenetgpu.measure.counters.mark import MARK
+from lenetgpu.measure.counters.child import MARK
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
 from lenetgpu.net.outside import OUTSIDE
 from lenetgpu.stages import variants

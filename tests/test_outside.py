@@ -43,10 +43,6 @@ def write(folder, name="mine.py", text=HEAD + POOL):
     return path
 
 
-def names(found):
-    return [made.full_name for made in found]
-
-
 def run(*arguments):
     return CliRunner().invoke(main, [str(word) for word in arguments])
 
@@ -75,34 +71,23 @@ def nothing_stays():
     assert not left
 
 
-def test_a_file_is_loaded_and_forgotten(tmp_path):
+def test_files_and_folders_are_loaded_in_order_and_forgotten(tmp_path):
     path = write(tmp_path)
     with outside.loaded([path, tmp_path / "." / "mine.py"]) as found:
-        assert names(found) == ["guest.slices"]
+        assert [made.full_name for made in found] == ["guest.slices"]
         assert found[0] in variants("pool", "cpu")
-    with outside.loaded([path]) as again:
-        assert names(again) == ["guest.slices"]
-        assert again != found
-
-
-def test_a_folder_is_loaded_in_order_and_its_files_may_import_each_other(tmp_path):
-    write(tmp_path, "b.py", HEAD + CONV)
+    with pytest.raises(KeyError), outside.loaded([path]):
+        raise KeyError
+    write(tmp_path, "mine.py", HEAD + CONV)
     write(tmp_path, "a.py", "from .tools import KIND\n" + HEAD + POOL.replace('"pool"', "KIND"))
     write(tmp_path, "tools.py", "KIND = 'pool'\n")
     (tmp_path / "notes.txt").write_text("not Python")
     with outside.loaded([tmp_path]) as found:
-        assert names(found) == ["guest.slices", "guest.plain"]
-
-
-def test_what_a_failing_block_registered_is_forgotten(tmp_path):
-    with pytest.raises(KeyError), outside.loaded([write(tmp_path)]):
-        raise KeyError
+        assert [made.full_name for made in found] == ["guest.slices", "guest.plain"]
 
 
 BAD = {
     "def broken(:": "mine.py, line 5: expected to import it, found SyntaxError: ",
-    "import nowhere_at_all": "mine.py, line 5: expected to import it, found ModuleNotFoundError: "
-    "No module named 'nowhere_at_all'",
     "def f():\n    return 1 / 0\nf()": "mine.py, line 6: expected to import it, "
     "found ZeroDivisionError: division by zero",
     "raise SystemExit('no')": "mine.py, line 5: expected to import it, found SystemExit: no",
@@ -110,19 +95,15 @@ BAD = {
     "none",
     POOL + POOL: "mine.py, line 11: expected a name of its own, found that pool variant "
     "guest.slices is registered twice",
-    POOL.replace("guest", "fused").replace("slices", "rows"): "mine.py, line 6: expected a name of "
-    "its own, found that pool variant fused.rows is registered twice",
     POOL.replace("guest", "a").replace("needs", 'also="fused.rows", needs'): "found that pool "
     "variant fused.rows is registered twice",
     POOL.replace('"pool"', '"pol"'): "mine.py, guest.slices: expected a kind of conv, pool, fc",
     POOL.replace('"NHWC"', '"NHCW"', 1): "mine.py, guest.slices: expected layouts of NHWC, NCHW",
-    POOL.replace('"NHWC"', "()", 1): "to read and write, found none",
-    POOL.replace("cpu()", '"cpu"'): "mine.py, guest.slices: expected needs=cpu(), cuda() or",
     POOL.replace('reads="NHWC"', "reads=3"): "to read and write, found 3",
+    POOL.replace("cpu()", '"cpu"'): "mine.py, guest.slices: expected needs=cpu(), cuda() or",
     POOL.replace(
         '"guest"', '"a [b]\\x1b"'
     ): "mine.py, a [b]\\x1b.slices: expected a family and a name of letters, digits and _",
-    POOL.replace("reads", "read"): "mine.py, line 6: expected to import it, found TypeError: ",
 }
 
 
@@ -148,14 +129,7 @@ def test_the_command_ends_with_the_sentence_of_a_bad_file(text, words, tmp_path)
     assert words in result.stderr and len(result.stderr.strip().splitlines()) == 1
 
 
-def test_the_line_is_that_of_the_file_where_it_is(tmp_path):
-    write(tmp_path, "tools.py", "\n\nimport nowhere_at_all\n")
-    path = write(tmp_path, text="from . import tools\n")
-    with pytest.raises(LenetError, match=r"tools\.py, line 3: expected to import it"):
-        outside.load(path)
-
-
-def test_paths_that_are_none(tmp_path):
+def test_a_path_is_a_file_or_folder_and_a_line_that_of_its_own_file(tmp_path):
     expected = "expected a .py file or a folder with some, found"
     with pytest.raises(LenetError, match=f"missing.py: {expected} nothing there"):
         outside.load(tmp_path / "missing.py")
@@ -163,6 +137,9 @@ def test_paths_that_are_none(tmp_path):
         outside.load(write(tmp_path, "mine.cu"))
     with pytest.raises(LenetError, match=r"expected a folder with .py files, found none in it"):
         outside.load(tmp_path)
+    write(tmp_path, "tools.py", "\n\nimport nowhere_at_all\n")
+    with pytest.raises(LenetError, match=r"tools\.py, line 3: expected to import it"):
+        outside.load(write(tmp_path, text="from . import tools\n"))
 
 
 def test_a_right_variant_is_timed_and_a_wrong_one_makes_the_exit_code_1(tmp_path):
@@ -180,16 +157,20 @@ def test_a_right_variant_is_timed_and_a_wrong_one_makes_the_exit_code_1(tmp_path
     assert "WRONG: guest.forgets_relu" in result.stderr
 
 
-def test_other_kinds_are_named_and_only_others_refused(tmp_path):
+def test_other_kinds_are_named_and_only_others_or_other_precisions_refused(tmp_path):
     both = compare(
         "--with", write(tmp_path, text=HEAD + POOL + CONV), "--only", "fused", "--json", "-"
     )
     assert both.exit_code == 0, both.output
     assert "guest.plain" not in entries(both)
     assert "--with: expected variants of kind pool, left out guest.plain (conv)" in both.stderr
-    none = compare("--with", write(tmp_path, text=HEAD + CONV))
-    assert none.exit_code == 2
-    assert "--with: expected variants of kind pool, found guest.plain (conv)" in none.stderr
+    for text, words in (
+        (CONV, "--with: expected variants of kind pool, found guest.plain (conv)"),
+        (POOL.replace("needs", 'precision="bf16", needs'),
+         "guest.slices: expected a precision of fp32, fp16x3, tf32x3, fp16, fp16w, int8, int8s, "),
+    ):  # fmt: skip
+        refused = compare("--with", write(tmp_path, text=HEAD + text))
+        assert refused.exit_code == 2 and words in refused.stderr
 
 
 @pytest.mark.parametrize("arguments", [("plans",), ("--suite", "course")])
@@ -197,16 +178,6 @@ def test_whole_networks_take_none(arguments, tmp_path):
     result = run("compare", *arguments, "--with", write(tmp_path))
     assert result.exit_code == 2
     assert "--with: expected a stage or a span to compare, found " in result.stderr
-
-
-def test_a_precision_without_a_tolerance_is_refused(tmp_path):
-    text = HEAD + POOL.replace("needs", 'precision="bf16", needs')
-    result = compare("--with", write(tmp_path, text=text))
-    assert result.exit_code == 2
-    assert (
-        "guest.slices: expected a precision of fp32, fp16x3, tf32x3, fp16, fp16w, int8, int8s, "
-        in result.stderr
-    )
 
 
 def test_a_convolution_joins_whatever_only_names(tmp_path):
@@ -220,9 +191,6 @@ def test_a_convolution_joins_whatever_only_names(tmp_path):
     assert found["guest.plain"]["status"] == "right"
     assert found["guest.elsewhere"]["status"] == "refused"
     assert found["guest.elsewhere"]["note"] == "needs cuda 8.0, found device cpu"
-    other = conv("--with", write(tmp_path))
-    assert other.exit_code == 2
-    assert "expected variants of kind conv, found guest.slices (pool)" in other.stderr
 
 
 BREAKING = """
@@ -273,25 +241,8 @@ def test_what_breaks_crashes_or_hangs_is_named_and_stops_no_other(kind, tmp_path
         assert re.search(words, entry["note"]), entry
         assert re.search(f"WRONG: .*guest.{name}, .*{words}", result.stderr)
     assert found["guest.refuses"]["note"] == "supports 1x1 maps only"
-    assert found[honest]["status"] == "right" and found[honest]["median_ms"] > 0
+    assert found[honest].get("median_ms", 0) > 0, found[honest]["note"]
     assert "right" in {e["status"] for name, e in found.items() if not name.startswith("guest")}
-
-
-def test_a_reference_that_breaks_leaves_the_others_times(tmp_path):
-    text = HEAD + POOL + "calls = []\n" + BREAKING.format(
-        kind="pool", name="breaks", more="", most=6, how="raise ValueError('late')",
-        arguments=SIDES["pool"][0], after=SIDES["pool"][1],
-    )  # fmt: skip
-    result = compare(
-        "--with", write(tmp_path, text=text), "--reference", "guest.breaks", "--only", "fused",
-        "--json", "-",
-    )  # fmt: skip
-    assert result.exit_code == 1, result.output
-    found = entries(result)
-    assert found["guest.breaks"]["status"] == "failed"
-    assert "median_ms" not in found["guest.breaks"]
-    assert found["fused.rows"]["median_ms"] > 0
-    assert found["fused.rows"].get("ratio") is None
 
 
 def test_a_list_that_crashed_is_asked_anew_for_the_next_variant(tmp_path):
@@ -319,13 +270,5 @@ def test_an_interrupted_answer_is_not_taken_for_the_next(tmp_path, monkeypatch):
     ))  # fmt: skip
     with pytest.raises(KeyboardInterrupt):
         child.ask("load", [], None)
-    assert child.ask("load", [tmp_path / "none.py"][:0], None) == []
-    with pytest.raises(LenetError, match="expected a .py file"):
+    with pytest.raises(LenetError, match=r"none.py: expected a \.py file"):
         child.ask("load", [tmp_path / "none.py"], None)
-
-
-def test_kernels_of_an_older_contract_are_named(tmp_path):
-    text = NEEDS_GPU.replace("needs", "kernels=lambda problem: (), needs")
-    result = conv("--with", write(tmp_path, text=HEAD + text), "--json", "-")
-    assert result.exit_code == 1
-    assert "takes 1 positional argument" in entries(result)["guest.elsewhere"]["note"]

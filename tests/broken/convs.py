@@ -33,13 +33,6 @@ def every_third(x, w, y, problem):
         y[...] = reference(x, w, problem)
 
 
-@conv("convs")
-def its_input(x, w, y, problem):
-    """Leaves the input another sign than it found."""
-    y[...] = reference(x, w, problem)
-    x *= -1
-
-
 def write(x, w, y, problem):
     """The answer, a millisecond from now."""
     time.sleep(0.001)

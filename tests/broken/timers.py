@@ -1,12 +1,11 @@
 """A right pool that makes the clock run slow; MODE says how, one to a run (see test_cheats.py)."""
 
-import sys
 import time
 
 import numpy as np
 
 from lenetgpu.check import judge
-from lenetgpu.measure import bench, rounds, timing
+from lenetgpu.measure import bench, timing
 from lenetgpu.stages.mounted import Mounted
 from lenetgpu.stages.registry import REGISTRY
 
@@ -49,26 +48,17 @@ def when_imported():
         bench.StageBench.sample = lambda self: 0.001
     elif MODE == "tolerance":
         judge.TOLERANCE["fp32"] = 10.0
-    elif MODE == "judge":
-        passed = judge.Verdict(True, 0.0, 1e-5)
-        judge.judge_parts = judge.judge = lambda *arguments: passed
     elif MODE == "numpy":
         np.isfinite = np.ones_like
-    elif MODE == "rounds":
-        rounds._sample = lambda candidate: 0.001
     elif MODE == "another":
         slower = REGISTRY["pool", "fused.rows"]
         object.__setattr__(slower, "run", lambda x, y, problem: time.sleep(0.01))
-    elif MODE == "profile":
-        sys.setprofile(lambda *arguments: None)
 
 
 def when_called():
     """What it does in a call."""
     calls[0] += 1
-    if MODE == "clock, in a call" and calls[0] == 20:
-        time.perf_counter = slow_clock
-    elif MODE == "run, in a call" and calls[0] == 20:
+    if MODE == "run, in a call" and calls[0] == 20:
         Mounted.run = lambda self, x, y: None
     elif MODE == "clock, for a moment" and calls[0] > 6 and time.perf_counter is honest_clock:
         started.append(honest_clock())

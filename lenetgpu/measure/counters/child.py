@@ -20,9 +20,8 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import activate, current_arch, driver, require_gpu
-from lenetgpu.gpu.launch import Launch, record
+from lenetgpu.gpu.launch import Launch, launch, record
 from lenetgpu.gpu.nvrtc import Kernel, compile_together
-from lenetgpu.measure.counters.mark import MARK, mark
 from lenetgpu.measure.counters.work import Images, Place, Work, from_json
 from lenetgpu.measure.rounds import BREAKS, why
 from lenetgpu.network import STAGE_NAMES
@@ -30,7 +29,14 @@ from lenetgpu.pipeline import Pipeline, Step
 from lenetgpu.stages.mounted import Mounted
 
 WORK, SECTIONS = "work.json", "sections.json"
+MARK = Kernel(Path(__file__).with_name("mark.cu").resolve(), "section_begins")
+"""Does nothing; of as many blocks as a section's number, it tells a profile where one begins."""
 _FEW = 100
+
+
+def mark(section: int) -> None:
+    """What is launched from here on is of `section`, from 0 on."""
+    launch(MARK, (section + 1,), (1,), ())
 
 
 @contextmanager
@@ -50,7 +56,7 @@ def _watched() -> Iterator[list[Launch]]:
 
 
 def _entries(launched: list[Launch]) -> list[str]:
-    return [launch.kernel.entry for launch in launched if launch.kernel != MARK]
+    return [one.kernel.entry for one in launched if one.kernel != MARK]
 
 
 class _Child:
@@ -149,13 +155,15 @@ class _Child:
 
 def main(folder: Path) -> None:
     """Do what FOLDER/work.json says."""
+    import cupy
+
     works, images, device = from_json(json.loads((folder / WORK).read_text()))
     activate(require_gpu(device))
     compile_together([MARK, *_kernels(works, images.count)], current_arch())
     child = _Child(images)
     for index, work in enumerate(works):
         child.run(index, work)
-        _free()
+        cupy.get_default_memory_pool().free_all_blocks()
     (folder / SECTIONS).write_text(json.dumps(child.sections))
 
 
@@ -163,12 +171,6 @@ def _kernels(works: list[Work], count: int) -> Iterator[Kernel]:
     for slot in (place.slot() for work in works for place in work.places):
         if slot.variant.kernels is not None:
             yield from slot.variant.kernels(slot.problem, count)
-
-
-def _free() -> None:
-    import cupy
-
-    cupy.get_default_memory_pool().free_all_blocks()
 
 
 if __name__ == "__main__":

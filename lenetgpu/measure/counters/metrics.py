@@ -15,14 +15,14 @@ ncu's metrics are those that NVIDIA's guide names for each of nvprof's, which NV
   any. The same.
 - `stalls`: Stall Reasons, the share of each cause in the warps that wait. NVVP sampled them or
   counted per instruction; ncu counts, at each issue, warps by what they wait for. The warp that is
-  chosen is left out; one that could have been is `not_selected`. NVVP_CAUSES has its names.
+  chosen is left out; one that could have been is `not_selected`.
 - `l2_gbs`: bytes asked of the L2 cache by all units over the kernel's time. Not in the figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 Value = float | None
@@ -57,23 +57,6 @@ CAUSES = (
     "tex_throttle",
     "wait",
 )
-NVVP_CAUSES = {
-    "long_scoreboard": "memory dependency",
-    "lg_throttle": "memory throttle",
-    "drain": "memory throttle",
-    "short_scoreboard": "execution dependency",
-    "wait": "execution dependency",
-    "barrier": "synchronisation",
-    "membar": "synchronisation",
-    "no_instruction": "instruction fetch",
-    "branch_resolving": "instruction fetch",
-    "imc_miss": "constant",
-    "math_pipe_throttle": "pipe busy",
-    "mio_throttle": "pipe busy",
-    "tex_throttle": "texture",
-    "not_selected": "not selected",
-}
-"""What NVVP counted a cause of today under; what is not here it called "other"."""
 
 
 def stall(cause: str) -> str:
@@ -125,45 +108,40 @@ class Counters:
     store_sectors: Value = None
     shared_bytes: Value = None
 
-    @property
-    def top_stall(self) -> str | None:
-        """What most warps that waited waited for."""
-        return next(iter(self.stalls), None)
-
     def as_json(self) -> dict[str, Any]:
-        """Every field, with `top_stall` and `top_stall_share`."""
-        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        top = self.top_stall
-        share = None if top is None else self.stalls[top]
-        return found | {"stalls": dict(self.stalls), "top_stall": top, "top_stall_share": share}
+        """Every field, with what most warps that waited waited for, and their share."""
+        cause, share = next(iter(self.stalls.items()), (None, None))
+        return asdict(self) | {"top_stall": cause, "top_stall_share": share}
+
+
+_RATES = {"dram_read_gbs": READ, "dram_write_gbs": WRITTEN, "l2_gbs": L2}
+_OF = {
+    "global_load_efficiency": ("load_sectors", LOADS, LOADED),
+    "global_store_efficiency": ("store_sectors", STORES, STORED),
+    "shared_efficiency": ("shared_bytes", SHARED, SHARED_BYTES),
+}
+"""An efficiency to what it is of, its metric, and that one's."""
+
+
+def _ordered(stalls: Mapping[str, float]) -> dict[str, float]:
+    return {c: share for c, share in sorted(stalls.items(), key=lambda one: -one[1]) if share > 0}
 
 
 def of_values(kernel: str, values: Mapping[str, Value]) -> Counters:
     """The counters of one launch, of the values in base units of the metrics that were asked."""
 
-    def scaled(metric: str, unit: float, only: bool = True) -> Value:
+    def scaled(metric: str, unit: float) -> Value:
         value = values[metric]
-        return None if value is None or not only else value / unit
+        return None if value is None else value / unit
 
+    found: dict[str, Any] = {name: scaled(metric, 1e9) for name, metric in _RATES.items()}
+    for name, (weight, metric, counted) in _OF.items():
+        found |= {weight: values[counted], name: scaled(metric, 100) if values[counted] else None}
     waits = {cause: values.get(stall(cause)) or 0.0 for cause in CAUSES}
-    total = sum(waits.values())
-    ordered = sorted(waits.items(), key=lambda item: -item[1])
-    return Counters(
-        kernel,
-        1,
-        (values[TIME] or 0.0) / 1e6,
-        scaled(READ, 1e9),
-        scaled(WRITTEN, 1e9),
-        scaled(L2, 1e9),
-        scaled(LOADS, 100, bool(values[LOADED])),
-        scaled(STORES, 100, bool(values[STORED])),
-        scaled(SHARED, 100, bool(values[SHARED_BYTES])),
-        scaled(OCCUPANCY, 100),
-        {cause: wait / total for cause, wait in ordered if wait > 0},
-        values[LOADED],
-        values[STORED],
-        values[SHARED_BYTES],
-    )
+    total = sum(waits.values()) or 1.0
+    stalls = _ordered({cause: wait / total for cause, wait in waits.items()})
+    ms, occupancy = (values[TIME] or 0.0) / 1e6, scaled(OCCUPANCY, 100)
+    return Counters(kernel, 1, ms, occupancy=occupancy, stalls=stalls, **found)
 
 
 def _weighted(pairs: Sequence[tuple[Value, Value]]) -> Value:
@@ -180,33 +158,20 @@ def merged(kernel: str, parts: Sequence[Counters]) -> Counters:
     one is all bytes over all wavefronts.
     """
 
-    def by_time(value: Callable[[Counters], Value]) -> Value:
-        return _weighted([(value(part), part.ms) for part in parts])
+    def mean(name: str, weight: str = "ms") -> Value:
+        return _weighted([(getattr(part, name), getattr(part, weight)) for part in parts])
 
-    def together(name: str) -> Value:
-        known = [getattr(part, name) for part in parts if getattr(part, name) is not None]
-        return sum(known) if known else None
-
-    waves = sum((p.shared_bytes or 0) / p.shared_efficiency for p in parts if p.shared_efficiency)
-    asked = sum(p.shared_bytes or 0 for p in parts if p.shared_efficiency)
+    found: dict[str, Any] = {name: mean(name) for name in (*_RATES, "occupancy")}
+    for name, (weight, _, _) in _OF.items():
+        known = [getattr(part, weight) for part in parts if getattr(part, weight) is not None]
+        found |= {weight: sum(known) if known else None, name: mean(name, weight)}
+    shared = [(p.shared_bytes or 0, p.shared_efficiency) for p in parts if p.shared_efficiency]
+    waves = sum(asked / share for asked, share in shared)
+    found["shared_efficiency"] = sum(asked for asked, _ in shared) / waves if waves else None
     waited = [part for part in parts if part.stalls]
-    shares = {
+    stalls = {
         cause: _weighted([(part.stalls.get(cause, 0.0), part.ms) for part in waited]) or 0.0
         for cause in CAUSES
     }
-    return Counters(
-        kernel,
-        sum(part.launches for part in parts),
-        sum(part.ms for part in parts),
-        by_time(lambda part: part.dram_read_gbs),
-        by_time(lambda part: part.dram_write_gbs),
-        by_time(lambda part: part.l2_gbs),
-        _weighted([(part.global_load_efficiency, part.load_sectors) for part in parts]),
-        _weighted([(part.global_store_efficiency, part.store_sectors) for part in parts]),
-        asked / waves if waves else None,
-        by_time(lambda part: part.occupancy),
-        {c: s for c, s in sorted(shares.items(), key=lambda item: -item[1]) if s > 0},
-        together("load_sectors"),
-        together("store_sectors"),
-        together("shared_bytes"),
-    )
+    launches, ms = sum(part.launches for part in parts), sum(part.ms for part in parts)
+    return Counters(kernel, launches, ms, stalls=_ordered(stalls), **found)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from lenetgpu.measure.counters.metrics import Value
@@ -18,7 +19,7 @@ _FOLDERS = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
 _REFUSED = ("ERR_NVGPUCTRPERM", "LibraryNotLoaded")
 _NOTHING = ("", "n/a", "no data", "nan", "-nan", "inf", "-inf")
 _NAME, _GRID = "Kernel Name", "Grid Size"
-_ASKED_S = 20
+_ASKED_S = 20.0
 
 
 class NoCounters(Exception):  # noqa: N818
@@ -50,16 +51,9 @@ def find() -> str:
 
 def version(program: str) -> str:
     """What it says of itself: "2025.3.1.0"."""
-    try:
-        said = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=_ASKED_S, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        found = f"{type(error).__name__}"
-        raise NoCounters(f"{program} --version: expected its version, found {found}") from error
-    number = re.search(r"Version (\S+)", said)
+    number = re.search(r"Version (\S+)", run([program, "--version"], _ASKED_S, ""))
     if number is None:
-        raise NoCounters(f"{program} --version: expected its version, found {said.strip()[:80]!r}")
+        raise NoCounters(f"{program} --version: expected its version, found none")
     return number[1]
 
 
@@ -95,19 +89,22 @@ def run(words: Sequence[str], limit_s: float, more_path: str) -> str:
         if isinstance(error, subprocess.TimeoutExpired):
             raise NoCounters(f"ncu: expected an end in {limit_s:.0f} s, found none") from error
         raise
-    complaint = _complaint(f"{out}\n{err}")
+    complaint = (
+        next(
+            (
+                line
+                for line in f"{out}\n{err}".splitlines()
+                if line.startswith("==ERROR==") or any(word in line for word in _REFUSED)
+            ),
+            "",
+        )
+        .removeprefix("==ERROR==")
+        .strip()[:200]
+    )
     if process.returncode or complaint:
         said = complaint or _last_line(err) or _last_line(out) or "nothing said"
         raise NoCounters(f"ncu: expected it to end well, found code {process.returncode}: {said}")
     return out
-
-
-def _complaint(said: str) -> str | None:
-    """What it says that went wrong; None of what is only a warning."""
-    for line in said.splitlines():
-        if line.startswith("==ERROR==") or any(word in line for word in _REFUSED):
-            return line.removeprefix("==ERROR==").strip()[:200]
-    return None
 
 
 def _last_line(said: str) -> str:
@@ -120,15 +117,12 @@ def parsed(said: str, units: Mapping[str, str]) -> list[Profiled]:
     `units` names the metrics with their base units, "" for any. Lines of `==` are its remarks; the
     first row after the heads is of units.
     """
-    lines = said.splitlines(keepends=True)
-    start = next((at for at, line in enumerate(lines) if line.startswith('"ID",')), None)
-    if start is None:
+    held = [line for line in said.splitlines() if line.startswith('"')]
+    if not held or not held[0].startswith('"ID",'):
         raise NoCounters(f"ncu: expected CSV, found {_last_line(said) or 'nothing'!r}")
-    held = [line for line in lines[start:] if line.startswith('"')]
-    if not held[-1].rstrip().endswith('"'):
+    if not held[-1].endswith('"'):
         raise NoCounters(f"ncu, row {len(held) - 1}: expected it whole, found it cut off")
-    rows = list(csv.reader(held))
-    heads, rest = rows[0], rows[1:]
+    heads, *rest = csv.reader(held)
     missing = [name for name in (_NAME, _GRID, *units) if name not in heads]
     if missing:
         raise NoCounters(f"ncu: expected a column {missing[0]}, found none")
@@ -137,18 +131,15 @@ def parsed(said: str, units: Mapping[str, str]) -> list[Profiled]:
     for number, row in enumerate(rest, 1):
         if len(row) != len(heads):
             raise NoCounters(f"ncu, row {number}: expected {len(heads)} columns, found {len(row)}")
-    column = {name: heads.index(name) for name in (_NAME, _GRID, *units)}
+    told, *rows = (dict(zip(heads, row, strict=True)) for row in rest)
     for name, unit in units.items():
-        found = rest[0][column[name]]
-        if unit and found not in (unit, ""):
-            raise NoCounters(f"ncu, {name}: expected {unit}, found {found}")
+        if unit and told[name] not in (unit, ""):
+            raise NoCounters(f"ncu, {name}: expected {unit}, found {told[name]}")
     return [
         Profiled(
-            row[column[_NAME]],
-            _blocks(row[column[_GRID]]),
-            {name: _number(name, row[column[name]]) for name in units},
+            row[_NAME], _blocks(row[_GRID]), {name: _number(name, row[name]) for name in units}
         )
-        for row in rest[1:]
+        for row in rows
     ]
 
 
@@ -167,7 +158,4 @@ def _blocks(grid: str) -> int:
     extents = [int(number) for number in re.findall(r"\d+", grid)]
     if not extents:
         raise NoCounters(f"ncu: expected a grid, found {grid!r}")
-    total = 1
-    for extent in extents:
-        total *= extent
-    return total
+    return prod(extents)

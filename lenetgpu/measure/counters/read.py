@@ -12,7 +12,6 @@ from typing import Any
 
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.counters import child, ncu
-from lenetgpu.measure.counters.mark import MARK
 from lenetgpu.measure.counters.metrics import Counters, asked, merged, of_values
 from lenetgpu.measure.counters.ncu import NoCounters, Profiled
 from lenetgpu.measure.counters.work import Images, Work, as_json
@@ -69,7 +68,8 @@ def read(works: Sequence[Work], images: Images, gpu: Gpu, limit_s: float = LIMIT
     """
     program = ncu.find()
     version, units = ncu.version(program), asked(gpu.compute_capability)
-    _make_room()
+    if "cupy" in sys.modules:  # the process needs memory of its own
+        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
     with tempfile.TemporaryDirectory(prefix="lenetgpu-counters-") as name:
         folder = Path(name)
         (folder / child.WORK).write_text(json.dumps(as_json(works, images, gpu.index)))
@@ -78,16 +78,9 @@ def read(works: Sequence[Work], images: Images, gpu: Gpu, limit_s: float = LIMIT
         try:
             told = json.loads((folder / child.SECTIONS).read_text())
         except (OSError, ValueError) as error:
-            raise NoCounters("ncu: expected the process to leave its sections, found none") from (
-                error
-            )
+            message = "ncu: expected the process to leave its sections, found none"
+            raise NoCounters(message) from error
     return Read(version, sections(told, ncu.parsed(said, units)))
-
-
-def _make_room() -> None:
-    """Give back the memory that nothing here holds: the process needs its own."""
-    if "cupy" in sys.modules:
-        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
 
 
 def sections(told: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> list[Section]:
@@ -99,7 +92,7 @@ def sections(told: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> li
     parts: list[list[Profiled]] = [[] for _ in told]
     at = None
     for launched in launches:
-        if launched.kernel == MARK.entry:
+        if launched.kernel == child.MARK.entry:
             at = launched.blocks - 1
             if at >= len(told):
                 raise NoCounters(f"ncu: expected {len(told)} sections, found number {at + 1}")
@@ -111,19 +104,17 @@ def sections(told: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> li
 
 
 def _section(told: dict[str, Any], part: Sequence[Profiled]) -> Section:
-    name, variant = told["name"], told["variant"]
+    work, name, variant = told["work"], told["name"], told["variant"]
     if told["error"]:
-        return Section(told["work"], name, variant, error=told["error"])
-    found = iter(launched.kernel for launched in part)
+        return Section(work, name, variant, error=told["error"])
+    names = [launched.kernel for launched in part]
+    left = iter(names)
     for entry in told["launched"]:
-        if entry not in found:
-            raise NoCounters(
-                f"ncu, {name} {variant}: expected kernel {entry}, "
-                f"found {', '.join(launched.kernel for launched in part) or 'none'}"
-            )
+        if entry not in left:
+            found = ", ".join(names) or "none"
+            raise NoCounters(f"ncu, {name} {variant}: expected kernel {entry}, found {found}")
     by_name: dict[str, list[Counters]] = {}
     for launched in part:
-        counted = of_values(launched.kernel, launched.values)
-        by_name.setdefault(launched.kernel, []).append(counted)
-    kernels = [merged(kernel, counters) for kernel, counters in by_name.items()]
-    return Section(told["work"], name, variant, kernels)
+        kernel = launched.kernel
+        by_name.setdefault(kernel, []).append(of_values(kernel, launched.values))
+    return Section(work, name, variant, [merged(*counted) for counted in by_name.items()])

@@ -10,7 +10,7 @@ from typing import Any
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.bench import stage_of
 from lenetgpu.plan import Plan, Slot
-from lenetgpu.stages import Variant, variants
+from lenetgpu.stages import variants
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,11 @@ class Place:
         """As a plan has it; LenetError where there is no such variant."""
         unit = stage_of(self.stage)
         problem: Any = replace(unit.problem, reads=self.reads, writes=self.writes)
-        variant = _named(unit.kind, self.variant, self.device)
-        return Slot(tuple(self.stage.split("+")), variant, problem, unit.weights)
-
-
-def _named(kind: str, name: str, device: str) -> Variant:
-    for variant in variants(kind, device):
-        if variant.full_name == name:
-            return variant
-    raise LenetError(f"counters, {kind}: expected a variant of {device}, found {name!r}")
+        for variant in variants(unit.kind, self.device):
+            if variant.full_name == self.variant:
+                return Slot(tuple(self.stage.split("+")), variant, problem, unit.weights)
+        expected = f"expected a variant of {self.device}, found {self.variant!r}"
+        raise LenetError(f"counters, {unit.kind}: {expected}")
 
 
 @dataclass(frozen=True)
@@ -94,10 +90,8 @@ def as_json(works: Sequence[Work], images: Images, device: int) -> dict[str, Any
 
 def from_json(told: dict[str, Any]) -> tuple[list[Work], Images, int]:
     """What `as_json` was given."""
-    works = [
-        Work(**(one | {"places": tuple(Place(**place) for place in one["places"])}))
-        for one in told["works"]
-    ]
-    held = told["images"]
-    paths = {"data": Path(held["data"]), "weights": Path(held["weights"])}
-    return works, Images(**(held | paths)), told["device"]
+    for work in told["works"]:
+        work["places"] = tuple(Place(**place) for place in work["places"])
+    for name in ("data", "weights"):
+        told["images"][name] = Path(told["images"][name])
+    return [Work(**work) for work in told["works"]], Images(**told["images"]), told["device"]
