@@ -1,4 +1,4 @@
-"""What a GPU was doing while it was watched, by an NVML of our own, and what is watched of a run."""
+"""What a GPU was doing while it was watched, by an NVML of our own; what is watched of a run."""
 
 from __future__ import annotations
 

@@ -137,8 +137,8 @@ def test_orders_are_balanced_for_place_and_for_whom_one_follows(count):
 
 def test_the_baseline_and_its_control_are_treated_as_the_others(machine):
     said = []
-    done = compare("x", candidates(machine, base=4.0, other=5.0, b=5.0), "base", Effort(3.0, rounds=24),
-                   say=lambda *told: said.append(told))  # fmt: skip
+    made = candidates(machine, base=4.0, other=5.0, b=5.0)
+    done = compare("x", made, "base", Effort(3.0, 24), say=lambda *told: said.append(told))
     assert ("4 candidates, about 0.036 s a round, 3 s at most",) in said
     assert ("checking other", 1, 3) in said
     names = {c.bench: c.name for c in (*done.candidates, done.again)}
