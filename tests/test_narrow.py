@@ -12,7 +12,7 @@ from rich.console import Console as Rich
 from terminal import in_terminal, surroundings
 
 from lenetgpu.lab import console as progress
-from lenetgpu.lab.compare import Compared, CountedRow, CourseRow, LayoutRow, StepRow
+from lenetgpu.lab.compare import COMPARED, COUNTED, COURSE, LAYOUTS, STEPS
 from lenetgpu.lab.console import folded
 from lenetgpu.lab.conv.document import Convolved, Explained, Step, Summed
 from lenetgpu.lab.listing import matrix_lines
@@ -20,9 +20,10 @@ from lenetgpu.lab.render import Table, in_lines
 from lenetgpu.lab.rows import Stage, dimensions, listed
 from lenetgpu.stages.matrix import cells
 
-TYPES = (
-    Stage, Compared, CourseRow, LayoutRow, CountedRow, StepRow, Convolved, Summed, Step, Explained,
-)  # fmt: skip
+TYPES = {
+    "compared": COMPARED, "course": COURSE, "layouts": LAYOUTS, "counted": COUNTED, "steps": STEPS,
+    **{kind.__name__: kind.columns() for kind in (Stage, Convolved, Summed, Step, Explained)},
+}  # fmt: skip
 NARROW = {
     "infer": ["infer", "--limit", "20", "--timing", "--device", "cpu", "--plan", "tiled"],
     "compare": ["compare", "pool2", "--batch", "20", "--rounds", "5", "--device", "cpu"],
@@ -46,9 +47,9 @@ def row_of(columns):
     return row
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
 def test_no_width_breaks_a_number(kind):
-    table = Table(kind, [row_of(kind.columns())], "a table")
+    table = Table(kind, [row_of(kind)], "a table")
     for width in (30, 40, 60, 100):
         shown = table.fitting(width)
         written = io.StringIO()

@@ -33,8 +33,7 @@ pytest.importorskip("vl_convert", reason="needs vl-convert-python: extra report"
 H200 = ROOT / "docs" / "measured" / "nvidia-h200"
 FILES = len(list(H200.rglob("*.json")))
 SECTIONS = ("first", "machine", "pipeline", "plans", "peers", "roofline", "ladder", "comparisons",
-            "suites", "shares", "streams", "labels", "weights", "counters",
-            "instrument")  # fmt: skip
+            "suites", "shares", "streams", "labels", "counters")  # fmt: skip
 CHARTS = "figure.chart"
 
 
@@ -264,7 +263,7 @@ def test_a_hostile_file_is_text(chromium, tmp_path):
     """Its texts are shown, in tables, charts and tooltips, and none becomes markup or runs."""
     for parts in (("peers.json",), ("course.json",), ("streams.json",), ("cells", "conv2.json"),
                   ("plans", "fp16.json"), ("conv", "overfeat.json"), ("shares.json",),
-                  ("weights.json",), ("counters.json",)):  # fmt: skip
+                  ("counters.json",)):  # fmt: skip
         (tmp_path / parts[-1]).write_text(json.dumps(poisoned(read(*parts))))
     out = tmp_path / "out.html"
     done = run(out, tmp_path)
@@ -329,7 +328,7 @@ def test_a_mutated_document_is_a_sentence_or_a_page(tmp_path, monkeypatch):
     random_, path, refused = random.Random(7), tmp_path / "m.json", 0
     values = (None, True, -1, 0, 1e30, 10**400, "", EVIL, [], {}, [1], {"signal": "window.hit"})
     documents = [read(*parts) for parts in (("peers.json",), ("cells", "conv2.json"),
-                 ("plans", "fp16.json"), ("shares.json",), ("weights.json",))]  # fmt: skip
+                 ("plans", "fp16.json"), ("shares.json",))]  # fmt: skip
     monkeypatch.setattr(pages, "_library", str)
     other = command.load_document(H200 / "cells" / "fc1.json")
     for number in range(80):

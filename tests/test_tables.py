@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lenetgpu.lab.compare import Compared
+from lenetgpu.lab.compare import COMPARED
 from lenetgpu.lab.render import Table, show
 from lenetgpu.lab.rows import Machine, Row, column, fixed, part, significant
 
@@ -75,10 +75,10 @@ def test_three_digits_count_whatever_the_size(value, text):
 
 
 def test_an_interval_has_both_its_ends_or_none():
-    entry = {column.key: 1.0 for column in Compared.columns() if column.numeric}
+    entry = {column.key: 1.0 for column in COMPARED if column.numeric}
     entry |= {"name": "fused.rows, again", "check": "PASS", "verdict": "undecided"}
     entry |= {"grid": [1, 1, 1], "block": [1, 1, 1], "label_flips": 0}
-    table, seen = Table(Compared, [Compared.of(entry)]), set()
+    table, seen = Table(COMPARED, [entry]), set()
     for width in range(40, 260):
         shown = {column.key for column in table.fitting(width)}
         assert ("low" in shown) == ("high" in shown)

@@ -38,13 +38,12 @@ from lenetgpu.lab.rows import (
     Machine,
     Rates,
     Ratio,
-    Row,
     Times,
-    column,
+    columns,
     dimensions,
     fixed,
-    part,
     short_error,
+    within,
 )
 from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import stage_of
@@ -75,79 +74,47 @@ LONGEST_S = 1e9
 INTERRUPTED = "interrupted: what was measured until then"
 
 
-@dataclass(frozen=True)
-class Compared(Row):
-    """A candidate: its check, its times, its ratio to the baseline and what it launched."""
-
-    name: str = column("candidate")
-    check: str | None = column("check")
-    relative_error: float | None = column("error", short_error)
-    label_flips: int | None = column("flips")
-    times: Times = part(Times)
-    ratio: Ratio = part(Ratio)
-    rates: Rates = part(Rates)
-    images_per_second: float | None = column("images/s", fixed(0))
-    launch: Launch = part(Launch)
-    machine: Machine = part(Machine, "machine")
-    method: str | None = column("timed by")
-    note: str | None = column("note")
-    counters: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class CourseRow(Row):
-    """A figure of the course's report beside this device's."""
-
-    table: str = column("table")
-    label: str = column("what")
-    stage: str = column("stage")
-    variant: str = column("variant")
-    check: str | None = column("check")
-    report: float | None = column("course ms")
-    median_ms: float | None = column("here ms", fixed(3))
-    speedup: float | None = column("course/here", fixed(1))
-    explanation: str | None = column("why")
-    note: str | None = column("note")
-    counters: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class LayoutRow(Row):
-    """An activation's shape in the report's table 10 and here."""
-
-    table: str = column("table")
-    stage: str = column("stage")
-    end: str = column("end")
-    report_before: list[int] = column("course before", dimensions)
-    report_after: list[int] = column("course after", dimensions)
-    layout: str = column("layout here")
-    after: list[int] = column("after here", dimensions)
-
-
-@dataclass(frozen=True)
-class CountedRow(Row):
-    """Efficiencies of the report's figures 4 to 6 beside those counted from addresses."""
-
-    figure: str = column("figure")
-    stage: str = column("stage")
-    variant: str = column("variant")
-    report_loads: float | None = column("loads % there", fixed(1))
-    loads: float | None = column("counted", fixed(1))
-    report_stores: float | None = column("stores % there", fixed(1))
-    stores: float | None = column("counted here", fixed(1))
-    note: str | None = column("note")
-
-
-@dataclass(frozen=True)
-class StepRow(Row):
-    """A step of the course's ladder: what it gained there, and gains here."""
-
-    stage: str = column("stage")
-    step: str = column("the course's step")
-    report_gain: float | None = column("gain there", fixed(2))
-    gain: float = column("gain here", fixed(2))
-    verdict: str | None = column("today")
-    why: str | None = column("measured")
+COMPARED = columns(
+    "candidate=name, check",
+    ("error=relative_error", short_error),
+    ("flips=label_flips", str),
+    *Times.columns(),
+    *Ratio.columns(),
+    *Rates.columns(),
+    ("images/s=images_per_second", fixed(0)),
+    *Launch.columns(),
+    *within("machine", Machine.columns()),
+    "timed by=method, note",
+)
+"""A candidate: its check, its times, its ratio to the baseline and what it launched."""
+COURSE = columns(
+    "table, what=label, stage, variant, check",
+    ("course ms=report", str),
+    ("here ms=median_ms", fixed(3)),
+    ("course/here=speedup", fixed(1)),
+    "why=explanation, note",
+)
+"""A figure of the course's report beside this device's."""
+LAYOUTS = columns(
+    "table, stage, end",
+    ("course before=report_before, course after=report_after", dimensions),
+    "layout here=layout",
+    ("after here=after", dimensions),
+)
+"""An activation's shape in the report's table 10 and here."""
+COUNTED = columns(
+    "figure, stage, variant",
+    ("loads % there=report_loads, counted=loads", fixed(1)),
+    ("stores % there=report_stores, counted here=stores", fixed(1)),
+    "note",
+)
+"""Efficiencies of the report's figures 4 to 6 beside those counted from addresses."""
+STEPS = columns(
+    "stage, the course's step=step",
+    ("gain there=report_gain, gain here=gain", fixed(2)),
+    "today=verdict, measured=why",
+)
+"""A step of the course's ladder: what it gained there, and gains here."""
 
 
 def judged(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,9 +154,9 @@ def fastest_first(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(entries, key=lambda entry: entry.get("median_ms") or inf)
 
 
-def compared_rows(document: Mapping[str, Any]) -> list[Row]:
+def compared_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the document's candidates, and the baseline's second run, fastest first."""
-    rows: list[Row] = []
+    rows = []
     again = document["reference_again"]
     for entry in fastest_first([*document["candidates"], *([again] if again else [])]):
         shown = judged(entry)
@@ -197,19 +164,19 @@ def compared_rows(document: Mapping[str, Any]) -> list[Row]:
             stage, tolerance = entry["first_bad_stage"], entry["tolerance"]
             where = f"first bad stage {stage}, tolerance {tolerance:.0e}"
             shown["note"] = "; ".join(filter(None, [shown["note"], where]))
-        rows.append(Compared.of(shown))
+        rows.append(shown)
     return rows
 
 
-def course_rows(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+def course_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the suite's rows, the report's figure and the check as words."""
-    found: list[Row] = []
+    found = []
     for row in rows:
         figure = None
         if row.get("report_ms") is not None:
             figure = (">" if row.get("at_least") else "") + f"{row['report_ms']:,.2f}"
         check = STATUS_WORDS.get(row["status"], row["status"])
-        found.append(CourseRow.of(row, check=check, report=figure))
+        found.append(row | {"check": check, "report": figure})
     return found
 
 
@@ -217,8 +184,8 @@ def table(document: Mapping[str, Any]) -> Table:
     """Return the document's rows as one table, with their counters where they were taken."""
     more = counters.nested(document.get("counters"))
     if "rows" in document:
-        return Table([*CourseRow.columns(), *more], course_rows(document["rows"]))
-    return Table([*Compared.columns(), *more], compared_rows(document))
+        return Table([*COURSE, *more], course_rows(document["rows"]))
+    return Table([*COMPARED, *more], compared_rows(document))
 
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:
@@ -232,7 +199,7 @@ def _compared_parts(document: Mapping[str, Any]) -> Iterator[Part]:
     cache = "cold L2" if document["cold_l2"] else "warm L2"
     about = f"{document['images']:,} images, {document['device']['name']}, {cache}"
     rows = compared_rows(document)
-    yield Table(Compared, rows, f"{document['what']}, {about}", below="note")
+    yield Table(COMPARED, rows, f"{document['what']}, {about}", below="note")
     if document["rounds"]:
         yield legend(document["reference"], document["rounds"])
     yield from counters.of_entries(document, document["candidates"])
@@ -240,16 +207,15 @@ def _compared_parts(document: Mapping[str, Any]) -> Iterator[Part]:
 
 def _suite_parts(document: Mapping[str, Any]) -> Iterator[Part]:
     title = f"suite course, {document['images']:,} images, {document['device']['name']}"
-    yield Table(CourseRow, course_rows(document["rows"]), title)
+    yield Table(COURSE, course_rows(document["rows"]), title)
     yield from suite_notes(document)
     if document["ladder"]:
         title = "the course's ladder: time of the step before over time of the step"
-        yield Table(StepRow, [StepRow.of(row) for row in document["ladder"]], title)
-    layouts = [LayoutRow.of(row) for row in document["layouts"]]
-    yield Table(LayoutRow, layouts, "table 10: activation shapes")
+        yield Table(STEPS, document["ladder"], title)
+    yield Table(LAYOUTS, document["layouts"], "table 10: activation shapes")
     if found := document.get("counted"):
         title = "global efficiency: figures 4 to 6 by NVVP, and counted from addresses"
-        yield Table(CountedRow, [CountedRow.of(row) for row in found], title)
+        yield Table(COUNTED, found, title)
     yield from counters.of_entries(document, document["rows"])
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lenetgpu.dispatch.candidates import PLANS
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, Row, column, fixed, percent, significant
+from lenetgpu.lab.rows import Column, Row, column, fixed, percent, significant, within
 from lenetgpu.measure.bench import StageBench
 from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.counters import document as counters
@@ -64,7 +64,7 @@ def columns(found: Mapping[str, Any], kernels: bool) -> list[Column]:
 def nested(found: Mapping[str, Any] | None) -> list[Column]:
     """Return the same as columns of rows that hold their counters under `counters`."""
     own = [] if found is None else columns(found, False)[2:]
-    return [replace(one, key=f"counters.{one.key}", path=()) for one in own]
+    return within("counters", own)
 
 
 def rows_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

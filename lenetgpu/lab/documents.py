@@ -27,9 +27,19 @@ TRACED = "trace"
 """The command of a trace of `profile --trace`, which names none."""
 DRAWN = (
     *("infer", "profile", "compare", "conv", "peers", "end-to-end", "one", "cold", "counters"),
-    *("streams", "shares", "weights", "instrument"),
+    *("streams", "shares"),
 )
-UNDRAWN = ("measure", "mutants", "sanitize", "variants", "doctor", "engines", "scale")
+UNDRAWN = (
+    "weights",
+    "instrument",
+    "measure",
+    "mutants",
+    "sanitize",
+    "variants",
+    "doctor",
+    "engines",
+    "scale",
+)
 """Ours too, and nothing of them is drawn."""
 
 

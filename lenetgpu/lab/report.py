@@ -18,7 +18,7 @@ from lenetgpu.files.source import open_source
 from lenetgpu.lab.compare import CompareRequest, run_compare
 from lenetgpu.lab.documents import TRACED, UNDRAWN, checked, read
 from lenetgpu.lab.page.base import write_page
-from lenetgpu.lab.page.blocks import Block, Document, Drawing, source
+from lenetgpu.lab.page.blocks import Document
 from lenetgpu.lab.page.mistakes import section
 from lenetgpu.lab.page.report import page, require_charts, tried
 from lenetgpu.lab.profile import Profile, profile
@@ -197,7 +197,7 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
         left_out += _unchecked(what, document["candidates"])
     if request.seconds:
         left_out = [what for what in COMPARED if what not in compared] + left_out
-    html = page(documents, mistakes=_mistakes(found.outcome, documents[0]), left_out=left_out)
+    html = page(documents, left_out=left_out)
     return _written(request.out, html, documents, wrong=wrong, left_out=left_out)
 
 
@@ -211,14 +211,9 @@ def _of_profile(found: Profile) -> list[Document]:
     outcome, name = found.outcome, found.outcome.plan.name
     named = {"data": Path(outcome.data).name, "weights": Path(outcome.weights.source).name}
     run = _taken(found.document() | named | {"plan_name": name}, f"plan {name}")
+    if outcome.counts is not None:
+        run["mistakes"] = section(outcome.counts, outcome.mistakes)
     return [run, _taken(json.loads(found.as_trace()), f"plan {name}, traced")]
-
-
-def _mistakes(outcome: Outcome, document: Document) -> Block | None:
-    """What the run read as what, and the digits that it read wrong."""
-    if outcome.counts is None:
-        return None
-    return Block([Drawing("", section(outcome.counts, outcome.mistakes))], source(document))
 
 
 def _comparisons(

@@ -20,8 +20,8 @@ A table that needs no type of its own has a list of `Column` and dictionaries fo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import one_line
@@ -61,6 +61,28 @@ class Column:
 def words(title: str, key: str, write: Write = str) -> Column:
     """Return a column of words, for tables of dictionaries."""
     return Column(title, key, write, numeric=False)
+
+
+def columns(*groups: Column | str | tuple[str, Write]) -> tuple[Column, ...]:
+    """Return columns of "title=key, title=key, key": words or, with a way to write them, numbers.
+
+    A key without a title is its own.
+    """
+    found = []
+    for group in groups:
+        if isinstance(group, Column):
+            found.append(group)
+            continue
+        text, write = (group, str) if isinstance(group, str) else group
+        for one in text.split(", "):
+            title, _, key = one.partition("=")
+            found.append(Column(title, key or title, write, numeric=not isinstance(group, str)))
+    return tuple(found)
+
+
+def within(key: str, inner: Iterable[Column]) -> list[Column]:
+    """Return the same columns, of the object under `key`."""
+    return [replace(one, key=f"{key}.{one.key}", path=()) for one in inner]
 
 
 def column(title: str, write: Write = str, key: str = "", empty: str = "") -> Any:

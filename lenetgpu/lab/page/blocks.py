@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, wraps
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from lenetgpu.lab.render import Table
 Document = dict[str, Any]
 """What `documents.checked` keeps of a file; `label` is the file's name."""
 SOURCES = Path(lenetgpu.__file__).resolve().parent.parent
-_SHORT = "lenetgpu/stages/"
 _OURS = re.compile(r"lenetgpu(/\w+)+\.(cu|py)")
 _NAMED, _DIGITS = 3, 6
 
@@ -52,7 +51,6 @@ class Tile:
 class Facts:
     """Names with values."""
 
-    title: str
     values: dict[str, str]
 
 
@@ -86,22 +84,6 @@ class Section:
     blocks: list[Block] = field(default_factory=list)
 
 
-Make = Callable[..., Iterable[Block]]
-
-
-def section(anchor: str, title: str, lead: str = "") -> Callable[[Make], Callable[..., Section]]:
-    """Return what makes a section of the blocks that a function yields."""
-
-    def wrapped(make: Make) -> Callable[..., Section]:
-        @wraps(make)
-        def made(*documents: Any) -> Section:
-            return Section(anchor, title, lead, [*make(*documents)])
-
-        return made
-
-    return wrapped
-
-
 def of_command(documents: Sequence[Document], *commands: str) -> list[Document]:
     """The documents of these commands, in the order that they were given."""
     return [document for document in documents if document["command"] in commands]
@@ -123,8 +105,7 @@ def short_commit(commit: str | None) -> str:
     """A commit's first digits, with what marks a changed checkout behind them."""
     if not commit:
         return "commit not recorded"
-    digits = re.match("[0-9a-f]*", commit)
-    return commit[:10] + (commit[digits.end() :] if digits and digits.end() > 10 else "")
+    return re.sub("^([0-9a-f]{10})[0-9a-f]*", r"\1", commit)
 
 
 def of_what(document: dict[str, Any]) -> str:
@@ -163,13 +144,12 @@ def changed(document: dict[str, Any]) -> list[str]:
 
 
 def _since(documents: Sequence[dict[str, Any]]) -> str:
-    recorded = [document for document in documents if document.get("kernels")]
-    if not recorded:
+    if not any(document.get("kernels") for document in documents):
         return "kernels not recorded"
-    names = sorted({name for document in recorded for name in changed(document)})
+    names = sorted({name for document in documents for name in changed(document)})
     if not names:
         return "kernels as they are in the sources"
-    shown = ", ".join(name.removeprefix(_SHORT) for name in names[:_NAMED])
+    shown = ", ".join(name.removeprefix("lenetgpu/stages/") for name in names[:_NAMED])
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"since then changed: {shown}{more}"
 

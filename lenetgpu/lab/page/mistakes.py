@@ -161,7 +161,7 @@ def _pairs(counts: Any) -> Spec:
     mark = {"type": "text", "align": "left", "dx": 4}
     said = charts.layer(None, mark, x=x, text={"field": "images", "format": ","})
     encoding = {"y": charts.names("pair")}
-    high = charts.bars_high(len(rows))
+    high = charts.bars_high(row["pair"] for row in rows)
     layers = [charts.layer(None, bar, x=x), said]
     return charts.spec(rows, high, encoding=encoding, layer=layers) | {"width": 200}
 

@@ -7,14 +7,13 @@ import datetime
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError, require_extra
-from lenetgpu.lab.page import base, runs, studies
+from lenetgpu.lab.page import base
 from lenetgpu.lab.page.blocks import (
-    Block,
     Chart,
     Document,
     Section,
@@ -22,29 +21,11 @@ from lenetgpu.lab.page.blocks import (
     either,
     short_commit,
 )
+from lenetgpu.lab.page.sections import SECTIONS
 from lenetgpu.lab.render import Table
 
 MOST_BYTES = 6_000_000
 _PROGRAM = Path(__file__).parent / "report.js"
-_SECTIONS = (
-    runs.headline,
-    runs.machine,
-    runs.pipeline,
-    runs.plan_times,
-    runs.peers,
-    studies.roofline,
-    studies.ladder,
-    studies.comparisons,
-    studies.suites,
-    studies.shares,
-    runs.sweeps,
-    runs.traces,
-    runs.weights,
-    runs.counters,
-    runs.instrument,
-)
-_LABELS = 12
-"""The place of the labels among them."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +43,15 @@ def require_charts() -> None:
     require_extra("report", "vl_convert", "report")
 
 
-def chapters(documents: Sequence[Document], mistakes: Block | None = None) -> list[Chapter]:
+def chapters(documents: Sequence[Document]) -> list[Chapter]:
     """The documents by device, in the order in which devices come first."""
     devices: dict[str, list[Document]] = {}
     for document in documents:
         devices.setdefault(device_name(document), []).append(document)
     made = []
     for number, (name, found) in enumerate(devices.items(), 1):
-        sections = [make(found) for make in _SECTIONS]
-        sections.insert(_LABELS, runs.labels(found, mistakes if number == 1 else None))
+        sections = [make(found) for make in SECTIONS]
         for section in sections:
-            section.blocks = _drawn(section.blocks)
             section.anchor = f"{section.anchor}-{number}" if number > 1 else section.anchor
         missing = [section.title for section in sections if not section.blocks]
         kept = [section for section in sections if section.blocks]
@@ -88,15 +67,6 @@ def tried(document: Document) -> None:
                 if isinstance(part, Table):
                     for row in part.rows:
                         part.cells(row)
-
-
-def _drawn(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks without charts that have nothing to draw, and those that this leaves."""
-    found = []
-    for block in blocks:
-        parts = [p for p in block.parts if not (isinstance(p, Chart) and p.empty)]
-        found += [replace(block, parts=parts)] if parts else []
-    return found
 
 
 def as_data(value: Any) -> str:
@@ -162,15 +132,14 @@ def _head(
 def page(
     documents: Sequence[Document],
     undrawn: Sequence[str] = (),
-    mistakes: Block | None = None,
     left_out: Sequence[str] = (),
 ) -> str:
     """The page of the documents; LenetError where it would be larger than MOST_BYTES.
 
-    `undrawn` are files that are ours and of which nothing is drawn; `mistakes` are the digits that
-    a fresh run got wrong, `left_out` what it had no time to compare.
+    `undrawn` are files that are ours and of which nothing is drawn, `left_out` what a fresh run had
+    no time to compare.
     """
-    made = chapters(documents, mistakes)
+    made = chapters(documents)
     library, program = _library(), _PROGRAM.read_text()
     html = base.render(
         "report.html.j2",

@@ -1,0 +1,873 @@
+"""Sections of a page: a network's runs, contests with peers, comparisons, convolutions, labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lenetgpu.check.mistakes import counts_of
+from lenetgpu.lab import charts
+from lenetgpu.lab.charts import Spec, picked, quantity, tips
+from lenetgpu.lab.compare import COMPARED, STEPS, judged
+from lenetgpu.lab.conv.document import Convolved, Layer, Summed, Whole, case_rows, layers, wholes
+from lenetgpu.lab.counters import Counted
+from lenetgpu.lab.page import mistakes
+from lenetgpu.lab.page.base import fragment
+from lenetgpu.lab.page.blocks import (
+    Block,
+    Chart,
+    Document,
+    Drawing,
+    Facts,
+    Part,
+    Section,
+    Tile,
+    device_name,
+    either,
+    of_command,
+    of_what,
+    samples,
+    short,
+    short_commit,
+    source,
+    where,
+)
+from lenetgpu.lab.render import Table
+from lenetgpu.lab.rows import (
+    STATUS_WORDS,
+    Stage,
+    columns,
+    count,
+    fixed,
+    percent,
+    short_error,
+    significant,
+)
+from lenetgpu.network import STAGE_NAMES, STAGES
+
+OURS = "lenetgpu"
+THEN, NOW = "the course, 2016", "here"
+VERDICTS = ("reference", "faster", "same", "slower", "undecided")
+FLOOR = 0.001
+"""TFLOP/s that the roofline begins with."""
+_MOST_SHOWN, _MOST_EVENTS = 16, 4_000
+_SOFTWARE = {
+    "driver": "driver",
+    "cuda_driver": "CUDA of the driver",
+    "cupy": "CuPy",
+    "nvrtc": "NVRTC",
+    "python": "Python",
+    "numpy": "NumPy",
+    "numba": "Numba",
+    "torch": "PyTorch",
+    "cudnn": "cuDNN",
+}
+_TITLES = {
+    "peers": "images on the device to labels there",
+    "end-to-end": "images in host memory to labels in it",
+    "one": "one image, from the host to its label",
+    "cold": "a new process, from its start to the labels",
+}
+_KINDS = {
+    "conv": "5x5 convolution",
+    "pool": "ReLU, 2x2 mean",
+    "fc": "fully connected",
+    "argmax": "largest score",
+}
+
+Make = Callable[[Sequence[Document]], Iterable[Block]]
+SECTIONS: list[Callable[[Sequence[Document]], Section]] = []
+"""What makes each section of a chapter, in their order."""
+
+
+def section(anchor: str, title: str, lead: str = "") -> Callable[[Make], Make]:
+    """Put a section among SECTIONS: the blocks that a function yields, without empty charts."""
+
+    def kept(make: Make) -> Make:
+        def made(documents: Sequence[Document]) -> Section:
+            found = Section(anchor, title, lead)
+            for block in make(documents):
+                parts = [p for p in block.parts if not (isinstance(p, Chart) and p.empty)]
+                found.blocks += [replace(block, parts=parts)] if parts else []
+            return found
+
+        SECTIONS.append(made)
+        return make
+
+    return kept
+
+
+# columns
+
+_FILES = columns("file=label, what=command, date, commit, data, weights", ("images", count))
+_PLANS = columns(
+    "plan=plan_label, precision",
+    ("compute ms=timing_ms.compute.median, p05 ms=timing_ms.compute.p05", significant(4)),
+    ("p95 ms=timing_ms.compute.p95", significant(4)),
+    ("host to host ms=timing_ms.end_to_end.median", significant(4)),
+    ("images/s=images_per_second", fixed(0)),
+    ("right=correct, of=images", count),
+    ("accuracy", percent),
+    "weights, data",
+    ("samples", count),
+)
+_CONTESTANTS = columns(
+    "contestant=name, by=maker, precision",
+    ("median ms=median_ms, p05 ms=p05_ms, p95 ms=p95_ms", significant(4)),
+    "best peer=peer",
+    ("its ms=peer_ms", significant(4)),
+    ("times as fast=times_faster, over the bare copy=over_copy", fixed(2)),
+    ("right=correct, flips, judged", count),
+    ("logit error=relative_error", short_error),
+    ("streams", str),
+    ("chunk", count),
+    ("processor ms=processor_ms", fixed(0)),
+    ("worst call ms=call_worst_ms", significant(3)),
+)
+_KERNELS = columns(
+    "shape=label, kernel, figure, check",
+    ("median us=median_us, slowed by the clocks=slowed", fixed(2)),
+    ("the paper: compute=paper", percent),
+    ("error=relative_error", short_error),
+    "note=remark",
+)
+_SCHEDULES = columns(
+    "plan, type=dtype",
+    ("images", count),
+    "way",
+    ("streams", str),
+    ("chunk", count),
+    ("taper", significant(2)),
+    ("median ms=median_ms, p05 ms=p05_ms, p95 ms=p95_ms", fixed(4)),
+    ("the model's ms=predicted_ms", fixed(4)),
+    ("samples", str),
+)
+_EVENTS = columns("lane, what=name, kind", ("start ms=start, length ms=length", fixed(4)))
+_LABELS = columns(
+    "what ran=name, precision, data, weights",
+    ("right=correct, of=judged", count),
+    ("accuracy", percent),
+    ("labels unlike float64's=flips", count),
+    ("logit error=relative_error", short_error),
+)
+_COUNTERS = columns(
+    "plan",
+    *(one for one in Counted.columns() if one.key not in ("kernel", "launches", "stalls")),
+    "stalled most by=top_stall",
+    ("of all stalls=top_stall_share", percent),
+)
+_COURSE = columns(
+    "table, what=label, stage, variant, check",
+    ("course ms=report_ms", significant(4)),
+    ("here ms=median_ms", fixed(3)),
+    ("course/here=speedup", fixed(1)),
+    ("TFLOP/s=tflops", significant(3)),
+    ("of the roof=roofline", percent),
+    ("regs/thread=registers", str),
+    ("occup.=occupancy", percent),
+    "why=explanation, note",
+)
+
+
+def _named_plans(documents: Sequence[Document]) -> list[Document]:
+    """Return runs of a plan, slowest first; `plan_label` is the plan, or the file's name."""
+    found = [
+        document | {"plan_label": document["plan_name"] or document["stem"]}
+        for document in of_command(documents, "infer", "profile")
+    ]
+    return sorted(found, key=lambda d: -float(d["timing_ms"]["compute"]["median"]))
+
+
+def _stage_of(stages: Sequence[str]) -> str:
+    """Return whose colour a row has: its span's first stage, "other" of none of ours."""
+    return next((stage for stage in stages if stage in STAGE_NAMES), "other")
+
+
+# the figures to read first, and the machine
+
+
+def _ms(value: float) -> str:
+    return f"{short(value, 3)} ms"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate / 1e6:,.1f} M/s" if rate >= 1e6 else f"{rate:,.0f}/s"
+
+
+def _right(correct: float, judged: float, what: str) -> tuple[str, str]:
+    shown = f"{correct / judged:.2%}" if judged else f"{correct:,}"
+    return shown, f"{correct:,.0f} of {judged:,.0f} labels right{what}"
+
+
+def _of_a_contest(document: Document) -> Iterator[tuple[str, str]]:
+    """Yield what the fastest of ours did in a contest."""
+    ours = [row for row in document["rows"] if row["maker"] == OURS and row["median_ms"] > 0]
+    if not ours:
+        return
+    best = min(ours, key=lambda row: float(row["median_ms"]))
+    name, ms, images = best["name"], best["median_ms"], best["images"] or document["images"] or 0
+    if document["command"] == "one":
+        yield f"{1e3 * ms:,.1f} us", f"one image, host to label: {name}"
+        return
+    yield _ms(ms), f"{name}: {images:,} {_TITLES[document['command']]}"
+    if document["command"] == "end-to-end":
+        return
+    yield _rate(images * 1e3 / ms), f"{name}: images a second in that pass"
+    if best["times_faster"]:
+        faster = f"as fast as the best peer of its precision, {best['peer']}"
+        yield f"{best['times_faster']:.1f}x", faster
+    if best["correct"] is not None:
+        what = f": {name}, {of_what(document)}"
+        yield _right(best["correct"], best["judged"] or images, what)
+
+
+def _of_a_run(best: Document) -> Iterator[tuple[str, str]]:
+    images, took, plan = best["images"] or 0, best["timing_ms"], f"plan {best['plan_label']}"
+    yield _ms(took["compute"]["median"]), f"{plan}: {images:,} {_TITLES['peers']}"
+    if took["end_to_end"] != took["compute"]:
+        whole = f"{plan}: the same from host memory to host memory"
+        yield _ms(took["end_to_end"]["median"]), whole
+    if best["images_per_second"]:
+        yield _rate(best["images_per_second"]), "images, host to host"
+    if best["correct"] is not None:
+        yield _right(best["correct"], images, f", {of_what(best)}")
+
+
+def _of_the_course(document: Document) -> Iterator[tuple[str, str]]:
+    for row in document["rows"] or ():
+        if row["stage"] == "all" and row["report_ms"] and row["speedup"]:
+            what = f"the course's {row['report_ms']:,.0f} ms of 2016 over {row['variant']} here"
+            yield f"{row['speedup']:,.0f}x", what
+            return
+
+
+@section("first", "In short")
+def _headline(documents: Sequence[Document]) -> Iterator[Block]:
+    tiles: list[Tile] = []
+    for command in ("peers", "run", "end-to-end", "one", "compare"):
+        makes = {"run": _of_a_run, "compare": _of_the_course}.get(command, _of_a_contest)
+        found = of_command(documents, command)
+        if command == "run" and not tiles:
+            found = _named_plans(documents)[-1:]
+        tiles += [Tile(*figure, where(one)) for one in found for figure in makes(one)]
+    if tiles:
+        yield Block([tiles])
+
+
+def _latest_ceilings(documents: Sequence[Document]) -> Document | None:
+    """Return the ceilings that were measured last, None where no file has any."""
+    found = [document["ceilings"] for document in documents if document.get("ceilings")]
+    return max(found, key=lambda limits: limits["date"] or "", default=None)
+
+
+@section("machine", "The machine")
+def _machine(documents: Sequence[Document]) -> Iterator[Block]:
+    facts = {"device": device_name(documents[0])}
+    if capability := documents[0]["device"].get("compute_capability"):
+        facts["compute capability"] = capability
+    for key, name in _SOFTWARE.items():
+        if found := either(str(d[key]) for d in documents if d.get(key)):
+            facts[name] = found
+    if (limits := _latest_ceilings(documents)) is not None:
+        facts["copy, at most"] = f"{limits['copy_gbs']:,.0f} GB/s"
+        facts["fp32 multiply-adds, at most"] = f"{short(limits['fma_tflops'], 3)} TFLOP/s"
+        if limits["tensor_tflops"]:
+            tensor = f"{limits['tensor_tflops']:,.0f} TFLOP/s"
+            facts["tensor cores (mma.sync), at most"] = tensor
+        facts["ceilings measured"] = limits["date"] or "undated"
+    yield Block([Facts(facts)])
+    if not documents[0].get("fresh"):
+        files = [d | {"commit": short_commit(d.get("commit"))} for d in documents]
+        yield Block([Table(_FILES, files, "Files that the figures below are read from")])
+
+
+# plans
+
+
+def _cells(document: Document) -> list[dict[str, Any]]:
+    """Return what ran in the seven stages: `wide` columns each, with its time where known."""
+    timed = {tuple(row["stages"]): row for row in document["stages"]}
+    cells = []
+    for slot in document["plan"]:
+        row = timed.get(tuple(slot["stages"]), {})
+        wide = len([stage for stage in slot["stages"] if stage in STAGE_NAMES])
+        if wide:
+            pieces = re.findall(r"[^._]*[._]?", slot["variant"])
+            about = {"stage": _stage_of(slot["stages"]), "ms": row.get("median_ms")}
+            cells.append({"wide": wide, "pieces": pieces, "share": row.get("share"), **about})
+    return cells if sum(cell["wide"] for cell in cells) == len(STAGE_NAMES) else []
+
+
+@section(
+    "pipeline",
+    "The pipeline",
+    "Seven stages, each switchable. Below them, what ran in each: a variant that takes several "
+    "stages in one launch is as wide as they are. The bar under a name is its share of the "
+    "profiled pass.",
+)
+def _pipeline(documents: Sequence[Document]) -> Iterator[Block]:
+    plans = [
+        {
+            "name": document["plan_label"],
+            "cells": cells,
+            "extra": [row for row in document["stages"] if not row["stages"]],
+            "ms": document["timing_ms"]["compute"]["median"],
+        }
+        for document in _named_plans(documents)
+        if (cells := _cells(document))
+    ]
+    boxes = [
+        {
+            "name": stage.name,
+            "kind": stage.kind,
+            "what": _KINDS[stage.kind],
+            "out": " x ".join(map(str, stage.problem.out_shape)) or "a label",
+        }
+        for stage in STAGES
+    ]
+    if plans:
+        picture = Drawing("", fragment("pipeline.html.j2", stages=boxes, plans=plans))
+        yield Block([picture], source(*_named_plans(documents)))
+
+
+def _where_time_goes(plans: Sequence[Document]) -> Spec:
+    """Return a stacked bar a plan, whole: what share of its pass each stage took."""
+    keys = "plan name variant median_ms share"
+    rows = [
+        picked(row, keys, plan=document["plan_label"], stage=_stage_of(row["stages"]), order=index)
+        for document in plans
+        for index, row in enumerate(document["stages"])
+        if row["share"] is not None
+    ]
+    axis = charts.shares("share of the profiled pass")
+    return charts.stacked(rows, "plan", axis, charts.stage_colour(rows), keys)
+
+
+def _times(plans: Sequence[Document]) -> Spec:
+    """Return a plan's compute time and its time from host to host."""
+    ways = {"compute": "on the device", "end_to_end": "host to host"}
+    rows = []
+    for document in plans:
+        for key, way in ways.items():
+            times = document["timing_ms"][key]
+            if times["median"] > 0:
+                row = {f"{name}_ms": times[name] for name in ("median", "p05", "p95")}
+                rows.append(row | {"plan": document["plan_label"], "way": way})
+    tint = charts.colour("way", ways.values())
+    return charts.dots(rows, "plan", tint, "way", "ms of a pass, logarithmic")
+
+
+@section("plans", "Plans and their stages")
+def _plans(documents: Sequence[Document]) -> Iterator[Block]:
+    plans = _named_plans(documents)
+    if not plans:
+        return
+    parts: list[Part] = [Chart("Time of a pass, by plan", _times(plans))]
+    bars = _where_time_goes(plans)
+    if any(row["share"] for row in bars["data"]["values"]):
+        parts.append(Chart("Where the time of a pass goes, by stage", bars))
+    rows = [d | {"samples": len(d["timing_ms"]["compute"]["samples"] or ())} for d in plans]
+    parts.append(Table(_PLANS, rows, "Plans"))
+    stages = [row | {"plan_label": d["plan_label"]} for d in plans for row in d["stages"]]
+    if stages:
+        every = columns("plan=plan_label", *Stage.columns())
+        parts.append(Table(every, stages, "Stages of every plan, timed one by one"))
+    note = (
+        "A span of stages has the colour of its first; lines reach from the 5th to the 95th "
+        "percentile."
+    )
+    yield Block(parts, source(*plans), note)
+
+
+# beside PyTorch, JAX and others
+
+
+def _best(rows: Sequence[Document]) -> list[Document]:
+    """Return the fastest of each maker at each precision where there are many; fastest first."""
+    ordered = sorted(rows, key=lambda row: float(row["median_ms"]))
+    if len(ordered) <= _MOST_SHOWN:
+        return ordered
+    best: dict[tuple[str, str], Document] = {}
+    for row in ordered:
+        best.setdefault((row["maker"], row["precision"] or ""), row)
+    return list(best.values())
+
+
+def _contest(rows: Sequence[Document], title: str, what: str, line: str, *more: Chart) -> Block:
+    """Return contestants as a chart, of those that lead where they are many, and as a table."""
+    shown = [row for row in _best(rows) if charts.timed(row)]
+    makers = sorted({row["maker"] for row in shown}, key=lambda maker: (maker != OURS, maker))
+    drawn = charts.dots(shown, "name", charts.colour("maker", makers), "precision")
+    few = len(_best(rows)) < len(rows)
+    note = "The fastest of each maker at each precision; the table has all. " if few else ""
+    table = Table(_CONTESTANTS, rows, f"All contestants{what}")
+    return Block([Chart(title, drawn, wide=True), *more, table], line, note)
+
+
+def _scaling(rows: Sequence[Document]) -> Chart:
+    rows = [row for row in rows if row["images"] > 0 and row["ns_per_image"] > 0]
+    encoding = {
+        "x": quantity("images", "images a pass, logarithmic", log=True),
+        "y": quantity("ns_per_image", None, log=True),
+        "color": charts.colour("plan", [row["plan"] for row in rows]),
+        "tooltip": tips("plan images ns_per_image"),
+    }
+    mark = {"type": "line", "point": {"size": 70, "filled": True}}
+    title = "Nanoseconds an image (logarithmic, upwards) over images a pass"
+    return Chart(title, charts.spec(rows, 280, mark=mark, encoding=encoding), wide=True)
+
+
+def _phases(phases: dict[str, float]) -> Chart:
+    rows = [{"phase": name, "ms": ms, "order": 0, "of": "ours"} for name, ms in phases.items()]
+    axis, tint = quantity("ms", "ms of our own process"), charts.colour("of", ["ours"])
+    drawn = charts.stacked(rows, "phase", axis, tint, "phase ms")
+    return Chart("A cold start of ours, by phase", drawn, wide=True)
+
+
+@section(
+    "peers",
+    "Beside PyTorch, JAX and others",
+    "Contestants took turns in rounds, so that a slow moment of the machine met all of them. "
+    "Labels that differ from float64's are flips.",
+)
+def _peers(documents: Sequence[Document]) -> Iterator[Block]:
+    for document in (d for command in _TITLES for d in of_command(documents, command)):
+        rows, what = document["rows"], _TITLES[document["command"]]
+        if not rows:
+            continue
+        images = f", {document['images']:,} images" if (document["images"] or 1) > 1 else ""
+        title = f"{what[0].upper()}{what[1:]}{images}"
+        more = [_scaling(document["scaling"])] if document["scaling"] else []
+        more += [_phases(document["phases_ms"])] if document["phases_ms"] else []
+        line = source(document, how=samples(rows))
+        made = _contest(rows, title, f": {what}", line, *more)
+        absent = ", ".join(entry["name"] for entry in document["not_measured"] or ())
+        yield replace(made, note=made.note + (f"Not measured: {absent}." if absent else ""))
+        many = document["many"]
+        if many and many["rows"]:
+            images, line = (
+                f", {many['images']:,} images",
+                source(document, how=samples(many["rows"])),
+            )
+            yield replace(_contest(many["rows"], f"The same{images}", images, line), note="")
+
+
+# variants under the roofs
+
+
+def _on_a_cpu(row: Document) -> bool:
+    """Return whether a row of the course's suite ran on the CPU of a machine with a GPU."""
+    return str(row["variant"]).startswith("serial")
+
+
+def _points(documents: Sequence[Document]) -> list[dict[str, Any]]:
+    """Return what was timed of the network's stages, as points."""
+    found: list[tuple[Document, list[str], str, str]] = []
+    for document in _named_plans(documents):
+        about = f"plan {document['plan_label']}"
+        found += [(row, row["stages"], row["variant"], about) for row in document["stages"]]
+    for document in of_command(documents, "compare"):
+        what, label = document["what"].split("+"), document["label"]
+        found += [(row, what, row["name"], label) for row in document["candidates"] or ()]
+        found += [
+            (row, row["stage"].split("+"), row["variant"], label)
+            for row in document["rows"] or ()
+            if not _on_a_cpu(row)
+        ]
+    return [
+        point
+        for row, stages, variant, about in found
+        if _stage_of(stages) != "other"
+        for point in charts.point_of(
+            row, stage=_stage_of(stages), name=f"{'+'.join(stages)}: {variant}", where=about
+        )
+    ]
+
+
+@section(
+    "roofline",
+    "Roofline",
+    "A point is a stage or variant: its rate over the operations that it does a byte it has to "
+    "move. The slope is what a copy reaches, the level lines what multiply-adds and tensor "
+    "cores reach, all measured; a point on a line leaves nothing to gain there.",
+)
+def _roofline(documents: Sequence[Document]) -> Iterator[Block]:
+    limits, points = _latest_ceilings(documents), _points(documents)
+    if limits is None or not points:
+        return
+    used = _named_plans(documents)
+    used += [
+        document
+        for document in of_command(documents, "compare")
+        if document["rows"] or document["what"].split("+")[0] in STAGE_NAMES
+    ]
+    note = (
+        "Operations are those of the plain algorithm: Winograd and FFT do fewer, and can stand "
+        "above a line; so can wgmma's products above mma.sync's rate, and data that a cache holds "
+        "above the copy's slope."
+    )
+    if any(point["tflops"] < FLOOR for point in points):
+        note += f" What is slower than {FLOOR} TFLOP/s stands on the lower edge."
+    title = "TFLOP/s (logarithmic, upwards) over operations a byte, by stage"
+    drawn = charts.roofline(points, limits, charts.stage_colour(points), FLOOR)
+    yield Block([Chart(title, drawn, wide=True)], source(*used), note)
+
+
+# the course's ladder
+
+
+def _rungs(document: Document, stage: str) -> list[dict[str, Any]]:
+    """Return the course's figures for `stage` in its order, each variant once, no CPU rows."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in document["rows"]:
+        timed = charts.timed(row) and charts.timed(row, "report_ms")
+        if row["stage"] == stage and timed and not _on_a_cpu(row):
+            found.setdefault(row["variant"], row)
+    return list(found.values())
+
+
+def _then_and_now(rows: list[dict[str, Any]]) -> Spec:
+    """Return two points a rung on one line, the course's and today's."""
+    keys = "label table variant when ms speedup"
+    ends = [
+        picked(row, keys, when=when, ms=row[key])
+        for row in rows
+        for when, key in ((THEN, "report_ms"), (NOW, "median_ms"))
+    ]
+    lines = [picked(row, "variant report_ms median_ms") for row in rows]
+    x = quantity("ms", "ms, logarithmic", log=True)
+    rule = {"type": "rule", "strokeWidth": 3, "opacity": 0.3}
+    line = charts.layer(lines, rule, x=x | {"field": "report_ms"}, x2={"field": "median_ms"})
+    tint = charts.colour("when", (THEN, NOW))
+    point = charts.layer(None, charts.POINT, x=x, color=tint, tooltip=tips(keys))
+    high = charts.bars_high(row["variant"] for row in rows)
+    return charts.spec(ends, high, encoding={"y": charts.names("variant")}, layer=[line, point])
+
+
+def _gains(steps: Sequence[Document]) -> Spec:
+    """Return what each step of the course's ladders gained there and gains here."""
+    keys = "step when gain verdict"
+    rows = [
+        picked(row, keys, step=f"{row['stage']}: {row['step']}", when=when, gain=row[key])
+        for row in steps
+        if row["report_gain"] and row["gain"] > 0
+        for when, key in ((THEN, "report_gain"), (NOW, "gain"))
+    ]
+    x = quantity("gain", "times faster than the step before, logarithmic", log=True)
+    return charts.beside_one(rows, "step", x, charts.colour("when", (THEN, NOW)), keys)
+
+
+@section(
+    "ladder",
+    "The ladder of 2016",
+    "In 2016 a course's report took this network from a serial loop to 270 ms on a GPU, step "
+    "by step. Its variants run here again, each checked against float64 first.",
+)
+def _ladder(documents: Sequence[Document]) -> Iterator[Block]:
+    for document in of_command(documents, "compare"):
+        if not document["rows"]:
+            continue
+        line = source(document, how=samples(document["rows"]))
+        drawn = [
+            Chart("all stages, plan course" if stage == "all" else stage, _then_and_now(rungs))
+            for stage in dict.fromkeys(row["stage"] for row in document["rows"])
+            if (rungs := _rungs(document, stage))
+        ]
+        note = (
+            f"{THEN[0].upper()}{THEN[1:]}: a GPU of that year, as its report prints it. Serial "
+            "rows ran on a CPU: they are in the table below, and in no chart."
+        )
+        yield Block(drawn, line, note)
+        if steps := document["ladder"]:
+            parts: list[Part] = [Table(STEPS, steps, "The steps of the ladder")]
+            if any(row["report_gain"] for row in steps):
+                title = "What each step gained then and gains now"
+                parts.append(Chart(title, _gains(steps), wide=True))
+            note = "Gains within 2 % of 1 are none: gone. Below that the idea has turned."
+            yield Block(parts, line, note)
+        rows = [r | {"check": STATUS_WORDS.get(r["status"], r["status"])} for r in document["rows"]]
+        yield Block([Table(_COURSE, rows, "Every row of the course's suite")], line)
+
+
+# comparisons
+
+
+def _candidates(document: Document) -> Spec:
+    rows = [
+        entry
+        | {
+            "verdict": entry["verdict"] if entry["verdict"] in VERDICTS else VERDICTS[-1],
+            "ratio": (entry["ratio"] or {}).get("median"),
+        }
+        for entry in document["candidates"]
+        if charts.timed(entry)
+    ]
+    rows.sort(key=lambda row: -row["median_ms"])
+    there = {row["verdict"] for row in rows}
+    tint = charts.colour("verdict", VERDICTS)
+    tint["legend"] = {"values": [verdict for verdict in VERDICTS if verdict in there]}
+    return charts.dots(rows, "name", tint, "ratio verdict")
+
+
+def _power(documents: Sequence[Document]) -> Spec:
+    """Return what each candidate draws while it runs, over its time."""
+    watched = "power_w sm_mhz energy_uj_per_image"
+    rows = [
+        picked(entry["machine"], watched)
+        | picked(document, "what", stage=document["what"].split("+")[0])
+        | picked(entry, "name", ms=entry["median_ms"])
+        for document in documents
+        for entry in document["candidates"]
+        if entry["machine"] and entry["machine"]["power_w"] and charts.timed(entry)
+    ]
+    ours = all(row["stage"] in STAGE_NAMES for row in rows)
+    whole = charts.colour("what", [row["what"] for row in rows])
+    encoding = {
+        "x": quantity("ms", "median ms, logarithmic", log=True),
+        "y": quantity("power_w", None, scale={"zero": False}),
+        "color": charts.stage_colour(rows) if ours else whole,
+        "tooltip": tips(f"what name {watched} ms"),
+    }
+    return charts.spec(rows, 320, mark=charts.POINT, encoding=encoding)
+
+
+def _order(document: Document) -> tuple[int, str]:
+    first = document["what"].split("+")[0]
+    return STAGE_NAMES.index(first) if first in STAGE_NAMES else -1, document["what"]
+
+
+@section(
+    "comparisons",
+    "Comparisons",
+    "Every candidate was compared with float64 before it was timed, then timed in rounds in "
+    "turn with the others. A ratio is over the baseline's time of the same round; the verdict "
+    "says whether its whole interval agrees.",
+)
+def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
+    found = sorted((d for d in of_command(documents, "compare") if d["candidates"]), key=_order)
+    if not found:
+        return
+    rows = [judged(entry) | {"what": d["what"]} for d in found for entry in d["candidates"]]
+    line = source(*found, how=samples(rows))
+    parts = [Chart(f"{d['what']}, over {d['reference']}", _candidates(d)) for d in found]
+    every = columns("of=what", *COMPARED)
+    yield Block([*parts, Table(every, rows, "All candidates")], line)
+    note = "Read while each candidate ran without a pause, after the rounds."
+    chart = Chart("W of the whole device (upwards) over time of a run", _power(found), wide=True)
+    yield Block([chart], line, note)
+
+
+# convolutions
+
+
+@section(
+    "suites",
+    "Convolutions of any shape",
+    "Convolutions of shapes that papers measured, by every variant that takes them. A point is "
+    "a family's fastest variant; right of the dashed line it is faster than the baseline.",
+)
+def _suites(documents: Sequence[Document]) -> Iterator[Block]:
+    for document in of_command(documents, "conv"):
+        label = document["label"]
+        parts: list[Part] = []
+        if charts.best_of_families(document):
+            title = f"{document['title'] or document['suite'] or 'A shape'} ({label})"
+            parts.append(Chart(title, charts.speedups(document), wide=True))
+        if document["summary"]:
+            parts.append(Table(Summed, document["summary"], f"Speed-ups over all shapes: {label}"))
+        if network := document["network"]:
+            title = f"All convolutions, each as often as it is there: {label}"
+            parts.append(Table(Whole, wholes(network), title))
+            parts.append(Table(Layer, layers(network), f"Each distinct convolution: {label}"))
+        rows = [row for case in document["cases"] for row in case_rows(case)]
+        every = [one for one in Convolved.columns() if one.key != "command"]
+        parts.append(Table(every, rows, f"Every shape: {label}"))
+        note = f"The paper's claim: {document['claim']}. " if document["claim"] else ""
+        if document["peer"]:
+            note += f"Baseline {document['reference']}: {document['peer']}."
+        note += f" Source: {document['source']}." if document["source"] else ""
+        yield Block(parts, source(document), note)
+
+
+@section(
+    "shares",
+    "Where a convolution's time goes",
+    "Kernels with clocks inside say which part of them takes how much of their warps' time.",
+)
+def _shares(documents: Sequence[Document]) -> Iterator[Block]:
+    for document in of_command(documents, "shares"):
+        drawn = [Chart(case["label"], charts.parted(case)) for case in document["cases"]]
+        rows = [
+            row | {"label": case["label"], "check": STATUS_WORDS.get(row["status"], row["status"])}
+            for case in document["cases"]
+            for row in case["kernels"]
+        ]
+        if rows:
+            table = Table(_KERNELS, rows, "Kernels with clocks inside")
+            yield Block([*drawn, table], source(document))
+
+
+# streams
+
+
+def _sweep(rows: Sequence[Document]) -> Spec:
+    """Return ms over images a chunk, a line a number of streams; bare ways are drawn across."""
+    timed = [row for row in rows if charts.timed(row)]
+    keys = f"lanes chunk {charts.TIMES} predicted_ms"
+    ways = [
+        picked(row, keys, lanes=f"{row['streams']:g}")
+        for row in timed
+        if row["way"] == "schedule" and row["taper"] in (None, 1)
+        if row["streams"] and (row["chunk"] or 0) > 0
+    ]
+    bare = {"bare copy": [8, 4], "kernels": [2, 3], "zero-copy": [10, 3, 2, 3]}
+    across = [picked(row, "way median_ms") for row in timed if row["way"] in bare]
+    chosen = "way streams chunk median_ms"
+    stars = [picked(row, chosen) for row in timed if row["way"] == "auto" and row["chunk"]]
+    x = quantity("chunk", "images a chunk, logarithmic", log=True)
+    y = quantity("median_ms", None, scale={"zero": True})
+    lanes = sorted((row["lanes"] for row in ways), key=float)
+    tint, dash = charts.colour("lanes", lanes, "streams"), charts.colour("way", bare)
+    dash["scale"]["range"] = list(bare.values())
+    dash["legend"] = {"symbolType": "stroke", "symbolStrokeWidth": 2}
+    line = {"type": "line", "point": {"size": 55, "filled": True}}
+    rule = {"type": "rule", "strokeWidth": 1.6, "opacity": 0.8}
+    star = {"type": "point", "shape": "diamond", "size": 170, "filled": False, "strokeWidth": 2}
+    drawn = [
+        charts.layer(ways, line, x=x, y=y, color=tint, tooltip=tips(keys)),
+        charts.layer(across, rule, y=y, strokeDash=dash, tooltip=tips("way median_ms")),
+        charts.layer(stars, star, x=x, y=y, tooltip=tips(chosen)),
+    ]
+    return charts.spec([], 240, layer=drawn)
+
+
+@section(
+    "streams",
+    "Streams and chunks",
+    "Images go to the GPU in chunks, round several streams, so that copies lie under kernels. "
+    "How many streams and how large a chunk is a model's choice; here is what it chose from.",
+)
+def _sweeps(documents: Sequence[Document]) -> Iterator[Block]:
+    note = (
+        "Upwards: ms of a pass. Lines across: the bare copy, the kernels alone, kernels that read "
+        "the host's memory. The diamond is what the model of the schedule chooses."
+    )
+    for document in of_command(documents, "streams"):
+        drawn = [
+            Chart(f"{s['plan']}, {s['dtype']}, {s['images']:,} images: ms", _sweep(s["rows"]))
+            for s in document["sweeps"]
+        ]
+        rows = [
+            row | picked(sweep, "plan dtype images")
+            for sweep in document["sweeps"]
+            for row in sweep["rows"]
+        ]
+        if rows:
+            rounds = f"{document['rounds']:g} rounds" if document["rounds"] else ""
+            table = Table(_SCHEDULES, rows, "Every schedule")
+            yield Block([*drawn, table], source(document, how=rounds), note)
+
+
+def _events(document: Document) -> list[dict[str, Any]]:
+    every = document["traceEvents"]
+    named = [event for event in every if event["name"] == "thread_name" and event["args"]]
+    lanes = {event["tid"]: event["args"]["name"] for event in named}
+    found = []
+    for event in every:
+        start, length = event["ts"], event["dur"]
+        if event["ph"] == "X" and start is not None and length is not None:
+            lane = lanes.get(event["tid"]) or f"stream {event['tid']}"
+            about = {"lane": lane, "name": event["name"], "kind": event["cat"] or "stage"}
+            times = {"start": start / 1e3, "length": length / 1e3, "end": (start + length) / 1e3}
+            found.append(about | times)
+    return found[:_MOST_EVENTS]
+
+
+def _gantt(events: list[dict[str, Any]]) -> Spec:
+    lanes = sorted({event["lane"] for event in events}, key=lambda lane: (len(lane), lane))
+    encoding = {
+        "y": charts.names("lane", lanes),
+        "x": quantity("start", "ms from the first event", scale={"zero": True}),
+        "x2": {"field": "end"},
+        "color": charts.colour("name", [event["name"] for event in events]),
+        "tooltip": tips("lane name start length"),
+    }
+    mark = {"type": "bar", "height": {"band": 0.7}, "strokeWidth": 0.5}
+    return charts.spec(events, 34 * max(2, len(lanes)), mark=mark, encoding=encoding)
+
+
+@section("trace", "A pass as it ran")
+def _traces(documents: Sequence[Document]) -> Iterator[Block]:
+    for document in of_command(documents, "trace"):
+        events, about = _events(document), document["otherData"]
+        if not events:
+            continue
+        note, copies = "", about["copies_ms"]
+        if copies:
+            hidden = about["copies_under_kernels_ms"] or 0.0
+            note = f"{copies:.3f} ms of copies, {hidden:.3f} ms of them under stages."
+        chart = Chart(about["title"] or document["label"], _gantt(events), wide=True)
+        rows = Table(_EVENTS, events, "Stages and copies of the pass")
+        yield Block([chart, rows], source(document), note)
+
+
+# right and wrong
+
+
+def _judged(documents: Sequence[Document]) -> tuple[list[dict[str, Any]], list[Document]]:
+    """Return what counted right labels, and the documents that it is from."""
+    found = [
+        (row | picked(document, "data weights"), document)
+        for document in of_command(documents, "peers")
+        for row in document["rows"]
+        if row["maker"] == OURS
+    ]
+    for document in _named_plans(documents):
+        if document["correct"] is not None:
+            about = {"name": f"plan {document['plan_label']}", "judged": document["images"]}
+            found.append((picked(document, "precision data weights correct", **about), document))
+    for row, _ in found:
+        judged, right = row.get("judged"), row.get("correct")
+        row["accuracy"] = right / judged if judged and right is not None else None
+    used = {id(document): document for _, document in found}
+    return [row for row, _ in found], list(used.values())
+
+
+def _read_as(documents: Sequence[Document]) -> Block | None:
+    """Return the digits that a fresh run got wrong, or the first confusion matrix of the files."""
+    for document in documents:
+        if document.get("mistakes") is not None:
+            return Block([Drawing("", document["mistakes"])], source(document))
+    for document in _named_plans(documents)[::-1]:
+        counts = counts_of(document) if document["confusions"] is not None else None
+        if counts is not None and counts.sum():
+            title = f"Plan {document['plan_label']}, {of_what(document)}"
+            return Block([Drawing(title, mistakes.section(counts))], source(document))
+    return None
+
+
+@section("labels", "Digits, right and wrong")
+def _labels(documents: Sequence[Document]) -> Iterator[Block]:
+    rows, used = _judged(documents)
+    if rows:
+        yield Block([Table(_LABELS, rows, "Right labels")], source(*used))
+    if (matrix := _read_as(documents)) is not None:
+        yield matrix
+
+
+@section(
+    "counters",
+    "Hardware counters",
+    "Counted by the GPU's hardware in a run of its own, read by Nsight Compute.",
+)
+def _counters(documents: Sequence[Document]) -> Iterator[Block]:
+    for document in of_command(documents, "counters"):
+        rows = list(document["rows"])
+        for plan in (document["plans"] or {}).values():
+            rows += [row | {"plan": plan["name"]} for row in plan["rows"]]
+        if rows:
+            images = f"{document['images']:,} images" if document["images"] else ""
+            table = Table(_COUNTERS, rows, "Kernels by their counters")
+            yield Block([table], source(document, how=images))
