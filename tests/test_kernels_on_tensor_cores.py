@@ -142,12 +142,6 @@ def in_parts(*tensors):
     return (packed.conv1, packed.conv1), packed.conv2, scales
 
 
-def in_bytes(conv1, conv2, *_):
-    largest = int8_pack.ranges(conv1)
-    whole, scales = int8_pack.quantize(conv2, largest)
-    return int8_pack.pack_conv1(conv1, largest), int8_pack.pack_conv2(whole), scales
-
-
 def in_sparse_bytes(conv1, conv2, *_):
     return sparse_pack.pack(conv1, pruned(conv1, conv2))
 
@@ -155,7 +149,7 @@ def in_sparse_bytes(conv1, conv2, *_):
 KERNELS = {
     "direct": (direct, in_halves(fp16_pack), fp16_features),
     "roles": (roles, in_halves(winograd_pack), roles_features),
-    "int8": (int8, in_bytes, int8_features),
+    "int8": (int8, lambda conv1, conv2, *_: int8_pack.pack(conv1, conv2), int8_features),
     "sparse": (sparse, in_sparse_bytes, sparse_features),
     "split": (split, in_parts, split_winograd_features),
 }

@@ -11,8 +11,7 @@ from problems import in_layouts
 from test_kernels_on_a_cpu import assert_right, folder, on_a_cpu, version  # noqa: F401
 
 from lenetgpu.problems import Argmax, Conv, Fc, Pool
-from lenetgpu.stages import outside
-from lenetgpu.stages.pool import mean
+from lenetgpu.stages import defines, outside
 
 START, STEPS = ROOT / "lenetgpu" / "lab" / "start", ROOT / "docs" / "tutorial"
 STEP = Conv(7, 6, 8, 8, 4, 3)
@@ -33,7 +32,7 @@ def assert_all_right(file, problems, rng):
         assert {variant.needs.device for variant in found} == {"cpu", "cuda"}
         for variant in found:
             if variant.needs.device == "cuda":
-                variant.run.__globals__["launch"] = mean.launch  # that of `on_a_cpu`
+                variant.run.__globals__["launch"] = defines.launch  # that of `on_a_cpu`
             for problem in problems:
                 assert_right(variant, in_layouts(variant, problem)[0], 21, rng)
 
@@ -47,6 +46,6 @@ def test_right_thread_by_thread(file, on_a_cpu, rng):  # noqa: F811
 def test_the_mistake_is_one_on_both_devices(device, on_a_cpu, rng):  # noqa: F811
     with outside.loaded([WRONG]) as found:
         (variant,) = [variant for variant in found if variant.needs.device == device]
-        variant.run.__globals__["launch"] = mean.launch
+        variant.run.__globals__["launch"] = defines.launch
         with pytest.raises(AssertionError, match="unwritten"):
             assert_right(variant, in_layouts(variant, STEP)[0], 2, rng)

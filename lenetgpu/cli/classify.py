@@ -74,12 +74,7 @@ from lenetgpu.cli.signals import INTERRUPTED
 @NO_PROGRESS
 @click.pass_context
 def classify(
-    ctx: click.Context,
-    /,
-    no_progress: bool,
-    predict: bool,
-    json_file: Path | None,
-    **options: Any,
+    ctx: click.Context, /, no_progress: bool, predict: bool, json_file: Path | None, **options: Any
 ) -> None:
     """Classify many files in shards; the same command goes on where it was ended.
 

@@ -102,9 +102,7 @@ WEIGHTS = click.option(
     help="Weights in HDF5, safetensors, PyTorch, ONNX or .npz form.",
 )
 COUNTERS = click.option(
-    "--counters",
-    is_flag=True,
-    help="Read hardware counters of each kernel by Nsight Compute.",
+    "--counters", is_flag=True, help="Read hardware counters of each kernel by Nsight Compute."
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
 

@@ -57,6 +57,11 @@ class Kernel:
     defines: tuple[tuple[str, int | str], ...] = ()
     only: tuple[str, ...] = ()
 
+    @classmethod
+    def beside(cls, module: str, entry: str, /, **defines: int | str) -> Kernel:
+        """An entry of the `.cu` file of the same name beside the Python file `module`."""
+        return cls(Path(module).with_suffix(".cu").resolve(), entry, tuple(defines.items()))
+
     def meant_for(self, arch: str) -> bool:
         """Whether it is launched on `arch`, or on the listed one below it."""
         return not self.only or _listed(arch) in self.only

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 
@@ -40,3 +41,9 @@ def conv_defines(problem: Conv) -> dict[str, int | str]:
     filters = {"M": problem.M, "R": problem.R, "S": problem.S}
     window = {"STRIDE": problem.stride, "PAD": problem.pad}
     return map_defines(problem) | filters | window
+
+
+def launch_each(kernel: Kernel, items: int, *arrays: Any, each: int = 1) -> None:
+    """Launch `kernel` in blocks of its THREADS, `each` of `items` a thread, which it is told."""
+    threads = int(dict(kernel.defines)["THREADS"])
+    launch(kernel, (blocks_for(items, each * threads),), (threads,), (*arrays, int(items)))

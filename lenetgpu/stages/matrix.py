@@ -15,10 +15,7 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class Cell:
-    """A stage by a family on a device: the variant that the family's name means, or a refusal.
-
-    `name` is the variant's full name in that family.
-    """
+    """A stage by a family on a device: its variant and that one's name there, or a refusal."""
 
     stage: str
     family: str
@@ -51,11 +48,9 @@ def cells(only: str | None = None) -> list[Cell]:
     """
     stages = [stage for stage in STAGES if only in (None, stage.name, stage.kind)]
     if not stages:
-        names = [stage.name for stage in STAGES] + list(dict.fromkeys(s.kind for s in STAGES))
-        raise LenetError(
-            f"the matrix has a row a stage: expected one of {', '.join(dict.fromkeys(names))}, "
-            f"found {only!r}"
-        )
+        names = dict.fromkeys([s.name for s in STAGES] + [s.kind for s in STAGES])
+        said = "the matrix has a row a stage: expected one of"
+        raise LenetError(f"{said} {', '.join(names)}, found {only!r}")
     return [_cell(s, family, on) for on in DEVICES for s in stages for family in FAMILIES]
 
 

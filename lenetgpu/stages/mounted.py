@@ -61,23 +61,15 @@ class Mounted:
     on the device). Arrays passed in and out lie on the variant's device.
     """
 
-    def __init__(
-        self,
-        variant: Variant,
-        problem: Any,
-        weights: Sequence[Any],
-        batch: int,
-    ) -> None:
+    def __init__(self, variant: Variant, problem: Any, weights: Sequence[Any], batch: int) -> None:
         self.variant, self.problem, self.batch = variant, problem, batch
         self.on_gpu = variant.needs.device == "cuda"
         self.arrays = array_module(variant.needs.device)
-        tensor: Any = tuple(weights) if len(weights) > 1 else next(iter(weights), None)
+        given = weights if variant.prepare is not None else map(self.arrays.asarray, weights)
+        tensors = tuple(given)
+        self.state: Any = tensors if len(tensors) > 1 else next(iter(tensors), None)
         if variant.prepare is not None:
-            self.state = variant.prepare(tensor, problem, batch)
-        elif isinstance(tensor, tuple):
-            self.state = tuple(map(self.arrays.asarray, tensor))
-        else:
-            self.state = None if tensor is None else self.arrays.asarray(tensor)
+            self.state = variant.prepare(self.state, problem, batch)
         self._fenced: list[Fenced] = []
 
     def run(self, x: Any, y: Any) -> None:
@@ -92,15 +84,12 @@ class Mounted:
     def input(self, x: Any) -> Any:
         """Host or device array `x` in NHWC (or (N, K)) on the device, contiguous as it is read."""
         held = x if self.problem.reads in _FLAT else from_nhwc(x, self.problem.reads)
-        if self.on_gpu:
-            return self.arrays.ascontiguousarray(self.arrays.asarray(held))
-        return self.arrays.ascontiguousarray(held)
+        return self.arrays.ascontiguousarray(self.arrays.asarray(held))
 
     def output(self, n: int) -> Any:
         """A poisoned, fenced buffer for `n` images, as it is written."""
-        problem = self.problem
-        shape = physical_shape(problem.writes, n, problem.out_shape)
-        return self.lent(Fenced(self.arrays, shape, held_as(problem)))
+        shape = physical_shape(self.problem.writes, n, self.problem.out_shape)
+        return self.lent(Fenced(self.arrays, shape, held_as(self.problem)))
 
     def lent(self, fenced: Fenced) -> Any:
         """A buffer of somebody else's as an output, poisoned."""

@@ -13,14 +13,10 @@ if TYPE_CHECKING:
     from lenetgpu.gpu.machines import Machine
 
 
-def _by(numbers: tuple[int, ...], between: str) -> str:
-    return between.join(map(str, numbers))
-
-
 _SAID: dict[str, Callable[[Conv], str]] = {
-    "strides": lambda p: f"supports rows and columns of one stride, not {_by(p.step, 'x')}",
-    "pads": lambda p: f"supports padding alike on every side, not {_by(p.around, ',')}",
-    "dilation": lambda p: f"supports no dilation, not {_by(p.dilation, 'x')}",
+    "strides": lambda p: "supports rows and columns of one stride, not {}x{}".format(*p.step),
+    "pads": lambda p: "supports padding alike on every side, not {},{},{},{}".format(*p.around),
+    "dilation": lambda p: "supports no dilation, not {}x{}".format(*p.dilation),
     "groups": lambda p: f"supports one group, not {p.groups}",
     "bias": lambda p: "supports sums as they are, not with a bias",
     "relu": lambda p: "supports sums as they are, not through ReLU",

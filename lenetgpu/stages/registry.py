@@ -13,7 +13,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.network import CLASSIFIER, CONV_POOL, FEATURES
@@ -31,8 +31,6 @@ KINDS = ("conv", "pool", "fc", "argmax")
 SPAN_KINDS = (CONV_POOL, FEATURES, CLASSIFIER)
 SUPPORT_KINDS = ("scale", "relayout")
 WEIGHTED = ("conv", "fc", *SPAN_KINDS)
-
-
 Kernels = Callable[[Any, int], "tuple[Kernel, ...]"]
 Rows = list[tuple[str, str]]
 
@@ -104,7 +102,6 @@ class Variant:
 
     def laid_out(self, problem: Any) -> Any:
         """`problem` in the first of its layouts that it does not refuse, or the last refusal."""
-        refusal: str | None = None
         for reads, writes in product(self.reads, self.writes):
             laid_out = replace(problem, reads=reads, writes=writes)
             refusal = self.refusal(laid_out)
@@ -177,35 +174,23 @@ def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None
     return register
 
 
-@dataclass(frozen=True)
-class _Offer:
+class _Offer(NamedTuple):
     """A module that registers variants when it is imported; `families` None: any."""
 
-    rank: tuple[int, ...]
+    rank: int
     kinds: tuple[str, ...]
     families: frozenset[str] | None
 
-    def may_hold(self, kind: str | None, family: str | None) -> bool:
-        if kind is not None and kind not in self.kinds:
-            return False
-        return family is None or self.families is None or family in self.families
 
-
-_REFUSED: dict[tuple[str, str], str] = {}
-
-
-def refuse(kind: str, family: str, reason: str) -> None:
-    """Say in a clause why no variant of `kind` can be of `family`: what `find` then answers."""
-    _REFUSED[kind, family] = reason
+_OFFERS: dict[str, _Offer] = {}
+_REFUSED = {
+    ("argmax", "fft"): "an FFT is for sums of products, and the largest of K scores is no sum"
+}
 
 
 def refused(kind: str, family: str) -> str | None:
     """Why no variant of `kind` can be of `family`; None where one could."""
     return _REFUSED.get((kind, family))
-
-
-_OFFERS: dict[str, _Offer] = {}
-_LAST = (1 << 30,)
 
 
 def offer(
@@ -215,28 +200,22 @@ def offer(
 
     `families` names the families that a module registers, "" for none, in naive to fast order of
     the modules: that is the order of `variants`. A module that it does not name comes last and is
-    imported for any: a new file registers its variants by being there. A name with a dot is a
-    module outside `package`.
+    imported for any: a new file registers its variants by being there. What begins with "lenetgpu."
+    is a module outside `package`.
     """
-    within = _OFFERS[package].rank if package in _OFFERS else (len(_OFFERS),)
-    found = [module.name for module in pkgutil.iter_modules(list(folders))]
-    for place, name in enumerate(dict.fromkeys((*families, *found))):
-        told = frozenset(families[name].split()) if name in families else None
-        module = name if "." in name else f"{package}.{name}"
-        _OFFERS[module] = _Offer((*within, place), _tuple(kinds), told)
+    told = {name.partition(".")[0] for name in families}
+    found = [each.name for each in pkgutil.iter_modules(list(folders)) if each.name not in told]
+    for name in (*families, *found):
+        module = name if name.startswith("lenetgpu.") else f"{package}.{name}"
+        members = frozenset(families[name].split()) if name in families else None
+        _OFFERS[module] = _Offer(len(_OFFERS), _tuple(kinds), members)
 
 
 def import_offered(kind: str | None = None, family: str | None = None) -> None:
     """Import the modules that may register variants of `kind` and `family`; None means any."""
-    done: set[str] = set()
-    while True:
-        todo = [name for name, found in _OFFERS.items() if found.may_hold(kind, family)]
-        todo = [name for name in todo if name not in done]
-        if not todo:
-            return
-        for name in todo:
-            importlib.import_module(name)
-        done.update(todo)
+    for module, (_, kinds, members) in _OFFERS.items():
+        if kind in (None, *kinds) and (None in (family, members) or family in (members or ())):
+            importlib.import_module(module)
 
 
 def import_all(package: str, folders: Iterable[str], first: Iterable[str] = ()) -> None:
@@ -246,24 +225,20 @@ def import_all(package: str, folders: Iterable[str], first: Iterable[str] = ()) 
         importlib.import_module(f"{package}.{name}")
 
 
-def _rank(made: Variant) -> tuple[int, ...]:
-    """Where its module stands among those offered; variants from outside come last."""
+def _rank(made: Variant) -> tuple[int, int]:
+    """Its kind, then where its module stands among those offered; from outside comes last."""
     module = made.run.__module__
     while module and module not in _OFFERS:
         module = module.rpartition(".")[0]
-    return _OFFERS[module].rank if module else _LAST
+    kinds = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
+    return kinds.index(made.kind), _OFFERS[module].rank if module else len(_OFFERS)
 
 
 def _loaded(kind: str | None, device: str | None) -> list[Variant]:
     """Registered variants, of one kind and device where given, in order."""
-    order = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
-    found = []
-    for (_, name), candidate in REGISTRY.items():
-        if name != candidate.full_name:
-            continue
-        if kind in (None, candidate.kind) and device in (None, candidate.needs.device):
-            found.append(candidate)
-    return sorted(found, key=lambda candidate: (order.index(candidate.kind), _rank(candidate)))
+    found = [v for (_, name), v in REGISTRY.items() if name == v.full_name]
+    found = [v for v in found if kind in (None, v.kind) and device in (None, v.needs.device)]
+    return sorted(found, key=_rank)
 
 
 def variants(kind: str | None = None, device: str | None = None) -> list[Variant]:
@@ -306,17 +281,6 @@ def find_span(kind: str, name: str, device: str) -> Variant | None:
     return next((v for v in _members(kind, family, device) if not rest or name in v.names), None)
 
 
-def _known(kind: str, name: str, device: str) -> Variant | None:
-    """`find` among the variants that are loaded; of another device where there is none for it."""
-    exact = REGISTRY.get((kind, name))
-    if exact is not None and exact.needs.device in (device, "cpu"):
-        return exact
-    members = _members(kind, name, device)
-    if not members and name == "serial":
-        members = _members(kind, name, "cpu")
-    return next((member for member in members if member.default), (*members, exact)[0])
-
-
 def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant:
     """The variant called `name`: a full name, or a family's name for its default variant.
 
@@ -324,17 +288,18 @@ def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant
     Raises LenetError with the valid choices where there is none.
     """
     import_offered(kind, name.partition(".")[0])
-    found = _known(kind, name, device)
-    if found is not None and found.needs.device in (device, "cpu"):
-        return found
+    exact = REGISTRY.get((kind, name))
+    if exact is not None and exact.needs.device in (device, "cpu"):
+        return exact
+    members = _members(kind, name, device)
+    if not members and name == "serial":
+        members = _members(kind, name, "cpu")
+    if members:
+        return next((member for member in members if member.default), members[0])
     where = f"stage {stage}" if stage else f"a {kind} stage"
-    if found is not None:
-        raise LenetError(
-            f"variant {name} of {where} needs a GPU; on this device "
-            f"{choose(name, choices(kind, device))}"
-        )
+    valid = choose(name, choices(kind, device))
+    if exact is not None:
+        raise LenetError(f"variant {name} of {where} needs a GPU; on this device {valid}")
     reason = refused(kind, name)
-    raise LenetError(
-        f"{where} has no variant {name!r} on {device}{f': {reason}' if reason else ''}; "
-        f"{choose(name, choices(kind, device))}"
-    )
+    because = f": {reason}" if reason else ""
+    raise LenetError(f"{where} has no variant {name!r} on {device}{because}; {valid}")

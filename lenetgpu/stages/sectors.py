@@ -15,10 +15,12 @@ from lenetgpu.arrays import np
 from lenetgpu.problems import Conv, ConvPool
 from lenetgpu.stages.registry import Rows
 
-_WARP, _SECTOR, _FLOAT = 32, 32, 4
+WARP = 32
+_SECTOR, _FLOAT = 32, 4
+_SECTOR_FLOATS = _SECTOR // _FLOAT
 
 
-def moved_per_needed(stride: int, lanes: int = _WARP) -> float:
+def moved_per_needed(stride: int, lanes: int = WARP) -> float:
     """32-byte sectors a warp touches, in bytes, over the bytes it uses.
 
     `lanes` neighbours `stride` floats apart; 1.0 is fully coalesced, 8.0 is one sector a float.
@@ -28,26 +30,22 @@ def moved_per_needed(stride: int, lanes: int = _WARP) -> float:
     return sectors * _SECTOR / (lanes * _FLOAT)
 
 
-def _along_x(layout: str, channels: int) -> int:
-    """Elements between horizontal neighbours of one channel."""
-    return channels if layout == "NHWC" else 1
-
-
-def _moved(loads: float, stores: float) -> Rows:
+def _moves(conv: Conv, reads: str, writes: str, stored: int) -> Rows:
+    """Loads of warps along a map's rows, and their stores of `stored` neighbours."""
+    apart = conv.stride * (conv.C if reads == "NHWC" else 1)
+    loads = moved_per_needed(apart)
+    stores = moved_per_needed(conv.M if writes == "NHWC" else 1, stored)
     return [("moved/needed", f"{loads:.1f} in, {stores:.1f} out")]
 
 
 def conv_moves(problem: Conv) -> Rows:
     """Loads and stores of a convolution whose warps run along a map's rows."""
-    loads = moved_per_needed(_along_x(problem.reads, problem.C) * problem.stride)
-    return _moved(loads, moved_per_needed(_along_x(problem.writes, problem.M)))
+    return _moves(problem, problem.reads, problem.writes, WARP)
 
 
 def conv_pool_moves(problem: ConvPool) -> Rows:
     """The same with a pool behind it: 8 neighbours of its output a warp."""
-    conv = problem.conv
-    loads = moved_per_needed(_along_x(problem.reads, conv.C) * conv.stride)
-    return _moved(loads, moved_per_needed(_along_x(problem.writes, conv.M), 8))
+    return _moves(problem.conv, problem.reads, problem.writes, 8)
 
 
 def reuse(uses: float) -> Rows:
@@ -58,10 +56,6 @@ def reuse(uses: float) -> Rows:
 def idle(outputs: int, threads: int) -> Rows:
     """Share of `threads` without one of `outputs` of their own."""
     return [("idle threads", f"{max(0.0, 1 - outputs / threads):.0%}")]
-
-
-WARP = 32
-_SECTOR_FLOATS = 8
 
 
 @dataclass(frozen=True)
@@ -99,10 +93,7 @@ def counted(indices: Any) -> Counted:
 
 def total(parts: Iterable[Counted]) -> Counted:
     """The sum of `parts`."""
-    found = NONE
-    for part in parts:
-        found += part
-    return found
+    return sum(parts, NONE)
 
 
 def lanes(width: int, height: int) -> tuple[Any, Any]:

@@ -1,6 +1,6 @@
 """Scores to labels, the first of equals: one file per family."""
 
-from lenetgpu.stages.registry import offer, refuse
+from lenetgpu.stages.registry import offer
 
 _FAMILIES = {
     "scan": "serial numpy reduction thread",
@@ -9,4 +9,3 @@ _FAMILIES = {
     "cublas": "cublas",
 }
 offer(__name__, __path__, "argmax", _FAMILIES)
-refuse("argmax", "fft", "an FFT is for sums of products, and the largest of K scores is no sum")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import np
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.gpu.launch import blocks_for, launch
-from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Argmax
-from lenetgpu.stages.registry import Rows, cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import cuda, of_shape, variant
 from lenetgpu.stages.sectors import WARP, Counted, counted, efficiency_rows
 
 
@@ -26,50 +24,44 @@ def _loops(x, y):  # type: ignore[no-untyped-def]
         y[n] = best
 
 
-@variant(
-    kind="argmax",
-    family="serial",
-    paper="report 3.3, table 12: the serial code",
-)
+@variant(kind="argmax", family="serial", paper="report 3.3, table 12: the serial code")
 def loops(x: Any, y: Any, problem: Argmax) -> None:
     """Images outside, scores inside, on one CPU thread."""
     _loops(x, y)
 
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREAD_IMAGES = 128
 _COURSE_IMAGES = 1024
 _LIST_THREADS = 256
 
 
-@variant(kind="argmax", family="numpy", reads="NC", writes="N", needs=cpu(), paper="")
+@variant(kind="argmax", family="numpy")
 def argmax(x: Any, y: Any, problem: Argmax) -> None:
     """NumPy's argmax over the rows."""
     y[:] = x.argmax(axis=1)
 
 
 @cache
-def _thread(problem: Argmax) -> Kernel:
-    defines = (("K", problem.K), ("IMAGES", _THREAD_IMAGES))
-    return Kernel(_SOURCE, "argmax_thread", defines)
+def _thread(problem: Argmax, images: int) -> Kernel:
+    return Kernel.beside(__file__, "argmax_thread", K=problem.K, IMAGES=images)
 
 
-scan = partial(variant, kind="argmax", reads="NC", writes="N", needs=cuda())
+def _scan(x: Any, y: Any, problem: Argmax, images: int) -> None:
+    kernel = _thread(problem, images)
+    launch(kernel, (blocks_for(len(x), images),), (images,), (x, y, np.int32(len(x))))
+
+
+scan = partial(variant, kind="argmax", needs=cuda())
 
 
 @scan(
     family="thread",
-    kernels=of_shape(_thread),
+    kernels=of_shape(lambda problem: _thread(problem, _THREAD_IMAGES)),
     paper="after report 3.3.1: smaller blocks, on more multiprocessors",
 )
 def per_image(x: Any, y: Any, problem: Argmax) -> None:
     """One thread scans the scores of one image."""
-    _scan(x, y, _thread(problem), _THREAD_IMAGES)
-
-
-@cache
-def _wide(problem: Argmax) -> Kernel:
-    return Kernel(_SOURCE, "argmax_thread", (("K", problem.K), ("IMAGES", _COURSE_IMAGES)))
+    _scan(x, y, problem, _THREAD_IMAGES)
 
 
 def access_counts(problem: Argmax) -> tuple[Counted, Counted]:
@@ -78,23 +70,15 @@ def access_counts(problem: Argmax) -> tuple[Counted, Counted]:
     return counted(lane * problem.K + k), counted(lane)
 
 
-def _explain_scan(problem: Argmax, batch: int, machine: Machine) -> Rows:
-    return efficiency_rows(*access_counts(problem))
-
-
 @scan(
     family="thread",
-    kernels=of_shape(_wide),
-    explain=_explain_scan,
+    kernels=of_shape(lambda problem: _thread(problem, _COURSE_IMAGES)),
+    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
     paper="report 3.3.1, table 12, figs 4 to 6: argMaxParallel",
 )
 def wide_blocks(x: Any, y: Any, problem: Argmax) -> None:
     """One thread scans the scores of one image, 1,024 threads a block."""
-    _scan(x, y, _wide(problem), _COURSE_IMAGES)
-
-
-def _scan(x: Any, y: Any, kernel: Kernel, images: int) -> None:
-    launch(kernel, (blocks_for(len(x), images),), (images,), (x, y, np.int32(len(x))))
+    _scan(x, y, problem, _COURSE_IMAGES)
 
 
 def _list_images(problem: Argmax) -> int:
@@ -103,8 +87,7 @@ def _list_images(problem: Argmax) -> int:
 
 @cache
 def _list(problem: Argmax) -> Kernel:
-    defines = (("K", problem.K), ("IMAGES", _list_images(problem)))
-    return Kernel(_SOURCE, "argmax_list", defines)
+    return Kernel.beside(__file__, "argmax_list", K=problem.K, IMAGES=_list_images(problem))
 
 
 @scan(
@@ -128,18 +111,12 @@ def _lanes(problem: Argmax) -> int:
 @cache
 def _shuffle(problem: Argmax) -> Kernel:
     lanes = _lanes(problem)
-    defines = (("K", problem.K), ("LANES", lanes), ("IMAGES", _LIST_THREADS // lanes))
-    return Kernel(_SOURCE, "argmax_shuffle", defines)
+    groups = {"LANES": lanes, "IMAGES": _LIST_THREADS // lanes}
+    return Kernel.beside(__file__, "argmax_shuffle", K=problem.K, **groups)
 
 
-@scan(
-    family="reduction",
-    kernels=of_shape(_shuffle),
-    paper="report 3.3.2 without its barriers",
-)
+@scan(family="reduction", kernels=of_shape(_shuffle), paper="report 3.3.2 without its barriers")
 def shuffle(x: Any, y: Any, problem: Argmax) -> None:
     """A group of lanes per image reduces by warp shuffles."""
-    images = _LIST_THREADS // _lanes(problem)
-    launch(
-        _shuffle(problem), (blocks_for(len(x), images),), (_LIST_THREADS,), (x, y, np.int32(len(x)))
-    )
+    grid = (blocks_for(len(x), _LIST_THREADS // _lanes(problem)),)
+    launch(_shuffle(problem), grid, (_LIST_THREADS,), (x, y, np.int32(len(x))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import np
@@ -14,7 +13,6 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Argmax
 from lenetgpu.stages.registry import of_shape, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _IMAGES = 128
 _TILE = 32
 _LEAST = 4096
@@ -38,11 +36,7 @@ def _four(x, y, lo, hi):  # type: ignore[no-untyped-def]
         n += wide
 
 
-@variant(
-    kind="argmax",
-    family="tiled",
-    paper="report 3.3.1 on a CPU",
-)
+@variant(kind="argmax", family="tiled", paper="report 3.3.1 on a CPU")
 def four(x: Any, y: Any, problem: Argmax) -> None:
     """Four images side by side, their best so far in registers, every core."""
     parallel_ranges(len(x), lambda lo, hi: _four(x, y, lo, hi), least=_LEAST)
@@ -51,7 +45,7 @@ def four(x: Any, y: Any, problem: Argmax) -> None:
 @cache
 def _kernel(problem: Argmax) -> Kernel:
     tile = {"IMAGES": _IMAGES, "TILE": min(_TILE, problem.K), "THREADS": _IMAGES}
-    return Kernel(_SOURCE, "argmax_tile", tuple(({"K": problem.K} | tile).items()))
+    return Kernel.beside(__file__, "argmax_tile", K=problem.K, **tile)
 
 
 @variant(

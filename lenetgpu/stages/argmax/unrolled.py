@@ -6,41 +6,26 @@ report's section 2.2 makes a convolution one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from lenetgpu.arrays import np
-from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import FLOAT_BYTES, Argmax
+from lenetgpu.stages.defines import launch_each
 from lenetgpu.stages.registry import of_shape, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_THREADS = 256
 _CPU_WORKSPACE_BYTES = 8 << 20
 
 
-@dataclass
-class _Pairs:
+def _prepare(w: None, problem: Argmax, batch: int) -> SimpleNamespace:
     """Constants of the two products, and workspaces for `chunk` images.
 
     `pairs` (K, P) has 1 and -1 where a column's two scores are; `tally` (P, K) the same turned.
     A score i that none beats wins its K - 1 - i pairs as the first and loses none as the second.
     """
-
-    pairs: Any
-    tally: Any
-    most: Any
-    numbers: Any
-    differences: Any
-    counts: Any
-    chunk: int
-
-
-def _prepare(w: None, problem: Argmax, batch: int) -> _Pairs:
     k = problem.K
     first, second = np.triu_indices(k, 1)
     columns = np.arange(len(first))
@@ -49,7 +34,7 @@ def _prepare(w: None, problem: Argmax, batch: int) -> _Pairs:
     per_image = FLOAT_BYTES * (len(first) + k)
     chunk = images_within(batch, per_image, _CPU_WORKSPACE_BYTES)
     numbers = np.arange(k, dtype=np.float32)
-    return _Pairs(
+    return SimpleNamespace(
         pairs=pairs,
         tally=np.ascontiguousarray(pairs.T),
         most=k - 1 - numbers,
@@ -67,7 +52,7 @@ def _prepare(w: None, problem: Argmax, batch: int) -> _Pairs:
     prepare=_prepare,
     paper="report 3.3 in the manner of its 2.2, on a CPU",
 )
-def blas(x: Any, w: _Pairs, y: Any, problem: Argmax) -> None:
+def blas(x: Any, w: SimpleNamespace, y: Any, problem: Argmax) -> None:
     """Every pair's difference by one BLAS product, who wins how many by another."""
     most = np.finfo(np.float32).max
     for lo in range(0, len(x), w.chunk):
@@ -82,7 +67,7 @@ def blas(x: Any, w: _Pairs, y: Any, problem: Argmax) -> None:
 
 @cache
 def _kernel(problem: Argmax) -> Kernel:
-    return Kernel(_SOURCE, "argmax_pairs", (("K", problem.K), ("THREADS", _THREADS)))
+    return Kernel.beside(__file__, "argmax_pairs", K=problem.K, THREADS=256)
 
 
 @variant(
@@ -93,4 +78,4 @@ def _kernel(problem: Argmax) -> Kernel:
 )
 def pairs(x: Any, y: Any, problem: Argmax) -> None:
     """A thread per score compares it with all of its image; the one that none beats writes."""
-    launch(_kernel(problem), (blocks_for(x.size, _THREADS),), (_THREADS,), (x, y, int(x.size)))
+    launch_each(_kernel(problem), x.size, x, y)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
-from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Fc
-from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.defines import launch_each
+from lenetgpu.stages.registry import of_shape, variant
 from lenetgpu.stages.sectors import NONE, Counted, counted, efficiency_rows
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_TILE = 32
-_THREADS = 1024
-_COLUMNS = 4
+_TILE, _COLUMNS = 32, 4
 
 
 def _columns(problem: Fc) -> int:
@@ -28,9 +24,8 @@ def _columns(problem: Fc) -> int:
 @cache
 def _kernels(problem: Fc) -> tuple[Kernel, ...]:
     shape = {"K": problem.K, "M": problem.M, "TILE": _TILE, "COLUMNS": _columns(problem)}
-    defines = tuple((shape | {"THREADS": _THREADS}).items())
     entries = ("fully_forward", "relu2") if problem.relu else ("fully_forward",)
-    return tuple(Kernel(_SOURCE, entry, defines) for entry in entries)
+    return tuple(Kernel.beside(__file__, entry, **shape, THREADS=1024) for entry in entries)
 
 
 def access_counts(problem: Fc) -> tuple[Counted, Counted]:
@@ -48,16 +43,11 @@ def access_counts(problem: Fc) -> tuple[Counted, Counted]:
     return loads, stores
 
 
-def _explain(problem: Fc, batch: int, machine: Machine) -> Rows:
-    return efficiency_rows(*access_counts(problem))
-
-
-tiled = partial(variant, kind="fc", family="tiled", reads="NC", writes="NC", needs=cuda())
-
-
-@tiled(
+@variant(
+    kind="fc",
+    family="tiled",
     kernels=of_shape(_kernels),
-    explain=_explain,
+    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
     paper="report figs 4 to 6: fully_forward_tile and relu2Parallel",
 )
 def relu_apart(x: Any, w: Any, y: Any, problem: Fc) -> None:
@@ -66,4 +56,4 @@ def relu_apart(x: Any, w: Any, y: Any, problem: Fc) -> None:
     grid = (_columns(problem) * blocks_for(len(x), _TILE),)
     launch(product, grid, (_TILE, _TILE), (x, w, y, np.int32(len(x))))
     for kernel in relu:
-        launch(kernel, (blocks_for(y.size, _THREADS),), (_THREADS,), (y, int(y.size)))
+        launch_each(kernel, y.size, y)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import np
@@ -14,7 +13,6 @@ from lenetgpu.problems import Fc
 from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import of_shape, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _TILE = 32
 _PART = 1 << 23
 """Multiply-adds that pay for handing them to another thread."""
@@ -26,12 +24,7 @@ def _pack(w: Any, problem: Fc, batch: int) -> Any:
     return Lines(pack_weights(w.reshape(1, problem.K, problem.M)), native(ROWS_TIMES_MATRIX))
 
 
-@variant(
-    kind="fc",
-    family="tiled",
-    prepare=_pack,
-    paper="report figs 4-6 on a CPU",
-)
+@variant(kind="fc", family="tiled", prepare=_pack, paper="report figs 4-6 on a CPU")
 def blocked(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """Register tiles of images x outputs, vector fused multiply-adds, every core."""
     x = np.ascontiguousarray(x, np.float32)
@@ -46,7 +39,7 @@ def blocked(x: Any, w: Any, y: Any, problem: Fc) -> None:
 @cache
 def _kernel(problem: Fc) -> Kernel:
     shape = {"K": problem.K, "M": problem.M, "RELU": int(problem.relu), "TILE": _TILE}
-    return Kernel(_SOURCE, "fully_forward_tile", tuple(shape.items()))
+    return Kernel.beside(__file__, "fully_forward_tile", **shape)
 
 
 @variant(

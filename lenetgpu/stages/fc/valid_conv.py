@@ -6,6 +6,8 @@ NHWC flattened is the order of fc1's inputs, so that neither x nor w moves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -42,15 +44,15 @@ def naive(x: Any, w: Any, y: Any, problem: Fc) -> None:
         rectify(y)
 
 
-def _on_cpu(w: Any, problem: Fc, batch: int) -> fft.CpuSpectrum:
+def _spectrum(of: Callable[[Any, Conv, int], Any], w: Any, problem: Fc, batch: int) -> Any:
     conv = as_conv(problem)
-    return fft.cpu_spectrum(w.reshape(conv.weight_shape), conv, batch)
+    return of(w.reshape(conv.weight_shape), conv, batch)
 
 
 @variant(
     kind="fc",
     family="fft",
-    prepare=_on_cpu,
+    prepare=partial(_spectrum, fft.cpu_spectrum),
     paper="report 2.4 on a CPU: a layer is a valid convolution",
 )
 def pocketfft(x: Any, w: fft.CpuSpectrum, y: Any, problem: Fc) -> None:
@@ -61,15 +63,10 @@ def pocketfft(x: Any, w: fft.CpuSpectrum, y: Any, problem: Fc) -> None:
         np.maximum(y, 0, out=y)
 
 
-def _on_gpu(w: Any, problem: Fc, batch: int) -> fft.GpuSpectrum:
-    conv = as_conv(problem)
-    return fft.gpu_spectrum(w.reshape(conv.weight_shape), conv, batch)
-
-
 @variant(
     kind="fc",
     family="fft",
-    prepare=_on_gpu,
+    prepare=partial(_spectrum, fft.gpu_spectrum),
     kernels=of_shape(lambda problem: _with_relu(fft.fft_kernels(as_conv(problem)), problem)),
     paper="report 2.4: a layer is a valid convolution",
 )

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
-from lenetgpu.gpu.launch import blocks_for, launch
-from lenetgpu.gpu.machines import Machine
+from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
-from lenetgpu.stages.defines import map_defines
-from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.defines import launch_each, map_defines
+from lenetgpu.stages.registry import of_shape, variant
 from lenetgpu.stages.sectors import NONE, Cells, Counted, counted, efficiency_rows, gather, lanes
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 1024
 _MAPS = ("NHWC", "NCHW")
 
 
-def _kernel(problem: Pool, entry: str) -> Kernel:
-    return Kernel(_SOURCE, entry, tuple((map_defines(problem) | {"THREADS": _THREADS}).items()))
-
-
 @cache
-def _two_passes(problem: Pool) -> tuple[Kernel, ...]:
-    return _kernel(problem, "relu_in_place"), _kernel(problem, "looped_mean")
-
-
-@cache
-def _one_pass(problem: Pool) -> Kernel:
-    return _kernel(problem, "looped_relu_mean")
+def _kernel(problem: Pool, entry: str = "looped_relu_mean") -> Kernel:
+    return Kernel.beside(__file__, entry, **map_defines(problem), THREADS=_THREADS)
 
 
 def _block(problem: Pool) -> tuple[int, int]:
@@ -41,9 +29,8 @@ def _block(problem: Pool) -> tuple[int, int]:
 
 def _fits(problem: Pool) -> str | None:
     outputs = problem.H * problem.W // 4
-    if outputs > _THREADS:
-        return f"supports up to {_THREADS} outputs a map, not {outputs}"
-    return None
+    fits = outputs <= _THREADS
+    return None if fits else f"supports up to {_THREADS} outputs a map, not {outputs}"
 
 
 def access_counts(problem: Pool) -> tuple[Counted, Counted]:
@@ -59,35 +46,35 @@ def access_counts(problem: Pool) -> tuple[Counted, Counted]:
     return loads, counted(gather(written, ty, tx, c))
 
 
-def _explain(problem: Pool, batch: int, machine: Machine) -> Rows:
-    return efficiency_rows(*access_counts(problem))
-
-
 def relu_in_place(x: Any, problem: Pool) -> None:
     """x = max(x, 0), float32 of any layout: the report's relu4 (3.1.1), a thread an element."""
-    kernel, _ = _two_passes(problem)
-    launch(kernel, (blocks_for(x.size, _THREADS),), (_THREADS,), (x, int(x.size)))
+    launch_each(_kernel(problem, "relu_in_place"), x.size, x)
 
 
 def mean_alone(x: Any, y: Any, problem: Pool) -> None:
     """The mean without a ReLU (3.2.1), by the report's blocks: (N, ...) float32 to (N, ...)."""
-    _, kernel = _two_passes(problem)
-    launch(kernel, (len(x),), _block(problem), (x, y))
+    launch(_kernel(problem, "looped_mean"), (len(x),), _block(problem), (x, y))
 
 
 def _room(w: None, problem: Pool, batch: int) -> Any:
     return cupy.empty((batch, *problem.in_shape), cupy.float32)
 
 
-pool = partial(variant, kind="pool", needs=cuda(), supports=_fits, explain=_explain)
+pool = partial(
+    variant,
+    kind="pool",
+    reads=_MAPS,
+    writes=_MAPS,
+    kernels=of_shape(_kernel),
+    supports=_fits,
+    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
+)
 
 
 @pool(
     family="basic",
-    reads=_MAPS,
-    writes=_MAPS,
     prepare=_room,
-    kernels=of_shape(_two_passes),
+    kernels=of_shape(lambda p: (_kernel(p, "relu_in_place"), _kernel(p, "looped_mean"))),
     paper="report 3.1.1 and 3.2.1, tables 9 and 11, figs 4 and 5",
 )
 def in_place(x: Any, room: Any, y: Any, problem: Pool) -> None:
@@ -102,23 +89,15 @@ def in_place(x: Any, room: Any, y: Any, problem: Pool) -> None:
     mean_alone(held, y, problem)
 
 
-@pool(
-    family="fused",
-    reads=_MAPS,
-    writes=_MAPS,
-    kernels=of_shape(_one_pass),
-    paper="report 3.1.2 and 3.2.2",
-)
+@pool(family="fused", paper="report 3.1.2 and 3.2.2")
 def maps_looped(x: Any, y: Any, problem: Pool) -> None:
     """ReLU taken while the mean reads, a block an image, a thread a pixel, maps in a loop."""
-    launch(_one_pass(problem), (len(x),), _block(problem), (x, y))
+    launch(_kernel(problem), (len(x),), _block(problem), (x, y))
 
 
 @pool(
     family="layout",
     reads="QUAD",
-    writes=_MAPS,
-    kernels=of_shape(_one_pass),
     paper="report 3.2.4, tables 11 and 13, figs 5 and 6: avgPoolParwithUnroll",
 )
 def quad_looped(x: Any, y: Any, problem: Pool) -> None:

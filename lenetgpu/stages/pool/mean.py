@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.cpu.threads import parallel_ranges
-from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
-from lenetgpu.stages.defines import map_defines
+from lenetgpu.stages.defines import launch_each, map_defines
 from lenetgpu.stages.registry import of_shape, variant
 from lenetgpu.stages.sectors import NONE, WARP, Cells, Counted, counted, efficiency_rows, gather
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_THREADS = 256
 _MAPS = ("NHWC", "NCHW")
 
 
@@ -35,23 +31,9 @@ def _rows(x, y, lo, hi):  # type: ignore[no-untyped-def]
                 y[n, oy, ox, c] = (top + bottom) * quarter
 
 
-def _kernel(problem: Pool, entry: str) -> Kernel:
-    defines = map_defines(problem) | {"THREADS": _THREADS}
-    return Kernel(_SOURCE, entry, tuple(defines.items()))
-
-
-def _launch(kernel: Kernel, x: Any, y: Any) -> None:
-    launch(kernel, (blocks_for(y.size, _THREADS),), (_THREADS,), (x, y, int(y.size)))
-
-
 @cache
-def _two_passes(problem: Pool) -> tuple[Kernel, ...]:
-    return _kernel(problem, "relu"), _kernel(problem, "mean")
-
-
-@cache
-def _one_pass(problem: Pool) -> Kernel:
-    return _kernel(problem, "relu_mean")
+def _kernel(problem: Pool, entry: str = "relu_mean") -> Kernel:
+    return Kernel.beside(__file__, entry, **map_defines(problem), THREADS=256)
 
 
 def access_counts(problem: Pool) -> tuple[Counted, Counted]:
@@ -69,59 +51,45 @@ def access_counts(problem: Pool) -> tuple[Counted, Counted]:
     return loads, Counted(order.size, -(-order.size // 8))
 
 
+pool = partial(variant, kind="pool", reads=_MAPS, writes=_MAPS)
+one_pass = partial(
+    pool,
+    kernels=of_shape(_kernel),
+    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
+)
+
+
 def _rectified(w: None, problem: Pool, batch: int) -> Any:
     return cupy.empty((batch, *problem.in_shape), cupy.float32)
 
 
-@variant(
-    kind="pool",
+@pool(
     family="basic",
-    reads=_MAPS,
-    writes=_MAPS,
     prepare=_rectified,
-    kernels=of_shape(_two_passes),
+    kernels=of_shape(lambda problem: (_kernel(problem, "relu"), _kernel(problem, "mean"))),
     paper="after report 3.1.1 and 3.2.1: threads along the output",
 )
 def two_passes(x: Any, rectified: Any, y: Any, problem: Pool) -> None:
     """ReLU over the whole map, then the mean, in two launches."""
-    relu, mean = _two_passes(problem)
     between = rectified[: len(x)]
-    _launch(relu, x, between)
-    _launch(mean, between, y)
+    launch_each(_kernel(problem, "relu"), between.size, x, between)
+    launch_each(_kernel(problem, "mean"), y.size, between, y)
 
 
-@variant(
-    kind="pool",
-    family="fused",
-    paper="report 3.2.2 on a CPU",
-)
+@variant(kind="pool", family="fused", paper="report 3.2.2 on a CPU")
 def rows(x: Any, y: Any, problem: Pool) -> None:
     """ReLU inside the mean, vectorised along channels, every core."""
     parallel_ranges(len(x) * y.shape[1], lambda lo, hi: _rows(x, y, lo, hi))
 
 
-@variant(
-    kind="pool",
-    family="fused",
-    reads=_MAPS,
-    writes=_MAPS,
-    kernels=of_shape(_one_pass),
-    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
-    paper="after report 3.1.2 and 3.2.2: threads along the output",
-)
+@one_pass(family="fused", paper="after report 3.1.2 and 3.2.2: threads along the output")
 def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
     """ReLU taken while the mean reads, one launch, one output per thread."""
-    _launch(_one_pass(problem), x, y)
+    launch_each(_kernel(problem), y.size, x, y)
 
 
-@variant(
-    kind="pool",
-    family="layout",
-    reads="QUAD",
-    writes=_MAPS,
-    kernels=of_shape(_one_pass),
-    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
-    paper="after report 3.2.4, fig. 5: threads along the output",
+@one_pass(
+    family="layout", reads="QUAD", paper="after report 3.2.4, fig. 5: threads along the output"
 )
 def quad(x: Any, y: Any, problem: Pool) -> None:
     """ReLU inside the mean from the QUAD layout that the convolution wrote."""

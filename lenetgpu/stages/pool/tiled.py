@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.cpu.jit import lazy_njit
@@ -13,7 +12,6 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
 from lenetgpu.stages.registry import of_shape, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 _TILE_BYTES = 8 << 10
 _SHARED_BYTES = 48 << 10
@@ -58,15 +56,9 @@ def _lines(problem: Pool) -> int:
 
 @cache
 def _kernel(problem: Pool) -> Kernel:
-    shape: dict[str, int | str] = {
-        "CH": problem.C,
-        "H": problem.H,
-        "W": problem.W,
-        "READS": problem.reads,
-        "LINES": _lines(problem),
-        "THREADS": _THREADS,
-    }
-    return Kernel(_SOURCE, "relu_mean_tile", tuple(shape.items()))
+    shape: dict[str, int | str] = {"CH": problem.C, "H": problem.H, "W": problem.W}
+    shape |= {"READS": problem.reads, "LINES": _lines(problem), "THREADS": _THREADS}
+    return Kernel.beside(__file__, "relu_mean_tile", **shape)
 
 
 def _keeps_layout(problem: Pool) -> str | None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 from lenetgpu.arrays import np
-from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.layouts import MAP_LAYOUTS, from_nhwc, to_nhwc
 from lenetgpu.problems import Relayout
-from lenetgpu.stages.defines import map_defines
+from lenetgpu.stages.defines import launch_each, map_defines
 from lenetgpu.stages.registry import of_shape, variant
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_THREADS = 256
 
 
 def _quad_needs_even(problem: Relayout) -> str | None:
@@ -24,13 +19,12 @@ def _quad_needs_even(problem: Relayout) -> str | None:
     return None
 
 
-@variant(
-    kind="relayout",
-    family="numpy",
-    reads=MAP_LAYOUTS,
-    writes=MAP_LAYOUTS,
-    supports=_quad_needs_even,
+relayout = partial(
+    variant, kind="relayout", reads=MAP_LAYOUTS, writes=MAP_LAYOUTS, supports=_quad_needs_even
 )
+
+
+@relayout(family="numpy")
 def copy(x: Any, y: Any, problem: Relayout) -> None:
     """NumPy strided copy."""
     np.copyto(y, from_nhwc(to_nhwc(x, problem.reads, problem.in_shape), problem.writes))
@@ -38,18 +32,10 @@ def copy(x: Any, y: Any, problem: Relayout) -> None:
 
 @cache
 def _kernel(problem: Relayout) -> Kernel:
-    defines = map_defines(problem) | {"THREADS": _THREADS}
-    return Kernel(_SOURCE, "relayout", tuple(defines.items()))
+    return Kernel.beside(__file__, "relayout", **map_defines(problem), THREADS=256)
 
 
-@variant(
-    kind="relayout",
-    family="cuda",
-    reads=MAP_LAYOUTS,
-    writes=MAP_LAYOUTS,
-    kernels=of_shape(_kernel),
-    supports=_quad_needs_even,
-)
+@relayout(family="cuda", kernels=of_shape(_kernel))
 def gather(x: Any, y: Any, problem: Relayout) -> None:
     """One element per thread, writes coalesced."""
-    launch(_kernel(problem), (blocks_for(y.size, _THREADS),), (_THREADS,), (x, y, int(y.size)))
+    launch_each(_kernel(problem), y.size, x, y)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import Array, cupy, np
@@ -14,10 +14,7 @@ from lenetgpu.stages.fused.cuda_cores.tuning import TUNINGS, Tuning, tuning
 from lenetgpu.stages.fused.split import on_device
 from lenetgpu.stages.registry import variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_HIDDEN = 128
-_THREADS = 128
-_STAGES = 2
+_HIDDEN, _THREADS, _STAGES = 128, 128, 2
 
 
 def _shared_bytes(size: Tuning) -> int:
@@ -28,19 +25,17 @@ def _shared_bytes(size: Tuning) -> int:
 @cache
 def kernel(size: Tuning) -> Kernel:
     """The kernel of one tuning."""
-    return Kernel(
-        _SOURCE,
+    made = Kernel.beside(
+        __file__,
         "plain_classify",
-        (
-            ("THREADS", _THREADS),
-            ("BLOCKS", size.classifier_blocks),
-            ("IMAGES", size.classifier_images),
-            ("DEPTH", size.classifier_depth),
-            ("STAGES", _STAGES),
-            ("SHARED_BYTES", _shared_bytes(size)),
-        ),
-        size.only,
+        THREADS=_THREADS,
+        BLOCKS=size.classifier_blocks,
+        IMAGES=size.classifier_images,
+        DEPTH=size.classifier_depth,
+        STAGES=_STAGES,
+        SHARED_BYTES=_shared_bytes(size),
     )
+    return replace(made, only=size.only)
 
 
 def pack(fc1: Array, fc2: Array) -> tuple[Array, Array]:

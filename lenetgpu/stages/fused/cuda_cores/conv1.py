@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import PIXEL_SCALE
-from lenetgpu.stages.fused.cuda_cores.tuning import (
-    GROUP,
-    MAPS1,
-    POINTS,
-    TILES,
-    Tuning,
-    filter_transform,
-)
+from lenetgpu.stages.fused.cuda_cores import tuning
+from lenetgpu.stages.fused.cuda_cores.tuning import GROUP, Tuning, filter_transform
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 128
 _SHARED_BYTES = 4 * (28 * 6 * 8 + 12 * 16 * 32)
 
@@ -27,18 +20,16 @@ _SHARED_BYTES = 4 * (28 * 6 * 8 + 12 * 16 * 32)
 @cache
 def kernel(dtype: str, size: Tuning) -> Kernel:
     """The kernel for uint8 pixels or float32 ones in 0..1."""
-    return Kernel(
-        _SOURCE,
+    made = Kernel.beside(
+        __file__,
         "plain_conv1",
-        (
-            ("PIXEL_BYTES", 1 if dtype == "uint8" else 4),
-            ("THREADS", _THREADS),
-            ("BLOCKS", size.conv1_blocks),
-            ("DEPTH", size.conv2_depth),
-            ("SHARED_BYTES", _SHARED_BYTES),
-        ),
-        size.only,
+        PIXEL_BYTES=1 if dtype == "uint8" else 4,
+        THREADS=_THREADS,
+        BLOCKS=size.conv1_blocks,
+        DEPTH=size.conv2_depth,
+        SHARED_BYTES=_SHARED_BYTES,
     )
+    return replace(made, only=size.only)
 
 
 def pack(conv1: Array) -> dict[str, Array]:
@@ -46,7 +37,7 @@ def pack(conv1: Array) -> dict[str, Array]:
 
     Those for uint8 hold the pixels' 1/255.
     """
-    transform, taps = filter_transform(), np.asarray(conv1, np.float64).reshape(5, 5, MAPS1)
+    transform, taps = filter_transform(), np.asarray(conv1, np.float64).reshape(5, 5, tuning.MAPS1)
     return {
         dtype: np.ascontiguousarray(np.einsum("js,rsm->rjm", transform, taps / scale), np.float32)
         for dtype, scale in (("uint8", PIXEL_SCALE), ("float32", 1.0))
@@ -55,7 +46,8 @@ def pack(conv1: Array) -> dict[str, Array]:
 
 def tiles_shape(images: int) -> tuple[int, ...]:
     """Shape of the float32 output for `images`: 32 KiB an image, in groups of eight."""
-    return (blocks_for(images, GROUP), POINTS, POINTS, MAPS1, TILES)
+    points = tuning.POINTS
+    return (blocks_for(images, GROUP), points, points, tuning.MAPS1, tuning.TILES)
 
 
 def run(x: Any, filters: dict[str, Any], tiles: Any, size: Tuning) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import Array, np
@@ -12,25 +12,22 @@ from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.stages.fused.cuda_cores.tuning import GROUP, Tuning, filter_transform
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 
 
 @cache
 def kernel(size: Tuning) -> Kernel:
     """The kernel of one tuning."""
-    return Kernel(
-        _SOURCE,
+    made = Kernel.beside(
+        __file__,
         "plain_conv2",
-        (
-            ("THREADS", _THREADS),
-            ("DEPTH", size.conv2_depth),
-            ("STAGES", size.conv2_stages),
-            ("BUFFERS", size.conv2_buffers),
-            ("SHARED_BYTES", size.conv2_bytes),
-        ),
-        size.only,
+        THREADS=_THREADS,
+        DEPTH=size.conv2_depth,
+        STAGES=size.conv2_stages,
+        BUFFERS=size.conv2_buffers,
+        SHARED_BYTES=size.conv2_bytes,
     )
+    return replace(made, only=size.only)
 
 
 def pack(conv2: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.arrays import cupy
@@ -15,33 +15,20 @@ if TYPE_CHECKING:
     from lenetgpu.gpu.nvrtc import Kernel
 
 
-@dataclass(frozen=True)
-class Packed:
+def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
     """Transformed filters on the device (`conv1.pack`, `conv2.pack`), and room for the tiles."""
-
-    conv1: dict[str, Any]
-    conv2: Any
-    tiles: Any
-
-
-def _prepare(w: Any, problem: Features, batch: int) -> Packed:
-    return Packed(
-        {dtype: cupy.asarray(packed) for dtype, packed in conv1.pack(w[0]).items()},
-        cupy.asarray(conv2.pack(w[1])),
-        cupy.empty(conv1.tiles_shape(batch), cupy.float32),
+    return SimpleNamespace(
+        conv1={dtype: cupy.asarray(packed) for dtype, packed in conv1.pack(w[0]).items()},
+        conv2=cupy.asarray(conv2.pack(w[1])),
+        tiles=cupy.empty(conv1.tiles_shape(batch), cupy.float32),
     )
 
 
 def _kernels(problem: Features) -> tuple[Kernel, ...]:
-    return tuple(
-        kernel
-        for size in TUNINGS
-        for kernel in (
-            conv1.kernel("uint8", size),
-            conv1.kernel("float32", size),
-            conv2.kernel(size),
-        )
-    )
+    made: list[Kernel] = []
+    for size in TUNINGS:
+        made += (conv1.kernel("uint8", size), conv1.kernel("float32", size), conv2.kernel(size))
+    return tuple(made)
 
 
 @variant(
@@ -52,7 +39,7 @@ def _kernels(problem: Features) -> tuple[Kernel, ...]:
     prepare=_prepare,
     kernels=of_shape(_kernels),
 )
-def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
+def features(x: Any, w: SimpleNamespace, y: Any, problem: Features) -> None:
     """conv1 by Winograd F(4,5) along x, conv2 by F(4x4,5x5), ReLU and mean, on CUDA cores."""
     size = tuning()
     conv1.run(x, w.conv1, w.tiles, size)

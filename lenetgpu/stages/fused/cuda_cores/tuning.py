@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from lenetgpu.arrays import np
@@ -17,14 +18,10 @@ _TAPS = 5
 def filter_transform() -> np.ndarray[Any, Any]:
     """G of F(4,5), (8, 5) float64: the values of a 5-tap filter at the eight points."""
     rows = []
-    for i, point in enumerate(_FINITE):
-        scale = Fraction(1)
-        for j, other in enumerate(_FINITE):
-            if i != j:
-                scale *= point - other
-        rows.append([float(Fraction(point) ** tap / scale) for tap in range(_TAPS)])
-    rows.append([0.0] * (_TAPS - 1) + [1.0])
-    return np.array(rows)
+    for point in _FINITE:
+        scale = prod(point - other for other in _FINITE if other != point)
+        rows.append([float(point**tap / scale) for tap in range(_TAPS)])
+    return np.array([*rows, [0.0] * (_TAPS - 1) + [1.0]])
 
 
 GROUP = 8
@@ -57,37 +54,10 @@ class Tuning:
         return 4 * POINTS * (ring + self.conv2_buffers * TILES * _TILE_PITCH)
 
 
-# 62 KiB; 86 KiB; 197 KiB
-SMALL = Tuning(
-    conv1_blocks=2,
-    conv2_depth=4,
-    conv2_stages=2,
-    conv2_buffers=1,
-    classifier_images=32,
-    classifier_depth=32,
-    classifier_blocks=1,
-    only=("sm_75",),
-)
-MIDDLE = Tuning(
-    conv1_blocks=3,
-    conv2_depth=8,
-    conv2_stages=2,
-    conv2_buffers=1,
-    classifier_images=32,
-    classifier_depth=32,
-    classifier_blocks=1,
-    only=("sm_80", "sm_86", "sm_89", "sm_120"),
-)
-LARGE = Tuning(
-    conv1_blocks=5,
-    conv2_depth=8,
-    conv2_stages=5,
-    conv2_buffers=2,
-    classifier_images=40,
-    classifier_depth=64,
-    classifier_blocks=2,
-    only=("sm_90a", "sm_100"),
-)
+# Fields in their order: conv1's, three of conv2, three of the classifier.
+SMALL = Tuning(2, 4, 2, 1, 32, 32, 1, only=("sm_75",))  # 62 KiB
+MIDDLE = Tuning(3, 8, 2, 1, 32, 32, 1, only=("sm_80", "sm_86", "sm_89", "sm_120"))  # 86 KiB
+LARGE = Tuning(5, 8, 5, 2, 40, 64, 2, only=("sm_90a", "sm_100"))  # 197 KiB
 TUNINGS = (SMALL, MIDDLE, LARGE)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import np
@@ -13,7 +12,6 @@ from lenetgpu.stages.fused.mma.pack import pack
 from lenetgpu.stages.fused.split import on_device, output_args
 from lenetgpu.stages.registry import cuda, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 _TILE, _STAGES = 80, 3
 _STAGE_BYTES = 64 * 128 * 2 + 64 // 8 * (_TILE + 1) * 16
@@ -22,17 +20,8 @@ _SHARED_BYTES = _STAGES * _STAGE_BYTES
 
 def kernel(parts: int) -> Kernel:
     """The kernel for operands of `parts` parts: 80 images a block, stages of weights and images."""
-    return Kernel(
-        _SOURCE,
-        "mma_classifier",
-        (
-            ("PARTS", parts),
-            ("TILE", _TILE),
-            ("STAGES", _STAGES),
-            ("BLOCKS", 1),
-            ("SHARED_BYTES", _SHARED_BYTES),
-        ),
-    )
+    sizes = {"TILE": _TILE, "STAGES": _STAGES, "BLOCKS": 1, "SHARED_BYTES": _SHARED_BYTES}
+    return Kernel.beside(__file__, "mma_classifier", PARTS=parts, **sizes)
 
 
 def _prepare(w: Any, parts: int) -> Any:

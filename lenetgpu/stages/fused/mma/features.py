@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -16,7 +15,6 @@ from lenetgpu.stages.fused.mma.pack import pack
 from lenetgpu.stages.fused.split import FLOAT_PIXEL_EXPONENT, Filters, filters
 from lenetgpu.stages.registry import cuda, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _NEEDS = cuda(80)
 _MAP_BYTES = 12 * 12 * 32 * 2
 _PIXEL_BYTES = 28 * 28 * 2
@@ -52,10 +50,6 @@ class Tiling:
         demand = Demand(0, self.threads, self.shared_bytes(uint8, parts))
         return residency(demand, limits).blocks
 
-    def fits(self, uint8: bool, parts: int, limits: Processor) -> bool:
-        """Whether a multiprocessor holds all of its blocks at once."""
-        return self.resident(uint8, parts, limits) >= self.blocks
-
 
 # by parts, fastest first; a device takes the first that its shared memory holds
 TILINGS = {
@@ -66,42 +60,36 @@ TILINGS = {
 
 def kernel(uint8: bool, parts: int, tiling: Tiling) -> Kernel:
     """The kernel for uint8 pixels or float32 ones in 0..1."""
-    return Kernel(
-        _SOURCE,
+    return Kernel.beside(
+        __file__,
         "mma_features",
-        (
-            ("UINT8_PIXELS", int(uint8)),
-            ("PIXEL_SCALE", f"{2**FLOAT_PIXEL_EXPONENT if parts == 2 else 1}.0f"),
-            ("PARTS", parts),
-            ("WARPS", tiling.warps),
-            ("SHARE", tiling.share),
-            ("BLOCKS", tiling.blocks),
-            ("SHARED_BYTES", tiling.shared_bytes(uint8, parts)),
-        ),
+        UINT8_PIXELS=int(uint8),
+        PIXEL_SCALE=f"{2**FLOAT_PIXEL_EXPONENT if parts == 2 else 1}.0f",
+        PARTS=parts,
+        WARPS=tiling.warps,
+        SHARE=tiling.share,
+        BLOCKS=tiling.blocks,
+        SHARED_BYTES=tiling.shared_bytes(uint8, parts),
     )
 
 
-def _tilings(uint8: bool, parts: int) -> tuple[Tiling, ...]:
+def _tilings(uint8: bool, parts: int) -> list[Tiling]:
     """Those of which every GPU that the kernels run on can hold a block."""
-    all_limits = [limits for c, limits in PROCESSORS.items() if c >= _NEEDS.compute_capability]
-    return tuple(
-        size
-        for size in TILINGS[parts]
-        if all(size.resident(uint8, parts, limits) for limits in all_limits)
-    )
+    every = [limits for c, limits in PROCESSORS.items() if c >= _NEEDS.compute_capability]
+    return [t for t in TILINGS[parts] if all(t.resident(uint8, parts, some) for some in every)]
 
 
 @cache
 def tiling(uint8: bool, parts: int, limits: Processor) -> Tiling:
     """The tiling for a device with these limits."""
-    return next(size for size in _tilings(uint8, parts) if size.fits(uint8, parts, limits))
+    sizes = _tilings(uint8, parts)
+    return next(t for t in sizes if t.resident(uint8, parts, limits) >= t.blocks)
 
 
 def kernels(parts: int) -> tuple[Kernel, ...]:
     """Every kernel of `parts` parts that a device may take."""
-    return tuple(
-        kernel(uint8, parts, size) for uint8 in (True, False) for size in _tilings(uint8, parts)
-    )
+    forms = [(uint8, size) for uint8 in (True, False) for size in _tilings(uint8, parts)]
+    return tuple(kernel(uint8, parts, size) for uint8, size in forms)
 
 
 def _run(x: Any, w: Filters, y: Any, parts: int) -> None:

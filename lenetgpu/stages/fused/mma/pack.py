@@ -38,7 +38,7 @@ def feature_order() -> Array:
 
 def _parts(w: Array, parts: int) -> tuple[Array, int]:
     """`w` times 2**k as fp16 (hi, and lo where there are two), stacked in front, and k."""
-    return split.halves(w) if parts == 2 else (w.astype("float16")[None], 0)
+    return split.halves(w) if parts == 2 else (w.astype(np.float16)[None], 0)
 
 
 def _conv1_matrix(conv1: Array) -> Array:
@@ -71,10 +71,7 @@ def pack(tensors: Sequence[Array], parts: int) -> split.Packed:
     weights2, k4 = _parts(padded, parts)
     outputs = split.activation_exponents(tensors) if parts == 2 else (0, 0, 0)
     floats = split.FLOAT_PIXEL_EXPONENT if parts == 2 else 0
-    return split.Packed(
-        np.ascontiguousarray(first),
-        np.ascontiguousarray(second),
-        np.ascontiguousarray(third.transpose(1, 0, 2, 3, 4, 5)),
-        np.ascontiguousarray(fragments(weights2)),
-        split.factors(_MEAN, (0, floats), (k1, k2, k3, k4), outputs),
-    )
+    operands = (first, second, third.transpose(1, 0, 2, 3, 4, 5), fragments(weights2))
+    factors = split.factors(_MEAN, (0, floats), (k1, k2, k3, k4), outputs)
+    conv1, conv2, fc1, fc2 = map(np.ascontiguousarray, operands)
+    return split.Packed(conv1, conv2, fc1, fc2, factors)

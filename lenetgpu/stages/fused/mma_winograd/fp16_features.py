@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import Array, np
@@ -56,7 +55,6 @@ def pack_conv2(conv2: Array) -> Array:
     return np.ascontiguousarray(packed)
 
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 IMAGES = WARPS
 """Images of a block."""
 THREADS = WARPS * WARP
@@ -68,8 +66,8 @@ SHARED_BYTES = IMAGES * (_MAP_BYTES + _CELL_BYTES)
 
 def kernel(uint8: bool) -> Kernel:
     """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
-    defines = (("UINT8_PIXELS", int(uint8)), ("SHARED_BYTES", SHARED_BYTES))
-    return Kernel(_SOURCE, "mma_winograd_features", defines)
+    defines = {"UINT8_PIXELS": int(uint8), "SHARED_BYTES": SHARED_BYTES}
+    return Kernel.beside(__file__, "mma_winograd_features", **defines)
 
 
 @variant(

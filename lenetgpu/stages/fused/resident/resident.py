@@ -11,8 +11,7 @@ from __future__ import annotations
 import platform
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from threading import Event, Lock, get_ident
 from typing import Any
 
@@ -25,19 +24,10 @@ from lenetgpu.gpu.graph import new_stream
 from lenetgpu.gpu.launch import function, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.stages.fused.resident import mailbox
-from lenetgpu.stages.fused.resident.mailbox import (
-    ANSWERED,
-    ASLEEP,
-    LABEL,
-    SIDE,
-    Mailbox,
-    pack,
-    scaled,
-)
+from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP, LABEL, SIDE, Mailbox, pack
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _ARCH = "sm_90a"
-_THREADS, _WORK_REGISTERS, _WATCH_REGISTERS = 384, 192, 120
+_THREADS = 384
 _LAST_TAG, _LAST_LIFE = 0xFFFFFFFE, 0xFFFFFFFF  # 0 is none
 _SPINS = range(200)  # looks at the answer between two at the rest
 _ROUNDS = 100  # of them before it takes pauses
@@ -71,24 +61,19 @@ class Design:
     @property
     def kernel(self) -> Kernel:
         """The kernel of this design."""
-        return Kernel(
-            _SOURCE,
+        made = Kernel.beside(
+            __file__,
             "resident",
-            (
-                ("BLOCKS", self.blocks),
-                ("THREADS", _THREADS),
-                ("WORK_REGISTERS", _WORK_REGISTERS),
-                ("WATCH_REGISTERS", _WATCH_REGISTERS),
-                ("WATCHES", self.watches),
-                ("APART", self.apart),
-                ("SHARED_BYTES", self.shared_bytes),
-                ("MAIL_AT", mailbox.MAIL_AT),
-                ("ANSWER_AT", mailbox.ANSWER_AT),
-                ("ASLEEP_AT", mailbox.ASLEEP_AT),
-                ("FLOATS_AT", mailbox.FLOATS_AT),
-            ),
-            (_ARCH,),
+            BLOCKS=self.blocks,
+            THREADS=_THREADS,
+            WORK_REGISTERS=192,
+            WATCH_REGISTERS=120,
+            WATCHES=self.watches,
+            APART=self.apart,
+            SHARED_BYTES=self.shared_bytes,
+            **{name: getattr(mailbox, name) for name in mailbox.PLACES},
         )
+        return replace(made, only=(_ARCH,))
 
 
 DESIGNS = (Design(16), Design(8))  # the second where 16 blocks do not fit together
@@ -121,21 +106,11 @@ class Cluster:
 
     def queue(self, last: int, life: int, idle_ns: int, most: int = 0) -> None:
         """The same on the current stream, of `most` images at most; 0: as many as come."""
-        arguments = (
-            np.uint64(self._seen),
-            self._weights,
-            np.uint32(last),
-            np.uint32(life),
-            np.uint64(idle_ns),
-            np.uint32(most),
-        )
-        launch(
-            self._design.kernel,
-            (self._design.blocks,),
-            (_THREADS,),
-            arguments,
-            shared=self._design.shared_bytes,
-        )
+        begins = (np.uint64(self._seen), self._weights, np.uint32(last), np.uint32(life))
+        arguments = (*begins, np.uint64(idle_ns), np.uint32(most))
+        design = self._design
+        shared = design.shared_bytes
+        launch(design.kernel, (design.blocks,), (_THREADS,), arguments, shared=shared)
 
     def over(self) -> bool:
         """Whether nothing of it is on the GPU; LenetError where it broke."""
@@ -181,14 +156,13 @@ def opened(
             f"the resident kernel: expected an x86-64 host, found {platform.machine()}"
         )
     packed, scale = pack(weights)
-    designs, refusal = DESIGNS if design is None else (design,), ""
-    for one in designs:
+    refusal = ""
+    for one in DESIGNS if design is None else (design,):
         try:
             open_it(Cluster(one, packed))
+            return one, scale
         except RuntimeError as error:
             refusal = str(error)
-            continue
-        return one, scale
     raise LenetError(f"the resident kernel: expected the GPU to take it, found: {refusal}")
 
 
@@ -244,11 +218,8 @@ class Resident:
             if self._closed:
                 raise LenetError("the resident kernel: expected it open, found it closed")
             self._caller = get_ident()
-            if (
-                type(image) is self._array
-                and image.dtype is self._uint8
-                and image.shape == (SIDE, SIDE)
-            ):
+            plain = type(image) is self._array and image.dtype is self._uint8
+            if plain and image.shape == (SIDE, SIDE):
                 self._rows[...] = image
                 kind = 0
             else:
@@ -302,4 +273,4 @@ class Resident:
                     break
         if sums is None:
             raise LenetError(f"scores: expected all ten of image {tag}, found some of another")
-        return scaled(sums, tag, self._scale)
+        return mailbox.scaled(sums, tag, self._scale)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -13,7 +12,6 @@ from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma.fp16_pack import HIDDEN, pack_fc1, pack_fc2
 from lenetgpu.stages.registry import hopper, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _CLUSTER = 2
 _THREADS = 256 + 32
 _SLICE = 64
@@ -28,11 +26,8 @@ _SHARED_BYTES = _FILTER_BYTES + _RING_BYTES + _SCORE_BYTES + _BARRIER_BYTES
 
 def kernel() -> Kernel:
     """The kernel from features to labels; a block finishes 80 images."""
-    return Kernel(
-        _SOURCE,
-        "classifier",
-        (("TILE", TILE_IMAGES), ("STAGES", _STAGES), ("SHARED_BYTES", _SHARED_BYTES)),
-    )
+    sizes = {"TILE": TILE_IMAGES, "STAGES": _STAGES, "SHARED_BYTES": _SHARED_BYTES}
+    return Kernel.beside(__file__, "classifier", **sizes)
 
 
 @variant(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -14,7 +13,6 @@ from lenetgpu.stages.fused.split import Halves, in_halves, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_pack import pack_conv1, pack_conv2
 from lenetgpu.stages.registry import hopper, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _WARPGROUP = 128
 _FILTER1_BYTES = 32 * 64 * 2
 _IMAGE_BYTES = 28 * 28 * 2
@@ -50,22 +48,22 @@ class Tiling:
 TILING = Tiling()
 
 
-def defines(uint8: bool, tiling: Tiling) -> tuple[tuple[str, int], ...]:
+def defines(uint8: bool, tiling: Tiling) -> dict[str, int]:
     """What the kernels of conv2.cuh are compiled with."""
-    return (
-        ("UINT8_PIXELS", int(uint8)),
-        ("SPLIT", 0),
-        ("GROUPS", tiling.groups),
-        ("IMAGES", tiling.images),
-        ("PASS_STEP", tiling.pass_step),
-        ("TILE", TILE_IMAGES),
-        ("SHARED_BYTES", tiling.shared_bytes),
-    )
+    return {
+        "UINT8_PIXELS": int(uint8),
+        "SPLIT": 0,
+        "GROUPS": tiling.groups,
+        "IMAGES": tiling.images,
+        "PASS_STEP": tiling.pass_step,
+        "TILE": TILE_IMAGES,
+        "SHARED_BYTES": tiling.shared_bytes,
+    }
 
 
 def kernel(uint8: bool) -> Kernel:
     """The kernel for such pixels."""
-    return Kernel(_SOURCE, "features", defines(uint8, TILING))
+    return Kernel.beside(__file__, "features", **defines(uint8, TILING))
 
 
 def blocks(n: int) -> int:

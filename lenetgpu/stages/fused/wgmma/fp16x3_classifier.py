@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import np
@@ -15,29 +14,19 @@ from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma.fp16_pack import CELLS, pack
 from lenetgpu.stages.registry import hopper, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 _SHARED_BYTES = SM_90_BLOCK_BYTES
 
 
 def kernel() -> Kernel:
     """The kernel from features to labels."""
-    return Kernel(
-        _SOURCE,
-        "split_classifier",
-        (
-            ("SHARED_BYTES", _SHARED_BYTES),
-            ("CLASSIFIER_IMAGES", TILE_IMAGES),
-            ("CLASSIFIER_CELLS", CELLS),
-            ("STAGES", 4),
-        ),
-    )
+    tile = {"CLASSIFIER_IMAGES": TILE_IMAGES, "CLASSIFIER_CELLS": CELLS, "STAGES": 4}
+    return Kernel.beside(__file__, "split_classifier", SHARED_BYTES=_SHARED_BYTES, **tile)
 
 
 def _prepare(w: Any, problem: Classifier, batch: int) -> Any:
     packed = pack(w)
-    scale1 = np.float32(packed.factors.fc1)
-    return on_device(fc1=packed.fc1, fc2=packed.fc2, scale1=scale1)
+    return on_device(fc1=packed.fc1, fc2=packed.fc2, scale1=np.float32(packed.factors.fc1))
 
 
 @variant(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -14,7 +13,6 @@ from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma.fp16_pack import pack
 from lenetgpu.stages.registry import hopper, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _BATCH = 4
 _THREADS = 384
 _SHARED_BYTES = SM_90_BLOCK_BYTES
@@ -22,19 +20,9 @@ _SHARED_BYTES = SM_90_BLOCK_BYTES
 
 def kernel(uint8: bool) -> Kernel:
     """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
-    return Kernel(
-        _SOURCE,
-        "split_features",
-        (
-            ("UINT8_PIXELS", int(uint8)),
-            ("SPLIT", 1),
-            ("SHARED_BYTES", _SHARED_BYTES),
-            ("IMAGES", 2),
-            ("TILE", TILE_IMAGES),
-            ("PROMOTE", 3),
-            ("STAGES", 8),
-        ),
-    )
+    form = {"UINT8_PIXELS": int(uint8), "SPLIT": 1, "SHARED_BYTES": _SHARED_BYTES}
+    sizes = {"IMAGES": 2, "TILE": TILE_IMAGES, "PROMOTE": 3, "STAGES": 8}
+    return Kernel.beside(__file__, "split_features", **form, **sizes)
 
 
 @variant(

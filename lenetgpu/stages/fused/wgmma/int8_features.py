@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from lenetgpu.arrays import cupy, np
+from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
-from lenetgpu.stages.fused.split import of_pixels
+from lenetgpu.stages.fused.split import of_pixels, on_device
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
-from lenetgpu.stages.fused.wgmma.int8_pack import pack_conv1, pack_conv2, quantize, ranges
+from lenetgpu.stages.fused.wgmma.int8_pack import pack
 from lenetgpu.stages.registry import hopper, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_FILTER2_BYTES = 5 * 5 * 32 * 64
-_MAP_BYTES = 12 * 12 * 32
-TILING = fp16.Tiling(4, 2, 25, _FILTER2_BYTES, _MAP_BYTES)
-
-
-@dataclass(frozen=True)
-class Packed:
-    """On the device: conv1 (2, 2, 2, 64, 8) fp16, conv2 in bytes as it is read, scales (64,)."""
-
-    conv1: Any
-    conv2: Any
-    scales: Any
+TILING = fp16.Tiling(4, 2, 25, filter2_bytes=5 * 5 * 32 * 64, map_bytes=12 * 12 * 32)
 
 
 def kernel(uint8: bool) -> Kernel:
     """The kernel for such pixels."""
-    return Kernel(_SOURCE, "int8_features", fp16.defines(uint8, TILING))
+    return Kernel.beside(__file__, "int8_features", **fp16.defines(uint8, TILING))
 
 
-def packed(conv1: Any, conv2: Any, pack: Callable[[Any], Any]) -> Packed:
-    """Filters of conv1 (5, 5, 1, 32) and conv2 (5, 5, 32, 64); `pack` takes conv2's as int8."""
-    largest = ranges(conv1)
-    whole, scales = quantize(conv2, largest)
-    return Packed(
-        cupy.asarray(pack_conv1(conv1, largest)), cupy.asarray(pack(whole)), cupy.asarray(scales)
-    )
+def on_gpu(packed: tuple[Array, Array, Array]) -> SimpleNamespace:
+    """What `int8_pack.pack` gave on the device: conv1, conv2 and scales."""
+    conv1, conv2, scales = packed
+    return on_device(conv1=conv1, conv2=conv2, scales=scales)
 
 
-def run(made: Kernel, tiling: fp16.Tiling, x: Any, w: Packed, y: Any) -> None:
+def run(made: Kernel, tiling: fp16.Tiling, x: Any, w: SimpleNamespace, y: Any) -> None:
     """Images x to features y by a kernel of such a tiling whose conv2 is in bytes."""
     filters = w.conv1[int(x.dtype == "uint8")]
     launch(
@@ -66,9 +49,9 @@ def run(made: Kernel, tiling: fp16.Tiling, x: Any, w: Packed, y: Any) -> None:
     writes="F16",
     needs=hopper(),
     precision="int8",
-    prepare=lambda w, problem, batch: packed(w[0], w[1], pack_conv2),
+    prepare=lambda w, problem, batch: on_gpu(pack(w[0], w[1])),
     kernels=of_pixels(kernel),
 )
-def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
+def features(x: Any, w: SimpleNamespace, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with int32 sums."""
     run(kernel(x.dtype == "uint8"), TILING, x, w, y)

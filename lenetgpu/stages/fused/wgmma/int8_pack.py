@@ -52,3 +52,10 @@ def pack_conv1(conv1: Array, largest: Array) -> Array:
 def pack_conv2(whole: Array) -> Array:
     """(5, 5, 32, 64) int8 as (25, 2, 64, 16): tap, channel/16, output, channel."""
     return np.ascontiguousarray(whole.reshape(25, 2, 16, 64).transpose(0, 1, 3, 2))
+
+
+def pack(conv1: Array, conv2: Array) -> tuple[Array, Array, Array]:
+    """Filters (5, 5, 1, 32) and (5, 5, 32, 64) as the kernel takes them, and scales (64,)."""
+    largest = ranges(conv1)
+    whole, scales = quantize(conv2, largest)
+    return pack_conv1(conv1, largest), pack_conv2(whole), scales

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from lenetgpu.arrays import cupy
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.split import of_pixels
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
-from lenetgpu.stages.fused.wgmma.int8_features import Packed, run
+from lenetgpu.stages.fused.wgmma.int8_features import on_gpu, run
 from lenetgpu.stages.fused.wgmma_sparse.pack import pack
 from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
 from lenetgpu.stages.registry import hopper, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _BARRIER_BYTES = 8
 _SLOTS = 2
 _MAP_BYTES = 12 * 12 * 32 + 4 * 16
@@ -41,11 +39,7 @@ TILING = Roles(4, 2, 0, 0, _MAP_BYTES)
 
 def kernel(uint8: bool) -> Kernel:
     """The kernel for such pixels."""
-    return Kernel(_SOURCE, "sparse_features", fp16.defines(uint8, TILING))
-
-
-def _prepare(w: Any, problem: Features, batch: int) -> Packed:
-    return Packed(*map(cupy.asarray, pack(w[0], pruned(w[0], w[1]))))
+    return Kernel.beside(__file__, "sparse_features", **fp16.defines(uint8, TILING))
 
 
 @variant(
@@ -54,9 +48,9 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     writes="F16",
     needs=hopper(),
     precision="int8s",
-    prepare=_prepare,
+    prepare=lambda w, problem, batch: on_gpu(pack(w[0], pruned(w[0], w[1]))),
     kernels=of_pixels(kernel),
 )
-def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
+def features(x: Any, w: SimpleNamespace, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with 2:4 sparse filters."""
     run(kernel(x.dtype == "uint8"), TILING, x, w, y)

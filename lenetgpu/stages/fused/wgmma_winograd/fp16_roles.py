@@ -5,7 +5,6 @@ Three producer warpgroups do conv1 and the transforms, one consumer warpgroup mu
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -18,7 +17,6 @@ from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack_conv1, pack_conv2
 from lenetgpu.stages.registry import hopper, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 BATCH = 4
 """Images that a block has on their way through conv2 at a time."""
 FILTER_BYTES = POINTS * 5 * 32 * 64 * 2
@@ -37,18 +35,9 @@ SHARED_BYTES = 32 * 64 * 2 + FILTER_BYTES + BATCH * (MAP_BYTES + _PIXEL_BYTES) +
 
 def kernel(uint8: bool) -> Kernel:
     """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
-    return Kernel(
-        _SOURCE,
-        "roles_features",
-        (
-            ("UINT8_PIXELS", int(uint8)),
-            ("SPLIT", 0),
-            ("IMAGES", BATCH // 2),
-            ("TILE", TILE_IMAGES),
-            ("SHARED_BYTES", SHARED_BYTES),
-            ("MOST_BYTES", SM_90_BLOCK_BYTES),
-        ),
-    )
+    forms = {"UINT8_PIXELS": int(uint8), "SPLIT": 0, "IMAGES": BATCH // 2, "TILE": TILE_IMAGES}
+    room = {"SHARED_BYTES": SHARED_BYTES, "MOST_BYTES": SM_90_BLOCK_BYTES}
+    return Kernel.beside(__file__, "roles_features", **forms, **room)
 
 
 @variant(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -16,7 +15,6 @@ from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack
 from lenetgpu.stages.fused.wgmma_winograd.fp16_roles import BATCH, FILTER_BYTES, MAP_BYTES
 from lenetgpu.stages.registry import hopper, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _CLUSTER = 2
 _BANDS = 3
 _PARTS = 2
@@ -36,7 +34,7 @@ def kernel(uint8: bool) -> Kernel:
     """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
     room = {"SHARED_BYTES": _shared_bytes(uint8), "MOST_BYTES": SM_90_BLOCK_BYTES}
     forms = {"UINT8_PIXELS": int(uint8), "SPLIT": 1, "IMAGES": BATCH // 2, "TILE": TILE_IMAGES}
-    return Kernel(_SOURCE, "split_features", (*forms.items(), *room.items()))
+    return Kernel.beside(__file__, "split_features", **forms, **room)
 
 
 @variant(
