@@ -380,8 +380,8 @@ def read_picture(path: Path) -> str:
 
 def read_line(path: Path) -> str:
     line = path.read_bytes().decode("latin-1")
-    given = (miopen if "MIOpen" in line else benchdnn).read(line, True)
-    return f"{given} {given.asked and given.asked.conv}"
+    given = (miopen if "MIOpen" in line else benchdnn).read(line)
+    return str(given)
 
 
 def read_earlier(path: Path) -> str:

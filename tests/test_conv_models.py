@@ -98,9 +98,8 @@ def test_real_graphs_have_the_sizes_that_onnx_infers(name):
     nodes = [one for one in inferred.graph.node if one.op_type == "Conv"]
     assert len(made) == len(nodes) > 0
     for given, one in zip(made, nodes, strict=True):
-        asked = given.asked
-        assert asked is not None, given.others
-        assert [asked.images, asked.M, *asked.out] == sizes[one.output[0]]
+        problem = given.problem
+        assert [given.images, problem.M, problem.OH, problem.OW] == sizes[one.output[0]]
 
 
 def test_shapes_are_followed_whatever_the_file_says_of_them(tmp_path):
@@ -113,7 +112,7 @@ def test_shapes_are_followed_whatever_the_file_says_of_them(tmp_path):
     made.graph.value_info.append(helper.make_tensor_value_info("x", 1, (9, 9, 9, 9)))
     made.graph.output.append(helper.make_tensor_value_info("p", 1, (9, 9, 9, 9)))
     (given,) = onnx_convs.read(written(tmp_path, made), 3)
-    assert (given.asked.images, given.asked.conv) == (3, Conv(16, 16, 12, 4, 1, 1))
+    assert (given.images, given.problem) == (3, Conv(16, 16, 12, 4, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_shapes_are_followed_whatever_the_file_says_of_them(tmp_path):
 )  # fmt: skip
 def test_attributes_are_as_onnx_means_them(tmp_path, attributes, shape):
     (given,) = found(tmp_path, [conv("x", "w", "y", **attributes)], [W])
-    assert (given.asked.conv, given.why) == (shape, "")
+    assert (given.problem, given.why) == (shape, "")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +173,7 @@ def test_convolutions_of_branches_and_functions_are_counted(tmp_path):
 @pytest.mark.parametrize(("size", "batch", "images"), [("N", 5, 5), (4, None, 4), (4, 6, 6)])
 def test_images_are_those_of_the_model_or_as_asked(tmp_path, size, batch, images):
     (given,) = found(tmp_path, [conv("x", "w", "y")], [W], batch, size=(size, 3, 32, 32))
-    assert given.asked.images == images
+    assert given.images == images
 
 
 @pytest.mark.parametrize(
@@ -215,7 +214,7 @@ def test_weights_elsewhere_are_never_opened(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "open", seen)
     (given,) = onnx_convs.read(path, None)
-    assert given.asked is not None and given.asked.conv == Conv(32, 32, 3, 8, 3, 3)
+    assert given.problem == Conv(32, 32, 3, 8, 3, 3)
     assert not any("passwd" in str(name) for name in opened)
 
 
@@ -256,8 +255,8 @@ def test_a_bias_and_a_relu_are_taken_where_that_is_asked_for(tmp_path, nodes, en
     """ReLU where nothing else reads the sums: no other node, no branch, and not the caller."""
     path = written(tmp_path, model(nodes, [W, tensor("b", 8)]))
     (alone,), (whole,) = onnx_convs.read(path, None), onnx_convs.read(path, None, True)
-    assert (alone.asked.bias, alone.asked.relu) == (False, False)
-    assert (whole.asked.bias, whole.asked.relu) == ends
+    assert (alone.problem.bias, alone.problem.relu) == (False, False)
+    assert (whole.problem.bias, whole.problem.relu) == ends
 
 
 HALF, WIDE = TensorProto.FLOAT16, TensorProto.DOUBLE
@@ -285,4 +284,4 @@ def test_the_type_of_filters_is_that_of_what_makes_them(tmp_path, makes, kind, d
     if not makes:
         made.graph.input.append(helper.make_tensor_value_info("w", HALF, (8, 3, 3, 3)))
     (given,) = onnx_convs.read(written(tmp_path, made), None)
-    assert (given.others, given.asked.dtype) == (why, dtype)
+    assert (given.others, given.problem.dtype) == (why, dtype)

@@ -561,7 +561,7 @@ def test_lines_say_what_happens_at_both_ends(line, alone, whole):
     plain = Conv(8, 8, 8, 8, 3, 3)
     for epilogue, ends in ((False, alone), (True, whole)):
         given = parse_shape(line, epilogue)
-        assert given.asked.conv == replace(plain, **ends) and not given.others
+        assert given.problem == replace(plain, **ends) and not given.others
 
 
 def test_what_is_said_of_every_convolution_is_said_of_lines_and_suites(tmp_path, monkeypatch):

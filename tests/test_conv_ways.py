@@ -14,20 +14,11 @@ from hypothesis import strategies as st
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
-from lenetgpu.files.convs.described import Described, Given, as_line, require_countable
+from lenetgpu.files.convs.described import Given, as_line, convolution, require_countable
 from lenetgpu.lab.conv import compared
 from lenetgpu.lab.conv.document import shape_text
-from lenetgpu.lab.conv.given import (
-    ALONE,
-    AS_SAID,
-    FUSED,
-    Wish,
-    from_file,
-    parse_shape,
-    rows_of,
-    taken,
-)
-from lenetgpu.lab.conv.request import ConvRequest, command_of
+from lenetgpu.lab.conv.given import parse_shape, rows_of, taken
+from lenetgpu.lab.conv.request import ALONE, AS_SAID, FUSED, ConvRequest, command_of, rows_asked
 from lenetgpu.papers import networks
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv, outputs
@@ -95,17 +86,17 @@ def test_what_is_not_taken_is_said(line, why):
 
 
 @pytest.mark.parametrize(
-    ("line", "wish", "said"),
+    ("line", "epilogue", "said"),
     [
-        ("ic8ih8oc8kh3", Wish(), ALONE),
-        ("ic8ih8oc8kh3", Wish(epilogue=True), FUSED),
-        ("--attr-post-ops=relu ic8ih8oc8kh3", Wish(), AS_SAID),
+        ("ic8ih8oc8kh3", False, ALONE),
+        ("ic8ih8oc8kh3", True, FUSED),
+        ("--attr-post-ops=relu ic8ih8oc8kh3", False, AS_SAID),
     ],
 )
-def test_a_file_says_what_its_convolutions_are_with(tmp_path, line, wish, said):
+def test_a_file_says_what_its_convolutions_are_with(tmp_path, line, epilogue, said):
     path = tmp_path / "lines"
     path.write_text(f"ic3ih8oc8kh3\n{line}\n")
-    assert from_file(path, wish).notes == (said,)
+    assert rows_asked(ConvRequest(lines=path, epilogue=epilogue))[0].notes == (said,)
 
 
 @pytest.mark.parametrize(
@@ -166,14 +157,13 @@ def test_a_convolution_is_read_from_its_own_text(numbers, stride, dilation, pad,
     spans = [(k - 1) * far + 1 for k, far in zip((r, s), dilation, strict=True)]
     sides = zip((h, w), spans, stride, pad, behind, strict=True)
     out = tuple(outputs(size, span, by, a + b) for size, span, by, a, b in sides)
-    asked = Described(n, h, w, c * groups, m * groups, r, s, out, stride, pad, dilation, groups)
     if min(out) < 1:
         return
-    asked.require("it")
-    conv = asked.conv
+    sizes = (h, w, c * groups, m * groups)
+    conv = convolution("it", n, sizes, (r, s), out, stride, pad, dilation, groups)
     assert conv.out_shape == (*out, m * groups)
     for text in (as_line(conv), shape_text(conv)):
-        assert parse_shape(text).asked.conv == conv, text
+        assert parse_shape(text).problem == conv, text
     assert conv == Conv(h, w, c * groups, m * groups, r, s, strides=stride, pads=(*pad, *behind),
                         dilation=dilation, groups=groups)  # fmt: skip
 
@@ -338,8 +328,8 @@ def test_forms_that_compute_the_same_are_one_row():
 def test_names_are_each_once():
     names = ("same", "same (3)", "same", "same")
     sizes = enumerate(names, 1)
-    asked = [Given(Described(1, 4, 4, c, 1, 1, 1, (4, 4)), name) for c, name in sizes]
-    rows = rows_of([*asked, asked[0], Given(None, "same", ("odd",))])
+    asked = [Given(Conv(4, 4, c, 1, 1, 1), name=name) for c, name in sizes]
+    rows = rows_of([*asked, asked[0], Given(None, name="same", others=("odd",))])
     assert len({row.label for row in rows}) == len(rows) == 5
     assert [row.count for row in rows] == [2, 1, 1, 1, 1]
 
@@ -353,4 +343,4 @@ def test_any_text_is_a_convolution_or_a_sentence(text):
         except LenetError as error:
             assert "expected" in str(error)
         else:
-            assert given_.asked is not None or given_.others
+            assert given_.problem is not None or given_.others

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from math import ceil
 
-from lenetgpu.files.convs.described import Described
-from lenetgpu.problems import outputs
+from lenetgpu.problems import Conv
 
 BATCH, SIDE = 64, 224
 """Images in a pass of these suites, and the width of an image, RGB."""
@@ -22,17 +21,12 @@ _MOBILENET_V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6,
                  (6, 160, 3, 2), (6, 320, 1, 1))  # fmt: skip
 _CLASSES = 1000
 
-Layer = tuple[str, Described]
+Layer = tuple[str, Conv]
 
 
 def _conv(side: int, channels: int, maps: int, taps: int = 1, stride: int = 1, groups: int = 1
-          ) -> Described:  # fmt: skip
-    pad = taps // 2
-    out = outputs(side, taps, stride, 2 * pad)
-    return Described(
-        BATCH, side, side, channels, maps, taps, taps, (out, out), (stride, stride), (pad, pad),
-        groups=groups,
-    )  # fmt: skip
+          ) -> Conv:  # fmt: skip
+    return Conv(side, side, channels, maps, taps, taps, stride, taps // 2, groups=groups)
 
 
 def resnet_50() -> Iterator[Layer]:
@@ -77,10 +71,10 @@ def mobilenet_v2() -> Iterator[Layer]:
     yield "classes", _conv(1, 1280, _CLASSES)
 
 
-def distinct(layers: Iterator[Layer]) -> Iterator[tuple[str, Described, int]]:
+def distinct(layers: Iterator[Layer]) -> Iterator[tuple[str, Conv, int]]:
     """Each convolution once: a name of its own, and how often it is there."""
-    layers_of: dict[Described, str] = {}
-    counts: Counter[Described] = Counter()
+    layers_of: dict[Conv, str] = {}
+    counts: Counter[Conv] = Counter()
     for name, asked in layers:
         layers_of.setdefault(asked, name)
         counts[asked] += 1

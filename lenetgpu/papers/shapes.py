@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from lenetgpu.files.convs.described import Given
 from lenetgpu.network import STAGES
 from lenetgpu.papers import networks
 from lenetgpu.papers.convnet2 import PAPER_TOTAL_NOTE, SHAPES, TABLE_1_NOTE
@@ -30,22 +29,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class Untaken:
-    """A convolution that is not taken: no variant is asked, `given.why` says why."""
+    """A convolution that is not taken, whose `problem` may not be known: `why` says why."""
 
     label: str
-    given: Given
+    problem: Conv | None
+    batch: int
+    why: str
     count: int = 1
 
 
 Row = Shape | Untaken
-
-
-def row_of(label: str, given: Given, count: int = 1) -> Row:
-    """A row of a convolution that was described elsewhere."""
-    asked = given.asked
-    if given.others or asked is None:
-        return Untaken(label, given, count)
-    return Shape(label, asked.conv, asked.images, count=count)
 
 
 @dataclass(frozen=True)
@@ -142,7 +135,10 @@ def _lenet() -> Iterator[Shape]:
 
 
 def _network(name: str, title: str, layers: Iterator[networks.Layer], source: str) -> Suite:
-    rows = [row_of(label, Given(asked), count) for label, asked, count in networks.distinct(layers)]
+    rows = [
+        Shape(label, problem, networks.BATCH, count=count)
+        for label, problem, count in networks.distinct(layers)
+    ]
     return Suite(name, title, (), (), "", tuple(rows), notes=(networks.PADDED,), source=source)
 
 

@@ -13,77 +13,70 @@ _MOST_VALUES = 1 << 31
 
 
 @dataclass(frozen=True)
-class Described:
-    """A convolution as other tools describe it, in numbers that may be none of one: see `require`.
+class Given:
+    """A convolution of a line or a model; `problem` is None where its sizes are not known.
 
-    Pairs are of rows and columns. `pad` lies before the first row and column; what lies behind the
-    last follows from `out`, the sizes of the output. A `dilation` of 1 is none. `bias`, `relu` and
-    `dtype` are those of `Conv`.
+    `name` is what it is called there; `others` are what else we do not take of it, in words.
     """
 
-    images: int
-    H: int
-    W: int
-    C: int
-    M: int
-    R: int
-    S: int
-    out: Pair
-    stride: Pair = (1, 1)
-    pad: Pair = (0, 0)
-    dilation: Pair = (1, 1)
-    groups: int = 1
-    bias: bool = False
-    relu: bool = False
-    dtype: str = "fp32"
+    problem: Conv | None
+    images: int = 1
+    name: str = ""
+    others: tuple[str, ...] = ()
 
     @property
-    def span(self) -> Pair:
-        """Rows and columns that a filter reaches over."""
-        return reach((self.R, self.S), self.dilation)
+    def why(self) -> str:
+        """Why it is not taken, in words; empty where it is."""
+        return ", ".join(self.others)
 
-    @property
-    def conv(self) -> Conv:
-        """The problem, of numbers that `require` lets by."""
-        sides = zip((self.H, self.W), self.span, self.stride, self.pad, self.out, strict=True)
-        behind = (
-            max(0, (out - 1) * stride + span - size - pad) for size, span, stride, pad, out in sides
-        )
-        above, left, below, right = (*self.pad, *behind)
-        return Conv(
-            self.H, self.W, self.C, self.M, self.R, self.S, strides=self.stride,
-            pads=(above, left, below, right), dilation=self.dilation, groups=self.groups,
-            bias=self.bias, relu=self.relu, dtype=self.dtype,
-        )  # fmt: skip
 
-    def require(self, where: str) -> None:
-        """LenetError, a sentence that begins with `where`, unless it is a convolution."""
-        least = {
-            "images": self.images, "C": self.C, "H": self.H, "W": self.W, "M": self.M,
-            "K": min(self.R, self.S), "stride": min(self.stride), "dilation": min(self.dilation),
-            "groups": self.groups,
-        }  # fmt: skip
-        for name, value in least.items():
-            if value < 1:
-                raise LenetError(f"{where}: expected {name} of at least 1, found {value}")
-        if min(self.pad) < 0:
-            raise LenetError(f"{where}: expected pad of at least 0, found {min(self.pad)}")
-        for name, value in (("C", self.C), ("M", self.M)):
-            if value % self.groups:
-                raise LenetError(
-                    f"{where}: expected groups that divide {name}, found {self.groups} of {value}"
-                )
-        sides = zip("HW", (self.H, self.W), self.span, self.stride, self.pad, strict=True)
-        for (side, size, span, stride, pad), out in zip(sides, self.out, strict=True):
-            if out < 1:
-                both = self.H + 2 * self.pad[0], self.W + 2 * self.pad[1]
-                raise LenetError(
-                    f"{where}: expected filters within the padded map of {by(both)}, "
-                    f"found {by(self.span)}"
-                )
-            fewest = outputs(size, span, stride, pad)
-            if out < fewest:
-                raise LenetError(f"{where}: expected O{side} of at least {fewest}, found {out}")
+def convolution(
+    where: str,
+    images: int,
+    sizes: tuple[int, int, int, int],
+    taps: Pair,
+    out: Pair | None = None,
+    stride: Pair = (1, 1),
+    pad: Pair = (0, 0),
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> Conv:
+    """The convolution of H, W, C, M and pairs for rows and columns.
+
+    `pad` lies before the first row and column; what lies behind the last follows from `out`, and
+    is as much where that is None. A `dilation` of 1 is none. LenetError, a sentence that begins
+    with `where`, unless it is a convolution.
+    """
+    H, W, C, M = sizes
+    least = {
+        "images": images, "C": C, "H": H, "W": W, "M": M, "K": min(taps), "stride": min(stride),
+        "dilation": min(dilation), "groups": groups,
+    }  # fmt: skip
+    for name, value in least.items():
+        if value < 1:
+            raise LenetError(f"{where}: expected {name} of at least 1, found {value}")
+    if min(pad) < 0:
+        raise LenetError(f"{where}: expected pad of at least 0, found {min(pad)}")
+    for name, value in (("C", C), ("M", M)):
+        if value % groups:
+            words = f"expected groups that divide {name}, found {groups} of {value}"
+            raise LenetError(f"{where}: {words}")
+    span = reach(taps, dilation)
+    behind = []
+    for at, (side, size) in enumerate((("H", H), ("W", W))):
+        reached, step, before = span[at], stride[at], pad[at]
+        count = outputs(size, reached, step, 2 * before) if out is None else out[at]
+        if count < 1:
+            both = by((H + 2 * pad[0], W + 2 * pad[1]))
+            raise LenetError(
+                f"{where}: expected filters within the padded map of {both}, found {by(span)}"
+            )
+        fewest = outputs(size, reached, step, before)
+        if count < fewest:
+            raise LenetError(f"{where}: expected O{side} of at least {fewest}, found {count}")
+        behind.append(max(0, (count - 1) * step + reached - size - before))
+    pads = (*pad, behind[0], behind[1])
+    return Conv(H, W, C, M, *taps, strides=stride, pads=pads, dilation=dilation, groups=groups)
 
 
 def require_countable(problem: Conv, images: int, where: str) -> None:
@@ -106,31 +99,14 @@ def as_line(problem: Conv) -> str:
     Where columns are as rows, rows alone are said.
     """
     p = problem
-    sizes = {"i": (p.H, p.W), "o": (p.OH, p.OW), "k": (p.R, p.S), "s": p.step}
-    sizes |= {"d": (p.dilation[0] - 1, p.dilation[1] - 1), "p": p.around[:2]}
-    left_out = {"s": (1, 1), "d": (0, 0)}
-    said = {what: of for what, of in sizes.items() if left_out.get(what) != of}
-    sides = "h" if all(rows == columns for rows, columns in said.values()) else "hw"
+    sizes = {"i": (p.H, p.W), "o": (p.OH, p.OW), "k": (p.R, p.S)}
+    if p.step != (1, 1):
+        sizes["s"] = p.step
+    if p.dilation != (1, 1):
+        sizes["d"] = (p.dilation[0] - 1, p.dilation[1] - 1)
+    sizes["p"] = p.around[:2]
+    sides = "h" if all(rows == columns for rows, columns in sizes.values()) else "hw"
     groups = f"g{p.groups}" if p.groups > 1 else ""
-    return "_".join((
-        f"{groups}ic{p.C}oc{p.M}",
-        *("".join(f"{what}{side}{of[at]}" for what, of in said.items())
-          for at, side in enumerate(sides)),
-    ))  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Given:
-    """A convolution of a line or a model; `asked` is None where its sizes are not known.
-
-    `name` is what it is called there; `others` are what else we do not take of it, in words.
-    """
-
-    asked: Described | None
-    name: str = ""
-    others: tuple[str, ...] = ()
-
-    @property
-    def why(self) -> str:
-        """Why it is not taken, in words; empty where it is."""
-        return ", ".join(self.others)
+    entries = ("".join(f"{w}{side}{of[at]}" for w, of in sizes.items())
+               for at, side in enumerate(sides))  # fmt: skip
+    return "_".join((f"{groups}ic{p.C}oc{p.M}", *entries))

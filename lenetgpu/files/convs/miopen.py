@@ -10,8 +10,7 @@ import re
 from dataclasses import replace
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.convs.described import Described, Given
-from lenetgpu.problems import outputs
+from lenetgpu.files.convs.described import Given, convolution
 
 DRIVER = re.compile(r"(?<!\S)\S*MIOpenDriver(\s|$)")
 _SIZES = {
@@ -44,11 +43,8 @@ _BACKWARD = (2, 4, 6)
 """What -F runs without the forward convolution."""
 
 
-def read(line: str, epilogue: bool = False) -> Given:
-    """Return the convolution of a line, which may stand in a log; LenetError where it is none.
-
-    A bias is taken where the line has one and `epilogue` says so too.
-    """
+def read(line: str) -> Given:
+    """Return the convolution of a line, which may stand in a log; LenetError where it is none."""
     where = f"MIOpenDriver's {line!r}"
     start = DRIVER.search(line)
     words = line[start.end() :].split() if start else []
@@ -73,11 +69,15 @@ def read(line: str, epilogue: bool = False) -> Given:
     }
     others = tuple(reason for reason, holds in reasons.items() if holds)
     if not known or mode != "conv" or values["_"] != 2:
-        return Given(None, "", others)
+        return Given(None, others=others)
     if pads == "valid":
         values |= {"p": 0, "q": 0}
-    bias, dtype = epilogue and values["b"] != 0, _DTYPES.get(kind, "fp32")
-    return Given(replace(_described(values, where), bias=bias, dtype=dtype), "", others)
+    n, c, h, w, m, y, x, u, v, p, q, far, wide, g = (values[k] for k in "ncHWkyxuvpqljg")
+    made = convolution(
+        where, n, (h, w, c, m), (y, x), stride=(u, v), pad=(p, q), dilation=(far, wide), groups=g
+    )  # fmt: skip
+    made = replace(made, bias=values["b"] != 0, dtype=_DTYPES.get(kind, "fp32"))
+    return Given(made, n, others=others)
 
 
 def _flags(words: list[str], where: str) -> dict[str, str]:
@@ -93,12 +93,3 @@ def _flags(words: list[str], where: str) -> dict[str, str]:
             raise LenetError(f"{where}: expected each flag once, found {flag} twice")
         found[letter] = value
     return found
-
-
-def _described(values: dict[str, int], where: str) -> Described:
-    n, c, h, w, m, y, x, u, v, p, q, far, wide, g = (values[k] for k in "ncHWkyxuvpqljg")
-    rows = outputs(h, (y - 1) * far + 1, max(u, 1), 2 * p)
-    columns = outputs(w, (x - 1) * wide + 1, max(v, 1), 2 * q)
-    asked = Described(n, h, w, c, m, y, x, (rows, columns), (u, v), (p, q), (far, wide), g)
-    asked.require(where)
-    return asked

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError, require_extra
-from lenetgpu.files.convs.described import Described, Given
+from lenetgpu.files.convs.described import Given, convolution
 from lenetgpu.files.models import onnx_parse
 from lenetgpu.files.models.forms import damaged
 from lenetgpu.files.models.onnx_parse import (
@@ -26,7 +26,7 @@ from lenetgpu.files.models.onnx_parse import (
     node_text,
 )
 from lenetgpu.files.regular import open_regular
-from lenetgpu.problems import outputs
+from lenetgpu.problems import Conv, outputs
 
 EXPECTED = "an ONNX model"
 _FILTERS = {"Conv": 1, "QLinearConv": 3, "ConvInteger": 1}
@@ -79,14 +79,13 @@ class _Graph:
                 yield self._given(node)
             elif "Conv" in node.op_type:
                 transposed = node.op_type == "ConvTranspose"
-                why = "transposed" if transposed else f"operator {node.op_type}"
-                yield Given(None, _name(node), (why,))
+                yield _untaken(node, "transposed" if transposed else f"operator {node.op_type}")
             for inner in _within(node):
-                yield Given(None, _name(inner), (f"in a branch of {node_text(node)}",))
+                yield _untaken(inner, f"in a branch of {node_text(node)}")
         for function in self._model.functions:
             for node in function.node:
                 if "Conv" in node.op_type:
-                    yield Given(None, _name(node), (f"in function {function.name}",))
+                    yield _untaken(node, f"in function {function.name}")
 
     def _given(self, node: Any) -> Given:
         """LenetError where it is no convolution: channels that do not fit, a filter too large."""
@@ -105,29 +104,22 @@ class _Graph:
         unknown = next((name for name in names if self._size(name) is None), None)
         if unknown is not None:
             why = f"its sizes are open behind {self._why_open(unknown)}"
-            return Given(None, _name(node), (*others, why))
+            return _untaken(node, *others, why)
         size, filters = (self._size(name) or [] for name in names)
         if len(size) != _SIDES + 2:
-            return Given(None, _name(node), (*others, f"{len(size) - 2} spatial dimensions"))
-        try:
-            asked = _described(size, filters, attributes(node))
-        except (ValueError, TypeError) as error:
+            return _untaken(node, *others, f"{len(size) - 2} spatial dimensions")
+        made = _convolution(where, size, filters, attributes(node))
+        if filters[1] != made.each[0]:
             raise LenetError(
-                f"{where}: expected a convolution's attributes, found {error}"
-            ) from error
-        asked.require(where)
-        if filters[1] * asked.groups != asked.C:
-            raise LenetError(
-                f"{where}: expected filters of {asked.C // asked.groups} channels, "
-                f"found {filters[1]}"
+                f"{where}: expected filters of {made.each[0]} channels, found {filters[1]}"
             )
         batch, own = self._scale
-        images = max(1, asked.images * batch // own)
-        asked = replace(asked, images=images, dtype=_DTYPES.get(kind, "fp32"))
+        images = max(1, size[0] * batch // own)
+        made = replace(made, dtype=_DTYPES.get(kind, "fp32"))
         if self._followed is not None and node.op_type == "Conv":
             bias = len(node.input) > _BIAS and bool(node.input[_BIAS])
-            asked = replace(asked, bias=bias, relu=node.output[0] in self._followed)
-        return Given(asked, _name(node), tuple(others))
+            made = replace(made, bias=bias, relu=node.output[0] in self._followed)
+        return Given(made, images, _name(node), tuple(others))
 
     def _size(self, name: str) -> list[int] | None:
         dims = self._values.get(name, (0, [None]))[1]
@@ -152,19 +144,24 @@ class _Graph:
         return "what nothing makes before"
 
 
-def _described(size: Sequence[int], filters: Sequence[int], given: dict[str, Any]) -> Described:
+def _convolution(
+    where: str, size: Sequence[int], filters: Sequence[int], given: dict[str, Any]
+) -> Conv:
     """A convolution of two sides, (images, C, H, W) by (M, C over groups, R, S)."""
-    taps = list(filters[2:])
+    (images, c, h, w), m, taps = size, filters[0], list(filters[2:])
     strides, dilation = given.get("strides") or [1, 1], given.get("dilations") or [1, 1]
     pads, auto = given.get("pads") or [0] * 4, given.get("auto_pad", "NOTSET")
+    wrong = None
     if any(len(p) != _SIDES for p in (strides, dilation, taps)) or len(pads) != 2 * _SIDES:
-        raise ValueError("lists of another length")
-    if min(*strides, *dilation, *taps) < 1 or min(pads) < 0:
-        raise ValueError("numbers that are too small")
-    if list(given.get("kernel_shape") or taps) != taps:
-        raise ValueError("a kernel_shape that its filters do not have")
-    if auto not in _AUTO:
-        raise ValueError(f"auto_pad {auto}")
+        wrong = "lists of another length"
+    elif min(*strides, *dilation, *taps) < 1 or min(pads) < 0:
+        wrong = "numbers that are too small"
+    elif list(given.get("kernel_shape") or taps) != taps:
+        wrong = "a kernel_shape that its filters do not have"
+    elif auto not in _AUTO:
+        wrong = f"auto_pad {auto}"
+    if wrong is not None:
+        raise LenetError(f"{where}: expected a convolution's attributes, found {wrong}")
     out, before = [], []
     for at, (n, k, stride, far) in enumerate(zip(size[2:], taps, strides, dilation, strict=True)):
         span, both = (k - 1) * far + 1, (pads[at], pads[_SIDES + at])
@@ -176,15 +173,17 @@ def _described(size: Sequence[int], filters: Sequence[int], given: dict[str, Any
             both = both if auto == "SAME_UPPER" else both[::-1]
         out.append(outputs(n, span, stride, sum(both)))
         before.append(both[0])
-    (images, c, h, w), (m, _, r, s) = size, filters
-    return Described(
-        images, h, w, c, m, r, s, (out[0], out[1]), (strides[0], strides[1]),
-        (before[0], before[1]), (dilation[0], dilation[1]), int(given.get("group", 1)),
-    )  # fmt: skip
+    groups = int(given.get("group", 1))
+    pairs = (tuple(taps), tuple(out), tuple(strides), tuple(before), tuple(dilation))
+    return convolution(where, images, (h, w, c, m), *pairs, groups)  # type: ignore[arg-type]
 
 
 def _name(node: Any) -> str:
     return str(node.name or (node.output[0] if node.output else "without a name"))
+
+
+def _untaken(node: Any, *others: str) -> Given:
+    return Given(None, name=_name(node), others=others)
 
 
 def _graphs(node: Any) -> Iterator[Any]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
 
-from lenetgpu.check.judge import PRECISE
 from lenetgpu.files.convs.described import as_line
 from lenetgpu.lab.compare import INTERRUPTED, fastest_first, judged, legend
 from lenetgpu.lab.render import Part, Table
@@ -183,6 +182,10 @@ def _without(entry: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in unused}
 
 
+def _said(entry: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if value is not None}
+
+
 def case_json(
     shape: Shape, comparison: Comparison, limits: Ceilings, peer: str | None
 ) -> dict[str, Any]:
@@ -194,10 +197,12 @@ def case_json(
         entry = _without(candidate_json(comparison, candidate, limits))
         if entry.get("ratio"):
             entry["speedup"] = 1 / entry["ratio"]["median"]
-        entries.append({key: value for key, value in entry.items() if value is not None})
-    own = [e for e in entries if e.get("median_ms") and e["name"] != peer]
-    own = [e for e in own if e["precision"] in PRECISE]
-    plain = [e for e in own if e["precision"] == "fp32"]
+        entries.append(_said(entry))
+    fp32 = {
+        entry["name"]: entry["median_ms"]
+        for entry in entries
+        if entry.get("median_ms") and entry["name"] != peer and entry["precision"] == "fp32"
+    }
     again = again_json(comparison, limits)
     return {
         "label": shape.label,
@@ -213,7 +218,7 @@ def case_json(
         "reference_again": again and _without(again),
         "rounds": comparison.rounds,
         "interrupted": comparison.interrupted,
-        "best": min(plain, key=lambda e: e["median_ms"])["name"] if plain else None,
+        "best": min(fp32, key=lambda name: fp32[name], default=None),
         "candidates": entries,
     }
 
@@ -231,36 +236,40 @@ def about_suite(suite: Suite | None) -> dict[str, Any]:
     }
 
 
+def _timed(case: dict[str, Any] | None, name: str | None) -> dict[str, Any] | None:
+    """The candidate of that name where it was timed; of no name, the fastest fp32 one."""
+    if case is None:
+        return None
+    timed = {entry["name"]: entry for entry in case["candidates"] if entry.get("median_ms")}
+    return timed.get(name or case["best"])
+
+
+def _every(cases: list[dict[str, Any]]) -> dict[str | None, None]:
+    """The candidates' names, behind None for the fastest of each case."""
+    return {None: None} | dict.fromkeys(e["name"] for case in cases for e in case["candidates"])
+
+
 def summary_json(cases: list[dict[str, Any]], suite: Suite) -> list[dict[str, Any]]:
     """Speed-ups over the reference: of the fastest fp32 variant a shape, then of each variant."""
-    best = [
-        entry["speedup"]
-        for case in cases
-        for entry in case["candidates"]
-        if entry["name"] == case["best"] and "speedup" in entry
-    ]
-    rows = [_summary_row("fastest fp32 of each shape", best, len(cases), suite, "")]
-    named: dict[str, list[float]] = {}
-    for case in cases:
-        for entry in case["candidates"]:
-            if "speedup" in entry:
-                named.setdefault(entry["name"], []).append(entry["speedup"])
-    for name, found in named.items():
-        rows.append(_summary_row(name, found, len(cases), suite, name))
+    rows = []
+    for name in _every(cases):
+        found = [
+            entry["speedup"]
+            for case in cases
+            for entry in case["candidates"]
+            if entry["name"] == (name or case["best"]) and "speedup" in entry
+        ]
+        if name is None or found:
+            row = {
+                "name": name or "fastest fp32 of each shape",
+                "shapes": f"{len(found)} of {len(cases)}",
+                "geomean": geometric_mean(found) if found else None,
+                "least": min(found, default=None),
+                "most": max(found, default=None),
+                "paper": suite.says if name in suite.literal else None,
+            }
+            rows.append(row)
     return sorted(rows, key=lambda row: -(row["geomean"] or 0.0))
-
-
-def _summary_row(
-    label: str, found: list[float], shapes: int, suite: Suite, name: str
-) -> dict[str, Any]:
-    return {
-        "name": label,
-        "shapes": f"{len(found)} of {shapes}",
-        "geomean": geometric_mean(found) if found else None,
-        "least": min(found, default=None),
-        "most": max(found, default=None),
-        "paper": suite.says if name in suite.literal else None,
-    }
 
 
 def network_json(
@@ -274,84 +283,48 @@ def network_json(
     measured = {case["label"]: case for case in cases}
     found = []
     for row, command in zip(rows, commands, strict=True):
-        entry = row_json(row) | {"command": command}
-        entry |= _fastest(measured.get(row.label))
-        found.append({key: value for key, value in entry.items() if value is not None})
-    counted = {row.label: row.count for row in rows}
-    names = dict.fromkeys(e["name"] for case in cases for e in case["candidates"])
-    sums = [_sum(None, "fastest fp32 of each", cases, found)]
-    sums += [_sum(name, name, cases, found) for name in names]
+        problem, case = row.problem, measured.get(row.label)
+        entry: dict[str, Any] = {"label": row.label, "count": row.count, "command": command}
+        entry["not_taken"] = None if isinstance(row, Shape) else row.why
+        if problem is not None:
+            entry |= {"shape": shape_text(problem), "images": row.batch, **_ends_json(problem)}
+            entry["gflop"] = problem.flop(row.batch) / 1e9
+        if case is not None and (best := _timed(case, None)) is not None:
+            entry |= {"name": best["name"], "ms": best["median_ms"]}
+            if (over := _timed(case, case["reference"])) is not None:
+                ms = over["median_ms"]
+                entry |= {"reference_ms": ms, "speedup": ms / best["median_ms"]}
+        found.append(_said(entry))
+    whole = sum(entry["count"] * entry.get("gflop", 0.0) for entry in found)
+    convolutions = sum(row.count for row in rows)
+    sums = [_sum(name, cases, convolutions, whole) for name in _every(cases)]
     return {
-        "convolutions": sum(counted.values()),
+        "convolutions": convolutions,
         "taken": sum(row.count for row in rows if isinstance(row, Shape)),
-        "gflop": sum(entry["count"] * entry.get("gflop", 0.0) for entry in found),
+        "gflop": whole,
         "rows": found,
         "sums": sorted((s for s in sums if s["over"]), key=lambda s: (-s["over"], s["ms"])),
     }
 
 
-def row_json(row: shapes.Row) -> dict[str, Any]:
-    """A convolution as it was asked for: its shape, its work, and why it is not taken."""
-    problem: Conv | None = None
-    if isinstance(row, Shape):
-        problem, images, why = row.problem, row.batch, None
-    else:
-        why = row.given.why
-        if row.given.asked is not None:
-            problem, images = row.given.asked.conv, row.given.asked.images
-    sizes: dict[str, Any] = dict.fromkeys(("shape", "images", "gflop"))
-    if problem is not None:
-        sizes = {
-            "shape": shape_text(problem), "images": images, "gflop": problem.flop(images) / 1e9,
-            **_ends_json(problem),
-        }  # fmt: skip
-    return {"label": row.label, **sizes, "count": row.count, "not_taken": why}
-
-
-def _timed(case: dict[str, Any], name: str | None) -> dict[str, Any] | None:
-    """The candidate of that name where it was timed; of no name, the fastest fp32 one."""
-    wanted = case["best"] if name is None else name
-    every = case["candidates"]
-    return next((e for e in every if e["name"] == wanted and e.get("median_ms")), None)
-
-
-def _fastest(case: dict[str, Any] | None) -> dict[str, Any]:
-    best = None if case is None else _timed(case, None)
-    if case is None or best is None:
-        return {}
-    over = _timed(case, case["reference"])
-    return {
-        "name": best["name"],
-        "ms": best["median_ms"],
-        "reference_ms": over and over["median_ms"],
-        "speedup": over and over["median_ms"] / best["median_ms"],
-    }
-
-
-def _sum(
-    name: str | None, label: str, cases: list[dict[str, Any]], rows: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _sum(name: str | None, cases: list[dict[str, Any]], of: int, gflop: float) -> dict[str, Any]:
     """Over the convolutions that a candidate was timed on, and of the reference over the same."""
-    over, gflop, ms = 0, 0.0, 0.0
-    reference: float | None = 0.0
-    for case in cases:
-        timed, beside = _timed(case, name), _timed(case, case["reference"])
-        if timed is None:
-            continue
-        over += case["count"]
-        gflop += case["count"] * case["gflop"]
-        ms += case["count"] * timed["median_ms"]
-        if reference is not None:
-            reference = reference + case["count"] * beside["median_ms"] if beside else None
-    whole = sum(row["count"] * row.get("gflop", 0.0) for row in rows)
+    timed = [(case, entry) for case in cases if (entry := _timed(case, name)) is not None]
+    beside = [_timed(case, case["reference"]) for case, _ in timed]
+    ms = sum(case["count"] * entry["median_ms"] for case, entry in timed)
+    reference = None
+    if timed and all(beside):
+        pairs = zip(timed, beside, strict=True)
+        reference = sum(case["count"] * over["median_ms"] for (case, _), over in pairs if over)
+    held = sum(case["count"] * case["gflop"] for case, _ in timed)
     return {
-        "name": label,
-        "over": over,
-        "of": sum(row["count"] for row in rows),
-        "gflop_share": gflop / whole if whole else None,
+        "name": name or "fastest fp32 of each",
+        "over": sum(case["count"] for case, _ in timed),
+        "of": of,
+        "gflop_share": held / gflop if gflop else None,
         "ms": ms,
-        "reference_ms": reference or None,
-        "speedup": reference / ms if reference and ms else None,
+        "reference_ms": reference,
+        "speedup": reference / ms if reference else None,
     }
 
 

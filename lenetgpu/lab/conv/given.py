@@ -1,76 +1,28 @@
-"""Convolutions as people have them: SHAPE, lines of benchdnn and MIOpenDriver, files, models."""
+"""Convolutions as people have them: SHAPE, lines of benchdnn and MIOpenDriver, files of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
-from lenetgpu.files.convs.described import Described, Given
+from lenetgpu.files.convs.described import Given, convolution
 from lenetgpu.files.regular import read_whole
 from lenetgpu.lab.conv.document import shape_text
-from lenetgpu.papers.shapes import Row, Shape, Suite, images_of, row_of
-from lenetgpu.problems import Conv, outputs
+from lenetgpu.papers.shapes import Row, Shape, Untaken
 
 SHAPE = "C,H,W,M,K[,stride[,pad]]"
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _MOST_BYTES = 1 << 20
-ALONE = "each convolution alone: without its bias, and without what follows it"
-FUSED = "each convolution with its bias, and with the ReLU that alone follows it"
-AS_SAID = "each convolution with the bias and the ReLU that its row names, and nothing else"
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What a command says of every convolution, whatever the place it is from says.
-
-    `batch` and `dtype` None: as it is there. `epilogue`: a bias is taken that it has there, and of
-    a model ReLU; `bias` and `relu` give it one.
-    """
-
-    batch: int | None = None
-    bias: bool = False
-    relu: bool = False
-    dtype: str | None = None
-    epilogue: bool = False
-
-    def of(self, given: Given) -> Given:
-        """A convolution as it is wished."""
-        asked = given.asked
-        if asked is None:
-            return given
-        asked = replace(
-            asked, images=self.batch or asked.images, bias=self.bias or asked.bias,
-            relu=self.relu or asked.relu, dtype=self.dtype or asked.dtype,
-        )  # fmt: skip
-        return replace(given, asked=asked)
-
-    def of_row(self, row: Row) -> Row:
-        """A row of a suite as it is wished; what a paper says of it is of the row as it was."""
-        if not isinstance(row, Shape):
-            return replace(row, given=self.of(row.given))
-        problem = replace(
-            row.problem, bias=self.bias or row.problem.bias, relu=self.relu or row.problem.relu,
-            dtype=self.dtype or row.problem.dtype,
-        )  # fmt: skip
-        batch = self.batch or row.batch
-        if (problem, batch) == (row.problem, row.batch):
-            return row
-        label = row.label.replace(images_of(row.batch), images_of(batch))
-        return replace(row, label=label, problem=problem, batch=batch, paper="")
-
-
-def is_benchdnn(text: str) -> bool:
-    """Whether SHAPE is to be read as a line of benchdnn."""
-    return benchdnn.BEGINS.match(text.strip()) is not None
 
 
 def is_ours(text: str) -> bool:
     """Whether SHAPE is to be read as our own form, and not as another tool's line."""
-    return not miopen.DRIVER.search(text) and not is_benchdnn(text)
+    return not miopen.DRIVER.search(text) and not benchdnn.BEGINS.match(text.strip())
 
 
 def parse_shape(text: str, epilogue: bool = False) -> Given:
@@ -78,10 +30,11 @@ def parse_shape(text: str, epilogue: bool = False) -> Given:
 
     With the bias that its tool gives it, where `epilogue` says so.
     """
-    if miopen.DRIVER.search(text):
-        return miopen.read(text, epilogue)
-    if is_benchdnn(text):
-        return benchdnn.read(text, epilogue)
+    if not is_ours(text):
+        given = miopen.read(text) if miopen.DRIVER.search(text) else benchdnn.read(text)
+        if epilogue or given.problem is None:
+            return given
+        return replace(given, problem=replace(given.problem, bias=False))
     where = f"SHAPE {text!r}"
     words = [word.strip() for word in text.split(",")]
     taps = words[4].split("x") if len(words) > 4 else []
@@ -93,12 +46,11 @@ def parse_shape(text: str, epilogue: bool = False) -> Given:
     ):
         raise LenetError(f"{where}: expected {SHAPE} in whole numbers, as 64,56,56,64,3,1,1")
     c, h, w, m = map(int, words[:4])
-    r, s = int(taps[0]), int(taps[-1])
     stride, pad = (*map(int, words[5:]), *(1, 0)[len(words) - 5 :])
-    out = (outputs(h, r, max(stride, 1), 2 * pad), outputs(w, s, max(stride, 1), 2 * pad))
-    asked = Described(1, h, w, c, m, r, s, out, (stride, stride), (pad, pad))
-    asked.require(where)
-    return Given(asked)
+    sides = (int(taps[0]), int(taps[-1]))
+    return Given(
+        convolution(where, 1, (h, w, c, m), sides, stride=(stride, stride), pad=(pad, pad))
+    )
 
 
 def taken(text: str) -> Shape:
@@ -106,10 +58,10 @@ def taken(text: str) -> Shape:
     (row,) = rows_of([parse_shape(text)])
     if isinstance(row, Shape):
         return row
-    raise LenetError(f"{text}: expected a convolution that is taken, found {row.given.why}")
+    raise LenetError(f"{text}: expected a convolution that is taken, found {row.why}")
 
 
-def from_file(path: Path, wish: Wish) -> Suite:
+def from_file(path: Path, epilogue: bool) -> Iterator[Given]:
     """The convolutions of a file, one a line in any form that SHAPE has; LenetError for a bad one.
 
     Blank lines, and those that begin with #, are skipped.
@@ -120,57 +72,34 @@ def from_file(path: Path, wish: Wish) -> Suite:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise LenetError(f"{path}: expected {what}, found text that is not UTF-8") from error
-    found = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        try:
-            given = parse_shape(line.strip(), wish.epilogue)
-        except LenetError as error:
-            raise LenetError(f"{path}, line {number}: {error}") from error
-        found.append(replace(given, name=given.name or f"line {number}"))
+    numbered = [(n, line.strip()) for n, line in enumerate(lines, 1)]
+    found = [(n, line) for n, line in numbered if line and not line.startswith("#")]
     if not found:
         raise LenetError(f"{path}: expected {what}, found none")
-    return _suite(path, found, wish)
-
-
-def from_model(path: Path, wish: Wish) -> Suite:
-    """The convolutions of an ONNX model, each once with how often; LenetError for a bad file."""
-    from lenetgpu.files.convs import onnx_convs
-
-    found = onnx_convs.read(path, wish.batch, wish.epilogue)
-    return _suite(path, found, replace(wish, batch=None))
-
-
-def _suite(path: Path, found: Iterable[Given], wish: Wish) -> Suite:
-    wished = [wish.of(given) for given in found]
-    ends = any(g.asked is not None and (g.asked.bias or g.asked.relu) for g in wished)
-    note = FUSED if wish.epilogue else ALONE
-    if wish.bias or wish.relu or (ends and not wish.epilogue):
-        note = AS_SAID
-    title, rows = f"the convolutions of {path.name}", rows_of(wished)
-    return Suite("", title, (), (), "", rows, notes=(note,), source=str(path))
+    for number, line in found:
+        try:
+            given = parse_shape(line, epilogue)
+        except LenetError as error:
+            raise LenetError(f"{path}, line {number}: {error}") from error
+        yield replace(given, name=given.name or f"line {number}")
 
 
 def rows_of(found: Iterable[Given]) -> tuple[Row, ...]:
     """Each convolution once, in the order that they come, with its first name and how often."""
-    first: dict[tuple[int, Conv | None, tuple[str, ...]], Given] = {}
-    counts: dict[tuple[int, Conv | None, tuple[str, ...]], int] = {}
+    names: dict[Given, str] = {}
+    counts: Counter[Given] = Counter()
     for given in found:
-        asked = given.asked
-        key = asked.images if asked else 0, asked.conv if asked else None, given.others
-        first.setdefault(key, given)
-        counts[key] = counts.get(key, 0) + 1
-    rows, labels = [], set[str]()
-    for key, given in first.items():
-        label = given.name or shape_of(given)
-        while label in labels:
-            label = f"{label} ({len(labels) + 1})"
-        labels.add(label)
-        rows.append(row_of(label, given, counts[key]))
-    return tuple(rows)
-
-
-def shape_of(given: Given) -> str:
-    """A convolution as the command takes it, where it can be said in a word."""
-    return "" if given.asked is None else shape_text(given.asked.conv)
+        plain = replace(given, name="")
+        names.setdefault(plain, given.name)
+        counts[plain] += 1
+    rows: dict[str, Row] = {}
+    for given, name in names.items():
+        label = name or ("" if given.problem is None else shape_text(given.problem))
+        while label in rows:
+            label = f"{label} ({len(rows) + 1})"
+        problem, images, count = given.problem, given.images, counts[given]
+        if given.others or problem is None:
+            rows[label] = Untaken(label, problem, images, given.why, count)
+        else:
+            rows[label] = Shape(label, problem, images, count=count)
+    return tuple(rows.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,39 +11,35 @@ from typing import Any
 from lenetgpu.check.truth import CHECK_IMAGES
 from lenetgpu.dispatch.algorithms import TILED
 from lenetgpu.errors import LenetError, choose
-from lenetgpu.files.convs.described import require_countable
+from lenetgpu.files.convs.described import Given, require_countable
 from lenetgpu.gpu import machines
 from lenetgpu.lab.compare import Asked
 from lenetgpu.lab.conv.document import about_suite, network_json, shape_text
-from lenetgpu.lab.conv.given import (
-    SHAPE,
-    Wish,
-    from_file,
-    from_model,
-    is_ours,
-    parse_shape,
-    rows_of,
-)
+from lenetgpu.lab.conv.given import SHAPE, from_file, is_ours, parse_shape, rows_of
 from lenetgpu.measure.document import SCHEMA
-from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Untaken
-from lenetgpu.problems import ITEM_BYTES
+from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Untaken, images_of
+from lenetgpu.problems import ITEM_BYTES, Conv
 
 _WIDEST = 256
 """Of a filter: the check's float64 sum goes over its places one by one."""
 _MOST_CHECKED = 2 * 10**12
 """Operations of the check on a CPU, some minutes of them."""
 
+ALONE = "each convolution alone: without its bias, and without what follows it"
+FUSED = "each convolution with its bias, and with the ReLU that alone follows it"
+AS_SAID = "each convolution with the bias and the ReLU that its row names, and nothing else"
 _KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "reference")
 """What of a request says how a shape is measured, and not where its results go."""
 
 
 @dataclass(frozen=True)
 class ConvRequest(Asked):
-    """What `lenetgpu conv` was asked for. `batch` is the suite's own where it is None.
+    """What `lenetgpu conv` was asked for. `batch` and `dtype` None: as they are given.
 
-    `lines` is a file of convolutions, one a line, `model` an ONNX model; `bias`, `relu`, `dtype`
-    and `epilogue` are those of `Wish`. `machine` is the known GPU that `explain` plans for instead
-    of the one here; `tune` keeps the fastest algorithm of each.
+    `lines` is a file of convolutions, one a line, `model` an ONNX model. `bias` and `relu` give
+    every convolution one; `epilogue` takes a bias where it is given, and of a model ReLU. `machine`
+    is the known GPU that `explain` plans for instead of the one here; `tune` keeps the fastest
+    algorithm of each.
     """
 
     seconds: float = 1.0
@@ -60,38 +57,58 @@ class ConvRequest(Asked):
     bitwise: bool = False
     tune: bool = False
 
-    @property
-    def wish(self) -> Wish:
-        """What is said of every convolution."""
-        return Wish(self.batch, self.bias, self.relu, self.dtype, self.epilogue)
+    def wished(self, problem: Conv) -> Conv:
+        """A problem as every convolution is wished to be."""
+        bias, relu = self.bias or problem.bias, self.relu or problem.relu
+        return replace(problem, bias=bias, relu=relu, dtype=self.dtype or problem.dtype)
 
 
-def _require_countable(row: Row) -> None:
-    if isinstance(row, Shape):
-        where, problem, images = shape_text(row.problem), row.problem, row.batch
-    elif row.given.asked is None:
-        return
-    else:
-        where, problem, images = row.label, row.given.asked.conv, row.given.asked.images
-    require_countable(problem, images, f"conv {where}, batch {images}")
-
-
-def _asked_for(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
-    """The suite, or what was made one of a file or a model, and its rows."""
-    wish = request.wish
-    if request.shape is not None:
-        return None, rows_of([wish.of(parse_shape(request.shape, wish.epilogue))])
-    if request.lines is not None:
-        suite = from_file(request.lines, wish)
-    elif request.model is not None:
-        suite = from_model(request.model, wish)
-    else:
-        found = SUITES.get(str(request.suite))
-        if found is None:
-            words = choose(str(request.suite), SUITES)
-            raise LenetError(f"suite {request.suite!r} does not exist; {words}")
-        suite = found
+def _of_suite(request: ConvRequest) -> tuple[Suite, tuple[Row, ...]]:
+    """The suite that is named; what its paper says is of its rows as they are there."""
+    suite = SUITES.get(str(request.suite))
+    if suite is None:
+        words = choose(str(request.suite), SUITES)
+        raise LenetError(f"suite {request.suite!r} does not exist; {words}")
+    rows: dict[Row, None] = {}
+    for shape in suite.shapes:
+        problem, batch = request.wished(shape.problem), request.batch or shape.batch
+        if (problem, batch) != (shape.problem, shape.batch):
+            label = shape.label.replace(images_of(shape.batch), images_of(batch))
+            shape = replace(shape, label=label, problem=problem, batch=batch, paper="")
+        rows[shape] = None
+    if tuple(rows) != suite.rows:
+        suite = replace(suite, rows=tuple(rows), says="", claim=None)
     return suite, suite.rows
+
+
+def _of_others(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
+    """A shape's row, or those of a file or a model, which are made a suite."""
+    found: Iterable[Given]
+    path, batch = request.lines or request.model, request.batch
+    if request.shape is not None:
+        found = [parse_shape(request.shape, request.epilogue)]
+    elif request.lines is not None:
+        found = from_file(request.lines, request.epilogue)
+    else:
+        from lenetgpu.files.convs import onnx_convs
+
+        assert request.model is not None
+        found = onnx_convs.read(request.model, batch, request.epilogue)
+        batch = None  # it counts images from there on
+    given = [
+        one if one.problem is None
+        else replace(one, problem=request.wished(one.problem), images=batch or one.images)
+        for one in found
+    ]  # fmt: skip
+    rows = rows_of(given)
+    if path is None:
+        return None, rows
+    ends = any(one.problem is not None and one.problem.wants & {"bias", "relu"} for one in given)
+    note = FUSED if request.epilogue else ALONE
+    if request.bias or request.relu or (ends and not request.epilogue):
+        note = AS_SAID
+    title = f"the convolutions of {path.name}"
+    return Suite("", title, (), (), "", rows, notes=(note,), source=str(path)), rows
 
 
 def require_checkable(shapes: list[Shape], device: str) -> None:
@@ -127,19 +144,17 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
     if request.dtype not in (None, *ITEM_BYTES):
         words = choose(str(request.dtype), ITEM_BYTES)
         raise LenetError(f"dtype {request.dtype!r} does not exist; {words}")
-    suite, rows = _asked_for(request)
     plain = request.suite or (request.shape and is_ours(request.shape) and request.shape)
     if request.epilogue and plain:
         raise LenetError(
             f"--epilogue: expected another tool's line, a file of lines or a model, which may have "
             f"one, found {plain}; --bias and --relu give one"
         )
-    if suite is not None and suite.name:
-        rows = tuple(dict.fromkeys(map(request.wish.of_row, rows)))
-        if rows != suite.rows:
-            suite = replace(suite, rows=rows, says="", claim=None)
+    suite, rows = _of_others(request) if request.suite is None else _of_suite(request)
     for row in rows:
-        _require_countable(row)
+        if row.problem is not None:
+            where = shape_text(row.problem) if isinstance(row, Shape) else row.label
+            require_countable(row.problem, row.batch, f"conv {where}, batch {row.batch}")
     return suite, list(rows)
 
 
@@ -155,10 +170,8 @@ def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
     if len(untaken) == len(rows):
         first = untaken[0]
         more = f", {len(rows) - 1} others beside it" if len(rows) > 1 else ""
-        raise LenetError(
-            f"conv {first.label}: expected a convolution that is taken, found {first.given.why}"
-            f"{more}"
-        )
+        words = f"expected a convolution that is taken, found {first.why}{more}"
+        raise LenetError(f"conv {first.label}: {words}")
     return suite, rows
 
 
