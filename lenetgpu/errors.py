@@ -1,4 +1,4 @@
-"""The one exception family, one sentence with exit code 2; text that is safe to print."""
+"""The package's exception (one sentence, exit code 2) and escaping of untrusted text."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _ADDRESS = re.compile(r" object at 0x[0-9A-Fa-f]+(?=>)")
-"""What Python says of an object without a name: another thing at every run."""
+# part of an object's default repr, different in every run
 _WORD, _LINE = 300, 2_000
-"""Characters of a word without spaces, as a name, and of a line, that are printed at most."""
+# maximum printed characters of a word and of a line
 
 
 def one_line(text: object) -> str:
-    """Text from files or from outside as a terminal may have it; what is safe stays as it is.
+    """Make untrusted text safe for a terminal; safe text is unchanged.
 
-    Characters that print nothing or move what others print (control, escape and format characters,
-    newlines, lone surrogates) are escaped as in a Python string; words and lines that are very long
-    are cut in the middle.
+    Control, escape and format characters, newlines and lone surrogates are escaped as in a Python
+    string; very long words and lines are shortened in the middle.
     """
     shown = printable(str(text))
     if len(shown) > _WORD:
@@ -28,7 +27,7 @@ def one_line(text: object) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` as of `one_line`, whole."""
+    """Escape `text` as `one_line` does, without shortening it."""
     if text.isprintable():
         return text
     return "".join(
@@ -38,15 +37,15 @@ def printable(text: str) -> str:
 
 
 def first_line(what: object, instead: str = "") -> str:
-    """The first line of what an exception says, or of a text; `instead` where it is empty.
+    """Return the first line of an exception's message or a text, or `instead` if it is empty.
 
-    Without one, an exception's class.
+    If both are empty, return the exception's class name.
     """
     return (str(what).splitlines() or [""])[0] or instead or type(what).__name__
 
 
 def _cut(text: str, most: int) -> str:
-    """The first and last characters of a `text` that has more than `most`."""
+    """Shorten `text` to `most` characters by cutting the middle."""
     if len(text) <= most:
         return text
     kept = most - 40  # for the words between
@@ -56,7 +55,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def choose(found: str, names: Iterable[str]) -> str:
-    """The end of a sentence for a name that is none: what there is, and what was perhaps meant."""
+    """Return the end of an error for an unknown name: the valid names and close matches."""
     from difflib import get_close_matches
 
     names = list(dict.fromkeys(names))
@@ -67,7 +66,7 @@ def choose(found: str, names: Iterable[str]) -> str:
 
 
 def require_extra(what: str, module: str, extra: str) -> None:
-    """Raise LenetError saying that `what` wants `module`, unless it is installed, as by `extra`."""
+    """Raise LenetError if `module`, which `what` needs, is missing; `extra` installs it."""
     import importlib.util
 
     if importlib.util.find_spec(module) is None:
@@ -77,13 +76,13 @@ def require_extra(what: str, module: str, extra: str) -> None:
 
 
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
-"""Signals that end a command, by KeyboardInterrupt; their names, since not every system has all."""
+# signals that end a command by KeyboardInterrupt, as names because not every system has all
 
 
 class LenetError(Exception):
-    """Bad input or usage; the message is one sentence: what, where, expected, found.
+    """Bad input or usage. The message is one sentence: what, where, expected, found.
 
-    It is safe to print: whatever it quotes goes through `one_line`.
+    It is safe to print, because it passes through `one_line`.
     """
 
     def __init__(self, sentence: str) -> None:

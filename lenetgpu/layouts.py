@@ -1,4 +1,4 @@
-"""How an activation lies in memory.
+"""Memory layouts of activations.
 
 | layout | physical shape of (N, H, W, C) | what |
 |---|---|---|
@@ -11,8 +11,8 @@
 | | | between the two kernels of a fused family, in that family's own order and scale; |
 | | | 80s: N rounded up to a multiple of 80 |
 
-Values are float32; a convolution's may be of its `dtype`. NumPy and CuPy have no bfloat16: its 16
-bits lie in uint16, which holds nothing else here.
+Values are float32, or a convolution's `dtype`. NumPy and CuPy have no bfloat16, so its bits are
+stored as uint16, which has no other use here.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def dtype_of(layout: str) -> str:
 
 
 def held_as(problem: Any) -> str:
-    """The type of the array that holds a problem's output, and a convolution's operands too."""
+    """Return the dtype of the array for a problem's output; a convolution's inputs share it."""
     return _HALVES.get(getattr(problem, "dtype", ""), dtype_of(problem.writes))
 
 
 def narrowed(values: Any, dtype: str) -> Any:
-    """Float32 `values` as an array holds them at `dtype` ("fp32", "fp16", "bf16").
+    """Round float32 `values` to `dtype` ("fp32", "fp16", "bf16"), to nearest even.
 
-    To the nearest, of two as near the even one; beyond the end is infinity, NaN stays NaN.
+    Values out of range become infinity; NaN stays NaN. bf16 is returned as its bits in uint16.
     """
     import numpy as np
 
@@ -55,12 +55,12 @@ def narrowed(values: Any, dtype: str) -> Any:
 
 
 def widened(array: Any) -> Any:
-    """An array to compute with: bfloat16's bits as float32, others as they are."""
+    """Convert bfloat16 bits (uint16) to float32; return other arrays unchanged."""
     return (array.astype("uint32") << 16).view("float32") if array.dtype == "uint16" else array
 
 
 def convertible(a: str, b: str) -> bool:
-    """Whether an activation can be copied from layout `a` to layout `b`."""
+    """Return True if an activation can be copied from layout `a` to layout `b`."""
     return a == b or not {a, b} & {*PRIVATE, "N"}
 
 
@@ -80,7 +80,7 @@ def physical_shape(layout: str, n: int, shape: Sequence[int]) -> tuple[int, ...]
 
 
 def equivalent(a: str, b: str, shape: Sequence[int]) -> bool:
-    """Whether layouts `a` and `b` of logical `shape` are the same bytes in memory."""
+    """Return True if layouts `a` and `b` of logical `shape` have the same bytes in memory."""
     if a == b:
         return True
     flat = {"NHWC", "NC"}

@@ -1,9 +1,8 @@
-"""The network: seven stages, their shapes, operations and bytes. All architecture is here.
+"""The network's architecture: seven stages with their shapes, operations and byte counts.
 
-The network of the course report (section 2.1): 28x28 images, two 5x5 valid convolutions
-without bias, each followed by ReLU and a 2x2 mean, two fully connected layers, argmax.
-Shapes are per image and logical, (H, W, C); how an activation lies in memory is its layout
-(`lenetgpu.layouts`), named by the `reads` and `writes` fields of a stage's problem.
+LeNet of the course report (section 2.1): 28x28 images, two 5x5 valid convolutions without bias,
+each followed by ReLU and a 2x2 mean, two fully connected layers, argmax. Shapes are per image and
+logical, (H, W, C); `reads` and `writes` of a problem name the memory layouts (`lenetgpu.layouts`).
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ CLASSIFIER_STAGES = ("fc1", "fc2", "argmax")
 
 @dataclass(frozen=True)
 class Features:
-    """Images as they arrive to pool2's features: the span conv1 to pool2 of the network.
+    """Input images to pool2's features: the span conv1 to pool2.
 
-    `writes` is a layout that only the classifier of the same family reads.
+    `writes` is a private layout that only the classifier of the same family reads.
     """
 
     reads: str = "NHWC"
@@ -54,7 +53,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Classifier:
-    """Features to labels, and scores where asked: the span fc1, fc2, argmax of the network."""
+    """Features to labels and optional scores: the span fc1, fc2, argmax."""
 
     reads: str = "F16"
     writes: str = "N"
@@ -84,9 +83,9 @@ Problem = Conv | Pool | Fc | Argmax | ConvPool | Features | Classifier | Scale |
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the seven slots: its name, its kind and the problem it solves.
+    """One of the seven stages: name, kind and problem.
 
-    `weight` names the HDF5 dataset that holds its weights, or is None.
+    `weight` is the name of its weight tensor, or None.
     """
 
     name: str
@@ -96,7 +95,7 @@ class Stage:
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The weight tensor it takes, if any, as a tuple."""
+        """Names of its weight tensors: none or one."""
         return () if self.weight is None else (self.weight,)
 
 
@@ -114,9 +113,9 @@ CONV_POOL, FEATURES, CLASSIFIER = "conv_pool", "features", "classifier"
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive stages that one variant of `kind` can cover, and the problem it then solves.
+    """Consecutive stages that one variant of `kind` can compute, and the combined problem.
 
-    `weights` names the weight tensors it takes, in order.
+    `weights` names its weight tensors, in order.
     """
 
     stages: tuple[str, ...]
@@ -149,7 +148,7 @@ STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
 
 
 def stage(name: str) -> Stage:
-    """Return the stage called `name`; KeyError where there is none."""
+    """Return the stage called `name`; raise KeyError if there is none."""
     return {s.name: s for s in STAGES}[name]
 
 

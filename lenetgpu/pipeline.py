@@ -1,7 +1,7 @@
-"""A plan bound to weights: owns every buffer, runs batches, inserts conversions and copies.
+"""Plans bound to weights: buffers, layout conversions and copies; runs batches.
 
-Activations stay on the device between stages (report, section 3.4). Intermediate buffers are two
-arenas per device used in turn, allocated once.
+Activations stay on the device between stages (report, section 3.4). Intermediate results alternate
+between two arenas per device, which are allocated once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lenetgpu.stages.mounted import Mounted, array_module
 from lenetgpu.stages.ranges import require_room
 
 ALIGNED = 16
-"""Images on a GPU begin at a multiple of so many bytes: kernels read them by as many."""
+# bytes; kernels read images in vectors of this size
 CPU_CHUNK = 64
 _CPU_FUSED_CHUNK = 512
 _IMAGES_EACH = 4 * 80  # of a multiprocessor: whole tiles of 80 images
@@ -35,9 +35,9 @@ _SCORES_AT = STAGES[-1].problem.in_shape
 
 @dataclass
 class Step:
-    """One row of the report: a stage, a conversion of layout or type, or a copy.
+    """One step of a pipeline: a stage, a layout or dtype conversion, or a copy.
 
-    `device` is where its output lies; `mounted` is the variant made ready, None for a copy.
+    `device` is where the output lies; `mounted` is the prepared variant, None for a copy.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Step:
 
     @property
     def label(self) -> str:
-        """The variant's name, or what moves where."""
+        """The variant's name, or the direction of a copy."""
         if self.variant is not None:
             return self.variant.full_name
         return "host to device" if self.device == "cuda" else "device to host"
@@ -77,10 +77,10 @@ def _support(kind: str, device: str) -> Variant:
 
 
 def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list[Step]:
-    """The plan's stages in order, with the conversions and copies they need between them.
+    """Return the plan's stages in order, with the necessary conversions and copies.
 
-    `transfers` "host" copies every stage's output to the host and back, as the report's first
-    version did (section 3.4); "device" leaves it where it is.
+    `transfers` "host" copies every stage's output to the host and back, like the report's first
+    version (section 3.4); "device" does not.
     """
     steps: list[Step] = []
     device, layout, dtype = plan.device, "NHWC", input_dtype
@@ -125,9 +125,9 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
 
 
 def default_chunk(device: str, fused: bool = False) -> int:
-    """Images that pass through all stages together: what a cache holds, or what fills the GPU.
+    """Return the default images per chunk: what fits a CPU's cache, or fills the GPU.
 
-    A CPU's caches hold more features than maps: `fused` says that one variant makes them.
+    `fused`: one variant computes all features, which take less cache than the maps between.
     """
     if device == "cpu":
         return _CPU_FUSED_CHUNK if fused else CPU_CHUNK
@@ -136,7 +136,7 @@ def default_chunk(device: str, fused: bool = False) -> int:
 
 @dataclass
 class Arena:
-    """A flat buffer on one device that steps view in the shape they need."""
+    """A flat buffer on one device; steps use views of the shape they need."""
 
     raw: Any
     views: dict[tuple[Any, ...], Any] = field(default_factory=dict)
@@ -154,18 +154,18 @@ class Arena:
 
 
 class Pipeline:
-    """`plan` with `weights`, for up to `batch` images a run.
+    """`plan` with `weights`, for up to `batch` images per run.
 
-    Steps compute with `weights.balanced`; scores are those of `weights`. `bounded`: no image in
-    0..1 has scores beyond float32's end. LenetError where weights are not finite.
+    Steps compute with `weights.balanced`; scores are rescaled to those of `weights`. `bounded`: no
+    image in 0..1 can overflow the float32 scores. Raises LenetError if weights are not finite.
 
-    `chunk` images pass through all stages before the next chunk starts (`default_chunk` unless
-    named). `input_dtype` is "uint8" (pixels) or "float32"
-    (0..1). `with_scores` can be cleared where only labels are wanted.
+    `chunk` images pass through all stages before the next chunk starts (default: `default_chunk`).
+    `input_dtype` is "uint8" (pixels) or "float32" (0..1). Clear `with_scores` if only labels are
+    needed.
 
-    A run leaves its labels and scores in the pipeline, so it is one thread's: `run` in another is a
-    LenetError as long as the first one lives. `turn` can be a `Turn` where who holds the pipeline
-    lets one thread after the other in.
+    Labels and scores of a run stay in the pipeline, so it belongs to one thread: `run` in another
+    raises LenetError while the first one lives. Assign a `Turn` to `turn` if the owner serialises
+    threads itself.
     """
 
     with_scores = True
@@ -243,7 +243,7 @@ class Pipeline:
             self._rescale(0, 1)  # compiled before a graph is captured
 
     def _rescale(self, lo: int, n: int) -> None:
-        """Undo, in place, the factor that the weights' scales leave on `n` scores from `lo` on."""
+        """Remove the weights' balancing factor from `n` scores starting at `lo`, in place."""
         import numpy as np
 
         part = self._scores[lo : lo + n]
@@ -251,7 +251,7 @@ class Pipeline:
             array_module(self._scores_device).ldexp(part, np.int32(self.exponent), part)
 
     def poison(self) -> None:
-        """Fill every buffer the pipeline writes with NaN (labels with -1)."""
+        """Fill every buffer that the pipeline writes with NaN (labels with -1)."""
         for arena in self._arenas.values():
             arena.raw.view("float32").fill(float("nan"))
         self._scores.fill(float("nan"))
@@ -259,7 +259,7 @@ class Pipeline:
 
     @property
     def labels_by_kernel(self) -> bool:
-        """Whether a kernel writes the labels, so that a GPU writes them wherever it can reach."""
+        """True if a kernel writes the labels, to any memory that the GPU can reach."""
         last = self.steps[-1]
         return last.device == "cuda" and last.mounted is not None
 
@@ -276,14 +276,13 @@ class Pipeline:
         return self._arenas[place].view(physical_shape(layout, n, shape), step.dtype)
 
     def run(self, x: Any, observer: Observer | None = None, labels: Any = None) -> Any:
-        """Labels of `x` (n, 28, 28, 1) on the plan's device: an int32 view of its label buffer.
+        """Classify `x` (n, 28, 28, 1); return labels (n,) int32, a view of the label buffer.
 
-        `x` may lie wherever the plan's device reads, on a GPU from a multiple of ALIGNED bytes on.
-
-        Or of `labels` (n,) int32, where they are given, in memory that the plan's device writes.
-        On a GPU the work is queued on the current stream; the host does not wait for it.
-        `observer(step, output)` is called after each step is queued; at the last one a chunk's
-        scores are those of `weights`, `with_scores`.
+        `x` lies in memory that the plan's device can read; on a GPU its address is a multiple of
+        ALIGNED. If `labels` (n,) int32 is given, in memory that the device can write, labels are
+        written there instead. On a GPU the work is queued on the current stream without waiting.
+        `observer(step, output)` is called after each step is queued; after the last one the chunk's
+        scores are final if `with_scores` is set.
         """
         n = len(x)
         if n > self.batch:
@@ -311,16 +310,16 @@ class Pipeline:
 
     @property
     def scores_on_gpu(self) -> bool:
-        """Whether a run leaves its scores on the GPU, to be copied from there."""
+        """True if scores lie on the GPU after a run."""
         return self._scores_device == "cuda"
 
     @property
     def keeps_scores(self) -> bool:
-        """Whether a run leaves scores; where only labels are asked for they lack `exponent`."""
+        """True if a run keeps scores; without `with_scores` they still need rescaling."""
         return self.with_scores or "scores" in self._places
 
     def held_scores(self, n: int) -> Any:
-        """Scores (n, 10) float32 of the last run where they lie; the next run writes over them."""
+        """Scores (n, 10) float32 of the last run, on their device; overwritten by the next run."""
         return self._scores[:n]
 
     def scores(self, n: int) -> Any:
@@ -330,5 +329,5 @@ class Pipeline:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """What runs each stage."""
+        """The plan's variants by stage."""
         return self.plan.slots

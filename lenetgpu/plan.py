@@ -23,14 +23,14 @@ _FAST_CUDA = {"pool": "fused", "fc": "tiled", "argmax": "thread"}
 
 
 def _spanned(features: str, classifier: str | None = None) -> dict[str, str]:
-    """The two kernels of a fused family, and what its stages fall back to when one is switched."""
+    """Map a fused family's two spans to its kernels, with fallbacks for overridden stages."""
     families = {FEATURES: features, CLASSIFIER: classifier or features}
     both = {span.name: families[span.kind] for span in SPANS if span.kind in families}
     return {**_FAST_CUDA, "conv": "cublas", "fc": "cublas", **both}
 
 
 def _whole(family: str) -> dict[str, str]:
-    """Every kind by `family`, by `tiled` where that is refused."""
+    """Map every kind to `family`, or to `tiled` where the family is refused."""
     return {kind: "tiled" if refused(kind, family) else family for kind in KINDS}
 
 
@@ -74,8 +74,8 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "mma_winograd": {"cuda": _spanned("mma_winograd_fp16", "mma_fp16")},
 }
 UNTRIED: frozenset[str] = frozenset()
-"""Families that no GPU has run yet: nothing takes them unless they are asked for."""
-# what plans were called before
+# families that no GPU has run yet; used only on request
+# old plan names
 ALIASES = {
     "fast": "fp16",
     "fp16_winograd": "fp16_roles",
@@ -101,9 +101,9 @@ _CONVERSION_COST = 1000
 
 @dataclass(frozen=True)
 class Slot:
-    """A variant and the stages it runs, with the problem (layouts chosen) it is launched with.
+    """A variant bound to the stages it computes, and their problem with layouts chosen.
 
-    `weights` names the weight tensors it takes.
+    `weights` names its weight tensors.
     """
 
     stages: tuple[str, ...]
@@ -136,23 +136,23 @@ PRECISIONS = ("fp32", "fp16x3", "tf32x3", "tf32", "fp16", "fp16w", "int8", "int8
 
 
 def canonical(name: str) -> str:
-    """The name that plan `name` goes by now, where it was renamed; `name` itself otherwise."""
+    """Return the current name of a renamed plan; other names unchanged."""
     return ALIASES.get(name, name)
 
 
 def untried(name: str) -> bool:
-    """Whether a plan, or a variant by its full name, is of a family that no GPU has run."""
+    """Return True if a plan or variant (full name) belongs to a family that no GPU has run."""
     families = {name, *NAMED.get(name, {}).get("cuda", {}).values()}
     return any(family.partition(".")[0] in UNTRIED for family in families)
 
 
 def plan_names(device: str) -> list[str]:
-    """Named plans that run on `device`, `auto` included."""
+    """Return the names of the plans for `device`, including `auto`."""
     return [name for name, devices in NAMED.items() if device in devices] + [AUTO]
 
 
 def runnable_plans(device: str, gpu: Gpu | None) -> list[str]:
-    """Named plans whose needs this device meets."""
+    """Return the names of the plans that this device supports."""
     found = []
     for name in NAMED:
         with suppress(LenetError):
@@ -162,7 +162,7 @@ def runnable_plans(device: str, gpu: Gpu | None) -> list[str]:
 
 
 def settled(plan: Plan, gpu: Gpu | None) -> str:
-    """The name of the plan that `auto` came to, or the plan's own."""
+    """Return the name of the plan that `auto` resolved to, or the plan's own name."""
     for name in runnable_plans(plan.device, gpu) if plan.name == AUTO else ():
         if resolve(name, plan.device, gpu=gpu).slots == plan.slots:
             return name
@@ -170,13 +170,13 @@ def settled(plan: Plan, gpu: Gpu | None) -> str:
 
 
 def available_precisions(device: str) -> list[str]:
-    """Precisions that some variant of `device` has, most precise first."""
+    """Return the precisions available on `device`, most precise first."""
     found = {variant.precision for variant in variants(device=device)}
     return [precision for precision in PRECISIONS if precision in found]
 
 
 def _negotiate(chosen: list[Slot]) -> list[Slot]:
-    """The slots with layouts such that the fewest conversions are needed between them."""
+    """Choose the slots' layouts so that the fewest conversions are needed."""
     best: dict[str, tuple[int, list[Slot]]] = {"NHWC": (0, [])}
     shape: tuple[int, ...] = IMAGE_SHAPE
     for slot in chosen:
@@ -208,9 +208,9 @@ def _negotiate(chosen: list[Slot]) -> list[Slot]:
 def _span_slot(
     index: int, mapping: Mapping[str, str], overrides: Mapping[str, str], device: str
 ) -> Slot | None:
-    """The span that starts at stage `index`, where the plan or the user chose one.
+    """Return the span that starts at stage `index` if the plan or the user chose one.
 
-    Features and classifier that share a private layout are both split by any override.
+    If features and classifier share a private layout, any override splits both.
     """
     stage = STAGES[index]
     for span in SPANS:
@@ -259,7 +259,7 @@ def _resolve_auto(
     precision: str | None,
     gpu: Gpu | None,
 ) -> Plan:
-    """The first of AUTO_PLANS whose needs the device meets, named `auto`."""
+    """Return the first of AUTO_PLANS that the device supports, named `auto`."""
     asked = precision or PRECISIONS[0]
     *names, last = _auto_names(device, asked)
     for name in names:
@@ -279,14 +279,14 @@ def _auto_names(device: str, precision: str) -> tuple[str, ...]:
 
 
 def stand_ins(device: str, precision: str) -> tuple[str, ...]:
-    """Plans of another precision that `auto` takes where they are as exact (STAND_INS)."""
+    """Return plans of another precision that `auto` uses where they are as accurate (STAND_INS)."""
     return STAND_INS.get(precision, {}).get(device, ())
 
 
 def auto_plans(device: str, precision: str, gpu: Gpu | None) -> dict[str, Plan]:
-    """The plans that `auto` chooses from at `precision`, those whose needs the device meets.
+    """Return the supported plans that `auto` chooses from at `precision`, STAND_INS last.
 
-    The last of them may be STAND_INS. Raises LenetError where there are none.
+    Raises LenetError if there are none.
     """
     found: dict[str, Plan] = {}
     refusal = None
@@ -307,10 +307,10 @@ def resolve(
     precision: str | None = None,
     gpu: Gpu | None = None,
 ) -> Plan:
-    """The plan called `name` (now or before) for `device`.
+    """Return the plan called `name` (current or old name) for `device`.
 
-    `overrides` is stage name -> variant or family. Raises LenetError with the valid choices where a
-    plan, stage, variant or precision does not exist there, or a variant needs a newer GPU.
+    `overrides` maps stage names to variants or families. Raises LenetError with the valid choices
+    if a plan, stage, variant or precision does not exist there or a variant needs a newer GPU.
     """
     name, overrides = canonical(name), dict(overrides or {})
     if name != AUTO and name not in NAMED:
@@ -352,9 +352,9 @@ def resolve(
 
 
 def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
-    """The GPU for "auto", "cpu", "cuda" or "cuda:K" (None for the CPU), and why in one clause.
+    """Return the GPU for "auto", "cpu", "cuda" or "cuda:K" (None: the CPU) and the reason.
 
-    Raises LenetError where a GPU is asked for and there is none, or the word is another.
+    Raises LenetError if there is no such GPU or the word is not one of these.
     """
     if wanted == "cpu":
         return None, "asked for"

@@ -18,23 +18,23 @@ Sides = tuple[int, int, int, int]  # above, left, below, right
 
 
 def outputs(size: int, span: int, stride: int, padding: int) -> int:
-    """How often a filter that reaches over `span` fits; 0 where it never does.
+    """Return the number of positions of a filter of extent `span`; 0 if it does not fit.
 
-    `padding` is that before and behind together.
+    `padding` is the sum of both sides.
     """
     return (size + padding - span) // stride + 1 if size + padding >= span else 0
 
 
 def reach(taps: Pair, dilation: Pair) -> Pair:
-    """From the first to the last row and column of taps that lie `dilation` apart."""
+    """Return the rows and columns that a dilated filter covers."""
     (rows, columns), (far, wide) = taps, dilation
     return (rows - 1) * far + 1, (columns - 1) * wide + 1
 
 
 def _behind(size: int, span: int, stride: int, before: int, fits: int) -> int:
-    """Padding behind a side, as before it where that changes no output, else the least that does.
+    """Normalise the trailing padding: equal to the leading one if that changes no output.
 
-    What no output reads is left out: forms that compute the same become one.
+    Otherwise the least padding with the same outputs, so that equivalent convolutions are equal.
     """
     if fits == outputs(size, span, stride, 2 * before):
         return before
@@ -42,13 +42,13 @@ def _behind(size: int, span: int, stride: int, before: int, fits: int) -> int:
 
 
 def _alone(size: int, span: int, stride: int, before: int) -> bool:
-    """Whether a side's one output, padded no further than it reads, is the only one at `stride`."""
+    """Return True if a side with minimal padding has exactly one output at `stride`."""
     return outputs(size, span, stride, before + max(0, span - size - before)) == 1
 
 
 @dataclass(frozen=True)
 class OfMap:
-    """What reads an (H, W, C) map, and writes one of the same shape unless it says otherwise."""
+    """Base of problems that read an (H, W, C) map and, by default, write one of the same shape."""
 
     H: int
     W: int
@@ -69,15 +69,15 @@ class OfMap:
 class Conv(OfMap):
     """Cross-correlation of (H, W, C) with M filters of (R, S, C / groups), with zero padding.
 
-    `stride` is that of rows and columns, `pad` that of every side; where they differ `strides` and
-    `pads` say them, else None, and `stride` and `pad` are the first of them. Taps lie `dilation`
-    apart, and are multiplied in the padding too: infinity by zero is NaN. Each of the `groups`
-    takes as many channels, in order, to as many maps. `bias`: a value a map is added to its sums;
-    `relu`: what is below zero is stored as zero, NaN stays. All are held as `dtype` of ITEM_BYTES.
+    `stride` and `pad` apply to rows, columns and all sides. If they differ, `strides` and `pads`
+    hold them (otherwise None), and `stride` and `pad` are the first of them. Padding is multiplied
+    like any input: infinity times zero is NaN. Groups take consecutive channels to consecutive
+    maps. `bias` adds one value per map; `relu` stores negative values as zero and keeps NaN. All
+    arrays have type `dtype` (a key of ITEM_BYTES).
 
-    Forms that compute the same are equal: of one tap there is no dilation, a side of one output has
-    the other's stride where it can, padding behind that no output reads is not there. What then
-    differs from the plain form is in `wants`.
+    Equivalent convolutions compare equal: dilation is dropped for 1x1 filters, a dimension with a
+    single output takes the other's stride where possible, and trailing padding that no output reads
+    is removed. `wants` lists what then differs from a plain convolution.
     """
 
     M: int
@@ -124,7 +124,7 @@ class Conv(OfMap):
 
     @property
     def wants(self) -> frozenset[str]:
-        """What of it a variant must know of: fields of no plain value, its dtype by name."""
+        """Features that a variant must support: non-default fields, and a dtype other than fp32."""
         found = {name for name, plain in _PLAIN.items() if getattr(self, name) != plain}
         return frozenset(found | {self.dtype} - {"fp32"})
 
@@ -274,7 +274,7 @@ class Argmax:
 
 @dataclass(frozen=True)
 class Scale(OfMap):
-    """Images as they arrive (uint8 pixels or float32) to float32 in 0..1."""
+    """Conversion of input images (uint8 pixels or float32) to float32 in 0..1."""
 
     dtype: str
     reads: str = "NHWC"
@@ -308,7 +308,7 @@ class Relayout(OfMap):
 
 @dataclass(frozen=True)
 class ConvPool:
-    """A convolution with the ReLU and 2x2 mean behind it: the span of two stages."""
+    """A convolution followed by ReLU and 2x2 mean: a span of two stages."""
 
     conv: Conv
     reads: str = "NHWC"
@@ -316,7 +316,7 @@ class ConvPool:
 
     @property
     def wants(self) -> frozenset[str]:
-        """What of the convolution a variant must know of."""
+        """Features of the convolution that a variant must support."""
         return self.conv.wants
 
     @property
