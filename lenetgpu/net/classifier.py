@@ -1,13 +1,13 @@
-"""The library's face: a LeNet that takes arrays as callers have them.
+"""The public classifier.
 
     from lenetgpu import LeNet
 
     net = LeNet.load()
     labels = net(images)
 
-Images are NumPy arrays, nested lists, or arrays of PyTorch, JAX, CuPy or anything that speaks
-DLPack, of shape (28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28): uint8 pixels, or floats
-from 0 to 1 (float16, float32, float64). In lists, whole numbers are pixels.
+Images are NumPy arrays, nested lists, or arrays of PyTorch, JAX, CuPy or anything with DLPack, of
+shape (28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28): uint8 pixels, or floats from 0 to 1
+(float16, float32, float64). Integers in lists are pixels.
 """
 
 from __future__ import annotations
@@ -39,24 +39,23 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.plan import AUTO, Plan
 
 Finish = Callable[[Any, Any, Any], Any]
-"""(NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to an answer or several."""
-_AHEAD = 2
-_MOST = 1 << 20
-"""Images of a pass, for which labels and scores have room: more than any chunk holds."""
+# (NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to one result or several
+_AHEAD = 2  # batches that `stream` requests in advance
+_MOST = 1 << 20  # images per pass, more than any chunk holds
 
 
 class LeNet:
-    """The network on one device. `LeNet.load` makes one; it may be shared by threads.
+    """The network on one device. Create it with `LeNet.load`; threads may share it.
 
-    Each answer is a new array of the caller's framework, where the images lie: labels of a PyTorch
-    tensor on a GPU are a tensor on that GPU, ready in the order of PyTorch's current stream, and
-    the host waits for nothing. Of lists it is a NumPy array. One image without an axis of images
-    has an answer without one; no images have an empty answer.
+    Results are new arrays of the caller's framework on the device of the images: labels of a
+    PyTorch tensor on a GPU are a tensor on that GPU, ordered on PyTorch's current stream, and the
+    host does not wait. For lists the result is a NumPy array. A single image without a batch axis
+    has a result without one; no images have an empty result.
 
-    Raises LenetError, in a sentence, for images of another shape or type; for floats in host memory
-    that are NaN or leave 0..1, which on a GPU get label -1 and NaN scores instead (to look at them
-    would be to wait); for images on a GPU that the net is not on; without memory; where the GPU is
-    lost; and for calls after `close`. In a forked child a CPU's net works, a GPU's refuses.
+    Raises LenetError for images of another shape or type; for floats in host memory that are NaN or
+    outside 0..1 (on a GPU they get label -1 and NaN scores instead, because checking would wait);
+    for images on another GPU; if memory is short or the GPU is lost; and after `close`. In a forked
+    child a CPU net works, a GPU net raises LenetError.
     """
 
     def __init__(self, engine: Engine, single: Single | None = None) -> None:
@@ -70,7 +69,7 @@ class LeNet:
         tell_children(self)
 
     def forked(self) -> None:
-        """In a forked child: nothing that was under way ends there, nothing of CUDA is freed."""
+        """Reset in a forked child: work in progress never ends there; CUDA objects stay."""
         pools, self._making, self._pools = self._pools, threading.Lock(), {}
         if self._engine.gpu is not None:
             self._refusal = FORKED
@@ -87,16 +86,17 @@ class LeNet:
         threads: int | None = None,
         latency: bool = False,
     ) -> LeNet:
-        """A net ready for uint8 images: its device woken, its plan chosen, compiled and checked.
+        """Return a net ready for uint8 images: plan chosen, compiled and checked on its device.
 
-        `weights` is a file of weights in any form that is read, None the one that ships; `plan`,
-        `precision` and `device` ("auto", "cpu", "cuda", "cuda:K") are those of `lenetgpu infer`.
-        `batch` is how many images pass through at once, 1,048,576 at most, for which plan "auto"
-        chooses; calls may have more. `threads`: a CPU's, in the whole process; None: all it may.
-        `latency`: single images in host memory are answered by a kernel that stays on the GPU
-        while they come, in fp32. Warns where plan "auto" is more precise than asked, because less
-        does not fit the weights. Raises LenetError where one of these is not to be had, or the plan
-        is wrong here or does not fit the weights.
+        `weights`: path of a weight file in any supported format; None: the file that ships.
+        `plan`, `precision`, `device` ("auto", "cpu", "cuda", "cuda:K"): as in `lenetgpu infer`.
+        `batch`: images per pass, at most 1,048,576; plan "auto" optimises for it, calls may have
+        more. `threads`: CPU threads of the whole process; None: all available. `latency`: answer
+        single host images by a persistent GPU kernel, in fp32.
+
+        Warns if plan "auto" chose a higher precision because the requested one does not fit the
+        weights. Raises LenetError if an argument is not available, or the plan is wrong on this
+        device or does not fit the weights.
         """
         if not isinstance(weights, str | PathLike | None):
             raise LenetError(f"weights: expected the path of a file, found {weights!r}")
@@ -119,12 +119,12 @@ class LeNet:
 
     @property
     def plan(self) -> Plan:
-        """What runs each stage; its `precision` is what the sums are made of."""
+        """The plan: the variant of each stage, and its `precision`."""
         return self._engine.plan
 
     @property
     def device(self) -> str:
-        """ "cpu", or "cuda:K"."""
+        """The device: "cpu" or "cuda:K"."""
         gpu = self._engine.gpu
         return "cpu" if gpu is None else f"cuda:{gpu.index}"
 
@@ -135,7 +135,7 @@ class LeNet:
         raise TypeError("a LeNet cannot be pickled or copied; load one in each process")
 
     def __call__(self, images: Any) -> Any:
-        """Labels (N,) int32 from 0 to 9; of one image a scalar without axes."""
+        """Return labels (N,) int32 from 0 to 9; a scalar for a single image."""
         if (
             type(images) is self._array
             and images.dtype is self._pixels
@@ -145,17 +145,18 @@ class LeNet:
         return self._answer(images, False, _labels)
 
     def scores(self, images: Any) -> Any:
-        """Scores (N, 10) float32: the sums of fc2, the largest of which is the label's."""
+        """Return scores (N, 10) float32: fc2's output; the label has the largest one."""
         return self._answer(images, True, _scores)
 
     def probabilities(self, images: Any) -> Any:
-        """Softmax of the scores, (N, 10) float32."""
+        """Return the softmax of the scores, (N, 10) float32."""
         return self._answer(images, True, _probabilities)
 
     def top(self, images: Any, k: int = 3) -> tuple[Any, Any]:
-        """The `k` likeliest labels, best first: labels (N, k) int32, probabilities (N, k) float32.
+        """Return the `k` most likely labels and their probabilities, best first.
 
-        Equal scores are in the order of their labels. LenetError unless `k` is from 1 to 10.
+        Labels (N, k) are int32, probabilities (N, k) float32; equal scores are ordered by
+        label. Raises LenetError unless `k` is from 1 to 10.
         """
         expected = f"k: expected 1 to {CLASSES} labels"
         k = _whole(expected, k)
@@ -167,11 +168,11 @@ class LeNet:
         return labels, likely
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Labels of each of `batches`, in order, while later ones are asked for and run.
+        """Yield the labels of each of `batches`, in order, while later batches run.
 
-        A batch may be overwritten as soon as the next one is asked for. `batches` is read in the
-        caller's thread, at most two batches ahead of the answers. What `batches` raises, or the
-        refusal of a batch, is raised behind the answers to those before.
+        A batch may be overwritten once the next one is requested. `batches` is iterated in the
+        caller's thread, at most two batches ahead. Errors of `batches` or of a batch are raised
+        after the results of the batches before.
         """
         from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -189,9 +190,9 @@ class LeNet:
                     future.cancel()
 
     def _jobs(self, batches: Iterable[Any]) -> Iterator[Callable[[], Any]]:
-        """What is left to do for each batch in another thread; an error is one of them, the last.
+        """Yield the remaining work for each batch, for another thread; an error is the last one.
 
-        Images on a GPU are queued here, in the caller's stream.
+        Images on a GPU are queued here, on the caller's stream.
         """
         try:
             for batch in batches:
@@ -205,7 +206,7 @@ class LeNet:
             yield partial(_raise, error)
 
     def close(self) -> None:
-        """Let go of all buffers; calls from now on are refused."""
+        """Free all buffers; later calls raise LenetError."""
         with self._making:
             self._refusal = "net: expected one that is open, found it closed"
             self._pools.clear()
@@ -220,7 +221,7 @@ class LeNet:
         self.close()
 
     def _one(self, image: Any) -> Any:
-        """The label of a NumPy image (28, 28) of uint8, the shortest way."""
+        """Return the label of a NumPy image (28, 28) of uint8 with the least overhead."""
         try:
             pool = self._pools.get(("uint8", False)) or self._pool("uint8", False)
             if self._single is not None:
@@ -295,7 +296,7 @@ class LeNet:
 
 
 def _whole(expected: str, value: Any) -> int:
-    """`value` as an int; LenetError, which begins with `expected`, where it is no whole number."""
+    """Return `value` as an int; raise LenetError that begins with `expected` if it is not one."""
     with suppress(TypeError):
         if not isinstance(value, bool):
             return index(value)
@@ -303,7 +304,7 @@ def _whole(expected: str, value: Any) -> int:
 
 
 def _current(engine: Engine) -> AbstractContextManager[Any]:
-    """A block in which the engine's GPU is current; after it the caller's is."""
+    """Return a context in which the engine's GPU is current."""
     if engine.gpu is None:
         return nullcontext()
     import cupy
@@ -313,12 +314,12 @@ def _current(engine: Engine) -> AbstractContextManager[Any]:
 
 
 def _within(pixels: Any) -> bool:
-    """Whether these are uint8, or floats that rounding brought no further than 0 and 1."""
+    """Return True for uint8 pixels and for floats in 0..1."""
     return pixels.dtype == "uint8" or bool(pixels.min() >= 0 and pixels.max() <= 1)
 
 
 def _given(taken: Taken, answer: Any) -> Any:
-    """`answer`, or each of several, in the caller's framework, without an axis for one image."""
+    """Convert `answer`, one array or a tuple, to the caller's framework; drop a single's axis."""
     if isinstance(answer, tuple):
         return tuple(_given(taken, part) for part in answer)
     given = taken.home.give(answer)

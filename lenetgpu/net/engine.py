@@ -1,4 +1,4 @@
-"""A request made ready: device, plan, weights. The one place that prepares and checks them."""
+"""The engine: prepares and checks a request's device, plan and weights."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from lenetgpu.plan import AUTO, choose_device, resolve, untried
 
 
 class Engine:
-    """What a request asks for, found and checked: `gpu` (None: the CPU), `plan`, `weights`.
+    """Resolved and checked request: `gpu` (None: the CPU), `plan`, `weights`.
 
-    `why` says why that device, `phases` how long each part took, `notes` what the user would not
-    expect, a sentence each. Nothing that needs a GPU or a compiler happens before `start`. Raises
-    LenetError for a request, device, plan or weights that cannot be had. Threads take turns in it.
+    `why`: reason for the device; `phases`: time of each part; `notes`: sentences about anything
+    the user would not expect. Nothing before `start` needs a GPU or a compiler. Raises LenetError
+    if the request, device, plan or weights are not available. Threads take turns.
     """
 
     def __init__(self, request: Request, phases: Phases | None = None) -> None:
@@ -52,7 +52,7 @@ class Engine:
         self._checked: set[tuple[str, int]] = set()
 
     def _require_device(self) -> None:
-        """LenetError where an option is of another device."""
+        """Raise LenetError if an option belongs to another device."""
         streams, threads = self.request.streams, self.request.threads
         if (streams or 1) > 1 and self.gpu is None:
             raise LenetError(f"--streams {streams}: expected a GPU, found device cpu ({self.why})")
@@ -63,7 +63,7 @@ class Engine:
 
     @property
     def device(self) -> str:
-        """ "cpu" or "cuda"."""
+        """The kind of device: "cpu" or "cuda"."""
         return "cpu" if self.gpu is None else "cuda"
 
     @property
@@ -71,20 +71,20 @@ class Engine:
         return cpu_name() if self.gpu is None else self.gpu.name
 
     def batch(self, images: int) -> int:
-        """Images of a pass of the pipeline, of so many in all."""
+        """Return the images per pass, for `images` in total."""
         return self.request.images_a_pass(images)
 
     def feed(self, dtype: str) -> Feed:
-        """What the last `start` for images of `dtype` came to."""
+        """Return the input schedule that the last `start` for `dtype` chose."""
         return self._feeds.get(dtype, Feed(1, self.request.chunk))
 
     @in_turn
     def start(self, dtype: str, images: int) -> None:
-        """Make runs of `images` images of `dtype` ("uint8", "float32") possible.
+        """Prepare runs of `images` images of `dtype` ("uint8", "float32").
 
-        The device is woken, plan `auto` chosen for these weights, the streams and chunks too;
-        kernels are compiled, and the plan is held against float64 with these weights. LenetError
-        where memory does not suffice or the plan does not fit the weights or this device.
+        Initialises the device, chooses plan `auto` for these weights, streams and chunks, compiles
+        the kernels, and compares the plan with float64. Raises LenetError if memory is short or the
+        plan does not fit the weights or this device.
         """
         with self.phases.timed("import"):
             if self.gpu is not None:
@@ -107,7 +107,7 @@ class Engine:
         self._feeds[dtype] = replace(feed, chunk=self.check(dtype, feed.chunk or batch))
 
     def _scheduled(self, gpu: Gpu, dtype: str, images: int) -> Feed:
-        """How many streams, and images of a chunk: as asked, or by the model of this machine."""
+        """Return streams and chunk size: as requested, or by the cost model of this machine."""
         request = self.request
         if request.transfers == "host":
             streams = request.streams or 1
@@ -137,10 +137,10 @@ class Engine:
 
     @in_turn
     def check(self, dtype: str, batch: int) -> int:
-        """Compile the plan for passes of `batch` images of `dtype` and hold it against float64.
+        """Compile the plan for passes of `batch` images of `dtype` and compare it with float64.
 
-        Where memory does not suffice, for half as many, and so on: how many it suffices for is
-        returned. LenetError where the plan does not fit the weights, or is wrong on this GPU.
+        If memory is short, halve the number until it fits; return the number. Raises LenetError if
+        the plan does not fit the weights or is wrong on this GPU.
         """
         fused = self.plan.slots[0].variant.kind == FEATURES
         size = min(batch, default_chunk(self.device, fused))
@@ -148,7 +148,7 @@ class Engine:
         return batch if held == size else held
 
     def _hold(self, dtype: str, size: int) -> None:
-        """Compile the plan for passes of `size` images and hold it against float64, once."""
+        """Compile the plan for passes of `size` images and compare it with float64, once."""
         if (dtype, size) in self._checked:
             return
         if self.gpu is not None:
@@ -163,9 +163,9 @@ class Engine:
     def pipeline(
         self, dtype: str, size: int, chunk: int | None = None, scores: bool | None = None
     ) -> Pipeline:
-        """For passes of up to `size` images; `scores` as here or, where None, as in the request.
+        """Create a pipeline for up to `size` images; `scores` None: as in the request.
 
-        Any thread may run it, one after the other: its holder takes what it left meanwhile.
+        Several threads may run it, one after the other; its owner serialises them.
         """
         request = self.request
         made = Pipeline(self.plan, self.weights, size, dtype, chunk, request.transfers)
@@ -174,7 +174,7 @@ class Engine:
         return made
 
     def whole_pipeline(self, dtype: str, images: int, scores: bool | None = None) -> Pipeline:
-        """For passes of a batch on one stream, checked for them."""
+        """Create and check a pipeline for whole batches on one stream."""
         batch = self.batch(images)
         chunk = self.request.chunk
         asked = min(batch, chunk or batch)
@@ -189,9 +189,9 @@ class Engine:
     def runner(
         self, dtype: str, images: int, scores: bool | None = None, one: bool = False
     ) -> CpuRunner | GpuRunner:
-        """What takes host images of `dtype` to labels; `start` for as many `images` comes first.
+        """Create a runner for host images of `dtype`; call `start` for `images` first.
 
-        `one`: single images are to come, and to be answered at the least latency.
+        `one`: prepare a low-latency path for single images.
         """
         if self.gpu is None:
             with self.phases.timed("compile"):

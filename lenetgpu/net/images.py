@@ -1,6 +1,6 @@
-"""Images as callers have them: where they lie, checked, laid out as the network reads them.
+"""Callers' images: location, checks, conversion to the network's layout, and results back.
 
-Answers are handed back as arrays of the caller's framework. Nothing here imports one: who hands in
+Results are arrays of the caller's framework. No framework is imported here: a caller that passes
 its arrays has imported it.
 """
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-SLACK = 1000
-"""Floats may leave 0..1 by one part in so many: who scales pixels rounds."""
+SLACK = 1000  # floats may exceed 0..1 by 1/SLACK, for rounding
 _PLAIN = IMAGE_SHAPE[:2]
 _MANY, _LABEL_BYTES = 1 << 20, 4
 _FLOATS = ("float16", "float32", "float64")
@@ -39,30 +38,29 @@ _NOT_THERE = "images: expected arrays in host memory or on an NVIDIA GPU, found 
 
 
 class Home:
-    """Where a caller's arrays come from, and how answers get back there. This one is NumPy's."""
+    """Adapter to the caller's framework: views arrays, converts results. This one is NumPy's."""
 
-    index: int | None = None
-    """The CUDA device that the images lie on, None: host memory."""
+    index: int | None = None  # CUDA device of the images; None: host memory
+    # True if the owner may reuse the images' memory before work on `stream` has read it
     in_other_order = False
-    """Whether the owner may use the images' memory again before work on `stream` has read it."""
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the images lie on a GPU."""
+        """True if the images lie on a GPU."""
         return self.index is not None
 
     def view(self, images: Any) -> Any:
-        """`images` as a NumPy array, or on a GPU as a CuPy array of the same memory."""
+        """Return `images` as a NumPy array, or a CuPy array for a GPU, without copying."""
         import numpy as np
 
         return np.asarray(images)
 
     def give(self, answer: Any) -> Any:
-        """`answer`, a NumPy or CuPy array that nobody else holds, in the caller's framework."""
+        """Convert `answer`, an otherwise unused NumPy or CuPy array, to the caller's framework."""
         return answer
 
     def stream(self) -> Any:
-        """CuPy's stream in whose order the images are ready and the answer is to be; None: any."""
+        """Return the CuPy stream that orders images and results; None: any."""
         return None
 
 
@@ -86,7 +84,7 @@ class _Cupy(Home):
 
 
 class _Producer(Home):
-    """Somebody's host arrays that speak DLPack; answers are NumPy's."""
+    """Other host arrays with DLPack; results are NumPy arrays."""
 
     def view(self, images: Any) -> Any:
         import numpy as np
@@ -130,7 +128,7 @@ class _Torch(Home):
 
 @cache
 def _own_stream(index: int) -> Any:
-    """A stream of this package's on GPU `index`, for owners that name none."""
+    """Return this package's stream on GPU `index`, for frameworks without a current stream."""
     import cupy
 
     with cupy.cuda.Device(index):
@@ -175,13 +173,13 @@ class _Jax(Home):
 
 
 def _from(framework: str, name: str, images: Any) -> bool:
-    """Whether `images` is a `framework.name`, of a framework that somebody has imported."""
+    """Return True if `images` is a `framework.name` of an imported framework."""
     kind = getattr(sys.modules.get(framework), name, None)
     return isinstance(kind, type) and isinstance(images, kind)
 
 
 def _device_of(told: Any) -> int:
-    """The device that a CUDA array interface's memory lies on."""
+    """Return the device of a CUDA array interface's memory."""
     import cupy
 
     found = cupy.cuda.runtime.pointerGetAttributes(int(told["data"][0]))
@@ -192,9 +190,9 @@ def _device_of(told: Any) -> int:
 
 
 def home_of(images: Any) -> Home:
-    """Who `images` belong to, by their type and device.
+    """Return the adapter for `images`, by type and device.
 
-    LenetError for memory that is neither the host's nor a CUDA device's.
+    Raises LenetError for memory that is neither on the host nor on a CUDA device.
     """
     if _from("numpy", "ndarray", images):
         return Home()
@@ -217,15 +215,15 @@ def home_of(images: Any) -> Home:
 
 
 def in_order_of(stream: Any) -> Any:
-    """A context in which CuPy queues on `stream`; None: wherever it does."""
+    """Return a context in which CuPy queues on `stream`; None: no change."""
     return nullcontext() if stream is None else stream
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Images as they came: `raw` in any accepted shape and type, a NumPy or a CuPy array.
+    """Accepted images: `raw`, a NumPy or CuPy array of any accepted shape and type.
 
-    `single`: one image without an axis of images. `home` hands answers back.
+    `single`: one image without a batch axis. `home` converts the results.
     """
 
     raw: Any
@@ -235,14 +233,15 @@ class Taken:
 
     @property
     def dtype(self) -> str:
-        """What the network reads them as: "uint8" or "float32"."""
+        """The dtype that the network reads: "uint8" or "float32"."""
         return "uint8" if self.raw.dtype.name == "uint8" else "float32"
 
     @telling()
     def pixels(self, copied: bool = False) -> Any:
-        """(N, 28, 28, 1) of `dtype`, contiguous, where the images lie; on the current stream.
+        """Return the images contiguous as (N, 28, 28, 1) of `dtype`, on their device.
 
-        On a GPU they begin where kernels can read them. `copied`: never the caller's own memory.
+        On a GPU the work goes to the current stream and the result is aligned for the kernels.
+        `copied`: always copy.
         """
         if self.home.on_gpu:
             import cupy as arrays
@@ -257,12 +256,12 @@ class Taken:
 
 @telling()
 def take(images: Any, device: str) -> Taken:
-    """What `images` are for a net on `device`: of a list or tuple an array, of an array a view.
+    """Check `images` for a net on `device`; lists become arrays, arrays are viewed.
 
-    Raises LenetError for other shapes and types than the network reads, for masked arrays, for
-    images on a GPU that is not `device`, for more than there is memory for labels of (a view may
-    have any number), and for floats in host memory that are NaN or not from 0 to 1 or too faint
-    (`reading.FAINTEST`). Values on a GPU are not looked at: that would wait.
+    Raises LenetError for unsupported shapes and types, masked arrays, images on another GPU, more
+    images than their labels fit in memory (a broadcast view can have any number), and host floats
+    that are NaN, outside 0..1 or too faint (`reading.FAINTEST`). Values on a GPU are not checked,
+    because that would wait.
     """
     _require_unmasked(images)
     if isinstance(images, list | tuple):
@@ -296,7 +295,7 @@ def take(images: Any, device: str) -> Taken:
 
 
 def _require_unmasked(images: Any) -> None:
-    """LenetError for NumPy's masked arrays, alone or in a list: what is masked is no pixel."""
+    """Raise LenetError for NumPy's masked arrays, alone or in a list."""
     kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     given = (images, *images) if isinstance(images, list | tuple) else (images,)
     if kind is not None and any(isinstance(part, kind) for part in given):
@@ -314,7 +313,7 @@ def _check_type(images: Any) -> None:
 
 @contextmanager
 def _readable(images: Any) -> Iterator[None]:
-    """A block in which whatever the images' own code raises is a LenetError."""
+    """Convert any exception of the images' own code to LenetError."""
     try:
         yield
     except LenetError:
@@ -328,7 +327,7 @@ def _readable(images: Any) -> Iterator[None]:
 
 
 def _current(home: Home) -> AbstractContextManager[Any]:
-    """A block in which the images' GPU is current: CuPy enters no other's streams."""
+    """Return a context in which the images' GPU is current, as CuPy needs for its streams."""
     if not home.on_gpu:
         return nullcontext()
     import cupy
@@ -338,7 +337,7 @@ def _current(home: Home) -> AbstractContextManager[Any]:
 
 
 def _listed(images: Any) -> Array:
-    """Nested lists as an array; whole numbers in them are pixels."""
+    """Convert nested lists to an array; integers are pixels."""
     import numpy as np
 
     if not len(images):
@@ -361,7 +360,7 @@ def _listed(images: Any) -> Array:
 
 
 def _check_values(raw: Array, single: bool) -> None:
-    """LenetError unless these floats are from 0 to 1, with the number of the first image not so."""
+    """Raise LenetError naming the first image with floats outside 0..1."""
     found = first_unfit(raw[None] if single else raw)
     if found is None:
         return

@@ -1,4 +1,4 @@
-"""Answers to floats on a GPU that are no share of white, without waiting for what they are."""
+"""Mark results of GPU float images outside 0..1, without waiting for their values."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ OUTSIDE = Kernel(
 
 
 def mark_outside(images: Any, labels: Any, scores: Any) -> None:
-    """Label -1 and NaN scores, where there are any, for float32 images that leave 0..1.
+    """Set label -1 and NaN scores for float32 images outside 0..1 or too faint (`FAINTEST`).
 
-    And for those that are too faint (`reading.FAINTEST`).
-
-    `images` (n, 28, 28, 1), `labels` (n,) int32 and `scores` (n, 10) float32 or None lie on the
-    device; queued on the current stream.
+    `images` (n, 28, 28, 1), `labels` (n,) int32 and `scores` (n, 10) float32 or None are device
+    arrays. The kernel is queued on the current stream.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Images to labels: on the CPU batch after batch, on a GPU by a streamer or where they lie."""
+"""Runners: images to labels on the CPU, through a GPU streamer, or from GPU memory."""
 
 from __future__ import annotations
 
@@ -28,21 +28,18 @@ Mark = Callable[[int, str | None], None]
 Deliver = Callable[[Any, Any], None]
 Told = tuple[Passed | None, Mark | None]
 _WARM_IMAGES = 4
-_SLICE_BYTES = 32 << 20
-"""Images that are read ahead on a CPU, in bytes at most; there are two such buffers."""
+_SLICE_BYTES = 32 << 20  # size of each of the CPU's two read-ahead buffers
+# lengths of the page-locked staging arrays of a runner; larger calls go through the streamer's ring
 _STAGES = (1_024, 10_000)
-"""Images that go through page-locked arrays of a runner's, of the first length that holds them;
-more go through the streamer's ring."""
 _COPIED_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
 class Feed:
-    """How host images of one type go to the GPU: streams, images of a chunk, how these taper.
+    """Input schedule of one pixel type: streams, chunk size, taper.
 
-    `zero_copy`: nothing is copied, kernels read the host's memory.
-    `model` is what the schedule's model says of it in milliseconds, None where it was not asked. On
-    a CPU there is one stream, and `chunk` is what was asked for.
+    `zero_copy`: kernels read host memory. `model` holds the cost model's milliseconds, or None if
+    it was not used. On a CPU there is one stream, and `chunk` is the requested size.
     """
 
     streams: int
@@ -53,10 +50,10 @@ class Feed:
 
 
 class Runner(ABC):
-    """Host images to host labels, for one caller at a time: LenetError for another meanwhile.
+    """Host images to host labels, for one caller at a time.
 
-    LenetError too where scores are NaN or infinite, with the number of the first such image:
-    `first` is that of the first one given to `run`.
+    Raises LenetError for concurrent calls, and for NaN or infinite scores, with the number of the
+    first such image; `first` is the number of the first image given to `run`.
     """
 
     first = 0
@@ -67,7 +64,7 @@ class Runner(ABC):
     @property
     @abstractmethod
     def done(self) -> int:
-        """How many labels of the last run, from the first on, are in host memory."""
+        """Number of leading labels of the last run that are in host memory."""
 
     @in_turn
     def run(
@@ -78,18 +75,18 @@ class Runner(ABC):
         on_chunk: Passed | None = None,
         mark: Mark | None = None,
     ) -> None:
-        """Fill `labels` (n,) int32, and `scores` (n, 10) float32 where given, from `images`.
+        """Fill `labels` (n,) int32 and, if given, `scores` (n, 10) float32 from `images`.
 
-        `images` is (n, 28, 28, 1) of the pipeline's dtype; a GPU is fastest with what `whole` and
-        `results` gave. `on_chunk(count)` is called as images are through, on a GPU as they are
-        queued; `mark(lane, name)` after each operation, and with None before the first. What was
-        through when something raises is kept.
+        `images` is (n, 28, 28, 1) of the pipeline's dtype; a GPU is fastest with arrays from
+        `whole` and `results`. `on_chunk(count)` is called when images are done (on a GPU: queued),
+        `mark(lane, name)` after each operation and with None before the first. Results completed
+        before an error are kept.
         """
         self._pass(images, labels, scores, (on_chunk, mark))
 
     @abstractmethod
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
-        """Fresh labels (n,) int32 and scores (n, 10) float32, or None, of `images`."""
+        """Return new labels (n,) int32 and scores (n, 10) float32 or None for `images`."""
 
     def label(self, image: Any) -> Any:
         """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""
@@ -100,7 +97,7 @@ class Runner(ABC):
 
 
 class CpuRunner(Runner):
-    """Runs NumPy images through `pipeline`, in passes of its batch; one image warms it up."""
+    """Run NumPy images through `pipeline` in passes of its batch size."""
 
     done = 0
     chunk: int | None = None
@@ -115,19 +112,19 @@ class CpuRunner(Runner):
         pipeline.run(np.zeros((1, *IMAGE_SHAPE), pipeline.input_dtype))
 
     def whole(self, source: Source) -> Any:
-        """All images (n, 28, 28, 1) of `source`."""
+        """Return all images (n, 28, 28, 1) of `source`."""
         return source.whole().images
 
     def results(self, n: int, with_scores: bool) -> tuple[Any, Any]:
-        """Labels (n,) int32 and scores (n, 10) float32, or None, for `run` to fill."""
+        """Allocate labels (n,) int32 and scores (n, 10) float32 or None for `run`."""
         return _results(n, with_scores)
 
     @in_turn
     def run_source(self, source: Source, deliver: Deliver, on_chunk: Passed | None = None) -> None:
-        """Read `source` a slice ahead of what is computed; `deliver(labels, scores)` in order.
+        """Read `source` one slice ahead; call `deliver(labels, scores)` in order.
 
-        Labels (k,) int32 and scores (k, 10) float32, or None, hold until `deliver` returns. What
-        was through when something raises is delivered first.
+        Labels (k,) int32 and scores (k, 10) float32 or None are valid until `deliver` returns.
+        Results completed before an error are delivered first.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -195,7 +192,7 @@ class CpuRunner(Runner):
 
 
 def _length(output: Any) -> int:
-    """Images of a step's output: labels, or labels and scores."""
+    """Return the number of images of a step's output, which is labels or labels and scores."""
     return len(output[0] if isinstance(output, tuple) else output)
 
 
@@ -206,11 +203,10 @@ def _results(n: int, with_scores: bool) -> tuple[Any, Any]:
 
 
 class GpuRunner(Runner):
-    """Runs host images through a streamer on GPU `index`; a few images warm it up.
+    """Run host images through a streamer on GPU `index`, scheduled by `feed`.
 
-    Images go there as `feed` says, in smaller chunks where memory does not suffice. `one` makes
-    what answers single images, None where none are to come. `done`: how many labels of the last
-    run, from the first on, are there.
+    Chunks are smaller if memory is short. `one` creates the fast path for single images; None if
+    there will be none.
     """
 
     def __init__(
@@ -248,28 +244,28 @@ class GpuRunner(Runner):
 
     @property
     def done(self) -> int:
-        """Labels of the last run that are in host memory."""
+        """Number of leading labels of the last run that are in host memory."""
         return self._streamer.done
 
     @property
     def chunk(self) -> int:
-        """Images of a chunk, no more than asked."""
+        """Images per chunk, at most the requested number."""
         return self._streamer.chunk
 
     @property
     def notes(self) -> list[str]:
-        """A sentence where memory made chunks smaller than asked."""
+        """A sentence if memory forced smaller chunks than requested."""
         return [self._streamer.shrunk] if self._streamer.shrunk else []
 
     def whole(self, source: Source) -> Any:
-        """Return all images of `source` in page-locked memory, which `run` reads best."""
+        """Return all images of `source` in page-locked memory."""
         with self._gpu:
             held = host_empty((len(source), *IMAGE_SHAPE), source.dtype)
             source.read(0, held)
         return held
 
     def results(self, n: int, with_scores: bool) -> tuple[Any, Any]:
-        """Labels (n,) int32 and scores (n, 10) float32, or None, where `run` writes them best."""
+        """Allocate page-locked labels (n,) int32 and scores (n, 10) float32 or None."""
         from lenetgpu.net.streaming import host_results
 
         with self._gpu:
@@ -281,7 +277,7 @@ class GpuRunner(Runner):
         require_finite(scores, self._plan, self.first)
 
     def run_source(self, source: Source, deliver: Deliver, on_chunk: Passed | None = None) -> None:
-        """Read `source` while it is computed; `deliver(labels, scores)` in order, for a while."""
+        """Read `source` ahead; call `deliver(labels, scores)` in order, valid during the call."""
 
         def checked(labels: Any, scores: Any) -> None:
             require_finite(scores, self._plan, source.chosen.start + self.done)
@@ -292,9 +288,9 @@ class GpuRunner(Runner):
 
     @in_turn
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
-        """Fresh labels (n,) int32 and scores (n, 10) float32, or None, of `images`.
+        """Return new labels (n,) int32 and scores (n, 10) float32 or None for `images`.
 
-        Few go through page-locked arrays of this runner's, so that a recorded pass is replayed.
+        Small calls go through the runner's page-locked arrays, so that a recorded pass is replayed.
         """
         n = len(images)
         labels, scores = _results(n, with_scores)
@@ -327,7 +323,7 @@ class GpuRunner(Runner):
             return self._label(self._one.label(image))
 
     def _stage(self, n: int, with_scores: bool) -> tuple[Any, Any, Any]:
-        """Page-locked images, labels and, where wanted, scores for `n`, kept from call to call."""
+        """Return page-locked images, labels and scores for `n` images, reused between calls."""
         room = next(room for room in _STAGES if n <= room)
         if room not in self._staged:
             with self._gpu:
@@ -337,7 +333,7 @@ class GpuRunner(Runner):
 
 
 class Pool:
-    """At most `most` runners, made by `make` when all others are out, lent to one caller each."""
+    """At most `most` runners, created by `make` on demand, each lent to one caller."""
 
     def __init__(self, make: Callable[[], CpuRunner | GpuRunner], most: int) -> None:
         self._make, self._left = make, threading.Semaphore(most)
@@ -345,7 +341,7 @@ class Pool:
 
     @contextmanager
     def lent(self) -> Iterator[CpuRunner | GpuRunner]:
-        """A runner for the block alone, waited for; one whose block fails is dropped."""
+        """Wait for a runner and lend it to the block; a runner whose block fails is dropped."""
         with self._left:
             try:
                 runner = self._idle.pop()
@@ -356,9 +352,9 @@ class Pool:
 
 
 class DeviceRunner:
-    """One pipeline for callers with images on GPU `index`, who take turns on it in stream order.
+    """One pipeline for callers with images on GPU `index`, serialised in stream order.
 
-    Nobody waits on the host: a caller's stream waits for the work of the caller before.
+    The host does not wait: a caller's stream waits for the previous caller's work.
     """
 
     def __init__(self, make: Callable[[], Pipeline], index: int) -> None:
@@ -375,11 +371,11 @@ class DeviceRunner:
             stream.synchronize()
 
     def run(self, taken: Taken) -> tuple[Any, Any]:
-        """Fresh labels (n,) int32 and scores (n, 10) float32 or None, queued on the current stream.
+        """Queue a pass on the current stream; return labels (n,) int32 and scores (n, 10) or None.
 
-        The GPU is current. Float images that leave 0..1 or are NaN get label -1 and NaN scores.
-        Scores are waited for and looked at only where the weights' bound is beyond float32:
-        LenetError where one is.
+        The GPU must be current. Float images outside 0..1 or with NaN get label -1 and NaN scores.
+        Only if the weights can overflow float32 scores, the scores are waited for and checked
+        (LenetError).
         """
         import cupy
 
@@ -406,7 +402,7 @@ class DeviceRunner:
         return labels, scores
 
     def _hold(self, taken: Taken, stream: Any) -> None:
-        """Keep images whose owner may use their memory in another order than `stream`'s."""
+        """Keep images alive if their owner does not order its memory use by `stream`."""
         import cupy
 
         while self._held and self._held[0][0].done:

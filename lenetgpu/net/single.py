@@ -1,6 +1,6 @@
-"""Single images from host memory at the least latency: by a recorded pass or the resident kernel.
+"""Low-latency paths for single host images: a recorded pass or the persistent kernel.
 
-What answers them in fp32 in place of the plan is held against float64 with the weights first.
+A path that replaces the plan (in fp32) is first compared with float64 for the weights.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan, resolve
 
 _AS_EXACT = ("fp32", "fp16x3", "tf32x3")
-_LOOKS = 1 << 13
-"""Looks at the label before the host waits for the stream instead, which tells of errors."""
+_LOOKS = 1 << 13  # polls of the label before waiting for the stream, which reports errors
 _NONE = -1
 
 
 class One(Protocol):
-    """What answers single images, for one caller at a time."""
+    """Interface of a path for single images, for one caller at a time."""
 
     def label(self, image: Any) -> int:
-        """The label of `image`, (28, 28) or (28, 28, 1)."""
+        """Return the label of `image`, (28, 28) or (28, 28, 1)."""
 
     def scores(self) -> Any:
-        """The ten scores (10,) float32 of the last one."""
+        """Return the scores (10,) float32 of the last image."""
 
 
 class OneImage:
-    """A pass of one image, recorded and replayed; `make_pipeline(1)` makes its pipeline.
+    """A recorded pass of one image through the pipeline of `make_pipeline(1)`.
 
-    Kernels read the image from the host's memory and write the label there, which the host watches:
-    two copies less, and no wait for the stream. LenetError where the plan cannot be recorded, for
-    a thread that comes while another is inside, and for scores of another thread's image.
+    Kernels read the image from host memory and write the label there, which the host polls: no
+    copies and no stream wait. Raises LenetError if the plan cannot be recorded, for concurrent
+    calls, and for scores of another thread's image.
     """
 
     def __init__(self, make_pipeline: Callable[[int], Pipeline]) -> None:
@@ -77,7 +76,7 @@ class OneImage:
 
     @in_turn
     def label(self, image: Any) -> int:
-        """The label of `image`, (28, 28) or (28, 28, 1) of the pipeline's dtype."""
+        """Return the label of `image`, (28, 28) or (28, 28, 1) of the pipeline's dtype."""
         if self._under_way:
             self._graph.stream.synchronize()
         self._image[0] = image.reshape(IMAGE_SHAPE)
@@ -95,17 +94,17 @@ class OneImage:
         return int(word.value)
 
     def scores(self) -> Any:
-        """Scores (10,) float32 of the last image, of a pipeline that has them."""
+        """Return the scores (10,) float32 of the last image, if the pipeline has scores."""
         with self._turn.last():
             self._graph.stream.synchronize()
             return self._pipeline.scores(1)[0]
 
 
 class Single:
-    """Labels and scores of one image by the kernel that stays on `gpu`, in fp32.
+    """Labels and scores of single images by the persistent kernel on `gpu`, in fp32.
 
-    Raises LenetError where there is no GPU that has it, and where it does not fit the weights.
-    `why` says why that device.
+    Raises LenetError if the GPU does not support it (`why`: reason for the device) or it does not
+    fit the weights.
     """
 
     def __init__(self, gpu: Gpu | None, why: str, weights: Weights) -> None:
@@ -131,14 +130,14 @@ class Single:
             raise
 
     def label(self, image: Any) -> Any:
-        """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""
+        """Return the label of a NumPy image (28, 28) of uint8 as numpy.int32."""
         with self._turn:
             return self._label(self._resident.label(image))
 
     def answer(self, pixels: Any, with_scores: bool) -> tuple[Any, Any]:
-        """Labels (1,) int32 and scores (1, 10) float32, or None, of `pixels` (1, 28, 28, 1).
+        """Return labels (1,) int32 and scores (1, 10) float32 or None for `pixels` (1, 28, 28, 1).
 
-        They are uint8, or float32 from 0 to 1.
+        Pixels are uint8, or float32 from 0 to 1.
         """
         import numpy as np
 
@@ -148,18 +147,18 @@ class Single:
         return np.array([label], np.int32), scores
 
     def close(self) -> None:
-        """End the kernel."""
+        """Stop the kernel."""
         self._resident.close()
 
 
 def one_image(
     plan: Plan, weights: Weights, dtype: str, chosen: bool, make: Callable[[int], Pipeline]
 ) -> One | None:
-    """The quickest way of single host images of `dtype` through `plan` on the current GPU.
+    """Return the fastest path for single host images of `dtype` on the current GPU, or None.
 
-    A recorded pass of the pipeline that `make(1)` gives. Where the plan was `chosen` for its
-    precision, and that is fp32's: the resident kernel, launched for one image, if it is to be had
-    and fits `weights`. None where neither is, or memory does not suffice.
+    If plan "auto" was `chosen` with fp32 accuracy: the persistent kernel launched for one image, if
+    it is supported and fits `weights`. Otherwise a recorded pass of the pipeline from `make(1)`.
+    None if neither is possible or memory is short.
     """
     ways: list[Callable[[], One]] = [lambda: OneImage(make)]
     if chosen and plan.precision in _AS_EXACT and dtype == "uint8":
@@ -182,7 +181,7 @@ def _once(weights: Weights) -> One:
 
 
 def check_resident(net: One, weights: Weights) -> None:
-    """LenetError unless the resident kernel gives what float64 does with `weights`."""
+    """Raise LenetError if the persistent kernel differs from float64 for `weights`."""
     import numpy as np
 
     asked = looked_at()

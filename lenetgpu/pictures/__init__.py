@@ -1,4 +1,4 @@
-"""A person's own pictures: found, read by Pillow, prepared as MNIST was."""
+"""User pictures: located, read by Pillow, and prepared like MNIST."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def read_digit(path: str | PathLike[str], as_is: bool = False) -> Prepared:
-    """A picture file's digit: `pixels` (28, 28) uint8, ink bright on black, and `notes` of it.
+    """Read a picture file's digit: `pixels` (28, 28) uint8, bright ink on black, and `notes`.
 
-    `as_is`: only made grey and 28x28. LenetError, naming the file, where it is no picture that is
-    taken, damaged or too large, and where there is no digit in it.
+    `as_is`: only convert to grey and resize to 28x28. Raises LenetError naming the file if it
+    is not a supported picture, damaged or too large, or shows no digit.
     """
     from lenetgpu.errors import LenetError
     from lenetgpu.pictures.as_mnist import Prepared, as_it_is, as_mnist
@@ -32,7 +32,7 @@ def read_digit(path: str | PathLike[str], as_is: bool = False) -> Prepared:
 
 
 def _by_colour(path: Path) -> Prepared | None:
-    """A picture's digit where ink and paper differ in colour alone; None of no colour, no digit."""
+    """Return the digit of a picture whose ink and paper differ only in colour, or None."""
     from lenetgpu.errors import LenetError
     from lenetgpu.pictures.as_mnist import of_colours
     from lenetgpu.pictures.read import read_colours

@@ -1,8 +1,8 @@
-"""A picture's grey prepared as MNIST's digits were: ink bright on black, 20x20, centred on 28x28.
+"""Preparation of grey pictures like MNIST's digits: bright ink on black, 20x20, centred in 28x28.
 
-In order: the paper's shading is fitted and taken away; whether ink is darker or brighter than the
-paper is found; ink is what stands out; its parts are put together to digits, the largest of which
-is cropped, thickened where its strokes would be lost, fitted into 20x20 and centred by its mass.
+Steps: fit and remove the paper's shading; decide whether ink is darker or brighter than the paper;
+extract what stands out as ink; join its parts to digits; crop the largest digit, thicken thin
+strokes, fit it into 20x20 and centre it by mass.
 """
 
 from __future__ import annotations
@@ -21,22 +21,18 @@ from lenetgpu.pictures.shapes import FILLED, filled_outline, sheet_of
 
 Array = np.ndarray[Any, Any]
 
-BOX = 20
-"""Pixels of the square that a digit is fitted into."""
-_STROKE = 2.0
-"""Pixels of a digit of 20 that its strokes have at least; MNIST's have two to four."""
-_EDGE = 0.15
-"""Of full ink: where a digit's box ends."""
+BOX = 20  # pixels of the square that a digit is fitted into
+_STROKE = 2.0  # minimum stroke width in pixels of a 20-pixel digit; MNIST has two to four
+_EDGE = 0.15  # share of full ink at which a digit's box ends
+# nested sheets tried; width of the strokes of an empty sheet, relative to its size
 _SHEETS, _EMPTY = 3, 0.36
-"""Sheets in each other that are looked at; of its size, how wide one is that has nothing on it."""
-_HOLLOW = 0.1
-"""Of a digit's size: how wide the line of an outline is at most."""
+_HOLLOW = 0.1  # maximum line width of an outline, relative to the digit's size
 _TURNED = "dark on light, turned"
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """`pixels` (28, 28) uint8, ink bright on black; what is said of the picture, in order."""
+    """A prepared digit: `pixels` (28, 28) uint8, bright ink on black, and `notes`."""
 
     pixels: Array
     notes: tuple[str, ...]
@@ -44,30 +40,29 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Found:
-    """`ink` (H, W) in 0..1, whether it is the darker, and its digits, the largest first."""
+    """Extracted `ink` (H, W) in 0..1, whether it is darker than the paper, and digits by size."""
 
     ink: Array
     turned: bool
     digits: list[Digit]
-    depth: int
-    """Of how many sheets in each other it is on the innermost."""
+    depth: int  # nesting depth of the sheet
 
 
 def as_mnist(grey: Array) -> Prepared:
-    """`grey` (H, W) float32, 0 black to 255 white, as MNIST's digits are.
+    """Prepare `grey` (H, W) float32, 0 black to 255 white, like MNIST's digits.
 
-    LenetError, whose text begins with "expected a digit", where there is no ink that hangs
-    together: a blank picture, or one of noise.
+    Raises LenetError beginning with "expected a digit" if there is no connected ink: a blank
+    picture or noise.
     """
     found = _found(shrunk(grey))
     return _made(found, [_TURNED] if found.turned else [])
 
 
 def of_colours(bands: list[Array]) -> Prepared:
-    """`bands`, three (H, W) float32, as `as_mnist` makes grey, by what tells their colours apart.
+    """Prepare `bands`, three (H, W) float32 arrays, like `as_mnist`, using colour contrast.
 
-    Which of two colours is ink no brightness says: it is what stands out of the other. LenetError
-    where that has no strokes; lines in it are not looked for.
+    Brightness does not tell which of two colours is ink, so ink is the part that stands out.
+    Raises LenetError if it has no strokes. Faint lines are not searched for.
     """
     found = _found(apart([shrunk(band) for band in bands]), lines=False)
     digit = found.digits[0]
@@ -89,11 +84,12 @@ def _made(found: Found, notes: list[str]) -> Prepared:
 
 
 def _found(grey: Array, sheet: Array | None = None, depth: int = 0, lines: bool = True) -> Found:
-    """What there is in `grey` (H, W), or on its `sheet`; LenetError of nothing.
+    """Extract ink and digits from `grey` (H, W), or from its `sheet`; raise LenetError if there are
+    none.
 
-    What stands out and is a sheet or a screen, the ground around it darker or brighter, is read
-    alone, up to three in each other. Where it is no stroke either, but a shadow or more of a sheet,
-    thin dark lines are looked for if `lines`, and taken where they make a digit.
+    A sheet or screen on darker or brighter ground is read alone, up to three nested ones. If
+    the result looks like a shadow or a part of a sheet rather than strokes and `lines` is set,
+    thin dark lines are tried, and used if they form a digit.
     """
     refused, standing = None, None
     try:
@@ -125,7 +121,9 @@ def _found(grey: Array, sheet: Array | None = None, depth: int = 0, lines: bool 
 
 
 def _on_sheet(grey: Array, standing: Found) -> Found | None:
-    """What is on the sheet that stands out of `grey` (H, W); None: it is none, or has no digit."""
+    """Return what lies on the sheet in `grey` (H, W), or None if there is no sheet or no digit on
+    it.
+    """
     digit = standing.digits[0]
     sheet = sheet_of(digit.mask)
     if sheet is None:
@@ -144,9 +142,9 @@ def _on_sheet(grey: Array, standing: Found) -> Found | None:
 
 
 def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:
-    """`grey` (H, W) float32, 0 to 255, at 28x28 and nothing else: resized where it is not.
+    """Resize `grey` (H, W) float32, 0 to 255, to 28x28 if necessary, and change nothing else.
 
-    `size` is the picture's (H, W) before it was averaged, which is said.
+    `size` is the picture's original (H, W), for the note.
     """
     height, width, _ = IMAGE_SHAPE
     notes: tuple[str, ...] = ()
@@ -158,7 +156,7 @@ def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:
 
 
 def _cropped(ink: Array, digit: Digit) -> Array:
-    """The digit's ink and what blurs around it, with nothing else, thickened if it is thin."""
+    """Crop the digit's ink with its blurred border, without other parts; thicken thin strokes."""
     top, bottom, left, right = digit.box
     height, width = bottom - top, right - left
     length = max(height, width)
@@ -191,7 +189,7 @@ def _fitted(ink: Array) -> Array:
 
 
 def _centred(fitted: Array) -> Array:
-    """(28, 28) uint8 with `fitted` (h, w) in it, its mass as near the middle as may be."""
+    """Place `fitted` (h, w) in (28, 28) uint8 with its centre of mass near the middle."""
     out = np.zeros(IMAGE_SHAPE[:2], np.uint8)
     total = float(fitted.sum())
     corner = []

@@ -1,4 +1,4 @@
-"""Parts of ink put together to digits, without frames and lines; the largest is chosen."""
+"""Parts of ink joined to digits, without frames and lines; selection of the largest."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lenetgpu.pictures.masks import MANY, Island, blurred, edges_of, eroded, isl
 Array = np.ndarray[Any, Any]
 
 FRAME, LINE = "a frame was left out", "a line was left out"
+# relative to a frame's size: minimum size of its content; tolerance between empty cells
 _HELD, _SAME = 0.2, 0.15
-"""Of a frame's size: what it holds is as large at least; its empty neighbours differ by it."""
+# relative to a box's side: distance of a frame's ink; share of the ink within it
 _RIM, _ON_RIM = 0.07, 0.9
-"""Of a box's side: how far from it a frame's ink lies; how much of the ink does."""
+# a line's aspect ratio; its length relative to the part next to it; minimum relative size of that
+# part, and its relative distance
 _STRAIGHT, _LONGER, _OTHER, _APART = 8.0, 1.25, 0.25, 0.08
-"""A line is so many times longer than wide, and longer than what it stands by; that is a share of
-it at least, and so far from it."""
 
 
 def digits_only(parts: list[Island], numbers: Array) -> tuple[list[Island], list[str]]:
-    """`parts` of `numbers` (H, W) without frames and lines, and what was left out in words."""
+    """Return `parts` of `numbers` (H, W) without frames and lines, and notes on those."""
     rims = [one for one in parts if one.height > 8 and one.width > 8 and _is_rim(one, numbers)]
     frames = [one for one in rims if any(_holds(one, other) for other in parts)]
     frames += [one for one in rims if any(_alike(one, other) for other in frames)]
@@ -36,14 +36,14 @@ def digits_only(parts: list[Island], numbers: Array) -> tuple[list[Island], list
 
 
 def _inside(one: Island, numbers: Array) -> tuple[Array, Array]:
-    """Rows and columns of an island's pixels, (n,) each, from its box's corner."""
+    """Return rows and columns (n,) of an island's pixels, relative to its box."""
     box = numbers[one.top : one.bottom, one.left : one.right]
     rows, columns = (box == one.number).nonzero()
     return rows, columns
 
 
 def _is_rim(one: Island, numbers: Array) -> bool:
-    """Whether it is the outline of its box, or of the ellipse in it, on all sides."""
+    """Return True if the island is the outline of its box or of the inscribed ellipse."""
     if one.mass > 0.4 * one.height * one.width:
         return False
     rows, columns = _inside(one, numbers)
@@ -74,7 +74,7 @@ def _alike(one: Island, other: Island) -> bool:
 
 
 def _is_straight(one: Island, numbers: Array) -> bool:
-    """Whether it is many times longer than wide, whichever way it lies."""
+    """Return True if the island is many times longer than wide, in any direction."""
     places = np.stack(_inside(one, numbers)).astype(np.float64)
     places -= places.mean(axis=1, keepdims=True)
     yy, xx, yx = (float((places[a] * places[b]).mean()) for a, b in ((0, 0), (1, 1), (0, 1)))
@@ -84,7 +84,7 @@ def _is_straight(one: Island, numbers: Array) -> bool:
 
 
 def _is_beside(line: Island, other: Island) -> bool:
-    """Whether it is longer than the other, which is no speck, and apart from it."""
+    """Return True if `line` is longer than `other`, separate from it, and `other` is no speck."""
     down = max(line.top - other.bottom, other.top - line.bottom)
     wide = max(line.left - other.right, other.left - line.right)
     return (
@@ -94,75 +94,72 @@ def _is_beside(line: Island, other: Island) -> bool:
     )
 
 
+# relative to the largest part's size: below it is a speck, above it a digit of its own, and the
+# distance within which a part belongs to the largest
 _SPECK, _LIKE, _NEAR = 0.12, 0.5, 0.35
-"""Of the largest part's size: what is smaller is a speck; from what on it is a digit of its own;
-within what distance it belongs to the largest."""
-_JAGGED = 40
-"""Times its size that a digit's edges are long, at most: an 8's are ten times."""
-_ALONG = 0.15
-"""Of the picture's border: what covers more, and touches two sides, is more of a shadow."""
+_JAGGED = 40  # maximum edge length relative to size; an 8 has ten
+_ALONG = 0.15  # share of the picture's border; more on two sides is a shadow
+# relative to a digit's size: ruled lines are narrower; wider strokes are none, are none if cut off
+# by borders, are a solid shape
 _RULED, _SOLID, _CUT, _SHAPE = 0.05, 0.3, 0.24, 0.45
-"""Of a digit's size: a page's lines are narrower than this; strokes that are wider are none, are
-none where borders cut them off, are a solid shape for sure."""
 
 
+# share of full ink (3x3 mean) of a stroke; the same for strokes narrower than the third figure in
+# pixels, in at most so many pieces (more is noise)
 _MOST, _SOME, _THIN, _PIECES = 0.4, 0.2, 2.5, 60
-"""Of full ink, averaged over 3x3: from what on it is a stroke's; where strokes are narrower than so
-many pixels, which an average thins out, and lie in so many pieces at most: more are noise."""
 
 
+# relative to its size: parts that lie further along a sheet's edge belong to the edge
 _ALONG_SHEET = 0.5
-"""Of its size: what lies further along a sheet's edge is that edge, or what is beside the sheet."""
 
 
 @dataclass
 class Digit:
-    """Islands that make a digit, their box, and of the one that is taken the mask (H, W)."""
+    """Islands that form a digit, their box, and the mask (H, W) of the selected digit."""
 
     parts: list[Island]
     mask: Array = field(default_factory=lambda: np.zeros((0, 0), bool))
-    said: list[str] = field(default_factory=list)
-    """What was left out beside it, in words."""
+    said: list[str] = field(default_factory=list)  # notes on what was left out
 
     @property
     def stroke(self) -> float:
-        """About how many pixels wide its strokes are."""
+        """Approximate stroke width in pixels."""
         return stroke_of(self.mask)
 
     @property
     def doubtful(self) -> bool:
-        """Whether it is more of a sheet, a shadow or lines: solid, or cut off by two borders."""
+        """True if it looks like a sheet, a shadow or lines: solid, or cut off by two borders."""
         if self.cut < 2:
             return self.width > _SOLID
         return self.along > _ALONG or not _RULED < self.width < _CUT
 
     @property
     def solid(self) -> bool:
-        """Whether it has no strokes at all: a square, a disc, half of the picture."""
+        """True if it has no strokes: a square, a disc, half of the picture."""
         return self.width > (_SOLID if self.cut >= 3 else _SHAPE)
 
     @property
     def width(self) -> float:
-        """Its strokes' width, of its size."""
+        """Stroke width relative to the digit's size."""
         top, bottom, left, right = self.box
         return self.stroke / max(bottom - top, right - left)
 
     @property
     def along(self) -> float:
-        """How much of the picture's border its ink covers: a shadow's much, a digit's little."""
+        """Share of the picture's border that its ink covers; large for a shadow."""
         sides = (self.mask[0], self.mask[-1], self.mask[:, 0], self.mask[:, -1])
         return float(sum(side.sum() for side in sides)) / (2 * sum(self.mask.shape))
 
     @property
     def cut(self) -> int:
-        """How many of the picture's borders it touches."""
+        """Number of picture borders that it touches."""
         top, bottom, left, right = self.box
         height, width = self.mask.shape
         return int((top == 0) + (left == 0) + (bottom == height) + (right == width))
 
     @property
     def box(self) -> tuple[int, int, int, int]:
-        """Rows top to bottom, columns left to right."""
+        """Rows from top to bottom and columns from left to right."""
         return (
             min(part.top for part in self.parts),
             max(part.bottom for part in self.parts),
@@ -172,10 +169,11 @@ class Digit:
 
 
 def digits_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> list[Digit]:
-    """The digits of `ink` (H, W), the largest first, its mask made; LenetError of none.
+    """Return the digits of `ink` (H, W), largest first, with masks; raise LenetError if there are
+    none.
 
-    What touches the edge of the picture, or of the `sheet` (H, W) bool, is none where others are.
-    `lines`: the ink is what `lines_of` found, whose faint rims are no strokes.
+    Parts that touch the border of the picture or of `sheet` (H, W) bool are ignored if there
+    are others. `lines`: the ink comes from `lines_of`, whose faint rims are no strokes.
     """
     smooth = blurred(ink)
     mask = smooth > _MOST
@@ -209,7 +207,7 @@ def digits_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> li
 
 
 def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Island]:
-    """`parts` without those at the picture's border, where one of a fair size is not there."""
+    """Return `parts` without those at the picture's border, if one of fair size remains."""
     if sheet is None:
         height, width = numbers.shape
         inner = [
@@ -226,7 +224,7 @@ def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Isl
 
 
 def _beside(one: Island, other: Island) -> bool:
-    """Whether two parts stand in a line, each at its own columns."""
+    """Return True if two parts are in one line of text, in separate columns."""
     rows = min(one.bottom, other.bottom) - max(one.top, other.top)
     columns = min(one.right, other.right) - max(one.left, other.left)
     return columns <= 0 and rows >= 0.5 * min(one.height, other.height)

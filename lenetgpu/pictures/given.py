@@ -1,4 +1,4 @@
-"""What a person gives as data: files, folders, globs, `-`; which pictures and images they mean."""
+"""Command-line data arguments: files, folders, patterns and `-`, and the images they stand for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PICTURE = "picture"
 
 @dataclass
 class Meant:
-    """The files that arguments mean, in order; a sentence for each argument that means none."""
+    """Files that the arguments stand for, in order; a sentence for each argument without any."""
 
     paths: list[str] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
@@ -39,17 +39,15 @@ class Meant:
 
 @dataclass
 class Gathered:
-    """Images of many files, by names; what was said of each; a sentence for each that was bad."""
+    """Images of many files with names, notes, and a sentence for each bad file."""
 
     images: list[Array] = field(default_factory=list)
     labels: list[Array | None] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     notes: list[tuple[str, ...]] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
-    lacking: str | None = None
-    """The first name of a file that has no labels."""
-    took_ms: float = 0.0
-    """What finding, reading and preparing them took."""
+    lacking: str | None = None  # name of the first file without labels
+    took_ms: float = 0.0  # time to find, read and prepare the images
 
     def add(
         self,
@@ -58,7 +56,7 @@ class Gathered:
         names: list[str],
         notes: tuple[str, ...] = (),
     ) -> None:
-        """Images (n, 28, 28, 1) of a file, and what is said of each."""
+        """Add images (n, 28, 28, 1) of a file, with the notes for each."""
         if labels is None and self.lacking is None:
             self.lacking = names[0]
         self.images.append(images)
@@ -67,7 +65,7 @@ class Gathered:
         self.notes += [notes] * len(names)
 
     def source(self) -> MemorySource:
-        """All of them, floats where some are; labels where every file has some."""
+        """Return all images as one source; floats if some are, labels if every file has them."""
         import numpy as np
 
         floats = any(part.dtype != np.uint8 for part in self.images)
@@ -83,9 +81,9 @@ class Gathered:
 
 
 def meant(arguments: Sequence[str]) -> Meant:
-    """The files that `arguments` mean: a folder the pictures below it, a pattern what it matches.
+    """Expand `arguments`: folders to the pictures below them, patterns to their matches.
 
-    A folder's pictures are its files with a picture's first bytes or ending, hidden ones apart.
+    Pictures in a folder are recognised by first bytes or suffix; hidden files are ignored.
     """
     found = Meant()
     for argument in arguments:
@@ -130,9 +128,9 @@ def _is_picture(file: str) -> bool:
 
 
 def kind_of_file(file: str) -> str:
-    """PICTURE by its ending or else its first bytes, one of DATA by these, or "".
+    """Return PICTURE (by suffix or first bytes), a kind of DATA (by first bytes), or "".
 
-    LenetError where it cannot be read, and is not called a picture.
+    Raises LenetError if the file cannot be read and is not named like a picture.
     """
     if named_picture(file):
         return PICTURE
@@ -141,7 +139,7 @@ def kind_of_file(file: str) -> str:
 
 
 def single_data(paths: Sequence[str]) -> bool:
-    """Whether `paths` is one file that is read by parts, as no picture is."""
+    """Return True if `paths` is a single data file that can be read in parts."""
     return len(paths) == 1 and paths[0] != STDIN and form_of(Path(paths[0]), EXPECTED) in DATA
 
 
@@ -152,11 +150,11 @@ def gather(
     limit: int | None = None,
     told: Callable[[int, int], None] | None = None,
 ) -> Gathered:
-    """The images of all `paths`, `limit` of them (None: all) after the first `skip`.
+    """Read the images of all `paths`: `limit` of them (None: all) after the first `skip`.
 
-    Pictures are prepared as MNIST was, unless `as_is`; files of many images are taken whole, and
-    not prepared. What is bad of a file is a sentence; it counts as an image that is skipped.
-    `told` is called with how many of how many files are read.
+    Pictures are prepared like MNIST unless `as_is`; data files are used unchanged. A bad file
+    gives a sentence and counts as one image for `skip`. `told(read, total)` is called after
+    each file.
     """
     found, prepared = Gathered(), False
     ahead, left = skip, sys.maxsize if limit is None else limit
@@ -187,7 +185,7 @@ def gather(
 
 
 def _data(found: Gathered, file: Path, name: str, skip: int, most: int) -> tuple[int, int]:
-    """Add the images of a file of many; how many were skipped, how many taken."""
+    """Add the images of a data file; return the numbers of skipped and added images."""
     with open_source(file) as source:
         count = len(source)
     passed = min(skip, count)
@@ -202,7 +200,7 @@ def _data(found: Gathered, file: Path, name: str, skip: int, most: int) -> tuple
 
 @contextmanager
 def _named(path: str) -> Iterator[tuple[Path, str]]:
-    """A file that holds what `path` has, itself or what came on stdin, and what it is called."""
+    """Yield a file with the content of `path` or stdin, and its name for messages."""
     if path != STDIN:
         yield Path(path), path
         return
@@ -216,7 +214,7 @@ def _named(path: str) -> Iterator[tuple[Path, str]]:
 
 
 def _spool(file: Path) -> None:
-    """Copy stdin into `file`; LenetError where it is a terminal, or longer than MOST_BYTES."""
+    """Copy stdin to `file`; raise LenetError for a terminal or more than MOST_BYTES."""
     stdin = sys.stdin
     if stdin is None or stdin.isatty():
         raise LenetError("stdin: expected a file or a pipe, found a terminal")

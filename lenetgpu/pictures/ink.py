@@ -1,4 +1,4 @@
-"""Ink found on paper: its shading taken away, darker or brighter, or of another colour."""
+"""Ink extraction: shading removed; ink darker or brighter than the paper, or of another colour."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from lenetgpu.pictures.masks import (
 Array = np.ndarray[Any, Any]
 
 _FIT = 64
+# minimum contrast of ink in levels of 255, and in standard deviations of the paper's noise
 _FAINTEST, _NOISES = 12.0, 5.0
-"""Ink stands out by so many of 255 levels, and by so many times the noise of the paper."""
 
 
 def ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
-    """How much each pixel (H, W) stands out of the paper, in 0..1, and whether it is darker.
+    """Return how much each pixel (H, W) stands out from the paper, in 0..1, and if ink is darker.
 
-    Of a `sheet` (H, W) bool the rest is nothing. LenetError where nothing stands out.
+    Pixels outside `sheet` (H, W) bool are zero. Raises LenetError if nothing stands out.
     """
     away = grey - _paper(grey, sheet)
     if sheet is not None:
@@ -42,10 +42,11 @@ def ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
 
 
 def lines_of(grey: Array) -> Array:
-    """How much each pixel (H, W) is darker than the paper around it, in 0..1: thin lines alone.
+    """Return how much each pixel (H, W) is darker than the paper nearby, in 0..1, for thin lines
+    only.
 
-    Paper is what a square of a tenth of the picture reaches without leaving what is as bright, so
-    that an edge of a sheet or of a shadow is no line. LenetError where nothing stands out.
+    The paper is found by a morphological closing over a tenth of the picture, so edges of
+    sheets and shadows are no lines. Raises LenetError if nothing stands out.
     """
     if min(grey.shape) < MANY:
         raise LenetError("expected a digit, found a small picture of other things")
@@ -56,7 +57,7 @@ def lines_of(grey: Array) -> Array:
 
 
 def _scaled(away: Array, smooth: Array) -> Array:
-    """`away` (H, W) in 0..1, from paper's noise to full ink; LenetError where there is no ink."""
+    """Scale `away` (H, W) to 0..1 from paper noise to full ink; raise LenetError without ink."""
     top = smooth[smooth > float(smooth.max()) / 2]
     level = float(np.median(top)) if top.size else 0.0
     if level < _FAINTEST:
@@ -70,9 +71,9 @@ def _scaled(away: Array, smooth: Array) -> Array:
 
 
 def _paper(grey: Array, sheet: Array | None = None) -> Array:
-    """What `grey` (H, W), or its part in `sheet`, would be without ink: a surface of second order.
+    """Fit a quadratic surface to the paper in `grey` (H, W), or in its part `sheet`.
 
-    It is fitted to a small picture, again and again without what lies far from it.
+    The fit uses a reduced picture and is repeated without outliers.
     """
     small = shrunk(grey, _FIT)
     terms = np.stack([term.reshape(-1) for term in _terms(*small.shape)], axis=1)
@@ -101,14 +102,14 @@ def _paper(grey: Array, sheet: Array | None = None) -> Array:
 
 
 def _spread(values: Array) -> float:
-    """The standard deviation that the median distance from the median stands for; of none, 0."""
+    """Estimate the standard deviation from the median absolute deviation; 0 for no values."""
     if not values.size:
         return 0.0
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
 def _of_most(values: Array, border: Array) -> Array:
-    """Which of `values` (n,) are like most of those at the border: paper, where ink touches it."""
+    """Return which `values` (n,) resemble most border values: paper, where ink meets the border."""
     levels = np.sort(values[border])
     counts = np.arange(1, len(levels))
     sums = np.cumsum(levels)
@@ -124,7 +125,9 @@ def _of_most(values: Array, border: Array) -> Array:
 
 
 def _border(on: Array) -> Array:
-    """bool (H, W): the outer twelfth of a sheet `on` (H, W) on each side, a pixel at least."""
+    """Return bool (H, W): the outer twelfth of the sheet `on` (H, W) on each side, at least a
+    pixel.
+    """
     height, width = on.shape
     down, across = (max(1, side // 12) for side in on[box_of(on)].shape)
     inner = on.copy()
@@ -149,10 +152,10 @@ COLOUR = "told by colour, not by brightness"
 
 
 def apart(bands: list[Array]) -> Array:
-    """(H, W) float32 about 128, of a picture's `bands` (H, W): along the colours' longest axis.
+    """Project `bands` (H, W) onto the axis of largest colour contrast; (H, W) float32 around 128.
 
-    It is the direction in which colours lie furthest from the picture's middle one, of most weight
-    what lies far. Differences keep their size, up to 442 between two corners of the colours' cube.
+    Colours far from the picture's median colour have the largest weight. Differences keep their
+    size, up to 442 between opposite corners of the colour cube.
     """
     away = np.stack([band - np.float32(np.median(band)) for band in bands])
     calm = np.stack([blurred(blurred(band)) for band in away]).reshape(len(bands), -1)

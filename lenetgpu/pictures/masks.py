@@ -1,4 +1,4 @@
-"""Greys and masks: averaged, resized, grown; which pixels of a mask hang together."""
+"""Operations on grey arrays and masks: averaging, resizing, growing, connected components."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from PIL import Image
 
 Array = np.ndarray[Any, Any]
 
-SIDE = 512
-"""Pixels of the longer side that a picture is looked at with, at most."""
-MANY = 60
-"""Pixels of the shorter side, from which on neighbours are averaged against noise."""
-_STAIRS = 0.8
-"""An edge's length over its pixels' sides."""
+SIDE = 512  # maximum pixels of a picture's longer side during analysis
+MANY = 60  # pixels of the shorter side from which on neighbours are averaged against noise
+_STAIRS = 0.8  # boundary length per pixel side
 
 
 def averaged_by(shape: tuple[int, ...], side: int = SIDE) -> int:
-    """Pixels of a square's side that are averaged, so that no side of `shape` is above `side`."""
+    """Return the side of the averaging squares that makes no side of `shape` exceed `side`."""
     return -(-max(shape) // side)
 
 
 def averaged(grey: Array, by: int) -> Array:
-    """`grey` (H, W) averaged over squares of `by` pixels, float32; what is left over is cut."""
+    """Average `grey` (H, W) over squares of `by` pixels, float32; drop the remainder."""
     height, width = (max(1, length // by) for length in grey.shape)
     down, across = (min(by, length) for length in grey.shape)
     rows = grey[: height * down, : width * across].reshape(height, down, width * across)
@@ -34,19 +31,19 @@ def averaged(grey: Array, by: int) -> Array:
 
 
 def shrunk(grey: Array, side: int = SIDE) -> Array:
-    """`grey` (H, W) averaged over squares, so that it is nowhere longer than `side`."""
+    """Average `grey` (H, W) over squares so that no side exceeds `side`."""
     by = averaged_by(grey.shape, side)
     return grey if by == 1 else averaged(grey, by)
 
 
 def resized(grey: Array, height: int, width: int) -> Array:
-    """`grey` (H, W) float32 at (height, width): each pixel an average over what it covers."""
+    """Resize `grey` (H, W) float32 to (height, width) by area averaging."""
     image = Image.fromarray(np.ascontiguousarray(grey, np.float32))
     return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
 
 
 def blurred(grey: Array) -> Array:
-    """`grey` (H, W) averaged over 3x3, where it has many pixels."""
+    """Average `grey` (H, W) over 3x3 if the picture is large."""
     if min(grey.shape) < MANY:
         return grey
     wide = np.pad(grey, 1, mode="edge")
@@ -56,7 +53,7 @@ def blurred(grey: Array) -> Array:
 
 
 def grown(values: Array, by: int) -> Array:
-    """`values` (H, W), each pixel the largest of those within `by` rows and columns."""
+    """Return the maximum of `values` (H, W) within `by` rows and columns."""
     for axis in (0, 1):
         wide = np.pad(values, [(by, by) if a == axis else (0, 0) for a in (0, 1)], mode="edge")
         wide = np.moveaxis(wide, axis, 0)
@@ -70,60 +67,59 @@ def grown(values: Array, by: int) -> Array:
 
 
 def eroded(mask: Array, by: int) -> Array:
-    """`mask` (H, W) bool without what lies within `by` pixels of its edge or the array's."""
+    """Remove from `mask` (H, W) bool all pixels within `by` of its edge or the array's."""
     found: Array = ~grown(np.pad(~mask, by, constant_values=True), by)[by:-by, by:-by]
     return found
 
 
 def box_of(mask: Array) -> tuple[slice, slice]:
-    """The rows and columns of the least box round what is true in `mask` (H, W): some is."""
+    """Return the row and column slices of the bounding box of `mask` (H, W), which is not empty."""
     rows, columns = (np.flatnonzero(np.any(mask, axis=axis)) for axis in (1, 0))
     return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
 
 
 def edges_of(mask: Array) -> int:
-    """Sides of pixels at which `mask` (H, W) bool ends."""
+    """Return the number of pixel sides on the boundary of `mask` (H, W) bool."""
     wide = np.pad(mask, 1)
     return int((wide[1:] != wide[:-1]).sum() + (wide[:, 1:] != wide[:, :-1]).sum())
 
 
 def stroke_of(mask: Array) -> float:
-    """About how many pixels wide strokes are: twice their area over their edges' length."""
+    """Estimate the stroke width in pixels: twice the area divided by the boundary length."""
     return 2 * float(mask.sum()) / (edges_of(mask) * _STAIRS)
 
 
 @dataclass(frozen=True)
 class Island:
-    """Ink that hangs together: its number, its box (rows top..bottom, columns left..right)."""
+    """A connected component: number and bounding box (rows top..bottom, columns left..right)."""
 
     number: int
     top: int
     bottom: int
     left: int
     right: int
-    mass: int
-    """Pixels of it."""
+    mass: int  # number of pixels
 
     @property
     def height(self) -> int:
-        """Rows of its box."""
+        """Rows of the box."""
         return self.bottom - self.top
 
     @property
     def width(self) -> int:
-        """Columns of its box."""
+        """Columns of the box."""
         return self.right - self.left
 
     @property
     def size(self) -> int:
-        """The longer side of its box."""
+        """The longer side of the box."""
         return max(self.height, self.width)
 
 
 def islands(mask: Array) -> tuple[list[Island], Array]:
-    """The parts of `mask` (H, W) bool that hang together, corners count, the largest first.
+    """Return the 8-connected components of `mask` (H, W) bool, largest first, and their numbers.
 
-    Beside them int32 (H, W): the number of each pixel's part, -1 where there is none.
+    Numbers are int32 (H, W), -1 outside.
     """
     height, width = mask.shape
     edges = np.zeros((height, width + 2), np.int8)
@@ -153,11 +149,11 @@ def islands(mask: Array) -> tuple[list[Island], Array]:
 
 
 def _joined(starts: Array, ends: Array, pitch: int) -> Array:
-    """A name (n,) for each run, the same for those that hang together.
+    """Return a label (n,) for each run; connected runs share it.
 
-    Runs lie at `starts` to `ends` (n,) of rows of `pitch`, the last place of which is empty. The
-    runs that one touches in the row above are neighbours in the list: from the first that ends at
-    its left corner on, to the last that starts at its right one.
+    Runs span `starts` to `ends` (n,) in rows of `pitch`, whose last column is empty. The runs
+    that touch a run in the row above are consecutive: from the first that ends at its left
+    corner to the last that starts at its right one.
     """
     first = np.searchsorted(ends, starts - pitch, "left")
     last = np.searchsorted(starts, ends - pitch, "right")

@@ -1,7 +1,7 @@
-"""A picture's grey, read by Pillow, which nothing else imports.
+"""Reading pictures as grey or colour bands through Pillow, which only this module imports.
 
-A stranger's picture is opened, which reads its header alone; what would take too much memory or
-time is refused before its pixels are decoded.
+Opening a file reads only its header. Pictures that would need too much memory or time are refused
+before their pixels are decoded.
 """
 
 from __future__ import annotations
@@ -30,27 +30,24 @@ from lenetgpu.pictures.masks import SIDE, averaged, averaged_by
 
 Array = np.ndarray[Any, Any]
 
+# pixel limits that differ from _MOST: each decoded pixel takes 4 bytes, WebP 16 because libwebp and
+# Pillow hold two canvases and two copies; JPEG is decoded at reduced size
 MOST_PIXELS = {"JPEG": 1024 * 1024 * 1024 // 4 // 3, "WEBP": 12 << 20}
-"""Pixels of a picture, where they are not _MOST: decoded, each takes 4 bytes; of WebP 16, since
-libwebp and Pillow hold two canvases and two copies; a JPEG is decoded at a fraction of its size."""
 _MOST, _MOST_SIDE = 40_000_000, 65_535
+# file size limits of formats whose comments Pillow joins in quadratic time
 _FILE = {"GIF": 4 << 20, "JPEG": 64 << 20}
-"""Bytes of a file whose comments and notes Pillow puts together in time that grows by squares."""
+# codecs that Pillow implements in Python, and their file size limit
 _SLOW, _SLOW_BYTES = ("bmp_rle", "ppm", "ppm_plain"), 4 << 20
-"""Codecs that Pillow has in Python, and bytes of a file that they are given."""
+# limits for JPEG: pixels of all scans; samples of progressive or CMYK files, two bytes each
 _SCANNED, _HELD = 20 * MOST_PIXELS["JPEG"], 80_000_000
-"""Pixels of all scans of a JPEG; samples of one that is progressive or CMYK, held in two bytes."""
+# limit for a TIFF's pixels and one strip or tile, which libtiff decodes into its own memory
 _TIFF_BYTES = 200_000_000
-"""A TIFF's pixels and one strip or tile, which libtiff decodes into memory of its own."""
-_COLOURED = 10_000_000
-"""Pixels of a JPEG that is decoded in colour."""
-_STRIP = 1 << 20
-"""Pixels that are made grey at a time, or a few rows."""
+_COLOURED = 10_000_000  # pixel limit of a JPEG decoded in colour
+_STRIP = 1 << 20  # pixels converted to grey at a time
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)
 _NAMES = {"WebP": "WEBP", "PNM": "PPM"}
 _DEPTHS = (255, 1023, 4095, 16383, 65535)
-_PLAIN, _SEEN = 12.0, 128
-"""Greys of ink differ by so much at most; a pixel is seen whose alpha is as much."""
+_PLAIN, _SEEN = 12.0, 128  # maximum grey difference within ink; minimum alpha of a visible pixel
 _LIBTIFF = re.compile(rb"(\w+: [^\r\n\x1b]*)\.\n")
 _STDERR, _ONE = 2, Lock()
 logging.getLogger("PIL").addHandler(logging.NullHandler())
@@ -58,7 +55,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")  # of bombs and odd tags: the
 
 
 class RefusedError(Exception):
-    """Refusal of a picture: the text after "found", and `wanted` after "expected"."""
+    """Refused picture: the text after "found", and `wanted` after "expected"."""
 
     def __init__(self, found: str, wanted: str | None = None) -> None:
         super().__init__(found)
@@ -66,19 +63,21 @@ class RefusedError(Exception):
 
 
 def read_grey(path: Path) -> tuple[Array, list[str], tuple[int, int]]:
-    """Return a file's grey, (H, W) float32 from 0 black to 255 white; notes; its (H, W) as it was.
+    """Read a file as grey (H, W) float32, 0 black to 255 white; return it, notes, and the original
+    (H, W).
 
-    It is turned as EXIF says, and no side is longer than SIDE: larger pictures are averaged.
-    LenetError, naming the file, where it is no picture that is taken, or damaged, or too large.
+    EXIF orientation is applied; pictures with a side longer than SIDE are averaged. Raises
+    LenetError naming the file if it is not a supported picture, damaged or too large.
     """
     (grey,), notes, size = _read(path, "L", lambda image: [_grey(image)])
     return grey, notes, size
 
 
 def read_colours(path: Path) -> list[Array]:
-    """Return a file's red, green and blue, each as `read_grey` gives grey; [] of a grey one.
+    """Read a file's red, green and blue bands like `read_grey`; return [] for a grey picture.
 
-    [] too of a JPEG that is large and narrow, which would take more memory. LenetError as there.
+    Also [] for large narrow JPEGs, which would need more memory. Raises LenetError like
+    `read_grey`.
     """
     return _read(path, "RGB", _colours)[0]
 
@@ -86,7 +85,9 @@ def read_colours(path: Path) -> list[Array]:
 def _read(
     path: Path, draft: str, planes: Callable[[Image.Image], list[Array]]
 ) -> tuple[list[Array], list[str], tuple[int, int]]:
-    """The `planes` of a picture file, a JPEG's decoded as `draft`, notes, its (H, W) as it was."""
+    """Read the `planes` of a picture file (a JPEG decoded as `draft`), notes, and the original (H,
+    W).
+    """
     data = read_whole(path, EXPECTED, MOST_BYTES, "a picture of")
     kind = kind_of(data[:START])
     if kind is None:
@@ -99,7 +100,7 @@ def _read(
 
 
 def unknown(data: bytes) -> str:
-    """Describe a file's bytes that are no picture that is taken."""
+    """Describe the bytes of a file that is not a supported picture."""
     if not data:
         return "an empty file"
     kind = other_kind(data[:START])
@@ -108,9 +109,9 @@ def unknown(data: bytes) -> str:
 
 @contextmanager
 def _without_libtiff() -> Iterator[None]:
-    """A block whose lines on stderr are libtiff's errors: RefusedError of the first.
+    """Capture libtiff's error lines on stderr and raise RefusedError for the first.
 
-    libtiff prints past Python; what others write there meanwhile is passed on at the end.
+    libtiff bypasses Python's stderr. Lines from others are passed on at the end.
     """
     with _ONE, ExitStack() as undo, tempfile.TemporaryFile() as file:
         try:
@@ -135,7 +136,7 @@ def _without_libtiff() -> Iterator[None]:
 def _decoded(
     data: bytes, form: str, draft: str, planes: Callable[[Image.Image], list[Array]]
 ) -> tuple[list[Array], list[str], tuple[int, int]]:
-    """The `planes` of a picture's bytes, turned and averaged, notes, and its (H, W) as it was."""
+    """Decode a picture's bytes to rotated and averaged `planes`, notes, and the original (H, W)."""
     if len(data) > _FILE.get(form, MOST_BYTES):
         raise RefusedError(f"{len(data):,}", f"a {form} picture of at most {_FILE[form]:,} bytes")
     if ImageFile.LOAD_TRUNCATED_IMAGES:
@@ -171,7 +172,7 @@ def _decoded(
 
 
 def _require_decodable(image: Image.Image, form: str, data: bytes) -> None:
-    """Raise RefusedError where an opened picture's pixels would take too much memory or time."""
+    """Raise RefusedError if decoding an opened picture would need too much memory or time."""
     width, height = image.size
     found, most = f"{width:,}x{height:,} pixels", MOST_PIXELS.get(form, _MOST)
     if width < 1 or height < 1:
@@ -200,7 +201,7 @@ def _require_decodable(image: Image.Image, form: str, data: bytes) -> None:
 
 
 def _colours(image: Image.Image) -> list[Array]:
-    """Three bands (H, W) float32, 0 to 255, averaged to SIDE, of a picture; [] of a grey one."""
+    """Return three bands (H, W) float32, 0 to 255, averaged to SIDE; [] for a grey picture."""
     if image.mode in ("LAB", "YCbCr"):
         return [_averaged(image, methodcaller("getchannel", band)) for band in range(3)]
     if image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I"):
@@ -215,7 +216,7 @@ def _colours(image: Image.Image) -> list[Array]:
 
 
 def _grey(image: Image.Image) -> Array:
-    """(H, W) float32, 0 to 255, averaged to SIDE, of a picture in any of Pillow's modes."""
+    """Convert a picture of any Pillow mode to (H, W) float32, 0 to 255, averaged to SIDE."""
     mode = image.mode
     if mode == "F" or mode.startswith("I"):
         return _deep(_averaged(image, lambda strip: strip), mode == "F")
@@ -229,7 +230,7 @@ def _grey(image: Image.Image) -> Array:
 
 
 def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -> Array:
-    """Return what `plane` makes of a picture, (H, W) float32, averaged to sides of at most SIDE."""
+    """Apply `plane` to a picture in strips and average to sides of at most SIDE, (H, W) float32."""
     width, height = image.size
     by = averaged_by(image.size)
     if by == 1:
@@ -249,10 +250,10 @@ def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -
 
 
 def _deep(found: Array, floats: bool) -> Array:
-    """Numbers of 16 or 32 bits, or `floats`, (H, W) float32, from 0 to 255.
+    """Scale 16-bit, 32-bit or (`floats`) float values (H, W) to 0..255.
 
-    Floats from 0 to 1 are scaled as such; else the least of 8, 10, 12, 14 and 16 bits that holds
-    the largest is white, and where some are negative or larger the least is black.
+    Floats in 0..1 are scaled as such. Otherwise white is the smallest of 8, 10, 12, 14 and 16
+    bits that holds the maximum; if values are negative or larger, the range is used.
     """
     if not np.isfinite(found).all():
         raise RefusedError("NaN or infinity in it")
@@ -267,10 +268,10 @@ def _deep(found: Array, floats: bool) -> Array:
 
 
 def _on_paper(grey: Array, alpha: Array) -> Array:
-    """`grey` (H, W) laid by its `alpha`, both 0 to 255, on paper that leaves a contrast.
+    """Blend `grey` (H, W) with `alpha` (both 0 to 255) onto paper with contrast to it.
 
-    Where what is seen is all of one grey it is ink, and its paper white or black; else, where most
-    of the picture is seen, its paper is what is seen most.
+    If all visible pixels have one grey, they are ink on white or black paper. Otherwise, if
+    most pixels are visible, the paper has the most common visible grey.
     """
     seen = grey[alpha >= _SEEN]
     if not seen.size:
@@ -286,7 +287,7 @@ def _on_paper(grey: Array, alpha: Array) -> Array:
 
 
 def _turned(grey: Array, orientation: object) -> Array:
-    """`grey` as it is to be seen, by EXIF's number from 1 to 8; others leave it."""
+    """Apply EXIF orientation 1 to 8 to `grey`; ignore other values."""
     number = orientation if isinstance(orientation, int) else 1
     if number in _ON_ITS_SIDE:
         grey = grey.T

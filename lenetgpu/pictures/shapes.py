@@ -1,4 +1,4 @@
-"""Shapes of a mask: a sheet of paper that is read alone, an outline whose strokes are filled."""
+"""Shapes of masks: sheets of paper, and outlines whose strokes are filled."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from lenetgpu.pictures.masks import box_of, eroded, grown, islands, stroke_of
 
 Array = np.ndarray[Any, Any]
 
+# minimum share of its smallest rectangle that a sheet fills (an ellipse: 0.79); maximum aspect
+# ratio of a sheet; rotations tried
 _RECTANGLE, _LONG, _TURNS = 0.87, 5.0, 30
-"""Of the least rectangle round it, how much a sheet fills, an ellipse fills 0.79; a sheet's sides
-are to each other at most as this to one; so many turns of a rectangle are tried."""
+# minimum cover of an empty sheet; tolerance around a line's mean width; minimum share of its
+# smallest rectangle that a bar fills; maximum line width relative to the hole's width
 _SOLID, _STROKE, _BAR, _SLIT = 0.98, 0.62, 0.66, 4.0
-"""Of its area, what a sheet with nothing on it covers; of a line's mean width, within how much of
-its edges all of it lies; of the least rectangle round it, how much a bar fills; times a hole's
-width, how wide the line round it is at most."""
+# minimum size of a sheet relative to the shorter side; maximum cover of a frame; its edge's width
+# relative to its size
 _LARGE, _RING, _EDGE = 0.25, 0.5, 0.012
-"""Of the picture's shorter side, how large a sheet is at least; of its area, what a frame covers
-at most; of its size, how far its edge reaches."""
 
 
 def sheet_of(mask: Array) -> Array | None:
-    """bool (H, W): what a sheet whose ink is `mask` (H, W) holds, or a frame; None: it is none.
+    """Return bool (H, W), the content of a sheet or frame with ink `mask` (H, W), or None.
 
-    A sheet is a rectangle, however turned and whatever is cut out of it. Its edge is left out.
+    A sheet is a rectangle at any angle, with anything cut out of it. Its edge is excluded.
     """
     size = max(mask[box_of(mask)].shape)
     if size < max(16, _LARGE * min(mask.shape)):
@@ -49,14 +48,14 @@ def sheet_of(mask: Array) -> Array | None:
 
 
 def filled(mask: Array) -> Array:
-    """`mask` (H, W) and what it encloses."""
+    """Return `mask` (H, W) with its holes filled."""
     _, numbers = islands(~np.pad(mask, 1))
     found: Array = numbers[1:-1, 1:-1] != numbers[0, 0]
     return found
 
 
 def _is_stroke(mask: Array, whole: Array) -> bool:
-    """Whether `mask` (H, W) is an angular 0 or 8: as wide everywhere, its holes bars."""
+    """Return True if `mask` (H, W) is an angular 0 or 8: constant width, bar-shaped holes."""
     broad = stroke_of(mask)
     if eroded(mask, max(1, round(_STROKE * broad))).any():
         return False
@@ -66,15 +65,17 @@ def _is_stroke(mask: Array, whole: Array) -> bool:
 
 
 def is_bar(mask: Array, ratio: float) -> bool:
-    """Whether `mask` (H, W) nearly fills its least rectangle, `ratio` times as long as wide."""
+    """Return True if `mask` (H, W) nearly fills its smallest rectangle of aspect ratio above
+    `ratio`.
+    """
     (short, long), _ = rectangle_of(mask)
     return bool(mask.sum() > _BAR * short * long and long >= ratio * short)
 
 
 def rectangle_of(mask: Array) -> tuple[tuple[float, float], float]:
-    """Of the least rectangle round `mask` (H, W) the sides, the shorter first, in pixels.
+    """Return the sides of the smallest rectangle around `mask` (H, W), shorter first, in pixels.
 
-    Beside them, in pixels, what the mask covers at most when it is filled.
+    Also returns the pixels that the filled mask covers at most.
     """
     rows = np.flatnonzero(np.any(mask, axis=1))
     left = mask[rows].argmax(axis=1)
@@ -90,17 +91,17 @@ def rectangle_of(mask: Array) -> tuple[tuple[float, float], float]:
 
 
 FILLED = "an outline was filled"
+# minimum length of a stroke's inside (circle: 1); minimum share of ink along it; maximum stroke
+# width relative to the digit; aspect ratio of a bar
 _WOUND, _ON_INSIDES, _BROAD, _SLIM = 1.9, 0.85, 0.3, 2.2
-"""What is inside of a stroke is as long, a circle is 1; so much of an outline's ink lies along it;
-of the digit's size, how broad the stroke is at most; so many times longer than wide is a bar."""
 
 
 def filled_outline(mask: Array) -> Array | None:
-    """`mask` (H, W), a digit's ink, with the inside of its outline; None: it is no outline.
+    """Return `mask` (H, W), a digit's ink, with the inside of its outline filled, or None.
 
-    What ink encloses is the inside of a stroke where it is long and narrow; a 0's or an 8's hole is
-    round, and so is a narrow 0 with it. Nearly all ink of an outline lies along such insides: the
-    tail of a 6 does not. A bar is none: it may be a hollow 1, or a narrow 0 or 8 as well.
+    A hole is the inside of a stroke if it is long and narrow; holes of 0 and 8 are round, also
+    a narrow 0's. In an outline, nearly all ink lies along such holes, unlike the tail of a 6. A
+    bar is ambiguous (a hollow 1, a narrow 0 or 8) and gives None.
     """
     box = box_of(mask)
     size = max(mask[box].shape)
@@ -136,12 +137,12 @@ def filled_outline(mask: Array) -> Array | None:
 
 
 def _longness(one: Array) -> float:
-    """How much longer the edge of `one` (H, W) bool is than a circle's: squared, by its area."""
+    """Return the squared ratio of the boundary length of `one` (H, W) bool to that of a circle."""
     return _edge(one) ** 2 / (4 * np.pi * float(one.sum()))
 
 
 def _edge(one: Array) -> float:
-    """The length of the edge of `one` (H, W) bool: how often lines of four directions cross it."""
+    """Estimate the boundary length of `one` (H, W) bool from crossings in four directions."""
     wide = np.pad(one, 1)
     straight = (wide[1:] != wide[:-1]).sum() + (wide[:, 1:] != wide[:, :-1]).sum()
     aslant = (wide[1:, 1:] != wide[:-1, :-1]).sum() + (wide[1:, :-1] != wide[:-1, 1:]).sum()

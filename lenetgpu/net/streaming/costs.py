@@ -1,4 +1,4 @@
-"""The schedule's figures, measured on the current GPU once per device and kernels."""
+"""Measurement of the schedule's costs on the current GPU, once per device and kernels."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan
 from lenetgpu.store import entries
 
-IMAGES, FEW = 10_000, 2_500
-"""The two sizes that copies and kernels are timed at."""
+IMAGES, FEW = 10_000, 2_500  # batch sizes at which copies and kernels are timed
 _CALLS, _TIMES, _LAUNCHES, _LANES = 4, 5, 30, 3
-_LONG_MS = 10.0
-"""A sample that took longer is not taken again."""
+_LONG_MS = 10.0  # a sample longer than this is not repeated
 
 
 def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
-    """The figures of `plan` on `gpu`, which is current, remembered or measured now."""
+    """Return the costs of `plan` on `gpu`, which is current: cached or measured now."""
     name = _name(plan, gpu, dtype)
     found = entries.kept("schedule", name, Costs)
     if found is None or not found.sound:
@@ -53,10 +51,10 @@ def _pipeline(plan: Plan, weights: Weights, dtype: str, size: int) -> Pipeline:
 
 
 def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
-    """Copies and kernels of FEW and of all shipped digits, on one lane and on several,
-    and kernels that read the host's memory.
+    """Measure copies, kernels and zero-copy passes of FEW images and of all shipped digits.
 
-    `make_pipeline(n)` takes n images a pass, on the current GPU.
+    Kernels are timed on one lane and on several. `make_pipeline(n)` creates a pipeline for n
+    images per pass on the current GPU.
     """
     device, pipeline = Cuda(), make_pipeline(IMAGES)
     host = pinned_copy(_digits(pipeline.input_dtype))
@@ -91,7 +89,7 @@ def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
 
 
 def _beside_us(device: Cuda, pipelines: list[Pipeline], images: Any) -> float:
-    """Microseconds that a pass of `images` takes where other lanes have passes under way."""
+    """Return the microseconds of a pass of `images` while other lanes have passes in progress."""
     lanes = [(device.stream(), pipeline) for pipeline in pipelines]
 
     def work() -> None:
@@ -117,13 +115,13 @@ def _digits(dtype: str) -> Any:
 
 
 def _line(few: int, whole: int, took: list[float]) -> tuple[float, float]:
-    """(start, slope) of the line through two times, neither below nothing."""
+    """Return (start, slope) of the line through two times, both non-negative."""
     slope = max((took[1] - took[0]) / (whole - few), 1e-3 * took[1] / whole)
     return max(0.0, took[0] - few * slope), slope
 
 
 def _each_us(work: Callable[[], Any]) -> float:
-    """Microseconds of `work` on the GPU, the least of a few; recorded where it can be."""
+    """Return the GPU microseconds of `work`, the minimum of a few; recorded if possible."""
     work()
     try:
         graph = Graph(work, _CALLS)
@@ -139,7 +137,7 @@ def _least(sample: Callable[[], float]) -> float:
 
 
 def _call_us(device: Cuda) -> float:
-    """Microseconds until the host has launched a graph of one small copy and seen its end."""
+    """Return the microseconds to launch a graph of one small copy and wait for its end."""
     host, there = device.pinned((1,), "int32"), device.empty((1,), "int32")
 
     graph = Graph(lambda: device.copy(there, host, device.current()), 1)

@@ -1,4 +1,4 @@
-"""What a stream of images asks of the current GPU, through CuPy; tests put another in its place."""
+"""CUDA operations of the streaming code, through CuPy; tests replace them."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ class Cuda:
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
 
     def stream(self) -> Any:
-        """A stream that does not wait for the default one."""
+        """Return a new non-blocking stream."""
         return new_stream()
 
     def event(self) -> Any:
-        """An event without a time."""
+        """Return a new event without timing."""
         return self._cupy.cuda.Event(disable_timing=True)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """A block whose launches go to `stream`."""
+        """Return a context in which launches go to `stream`."""
         current: AbstractContextManager[Any] = stream
         return current
 
     def current(self) -> Any:
-        """The current stream."""
+        """Return the current stream."""
         return self._cupy.cuda.get_current_stream()
 
     def record(self, event: Any, stream: Any) -> None:
-        """`event` is what `stream` holds now."""
+        """Record `event` on `stream`."""
         event.record(stream)
 
     def wait(self, stream: Any, event: Any) -> None:
-        """What `stream` is given from now on waits for `event`."""
+        """Make later work on `stream` wait for `event`."""
         stream.wait_event(event)
 
     def copy(self, to: Any, source: Any, stream: Any) -> None:
-        """Queue a copy between an array on the device and a page-locked one of as many bytes."""
+        """Queue a copy between a device array and a page-locked array of equal size."""
         to_at, from_at = (
             array.data.ptr if isinstance(array, self._cupy.ndarray) else array.ctypes.data
             for array in (to, source)
@@ -58,15 +58,15 @@ class Cuda:
         self._runtime.memcpyAsync(to_at, from_at, size, kind, stream.ptr)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An uninitialised array on the device."""
+        """Allocate an uninitialised device array."""
         return self._cupy.empty(shape, dtype)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An uninitialised page-locked array in host memory."""
+        """Allocate an uninitialised page-locked array."""
         return pinned_empty(shape, dtype)
 
     def mapped(self, array: Any) -> Any:
-        """A page-locked array as kernels see it, where it lies."""
+        """Return a device view of a page-locked array, for kernels that read it in place."""
         cuda = self._cupy.cuda
         memory = cuda.UnownedMemory(
             array.ctypes.data, array.nbytes, array, self._runtime.getDevice()
@@ -74,15 +74,15 @@ class Cuda:
         return self._cupy.ndarray(array.shape, array.dtype, cuda.MemoryPointer(memory, 0))
 
     def is_pinned(self, address: int, size: int) -> bool:
-        """Return whether host memory is page-locked, at its first byte and its last of `size`."""
+        """Return True if the first and last of `size` bytes at `address` are page-locked."""
         ask = self._runtime.pointerGetAttributes
         last = address + size - 1
         return ask(address).type == _PAGE_LOCKED and (size <= 1 or ask(last).type == _PAGE_LOCKED)
 
     def record_graph(self, work: Callable[[], None], streams: Sequence[Any]) -> Graph:
-        """`work`, which queues on `streams`, as one graph; RuntimeError where it cannot be."""
+        """Record `work`, which queues on `streams`, as a graph, or raise RuntimeError."""
         return Graph(work, 1, streams)
 
     def release(self) -> None:
-        """Give the memory that nobody holds back to the driver."""
+        """Return unused pool memory to the driver."""
         release()

@@ -1,13 +1,13 @@
-"""Lanes: a stream each with a pipeline and its images, fed by one stream of copies.
+"""Lanes: streams with a pipeline and image buffer each, fed by one copy stream.
 
-A chunk is copied to its lane's images on the copying stream, so that copies follow each other over
-the bus without a gap; its kernels go to the lane's own stream and write its labels where the host
-reads them. Events hold both together: kernels wait for their copy, a copy for the lane's last
-kernels. Or, `zero_copy`, nothing is copied: kernels read the host's memory themselves.
+Chunks are copied to a lane's buffer on the copy stream, so copies follow each other without gaps;
+kernels run on the lane's stream and write labels to host memory. Events order them: kernels wait
+for their copy, a copy waits for the lane's previous kernels. With `zero_copy`, kernels read host
+memory.
 
-Kernels that may begin before the kernel before them is over (`gpu.launch`, overlap) do so behind a
-kernel of their own lane alone: what waits for a copy or an event waits for all of it, on a stream
-as in a graph, where only edges between two kernels are programmatic (tests/test_gpu_streams.py).
+Programmatic dependent launch (`gpu.launch`, overlap) applies only between two kernels of one lane.
+A kernel behind a copy or an event waits for all of it, on a stream as in a graph, where only edges
+between two kernels are programmatic (tests/test_gpu_streams.py).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lenetgpu.net.streaming.cuda import Cuda
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import ALIGNED, Observer, Pipeline
 
+# called with the lane and the operation just queued on the current stream, or None before the first
 Mark = Callable[[int, str | None], None]
-"""Told the lane and the operation that was just queued on the current stream, or None before."""
 
 
 @dataclass
 class Chunk:
-    """Page-locked images (n, 28, 28, 1), and where their labels (n,) and scores (n, 10) go."""
+    """Page-locked images (n, 28, 28, 1), and the targets of labels (n,) and scores (n, 10)."""
 
     images: Any
     labels: Any
@@ -34,13 +34,13 @@ class Chunk:
 
     @property
     def arrays(self) -> tuple[Any, Any, Any]:
-        """All three."""
+        """Images, labels and scores."""
         return self.images, self.labels, self.scores
 
 
 @dataclass
 class Lane:
-    """One stream; `copied` and `emptied` say when `images` were written and last read."""
+    """One stream; events `copied` and `emptied` follow the last write and read of `images`."""
 
     number: int
     stream: Any
@@ -80,16 +80,16 @@ class Lanes:
 
     @property
     def streams(self) -> list[Any]:
-        """Every stream that a chunk goes through."""
+        """All streams that chunks pass through."""
         return [self._copying, *(lane.stream for lane in self._lanes)]
 
     def begin(self) -> None:
-        """Before the first chunk of a pass: no lane has a past to wait for."""
+        """Start a pass: the first chunk of each lane waits for nothing."""
         for lane in self._lanes:
             lane.used = False
 
     def queue(self, turn: int, chunk: Chunk, mark: Mark | None = None, done: Any = None) -> None:
-        """Queue chunk number `turn` of a pass; `done` is then an event after its last copy."""
+        """Queue chunk number `turn` of a pass, then event `done` if given."""
         device, lane = self._device, self._lanes[turn % len(self._lanes)]
 
         def tell(stream: Any, name: str | None) -> None:
@@ -117,7 +117,7 @@ class Lanes:
             device.record(done, lane.stream)
 
     def _run(self, lane: Lane, buffer: Any, chunk: Chunk, mark: Mark | None) -> None:
-        """Kernels, which write the labels to host memory where a kernel writes them at all."""
+        """Queue the kernels; labels go directly to host memory if a kernel writes them."""
         observer = None if mark is None else _marker(mark, lane.number)
         direct = lane.pipeline.labels_by_kernel
         there = self._device.mapped(chunk.labels) if direct else None
@@ -136,7 +136,7 @@ class Lanes:
             mark(lane.number, "labels to host")
 
     def wait(self) -> None:
-        """Until every lane has come to its end."""
+        """Wait until all lanes are idle."""
         for stream in self.streams:
             stream.synchronize()
 

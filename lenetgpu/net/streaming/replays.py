@@ -1,4 +1,4 @@
-"""Graphs of passes over the same page-locked arrays, recorded when these come a second time."""
+"""CUDA graphs of passes over the same page-locked arrays, recorded at their second use."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from weakref import ref
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.net.streaming.lanes import Chunk
 
-_GRAPHS = 4
-"""Graphs that are kept, those that were used last."""
-Key = tuple[int, ...]
-"""How many images there are, and where each array lies."""
+_GRAPHS = 4  # graphs kept, least recently used dropped
+Key = tuple[int, ...]  # number of images and the address of each array
 
 
 class Replays:
-    """Recorded passes by where their arrays lie. `refusal` says why nothing can be recorded."""
+    """Recorded passes by the addresses of their arrays; `refusal`: why none can be recorded."""
 
     def __init__(self) -> None:
         self.refusal = ""
@@ -28,15 +26,15 @@ class Replays:
         return len(self._graphs)
 
     def forget(self) -> None:
-        """Let go of every graph."""
+        """Drop all graphs."""
         self._graphs.clear()
         self._last = None
 
     def again(self, whole: Chunk) -> Graph | None:
-        """The graph that was found last, where `whole` is of the very arrays that it was for.
+        """Return the last graph if `whole` consists of the same array objects.
 
-        To compare arrays costs less than to ask where they lie. They are not kept alive: memory
-        that was let go of and taken again is another array's.
+        Comparing objects is cheaper than comparing addresses. The arrays are not kept alive, so
+        freed and reused memory does not match.
         """
         if self._last is None:
             return None
@@ -47,11 +45,11 @@ class Replays:
         return graph
 
     def has(self, key: Key) -> bool:
-        """Return whether there is a graph of arrays that lie there."""
+        """Return True if there is a graph for these addresses."""
         return self._graphs.get(key) is not None
 
     def find(self, key: Key, whole: Chunk, record: Callable[[], Graph]) -> Graph | None:
-        """Return the graph of `whole`, made by `record` where its arrays come a second time."""
+        """Return the graph of `whole`; call `record` when its arrays are used a second time."""
         if self.refusal:
             return None
         if key not in self._graphs:

@@ -12,17 +12,13 @@ from lenetgpu.net.streaming.cuda import Cuda
 from lenetgpu.net.streaming.lanes import Chunk
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
-SLOT_BYTES = 8 << 20
-"""Images of one buffer of the ring, in bytes, at most."""
+SLOT_BYTES = 8 << 20  # most image bytes of one buffer
 MOST_READERS = 8
 
 
 @dataclass
 class Slot:
-    """A page-locked buffer for images and their results, and the event that these are there.
-
-    `n` images of it are in use.
-    """
+    """A page-locked buffer for `n` images and their results; event `done` follows the results."""
 
     images: Any
     labels: Any
@@ -31,17 +27,17 @@ class Slot:
     n: int = 0
 
     def chunk(self) -> Chunk:
-        """Its images with labels and, where the ring has them, scores."""
+        """Return the images in use with their labels and scores."""
         scores = None if self.scores is None else self.scores[: self.n]
         return Chunk(self.images[: self.n], self.labels[: self.n], scores)
 
 
 class Ring:
-    """At most `readers` + `lanes` + 1 slots and `readers` threads, made when needed and kept.
+    """Reader threads and at most `readers` + `lanes` + 1 slots, created on demand.
 
-    A slot holds up to SLOT_BYTES of images, or one image, with 4 bytes an image for its label and
-    40 for scores: so much page-locked memory (9 MB a slot), however long the source is.
-    As a context manager: an exception drops what was not begun and joins the threads.
+    A slot holds up to SLOT_BYTES of images plus labels and scores (about 9 MB of page-locked
+    memory), however long the source is. As a context manager: an exception cancels reads that have
+    not started and joins the threads.
     """
 
     def __init__(self, device: Cuda, dtype: str, chunk: int, lanes: int, with_scores: bool) -> None:
@@ -63,7 +59,7 @@ class Ring:
             self.threads.shutdown(wait=True, cancel_futures=True)
 
     def take(self) -> Slot | None:
-        """A slot that nobody uses, or None where all are out."""
+        """Return a free slot, or None if all are in use."""
         if self.free:
             return self.free.pop()
         if not self._left:

@@ -1,10 +1,10 @@
-"""How many streams, and chunks of how many images: a model of the bus, the kernels and a launch.
+"""Choice of streams and chunk sizes by a cost model of the bus, the kernels and launches.
 
-Copies follow each other over the bus, kernels over the GPU. A chunk's kernels wait for its copy, a
-copy for the kernels that last read its lane's images. Small chunks let kernels begin early and end
-soon after the last copy; large ones pay what a copy and a launch cost less often. So where the bus
-is slower chunks best fall towards the end, where the kernels are slower they rise from the start.
-Or nothing is copied, and kernels read the host's memory (zero-copy): one launch, at a slower bus.
+Copies are serialised on the bus, kernels on the GPU. A chunk's kernels wait for its copy; a copy
+waits for the kernels that last read its lane's buffer. Small chunks let kernels start early and
+finish soon after the last copy; large chunks pay the fixed cost of a copy and a launch less often.
+So chunks should shrink towards the end if the bus is slower, and grow from the start if the kernels
+are slower. With zero-copy, kernels read host memory directly: one launch, at a lower bus rate.
 """
 
 from __future__ import annotations
@@ -15,27 +15,24 @@ from math import ceil
 
 MOST_STREAMS, MOST_CHUNK = 6, 40_000
 _PARTS = 12
-_FOLLOWED = 32
-"""Chunks that are followed one by one; the rest repeat the last half of them."""
+_FOLLOWED = 32  # chunks simulated one by one; the rest are extrapolated from the last half
 EVEN = 1.0
-NEVER = 1e12
-"""Of a time: what is not to be had."""
+NEVER = 1e12  # us; time of something unavailable
 _MOST_GBS, _LARGE = 1e9, 1 << 20
 _TAPERS = (2, 3, 4)
-_LEAST = 500
-"""Images of a tapered chunk, at least."""
-_WORTH = 1.01
-"""How much longer the schedule may take that holds the fewest images on the GPU at once."""
+_LEAST = 500  # images of a tapered chunk, at least
+_WORTH = 1.01  # schedules within this factor of the best: the one with the least memory wins
 
 
 @dataclass(frozen=True)
 class Costs:
-    """A machine's figures for one plan and type of pixels.
+    """Measured costs of one plan and pixel type on one machine.
 
-    The bus in GB/s and us a copy, which is also what one stream's waiting for another takes;
-    kernels in ns an image and us a chunk, alone and behind another lane's, whose end they overlap;
-    us that the host takes to launch a recorded pass and to see its end; bytes of an image. Then the
-    bus in GB/s where kernels read the host's memory themselves, and the us of a pass beside that.
+    `bus_gbs` (GB/s) and `copy_us` (us per copy, also the cost of a wait between streams);
+    `image_ns` (kernel ns per image), `chunk_us` and `lane_us` (us per chunk, alone and overlapping
+    the end of another lane's); `call_us` (host us to launch a recorded pass and see its end);
+    `image_bytes`; `zero_copy_gbs` and `zero_copy_us` (bus rate and us per pass when kernels read
+    host memory).
     """
 
     bus_gbs: float
@@ -50,7 +47,7 @@ class Costs:
 
     @property
     def sound(self) -> bool:
-        """Whether these are figures that a machine may have: rates that are some, times from 0."""
+        """True if all figures are plausible: positive rates, non-negative times."""
         rates = self.bus_gbs, self.zero_copy_gbs
         times = (
             self.copy_us, self.image_ns, self.chunk_us, self.lane_us, self.call_us,
@@ -60,30 +57,29 @@ class Costs:
         return fine and all(0 <= time <= NEVER for time in times) and 0 < self.image_bytes < _LARGE
 
     def copy(self, images: int) -> float:
-        """Microseconds that a chunk's copy takes."""
+        """Return the microseconds of a chunk's copy."""
         return self.copy_us + images * self.image_bytes / self.bus_gbs / 1e3
 
     def kernels(self, images: int, behind: bool = False) -> float:
-        """Microseconds that a chunk's kernels take, alone or behind another lane's."""
+        """Return the microseconds of a chunk's kernels, alone or behind another lane's."""
         return (self.lane_us if behind else self.chunk_us) + images * self.image_ns / 1e3
 
     def zero_copy_ms(self, images: int, chunk: int | None = None) -> float:
-        """Milliseconds of a pass whose kernels read the host's memory, in chunks one by one."""
+        """Return the milliseconds of a zero-copy pass, chunk after chunk."""
         each = max(self.image_ns, self.image_bytes / self.zero_copy_gbs)
         starts = ceil(images / (chunk or images)) * self.zero_copy_us
         return (self.call_us + starts + images * each / 1e3) / 1e3
 
     def bare_copy_ms(self, images: int) -> float:
-        """Milliseconds that all images take over the bus in one copy."""
+        """Return the milliseconds of one copy of all images."""
         return self.copy(images) / 1e3
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Streams, images of the largest chunk, the milliseconds that the model says for them.
+    """Number of streams, images of the largest chunk, and predicted milliseconds.
 
-    `taper` is how many times the one before it a chunk has, of those that rise or fall.
-    `zero_copy`: nothing is copied, kernels read the host's memory.
+    `taper` is the ratio of consecutive chunk sizes. `zero_copy`: kernels read host memory.
     """
 
     streams: int
@@ -94,10 +90,10 @@ class Schedule:
 
 
 def chunk_sizes(images: int, chunk: int, taper: float = EVEN) -> list[int]:
-    """The images of each chunk, at most `chunk`, together `images`.
+    """Split `images` into chunks of at most `chunk`.
 
-    Above 1 they rise to `chunk`, each about `taper` times the one before it; below 1 they fall from
-    it so. They are not cut below _LEAST, of which a rest may be half.
+    With `taper` above 1 sizes grow to `chunk` by about that factor, below 1 they shrink from it.
+    No chunk is smaller than _LEAST, except a remainder of at least half of that.
     """
     if taper == EVEN:
         return [min(chunk, images - lo) for lo in range(0, images, chunk)]
@@ -113,7 +109,7 @@ def chunk_sizes(images: int, chunk: int, taper: float = EVEN) -> list[int]:
 
 
 def predicted_ms(images: int, streams: int, chunk: int, costs: Costs, taper: float = EVEN) -> float:
-    """Milliseconds from page-locked images to labels in host memory."""
+    """Predict the milliseconds from page-locked images to labels in host memory."""
     chunks = -(-images // chunk)
     if chunks <= _FOLLOWED:
         sizes = chunk_sizes(images, chunk, taper)
@@ -126,7 +122,7 @@ def predicted_ms(images: int, streams: int, chunk: int, costs: Costs, taper: flo
 
 
 def _ends(sizes: list[int], streams: int, costs: Costs) -> float:
-    """Microseconds until the labels of the last chunk are copied."""
+    """Return the microseconds until the labels of the last chunk are copied."""
     copied = computed = 0.0
     lanes = [0.0] * streams
     for turn, n in enumerate(sizes):
@@ -140,7 +136,7 @@ def _ends(sizes: list[int], streams: int, costs: Costs) -> float:
 
 
 def _sizes(images: int) -> Iterator[int]:
-    """Chunks worth a look: equal parts, the last half as large, and what holds of many images."""
+    """Yield candidate chunk sizes: equal parts, parts with a half-sized last one, powers of two."""
     for parts in range(1, _PARTS + 1):
         yield from (-(-images // parts), -(-2 * images // (2 * parts + 1)))
     yield from (2_500 << power for power in range(5))
@@ -153,11 +149,11 @@ def best_schedule(
     chunk: int | None = None,
     most: int = MOST_CHUNK,
 ) -> Schedule:
-    """The schedule that takes least by the model, with `streams` or `chunk` as given.
+    """Return the fastest schedule by the model, with `streams` or `chunk` fixed if given.
 
-    A given chunk is not tapered; others have at most `most` images. Of those that take as long to
-    a percent, the one with the fewest images on the GPU. Kernels read the host's memory where that
-    takes less, nothing is given, and there are no more than MOST_CHUNK images.
+    A given chunk is not tapered; others have at most `most` images. Among schedules within one
+    percent, the one with the fewest images on the GPU wins. Zero-copy is considered if neither is
+    given and there are at most MOST_CHUNK images.
     """
     counts = range(1, MOST_STREAMS + 1) if streams is None else (streams,)
     most = min(images, most, MOST_CHUNK)
@@ -179,6 +175,6 @@ def best_schedule(
 
 
 def _images_held(schedule: Schedule) -> tuple[int, int]:
-    """How many images lie on the GPU at once, then how many streams there are."""
+    """Return the images held on the GPU at once, and the number of streams."""
     held = 0 if schedule.zero_copy else schedule.streams * schedule.chunk
     return held, schedule.streams

@@ -1,9 +1,8 @@
-"""Images in host memory or a file to labels in host memory (report, section 3.5).
+"""Streaming: images in host memory or a file to labels in host memory (report, section 3.5).
 
-Chunks go over lanes in turn, so that one chunk's copies overlap another's kernels, or are read by
-these where they lie (zero-copy). What is passed
-a second time from the same page-locked arrays is recorded as one CUDA graph and replayed from then
-on; what is not page-locked goes through a ring of buffers that are.
+Chunks use the lanes in turn, so that copies of one overlap kernels of another; with zero-copy,
+kernels read host memory directly. The second pass over the same page-locked arrays is recorded as a
+CUDA graph and replayed from then on. Pageable memory goes through a ring of page-locked buffers.
 """
 
 from __future__ import annotations
@@ -27,24 +26,23 @@ from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 
-MOST_RECORDED = 256
-"""Chunks of a graph: of more, launching them one by one hides under the copies."""
+MOST_RECORDED = 256  # chunks per graph; with more, single launches hide behind the copies
 OnChunk = Callable[[int], None]
 Deliver = Callable[[Any, Any], None]
-"""Given labels (n,) int32 and scores (n, 10) float32 or None, which it may not keep."""
+# called with labels (n,) int32 and scores (n, 10) float32 or None, valid during the call
 Read = Callable[[int, Any], None]
-"""Fills an array (n, 28, 28, 1) with the images from a number on; several threads may at once."""
+# fills an array (n, 28, 28, 1) with images from an index on; may be called from several threads
 
 
 def pinned_copy(array: Any) -> Any:
-    """`array` in page-locked memory."""
+    """Copy `array` to page-locked memory."""
     copy = pinned_empty(array.shape, array.dtype)
     copy[...] = array
     return copy
 
 
 def host_results(n: int, with_scores: bool) -> tuple[Any, Any]:
-    """Label and score arrays for `n` images, pinned where they can be; no scores unless asked."""
+    """Allocate labels and, if `with_scores`, scores for `n` images, page-locked if possible."""
     labels = host_empty((n,), "int32")
     return labels, host_empty((n, CLASSES), "float32") if with_scores else None
 
@@ -58,13 +56,12 @@ def _expect(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
 
 
 class Streamer:
-    """Runs host images through `make_pipeline(chunk)` pipelines on `streams` CUDA streams.
+    """Run host images through `make_pipeline(chunk)` pipelines on `streams` CUDA streams.
 
-    Chunks of a call have `chunk` images, or rise to as many or fall from them by `taper`
-    (`schedule.chunk_sizes`). They are copied to the GPU, or, `zero_copy`, read by its kernels.
-    Where the GPU's memory does not hold chunks of `chunk` images, here or in a run, they are halved
-    until it does: `chunk` says what they came to, `asked` what they were to be. LenetError where
-    not even one image fits, and for a thread that comes while another is inside.
+    Chunks have `chunk` images, or grow or shrink by `taper` (`schedule.chunk_sizes`). They are
+    copied to the GPU or, with `zero_copy`, read by its kernels. If GPU memory is short, in the
+    constructor or in a run, chunks are halved until they fit: `chunk` is the actual size, `asked`
+    the requested one. Raises LenetError if not even one image fits, and for concurrent calls.
     """
 
     def __init__(
@@ -101,14 +98,13 @@ class Streamer:
         on_chunk: OnChunk | None = None,
         mark: Mark | None = None,
     ) -> None:
-        """Fill `labels` (n,) int32, and `scores` (n, 10) float32 where given, from `images`.
+        """Fill `labels` (n,) int32 and, if given, `scores` (n, 10) float32 from `images`.
 
-        `images` is C-contiguous (n, 28, 28, 1) of the pipelines' dtype.
-        Page-locked arrays are copied or read as they lie, others through the ring. Returns when
-        the labels are in host memory. `on_chunk(count)` is called as each chunk is queued;
-        `mark(lane, name)` after each operation is, and with None before the first. `done` says how
-        many labels, from the first on, are in host memory: after a Ctrl-C those of the chunks that
-        were queued.
+        `images` is C-contiguous (n, 28, 28, 1) of the pipelines' dtype. Page-locked arrays are used
+        in place, others go through the ring. Returns when the labels are in host memory.
+        `on_chunk(count)` is called after each chunk is queued, `mark(lane, name)` after each
+        operation and with None before the first. `done` is the number of leading labels in host
+        memory; after a Ctrl-C, those of the chunks that were queued.
         """
         self.done = 0
         whole = Chunk(images, labels, scores)
@@ -134,11 +130,10 @@ class Streamer:
     def run_source(self, source: Source, deliver: Deliver, on_chunk: OnChunk | None = None) -> None:
         """Read `source` by threads into a page-locked ring; `deliver(labels, scores)` in order.
 
-        Labels (k,) int32 and scores (k, 10) float32, None unless the pipelines have scores, are
-        views of the ring: they hold until `deliver` returns. `on_chunk(k)` follows it. What a
-        reader or `deliver` raises is raised here when no thread reads and the GPU is idle; `done`
-        says how many images were delivered. On a Ctrl-C what is queued is delivered first. `Ring`
-        says how much memory it takes.
+        Labels (k,) int32 and scores (k, 10) float32 (None if the pipelines have none) are views of
+        the ring, valid until `deliver` returns; `on_chunk(k)` follows. Errors of readers and
+        `deliver` are raised here once the readers have ended and the GPU is idle; `done` is the
+        number of delivered images. After a Ctrl-C, queued chunks are delivered first.
         """
         self.done = 0
         scored, images = self._ready().with_scores, len(source)
@@ -146,12 +141,12 @@ class Streamer:
 
     @property
     def not_recorded(self) -> str:
-        """Why passes are launched rather than replayed, or nothing."""
+        """The reason why passes are launched instead of replayed, or an empty string."""
         return self._replays.refusal
 
     @property
     def shrunk(self) -> str:
-        """A sentence where the GPU's memory made chunks smaller than asked, else nothing."""
+        """A sentence if GPU memory forced smaller chunks than requested, or an empty string."""
         if self.chunk == self.asked:
             return ""
         return (
@@ -190,7 +185,7 @@ class Streamer:
         self.chunk = -(-self.chunk // 2)
 
     def _insist(self, work: Callable[[], None]) -> None:
-        """Do `work`, which goes on behind image `done`, in smaller chunks where memory lacks."""
+        """Do `work`, which continues after image `done`, with smaller chunks if memory is short."""
         while not self._fitted(work):
             self._halve()
 
@@ -212,7 +207,7 @@ class Streamer:
             yield Chunk(whole.images[part], whole.labels[part], scores)
 
     def _launch(self, whole: Chunk, on_chunk: OnChunk | None, mark: Mark | None) -> None:
-        """Chunk by chunk from image `done` on; `done` is right whatever ends it."""
+        """Launch chunk after chunk from image `done` on, and keep `done` correct on errors."""
         lanes, queued = self._ready(), self.done
         lanes.begin()
         try:
@@ -226,7 +221,7 @@ class Streamer:
             self.done = queued
 
     def _replay(self, graph: Graph, whole: Chunk, on_chunk: OnChunk | None) -> bool:
-        """Whether memory sufficed for launching `graph`; where not, no graph is kept."""
+        """Launch `graph`; if memory is short, drop all graphs and return False."""
         queued = 0
         try:
             if not self._fitted(graph.launch_alone):
@@ -242,7 +237,7 @@ class Streamer:
         return True
 
     def _recorded(self, whole: Chunk) -> Graph:
-        """A pass as one graph; RuntimeError where it cannot be recorded."""
+        """Record a pass as one graph; raise RuntimeError if that is impossible."""
         lanes = self._ready()
 
         def work() -> None:
@@ -274,7 +269,7 @@ class Streamer:
         on_chunk: OnChunk | None,
         mark: Mark | None = None,
     ) -> None:
-        """From image `done` of `images` on, reading under copies and kernels."""
+        """Process images from `done` on while readers work ahead."""
         lanes = self._ready()
         ahead: deque[tuple[Slot, Future[None]]] = deque()
         flying: deque[Slot] = deque()
