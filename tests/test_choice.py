@@ -180,7 +180,7 @@ def test_a_choice_made_beside_others_is_made_again_when_they_are_gone(monkeypatc
 
 @pytest.mark.parametrize(
     "change",
-    [{"device": "another"}, {"medians_ms": {}}, {"medians_ms": {"fp32": float("nan")}},
+    [{"medians_ms": {}}, {"medians_ms": {"fp32": float("nan")}},
      {"medians_ms": {"unknown": 1.0}}],
     ids=str,
 )  # fmt: skip

@@ -55,8 +55,8 @@ PARTED = Conv(56, 56, 256, 256, 3, 3, **MAPS)
 WORD = next(made.word for made in wgmma.FP16X3.products(DEEP, 64, H200)[1:] if made.split == 1)
 
 
-def taken(*asked):
-    made = choose.decide(*asked)
+def taken(problem, images, machine=None):
+    made = choose.decide(problem, images, machine or choose.machines.current())
     return made.algorithm, made.found
 
 
@@ -288,7 +288,7 @@ def test_a_damaged_entry_is_as_good_as_none_and_heals(here, ships):
 
 @pytest.mark.parametrize(
     "change",
-    [{"device": "another"}, {"problem": "{}"}, {"dates": {}}, {"loads": {"4": float("nan")}},
+    [{"dates": {}}, {"loads": {"4": float("nan")}},
      {"us": {"4": {}}}, {"us": {"4": {SLOW: float("inf")}}}, {"us": {"4": {SLOW: "1"}}},
      *[{"us": {n: {SLOW: 1.0}}, "dates": {n: DAY}, "loads": {n: 0.0}} for n in ("0", "4.0")]],
     ids=str,
@@ -584,7 +584,7 @@ def test_what_a_problem_wants_is_taken_by_those_that_take_it(ends, capability, m
     monkeypatch.setattr(choose.machines, "current", lambda: machine)
     one = {ONE} if "dtype" not in ends else set()
     expected = {75: set(), 80: {ANY}, 90: {ANY, HOPPER, *one}}[capability]
-    assert {c.algorithm for c in choices(problem, 64)} == expected
+    assert {c.algorithm for c in choices(problem, 64, machine)} == expected
     rows = dict(explain(problem, 64, machine))
     refusal = find("conv", "best", "cuda").refusal(problem)
     if expected:
@@ -663,7 +663,7 @@ def test_what_is_taken_and_each_further_tiling_is_right(ends, rng):
     problem = replace(DEEP, **ends)
     x, w = random_input("conv", problem, 64, rng)
     expected = reference(x, w, problem, cupy).get()
-    for variant in (find("conv", "best", "cuda"), *further(problem, 64)):
+    for variant in (find("conv", "best", "cuda"), *further(problem, 64, choose.machines.current())):
         if (why := variant.refusal(problem)) is not None:
             pytest.skip(why)
         verdict = check_variant(variant, problem, x, w, expected)

@@ -11,10 +11,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import isfinite, nan
-from typing import TypeVar
+from math import inf, nan
 
-from lenetgpu.check.fit import Fit, fit
+from lenetgpu.check.fit import fit
 from lenetgpu.check.verify import plan_key, verify_once
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.errors import LenetError
@@ -31,7 +30,6 @@ from lenetgpu.store import entries
 # (largest batch of the range, images it is measured with); the last range has no end
 RANGES: tuple[tuple[int | None, int], ...] = ((8, 1), (128, 32), (2_048, 512), (None, 10_000))
 _ROUNDS, _PASSES = 9, 5
-_Thing = TypeVar("_Thing")
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,10 @@ class Choice:
 
     def __str__(self) -> str:
         times = sorted(self.medians_ms.items(), key=lambda item: item[1])
-        return f"{self.plan} for {self.images:,} images (" + ", ".join(
-            [f"{name} {ms:.3f} ms" for name, ms in times] + [f"{name} wrong" for name in self.wrong]
-            + [f"{name} without memory" for name in self.lacking]
-        ) + ")"  # fmt: skip
+        said = [f"{name} {ms:.3f} ms" for name, ms in times]
+        said += [f"{name} wrong" for name in self.wrong]
+        said += [f"{name} without memory" for name in self.lacking]
+        return f"{self.plan} for {self.images:,} images ({', '.join(said)})"
 
 
 def measured_with(batch: int) -> int:
@@ -71,19 +69,12 @@ def _name(gpu: Gpu, precision: str, images: int, plans: Mapping[str, Plan]) -> s
 
 
 def remembered(gpu: Gpu, precision: str, batch: int) -> Choice | None:
-    """What was measured before on `gpu` for the range of `batch`, or None.
-
-    None too where it is of other plans or has times that are none.
-    """
+    """What was measured before on `gpu` for the range of `batch`, if it can be."""
     plans, images = auto_plans("cuda", precision, gpu), measured_with(batch)
     found = entries.kept("auto", _name(gpu, precision, images, plans), Choice)
-    if found is None or (found.device, found.precision, found.images) != (
-        gpu.name, precision, images
-    ):  # fmt: skip
-        return None
-    times = found.medians_ms
-    known = times and times.keys() <= plans.keys() and isfinite(found.load)
-    return found if known and all(isfinite(ms) and ms > 0 for ms in times.values()) else None
+    times = {} if found is None else found.medians_ms
+    known = found is not None and times and times.keys() <= plans.keys() and found.load < inf
+    return found if known and all(0 < ms < inf for ms in times.values()) else None
 
 
 def still_holds(gpu: Gpu, precision: str, batch: int) -> Choice | None:
@@ -132,26 +123,31 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
     lacking: dict[str, str] = {}
     pipelines: dict[str, Pipeline] = {}
 
+    def make(name: str) -> None:
+        verify_once(plans[name], gpu.name, "uint8", images)
+        made = Pipeline(plans[name], weights, images, "uint8")
+        made.with_scores = False
+        time_compute(made, resident)
+        pipelines[name] = made
+
     def best_pass(name: str) -> float:
         """Milliseconds, NaN from where memory lacked on."""
-        found = _had(name, lambda: [time_compute(pipelines[name], resident)], lacking)
-        if name in lacking:
-            pipelines.pop(name, None)
-        return found[0] if found else nan
+        times = [nan]
+        if name in pipelines and not _held(
+            name, lambda: times.insert(0, time_compute(pipelines[name], resident)), lacking
+        ):
+            del pipelines[name]
+        return times[0]
 
-    for name, plan in plans.items():
+    for name in plans:
         try:
-            held = _had(name, partial(_made, plan, weights, gpu.name, images), lacking)
+            _held(name, partial(make, name), lacking)
         except LenetError as error:
             wrong[name] = str(error)
-            continue
-        if held:
-            pipelines[name] = held[0]
-            best_pass(name)
     samples: dict[str, list[float]] = {name: [] for name in pipelines}
 
     def sample(name: str) -> float:
-        return min(best_pass(name) if name in pipelines else nan for _ in range(_PASSES))
+        return min(best_pass(name) for _ in range(_PASSES))
 
     if samples:
         interleave([(partial(sample, name), samples[name]) for name in samples], _ROUNDS)
@@ -164,24 +160,17 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
     return Choice(gpu.name, precision, images, best, medians, wrong, load_on("cuda"), lacking)
 
 
-def _made(plan: Plan, weights: Weights, device: str, images: int) -> list[Pipeline]:
-    """The verified pipeline that is timed, in a list."""
-    verify_once(plan, device, "uint8", images)
-    made = Pipeline(plan, weights, images, "uint8")
-    made.with_scores = False
-    return [made]
-
-
-def _had(name: str, make: Callable[[], list[_Thing]], lacking: dict[str, str]) -> list[_Thing]:
-    """What `make` gives; nothing, and why under `name`, where memory does not suffice."""
+def _held(name: str, do: Callable[[], None], lacking: dict[str, str]) -> bool:
+    """Whether memory holds what `do` does; if not, why goes under `name`, and it is given back."""
     try:
-        return make()
+        do()
+        return True
     except Exception as error:
         if not lacks_memory(error):
             raise
         lacking[name] = f"plan {name} is left out of plan auto: no memory for it ({reason(error)})"
-    release()
-    return []
+    release()  # here, where nothing holds the error's frames any more
+    return False
 
 
 def _ordered(gpu: Gpu | None, precision: str, batch: int, refused: list[str]) -> dict[str, Plan]:
@@ -195,24 +184,6 @@ def _ordered(gpu: Gpu | None, precision: str, batch: int, refused: list[str]) ->
     refused += [*found.wrong.values(), *found.lacking.values()]
     plans, medians = auto_plans("cuda", precision, gpu), found.medians_ms
     return {name: plans[name] for name in sorted(medians, key=lambda name: medians[name])}
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What plans are held against: the weights, the device's name, the images' type and number."""
-
-    weights: Weights
-    device: str
-    dtype: str
-    batch: int
-
-    def fit(self, plan: Plan) -> Fit:
-        """`fit`; where memory does not suffice, with passes of half as many, and so on."""
-
-        def held(batch: int) -> Fit:
-            return fit(plan, self.weights, self.device, self.dtype, batch)
-
-        return within_memory(held, self.batch, f"plan {plan.name}")[0]
 
 
 def choose(
@@ -229,20 +200,20 @@ def choose(
     (`check/fit.py`), or that of the next more precise precision; `notes` gets a sentence for each
     that does not fit. Which is fastest is measured on first use. Raises LenetError where none fits.
     """
-    device = "cpu" if gpu is None else "cuda"
-    asked = _Asked(
-        weights,
-        cpu_name() if gpu is None else gpu.name,
-        dtype,
-        min(batch, default_chunk(device)),
-    )
+    device, name = ("cpu", cpu_name()) if gpu is None else ("cuda", gpu.name)
+    size = min(batch, default_chunk(device))
+
+    def error_of(plan: Plan) -> float:
+        """With the weights; where memory does not suffice, of half as many images, and so on."""
+        fitted = partial(fit, plan, weights, name, dtype)
+        return within_memory(fitted, size, f"plan {plan.name}")[0].error
+
     auto_plans(device, precision, gpu)
     refused: list[str] = []
     finer = PRECISIONS[: PRECISIONS.index(precision) + 1]
     for kind in reversed([kind for kind in finer if device in AUTO_PLANS.get(kind, {})]):
         try:
-            plans = _ordered(gpu, kind, batch, refused)
-            plan = _fastest(plans, kind, device, asked, refused)
+            plan = _fastest(_ordered(gpu, kind, batch, refused), kind, device, error_of, refused)
         except LenetError as error:
             refused.append(str(error))
             continue
@@ -254,37 +225,34 @@ def choose(
 
 
 def _fastest(
-    plans: Mapping[str, Plan], precision: str, device: str, asked: _Asked, refused: list[str]
+    plans: Mapping[str, Plan],
+    precision: str,
+    device: str,
+    error_of: Callable[[Plan], float],
+    refused: list[str],
 ) -> Plan | None:
     """The first of `plans` that fits, stand-ins where they are as exact; why not into `refused`."""
     for name, plan in plans.items():
         try:
-            error = asked.fit(plan).error
+            error = error_of(plan)
         except LenetError as refusal:
             refused.append(str(refusal))
             continue
         if name not in stand_ins(device, precision):
             return plan
-        if error <= _own_error(plans, precision, device, asked):
+        own = next((plans[one] for one in AUTO_PLANS[precision][device] if one in plans), None)
+        try:
+            if own is None or error <= error_of(own):
+                return plan
+        except LenetError:  # where the precision's own plan does not fit
             return plan
     return None
-
-
-def _own_error(plans: Mapping[str, Plan], precision: str, device: str, asked: _Asked) -> float:
-    """The error of the precision's first plan; infinite where there is none that fits."""
-    first = next((name for name in AUTO_PLANS[precision][device] if name in plans), None)
-    try:
-        return float("inf") if first is None else asked.fit(plans[first]).error
-    except LenetError:
-        return float("inf")
 
 
 def choose_all(gpu: Gpu) -> list[Choice]:
     """The choices for every precision and batch range of `gpu`, which is current."""
     found = []
-    for precision, devices in AUTO_PLANS.items():
-        if "cuda" not in devices:
-            continue
+    for precision in (p for p, devices in AUTO_PLANS.items() if "cuda" in devices):
         try:
             auto_plans("cuda", precision, gpu)
         except LenetError:

@@ -6,7 +6,7 @@ it. Candidates come from `algorithms.py`, measured rows from `measured.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -59,8 +59,8 @@ class Decision:
     model: str | None
 
 
-def decide(problem: Conv, batch: int, machine: Machine | None = None) -> Decision:
-    """Return what `best.fp32` runs for up to `batch` images on `machine`, or on the current one.
+def decide(problem: Conv, batch: int, machine: Machine) -> Decision:
+    """Return what `best.fp32` runs for up to `batch` images on `machine`.
 
     The nearest measured row decides whose fastest algorithm may run here. Another algorithm is
     taken where that row ships, no row for about as many images has its time, and the model
@@ -69,32 +69,31 @@ def decide(problem: Conv, batch: int, machine: Machine | None = None) -> Decisio
     model. The model decides where no row does, of what no row dropped.
     Raises LenetError if no algorithm takes the problem.
     """
-    machine = machine or machines.current()
     near = measured.near(problem, batch, machine)
     rows = [_supported(found, problem, batch, machine) for found in near]
     dropped = {name for row in rows for name in row.dropped}
     names = [choice.algorithm for choice in choices(problem, batch, machine)]
     model = next((name for name in names if name not in dropped), next(iter(names), None))
+    tried = {name.partition(TILED)[0] for row in rows for name in (*row.us, *row.dropped)}
     for found in rows:
-        if _runs(found.algorithm, found, problem, batch, machine):
-            tried = {n.partition(TILED)[0] for row in rows for n in (*row.us, *row.dropped)}
-            faster = _promising(set(names) - tried, problem, found, machine)
-            return Decision(faster or found.algorithm, found, model)
+        if not _runs(found.algorithm, found, problem, batch, machine):
+            continue
+        options = choices(problem, found.images, machine) if found.source == SHIPS else ()
+        untried = [one for one in options if one.algorithm in {*names} - tried]
+        if untried and CLAIM * untried[0].us(machine) <= found.us[found.algorithm]:
+            return Decision(untried[0].algorithm, found, model)
+        return Decision(found.algorithm, found, model)
     if model is None:
         raise LenetError(f"best.fp32 {no_taker(problem, machine)}")
     return Decision(model, None, model)
 
 
-def choices(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[Choice, ...]:
+@cache
+def choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
     """Return the supported algorithms for `batch` images, the fastest by the model first.
 
-    On `machine`, or on the current one. Empty where `no_taker` says why.
+    Empty where `no_taker` says why.
     """
-    return _choices(problem, batch, machine or machines.current())
-
-
-@cache
-def _choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
     found = [
         Choice(name, *price(problem, batch, machine))
         for name, price in PRICED.items()
@@ -113,9 +112,8 @@ def variant_of(algorithm: str) -> Variant:
     return replace(found, name=algorithm.partition(".")[2], default=False, **own)
 
 
-def further(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[Variant, ...]:
+def further(problem: Conv, batch: int, machine: Machine) -> tuple[Variant, ...]:
     """Return the model's next tilings after those that variants take, to be measured too."""
-    machine = machine or machines.current()
     found = [
         (kind.clocks(product, batch, machine), f"{name}{TILED}{product.word}")
         for name, kind in KINDS.items()
@@ -147,17 +145,6 @@ def _supported(found: Measured, problem: Conv, batch: int, machine: Machine) -> 
         if _runs(name, found, problem, batch, machine) or not (found.lacks or name in WINOGRAD)
     }
     return replace(found, us=held or found.us)
-
-
-def _promising(
-    untried: Collection[str], problem: Conv, found: Measured, machine: Machine
-) -> str | None:
-    """Return the one of `untried` that the model promises to beat a row that ships by CLAIM."""
-    options = choices(problem, found.images, machine) if found.source == SHIPS else ()
-    first = next((option for option in options if option.algorithm in untried), None)
-    if first is None or CLAIM * first.us(machine) > found.us[found.algorithm]:
-        return None
-    return first.algorithm
 
 
 def _reason(made: Decision, problem: Conv, batch: int, machine: Machine) -> tuple[str, str]:
@@ -205,7 +192,13 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
         rows += [("measured on", str(found)), ("the model would take", beside)]
     if chosen.partition(TILED)[0] in TENSOR:
         compared = chosen in times and (not problem.wants or bool(found and found.lacks))
-        rows.append(("its error", _error(problem, compared)))
+        sums = f"that of fp32 sums of {problem.depth:,} products"
+        error = f"at most {sums}, as from {EXACT_FROM} on"
+        if compared:
+            error = f"at most {sums}, as measured"
+        elif problem.depth < EXACT_FROM:
+            error = f"up to {FEW_ERR} times {sums}"
+        rows.append(("its error", error))
     for option in options:
         figure = f"{option.us(machine):,.2f} us by the model, {option.clocks:,.0f} clocks"
         product = "" if option.product is None else f"; {option.product}"
@@ -225,16 +218,6 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     return rows + [(name, f"not taken, {why}") for name, why in refused.items() if why]
 
 
-def _error(problem: Conv, measured: bool) -> str:
-    """Return what a product on the tensor cores may err, and how that is known."""
-    sums = f"fp32 sums of {problem.depth:,} products"
-    if measured:
-        return f"at most that of {sums}, as measured"
-    if problem.depth < EXACT_FROM:
-        return f"up to {FEW_ERR} times that of {sums}"
-    return f"at most that of {sums}, as from {EXACT_FROM} on"
-
-
 @dataclass
 class State:
     """The chosen variant, what its `prepare` made, and in words what was chosen and why."""
@@ -252,7 +235,7 @@ def _in_turn(made: Decision, problem: Conv) -> tuple[str, ...]:
     """
     names = [made.algorithm]
     if made.found is not None:
-        names += [made.found.algorithm, *([made.model] if made.model else [])]
+        names += [made.found.algorithm, *filter(None, [made.model])]
     if any(name.partition(TILED)[0] in KINDS for name in names):
         machine = machines.current()
         names += [name for name in _LEAST_MEMORY if possible(name, problem, machine)][:1]
@@ -261,14 +244,16 @@ def _in_turn(made: Decision, problem: Conv) -> tuple[str, ...]:
 
 def _prepare(w: Any, problem: Conv, batch: int) -> State:
     """Prepare the choice, or the first after it that memory holds."""
-    made = decide(problem, batch)
+    machine = machines.current()
+    made = decide(problem, batch, machine)
     *others, last = _in_turn(made, problem)
 
     def prepared(algorithm: str) -> State:
         chosen = variant_of(algorithm)
         state = chosen.prepare(w, problem, batch) if chosen.prepare else w
-        _, why = _reason(made, problem, batch, machines.current())
-        why = why if algorithm == made.algorithm else "memory holds no other"
+        why = "memory holds no other"
+        if algorithm == made.algorithm:
+            _, why = _reason(made, problem, batch, machine)
         return State(chosen, state, f"takes {algorithm}, {why}")
 
     for algorithm in others:
@@ -283,7 +268,8 @@ def _prepare(w: Any, problem: Conv, batch: int) -> State:
 
 def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
     """Return the kernels of the choice, and of what runs where memory does not hold that."""
-    makers = [variant_of(name).kernels for name in _in_turn(decide(problem, batch), problem)]
+    made = decide(problem, batch, machines.current())
+    makers = [variant_of(name).kernels for name in _in_turn(made, problem)]
     found = [kernel for make in makers if make is not None for kernel in make(problem, batch)]
     return tuple(dict.fromkeys(found))
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
-from datetime import date as day
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.problems import Conv
 from lenetgpu.stages.needs import WANTS
-from lenetgpu.stages.registry import find
 from lenetgpu.store import entries
 from lenetgpu.store.entries import folder, sources
 
@@ -37,10 +34,9 @@ NEAR = 2.0
 
 By the model, over maps of 7 to 112, 1 to 512 channels, K = 1, 3, 5 and 1 to 128 images, the winner
 at one number of images is that at up to twice as many for 90 % of them and 1.2 % slower on average,
-1.6 times at worst; from three times on 11 % and 3.5 times (tests hold it).
+1.6 times at worst; from three times on 11 % and 3.5 times.
 """
 _KIND = "tuned"
-_IMAGES = re.compile("[1-9][0-9]{0,11}")
 _CONV = Path(__file__).resolve().parents[1] / "stages" / "conv"
 _PYTHON = ("dispatch", "stages/conv", "gpu", "problems.py")
 
@@ -92,21 +88,10 @@ class Measured:
         return self.images == images and not self.twin
 
     def sound(self) -> bool:
-        """Whether it can be: times above 0, at least one image, a day."""
-        try:
-            day.fromisoformat(self.date)
-        except (TypeError, ValueError):
-            return False
+        """Whether it can be: of at least one image, with times above 0."""
         times = [*self.us.values()]
-        return (
-            bool(times)
-            and all(type(us) in (int, float) and isfinite(us) and us > 0 for us in times)
-            and type(self.images) is int
-            and self.images >= 1
-            and all(type(name) is str for name in self.dropped)
-            and isfinite(self.load)
-            and self.load >= 0
-        )
+        timed = bool(times) and all(0 < us < inf for us in times)
+        return timed and self.images >= 1 and self.load < inf
 
     def __str__(self) -> str:
         images = f"{self.images:,} image{'s' * (self.images > 1)}"
@@ -118,16 +103,9 @@ class Measured:
 
 def fields_of(problem: Conv) -> dict[str, Any]:
     """What a table says of a problem: its fields, but for those that are plain."""
-    found = {field.name: getattr(problem, field.name) for field in fields(problem)}
-    plain = {f.name: f.default for f in fields(problem) if f.default is not MISSING}
-    named = {name: value for name, value in found.items() if value != plain.get(name, MISSING)}
-    return {"reads": problem.reads, "writes": problem.writes} | named
-
-
-def problem_of(found: Mapping[str, Any]) -> Conv:
-    """The problem that `fields_of` told; TypeError where it is none."""
-    sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
-    return Conv(**sizes)
+    named = {f.name: getattr(problem, f.name) for f in fields(problem)}
+    told = {f.name: named[f.name] for f in fields(problem) if named[f.name] != f.default}
+    return {"reads": problem.reads, "writes": problem.writes} | told
 
 
 def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:
@@ -139,7 +117,9 @@ def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:
             raise ValueError(f"schema {document['schema']}")
         for row in document["rows"]:
             row = dict(row)
-            problem, algorithm = problem_of(row.pop("problem")), row.pop("algorithm")
+            sizes, algorithm = row.pop("problem"), row.pop("algorithm")
+            sizes |= {k: tuple(v) for k, v in sizes.items() if isinstance(v, list)}
+            problem = Conv(**sizes)
             row["dropped"] = tuple(row.get("dropped", ()))
             found = Measured(**row, source=SHIPS)
             if not found.sound() or found.algorithm != algorithm:
@@ -158,16 +138,14 @@ def _shipped() -> dict[tuple[str, Conv], tuple[Measured, ...]]:
 
 def shipped(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
     """What ships of `problem` on a GPU of the name of `machine`, or of a known one's short name."""
-    found = _shipped()
-    names = dict.fromkeys([machine.name, *machines.full_names(machine)])
-    return next((rows for name in names if (rows := found.get((name, problem)))), ())
+    names = (machine.name, *machines.full_names(machine))
+    return next((rows for name in names if (rows := _shipped().get((name, problem)))), ())
 
 
 def of_twins(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
     """What ships of `problem` on known GPUs that have as many of the same multiprocessors."""
-    found = _shipped()
-    rows = [row for name in machines.twins(machine) for row in found.get((name, problem), ())]
-    return tuple(replace(row, twin=True) for row in rows)
+    found = (_shipped().get((name, problem), ()) for name in machines.twins(machine))
+    return tuple(replace(row, twin=True) for rows in found for row in rows)
 
 
 @dataclass(frozen=True)
@@ -200,33 +178,27 @@ def _name(device: str, problem: Conv) -> str:
 
 def kept(device: str, problem: Conv) -> tuple[Measured, ...]:
     """What this machine measured of `problem` on `device`, nothing where it cannot be believed."""
-    if folder(_KIND) is None:
+    found = None if folder(_KIND) is None else entries.kept(_KIND, _name(device, problem), Kept)
+    if found is None:
         return ()
-    found = entries.kept(_KIND, _name(device, problem), Kept)
-    if found is None or (found.device, found.problem) != (device, _text(problem)):
+    try:
+        rows = tuple(
+            Measured(device, int(images), us, found.dates[images], load=found.loads[images])
+            for images, us in found.us.items()
+        )
+    except (KeyError, ValueError):
         return ()
-    if not found.us.keys() == found.dates.keys() == found.loads.keys():
-        return ()
-    if not all(_IMAGES.fullmatch(images) for images in found.us):
-        return ()
-    rows = tuple(
-        Measured(device, int(images), us, found.dates[images], load=found.loads[images])
-        for images, us in found.us.items()
-    )
     return rows if all(row.sound() for row in rows) else ()
 
 
 def keep(problem: Conv, found: Measured) -> bool:
     """Keep what was measured here of `problem`, beside what is kept; whether it could be."""
     rows = {row.images: row for row in kept(found.device, problem)} | {found.images: found}
-    made = Kept(
-        found.device,
-        _text(problem),
-        {str(images): dict(row.us) for images, row in rows.items()},
-        {str(images): row.date for images, row in rows.items()},
-        {str(images): row.load for images, row in rows.items()},
-    )
-    return entries.keep(_KIND, _name(found.device, problem), asdict(made))
+    us = {str(images): dict(row.us) for images, row in rows.items()}
+    dates = {str(images): row.date for images, row in rows.items()}
+    loads = {str(images): row.load for images, row in rows.items()}
+    made = Kept(found.device, _text(problem), us, dates, loads)
+    return entries.keep(_KIND, _name(found.device, problem), made)
 
 
 def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
@@ -246,25 +218,24 @@ def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
 
     plain = replace(problem, bias=False, relu=False, dtype="fp32")
     lacks = tuple(name for name in WANTS if name in problem.wants - plain.wants)
-    rows: list[Measured] = []
     for of in (own, partial(of_twins, machine)):
         found = [*of(problem), *(replace(row, lacks=lacks) for row in (of(plain) if lacks else ()))]
-        rows = rows or [row for row in found if apart(row) <= NEAR]
-    return sorted(rows, key=lambda row: (apart(row), row.lacks, row.source != HERE))
+        if rows := [row for row in found if apart(row) <= NEAR]:
+            return sorted(rows, key=lambda row: (apart(row), row.lacks, row.source != HERE))
+    return []
 
 
 def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
     """The table's row of it."""
-    row = asdict(replace(found, us=dict(found.us)))
-    del row["source"], row["load"], row["lacks"], row["twin"]
-    if not found.dropped:
-        del row["dropped"]
-    first = {"device": row.pop("device"), "problem": fields_of(problem)}
-    return first | {"images": row.pop("images"), "algorithm": found.algorithm} | row
+    row = {
+        "device": found.device, "problem": fields_of(problem), "images": found.images,
+        "algorithm": found.algorithm, "us": dict(found.us), "date": found.date,
+        "commit": found.commit,
+    }  # fmt: skip
+    return row | ({"dropped": found.dropped} if found.dropped else {})
 
 
-_PLAIN = ("direct", "prefetch", "texture")
-_BAD = ("wrong", "failed")
+_PLAIN = ("direct.", "prefetch.", "texture.")
 WINOGRAD_ERR = 3.0
 """How many times as much as fp32 on the same data Winograd may err to be taken as measured."""
 
@@ -291,13 +262,13 @@ def counted(
     right = [entry for entry in own if entry["status"] == "right" and entry.get("median_ms")]
     peers = [] if peer is None or peer.get("relative_error") is None else [peer]
     same = all("same_images" in entry for entry in (*right, *peers))
-    plain = [_erred(entry, same) or 0.0 for entry in right if _plain(entry["name"])]
+    plain = [_erred(entry, same) or 0.0 for entry in right if entry["name"].startswith(_PLAIN)]
     theirs = [_erred(entry, same) for entry in peers]
     limit = max(theirs if same and peers else [*plain, *theirs], default=float("inf"))
     limits = dict.fromkeys(TENSOR, limit)
     if peers:
         limits |= dict.fromkeys(WINOGRAD, limit if same else WINOGRAD_ERR * limit)
-    us, dropped = {}, [entry["name"] for entry in own if entry["status"] in _BAD]
+    us, dropped = {}, [e["name"] for e in own if e["status"] in ("wrong", "failed")]
     for entry in right:
         name, error = entry["name"], _erred(entry, same)
         most = limits.get(name.partition(TILED)[0])
@@ -312,7 +283,3 @@ def counted(
 def _erred(entry: Mapping[str, Any], same: bool) -> Any:
     """What a candidate erred: on the same images as all, or the largest of any."""
     return entry["same_images"]["rms"] if same else entry.get("relative_error")
-
-
-def _plain(algorithm: str) -> bool:
-    return find("conv", algorithm.partition(TILED)[0], "cuda").family in _PLAIN

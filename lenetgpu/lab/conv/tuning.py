@@ -43,7 +43,9 @@ def tuning(request: ConvRequest) -> ConvRequest:
 def tilings(request: ConvRequest, shape: Shape) -> list[Variant]:
     """What is tried on a shape beside the variants themselves, where one is tuned."""
     problem = _problem(shape) if request.tune else "not tuned"
-    return [] if isinstance(problem, str) else [*further(problem, shape.batch)]
+    if isinstance(problem, str):
+        return []
+    return [*further(problem, shape.batch, machines.current())]
 
 
 def _problem(shape: Shape) -> Conv | str:
