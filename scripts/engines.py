@@ -5,7 +5,10 @@ Beside the model's figures stand the paper's, and an H200's from docs/measured/.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from math import ceil, prod
 from typing import Any
 
 from measured import GPU, how_sure, lines, load, md, there, where
@@ -23,22 +26,77 @@ from lenetgpu.papers.convnet2_engines import (
     WITHIN,
     agrees,
     claim_rows,
-    line_means,
-    own_total,
     resident,
     step_rows,
 )
 from lenetgpu.papers.convnet2_listings import (
+    COMPUTE,
     FIGURE_9,
     FIGURE_13,
     GTX_480,
-    SORTS_9,
-    SORTS_13,
+    Kernel,
+    chunks_of,
     executions,
     line_cycles,
-    sides_told,
+    listing,
 )
+from lenetgpu.papers.warps import Op, fetch_stalls, run
+from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import ladder_tile
+
+_CHAIN, _APART, _PRODUCT, _LAST = "arithmetic, read next", "arithmetic", "mad, read next", "last"
+SORTS_9 = (
+    _CHAIN, _CHAIN, _CHAIN, "shared", *("local, read next", _PRODUCT, "store") * 4, _APART, "",
+)  # fmt: skip
+"""What a line of figure 9 is to `line_means`; the last one's next is not shown."""
+SORTS_13 = (
+    _LAST, "shared", _CHAIN, _PRODUCT, _APART, *("shared", _CHAIN, _PRODUCT, _APART) * 2,
+    "shared", _CHAIN, _PRODUCT, _LAST, "shared", _CHAIN,
+)  # fmt: skip
+"""And of figure 13: the first and the seventeenth are the last of a line of instructions."""
+
+
+def sides_told(most: int = 32) -> list[int]:
+    """The filter sides with which figures 9 and 13 can be: no line takes less than a cycle.
+
+    And each figure's cheapest, a store and a load that nothing waits for, takes 1.00.
+    """
+    return [
+        side
+        for side in range(1, most + 1)
+        if all(1 <= min(line_cycles(figure, side=side)) < 1.005 for figure in (FIGURE_9, FIGURE_13))
+    ]
+
+
+def own_total(low: bool = False, high: bool = False) -> float:
+    """Sections 3.2 to 4.3's savings multiplied: times faster than the unrolled kernel.
+
+    `low` and `high` take every percentage at the end of what rounds to it.
+    """
+    half = (high - low) / 2
+    savings = ((0.66, 0.01), (0.259, 0.001), (0.026, 0.001), (0.05, 0.01))
+    return 1 / prod(1 - saving - half * unit for saving, unit in savings)
+
+
+def line_means(kernel: Kernel, problem: Conv, batch: int) -> dict[str, float]:
+    """Mean cycles at each sort of line of the sums, as figures 9 and 13 have them: by operation.
+
+    "read next" where the next instruction waits for it; "last" where that one lies in a line of
+    instructions that has to be fetched.
+    """
+    tile = ladder_tile(problem, batch)
+    plain = listing(kernel, tile, chunks_of(problem, tile))
+    stalls, sorts, named = fetch_stalls(GTX_480, plain), Counter[str](), []
+    for index, said in enumerate(plain):
+        sort = said.part
+        if sort == COMPUTE and said.op is not Op.BARRIER:
+            read = index in plain[index + 1].reads
+            sort = "last" if stalls[index + 1] else said.op.value + ", read next" * read
+        sorts[sort] += 1
+        named.append(replace(said, part=sort))
+    warps = ceil(tile.threads_x * tile.threads_y / 32)
+    found = run(GTX_480, named, resident(tile), warps)
+    return {sort: found.parts[sort] / found.warps / count for sort, count in sorts.items()}
 
 
 def ladder() -> list[dict[str, Any]]:

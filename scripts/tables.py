@@ -38,11 +38,11 @@ from measured import (
     there,
     where,
 )
+from source_texts import KINDS, TEXTS, Citation, Item, Text, cited
 
 from lenetgpu.lab.conv.given import taken
 from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.network import STAGE_NAMES, STAGES
-from lenetgpu.papers.contents import KINDS, TEXTS, Citation, Item, Text, cited
 from lenetgpu.papers.course_counters import counted_rows
 from lenetgpu.papers.course_ladder import SAME, step_rows
 from lenetgpu.papers.shapes import SUITES, Suite

@@ -11,11 +11,11 @@ from broken.fc import GPU_NAMES, cpu_variants, gpu_variant
 from limits import LIMITS, excused
 
 import lenetgpu
-from lenetgpu.check import verify
+from lenetgpu.check import fit as fits
+from lenetgpu.check.fit import verify_once
 from lenetgpu.check.judge import TOLERANCE, check_variant, excusable_flips, first_bad_stage, judge
 from lenetgpu.check.mistakes import probabilities
 from lenetgpu.check.truth import random_input, reference
-from lenetgpu.check.verify import verify_once
 from lenetgpu.errors import LenetError
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
@@ -126,7 +126,7 @@ def test_a_plan_is_verified_once_and_an_empty_record_verifies_nothing(tmp_path, 
 @pytest.mark.parametrize("file", ["stages/a/pack.py", "gpu/launch.py", "layouts.py"])
 def test_a_plan_is_verified_again_where_what_packs_for_it_changed(file, tmp_path, monkeypatch):
     (tmp_path / "__init__.py").write_text("")
-    for name in ("stages/a/pack.py", "gpu/launch.py", "cpu/tile.py", *verify.PACKERS[3:]):
+    for name in ("stages/a/pack.py", "gpu/launch.py", "cpu/tile.py", *fits.PACKERS[3:]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("ORDER = 1\n")
     monkeypatch.setattr(lenetgpu, "__file__", str(tmp_path / "__init__.py"))
@@ -135,7 +135,7 @@ def test_a_plan_is_verified_again_where_what_packs_for_it_changed(file, tmp_path
         (tmp_path / file).write_text(text)
         os.utime(tmp_path / file, (1, 1))
         sources.cache_clear()
-        keys.append(verify.plan_key(resolve("tiled", "cpu"), "this one", "uint8", 1))
+        keys.append(fits.plan_key(resolve("tiled", "cpu"), "this one", "uint8", 1))
     sources.cache_clear()
     assert keys[0] != keys[1]
 

@@ -205,7 +205,7 @@ def test_transfers_with_other_labels_get_no_time(checked, monkeypatch, wrong):
         def sample(self):
             return 3.0
 
-    monkeypatch.setattr(course_passes, "Transfers", Moves)
+    monkeypatch.setattr(course_ladder, "Transfers", Moves)
     row = checked._one("all", HOST)
     assert row["status"] == ("wrong" if wrong else "right")
     assert row.get("median_ms") == (None if wrong else 3.0)

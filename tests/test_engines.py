@@ -19,8 +19,6 @@ from lenetgpu.papers.convnet2_engines import (
     CLAIMS,
     agrees,
     claim_rows,
-    line_means,
-    own_total,
     results,
     simulate,
 )
@@ -30,14 +28,11 @@ from lenetgpu.papers.convnet2_listings import (
     FIGURE_13,
     GTX_480,
     PARTS,
-    SORTS_9,
-    SORTS_13,
     Kernel,
     Sums,
     executions,
     line_cycles,
     listing,
-    sides_told,
 )
 from lenetgpu.papers.warps import Op
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
@@ -51,24 +46,24 @@ def run(*arguments):
     return CliRunner().invoke(main, ["conv", "--engines", *map(str, arguments)])
 
 
-def test_figures_9_and_13_tell_the_filters_side():
+def test_figures_9_and_13_tell_the_filters_side(script):
     """80,640 and 1,680 runs of a line, their cheapest lines at 80,641 and 1,681 cycles in all."""
-    assert sides_told() == [5] == [TABLE_1.R]
+    assert script("engines").sides_told() == [5] == [TABLE_1.R]
     assert executions(True) == 80_640 and executions(False) == 1_680
     assert min(value for _, value in FIGURE_9) == executions(True) + 1
     assert min(value for _, value in FIGURE_13) == executions(False) + 1
     assert max(line_cycles(FIGURE_9, side=32)) < 10  # a local load in under ten cycles, no
 
 
-@pytest.mark.parametrize(
-    ("seen", "sorts", "step"), [(FIGURE_9, SORTS_9, 0), (FIGURE_13, SORTS_13, 1)], ids=["9", "13"]
-)
-def test_the_lines_of_figures_9_and_13_are_the_models_within_four_cycles(seen, sorts, step):
-    means = line_means(SIMULATED[step].kernel, TABLE_1, TABLE_1_BATCH)
-    assert len(sorts) == len(seen) and set(filter(None, sorts)) <= set(means)
-    for cycles, sort in zip(line_cycles(seen), sorts, strict=True):
-        if sort:
-            assert abs(means[sort] - cycles) < max(4, 0.02 * cycles), sort
+def test_the_lines_of_figures_9_and_13_are_the_models_within_four_cycles(script):
+    module = script("engines")
+    figures = (FIGURE_9, module.SORTS_9), (FIGURE_13, module.SORTS_13)
+    for (seen, sorts), step in zip(figures, SIMULATED, strict=False):
+        means = module.line_means(step.kernel, TABLE_1, TABLE_1_BATCH)
+        assert len(sorts) == len(seen) and set(filter(None, sorts)) <= set(means)
+        for cycles, sort in zip(line_cycles(seen), sorts, strict=True):
+            if sort:
+                assert abs(means[sort] - cycles) < max(4, 0.02 * cycles), sort
 
 
 @pytest.mark.parametrize(
@@ -139,7 +134,7 @@ def test_the_model_reproduces_what_it_claims_and_nothing_else(claim):
         assert agrees(claim, claim.of(BASE)) == claim.reproduced
 
 
-def test_the_papers_figures_are_the_ladders_and_its_total_their_product():
+def test_the_papers_figures_are_the_ladders_and_its_total_their_product(script):
     """One figure, one value: those that papers/convnet2.py has too."""
     steps = {step.name: step for step in STEPS}
     assert CLAIM["rolled, cycles"].told == steps["rolled"].cycles
@@ -152,6 +147,7 @@ def test_the_papers_figures_are_the_ladders_and_its_total_their_product():
         "index converter saves": "index_engine",
     }.items():
         assert CLAIM[name].told == steps[step].gain
+    own_total = script("engines").own_total
     assert f"{own_total(high=True):.1f}x" == "4.4x" in PAPER_TOTAL_NOTE
     assert own_total(low=True) < own_total() < own_total(high=True)
 

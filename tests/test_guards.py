@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from lenetgpu import store
-from lenetgpu.check import verify
+from lenetgpu.check import fit as fits
+from lenetgpu.check.fit import plan_key
 from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import reference_scores
-from lenetgpu.check.verify import plan_key
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets, hdf5, reading
@@ -120,12 +120,12 @@ def test_a_plan_that_was_wrong_once_is_checked_again(tmp_path, monkeypatch, cuda
         if len(tried) == 1:
             raise LenetError("wrong")
 
-    monkeypatch.setattr(verify, "verify", check)
+    monkeypatch.setattr(fits, "verify", check)
     with pytest.raises(LenetError):
-        verify.verify_once(cuda_plan, "GPU", "uint8", 7)
-    assert verify.verify_once(cuda_plan, "GPU", "uint8", 7)
-    assert not verify.verify_once(cuda_plan, "GPU", "uint8", 7)
-    assert verify.verify_once(cuda_plan, "GPU", "float32", 7)
+        fits.verify_once(cuda_plan, "GPU", "uint8", 7)
+    assert fits.verify_once(cuda_plan, "GPU", "uint8", 7)
+    assert not fits.verify_once(cuda_plan, "GPU", "uint8", 7)
+    assert fits.verify_once(cuda_plan, "GPU", "float32", 7)
     assert tried == [("uint8", 7), ("uint8", 7), ("float32", 7)]
 
 

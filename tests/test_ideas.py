@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lenetgpu.papers import course
-from lenetgpu.papers.contents import SECTION, SLIDE, TEXTS
 from lenetgpu.papers.course_ladder import SAME
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.stages import variants
@@ -27,11 +26,11 @@ def listed():
     return found
 
 
-def test_ideas_stand_where_their_texts_have_them(ideas):
-    contents = {text.name: text for text in TEXTS}
+def test_ideas_stand_where_their_texts_have_them(ideas, script):
+    contents = {text.name: text for text in script("source_texts").TEXTS}
     for title, rows in ideas.TEXTS:
         items = contents[NAMES.get(title, title)].items
-        known = {item.number for item in items if item.kind in (SECTION, SLIDE)}
+        known = {item.number for item in items if item.kind in ("section", "slide")}
         cited = {number for idea in rows for number in idea.section.split(", ")}
         assert cited <= known, title
 

@@ -28,7 +28,6 @@ from conftest import ROOT
 
 from lenetgpu import store
 from lenetgpu.check import fit as fits
-from lenetgpu.check import verify
 from lenetgpu.cli import main
 from lenetgpu.cpu import native as code
 from lenetgpu.cpu.jit import LazyJit
@@ -112,11 +111,11 @@ def fits_kind(monkeypatch, tmp_path):
 
 
 def verified_kind(monkeypatch, tmp_path):
-    made, plan = told_of(monkeypatch, verify, "verify", None), resolve("tiled", "cpu")
+    made, plan = told_of(monkeypatch, fits, "verify", None), resolve("tiled", "cpu")
 
     def use():
         before = len(made)
-        return verify.verify_once(plan, "this one") is (len(made) > before)
+        return fits.verify_once(plan, "this one") is (len(made) > before)
 
     return Kind("verified", use, made=made)
 

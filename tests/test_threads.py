@@ -169,8 +169,8 @@ def test_ctrl_c_while_parts_are_handed_out_waits_for_those_that_run(asked, monke
     begun, ended, pool = threading.Event(), [], threads._pool(3)
 
     class Stopped:
-        def submit(self, call):
-            pool.submit(call)
+        def submit(self, *call):
+            pool.submit(*call)
             begun.wait()
             raise KeyboardInterrupt
 

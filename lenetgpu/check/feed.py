@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.check.judge import Verdict, array_module, judge_parts, largest, same_bytes
 from lenetgpu.layouts import MAP_LAYOUTS, to_nhwc
 from lenetgpu.stages.mounted import Fenced
@@ -25,8 +26,6 @@ class Images:
     """
 
     def __init__(self, source: Any, count: int) -> None:
-        import numpy as np
-
         self._module = array_module(source)
         self._fenced = Fenced(self._module, (count, *source.shape[1:]), source.dtype)
         self._rng = np.random.default_rng()
@@ -36,8 +35,6 @@ class Images:
 
     def load(self, source: Any) -> None:
         """Images of another `source` of as many or fewer, from now on."""
-        import numpy as np
-
         self._source = source
         self.which = np.arange(len(self.array)) % len(source)
         self.restore()
@@ -57,8 +54,6 @@ class Images:
 
     def renew(self, chunk: int) -> None:
         """Put other images in; every second time each `chunk` keeps its first and its last."""
-        import numpy as np
-
         moved = np.ones(len(self.which), bool)
         if self._odd and chunk > 2:
             moved[::chunk] = moved[chunk - 1 :: chunk] = moved[-1] = False

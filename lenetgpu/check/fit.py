@@ -1,8 +1,10 @@
-"""Is a plan right for these weights? Compared with float64 on a few images, then remembered.
+"""Is a plan right? Compared with float64 on a few images, then remembered.
 
-`check/verify.py` asks whether a device runs the kernels right, with the shipped weights. This asks
-whether the plan's precision holds the weights at hand: on digits, noise, a white image and a blank
-one, each group judged by its own largest score.
+`verify_once` asks whether a GPU runs the kernels right: they are tested on the GPUs the project
+has, and a user's may be another. The first time a plan runs on a device, a few of the shipped
+digits go through it with the shipped weights. `fit` asks whether the plan's precision holds the
+weights at hand: on digits, noise, a white image and a blank one, each group judged by its own
+largest score.
 """
 
 from __future__ import annotations
@@ -13,18 +15,100 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import Verdict, excusable_flips, judge, largest
 from lenetgpu.check.truth import reference_scores
-from lenetgpu.check.verify import plan_key, verify_once
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.weights import Weights
+from lenetgpu.files.weights import Weights, load_weights
+from lenetgpu.gpu import nvrtc
 from lenetgpu.network import CLASSES, IMAGE_SHAPE, PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan
 from lenetgpu.store import entries
 from lenetgpu.store.entries import sources
+
+IMAGES = 331
+PACKERS = ("stages", "gpu", "cpu", "layouts.py", "problems.py", "pipeline.py")
+"""What packs weights for kernels, and launches them."""
+
+
+def _hash(facts: list[object]) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
+def plan_key(plan: Plan, device: str, dtype: str, batch: int) -> str:
+    """A name for `plan` on `device` with this input, in passes of up to `batch` images.
+
+    It changes with any source of the kernels that such passes launch, with the Python that packs
+    weights for them and launches them, and with the driver's and the libraries' versions.
+    """
+    facts: list[object] = [device, dtype, sources(*PACKERS)]
+    for slot in plan.slots:
+        facts += [slot.name, slot.variant.full_name, str(slot.problem)]
+        if slot.variant.kernels is not None:
+            for kernel in slot.variant.kernels(slot.problem, batch):
+                facts += [nvrtc.source_hash(kernel.source), *map(str, kernel.defines)]
+    if plan.device == "cuda":
+        facts.append(nvrtc.environment())
+    return _hash(facts)
+
+
+def _as(images: Any, dtype: str) -> Any:
+    """Pixels (N, 28, 28, 1) uint8 as `dtype`, uint8 or float32."""
+    return images if dtype == "uint8" else images.astype(np.float32) / np.float32(PIXEL_SCALE)
+
+
+def _ran(plan: Plan, weights: Weights, images: Any, dtype: str, batch: int) -> tuple[Any, Any]:
+    """Scores and labels of `images` by a pipeline made for passes of `batch`, poisoned before."""
+    pipeline = Pipeline(plan, weights, max(batch, len(images)), dtype, batch)
+    pipeline.poison()
+    on_gpu = plan.device == "cuda"
+    labels = pipeline.run(cupy.asarray(images)).get() if on_gpu else pipeline.run(images).copy()
+    return pipeline.scores(len(images)), labels
+
+
+@cache
+def _shipped(dtype: str) -> tuple[Any, Weights, Any, Any]:
+    """IMAGES digits as `dtype`, the shipped weights, float64's scores and labels."""
+    images = _as(np.ascontiguousarray(load_dataset(assets.default_digits()).images[:IMAGES]), dtype)
+    weights = load_weights(assets.default_weights())
+    return images, weights, *reference_scores(images, weights)
+
+
+def verify(plan: Plan, dtype: str, batch: int) -> None:
+    """Compare `plan` with float64 on IMAGES shipped digits, taken as `dtype` ("uint8", "float32").
+
+    They go through a pipeline made for passes of `batch` images: what a variant chooses when it is
+    prepared is what such a pass takes; what it chooses by the images of a launch is for IMAGES.
+    Raises LenetError where it is wrong.
+    """
+    images, weights, expected, labels = _shipped(dtype)
+    scores, found = _ran(plan, weights, images, dtype, batch)
+    verdict = judge(scores, expected, plan.precision)
+    flips = (found != labels) & ~excusable_flips(expected, plan.precision)
+    if not verdict.passed or flips.any():
+        raise LenetError(
+            f"plan {plan.name} is wrong on this device: expected float64's labels of {IMAGES} "
+            f"digits, found {int(flips.sum())} others ({verdict}); choose another --plan"
+        )
+
+
+def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAGES) -> bool:
+    """`verify`, unless the same kernels passed on `device` before; whether it had to run.
+
+    Raises LenetError where the plan is wrong.
+    """
+    name = plan_key(plan, device, dtype, batch)
+    facts = {"device": device, "dtype": dtype, "batch": batch, "images": IMAGES}
+    said = entries.facts_of("verified", name)
+    if said is not None and {fact: said.get(fact) for fact in facts} == facts:
+        return False
+    verify(plan, dtype, batch)
+    entries.keep("verified", name, facts | {"plan": plan.name})
+    return True
+
 
 DIGITS, NOISE = 64, 4
 _LEAST, _MOST = 2.0**-116, 2.0**127
@@ -48,8 +132,6 @@ class Fit:
 
 def groups(digits: Any, noise: int) -> tuple[Any, list[Group]]:
     """`digits` (N, 28, 28, 1) uint8 with more images behind them, and which are judged together."""
-    import numpy as np
-
     random = np.random.default_rng(0).integers(0, 256, (noise, *IMAGE_SHAPE), dtype=np.uint8)
     flat = [np.full((1, *IMAGE_SHAPE), value, np.uint8) for value in (255, 0)]
     named = {"digits": digits, "noise": random, "a white image": flat[0], "a blank image": flat[1]}
@@ -67,8 +149,6 @@ def judge_groups(
 
     A label may differ where the scores lie within the tolerance, or are a tie.
     """
-    import numpy as np
-
     verdicts = {}
     for name, where in parts:
         verdict = judge(found[where], expected[where], precision)
@@ -85,8 +165,6 @@ def judge_groups(
 
 def _tied(scores: Any, labels: Any, error: float) -> Any:
     """Which of `labels` (N,) float64 scores like the best, to within twice `error` or a float32."""
-    import numpy as np
-
     known = (labels >= 0) & (labels < CLASSES)
     best = scores.max(1)
     named = scores[np.arange(len(scores)), np.where(known, labels, 0)]
@@ -99,21 +177,14 @@ def _images() -> tuple[Any, list[Group]]:
     return groups(load_dataset(assets.default_digits()).images[:DIGITS], NOISE)
 
 
-def _taken(dtype: str) -> Any:
-    import numpy as np
-
-    held, _ = _images()
-    return held if dtype == "uint8" else held.astype(np.float32) / np.float32(PIXEL_SCALE)
-
-
-def looked_at() -> Any:
-    """The images (70, 28, 28, 1) uint8 that a plan is judged by."""
-    return _taken("uint8")
+def looked_at(dtype: str = "uint8") -> Any:
+    """The images (70, 28, 28, 1) that a plan is judged by."""
+    return _as(_images()[0], dtype)
 
 
 @lru_cache(maxsize=2)
 def _truth(weights: Weights, dtype: str) -> Any:
-    scores, _ = reference_scores(_taken(dtype), weights)
+    scores, _ = reference_scores(looked_at(dtype), weights)
     return scores
 
 
@@ -154,21 +225,8 @@ def measure(plan: Plan, weights: Weights, dtype: str, batch: int) -> Fit:
     On a GPU the current one. Raises LenetError where it is outside the tolerance.
     """
     truth(weights, dtype)
-    taken = _taken(dtype)
-    pipeline = Pipeline(plan, weights, max(batch, len(taken)), dtype, batch)
-    pipeline.poison()
-    if plan.device == "cuda":
-        import cupy
-
-        labels = pipeline.run(cupy.asarray(taken)).get()
-    else:
-        labels = pipeline.run(taken).copy()
-    return judged(plan, weights, dtype, pipeline.scores(len(taken)), labels)
-
-
-def _name(plan: Plan, weights: Weights, device: str, dtype: str, batch: int) -> str:
-    facts = [plan_key(plan, device, dtype, batch), plan.name, weights.digest, sources()]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    scores, labels = _ran(plan, weights, looked_at(dtype), dtype, batch)
+    return judged(plan, weights, dtype, scores, labels)
 
 
 def fit(plan: Plan, weights: Weights, device: str, dtype: str = "uint8", batch: int = 331) -> Fit:
@@ -180,7 +238,7 @@ def fit(plan: Plan, weights: Weights, device: str, dtype: str = "uint8", batch: 
     """
     if plan.device == "cuda":
         verify_once(plan, device, dtype, batch)
-    name = _name(plan, weights, device, dtype, batch)
+    name = _hash([plan_key(plan, device, dtype, batch), plan.name, weights.digest, sources()])
     found = entries.kept("fits", name, Fit)
     if found is None:
         found = measure(plan, weights, dtype, batch)

@@ -12,10 +12,13 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.check.truth import reference_stages, tensors
+from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.layouts import PRIVATE, to_nhwc, widened
 from lenetgpu.pipeline import Pipeline, Step
+from lenetgpu.plan import Plan
 from lenetgpu.stages import Variant
 from lenetgpu.stages.mounted import Mounted
 
@@ -82,8 +85,6 @@ def rough(dtype: str) -> float:
 
 def array_module(array: Any) -> Any:
     """CuPy for an array of CuPy's, else NumPy."""
-    import numpy as np
-
     return sys.modules["cupy"] if type(array).__module__.startswith("cupy") else np
 
 
@@ -94,17 +95,15 @@ def largest(array: Any) -> float:
 
 def largest_difference(found: Any, expected: Any) -> float:
     """Largest absolute difference in float64, of halves beyond rounding; NaN where there is one."""
-    import numpy
-
-    with numpy.errstate(invalid="ignore", over="ignore"):
-        values = widened(found).astype(numpy.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        values = widened(found).astype(np.float64)
         if str(found.dtype) not in _HALVES:
             return largest(values - expected)
-        np, (bits, least) = array_module(found), _HALVES[str(found.dtype)]
-        larger = np.maximum(abs(values), abs(expected))
-        exponent = np.maximum(np.frexp(larger)[1], least)
-        rounding = np.ldexp(np.ones_like(larger), exponent - (bits + 1))
-        return largest(np.maximum(abs(values - expected) - rounding, 0))
+        module, (bits, least) = array_module(found), _HALVES[str(found.dtype)]
+        larger = module.maximum(abs(values), abs(expected))
+        exponent = module.maximum(module.frexp(larger)[1], least)
+        rounding = module.ldexp(module.ones_like(larger), exponent - (bits + 1))
+        return largest(module.maximum(abs(values - expected) - rounding, 0))
 
 
 def judge(found: Any, expected: Any, precision: str) -> Verdict:
@@ -112,8 +111,8 @@ def judge(found: Any, expected: Any, precision: str) -> Verdict:
 
     Both are arrays of NumPy, or both of CuPy.
     """
-    np = array_module(found)
-    found, expected = np.asarray(found), np.asarray(expected)
+    module = array_module(found)
+    found, expected = module.asarray(found), module.asarray(expected)
     if found.shape != expected.shape:
         return Verdict(False, float("nan"), 0.0, f", shape {found.shape} for {expected.shape}")
     return judge_parts([(found, expected)], largest(expected) or 1.0, precision)
@@ -123,21 +122,19 @@ def judge_parts(parts: Iterable[tuple[Any, Any]], scale: float, precision: str) 
     """`judge` of (found, expected) in parts, whose largest expected absolute value is `scale`."""
     error, bad, flips, labels = 0.0, 0, 0, False
     for found, expected in parts:
-        np = array_module(found)
+        module = array_module(found)
         labels = labels or expected.dtype.kind in "iu"
         if labels:
-            flips += int(np.count_nonzero(found != expected))
+            flips += int(module.count_nonzero(found != expected))
             continue
         error = max(error, largest_difference(found, expected) / scale)
-        found = widened(found)
-        bad += int(np.count_nonzero(~np.isfinite(found)))
+        bad += int(module.count_nonzero(~module.isfinite(widened(found))))
     if labels:
         return Verdict(flips == 0, float(flips), 0.0, f", {flips} labels differ")
     tolerance = TOLERANCE[precision]
     if bad:
-        return Verdict(
-            False, float("nan"), tolerance, f", {bad} outputs NaN, infinite or unwritten"
-        )
+        note = f", {bad} outputs NaN, infinite or unwritten"
+        return Verdict(False, float("nan"), tolerance, note)
     return Verdict(error <= tolerance, error, tolerance)
 
 
@@ -146,8 +143,6 @@ def excusable_flips(scores: Any, precision: str) -> Any:
 
     Each may be off by the precision's tolerance; at fp32 no label may differ.
     """
-    import numpy as np
-
     if precision in PRECISE:
         return np.zeros(len(scores), bool)
     best = np.sort(scores, axis=1)
@@ -203,27 +198,41 @@ def first_bad_stage(
     """The first stage of `pipeline` that is wrong on the first chunk of host `images`, or None."""
     images = images[: pipeline.chunk]
     expected = reference_stages(images, weights.balanced)
-    on_gpu = pipeline.plan.device == "cuda"
     found: dict[str, Any] = {}
 
     def keep(step: Step, output: Any) -> None:
-        if step.stages and step.writes[0] not in PRIVATE and not isinstance(output, tuple):
-            found[step.stages[-1]] = (
-                step,
-                output.get() if step.device == "cuda" else output.copy(),
-            )
-
-    if on_gpu:
-        import cupy
-
-        pipeline.run(cupy.asarray(images), keep)
-    else:
-        pipeline.run(images, keep)
-    for name, (step, output) in found.items():
         layout, shape = step.writes
-        if layout not in ("NC", "N"):
-            output = to_nhwc(output, layout, shape)
+        if step.stages and layout not in PRIVATE and not isinstance(output, tuple):
+            held = output.get() if step.device == "cuda" else output.copy()
+            found[step.stages[-1]] = held if layout in ("NC", "N") else to_nhwc(held, layout, shape)
+
+    pipeline.run(cupy.asarray(images) if pipeline.plan.device == "cuda" else images, keep)
+    for name, output in found.items():
         verdict = judge(output, expected[name], pipeline.plan.precision)
         if not verdict.passed:
             return name, verdict
     return None
+
+
+def first_not_finite(scores: Any) -> int | None:
+    """The first row of `scores` (n, 10), a NumPy array, with NaN or infinity in it, or None."""
+    finite = np.isfinite(scores)
+    return None if finite.all() else int(np.argmin(finite.all(1)))
+
+
+def refused(plan: Plan, image: int) -> LenetError:
+    """What is raised for the scores of image number `image`, which are no numbers."""
+    return LenetError(
+        f"plan {plan.name} ({plan.precision}): expected finite scores of every image, found NaN or "
+        f"infinity in those of image {image:,} (from 0)"
+    )
+
+
+def require_finite(scores: Any, plan: Plan, first: int = 0) -> None:
+    """LenetError unless `scores` (n, 10) of `plan` are; `first` is the number of their first image.
+
+    None, of a run without scores, is accepted.
+    """
+    bad = None if scores is None else first_not_finite(scores)
+    if bad is not None:
+        raise refused(plan, first + bad)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import np
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ GALLERY = 120
 
 def probabilities(scores: Any) -> Any:
     """Softmax of scores (N, 10), any float type: float64 (N, 10), each row's sum 1."""
-    import numpy as np
-
     shifted = np.asarray(scores, dtype=np.float64)
     shifted = np.exp(shifted - shifted.max(axis=1, keepdims=True))
     return shifted / shifted.sum(axis=1, keepdims=True)
@@ -39,8 +38,6 @@ def probabilities(scores: Any) -> Any:
 
 def confusion(labels: Any, predicted: Any) -> Any:
     """How many images of each label (rows) were read as each digit (columns): (10, 10) int64."""
-    import numpy as np
-
     counts = np.zeros(CLASSES * CLASSES, np.int64)
     for lo in range(0, len(labels), _AT_ONCE):
         pairs = CLASSES * np.asarray(labels[lo : lo + _AT_ONCE], np.int64)
@@ -77,8 +74,6 @@ def counts_of(document: dict[str, Any]) -> Any:
 
     None where it has none: its data had no labels, or it is of an earlier version.
     """
-    import numpy as np
-
     if document.get("per_digit") is None:
         return None
     counts = np.zeros((CLASSES, CLASSES), np.int64)
@@ -110,8 +105,6 @@ class Mistakes:
 
     def add(self, at: int, predicted: Any, scores: Any) -> None:
         """Keep the wrong ones of images `at` onwards: predicted (n,) with scores (n, 10)."""
-        import numpy as np
-
         labels = self._labels[at : at + len(predicted)]
         wrong = np.flatnonzero(predicted != labels)
         if not len(wrong):
@@ -129,16 +122,12 @@ class Mistakes:
 
     def rows(self, done: int) -> Any:
         """The wrong ones (k,) of ROW among the first `done` images, in order."""
-        import numpy as np
-
         rows = np.concatenate([np.empty(0, ROW), *self._parts])
         return rows[rows["index"] < self._first + done]
 
 
 def worst(rows: Any, most: int = GALLERY) -> Any:
     """The `most` rows of the greatest probability, the greatest first; equal ones in order."""
-    import numpy as np
-
     return rows[np.argsort(-rows["probability"], kind="stable")[:most]]
 
 
@@ -147,8 +136,6 @@ def gallery(rows: Any, source: Source, most: int = GALLERY) -> Gallery:
 
     LenetError where it is short or damaged by now.
     """
-    import numpy as np
-
     chosen = worst(rows, most)
     images = np.empty((len(chosen), *IMAGE_SHAPE[:2]), np.uint8)
     one = np.empty((1, *IMAGE_SHAPE), source.dtype)
@@ -160,8 +147,6 @@ def gallery(rows: Any, source: Source, most: int = GALLERY) -> Gallery:
 
 def _pixels(images: Any) -> Any:
     """Images as uint8 pixels; floats in 0..1 are rounded."""
-    import numpy as np
-
     if images.dtype == np.uint8:
         return images
     return np.rint(255 * np.clip(images, 0, 1)).astype(np.uint8)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.files.weights import Weights
 from lenetgpu.layouts import narrowed
 from lenetgpu.network import CONV_POOL, FEATURE_STAGES, FEATURES, STAGES, weight_shapes
@@ -66,8 +67,6 @@ def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
 
     None without, a tuple of a span's and of a convolution's filters and bias.
     """
-    import numpy as np
-
     shape = (n, *problem.in_shape)
     if kind == "scale":
         return rng.integers(0, 256, shape, dtype=np.uint8), None
@@ -89,15 +88,11 @@ def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
 
 def _bias(problem: Any, rng: Any) -> Any:
     """As large as the sums that it is added to."""
-    import numpy as np
-
     return (rng.standard_normal(problem.M) * problem.depth**0.5).astype(np.float32)
 
 
 def reference_stages(images: Any, weights: Weights) -> dict[str, Any]:
     """Float64 output of every stage, by name, for `images` (N, 28, 28, 1)."""
-    import numpy as np
-
     x = np.asarray(images, np.float64) / (255.0 if images.dtype == np.uint8 else 1.0)
     outputs = {}
     for stage in STAGES:
@@ -110,8 +105,6 @@ def reference_stages(images: Any, weights: Weights) -> dict[str, Any]:
 
 def reference_scores(images: Any, weights: Weights) -> tuple[Any, Any]:
     """Float64 scores (N, 10) and labels (N,) of the whole network, in memory-sized parts."""
-    import numpy as np
-
     parts = [
         reference_stages(images[lo : lo + _CHUNK], weights) for lo in range(0, len(images), _CHUNK)
     ]

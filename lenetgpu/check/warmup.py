@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.check.truth import random_input, tensors
 from lenetgpu.gpu.device import Gpu, activate, current_arch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -91,8 +92,6 @@ def compile_all(kernels: tuple[Kernel, ...]) -> None:
 
 
 def _run_once(variant: Variant, problem: Any) -> None:
-    import numpy as np
-
     x, w = random_input(variant.kind, problem, 1, np.random.default_rng(0))
     mounted = Mounted(variant, problem, tensors(w), 1)
     mounted.run(mounted.input(x), mounted.output(1))

@@ -7,6 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import Array, np
+
 LINE_BYTES = 64
 
 
@@ -16,12 +18,17 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> Any:
     NumPy's own begin at multiples of 16: the same kernel then takes a tenth longer in one process
     than in the next, by where its weights happen to lie.
     """
-    import numpy as np
-
     size = np.dtype(dtype).itemsize * prod(shape)
     raw = np.empty(size + LINE_BYTES, np.uint8)
     start = -raw.ctypes.data % LINE_BYTES
     return raw[start : start + size].view(dtype).reshape(tuple(shape))
+
+
+def aligned_copy(values: Array) -> Array:
+    """`values` in an array that begins at a multiple of LINE_BYTES."""
+    copy: Array = aligned_empty(values.shape, values.dtype)
+    copy[...] = values
+    return copy
 
 
 def require_free(needed: int) -> None:

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 
 from lenetgpu.cpu.flush import flush
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 MOST_THREADS = 1_024
 """What may be asked for; systems give a process some thousands."""
@@ -23,22 +22,16 @@ _asked: list[int] = []
 
 def core_count() -> int:
     """Cores this process may use: of its affinity, and no more than its cgroup's quota pays."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return min(cores, _quota() or cores)
 
 
 def machine_load() -> float:
-    """Threads of the machine that could run, a core of its, over the last minute; 0 where no one
-    says. Those of this process count too.
-    """
-    if not hasattr(os, "getloadavg"):
-        return 0.0
+    """Threads that could run, a core, over the last minute; 0 where the system does not say."""
     try:
         return os.getloadavg()[0] / (os.cpu_count() or 1)
-    except OSError:
+    except (OSError, AttributeError):
         return 0.0
 
 
@@ -53,10 +46,9 @@ def set_threads(count: int | None) -> None:
     Raises ValueError where there would be none, or more than MOST_THREADS. NumPy's BLAS (plan
     `unrolled`) has its own.
     """
-    if count is not None and count < 1:
-        raise ValueError(f"threads: expected at least 1, found {count}")
-    if count is not None and count > MOST_THREADS:
-        raise ValueError(f"threads: expected at most {MOST_THREADS:,}, found {count:,}")
+    if count is not None and not 1 <= count <= MOST_THREADS:
+        limit = "at least 1" if count < 1 else f"at most {MOST_THREADS:,}"
+        raise ValueError(f"threads: expected {limit}, found {count:,}")
     _asked[:] = [] if count is None else [count]
 
 
@@ -74,27 +66,22 @@ def threads_kept(count: int | None) -> Iterator[None]:
 
 @cache
 def _quota(root: Path = Path("/")) -> int | None:
-    """CPUs that the cgroup of this process may use, rounded up, or None; versions 1 and 2."""
-    found = [cpus for folder in _groups(root) if (cpus := _granted(folder)) is not None]
-    return min(found, default=None)
+    """CPUs that the cgroup of this process may use, rounded up, or None; versions 1 and 2.
 
-
-def _groups(root: Path) -> Iterator[Path]:
-    """Folders of this process's cgroup and those above it, as far as they can be seen."""
+    The least of its own and of those above it, as far as they can be seen.
+    """
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return
+        return None
+    found = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        mount = root / "sys/fs/cgroup"
-        if controllers:
-            if "cpu" not in controllers.split(","):
-                continue
-            mount /= "cpu"
-        folder = Path(path)
-        for group in (folder, *folder.parents):
-            yield mount / str(group).lstrip("/")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        found += [_granted(mount / str(g).lstrip("/")) for g in (Path(path), *Path(path).parents)]
+    return min((cpus for cpus in found if cpus is not None), default=None)
 
 
 def _granted(folder: Path) -> int | None:
@@ -135,47 +122,25 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # its threads stay with the parent
 
 
-class _Part:
-    """A part of a range for another thread; the caller waits for its end, or calls it off.
-
-    Any call but `run` may be cut short by Ctrl-C and made again.
-    """
-
-    def __init__(self, body: Callable[[int, int], object], lo: int, hi: int) -> None:
-        self._body, self._lo, self._hi = body, lo, hi
-        self._whose: dict[str, str] = {}
-        self._bell = Lock()
-        self._bell.acquire()
-        self._ended = False
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        """Call the body, unless that was called off."""
-        if self._whose.setdefault("part", "thread") == "caller":
-            return
+def _run(part: Future[None], body: Callable[[int, int], object], lo: int, hi: int) -> None:
+    """Call the body in a thread of the pool, unless its part was called off."""
+    if part.set_running_or_notify_cancel():
         try:
-            self._body(self._lo, self._hi)
+            body(lo, hi)
         except BaseException as error:
-            self.error = error
-        finally:
-            self._ended = True
-            self._bell.release()
-
-    def wait(self, call_off: bool) -> None:
-        """Return when the body runs no more; `call_off`: it need not begin."""
-        if call_off and self._whose.setdefault("part", "caller") == "caller":
-            return
-        while not self._ended:
-            self._bell.acquire()
+            part.set_exception(error)
+        else:
+            part.set_result(None)
 
 
-def _end(parts: list[_Part], call_off: bool) -> None:
-    """Wait for all; a Ctrl-C meanwhile is raised then."""
+def _end(parts: list[Future[None]], call_off: bool) -> None:
+    """Wait for all; `call_off`: they need not begin. A Ctrl-C meanwhile is raised then."""
     stopped: KeyboardInterrupt | None = None
     while True:
         try:
             for part in parts:
-                part.wait(call_off)
+                if not (call_off and part.cancel()):
+                    part.exception()
             break
         except KeyboardInterrupt as error:
             stopped = error
@@ -195,14 +160,16 @@ def parallel_ranges(n: int, body: Callable[[int, int], object], least: int = 1) 
     if count <= 1:
         body(0, n)
         return
+    from concurrent.futures import Future
+
     edges = [n * i // count for i in range(count + 1)]
     pool = _pool(threads)
-    parts = [_Part(body, edges[i], edges[i + 1]) for i in range(1, count)]
+    parts: list[Future[None]] = [Future() for _ in range(1, count)]
     failed = True
     try:
         try:
-            for part in parts:
-                pool.submit(part.run)
+            for i, part in enumerate(parts, 1):
+                pool.submit(_run, part, body, edges[i], edges[i + 1])
             body(edges[0], edges[1])
             failed = False
         finally:
@@ -210,5 +177,4 @@ def parallel_ranges(n: int, body: Callable[[int, int], object], least: int = 1) 
     finally:
         _end(parts, failed)  # Ctrl-C may have kept the first from waiting
     for part in parts:
-        if part.error is not None:
-            raise part.error
+        part.result()

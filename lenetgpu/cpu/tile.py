@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from lenetgpu.cpu.memory import aligned_empty
+from lenetgpu.cpu.memory import aligned_copy
 from lenetgpu.cpu.native import Emitted, Native
 from lenetgpu.cpu.vector import (
     CHANNELS,
@@ -168,7 +168,4 @@ def pack_weights(w: np.ndarray) -> np.ndarray:
     blocks = -(-channels // CHANNELS)
     padded = np.zeros((rows, depth, blocks * CHANNELS), np.float32)
     padded[:, :, :channels] = w
-    split = padded.reshape(rows, depth, blocks, CHANNELS)
-    packed: np.ndarray = aligned_empty((blocks, rows, depth, CHANNELS), np.float32)
-    packed[:] = split.transpose(2, 0, 1, 3)
-    return packed
+    return aligned_copy(padded.reshape(rows, depth, blocks, CHANNELS).transpose(2, 0, 1, 3))

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from lenetgpu.errors import LenetError
@@ -93,21 +93,14 @@ def in_turn(
     return turn
 
 
-class Parted(Protocol):
-    """What has locks or a device that a forked child cannot have."""
-
-    def forked(self) -> None:
-        """Called in the child, before anything else runs there."""
-
-
 PREPARING = threading.RLock()
 """Held while something is compiled for the CPU: a fork waits, as the compilers' own locks would
 stay closed in the child."""
 _parted: WeakSet[Any] = WeakSet()
 
 
-def tell_children(kept: Parted) -> None:
-    """Call `kept.forked()` in every child that is forked while `kept` lives."""
+def tell_children(kept: Any) -> None:
+    """Call `kept.forked()` in every child that is forked while `kept` lives, before all else."""
     _parted.add(kept)
 
 

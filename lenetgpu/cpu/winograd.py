@@ -7,13 +7,14 @@ points (Lavin & Gray, arXiv 1509.09308). Importing this module imports llvmlite.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from lenetgpu.cpu.memory import aligned_empty
+from lenetgpu.cpu.memory import aligned_copy
 from lenetgpu.cpu.native import Emitted
 from lenetgpu.cpu.tile import pack_weights, tile
 from lenetgpu.cpu.vector import CHANNELS, FLOAT, PIXELS, VECTOR_BYTES, WIDTH, Vectors, mean
@@ -149,9 +150,7 @@ def room_sizes(tiles: int, width: int, channels: int, filters: int) -> tuple[int
 def pack_points(w: np.ndarray) -> np.ndarray:
     """Filters at the points (64, C, M) to the tile's (64 * blocks, 1, C, CHANNELS), aligned."""
     parts = np.concatenate([pack_weights(point[None]) for point in w])
-    packed: np.ndarray = aligned_empty(parts.shape, np.float32)
-    packed[:] = parts
-    return packed
+    return aligned_copy(parts)
 
 
 def products(
@@ -181,7 +180,7 @@ def products(
 
 
 def _convolve(
-    v: Vectors, x: Any, w: Any, y: Any, room: Any, lo: Any, hi: Any, means: bool, *sizes: Any
+    v: Vectors, x: Any, w: Any, y: Any, room: Any, lo: Any, hi: Any, *sizes: Any, means: bool
 ) -> None:
     """Images lo..hi of x (N, H, W, C), convolved, to y, with ReLU and 2x2 mean or without.
 
@@ -208,13 +207,5 @@ def _convolve(
             finish(v, means, at, v.at(y, (place, side * side * FLOAT)), tiles, filters, pixels)
 
 
-def _plain(v: Vectors, x: Any, w: Any, y: Any, room: Any, lo: Any, hi: Any, *sizes: Any) -> None:
-    _convolve(v, x, w, y, room, lo, hi, False, *sizes)
-
-
-def _pooled(v: Vectors, x: Any, w: Any, y: Any, room: Any, lo: Any, hi: Any, *sizes: Any) -> None:
-    _convolve(v, x, w, y, room, lo, hi, True, *sizes)
-
-
-CONVOLVE = Emitted("winograd", 10, _plain)
-CONVOLVE_POOL = Emitted("winograd_pooled", 10, _pooled)
+CONVOLVE = Emitted("winograd", 10, partial(_convolve, means=False))
+CONVOLVE_POOL = Emitted("winograd_pooled", 10, partial(_convolve, means=True))

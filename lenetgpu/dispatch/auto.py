@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, nan
 
-from lenetgpu.check.fit import fit
-from lenetgpu.check.verify import plan_key, verify_once
+from lenetgpu.check.fit import fit, plan_key, verify_once
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.check.finite import first_not_finite, refused, require_finite
+from lenetgpu.check.judge import first_not_finite, refused, require_finite
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.cpu.turns import Turn, in_turn
 from lenetgpu.files.reading import Source

@@ -6,11 +6,10 @@ model of `warps`, as stated and with one assumption changed at a time.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import ceil, prod
+from math import ceil
 from typing import Any
 
 from lenetgpu.gpu.occupancy import PROCESSORS, Demand, residency
@@ -25,7 +24,7 @@ from lenetgpu.papers.convnet2_listings import (
     chunks_of,
     listing,
 )
-from lenetgpu.papers.warps import Core, Op, fetch_stalls, run
+from lenetgpu.papers.warps import Core, run
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
 
@@ -190,16 +189,6 @@ def _conversion(parts: dict[str, float]) -> float:
     return parts[CONVERSION] / (parts[CONVERSION] + parts[IMAGES])
 
 
-def own_total(low: bool = False, high: bool = False) -> float:
-    """Sections 3.2 to 4.3's savings multiplied: times faster than the unrolled kernel.
-
-    `low` and `high` take every percentage at the end of what rounds to it.
-    """
-    half = (high - low) / 2
-    savings = ((0.66, 0.01), (0.259, 0.001), (0.026, 0.001), (0.05, 0.01))
-    return 1 / prod(1 - saving - half * unit for saving, unit in savings)
-
-
 def agrees(claim: Claim, found: float) -> bool:
     """Whether `found` is as near to the paper's figure as said; ValueError where it gives none."""
     if claim.told is None:
@@ -309,24 +298,3 @@ def step_rows(problem: Conv, batch: int) -> list[dict[str, Any]]:
         | {part: round(cycles) for part, cycles in found(step.name).parts.items()}
         for step in STEPS
     ]
-
-
-def line_means(kernel: Kernel, problem: Conv, batch: int) -> dict[str, float]:
-    """Mean cycles at each sort of line of the sums, as figures 9 and 13 have them: by operation.
-
-    "read next" where the next instruction waits for it; "last" where that one lies in a line of
-    instructions that has to be fetched.
-    """
-    tile = ladder_tile(problem, batch)
-    plain = listing(kernel, tile, chunks_of(problem, tile))
-    stalls, sorts, named = fetch_stalls(GTX_480, plain), Counter[str](), []
-    for index, said in enumerate(plain):
-        sort = said.part
-        if sort == COMPUTE and said.op is not Op.BARRIER:
-            read = index in plain[index + 1].reads
-            sort = "last" if stalls[index + 1] else said.op.value + ", read next" * read
-        sorts[sort] += 1
-        named.append(replace(said, part=sort))
-    warps = ceil(tile.threads_x * tile.threads_y / 32)
-    found = run(GTX_480, named, resident(tile), warps)
-    return {sort: found.parts[sort] / found.warps / count for sort, count in sorts.items()}

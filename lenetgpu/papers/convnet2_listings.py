@@ -25,7 +25,7 @@ _INDEX, _REDUCED_INDEX, _ADDRESS, _COMPARED = 2, 1, 3, 2
 _WARPS_OF_THE_RUN = 240
 _CACHED_PIXELS, _PAIRS, _FILTERS_PER_THREAD = 4, 12, 4
 FILTER_SIDE = 5
-"""Of the run that figures 9 and 13 list, as `sides_told` reads it from them; Table 1 prints 32."""
+"""Of the run that figures 9 and 13 list, as they tell it; Table 1 prints 32."""
 # "latency" of the lines, in the figures' order
 FIGURE_9 = (
     ("add", 900_003), ("mul", 825_928), ("add", 909_892), ("ld.shared", 92_553),
@@ -42,17 +42,6 @@ FIGURE_13 = (
     ("ld.shared", 1_684), ("mov", 17_055), ("mad", 24_019), ("mov", 192_675),
     ("ld.shared", 1_707), ("mov", 16_959),
 )  # fmt: skip
-
-_CHAIN, _APART, _PRODUCT, _LAST = "arithmetic, read next", "arithmetic", "mad, read next", "last"
-SORTS_9 = (
-    _CHAIN, _CHAIN, _CHAIN, "shared", *("local, read next", _PRODUCT, "store") * 4, _APART, "",
-)  # fmt: skip
-"""What a line of figure 9 is to `convnet2_engines.line_means`; the last one's next is not shown."""
-SORTS_13 = (
-    _LAST, "shared", _CHAIN, _PRODUCT, _APART, *("shared", _CHAIN, _PRODUCT, _APART) * 2,
-    "shared", _CHAIN, _PRODUCT, _LAST, "shared", _CHAIN,
-)  # fmt: skip
-"""And of figure 13: the first and the seventeenth are the last of a line of instructions."""
 
 
 def executions(rolled: bool, side: int = FILTER_SIDE) -> int:
@@ -72,18 +61,6 @@ def line_cycles(
     """Cycles from a line's issue to its warp's next, of the figure's lines `name`, or of all."""
     count = executions(figure is FIGURE_9, side)
     return [latency / count for line, latency in figure if name in ("", line)]
-
-
-def sides_told(most: int = 32) -> list[int]:
-    """The filter sides with which figures 9 and 13 can be: no line takes less than a cycle.
-
-    And each figure's cheapest, a store and a load that nothing waits for, takes 1.00.
-    """
-    return [
-        side
-        for side in range(1, most + 1)
-        if all(1 <= min(line_cycles(figure, side=side)) < 1.005 for figure in (FIGURE_9, FIGURE_13))
-    ]
 
 
 # GPGPU-Sim, configs/GTX480/gpgpusim.config: ptx_opcode_latency_int and _fp (add 4, mad 5, div 145),

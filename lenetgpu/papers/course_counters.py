@@ -109,22 +109,6 @@ def counted_rows() -> list[dict[str, Any]]:
 Key = tuple[str, str]
 PASSES = {RELU: "relu_in_place", MEAN: "looped_mean"}
 """The rows that are one kernel of a variant (PASSES_OF), to that kernel's name."""
-MORE: dict[tuple[str, str], tuple[float, float, float]] = {
-    ("4", "conv1"): (17.718, 16.354, 43.1),
-    ("4", "pool1"): (55.82, 50.617, 0),
-    ("4", "conv2"): (27.89, 0.371746, 34.1),
-    ("4", "pool2"): (11.199, 9.406, 0),
-    ("4", "fc1"): (0.037683, 0.092468, 50),
-    ("4", "fc2"): (0.520814, 0.90951, 19.4),
-    ("4", "argmax"): (0.03599, 15.139, 0),
-    ("5", "conv1"): (28.324, 27.153, 0),
-    ("5", "conv2"): (24.758, 0.414197, 46.7),
-    ("6", "conv1"): (0.411287, 2.741, 50),
-    ("6", "pool1"): (14.756, 63.553, 0),
-    ("6", "conv2"): (0.137499, 0.102878, 44.8),
-    ("6", "pool2"): (1.255, 10.703, 0),
-}
-"""(figure, stage) of NVVP's lines to DRAM's read and write GB/s and shared efficiency in %."""
 _COUNTED = {stage.name for stage in STAGES} | {span.name for span in SPANS}
 
 
@@ -132,10 +116,8 @@ def _variant(stage: str, name: str) -> Place | None:
     """The variant `name` of `stage` as the suite runs it; None where it is none of a GPU's."""
     unit = stage_of(stage)
     for variant in variants(unit.kind, "cuda"):
-        if variant.full_name == name:
-            problem = variant.laid_out(unit.problem)
-            if isinstance(problem, str):
-                return None
+        problem = variant.laid_out(unit.problem)
+        if variant.full_name == name and not isinstance(problem, str):
             reads, writes = layouts_of(stage, variant) or (problem.reads, problem.writes)
             return Place(stage, name, reads, writes)
     return None

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from lenetgpu.check.judge import Verdict
 from lenetgpu.check.truth import Truth
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.gpu import machines
@@ -40,6 +41,9 @@ from lenetgpu.papers.course import (
 from lenetgpu.papers.course_passes import (
     GPU_BUDGET_S,
     MOST,
+    Linear,
+    Streamed,
+    Transfers,
     on_the_cpu,
     passed,
     serial_pass,
@@ -48,7 +52,7 @@ from lenetgpu.papers.course_passes import (
 )
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, Plan, resolve
-from lenetgpu.stages import Variant
+from lenetgpu.stages import Variant, variants
 
 NAMES = ("course", "report")
 """What the command line calls this suite; the first is its name."""
@@ -109,7 +113,8 @@ class CourseRun:
         if len(self._images) == IMAGES:
             row["speedup"] = row["report_ms"] / row["median_ms"]
         else:
-            row["note"] = _joined(row.get("note"), f"the course's figure is of {IMAGES:,} images")
+            note = f"the course's figure is of {IMAGES:,} images"
+            row["note"] = ", ".join(filter(None, (row.get("note"), note)))
         return row
 
     def _measure(self, stage: str, name: str) -> dict[str, Any]:
@@ -141,18 +146,12 @@ class CourseRun:
         unit = stage_of(stage)
         variant = self._variant(unit.kind, PASSES_OF if name in (RELU, MEAN) else name)
         if variant is None:
-            note = "needs a GPU"
-            return {"variant": name, "status": "absent", "note": note}
+            return {"variant": name, "status": "absent", "note": "needs a GPU"}
         bench = StageBench(
             variant, unit, len(self._images), self._facts, layouts_of(stage, variant)
         )
         checked = bench.check()
-        row: dict[str, Any] = {
-            "variant": name,
-            "status": "right" if checked.verdict.passed else "wrong",
-            "relative_error": checked.verdict.error,
-            "label_flips": checked.flips,
-        }
+        row = _row(name, checked.verdict) | {"label_flips": checked.flips}
         if not checked.verdict.passed:
             return row
         if name in (RELU, MEAN):
@@ -167,17 +166,13 @@ class CourseRun:
         )  # fmt: skip
         row |= launch_json(bench.launched, variant)
         row["explanation"] = _explanation(variant, problem, n, row)
-        scaled = f"scaled from {bench.scaled_from} images" if bench.scaled_from < n else None
-        note = _joined(scaled, on_the_cpu() if variant.needs.device != self._device else None)
-        return row | ({"note": note} if note else {})
+        notes = [f"scaled from {bench.scaled_from} images"] if bench.scaled_from < n else []
+        notes += [on_the_cpu()] if variant.needs.device != self._device else []
+        return row | ({"note": ", ".join(notes)} if notes else {})
 
     def _variant(self, kind: str, name: str) -> Variant | None:
-        from lenetgpu.stages import variants
-
-        for candidate in variants(kind):
-            if candidate.full_name == name and candidate.needs.device in (self._device, "cpu"):
-                return candidate
-        return None
+        there = (one for one in variants(kind) if one.needs.device in (self._device, "cpu"))
+        return next((one for one in there if one.full_name == name), None)
 
     def _plan(self) -> Plan:
         return resolve("course" if self._device in NAMED["course"] else "unrolled", self._device)
@@ -185,17 +180,11 @@ class CourseRun:
     def _checked(self, pipeline: Pipeline, name: str) -> tuple[PlanBench, dict[str, Any]]:
         bench = PlanBench(pipeline, self._images, self._facts)
         checked = bench.check()
-        return bench, {
-            "variant": name,
-            "status": "right" if checked.verdict.passed else "wrong",
-            "relative_error": checked.verdict.error,
-            "label_flips": checked.flips,
-        }
+        return bench, _row(name, checked.verdict) | {"label_flips": checked.flips}
 
     def _total(self) -> dict[str, Any]:
-        plan = self._plan()
-        dtype = str(self._images.dtype)
-        pipeline = Pipeline(plan, self._facts.weights, len(self._images), dtype)
+        plan, images = self._plan(), self._images
+        pipeline = Pipeline(plan, self._facts.weights, len(images), str(images.dtype))
         bench, row = self._checked(pipeline, f"plan {plan.name}")
         if row["status"] == "right":
             bench.sample()
@@ -203,8 +192,6 @@ class CourseRun:
         return row
 
     def _transfers(self, name: str) -> dict[str, Any]:
-        from lenetgpu.papers.course_passes import Transfers
-
         moves = Transfers(self._plan(), self._facts.weights, self._images, name)
         bench, row = self._checked(moves.pipeline, name)
         if row["status"] == "right":
@@ -216,8 +203,6 @@ class CourseRun:
         return row
 
     def _streams(self, count: int, chunks: int) -> dict[str, Any]:
-        from lenetgpu.papers.course_passes import Streamed
-
         plan, weights, images = self._plan(), self._facts.weights, self._images
         pipeline = Pipeline(plan, weights, len(images), str(images.dtype))
         bench, row = self._checked(pipeline, streamed(count, chunks))
@@ -232,17 +217,10 @@ class CourseRun:
         return row
 
     def _linear(self, stage: str, name: str) -> dict[str, Any]:
-        from lenetgpu.papers.course_passes import Linear
-
         few = len(self._images) if self._device == "cuda" else min(len(self._images), CPU_LINEAR)
         linear = Linear(stage, name, few, self._device, self._facts)
-        verdict = linear.check()
-        row: dict[str, Any] = {
-            "variant": name,
-            "status": "right" if verdict.passed else "wrong",
-            "relative_error": verdict.error,
-        }
-        if not verdict.passed:
+        row = _row(name, linear.check())
+        if row["status"] == "wrong":
             return row
         scale = len(self._images) / few
         row |= timed(lambda: linear.sample() * scale, self._device)
@@ -250,16 +228,15 @@ class CourseRun:
         return row | ({"note": f"scaled from {few} images"} if scale > 1 else {})
 
 
-def _joined(*words: str | None) -> str:
-    return ", ".join(word for word in words if word)
+def _row(name: str, checked: Verdict) -> dict[str, Any]:
+    status = "right" if checked.passed else "wrong"
+    return {"variant": name, "status": status, "relative_error": checked.error}
 
 
 def _explanation(variant: Variant, problem: Any, images: int, row: dict[str, Any]) -> str:
     """One line: what the report's tables say of a kernel, as figures of this run."""
-    words = []
-    if variant.explain is not None:
-        rows = variant.explain(problem, images, machines.current())
-        words = [f"{what} {found}" for what, found in rows]
+    explained = variant.explain(problem, images, machines.current()) if variant.explain else ()
+    words = [f"{what} {found}" for what, found in explained]
     if row.get("occupancy") is not None:
         words.append(f"occupancy {row['occupancy']:.0%}")
     if row.get("local_bytes"):

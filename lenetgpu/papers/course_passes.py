@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -20,7 +22,7 @@ from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.document import rates_json, times_json
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.timing import cpu_ms, gpu_ms, repeat, summarise
-from lenetgpu.network import STAGES, Stage, stage
+from lenetgpu.network import STAGES, stage
 from lenetgpu.papers.course import HOST, MERGED, RELU, SERIAL_RELU
 from lenetgpu.pipeline import Pipeline, Step
 from lenetgpu.plan import Plan
@@ -32,14 +34,7 @@ from lenetgpu.stages.mounted import Mounted
 def crossed_bytes(steps: list[Step], images: int) -> int:
     """Bytes that copies between stages take over the bus, both ways, for `images`."""
     copies = [step for step in steps if step.variant is None]
-    return sum(4 * images * _items(step.writes[1]) for step in copies)
-
-
-def _items(shape: tuple[int, ...]) -> int:
-    total = 1
-    for extent in shape:
-        total *= extent
-    return total
+    return sum(4 * images * prod(step.writes[1]) for step in copies)
 
 
 def activation_bytes(steps: list[Step], images: int) -> tuple[int, int]:
@@ -48,8 +43,8 @@ def activation_bytes(steps: list[Step], images: int) -> tuple[int, int]:
     What would lie on the device if nothing were freed, and what has to at least (section 3.4).
     """
     made = [step for step in steps if step.variant is not None]
-    written = [4 * images * _items(step.writes[1]) for step in made]
-    read = [4 * images * _items(step.reads[1]) for step in made]
+    written = [4 * images * prod(step.writes[1]) for step in made]
+    read = [4 * images * prod(step.reads[1]) for step in made]
     return sum(written), max(map(sum, zip(read, written, strict=True)))
 
 
@@ -151,31 +146,22 @@ def merged_weights(pool: Pool, after: Conv | Fc, w: Any) -> Any:
 
 @dataclass(frozen=True)
 class Count:
-    """Multiply-adds of an image, of the mean one an input, and MB that its stages move."""
+    """Multiply-adds of an image, of the mean one an input."""
 
     apart: int
     merged: int
-    apart_mb: float
-    merged_mb: float
 
     def __str__(self) -> str:
-        times = self.merged / self.apart
         return (
             f"{self.merged / 1e6:.2f} M multiply-adds an image merged, {self.apart / 1e6:.2f} M "
-            f"apart ({times:.2f}x)"
+            f"apart ({self.merged / self.apart:.2f}x)"
         )
 
 
 def count(pool: Pool, after: Conv | Fc) -> Count:
     """Of `pool`'s mean and `after`, apart and merged."""
-    one = merged_problem(pool, after)
     mean = pool.H * pool.W * pool.C
-    return Count(
-        mean + after.flop(1) // 2,
-        one.flop(1) // 2,
-        (pool.bytes(1) + after.bytes(1)) / 1e6,
-        one.bytes(1) / 1e6,
-    )
+    return Count(mean + after.flop(1) // 2, merged_problem(pool, after).flop(1) // 2)
 
 
 class Linear:
@@ -188,32 +174,24 @@ class Linear:
         first, second = (stage(part) for part in span.split("+"))
         pool, after = first.problem, second.problem
         assert isinstance(pool, Pool) and isinstance(after, Conv | Fc) and second.weight
-        self.count, self._device, self._name = count(pool, after), device, name
+        self.count, self._device = count(pool, after), device
         w = facts.weights[second.weight]
-        before = [one.name for one in STAGES].index(first.name) - 1
-        few = np.maximum(facts.stages[STAGES[before].name], 0).astype(np.float32)
-        x = np.resize(few, (images, *pool.in_shape))
-        self._few = min(len(few), images)
-        mean = reference("pool", few[: self._few], None, pool)
-        self._expected = reference(second.kind, mean.reshape(self._few, *after.in_shape), w, after)
-        self._steps = self._mount(first, second, w, images)
-        self._buffers = [self._steps[0].input(self._held(x))]
-        self._buffers += [step.output(images) for step in self._steps]
-
-    def _held(self, x: Any) -> Any:
-        flat = self._steps[0].problem.reads == "NC"
-        return x.reshape(len(x), -1) if flat else x
-
-    def _mount(self, first: Stage, second: Stage, w: Any, images: int) -> list[Mounted]:
-        names = VARIANTS[self._device]
-        pool, after = first.problem, second.problem
-        assert isinstance(pool, Pool) and isinstance(after, Conv | Fc)
-        linear = find(second.kind, names[second.kind], self._device)
-        if self._name == MERGED:
+        linear = find(second.kind, VARIANTS[device][second.kind], device)
+        if name == MERGED:
             one = merged_problem(pool, after)
-            return [Mounted(linear, _plain(one), [merged_weights(pool, after, w)], images)]
-        mean = find("pool", names["pool"], self._device)
-        return [Mounted(mean, pool, [], images), Mounted(linear, _plain(after), [w], images)]
+            self._steps = [Mounted(linear, _plain(one), [merged_weights(pool, after, w)], images)]
+        else:
+            mean = Mounted(find("pool", VARIANTS[device]["pool"], device), pool, [], images)
+            self._steps = [mean, Mounted(linear, _plain(after), [w], images)]
+        before = STAGES[STAGES.index(first) - 1].name
+        few = np.maximum(facts.stages[before], 0).astype(np.float32)
+        self._few = min(len(few), images)
+        means = reference("pool", few[: self._few], None, pool)
+        self._expected = reference(second.kind, means.reshape(self._few, *after.in_shape), w, after)
+        x = np.resize(few, (images, *pool.in_shape))
+        flat = self._steps[0].problem.reads == "NC"
+        self._buffers = [self._steps[0].input(x.reshape(images, -1) if flat else x)]
+        self._buffers += [step.output(images) for step in self._steps]
 
     @property
     def variants(self) -> str:
@@ -261,14 +239,20 @@ def times_of(samples: list[float]) -> dict[str, Any]:
 def timed(sample: Callable[[], float], device: str) -> dict[str, Any]:
     """The times of `sample`, warmed up once, for as long as a row of `device` may take."""
     sample()
-    if device == "cuda":
-        return times_of(repeat(sample, GPU_BUDGET_S, _LEAST, MOST))
-    return times_of(repeat(sample, CPU_BUDGET_S, 1, MOST))
+    budget, least = (GPU_BUDGET_S, _LEAST) if device == "cuda" else (CPU_BUDGET_S, 1)
+    return times_of(repeat(sample, budget, least, MOST))
 
 
 def on_the_cpu() -> str:
     """Whose time a serial row is, on a machine with a GPU too."""
     return f"on one thread of the CPU, {cpu_name()}"
+
+
+def _means(x: Any) -> Any:
+    """The means in float64 of the 2x2 windows of x (N, H, W, C)."""
+    n, height, width, maps = x.shape
+    windows = x.reshape(n, height // 2, 2, width // 2, 2, maps)
+    return windows.mean(axis=(2, 4), dtype=np.float64)
 
 
 def passed(bench: StageBench, name: str, limits: Ceilings | None) -> dict[str, Any]:
@@ -280,30 +264,22 @@ def passed(bench: StageBench, name: str, limits: Ceilings | None) -> dict[str, A
     if name == RELU:
         y = x.copy()
         expected = cupy.maximum(x, np.float32(0))
-        moved, flop = 2 * x.nbytes, x.size
+        work = partial(relu_in_place, y, problem)
         efficiency = "in place"
     else:
-        n, height, width, maps = x.shape
-        windows = x.reshape(n, height // 2, 2, width // 2, 2, maps)
-        expected = windows.mean(axis=(2, 4), dtype=np.float64)
+        expected = _means(x)
         y = cupy.full(expected.shape, cupy.nan, cupy.float32)
-        moved, flop = x.nbytes + y.nbytes, x.size
+        work = partial(mean_alone, x, y, problem)
         loads, stores = access_counts(problem)
         efficiency = f"counted efficiency {loads.efficiency:.1%} of loads, "
         efficiency += f"{stores.efficiency:.1%} of stores"
-
-    def work() -> None:
-        if name == RELU:
-            relu_in_place(y, problem)
-        else:
-            mean_alone(x, y, problem)
-
     work()
     verdict = judge(y, expected, "fp32")
     if not verdict.passed:
         return {"status": "wrong", "relative_error": verdict.error}
     row = timed(lambda: gpu_ms(work), "cuda")
-    row |= rates_json(flop, moved, row["median_ms"] / 1e3, "fp32", limits)
+    moved = x.nbytes + y.nbytes
+    row |= rates_json(x.size, moved, row["median_ms"] / 1e3, "fp32", limits)
     row["explanation"] = f"{efficiency}, {row['gbs']:.0f} GB/s"
     return row
 
@@ -330,12 +306,10 @@ def serial_pass(stage: str, name: str, images: int) -> dict[str, Any]:
         return cpu_ms(loops) * images / few
 
     sample()
-    folded = x.reshape(few, problem.H // 2, 2, problem.W // 2, 2, problem.C)
-    right = (
-        np.array_equal(relu, np.maximum(x, 0))
-        if name == SERIAL_RELU
-        else judge(mean, folded.mean(axis=(2, 4), dtype=np.float64), "fp32").passed
-    )
+    if name == SERIAL_RELU:
+        right = np.array_equal(relu, np.maximum(x, 0))
+    else:
+        right = judge(mean, _means(x), "fp32").passed
     row: dict[str, Any] = {"variant": name, "status": "right" if right else "wrong"}
     if right:
         row |= times_of(repeat(sample, CPU_BUDGET_S, 1, MOST))

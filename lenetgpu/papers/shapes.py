@@ -67,10 +67,6 @@ class Suite:
         return tuple(row for row in self.rows if isinstance(row, Shape))
 
 
-def _square(side: int, channels: int, maps: int, taps: int, pad: int = 0, stride: int = 1) -> Conv:
-    return Conv(side, side, channels, maps, taps, taps, stride, pad)
-
-
 _SINGLE = ((28, 512), (56, 256), (112, 128), (224, 64), (512, 64), (1024, 32))
 _MULTI = (
     (7, 512), (14, 512), (28, 512), (28, 256), (56, 256),
@@ -96,22 +92,17 @@ CONVNET2_AFTER = (
 )  # fmt: skip
 
 
-def _single() -> Iterator[Shape]:
-    for side, maps in _SINGLE:
+def _pascal(sizes: tuple[tuple[int, int], ...], single: bool) -> Iterator[Shape]:
+    for side, maps in sizes:
         for taps in KERNEL_SIDES:
-            yield Shape(f"{side}x{maps} K{taps}", _square(side, 1, maps, taps))
-
-
-def _multi() -> Iterator[Shape]:
-    for side, channels in _MULTI:
-        for taps in KERNEL_SIDES:
-            yield Shape(f"{side}x{channels} K{taps}", _square(side, channels, channels, taps))
+            problem = Conv(side, side, 1 if single else maps, maps, taps, taps)
+            yield Shape(f"{side}x{maps} K{taps}", problem)
 
 
 def _overfeat() -> Iterator[Shape]:
     for layer, ((channels, maps, taps, pad, stride, side), intensity) in _OVERFEAT.items():
         paper = f"{intensity} FFMA/byte" + (", 75 % of the peak" if layer == 6 else "")
-        problem = _square(side, channels, maps, taps, pad, stride)
+        problem = Conv(side, side, channels, maps, taps, taps, stride, pad)
         yield Shape(f"layer {layer}", problem, paper=paper)
 
 
@@ -148,14 +139,14 @@ SUITES: dict[str, Suite] = {
         Suite(
             "pascal-single", "Pascal, single channel (map x filters)",
             ("prefetch.single_strict",), ("prefetch.single",),
-            "2.6x cuDNN 7.1 on a GTX 1080 Ti on average, 1.5x to 5.6x", tuple(_single()),
-            (2.6, 1.5, 5.6),
+            "2.6x cuDNN 7.1 on a GTX 1080 Ti on average, 1.5x to 5.6x",
+            tuple(_pascal(_SINGLE, True)), (2.6, 1.5, 5.6),
         ),
         Suite(
             "pascal-multi", "Pascal, multi channel (map x channels in and out)",
             ("prefetch.strict",), ("prefetch.stride_fixed",),
-            "1.39x cuDNN 7.1 on a GTX 1080 Ti on average, 1.05x to 2x", tuple(_multi()),
-            (1.39, 1.05, 2.0),
+            "1.39x cuDNN 7.1 on a GTX 1080 Ti on average, 1.05x to 2x",
+            tuple(_pascal(_MULTI, False)), (1.39, 1.05, 2.0),
         ),
         Suite(
             "overfeat", "Tegra X1, Overfeat's layers",

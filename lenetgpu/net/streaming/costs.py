@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from lenetgpu.check.verify import plan_key
+from lenetgpu.check.fit import plan_key
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights
