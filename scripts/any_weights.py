@@ -1,8 +1,8 @@
-"""Every plan with weights as nobody trains them, beside float64: right, or refused in a sentence.
+"""Run every plan with unusual weights: each must match float64 or be refused in a sentence.
 
-Each set of weights goes through each plan that this device runs, on the shipped digits, noise, a
-blank and a white image, each group judged by its own largest score. What neither fits nor is
-refused makes the exit code 1.
+Each set of weights goes through each plan of this device, on shipped digits, noise, a blank and a
+white image; each group is judged by its own largest score. The exit code is 1 if a plan is neither
+right nor refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Tensors = dict[str, np.ndarray]
 
 
 def sets(shipped: Tensors) -> Iterator[tuple[str, Tensors]]:
-    """(words, tensors) of every set of weights; the same in every run."""
+    """Yield (description, tensors) of every set of weights; the same in every run."""
     rng = np.random.default_rng(SEED)
 
     def times(factor: float, *names: str) -> Tensors:
@@ -78,7 +78,7 @@ def sets(shipped: Tensors) -> Iterator[tuple[str, Tensors]]:
 
 
 def all_groups(count: int) -> tuple[Any, list[Group]]:
-    """Images (N, 28, 28, 1) uint8 and the groups they are in: `count` digits, then the rest."""
+    """Return images (N, 28, 28, 1) uint8 and their groups: `count` digits, then the others."""
     return groups(load_dataset(assets.default_digits()).images[:count], NOISE)
 
 
@@ -98,7 +98,7 @@ def run(plan: Plan, weights: Weights, images: Any, gpu: Gpu | None) -> tuple[Any
 def tried(
     plan: Plan, weights: Weights, gpu: Gpu | None, given: tuple[Any, list[Group], Any]
 ) -> dict[str, Any]:
-    """How `plan` did on (images, their groups, float64's scores), or why it is refused."""
+    """Return the result of `plan` on (images, groups, float64 scores), or why it is refused."""
     images, parts, truth = given
     count = SLOW.get(plan.name, len(images))
     if count < len(images):
@@ -122,7 +122,7 @@ def tried(
 def tried_all(
     plans: list[Plan], weights: Weights, gpu: Gpu | None, given: tuple[Any, list[Group], Any]
 ) -> dict[str, dict[str, Any]]:
-    """`tried` of each plan by its name; those that run the same variants are tried once."""
+    """Return the result of each plan by name; plans with the same variants run once."""
     found: dict[str, dict[str, Any]] = {}
     for plan in plans:
         same = next((p.name for p in plans if p.name in found and p.slots == plan.slots), None)
@@ -147,7 +147,7 @@ def _said(entry: dict[str, Any]) -> str:
 @click.option("--plans", "wanted", help="a comma list; default: every plan that the device runs")
 @click.option("--json", "target", type=click.Path(path_type=Path))
 def main(device: str, images: int, wanted: str | None, target: Path | None) -> None:
-    """Try every set of weights with every plan and print a line each."""
+    """Run every set of weights with every plan and print a line each."""
     try:
         gpu, _ = choose_device(device)
         if gpu is not None:

@@ -1,11 +1,11 @@
-"""Write the table of measured convolutions that ships, from docs/measured/.
+"""Write the shipped table of measured convolutions from docs/measured/.
 
-`lenetgpu/dispatch/measured.json` gets a row for each device, convolution and number of
-images of which one run timed at least two algorithms that `best.fp32` may take: what each took, and
-which was the fastest. What was wrong, or erred more than fp32 on the same data (`counted`), is
-named as dropped; Winograd that was not compared on the same images by what it errs by the model.
-Times of another kernel than its variant would launch now on that GPU are left out. Of several runs
-the one that timed most of them counts, of those the newest.
+`lenetgpu/dispatch/measured.json` gets a row for each device, convolution and batch size for which
+one run timed at least two algorithms of `best.fp32`: their times and the fastest. Algorithms that
+were wrong, or less accurate than fp32 on the same data (`counted`), are listed as dropped; Winograd
+without a comparison on the same images is judged by its error model. Times of kernels that the
+variant would no longer launch on that GPU are left out. Of several runs, the one with most
+algorithms counts, then the newest.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import Product
 from lenetgpu.stages.conv.tf32.one_launch import OneLaunch
 
+# documents of `lenetgpu conv` in a device's folder
 SOURCES = ("conv/*.json", "again/*.json", "ablation/*.json", "winners.json")
-"""Documents of `lenetgpu conv` in the folder of a device."""
 _DIGITS = 4
 _ENDS = re.compile(r"( --(bias|relu|dtype \w+))+$")  # behind a shape of the documents
 
 
 def documents(root: Path) -> Iterator[Document]:
-    """What was measured of convolutions on GPUs, quick runs left out."""
+    """Yield the measurements of convolutions on GPUs, without quick runs."""
     for pattern in SOURCES:
         for path in sorted(root.glob(f"*/{pattern}")):
             document = json.loads(path.read_text())
@@ -53,19 +53,19 @@ def documents(root: Path) -> Iterator[Document]:
 
 
 def machine_of(document: Document) -> Machine:
-    """The GPU that it was measured on; the usual one where its figures are not known."""
+    """Return the GPU of a measurement, or the default one if its figures are unknown."""
     return FULL_NAMES.get(document["device"]["name"], USUAL)
 
 
 def problem_of(case: dict[str, Any], reads: str = "NCHW", writes: str = "NCHW") -> Conv:
-    """The convolution of a case, in layouts, with its bias, ReLU and dtype."""
+    """Return the convolution of a case in given layouts, with its bias, ReLU and dtype."""
     ends = {name: case[name] for name in ("bias", "relu", "dtype") if name in case}
     plain = taken(_ENDS.sub("", case["shape"])).problem
     return replace(plain, reads=reads, writes=writes, **ends)
 
 
 def _product(name: str, problem: Conv, images: int, machine: Machine) -> Product | OneLaunch | None:
-    """What one of TENSOR would launch now; None where it has no such tiling any more."""
+    """Return the launch of a tensor-core variant today, or None if its tiling no longer exists."""
     base, _, word = name.partition(TILED)
     if not word:
         return PRICED[base](problem, images, machine)[1]
@@ -73,10 +73,10 @@ def _product(name: str, problem: Conv, images: int, machine: Machine) -> Product
 
 
 def _of_another_kernel(entry: dict[str, Any], case: dict[str, Any], machine: Machine) -> bool:
-    """Whether a product was measured with another kernel than it would be launched with now.
+    """Return True if a product was measured with another kernel than it would launch today.
 
-    Documents that do not name what was launched tell by the threads of a block, where one launch is
-    all. Where several are, a time of another tiling stands until the model promises CLAIM.
+    Documents that do not name kernels are compared by threads per block if there is one launch.
+    With several launches, a time of another tiling stands until the model promises CLAIM.
     """
     if entry["name"].partition(TILED)[0] not in TENSOR or "reads" not in entry:
         return False
@@ -93,7 +93,7 @@ def _of_another_kernel(entry: dict[str, Any], case: dict[str, Any], machine: Mac
 
 
 def _outdone(entry: dict[str, Any], made: Product, images: int, machine: Machine) -> bool:
-    """Whether it was another tiling than `made`, which the model promises to be CLAIM as fast."""
+    """Return True if it had another tiling than `made`, and the model promises CLAIM for `made`."""
     own = made.tiling.threads, made.tiling.shared_bytes(made.layout)
     if own == (entry["block"][0], entry["shared_bytes"]) or not entry.get("median_ms"):
         return False
@@ -103,9 +103,9 @@ def _outdone(entry: dict[str, Any], made: Product, images: int, machine: Machine
 
 
 def told(case: dict[str, Any], machine: Machine) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Microseconds of best's algorithms in NCHW, measured on `machine`, and those not to be taken.
+    """Return microseconds of best's algorithms in NCHW on `machine`, and the excluded ones.
 
-    Right ones count, where they err no more than fp32 on the same data, as `counted` has it.
+    An algorithm counts if it was right and as accurate as fp32 on the same data (`counted`).
     """
     entries = [e for e in case["candidates"] if not _of_another_kernel(e, case, machine)]
     peers = [entry for entry in entries if entry["name"] == NAMES["cuda"]]
@@ -120,7 +120,7 @@ def timed(case: dict[str, Any], machine: Machine) -> dict[str, float]:
 
 
 def measured_in(document: Document) -> Iterator[tuple[Conv, Measured]]:
-    """Each case of which one algorithm can be told from another."""
+    """Yield each case with at least two comparable algorithms."""
     for case in document["cases"]:
         us, dropped = told(case, machine_of(document))
         if len(us) > 1:
@@ -133,7 +133,7 @@ def measured_in(document: Document) -> Iterator[tuple[Conv, Measured]]:
 
 
 def table(root: Path = MEASURED) -> dict[str, Any]:
-    """The table of what lies in the folder `root`."""
+    """Return the table of the measurements in folder `root`."""
     found: dict[tuple[str, Conv, int], Measured] = {}
     for document in documents(root):
         for problem, row in measured_in(document):

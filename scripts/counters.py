@@ -1,7 +1,7 @@
-"""Hardware counters of the course's variants and two plans on a GPU, by Nsight Compute, as JSON.
+"""Read hardware counters of the course's variants and two plans with Nsight Compute, as JSON.
 
-A row is keyed by `stage` and `variant`; `plans` has each plan's rows by its name. Exit code 1 where
-Nsight Compute cannot be had: what is counted from addresses needs no GPU and is in no file.
+Rows are keyed by `stage` and `variant`; `plans` has each plan's rows by name. The exit code is 1
+without Nsight Compute. Counts derived from addresses need no GPU and are not stored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLANS = ("course", "auto")
 
 
 def chosen(gpu: Gpu, images: int) -> dict[str, Plan]:
-    """The plans by what they are asked for as, `auto` as it chooses here; each is verified."""
+    """Return the plans by requested name, `auto` resolved for this GPU; each is verified."""
     plans = {}
     for name in PLANS:
         engine = Engine(Request(plan=name, batch=images, device=f"cuda:{gpu.index}"))

@@ -1,9 +1,8 @@
-"""Draw pictures of digits as people have them, classify them, and show what came of it.
+"""Draw pictures of digits as users have them, classify them, and show the results.
 
-Half of them are strokes of the shipped digits, half of five fonts, each laid on paper in one of ten
-ways. Without arguments the table in docs/pictures.md is written anew from `DRAWN` pictures of seed
-`SEED`; `--seed N` prints the table of others, `--folder F` keeps the pictures. tests/test_drawn.py
-draws the same ones.
+Half use strokes of the shipped digits, half five fonts, on ten kinds of paper. Without arguments
+the table in docs/pictures.md is rewritten from `DRAWN` pictures of seed `SEED`; `--seed N` prints
+another table, `--folder F` keeps the pictures. tests/test_drawn.py draws the same pictures.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture file's bytes and name, its digit, and in words what was drawn."""
+    """A picture file's bytes and name, its digit, and a description."""
 
     name: str
     digit: int
@@ -45,7 +44,7 @@ class Drawn:
 
 
 def _stroke(digit: int, rng: np.random.Generator, digits: tuple[Array, Array]) -> Array:
-    """(280, 280) in 0..1: the ink of one of the shipped digits, ten times as large."""
+    """Return ink (280, 280) in 0..1 of a shipped digit, enlarged ten times."""
     images, labels = digits
     chosen = images[rng.choice(np.flatnonzero(labels == digit))].reshape(28, 28)
     large = Image.fromarray(chosen).resize((280, 280), Image.Resampling.BICUBIC)
@@ -54,7 +53,7 @@ def _stroke(digit: int, rng: np.random.Generator, digits: tuple[Array, Array]) -
 
 
 def _font(digit: int, font: str) -> Array:
-    """(280, 280) in 0..1: the ink of a digit of a font."""
+    """Return ink (280, 280) in 0..1 of a digit in a font."""
     if font == "Aileron":
         face = ImageFont.load_default(220)
     else:
@@ -69,7 +68,7 @@ def _font(digit: int, font: str) -> Array:
 
 
 def _placed(ink: Array, width: int, height: int, rng: np.random.Generator) -> Array:
-    """(height, width) in 0..1: `ink` turned by a few degrees, of some size, somewhere."""
+    """Return (height, width) in 0..1: `ink` slightly rotated, scaled and shifted."""
     image = Image.fromarray((ink * 255).astype(np.uint8))
     image = image.rotate(float(rng.uniform(-7, 7)), Image.Resampling.BICUBIC)
     side = int(min(width, height) * rng.uniform(0.45, 0.8))
@@ -80,13 +79,13 @@ def _placed(ink: Array, width: int, height: int, rng: np.random.Generator) -> Ar
 
 
 def _laid(ink: Array, paper: Array, colour: Array) -> Array:
-    """(H, W, 3) uint8: `colour` (3,) on `paper` (3,) or (H, W, 3), as `ink` (H, W) covers it."""
+    """Return (H, W, 3) uint8: `colour` (3,) covering `paper` (3,) or (H, W, 3) by `ink` (H, W)."""
     cover = ink[..., None]
     return np.clip(paper * (1 - cover) + colour * cover, 0, 255).astype(np.uint8)
 
 
 def _photo(ink: Array, rng: np.random.Generator, paper: Array, colour: Array) -> Array:
-    """The same in the light of one side, with a darker corner and a camera's noise."""
+    """Return the same lit from one side, with a dark corner and camera noise."""
     height, width = ink.shape
     y, x = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j].astype(np.float32)
     angle = rng.uniform(0, 2 * np.pi)
@@ -107,7 +106,7 @@ WHITE, BLUE, BLACK = np.array([250, 249, 245]), np.array([30, 35, 90]), np.array
 
 
 def _turned(ink: Array, rng: np.random.Generator) -> bytes:
-    """As EXIF's orientation undoes it: 6 and 8 a quarter, 3 a half."""
+    """Return a JPEG rotated, with the EXIF orientation that undoes it."""
     orientation = int(rng.choice([3, 6, 8]))
     way = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90,
            8: Image.Transpose.ROTATE_270}[orientation]  # fmt: skip
@@ -118,13 +117,13 @@ def _turned(ink: Array, rng: np.random.Generator) -> bytes:
 
 
 def _alpha(ink: Array, rng: np.random.Generator) -> bytes:
-    """Black or white that is nowhere but in alpha."""
+    """Return black or white with the digit only in alpha."""
     grey = np.full_like(ink, float(rng.choice([0, 255])))
     return _saved(np.stack([grey, grey, grey, ink * 255], axis=-1).astype(np.uint8), "PNG")
 
 
 def _deep(ink: Array, rng: np.random.Generator) -> bytes:
-    """16 bits, dark on light, little contrast."""
+    """Return a 16-bit picture, dark on light, with low contrast."""
     return _saved((52_000 - 21_000 * ink + rng.normal(0, 300, ink.shape)).astype(np.uint16), "PNG")
 
 
@@ -162,7 +161,7 @@ WAYS: tuple[tuple[str, str, int, int, Callable[[Array, np.random.Generator], byt
 
 
 def pictures(seed: int, count: int = DRAWN) -> list[Drawn]:
-    """`count` pictures, every digit as often, every way, strokes and fonts alike."""
+    """Return `count` pictures with equally many of each digit, style and source."""
     with open_source(default_digits()) as source:
         digits = source.whole()
     rng = np.random.default_rng(seed)
@@ -183,7 +182,7 @@ def pictures(seed: int, count: int = DRAWN) -> list[Drawn]:
 
 
 def classified(drawn: list[Drawn], folder: Path, net: LeNet) -> list[dict[str, Any]]:
-    """A row a picture, each written to `folder` and read from there."""
+    """Return a row per picture; each is written to `folder` and read from there."""
     rows = []
     for picture in drawn:
         path = folder / picture.name
@@ -204,7 +203,7 @@ def right(rows: list[dict[str, Any]]) -> int:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a row a picture, the wrong ones in bold, and how many are right."""
+    """Return a Markdown table with a row per picture, wrong ones in bold, and the number right."""
     cells = []
     for row in rows:
         digit = "none" if row["found"] is None else str(row["found"])

@@ -38,18 +38,18 @@ def _name(variant: Variant) -> str:
 
 
 def registered() -> list[str]:
-    """`kind:family.variant` of everything that the picture is to show."""
+    """Return `kind:family.variant` of everything that the picture should show."""
     return [_name(variant) for variant in variants() if variant.kind not in SUPPORT_KINDS]
 
 
 def shown_in(picture: str) -> list[str]:
-    """The same, of what a drawn picture says that it shows."""
+    """Return the variants that a drawn picture says it shows."""
     found = re.search("<desc>(.*)</desc>", picture)
     return found.group(1).split() if found else []
 
 
 def _families(kind: str, names: Container[str]) -> list[tuple[str, str]]:
-    """(badge, line) rows: each family of `kind` with its variants; "" continues the row above."""
+    """Return (badge, line) rows: each family of `kind` with its variants; "" continues a row."""
     rows = []
     for device, badge in (("cpu", "CPU"), ("cuda", "GPU")):
         members: dict[str, list[str]] = {}
@@ -65,7 +65,7 @@ def _families(kind: str, names: Container[str]) -> list[tuple[str, str]]:
 def _list(
     x: float, y: float, title: str, colour: str, rows: list[tuple[str, str]]
 ) -> tuple[list[str], float]:
-    """The rows of `_families` below `title`, and where the list ends."""
+    """Return the rows of `_families` below `title`, and the y coordinate of the end."""
     parts = [_text(x, y, title, 12, f"fill='{colour}' font-weight='bold'")]
     for badge, line in rows:
         y += LINE
@@ -80,7 +80,7 @@ def _list(
 
 
 def draw(names: Sequence[str]) -> str:
-    """The picture as SVG text, of the variants that `names` holds as `registered` says them."""
+    """Return the picture as SVG with the variants in `names`, in the form of `registered`."""
     parts = [
         _text(LEFT / 2 + 4, TOP + BOX_H / 2 + 4, "image", 12, f"{CENTRE} font-weight='bold'"),
         _text(LEFT / 2 + 4, TOP + BOX_H / 2 + 20, _shape(IMAGE_SHAPE), 10, f"{CENTRE} fill='#555'"),

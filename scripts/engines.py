@@ -1,6 +1,6 @@
-"""The tables of docs/engines.md: the convnet2 paper's engines by the timing model.
+"""Tables of docs/engines.md: the convnet2 paper's engines by the timing model.
 
-Beside the model's figures stand the paper's, and an H200's from docs/measured/.
+The model's figures stand next to the paper's and an H200's from docs/measured/.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ def line_means(kernel: Kernel, problem: Conv, batch: int) -> dict[str, float]:
 
 
 def ladder() -> list[dict[str, Any]]:
-    """The steps of Table 1's shape as an H200 ran them."""
+    """Return the steps of Table 1's shape as measured on an H200."""
     steps: list[dict[str, Any]] = load(GPU, "conv", "convnet2.json")["cases"][0]["ladder"]
     return steps
 
 
 def parted() -> dict[str, dict[str, Any]]:
-    """The rows of Table 1's shape with clocks, those whose clocks leave the kernel as it is."""
+    """Return the rows of Table 1's shape whose clock build does not distort the kernel."""
     if not there(GPU, "shares.json"):
         return {}
     rows = load(GPU, "shares.json")["cases"][0]["kernels"]
@@ -114,7 +114,7 @@ def parted() -> dict[str, dict[str, Any]]:
 
 
 def computations() -> dict[str, str]:
-    """The figures that the warps' clocks tell: the computation's share, and what of it is saved."""
+    """Return figures from the warps' clocks: the share of computation, and savings in it."""
     rows = parted()
     found = {
         f"{name}, computation's share": f"{rows[name]['shares']['compute']:.3g}"
@@ -130,7 +130,7 @@ def computations() -> dict[str, str]:
 
 
 def measured() -> dict[str, str]:
-    """What of the paper's figures an H200 has: cycles as counted, savings of the time, shares."""
+    """Return an H200's values for the paper's figures: cycles, time savings, shares."""
     rows = {row["step"]: row for row in ladder()}
 
     def saves(step: str, before: str) -> str:
@@ -157,7 +157,7 @@ def measured() -> dict[str, str]:
 
 
 def core_table() -> str:
-    """The model's machine: every number, and where it comes from."""
+    """Return the model's machine: every parameter and its source."""
     chain = [*line_cycles(FIGURE_9, "add")[:2], *line_cycles(FIGURE_9, "mul")]
     local, mads = line_cycles(FIGURE_9, "ld.local"), line_cycles(FIGURE_9, "mad")
     filled = line_cycles(FIGURE_13, "ld.shared")[0]
@@ -186,7 +186,7 @@ def core_table() -> str:
 
 
 def filter_sentence() -> str:
-    """What figures 9 and 13 say of the filters' side."""
+    """Return the sentence on the filter size that figures 9 and 13 imply."""
     sides, tile = sides_told(), ladder_tile(TABLE_1, TABLE_1_BATCH)
     return (
         f"Figure 9's cheapest line took {min(c for _, c in FIGURE_9):,} cycles in all and figure "
@@ -217,7 +217,7 @@ def lines_table() -> str:
 
 
 def figures_table() -> str:
-    """The paper's figures, the model's, an H200's."""
+    """Return the paper's figures, the model's and an H200's."""
     document = load(GPU, "conv", "convnet2.json")
     here, clocked = measured(), ""
     if there(GPU, "shares.json"):
@@ -252,7 +252,7 @@ def changes_table() -> str:
 
 
 def total_sentence() -> str:
-    """The paper's total from its own savings."""
+    """Return the sentence on the paper's total from its own savings."""
     told = next(claim.told for claim in CLAIMS if claim.unit == "times")
     return (
         f"The paper's {told}x: its savings from section 3.2 on multiply to {own_total():.2f}, and "

@@ -1,9 +1,8 @@
-"""Flip bits of every kind of file that ships or is written, and see what a load makes of it.
+"""Flip single bits in every kind of file that ships or is written, and load the result.
 
-One bit at a time, at random places. A load is refused (a sentence), harmless (it gives the same
-data: the bit says nothing), silent (it gives other data), or broken (a signal, another exception,
-a minute without an end). Loads run in children of this process; the exit code is 1 where one was
-silent or broken.
+Each load is refused (a sentence), harmless (the same data), silent (other data) or broken (a
+signal, another exception, no end within a minute). Loads run in child processes. The exit code is 1
+if one was silent or broken.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def _read_images(path: Path) -> list[Any]:
 
 
 def _read_part(path: Path) -> list[Any]:
-    """Some images out of the middle, as `--skip` and `--limit` read them, last ones first."""
+    """Read some images from the middle, as `--skip` and `--limit` do, last ones first."""
     with open_source(path, 137, 600) as source:
         images = np.empty((len(source), 28, 28, 1), source.dtype)
         for lo in reversed(range(0, len(source), 100)):
@@ -98,7 +97,7 @@ def _read_part(path: Path) -> list[Any]:
 
 
 def _read_labels(path: Path) -> list[Any]:
-    """What a user reads by h5py after `lenetgpu data verify`."""
+    """Read labels with h5py after `lenetgpu data verify`, as a user does."""
     sums = checksums.verify(path)
     if not sums or sums.without or not sums.whole:
         raise LenetError(f"{path}: {sums.said}")
@@ -133,7 +132,7 @@ KINDS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], list[Any]]]] = {
 
 @contextmanager
 def flipped(path: Path, bit: int) -> Iterator[None]:
-    """`path` with one of its bits inverted meanwhile."""
+    """Invert one bit of `path` for the duration of the block."""
     with path.open("r+b", buffering=0) as file:
         file.seek(bit // 8)
         was = file.read(1)[0]
@@ -153,7 +152,7 @@ def same(found: list[Any], expected: list[Any]) -> bool:
 
 
 def outcome(path: Path, read: Callable[[Path], list[Any]], expected: list[Any]) -> str:
-    """What a load of `path` makes of it."""
+    """Return the outcome of loading `path`."""
     signal.alarm(_LONGEST_S)
     try:
         return "harmless" if same(read(path), expected) else "silent"
@@ -166,7 +165,7 @@ def outcome(path: Path, read: Callable[[Path], list[Any]], expected: list[Any]) 
 
 
 def _in_child(todo: list[int], tell: Callable[[int], str]) -> list[str]:
-    """What a child told of the first of `todo`; it ended at the one after those."""
+    """Return the outcomes that a child reported for the first of `todo` before it ended."""
     out, into = os.pipe()
     child = os.fork()
     if not child:
@@ -184,7 +183,7 @@ def _in_child(todo: list[int], tell: Callable[[int], str]) -> list[str]:
 def flips(
     path: Path, read: Callable[[Path], list[Any]], count: int, seed: int
 ) -> tuple[Counter[str], dict[str, list[int]]]:
-    """How many of `count` flips came out how; the bits of those that should not have."""
+    """Return the outcomes of `count` flips, and the bits with silent or broken ones."""
     expected, whole = read(path), path.read_bytes()
     bits = np.random.default_rng(seed).integers(0, 8 * len(whole), count).tolist()
 
@@ -211,7 +210,7 @@ def flips(
 @click.option("--only", multiple=True, type=click.Choice(list(KINDS)), help="of these files")
 @click.option("--json", "as_json", is_flag=True)
 def main(count: int, seed: int, only: tuple[str, ...], as_json: bool) -> None:
-    """Flip bits and say what came of it."""
+    """Flip bits and report the outcomes."""
     rows = []
     for kind in only or KINDS:
         make, read = KINDS[kind]

@@ -46,13 +46,13 @@ _ADDRESSES, _M_PERTURB = 4 << 30, -6
 PACKAGE = str(Path(lenetgpu.__file__).parent) + os.sep
 ENDS = ("read", "refused")
 HARMS = ("signal", "hang", "traceback", "memory", "output", "wrong data")
+# cases per child; files kept per finding; files damaged further
 _BATCH, _KEPT, _CORPUS = 200, 4, 400
-"""Cases of a child; files that are kept of one finding; files that are damaged further."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Duration (`seconds` over all formats, or `cases` of each) and settings of a run."""
+    """Duration (`seconds` for all formats or `cases` of each) and settings of a run."""
 
     seed: int
     seconds: float = float("inf")
@@ -68,7 +68,7 @@ def digest(data: bytes) -> str:
 
 
 def _perturbed(value: int) -> None:
-    """Fill what malloc gives from now on, so that what nobody wrote shows (glibc)."""
+    """Make malloc return filled memory from now on, so that unwritten data shows (glibc)."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_PERTURB, value)
 
@@ -78,9 +78,9 @@ def _peak() -> int:
 
 
 def outcome(form: Format, path: Path, valid: set[str], base: int) -> tuple[str, str]:
-    """Return how a file ends, one of ENDS or HARMS, and what is said or was read.
+    """Return the outcome, one of ENDS or HARMS, and the message or data.
 
-    What was read is read again where malloc fills what it gives, and must be the same.
+    Data are read twice, the second time with filled memory, and must be equal.
     """
     printed = os.fstat(1).st_size
     try:
@@ -108,7 +108,7 @@ def outcome(form: Format, path: Path, valid: set[str], base: int) -> tuple[str, 
 
 
 class Child:
-    """A forked process that reads cases in a folder of its own, and notes how each ends."""
+    """A forked process that reads cases in its own folder and records each outcome."""
 
     def __init__(self, form: Format, folder: Path, cases: Iterable[bytes], valid: set[str]) -> None:
         self.form, self.room = form, Path(tempfile.mkdtemp(dir=folder))
@@ -153,7 +153,7 @@ class Child:
             file.write(json.dumps(what) + "\n")
 
     def over(self, limit: float) -> bool:
-        """Return true if it has ended, or was killed because a case took too long."""
+        """Return True if it has ended, or was killed because a case took too long."""
         pid, self.status = os.waitpid(self.pid, os.WNOHANG)
         if pid:
             return True
@@ -167,7 +167,7 @@ class Child:
         os.waitpid(self.pid, 0)
 
     def result(self) -> list[tuple[str, str, bytes]]:
-        """Return how each case ended: (how, what is said, the file, empty where nothing is new)."""
+        """Return (outcome, message, file) of each case; the file is empty if nothing is new."""
         found = []
         for how, said, name in map(json.loads, self.notes.read_text().splitlines()):
             kept = self.room / f"kept-{name}"
@@ -193,7 +193,7 @@ def alone(form: Format, data: bytes, valid: set[str], limit: float) -> tuple[str
 
 @dataclass
 class Fuzzer:
-    """A format's corpus, and a tally of its cases."""
+    """A format's corpus and the tally of its cases."""
 
     form: Format
     options: Options
@@ -207,7 +207,7 @@ class Fuzzer:
     seen: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Read every valid file once: what they say is nothing new."""
+        """Read every valid file once, so that their messages are known."""
         self.random = Random(f"{self.options.seed} {self.form.name}")
         self.corpus = self.form.seeds()
         for entry in self.corpus:
@@ -226,7 +226,7 @@ class Fuzzer:
         return Child(self.form, folder, mutated, self.valid)
 
     def take(self, child: Child) -> None:
-        """Count what a child noted; only a signal counts that does not come again alone."""
+        """Count a child's outcomes; a signal that does not recur alone is not counted."""
         for how, said, data in child.result():
             if how == "broken":
                 raise click.ClickException(f"{self.form.name}: {said}")
@@ -256,7 +256,7 @@ class Fuzzer:
 
 
 def fuzz(forms: Iterable[Format], options: Options) -> dict[str, Fuzzer]:
-    """Damage files of every format until there were as many cases, or as many seconds, as asked."""
+    """Damage files of every format until the requested cases or seconds are reached."""
     with tempfile.TemporaryDirectory(prefix="lenetgpu-fuzz-") as folder:
         fuzzers = [Fuzzer(form, options) for form in forms]
         end, running = time.monotonic() + options.seconds, list[tuple[Fuzzer, Child]]()
@@ -297,7 +297,7 @@ def _planted(path: Path) -> str:
 
 
 def prove(jobs: int = 2) -> None:
-    """Plant each harm, which must be found; one that is missed is a ClickException."""
+    """Plant each kind of harm; raise ClickException if one is not found."""
     for kind in (*HARMS, "refused"):
 
         def mutate(random: Random, entry: Entry, others: Any, kind: str = kind) -> bytes:
@@ -314,7 +314,7 @@ def prove(jobs: int = 2) -> None:
 
 
 def replay(places: Iterable[Path], limit: float) -> int:
-    """Run kept findings again; return how many still do harm."""
+    """Run stored findings again; return how many still do harm."""
     harmful = 0
     for file in (f for p in places for f in (sorted(p.iterdir()) if p.is_dir() else [p])):
         name = file.name.partition("--")[0]

@@ -1,7 +1,7 @@
-"""Formats that `scripts/fuzz.py` damages: each has valid files, a mutation and a reader.
+"""Formats that `scripts/fuzz.py` damages: valid files, a mutation and a reader each.
 
-`read` returns what was taken from a file as text, the same for the same file, and raises LenetError
-for a file that it refuses; whatever else it does is a finding.
+`read` returns the content of a file as text, the same for the same file, and raises LenetError for
+a refused file. Anything else is a finding.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _WORDS = (0, 1, 2, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80
 
 @dataclass(frozen=True)
 class Entry:
-    """A file; `hot` are the bytes that say what the rest is, `sums` spans before a checksum."""
+    """A file; `hot` are the bytes of its structure, `sums` the spans before a checksum."""
 
     data: bytes
     hot: Spans = ()
@@ -62,9 +62,9 @@ Mutation = Callable[[Random, Entry, Sequence[Entry]], bytes]
 
 @dataclass(frozen=True)
 class Format:
-    """Files called `file`, with those of `beside` in the same folder.
+    """Files named `file`, with those of `beside` in the same folder.
 
-    With `summed`, a damaged file is refused or gives what a valid one does.
+    With `summed`, a damaged file must be refused or give the data of a valid one.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Format:
 
 
 def damage(rng: Random, data: bytes, hot: Spans = ()) -> bytes:
-    """Change numbers and bits, cut, double or move parts, most of it in what is hot."""
+    """Change numbers and bits, cut, double or move parts, mostly in `hot` spans."""
     made = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
         if not made:
@@ -119,7 +119,7 @@ def of_bytes(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
 
 
 def of_gzip(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
-    """Damage the packed bytes, or what is packed in them; or add a bomb."""
+    """Damage the compressed or the uncompressed bytes, or add a bomb."""
     try:
         inside = zlib.decompress(entry.data, 31)
     except zlib.error:
@@ -130,7 +130,7 @@ def of_gzip(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
 
 
 def of_json(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
-    """Replace, delete or exchange values of the tree; at times bytes, or a deep nest."""
+    """Replace, delete or exchange values of the tree; sometimes bytes, or deep nesting."""
     odd = (None, True, 0, -1, 1.5, 1e308, 10**400, float("nan"), float("inf"), "", "nan", "1",
            "\x1b[31m\n", "\ud800", "x" * 5000, [], {}, [[]], [None], [1, 2], {"a": 1})  # fmt: skip
     try:
@@ -177,7 +177,7 @@ def of_npy(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
 
 
 def lookup3(data: bytes, lengths: Any) -> Any:
-    """Return HDF5's checksum of metadata, of the first n bytes of `data` for each n."""
+    """Return HDF5's metadata checksum of the first n bytes of `data` for each n."""
 
     def turned(x: Any, by: int) -> Any:
         return (x << np.uint32(by)) | (x >> np.uint32(32 - by))
@@ -202,7 +202,7 @@ def lookup3(data: bytes, lengths: Any) -> Any:
 
 
 def described(data: bytes) -> Entry:
-    """Return an HDF5 file with what in it is no chunk of data, and what has a checksum."""
+    """Return an HDF5 file with its metadata spans and checksummed spans."""
     raw: list[tuple[int, int]] = []
     with h5py.File(io.BytesIO(data), "r") as file:
         items: list[Any] = []
@@ -225,7 +225,7 @@ def described(data: bytes) -> Entry:
 
 
 def of_hdf5(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
-    """Damage metadata, as a rule with checksums made right again; at times chunks."""
+    """Damage metadata, usually with corrected checksums; sometimes chunks."""
     made = bytearray(damage(rng, entry.data, entry.hot if rng.random() < 0.9 else ()))
     if rng.random() < 0.85:
         sums_made_right(made, entry)
@@ -233,14 +233,14 @@ def of_hdf5(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
 
 
 def sums_made_right(made: bytearray, entry: Entry) -> None:
-    """Make the checksums of metadata right that is not as in `entry`."""
+    """Correct the checksums of metadata that differs from `entry`."""
     for lo, hi in entry.sums:
         if hi + 4 <= len(made) and made[lo:hi] != entry.data[lo:hi]:
             made[hi : hi + 4] = struct.pack("<I", int(lookup3(bytes(made[lo:hi]), [hi - lo])[0]))
 
 
 def of_safetensors(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
-    """Damage the header as JSON, its length right or not, at times without its checksums."""
+    """Damage the JSON header, with or without a correct length, sometimes without checksums."""
     length = int.from_bytes(entry.data[:8], "little")
     header = entry.data[8 : 8 + length]
     if rng.random() < 0.3 or len(header) != length:
@@ -258,7 +258,7 @@ def of_safetensors(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
 
 
 def of_npz(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
-    """Damage, rename or double a member, or make it a bomb; the zip is right again."""
+    """Damage, rename or double a member, or make it a bomb; the zip stays valid."""
     try:
         with zipfile.ZipFile(io.BytesIO(entry.data)) as source:
             members = [(name, source.read(name)) for name in source.namelist()]
@@ -285,7 +285,7 @@ def of_npz(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
 
 
 def of_onnx(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
-    """Give a few fields of the model other values; or damage bytes."""
+    """Change a few fields of the model; or damage bytes."""
     model = onnx.ModelProto()
     try:
         model.ParseFromString(entry.data)
@@ -343,7 +343,7 @@ def _hashed(*arrays: Any) -> str:
 
 
 def read_images(path: Path) -> str:
-    """Read images and labels; AssertionError where they are not what every reader promises."""
+    """Read images and labels; raise AssertionError if they break a reader's guarantees."""
     if path.suffix == ".h5":
         hdf5.attributes(path)
     data = load_dataset(path)
@@ -355,7 +355,7 @@ def read_images(path: Path) -> str:
 
 
 def read_weights(path: Path) -> str:
-    """Read every tensor; AssertionError where one has another shape or is not finite."""
+    """Read every tensor; raise AssertionError if one has another shape or is not finite."""
     tensors = load_weights(path).tensors
     assert {name: tensor.shape for name, tensor in tensors.items()} == weight_shapes()
     assert all(np.isfinite(tensor).all() for tensor in tensors.values())
@@ -363,7 +363,7 @@ def read_weights(path: Path) -> str:
 
 
 def read_picture(path: Path) -> str:
-    """Read grey and digit; AssertionError where they are not what the reader promises."""
+    """Read grey and digit; raise AssertionError if they break the reader's guarantees."""
     grey, notes, size = read_grey(path)
     assert grey.ndim == 2 and grey.size and grey.dtype == np.float32 and np.isfinite(grey).all()
     assert grey.min() >= -0.01 and grey.max() <= 255.01, (grey.min(), grey.max())
@@ -385,7 +385,7 @@ def read_line(path: Path) -> str:
 
 
 def read_earlier(path: Path) -> str:
-    """Do what `--against` does with a file: read it, compare it, look for regressions."""
+    """Use a file as `--against` does: read it, compare it, look for regressions."""
     text = path.read_bytes()
     named = re.search(rb'"what": "(\w+)"', text)
     command = "conv" if b'"cases"' in text else "compare"
@@ -429,7 +429,7 @@ def hdf5_files(*ways: tuple[dict[str, Any], dict[str, Any], dict[str, Any]]) -> 
 
 
 def image_files() -> list[Entry]:
-    """Make files contiguous and chunked, of each filter, of both generations of HDF5."""
+    """Make contiguous and chunked files with each filter, in both generations of HDF5."""
     floats, latest = DIGITS.astype(np.float32) / 255, {"libver": "latest"}
     zipped = {"compression": "gzip", "shuffle": True, "fletcher32": True, "chunks": (1, 28, 28)}
     one_hot, plain = np.eye(10, dtype="f4")[LABELS], {"x": DIGITS, "y": LABELS}
@@ -457,7 +457,7 @@ def model_files(form: str) -> list[Entry]:
 
 
 def npy_files() -> list[Entry]:
-    """Make arrays of each type and shape that is taken, and a header of the second version."""
+    """Make arrays of each accepted type and shape, and a version 2 header."""
     found = []
     for array, version in ((DIGITS, (1, 0)), (DIGITS[..., None] / 255.0, (1, 0)), (DIGITS, (2, 0)),
                            (DIGITS[:, None].astype(">f4") / 255, (1, 0))):  # fmt: skip
@@ -468,7 +468,7 @@ def npy_files() -> list[Entry]:
 
 
 def earlier_files() -> list[Entry]:
-    """Take kept results of `compare` and `conv`, of a few candidates each."""
+    """Take stored results of `compare` and `conv` with a few candidates each."""
     found, folder = [], ROOT / "docs" / "measured" / "nvidia-h200"
     for path in sorted([*folder.glob("cells/*.json"), *folder.glob("conv/*.json")])[:6]:
         document = json.loads(path.read_text())
@@ -480,7 +480,7 @@ def earlier_files() -> list[Entry]:
 
 
 def picture_files(form: str) -> list[Entry]:
-    """Make pictures of a 7 in Pillow's `form`: of each mode, turned, of frames, packed."""
+    """Make pictures of a 7 in Pillow's `form`: every mode, rotated, multi-frame, compressed."""
     y, x = np.mgrid[:60, :44]
     ink = ((abs(y - 12) < 3) & (x > 8) & (x < 35)) | (
         (abs(32 - (y - 12) * 0.35 - x) < 3) & (y >= 12) & (y < 51)
@@ -506,7 +506,7 @@ def picture_files(form: str) -> list[Entry]:
 
 
 def convolution_models() -> list[Entry]:
-    """Make a model of two convolutions, with shapes that are worked out between them."""
+    """Make a model of two convolutions with shapes inferred between them."""
     node, tensor = onnx.helper.make_node, onnx.helper.make_tensor
     nodes = [node("Conv", ["x", "w", "b"], ["a"], "a", pads=[1] * 4), node("Relu", ["a"], ["r"]),
              node("Shape", ["r"], ["s"]), node("Gather", ["s", "i"], ["n"]),

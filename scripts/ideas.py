@@ -1,4 +1,4 @@
-"""The ideas of the four texts: what each gained then, where today's gain is read, and its table."""
+"""The ideas of the four texts: their gain then, the source of today's gain, and its table."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ PEER = "torch cudnn"
 
 @dataclass(frozen=True)
 class Step:
-    """One way instead of another on a stage of the course's suite, `before` and `after` by name.
+    """Two alternatives for a stage of the course's suite, `before` and `after` by name.
 
-    Several names on a side are stages that run one behind the other: their times add up.
-    `explains` are counters of the launches (counters.json) that say why; `told` that the suite's
-    own words for `after` do.
+    Several names on a side are consecutive stages; their times are added. `explains` names
+    counters (counters.json) that give the reason; `told` uses the suite's description of
+    `after`.
     """
 
     stage: str
@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Rung:
-    """A step of the cuda-convnet2 ladder, on every shape of its suite but the printed size."""
+    """A step of the cuda-convnet2 ladder, on every shape of its suite except the printed size."""
 
     step: str
     then: float | None = None
@@ -69,9 +69,10 @@ class Over:
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile of the cuda-convnet2 sweep over another, on every shape but the printed size.
+    """Two tiles of the cuda-convnet2 sweep, on every shape except the printed size.
 
-    A tile is a figure of the paper, images and filters a thread, and pixels cached: None the most.
+    A tile is a figure of the paper, images and filters per thread, and cached pixels (None:
+    most).
     """
 
     before: tuple[str, int, int, int | None]
@@ -84,10 +85,10 @@ Case = Step | Rung | Over | Tile
 
 @dataclass(frozen=True)
 class Idea:
-    """A row: the section that has it, in words, how it is seen today, and what the text said.
+    """A row: section, description, measurement of today's gain, and the text's gain.
 
-    `said` stands where the text gives no gain; `note` is a remark that no counter can make. `ours`
-    is a step that the text does not have: no verdict on it.
+    `said` replaces a missing gain; `note` is a remark that no counter can make. `ours` marks a
+    step that the text does not have; it gets no verdict.
     """
 
     section: str
@@ -111,7 +112,7 @@ _LAST = {"conv1": "unrolled.constant_layout", "conv2": "unrolled.image_layout"}
 
 
 def _then(stage: str, before: str, after: str) -> float | None:
-    """The report's gain: of a ladder's neighbours, or of two of its figures."""
+    """Return the report's gain: of neighbours on a ladder, or of two of its figures."""
     for ladder, steps in LADDERS:
         for (first, old), (second, new) in pairwise(steps):
             if (ladder, first, second) == (stage, before, after):
@@ -129,7 +130,7 @@ def _both(before: str, after: str, *explains: str) -> tuple[Step, ...]:
 
 
 def _beyond(stage: str, after: str) -> Step:
-    """Against the report's last kernel of `stage`."""
+    """Return the step from the report's last kernel of `stage`."""
     return Step(stage, (_LAST.get(stage, "tiled.relu_apart"),), (after,), None, (READ, STALL))
 
 
@@ -295,7 +296,7 @@ _SHARES = (LOADS, STORES, SHARED, OCCUPANCY)
 
 @dataclass(frozen=True)
 class Gain:
-    """Today's gain on each shape, a ratio of times, and what explains it."""
+    """Today's gain on each shape, a ratio of times, and its explanation."""
 
     ratios: tuple[float, ...]
     why: str
@@ -309,7 +310,7 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """Of the mean, unless a quarter of the shapes gain and a quarter lose."""
+        """Return the verdict of the mean, or "by the shape" if a quarter gain and a quarter lose."""
         if 4 * min(map(self._shapes, ("holds", "turned"))) >= len(self.ratios) > 1:
             return BY_SHAPE
         return course_ladder.verdict(self.ratio)
@@ -335,12 +336,12 @@ def _document(*parts: str) -> Document:
 
 @cache
 def _rows(file: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """The rows of course.json or counters.json by stage and variant."""
+    """Return the rows of course.json or counters.json by stage and variant."""
     return {(row["stage"], row["variant"]): row for row in _document(file)["rows"]}
 
 
 def _course_ms(stage: str, name: str) -> float | None:
-    """A row's time; `name` may begin with a stage of its own."""
+    """Return a row's time; `name` may begin with another stage."""
     own, _, rest = name.partition(" ")
     key = (own, rest) if own in ("conv1", "conv2", "pool1", "pool2") and rest else (stage, name)
     row = _rows("course.json").get(key, {})
@@ -380,7 +381,7 @@ Pair = tuple[float, dict[str, Any], dict[str, Any]]
 
 
 def _pairs(case: Rung | Over | Tile) -> Iterator[Pair]:
-    """The ratio of times and both rows on every shape that has them, but the printed size."""
+    """Yield the ratio of times and both rows for every shape except the printed size."""
     files = {Rung: ("conv", "convnet2.json"), Tile: ("shares.json",)}
     parts = ("ablation", f"{case.suite}.json") if isinstance(case, Over) else files[type(case)]
     for one in _document(*parts)["cases"]:
@@ -410,7 +411,7 @@ _CHANGES: dict[type, tuple[str, ...]] = {
 
 
 def _changes(case: Rung | Over | Tile, pairs: list[Pair]) -> str:
-    """What else changed between both sides, means over the shapes."""
+    """Return what else changed between both sides, averaged over the shapes."""
     said = []
     for key in _CHANGES[type(case)]:
         sides = [[p[side][key] for p in pairs if p[side].get(key) is not None] for side in (1, 2)]
@@ -422,7 +423,7 @@ def _changes(case: Rung | Over | Tile, pairs: list[Pair]) -> str:
 
 
 def _swept(tiles: list[dict[str, Any]], asked: tuple[str, int, int, int | None]) -> dict[str, Any]:
-    """The right tile that was asked for, of most pixels where it says None; {} where none is."""
+    """Return the requested tile if it was right ({} if none); None selects the most pixels."""
     named = ("figure", "images_per_thread", "filters_per_thread")
     found = [
         row
@@ -435,7 +436,7 @@ def _swept(tiles: list[dict[str, Any]], asked: tuple[str, int, int, int | None])
 
 
 def gain(case: Case) -> Gain | None:
-    """What a case gains today; None where no file has both sides."""
+    """Return today's gain of a case, or None if no file has both sides."""
     if not isinstance(case, Step):
         pairs = list(_pairs(case))
         return Gain(tuple(ratio for ratio, *_ in pairs), _changes(case, pairs)) if pairs else None
@@ -496,7 +497,7 @@ def _documents(ideas: Iterable[Idea]) -> Iterator[Document]:
 
 
 def table(ideas: tuple[Idea, ...]) -> str:
-    """A row an idea of one text."""
+    """Return a table with a row per idea of one text."""
     every = list(_documents(ideas))
     if not every:
         return "Not measured yet: `python scripts/measure.py --only course,conv,ablation`."

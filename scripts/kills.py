@@ -48,7 +48,7 @@ _ENDING_S = 0.1  # a process that is being taken down by the system takes no sig
 
 @dataclass(frozen=True)
 class Command:
-    """Words, with the files that they write; a file of times differs from run to run."""
+    """A command line and the files that it writes; files with times differ between runs."""
 
     words: tuple[str, ...]
     written: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Row:
 
 
 def writers(limit: int) -> list[Command]:
-    """Commands that write files, each with every file that it can write."""
+    """Return the commands that write files, each with all files that it can write."""
     digits, some = str(default_digits()), ("--limit", str(limit), *CPU)
     labels = [
         Command(("infer", *some, "--scores", "--output", f"x{end}", "--json", "r.json"),
@@ -86,7 +86,7 @@ def writers(limit: int) -> list[Command]:
 
 
 def commands(limit: int) -> list[Command]:
-    """Every command that takes longer than to say so."""
+    """Return every command that runs long enough to be interrupted."""
     some, seconds = ("--limit", str(limit), *CPU), ("--seconds", "1", *CPU)
     forms = ("--json", "r.json", "--csv", "r.csv")
     return [
@@ -104,7 +104,7 @@ def commands(limit: int) -> list[Command]:
 
 
 def _default_signals() -> None:
-    """A job in the background is told to ignore Ctrl-C, and its children would inherit that."""
+    """Restore default signals: background jobs ignore Ctrl-C, and children would inherit that."""
     for number in CODES:
         signal.signal(number, signal.SIG_DFL)
 
@@ -122,7 +122,7 @@ def start(command: Command, folder: Path) -> subprocess.Popen[str]:
 
 
 def heeds(pid: int) -> bool:
-    """Whether the process catches TERM, which Python by itself does not; False where it ended."""
+    """Return True if the process handles TERM, which plain Python does not; False if it ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -132,7 +132,7 @@ def heeds(pid: int) -> bool:
 
 
 def wait_for(what: Callable[[Any], object], of: Any, child: subprocess.Popen[str]) -> None:
-    """Return when it came to be, or the child ended."""
+    """Wait until `what(of)` is true or the child ended."""
     end = time.monotonic() + _SLOW_S
     while child.poll() is None and time.monotonic() < end and not what(of):
         time.sleep(2e-4)
@@ -143,7 +143,7 @@ def left_in(folder: Path) -> list[str]:
 
 
 def seconds_of(command: Command, folder: Path) -> float:
-    """From when it heeds signals to its end, undisturbed."""
+    """Return the undisturbed time from handling signals to the end."""
     child = start(command, folder)
     wait_for(heeds, child.pid, child)
     began = time.monotonic()
@@ -157,12 +157,12 @@ def put_old(command: Command, folder: Path) -> None:
 
 
 def wholes(command: Command, folder: Path) -> dict[str, bytes]:
-    """What it writes, of those files that are the same in every run."""
+    """Return the files that it writes, of those that are the same in every run."""
     return {n: (folder / n).read_bytes() for n in command.written if n != "r.json"}
 
 
 def state(name: str, content: bytes, whole: dict[str, bytes], parts: bool) -> str:
-    """Of a file: old, whole or partial. `parts`: a run may have kept what it had done."""
+    """Classify a file as old, whole or partial. `parts`: a partial result is legitimate."""
     if content == OLD:
         return "old"
     if name in whole and not parts:
@@ -185,7 +185,7 @@ def state(name: str, content: bytes, whole: dict[str, bytes], parts: bool) -> st
 def judge(
     row: Row, command: Command, folder: Path, whole: dict[str, bytes], parts: bool = False
 ) -> None:
-    """Count the files' states; one that is neither the old nor a whole one is wrong."""
+    """Count the files' states; one that is neither old nor whole is wrong."""
     for name in command.written:
         path = folder / name
         found = state(name, path.read_bytes(), whole, parts) if path.exists() else "lost"
@@ -195,7 +195,7 @@ def judge(
 
 
 def kill(command: Command, moments: int, folder: Path, after: Command) -> Row:
-    """Kill it at so many moments; `after` is the next start in the folder."""
+    """Kill the command at `moments` random moments; `after` runs next in the folder."""
     row = Row(command.name)
     put_old(command, folder)
     took = seconds_of(command, folder)
@@ -224,7 +224,7 @@ def kill(command: Command, moments: int, folder: Path, after: Command) -> Row:
 
 
 def stop(command: Command, moments: int, folder: Path) -> Row:
-    """Send it each of the three signals at so many moments, and again to one in four."""
+    """Send each of three signals at `moments` random moments, and again in one of four."""
     row = Row(command.name)
     put_old(command, folder)
     took = seconds_of(command, folder)
@@ -268,7 +268,7 @@ _PICTURES = 600
 
 
 class Jobs:
-    """`count` images in files, of many or `pictures`, and how a job over them is started."""
+    """`count` images in data files or `pictures`, and the command of a job over them."""
 
     def __init__(self, folder: Path, shard: int, pictures: bool = False) -> None:
         self.folder, self.shard, self.random = folder, shard, random.Random(0)
@@ -302,7 +302,7 @@ class Jobs:
         return b"".join(np.load(path).tobytes() for path in sorted(out.glob("part-*.npy")))
 
     def wait(self, out: Path, process: subprocess.Popen[bytes]) -> bool:
-        """Until a drawn moment: any, or soon after a drawn number of shards; False: it is over."""
+        """Wait for a random moment, or a random number of shards; return False if the job ended."""
         wanted = self.random.choice((0, self.random.randrange(1, self.count // self.shard)))
         end = time.monotonic() + (_SLOW_S if wanted else self.random.uniform(0.1, 2.5))
         while process.poll() is None and time.monotonic() < end:
@@ -313,7 +313,7 @@ class Jobs:
 
 
 def unlisted(out: Path) -> int:
-    """Shards whose file is there and that no line names: they will be done again."""
+    """Return the number of shards whose file exists but is not listed; they are repeated."""
     lines = (out / "manifest.json").read_text().splitlines()
     named = set()
     for line in lines[1:]:
@@ -323,7 +323,7 @@ def unlisted(out: Path) -> int:
 
 
 def again(jobs: Jobs, out: Path, workers: int, row: Row) -> None:
-    """Start the job again and hold what it leaves against the uninterrupted one's."""
+    """Start the job again and compare the result with that of an uninterrupted one."""
     begun = (out / "manifest.json").exists()
     redone = unlisted(out) if begun else 0
     row.counts["before the first shard" if not begun else "while it ran"] += 1
@@ -335,7 +335,7 @@ def again(jobs: Jobs, out: Path, workers: int, row: Row) -> None:
 
 
 def judge_job(jobs: Jobs, out: Path, row: Row) -> None:
-    """Labels bit for bit, a line and a file a shard, nothing left over."""
+    """Check labels bit for bit, one line and file per shard, and no other files."""
     if jobs.labels(out) != jobs.whole:
         row.wrong.append(f"{out}: other labels")
     summary = json.loads((out / "summary.json").read_text())
@@ -346,7 +346,7 @@ def judge_job(jobs: Jobs, out: Path, row: Row) -> None:
 
 
 def kill_jobs(count: int, folder: Path, pictures: bool = False) -> Row:
-    """SIGKILL to all processes of a job at once, every second one with two Dask workers."""
+    """Send SIGKILL to all processes of a job at once; every second job has two workers."""
     row = Row("jobs of pictures" if pictures else "jobs")
     jobs = Jobs(folder, 10 if pictures else 100, pictures)
     for number in range(count):
@@ -362,7 +362,7 @@ def kill_jobs(count: int, folder: Path, pictures: bool = False) -> Row:
 
 
 def children(parent: int) -> list[int]:
-    """Dask's workers of the job whose process `parent` is."""
+    """Return the Dask workers of the job with process `parent`."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
@@ -373,7 +373,7 @@ def children(parent: int) -> list[int]:
 
 
 def kill_workers(count: int, folder: Path) -> Row:
-    """SIGKILL to one worker of three, `count` times; the job goes on and ends well."""
+    """Send SIGKILL to one of three workers, `count` times; the job must finish."""
     row, jobs = Row("workers"), Jobs(folder, 100)
     for number in itertools.count():
         if row.moments == count:

@@ -1,11 +1,11 @@
-"""Every figure of the README and docs/ on one device in one go, into docs/measured/DEVICE/.
+"""Measure every figure of the README and docs/ on one device, into docs/measured/DEVICE/.
 
     python scripts/measure.py --dry-run     # the commands, and about how long they take
     python scripts/measure.py --only peers,conv
     python scripts/tables.py                # afterwards: the tables
 
-Nothing else may run on the machine meanwhile. What fails is reported and the rest goes on; a file
-is replaced whole or not at all. Data from outside: LENETGPU_MNIST and LENETGPU_COURSE.
+Run nothing else on the machine meanwhile. Failures are reported and the others go on; a file is
+replaced completely or not at all. External data: LENETGPU_MNIST and LENETGPU_COURSE.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from lenetgpu.plan import NAMED, choose_device
 from lenetgpu.stages.matrix import cells
 from lenetgpu.store import write_atomically
 
+# suites whose paper kernels are timed step by step, with the peer and the shipped variant
 ABLATIONS = {
     "pascal-single": "prefetch,best.fp32",
     "pascal-multi": "prefetch,best.fp32",
     "overfeat": "texture,best.fp32",
 }
-"""Suites whose paper's kernels are timed step by step, with the peer and what ships."""
 _BY_BEST = "best.fp32,direct.tuned,winograd,tensor.fp16x3,tensor.wgmma_fp16x3,tensor.wgmma_tf32x3"
 Say = Callable[[str], None]
 
 
 class MeasureError(Exception):
-    """Why a file was not taken, in a sentence."""
+    """Reason why a file was not measured, a sentence."""
 
 
 @dataclass(frozen=True)
 class Job:
     """A command that writes the JSON of `target` in about `seconds`.
 
-    In its words `{json}` stands for where it writes, `{picture}` for where it draws (a PNG of the
-    target's name), `{mnist}` and `{course}` for the data. What it prints becomes `text`.
+    In its words `{json}` stands for the output file, `{picture}` for a PNG of the same name,
+    `{mnist}` and `{course}` for the data. Its output becomes `text`.
     """
 
     part: str
@@ -112,7 +112,7 @@ def jobs_of(device: str, quick: bool) -> Iterator[Job]:
 
 
 def data() -> dict[str, Path | None]:
-    """Return the files outside the repository, None where a variable does not lead there."""
+    """Return the external data folders, None for those that are missing."""
     found: dict[str, Path | None] = {}
     for word, variable, name in (
         ("mnist", "LENETGPU_MNIST", "t10k-images-idx3-ubyte.gz"),
@@ -124,7 +124,7 @@ def data() -> dict[str, Path | None]:
 
 
 def command_of(job: Job, places: dict[str, Path | None]) -> list[str]:
-    """Return the job's command with its places; MeasureError where data is missing."""
+    """Return the job's command with its paths; raise MeasureError if data is missing."""
     script = job.command.startswith("scripts/")
     words = [sys.executable] if script else [sys.executable, "-m", "lenetgpu"]
     for word in shlex.split(job.command) + ([] if script else ["--no-progress"]):
@@ -148,7 +148,7 @@ def finished(document: dict[str, Any], quick: bool) -> dict[str, Any]:
 
 
 def take(job: Job, into: Path, places: dict[str, Path | None], quick: bool) -> None:
-    """Run one job and lay its files into `into`; MeasureError where nothing was taken."""
+    """Run one job and move its files to `into`; raise MeasureError if it failed."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"}
     with tempfile.TemporaryDirectory(prefix="lenetgpu-measure-") as folder:
@@ -177,7 +177,7 @@ def take(job: Job, into: Path, places: dict[str, Path | None], quick: bool) -> N
 
 
 def chosen(device: str, only: str | None, quick: bool) -> list[Job]:
-    """Return the jobs of the parts asked for; LenetError for an unknown part."""
+    """Return the jobs of the requested parts; raise LenetError for an unknown part."""
     jobs = list(jobs_of(device, quick))
     parts = list(dict.fromkeys(job.part for job in jobs))
     wanted = parts if only is None else only.split(",")
@@ -190,7 +190,7 @@ def chosen(device: str, only: str | None, quick: bool) -> list[Job]:
 
 
 def run(jobs: list[Job], into: Path, quick: bool, say: Say) -> list[str]:
-    """Take every job; return the sentences of those that failed."""
+    """Run every job; return the sentences of those that failed."""
     places, failed = data(), []
     for number, job in enumerate(jobs, 1):
         say(f"[{number}/{len(jobs)}] {job.target}, about {job.seconds:.0f} s: {job.command}")
@@ -209,7 +209,7 @@ def run(jobs: list[Job], into: Path, quick: bool, say: Say) -> list[str]:
 @click.option("--into", type=click.Path(path_type=Path), default=MEASURED, help="folder of devices")
 @click.option("--dry-run", is_flag=True, help="print what would be run")
 def main(device: str, only: str | None, quick: bool, into: Path, dry_run: bool) -> None:
-    """Take all figures of the README and docs/ on one device."""
+    """Measure all figures of the README and docs/ on one device."""
     try:
         gpu, _ = choose_device(device)
         jobs = chosen("cpu" if gpu is None else "cuda", only, quick)

@@ -1,4 +1,4 @@
-"""What lies in docs/measured/DEVICE/: reading it, and saying what it is of.
+"""Access to docs/measured/DEVICE/ and captions for its figures.
 
 DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `cells/STAGE.json`, `plans/NAME.json`,
 `conv/SUITE.json`, `ablation/SUITE.json`, `course.json` and `.png`, `counters.json`, `infer.json`
@@ -42,8 +42,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "measured"
 SOURCES = Path(lenetgpu.__file__).resolve().parent.parent
 GPU, CPU = "nvidia-h200", "cpu-2-cores"
-GPUS = ("nvidia-h100-80gb-hbm3", GPU)
-"""The folders that the pages are written of, the GPU that was measured last first."""
+GPUS = ("nvidia-h100-80gb-hbm3", GPU)  # device folders shown in the pages, last measured first
 _BATCHES = (1, 10_000)
 _KINDS: dict[Any, str] = {stage.name: stage.kind for stage in STAGES}
 _KINDS |= {span.name: span.kind for span in SPANS}
@@ -69,14 +68,14 @@ def there(*parts: str) -> bool:
 
 
 def folder_of(device: dict[str, Any]) -> str:
-    """The folder of a document's `device`: `nvidia-h200`, `cpu-2-cores`."""
+    """Return the folder of a document's `device`: `nvidia-h200`, `cpu-2-cores`."""
     if device["kind"] == "cpu":
         return f"cpu-{device['cores']}-cores"
     return "-".join(device["name"].lower().split())
 
 
 def _files(variant: Variant, problems: Iterable[Any]) -> set[Path]:
-    """The `.cu` files that `variant` launches on `problems`; of a CPU's, the Python it is."""
+    """Return the `.cu` files that `variant` launches on `problems`, or a CPU variant's Python."""
     if variant.needs.device == "cpu":
         own = Path(inspect.getfile(inspect.unwrap(variant.run))).resolve()
         return {own, *(SOURCES / "lenetgpu" / "cpu").glob("*.py")}
@@ -108,7 +107,7 @@ def _of_variant(kinds: Iterable[str], name: str, device: str, shape: str = "") -
 
 
 def _ran(node: Any, device: str, kinds: tuple[str, ...], shape: str = "") -> Iterator[Path]:
-    """The sources of every right variant and of every plan that a part of a document names."""
+    """Yield the sources of every right variant and plan in a part of a document."""
     for one in node if isinstance(node, list) else ():
         yield from _ran(one, device, kinds, shape)
     if not isinstance(node, dict) or node.get("status", "right") != "right":
@@ -147,16 +146,16 @@ def _paths(document: Document) -> Iterator[Path]:
 
 
 def kernels_of(document: Document) -> dict[str, str]:
-    """Each source that `document`'s times depend on, from the repository's root, to its hash.
+    """Return each source that `document`'s times depend on, relative to the root, with its hash.
 
-    Kernels with the headers that they include; of a CPU's variants the Python that they are.
+    Kernels include their headers; CPU variants are their Python.
     """
     found = sorted(set(_paths(document)))
     return {str(path.relative_to(SOURCES)): source_hash(path) for path in found}
 
 
 def kernels_line(documents: tuple[Document, ...]) -> str:
-    """Whether what `documents` ran is still what the sources are."""
+    """Return whether the sources of `documents` have changed since."""
     recorded = [document for document in documents if document.get("kernels")]
     if not recorded:
         return "kernels not recorded"
@@ -176,7 +175,7 @@ def _range(counts: list[int], of: str) -> str:
 
 
 def how_sure(counts: Iterable[int], *documents: Document, of: str = "a row") -> str:
-    """How many samples each row has, and whether the kernels are still those: a line's end."""
+    """Return the end of a caption: samples per row, and whether the kernels have changed since."""
     return f"{_range(list(counts), of)}; {kernels_line(documents)}."
 
 
@@ -186,7 +185,7 @@ def said_of(document: Document) -> str:
 
 
 def filled(page: str, text: str, name: str, content: str) -> str:
-    """Return `text` with `content` as the part of that name, which has to be there once."""
+    """Return `text` with part `name`, which must occur once, replaced by `content`."""
     begin, end = f"<!-- begin:{name} -->", f"<!-- end:{name} -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
@@ -196,7 +195,7 @@ def filled(page: str, text: str, name: str, content: str) -> str:
 
 
 def md(heads: str, rows: Iterable[Sequence[Any]]) -> str:
-    """Return a Markdown table; a head that ends in > stands over numbers. None is a dash."""
+    """Return a Markdown table; a heading that ends in > is right-aligned, None is a dash."""
     named = [head.strip() for head in heads.split("|")]
     columns = [
         Column(head.removesuffix(">"), str(at), numeric=head.endswith(">"), empty="-")
@@ -207,5 +206,5 @@ def md(heads: str, rows: Iterable[Sequence[Any]]) -> str:
 
 
 def lines(*parts: str) -> str:
-    """Return the parts that hold something, an empty line between each."""
+    """Return the non-empty parts, separated by empty lines."""
     return "\n\n".join(filter(None, parts))

@@ -42,16 +42,16 @@ def load() -> list[dict[str, Any]]:
 
 
 def applied(mutant: dict[str, Any], text: str) -> str:
-    """Return `text` with the change; ValueError unless `old` occurs exactly once."""
+    """Return `text` with the change; raise ValueError unless `old` occurs exactly once."""
     if text.count(mutant["old"]) != 1:
         raise ValueError(f"{mutant['name']}: {mutant['old']!r} must occur once in {mutant['file']}")
     return text.replace(mutant["old"], mutant["new"])
 
 
 def outcome(mutant: dict[str, Any] | None, tests: list[str]) -> str:
-    """Run `tests` in a copy of the checkout with `mutant` applied; "killed", "survived" or why not.
+    """Run `tests` in a copy of the checkout with `mutant`: "killed", "survived" or a problem.
 
-    None as the mutant runs the tests unbroken.
+    A mutant of None runs the tests on the unchanged code.
     """
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         copy = Path(name)
@@ -83,7 +83,7 @@ SAMPLED = ("check", "measure", "files", "net")
 
 
 def _annotations(tree: ast.Module) -> set[int]:
-    """Return the lines that hold annotations alone: what is changed there changes nothing."""
+    """Return the lines that hold only annotations, where changes have no effect."""
     found: set[int] = set()
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
@@ -94,7 +94,7 @@ def _annotations(tree: ast.Module) -> set[int]:
 
 
 def python_mutants(count: int, seed: int) -> list[dict[str, Any]]:
-    """Return a sample of cosmic-ray's changes, each of another place in the package."""
+    """Return a random sample of cosmic-ray's changes, at different places of the package."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator, operator_names
@@ -135,7 +135,7 @@ def python_mutants(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def tests_of(file: str) -> list[str]:
-    """Return pytest's arguments for the fast tests that name a module, or the names it defines."""
+    """Return pytest arguments for the fast tests that name a module or its definitions."""
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     parent, _, last = module.rpartition(".")
     own = re.compile(

@@ -1,11 +1,11 @@
-"""lenetgpu beside PyTorch, JAX and ONNX Runtime, each through the calls that a user would write.
+"""Compare lenetgpu with PyTorch, JAX and ONNX Runtime through their public calls.
 
-Ours is `LeNet.load(plan=...)(images)`. Images lie on the GPU, in page-locked or in ordinary memory
-of the host, or come one at a time; without a GPU everything is on the CPU. Labels are compared with
-float64's before anything is timed; then rounds in balanced order, by the host's clock from the call
-to labels that can be read. A peer's best mode at a precision counts.
+lenetgpu runs as `LeNet.load(plan=...)(images)`. Images are on the GPU, in page-locked or pageable
+host memory, or come one at a time; without a GPU everything runs on the CPU. Labels are compared
+with float64 before anything is timed. Rounds are interleaved in balanced order; the host clock runs
+from the call until the labels can be read. A peer counts by its best mode at a precision.
 
-    python scripts/peers.py                     # every place of images on this device
+    python scripts/peers.py                     # every location of images on this device
     python scripts/peers.py --where one         # single images
     python scripts/peers.py --device cpu --json docs/measured/cpu-2-cores/peers.json
 """
@@ -60,7 +60,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Contestant:
-    """One way to label images: `run` labels all, `labels` does so and returns them as NumPy."""
+    """One way to classify images: `run` classifies all, `labels` also returns NumPy labels."""
 
     name: str
     maker: str
@@ -81,7 +81,7 @@ def planar(weights: Weights) -> dict[str, Any]:
 
 
 def torch_net(weights: Weights, device: str, dtype: Any, last: bool, mode: str | None) -> Any:
-    """Return images (N, 1, 28, 28) to labels (N,) in PyTorch, with code of its own to compile."""
+    """Return a PyTorch function from images (N, 1, 28, 28) to labels (N,), ready to compile."""
     import torch
     import torch.nn.functional as F
 
@@ -108,7 +108,7 @@ def torch_net(weights: Weights, device: str, dtype: Any, last: bool, mode: str |
 def torch_contestants(
     weights: Weights, images: Any, where: str, deep: bool, say: Say
 ) -> Iterator[Contestant]:
-    """Yield PyTorch in every mode, precision and memory format that runs."""
+    """Yield PyTorch in every supported mode, precision and memory format."""
     import torch
 
     gpu = where != "cpu"
@@ -187,8 +187,8 @@ def _torch_one(
     return Contestant(name, "torch", name.split()[2], where, run, lambda: forward().cpu().numpy())
 
 
+# digits of this run (N, 28, 28) uint8, for contestants that take single images
 IMAGES: dict[str, Any] = {}
-"""The digits of this run (N, 28, 28) uint8, for contestants that take one after another."""
 
 
 def _ones(name: str, maker: str, precision: str, label: Callable[[Any], int]) -> Contestant:
@@ -201,7 +201,7 @@ def _ones(name: str, maker: str, precision: str, label: Callable[[Any], int]) ->
 
 
 def our_contestants(images: Any, weights: Path, where: str, say: Say) -> Iterator[Contestant]:
-    """Yield `LeNet` with each plan of this device, and the bare copy beside host arrays."""
+    """Yield `LeNet` with each plan of this device, and the bare copy for host arrays."""
     device = "cpu" if where == "cpu" else "cuda"
     plans = CPU_PLANS if device == "cpu" else GPU_PLANS
     taken: Any = images
@@ -260,7 +260,7 @@ def _bare_copy(images: Any, where: str) -> Contestant:
 
 
 def onnx_contestants(weights: Path, images: Any) -> Iterator[Contestant]:
-    """Yield ONNX Runtime on the CPU, at once and in batches that a cache holds."""
+    """Yield ONNX Runtime on the CPU, in one batch and in cache-sized batches."""
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:
@@ -279,7 +279,7 @@ def onnx_contestants(weights: Path, images: Any) -> Iterator[Contestant]:
 
 
 def jax_contestants(weights: Weights, images: Any) -> Iterator[Contestant]:
-    """Yield JAX's jit on images that lie on the GPU."""
+    """Yield JAX's jit on images on the GPU."""
     import jax
     import jax.numpy as jnp
 
@@ -309,7 +309,7 @@ def jax_contestants(weights: Weights, images: Any) -> Iterator[Contestant]:
 
 
 def check(contestants: list[Contestant], truth: Any, right: Any, say: Say) -> list[Contestant]:
-    """Return the contestants whose labels are float64's but for a few near ties."""
+    """Return the contestants whose labels match float64 except for a few near ties."""
     kept = []
     for one in contestants:
         if one.maker == BUS:
@@ -329,7 +329,7 @@ def check(contestants: list[Contestant], truth: Any, right: Any, say: Say) -> li
 
 
 def measure(contestants: list[Contestant], rounds: int) -> None:
-    """Take interleaved rounds; a sample is as many passes as fill SAMPLE_MS, milliseconds each."""
+    """Run interleaved rounds; a sample averages the passes that fill SAMPLE_MS milliseconds."""
 
     def sample(one: Contestant) -> float:
         return cpu_ms(one.run, one.passes) / one.passes / (ONES if one.where == "one" else 1)
@@ -341,7 +341,7 @@ def measure(contestants: list[Contestant], rounds: int) -> None:
 
 
 def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
-    """Return a row each, fastest first, with ratios to the best peer and to the bare copy."""
+    """Return a row each, fastest first, with ratios to the best peer and the bare copy."""
     medians = {id(one): float(np.median(one.samples)) for one in contestants}
     best: dict[tuple[str, str], tuple[float, str]] = {}
     copies = {one.where: medians[id(one)] for one in contestants if one.maker == BUS}
@@ -369,7 +369,7 @@ def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
 def gathered(
     gpu: Gpu | None, weight_file: Path, where: list[str], deep: bool, say: Say
 ) -> tuple[list[Contestant], list[dict[str, str]]]:
-    """Return all contestants, and the peers that could not be had with why."""
+    """Return all contestants, and the unavailable peers with reasons."""
     weights, images = load_weights(weight_file), IMAGES["all"]
     found: list[Contestant] = []
     absent = []
@@ -402,7 +402,7 @@ def main(
     data: Path | None, weight_file: Path | None, device: str, where: tuple[str, ...],
     most: int | None, rounds: int, quick: bool, target: Path | None,
 ) -> None:  # fmt: skip
-    """Time lenetgpu beside its peers through public calls."""
+    """Time lenetgpu and its peers through public calls."""
     try:
         gpu, _ = choose_device(device)
         weight_file = weight_file or assets.default_weights()

@@ -38,11 +38,11 @@ from lenetgpu.store import write_atomically
 
 WORKER = Path(__file__).with_name("sanitize_cases.py")
 SANITIZER = "compute-sanitizer"
+# share of the time for each tool; unused time goes to the next
 TOOLS = {"memcheck": 2, "synccheck": 1, "initcheck": 2, "racecheck": 5}
-"""Each tool's share of the time; what one leaves is the next ones'."""
 _OPTIONS = {"memcheck": ("--report-api-errors", "no")}
+# set to 1: pruning filters uses the CPU, and each of --jobs would use every core
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Set to 1: filters are pruned on the CPU, and each of --jobs would take every core."""
 _GRACE_S = 30.0
 _PLANTED_S = 120.0
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error")  # fmt: skip  # noqa: E501
@@ -51,7 +51,7 @@ _PLACE = re.compile(r"(\w+) access at (\S+?)(?:\(.*?\)(?: const)?)?\+0x[0-9a-f]+
 
 @dataclass
 class Row:
-    """What one tool did: cases by how they ended, reports, how long it took."""
+    """Result of one tool: cases by outcome, reports, seconds."""
 
     tool: str
     cases: int = 0
@@ -91,7 +91,7 @@ WHY = (
 
 
 def excused(tool: str, report: str) -> bool:
-    """Whether racecheck reports a write and a read that are ordered, and nothing else."""
+    """Return True if racecheck reports only a write and a read that are ordered."""
     places = _PLACE.findall(report)
     known = all(path.endswith(_ORDERED.get((k, f), ("nowhere",))) for k, f, path, _ in places)
     both = {kind for kind, *_ in places} == {"Read", "Write"}
@@ -99,7 +99,7 @@ def excused(tool: str, report: str) -> bool:
 
 
 def reports_of(log: str) -> list[str]:
-    """A tool's reports, each of several lines that begin with its marks."""
+    """Split a tool's log into reports, which have several marked lines each."""
     lines = [line[10:] if line.startswith("========= ") else "" for line in log.splitlines()]
     found, now = [], list[str]()
     for line in [*lines, ""]:
@@ -116,7 +116,7 @@ def reports_of(log: str) -> list[str]:
 
 
 def command(tool: str | None, *arguments: str) -> list[str]:
-    """The worker's command, watched by `tool` where there is one."""
+    """Return the worker's command, run under `tool` if given."""
     worker = [sys.executable, str(WORKER), *arguments]
     if tool is None:
         return worker
@@ -125,7 +125,7 @@ def command(tool: str | None, *arguments: str) -> list[str]:
 
 
 def logged(words: list[str], seconds: float) -> tuple[str, int | None]:
-    """What a command prints, and its exit code; None where it was ended after `seconds`."""
+    """Run a command; return its output and exit code, None if it was ended after `seconds`."""
     with tempfile.TemporaryFile() as log:
         how: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT}
         how["env"] = os.environ | dict.fromkeys(_THREADS, "1")
@@ -145,9 +145,9 @@ def found_errors(log: str) -> int | None:
 
 
 def prove(jobs: int) -> dict[str, dict[str, int]]:
-    """Errors that each tool finds in its planted kernel, and in one without an error.
+    """Return the errors that each tool finds in its planted kernel and in a clean one.
 
-    ClickException unless each finds its own, and nothing where there is nothing.
+    Raises ClickException unless each tool finds exactly the planted error.
     """
     runs = [(tool, planted) for tool in TOOLS for planted in (tool, "nothing")]
 
@@ -172,7 +172,7 @@ def prove(jobs: int) -> dict[str, dict[str, int]]:
 
 
 def counted(row: Row, cases: list[str], log: str, code: int | None) -> set[str]:
-    """Add to `row` what a process printed that ran `cases`; return those that went through."""
+    """Add a process's output for `cases` to `row`; return the cases that completed."""
     begun = re.findall(r"^case (.+)$", log, re.MULTILINE)
     ended = re.findall(r"^(done|wrong|failed) (.+? \| [^:\n]+)(.*)$", log, re.MULTILINE)
     row.cases += len(ended)
@@ -188,7 +188,7 @@ def counted(row: Row, cases: list[str], log: str, code: int | None) -> set[str]:
 
 
 def judged(row: Row, log: str, code: int | None) -> None:
-    """Add to `row` the errors of a tool but those that are excused."""
+    """Add the errors of a tool to `row`, except excused ones."""
     reports, total = reports_of(log), found_errors(log)
     others = [report for report in reports if not excused(row.tool, report)]
     if allowed := len(reports) - len(others):
@@ -200,7 +200,7 @@ def judged(row: Row, log: str, code: int | None) -> None:
 
 
 def watch(tool: str | None, cases: list[str], jobs: int, seconds: float, only: str = "") -> Row:
-    """All `cases`, which are those of `only`, in processes under `tool`, or as they are."""
+    """Run `cases`, selected by `only`, in processes under `tool`, or without one."""
     row, began, through = Row(tool or "as they are"), time.monotonic(), set[str]()
 
     def run(index: int) -> tuple[str, int | None]:
@@ -222,7 +222,7 @@ def owners(cases: Iterable[str]) -> set[str]:
 
 
 def listed(only: str = "") -> list[str]:
-    """The cases of `only`, in the order in which they run; ClickException where there is none."""
+    """Return the cases selected by `only` in order; raise ClickException if there are none."""
     log, code = logged(command(None, "--list", "--only", only), _PLANTED_S)
     cases = re.findall(r"^case (.+)$", log, re.MULTILINE)
     if code != 0 or not cases:

@@ -1,8 +1,8 @@
-"""The cases that `scripts/sanitize.py` has compute-sanitizer watch: no memory pool, small shapes.
+"""Cases that `scripts/sanitize.py` runs under compute-sanitizer: small shapes, no memory pool.
 
 Every GPU variant on the problems of tests/problems.py, and every fused plan on a few digits, uint8
-and float32, with scores and without. Each case is printed as it
-begins and as it ends, so that the last line names one that died. Kernels carry line numbers.
+and float32, with and without scores. Each case is printed at its begin and end, so that the last
+line names one that crashed. Kernels carry line numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ IMAGES, DIGITS, THREADS = (2, 5), 133, 64
 
 @dataclass(frozen=True)
 class Case:
-    """`of` is the variant or plan, `shape` what it runs on; `rank` counts the cases of the same."""
+    """`of` is the variant or plan, `shape` its problem; `rank` counts the cases of the same."""
 
     of: str
     shape: str
@@ -56,7 +56,7 @@ class Case:
 
 
 def with_line_numbers() -> None:
-    """Compile kernels so that a tool can name a line; the cache keeps them apart from others."""
+    """Compile kernels with line numbers; the cache keeps them apart."""
     nvrtc._OPTIONS = (*nvrtc._OPTIONS, "-lineinfo")  # type: ignore[assignment]
 
 
@@ -70,7 +70,7 @@ def right(variant: Variant, problem: Any, n: int) -> bool:
 
 
 def of_variants(gpu: Gpu) -> Iterator[Case]:
-    """Of kinds with a reference of their own: what a fused plan is made of runs in the plan."""
+    """Yield cases of kinds with their own reference; fused plans are cases of their own."""
     for variant in variants(device="cuda"):
         if variant.kind in (FEATURES, CLASSIFIER) or not variant.needs.met_by(gpu):
             continue
@@ -81,7 +81,7 @@ def of_variants(gpu: Gpu) -> Iterator[Case]:
 
 
 def labels_right(gpu: Gpu, name: str, dtype: str) -> bool:
-    """Return whether plan `name` gives float64's labels, and finite scores, of a few digits."""
+    """Return True if plan `name` gives float64's labels and finite scores for a few digits."""
     import cupy
 
     digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:DIGITS])
@@ -100,7 +100,7 @@ def labels_right(gpu: Gpu, name: str, dtype: str) -> bool:
 
 
 def of_plans(gpu: Gpu) -> Iterator[Case]:
-    """Plans whose first kernel takes images to features."""
+    """Yield cases of plans whose first kernel computes features from images."""
     for name in runnable_plans("cuda", gpu):
         if resolve(name, "cuda").slots[0].variant.kind == FEATURES:
             for rank, dtype in enumerate(("uint8", "float32")):
@@ -109,9 +109,9 @@ def of_plans(gpu: Gpu) -> Iterator[Case]:
 
 
 def of_names(cases: list[Case], only: str) -> list[Case]:
-    """Those of what has one of the names, with commas between, in its own; all where `only` is "".
+    """Return the cases selected by the comma-separated names in `only`; all for "".
 
-    ClickException for a name that nothing has.
+    Raises ClickException for a name without a match.
     """
     names = [name.strip() for name in only.split(",")] if only else []
     for name in names:
@@ -126,7 +126,7 @@ def in_order(cases: list[Case]) -> list[Case]:
 
 
 def run(cases: list[Case], until: float) -> int:
-    """Run `cases` while the clock is before `until`; the exit code: 0, or 3 where one raised."""
+    """Run `cases` until the clock reaches `until`; return 0, or 3 if one raised an exception."""
     for case in cases:
         if time.monotonic() > until:
             break
@@ -140,7 +140,7 @@ def run(cases: list[Case], until: float) -> int:
 
 
 def plant(name: str) -> None:
-    """Launch one of sanitize_planted.cu's kernels on memory that no pool gave."""
+    """Launch a kernel of sanitize_planted.cu on memory without a pool."""
     import cupy
 
     from lenetgpu.gpu.launch import launch
@@ -161,7 +161,7 @@ def plant(name: str) -> None:
 @click.option("--only", default="", help="Cases of what has one of these names in its own.")
 @click.option("--planted", help="The one kernel with an error for this tool.")
 def main(listed: bool, part: str, seconds: float, only: str, planted: str | None) -> None:
-    """Run the cases, in an order in which everybody's first come first."""
+    """Run the cases, the first case of every variant before the others."""
     until = time.monotonic() + seconds
     try:
         gpu = require_gpu(0)

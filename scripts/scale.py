@@ -1,12 +1,12 @@
-"""Images a second of `lenetgpu classify` over workers and shards, and what the model says of it.
+"""Measure the images per second of `lenetgpu classify` over workers and shards, with the model.
 
     python scripts/scale.py --workers 0,1,2 --shards 100000,1000000 --json scale.json
 
-Makes files of the shipped digits, repeated, in a folder (/dev/shm where it has room, so that they
-are in memory whatever else is), then takes interleaved rounds of whole jobs: 0 workers is the
-command's own process, N are Dask's, with --device cuda one on each of N GPUs. A rate is of the
-job's own clock, from the first shard given out, when all workers are ready, to the last line of the
-manifest; what the model says is measured by the same workers. Labels of all jobs are compared.
+Files of repeated shipped digits are created in a folder (/dev/shm if it has room), then whole jobs
+run in interleaved rounds: 0 workers is the command's own process, N are Dask workers, with --device
+cuda one on each of N GPUs. The rate covers the time from the first shard, when all workers are
+ready, to the last line of the manifest; the model is calibrated by the same workers. Labels of all
+jobs are compared.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def make(folder: Path, images: int, files: int) -> None:
 
 
 def place(images: int) -> Path | None:
-    """A folder in memory that holds so many images and their labels; None where none does."""
+    """Return a folder in memory with room for the images and labels, or None."""
     memory = Path("/dev/shm")
     if memory.is_dir() and shutil.disk_usage(memory).free > 2 * images * prod(IMAGE_SHAPE):
         return memory

@@ -85,7 +85,7 @@ def missing(part: str) -> str:
 
 
 def front() -> str:
-    """Return the README's table: our plans where images lie, beside the best peer."""
+    """Return the README's table: our plans by location of the images, with the best peer."""
     document = load(GPUS[0], "peers.json")
     places = {"device": "on the GPU", "pinned": "page-locked host", "one": "one image, host"}
     rows = [
@@ -140,7 +140,7 @@ def _compute(document: Document) -> Document:
 
 
 def _other_variants(documents: list[Document]) -> str:
-    """Return a sentence on plans that ran other variants than they do by that name today."""
+    """Return a sentence on plans that run other variants today than when measured."""
     names = []
     for document in documents:
         then = [slot["variant"] for slot in document["plan"]]
@@ -210,7 +210,7 @@ def course_steps() -> str:
 
 
 def course_counted() -> str:
-    """Return the efficiencies of figures 4 to 6 beside those counted from addresses."""
+    """Return the efficiencies of figures 4 to 6 and those counted from addresses."""
     found = list(counted_rows())
     rows = [
         (r["figure"], r["stage"], f"`{r['variant']}`",
@@ -230,7 +230,7 @@ def rounds(document: Document) -> list[int]:
 
 
 def named(case: Document, name: str) -> Document:
-    """Return the candidate of that name that has a time, {} where none has."""
+    """Return the timed candidate of that name, {} if there is none."""
     found = (e for e in case["candidates"] if e["name"] == name and e.get("median_ms"))
     return next(found, {})
 
@@ -296,7 +296,7 @@ def _suites(gpu: str) -> dict[str, Document]:
 
 
 def conv_overview() -> str:
-    """Return a line a suite: how many times faster than cuDNN."""
+    """Return a row per suite: the speed-up over cuDNN."""
     documents = _suites(GPU)
     rows = []
     for name, document in documents.items():
@@ -310,7 +310,7 @@ def conv_overview() -> str:
 
 
 def paper_variants() -> str:
-    """Return the Pascal paper's kernels on its shapes, and ours after them, over cuDNN."""
+    """Return the Pascal paper's kernels and our successors on its shapes, over cuDNN."""
     rows, every = [], []
     for suite in ("pascal-single", "pascal-multi"):
         document = load(GPU, "conv", f"{suite}.json")
@@ -350,7 +350,7 @@ DEPARTURES = (
 
 
 def departures() -> str:
-    """Return a row a step from the Pascal paper's kernels to ours."""
+    """Return a row per step from the Pascal paper's kernels to ours."""
     rows, every = [], {}
     for suite, before, after, what in DEPARTURES:
         document = every.setdefault(suite, load(GPU, "ablation", f"{suite}.json"))
@@ -397,7 +397,7 @@ def _suite_row(name: str, document_cases: Iterable[Document], images: str) -> li
 
 
 def suites() -> str:
-    """Return a table a GPU, a row a suite: `best.fp32` beside cuDNN."""
+    """Return a table per GPU with a row per suite: `best.fp32` compared with cuDNN."""
     again = {"pascal-multi-best": "pascal-multi again", "convnet2-64": "convnet2 again"}
     parts = []
     for gpu in GPUS:
@@ -440,12 +440,12 @@ CLASSES: tuple[tuple[str, Callable[[Conv, int], bool]], ...] = (
 
 
 def class_of(problem: Conv, images: int) -> str:
-    """Return the first class that the convolution is of, in words."""
+    """Return a description of the first class that contains the convolution."""
     return next(words for words, holds in CLASSES if holds(problem, images))
 
 
 def which_algorithm() -> str:
-    """Return a table a GPU: which algorithm of `best.fp32` was fastest how often, by class."""
+    """Return a table per GPU: how often each algorithm of `best.fp32` was fastest, by class."""
     from conv_choices import machine_of, timed
 
     parts = []
@@ -483,7 +483,7 @@ def which_algorithm() -> str:
 
 
 def shares_parts() -> str:
-    """Return Table 1's kernels: their parts, the paper's computation, the model's, and waiting."""
+    """Return the parts of Table 1's kernels: the paper's computation, the model's, and waits."""
     from lenetgpu.lab.conv.shares import SAME_PROGRAM, of_the_plain_kernel
     from lenetgpu.papers.convnet2_shares import PARTS
 
@@ -538,7 +538,7 @@ def shares_tiles() -> str:
 
 
 def shares_instructions() -> str:
-    """Return the clocks of each instruction beside the paper's lines."""
+    """Return the clocks of each instruction and the paper's lines."""
     from lenetgpu.gpu.instructions import INSTRUCTIONS
     from lenetgpu.lab.conv.shares import between
 
@@ -568,7 +568,7 @@ def latency_said(document: Document) -> str:
 
 
 def conditionals() -> str:
-    """Return a row a shape: how many times faster the extracted conditionals are."""
+    """Return a row per shape: the speed-up by extracted conditionals."""
     pairs = {
         "multiply-adds": ("strength_reduced", "hoisted_checks"),
         "inner product engine": ("inner product, strength reduced", "inner_product"),
@@ -587,7 +587,7 @@ def conditionals() -> str:
 
 
 def weights(folder: str) -> str:
-    """Return a row a set of weights, a column a plan: the largest error, flips, refusals."""
+    """Return a row per set of weights, a column per plan: largest error, flips, refusals."""
     if not there(folder, "weights.json"):
         return missing("weights")
     document = load(folder, "weights.json")
@@ -659,7 +659,7 @@ def sanitize() -> str:
 
 
 def matrix(device: str) -> str:
-    """Return a row a stage, a column a family; why a cell is refused, whose its times are."""
+    """Return a row per stage, a column per family; reasons for refused cells, sources of times."""
     folder = {"cpu": CPU, "cuda": GPU}[device]
     documents = [load(folder, "cells", f"{stage}.json") for stage in STAGE_NAMES
                  if there(folder, "cells", f"{stage}.json")]  # fmt: skip
@@ -696,7 +696,7 @@ def matrix(device: str) -> str:
 
 
 def linked(variant: Variant) -> str:
-    """Return the variant's name, linked to its launcher, with its kernel where one lies beside."""
+    """Return the variant's name linked to its launcher, with its kernel if there is one."""
     launcher = Path(inspect.getfile(inspect.unwrap(variant.run))).resolve()
     text = f"[`{variant.full_name}`](../{launcher.relative_to(SOURCES)})"
     kernel = launcher.with_suffix(".cu")
@@ -713,7 +713,7 @@ def _lenet(stage: str) -> Document:
 
 
 def ladder(stage: str, among: Among) -> str:
-    """Return the GPU's convolutions on `stage`, slowest first; below them those without a time."""
+    """Return the GPU's convolutions of `stage`, slowest first, then those without a time."""
     case, suite = _lenet(stage), load(GPU, "course.json")
     conv = {e["name"]: e for e in case["candidates"]}
     course = {r["variant"]: r["median_ms"] for r in suite["rows"]
@@ -837,7 +837,7 @@ _QUOTE = re.compile(r"<!-- figure:([\w-]+) -->(.*?)<!-- end -->", re.DOTALL)
 
 
 def quoted(text: str) -> str:
-    """Return `text` with every quoted figure as the files have it; KeyError for an unknown one."""
+    """Return `text` with every quoted figure replaced; raise KeyError for an unknown one."""
     return _QUOTE.sub(
         lambda found: f"<!-- figure:{found[1]} -->{FIGURES_QUOTED[found[1]]()}<!-- end -->", text
     )
@@ -854,7 +854,7 @@ def contents(text: str) -> str:
 
 
 def sections(among: Among = lambda variant: True) -> dict[str, dict[str, Callable[[], str]]]:
-    """Return the generated parts of each page, of the variants that are `among` those wanted."""
+    """Return the generated parts of each page, limited to variants accepted by `among`."""
     found: dict[str, dict[str, Callable[[], str]]] = {
         "README.md": {"infer": infer_output, "peers": front},
         "docs/measured.md": {
@@ -891,7 +891,7 @@ def sections(among: Among = lambda variant: True) -> dict[str, dict[str, Callabl
 
 
 def updated(page: str, text: str, named_only: bool = False) -> str:
-    """Return the page with every part written anew; `named_only` leaves out variants it lacks."""
+    """Return the page with every part rewritten; `named_only` leaves out new variants."""
     among: Among = lambda v: not named_only or f"`{v.full_name}`" in text  # noqa: E731
     for name, make in sections(among)[page].items():
         text = filled(page, text, name, make())
@@ -903,7 +903,7 @@ def updated(page: str, text: str, named_only: bool = False) -> str:
 @click.command()
 @click.option("--check", is_flag=True, help="exit with 1 where a page is stale")
 def main(check: bool) -> None:
-    """Write the generated parts of README.md and docs/, and the figures that their prose quotes."""
+    """Write the generated parts of README.md and docs/, and the figures quoted in their prose."""
     stale = []
     for page in sections():
         text = (ROOT / page).read_text()

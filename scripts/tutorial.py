@@ -1,7 +1,6 @@
-"""Write into docs/tutorial.md what its commands print on this device, in their order.
+"""Write the outputs of the commands in docs/tutorial.md, run on this device in order.
 
-Outputs of the other device stay as they are; where the files of a step changed since a GPU ran it,
-its part says so.
+Outputs of other devices stay; a part says so if the files of a step changed since a GPU ran it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ BUSY = 1.5  # threads a core that wanted to run, ours with them, from which on t
 
 @dataclass(frozen=True)
 class Run:
-    """A command of the page: its exit code, and the files that its output depends on."""
+    """A command of the page with its exit code and the files that its output depends on."""
 
     name: str
     words: str
@@ -69,7 +68,7 @@ RUNS = (
 
 
 def output(run: Run, device: str, folder: Path) -> str:
-    """Run a command in `folder`; return it with what it printed, on what, and when."""
+    """Run a command in `folder`; return it with its output, device and date."""
     typed = run.command(device)
     words = [sys.executable, "-m", *shlex.split(typed), *(["--no-progress"] if run.timed else [])]
     written: list[bytes] = []
@@ -100,7 +99,7 @@ def part(text: str, name: str) -> str:
 
 
 def stale(text: str) -> list[str]:
-    """Return the parts that show another command, or files that have changed since."""
+    """Return the parts that show another command or changed files."""
     found = []
     for run in RUNS:
         for device in ("cpu", "gpu") if run.timed else ("cpu",):

@@ -1,11 +1,11 @@
-"""Which algorithm is the fastest by images and channels, 3x3 maps: measured or by the model, drawn.
+"""Draw the fastest algorithm by images and channels for 3x3 filters, measured or by the model.
 
     python scripts/winners.py            # draws docs/winners.png, needs no GPU
     python scripts/winners.py --lines    # the cells, for `lenetgpu conv --from` on a GPU
 
-The picture takes cells from docs/measured/nvidia-h200/winners.json where that is there and the
-model's, paler, elsewhere; rings are convolutions that the table of measured ones has. Its file
-names a digest of what it shows: a test knows when it is stale.
+Cells come from docs/measured/nvidia-h200/winners.json if they are there, otherwise from the model
+(paler); rings are convolutions of the shipped table of measured ones. The picture's file holds a
+digest of its data, so that a test knows when it is stale.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ FILE = "winners.json"
 MAPS = (7, 14, 28, 56, 112)
 CHANNELS = (16, 32, 64, 128, 256, 512)
 IMAGES = tuple(1 << power for power in range(8))
+# input values; larger cells use the model, because their float64 reference takes too long
 MOST_VALUES = 1 << 25
-"""Of the input: larger cells are the model's, their float64 truth takes longer than all others."""
 COLOURS = {
     "direct.tuned": "#2563eb",
     "winograd.f2": "#0d9488",
@@ -51,10 +51,10 @@ _PALE, _DARK, _COLUMNS = 0.45, "#111827", 3
 
 @dataclass(frozen=True)
 class Cell:
-    """A convolution of the picture: who is the fastest, and the next's time over its.
+    """A convolution of the picture: the fastest algorithm, and the ratio of the next one's time.
 
-    `measured`: by a clock, else by the model. `ring`: who was measured to be the fastest on the
-    same map without padding, where that is known.
+    `measured`: by a clock, otherwise by the model. `ring`: the fastest as measured on the same
+    map without padding, if known.
     """
 
     images: int
@@ -70,20 +70,20 @@ def problem_of(size: int, channels: int, pad: int = 1) -> Conv:
 
 
 def grid() -> Iterator[tuple[Conv, int]]:
-    """What is measured: the cells whose input is not too large, those of one map together."""
+    """Yield the measured cells, those with an input of acceptable size, grouped by map."""
     for size, channels, images in product(MAPS, CHANNELS, IMAGES):
         if size * size * channels * images <= MOST_VALUES:
             yield problem_of(size, channels), images
 
 
 def by_time(times: Mapping[str, float]) -> tuple[str, float]:
-    """The fastest, and how many times longer the next takes; 1 where there is none."""
+    """Return the fastest algorithm and the ratio of the next one's time (1 if it is alone)."""
     first, *others = sorted(times, key=times.__getitem__)
     return first, times[others[0]] / times[first] if others else 1.0
 
 
 def panes(document: Document | None) -> dict[str, list[Cell]]:
-    """The cells of each map size, measured where `document` has them, with rings around."""
+    """Return the cells of each map size, measured if `document` has them, with rings."""
     measured = {}
     for case in document["cases"] if document else ():
         if len(times := timed(case, machine_of(document))) > 1:
@@ -103,7 +103,7 @@ def panes(document: Document | None) -> dict[str, list[Cell]]:
 
 
 def title(document: Document | None, cells: dict[str, list[Cell]]) -> str:
-    """Whose the picture is: what was measured is said, and what was not."""
+    """Return the title, which says what was measured and what was not."""
     every = [cell for pane in cells.values() for cell in pane]
     held = sum(cell.measured for cell in every)
     if document is None or not held:
@@ -125,7 +125,7 @@ def measured_here() -> Document | None:
 
 
 def _pane(cells: list[Cell], shown: list[str]) -> charts.Spec:
-    """A map size: images by channels, coloured by the winner, the margin or a ring in a cell."""
+    """Return the chart of a map size: images by channels, coloured by algorithm."""
     rows = [
         {
             "images": cell.images,
@@ -158,7 +158,7 @@ def _pane(cells: list[Cell], shown: list[str]) -> charts.Spec:
 
 
 def draw(path: Path, document: Document | None) -> None:
-    """A pane a map size, images by channels, coloured by the winner, the margin written in."""
+    """Draw a pane per map size: images by channels, coloured by algorithm, with the margin."""
     found = panes(document)
     told = [
         f"3x3, padding 1: {title(document, found)}",
