@@ -310,7 +310,7 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """Return the verdict of the mean, or "by the shape" if a quarter gain and a quarter lose."""
+        """Return the verdict of the mean, or BY_SHAPE if a quarter gain and a quarter lose."""
         if 4 * min(map(self._shapes, ("holds", "turned"))) >= len(self.ratios) > 1:
             return BY_SHAPE
         return course_ladder.verdict(self.ratio)
