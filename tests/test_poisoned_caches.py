@@ -7,12 +7,11 @@ where that cannot be, left alone. Whole runs come last, and the doctor who empti
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
 import shutil
-import socket
-import stat
 import subprocess
 import sys
 import time
@@ -38,8 +37,6 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
-from lenetgpu.measure import roofline
-from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.net.streaming import costs
 from lenetgpu.net.streaming.schedule import Costs
 from lenetgpu.plan import resolve
@@ -108,22 +105,6 @@ def fits_kind(monkeypatch, tmp_path):
     made = told_of(monkeypatch, fits, "measure", found)
     plan, weights = resolve("tiled", "cpu"), SimpleNamespace(digest="these")
     return Kind("fits", lambda: fits.fit(plan, weights, "this one") == found, made=made)
-
-
-def verified_kind(monkeypatch, tmp_path):
-    made, plan = told_of(monkeypatch, fits, "verify", None), resolve("tiled", "cpu")
-
-    def use():
-        before = len(made)
-        return fits.verify_once(plan, "this one") is (len(made) > before)
-
-    return Kind("verified", use, made=made)
-
-
-def ceilings_kind(monkeypatch, tmp_path):
-    monkeypatch.setattr(roofline, "machine_load", lambda: 0.0)
-    made = told_of(monkeypatch, roofline, "_measure_cpu", Ceilings("this one", 50.0, 0.5, 0.0))
-    return Kind("ceilings", lambda: roofline.ceilings("cpu", "this one").copy_gbs == 50, made=made)
 
 
 def schedule_kind(monkeypatch, tmp_path):
@@ -214,8 +195,8 @@ def nvrtc_kind(monkeypatch, tmp_path):
 
 
 KINDS = [
-    cpu_kind, numba_kind, fits_kind, verified_kind, ceilings_kind, schedule_kind, auto_kind,
-    tuned_kind, kernels_kind, cubins_kind, nvrtc_kind,
+    cpu_kind, numba_kind, fits_kind, schedule_kind, auto_kind, tuned_kind, kernels_kind,
+    cubins_kind, nvrtc_kind,
 ]  # fmt: skip
 
 
@@ -261,11 +242,9 @@ class Evil:
         return Path.touch, (Path(self.marker),)
 
 
-def flipped(at):
-    def change(data):
-        return data[:at] + bytes([data[at] ^ 1]) + data[at:][1:]
-
-    return change
+def flipped(data):
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def bytes_of(change):
@@ -305,17 +284,6 @@ def _link(path, tmp_path):
     path.symlink_to(target)
 
 
-def _socket(path, tmp_path):
-    here = os.open(".", os.O_RDONLY)
-    os.chdir(path.parent)  # a socket's name may not be long
-    try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
-    finally:
-        os.fchdir(here)
-        os.close(here)
-
-
 def _anothers(path, tmp_path):
     os.chown(path, ANOTHER, -1)
 
@@ -323,37 +291,23 @@ def _anothers(path, tmp_path):
 NEEDS_ROOT = pytest.mark.skipif(not ROOT_USER, reason="only root gives a file away")
 POISONS = {
     "empty": bytes_of(lambda data: b""),
-    "one byte": bytes_of(lambda data: data[:1]),
     "cut in half": bytes_of(lambda data: data[: len(data) // 2]),
-    "one byte short": bytes_of(lambda data: data[:-1]),
     "one byte more": bytes_of(lambda data: data + b"\0"),
-    "first bit": bytes_of(flipped(0)),
-    "a bit in the middle": bytes_of(lambda data: flipped(len(data) // 2)(data)),
-    "last bit": bytes_of(flipped(-1)),
-    "zeros": bytes_of(lambda data: bytes(len(data))),
-    "noise": bytes_of(lambda data: os.urandom(len(data))),
+    "a bit in the middle": bytes_of(flipped),
     "a format to come": bytes_of(lambda data: data.replace(b"cache 1 ", b"cache 2 ") + b" "),
-    "no head": bytes_of(lambda data: data.partition(b"\n")[2]),
-    "plain JSON": bytes_of(lambda data: b'{"device": "this one", "copy_gbs": 1e9}'),
-    "deep JSON": bytes_of(lambda data: b"[" * 100_000),
     "a planted pickle": _evil,
     "made for another": _evil_made_for_another,
     "too large": _too_large,
     "a link": _link,
     "a link to nowhere": replaced_by(lambda path, tmp_path: path.symlink_to(tmp_path / "no")),
-    "a link to itself": replaced_by(lambda path, tmp_path: path.symlink_to(path)),
-    "a device": replaced_by(lambda path, tmp_path: path.symlink_to("/dev/zero")),
     "a pipe": replaced_by(lambda path, tmp_path: os.mkfifo(path)),
-    "a socket": replaced_by(_socket),
     "a folder": replaced_by(lambda path, tmp_path: path.mkdir()),
     "writable by all": lambda path, tmp_path: path.chmod(0o666),
     "gone": lambda path, tmp_path: path.unlink(),
     "another's": _anothers,
 }
-assert len(POISONS) >= 20
 STAYS = "a folder"
 NOTHING_TO_SAY = "gone"
-REASONS = {"too large": "bytes at most", "a device": "found a link", "a socket": "found a socket"}
 
 
 def needs_root(names):
@@ -381,7 +335,6 @@ def require_made_anew(how, kind, tmp_path, capfd):
     said = capfd.readouterr()
     assert (said.out, said.err.count("\n")) == ("", int(bool(entries.told())))
     assert how == NOTHING_TO_SAY or entries.told()
-    assert REASONS.get(how, "") in "".join(entries.told())
     healed = how != STAYS
     assert kind.use() and len(kind.made) == (2 if healed else 3)
     assert capfd.readouterr().err == ""
@@ -399,11 +352,6 @@ def _as_file(where, tmp_path):
     where.write_text("")
 
 
-def _as_pipe(where, tmp_path):
-    shutil.rmtree(where)
-    os.mkfifo(where)
-
-
 def _as_link(where, tmp_path):
     shutil.move(where, tmp_path / "elsewhere")
     where.symlink_to(tmp_path / "elsewhere")
@@ -414,20 +362,12 @@ def _as_lost_link(where, tmp_path):
     where.symlink_to(tmp_path / "nowhere" / "deep")
 
 
-def _as_loop(where, tmp_path):
-    shutil.rmtree(where)
-    where.symlink_to(where)
-
-
 FOLDERS = {
     "a file": _as_file,
-    "a pipe": _as_pipe,
     "a link": _as_link,
     "a link to nowhere": _as_lost_link,
-    "a link to itself": _as_loop,
     "open to all": lambda where, tmp_path: where.chmod(0o777),
     "open to the group": lambda where, tmp_path: where.chmod(0o770),
-    "open and sticky": lambda where, tmp_path: where.chmod(0o1777),
     "another's": _anothers,
 }
 
@@ -455,35 +395,25 @@ def test_neither_is_a_cache_that_is_not_ours_alone(how, fit, tmp_path, cache, ca
 def test_a_link_of_ours_to_the_cache_is_followed(fit, tmp_path, cache):
     _as_link(cache, tmp_path)
     assert fit.use() and len(fit.made) == 1 and entries.told() == []
-    with pytest.raises(LenetError, match="expected a folder, found a link; nothing is removed"):
+    with pytest.raises(LenetError, match="found a link or another's; nothing is removed"):
         repair()
     assert fit.use() and len(fit.made) == 1
 
 
-@pytest.mark.parametrize(
-    ("made", "at", "error"),
-    [(fits_kind, "mkdir", "EACCES"), (fits_kind, "replace", "EROFS")]
-    + [(made, "open", "ENOSPC") for made in KINDS],
-)
-def test_what_cannot_be_kept_is_had_all_the_same(
-    made, at, error, cache, tmp_path, monkeypatch, capfd
-):
-    import errno
-
-    owner = Path if at == "mkdir" else os  # Python 3.10's Path has a mkdir of its own
-    kind, real = made(monkeypatch, tmp_path), getattr(owner, at)
-    number = getattr(errno, error)
+@pytest.mark.parametrize("made", [fits_kind, cpu_kind, numba_kind, kernels_kind, nvrtc_kind])
+def test_what_cannot_be_kept_is_had_all_the_same(made, cache, tmp_path, monkeypatch, capfd):
+    kind, real = made(monkeypatch, tmp_path), os.open
 
     def refuse(path, *rest, **more):
         if str(cache) in str(path):
-            raise OSError(number, os.strerror(number), str(path))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         return real(path, *rest, **more)
 
-    monkeypatch.setattr(owner, at, refuse)
+    monkeypatch.setattr(os, "open", refuse)
     for times in (1, 2):
         assert kind.use() and len(kind.made) == times
     said = capfd.readouterr().err
-    assert said.count("\n") == 1 and os.strerror(number) in said
+    assert said.count("\n") == 1 and "No space left" in said
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
@@ -503,22 +433,15 @@ def test_where_there_is_no_home_nothing_is_kept(fit, monkeypatch, capfd):
 
 CHANGES = [
     lambda facts: {},
-    lambda facts: dict.fromkeys(facts),
-    lambda facts: {name: str(value) for name, value in facts.items()},
+    dict.fromkeys,
     lambda facts: {name: [value] for name, value in facts.items()},
-    lambda facts: dict(list(facts.items())[1:]),
 ]
 IMPOSSIBLE = [
     (schedule_kind, {"bus_gbs": 0.0}),
-    (schedule_kind, {"packed_gbs": -1.0}),
     (schedule_kind, {"image_ns": float("nan")}),
-    (schedule_kind, {"call_us": 1e308}),
-    (schedule_kind, {"image_bytes": 0}),
     (auto_kind, {"load": float("inf")}),
     (tuned_kind, {"loads": {"4": float("inf")}}),
-    (tuned_kind, {"us": {"4": {"direct.tuned": 1e400}}}),
     (nvrtc_kind, {"library": 10**400}),
-    (nvrtc_kind, {"version": [float("inf"), 1]}),
 ]
 
 
@@ -558,8 +481,6 @@ def test_writers_that_were_killed_are_cleaned_up_after(fit, cache):
 
 
 def test_nothing_of_the_cache_is_for_others_eyes(fit, cache):
-    (cache / fit.name).chmod(0o755)
-    assert fit.use() and len(fit.made) == 1
     modes = {path: path.stat().st_mode & 0o777 for path in (cache, *cache.rglob("*"))}
     assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
@@ -579,20 +500,11 @@ def cupys(cache, tmp_path, monkeypatch):
 def test_cupy_keeps_its_kernels_where_it_can(cupys):
     entries.settle_cupy()
     assert "CUPY_CACHE_IN_MEMORY" not in os.environ and entries.told() == []
-    assert cupys.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("how", ["a file", "open to all"])
-def test_cupy_keeps_them_in_memory_where_its_folder_is_not_ours(how, cupys, tmp_path, capfd):
+def test_cupy_keeps_them_in_memory_where_its_folder_is_not_ours(cupys, tmp_path, capfd):
     cupys.mkdir(parents=True)
-    FOLDERS[how](cupys, tmp_path)
-    entries.settle_cupy()
-    assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
-    assert capfd.readouterr().err.count("\n") == 1
-
-
-def test_cupy_keeps_them_in_memory_where_no_home_takes_them(cupys, capfd):
-    os.environ["HOME"] = os.devnull
+    cupys.chmod(0o777)
     entries.settle_cupy()
     assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
     assert capfd.readouterr().err.count("\n") == 1
@@ -634,7 +546,6 @@ def test_one_process_at_a_time_holds_the_cache(cache):
 
 RUN = "import sys; from lenetgpu.__main__ import main; sys.argv[0] = 'lenetgpu'; main()"
 NO_USER = "import pwd\ndef unknown(uid): raise KeyError(uid)\npwd.getpwuid = unknown\n" + RUN
-FAR = ("gone", "another's", "a folder")
 
 
 def infer(code=RUN, plan="tiled", **environment):
@@ -677,7 +588,9 @@ def kept(cache):
 def test_a_run_takes_none_of_many_poisoned_entries(filled, filled_cache, tmp_path):
     """Each entry is poisoned in another way."""
     cache = filled_cache
-    ways = [poison for name, poison in POISONS.items() if name not in FAR]
+    ways = [
+        poison for name, poison in POISONS.items() if name not in ("gone", "another's", "a folder")
+    ]
     paths = kept(cache)
     assert {path.parent.name for path in paths} >= {"cpu", "numba", "fits"}
     for number, path in enumerate(paths):
@@ -691,17 +604,9 @@ def test_a_run_takes_none_of_many_poisoned_entries(filled, filled_cache, tmp_pat
     assert not list(tmp_path.glob("*/marker")) and kept(cache) == paths
 
 
-NOWHERE = {"LENETGPU_CACHE": None, "XDG_CACHE_HOME": None}
-
-
-@pytest.mark.parametrize(
-    ("code", "environment"),
-    [(NO_USER, NOWHERE | {"HOME": None}), (RUN, NOWHERE | {"HOME": "/proc"})],
-    ids=["no home and no user", "a home that none writes"],
-)
-def test_a_run_without_a_place_to_keep_things_is_right(code, environment, filled, tmp_path):
-    tmp_path.chmod(0o777)
-    labels, said = infer(code, "unrolled", HERE=str(tmp_path), **environment)
+def test_a_run_without_a_place_to_keep_things_is_right(filled, tmp_path):
+    nowhere = dict.fromkeys(("LENETGPU_CACHE", "XDG_CACHE_HOME", "HOME"))
+    labels, said = infer(NO_USER, "unrolled", HERE=str(tmp_path), **nowhere)
     assert labels == filled[1] and len(said) == 1 and said[0].startswith("lenetgpu: cache: ")
     assert [path.name for path in tmp_path.iterdir()] == ["labels.json"]
 
@@ -714,18 +619,15 @@ def test_the_doctor_counts_what_is_kept_and_names_what_is_damaged(filled_cache):
     cache = filled_cache
     paths = kept(cache)
     row = next(line for line in doctor().output.splitlines() if line.startswith("kernel cache"))
-    folders = ("nvrtc", "cpu", "numba", "fits")
-    counts = {kind: len(list((cache / kind).glob("*.kept"))) for kind in folders}
-    counts = {kind: count for kind, count in counts.items() if count}
-    assert row.endswith(f"{cache}, " + ", ".join(f"{n} {kind}" for kind, n in counts.items()))
-    assert "damaged" not in doctor().output
+    counts = {kind: len(list((cache / kind).glob("*.kept"))) for kind in entries.KINDS}
+    counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    assert row.endswith(f"{cache}, {counted}") and "damaged" not in doctor().output
     paths[0].write_bytes(b"")
     (cache / "numba").chmod(0o777)
     row = next(line for line in doctor().output.splitlines() if line.startswith("damaged"))
     name = f"{paths[0].parent.name}/{paths[0].name.removesuffix('.kept')}"
     assert f"{name}: expected an entry of format 1, found an empty file" in row
-    assert f"{cache / 'numba'}: expected a folder that others cannot write, found mode 0777" in row
-    assert "damaged" in json.loads(doctor("--json").output)
+    assert f"{cache / 'numba'}: expected what others cannot write, found mode 0777" in row
     assert doctor("--repair").exit_code == 0
     assert "damaged" not in doctor().output and "kernel cache  " in doctor().output
 
@@ -740,13 +642,12 @@ def test_the_doctor_removes_what_is_kept_and_nothing_else(filled_cache, tmp_path
     full = cache / "cpu" / "folder.kept"
     full.mkdir()
     (full / "mine").write_text("not an entry")
-    counts = {kind: len(list((cache / kind).glob("*.kept"))) for kind in ("cpu", "numba", "fits")}
+    count = len(list((cache / "numba").glob("*.kept")))
     cache.chmod(0o777)
     result = doctor("--repair")
     assert result.exit_code == 0, result.output
     first, *left = result.output.splitlines()
-    assert first.startswith(f"removed from {cache}: {counts['cpu'] - 1} cpu, ")
-    assert f"{counts['numba']} numba" in first and f"{counts['fits']} fits" in first
+    assert first.startswith(f"removed from {cache}: ") and f"{count} numba" in first
     assert sorted(left) == [
         f"left: {full}: Directory not empty",
         f"left: {strange}: no name of an entry",
@@ -757,49 +658,29 @@ def test_the_doctor_removes_what_is_kept_and_nothing_else(filled_cache, tmp_path
     assert "nothing" in doctor("--repair").output
 
 
-@NEEDS_ROOT
-def test_the_doctor_leaves_what_is_anothers(filled_cache):
-    cache = filled_cache
-    paths = kept(cache)
-    os.chown(paths[0], ANOTHER, -1)
-    found = doctor("--repair").output
-    assert f"left: {paths[0]}: expected an owner of number 0, found {ANOTHER}" in found
-    assert kept(cache) == paths[:1]
-    os.chown(cache, ANOTHER, -1)
-    refused = doctor("--repair")
-    assert refused.exit_code == 2 and "found 65534; nothing is removed" in refused.output
-    assert kept(cache) == paths[:1]
-
-
-def test_the_doctor_follows_no_link(filled_cache, tmp_path, monkeypatch):
-    cache = filled_cache
+def _behind_a_link(cache, tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(cache)
     monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "link"))
-    before = kept(cache)
+
+
+WHOSE = {
+    "a link": _behind_a_link,
+    "another's": lambda cache, tmp_path, _: _anothers(cache, tmp_path),
+    "shared": lambda cache, *_: cache.chmod(0o1777),
+}
+
+
+@pytest.mark.parametrize("whose", needs_root(WHOSE))
+def test_the_doctor_leaves_a_folder_that_is_not_the_users_alone(
+    whose, filled_cache, tmp_path, monkeypatch
+):
+    before = kept(filled_cache)
+    WHOSE[whose](filled_cache, tmp_path, monkeypatch)
     refused = doctor("--repair")
-    assert refused.exit_code == 2
-    assert "expected a folder, found a link; nothing is removed" in refused.output
-    assert kept(cache) == before
+    assert refused.exit_code == 2 and "; nothing is removed" in refused.output
+    assert kept(filled_cache) == before
 
 
 def test_the_doctor_does_one_thing_at_a_time():
     refused = doctor("--repair", "--json")
     assert refused.exit_code == 2 and "expected one of --repair and --json" in refused.output
-
-
-def test_the_doctor_leaves_a_shared_folder_and_strangers_files(tmp_path, monkeypatch):
-    """A folder that several users share is not closed to them, and only what is ours goes."""
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(0o1777)
-    monkeypatch.setenv("LENETGPU_CACHE", str(shared))
-    done = doctor("--repair")
-    assert done.exit_code == 2 and "several share" in done.output
-    assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
-    own = tmp_path / "own"
-    for name in ("auto/config.json", "schedule/week.json"):
-        (own / name).parent.mkdir(parents=True, exist_ok=True)
-        (own / name).write_text("a user's")
-    monkeypatch.setenv("LENETGPU_CACHE", str(own))
-    assert doctor("--repair").exit_code == 0
-    assert (own / "auto/config.json").exists() and (own / "schedule/week.json").exists()

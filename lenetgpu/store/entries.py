@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -27,42 +27,15 @@ from lenetgpu.store import TEMPORARY, Temporary
 T = TypeVar("T")
 KERNELS = "kernels"
 KINDS = (
-    KERNELS,
-    "nvrtc",
-    "cpu",
-    "numba",
-    "verified",
-    "fits",
-    "auto",
-    "schedule",
-    "ceilings",
-    "tuned",
-)
+    KERNELS, "nvrtc", "cpu", "numba", "verified", "fits", "auto", "schedule", "ceilings", "tuned",
+)  # fmt: skip
 """What is kept, a folder each."""
 SUFFIX, CUBIN = ".kept", ".cubin"
 MOST_BYTES = 64 << 20
 _FORMAT = b"lenetgpu cache 1 "
 _LOCK, _LOCK_S = "lock", 600
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NAMES = re.compile(
-    rf".*({re.escape(SUFFIX)}|\.[0-9a-f]{{16}}\.part)|{TEMPORARY}"
-    rf"|.+\.[0-9a-f]{{32}}({re.escape(CUBIN)}|\.json)|[0-9a-f]{{16,64}}\.json"
-)
-"""Names of what is kept, and of what earlier versions kept."""
-_FORMS = {
-    stat.S_IFLNK: "a link",
-    stat.S_IFDIR: "a folder",
-    stat.S_IFREG: "a file",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-}
-
-
-class UnfitError(Exception):
-    """Why a folder or file of the cache is not used: "expected ..., found ..."."""
-
-
-_UNFIT = (OSError, UnfitError)
+_NAMES = re.compile(rf".+({re.escape(SUFFIX)}|{re.escape(CUBIN)})|{TEMPORARY}")
 
 
 def place() -> Path | None:
@@ -93,9 +66,9 @@ def folder(kind: str, make: bool = False) -> Path | None:
         for path in (root, root / kind):
             if make:
                 _make(path)
-            require_ours(path, inner=path != root)
+            _require_folder(path, follow=path == root)
         return path
-    except _UNFIT as error:
+    except OSError as error:
         if make or not isinstance(error, FileNotFoundError):
             tell(path, _reason(error))
         return None
@@ -111,10 +84,10 @@ def settle_cupy() -> None:
         asked = os.environ.get("CUPY_CACHE_DIR")
         where = Path(asked) if asked else Path.home() / ".cupy" / "kernel_cache"
         _make(where)
-        require_ours(where)
+        _require_folder(where)
         if not os.access(where, os.W_OK):
-            raise UnfitError("expected a folder to write to, found it read-only")
-    except (*_UNFIT, RuntimeError) as error:
+            raise OSError("expected a folder to write to, found it read-only")
+    except (OSError, RuntimeError) as error:
         tell("CuPy's cache", str(error))
         os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
 
@@ -125,62 +98,34 @@ def _make(path: Path) -> None:
         path.mkdir(0o700)
 
 
-def require_ours(path: Path, inner: bool = False, close: bool = True) -> None:
-    """Raise UnfitError where `path` is no folder of the user's that only the user writes.
-
-    A link to one will do where it is the user's too; for an `inner` folder it will not, and what
-    others can read of that is closed to them (`close`). OSError where it cannot be looked at.
-    """
-    link = path.lstat()
-    try:
-        found = path.stat()
-    except FileNotFoundError as error:
-        raise UnfitError("expected a folder, found a link to nowhere") from error
-    if not stat.S_ISDIR(found.st_mode) or (inner and stat.S_ISLNK(link.st_mode)):
-        raise UnfitError(f"expected a folder, found {_form(link)}")
-    _require_owner(link)
-    _require_alone(found, "a folder")
-    if inner and close and stat.S_IMODE(found.st_mode) != stat.S_IRWXU:
-        path.chmod(stat.S_IRWXU)
+def _require_folder(path: Path, follow: bool = True) -> None:
+    """OSError unless `path` (with `follow`, what it links to) is a folder that is ours alone."""
+    found = path.stat(follow_symlinks=follow)
+    if not stat.S_ISDIR(found.st_mode):
+        raise OSError(f"expected a folder, found {'a link' if path.is_symlink() else 'none'}")
+    _require_ours(found)
 
 
-def _require_owner(found: os.stat_result) -> None:
-    """Raise UnfitError for what is another user's; where users have no numbers, nothing is."""
-    user = os.geteuid() if hasattr(os, "geteuid") else found.st_uid
-    if found.st_uid != user:
-        raise UnfitError(f"expected an owner of number {user}, found {found.st_uid}")
-
-
-def _require_alone(found: os.stat_result, what: str) -> None:
-    _require_owner(found)
-    if hasattr(os, "geteuid") and found.st_mode & _OTHERS_WRITE:
+def _require_ours(found: os.stat_result) -> None:
+    """OSError where somebody else owns or can write a folder or file."""
+    if found.st_uid != os.geteuid():
+        raise OSError(f"expected an owner of number {os.geteuid()}, found {found.st_uid}")
+    if found.st_mode & _OTHERS_WRITE:
         mode = stat.S_IMODE(found.st_mode)
-        raise UnfitError(f"expected {what} that others cannot write, found mode {mode:04o}")
+        raise OSError(f"expected what others cannot write, found mode {mode:04o}")
 
 
 def _read_ours(path: Path) -> bytes:
-    """Return the bytes of a file of the user's that only the user writes.
-
-    No link is followed, and nothing but a plain file is opened. UnfitError where it is another
-    thing, OSError where it cannot be read.
-    """
-    seen = path.lstat()
-    if not stat.S_ISREG(seen.st_mode):
-        raise UnfitError(f"expected a file, found {_form(seen)}")
-    flags = ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
-    handle = os.open(path, os.O_RDONLY | sum(getattr(os, flag, 0) for flag in flags))
+    """Return the bytes of a file that is ours alone; no link is followed, no FIFO waited for."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         found = os.fstat(handle)
-        _require_alone(found, "a file")
-        if not os.path.samestat(seen, found):
-            raise UnfitError("expected one file, found another in its place")
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError("expected a file, found none")
+        _require_ours(found)
         if found.st_size > MOST_BYTES:
-            raise UnfitError(f"expected {MOST_BYTES:,} bytes at most, found {found.st_size:,}")
+            raise OSError(f"expected {MOST_BYTES:,} bytes at most, found {found.st_size:,}")
         return file.read(found.st_size)
-
-
-def _form(found: os.stat_result) -> str:
-    return _FORMS.get(stat.S_IFMT(found.st_mode), "a device")
 
 
 def _reason(error: Exception) -> str:
@@ -209,63 +154,52 @@ def refuse(kind: str, name: str, what: str) -> None:
 
 def enclosed(kind: str, name: str, data: bytes) -> bytes:
     """Return `data` behind a line with the format and the digest of kind, name and data."""
-    return _FORMAT + _digest(kind, name, data) + b"\n" + data
+    digest = sha256(f"{kind}/{name}\0".encode() + data).hexdigest()
+    return _FORMAT + digest.encode() + b"\n" + data
 
 
-def _opened(kind: str, name: str, raw: bytes) -> bytes:
-    """Return what `enclosed` was given; UnfitError where `raw` is another thing."""
+def _entry(where: Path, kind: str, name: str) -> bytes:
+    """Return what `enclosed` was given; OSError where the file holds another thing."""
+    raw = _read_ours(where / (name + SUFFIX))
     head, _, data = raw.partition(b"\n")
     if not head.startswith(_FORMAT):
         said = ascii(head[:24].decode("latin-1")) if raw else "an empty file"
-        raise UnfitError(f"expected an entry of format 1, found {said}")
-    if head[len(_FORMAT) :] != _digest(kind, name, data):
-        raise UnfitError("expected the digest that it was written with, found another")
+        raise OSError(f"expected an entry of format 1, found {said}")
+    if raw != enclosed(kind, name, data):
+        raise OSError("expected the digest that it was written with, found another")
     return data
 
 
-def _digest(kind: str, name: str, data: bytes) -> bytes:
-    return sha256(f"{kind}/{name}\0".encode() + data).hexdigest().encode()
-
-
-def _json(data: bytes) -> dict[str, Any]:
-    found: Any = None
-    with suppress(ValueError, RecursionError):
-        found = json.loads(data)
+def _facts(where: Path, kind: str, name: str) -> dict[str, Any]:
+    found: Any = json.loads(_entry(where, kind, name))
     if not isinstance(found, dict):
-        raise UnfitError("expected a JSON object, found none")
+        raise OSError("expected a JSON object, found none")
     return found
 
 
-def _looked_at(where: Path, kind: str, name: str) -> bytes:
-    return _opened(kind, name, _read_ours(where / (name + SUFFIX)))
-
-
-def _cubin(where: Path, name: str) -> tuple[bytes, dict[str, Any]]:
-    """Return (the cubin, its facts) of an entry of kernels; errors as of `_looked_at`."""
-    facts = _json(_looked_at(where, KERNELS, name))
-    binary = _read_ours(where / (name + CUBIN))
+def _cubin(where: Path, name: str) -> tuple[Path, bytes, dict[str, Any]]:
+    facts, path = _facts(where, KERNELS, name), where / (name + CUBIN)
+    binary = _read_ours(path)
     if facts.get("sha256") != sha256(binary).hexdigest():
-        raise UnfitError("expected the digest in its facts, found another")
-    return binary, facts
+        raise OSError("expected the digest in its facts, found another")
+    return path, binary, facts
 
 
-@contextmanager
-def _refused(kind: str, name: str) -> Iterator[None]:
-    """Say why what is read in the block is not taken; nothing where it is not there."""
+def _taken(kind: str, name: str, look: Callable[[Path], T]) -> T | None:
+    """Return what `look` finds in the folder of a kind; None where it raises, which is said."""
+    where = folder(kind)
     try:
-        yield
+        return None if where is None else look(where)
     except FileNotFoundError:
-        pass
-    except _UNFIT as error:
+        return None
+    except (OSError, ValueError) as error:
         refuse(kind, name, _reason(error))
+        return None
 
 
 def read(kind: str, name: str) -> bytes | None:
     """Return what was written as `name`; None where it is not there or damaged, which is said."""
-    where = folder(kind)
-    with _refused(kind, name):
-        return None if where is None else _looked_at(where, kind, name)
-    return None
+    return _taken(kind, name, lambda where: _entry(where, kind, name))
 
 
 def write(kind: str, name: str, data: bytes) -> bool:
@@ -296,10 +230,7 @@ def keep(kind: str, name: str, facts: Any) -> bool:
 
 def facts_of(kind: str, name: str) -> dict[str, Any] | None:
     """Return the dictionary that was kept as `name`; None as in `read`."""
-    data = read(kind, name)
-    with _refused(kind, name):
-        return None if data is None else _json(data)
-    return None
+    return _taken(kind, name, lambda where: _facts(where, kind, name))
 
 
 def kept(kind: str, name: str, made: type[T]) -> T | None:
@@ -332,14 +263,14 @@ def alone() -> Iterator[None]:
 
     It goes without where there is no folder of ours, and where files cannot be locked.
     """
+    from filelock import FileLock
+
     root = place()
     with ExitStack() as held:
-        with suppress(*_UNFIT):
+        with suppress(OSError):
             if root is not None:
-                from filelock import FileLock
-
                 _make(root)
-                require_ours(root)
+                _require_folder(root)
                 held.enter_context(FileLock(root / _LOCK, timeout=_LOCK_S, mode=0o600))
         yield
 
@@ -356,10 +287,7 @@ def write_cubin(name: str, binary: bytes, facts: Mapping[str, Any]) -> Path | No
 
 def read_cubin(name: str) -> tuple[Path, bytes, dict[str, Any]] | None:
     """Return (where it is, the cubin, its facts) of what `write_cubin` kept; None as in `read`."""
-    where = folder(KERNELS)
-    with _refused(KERNELS, name):
-        return None if where is None else (where / (name + CUBIN), *_cubin(where, name))
-    return None
+    return _taken(KERNELS, name, lambda where: _cubin(where, name))
 
 
 def forget(kind: str, device: str) -> None:
@@ -368,8 +296,7 @@ def forget(kind: str, device: str) -> None:
     for path in [] if where is None else where.glob(f"*{SUFFIX}"):
         facts = facts_of(kind, path.name.removesuffix(SUFFIX))
         if facts is not None and facts.get("device") == device:
-            with suppress(OSError):
-                path.unlink()
+            path.unlink(missing_ok=True)
 
 
 @cache
@@ -394,26 +321,26 @@ class Survey:
 
 def survey() -> Survey:
     """Look at every entry of every folder, and change nothing."""
-    found, wrong = Survey(), {}
-    root = place()
-    for kind in KINDS if root is not None and os.path.lexists(root) else ():
-        assert root is not None
-        path = root
+    found, root = Survey(), place()
+    if root is None or not os.path.lexists(root):
+        return found
+    try:
+        _require_folder(root)
+    except OSError as error:
+        found.damaged.append(f"{root}: {_reason(error)}")
+        return found
+    for where in (root / kind for kind in KINDS if os.path.lexists(root / kind)):
         try:
-            for path in (root, root / kind):
-                require_ours(path, inner=path != root, close=False)
-        except FileNotFoundError:
+            _require_folder(where, follow=False)
+        except OSError as error:
+            found.damaged.append(f"{where}: {_reason(error)}")
             continue
-        except _UNFIT as error:
-            wrong[str(path)] = _reason(error)
-            continue
-        for name in sorted(entry.name.removesuffix(SUFFIX) for entry in path.glob(f"*{SUFFIX}")):
+        for name in sorted(entry.name.removesuffix(SUFFIX) for entry in where.glob(f"*{SUFFIX}")):
             try:
-                _cubin(path, name) if kind == KERNELS else _looked_at(path, kind, name)
-                found.sound[kind] = found.sound.get(kind, 0) + 1
-            except _UNFIT as error:
-                wrong[f"{kind}/{name}"] = _reason(error)
-    found.damaged = [f"{where}: {what}" for where, what in wrong.items()]
+                _cubin(where, name) if where.name == KERNELS else _entry(where, where.name, name)
+                found.sound[where.name] = found.sound.get(where.name, 0) + 1
+            except (OSError, ValueError) as error:
+                found.damaged.append(f"{where.name}/{name}: {_reason(error)}")
     return found
 
 
@@ -426,54 +353,35 @@ class Removed:
 
 
 def repair() -> Removed:
-    """Empty the folders of the cache, and close the cache folder to others' writing.
+    """Empty the folders of the cache of entries, and close the cache folder to others' writing.
 
-    Links are removed and not followed. What another user owns is left and named. LenetError where
-    there is no cache folder, or it is not the user's, or a link.
+    Links are removed and not followed, and files of other names are left and named. LenetError
+    where there is no cache folder, or it is not the user's, or a link, or shared.
     """
     root, removed = place(), Removed()
     if root is None:
         raise LenetError("doctor --repair: expected a home or LENETGPU_CACHE, found neither")
-    try:
-        found = root.lstat()
-        if not stat.S_ISDIR(found.st_mode):
-            raise UnfitError(f"expected a folder, found {_form(found)}")
-        _require_owner(found)
-        if found.st_mode & stat.S_ISVTX:
-            raise UnfitError("expected a folder of one user's, found one that several share")
-    except FileNotFoundError:
+    if not os.path.lexists(root):
         return removed
-    except _UNFIT as error:
-        reason = _reason(error)
-        raise LenetError(f"doctor --repair: {root}: {reason}; nothing is removed") from error
-    for where in (root / kind for kind in KINDS):
-        left = len(removed.left)
-        for path in sorted(where.iterdir()) if where.is_dir() and not where.is_symlink() else ():
-            if _NAMES.fullmatch(path.name):
-                _remove(path, where.name, removed)
-            else:
-                removed.left.append(f"{path}: no name of an entry")
-        if len(removed.left) == left:
-            _remove(where, "", removed)
+    found = root.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        reason = "expected a folder of the user's, found a link or another's"
+        raise LenetError(f"doctor --repair: {root}: {reason}; nothing is removed")
+    if found.st_mode & stat.S_ISVTX:
+        reason = "expected a folder of one user's, found one that several share"
+        raise LenetError(f"doctor --repair: {root}: {reason}; nothing is removed")
+    for where in (root / kind for kind in KINDS if os.path.lexists(root / kind)):
+        plain = where.is_dir() and not where.is_symlink()
+        for path in sorted(where.iterdir()) if plain else [where]:
+            try:
+                if plain and not _NAMES.fullmatch(path.name):
+                    raise OSError("no name of an entry")
+                path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+                removed.files[where.name] = removed.files.get(where.name, 0) + 1
+            except OSError as error:
+                removed.left.append(f"{path}: {_reason(error)}")
+        with suppress(OSError):  # what was left is in it
+            where.rmdir()
     with suppress(OSError):
         root.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
     return removed
-
-
-def _remove(path: Path, kind: str, removed: Removed) -> None:
-    try:
-        found = path.lstat()
-        _require_owner(found)
-        if stat.S_ISDIR(found.st_mode):
-            path.rmdir()
-        elif not kind and stat.S_ISREG(found.st_mode) and found.st_size:
-            raise UnfitError("expected a folder, found a file")
-        else:
-            path.unlink()
-    except FileNotFoundError:
-        return
-    except _UNFIT as error:
-        removed.left.append(f"{path}: {_reason(error)}")
-    else:
-        if kind:
-            removed.files[kind] = removed.files.get(kind, 0) + 1
