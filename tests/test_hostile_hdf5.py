@@ -102,8 +102,8 @@ def test_every_hostile_file_ends_in_a_sentence_or_in_what_it_holds(ends):
 
 def test_foreign_files_are_refused_whatever_leads_there(ends):
     found = of(ends, "foreign", "images")
-    assert len(found) == len(hostile.FOREIGN) >= 12
-    kinds = r"found (an external link at /|a soft link at /|data stored in other files|references)"
+    assert len(found) == len(hostile.FOREIGN)
+    kinds = r"found (an external link at|a soft link at|data stored in other|a type that is not) "
     assert [name for name, end in found.items() if not re.search(kinds, end[3])] == []
 
 
@@ -138,7 +138,7 @@ def test_chunks_of_another_length_are_refused_and_nothing_is_made_up(ends):
     found = {}
     for load, names in (("images", "x"), ("load_weights", "fc2")):
         found |= of(ends, f"short-({names})", load)
-    assert len(found) == len(hostile.SHORT) == 16
+    assert len(found) == len(hostile.SHORT)
     assert [name for name, end in found.items() if "to have a chunk " not in end[3]] == []
 
 
@@ -147,7 +147,7 @@ def test_a_chunk_is_as_long_as_its_index_says(ends):
     found = {}
     for load, names in (("images", "x"), ("load_weights", "fc2")):
         found |= of(ends, f"lengths-({names})", load)
-    assert len(found) == len(hostile.LENGTHS) == 8
+    assert len(found) == len(hostile.LENGTHS)
     assert [name for name, end in found.items() if ", where all have " not in end[3]] == []
 
 
@@ -280,19 +280,15 @@ def test_attributes_are_one_number_or_text_of_fixed_length(tmp_path):
     path = with_attributes(
         tmp_path / "x.h5", number=3, half=np.float16(0.5), text=np.bytes_(b"plain"),
         free="of variable length", many=np.arange(9), vast=np.bytes_(b"x" * 64_001),
-        truth=True, none=h5py.Empty("f4"), pair=np.zeros((), [("a", "u1")]),
+        truth=np.bool_(True), none=h5py.Empty("f4"), pair=np.zeros((), [("a", "u1")]),
     )  # fmt: skip
-    unread = dict.fromkeys(("free", "many", "vast", "truth", "none", "pair"))
-    assert hdf5.attributes(path) == {"number": "3", "half": "0.5", "text": "plain"} | unread
-    said = {
-        "free": "text of variable length", "many": "9 items", "vast": "64,001 bytes, more than",
-        "truth": "an enumeration", "none": "0 items", "pair": "a compound type",
-    }  # fmt: skip
+    read = {"number": "3", "half": "0.5", "text": "plain", "truth": "True"}
+    unread = ("free", "many", "vast", "none", "pair")
+    assert hdf5.attributes(path) == read | dict.fromkeys(unread)
     with hdf5.open_hdf5(path) as file:
-        assert hdf5.attribute(file, "missing") is None
-        for name, found in said.items():
-            with pytest.raises(LenetError, match=f"attribute {name} to be .*, found {found}"):
-                hdf5.attribute(file, name)
+        for name in unread:
+            with pytest.raises(LenetError, match=f"expected .*attribute {name}.*, found "):
+                hdf5.text_of(file, name, path)
 
 
 def test_whole_reads_are_bounded_by_free_memory(tmp_path, monkeypatch, weight_file):
@@ -337,8 +333,7 @@ BAD_HEADERS = {
 @pytest.mark.parametrize("kind", BAD_HEADERS)
 def test_every_byte_of_a_large_file_is_looked_at(kind, tmp_path, monkeypatch):
     """At the ends, within a part, over the edges of steps and parts; by threads."""
-    monkeypatch.setattr(trees, "_STEP", 1 << 10)
-    monkeypatch.setattr(trees, "_PART", 1 << 12)
+    monkeypatch.setattr(trees, "_PART", 1 << 10)
     path, bad, size = tmp_path / "x.h5", BAD_HEADERS[kind], 1 << 15
     plain = bytearray(np.random.default_rng(0).integers(128, 256, size).astype("u1").tobytes())
     plain[:11], plain[32:48] = b"\x89HDF\r\n\x1a\n\x02\x08\x08", struct.pack("<QQ", 32, 0)
@@ -346,7 +341,7 @@ def test_every_byte_of_a_large_file_is_looked_at(kind, tmp_path, monkeypatch):
     path.write_bytes(plain)
     with path.open("rb") as file:
         require_trees(path, file)
-    edges = [edge - back for edge in (1 << 10, 1 << 12, 1 << 14) for back in (1, 2, 3, 20, 140)]
+    edges = [edge - back for edge in (1 << 10, 1 << 14) for back in (1, 2, 3, 20, 140)]
     for at in (64, size // 2, size - max(len(bad), 10), *edges):
         data = bytearray(plain)
         data[at : at + len(bad)] = bad
@@ -359,8 +354,7 @@ def test_both_ends_of_a_vast_file_are_looked_at(tmp_path, monkeypatch):
     for name, value in (
         ("_WHOLE", 1 << 14),
         ("_ENDS", 1 << 12),
-        ("_PART", 1 << 11),
-        ("_STEP", 1 << 10),
+        ("_PART", 1 << 10),
     ):
         monkeypatch.setattr(trees, name, value)
     path, size = tmp_path / "x.h5", (1 << 15) + 5
@@ -381,7 +375,7 @@ def test_both_ends_of_a_vast_file_are_looked_at(tmp_path, monkeypatch):
 
 def test_another_drivers_block_is_not_read(tmp_path):
     """HDF5 takes as much memory as the block's header says."""
-    path = hostile.small(tmp_path / "x.h5", hostile.OTHER["fixed text"], None, None)
+    path = hostile.small(tmp_path / "x.h5", hostile.OTHER["a compound"], None, None)
     data = bytearray(path.read_bytes())
     assert data[8] == 0 and data[48:56] == b"\xff" * 8
     data[48:56] = (96).to_bytes(8, "little")

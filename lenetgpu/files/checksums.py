@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
-from lenetgpu.files.hdf5 import MAX_TEXT_BYTES
 from lenetgpu.files.reading import spans
 
 if TYPE_CHECKING:
@@ -35,18 +34,17 @@ OF_BLOCKS = "_sha256"
 NONE = "has no checksums: cannot tell damage"
 _MOST = 64
 """Data sets that a file with sums may have."""
-_MOST_FACTS = 2 << 20
-"""Characters of all attributes together, in hex."""
+_MOST_FACTS = 1 << 20
+"""Bytes of all attributes together."""
 _BYTES = 32
 _SHOWN, _NAMED = 12, 8
 _AT_ONCE = 8 << 20
-_NUMBERS = "a data set of numbers"
 
 
 class Sum:
     """The SHA-256 of an array of this type and shape, given part by part."""
 
-    def __init__(self, dtype: np.dtype[Any], shape: Iterable[int]) -> None:
+    def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self._stored = dtype.newbyteorder("<")
         self._found = hashlib.sha256(f"{_described(dtype, shape)}\n".encode())
 
@@ -61,7 +59,7 @@ class Sum:
         return self._found.hexdigest()
 
 
-def _described(dtype: np.dtype[Any], shape: Iterable[int]) -> str:
+def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
     """Type and shape as a sum has them: "<f4 5x5x1x32"."""
     return f"{dtype.newbyteorder('<').str} {'x'.join(map(str, shape))}"
 
@@ -177,7 +175,7 @@ class Rows:
             self._of_blocks += bytes.fromhex(sum_of(part.astype(self._item.dtype, copy=False)))
         self._done += len(part)
         if self._done == len(self._item):
-            state(self._item, self._sum.hex())
+            _state(self._item, self._sum.hex())
             if self._by_blocks:
                 table = np.frombuffer(self._of_blocks, np.uint8).reshape(-1, _BYTES)
                 write(self._file, self._name + OF_BLOCKS, table)
@@ -188,8 +186,7 @@ def write(file: h5py.File, name: str, array: Array, **options: Any) -> None:
     Rows(file, name, array.shape, array.dtype, len(array), **options).add(array)
 
 
-def state(owner: h5py.File | h5py.Dataset, digits: str) -> None:
-    """Write a sum, 64 hexadecimal digits, into an attribute of what it is of."""
+def _state(owner: h5py.File | h5py.Dataset, digits: str) -> None:
     import numpy as np
 
     owner.attrs[ATTRIBUTE] = np.bytes_(digits)
@@ -198,54 +195,33 @@ def state(owner: h5py.File | h5py.Dataset, digits: str) -> None:
 def describe(owner: h5py.File | h5py.Dataset, found: Mapping[str, Any]) -> None:
     """Write attributes such that they can be summed, text in a fixed length; sums are left out."""
     for name, value in found.items():
-        text = value.decode() if isinstance(value, bytes) else value
-        if isinstance(text, str) and name != ATTRIBUTE:
-            hdf5.set_text(owner, name, text)
+        if isinstance(value, str) and name != ATTRIBUTE:
+            hdf5.set_text(owner, name, value)
         elif name != ATTRIBUTE:
             owner.attrs[name] = value
 
 
 def sum_up(file: h5py.File) -> None:
     """The sum over names, types, shapes and attributes, when everything is written."""
-    state(file, _sum_of_facts(file, {name: file[name] for name in file}, "a new file"))
+    _state(file, _sum_of_facts(file, {name: file[name] for name in file}, "a new file"))
 
 
-def _sum_of_facts(file: Any, items: Mapping[str, Any], path: str) -> str:
+def _sum_of_facts(file: Any, items: Mapping[str, Any], path: object) -> str:
     """Of an open file and data sets of it, being read or written."""
     facts, held = [], 0
     for where, holder in {"": file, **items}.items():
         for name in hdf5.attribute_names(holder):
             if where or name != ATTRIBUTE:
-                facts.append((where, name, _value(holder.id, name, path)))
-                held += len(facts[-1][2])
+                dtype, raw = hdf5.attribute(holder, name, path)
+                facts.append((where, name, f"{_described(dtype, raw.shape)} {raw.tobytes().hex()}"))
+                held += raw.nbytes
             if held > _MOST_FACTS:
                 raise LenetError(
-                    f"{path}: expected attributes of at most {_MOST_FACTS // 2:,} bytes beside "
+                    f"{path}: expected attributes of at most {_MOST_FACTS:,} bytes beside "
                     "checksums, found more"
                 )
     facts += [(name, "", _described(item.dtype, item.shape)) for name, item in items.items()]
     return hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()
-
-
-def _value(holder: Any, name: str, path: str) -> str:
-    """An attribute's type, shape and bytes as they lie in the file."""
-    import h5py
-    import numpy as np
-
-    opened = h5py.h5a.open(holder, name.encode())
-    kind, space = opened.get_type(), opened.get_space()
-    code, items = kind.get_class(), space.get_simple_extent_npoints()
-    plain = code in (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM)
-    fixed = code == h5py.h5t.STRING and not kind.is_variable_str()
-    if not (plain or fixed) or not 0 < items * kind.get_size() <= MAX_TEXT_BYTES:
-        raise LenetError(
-            f"{path}: expected attribute {name} to be numbers or text of fixed length beside a "
-            f"checksum, found another type, or more than {MAX_TEXT_BYTES:,} bytes: the file was "
-            "changed since it got its checksums"
-        )
-    raw = np.zeros(space.get_simple_extent_dims(), f"V{kind.get_size()}")
-    opened.read(raw, mtype=kind)
-    return f"{_described(kind.dtype, raw.shape)} {raw.tobytes().hex()}"
 
 
 def stated(file: hdf5.Untrusted) -> Sums:
@@ -255,20 +231,20 @@ def stated(file: hdf5.Untrusted) -> Sums:
     root group's sum knows cannot lose its own. What came beside it has none.
     """
     path, names = str(file.path), file.names(_MOST + 1)
-    having, whole = [name for name in names if _has(file, name)], hdf5.attribute(file, ATTRIBUTE)
-    if whole is None and not having:
+    whole, having = _has(file, "."), [name for name in names if _has(file, name)]
+    if not whole and not having:
         return Sums(path, {}, tuple(names), whole=False)
     if len(names) > _MOST:
         raise LenetError(
             f"{path}: expected at most {_MOST} data sets beside checksums, found more: the file is "
             "damaged, or was changed since"
         )
-    items = {name: hdf5.find(file, name, _NUMBERS, _is_some, "fiu") for name in having}
-    if whole is not None:
-        what = f"{path}: expected names and attributes"
-        compare(what, str(whole), _sum_of_facts(file, items, path))
-    sums = {name: str(hdf5.attribute(item, ATTRIBUTE)) for name, item in items.items()}
-    return Sums(path, sums, tuple(name for name in names if name not in sums), whole is not None)
+    items = {name: _numbers(file, name) for name in having}
+    if whole:
+        said, found = hdf5.text_of(file, ATTRIBUTE, path), _sum_of_facts(file, items, path)
+        compare(f"{path}: expected names and attributes", said, found)
+    sums = {name: hdf5.text_of(item, ATTRIBUTE, path) for name, item in items.items()}
+    return Sums(path, sums, tuple(name for name in names if name not in sums), whole)
 
 
 def blocks(item: hdf5.Stored, sums: Sums) -> Blocks | None:
@@ -300,7 +276,7 @@ def verify(path: Path) -> Sums:
     with hdf5.open_hdf5(path) as file:
         sums = stated(file)
         for name in sums.stated:
-            item = hdf5.find(file, name, _NUMBERS, _is_some, "fiu")
+            item = _numbers(file, name)
             parts = blocks(item, sums) if name + OF_BLOCKS in sums else None
             _require_whole(item, sums, parts)
     return sums
@@ -321,14 +297,14 @@ def _require_whole(item: hdf5.Stored, sums: Sums, parts: Blocks | None) -> None:
     sums.compare(item.name, found.hex())
 
 
-def _is_some(shape: tuple[int, ...]) -> bool:
-    return bool(shape) and 0 not in shape
+def _numbers(file: hdf5.Untrusted, name: str) -> hdf5.Stored:
+    return hdf5.find(file, name, "a data set of numbers", lambda n: n and 0 not in n, "fiu")
 
 
 def _has(file: hdf5.Untrusted, name: str) -> bool:
-    """Whether what a hard link of the root group leads to has a sum; no other link has."""
+    """Whether the root group (".") or what a hard link of it leads to has a sum."""
     import h5py
 
     link = name.encode("utf-8", "surrogateescape")
-    hard = file.id.links.get_info(link).type == h5py.h5l.TYPE_HARD
+    hard = name == "." or file.id.links.get_info(link).type == h5py.h5l.TYPE_HARD
     return bool(hard and h5py.h5a.exists(file.id, ATTRIBUTE.encode(), obj_name=link))

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -42,20 +42,6 @@ MAX_TEXT_BYTES = 64_000
 """Of an attribute."""
 MAX_ATTRIBUTES = 256
 """Names that are listed of one object."""
-CLASSES = {
-    2: "times",
-    3: "text",
-    4: "bits",
-    5: "opaque bytes",
-    6: "a compound type",
-    7: "references",
-    8: "an enumeration",
-    9: "data of variable length",
-    10: "an array type",
-    11: "complex numbers",
-}
-"""HDF5's classes of types that are no numbers, as messages name them."""
-_NUMBER_BYTES = 16
 _MAX_NAME = 256
 _OWN_FILES = "/proc/self/fd"
 MAX_DATASET_BYTES = 64 << 30
@@ -69,6 +55,7 @@ _CHUNK_RATIO = 64
 _CHECKSUM_BYTES = 4
 
 Refuse = Callable[[str], LenetError]
+Accepts = Callable[[tuple[int, ...]], bool]
 Corner = tuple[int, ...]
 Slices = tuple[slice, ...]
 
@@ -135,37 +122,31 @@ class _Patient:
         self._file = file
         self.error: OSError | None = None
 
-    def check(self) -> None:
-        """Raise what the disk had to say."""
-        if self.error is not None:
-            raise self.error
+    def _tried(self, name: str, otherwise: Any, *arguments: Any) -> Any:
+        if self.error is None:
+            try:
+                return getattr(self._file, name)(*arguments)
+            except OSError as error:
+                self.error = error
+        return otherwise
 
-    def _tried(self, call: Callable[..., Any], otherwise: Any, *arguments: Any) -> Any:
-        if self.error is not None:
-            return otherwise
-        try:
-            return call(*arguments)
-        except OSError as error:
-            self.error = error
-            return otherwise
+    def tell(self) -> Any:
+        return self._tried("tell", 0)
 
-    def tell(self) -> int:
-        return int(self._tried(self._file.tell, 0))
+    def seek(self, at: int, whence: int = 0) -> Any:
+        return self._tried("seek", 0, at, whence)
 
-    def seek(self, at: int, whence: int = 0) -> int:
-        return int(self._tried(self._file.seek, 0, at, whence))
+    def read(self, size: int) -> Any:
+        return self._tried("read", bytes(size), size)
 
-    def read(self, size: int) -> bytes:
-        return bytes(self._tried(self._file.read, bytes(size), size))
+    def write(self, data: Any) -> Any:
+        return self._tried("write", len(data), data)
 
-    def write(self, data: Any) -> int:
-        return int(self._tried(self._file.write, len(data), data))
-
-    def truncate(self, size: int) -> int:
-        return int(self._tried(self._file.truncate, size, size))
+    def truncate(self, size: int) -> Any:
+        return self._tried("truncate", size, size)
 
     def flush(self) -> None:
-        self._tried(self._file.flush, None)
+        self._tried("flush", None)
 
 
 @contextmanager
@@ -182,11 +163,12 @@ def new_hdf5(target: IO[bytes]) -> Iterator[tuple[h5py.File, Callable[[], None]]
 
         def check() -> None:
             interrupt()
-            patient.check()
+            if patient.error is not None:
+                raise patient.error
 
         with h5py.File(patient, "w") as file:
             yield file, check
-    patient.check()
+    check()
     target.flush()
 
 
@@ -206,10 +188,10 @@ def set_text(holder: Any, name: str, text: str) -> None:
 class Untrusted:
     """An HDF5 file open for reading, of which `find` and `attribute` hand out what is checked."""
 
-    where = ""
-
     def __init__(self, path: Path, file: h5py.File) -> None:
         self.path, self._file = path, file
+        self.id = file.id
+        """HDF5's handle of the root group, through which links are followed unless looked at."""
         self._handle: int = file.id.get_vfd_handle()
         self.size: int = file.id.get_filesize()
         """Bytes, when it was opened."""
@@ -220,11 +202,6 @@ class Untrusted:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def id(self) -> Any:
-        """HDF5's handle of the root group, through which links are followed unless looked at."""
-        return self._file.id
-
     def refuse(self, name: str, expected: str, found: str) -> LenetError:
         """What is said of a dataset that is not as expected."""
         return LenetError(f"{self.path}: expected dataset /{name} to be {expected}, found {found}")
@@ -232,13 +209,7 @@ class Untrusted:
     def holds(self, name: str) -> bool:
         """Whether there is something under that name; LenetError for a link that is not hard."""
         expected = "a dataset of this file"
-        return linked(self.id, name, lambda f: self.refuse(name, expected, f)) is not None
-
-    def holds_attribute(self, name: str) -> bool:
-        """Whether the root group has an attribute of that name."""
-        import h5py
-
-        return bool(h5py.h5a.exists(self.id, name.encode()))
+        return linked(self.id, name, lambda f: self.refuse(name, expected, f))
 
     def names(self, most: int) -> list[str]:
         """The first names in the root group; a byte that is no UTF-8 is a lone surrogate."""
@@ -294,14 +265,11 @@ def open_file(path: Path) -> Untrusted:
     with open_regular(path, "an HDF5 file") as looked_at:
         require_trees(path, looked_at)
         file = _h5file(path, looked_at)
-        try:
-            own, found = os.fstat(looked_at.fileno()), os.fstat(file.id.get_vfd_handle())
-            if not os.path.samestat(own, found):
-                raise LenetError(f"{path}: expected one file, found another in its place")
-            return Untrusted(path, file)
-        except BaseException:
+        own, found = os.fstat(looked_at.fileno()), os.fstat(file.id.get_vfd_handle())
+        if not os.path.samestat(own, found):
             file.close()
-            raise
+            raise LenetError(f"{path}: expected one file, found another in its place")
+        return Untrusted(path, file)
 
 
 def _h5file(path: Path, looked_at: BinaryIO) -> h5py.File:
@@ -337,33 +305,21 @@ def attributes(path: Path) -> dict[str, str | None]:
         for name in attribute_names(file):
             found[name] = None
             with suppress(LenetError):
-                found[name] = str(attribute(file, name))
+                found[name] = text_of(file, name, path)
     return found
 
 
-def linked(group: Any, name: str, refuse: Callable[[str], LenetError]) -> tuple[Any, bytes] | None:
-    """The group that holds `name`'s last component, and that; None where there is no such thing.
-
-    Nothing but hard links is followed, of which this raises what `refuse` makes.
-    """
+def linked(group: Any, name: str, refuse: Refuse) -> bool:
+    """Whether the group holds `name`, by a hard link; of others this raises what `refuse` makes."""
     import h5py
 
-    parts = [part.encode() for part in name.split("/") if part]
-    walked = b""
-    for number, part in enumerate(parts, 1):
-        walked += b"/" + part
-        if not group.links.exists(part):
-            return None
-        kind = group.links.get_info(part).type
-        if kind != h5py.h5l.TYPE_HARD:
-            said = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
-            raise refuse(f"{said.get(kind, 'a link of an unknown kind')} at {walked.decode()}")
-        if number == len(parts):
-            return group, part
-        if h5py.h5o.get_info(group, part).type != h5py.h5o.TYPE_GROUP:
-            return None
-        group = h5py.h5g.open(group, part)
-    return None
+    if not group.links.exists(name.encode()):
+        return False
+    kind = group.links.get_info(name.encode()).type
+    if kind != h5py.h5l.TYPE_HARD:
+        said = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
+        raise refuse(f"{said.get(kind, 'a link of an unknown kind')} at /{name}")
+    return True
 
 
 def attribute_names(holder: Any) -> list[str]:
@@ -381,47 +337,40 @@ def attribute_names(holder: Any) -> list[str]:
     return found
 
 
-def attribute(holder: Untrusted | Stored, name: str) -> str | int | float | None:
-    """Attribute `name` of a file or a dataset; None where there is none.
+def attribute(holder: Any, name: str, path: object) -> tuple[np.dtype[Any], Array]:
+    """Type of an attribute of a file or data set, and its elements as they lie in the file.
 
-    It is one number, or text of fixed length of at most MAX_TEXT_BYTES; LenetError for all else,
+    They are numbers or text of fixed length of at most MAX_TEXT_BYTES; LenetError for all else,
     unread: text of variable length (what h5py makes of a str, `set_text` does not) as well.
     """
     import h5py
     import numpy as np
 
-    def refuse(found: str) -> LenetError:
-        of = f" of {holder.where}" if holder.where else ""
-        return LenetError(
-            f"{holder.path}: expected attribute {name}{of} to be one number or text of fixed "
-            f"length, found {found}"
-        )
-
-    if not h5py.h5a.exists(holder.id, name.encode()):
-        return None
     opened = h5py.h5a.open(holder.id, name.encode())
-    kind = opened.get_type()
-    code, size = kind.get_class(), kind.get_size()
-    text = code == h5py.h5t.STRING
-    if text and kind.is_variable_str():
-        raise refuse("text of variable length")
-    if not text and code not in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
-        raise refuse(CLASSES.get(code, "an unknown type"))
-    space = opened.get_space()
-    items = space.get_simple_extent_npoints()
-    if space.get_simple_extent_type() == h5py.h5s.NULL or items != 1:
-        raise refuse(f"{items:,} items")
-    most = MAX_TEXT_BYTES if text else _NUMBER_BYTES
-    if size > most or opened.get_storage_size() != size:
-        raise refuse(f"{max(size, opened.get_storage_size()):,} bytes, more than {most:,}")
-    if text:
-        raw = np.zeros((), f"S{size}")
-        opened.read(raw, mtype=kind)
+    kind, space = opened.get_type(), opened.get_space()
+    code, length = kind.get_class(), space.get_simple_extent_npoints() * kind.get_size()
+    fixed = code in (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM)
+    fixed = fixed or (code == h5py.h5t.STRING and not kind.is_variable_str())
+    if not fixed or not 0 < length == opened.get_storage_size() <= MAX_TEXT_BYTES:
+        raise LenetError(
+            f"{path}: expected attribute {name} to be numbers or text of fixed length, at most "
+            f"{MAX_TEXT_BYTES:,} bytes, found another type or size"
+        )
+    raw = np.zeros(space.get_simple_extent_dims(), f"V{kind.get_size()}")
+    opened.read(raw, mtype=kind)
+    return kind.dtype, raw
+
+
+def text_of(holder: Any, name: str, path: object) -> str:
+    """An attribute that is one number or text; LenetError as for `attribute`."""
+    dtype, raw = attribute(holder, name, path)
+    if raw.size != 1:
+        raise LenetError(
+            f"{path}: expected one number or text in attribute {name}, found {raw.size:,}"
+        )
+    if dtype.kind in "SO":
         return raw.tobytes().split(b"\0")[0].decode("utf-8", "replace")
-    number = np.zeros((), kind.dtype)
-    opened.read(number)
-    value: int | float = number.item()
-    return value
+    return str(raw.view(dtype).reshape(-1)[0])
 
 
 @dataclass(frozen=True)
@@ -519,13 +468,7 @@ class Stored:
         return _sized(self, data, corner).view(self.dtype).reshape(self.piece)
 
 
-def find(
-    file: Untrusted,
-    name: str,
-    expected: str,
-    accepts: Callable[[tuple[int, ...]], bool],
-    kinds: str,
-) -> Stored:
+def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str) -> Stored:
     """Return data set `name` of this very file, of which nothing has been read.
 
     `accepts` judges the shape and `kinds` holds the NumPy kind letters allowed (as "fiu");
@@ -537,16 +480,15 @@ def find(
     def refuse(found: str) -> LenetError:
         return file.refuse(name, expected, found)
 
-    place = linked(file.id, name, refuse)
-    if place is None:
+    if not linked(file.id, name, refuse):
         held = ", ".join(f"/{key}" for key in file.names(8)) or "nothing"
         raise refuse(f"no such dataset (the file holds {held})")
-    item, plist = _dataset(*place, refuse)
-    space, kind = item.get_space(), item.get_type()
+    item, plist = _dataset(file.id, name.encode(), refuse)
+    space = item.get_space()
     shape = item.shape if space.is_simple() else None
     if shape is None or not accepts(shape):
         raise refuse(f"shape {shape}")
-    dtype = _dtype(kind, refuse)
+    dtype = _dtype(item.get_type(), refuse)
     if dtype.kind not in kinds:
         raise refuse(f"type {dtype}")
     filters = tuple(_filters(plist, dtype.itemsize, refuse))
@@ -575,17 +517,15 @@ def _dataset(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
     """
     import h5py
 
-    kind = h5py.h5o.get_info(group, name).type
-    if kind != h5py.h5o.TYPE_DATASET:
-        raise refuse("a group" if kind == h5py.h5o.TYPE_GROUP else "a type")
+    if h5py.h5o.get_info(group, name).type != h5py.h5o.TYPE_DATASET:
+        raise refuse("a group or a type")
     found = h5py.h5d.open(group, name)
     plist = found.get_create_plist()
     inside = h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED
     if plist.get_layout() not in inside or plist.get_external_count():
         raise refuse("data stored in other files")
-    code = found.get_type().get_class()
-    if code not in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
-        raise refuse(f"{CLASSES.get(code, 'an unknown type')}, which is not taken as numbers")
+    if found.get_type().get_class() not in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
+        raise refuse("a type that is not taken as numbers")
     return found, plist
 
 
@@ -672,13 +612,7 @@ def require_written(item: Stored) -> None:
         raise item.refuse(f"chunks of {held:,} bytes in a file of {item.file.size:,}")
 
 
-def read_array(
-    file: Untrusted,
-    name: str,
-    expected: str,
-    accepts: Callable[[tuple[int, ...]], bool],
-    kinds: str,
-) -> Array:
+def read_array(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str) -> Array:
     """Return data set `name` whole, in native byte order; arguments and LenetError as in `find`."""
     item = find(file, name, expected, accepts, kinds)
     if item.bytes > MAX_DATASET_BYTES:
@@ -698,14 +632,11 @@ def read_rows(item: Stored, lo: int, hi: int) -> Array:
         if item.offset is None:
             for corner, to, held in item.cuts(lo, hi):
                 found[to] = item.read_piece(corner)[held]
-            return found
-        file = item.file.bytes()
-        try:
-            row = prod(item.shape[1:]) * item.dtype.itemsize
-            file.read_into(found.reshape(-1).view(np.uint8).data, item.offset + lo * row)
-        finally:
-            file.close()
-        return found
+        else:
+            with closing(item.file.bytes()) as file:
+                row = prod(item.shape[1:]) * item.dtype.itemsize
+                file.read_into(found.reshape(-1).view(np.uint8).data, item.offset + lo * row)
+    return found
 
 
 def _refuse(item: Stored, corner: Corner, expected: str, found: str) -> LenetError:
@@ -778,8 +709,7 @@ def fletcher32(data: Array) -> int:
 
     words = np.zeros(-(-len(data) // 2), ">u2")
     words.view(np.uint8)[: len(data)] = data
-    first, second = 0, 0
-    step = 1 << 14
+    first, second, step = 0, 0, 1 << 14
     falling = np.arange(step, 0, -1, dtype=np.uint64)
     for lo in range(0, len(words), step):
         part = words[lo : lo + step].astype(np.uint64)

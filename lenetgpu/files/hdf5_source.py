@@ -34,8 +34,6 @@ KEPT_BYTES = 256 << 20
 _SMALL_BYTES = 16 << 20
 """Of chunks decoded at once or kept, whatever the file's size; else at most twice that."""
 _LABELS_AT_ONCE = 1 << 17
-_PACKED = "packed_images"
-"""Attribute of files of a format that was retired."""
 _MANY = 4
 """Parts of a read for each thread of the pool."""
 
@@ -55,11 +53,6 @@ def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Sou
     import numpy as np
 
     sums = checksums.stated(file)
-    if file.holds_attribute(_PACKED):
-        raise LenetError(
-            f"{path}: expected images, found packed ones, a format that lenetgpu wrote until "
-            "November 2026 and no longer reads; use the file that it was packed from"
-        )
     height, width, _ = IMAGE_SHAPE
     expected = (
         f"float or uint8 images of shape (N, {height}, {width}) or "

@@ -1,4 +1,4 @@
-"""Headers of B-trees and heaps that HDF5 believes before it looks whether they can be true.
+"""Headers of HDF5's B-trees and heaps, which it believes before it looks whether they can be true.
 
 Addresses and lengths are of eight bytes, as HDF5 writes them unless told otherwise.
 
@@ -29,11 +29,10 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 """How HDF5 begins."""
 _WIDTHS = (2, 4, 8, 16, 32)
 _VIRTUAL = b"\x04\x03"
-_ADDRESS_BYTES = 8
 _TYPES = 12
 _DEEPEST = 64
 _MOST_HEAP_BYTES = 1 << 24
-_STEP, _PART = 1 << 18, 1 << 24
+_PART, _FEW = 1 << 19, 8
 _WHOLE, _ENDS = 4 << 30, 32 << 20
 _THREADS = 16
 
@@ -46,14 +45,13 @@ def require_trees(path: Path, file: BinaryIO) -> None:
     looked at, 32 MiB each.
     """
     held = OpenFile(path, file)
-    base = _begin(path, file, held.size)
+    look = partial(_first_wrong, held, _begin(held))
     parts = list(range(0, held.size, _PART))
     if held.size > _WHOLE:
         few = _ENDS // _PART
         parts = parts[:few] + parts[-few - 1 :]
-    look = partial(_first_wrong, held, base)
-    if len(parts) < 2:
-        found = look(0)
+    if len(parts) < _FEW:
+        found = next(filter(None, map(look, parts)), "")
     else:
         from concurrent.futures import ThreadPoolExecutor
 
@@ -69,29 +67,28 @@ def _first_wrong(file: OpenFile, base: int, start: int) -> str:
     """What is wrong with the headers that begin in the part from byte `start` on; "" if nothing."""
     import numpy as np
 
-    room = np.empty(_STEP + _HEAP.size - 1, np.uint8)
-    for at in range(start, min(start + _PART, file.size), _STEP):
-        part = room[: min(len(room), file.size - at)]
-        file.read_into(part.data, at)
-        for letter, checks in _CHECKS.items():
-            there = np.flatnonzero(part[:-3] == letter)
-            for name, wrong in checks:
-                found = wrong(part, _starts(part, there, name, letter), file, base)
-                if found:
-                    return found
-    return ""
+    part = np.empty(min(_PART + _HEAP.size - 1, file.size - start), np.uint8)
+    file.read_into(part.data, start)
+    for letter in (b"H", _VIRTUAL[:1]):
+        there = np.flatnonzero(part[:-3] == letter[0])
+        for name, (form, wrong) in _HEADERS.items() if letter == b"H" else ():
+            for at in _starts(part, there, name, letter):
+                if at + form.size <= len(part):
+                    found = wrong(file, base, *form.unpack_from(part, at)[1:])
+                    if found:
+                        return found
+    return _wrong_layout(file, base, part, _starts(part, there, _VIRTUAL, letter))
 
 
-def _starts(part: Any, there: Any, name: bytes, letter: int) -> Any:
+def _starts(part: Any, there: Any, name: bytes, letter: bytes) -> Any:
     """Where `name` begins in the bytes, of which `there` are those that are `letter`, in order.
 
-    Names that end within the last two bytes are left to the next step, which has them too.
+    Names that end within the last two bytes are left to the next part, which has them too.
     """
     first = name.index(letter)
-    starts = there - first
-    starts = starts[starts >= 0]
-    for place in sorted(range(len(name)), key=lambda place: place <= first):
-        starts = starts[part[starts + place] == name[place]]
+    starts = there[there >= first] - first
+    for place, byte in enumerate(name):
+        starts = starts[part[starts + place] == byte]
     return starts
 
 
@@ -101,91 +98,78 @@ def _at(file: OpenFile, place: int, length: int) -> bytes:
     return bytes(found)
 
 
-def _begin(path: Path, file: BinaryIO, size: int) -> int:
-    """Where HDF5 finds its signature, from which addresses count; `size` where it finds none.
+def _begin(file: OpenFile) -> int:
+    """Where HDF5 finds its signature, from which addresses count; the size where it finds none.
 
     LenetError where addresses or lengths are not of eight bytes.
     """
     at = 0
-    while at < size:
-        file.seek(at)
-        head = file.read(64)
+    while at < file.size:
+        head = _at(file, at, min(64, file.size - at))
         if head.startswith(MAGIC):
             widths = head[9:11] if head[8:9] >= b"\x02" else head[13:15]
-            known = all(width in _WIDTHS for width in widths)
-            if known and widths != b"\x08\x08":
-                found = " and ".join(str(width) for width in widths)
+            if all(width in _WIDTHS for width in widths) and widths != b"\x08\x08":
+                found = " and ".join(map(str, widths))
                 raise LenetError(
-                    f"{path}: expected HDF5 addresses and lengths of 8 bytes, found {found}"
+                    f"{file.path}: expected HDF5 addresses and lengths of 8 bytes, found {found}"
                 )
             place = {b"\0": head[48:56], b"\1": head[52:60]}.get(head[8:9], b"")
-            if 0 < int.from_bytes(place, "little") < size:
+            if 0 < int.from_bytes(place, "little") < file.size:
                 raise LenetError(
-                    f"{path}: expected an HDF5 file of one piece, found one of another driver"
+                    f"{file.path}: expected an HDF5 file of one piece, found one of another driver"
                 )
             return at
         at = 2 * at or 512
-    return size
+    return file.size
 
 
-def _wrong_tree(data: Any, starts: Any, file: OpenFile, base: int) -> str:
+def _wrong_tree(
+    file: OpenFile, base: int, version: int, kind: int, node: int, _: int, depth: int
+) -> str:
     """What a B-tree is said to have that it cannot; "" where there is no such thing."""
-    size = file.size
-    for at in starts[starts <= len(data) - _TREE.size]:
-        _, version, kind, node, _, depth = _TREE.unpack_from(data, at)
-        if version == 0 and kind < _TYPES and (node > size or depth > _DEEPEST):
-            return f"B-tree nodes of {node:,} bytes in {depth:,} levels"
+    if version == 0 and kind < _TYPES and (node > file.size or depth > _DEEPEST):
+        return f"B-tree nodes of {node:,} bytes in {depth:,} levels"
     return ""
 
 
-def _wrong_heap(data: Any, starts: Any, file: OpenFile, base: int) -> str:
+def _wrong_heap(file: OpenFile, base: int, version: int, *fields: int) -> str:
     """As `_wrong_tree`, of a fractal heap."""
-    for at in starts[starts <= len(data) - _HEAP.size]:
-        _, version, _, filters, _, width, first, most, bits, _, _, rows = _HEAP.unpack_from(
-            data, at
-        )
-        sized = (
-            all(n.bit_count() == 1 for n in (width, first, most))
-            and first <= most <= _MOST_HEAP_BYTES
-        )
-        fine = sized and bits <= 64 and rows <= 64 and first.bit_length() <= bits
-        if version == 0 and not (fine and filters == 0):
-            said = f"{width:,} blocks of {first:,} to {most:,} bytes in {rows:,} rows"
-            return f"a heap of {said}{' with filters' if filters else ''}"
+    _, filters, _, width, first, most, bits, _, _, rows = fields
+    powers = all(n.bit_count() == 1 for n in (width, first, most))
+    sized = powers and first <= most <= _MOST_HEAP_BYTES
+    fine = sized and bits <= 64 and rows <= 64 and first.bit_length() <= bits
+    if version == 0 and not (fine and filters == 0):
+        said = f"{width:,} blocks of {first:,} to {most:,} bytes in {rows:,} rows"
+        return f"a heap of {said}{' with filters' if filters else ''}"
     return ""
 
 
-def _wrong_names(data: Any, starts: Any, file: OpenFile, base: int) -> str:
+def _wrong_names(
+    file: OpenFile, base: int, version: int, length: int, free: int, place: int
+) -> str:
     """As `_wrong_tree`, of the heap that holds a group's names."""
-    for at in starts[starts <= len(data) - _NAMES.size]:
-        _, version, length, free, place = _NAMES.unpack_from(data, at)
-        if version == 0 and base + place + length <= file.size:
-            known: set[int] = set()
-            while free != _LAST_FREE and free + _FREE.size <= length:
-                if free in known or len(known) == _MOST_FREE:
-                    return f"a list of free places without an end within {len(known) + 1:,}"
-                known.add(free)
-                free, _ = _FREE.unpack(_at(file, base + place + free, _FREE.size))
+    if version == 0 and base + place + length <= file.size:
+        known: set[int] = set()
+        while free != _LAST_FREE and free + _FREE.size <= length:
+            if free in known or len(known) == _MOST_FREE:
+                return f"a list of free places without an end within {len(known) + 1:,}"
+            known.add(free)
+            free, _ = _FREE.unpack(_at(file, base + place + free, _FREE.size))
     return ""
 
 
-def _wrong_layout(data: Any, starts: Any, file: OpenFile, base: int) -> str:
+def _wrong_layout(file: OpenFile, base: int, part: Any, starts: Any) -> str:
     """As `_wrong_tree`, of a data set made of others: HDF5 follows its list as it is opened."""
-    import numpy as np
-
-    starts = starts[starts <= len(data) - len(_VIRTUAL) - _ADDRESS_BYTES]
-    told = data[starts[:, None] + range(len(_VIRTUAL), len(_VIRTUAL) + _ADDRESS_BYTES)]
-    places = np.sort(told.view("<u8"), axis=None)
-    new = np.ones(len(places), bool)  # np.unique would load numpy.ma
-    new[1:] = places[1:] != places[:-1]
-    for place in places[new].tolist():
+    first, last = len(_VIRTUAL), len(_VIRTUAL) + 8
+    told = part[starts[starts <= len(part) - last, None] + range(first, last)]
+    for place in set(told.view("<u8").reshape(-1).tolist()):
         if base + place + 4 <= file.size and _at(file, base + place, 4) == b"GCOL":
             return "data stored in other files"
     return ""
 
 
-_CHECKS: dict[int, tuple[tuple[bytes, Callable[..., str]], ...]] = {
-    ord("H"): ((b"BTHD", _wrong_tree), (b"FRHP", _wrong_heap), (b"HEAP", _wrong_names)),
-    _VIRTUAL[0]: ((_VIRTUAL, _wrong_layout),),
+_HEADERS: dict[bytes, tuple[struct.Struct, Callable[..., str]]] = {
+    b"BTHD": (_TREE, _wrong_tree),
+    b"FRHP": (_HEAP, _wrong_heap),
+    b"HEAP": (_NAMES, _wrong_names),
 }
-"""By a byte that is looked for first: what it may be of, and what may be wrong with that."""
