@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 
 import numpy as np
@@ -91,23 +90,3 @@ def test_a_planted_kernel_is_not_loaded(cache, capfd):
     assert right()
     assert capfd.readouterr().err.count("\n") == 1
     assert [path.read_bytes() for path in cubins] == held
-
-
-@pytest.mark.parametrize("mode", [0o777, 0o770])
-def test_a_cache_that_others_write_is_done_without(mode, cache, capfd):
-    before = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
-    cache.chmod(mode)
-    assert right()
-    assert capfd.readouterr().err.count("\n") == 1
-    assert {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()} == before
-
-
-def test_kernels_that_cannot_be_kept_are_compiled_once(tmp_path, monkeypatch, capfd):
-    made, real = [], nvrtc._run_nvrtc
-    monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *a: made.append(a[0]) or real(*a))
-    monkeypatch.setenv("LENETGPU_CACHE", os.devnull)
-    begun_anew()
-    assert right() and right()
-    assert made and len(made) == len(set(made))
-    assert capfd.readouterr().err.count("\n") == 1
-    begun_anew()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -18,27 +16,15 @@ from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
-from lenetgpu.files import assets, hdf5, reading
+from lenetgpu.files import assets, hdf5
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Compiled, Kernel, Resources, compile_kernel
-from lenetgpu.net.streaming.schedule import Schedule
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.stages.registry import Needs
-
-
-def test_images_may_have_as_many_bytes_as_is_said(tmp_path, monkeypatch):
-    path = tmp_path / "x.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.zeros((2, 28, 28), "f4")
-    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 4 * 2 * 784)
-    assert len(load_dataset(path)) == 2
-    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 4 * 2 * 784 - 1)
-    with pytest.raises(LenetError, match="found 6,272 bytes, more than 6,271"):
-        load_dataset(path)
 
 
 def test_weights_may_have_as_many_bytes_as_is_said(weight_file, monkeypatch):
@@ -224,51 +210,3 @@ def test_a_range_is_split_without_gap_or_overlap(n, monkeypatch):
     threads.parallel_ranges(n, lambda lo, hi: parts.append((lo, hi)))
     assert sorted(i for lo, hi in parts for i in range(lo, hi)) == list(range(n))
     assert len(parts) == max(1, min(3, n))
-
-
-def test_what_breaks_in_another_thread_breaks_the_caller(monkeypatch):
-    monkeypatch.setattr(threads, "core_count", lambda: 2)
-
-    def body(lo, hi):
-        if lo > 0:
-            raise ValueError("second part")
-
-    with pytest.raises(ValueError, match="second part"):
-        threads.parallel_ranges(10, body)
-
-
-def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
-    """A machine's GPU is pretended as far as the check; a plan that fails it gives no labels."""
-
-    from lenetgpu.check import warmup
-    from lenetgpu.lab import infer
-    from lenetgpu.net import engine
-
-    gpu, asked = Gpu(0, "pretended", 90), []
-
-    def refuse(plan, weights, device, dtype, batch):
-        asked.append((plan.name, device, dtype, batch))
-        raise LenetError("plan fp32 is wrong on this device")
-
-    def unchecked(*_):
-        raise AssertionError("ran without its check")
-
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
-    monkeypatch.setitem(
-        sys.modules,
-        "lenetgpu.net.streaming",
-        SimpleNamespace(
-            Streamer=unchecked,
-            costs_of=lambda *_: SimpleNamespace(bare_copy_ms=lambda images: 0.1),
-            best_schedule=lambda *_: Schedule(2, 80, 0.2),
-        ),
-    )
-    monkeypatch.setattr(engine, "choose_device", lambda *_: (gpu, "pretended"))
-    monkeypatch.setattr(engine.gpu_device, "activate", lambda gpu: None)
-    monkeypatch.setattr(engine, "default_chunk", lambda device, fused: 64)
-    monkeypatch.setattr(warmup, "compile_plan", lambda plan, images: None)
-    monkeypatch.setattr(engine, "fit", refuse)
-    with pytest.raises(LenetError, match="is wrong on this device"):
-        infer.infer(infer.Request(plan="fp32", batch=100, limit=100))
-    assert asked[0][:3] == ("fp32", "pretended", "uint8")
-    assert asked[0][3] == 64  # as many as a pass takes

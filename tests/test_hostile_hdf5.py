@@ -217,25 +217,6 @@ def test_infer_runs_no_program(tmp_path):
     assert programs(lines) == []
 
 
-def test_the_compiler_is_loaded_without_a_search():
-    """cuda-bindings asks ctypes for `dl`, which would run ldconfig, gcc and ld."""
-    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed")
-    code = """
-import sys
-ran = []
-sys.addaudithook(lambda event, words: event == "subprocess.Popen" and ran.append(words[1]))
-import ctypes.util
-search = ctypes.util.find_library
-from lenetgpu.gpu import compiler
-compiler.library()
-assert ctypes.util.find_library is search
-print(ran)
-"""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("load", [load_dataset, load_weights])
 def test_a_fifo_or_device_is_not_opened(tmp_path, monkeypatch, load):
     """Not even where it takes a file's place between the look and the opening."""

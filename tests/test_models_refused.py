@@ -53,7 +53,6 @@ FORMS_OF_SHAPES = [
     (lambda t: t | {"fc2": t["fc2"].T.copy()}, ["all tensors in one layout", "fc2 in PyTorch's"]),
     (lambda t: t | {"fc1.bias": np.eye(1, 128, 5)[0]}, ["no biases", "fc1.bias with 1 other"]),
     (lambda t: t | {"fc2": t["fc2"].astype(np.int64)}, ["fc2", "int64"]),
-    (lambda t: {}, ["weights also for conv1 32x1x5x5", "found only none"]),
 ]
 
 
@@ -63,8 +62,6 @@ def test_tensors_that_are_not_this_networks(tmp_path, tensors, form, change, par
     if form == "safetensors":
         parts = [part.replace("int64", "I64") for part in parts]
     data = getattr(model_files, form)(change(tensors))
-    if data.startswith(b"PK\5\6"):
-        parts = ["another form"]  # an archive of nothing has no first file
     refused(tmp_path / "x", data, *parts)
 
 
@@ -77,10 +74,8 @@ def entry(name="fc2", **changes):
     [
         (entry(data_offsets=[0, 5120]), ["at bytes 0 to", "comes next"]),
         (entry(data_offsets=[-1, 5119]), ["no list of numbers from 0 on"]),
-        (entry(data_offsets=[0]), ["1 data_offsets"]),
         (entry(dtype="F8_E4M3"), ["fc2 to be of type F64, F32, F16, BF16, found F8_E4M3"]),
         (entry(dtype="F64"), ["fc2 of 128x10 F64 in 5,120 bytes"]),
-        (entry(more=1), ["without one dtype, shape and data_offsets"]),
         (lambda header: header.pop("fc2"), ["bytes of tensors, of which"]),
         (lambda header: header.update(__metadata__={"a": 1}), ["not text by name"]),
         (entry("fc1", shape=[2**31, 2**31]), ["fc1 to have shape", "2147483648x2147483648"]),
@@ -94,7 +89,6 @@ def test_headers_of_safetensors(tmp_path, tensors, change, parts):
     ("head", "body", "parts"),
     [
         (2**63, b"{}", ["a header of at most 2 bytes, found one of 9,223,372,036,854,775,808"]),
-        (2 << 20, b"{" * (2 << 20), ["at most 1,048,576 bytes, found one of 2,097,152"]),
         (500_000, b'{"a":' + b"[" * 499_995, ["damaged"]),
         (4, b'{"\xff"', ["damaged"]),
         (23, b'{"fc1": {}, "fc1": {}} ', ["a name that is there twice"]),

@@ -30,23 +30,14 @@ from lenetgpu.check import fit as fits
 from lenetgpu.cli import main
 from lenetgpu.cpu import native as code
 from lenetgpu.cpu.jit import LazyJit
-from lenetgpu.dispatch import auto as choice
-from lenetgpu.dispatch import measured as tuned
-from lenetgpu.dispatch.auto import Choice
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, nvrtc
-from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
-from lenetgpu.net.streaming import costs
-from lenetgpu.net.streaming.schedule import Costs
 from lenetgpu.plan import resolve
-from lenetgpu.problems import Conv
 from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.store import Temporary, entries
 from lenetgpu.store.entries import repair, survey
 
-HOPPER = Gpu(0, "Some Hopper", 90)
-CONV = Conv(9, 9, 16, 16, 3, 3, reads="NCHW", writes="NCHW")
 ROOT_USER = hasattr(os, "geteuid") and os.geteuid() == 0
 ANOTHER = 65_534
 
@@ -107,45 +98,6 @@ def fits_kind(monkeypatch, tmp_path):
     return Kind("fits", lambda: fits.fit(plan, weights, "this one") == found, made=made)
 
 
-def schedule_kind(monkeypatch, tmp_path):
-    found = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784, 1.0, 1.0)
-    made, plan = told_of(monkeypatch, costs, "measure_costs", found), resolve("tiled", "cpu")
-    return Kind("schedule", lambda: costs.costs_of(plan, None, HOPPER, "uint8") == found, made=made)
-
-
-def auto_kind(monkeypatch, tmp_path):
-    monkeypatch.setattr(choice, "plan_key", lambda *_: "key")
-    plans, made = choice.auto_plans("cuda", "fp32", HOPPER), []
-    found = Choice(HOPPER.name, "fp32", 1, "sgemm", {"sgemm": 1.0, "fp32": 2.0}, {})
-
-    def measure(gpu, precision, batch):
-        made.append(batch)
-        entries.keep("auto", choice._name(gpu, precision, 1, plans), found)
-        return found
-
-    monkeypatch.setattr(choice, "measure", measure)
-
-    def use():
-        refused = []
-        return list(choice._ordered(HOPPER, "fp32", 1, refused)) == ["sgemm", "fp32"]
-
-    return Kind("auto", use, made=made)
-
-
-def tuned_kind(monkeypatch, tmp_path):
-    made, found = [], tuned.Measured(HOPPER.name, 4, {"direct.tuned": 2.0}, "2026-11-22")
-    monkeypatch.setattr(tuned.nvrtc, "environment", lambda: ())
-
-    def use():
-        """What `best.fp32` looks up; where that is nothing, what `conv --tune` does."""
-        if not tuned.kept(HOPPER.name, CONV):
-            made.append(tuned.keep(CONV, found))
-            return True
-        return tuned.kept(HOPPER.name, CONV) == (found,)
-
-    return Kind("tuned", use, made=made)
-
-
 def kernels_kind(monkeypatch, tmp_path, suffix=".kept"):
     source = tmp_path / "k.cu"
     source.write_text("// nothing\n")
@@ -170,34 +122,7 @@ def cubins_kind(monkeypatch, tmp_path):
     return kernels_kind(monkeypatch, tmp_path, ".cubin")
 
 
-def nvrtc_kind(monkeypatch, tmp_path):
-    library, maps = tmp_path / "libnvrtc.so.13", tmp_path / "maps"
-    library.write_text("library")
-    maps.write_text(f"7f00-7f01 r-xp 0 8:1 12   {library}\n")
-    monkeypatch.setattr(compiler, "_MAPPED", maps)
-    asked = SimpleNamespace(
-        nvrtcVersion=lambda: (0, 13, 5),
-        nvrtcCreateProgram=lambda *_: (0, None),
-        nvrtcCompileProgram=lambda *_: (0,),
-        nvrtcDestroyProgram=lambda *_: (0,),
-    )
-    made = told_of(monkeypatch, compiler, "library", asked)
-
-    def use():
-        compiler.asked.cache_clear()
-        compiler._remembered.cache_clear()
-        found = compiler.current()
-        compiler.asked.cache_clear()
-        compiler._remembered.cache_clear()
-        return (found.version, found.build) == ((13, 5), "libnvrtc.so.13 7")
-
-    return Kind("nvrtc", use, made=made)
-
-
-KINDS = [
-    cpu_kind, numba_kind, fits_kind, schedule_kind, auto_kind, tuned_kind, kernels_kind,
-    cubins_kind, nvrtc_kind,
-]  # fmt: skip
+KINDS = [cpu_kind, numba_kind, fits_kind, kernels_kind, cubins_kind]
 
 
 @pytest.fixture
@@ -400,7 +325,7 @@ def test_a_link_of_ours_to_the_cache_is_followed(fit, tmp_path, cache):
     assert fit.use() and len(fit.made) == 1
 
 
-@pytest.mark.parametrize("made", [fits_kind, cpu_kind, numba_kind, kernels_kind, nvrtc_kind])
+@pytest.mark.parametrize("made", [fits_kind, cpu_kind, numba_kind, kernels_kind])
 def test_what_cannot_be_kept_is_had_all_the_same(made, cache, tmp_path, monkeypatch, capfd):
     kind, real = made(monkeypatch, tmp_path), os.open
 
@@ -436,24 +361,6 @@ CHANGES = [
     dict.fromkeys,
     lambda facts: {name: [value] for name, value in facts.items()},
 ]
-IMPOSSIBLE = [
-    (schedule_kind, {"bus_gbs": 0.0}),
-    (schedule_kind, {"image_ns": float("nan")}),
-    (auto_kind, {"load": float("inf")}),
-    (tuned_kind, {"loads": {"4": float("inf")}}),
-    (nvrtc_kind, {"library": 10**400}),
-]
-
-
-@pytest.mark.parametrize(("made", "change"), IMPOSSIBLE)
-def test_facts_that_cannot_be_are_not_believed(made, change, cache, tmp_path, monkeypatch):
-    """Of the right types, and no machine's figures."""
-    kind = made(monkeypatch, tmp_path)
-    assert kind.use()
-    name = kind.entry().name.removesuffix(".kept")
-    entries.keep(kind.name, name, entries.facts_of(kind.name, name) | change)
-    assert kind.use() and len(kind.made) == 2
-    assert kind.use() and len(kind.made) == 2
 
 
 @pytest.mark.parametrize(

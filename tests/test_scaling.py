@@ -7,7 +7,6 @@ what can be wrong without a GPU is.
 from __future__ import annotations
 
 import importlib.util
-import math
 
 import numpy as np
 import pytest
@@ -113,42 +112,6 @@ def test_no_activation_leaves_its_level(name, given):
     for tensor in held.tensors.values():
         assert np.abs(tensor).max(initial=0) < FP16_MOST
         assert np.isfinite(tensor).all() and tensor.dtype == np.float32
-
-
-def test_channels_come_out_alike_whatever_powers_of_two_they_had(shipped_weights, rng):
-    """And so plans compute the same to the bit, times what is left."""
-    e1, e2, e3 = (rng.integers(-40, 40, count) for count in (32, 64, 128))
-    w = shipped_weights
-    moved = {
-        "conv1": np.ldexp(w["conv1"], e1),
-        "conv2": np.ldexp(np.ldexp(w["conv2"], -e1[:, None]), e2),
-        "fc1": np.ldexp(w["fc1"].reshape(16, 64, 128), -e2[:, None]).reshape(1024, 128),
-        "fc2": np.ldexp(w["fc2"], -e3[:, None]) * np.float32(2.0**-30),
-    }
-    moved["fc1"] = np.ldexp(moved["fc1"], e3)
-    found, plain = Weights(moved, "moved").balanced, w.balanced
-    shift = None
-    for name in weight_shapes():
-        ratio = found[name][plain[name] != 0] / plain[name][plain[name] != 0]
-        if name == "fc2":
-            shift = math.log2(ratio[0])
-        assert (ratio == ratio[0]).all() and (name == "fc2" or ratio[0] == 1)
-    assert found.exponent + shift == plain.exponent - 30
-    assert found.exponent and not plain.exponent
-    images = load_dataset(assets.default_digits()).images[:9]
-    a, b = (Pipeline(resolve("unrolled", "cpu"), held, 9) for held in (w, Weights(moved, "moved")))
-    np.testing.assert_array_equal(a.run(images), b.run(images))
-    np.testing.assert_array_equal(np.ldexp(a.scores(9), -30), b.scores(9))
-
-
-def test_channels_that_never_wake_are_zeros_with_what_they_meet():
-    name = "some filters zero or never awake"
-    held = SETS[name].balanced
-    assert SETS[name]["conv1"][..., 4].any() and SETS[name]["conv2"][:, :, 4].any()
-    for channel in (3, 4):
-        assert not held["conv1"][..., channel].any() and not held["conv2"][:, :, channel].any()
-    assert not held["fc1"].reshape(16, 64, 128)[:, 5].any()
-    assert not held["fc2"][7].any() and not held["fc2"][:, 9].any()
 
 
 def test_the_largest_pooled_output_is_reached_and_never_passed(rng):
