@@ -298,7 +298,7 @@ def _require_whole(item: hdf5.Stored, sums: Sums, parts: Blocks | None) -> None:
 
 
 def _numbers(file: hdf5.Untrusted, name: str) -> hdf5.Stored:
-    return hdf5.find(file, name, "a data set of numbers", lambda n: n and 0 not in n, "fiu")
+    return hdf5.find(file, name, "a data set of numbers", lambda n: bool(n) and 0 not in n, "fiu")
 
 
 def _has(file: hdf5.Untrusted, name: str) -> bool:

@@ -39,42 +39,36 @@ NO_LABEL = -1
 _COPY_BYTES = 4 << 20
 _ROWS = 1 << 15
 _FORMULAS = ("=", "+", "-", "@")
-"""How a cell begins that a spreadsheet works out."""
-_H5 = (("labels", "<i4", ()), ("scores", "<f4", (CLASSES,)))
+_SETS = (("labels", "<i4", ()), ("scores", "<f4", (CLASSES,)))
 
 
-@dataclass(frozen=True)
-class Announced:
-    """What a file is to hold: `count` labels, with scores or without, the first of image `first`.
+@dataclass
+class Form(ABC):
+    """Writes labels (n,) int32, and scores (n, 10) float32 `with_scores`, into `file`.
 
-    `lacking` is not None: there may be images whose label is NO_LABEL, and whose scores are NaN.
+    `count` labels are announced; `first` is the number of the first image in its data set, or those
+    of all. `lacking` is not None: there may be images whose label is NO_LABEL and whose scores are
+    NaN. `done` labels were written so far.
     """
 
+    file: IO[bytes]
     count: int
     with_scores: bool
     first: Numbers = 0
     names: Names = None
     lacking: Lacking = None
+    done: int = 0
 
+    def __post_init__(self) -> None:
+        self.begin()
 
-class Form(ABC):
-    """Writes labels (n,) int32, and scores (n, 10) float32 where there are any, into `file`."""
-
-    def __init__(self, file: IO[bytes], told: Announced) -> None:
-        self.file, self.count, self.with_scores = file, told.count, told.with_scores
-        self.names, self.lacking = told.names, told.lacking
-        self.done, self.first = 0, told.first
+    @abstractmethod
+    def begin(self) -> None:
+        """Write what stands before the labels."""
 
     @abstractmethod
     def add(self, labels: Array, scores: Array | None) -> None:
-        """The next labels; `done` says how many came before, `first` the number of image 0."""
-
-    def numbers(self, count: int) -> Sequence[int]:
-        """Those of the next `count` images in their data sets."""
-        done, first = self.done, self.first
-        if isinstance(first, int):
-            return range(first + done, first + done + count)
-        return first[done : done + count]
+        """Write the next labels, those after `done`."""
 
     @abstractmethod
     def finish(self, asked: int | None) -> None:
@@ -83,14 +77,20 @@ class Form(ABC):
     def close(self) -> None:  # noqa: B027
         """Let go of what is beside the file."""
 
+    def numbers(self, count: int) -> Sequence[int]:
+        """Those of the next `count` images in their data sets."""
+        done, first = self.done, self.first
+        if isinstance(first, int):
+            return range(first + done, first + done + count)
+        return first[done : done + count]
 
-class Npy(Form):
+
+class _Npy(Form):
     """An array of labels, or of rows (label, scores); it has no place for names."""
 
-    def __init__(self, file: IO[bytes], told: Announced) -> None:
+    def begin(self) -> None:
         import numpy as np
 
-        super().__init__(file, told)
         row = [("label", "<i4"), ("scores", "<f4", (CLASSES,))]
         self._dtype = np.dtype(row if self.with_scores else np.int32)
         self._header(self.count)
@@ -98,15 +98,10 @@ class Npy(Form):
     def _header(self, count: int) -> None:
         from numpy.lib import format as npy
 
-        form = {
-            "descr": npy.dtype_to_descr(self._dtype),
-            "fortran_order": False,
-            "shape": (count,),
-        }
+        form = {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (count,)}
         npy.write_array_header_1_0(self.file, form)
 
     def add(self, labels: Array, scores: Array | None) -> None:
-        """Rows as they lie in memory."""
         import numpy as np
 
         rows: Any = np.empty(len(labels), self._dtype)
@@ -117,18 +112,17 @@ class Npy(Form):
         self.file.write(rows.data)
 
     def finish(self, asked: int | None) -> None:
-        """The header anew where the count is another."""
         if self.done != self.count:
             self.file.seek(0)
             self._header(self.done)
 
 
 def _no_formula(name: str) -> str:
+    """A text with a ' before what a spreadsheet would take for a formula."""
     return f"{chr(39) * name.startswith(_FORMULAS)}{printable(name)}"
 
 
 def _cells(*rows: tuple[object, ...]) -> str:
-    """A line of CSV for each row, its texts as they may stand in a spreadsheet."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(
         [_no_formula(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
@@ -136,22 +130,16 @@ def _cells(*rows: tuple[object, ...]) -> str:
     return text.getvalue()
 
 
-class Csv(Form):
-    """A line an image: its number in the data set, its label, its scores to the last bit.
+class _Csv(Form):
+    """A line an image: its number, its file's name where it has one, its label, its scores."""
 
-    Where images have names, these stand before the label, as a terminal may have them, and with a '
-    before one that a spreadsheet would take for a formula.
-    """
-
-    def __init__(self, file: IO[bytes], told: Announced) -> None:
-        super().__init__(file, told)
+    def begin(self) -> None:
         heads = ["index", "label"] if self.names is None else ["index", "file", "label"]
         heads += [f"score{k}" for k in range(CLASSES)] if self.with_scores else []
         heads += [] if self.lacking is None else ["error"]
         self.file.write((",".join(heads) + "\n").encode())
 
     def add(self, labels: Array, scores: Array | None) -> None:
-        """A line for each."""
         heads = list(self._heads(self.numbers(len(labels))))
         end = "\n" if self.lacking is None else ",\n"
         rows = zip(heads, labels.tolist(), strict=True)
@@ -170,38 +158,34 @@ class Csv(Form):
         self.file.write("".join(lines).encode())
 
     def _heads(self, numbers: Sequence[int]) -> Iterable[object]:
-        """What a line begins with: the image's number, and its name where it has one."""
         if self.names is None:
             return numbers
         names = self.names[self.done : self.done + len(numbers)]
         return _cells(*zip(numbers, names, strict=True)).splitlines()
 
     def finish(self, asked: int | None) -> None:
-        """Nothing: it has no place to say more."""
+        pass
 
 
 class _Parts(Form):
     """Labels and scores that are kept beside the file, which is put together in the end."""
 
-    def __init__(self, file: IO[bytes], told: Announced) -> None:
-        super().__init__(file, told)
-        folder, wanted = os.path.dirname(file.name), _H5[: 1 + told.with_scores]
+    def begin(self) -> None:
+        folder, wanted = os.path.dirname(self.file.name), _SETS[: 1 + self.with_scores]
         self._kept = {name: tempfile.TemporaryFile(dir=folder) for name, *_ in wanted}  # noqa: SIM115
 
     def close(self) -> None:
-        """Drop the parts' own files."""
         for kept in self._kept.values():
             kept.close()
 
 
-class Json(_Parts):
+class _Json(_Parts):
     """One object: `labels`, then `scores` and `files`; before them whether it was interrupted.
 
     Where labels may be lacking, these are null, and `errors` says why; it is null for the others.
     """
 
     def add(self, labels: Array, scores: Array | None) -> None:
-        """Their text."""
         comma = b", " if self.done else b""
         found: list[int | None] = labels.tolist()
         if self.lacking is not None:
@@ -212,7 +196,6 @@ class Json(_Parts):
             self._kept["scores"].write(comma + rows.encode())
 
     def finish(self, asked: int | None) -> None:
-        """All of it; with `asked`, that it was interrupted first."""
         said = {} if asked is None else {"interrupted": True, "images_asked": asked}
         self.file.write(json.dumps(said)[:-1].encode())
         comma = b", " if said else b""
@@ -230,25 +213,23 @@ class Json(_Parts):
         self.file.write((", " if rest else "").encode() + json.dumps(rest)[1:].encode())
 
 
-class H5(_Parts):
+class _H5(_Parts):
     """Datasets /labels and /scores with checksums, and whether it was interrupted as attributes.
 
-    Names are /files, rows of UTF-8 as long as the longest, ended by zeros. Parts are kept in
-    files of their own; HDF5 has a part in them only in the end.
+    Names are /files, rows of UTF-8 as long as the longest, ended by zeros. HDF5 has a part in them
+    only in the end.
     """
 
     def add(self, labels: Array, scores: Array | None) -> None:
-        """Each dataset's part to those before."""
         parts = [labels] if scores is None else [labels, scores]
         for kept, part in zip(self._kept.values(), parts, strict=True):
             kept.write(part.data)
 
     def finish(self, asked: int | None) -> None:
-        """The file of the images that came."""
         import numpy as np
 
         with hdf5.new_hdf5(self.file) as (file, check):
-            for name, dtype, tail in _H5[: len(self._kept)]:
+            for name, dtype, tail in _SETS[: len(self._kept)]:
                 kept = self._kept[name]
                 kept.seek(0)
                 rows = checksums.Rows(file, name, (self.done, *tail), dtype, _ROWS)
@@ -258,26 +239,28 @@ class H5(_Parts):
                     rows.add(np.frombuffer(data, dtype).reshape(count, *tail))
                     check()
             if self.names is not None:
-                checksums.write(file, "files", _table(self.names[: self.done]))
+                names = [os.fsencode(name) for name in self.names[: self.done]]
+                longest = max(1, *map(len, names))
+                table = np.frombuffer(b"".join(n.ljust(longest, b"\0") for n in names), np.uint8)
+                checksums.write(file, "files", table.reshape(len(names), longest))
             if asked is not None:
                 file.attrs.update({"interrupted": True, "images_asked": asked})
             checksums.sum_up(file)
 
 
-class Parquet(Form):
+class _Parquet(Form):
     """Columns `file`, where images have names, `index`, `label`, and `score0` to `score9`.
 
     Where labels may be lacking, `error` says why one is, and is null where there is one.
     """
 
-    def __init__(self, file: IO[bytes], told: Announced) -> None:
-        super().__init__(file, told)
+    def begin(self) -> None:
         require_extra(".parquet", "pyarrow", "parquet")
         self._writer: Any = None
 
     def add(self, labels: Array, scores: Array | None) -> None:
-        """A group of rows."""
         import pyarrow as pa
+        import pyarrow.parquet as pq
 
         columns = {"index": pa.array(self.numbers(len(labels)), pa.int64())}
         if self.names is not None:
@@ -291,17 +274,12 @@ class Parquet(Form):
         if self.lacking is not None:
             said = map(self.lacking.get, range(self.done, self.done + len(labels)))
             columns["error"] = pa.array(said, pa.string())
-        self._write(pa.table(columns))
-
-    def _write(self, rows: Any) -> None:
-        import pyarrow.parquet as pq
-
+        rows = pa.table(columns)
         if self._writer is None:
             self._writer = pq.ParquetWriter(self.file, rows.schema)
         self._writer.write_table(rows)
 
     def finish(self, asked: int | None) -> None:
-        """The footer, without which it is no Parquet file."""
         if self._writer is None:
             import numpy as np
 
@@ -310,21 +288,6 @@ class Parquet(Form):
         self._writer.close()
 
 
-def _table(names: Sequence[str]) -> Array:
-    """`names` as rows (n, longest) uint8 of UTF-8, zeros behind them."""
-    import numpy as np
-
-    rows = [os.fsencode(name) for name in names]
-    longest = max(1, *map(len, rows))
-    return np.frombuffer(b"".join(row.ljust(longest, b"\0") for row in rows), np.uint8).reshape(
-        len(rows), longest
-    )
-
-
 FORMS: dict[str, type[Form]] = {
-    ".npy": Npy,
-    ".csv": Csv,
-    ".h5": H5,
-    ".json": Json,
-    ".parquet": Parquet,
-}
+    ".npy": _Npy, ".csv": _Csv, ".h5": _H5, ".json": _Json, ".parquet": _Parquet,
+}  # fmt: skip

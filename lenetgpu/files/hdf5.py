@@ -242,14 +242,21 @@ class Untrusted:
         self._file.close()
 
 
-def begins_later(file: BinaryIO) -> bool:
-    """Whether HDF5 begins behind a block of the user's: at 512, 1,024, 2,048..."""
-    at = 512
-    while file.seek(at) and (found := file.read(len(MAGIC))):
-        if found == MAGIC:
-            return True
-        at *= 2
-    return False
+def start_of(path: Path, expected: str, length: int) -> bytes:
+    """The first bytes of a file; MAGIC where HDF5 begins behind a block of the user's.
+
+    LenetError, naming what is `expected`, where it is no file that can be read.
+    """
+    try:
+        with open_regular(path, expected) as file:
+            start, at = file.read(length), 512
+            while file.seek(at) and (found := file.read(len(MAGIC))):
+                if found == MAGIC:
+                    return MAGIC
+                at *= 2
+            return start
+    except OSError as error:
+        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
 
 
 @contextmanager

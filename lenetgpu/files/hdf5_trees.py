@@ -74,7 +74,7 @@ def _first_wrong(file: OpenFile, base: int, start: int) -> str:
         for name, (form, wrong) in _HEADERS.items() if letter == b"H" else ():
             for at in _starts(part, there, name, letter):
                 if at + form.size <= len(part):
-                    found = wrong(file, base, *form.unpack_from(part, at)[1:])
+                    found = wrong(file, base, *form.unpack_from(part.data, at)[1:])
                     if found:
                         return found
     return _wrong_layout(file, base, part, _starts(part, there, _VIRTUAL, letter))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import struct
 from contextlib import suppress
+from math import prod
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -26,47 +28,39 @@ _STEP = 1 << 20
 
 
 class _Header:
-    """The header of an IDX file, checked: `count` items of `size` bytes after `length` bytes."""
+    """The header of an IDX file, checked: `count` items of `bytes` in all after `length` bytes."""
 
     def __init__(self, path: Path, file: BinaryIO, magic: int, item: tuple[int, ...], what: str):
-        import numpy as np
-
-        expected = f"an IDX file of {what}"
-        self.what, self.length = what, 8 + 4 * len(item)
+        expected = f"{path}: expected an IDX file of {what}"
+        self.path, self.what, self.length = path, what, 8 + 4 * len(item)
         header = file.read(self.length)
         if len(header) < self.length:
-            raise LenetError(f"{path}: expected {expected}, found only {len(header)} bytes")
-        found, self.count, *shape = np.frombuffer(header, ">u4").tolist()
+            raise LenetError(f"{expected}, found only {len(header)} bytes")
+        found, self.count, *shape = struct.unpack(f">{2 + len(item)}I", header)
         if found != magic:
-            raise LenetError(f"{path}: expected {expected} (magic number {magic}), found {found}")
+            raise LenetError(f"{expected} (magic number {magic}), found {found}")
         if tuple(shape) != item:
-            size = "x".join(map(str, shape))
-            raise LenetError(
-                f"{path}: expected {expected} of {'x'.join(map(str, item))}, found {size}"
-            )
+            wanted, size = ("x".join(map(str, numbers)) for numbers in (item, shape))
+            raise LenetError(f"{expected} of {wanted}, found {size}")
         if self.count == 0:
-            raise LenetError(f"{path}: expected {expected}, found zero of them")
-        self.bytes = self.count * int(np.prod(item, initial=1))
+            raise LenetError(f"{expected}, found zero of them")
+        self.bytes = self.count * prod(item)
 
-    def refuse(self, path: Path, found: int | None) -> LenetError:
-        """What is said where another number of bytes (None: more) follows."""
+    def refuse(self, found: int) -> LenetError:
         return LenetError(
-            f"{path}: expected {self.bytes:,} bytes after the header for {self.count:,} "
-            f"{self.what}, found {'more' if found is None else f'{found:,}'}"
+            f"{self.path}: expected {self.bytes:,} bytes after the header for {self.count:,} "
+            f"{self.what}, found {'more' if found > self.bytes else f'{found:,}'}"
         )
 
-    def check_held(self, path: Path, size: int) -> None:
-        """LenetError where a gzip file of `size` bytes cannot hold what the header says."""
-        if self.length + self.bytes > MOST_RATIO * size:
+    def check_size(self, size: int, gzipped: bool) -> None:
+        """LenetError where a file of `size` bytes does not hold what the header says."""
+        if gzipped and self.length + self.bytes > MOST_RATIO * size:
             raise LenetError(
-                f"{path}: expected what a gzip file of {size:,} bytes can hold, "
+                f"{self.path}: expected what a gzip file of {size:,} bytes can hold, "
                 f"found a header of {self.count:,} {self.what}, {self.bytes:,} bytes"
             )
-
-    def check_length(self, path: Path, found: int) -> None:
-        """LenetError unless so many bytes follow as must."""
-        if found != self.bytes:
-            raise self.refuse(path, None if found > self.bytes else found)
+        if not gzipped and size - self.length != self.bytes:
+            raise self.refuse(size - self.length)
 
 
 class _Unpacked:
@@ -84,7 +78,6 @@ class _Unpacked:
         self._next = 0
 
     def read(self, first: int, out: Array) -> None:
-        """Fill `out` with the images from `first` on."""
         with self._turn:
             while len(out):
                 number, at = divmod(first, _STEP // PIXELS)
@@ -122,10 +115,10 @@ class _Unpacked:
             while done < len(view):
                 got = file.readinto(view[done:])  # type: ignore[attr-defined]
                 if not got:
-                    raise self._header.refuse(self._packed.path, at + done)
+                    raise self._header.refuse(at + done)
                 done += got
             if at + done == self._header.bytes and file.read(1):
-                raise self._header.refuse(self._packed.path, None)
+                raise self._header.refuse(at + done + 1)
         except broken() as error:
             raise _damaged(self._packed.path, self._header.what, error) from error
 
@@ -158,10 +151,7 @@ def open_idx(path: Path, skip: int, limit: int | None) -> Source:
     try:
         gzipped = is_gzip(file.file)
         header = _Header(path, unpacking(file.file), IMAGE_MAGIC, IMAGE_SHAPE[:2], "images")
-        if gzipped:
-            header.check_held(path, file.size)
-        else:
-            header.check_length(path, file.size - header.length)
+        header.check_size(file.size, gzipped)
         chosen = selected(path, header.count, skip, limit)
         beside = label_file(path)
         labels = None if beside is None else _read_labels(beside, path, header.count, chosen)
@@ -180,9 +170,8 @@ def label_file(images: Path) -> Path | None:
     """The label file beside an image file, by MNIST's naming, `.gz` or not."""
     if "images" not in images.name:
         return None
-    for rank_from, rank_to in (("idx3", "idx1"), ("", "")):
-        name = images.name.replace("images", "labels")
-        name = name.replace(rank_from, rank_to) if rank_from else name
+    for rank in ("idx1", "idx3"):
+        name = images.name.replace("images", "labels").replace("idx3", rank)
         stem = name.removesuffix(".gz")
         for candidate in (name, stem, f"{stem}.gz"):
             path = images.with_name(candidate)
@@ -205,18 +194,15 @@ def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
                     f"{path}: expected {count:,} labels for {images.name}, found {header.count:,}"
                 )
             size = os.fstat(opened.fileno()).st_size
-            if gzipped:
-                header.check_held(path, size)
-                require_room(str(path), count, size)
-            else:
-                header.check_length(path, size - header.length)
+            header.check_size(size, gzipped)
+            require_room(str(path), count, size if gzipped else None)
             held, left = bytearray(), chosen.stop + (chosen.stop == count)
             while part := file.read(min(left - len(held), _STEP)):
                 held += part
     except broken() as error:
         raise _damaged(path, "labels", error) from error
     if len(held) < chosen.stop or len(held) > count:
-        raise header.refuse(path, None if len(held) > count else len(held))
+        raise header.refuse(len(held))
     found = np.frombuffer(held, np.uint8)[chosen.start : chosen.stop]
     return class_numbers(found, path, "the labels")
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import http.client
 import io
+import os
 import tempfile
 import time
 import urllib.request
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.regular import read_whole
 from lenetgpu.store import write_atomically
 
 MIRRORS = (
@@ -63,7 +65,8 @@ def _download(url: str) -> bytes:
     return bytes(data)
 
 
-def _digest(packed: bytes) -> str:
+def _require_pinned(packed: bytes, pinned: str) -> None:
+    """Raise one of _BROKEN where a file does not unpack to the bytes that are pinned."""
     digest, length = hashlib.sha256(), 0
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
         while piece := file.read(_PIECE):
@@ -71,29 +74,9 @@ def _digest(packed: bytes) -> str:
             if length > MAX_UNPACKED_BYTES:
                 raise ValueError(f"expected at most {MAX_UNPACKED_BYTES:,} bytes unpacked")
             digest.update(piece)
-    return digest.hexdigest()
-
-
-def _fault(path: Path, pinned: str) -> str | None:
-    """Return what is wrong with the file that is there, "" if nothing; None where none is."""
-    try:
-        if not path.exists():
-            return None
-        if not path.is_file():
-            return "expected a file, found a folder or a device"
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            return f"expected at most {MAX_BYTES:,} bytes, found {size:,}"
-        return _other(path.read_bytes(), pinned)
-    except _BROKEN as error:
-        return str(error)
-
-
-def _other(packed: bytes, pinned: str) -> str:
-    """Return how a file's sum differs from the pinned one; "" where it does not."""
-    digest = _digest(packed)
-    said = f"SHA-256 {digest[:12]}... is not the pinned {pinned[:12]}..."
-    return "" if digest == pinned else said
+    if digest.hexdigest() != pinned:
+        found = digest.hexdigest()[:12]
+        raise ValueError(f"SHA-256 {found}... is not the pinned {pinned[:12]}...")
 
 
 def fetch_mnist(
@@ -111,28 +94,27 @@ def fetch_mnist(
 
 
 def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> Path:
-    name, pinned = path.name, SHA256[path.name]
-    fault = _fault(path, pinned)
-    if fault == "":
+    name, pinned, kept = path.name, SHA256[path.name], ""
+    try:
+        _require_pinned(read_whole(path, "a file", MAX_BYTES, "a file of"), pinned)
         say(f"{name}: already here")
         return path
-    if fault is not None:
-        say(f"{name}: already here, but {fault}; fetching it again")
+    except (LenetError, *_BROKEN) as error:
+        if os.path.lexists(path):
+            say(f"{name}: already here, but {error}; fetching it again")
+            kept = f"; the file that was there stays as it was: {error}"
     _check_place(path.parent)
     reasons = []
     for mirror in mirrors:
         try:
             data = _download(mirror + name)
-            different = _other(data, pinned)
+            _require_pinned(data, pinned)
         except _BROKEN as error:
             reasons.append(f"{mirror}: {str(error) or type(error).__name__}")
             continue
-        if not different:
-            write_atomically(path, data)
-            say(f"{name}: {len(data):,} bytes from {mirror}")
-            return path
-        reasons.append(f"{mirror}: {different}")
-    kept = "" if fault is None else f"; the file that was there stays as it was: {fault}"
+        write_atomically(path, data)
+        say(f"{name}: {len(data):,} bytes from {mirror}")
+        return path
     raise LenetError(f"{name}: expected to download it, found {'; '.join(reasons)}{kept}")
 
 

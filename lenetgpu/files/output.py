@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError, first_line
+from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.folders import below, is_pattern, matching
-from lenetgpu.files.forms import FORMS, Announced, Lacking, Names, Numbers
+from lenetgpu.files.forms import FORMS, Lacking, Names, Numbers
 from lenetgpu.network import CLASSES
-from lenetgpu.store import Temporary, is_device, known_by, resolved
+from lenetgpu.store import Temporary, is_device, known_by, placing, resolved
 
 if TYPE_CHECKING:
     from typing import Self
@@ -95,16 +95,14 @@ def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) ->
     No two may be the same file, or both stdout, and none one of `sources`, which are read, nor the
     file that stdout or stderr goes to.
     """
-    sources = tuple(sources)
-    seen: set[object] = set()
-    for path in paths:
-        if path is None:
-            continue
+    sources, seen = tuple(sources), _streams()
+    for path in (path for path in paths if path is not None):
+        names: set[object] = {"stdout"}
         if str(path) != "-":
             require_folder(path)
             require_apart(path, *sources)
-        names = _names(path)
-        if names & seen or _is_stream(path):
+            names = _names(path)
+        if names & seen:
             where = "stdout" if str(path) == "-" else str(path)
             raise LenetError(f"{where}: expected one result there, found two")
         seen |= names
@@ -112,69 +110,42 @@ def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) ->
 
 def _names(path: Path) -> set[object]:
     """What two targets share where they are one: where they lead, and the file that is there."""
-    if str(path) == "-":
-        return {"-"}
     target = resolved(path)
-    if not target.is_file():
-        return {target}
-    facts = target.stat()
-    return {target, (facts.st_dev, facts.st_ino)}
+    return {target, _file(target.stat())} if target.is_file() else {target}
 
 
-def _is_stream(path: Path) -> bool:
-    if str(path) == "-" or not path.is_file():
-        return False
+def _file(facts: os.stat_result) -> tuple[int, int]:
+    return facts.st_dev, facts.st_ino
+
+
+def _streams() -> set[object]:
+    """The files that stdout and stderr go to."""
+    found: set[object] = set()
     for handle in (1, 2):
         with suppress(OSError):  # it is closed
-            if os.path.samestat(path.stat(), os.fstat(handle)):
-                return True
-    return False
+            facts = os.fstat(handle)
+            if stat.S_ISREG(facts.st_mode):
+                found.add(_file(facts))
+    return found
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """The name of an empty file that takes `path`'s place when the block ends.
 
-    LenetError where it cannot be written, which h5py may say by a RuntimeError; then, and after
-    any other exception, nothing is left and the file that was there stays.
+    LenetError where it cannot be written; then, and after any other exception, nothing is left and
+    the file that was there stays.
     """
-    try:
-        with _temporary(path) as made:
-            yield made.path
-            _put(made, path)
-    except (OSError, RuntimeError) as error:
-        raise _no_place(path, error) from error
-
-
-def _temporary(path: Path) -> Temporary:
-    target = resolved(path)
-    return Temporary(Path(tempfile.gettempdir()) if is_device(target) else target.parent)
-
-
-def _put(made: Temporary, path: Path) -> None:
-    """Give a whole file the place of `path`, or a device or pipe there its bytes."""
-    target = resolved(path)
-    if is_device(target):
-        made.file.flush()
-        with made.path.open("rb") as source, target.open("wb") as device:
-            shutil.copyfileobj(source, device)
-    else:
-        made.publish(target)
-
-
-def _no_place(path: Path, error: Exception) -> LenetError:
-    words = getattr(error, "strerror", None) or str(error)
-    reason = first_line(words, "?")
-    return LenetError(f"{path}: expected a place to write to, found: {reason}")
+    with placing(path), Temporary.beside(path) as made:
+        yield made.path
+        made.put(path)
 
 
 class LabelWriter:
     """`count` labels on their way to `path`: in a temporary file beside it until `close`.
 
-    `first` is the number that the first image has in its data set, or those of all; `names`
-    (count,) are those of the files that the images are of, where they are of several; `lacking`
-    says why labels that are NO_LABEL are, where some may be. Leaving a `with` block closes it, an
-    exception in the block abandons it. LenetError where none can be written.
+    The other arguments are a Form's. Leaving a `with` block closes it, an exception in the block
+    abandons it. LenetError where none can be written.
     """
 
     def __init__(
@@ -186,20 +157,16 @@ class LabelWriter:
         names: Names = None,
         lacking: Lacking = None,
     ) -> None:
-        told = Announced(count, with_scores, first, names, lacking)
         self.path, self.count, self.with_scores = path, count, with_scores
         self._ended = self._sealed = False
-        try:
-            self._made = _temporary(path)
-        except OSError as error:
-            raise _no_place(self.path, error) from error
-        try:
-            self._form = FORMS[path.suffix.lower()](self._made.file, told)
-        except BaseException as error:
-            self._drop()
-            if isinstance(error, OSError):
-                raise _no_place(self.path, error) from error
-            raise
+        form = FORMS[path.suffix.lower()]
+        with placing(path):
+            self._made = Temporary.beside(path)
+            try:
+                self._form = form(self._made.file, count, with_scores, first, names, lacking)
+            except BaseException:
+                self._made.drop()
+                raise
 
     def __enter__(self) -> Self:
         return self
@@ -223,13 +190,14 @@ class LabelWriter:
         if scores is not None:
             scores = np.ascontiguousarray(scores, np.float32).reshape(len(labels), CLASSES)
         try:
-            for lo in range(0, len(labels), _PART):
-                part = labels[lo : lo + _PART]
-                self._form.add(part, None if scores is None else scores[lo : lo + _PART])
-                self._form.done += len(part)
-        except OSError as error:
+            with placing(self.path):
+                for lo in range(0, len(labels), _PART):
+                    part = labels[lo : lo + _PART]
+                    self._form.add(part, None if scores is None else scores[lo : lo + _PART])
+                    self._form.done += len(part)
+        except LenetError:
             self.abandon()
-            raise _no_place(self.path, error) from error
+            raise
 
     @property
     def done(self) -> int:
@@ -240,7 +208,7 @@ class LabelWriter:
         """Put the file in its place, whole and on the disk; once, later calls do nothing.
 
         Of a run that was interrupted, `asked` images were to be labelled: .json and .h5 say so, the
-        other two have no place for it and are only shorter. LenetError as for `write`.
+        others have no place for it and are only shorter. LenetError as for `write`.
         """
         if self._ended:
             return
@@ -248,11 +216,10 @@ class LabelWriter:
             self.abandon()
             raise ValueError(f"{self.path}: {self.count} labels announced, {self.done} written")
         try:
-            if not self._sealed:
-                self._form.finish(asked)
-            _put(self._made, self.path)
-        except OSError as error:
-            raise _no_place(self.path, error) from error
+            with placing(self.path):
+                if not self._sealed:
+                    self._form.finish(asked)
+                self._made.put(self.path)
         finally:
             self.abandon()
 
@@ -261,29 +228,23 @@ class LabelWriter:
 
         Its bytes and their SHA-256. LenetError where the disk does not take it.
         """
-        try:
+        with placing(self.path):
             self._form.finish(None)
             self._sealed = True
             return known_by(self._made.file)
-        except OSError as error:
-            raise _no_place(self.path, error) from error
 
     def abandon(self) -> None:
         """Drop what was written; the file that was at `path` stays. After `close`, nothing."""
         if not self._ended:
+            self._ended = True
             self._form.close()
-            self._drop()
-
-    def _drop(self) -> None:
-        self._ended = True
-        self._made.drop()
+            self._made.drop()
 
 
 def write_labels(path: Path, labels: Any, scores: Any = None, asked: int | None = None) -> None:
     """Write labels (N,) int32, and scores (N, 10) where given, in the format of `path`'s ending.
 
-    Of a run that was interrupted, `asked` images were to be labelled: .json and .h5 say so, the
-    other two have no place for it and are only shorter.
+    `asked` as for `LabelWriter.close`.
     """
     with LabelWriter(path, len(labels), scores is not None) as writer:
         writer.write(labels, scores)

@@ -96,15 +96,12 @@ class Source(ABC):
     """Images that are read by parts, of a file or of memory.
 
     `source` names them, `dtype` is "uint8" (pixels) or "float32" (0..1), `labels` (N,) int64 of
-    the images selected, or None. Several threads may call `read`; `close` comes after the last.
+    the images selected, or None; `chosen` are these images' numbers in the file. Several threads
+    may call `read`; `close` comes after the last.
     """
 
     def __init__(self, source: str, dtype: str, labels: Array | None, chosen: range) -> None:
-        self.source = source
-        self.dtype = dtype
-        self.labels = labels
-        self.chosen = chosen
-        """The images selected, by their numbers in the file."""
+        self.source, self.dtype, self.labels, self.chosen = source, dtype, labels, chosen
         self.inflated_from: int | None = None
         """Bytes of the file that images are inflated from; None where they are not."""
 

@@ -8,7 +8,6 @@ activation beyond what fp16 holds, whatever the weights, and fp32 computes the s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
@@ -45,41 +44,40 @@ def most_pooled(conv1: Array) -> Array:
     return most
 
 
-@dataclass(frozen=True)
-class _Channels:
-    """What brings each channel's size just below a level: factors, and the sizes then."""
+def _channels(reach: Array, absolute: Array, level: int) -> tuple[Array, Array]:
+    """Factors that bring each channel's size just below a level, and the sizes then.
 
-    factors: Array
-    sizes: Array
-
-    @property
-    def undone(self) -> Array:
-        """What the next tensor's rows are multiplied by: 0 for a dead channel."""
-        import numpy as np
-
-        awake = self.factors > 0
-        found: Array = np.where(awake, 1 / np.where(awake, self.factors, 1.0), 0.0)
-        return found
-
-
-def _channels(reach: Array, absolute: Array, level: int) -> _Channels:
-    """Of channels' largest outputs, and of the sums of their products' absolute values."""
+    `reach` are channels' largest outputs, `absolute` the sums of their products' absolute values.
+    """
     import numpy as np
 
     size = np.where(reach > 0, np.maximum(reach, absolute / _SLACK), 0.0)
     _, exponents = np.frexp(size)
     factors = np.where(size > 0, np.ldexp(1.0, level - exponents), 0.0)
-    return _Channels(factors, size * factors)
+    return factors, size * factors
 
 
-def _evened(tensor: Array, rows: _Channels, level: int) -> tuple[Array, _Channels]:
-    """`tensor` (positions, channels, outputs) between evened rows and outputs, and those."""
+def _undone(factors: Array) -> Array:
+    """What the next tensor's rows are multiplied by: 0 for a dead channel."""
     import numpy as np
 
-    meets = rows.undone * rows.sizes
+    awake = factors > 0
+    found: Array = np.where(awake, 1 / np.where(awake, factors, 1.0), 0.0)
+    return found
+
+
+def _evened(tensor: Array, factors: Array, sizes: Array, level: int) -> tuple[Array, Array, Array]:
+    """`tensor` (positions, channels, outputs) between evened rows and outputs, and these' factors.
+
+    The outputs' sizes come last.
+    """
+    import numpy as np
+
+    rows = _undone(factors)
+    meets = rows * sizes
     reach = meets @ np.maximum(tensor, 0).sum(0)
-    columns = _channels(reach, 2 * reach - meets @ tensor.sum(0), level)
-    return tensor * (rows.undone[:, None] * columns.factors), columns
+    factors, sizes = _channels(reach, 2 * reach - meets @ tensor.sum(0), level)
+    return tensor * (rows[:, None] * factors), factors, sizes
 
 
 def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
@@ -96,13 +94,14 @@ def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
     conv1, conv2, fc1, fc2 = (
         tensors[name].astype(np.float64) for name in ("conv1", "conv2", "fc1", "fc2")
     )
-    maps1 = _channels(most_pooled(conv1), np.abs(conv1).sum((0, 1, 2)), LEVELS[0])
-    taps, maps2 = _evened(conv2.reshape(-1, *conv2.shape[2:]), maps1, LEVELS[1])
-    rows, hidden = _evened(fc1.reshape(-1, conv2.shape[3], fc1.shape[1]), maps2, LEVELS[2])
-    last = fc2 * hidden.undone[:, None]
+    first, sizes = _channels(most_pooled(conv1), np.abs(conv1).sum((0, 1, 2)), LEVELS[0])
+    taps, factors, sizes = _evened(conv2.reshape(-1, *conv2.shape[2:]), first, sizes, LEVELS[1])
+    rows = fc1.reshape(-1, conv2.shape[3], fc1.shape[1])
+    rows, factors, _ = _evened(rows, factors, sizes, LEVELS[2])
+    last = fc2 * _undone(factors)[:, None]
     top = int(np.frexp(np.abs(last).max())[1])
     out = 0 if top in _OUTPUT else top
-    held = {"conv1": conv1 * maps1.factors, "conv2": taps, "fc1": rows, "fc2": np.ldexp(last, -out)}
+    held = {"conv1": conv1 * first, "conv2": taps, "fc1": rows, "fc2": np.ldexp(last, -out)}
     return {
         name: np.ascontiguousarray(w.reshape(tensors[name].shape), np.float32)
         for name, w in held.items()

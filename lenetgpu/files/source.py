@@ -14,7 +14,7 @@ from lenetgpu.files.hdf5_source import open_images
 from lenetgpu.files.idx import open_idx, open_npy
 from lenetgpu.files.kinds import START, kind_of
 from lenetgpu.files.reading import Dataset, MemorySource, Source
-from lenetgpu.files.regular import GZIP_MAGIC, open_regular
+from lenetgpu.files.regular import GZIP_MAGIC
 from lenetgpu.network import IMAGE_SHAPE
 
 if TYPE_CHECKING:
@@ -36,18 +36,12 @@ def form_of(path: Path, expected: str) -> str:
 
     LenetError, naming what is `expected`, where it is no file that can be read.
     """
-    try:
-        with open_regular(path, expected) as file:
-            start = file.read(max(START, len(hdf5.MAGIC)))
-            if start.startswith(hdf5.MAGIC) or hdf5.begins_later(file):
-                return "HDF5"
-    except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    start = hdf5.start_of(path, expected, START)
+    if start.startswith(hdf5.MAGIC):
+        return "HDF5"
     if is_idx(start):
         return "IDX"
-    if start[:6] == b"\x93NUMPY":
-        return "npy"
-    return kind_of(start) or ""
+    return "npy" if start.startswith(b"\x93NUMPY") else kind_of(start) or ""
 
 
 def is_idx(start: bytes) -> bool:

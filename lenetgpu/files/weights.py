@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,6 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.models import forms
 from lenetgpu.files.models.forms import EXPECTED
-from lenetgpu.files.regular import open_regular
 from lenetgpu.files.scaling import balance, reach
 from lenetgpu.network import weight_shapes
 
@@ -119,19 +117,10 @@ def about(path: Path) -> About:
 
 
 def _form(path: Path) -> str:
-    try:
-        with open_regular(path, EXPECTED) as file:
-            start = file.read(forms.START)
-            if start.startswith(hdf5.MAGIC):
-                return forms.HDF5
-            size = os.fstat(file.fileno()).st_size
-            form = forms.form_of(start)
-            if form is None and hdf5.begins_later(file):
-                return forms.HDF5
-    except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    start = hdf5.start_of(path, EXPECTED, forms.START)
+    form = forms.HDF5 if start.startswith(hdf5.MAGIC) else forms.form_of(start)
     if form is None:
-        found = f"{size:,} bytes of another form" if start else "an empty file"
+        found = f"{path.stat().st_size:,} bytes of another form" if start else "an empty file"
         raise LenetError(f"{path}: expected {EXPECTED}, found {found}")
     return form
 

@@ -8,14 +8,16 @@ import json
 import math
 import os
 import re
+import shutil
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, first_line
 
 if TYPE_CHECKING:
     from typing import Self
@@ -32,18 +34,21 @@ def write_atomically(path: Path, data: bytes, lasting: bool = True) -> None:
     Symbolic links are followed. `lasting`: it is on the disk when this returns, whatever happens to
     the machine. Raises LenetError where it cannot be written.
     """
-    try:
-        target = resolved(path)
-        if is_device(target):
-            with target.open("wb") as stream:
-                stream.write(data)
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with Temporary(target.parent) as made:
+    with placing(path):
+        resolved(path).parent.mkdir(parents=True, exist_ok=True)
+        with Temporary.beside(path) as made:
             made.file.write(data)
-            made.publish(target, lasting)
-    except OSError as error:
-        reason = error.strerror or str(error)
+            made.put(path, lasting)
+
+
+@contextmanager
+def placing(path: Path) -> Iterator[None]:
+    """LenetError for what the disk raises within, which h5py may say by a RuntimeError."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        words = getattr(error, "strerror", None) or str(error)
+        reason = first_line(words, "?")
         raise LenetError(f"{path}: expected a place to write to, found: {reason}") from error
 
 
@@ -140,11 +145,27 @@ class Temporary:
                 return
             self.drop()
 
+    @classmethod
+    def beside(cls, path: Path) -> Self:
+        """One for what is to be at `path`, or to go into the device or pipe there."""
+        target = resolved(path)
+        return cls(Path(tempfile.gettempdir()) if is_device(target) else target.parent)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.drop()
+
+    def put(self, path: Path, lasting: bool = True) -> None:
+        """Give it the place of `path`, where links lead, or a device or pipe there its bytes."""
+        target = resolved(path)
+        if is_device(target):
+            self.file.flush()
+            with self.path.open("rb") as source, target.open("wb") as device:
+                shutil.copyfileobj(source, device)
+        else:
+            self.publish(target, lasting)
 
     def publish(self, target: Path, lasting: bool = True, private: bool = False) -> None:
         """Give it, whole, the name `target`, with that file's rights or those of any new one.

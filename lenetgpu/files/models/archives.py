@@ -48,38 +48,31 @@ def _members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], byte
     stated, left = int.from_bytes(data[begins - 2 : begins], "little"), len(data) - begins
     if _END in data and stated != left:
         raise damaged(path, form, f"a comment of {stated:,} bytes, {max(left, 0):,} left for it")
-    found: dict[str, bytes] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as opened:
-            infos = opened.infolist()
-            _require_plain(path, infos)
+            infos, found = opened.infolist(), {}
+            if (held := sum(info.file_size for info in infos)) > MOST_BYTES:
+                raise LenetError(
+                    f"{path}: expected at most {MOST_BYTES:,} bytes in the archive, found {held:,}"
+                )
             for info in infos:
+                name, method = info.filename, info.compress_type
+                if name in found:
+                    raise LenetError(f"{path}: expected files with a name each, found {name} twice")
+                if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise LenetError(
+                        f"{path}: expected an archive stored or deflated, "
+                        f"found {name} by method {method}"
+                    )
                 with opened.open(info) as file:
-                    found[info.filename] = file.read(info.file_size)
-                if len(found[info.filename]) != info.file_size:
-                    raise damaged(path, form, f"{info.filename} is shorter than it should be")
+                    found[name] = file.read(info.file_size)
+                if len(found[name]) != info.file_size:
+                    raise damaged(path, form, f"{name} is shorter than it should be")
             return found, opened.comment
     except LenetError:
         raise
     except Exception as error:  # zipfile's, zlib's and what struct raises
         raise damaged(path, form, error) from error
-
-
-def _require_plain(path: Path, infos: list[zipfile.ZipInfo]) -> None:
-    names = [info.filename for info in infos]
-    for info in infos:
-        name, method = info.filename, info.compress_type
-        if names.count(name) > 1:
-            raise LenetError(f"{path}: expected files with a name each, found {name} twice")
-        if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise LenetError(
-                f"{path}: expected an archive stored or deflated, found {name} by method {method}"
-            )
-    held = sum(info.file_size for info in infos)
-    if held > MOST_BYTES:
-        raise LenetError(
-            f"{path}: expected at most {MOST_BYTES:,} bytes in the archive, found {held:,}"
-        )
 
 
 def _packed(files: Mapping[str, bytes], comment: bytes = b"") -> bytes:

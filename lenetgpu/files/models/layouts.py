@@ -7,7 +7,7 @@ output. PyTorch's: filters (M, C, K, K), linear (out, in), its columns in the or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,15 +85,13 @@ class Matching:
         self._path = path
         self._known = {shape: (OURS, name) for name, shape in weight_shapes().items()}
         self._known |= {shape: (TORCH, name) for name, shape in torch_shapes().items()}
-        self._biases = {(shape[-1],) for shape in weight_shapes().values()}
         self._found: dict[str, tuple[str, str, Array]] = {}
 
     def place(self, name: str, shape: tuple[int, ...]) -> None:
         """LenetError unless a tensor called that may be one of this network's, or a bias."""
-        if shape in self._biases:
+        known, stem = weight_shapes(), name.removesuffix(SUFFIX)
+        if shape in {(one[-1],) for one in known.values()}:
             return
-        stem = name.removesuffix(SUFFIX)
-        known = weight_shapes()
         if stem in known:
             ours, theirs = known[stem], torch_shapes()[stem]
             if shape not in (ours, theirs):
@@ -102,10 +100,9 @@ class Matching:
                     f"layout, {by(theirs)}, found {by(shape)}"
                 )
         elif shape not in self._known:
-            shapes = ", ".join(f"{n} {by(s)}" for n, s in torch_shapes().items())
             raise LenetError(
-                f"{self._path}: expected this network's weights ({shapes}) and nothing else, "
-                f"found {name} of shape {by(shape)}"
+                f"{self._path}: expected this network's weights ({_listed(known)}) and nothing "
+                f"else, found {name} of shape {by(shape)}"
             )
 
     def add(self, name: str, tensor: Array) -> None:
@@ -132,10 +129,9 @@ class Matching:
         """
         missing = [name for name in weight_shapes() if name not in self._found]
         if missing:
-            shapes = ", ".join(f"{n} {by(torch_shapes()[n])}" for n in missing)
             names = ", ".join(name for _, name, _ in self._found.values()) or "none"
             raise LenetError(
-                f"{self._path}: expected weights also for {shapes}, found only {names}"
+                f"{self._path}: expected weights also for {_listed(missing)}, found only {names}"
             )
         layouts = {layout: name for layout, name, _ in self._found.values()}
         if len(layouts) > 1:
@@ -145,3 +141,7 @@ class Matching:
             )
         tensors = {name: self._found[name][2] for name in weight_shapes()}
         return from_torch(tensors) if TORCH in layouts else tensors
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"{name} {by(torch_shapes()[name])}" for name in names)

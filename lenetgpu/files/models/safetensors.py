@@ -34,15 +34,13 @@ def read(path: Path, data: bytes) -> Model:
     if not isinstance(entries, dict) or not all(isinstance(v, str) for v in entries.values()):
         raise damaged(path, SAFETENSORS, f"{_METADATA} that is not text by name")
     spans = sorted((*_span(path, name, entry), name) for name, entry in header.items())
-    matching, stored, at = layouts.Matching(path), {}, 0
-    for start, end, name in spans:
+    at = 0
+    for start, end, name in [*spans, (len(body), len(body), "the end")]:
         if start != at or end < start:
             where = f"{name} at bytes {start:,} to {end:,} where {at:,} comes next"
             raise damaged(path, SAFETENSORS, where)
         at = end
-    if at != len(body):
-        where = f"{len(body):,} bytes of tensors, of which {at:,} are described"
-        raise damaged(path, SAFETENSORS, where)
+    matching, stored = layouts.Matching(path), {}
     for start, end, name in spans:
         matching.place(name, tuple(header[name]["shape"]))
         stored[name] = _tensor(path, name, header[name], body[start:end])
@@ -80,13 +78,13 @@ def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
     if not isinstance(entry, dict) or sorted(entry) != ["data_offsets", "dtype", "shape"]:
         why = f"{name} without one dtype, shape and data_offsets each"
         raise damaged(path, SAFETENSORS, why)
-    for numbers in (entry["shape"], entry["data_offsets"]):
+    offsets, shape = entry["data_offsets"], entry["shape"]
+    for numbers in (shape, offsets):
         if not isinstance(numbers, list) or any(type(n) is not int or n < 0 for n in numbers):
             raise damaged(path, SAFETENSORS, f"{name} with no list of numbers from 0 on")
-    if len(entry["data_offsets"]) != 2:
-        raise damaged(path, SAFETENSORS, f"{name} with {len(entry['data_offsets'])} data_offsets")
-    start, end = entry["data_offsets"]
-    return start, end
+    if len(offsets) != 2:
+        raise damaged(path, SAFETENSORS, f"{name} with {len(offsets)} data_offsets")
+    return offsets[0], offsets[1]
 
 
 def _tensor(path: Path, name: str, entry: dict[str, Any], raw: memoryview) -> Array:
