@@ -174,7 +174,7 @@ def test_what_fails_after_one_has_its_own_code(tmp_path):
 import lenetgpu.files.output as files
 def full(*_):
     raise OSError(28, "No space left on device")
-files._put = full
+files.Temporary.put = full
 """
     done = ended("TERM", code, *LABELS, cwd=tmp_path)
     assert done.returncode == 2 and "x.npy: expected a place to write to" in done.stderr
