@@ -303,7 +303,7 @@ def test_what_slips_in_does_not_run(chromium, file, tmp_path):
         ('{"command": "peers", "device": {"kind": "cpu", "name": "x"}}', "peers: TypeError"),
         ('{"command": NaN}', "no number of JSON"),
         (json.dumps({"traceEvents": [1] * (MOST_ROWS + 1)}), "at most 20,000 entries"),
-        ('{"command": "one", "p95_ms": -5}', "p95_ms: expected a time from 0, found -5"),
+        ('{"command": "one", "p95_ms": -5}', "p95_ms: expected a time from 0 to 1e+30, found -5"),
     ],
     ids=["no-json", "unknown", "no-rows", "nan", "many", "negative"],
 )

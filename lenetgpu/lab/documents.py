@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 from collections.abc import Callable, Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -30,14 +31,7 @@ DRAWN = (
     *("streams", "shares"),
 )
 UNDRAWN = (
-    "weights",
-    "instrument",
-    "measure",
-    "mutants",
-    "sanitize",
-    "variants",
-    "doctor",
-    "engines",
+    *("weights", "instrument", "measure", "mutants", "sanitize", "variants", "doctor", "engines"),
     "scale",
 )
 """Ours too, and nothing of them is drawn."""
@@ -54,15 +48,9 @@ class Known(dict[str, Any]):
         return Known({**self, **other})
 
 
-def brief(value: Any) -> str:
-    """Return a value of JSON in a sentence: a scalar as it is, of others what they are."""
-    if isinstance(value, dict):
-        return "an object"
-    return "a list" if isinstance(value, list) else repr(value)
-
-
 def _refuse(where: str, wanted: str, value: Any) -> NoReturn:
-    found = "none" if value is None else brief(value)
+    kinds = {dict: "an object", list: "a list", type(None): "none"}
+    found = kinds.get(type(value)) or reprlib.repr(value)
     raise ValueError(f"{where}: expected {wanted}, found {found}")
 
 
@@ -71,11 +59,8 @@ def number(value: Any, where: str, least: float = -_MOST) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         _refuse(where, "a number", value)
     if not least <= value <= _MOST:
-        what = "a time" if least == 0 and value < 0 else "a number"
-        raise ValueError(
-            f"{where}: expected {what} from {least:g}"
-            + (f", found {value}" if what == "a time" else f" to {_MOST:g}, found another")
-        )
+        what = "a time" if least == 0 else "a number"
+        _refuse(where, f"{what} from {least:g} to {_MOST:g}", value)
     return value
 
 
@@ -111,7 +96,7 @@ def cleaned(value: Any, where: str, times: bool = False) -> Any:
 def checked(value: Any) -> Known:
     """Return a document that a page may draw; ValueError where it is none of ours."""
     if not isinstance(value, dict):
-        raise ValueError(f"expected an object, found {brief(value)}")
+        _refuse("document", "an object", value)
     if "traceEvents" in value:
         document: Known = cleaned(value, TRACED)
         document["command"], document["otherData"] = TRACED, document["otherData"] or Known()
@@ -120,15 +105,15 @@ def checked(value: Any) -> Known:
     if isinstance(command, str) and command in UNDRAWN:
         return Known(command=command)
     if not isinstance(command, str) or command not in DRAWN:
-        raise ValueError(f"command: expected one of {', '.join(DRAWN)}, found {brief(command)}")
+        _refuse("command", f"one of {', '.join(DRAWN)}", command)
     document = cleaned(value, command)
     if not isinstance(document["device"], dict):
         _refuse(command, "device", document["device"])
     for key in ("kind", "name"):
         text(document["device"][key], f"{command}: device: {key}")
-    for key, part in (("date", document), ("date", document["ceilings"] or Known())):
-        if part[key] is not None:
-            text(part[key], f"{command}: {key}")
+    for part in (document, document["ceilings"] or Known()):
+        if part["date"] is not None:
+            text(part["date"], f"{command}: date")
     return document
 
 
@@ -162,53 +147,57 @@ def _once(pairs: list[tuple[str, Any]]) -> Entry:
     return made
 
 
-def _object(value: Any, where: str) -> Entry:
-    if not isinstance(value, dict):
-        _refuse(where, "an object", value)
-    return value
+_INTERVAL = dict.fromkeys(KEYS, _LEAST)
+_TIMES = ("median_ms", "p05_ms", "p95_ms")
+_CANDIDATE = {
+    "name": str,
+    **{f"{key}?": _LEAST for key in _TIMES},
+    "samples_ms?": [_LEAST],
+    "interval_ms?": _INTERVAL,
+    "ratio?": _INTERVAL,
+}
+_PART = {"reference": str, "candidates": [_CANDIDATE]}
+_ABOUT = {
+    **{"device": {"name": str}, "date?": str, "what?": str},
+    **{"reference?": str, "images?": _LEAST, "cold_l2?": bool},
+}
+_GATED = {
+    "compare": _ABOUT | _PART,
+    "conv": _ABOUT | {"cases": [_PART | {"shape": str, "label": str, "images": _LEAST}]},
+}
+"""What a gate reads of a document, as `shaped` has it."""
 
 
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        _refuse(where, "a list", value)
-    return value
+def shaped(value: Any, shape: Any, where: str = "") -> Any:
+    """Return what `shape` names of a value of JSON; ValueError where that is something else.
+
+    A shape is str for a text, bool, the least number that may stand there, [shape] for a list, or
+    {key: shape}; a key that ends in ? may be missing.
+    """
+    if shape is str:
+        return text(value, where)
+    if isinstance(shape, float):
+        return number(value, where, shape)
+    if shape is bool:
+        return value if isinstance(value, bool) else _refuse(where, "true or false", value)
+    if not isinstance(value, type(shape)):
+        _refuse(where, "an object" if isinstance(shape, dict) else "a list", value)
+    if isinstance(shape, list):
+        one = where.removesuffix("s")
+        return [shaped(part, shape[0], f"{one} {at}") for at, part in enumerate(value)]
+    found = {}
+    for key, inner in shape.items():
+        name = key.removesuffix("?")
+        if name == key or value.get(name) is not None:
+            place = f"{where}: {name}" if where else name
+            found[name] = shaped(value.get(name), inner, place)
+    return found
 
 
-def _interval(entry: Entry, keys: tuple[str, ...], where: str) -> Entry:
-    """Return a value of an entry, and a low and a high one on both sides of it, by their keys."""
+def _require_between(entry: Entry, keys: tuple[str, ...], where: str) -> None:
     value, low, high = (number(entry.get(key), f"{where}: {key}", _LEAST) for key in keys)
     if not low <= value * _ROUNDING or not value <= high * _ROUNDING:
         raise ValueError(f"{where}: expected {value} between its ends, found {low} and {high}")
-    return dict(zip(keys, (value, low, high), strict=True))
-
-
-def _candidate(value: Any, where: str) -> Entry:
-    """Return what a gate reads of a candidate."""
-    entry = _object(value, where)
-    found: Entry = {"name": text(entry.get("name"), f"{where}: name")}
-    if "median_ms" not in entry:
-        return found
-    found |= _interval(entry, ("median_ms", "p05_ms", "p95_ms"), where)
-    samples = _list(entry.get("samples_ms", []), f"{where}: samples_ms")
-    found["samples_ms"] = [number(one, f"{where}: samples_ms", _LEAST) for one in samples]
-    for key in ("interval_ms", "ratio"):
-        if key in entry:
-            found[key] = _interval(_object(entry[key], f"{where}: {key}"), KEYS, f"{where}: {key}")
-    return found
-
-
-def _part(value: Any, where: str, *more: str) -> Entry:
-    """Return what a gate reads of a comparison, or of a shape of `conv`, which has `more` texts."""
-    part = _object(value, where)
-    found: Entry = {key: text(part.get(key), f"{where}: {key}") for key in ("reference", *more)}
-    if more or "images" in part:
-        found["images"] = number(part.get("images"), f"{where}: images", _LEAST)
-    every = enumerate(_list(part.get("candidates"), f"{where}: candidates"))
-    found["candidates"] = [_candidate(one, f"{where}: candidate {at}") for at, one in every]
-    names = {entry["name"] for entry in found["candidates"]}
-    if len(names) < len(found["candidates"]):
-        raise ValueError(f"{where}: two candidates of one name")
-    return found
 
 
 def _earlier(value: Any, command: str) -> Entry:
@@ -216,18 +205,17 @@ def _earlier(value: Any, command: str) -> Entry:
     if not isinstance(value, dict) or value.get("command") != command:
         found = value.get("command") if isinstance(value, dict) else value
         _refuse("command", repr(command), found)
-    device = _object(value.get("device"), "device")
-    found = {"device": {"name": text(device.get("name"), "device: name")}}
-    for key in ("date", "what", "reference"):
-        if value.get(key) is not None:
-            found[key] = text(value[key], key)
-    if not isinstance(value.get("cold_l2", False), bool | None):
-        _refuse("cold_l2", "true or false", value["cold_l2"])
-    found["cold_l2"] = bool(value.get("cold_l2"))
-    if command != "conv":
-        return found | _part(value, command)
-    cases = enumerate(_list(value.get("cases"), "cases"))
-    return found | {"cases": [_part(one, f"case {at}", "shape", "label") for at, one in cases]}
+    document: Entry = {"cold_l2": False} | shaped(value, _GATED[command])
+    for part in document.get("cases", [document]):
+        for at, entry in enumerate(part["candidates"]):
+            if "median_ms" in entry:
+                _require_between(entry, _TIMES, f"candidate {at}")
+            for key in ("interval_ms", "ratio"):
+                if key in entry:
+                    _require_between(entry[key], KEYS, f"candidate {at}: {key}")
+        if len({entry["name"] for entry in part["candidates"]}) < len(part["candidates"]):
+            raise ValueError("two candidates of one name")
+    return document
 
 
 def load_earlier(path: Path, command: str, what: str | None) -> Entry:

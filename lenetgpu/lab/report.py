@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -15,7 +15,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.output import require_targets
 from lenetgpu.files.source import open_source
-from lenetgpu.lab.compare import CompareRequest, run_compare
+from lenetgpu.lab.compare import CompareOutcome, CompareRequest, run_compare
 from lenetgpu.lab.documents import TRACED, UNDRAWN, checked, read
 from lenetgpu.lab.page.base import write_page
 from lenetgpu.lab.page.blocks import Document
@@ -71,12 +71,10 @@ class ReportRequest:
             )
         if not 0 <= self.seconds < inf:
             raise LenetError(f"--seconds: expected a finite time from 0, found {self.seconds:g}")
-        changed = [one.name for one in fields(self) if one.name not in ("out", "files", "given")
-                   and getattr(self, one.name) != one.default]  # fmt: skip
-        found = [*self.given, *changed]
-        if self.files and found:
-            raise LenetError(f"report: expected JSON files or a fresh run, found --{found[0]} "
-                             "beside files")  # fmt: skip
+        if self.files and self.given:
+            raise LenetError(
+                f"report: expected JSON files or a fresh run, found --{self.given[0]} beside files"
+            )
         if self.limit is not None and self.limit < 1:
             raise LenetError(f"--limit: expected 1 or more images, found {self.limit}")
         require_charts()
@@ -106,11 +104,16 @@ def run_report(request: ReportRequest, say: Say) -> ReportOutcome:
     Ctrl-C leaves nothing: KeyboardInterrupt. LenetError for bad input, before anything runs.
     """
     request.check()
-    found = json_files(request.files)
-    require_targets(request.out, sources=(*found, request.data, request.weights))
-    if request.files:
-        return _of_files(request.out, found)
-    return _fresh(request, say)
+    files = json_files(request.files)
+    require_targets(request.out, sources=(*files, request.data, request.weights))
+    if not request.files:
+        return _fresh(request, say)
+    documents = [load_document(path) for path in files]
+    drawn = [document for document in documents if document["command"] not in UNDRAWN]
+    undrawn = [d["label"] for d in documents if d["command"] in UNDRAWN]
+    if not drawn:
+        raise LenetError(f"{files[0]}: expected JSON with figures to draw, found none")
+    return _written(request.out, page(drawn, undrawn), drawn, files=len(documents))
 
 
 def json_files(paths: Iterable[Path]) -> list[Path]:
@@ -153,15 +156,6 @@ def _labelled(document: Document, label: str, stem: str, fresh: bool = False) ->
     return document | {"label": label, "stem": stem, "fresh": fresh}
 
 
-def _of_files(out: Path, files: list[Path]) -> ReportOutcome:
-    documents = [load_document(path) for path in files]
-    drawn = [document for document in documents if document["command"] not in UNDRAWN]
-    undrawn = [d["label"] for d in documents if d["command"] in UNDRAWN]
-    if not drawn:
-        raise LenetError(f"{files[0]}: expected JSON with figures to draw, found none")
-    return _written(out, page(drawn, undrawn), drawn, files=len(documents))
-
-
 def _written(out: Path, html: str, documents: list[Document], **more: Any) -> ReportOutcome:
     write_page(out, html)
     return ReportOutcome(len(html.encode(errors="backslashreplace")), documents, **more)
@@ -172,29 +166,23 @@ def _taken(document: dict[str, Any], name: str) -> Document:
     return _labelled(checked(json.loads(json_text(document))), name, name, fresh=True)
 
 
-def _has_labels(request: ReportRequest) -> bool:
-    """Whether the data says what its images are."""
-    with open_source(request.data or assets.default_digits(), 0, request.limit) as source:
-        return source.labels is not None
-
-
 def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
+    with open_source(request.data or assets.default_digits(), 0, request.limit) as source:
+        labelled = source.labels is not None
     asked = Request(
         data=request.data, weights=request.weights, plan=request.plan, device=request.device,
-        limit=request.limit, timing=True, roofline=True, trace=True, mistakes=_has_labels(request),
+        limit=request.limit, timing=True, roofline=True, trace=True, mistakes=labelled,
     )  # fmt: skip
     found = profile(asked, lambda done, total: say("images, all passes", done, total))
     if found.outcome.interrupted:
         raise KeyboardInterrupt
-    documents = _of_profile(found)
-    wrong: list[str] = []
-    compared = []
-    left_out: list[str] = []
-    for what, document, failed in _comparisons(request, found.outcome, say):
-        documents.append(_taken(document, f"compare {what}"))
+    documents, wrong = _of_profile(found), []
+    compared, left_out = [], []
+    for what, outcome in _comparisons(request, found.outcome, say):
+        documents.append(_taken(outcome.document, f"compare {what}"))
         compared.append(what)
-        wrong += failed
-        left_out += _unchecked(what, document["candidates"])
+        wrong += [f"{what} {name}" for name in outcome.wrong]
+        left_out += _unchecked(what, outcome.document["candidates"])
     if request.seconds:
         left_out = [what for what in COMPARED if what not in compared] + left_out
     html = page(documents, left_out=left_out)
@@ -218,8 +206,8 @@ def _of_profile(found: Profile) -> list[Document]:
 
 def _comparisons(
     request: ReportRequest, outcome: Outcome, say: Say
-) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
-    """(what, document, who was wrong) of the comparisons that `seconds` has room for."""
+) -> Iterator[tuple[str, CompareOutcome]]:
+    """What was compared, as far as `seconds` has room, and what came of it."""
     device = "cpu" if outcome.gpu is None else "cuda"
     start, took = clock(), inf
     for place, what in enumerate(COMPARED):
@@ -235,11 +223,8 @@ def _comparisons(
             seconds=share / 4, checks=share / 2,
         )  # fmt: skip
 
-        def told(text: str, done: int = 0, total: int = 0, what: str = what) -> None:
-            say(f"{what}: {text}", done, total)
-
-        compared = run_compare(asked, told)
+        compared = run_compare(asked, lambda text, *how, what=what: say(f"{what}: {text}", *how))
         if compared.document["interrupted"]:
             raise KeyboardInterrupt
         took = min(took, clock() - begun)
-        yield what, compared.document, [f"{what} {name}" for name in compared.wrong]
+        yield what, compared
