@@ -14,15 +14,17 @@ from terminal import in_terminal, surroundings
 from lenetgpu.lab import console as progress
 from lenetgpu.lab.compare import COMPARED, COUNTED, COURSE, LAYOUTS, STEPS
 from lenetgpu.lab.console import folded
-from lenetgpu.lab.conv.document import Convolved, Explained, Step, Summed
+from lenetgpu.lab.conv.document import CONVOLVED, EXPLAINED, SUMMED
+from lenetgpu.lab.conv.document import STEPS as CONV_STEPS
 from lenetgpu.lab.listing import matrix_lines
 from lenetgpu.lab.render import Table, in_lines
-from lenetgpu.lab.rows import Stage, dimensions, listed
+from lenetgpu.lab.rows import STAGE, dimensions, listed
 from lenetgpu.stages.matrix import cells
 
 TYPES = {
     "compared": COMPARED, "course": COURSE, "layouts": LAYOUTS, "counted": COUNTED, "steps": STEPS,
-    **{kind.__name__: kind.columns() for kind in (Stage, Convolved, Summed, Step, Explained)},
+    "stage": STAGE, "convolved": CONVOLVED, "summed": SUMMED, "explained": EXPLAINED,
+    "conv steps": CONV_STEPS,
 }  # fmt: skip
 NARROW = {
     "infer": ["infer", "--limit", "20", "--timing", "--device", "cpu", "--plan", "tiled"],

@@ -33,17 +33,16 @@ from lenetgpu.lab import charts, counters
 from lenetgpu.lab.documents import load_earlier
 from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import (
+    LAUNCH,
+    MACHINE,
+    RATES,
+    RATIO,
     STATUS_WORDS,
-    Launch,
-    Machine,
-    Rates,
-    Ratio,
-    Times,
+    TIMES,
     columns,
     dimensions,
     fixed,
     short_error,
-    within,
 )
 from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import stage_of
@@ -78,12 +77,12 @@ COMPARED = columns(
     "candidate=name, check",
     ("error=relative_error", short_error),
     ("flips=label_flips", str),
-    *Times.columns(),
-    *Ratio.columns(),
-    *Rates.columns(),
+    *TIMES,
+    *RATIO,
+    *RATES,
     ("images/s=images_per_second", fixed(0)),
-    *Launch.columns(),
-    *within("machine", Machine.columns()),
+    *LAUNCH,
+    *MACHINE,
     "timed by=method, note",
 )
 """A candidate: its check, its times, its ratio to the baseline and what it launched."""

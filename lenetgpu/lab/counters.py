@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from lenetgpu.dispatch.candidates import PLANS
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, Row, column, fixed, percent, significant, within
+from lenetgpu.lab.rows import Column, columns, fixed, percent, significant, within, words
 from lenetgpu.measure.bench import StageBench
 from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.counters import document as counters
@@ -20,7 +20,6 @@ from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.course_counters import described, kernels_of_rows, places_of
 
 Key = TypeVar("Key", bound=Hashable)
-NONE = "-"
 _STALLS_SHOWN, _LEAST_SHARE, _NAME = 3, 0.05, 44
 
 
@@ -30,40 +29,35 @@ def stalls(shares: dict[str, float]) -> str:
     return ", ".join(f"{cause} {share:.0%}" for cause, share in found[:_STALLS_SHOWN])
 
 
-@dataclass(frozen=True)
-class Counted(Row):
-    """A kernel, or all of a stage's, by the GPU's counters: the columns of NVVP's figures."""
-
-    stage: str = column("stage", empty=NONE)
-    variant: str = column("variant", empty=NONE)
-    kernel: str | None = column("kernel", lambda name: name[:_NAME], empty=NONE)
-    launches: int | None = column("launches", empty=NONE)
-    ms: float | None = column("ms alone", fixed(3), empty=NONE)
-    dram_read_gbs: float | None = column("DRAM read GB/s", significant(3), empty=NONE)
-    dram_write_gbs: float | None = column("written GB/s", significant(3), empty=NONE)
-    l2_gbs: float | None = column("L2 GB/s", significant(3), empty=NONE)
-    global_load_efficiency: float | None = column("loads eff.", percent, empty=NONE)
-    global_store_efficiency: float | None = column("stores eff.", percent, empty=NONE)
-    shared_efficiency: float | None = column("shared eff.", percent, empty=NONE)
-    occupancy: float | None = column("active warps", percent, empty=NONE)
-    stalls: str | None = column("warps stalled by", stalls, empty=NONE)
-
-
+COUNTED = [
+    replace(one, empty="-")
+    for one in columns(
+        "stage, variant",
+        words("kernel", "kernel", lambda name: str(name[:_NAME])),
+        ("launches", str),
+        ("ms alone=ms", fixed(3)),
+        ("DRAM read GB/s=dram_read_gbs, written GB/s=dram_write_gbs", significant(3)),
+        ("L2 GB/s=l2_gbs", significant(3)),
+        ("loads eff.=global_load_efficiency, stores eff.=global_store_efficiency", percent),
+        ("shared eff.=shared_efficiency, active warps=occupancy", percent),
+        words("warps stalled by", "stalls", stalls),
+    )
+]
+"""A kernel, or all of a stage's, by the GPU's counters: the columns of NVVP's figures."""
 _OF_A_KERNEL = ("kernel", "launches", "ms")
 _OF_ADDRESSES = ("stage", "variant", "global_load_efficiency", "global_store_efficiency")
 
 
-def columns(found: Mapping[str, Any], kernels: bool) -> list[Column]:
+def columns_of(found: Mapping[str, Any], kernels: bool) -> list[Column]:
     """Return the columns of a source: "counted" has efficiencies of global accesses only."""
-    every = Counted.columns()
     if found["source"] != "ncu":
-        return [one for one in every if one.key in _OF_ADDRESSES]
-    return [one for one in every if kernels or one.key not in _OF_A_KERNEL]
+        return [one for one in COUNTED if one.key in _OF_ADDRESSES]
+    return [one for one in COUNTED if kernels or one.key not in _OF_A_KERNEL]
 
 
 def nested(found: Mapping[str, Any] | None) -> list[Column]:
     """Return the same as columns of rows that hold their counters under `counters`."""
-    own = [] if found is None else columns(found, False)[2:]
+    own = [] if found is None else columns_of(found, False)[2:]
     return within("counters", own)
 
 
@@ -81,7 +75,7 @@ def parts(
 ) -> Iterator[Part]:
     """Yield a table of rows of stages, by `kernels` one by one, and where its figures come from."""
     shown = rows_of(rows) if kernels else rows
-    yield Table(columns(found, kernels), shown, f"counters, {found['images']:,} images")
+    yield Table(columns_of(found, kernels), shown, f"counters, {found['images']:,} images")
     for row in rows:
         if row["error"]:
             yield f"{row['stage']} {row['variant']}: {row['error']}"

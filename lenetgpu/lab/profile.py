@@ -12,7 +12,7 @@ from lenetgpu.files import assets
 from lenetgpu.lab import counters as hardware
 from lenetgpu.lab.infer import infer
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Stage
+from lenetgpu.lab.rows import STAGE
 from lenetgpu.lab.summary import describe_device, stage_parts
 from lenetgpu.measure.counters import document as counters_of
 from lenetgpu.measure.counters.work import Images, Work
@@ -88,10 +88,10 @@ class Profile:
     def table(self) -> Table:
         """Return the rows, with the counters of all kernels of each behind them."""
         if self.counters is None:
-            return Table(Stage, self.rows)
+            return Table(STAGE, self.rows)
         own = {(row["stage"], row["variant"]): row for row in self.counters["rows"]}
         rows = [row | {"counters": own.get((row["name"], row["variant"]))} for row in self.rows]
-        return Table([*Stage.columns(), *hardware.nested(self.counters)], rows)
+        return Table([*STAGE, *hardware.nested(self.counters)], rows)
 
     def as_trace(self) -> str:
         """The traced pass for chrome://tracing or Perfetto, with what it was made on."""

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import one_line
-from lenetgpu.lab.rows import Column, Row, listed
+from lenetgpu.lab.rows import Column, listed
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -37,13 +37,13 @@ _LAST_TO_GO = "speedup verdict table section label paper images_per_second"
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under the columns of their type, or under a list of columns.
+    """Rows, objects of JSON, under columns.
 
     Columns in which no row has a value are left out. `below` is the key of a column of sentences:
     in a terminal too narrow for it they stand under the table, behind the row's first cell.
     """
 
-    kind: type[Row] | Sequence[Column]
+    every: Sequence[Column]
     rows: Sequence[Any]
     title: str = ""
     below: str = ""
@@ -51,9 +51,8 @@ class Table:
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         """Return the columns that have values."""
-        every = self.kind.columns() if isinstance(self.kind, type) else self.kind
         return tuple(
-            c for c in every if c.empty or any(c.value(row) is not None for row in self.rows)
+            c for c in self.every if c.empty or any(c.value(row) is not None for row in self.rows)
         )
 
     def cells(self, row: Any) -> list[tuple[str, float | None]]:

@@ -50,7 +50,7 @@ def stage_parts(outcome: Outcome) -> Iterator[Part]:
     Stages that are above the roof that they are judged by are named, with why that can be.
     """
     from lenetgpu.lab.render import Table
-    from lenetgpu.lab.rows import Stage
+    from lenetgpu.lab.rows import STAGE
     from lenetgpu.measure.document import stage_rows
     from lenetgpu.measure.roofline import above
 
@@ -61,11 +61,10 @@ def stage_parts(outcome: Outcome) -> Iterator[Part]:
     if outcome.compute.samples:
         ends["compute"] = ("unprofiled pass", compute)
         ends["residual"] = ("compute less sum", compute - total)
-    shown = [Stage.of(row) for row in rows]
-    shown += [Stage.of({"name": n, "variant": v, "median_ms": ms}) for n, (v, ms) in ends.items()]
+    shown = rows + [{"name": n, "variant": v, "median_ms": ms} for n, (v, ms) in ends.items()]
     passes = len(outcome.rows[0].samples)
     title = f"{_images(outcome)}, plan {outcome.plan.name}, medians of {passes} passes"
-    yield Table(Stage, shown, title)
+    yield Table(STAGE, shown, title)
     names = above(rows)
     if names and outcome.limits is not None:
         verb = "is" if len(names) == 1 else "are"

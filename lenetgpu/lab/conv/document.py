@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
 
@@ -11,14 +10,12 @@ from lenetgpu.files.convs.described import as_line
 from lenetgpu.lab.compare import INTERRUPTED, fastest_first, judged, legend
 from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import (
+    LAUNCH,
+    MACHINE,
+    RATIO,
     STATUS_WORDS,
-    Launch,
-    Machine,
-    Ratio,
-    Row,
-    column,
+    columns,
     fixed,
-    part,
     percent,
     short_error,
     significant,
@@ -37,124 +34,68 @@ def some(counts: list[int]) -> str:
     return " to ".join(f"{count:,}" for count in found)
 
 
-@dataclass(frozen=True)
-class Convolved(Row):
-    """A candidate on a shape: its check, its times, its ratio to the baseline, its launch."""
-
-    label: str = column("shape")
-    name: str = column("candidate")
-    precision: str | None = column("precision")
-    layout: str | None = column("layout")
-    check: str = column("check")
-    relative_error: float | None = column("error", short_error)
-    rms_error: float | None = column("rms error", short_error)
-    bits: str | None = column("bits")
-    median_us: float | None = column("median us", fixed(2))
-    p05_us: float | None = column("p05 us", fixed(2))
-    p95_us: float | None = column("p95 us", fixed(2))
-    p99_us: float | None = column("p99 us", fixed(2))
-    ratio: Ratio = part(Ratio)
-    speedup: float | None = column("speed-up", fixed(2))
-    tflops: float | None = column("TFLOP/s", significant(3))
-    gbs: float | None = column("GB/s", fixed(0))
-    roofline: float | None = column("of the roof", percent)
-    bound: str | None = column("bound by")
-    launch: Launch = part(Launch)
-    machine: Machine = part(Machine, "machine")
-    method: str | None = column("timed by")
-    note: str | None = column("note")
-    command: str | None = column("again")
-    status: str = ""
-
-
-@dataclass(frozen=True)
-class Summed(Row):
-    """A candidate's speed-ups over a suite."""
-
-    name: str = column("candidate")
-    shapes: str | None = column("shapes")
-    geomean: float | None = column("geometric mean", fixed(2))
-    least: float | None = column("least", fixed(2))
-    most: float | None = column("most", fixed(2))
-    paper: str | None = column("the paper's")
-
-
-@dataclass(frozen=True)
-class Layer(Row):
-    """A distinct convolution of a network and its fastest variant."""
-
-    label: str = column("convolution")
-    shape: str | None = column("shape")
-    images: float | None = column("images", fixed(0))
-    count: int = column("times")
-    gflop: float | None = column("GFLOP each", significant(3))
-    name: str | None = column("fastest fp32")
-    us: float | None = column("us each", fixed(2))
-    share: float | None = column("of the sum", percent)
-    reference_us: float | None = column("reference us", fixed(2))
-    speedup: float | None = column("speed-up", fixed(2))
-    not_taken: str | None = column("not taken")
-    command: str | None = column("again")
-
-
-@dataclass(frozen=True)
-class Whole(Row):
-    """A network's convolutions together, by one variant."""
-
-    name: str = column("sum of")
-    taken: str | None = column("convolutions")
-    gflop_share: float | None = column("of the GFLOP", percent)
-    ms: float | None = column("ms", fixed(3))
-    reference_ms: float | None = column("reference ms", fixed(3))
-    speedup: float | None = column("speed-up", fixed(2))
-
-
-@dataclass(frozen=True)
-class Listed(Row):
-    """A suite of `conv --list`."""
-
-    name: str = column("suite")
-    title: str = column("what")
-    shapes: int = column("distinct")
-    taken: int = column("taken")
-    convolutions: int = column("convolutions")
-    images: list[int] = column("images", some)
-    source: str | None = column("source")
-
-
-@dataclass(frozen=True)
-class Step(Row):
-    """A step of the convnet2 paper's ladder, there and here."""
-
-    section: str | None = column("section")
-    step: str = column("the paper's step")
-    before: str | None = column("over")
-    check: str | None = column("check")
-    median_us: float | None = column("us", fixed(2))
-    whole_us: float | None = column("with relayouts", fixed(2))
-    cycles: float | None = column("cycles", fixed(0))
-    paper_cycles: float | None = column("there", fixed(0))
-    registers: int | None = column("regs/thread")
-    local_bytes: int | None = column("local B/thread")
-    shared_bytes: int | None = column("shared B/block")
-    instructions: float | None = column("instructions", fixed(0))
-    ratio: float | None = column("gain here", fixed(2))
-    paper_ratio: float | None = column("gain there", fixed(2))
-    total_ratio: float | None = column("since the first", fixed(2))
-    note: str | None = column("note")
-
-
-@dataclass(frozen=True)
-class Explained(Row):
-    """A line of `conv --explain`."""
-
-    about: str = column("about")
-    what: str = column("what")
-    found: str = column("found")
-
-
+CONVOLVED = columns(
+    "shape=label, candidate=name, precision, layout, check",
+    ("error=relative_error, rms error=rms_error", short_error),
+    "bits",
+    ("median us=median_us, p05 us=p05_us, p95 us=p95_us, p99 us=p99_us", fixed(2)),
+    *RATIO,
+    ("speed-up=speedup", fixed(2)),
+    ("TFLOP/s=tflops", significant(3)),
+    ("GB/s=gbs", fixed(0)),
+    ("of the roof=roofline", percent),
+    "bound by=bound",
+    *LAUNCH,
+    *MACHINE,
+    "timed by=method, note, again=command",
+)
+"""A candidate on a shape: its check, its times, its ratio to the baseline, its launch."""
+SUMMED = columns(
+    "candidate=name, shapes",
+    ("geometric mean=geomean, least, most", fixed(2)),
+    "the paper's=paper",
+)
+"""A candidate's speed-ups over a suite."""
+LAYERS = columns(
+    "convolution=label, shape",
+    ("images", fixed(0)),
+    ("times=count", str),
+    ("GFLOP each=gflop", significant(3)),
+    "fastest fp32=name",
+    ("us each=us", fixed(2)),
+    ("of the sum=share", percent),
+    ("reference us=reference_us, speed-up=speedup", fixed(2)),
+    "not taken=not_taken, again=command",
+)
+"""A distinct convolution of a network and its fastest variant."""
+WHOLES = columns(
+    "sum of=name, convolutions=taken",
+    ("of the GFLOP=gflop_share", percent),
+    ("ms, reference ms=reference_ms", fixed(3)),
+    ("speed-up=speedup", fixed(2)),
+)
+"""A network's convolutions together, by one variant."""
+LISTED = columns(
+    "suite=name, what=title",
+    ("distinct=shapes, taken, convolutions", str),
+    ("images", some),
+    "source",
+)
+"""A suite of `conv --list`."""
+STEPS = columns(
+    "section, the paper's step=step, over=before, check",
+    ("us=median_us, with relayouts=whole_us", fixed(2)),
+    ("cycles, there=paper_cycles", fixed(0)),
+    ("regs/thread=registers, local B/thread=local_bytes, shared B/block=shared_bytes", str),
+    ("instructions", fixed(0)),
+    ("gain here=ratio, gain there=paper_ratio, since the first=total_ratio", fixed(2)),
+    "note",
+)
+"""A step of the convnet2 paper's ladder, there and here."""
+EXPLAINED = columns("about, what, found")
+"""A line of `conv --explain`."""
 _IN_THE_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
-_IN_A_CASE = [one for one in Convolved.columns() if one.key not in _IN_THE_FILES_ONLY]
+_IN_A_CASE = [one for one in CONVOLVED if one.key not in _IN_THE_FILES_ONLY]
 
 
 def shape_text(problem: Conv) -> str:
@@ -328,9 +269,9 @@ def _sum(name: str | None, cases: list[dict[str, Any]], of: int, gflop: float) -
     }
 
 
-def case_rows(case: Mapping[str, Any]) -> list[Row]:
+def case_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a shape's candidates as rows, fastest first, those without times last."""
-    rows: list[Row] = []
+    rows = []
     again = case.get("reference_again")
     named = [again] if again and "name" in again else []
     for entry in fastest_first([*case["candidates"], *named]):
@@ -345,7 +286,7 @@ def case_rows(case: Mapping[str, Any]) -> list[Row]:
             error, tolerance = entry["relative_error"], entry["tolerance"]
             said = f"error {error:.1e}, tolerance {tolerance:.0e}"
             shown["note"] = "; ".join(filter(None, [said, shown["note"]]))
-        rows.append(Convolved.of(shown))
+        rows.append(shown)
     return rows
 
 
@@ -361,36 +302,36 @@ def ladder_rows(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def layers(network: Mapping[str, Any]) -> list[Row]:
+def layers(network: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a network's convolutions as rows, with their shares of the sum of the fastest."""
-    rows: list[Row] = []
+    rows = []
     whole = sum(row["count"] * (row.get("ms") or 0.0) for row in network["rows"])
     for row in network["rows"]:
         ms, reference = row.get("ms"), row.get("reference_ms")
         share = row["count"] * ms / whole if ms else None
         us = {"us": ms and 1e3 * ms, "reference_us": reference and 1e3 * reference}
-        rows.append(Layer.of(row, share=share, **us))
+        rows.append(row | us | {"share": share})
     return rows
 
 
-def wholes(network: Mapping[str, Any]) -> list[Row]:
+def wholes(network: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return sums as rows, each with how many convolutions it is over."""
-    return [Whole.of(row, taken=f"{row['over']} of {row['of']}") for row in network["sums"]]
+    return [row | {"taken": f"{row['over']} of {row['of']}"} for row in network["sums"]]
 
 
 def table(document: Mapping[str, Any]) -> Table:
     """Return every shape's candidates in one table, or what `conv --list` found."""
     if "suites" in document:
-        return Table(Listed, [Listed.of(row) for row in document["suites"]])
+        return Table(LISTED, document["suites"])
     if "cases" not in document:
-        return Table(Layer, layers(document["network"]))
+        return Table(LAYERS, layers(document["network"]))
     rows = [row for case in document["cases"] for row in case_rows(case)]
     rows += [
-        Convolved.of(row, check="not taken", note=row["not_taken"])
+        row | {"check": "not taken", "note": row["not_taken"]}
         for row in document.get("network", {}).get("rows", [])
         if "not_taken" in row
     ]
-    return Table(Convolved, rows)
+    return Table(CONVOLVED, rows)
 
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:
@@ -399,8 +340,7 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
     Of one that nothing was run of, `conv --list`, the suites or the convolutions.
     """
     if "suites" in document:
-        rows = [Listed.of(row) for row in document["suites"]]
-        yield Table(Listed, rows, "lenetgpu conv --suite NAME")
+        yield Table(LISTED, document["suites"], "lenetgpu conv --suite NAME")
         return
     listed = "cases" not in document
     if not listed:
@@ -417,7 +357,7 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
         yield from _of_case(case, bool(document["title"]))
     if document.get("summary"):
         title = f"speed-up over {document['reference']}, all shapes"
-        yield Table(Summed, [Summed.of(row) for row in document["summary"]], title)
+        yield Table(SUMMED, document["summary"], title)
     if document.get("network"):
         yield from _of_network(document["network"], document.get("reference", ""))
     if document.get("interrupted"):
@@ -429,7 +369,7 @@ def _of_network(network: Mapping[str, Any], reference: str) -> Iterator[Part]:
     of, taken, rows = network["convolutions"], network["taken"], layers(network)
     over = f" beside {reference}" if reference else ""
     title = f"{len(rows)} distinct of {of:,} convolutions{over}"
-    yield Table(Layer, rows, title, below="not_taken")
+    yield Table(LAYERS, rows, title, below="not_taken")
     line = f"taken: {taken:,} of {of:,} convolutions"
     if network["gflop"]:
         every = (r for r in network["rows"] if not r.get("not_taken"))
@@ -437,7 +377,7 @@ def _of_network(network: Mapping[str, Any], reference: str) -> Iterator[Part]:
         line += f", {held / network['gflop']:.1%} of {network['gflop']:,.3g} GFLOP"
     yield line
     if sums := wholes(network):
-        yield Table(Whole, sums, "all of them, each as often as it is there")
+        yield Table(WHOLES, sums, "all of them, each as often as it is there")
 
 
 def tuned_line(tuned: Mapping[str, Any]) -> str:
@@ -468,12 +408,12 @@ def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
     )
     if case["paper"]:
         title += f"; the paper: {case['paper']}"
-    shown = [row for row in rows if getattr(row, "status", "") != "refused"]
+    shown = [row for row in rows if row["status"] != "refused"]
     yield from [Table(_IN_A_CASE, shown, title)] if shown else [title, "nothing to run here"]
     for row in rows:
-        if isinstance(row, Convolved) and row.note:
-            word = "refused, " if row.status == "refused" else ""
-            yield f"{row.name}: {word}{row.note}"
+        if row["note"]:
+            word = "refused, " if row["status"] == "refused" else ""
+            yield f"{row['name']}: {word}{row['note']}"
     if case.get("tuned"):
         yield tuned_line(case["tuned"])
     if in_suite:
@@ -481,13 +421,12 @@ def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
     if case["rounds"]:
         yield legend(case["reference"], case["rounds"])
     if case.get("ladder"):
-        steps = [Step.of(row) for row in ladder_rows(case["ladder"])]
         title = f"the paper's ladder, {case['label']}: the convolution alone, steps interleaved"
-        yield Table(Step, steps, title)
+        yield Table(STEPS, ladder_rows(case["ladder"]), title)
     if case.get("explanation"):
         lines = [
-            Explained("" if index else section["about"], what, found)
+            {"about": "" if index else section["about"], "what": what, "found": found}
             for section in case["explanation"]
             for index, (what, found) in enumerate(section["rows"])
         ]
-        yield Table(Explained, lines, "explanation")
+        yield Table(EXPLAINED, lines, "explanation")

@@ -10,7 +10,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.given import taken
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, Row, column, words
+from lenetgpu.lab.rows import Column, columns, words
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
@@ -32,19 +32,12 @@ STEP_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class Figure(Row):
-    """A figure of the paper beside the model's."""
-
-    section: str = column("section")
-    figure: str = column("figure")
-    paper: float = column("the paper", rounded)
-    model: float = column("model", rounded)
-    agrees: bool = column("agrees", lambda agrees: "yes" if agrees else "no")
-    changed: Mapping[str, float] | None = None
-    remark: str | None = None
-
-
+FIGURES = columns(
+    "section, figure",
+    ("the paper=paper, model", rounded),
+    words("agrees", "agrees", lambda agrees: "yes" if agrees else "no"),
+)
+"""A figure of the paper beside the model's."""
 _CHANGES = [Column(change.name, f"changed.{change.name}", rounded) for change in CHANGED]
 
 
@@ -88,20 +81,18 @@ def run_engines(request: EnginesRequest, say: Say) -> dict[str, Any]:
 
 def table(document: Mapping[str, Any]) -> Table:
     """Return the paper's figures, the model's, and those under each change."""
-    every = [*Figure.columns(), *_CHANGES, words("remark", "remark")]
-    return Table(every, [Figure.of(row) for row in document["figures"]])
+    return Table(columns(*FIGURES, *_CHANGES, "remark"), document["figures"])
 
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:
     """Yield the steps' cycles, then the paper's figures beside the model's, and each change."""
-    rows = [Figure.of(row) for row in document["figures"]]
     title = (
         f"{document['simulated']}, simulated: {document['shape']}, batch {document['images']:,}; "
         "cycles, and a warp's mean cycles in each part"
     )
     yield Table(STEP_COLUMNS, document["steps"], title)
-    yield Table(Figure, rows, "the paper's figures, the model's")
+    yield Table(FIGURES, document["figures"], "the paper's figures, the model's")
     title = "the model's figures with one assumption changed"
-    yield Table([Figure.columns()[1], *_CHANGES], rows, title)
+    yield Table([FIGURES[1], *_CHANGES], document["figures"], title)
     for name, what in document["changes"].items():
         yield f"{name}: {what}"

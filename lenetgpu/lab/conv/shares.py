@@ -21,8 +21,7 @@ from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import (
     STATUS_WORDS,
     Column,
-    Row,
-    column,
+    columns,
     fixed,
     percent,
     short_error,
@@ -63,38 +62,27 @@ KERNEL_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class Tile(Row):
-    """A tile of the unrolled kernel: what it takes, and how long."""
-
-    figure: str | None = column("figure")
-    threads: str = column("threads")
-    images_per_thread: int = column("images")
-    filters_per_thread: int = column("filters")
-    cached_pixels: int = column("pixels")
-    tile_bytes: float | None = column("shared B by (1)", fixed(0))
-    shared_bytes: float | None = column("compiled", fixed(0))
-    registers: int | None = column("regs")
-    blocks: float | None = column("blocks (5)", fixed(0))
-    blocks_per_sm: int | None = column("at once (4)")
-    limited_by: str | None = column("limited by")
-    waves: float | None = column("waves", fixed(2))
-    check: str = column("check")
-    relative_error: float | None = column("error", short_error)
-    median_us: float | None = column("us", fixed(2))
-    ratio: float | None = column("over Table 1's", fixed(2))
-
-
-@dataclass(frozen=True)
-class Instruction(Row):
-    """An instruction's clocks, here and in the paper's figures."""
-
-    ptx: str = column("PTX")
-    sass: str = column("SASS")
-    clocks: float = column("clocks", fixed(1))
-    figure_9: list[float] | None = column("fig. 9", between)
-    figure_13: list[float] | None = column("fig. 13", between)
-    remark: str | None = column("remark")
+TILES = columns(
+    "figure, threads",
+    ("images=images_per_thread, filters=filters_per_thread, pixels=cached_pixels", str),
+    ("shared B by (1)=tile_bytes, compiled=shared_bytes", fixed(0)),
+    ("regs=registers", str),
+    ("blocks (5)=blocks", fixed(0)),
+    ("at once (4)=blocks_per_sm", str),
+    "limited by=limited_by",
+    ("waves", fixed(2)),
+    "check",
+    ("error=relative_error", short_error),
+    ("us=median_us, over Table 1's=ratio", fixed(2)),
+)
+"""A tile of the unrolled kernel: what it takes, and how long."""
+INSTRUCTIONS = columns(
+    "PTX=ptx, SASS=sass",
+    ("clocks", fixed(1)),
+    ("fig. 9=figure_9, fig. 13=figure_13", between),
+    "remark",
+)
+"""An instruction's clocks, here and in the paper's figures."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +258,7 @@ def table(document: Mapping[str, Any]) -> Table:
     rows = [row for case in document["cases"] for row in kernel_rows(case)]
     rows += [row for case in document["cases"] for row in tile_rows(case)]
     label, note = words("shape", "label"), words("note", "note")
-    found = {one.key: one for one in (label, *KERNEL_COLUMNS, *Tile.columns(), note)}
+    found = {one.key: one for one in (label, *KERNEL_COLUMNS, *TILES, note)}
     return Table([*found.values()], rows)
 
 
@@ -280,10 +268,9 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
         where = f"{case['label']} ({case['shape']}, batch {case['images']:,})"
         yield from _shown(KERNEL_COLUMNS, kernel_rows(case), f"{where}: parts of a warp's time")
         title = f"{where}: tiles of the unrolled kernel"
-        yield from _shown(Tile.columns(), tile_rows(case), title)
-    rows = [Instruction.of(row) for row in document["instructions"]]
+        yield from _shown(TILES, tile_rows(case), title)
     title = "clocks until the warp's next instruction, which waits for the result"
-    yield Table(Instruction, rows, title)
+    yield Table(INSTRUCTIONS, document["instructions"], title)
     for what, why in document["not_measured"].items():
         yield f"{what}: not measured, {why}"
 

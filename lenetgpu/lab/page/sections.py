@@ -11,8 +11,8 @@ from lenetgpu.check.mistakes import counts_of
 from lenetgpu.lab import charts
 from lenetgpu.lab.charts import Spec, picked, quantity, tips
 from lenetgpu.lab.compare import COMPARED, STEPS, judged
-from lenetgpu.lab.conv.document import Convolved, Layer, Summed, Whole, case_rows, layers, wholes
-from lenetgpu.lab.counters import Counted
+from lenetgpu.lab.conv.document import CONVOLVED, LAYERS, SUMMED, WHOLES, case_rows, layers, wholes
+from lenetgpu.lab.counters import COUNTED
 from lenetgpu.lab.page import mistakes
 from lenetgpu.lab.page.base import fragment
 from lenetgpu.lab.page.blocks import (
@@ -36,8 +36,8 @@ from lenetgpu.lab.page.blocks import (
 )
 from lenetgpu.lab.render import Table
 from lenetgpu.lab.rows import (
+    STAGE,
     STATUS_WORDS,
-    Stage,
     columns,
     count,
     fixed,
@@ -154,7 +154,7 @@ _LABELS = columns(
 )
 _COUNTERS = columns(
     "plan",
-    *(one for one in Counted.columns() if one.key not in ("kernel", "launches", "stalls")),
+    *(one for one in COUNTED if one.key not in ("kernel", "launches", "stalls")),
     "stalled most by=top_stall",
     ("of all stalls=top_stall_share", percent),
 )
@@ -372,7 +372,7 @@ def _plans(documents: Sequence[Document]) -> Iterator[Block]:
     parts.append(Table(_PLANS, rows, "Plans"))
     stages = [row | {"plan_label": d["plan_label"]} for d in plans for row in d["stages"]]
     if stages:
-        every = columns("plan=plan_label", *Stage.columns())
+        every = columns("plan=plan_label", *STAGE)
         parts.append(Table(every, stages, "Stages of every plan, timed one by one"))
     note = (
         "A span of stages has the colour of its first; lines reach from the 5th to the 95th "
@@ -676,13 +676,13 @@ def _suites(documents: Sequence[Document]) -> Iterator[Block]:
             title = f"{document['title'] or document['suite'] or 'A shape'} ({label})"
             parts.append(Chart(title, charts.speedups(document), wide=True))
         if document["summary"]:
-            parts.append(Table(Summed, document["summary"], f"Speed-ups over all shapes: {label}"))
+            parts.append(Table(SUMMED, document["summary"], f"Speed-ups over all shapes: {label}"))
         if network := document["network"]:
             title = f"All convolutions, each as often as it is there: {label}"
-            parts.append(Table(Whole, wholes(network), title))
-            parts.append(Table(Layer, layers(network), f"Each distinct convolution: {label}"))
+            parts.append(Table(WHOLES, wholes(network), title))
+            parts.append(Table(LAYERS, layers(network), f"Each distinct convolution: {label}"))
         rows = [row for case in document["cases"] for row in case_rows(case)]
-        every = [one for one in Convolved.columns() if one.key != "command"]
+        every = [one for one in CONVOLVED if one.key != "command"]
         parts.append(Table(every, rows, f"Every shape: {label}"))
         note = f"The paper's claim: {document['claim']}. " if document["claim"] else ""
         if document["peer"]:
