@@ -31,27 +31,10 @@ inline std::deque<std::vector<Copy>>& own_groups() {
     if (own.empty()) own.emplace_back();
     return own;
 }
-// Of a warp's copies with one number, where the sectors of memory went that they read.
-static std::map<std::pair<unsigned long, std::uintptr_t>, unsigned> sectors;
-static std::map<unsigned, unsigned> copies;  // of a thread, so far
-static unsigned torn_sectors = 0;
-
-inline void count_sector(const void* from, unsigned to) {
-    const unsigned long number = (unsigned long)(now->thread / WARP) << 32 | copies[now->thread]++;
-    std::uintptr_t sector = 0;  // arrays begin with one on a GPU
-    for (const Range& r : readable) {
-        const auto at = static_cast<const char*>(from) - r.from;
-        if (at >= 0 && std::size_t(at) < r.bytes) sector = std::uintptr_t(r.from) * 32 + at / 32;
-    }
-    const auto [held, first] = sectors.try_emplace({number, sector}, to / 32);
-    torn_sectors += !first && held->second != to / 32;
-}
-
 inline void copy(const void* to, const void* from, bool there, unsigned bytes = 16) {
     if (!may_be_read(from, bytes)) return;
     const Copy made = {ptx::shared(to), from, there, bytes};
     if (made.to % bytes) mistake = "a copy that is not aligned";
-    if (there && bytes == 16) count_sector(from, made.to);
     if (random() % 4 == 0)
         made.land();
     else
@@ -106,7 +89,6 @@ template <class... A, std::size_t... I>
 const char* run_with(void (*kernel)(A...), unsigned grid, unsigned threads, std::size_t bytes,
                      unsigned seed, void** args, std::index_sequence<I...>) {
     groups.clear(), fragments.clear(), products.clear();
-    sectors.clear(), copies.clear(), torn_sectors = 0;
     const char* found = run_grid(kernel, grid, threads, bytes, seed,
                                  *static_cast<std::remove_reference_t<A>*>(args[I])...);
     for (const auto& [thread, own] : groups)
@@ -123,7 +105,6 @@ const char* run_kernel(void (*kernel)(A...), unsigned grid, unsigned threads, st
 }  // namespace cpu
 
 extern "C" unsigned waited() { return cpu::waited; }
-extern "C" unsigned torn() { return cpu::torn_sectors; }
 
 extern "C" void may_read(const char* from, std::size_t bytes) {
     if (from == nullptr)

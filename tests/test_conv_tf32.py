@@ -38,7 +38,6 @@ from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.tf32 import mma, one_launch, patch, wgmma
-from lenetgpu.stages.conv.tf32.packed import CELL, CHUNK, chunks, pack, rounded
 from lenetgpu.stages.mounted import Fenced
 from lenetgpu.stages.reference import conv_reference as reference
 
@@ -138,7 +137,6 @@ ENDED = [
 ]
 DEEP = [Case(conv("160,3,3,8,3,3"), 1, tiling=tiling) for tiling in (None, LEAST)]
 DEEP += [Case(conv("6,7,12,8,7,7"), 1, patch=True)]
-FAMILIES = pytest.mark.parametrize("name", ["tensor.tf32x3", "tensor.wgmma_tf32x3"])
 RESNET = conv("64,56,56,64,3,3,1,1")
 SPILLING = ("64,56,56,64,3,3,1,1", "256,14,14,512,1,1", "5,7,9,33,2,3,2,1", "3,28,28,6,5,5,1,2")
 
@@ -288,49 +286,6 @@ def test_both_ways_of_inputs_on_a_gpu(case, few, monkeypatch, rng):
         assert verdict.passed, f"{verdict} for {case}, {images} images"
 
 
-@pytest.mark.parametrize("layouts", [{}, NCHW], ids=["NHWC", "NCHW"])
-def test_packed_filters_are_the_filters(layouts, rng):
-    """[block][chunk][high, low][cell][filter][4], each filter below 1 by a power of two."""
-    problem = conv("5,9,9,70,3,2", **layouts)
-    w = rng.standard_normal(problem.weight_shape).astype(np.float32)
-    w *= np.logspace(-30, 30, problem.M).astype(np.float32)
-    w[..., 7] = 0
-    packed = pack(w, problem, 32)
-    assert packed.filters.shape == (3, chunks(problem), 2, CHUNK // CELL, 32, CELL)
-    assert np.array_equal(packed.filters, rounded(packed.filters))
-    assert np.abs(packed.filters).max() <= 1
-    parts = packed.filters.astype(np.float64).transpose(2, 1, 3, 5, 0, 4).reshape(2, -1, 96)
-    assert not parts[:, problem.depth :].any() and not parts[..., problem.M :].any()
-    assert not packed.factors[problem.M :].any() and packed.factors[7] == 0
-    ordered = w.transpose(2, 0, 1, 3) if layouts else w
-    found = parts.sum(0)[: problem.depth, : problem.M] * packed.factors[: problem.M]
-    off = np.abs(found - ordered.reshape(problem.depth, problem.M)).max(0)
-    assert (off <= np.abs(w).max((0, 1, 2)) * 2.0**-22).all()
-
-
-@FAMILIES
-def test_launched_kernels_are_those_that_are_listed(name, monkeypatch):
-    launched = []
-    monkeypatch.setattr(one_launch, "launch", lambda kernel, *_, **__: launched.append(kernel))
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.asarray))
-    chosen = find("conv", name, "cuda")
-    for problem in (RESNET, conv("3,9,9,4,3,3", **NCHW)):
-        launched.clear()
-        x, y = np.zeros((2, *problem.in_shape)), np.zeros((2, *problem.out_shape))
-        chosen.launch(x, chosen.prepare(np.ones(problem.weight_shape), problem, 2), y, problem)
-        assert tuple(launched) == chosen.kernels(problem, 2)
-
-
-@FAMILIES
-def test_shapes_that_offsets_do_not_reach_are_refused(name):
-    refusal = find("conv", name, "cuda").refusal
-    assert refusal(RESNET) is None and refusal(conv("1,64,64,1,32,32")) is None
-    assert "filters of up to 32x32" in refusal(conv("5,40,3,8,33,1"))
-    padded = "1,1,134217728,1,17,1,16,16"
-    for text in ("64,4096,4096,1,1,1", "1,40000,40000,1,1,1", "4096,9,9,30000,3,3,1,1", padded):
-        assert "fewer than 1073741824 elements" in refusal(conv(text)), text
-
-
 @pytest.mark.parametrize("maps", [64, 640, 9000])
 @pytest.mark.parametrize("width", [64, 128])
 def test_a_block_whose_filters_stay_has_the_same_in_every_turn(maps, width, monkeypatch):
@@ -344,13 +299,20 @@ def test_a_block_whose_filters_stay_has_the_same_in_every_turn(maps, width, monk
         assert product.across > H200.multiprocessors and grid == H200.multiprocessors
 
 
-def test_a_patch_has_the_rows_that_a_tile_may_read_and_few_more():
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [arch for arch in ("sm_80", "sm_120") if supported(arch)])
+def test_no_division_spills(arch):
+    """Of shapes with and without four neighbours a copy, each layout, on this architecture."""
+    for text, tiling in zip(SPILLING, mma.TILINGS, strict=True):
+        for layouts in ({"reads": "NCHW"}, {"writes": "NCHW"}):
+            kernel = mma.divided(conv(text, **layouts), tiling).kernel()
+            used = compile_kernel(kernel, arch).resources
+            assert used.spill_bytes == used.stack_bytes == 0, (text, tiling)
+
+
+@pytest.mark.parametrize("case", PATCH, ids=str)
+def test_a_patch_has_the_rows_that_a_tile_may_read_and_few_more(case):
     """Counted tile by tile, until one begins where an image does."""
-    for case in PATCH:
-        patch_rows(case)
-
-
-def patch_rows(case):
     problem = case.problem
     pixels, high = problem.OH * problem.OW, (problem.OH - 1) * problem.stride + problem.R
 
@@ -361,93 +323,18 @@ def patch_rows(case):
     assert most <= case.product.patch_rows <= most + problem.stride + problem.R
 
 
-@pytest.mark.parametrize(
-    ("text", "layouts", "pitch", "expected"),
-    [
-        ("32,9,40,1,1,1", {}, 1280, 8),  # 8 outputs a row of banks apart
-        ("16,9,40,1,1,2", {}, 640, 4),
-        ("16,9,40,1,1,2", TO_NCHW, 640, 8),  # every other output
-        ("8,9,40,1,1,4", {}, 320, 2),
-        ("4,9,40,1,1,8", {}, 160, 1),
-        ("1,40,64,1,8,4", {}, 64, 1),  # neighbours share inputs
-        ("1,40,64,1,8,4,4", {}, 64, 1),
-        ("1,40,64,1,8,4,4", TO_NCHW, 64, 2),
-    ],
-)
-def test_inputs_that_share_a_bank_are_read_in_turn(text, layouts, pitch, expected):
-    """Depths of 32, four products side by side."""
-    assert patch.wavefronts(conv(text, **layouts), pitch) == expected
-
-
-def test_rows_are_as_far_apart_as_banks_like_best():
-    product = patch.Product(conv("3,224,224,64,3,3,1,1", **OF_NCHW))
-    pitch = dict(product.kernel().defines)["PITCH"]
-    turns = [patch.wavefronts(product.problem, other) for other in (232, pitch)]
-    assert turns[0] > turns[1] == 1 and pitch % CELL == 0 and product.wide
-
-
-FEW = conv("3,224,224,64,3,3,1,1", **NCHW)
-
-
 def test_few_channels_are_read_from_patches_where_they_fit():
-    def taken(text, **layouts):
-        return isinstance(wgmma.plan(conv(text, **layouts), 64, H200), patch.Product)
-
-    for text in ("3,224,224,64,7,7,2,3", "3,32,32,64,5,5,1,2", "16,56,56,64,3,3,1,1"):
-        assert taken(text) and taken(text, **NCHW)
-    for text in (
-        "64,56,56,64,3,3,1,1",
-        "17,56,56,64,3,3,1,1",
-        "3,227,227,96,11,11,4",
-        "3,99,9000,8,7,7",
-        "3,32,32,9000,3,3",
+    for text, taken in (
+        ("3,224,224,64,7,7,2,3", True),
+        ("16,56,56,64,3,3,1,1", True),
+        ("17,56,56,64,3,3,1,1", False),
+        ("3,99,9000,8,7,7", False),
+        ("3,32,32,9000,3,3", False),  # filters of more blocks than there are
     ):
-        assert not taken(text) and not taken(text, **NCHW), text
-    assert not patch.Product(
-        conv("3,32,32,9000,3,3")
-    ).taken  # filters of more blocks than there are
-    assert patch.Product(conv("3,32,32,300,3,3")).grid(64) == 130
-
-
-def test_the_price_is_that_of_what_is_launched():
-    clocks, product = PRICED["tensor.wgmma_tf32x3"](FEW, 64, H200)
-    assert isinstance(product, patch.Product) and clocks == product.clocks(64, H200)
-    assert clocks < wgmma.Product(FEW, 64).clocks(64, H200)
-    beside, apart = (patch.Product(conv("16,32,32,64,3,3,1,1", **of)) for of in (OF_NCHW, TO_NCHW))
-    assert beside.clocks(64, H200) < apart.clocks(64, H200)  # eight inputs share a bank
-    moved = 64 * 4 * 224 * 224 * (3 + 64)
-    assert clocks > moved / H200.bytes_per_clock
-    deep = patch.Product(conv("3,224,224,64,7,7,2,3", **NCHW))
-    products = 3 * 64 * 112 * 112 * 64 * CHUNK * chunks(deep.problem)
-    assert deep.clocks(64, H200) > products / one_launch.TF32_FIT.rate / H200.multiprocessors
-    rows = dict(find("conv", "tensor.wgmma_tf32x3", "cuda").explain(FEW, 64, H200))
-    assert "64 outputs x 64 filters a warpgroup" in rows["tiling"] and "patch" in rows["tiling"]
-
-
-def test_the_explanation_says_how_it_is_divided_and_what_is_predicted():
-    rows = dict(find("conv", "tensor.tf32x3", "cuda").explain(RESNET, 64, H200))
-    assert rows["tiling"] == "128 outputs x 64 filters a block of 128 threads, one launch"
-    assert rows["depth used"] == "100% of 18 chunks" and rows["predicted"].endswith(" us")
-
-
-def test_the_model_divides_by_filters_and_by_outputs():
-    def sizes(text, batch):
-        product = mma.plan(conv(text), batch, H200)
-        return product.rows, product.width
-
-    assert sizes("256,28,28,256,3,3,1,1", 64) == (128, 128)
-    assert sizes("64,56,56,20,3,3,1,1", 64) == (128, 32)
-    assert sizes("64,8,8,64,3,3,1,1", 2) == (64, 64)
-
-
-def test_four_neighbours_are_copied_at_once_where_they_are():
-    def wide(text, **layouts):
-        return mma.divided(conv(text, **layouts), TALL).wide
-
-    assert wide("8,5,5,1,3,3,2,1") and not wide("6,5,5,1,3,3,2,1")
-    assert wide("3,6,6,1,1,1", **NCHW) and not wide("3,5,5,1,1,1", **NCHW)
-    for text in ("4,8,8,1,1,1,2", "4,8,8,1,1,1,1,1", "4,8,8,1,3,3,1,1"):
-        assert not wide(text, **NCHW), text
+        for layouts in ({}, NCHW):
+            clocks, found = PRICED["tensor.wgmma_tf32x3"](conv(text, **layouts), 64, H200)
+            assert isinstance(found, patch.Product) == taken, text
+            assert clocks == found.clocks(64, H200)
 
 
 def test_blocks_are_as_many_as_a_gpu_holds_and_have_room():
@@ -457,16 +344,3 @@ def test_blocks_are_as_many_as_a_gpu_holds_and_have_room():
         assert product.shared_bytes <= room
         assert product.grid(10_000) == H200.multiprocessors * tiling.resident
         assert product.grid(1) == min(product.tiles(1), product.grid(10_000))
-    small = replace(H200, compute_capability=86)
-    assert mma.divided(RESNET, TALL).clocks(64, small) > mma.divided(RESNET, TALL).clocks(64, H200)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", [arch for arch in ("sm_80", "sm_120") if supported(arch)])
-def test_no_division_spills(arch):
-    """Of shapes with and without four neighbours a copy, each layout, on this architecture."""
-    for text, tiling in zip(SPILLING, mma.TILINGS, strict=True):
-        for layouts in ({"reads": "NCHW"}, {"writes": "NCHW"}):
-            kernel = mma.divided(conv(text, **layouts), tiling).kernel()
-            used = compile_kernel(kernel, arch).resources
-            assert used.spill_bytes == used.stack_bytes == 0, (text, tiling)

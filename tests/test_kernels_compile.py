@@ -177,13 +177,12 @@ def test_a_changed_header_is_compiled_again(tmp_path):
     source.write_text(
         '#include "value.cuh"\nextern "C" __global__ void k(int* x) { *x = VALUE; }\n'
     )
-    paths = []
+    found = []
     for value in (1, 2):
         header.write_text(f"#define VALUE {value}\n")
         nvrtc.source_hash.cache_clear()
-        paths.append(compile_kernel(Kernel(source, "k"), "sm_90a").path)
-    assert paths[0] != paths[1]
-    assert paths[0].read_bytes() != paths[1].read_bytes()
+        found.append(compile_kernel(Kernel(source, "k"), "sm_90a").path.read_bytes())
+    assert found[0] != found[1]
 
 
 def test_every_source_is_launched_by_a_variant_of_its_own_file():

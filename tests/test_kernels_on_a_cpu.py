@@ -198,20 +198,15 @@ CASES = [
     ("pool", "unrolled.windows", Pool(6, 10, 7), 3),
     ("pool", "cublas.sgemm", Pool(6, 10, 7), 3),
     ("pool", "fft.cufft", Pool(6, 10, 7), 3),
-    ("pool", "fft.cufft", Pool(2, 2, 1), 2),
     ("argmax", "thread.per_image", Argmax(7), 133),
     ("argmax", "reduction.list", Argmax(10), 70),
     ("argmax", "tiled.shared", Argmax(10), 133),
-    ("argmax", "tiled.shared", Argmax(70), 130),
     ("argmax", "unrolled.pairs", Argmax(33), 67),
     ("argmax", "cublas.idamax", Argmax(33), 67),
     ("scale", "cuda.pixels", Scale(5, 7, 3, "uint8"), 3),
     ("relayout", "cuda.gather", Relayout(6, 4, 5, "", ""), 3),
     ("fc", "tiled.shared", Fc(33, 31, relu=True), 3),
-    ("fc", "tiled.shared", Fc(40, 33, relu=False), 3),
     ("fc", "unrolled.naive", Fc(33, 31, relu=True), 3),
-    ("fc", "unrolled.naive", Fc(1024, 12, relu=False), 2),
-    ("fc", "fft.cufft", Fc(33, 31, relu=False), 3),
     ("fc", "fft.cufft", Fc(1024, 12, relu=True), 5),
     ("conv", "direct.basic", EVEN, 2),
     ("conv", "direct.tight", WINDOW, 2),
@@ -219,13 +214,9 @@ CASES = [
     ("conv", "unrolled.naive", EVEN, 2),
     ("conv", "unrolled.tiled", EVEN, 1),
     ("conv", "direct.grouped", EVERYTHING, 3),
-    ("conv", "direct.grouped", DEPTHWISE, 3),
     ("conv", "direct.grouped", Conv(7, 6, 3, 4, 3, 3, pad=2, dilation=(1, 2)), 2),
-    ("conv", "direct.grouped", WINDOW, 2),
-    ("conv", "direct.grouped", replace(EVERYTHING, bias=True), 2),
     ("conv", "direct.grouped", replace(DEPTHWISE, relu=True, dtype="fp16"), 2),
     ("conv", "direct.grouped", replace(EVERYTHING, bias=True, relu=True, dtype="fp16"), 2),
-    ("conv", "direct.grouped", replace(EVERYTHING, dtype="bf16"), 2),
     ("conv", "direct.grouped", replace(DEPTHWISE, bias=True, relu=True, dtype="bf16"), 2),
 ]
 
@@ -269,10 +260,6 @@ SCORES = [[0.0, -0.0, 0.0], [-0.0, 0.0, -1.0], [-3e38, -3.1e38, -2.9e38], [-5, -
           [-np.inf, 3e38, np.inf], [np.inf, 1, np.inf], [-np.inf, -np.inf, -3e38]]  # fmt: skip
 
 
-def scores_as_they_come():
-    return np.array(SCORES, np.float32)
-
-
 @pytest.mark.parametrize(
     "variant",
     [v for v in variants("argmax") if v.full_name != "reduction.shuffle"],
@@ -280,7 +267,7 @@ def scores_as_they_come():
 )
 def test_labels_of_scores_that_are_near_far_or_endless(variant, on_a_cpu):
     """Ties go to the first, zeros of both signs tie, no rounding makes a tie."""
-    x = scores_as_they_come()
+    x = np.array(SCORES, np.float32)
     problem = Argmax(x.shape[1])
     state = variant.prepare(None, problem, len(x)) if variant.prepare else None
     y = np.full(len(x), -1, np.int32)

@@ -1,6 +1,7 @@
-"""Grids without a GPU: a recorder stands for `launch`, NumPy's arrays for CuPy's.
+"""Grids of fused kernels without a GPU: a recorder stands for `launch`, NumPy's arrays for CuPy's.
 
-Blocks have to cover what there is to compute, and no block may be idle altogether.
+Blocks have to cover what there is to compute, and no block may be idle altogether. That those of
+plain kernels do is seen by their outputs, test_kernels_on_a_cpu.py.
 """
 
 from __future__ import annotations
@@ -17,20 +18,9 @@ from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import dtype_of, physical_shape
-from lenetgpu.network import CLASSIFIER, FEATURES, SPANS, stage
-from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
+from lenetgpu.network import CLASSIFIER, FEATURES, SPANS
 from lenetgpu.stages.fused.cuda_cores import tuning
 from lenetgpu.stages.registry import REGISTRY
-
-CONV1 = stage("conv1").problem
-CONV2 = stage("conv2").problem
-ODD = Conv(11, 13, 3, 7, 3, 2, stride=2, pad=1)
-EVEN = Conv(9, 10, 3, 37, 2, 3)
-BATCHES = (1, 3, 64, 133)
-
-
-def short(problem):
-    return "-".join(map(str, (type(problem).__name__, *problem.in_shape, *problem.out_shape)))
 
 
 @pytest.fixture
@@ -63,120 +53,6 @@ def run(kind, name, problem, n, w=None, dtype=None):
     x, y = arrays(problem, n, dtype)
     variant.launch(x, w, y, problem)
     return x, y
-
-
-def assert_elementwise(launched, elements, threads, each=1):
-    """A thread has `each` elements, and is told how many there are."""
-    _, grid, block, args, _ = launched
-    assert block == (threads,)
-    assert grid == (ceil(elements / (each * threads)),)
-    assert int(args[-1]) == elements
-
-
-@pytest.mark.parametrize("n", BATCHES)
-@pytest.mark.parametrize(
-    "problem", [stage("pool1").problem, Pool(2, 2, 1), Pool(6, 10, 7)], ids=short
-)
-def test_pools_cover_every_output(launches, problem, n):
-    outputs = n * problem.H * problem.W * problem.C // 4
-    for name in ("fused.relu_in_mean", "layout.quad"):
-        run("pool", name, problem, n)
-        assert_elementwise(launches.pop(), outputs, 256)
-    run("pool", "basic.two_passes", problem, n, np.empty((n + 1, *problem.in_shape), np.float32))
-    relu, mean = launches
-    assert [kernel.entry for kernel, *_ in launches] == ["relu", "mean"]
-    assert_elementwise(relu, 4 * outputs, 256)
-    assert_elementwise(mean, outputs, 256)
-    assert relu[3][1] is mean[3][0]
-    launches.clear()
-    run("pool", "tiled.shared", problem, n)
-    kernel, grid, _, args, _ = launches.pop()
-    lines = n * problem.H // 2
-    assert int(args[-1]) == lines
-    assert grid == (ceil(lines / dict(kernel.defines)["LINES"]),)
-    run("pool", "unrolled.windows", problem, n, np.empty(4 * outputs, np.float32))
-    unroll, box = launches
-    assert unroll[1:3] == ((ceil(4 * outputs / 256),), (256,))
-    assert [int(launched[3][-1]) for launched in launches] == [outputs] * 2
-    assert_elementwise(box, outputs, 256)
-
-
-@pytest.mark.parametrize("n", BATCHES)
-@pytest.mark.parametrize("k", [1, 2, 7, 10, 33])
-def test_argmax_covers_every_image(launches, k, n):
-    lanes = next(lanes for lanes in (1, 2, 4, 8, 16, 32) if lanes >= min(k, 32))
-    pairs = ceil(k / 2)
-    expected = {
-        "thread.per_image": ((ceil(n / 128),), (128,), 128),
-        "reduction.list": ((ceil(n / (256 // pairs)),), (pairs, 256 // pairs), 256 // pairs),
-        "reduction.shuffle": ((ceil(n / (256 // lanes)),), (256,), 256 // lanes),
-    }
-    for name, (grid, block, images) in expected.items():
-        run("argmax", name, Argmax(k), n)
-        kernel, *where, args, _ = launches.pop()
-        assert tuple(where) == (grid, block), name
-        assert dict(kernel.defines)["IMAGES"] == images
-        assert int(args[-1]) == n
-    run("argmax", "tiled.shared", Argmax(k), n)
-    kernel, *where, args, _ = launches.pop()
-    assert (tuple(where), int(args[-1])) == (((ceil(n / 128),), (128,)), n)
-    assert {"IMAGES": 128, "TILE": min(k, 32)}.items() <= dict(kernel.defines).items()
-    run("argmax", "unrolled.pairs", Argmax(k), n)
-    assert_elementwise(launches.pop(), n * k, 256)
-
-
-@pytest.mark.parametrize("n", BATCHES)
-def test_steps_between_stages_cover_every_element(launches, n):
-    run("scale", "cuda.pixels", Scale(5, 7, 3, "uint8"), n, dtype="uint8")
-    assert_elementwise(launches.pop(), n * 105, 256, each=4)
-    variant = REGISTRY["relayout", "cuda.gather"]
-    problem = Relayout(6, 4, 5, reads="NHWC", writes="QUAD")
-    x, y = arrays(problem, n)
-    variant.launch(x, None, y, problem)
-    kernel = launches[0][0]
-    assert_elementwise(launches.pop(), n * 120, 256)
-    assert dict(kernel.defines) == {
-        "CH": 5, "H": 6, "W": 4, "READS": "NHWC", "WRITES": "QUAD", "THREADS": 256,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("n", BATCHES)
-@pytest.mark.parametrize(
-    "problem", [stage("fc1").problem, Fc(33, 31, relu=False), Fc(100, 65, relu=True)], ids=short
-)
-def test_fully_connected_layers_cover_every_output(launches, problem, n):
-    w = np.empty(problem.weight_shape, np.float32)
-    run("fc", "tiled.shared", problem, n, w)
-    kernel, grid, block, args, _ = launches.pop()
-    assert grid == (ceil(n / 32) * ceil(problem.M / 32),) and block == (32, 32)
-    assert dict(kernel.defines) == {
-        "K": problem.K, "M": problem.M, "RELU": int(problem.relu), "TILE": 32,
-    }  # fmt: skip
-    assert int(args[-1]) == n
-
-
-@pytest.mark.parametrize("n", BATCHES)
-@pytest.mark.parametrize("problem", [CONV1, CONV2, ODD, EVEN], ids=short)
-def test_convolutions_cover_every_output(launches, problem, n):
-    outputs = problem.OH * problem.OW
-    w = np.empty(problem.weight_shape, np.float32)
-    for name in ("direct.basic", "direct.tight"):
-        run("conv", name, problem, n, w)
-        kernel, grid, block, _, _ = launches.pop()
-        assert grid == (n, problem.M, 1), name
-        assert block == (dict(kernel.defines)["BLOCK_W"], dict(kernel.defines)["BLOCK_H"])
-        assert block[0] * block[1] <= 1024
-    run("conv", "direct.four_maps", problem, n, w)
-    tiles = ceil(problem.OH / 8) * ceil(problem.OW / 8)
-    assert launches.pop()[1:3] == ((n * ceil(problem.M / 4) * tiles,), (256,))
-    run("conv", "unrolled.naive", problem, n, w)
-    assert_elementwise(launches.pop(), n * outputs * problem.M, 256)
-    run("conv", "unrolled.tiled", problem, n, w)
-    kernel, grid, block, _, _ = launches.pop()
-    maps = 32 * dict(kernel.defines)["MAPS_EACH"]
-    assert grid == (n * ceil(problem.M / maps) * ceil(outputs / 64),) and block == (32, 32)
-    for kernel, *_ in launches:
-        assert {"H": problem.H, "W": problem.W}.items() <= dict(kernel.defines).items()
 
 
 def fused(kind, name, n, w, launches, dtype="uint8"):

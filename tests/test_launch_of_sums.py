@@ -28,13 +28,10 @@ def launches(variant, problem, blocks=None):
 @pytest.mark.parametrize(
     ("kind", "name", "problem", "helper", "sums"),
     [
-        ("conv", "texture.slides", LAYER_6, "fill_texture", "conv_slides"),
         ("conv", "texture.split", LAYER_6, "fill_texture", "conv_texture"),
         ("conv", "winograd.f2", LAYER_6, "winograd_input", "conv_tuned"),
         ("conv", "convnet2.rolled", None, "conv_transpose", "conv_rolled"),
-        ("pool", "basic.two_passes", None, "relu", "mean"),
         ("pool", "unrolled.windows", None, "unroll_windows", "box_product"),
-        ("fc", "tiled.relu_apart", None, "relu2", "fully_forward"),
         ("fc", "unrolled.naive", None, "relu_in_place", "conv_naive"),
     ],
 )  # fmt: skip
@@ -71,13 +68,8 @@ def test_of_a_kernels_launches_the_largest_counts():
 def test_a_librarys_helpers_are_no_figures_of_it():
     libraries = [v for kind in ("conv", "pool", "fc", "argmax") for v in variants(kind)
                  if v.needs.device == "cuda" and v.family in ("cublas", "fft")]  # fmt: skip
-    assert len(libraries) >= 8
+    assert len(libraries) >= 8 and launch_of_sums([], None, registers) is None
     for variant in libraries:
         made = launches(variant, next(iter(network_problems(variant))))
         assert made and launch_of_sums(made, variant, registers) is None
         assert set(launch_json(made, variant).values()) == {None}
-
-
-def test_nothing_launched_has_no_figures():
-    assert launch_of_sums([], None, registers) is None
-    assert set(launch_json([]).values()) == {None}

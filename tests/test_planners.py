@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
-from itertools import product as pairs
 
 import numpy as np
 import pytest
@@ -16,16 +14,12 @@ from lenetgpu.dispatch.choose import choices
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.workspace import images_within
-from lenetgpu.papers.course_ladder import step_rows
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.texture import Tiling, tiling_for, tilings
-from lenetgpu.stages.conv.tuned import direct as tuned
 from lenetgpu.stages.conv.tuned import winograd
-from lenetgpu.stages.conv.tuned.clocks import product_clocks, single_clocks, transform_clocks
-from lenetgpu.stages.conv.tuned.one_channel import Tile, filters_a_block, tiles
-from lenetgpu.stages.conv.tuned.one_channel import tile as tile_of
+from lenetgpu.stages.conv.tuned.one_channel import Tile, tiles
 from lenetgpu.stages.conv.tuned.product import SPLITS, TILES, Product
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
@@ -51,15 +45,6 @@ def test_transforms_are_exact(outputs, taps):
     assert y == [sum(g[k] * d[i + k] for k in range(taps)) for i in range(outputs)]
 
 
-@pytest.mark.parametrize(("outputs", "taps"), [(2, 3), (4, 3), (2, 5), (4, 5)])
-def test_coefficients_have_short_binary_fractions(outputs, taps):
-    to_output, _, from_input = winograd.transforms(outputs, taps)
-    for row in (*to_output, *from_input):
-        for value in row:
-            assert Fraction(float(value)) == value and value.denominator <= 1 << 12
-            assert abs(value.numerator) < 1 << 24
-
-
 def test_tiles_are_legal():
     for tile in TILES:
         assert tile.threads <= 1024
@@ -71,76 +56,10 @@ def test_tiles_are_legal():
             assert Product(tile, split).resident(H200) >= 1
 
 
-def test_small_maps_split_the_depth():
-    for taps in (3, 5):
-        plan = tuned.plan(square(7, 512, taps), 1)
-        assert plan.split * plan.tile.warps_k >= 8
-    assert tuned.plan(square(224, 64, 3), 8).split == 1
-
-
-def test_more_work_never_costs_less():
-    problem = square(28, 64, 3)
-    for tile, split in pairs(TILES, SPLITS):
-        product = Product(tile, split)
-        clocks = [product_clocks(product, problem, n, 1, H200) for n in (1, 2, 16, 256)]
-        assert clocks == sorted(clocks)
-
-
 def test_every_odd_shape_has_a_plan():
     for problem in (base for base in ODD["conv"] if not base.wants):
         for batch in (1, 5, 10_000):
             assert choices(problem, batch, H200)[0].clocks > 0
-
-
-@pytest.mark.parametrize(
-    ("capability", "warps", "kib"), [(90, 64, 228), (89, 48, 100), (80, 64, 164)]
-)
-def test_a_gpu_has_the_limits_of_its_own_capability(capability, warps, kib):
-    found = replace(H200, compute_capability=capability).limits
-    assert (found.warps, found.shared_bytes) == (warps, kib << 10)
-
-
-def ladder(*times):
-    names = ("direct.basic", "direct.tight", "direct.shared_constant", "direct.whole_warps")
-    rows = [
-        {"stage": "conv1", "variant": name, "report_ms": 1.0, "median_ms": ms}
-        for name, ms in zip(names, times, strict=True)
-    ]
-    return [row["verdict"] for row in step_rows(rows)]
-
-
-def test_two_per_cent_are_a_gain_or_a_loss_and_less_is_none():
-    assert ladder(1.03, 1.0, 1.03, 1.0) == ["holds", "turned", "holds"]
-    assert ladder(1.015, 1.0, 1.015, 1.0) == ["gone", "gone", "gone"]
-
-
-def lightest(stages):
-    """The tile with so many stages that has the least work, and so waits for its copies."""
-    chosen = [tile for tile in TILES if tile.stages == stages]
-    return min(chosen, key=lambda tile: tile.instructions() * tile.threads)
-
-
-@pytest.mark.parametrize(("stages", "each"), [(2, 2090.0), (3, 1045.0)])
-def test_a_lone_block_waits_for_its_copies(stages, each):
-    """Clocks of one more chunk on one multiprocessor: the latency over the copies under way."""
-    tile, one = lightest(stages), replace(H200, multiprocessors=1)
-
-    def clocks(chunks):
-        problem = Conv(1, 1, tile.bk * chunks, 4, 1, 1, reads="NCHW", writes="NCHW")
-        return product_clocks(Product(tile, 1), problem, 1, 1, one)
-
-    assert (clocks(9) - clocks(1)) / 8 == pytest.approx(each)
-
-
-def test_a_launch_and_its_bytes():
-    near, far = Conv(28, 28, 1, 4, 1, 1), Conv(4096, 4096, 1, 4, 1, 1)
-    # 28 * 28 * 5 + 4 floats from the cache at 5,170 bytes a clock
-    assert single_clocks(near, 1, H200) == pytest.approx(2730 + 4 * (784 * 5 + 4) / 5170, rel=0.02)
-    # 16 Mi * 5 floats from memory at 1,630
-    moved = 4 * (4096 * 4096 * 5 + 4)
-    assert single_clocks(far, 1, H200) == pytest.approx(2730 + moved / 1630, rel=0.02)
-    assert transform_clocks(1740, H200) == pytest.approx(2 * 2270 + 1)
-    assert transform_clocks(1630 * 10**6, H200) == pytest.approx(2 * 2270 + 10**6, rel=1e-3)
 
 
 def test_a_workspace_holds_whole_images_and_at_least_one():
@@ -149,18 +68,6 @@ def test_a_workspace_holds_whole_images_and_at_least_one():
     assert images_within(11, 101, 1_000) == 9
     assert images_within(11, 5_000, 1_000) == 1
     assert images_within(10_000, 1 << 20) == 1024
-
-
-def test_the_papers_shapes_are_whole_vectors_and_fill_the_gpu():
-    for problem in SINGLE:
-        shape = tile_of(problem, 1, 132)
-        assert problem.OW % shape.columns == 0
-        assert shape.columns == (2 if problem.R == 3 else 4)
-        threads = -(-problem.OH // shape.rows) * problem.OW // shape.columns
-        blocks = -(-threads // 128)
-        group = filters_a_block(problem, blocks, 132)
-        assert 1 <= group <= 64
-        assert blocks * -(-problem.M // group) >= 250
 
 
 def test_tiles_of_odd_shapes_fit_into_registers():
@@ -177,21 +84,6 @@ def test_tiles_of_odd_shapes_fit_into_registers():
             assert rows * columns <= 96
             assert shape.rows <= problem.OH
     assert tiles(Conv(1, 1, 1, 1, 1, 1)) == (Tile(1, 1),)
-
-
-def test_many_taps_get_more_rows_where_blocks_are_enough():
-    def rows(side, maps, n=1):
-        return tile_of(Conv(side, side, 1, maps, 5, 5), n, 132).rows
-
-    assert [rows(28, 512), rows(224, 64), rows(512, 64), rows(1024, 32)] == [2, 2, 4, 8]
-    assert rows(28, 32, 10_000) == 8
-
-
-def test_large_maps_are_written_few_at_a_time():
-    large = Conv(1024, 1024, 1, 32, 3, 3)
-    assert filters_a_block(large, 4080, 132) == 4
-    assert filters_a_block(Conv(1024, 1024, 1, 32, 1, 1), 4096, 132) == 64
-    assert filters_a_block(Conv(1, 1, 1, 2, 1, 1), 1, 132) == 1
 
 
 def test_it_refuses_channels_and_large_filters():
