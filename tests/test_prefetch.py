@@ -83,11 +83,9 @@ def test_the_papers_multi_channel_values():
     for k, lines in ((1, 16), (3, 6), (5, 4)):
         plan = plan_multi(Conv(112, 112, 64, 64, k, k), GTX_1080_TI)
         # 66048 * 4 / (32 * 128) = 64.5 filters at S = 32, 32.25 at S = 64
-        assert (plan.segment, plan.columns, plan.least_filters) == (64, 128, 33)
-        assert plan.filters == 64
-        assert plan.lines == lines
-        assert plan.data_set == 64 * 64 + lines * 128 * 4
-        assert plan.fits
+        assert (plan.tile.taps, plan.tile.columns, plan.least_filters) == (16, 128, 33)
+        assert (plan.tile.filters, plan.tile.lines(plan.problem)) == (64, lines)
+        assert plan.data_set == 64 * 64 + lines * 128 * 4 <= 48 << 10
 
 
 def test_the_papers_choice_of_64_filters_and_128_pixels():

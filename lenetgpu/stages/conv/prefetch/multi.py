@@ -13,11 +13,11 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.prefetch.plan import MultiTile, explain_multi, flat, multi_tile
+from lenetgpu.stages.conv.prefetch.single_strict import prefetch
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import of_shape
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-
 _MOST_WINDOW = 28
 _REGISTERS_FOR = 512  # threads of a multiprocessor: 128 registers each
 
@@ -29,40 +29,24 @@ def _tile(problem: Conv) -> MultiTile:
 
 
 @cache
-def tile_kernel(problem: Conv, tile: MultiTile) -> Kernel:
-    """The kernel of one tile."""
+def _kernel(problem: Conv, tile: MultiTile) -> Kernel:
     problem = flat(problem)
-    return conv_kernel(
-        _SOURCE,
-        "conv_stride_fixed",
-        problem,
-        TAPS=tile.taps,
-        TILE_ROWS=tile.rows,
-        ROW_QUADS=tile.row_quads,
-        QUADS=tile.quads,
-        FM=tile.fm,
-        GROUPS=tile.groups,
-        SPLITS=tile.splits,
-        STAGES=tile.stages,
-        UNIT_ROWS=tile.unit_rows(problem),
-        BLOCKS=max(1, _REGISTERS_FOR // tile.threads),
-        THREADS=tile.threads,
-        PITCH=tile.pitch(problem),
-        SHARED_BYTES=tile.shared(problem),
-    )
-
-
-def _kernels(problem: Conv) -> Kernel:
-    return tile_kernel(problem, _tile(problem))
+    sizes = {name.upper(): value for name, value in vars(tile).items()}
+    sizes["TILE_ROWS"] = sizes.pop("ROWS")
+    sizes |= {
+        "UNIT_ROWS": tile.unit_rows(problem),
+        "BLOCKS": max(1, _REGISTERS_FOR // tile.threads),
+        "THREADS": tile.threads,
+        "PITCH": tile.pitch(problem),
+        "SHARED_BYTES": tile.shared(problem),
+    }
+    return conv_kernel(_SOURCE, "conv_stride_fixed", problem, **sizes)
 
 
 def _supports(problem: Conv) -> str | None:
-    window = 3 * problem.stride + problem.S
-    if window > _MOST_WINDOW:
-        return (
-            f"supports filter columns + 3 x stride up to {_MOST_WINDOW}, "
-            f"found {problem.S} + 3 x {problem.stride}"
-        )
+    if 3 * problem.stride + problem.S > _MOST_WINDOW:
+        found = f"{problem.S} + 3 x {problem.stride}"
+        return f"supports filter columns + 3 x stride up to {_MOST_WINDOW}, found {found}"
     if multi_tile(problem, machines.current()) is None:
         return f"supports filters whose lines fit shared memory, found {problem.R} rows"
     return None
@@ -74,37 +58,27 @@ def pack(w: Any, problem: Conv, tile: MultiTile) -> Any:
     Taps run along (channel, row, column), so that a round's segments of a block are contiguous.
     """
     channels, blocks = ceil(problem.C / tile.splits), ceil(problem.M / tile.filters)
-    taps = channels * problem.R * problem.S
-    plain = np.zeros((blocks * tile.filters, tile.splits * channels, problem.R * problem.S))
-    plain[: problem.M, : problem.C] = (
-        np.asarray(w).transpose(3, 2, 0, 1).reshape(problem.M, problem.C, -1)
-    )
-    packed = np.zeros(
-        (blocks, tile.splits, tile.rounds(problem) * tile.taps, tile.filters), np.float32
-    )
-    by_block = plain.reshape(blocks, tile.filters, tile.splits, taps)
-    packed[:, :, :taps] = by_block.transpose(0, 2, 3, 1)
+    each = problem.R * problem.S
+    plain = np.zeros((blocks * tile.filters, tile.splits * channels, each))
+    by_filter = np.asarray(w).transpose(3, 2, 0, 1)
+    plain[: problem.M, : problem.C] = by_filter.reshape(problem.M, problem.C, each)
+    taps = tile.rounds(problem) * tile.taps
+    packed = np.zeros((blocks, tile.splits, taps, tile.filters), np.float32)
+    by_block = plain.reshape(blocks, tile.filters, tile.splits, channels * each)
+    packed[:, :, : channels * each] = by_block.transpose(0, 2, 3, 1)
     return packed
-
-
-def _prepare(w: Any, problem: Conv, batch: int) -> Any:
-    return cupy.asarray(pack(w, problem, _tile(problem)))
 
 
 def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: MultiTile) -> None:
     """Launch the kernel of `tile` on x (n, C, H, W), packed filters, y (n, M, OH, OW)."""
     grid = (len(x) * tile.blocks(flat(problem)),)
     shared = tile.shared(flat(problem))
-    launch(tile_kernel(problem, tile), grid, (tile.threads,), (x, w, y), shared=shared)
+    launch(_kernel(problem, tile), grid, (tile.threads,), (x, w, y), shared=shared)
 
 
-@variant(
-    kind="conv",
-    family="prefetch",
-    reads="NCHW",
-    writes="NCHW",
-    prepare=_prepare,
-    kernels=of_shape(_kernels),
+@prefetch(
+    prepare=lambda w, problem, batch: cupy.asarray(pack(w, problem, _tile(problem))),
+    kernels=of_shape(lambda problem: _kernel(problem, _tile(problem))),
     supports=_supports,
     explain=explain_multi,
     default=True,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product as pairs
 from math import ceil, hypot
 
 from lenetgpu.gpu.machines import FLOAT, WARP, Machine
@@ -32,11 +33,16 @@ _SECTOR, _SPLIT_STORES = 8, 1.3  # floats; what lines that start within a sector
 _MOST_REGISTERS = 128
 _UNROLLED_PAIRS, _ROLLED = 9, 1.3  # taps of the kernel's unrolled pairs; what a loop costs
 _WIDEST_WINDOW = 26
+Bounds = tuple[int | None, int]
 
 
-def round_up(value: int, step: int) -> int:
-    """Return the least multiple of `step` that is at least `value`."""
+def _round_up(value: int, step: int) -> int:
     return ceil(value / step) * step
+
+
+def _padded(problem: Conv) -> tuple[int, int]:
+    """Width and height of the map with its padding."""
+    return problem.W + 2 * problem.pad, problem.H + 2 * problem.pad
 
 
 @dataclass(frozen=True)
@@ -44,13 +50,12 @@ class SinglePlan:
     """Section 3.1 for one map: ranges of P and Q (None where empty), the values, the method.
 
     `division` is the method: 1 divides the filters among the multiprocessors and the map into P
-    pieces, 2 divides the map among them and the filters into Q pieces.
+    pieces, 2 divides the map among them and the filters into Q pieces. `pieces` is the P or Q that
+    the method streams.
     """
 
-    d_filter: int
-    d_map: int
-    p_bounds: tuple[int | None, int]
-    q_bounds: tuple[int | None, int]
+    p_bounds: Bounds
+    q_bounds: Bounds
     p: int
     q: int
     d1: int
@@ -58,69 +63,39 @@ class SinglePlan:
     th1: int
     th2: int
     division: int
+    pieces: int
     hides: bool
-
-    @property
-    def pieces(self) -> int:
-        """P or Q, whichever the method streams."""
-        return self.p if self.division == 1 else self.q
-
-    @property
-    def approach(self) -> str:
-        """Section 2.2's choice, in words."""
-        if not self.hides:
-            return "bulk loading: the operations on a part are fewer than N_FMA"
-        if self.pieces == 1:
-            return "all at once: one piece has the N_FMA operations"
-        return f"prefetching: while one of {self.pieces} pieces is used, the next arrives"
-
-
-def _pick(bounds: tuple[int | None, int]) -> int:
-    lower, upper = bounds
-    return lower if lower is not None and lower <= upper else 1
 
 
 def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
     """Steps 1 to 4 of section 3.1: equations (3) to (9) on this device."""
-    taps, sms = problem.R * problem.S, machine.multiprocessors
-    width, height = problem.W + 2 * problem.pad, problem.H + 2 * problem.pad
-    filters, lines = ceil(problem.M / sms), ceil(height / sms)
-    halo = problem.R - 1
+    taps, halo = problem.R * problem.S, problem.R - 1
+    width, height = _padded(problem)
+    filters = ceil(problem.M / machine.multiprocessors)
+    lines = ceil(height / machine.multiprocessors)
 
-    def least(data: int, room: int) -> int | None:
-        return max(1, ceil(data / room)) if room > 0 else None
+    def bounds(data: int, kept: int, operations: int, most: int) -> Bounds:
+        room = machine.shared_bytes - FLOAT * kept
+        least = max(1, ceil(FLOAT * data / room)) if room > 0 else None
+        return least, min(operations // machine.n_fma, most)
 
-    p_bounds = (
-        least(
-            FLOAT * height * width,
-            machine.shared_bytes - FLOAT * taps * filters - FLOAT * halo * width,
-        ),
-        min(taps * filters * height * width // machine.n_fma, height),
-    )
-    q_bounds = (
-        least(FLOAT * problem.M * taps, machine.shared_bytes - FLOAT * width * (lines + halo)),
-        min(taps * problem.M * lines * width // machine.n_fma, problem.M),
-    )
-    p, q = _pick(p_bounds), _pick(q_bounds)
-    d1 = FLOAT * (taps * filters + (ceil(height / p) + halo) * width)
-    d2 = FLOAT * (taps * ceil(problem.M / q) + (lines + halo) * width)
-    th1 = taps * filters * ceil(height / p) * width
-    th2 = taps * ceil(problem.M / q) * lines * width
-    division = 1 if d1 < d2 else 2
-    return SinglePlan(
-        d_filter=FLOAT * taps * problem.M,
-        d_map=FLOAT * height * width,
-        p_bounds=p_bounds,
-        q_bounds=q_bounds,
-        p=p,
-        q=q,
-        d1=d1,
-        d2=d2,
-        th1=th1,
-        th2=th2,
-        division=division,
-        hides=(th1 if division == 1 else th2) >= machine.n_fma,
-    )
+    def picked(lower: int | None, upper: int) -> int:
+        return lower if lower is not None and lower <= upper else 1
+
+    def part(lines: int, filters: int) -> tuple[int, int]:
+        data = FLOAT * (taps * filters + (lines + halo) * width)
+        return data, taps * filters * lines * width
+
+    of_map = taps * filters * height * width
+    p_bounds = bounds(height * width, taps * filters + halo * width, of_map, height)
+    of_filters = taps * problem.M * lines * width
+    q_bounds = bounds(problem.M * taps, width * (lines + halo), of_filters, problem.M)
+    p, q = picked(*p_bounds), picked(*q_bounds)
+    d1, th1 = part(ceil(height / p), filters)
+    d2, th2 = part(lines, ceil(problem.M / q))
+    division, pieces, operations = (1, p, th1) if d1 < d2 else (2, q, th2)
+    hides = operations >= machine.n_fma
+    return SinglePlan(p_bounds, q_bounds, p, q, d1, d2, th1, th2, division, pieces, hides)
 
 
 @dataclass(frozen=True)
@@ -142,15 +117,10 @@ class SingleTile:
     fm: int
     threads: int
 
-    @property
-    def outputs(self) -> int:
-        """Sums of a thread."""
-        return self.px * self.pc * self.fm
-
     def shared(self, problem: Conv) -> int:
         """Bytes of shared memory; what streams is double-buffered."""
-        left = round_up(problem.pad, 4)
-        pitch = round_up(left + problem.W + problem.pad, 4)
+        left = _round_up(problem.pad, 4)
+        pitch = _round_up(left + problem.W + problem.pad, 4)
         lines = (self.rows - 1) * problem.stride + problem.R
         maps = 2 if self.method == 1 and self.pieces > 1 else 1
         sets = 2 if self.method == 2 and self.pieces > 1 else 1
@@ -163,23 +133,19 @@ def _candidates(
     """Rectangles no larger than the plan's pieces, so many that each multiprocessor has some."""
     most_rows = ceil(problem.OH / plan.p) if plan.division == 1 else problem.OH
     most_filters = ceil(problem.M / plan.q) if plan.division == 2 else problem.M
-    pairs = problem.stride == 1 and problem.OW % 2 == problem.pad % 2 == 0
-    for px, pc, fm in _OUTPUTS:
-        if px > 1 and (px - 1) * problem.stride + problem.R > _WIDEST_WINDOW:
+    in_pairs = problem.stride == 1 and problem.OW % 2 == problem.pad % 2 == 0
+    for (px, pc, fm), strips in pairs(_OUTPUTS, _STRIPS):
+        rows = strips * px
+        too_wide = px > 1 and (px - 1) * problem.stride + problem.R > _WIDEST_WINDOW
+        too_high = strips > 1 and rows >= most_rows + px
+        if too_wide or too_high or (pc > 1 and not in_pairs):
             continue
-        if pc > 1 and not pairs:
-            continue
-        for strips in _STRIPS:
-            rows = strips * px
-            if strips > 1 and rows >= most_rows + px:
-                continue
-            for blocks in (2, 3, 4):
-                wanted = max(1, round(blocks * machine.multiprocessors / ceil(problem.OH / rows)))
-                filters = round_up(min(ceil(problem.M / wanted), most_filters), fm)
-                for threads in _THREADS:
-                    parts = ceil(problem.OH / rows), ceil(problem.M / filters)
-                    tile = SingleTile(plan.division, rows, filters, 1, *parts, px, pc, fm, threads)
-                    yield _stream(tile, machine) if streams else tile
+        for blocks, threads in pairs((2, 3, 4), _THREADS):
+            wanted = max(1, round(blocks * machine.multiprocessors / ceil(problem.OH / rows)))
+            filters = _round_up(min(ceil(problem.M / wanted), most_filters), fm)
+            parts = ceil(problem.OH / rows), ceil(problem.M / filters)
+            tile = SingleTile(plan.division, rows, filters, 1, *parts, px, pc, fm, threads)
+            yield _stream(tile, machine) if streams else tile
 
 
 def _stream(tile: SingleTile, machine: Machine) -> SingleTile:
@@ -193,17 +159,17 @@ def _stream(tile: SingleTile, machine: Machine) -> SingleTile:
 
 def _clocks(tile: SingleTile, problem: Conv, machine: Machine) -> float:
     """Clocks by instructions issued, blocks at once, and the way of the first bytes."""
-    shared = tile.shared(problem)
+    shared, sums = tile.shared(problem), tile.px * tile.pc * tile.fm
     window = (tile.px - 1) * problem.stride + problem.R
-    registers = 40 + tile.outputs + window * (problem.S + 1 if tile.pc > 1 else 1)
+    registers = 40 + sums + window * (problem.S + 1 if tile.pc > 1 else 1)
     resident = machine.resident(tile.threads, min(_MOST_REGISTERS, registers), shared)
     if resident < 1:
         return float("inf")
     on_one = ceil(tile.row_parts * tile.filter_parts / machine.multiprocessors)
     at_once = min(on_one, resident)
-    lanes = round_up(tile.rows // tile.px * problem.OW // tile.pc, WARP)
+    lanes = _round_up(tile.rows // tile.px * problem.OW // tile.pc, WARP)
     items = ceil(lanes * (tile.filters // tile.fm) / tile.threads)
-    multiply = problem.R * problem.S * (tile.outputs + max(1.0, tile.fm / 4))
+    multiply = problem.R * problem.S * (sums + max(1.0, tile.fm / 4))
     multiply += window * (problem.S if tile.pc == 1 else (problem.S + 1) / 2)
     if tile.pc > 1 and problem.R * problem.S > _UNROLLED_PAIRS:
         multiply *= _ROLLED
@@ -278,31 +244,28 @@ class StrictTile:
         return max(1, self.threads // self.columns)
 
     @property
+    def _pixels(self) -> int:
+        return max(1, self.columns // self.threads)
+
+    @property
     def sums(self) -> int:
         """Sums of a thread: its pixels x its filters."""
-        return max(1, self.columns // self.threads) * (self.filters // self.groups)
+        return self._pixels * (self.filters // self.groups)
 
     def registers(self, problem: Conv) -> int:
         """Registers of a thread, about: its sums, its share of the next round, four taps."""
-        pixels = max(1, self.columns // self.threads)
         held = ceil(self.filters / max(1, self.threads // self.taps))
-        held += ceil(self.lines(problem) / self.groups) * (pixels + (problem.S > 1))
+        held += ceil(self.lines(problem) / self.groups) * (self._pixels + (problem.S > 1))
         others = _OTHER_REGISTERS + _MORE_REGISTERS.get(self.division, 0)
-        return self.sums + held + 4 * (pixels + 1) + others
+        return self.sums + held + 4 * (self._pixels + 1) + others
 
     def lines(self, problem: Conv) -> int:
         """W'y: lines of the map that S bytes of a filter meet."""
         return ceil(self.taps / problem.S)
 
-    def pitch(self, problem: Conv) -> int:
-        """Floats of a line of a data set: W'x pixels, and what the last one's filter row meets."""
-        return round_up(self.columns + problem.S - 1, 4)
-
     def channels(self, problem: Conv) -> int:
         """Channels of a multiprocessor: C' = C / N_sm where they are divided."""
-        if self.division == "channels":
-            return ceil(problem.C / self.multiprocessors)
-        return problem.C
+        return ceil(problem.C / (self.multiprocessors if self.division == "channels" else 1))
 
     def rounds(self, problem: Conv) -> int:
         """Data sets of a tile."""
@@ -314,8 +277,8 @@ class StrictTile:
 
     def part_lines(self, problem: Conv) -> int:
         """Lines of the map that a multiprocessor has: all where they are not divided."""
-        height = problem.H + 2 * problem.pad
-        return ceil(height / self.multiprocessors) if self.division == "maps" else height
+        _, height = _padded(problem)
+        return ceil(height / (self.multiprocessors if self.division == "maps" else 1))
 
     def segments(self, problem: Conv) -> int:
         """Runs of W'x pixels of an image, or of one multiprocessor's lines of it."""
@@ -330,14 +293,16 @@ class StrictTile:
     def shared(self, problem: Conv) -> int:
         """Bytes of shared memory of a block: two data sets, and a line that both meet.
 
-        What `cached` keeps is there whole.
+        A line has W'x pixels, and what the last one's filter row meets. What `cached` keeps is
+        there whole.
         """
-        rounds, lines = self.rounds(problem), self.lines(problem)
-        sets = rounds if self.cached and self.division == "filters" else 2
-        held = 2 * lines + 1
+        sets, lines = 2, 2 * self.lines(problem) + 1
+        if self.cached and self.division == "filters":
+            sets = self.rounds(problem)
         if self.cached and self.division == "maps":
-            held = max(held, self.channels(problem) * problem.R)
-        return FLOAT * (sets * self.taps * self.filters + held * self.pitch(problem))
+            lines = max(lines, self.channels(problem) * problem.R)
+        pitch = _round_up(self.columns + problem.S - 1, 4)
+        return FLOAT * (sets * self.taps * self.filters + lines * pitch)
 
     def fits(self, problem: Conv, machine: Machine) -> bool:
         """Whether a multiprocessor's memory holds its blocks, and a thread its registers.
@@ -370,12 +335,6 @@ class StrictPlan:
         """S x M' + W'y x W'x x 4."""
         tile = self.tile
         return FLOAT * (tile.taps * tile.filters + tile.lines(self.problem) * tile.columns)
-
-    @property
-    def useful(self) -> float:
-        """Share of the tiles' multiply-adds that belong to an output."""
-        p, tile = self.problem, self.tile
-        return p.OH * p.OW * p.M / (tile.tiles(p) * tile.columns * tile.filters)
 
 
 def _least(machine: Machine, taps: int, columns: int) -> int:
@@ -410,15 +369,15 @@ def _filters(tile: StrictTile, problem: Conv, machine: Machine) -> int:
     """
     groups = tile.groups
     if tile.division == "filters":
-        return round_up(ceil(problem.M / tile.multiprocessors), groups)
+        return _round_up(ceil(problem.M / tile.multiprocessors), groups)
     wanted = max(FILTERS_AT_ONCE, _least(machine, tile.taps, tile.columns))
-    every = range(groups, round_up(problem.M, groups) + 1, groups)
+    every = range(groups, _round_up(problem.M, groups) + 1, groups)
     held = [m for m in every if replace(tile, filters=m).registers(problem) <= REGISTERS]
     enough = [m for m in held if m >= wanted]
     if not enough:
         return max(held, default=groups)
     few = [m for m in enough if replace(tile, filters=m).sums <= _FEW_SUMS]
-    return min(few, key=lambda m: (round_up(problem.M, m), m), default=min(enough))
+    return min(few, key=lambda m: (_round_up(problem.M, m), m), default=min(enough))
 
 
 def _fitting(tile: StrictTile, problem: Conv, machine: Machine) -> StrictTile | None:
@@ -433,7 +392,7 @@ def _fitting(tile: StrictTile, problem: Conv, machine: Machine) -> StrictTile | 
                 return None
             tile = replace(tile, columns=tile.columns // 2)
         filters = ceil(problem.M / tile.multiprocessors) if kept else ceil(tile.filters / 2)
-        tile = replace(tile, filters=round_up(filters, tile.groups))
+        tile = replace(tile, filters=_round_up(filters, tile.groups))
     return tile
 
 
@@ -445,77 +404,67 @@ def strict_plan(
 
     `segment` is S in bytes, by default 32 or 64 as `_segment` chooses.
     """
-    columns = COLUMNS_AT_ONCE
-    taps = segment // FLOAT if segment else _segment(machine, columns)
-    tile = StrictTile(division, taps, columns, 1, machine.multiprocessors)
+    taps = segment // FLOAT if segment else _segment(machine, COLUMNS_AT_ONCE)
+    tile = StrictTile(division, taps, COLUMNS_AT_ONCE, 1, machine.multiprocessors)
     shared_out = tile.multiprocessors if division == "filters" else 1
     columns = _columns(tile, problem, machine, ceil(problem.M / shared_out))
     tile = replace(tile, columns=columns)
     fitting = _fitting(replace(tile, filters=_filters(tile, problem, machine)), problem, machine)
     if fitting is None:
         return None
-    tile = fitting
-    cached = replace(tile, cached=True)
-    alone = division == "filters" or (division == "maps" and tile.segments(problem) == 1)
-    if alone and cached.fits(problem, machine):
-        tile = cached
-    return StrictPlan(problem, machine, tile)
+    cached = replace(fitting, cached=True)
+    alone = division == "filters" or (division == "maps" and fitting.segments(problem) == 1)
+    kept = alone and cached.fits(problem, machine)
+    return StrictPlan(problem, machine, cached if kept else fitting)
 
 
 def filled(plan: StrictPlan) -> StrictPlan:
     """The plan with M', then W'x, halved until there is a tile for each block: below N_FMA."""
     tile, problem = plan.tile, plan.problem
-    wanted = tile.multiprocessors * tile.each
-    while tile.tiles(problem) < wanted:
-        fewer = round_up(tile.filters // 2, tile.groups)
+    while tile.tiles(problem) < tile.multiprocessors * tile.each:
+        fewer = _round_up(tile.filters // 2, tile.groups)
         if fewer < tile.filters and fewer // tile.groups >= 4:
             tile = replace(tile, filters=fewer)
         elif tile.columns > WARP:
             narrow = replace(tile, columns=tile.columns // 2)
-            tile = replace(narrow, filters=round_up(tile.filters, narrow.groups))
+            tile = replace(narrow, filters=_round_up(tile.filters, narrow.groups))
         else:
             break
     return replace(plan, tile=tile)
 
 
-def met(holds: bool) -> str:
-    """Return the verdict on a constraint."""
+def _met(holds: bool) -> str:
     return "met" if holds else "NOT met"
 
 
 def plan_rows(plan: StrictPlan) -> Rows:
     """(label, value) rows: the division, section 3.2's values, each constraint and its verdict."""
     tile, problem, machine = plan.tile, plan.problem, plan.machine
-    segment, lines = FLOAT * tile.taps, tile.lines(problem)
-    each, half = FLOAT * problem.C * problem.R * problem.S, machine.shared_bytes // 2
-    blocks = tile.tiles(problem) if tile.spread else tile.multiprocessors * tile.each
-    rows = [
-        ("division", f"{DIVISIONS[tile.division]}: {tile.division} divided (section 2.3)"),
-        ("S", f"{segment} bytes of each filter, filters (m, c, r, s)"),
-        ("W'x", f"{tile.columns} pixels"),
-        ("M'", f"{tile.filters} filters"),
-        ("W'y", f"{lines} lines = ceil(S / 4K)"),
-        (
-            "M' >= N_FMA x 4 / (S x W'x)",
-            f"{plan.least_filters:,}: {met(tile.filters >= plan.least_filters)}, "
-            f"{tile.taps * tile.columns * tile.filters:,} multiply-adds a data set",
-        ),
-        (
-            "S x M' + 4 x W'y x W'x <= S_shared / 2",
-            f"{plan.data_set:,} of {half:,} bytes: {met(plan.data_set <= half)}",
-        ),
-        (
-            "S and filters multiples of 32 bytes",
-            f"{segment} and {each:,}: {met(segment % 32 == each % 32 == 0)}",
-        ),
-        ("blocks", f"{blocks} of {tile.threads} threads, {tile.shared(problem):,} bytes each"),
-        ("thread", f"{tile.sums} sums; {tile.rounds(problem)} data sets a tile"),
-        ("tiles", f"{tile.tiles(problem):,} an image, {plan.useful:.0%} of their sums wanted"),
-    ]
+    segment, half = FLOAT * tile.taps, machine.shared_bytes // 2
+    each = FLOAT * problem.C * problem.R * problem.S
+    tiles, at_once = tile.tiles(problem), tile.taps * tile.columns * tile.filters
+    useful = problem.OH * problem.OW * problem.M / (tiles * tile.columns * tile.filters)
+    blocks = tiles if tile.spread else tile.multiprocessors * tile.each
+    aligned, enough = segment % 32 == each % 32 == 0, tile.filters >= plan.least_filters
+    values = {
+        "division": f"{DIVISIONS[tile.division]}: {tile.division} divided (section 2.3)",
+        "S": f"{segment} bytes of each filter, filters (m, c, r, s)",
+        "W'x": f"{tile.columns} pixels",
+        "M'": f"{tile.filters} filters",
+        "W'y": f"{tile.lines(problem)} lines = ceil(S / 4K)",
+        "M' >= N_FMA x 4 / (S x W'x)": f"{plan.least_filters:,}: {_met(enough)}, "
+        f"{at_once:,} multiply-adds a data set",
+        "S x M' + 4 x W'y x W'x <= S_shared / 2": f"{plan.data_set:,} of {half:,} bytes: "
+        f"{_met(plan.data_set <= half)}",
+        "S and filters multiples of 32 bytes": f"{segment} and {each:,}: {_met(aligned)}",
+        "blocks": f"{blocks} of {tile.threads} threads, {tile.shared(problem):,} bytes each",
+        "thread": f"{tile.sums} sums; {tile.rounds(problem)} data sets a tile",
+        "tiles": f"{tiles:,} an image, {useful:.0%} of their sums wanted",
+    }
     if tile.division in ("filters", "maps"):
         kept = "kept whole in shared memory" if tile.cached else "fetched again for each tile"
-        rows.append((f"{tile.division} of a multiprocessor", kept))
-    return rows
+        values[f"{tile.division} of a multiprocessor"] = kept
+    return list(values.items())
 
 
 VECTOR = 4
@@ -531,31 +480,15 @@ _OVERLAP = 3.74
 _LEAST_UNIT, _MOST_UNIT = 8, 25
 
 
-@dataclass(frozen=True)
-class MultiPlan:
-    """Section 3.2: S bytes of each of M' filters and W'y lines of W'x pixels make one data set."""
-
-    segment: int
-    columns: int
-    least_filters: int
-    filters: int
-    lines: int
-    data_set: int
-    fits: bool
-
-
-def plan_multi(problem: Conv, machine: Machine) -> MultiPlan:
+def plan_multi(problem: Conv, machine: Machine) -> StrictPlan:
     """S, W'x, M' and W'y: the smaller S whose M' x W'x = 64 x 128 hides the latency, else S = 64.
 
     Where 64 filters are too few even then, M' grows by warps of filters.
     """
     taps = _segment(machine, COLUMNS_AT_ONCE)
-    segment, least = FLOAT * taps, _least(machine, taps, COLUMNS_AT_ONCE)
-    filters = max(FILTERS_AT_ONCE, ceil(least / WARP) * WARP)
-    lines = ceil(segment / (FLOAT * problem.S))
-    data_set = segment * filters + lines * COLUMNS_AT_ONCE * FLOAT
-    fits = data_set <= machine.shared_bytes // 2
-    return MultiPlan(segment, COLUMNS_AT_ONCE, least, filters, lines, data_set, fits)
+    filters = max(FILTERS_AT_ONCE, _round_up(_least(machine, taps, COLUMNS_AT_ONCE), WARP))
+    tile = StrictTile("both", taps, COLUMNS_AT_ONCE, filters, machine.multiprocessors)
+    return StrictPlan(problem, machine, tile)
 
 
 @dataclass(frozen=True)
@@ -589,7 +522,7 @@ class MultiTile:
     def threads(self) -> int:
         """Threads of a block, in whole warps."""
         strips = ceil(self.rows * self.row_quads / self.quads)
-        return round_up(strips * self.groups * self.splits, WARP)
+        return _round_up(strips * self.groups * self.splits, WARP)
 
     @property
     def accumulators(self) -> int:
@@ -604,14 +537,11 @@ class MultiTile:
     def unit_rows(self, problem: Conv) -> int:
         """Filter rows that are used without a test between them: a channel's where they are few."""
         per_channel = problem.R * problem.S
-        if per_channel > _MOST_UNIT:
-            return 1
-        return problem.R * max(1, _LEAST_UNIT // per_channel)
+        return 1 if per_channel > _MOST_UNIT else problem.R * max(1, _LEAST_UNIT // per_channel)
 
     def rounds(self, problem: Conv) -> int:
         """Segments of a filter's part of the channels."""
-        unit = self.unit_rows(problem)
-        rows = round_up(ceil(problem.C / self.splits) * problem.R, unit)
+        rows = _round_up(ceil(problem.C / self.splits) * problem.R, self.unit_rows(problem))
         return ceil(rows * problem.S / self.taps)
 
     def lines(self, problem: Conv) -> int:
@@ -621,16 +551,15 @@ class MultiTile:
     def vectors(self, problem: Conv) -> int:
         """Copies of a line."""
         vector = VECTOR if problem.W % VECTOR == 0 else 1
-        shift = -problem.pad % VECTOR if vector == VECTOR else 0
+        shift = -problem.pad % vector
         return ceil((shift + (self.columns - 1) * problem.stride + problem.S) / vector)
 
     def pitch(self, problem: Conv) -> int:
         """Floats from line to line; with several rows, so that their quads meet different banks."""
-        aligned = problem.W % VECTOR == 0
-        shift = -problem.pad % VECTOR if aligned else 0
-        span = round_up(shift + 3 * problem.stride + problem.S, VECTOR)
-        held = self.vectors(problem) * (VECTOR if aligned else 1)
-        pitch = round_up(max(held, (self.columns - VECTOR) * problem.stride + span), VECTOR)
+        vector = VECTOR if problem.W % VECTOR == 0 else 1
+        span = _round_up(-problem.pad % vector + 3 * problem.stride + problem.S, VECTOR)
+        held = self.vectors(problem) * vector
+        pitch = _round_up(max(held, (self.columns - VECTOR) * problem.stride + span), VECTOR)
         if self.rows > 1 and problem.stride == 1:
             pitch += (self.columns - pitch) % _BANKS
         return pitch
@@ -641,8 +570,8 @@ class MultiTile:
         unit = unit_rows * problem.S
         window = self.stages * self.taps + (unit - 1 if self.taps % unit else 0)
         together = max(1, unit_rows // problem.R)
-        channels = round_up((window + per_channel - 2) // per_channel + 1, together)
-        ring = round_up(window, unit) * self.filters
+        channels = _round_up((window + per_channel - 2) // per_channel + 1, together)
+        ring = _round_up(window, unit) * self.filters
         ring += channels * self.lines(problem) * self.pitch(problem)
         return FLOAT * self.splits * max(ring, self.filters * self.rows * self.columns)
 
@@ -655,35 +584,34 @@ def flat(problem: Conv) -> Conv:
 
 
 def _multi_candidates(problem: Conv, machine: Machine) -> Iterator[MultiTile]:
-    plan = plan_multi(problem, machine)
+    planned = plan_multi(problem, machine).tile
     whole = ceil(problem.OW / VECTOR)
-    most = plan.columns // VECTOR
     widths = {min(whole, q) for q in (2, 4, 8, 12, 16, 20, 24, 28, 32)}
     widths |= {ceil(whole / k) for k in range(1, 9)}
     heights = {*range(1, 9), 10, 12, 14, *(ceil(problem.OH / k) for k in range(1, 5))}
-    for row_quads in sorted(q for q in widths if q <= most):
-        for rows in sorted(r for r in heights if r <= problem.OH and r * row_quads <= 256):
-            for quads, fm in _MULTI_OUTPUTS:
-                for groups in (1, 2, 4, 8, 16, 32):
-                    if fm * groups % VECTOR or fm * groups > plan.filters:
-                        continue
-                    for splits in _SPLITS:
-                        if splits > problem.C:
-                            break
-                        yield MultiTile(
-                            plan.segment // FLOAT, rows, row_quads, quads, fm, groups, splits
-                        )
+    shared_out = pairs(_MULTI_OUTPUTS, (1, 2, 4, 8, 16, 32), _SPLITS)
+    kept = [
+        (*outputs, groups, splits)
+        for outputs, groups, splits in shared_out
+        if outputs[1] * groups % VECTOR == 0
+        and outputs[1] * groups <= planned.filters
+        and splits <= problem.C
+    ]
+    for row_quads, rows in pairs(sorted(widths), sorted(heights)):
+        if row_quads * VECTOR <= planned.columns and rows <= problem.OH and rows * row_quads <= 256:
+            for division in kept:
+                yield MultiTile(planned.taps, rows, row_quads, *division)
 
 
 def _window(problem: Conv) -> int:
     """Pixels that four neighbouring outputs need of a line."""
-    return round_up(3 * problem.stride + problem.S, VECTOR)
+    return _round_up(3 * problem.stride + problem.S, VECTOR)
 
 
 def _at_once(tile: MultiTile, problem: Conv, machine: Machine) -> int:
     """Blocks of one image that a multiprocessor works on at once; 0 where none fits."""
     registers = tile.accumulators + tile.fm + tile.quads * _window(problem) + 32
-    if registers > _MULTI_REGISTERS:
+    if registers > _MULTI_REGISTERS or tile.threads > _MOST_THREADS:
         return 0
     resident = machine.resident(tile.threads, registers, tile.shared(problem))
     return min(resident, ceil(tile.blocks(problem) / machine.multiprocessors))
@@ -694,14 +622,12 @@ def _multi_clocks(tile: MultiTile, problem: Conv, machine: Machine) -> float:
 
     The constants were fitted to 900 tiles of the paper's shapes on an H200.
     """
-    threads, fetchers = tile.threads, tile.threads // tile.splits
-    if threads > _MOST_THREADS:
-        return float("inf")
     at_once = _at_once(tile, problem, machine)
     if at_once < 1:
         return float("inf")
     on_one = ceil(tile.blocks(problem) / machine.multiprocessors)
     waves = ceil(on_one / at_once) if on_one < 3 * at_once else on_one / at_once
+    threads, fetchers = tile.threads, tile.threads // tile.splits
 
     rounds, channels = tile.rounds(problem), ceil(problem.C / tile.splits)
     units = channels * problem.R / tile.unit_rows(problem)
@@ -723,13 +649,12 @@ def _multi_clocks(tile: MultiTile, problem: Conv, machine: Machine) -> float:
 def multi_tile(problem: Conv, machine: Machine) -> MultiTile | None:
     """The cheapest tile that fits the device, None where not even the smallest does."""
     problem = flat(problem)
-    best = min(
-        _multi_candidates(problem, machine), key=lambda tile: _multi_clocks(tile, problem, machine)
-    )
-    if _multi_clocks(best, problem, machine) == float("inf"):
+    tiles = _multi_candidates(problem, machine)
+    best = min(tiles, key=lambda tile: _multi_clocks(tile, problem, machine))
+    wanted = _at_once(best, problem, machine)
+    if wanted < 1:
         return None
     deeper = (replace(best, stages=stages) for stages in (4, 3))
-    wanted = _at_once(best, problem, machine)
     return next((tile for tile in deeper if _at_once(tile, problem, machine) >= wanted), best)
 
 
@@ -760,35 +685,26 @@ class StrictParts:
         """Filters of a multiprocessor: ceil(M / filter parts)."""
         return ceil(problem.M / self.filter_parts)
 
-    def piece_lines(self, problem: Conv) -> int:
-        """Lines of a piece: ceil(W_y / P) by method 1."""
-        return ceil(self.part_lines(problem) / (self.pieces if self.streams == "lines" else 1))
+    def _piece(self, problem: Conv, shared_by: int = 1) -> tuple[int, int]:
+        """Lines and filters of a piece, or of one of the blocks that share it."""
+        lines, filters = self.part_lines(problem), self.part_filters(problem)
+        if self.streams == "lines":
+            return ceil(ceil(lines / self.pieces) / shared_by), filters
+        return lines, ceil(ceil(filters / self.pieces) / shared_by)
 
-    def piece_filters(self, problem: Conv) -> int:
-        """Filters of a piece: ceil(M / Q) by method 2."""
-        return ceil(self.part_filters(problem) / (self.pieces if self.streams == "filters" else 1))
-
-    def block_lines(self, problem: Conv) -> int:
-        """Lines of outputs of a block at a time."""
-        lines = self.piece_lines(problem)
-        return ceil(lines / self.each) if self.streams == "lines" else lines
-
-    def block_filters(self, problem: Conv) -> int:
-        """Filters of a block at a time."""
-        filters = self.piece_filters(problem)
-        return ceil(filters / self.each) if self.streams == "filters" else filters
+    def _floats(self, problem: Conv, lines: int, filters: int) -> tuple[int, int]:
+        """Pixels under so many lines of outputs, K - 1 more, and coefficients of the filters."""
+        width, _ = _padded(problem)
+        return (lines + problem.R - 1) * width, problem.R * problem.S * filters
 
     def data(self, problem: Conv) -> int:
         """D of a multiprocessor: equation (5) or (8), and both of them where both are divided."""
-        width = problem.W + 2 * problem.pad
-        filters = problem.R * problem.S * self.piece_filters(problem)
-        return FLOAT * (filters + (self.piece_lines(problem) + problem.R - 1) * width)
+        return FLOAT * sum(self._floats(problem, *self._piece(problem)))
 
     def operations(self, problem: Conv) -> int:
         """Th of a multiprocessor: equation (6) or (9)."""
-        width = problem.W + 2 * problem.pad
-        taps = problem.R * problem.S
-        return taps * self.piece_filters(problem) * self.piece_lines(problem) * width
+        (width, _), (lines, filters) = _padded(problem), self._piece(problem)
+        return problem.R * problem.S * filters * lines * width
 
     def busy(self, problem: Conv) -> int:
         """Multiprocessors that have a part."""
@@ -800,20 +716,16 @@ class StrictParts:
         return self.busy(problem) * self.data(problem)
 
     def shared(self, problem: Conv) -> int:
-        """Bytes of shared memory of a block: its lines, K - 1 more, and its filters."""
-        width = problem.W + 2 * problem.pad
-        lines = self.block_lines(problem) + problem.R - 1
-        filters = problem.R * problem.S * self.block_filters(problem)
-        return FLOAT * (lines * width + filters)
+        """Bytes of shared memory of a block."""
+        return FLOAT * sum(self._floats(problem, *self._piece(problem, self.each)))
 
     def held(self, problem: Conv) -> int:
         """Registers that a thread needs for the next piece: none where there is one."""
+        pixels, filters = self._floats(problem, *self._piece(problem, self.each))
         if self.pieces == 1:
             return 0
-        width, taps = problem.W + 2 * problem.pad, problem.R * problem.S
-        lines = ceil((self.block_lines(problem) + problem.R - 1) * width / self.threads)
-        filters = ceil(taps * self.block_filters(problem) / self.threads)
-        return lines + (filters if self.streams == "filters" else 0)
+        more = ceil(filters / self.threads) if self.streams == "filters" else 0
+        return ceil(pixels / self.threads) + more
 
     def fits(self, problem: Conv, machine: Machine) -> bool:
         """Whether two blocks, and so D, fit shared memory, and a thread has the registers."""
@@ -836,26 +748,23 @@ class StrictSingle:
 
     plan: SinglePlan
     parts: StrictParts
-    redivided: bool
-    most: int
+    redivided: bool = False
+    most: int = 0
 
 
-def _method(plan: SinglePlan, machine: Machine) -> StrictParts:
-    """The multiprocessors' parts by the method that step 4 of section 3.1 chose."""
+def _by_method(
+    method: int, plan: SinglePlan, problem: Conv, machine: Machine
+) -> StrictParts | None:
+    """Parts by a method of section 3.1, in no fewer pieces than planned; None where none fit."""
     every = machine.multiprocessors
-    if plan.division == 1:
-        return StrictParts(1, every, "lines", plan.p, every)
-    return StrictParts(every, 1, "filters", plan.q, every)
-
-
-def _fitting_parts(parts: StrictParts, problem: Conv, machine: Machine) -> StrictParts | None:
-    """`parts` in as many pieces as fit, no fewer than they have; None where none do."""
-    lines = parts.streams == "lines"
-    most = parts.part_lines(problem) if lines else parts.part_filters(problem)
-    for pieces in range(parts.pieces, max(parts.pieces, most) + 1):
-        if (found := replace(parts, pieces=pieces)).fits(problem, machine):
-            return found
-    return None
+    if method == 1:
+        parts = StrictParts(1, every, "lines", plan.p, every)
+        most = parts.part_lines(problem)
+    else:
+        parts = StrictParts(every, 1, "filters", plan.q, every)
+        most = parts.part_filters(problem)
+    cut = (replace(parts, pieces=n) for n in range(parts.pieces, max(parts.pieces, most) + 1))
+    return next((found for found in cut if found.fits(problem, machine)), None)
 
 
 def divisions(problem: Conv, machine: Machine) -> Iterator[StrictParts]:
@@ -870,36 +779,29 @@ def divisions(problem: Conv, machine: Machine) -> Iterator[StrictParts]:
             yield parts
 
 
-def _filled(problem: Conv, machine: Machine) -> StrictParts | None:
-    """Both divided so that most multiprocessors have a part, and then the least is moved."""
-    found = divisions(problem, machine)
-    return max(found, key=lambda p: (p.busy(problem), -p.moved(problem)), default=None)
-
-
 @cache
 def strict_single(problem: Conv, machine: Machine, both: bool = False) -> StrictSingle | None:
     """Section 3.1, then step 4 of section 2.2; None where no part fits two blocks.
 
-    `both` departs: map and filters divided so that every multiprocessor has a part.
+    `both` departs: map and filters divided so that every multiprocessor has a part, and then the
+    least is moved.
     """
     plan = plan_single(problem, machine)
     if both:
-        parts = _filled(problem, machine)
-        return None if parts is None else StrictSingle(plan, parts, False, 0)
-    parts = _fitting_parts(_method(plan, machine), problem, machine)
-    if parts is None:
-        other = replace(plan, division=3 - plan.division)
-        parts = _fitting_parts(_method(other, machine), problem, machine)
-    if parts is None:
-        return None
-    if parts.operations(problem) >= machine.n_fma:
-        return StrictSingle(plan, parts, False, 0)
-    found = list(divisions(problem, machine))
-    most = max((other.moved(problem) for other in found), default=0)
-    enough = [other for other in found if other.moved(problem) >= machine.v_s]
+        found = divisions(problem, machine)
+        parts = max(found, key=lambda p: (p.busy(problem), -p.moved(problem)), default=None)
+        return None if parts is None else StrictSingle(plan, parts)
+    method = plan.division
+    parts = _by_method(method, plan, problem, machine)
+    parts = parts or _by_method(3 - method, plan, problem, machine)
+    if parts is None or parts.operations(problem) >= machine.n_fma:
+        return None if parts is None else StrictSingle(plan, parts)
+    moved = {other: other.moved(problem) for other in divisions(problem, machine)}
+    most = max(moved.values(), default=0)
+    enough = [other for other in moved if moved[other] >= machine.v_s]
     if parts.moved(problem) >= machine.v_s or not enough:
         return StrictSingle(plan, parts, False, most)
-    return StrictSingle(plan, min(enough, key=lambda p: p.moved(problem)), True, most)
+    return StrictSingle(plan, min(enough, key=lambda p: moved[p]), True, most)
 
 
 def _approach(found: StrictSingle, problem: Conv, machine: Machine) -> str:
@@ -918,133 +820,110 @@ def _approach(found: StrictSingle, problem: Conv, machine: Machine) -> str:
 
 def parts_rows(found: StrictSingle, problem: Conv, machine: Machine) -> Rows:
     """(label, value) rows: P and Q, the approach of section 2.2, and each constraint's verdict."""
-    plan, parts = found.plan, found.parts
-    planned, name = plan.pieces, "P" if plan.division == 1 else "Q"
-    rows = [
-        ("P, Q", f"{plan.p}, {plan.q}, method {plan.division} (steps 1 to 4)"),
-        ("D1, D2", f"{plan.d1:,} and {plan.d2:,} bytes (5), (8)"),
-        ("Th1, Th2", f"{plan.th1:,} and {plan.th2:,} multiply-adds (6), (9)"),
-        (
-            f"D{plan.division} <= S_shared",
-            f"{min(plan.d1, plan.d2):,} of {machine.shared_bytes:,} bytes: "
-            f"{met(min(plan.d1, plan.d2) <= machine.shared_bytes)}",
-        ),
-        (
-            f"Th{plan.division} >= N_FMA",
-            f"{plan.th1 if plan.division == 1 else plan.th2:,} of {machine.n_fma:,}: "
-            f"{met(plan.hides)}",
-        ),
-        ("approach (section 2.2)", _approach(found, problem, machine)),
-    ]
-    if not found.redivided and parts.pieces != planned:
-        rows.append((f"{name} that two blocks hold", f"{parts.pieces}"))
-    return [
-        *rows,
-        (
-            "a multiprocessor's part",
-            f"{parts.part_lines(problem)} lines x {parts.part_filters(problem)} filters in "
-            f"{parts.pieces} pieces of {parts.streams}, {parts.data(problem):,} bytes at once",
-        ),
-        ("multiprocessors with a part", f"{parts.busy(problem)} of {parts.multiprocessors}"),
-        (
-            "blocks",
-            f"{parts.multiprocessors * parts.each} of {parts.threads} threads, "
-            f"{parts.shared(problem):,} bytes each",
-        ),
-    ]
+    plan, parts, room = found.plan, found.parts, machine.shared_bytes
+    name, data, operations = ("P", plan.d1, plan.th1)
+    if plan.division == 2:
+        name, data, operations = ("Q", plan.d2, plan.th2)
+    values = {
+        "P, Q": f"{plan.p}, {plan.q}, method {plan.division} (steps 1 to 4)",
+        "D1, D2": f"{plan.d1:,} and {plan.d2:,} bytes (5), (8)",
+        "Th1, Th2": f"{plan.th1:,} and {plan.th2:,} multiply-adds (6), (9)",
+        f"D{plan.division} <= S_shared": f"{data:,} of {room:,} bytes: {_met(data <= room)}",
+        f"Th{plan.division} >= N_FMA": f"{operations:,} of {machine.n_fma:,}: {_met(plan.hides)}",
+        "approach (section 2.2)": _approach(found, problem, machine),
+    }
+    if not found.redivided and parts.pieces != plan.pieces:
+        values[f"{name} that two blocks hold"] = f"{parts.pieces}"
+    values |= {
+        "a multiprocessor's part": f"{parts.part_lines(problem)} lines x "
+        f"{parts.part_filters(problem)} filters in {parts.pieces} pieces of {parts.streams}, "
+        f"{parts.data(problem):,} bytes at once",
+        "multiprocessors with a part": f"{parts.busy(problem)} of {parts.multiprocessors}",
+        "blocks": f"{parts.multiprocessors * parts.each} of {parts.threads} threads, "
+        f"{parts.shared(problem):,} bytes each",
+    }
+    return list(values.items())
 
 
 def explain_machine(machine: Machine) -> Rows:
     """(label, value) rows: Table 1 of the machine."""
-    return [
-        (
-            "device",
-            f"{machine.name}: {machine.multiprocessors} multiprocessors of {machine.cores} cores "
-            f"at {machine.clock_mhz:g} MHz, {machine.shared_bytes >> 10} KiB shared memory each",
-        ),
-        ("latency", f"{machine.latency} clocks"),
-        ("transmission rate", f"{machine.bytes_per_clock:,} bytes a clock"),
-        ("N_FMA", f"{machine.n_fma:,} multiply-adds = latency x cores x 2"),
-        (
-            "V_s",
-            f"{machine.v_s:,} bytes: {machine.threads:,} threads a multiprocessor, 4 bytes each, "
-            f"cover {machine.data_requirement:,}",
-        ),
-    ]
+    values = {
+        "device": f"{machine.name}: {machine.multiprocessors} multiprocessors of {machine.cores} "
+        f"cores at {machine.clock_mhz:g} MHz, {machine.shared_bytes >> 10} KiB shared memory each",
+        "latency": f"{machine.latency} clocks",
+        "transmission rate": f"{machine.bytes_per_clock:,} bytes a clock",
+        "N_FMA": f"{machine.n_fma:,} multiply-adds = latency x cores x 2",
+        "V_s": f"{machine.v_s:,} bytes: {machine.threads:,} threads a multiprocessor, 4 bytes "
+        f"each, cover {machine.data_requirement:,}",
+    }
+    return list(values.items())
 
 
-def _range(bounds: tuple[int | None, int]) -> str:
-    lower, upper = bounds
+def _range(lower: int | None, upper: int) -> str:
     if lower is None:
         return "none: the other operand alone is larger than shared memory"
     return f"{lower:,} to {upper:,}" + ("" if lower <= upper else ", which is empty")
 
 
+NO_TWO = ("blocks", "two do not fit a multiprocessor")
+_NO_BLOCK = ("block", "none fits this device's shared memory")
+_METHODS = {
+    1: "1: filters divided among the multiprocessors, the map in P pieces",
+    2: "2: the map divided among the multiprocessors, filters in Q pieces",
+}
+
+
 def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
     """(label, value) rows: Table 1 of the machine, then section 3.1."""
     plan, tile = plan_single(problem, machine), single_tile(problem, machine)
-    methods = {
-        1: "1: filters divided among the multiprocessors, the map in P pieces",
-        2: "2: the map divided among the multiprocessors, filters in Q pieces",
-    }
+    width, height = _padded(problem)
+    filters, pixels = FLOAT * problem.R * problem.S * problem.M, FLOAT * height * width
+    approach = f"prefetching: while one of {plan.pieces} pieces is used, the next arrives"
+    if not plan.hides:
+        approach = "bulk loading: the operations on a part are fewer than N_FMA"
+    elif plan.pieces == 1:
+        approach = "all at once: one piece has the N_FMA operations"
     rows = [
         *explain_machine(machine),
-        ("D_filter + D_map", f"{plan.d_filter:,} + {plan.d_map:,} bytes (3)"),
-        ("P may be", f"{_range(plan.p_bounds)} (steps 1, 2)"),
-        ("Q may be", f"{_range(plan.q_bounds)} (steps 1, 2)"),
+        ("D_filter + D_map", f"{filters:,} + {pixels:,} bytes (3)"),
+        ("P may be", f"{_range(*plan.p_bounds)} (steps 1, 2)"),
+        ("Q may be", f"{_range(*plan.q_bounds)} (steps 1, 2)"),
         ("P", f"{plan.p}"),
         ("Q", f"{plan.q}"),
         ("D1", f"{plan.d1:,} bytes (5)"),
         ("D2", f"{plan.d2:,} bytes (8)"),
         ("Th1", f"{plan.th1:,} multiply-adds (6)"),
         ("Th2", f"{plan.th2:,} multiply-adds (9)"),
-        ("method", methods[plan.division]),
-        ("approach", plan.approach),
+        ("method", _METHODS[plan.division]),
+        ("approach", approach),
     ]
     if tile is None:
-        return [*rows, ("block", "none fits this device's shared memory")]
+        return [*rows, _NO_BLOCK]
     bytes_all = tile.row_parts * tile.filter_parts * tile.shared(problem)
-    return [
-        *rows,
-        (
-            "block",
-            f"{tile.rows} rows x {tile.filters} filters"
-            + (f", {tile.pieces} after each other" if tile.pieces > 1 else "")
-            + f", by {tile.threads} threads of {tile.px * tile.pc} x {tile.fm} outputs",
-        ),
-        ("blocks", f"{tile.row_parts} x {tile.filter_parts}, {bytes_all:,} bytes in all"),
-    ]
+    block = f"{tile.rows} rows x {tile.filters} filters"
+    block += f", {tile.pieces} after each other" if tile.pieces > 1 else ""
+    block += f", by {tile.threads} threads of {tile.px * tile.pc} x {tile.fm} outputs"
+    blocks = f"{tile.row_parts} x {tile.filter_parts}, {bytes_all:,} bytes in all"
+    return [*rows, ("block", block), ("blocks", blocks)]
 
 
 def explain_multi(problem: Conv, batch: int, machine: Machine) -> Rows:
     """(label, value) rows: Table 1 of the machine, then section 3.2."""
     plan, tile = plan_multi(problem, machine), multi_tile(problem, machine)
+    paper, room = plan.tile, machine.shared_bytes
+    within = f"{'within' if plan.data_set <= room // 2 else 'MORE THAN'} half of {room:,}"
     rows = [
         *explain_machine(machine),
-        ("S", f"{plan.segment} bytes of each filter"),
-        ("W'x", f"{plan.columns} pixels"),
+        ("S", f"{FLOAT * paper.taps} bytes of each filter"),
+        ("W'x", f"{paper.columns} pixels"),
         ("M' at least", f"{plan.least_filters} = N_FMA x 4 / (S x W'x)"),
-        ("M'", f"{plan.filters} filters"),
-        ("W'y", f"{plan.lines} lines = ceil(S / 4K)"),
-        (
-            "data set",
-            f"{plan.data_set:,} bytes = S x M' + 4 x W'y x W'x, "
-            + ("within" if plan.fits else "MORE THAN")
-            + f" half of {machine.shared_bytes:,}",
-        ),
+        ("M'", f"{paper.filters} filters"),
+        ("W'y", f"{paper.lines(problem)} lines = ceil(S / 4K)"),
+        ("data set", f"{plan.data_set:,} bytes = S x M' + 4 x W'y x W'x, {within}"),
     ]
     if tile is None:
-        return [*rows, ("block", "none fits this device's shared memory")]
-    return [
-        *rows,
-        (
-            "block",
-            f"{tile.rows} x {tile.columns} pixels x {tile.filters} filters by {tile.threads} "
-            f"threads of {4 * tile.quads} x {tile.fm} outputs, channels in {tile.splits} parts",
-        ),
-        (
-            "blocks",
-            f"{tile.blocks(flat(problem))} an image, {tile.shared(flat(problem)):,} bytes of "
-            "shared memory each",
-        ),
-    ]
+        return [*rows, _NO_BLOCK]
+    block = f"{tile.rows} x {tile.columns} pixels x {tile.filters} filters by {tile.threads} "
+    block += f"threads of {4 * tile.quads} x {tile.fm} outputs, channels in {tile.splits} parts"
+    blocks = f"{tile.blocks(flat(problem))} an image, {tile.shared(flat(problem)):,} bytes of "
+    return [*rows, ("block", block), ("blocks", blocks + "shared memory each")]

@@ -11,11 +11,11 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.prefetch.plan import SingleTile, explain_single, single_tile
+from lenetgpu.stages.conv.prefetch.single_strict import prefetch
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import of_shape
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-
 _MOST_ROWS = 16
 _REGISTERS_FOR = 512  # threads of a multiprocessor: 128 registers each
 
@@ -27,29 +27,17 @@ def _tile(problem: Conv) -> SingleTile:
 
 
 @cache
-def tile_kernel(problem: Conv, tile: SingleTile) -> Kernel:
-    """The kernel of one tile."""
-    return conv_kernel(
-        _SOURCE,
-        "conv_single",
-        problem,
-        METHOD=tile.method,
-        PART_ROWS=tile.rows,
-        PART_FILTERS=tile.filters,
-        PIECES=tile.pieces,
-        ROW_PARTS=tile.row_parts,
-        FILTER_PARTS=tile.filter_parts,
-        PX=tile.px,
-        FM=tile.fm,
-        PC=tile.pc,
-        THREADS=tile.threads,
-        BLOCKS=max(1, _REGISTERS_FOR // tile.threads) if problem.R * problem.S <= 9 else 1,
-        SHARED_BYTES=tile.shared(problem),
-    )
-
-
-def _kernels(problem: Conv) -> Kernel:
-    return tile_kernel(problem, _tile(problem))
+def _kernel(problem: Conv, tile: SingleTile) -> Kernel:
+    sizes = {
+        "METHOD": tile.method,
+        "PART_ROWS": tile.rows,
+        "PART_FILTERS": tile.filters,
+        "BLOCKS": max(1, _REGISTERS_FOR // tile.threads) if problem.R * problem.S <= 9 else 1,
+        "SHARED_BYTES": tile.shared(problem),
+    }
+    for name in ("pieces", "row_parts", "filter_parts", "px", "fm", "pc", "threads"):
+        sizes[name.upper()] = getattr(tile, name)
+    return conv_kernel(_SOURCE, "conv_single", problem, **sizes)
 
 
 def _supports(problem: Conv) -> str | None:
@@ -67,15 +55,11 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: SingleTile) -> None
     """Launch the kernel of `tile` on x (n, 1, H, W), w (R, S, 1, M), y (n, M, OH, OW)."""
     grid = (len(x) * tile.row_parts * tile.filter_parts,)
     shared = tile.shared(problem)
-    launch(tile_kernel(problem, tile), grid, (tile.threads,), (x, w, y), shared=shared)
+    launch(_kernel(problem, tile), grid, (tile.threads,), (x, w, y), shared=shared)
 
 
-@variant(
-    kind="conv",
-    family="prefetch",
-    reads="NCHW",
-    writes="NCHW",
-    kernels=of_shape(_kernels),
+@prefetch(
+    kernels=of_shape(lambda problem: _kernel(problem, _tile(problem))),
     supports=_supports,
     explain=explain_single,
     paper="after Pascal 3.1",

@@ -12,64 +12,32 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.plan import (
-    StrictParts,
-    explain_machine,
-    parts_rows,
-    strict_single,
-)
+from lenetgpu.stages.conv.prefetch import plan
+from lenetgpu.stages.conv.prefetch.plan import StrictParts, strict_single
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import Rows, cuda, variant
+from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-
-
-def _parts(problem: Conv, both: bool) -> StrictParts:
-    found = strict_single(problem, machines.current(), both)
-    assert found is not None, "refused by _supports"
-    return found.parts
+prefetch = partial(
+    variant, kind="conv", family="prefetch", reads="NCHW", writes="NCHW", needs=cuda()
+)
 
 
 @cache
-def parts_kernel(problem: Conv, parts: StrictParts) -> Kernel:
-    """The kernel of one division."""
-    return conv_kernel(
-        _SOURCE,
-        "conv_single_strict",
-        problem,
-        SMS=parts.multiprocessors,
-        EACH=parts.each,
-        THREADS=parts.threads,
-        ROW_PARTS=parts.row_parts,
-        FILTER_PARTS=parts.filter_parts,
-        PART_LINES=parts.part_lines(problem),
-        PART_FILTERS=parts.part_filters(problem),
-        PIECES=parts.pieces,
-        STREAMS_LINES=int(parts.streams == "lines"),
-        SHARED_BYTES=parts.shared(problem),
-    )
-
-
-def _kernels(problem: Conv, batch: int, both: bool = False) -> tuple[Kernel, ...]:
-    return (parts_kernel(problem, _parts(problem, both)),)
-
-
-def _supports(problem: Conv, both: bool = False) -> str | None:
-    if problem.C != 1:
-        return f"supports one input channel, found {problem.C}"
-    if problem.stride != 1:
-        return f"supports stride 1, as the paper's equation (2), found {problem.stride}"
-    if strict_single(problem, machines.current(), both) is None:
-        found = f"{problem.R}x{problem.S} filters on lines of {problem.W + 2 * problem.pad} pixels"
-        return f"supports parts that two blocks hold in registers and shared memory, found {found}"
-    return None
-
-
-def _explain(problem: Conv, batch: int, machine: Machine, both: bool = False) -> Rows:
-    found = strict_single(problem, machine, both)
-    if found is None:
-        return [*explain_machine(machine), ("blocks", "two do not fit a multiprocessor")]
-    return [*explain_machine(machine), *parts_rows(found, problem, machine)]
+def _kernel(problem: Conv, parts: StrictParts) -> Kernel:
+    sizes = {
+        "SMS": parts.multiprocessors,
+        "EACH": parts.each,
+        "THREADS": parts.threads,
+        "ROW_PARTS": parts.row_parts,
+        "FILTER_PARTS": parts.filter_parts,
+        "PART_LINES": parts.part_lines(problem),
+        "PART_FILTERS": parts.part_filters(problem),
+        "PIECES": parts.pieces,
+        "STREAMS_LINES": int(parts.streams == "lines"),
+        "SHARED_BYTES": parts.shared(problem),
+    }
+    return conv_kernel(_SOURCE, "conv_single_strict", problem, **sizes)
 
 
 def prepare(w: Any, problem: Conv, batch: int) -> Any:
@@ -81,33 +49,53 @@ def launch_parts(x: Any, w: Any, y: Any, problem: Conv, parts: StrictParts) -> N
     """Launch the kernel of `parts` on x (n, 1, H, W), w (M, 1, R, S) and y (n, M, OH, OW)."""
     blocks, shared = parts.multiprocessors * parts.each, parts.shared(problem)
     args = (x, w, y, np.int32(len(x)))
-    launch(parts_kernel(problem, parts), (blocks,), (parts.threads,), args, shared=shared)
+    launch(_kernel(problem, parts), (blocks,), (parts.threads,), args, shared=shared)
 
 
-strict_variant = partial(
-    variant, kind="conv", family="prefetch", reads="NCHW", writes="NCHW", needs=cuda()
-)
+def _offer(name: str, both: bool, paper: str, summary: str) -> None:
+    """Register the variant whose map and filters are divided as `both` says (`strict_single`)."""
+
+    def parts(problem: Conv) -> StrictParts:
+        found = strict_single(problem, machines.current(), both)
+        assert found is not None, "refused by `supports`"
+        return found.parts
+
+    def supports(problem: Conv) -> str | None:
+        if problem.C != 1:
+            return f"supports one input channel, found {problem.C}"
+        if problem.stride != 1:
+            return f"supports stride 1, as the paper's equation (2), found {problem.stride}"
+        if strict_single(problem, machines.current(), both) is None:
+            width = problem.W + 2 * problem.pad
+            found = f"{problem.R}x{problem.S} filters on lines of {width} pixels"
+            return (
+                f"supports parts that two blocks hold in registers and shared memory, found {found}"
+            )
+        return None
+
+    def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
+        found = strict_single(problem, machine, both)
+        rows = [plan.NO_TWO] if found is None else plan.parts_rows(found, problem, machine)
+        return [*plan.explain_machine(machine), *rows]
+
+    def run(x: Any, w: Any, y: Any, problem: Conv) -> None:
+        launch_parts(x, w, y, problem, parts(problem))
+
+    run.__name__, run.__doc__ = name, summary
+    prefetch(
+        prepare=prepare,
+        kernels=of_shape(lambda problem: _kernel(problem, parts(problem))),
+        supports=supports,
+        explain=explain,
+        paper=paper,
+    )(run)
 
 
-@strict_variant(
-    prepare=prepare,
-    kernels=_kernels,
-    supports=_supports,
-    explain=_explain,
-    paper="Pascal 3.1",
-)
-def single_strict(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """One channel by the paper's P and Q: filters or map divided among 2 x N_SM blocks of 512."""
-    launch_parts(x, w, y, problem, _parts(problem, both=False))
-
-
-@strict_variant(
-    prepare=prepare,
-    kernels=partial(_kernels, both=True),
-    supports=partial(_supports, both=True),
-    explain=partial(_explain, both=True),
-    paper="Pascal 2.3, both divided",
-)
-def single_strict_both(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """prefetch.single_strict, map and filters divided until every multiprocessor has a part."""
-    launch_parts(x, w, y, problem, _parts(problem, both=True))
+_offer(
+    "single_strict", False, "Pascal 3.1",
+    "One channel by the paper's P and Q: filters or map divided among 2 x N_SM blocks of 512.",
+)  # fmt: skip
+_offer(
+    "single_strict_both", True, "Pascal 2.3, both divided",
+    "prefetch.single_strict, map and filters divided until every multiprocessor has a part.",
+)  # fmt: skip

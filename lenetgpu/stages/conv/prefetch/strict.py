@@ -14,22 +14,14 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import FLOAT, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.plan import (
-    DIVISIONS,
-    StrictPlan,
-    StrictTile,
-    explain_machine,
-    filled,
-    plan_rows,
-    strict_plan,
-)
-from lenetgpu.stages.conv.prefetch.single_strict import strict_variant
+from lenetgpu.stages.conv.prefetch import plan as planning
+from lenetgpu.stages.conv.prefetch.plan import DIVISIONS, StrictPlan, StrictTile
+from lenetgpu.stages.conv.prefetch.single_strict import prefetch
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import Rows, of_shape
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_FILTER = 0
-"""S of one whole filter plane, K x K x 4 bytes (Chen et al.)."""
+_FILTER = 0  # S of one whole filter plane, K x K x 4 bytes (Chen et al.)
 
 
 @dataclass(frozen=True)
@@ -57,9 +49,8 @@ class Choice:
     def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
         """(label, value) rows: Table 1 of the machine, then the plan with its constraints."""
         found = self.plan(problem, machine)
-        if found is None:
-            return [*explain_machine(machine), ("blocks", "two do not fit a multiprocessor")]
-        return [*explain_machine(machine), *plan_rows(found)]
+        rows = [planning.NO_TWO] if found is None else planning.plan_rows(found)
+        return [*planning.explain_machine(machine), *rows]
 
     def supports(self, problem: Conv) -> str | None:
         """None, or what it does not take."""
@@ -74,38 +65,26 @@ class Choice:
 @cache
 def _plan(choice: Choice, problem: Conv, machine: Machine) -> StrictPlan | None:
     segment = FLOAT * problem.R * problem.S if choice.segment == _FILTER else choice.segment
-    found = strict_plan(problem, machine, choice.division, segment)
+    found = planning.strict_plan(problem, machine, choice.division, segment)
     if found is None:
         return None
-    tile = replace(
-        found.tile,
-        asynchronous=choice.departures >= 1,
-        packed=choice.departures >= 2,
-        spread=choice.departures >= 3,
-    )
+    asynchronous, packed, spread, fills = (choice.departures >= n for n in range(1, 5))
+    tile = replace(found.tile, asynchronous=asynchronous, packed=packed, spread=spread)
     found = replace(found, tile=tile)
-    return filled(found) if choice.departures >= 4 else found
+    return planning.filled(found) if fills else found
 
 
 @cache
-def tile_kernel(problem: Conv, tile: StrictTile) -> Kernel:
-    """The kernel of one tile."""
-    return conv_kernel(
-        _SOURCE,
-        "conv_strict",
-        problem,
-        DIVISION=list(DIVISIONS).index(tile.division),
-        TAPS=tile.taps,
-        COLUMNS=tile.columns,
-        FILTERS=tile.filters,
-        SMS=tile.multiprocessors,
-        EACH=tile.each,
-        THREADS=tile.threads,
-        CACHED=int(tile.cached),
-        ASYNC=int(tile.asynchronous),
-        PACKED=int(tile.packed),
-        SHARED_BYTES=tile.shared(problem),
-    )
+def _kernel(problem: Conv, tile: StrictTile) -> Kernel:
+    sizes = {
+        "DIVISION": list(DIVISIONS).index(tile.division),
+        "SMS": tile.multiprocessors,
+        "ASYNC": int(tile.asynchronous),
+        "SHARED_BYTES": tile.shared(problem),
+    }
+    for name in ("taps", "columns", "filters", "each", "threads", "cached", "packed"):
+        sizes[name.upper()] = int(getattr(tile, name))
+    return conv_kernel(_SOURCE, "conv_strict", problem, **sizes)
 
 
 def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:
@@ -131,7 +110,7 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: StrictTile) -> None
     if tile.spread:
         blocks = len(x) * tile.tiles(problem)
     args, shared = (x, w, y, np.int32(len(x))), tile.shared(problem)
-    launch(tile_kernel(problem, tile), (blocks,), (tile.threads,), args, shared=shared)
+    launch(_kernel(problem, tile), (blocks,), (tile.threads,), args, shared=shared)
 
 
 def _offer(name: str, choice: Choice, paper: str, summary: str) -> None:
@@ -144,15 +123,14 @@ def _offer(name: str, choice: Choice, paper: str, summary: str) -> None:
         return cupy.asarray(pack(w, problem, choice.here(problem)))
 
     run.__name__, run.__doc__ = name, summary
-    register = strict_variant(
+    prefetch(
         prepare=prepare,
-        kernels=of_shape(lambda problem: (tile_kernel(problem, choice.here(problem)),)),
+        kernels=of_shape(lambda problem: _kernel(problem, choice.here(problem))),
         supports=choice.supports,
         explain=choice.explain,
         paper=paper,
         repeats=choice.division != "channels",
-    )
-    register(run)
+    )(run)
 
 
 _VARIANTS = (

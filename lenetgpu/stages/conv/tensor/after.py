@@ -30,10 +30,24 @@ def room(layout: Layout) -> int:
     return _ROOM + int(layout.problem.depth).bit_length() + cancelled - spare
 
 
+def _kernel(name: str, layout: Layout, **more: int) -> Kernel:
+    defines = layout.defines() | more | {"THREADS": _THREADS}
+    return Kernel(_SOURCE, name, tuple(defines.items()), ABLE)
+
+
 def kernel(layout: Layout) -> Kernel:
     """`tensor_again`."""
-    defines = layout.defines() | {"THREADS": _THREADS}
-    return Kernel(_SOURCE, "tensor_again", tuple(defines.items()), ABLE)
+    return _kernel("tensor_again", layout)
+
+
+def meeting(layout: Layout, split: int) -> Kernel:
+    """`tensor_meet`, of `split` parts."""
+    return _kernel("tensor_meet", layout, SPLIT=split)
+
+
+def _blocks(layout: Layout, images: int) -> int:
+    problem = layout.problem
+    return blocks_for(images * problem.OH * problem.OW * problem.M, _THREADS)
 
 
 def again(
@@ -43,22 +57,10 @@ def again(
 
     `w` are the float32 filters (R, S, C, M), `worst` their largest drop, `bias` float32 as well.
     """
-    problem = layout.problem
     numbers = (np.int32(number) for number in (count, worst, room(layout)))
-    blocks = blocks_for(count * problem.OH * problem.OW * problem.M, _THREADS)
-    launch(
-        kernel(layout),
-        (min(_MOST_BLOCKS, blocks),),
-        (_THREADS,),
-        (x, w, images.tops, images.reached, y, *numbers, bias),
-        overlap=True,
-    )
-
-
-def meeting(layout: Layout, split: int) -> Kernel:
-    """`tensor_meet`, of `split` parts."""
-    defines = layout.defines() | {"SPLIT": split, "THREADS": _THREADS}
-    return Kernel(_SOURCE, "tensor_meet", tuple(defines.items()), ABLE)
+    args = (x, w, images.tops, images.reached, y, *numbers, bias)
+    blocks = min(_MOST_BLOCKS, _blocks(layout, count))
+    launch(kernel(layout), (blocks,), (_THREADS,), args, overlap=True)
 
 
 def meet(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None:
@@ -66,8 +68,6 @@ def meet(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None
 
     `args` are (parts, tops, drops, y, reached, bias).
     """
-    problem = layout.problem
-    blocks = blocks_for(images * problem.OH * problem.OW * problem.M, _THREADS)
     *first, bias = args
     args = (*first, np.int32(images), bias)
-    launch(meeting(layout, split), (blocks,), (_THREADS,), args, overlap=True)
+    launch(meeting(layout, split), (_blocks(layout, images),), (_THREADS,), args, overlap=True)

@@ -96,38 +96,22 @@ class Images:
         """Room for `images` images."""
         layout = split.layout
         made = cupy.zeros if layout.planes else cupy.empty  # between planes' images zeros stay
-        return Images(
-            images,
-            made(layout.bytes(images), cupy.uint8),
-            cupy.empty(images * split.shares, cupy.uint32),
-            cupy.empty(images, cupy.int32),
-            cupy.empty(images, cupy.uint32),
-            cupy.empty(images, cupy.uint32),
-        )
+        packed = made(layout.bytes(images), cupy.uint8)
+        found = cupy.empty(images * split.shares, cupy.uint32)
+        tops = cupy.empty(images, cupy.int32)
+        reached, beyond = (cupy.empty(images, cupy.uint32) for _ in range(2))
+        return Images(images, packed, found, tops, reached, beyond)
 
     def fill(self, split: Split, x: Any, lifts: Any, images: int) -> None:
         """Split `images` images of `x` by the channels' `lifts`, on the current stream."""
         largest, halves, *again = split.kernels()
-        plane = np.int32(split.layout.plane(self.room))
-        launch(
-            largest,
-            (images * split.shares,),
-            (THREADS,),
-            (x, lifts, self.found, self.reached, self.beyond),
-            overlap=True,
-        )
-        launch(
-            halves,
-            (images * split.blocks,),
-            (THREADS,),
-            (x, lifts, self.found, self.tops, self.packed, self.beyond, plane),
-            overlap=True,
-        )
+        plane, blocks = np.int32(split.layout.plane(self.room)), images * split.blocks
+
+        def launched(kernel: Kernel, blocks: int, *args: Any) -> None:
+            launch(kernel, (blocks,), (THREADS,), (x, lifts, *args), overlap=True)
+
+        held = self.tops, self.packed, self.beyond, plane
+        launched(largest, images * split.shares, self.found, self.reached, self.beyond)
+        launched(halves, blocks, self.found, *held)
         for resplit in again:
-            launch(
-                resplit,
-                (min(_RESPLIT_BLOCKS, images * split.blocks),),
-                (THREADS,),
-                (x, lifts, self.tops, self.packed, self.beyond, plane, np.int32(images)),
-                overlap=True,
-            )
+            launched(resplit, min(_RESPLIT_BLOCKS, blocks), *held, np.int32(images))

@@ -111,7 +111,9 @@ class Kind:
         """Every kernel that a run of up to `batch` images launches."""
         product = self.plan(problem, batch)
         made = (product, self._instead(product, batch)) if product.tiling.pairs else (product,)
-        found = [kernel for one in made for kernel in _launched(one)]
+        found: list[Kernel] = []
+        for one in made:
+            found += (*Split(one.layout).kernels(), *one.kernels(), after.kernel(one.layout))
         return tuple(dict.fromkeys(found))
 
     def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -131,11 +133,6 @@ class Kind:
         ]
 
 
-def _launched(product: Product) -> tuple[Kernel, ...]:
-    layout = product.layout
-    return (*Split(layout).kernels(), *product.kernels(), after.kernel(layout))
-
-
 def _alike(w: Any) -> bool:
     """Whether no column of a filter (R, S, C, M) is small beside another of it."""
     sizes = np.abs(widened(w).astype(np.float32)).max((0, 2))
@@ -152,24 +149,23 @@ def prepare(w: Any, batch: int, product: Product) -> State:
     filters, bias = w if problem.bias else (w, None)
     exact = np.ascontiguousarray(widened(filters), np.float32)
     packed = pack(exact, layout, product.padded)
-    drops = cupy.asarray(packed.drops)
-    held = drops
+    drops = held = cupy.asarray(packed.drops)
     if bias is not None:
         padded = np.zeros(product.padded, np.float32)
         padded[: problem.M] = widened(bias)
         held = cupy.asarray(padded)
     images = images_at_once(layout, batch)
     return State(
-        cupy.asarray(exact),
-        cupy.asarray(packed.filters),
-        cupy.asarray(packed.lifts),
-        drops,
-        held,
-        packed.worst,
-        product,
-        Images.empty(Split(layout), images),
-        cupy.empty(product.parts_elements(images), cupy.float32),
-        images,
+        w=cupy.asarray(exact),
+        filters=cupy.asarray(packed.filters),
+        lifts=cupy.asarray(packed.lifts),
+        drops=drops,
+        bias=held,
+        worst=packed.worst,
+        product=product,
+        images=Images.empty(Split(layout), images),
+        parts=cupy.empty(product.parts_elements(images), cupy.float32),
+        batch=images,
     )
 
 
@@ -204,13 +200,7 @@ def parts_of(kind: Kind) -> dict[str, Any]:
 
 def tensor(kind: Kind, **fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a variant of this kind."""
-    return variant(
-        kind="conv",
-        family="tensor",
-        reads=MAPS,
-        writes=MAPS,
-        takes="bias relu fp16 bf16",
-        supports=refusal,
-        **parts_of(kind),
-        **fields,
-    )
+    precision = "fp16x3" if kind.parts == 2 else "fp16"
+    takes = {"supports": refusal, "takes": "bias relu fp16 bf16", "precision": precision}
+    maps = {"kind": "conv", "family": "tensor", "reads": MAPS, "writes": MAPS}
+    return variant(**maps, **takes, **parts_of(kind), **fields)

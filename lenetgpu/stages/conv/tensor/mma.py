@@ -31,10 +31,6 @@ class MmaTiling(RowsTiling):
         rows, columns = 16 * self.tiles_m * self.warps_m, 8 * self.tiles_n * self.warps_n
         return rows, columns, WARP * self.warps_m * self.warps_n
 
-    def own_defines(self) -> dict[str, int | str]:
-        """Its warps."""
-        return {"WARPS_M": self.warps_m, "WARPS_N": self.warps_n}
-
 
 # every GPU from sm_80 on gives a block the shared memory of each
 TILINGS = (
@@ -49,19 +45,13 @@ TILINGS = (
 FP16X3 = Kind(2, TILINGS)
 
 
-@tensor(
-    FP16X3,
-    needs=cuda(80),
-    precision="fp16x3",
-    default=True,
-    paper="after Ootomo and Yokota",
-)
+@tensor(FP16X3, needs=cuda(80), default=True, paper="after Ootomo and Yokota")
 def fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
     """Implicit product on mma.sync, operands as fp16 hi and lo with scales."""
     run(x, w, y)
 
 
-@tensor(Kind(1, TILINGS), needs=cuda(80), precision="fp16")
+@tensor(Kind(1, TILINGS), needs=cuda(80))
 def fp16(x: Any, w: State, y: Any, problem: Conv) -> None:
     """Implicit product on mma.sync, operands as scaled fp16, fp32 sums."""
     run(x, w, y)

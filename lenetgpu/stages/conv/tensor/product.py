@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -47,24 +47,17 @@ FIT = Fit()
 
 
 class Tiling(ABC):
-    """What a block computes of a product, and how it is launched."""
+    """What a block computes of a product, and how it is launched.
+
+    `planes` says whether it reads split images as planes, `pairs` whether its positions are two
+    outputs, by Winograd's F(2, 3); `only` are the architectures that its kernel is meant for.
+    """
 
     planes: bool = False
-    """Whether it reads split images as planes."""
     pairs: bool = False
-    """Whether its positions are two outputs, by Winograd's F(2, 3)."""
     only = ABLE
-    """The architectures that its kernel is meant for."""
-
-    @property
-    @abstractmethod
-    def source(self) -> Path:
-        """The kernel's file."""
-
-    @property
-    @abstractmethod
-    def entry(self) -> str:
-        """The kernel's name."""
+    source: ClassVar[Path]
+    entry: ClassVar[str]
 
     @abstractmethod
     def sizes(self) -> tuple[int, int, int]:
@@ -86,25 +79,25 @@ class Tiling(ABC):
     def shared_bytes(self, layout: Layout) -> int:
         """Dynamic shared memory of a block."""
 
-    def kept(self, layout: Layout, split: int, blocks: int) -> int:
-        """Floats that `blocks` blocks' work needs beside its parts, in a workspace before them."""
-        return 0
-
     @abstractmethod
     def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
         """The tiling as `-D` definitions."""
 
     @abstractmethod
-    def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
-        """The kernel's last arguments for `count` images in workspace for `room`."""
-
-    @abstractmethod
-    def grid(self, blocks: int) -> int:
-        """Blocks launched for so many blocks' work."""
-
-    @abstractmethod
     def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
         """Estimated clocks of `blocks` blocks' work of `chunks` chunks each."""
+
+    def kept(self, layout: Layout, split: int, blocks: int) -> int:
+        """Floats that `blocks` blocks' work needs beside its parts, in a workspace before them."""
+        return 0
+
+    def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
+        """The kernel's last arguments for `count` images in workspace for `room`."""
+        return (self.rows(layout, count),)
+
+    def grid(self, blocks: int) -> int:
+        """Blocks launched for so many blocks' work."""
+        return blocks
 
     @property
     def word(self) -> str:
@@ -149,13 +142,8 @@ class RowsTiling(Tiling):
     def share(self) -> float:
         """What of the tensor cores' dense rate its instruction should reach."""
 
-    @abstractmethod
-    def own_defines(self) -> dict[str, int | str]:
-        """What sets this kind of tiling apart, as `-D` definitions."""
-
     @property
-    def stage_bytes(self) -> int:
-        """Shared memory of a chunk."""
+    def _stage_bytes(self) -> int:
         return (self.bm + self.bn) * _ROW_BYTES
 
     def takes(self, layout: Layout) -> bool:
@@ -172,25 +160,12 @@ class RowsTiling(Tiling):
 
     def shared_bytes(self, layout: Layout) -> int:
         """Its ring."""
-        return self.stages * self.stage_bytes
+        return self.stages * self._stage_bytes
 
     def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
         """The tiling as `-D` definitions."""
-        return self.own_defines() | {
-            "TILES_M": self.tiles_m,
-            "TILES_N": self.tiles_n,
-            "STAGES": self.stages,
-            "RESIDENT": self.resident,
-            "SHARED_BYTES": self.shared_bytes(layout),
-        }
-
-    def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
-        """Its rows."""
-        return (self.rows(layout, count),)
-
-    def grid(self, blocks: int) -> int:
-        """All."""
-        return blocks
+        own: dict[str, int | str] = {name.upper(): value for name, value in vars(self).items()}
+        return own | {"SHARED_BYTES": self.shared_bytes(layout)}
 
     def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
         """Products with the instructions that copy rows, or bytes from the cache."""
@@ -200,7 +175,7 @@ class RowsTiling(Tiling):
         full = min(1.0, together * self.threads / WARP / FIT.full_warps)
         rate = FIT.products * self.share * full
         issued = self.products(layout) / rate + FIT.row * self.bm / full
-        chunk = max(issued, self.stage_bytes / FIT.cache_rate)
+        chunk = max(issued, self._stage_bytes / FIT.cache_rate)
         stored = FIT.stored * self.bm * self.bn if layout.problem.writes == "NCHW" else 0.0
         return busiest * (chunks * chunk + FIT.block / together + stored)
 
@@ -277,19 +252,14 @@ class Product:
 
         `ends` are what each padded filter's sums end with: its drop and its bias.
         """
-        drops, bias = ends
+        tiling, (drops, bias) = self.tiling, ends
         outputs = images.tops, drops, y
-        numbers = map(np.int32, self.tiling.numbers(self.layout, count, images.room))
-        launch(
-            self.kernels()[0],
-            (self.tiling.grid(self.blocks(count)),),
-            (self.tiling.threads,),
-            (images.packed, filters, *outputs, parts, images.reached, *numbers, bias),
-            self.tiling.shared_bytes(self.layout),
-            overlap=True,
-        )
+        numbers = map(np.int32, tiling.numbers(self.layout, count, images.room))
+        args = (images.packed, filters, *outputs, parts, images.reached, *numbers, bias)
+        grid, shared = tiling.grid(self.blocks(count)), tiling.shared_bytes(self.layout)
+        launch(self.kernels()[0], (grid,), (tiling.threads,), args, shared, overlap=True)
         if self.split > 1:
-            own = parts[self.tiling.kept(self.layout, self.split, self.blocks(count)) :]
+            own = parts[tiling.kept(self.layout, self.split, self.blocks(count)) :]
             after.meet(self.layout, self.split, count, (own, *outputs, images.reached, bias))
 
     def parts_elements(self, images: int) -> int:
@@ -319,11 +289,11 @@ def ranked(
     layout: Layout, images: int, machine: Machine, tilings: tuple[Tiling, ...]
 ) -> tuple[Product, ...]:
     """Every product for `images` images, that with the fewest estimated clocks first."""
-    found = sorted(
-        options(layout, tilings),
-        key=lambda made: made.clocks(images, machine) + made.splitting_clocks(images, machine),
-    )
-    return tuple(found)
+
+    def clocks(made: Product) -> float:
+        return made.clocks(images, machine) + made.splitting_clocks(images, machine)
+
+    return tuple(sorted(options(layout, tilings), key=clocks))
 
 
 def cheapest(layout: Layout, images: int, machine: Machine, tilings: tuple[Tiling, ...]) -> Product:

@@ -36,10 +36,6 @@ class WgmmaTiling(RowsTiling):
         """Rows, columns and threads of a block."""
         return 64 * self.tiles_m * self.groups_m, 8 * self.tiles_n, _WARPGROUP * self.groups_m
 
-    def own_defines(self) -> dict[str, int | str]:
-        """Its warpgroups."""
-        return {"GROUPS_M": self.groups_m}
-
 
 TILINGS = (
     WgmmaTiling(1, 16, stages=6, resident=1, groups_m=2),  # 128 x 128
@@ -50,13 +46,13 @@ TILINGS = (
 FP16X3 = Kind(2, taps.PAIRS + taps.TILINGS + TILINGS)
 
 
-@tensor(FP16X3, needs=hopper(), precision="fp16x3")
+@tensor(FP16X3, needs=hopper())
 def wgmma_fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
     """The product of tensor.fp16x3 on Hopper's wgmma."""
     run(x, w, y)
 
 
-@tensor(Kind(1, taps.TILINGS + TILINGS), needs=hopper(), precision="fp16")
+@tensor(Kind(1, taps.TILINGS + TILINGS), needs=hopper())
 def wgmma_fp16(x: Any, w: State, y: Any, problem: Conv) -> None:
     """The product of tensor.fp16 on Hopper's wgmma."""
     run(x, w, y)

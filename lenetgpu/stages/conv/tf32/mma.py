@@ -77,7 +77,7 @@ class Product(OneLaunch):
     def kernel(self) -> Kernel:
         """`tf32_mma`."""
         own = {name.upper(): value for name, value in vars(self.tiling).items()}
-        return Kernel(_SOURCE, "tf32_mma", tuple((self.defines() | own).items()))
+        return self.built(_SOURCE, (), **own)
 
     def _together(self, machine: Machine) -> int:
         room = machine.resident(self.threads, 0, self.shared_bytes)

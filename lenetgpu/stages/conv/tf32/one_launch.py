@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -105,12 +106,13 @@ class OneLaunch(ABC):
         """Filters of a chunk, high and low."""
         return 2 * FLOAT * CHUNK * self.width
 
-    def defines(self) -> dict[str, int | str]:
-        """What every kernel is told, as `-D` definitions."""
+    def built(self, source: Path, only: tuple[str, ...], **own: int) -> Kernel:
+        """The kernel of `source`, called as its folder and it are, with its `own` definitions."""
         problem = self.problem
-        own = {"MP": self.width * self.across, "SHARED_BYTES": self.shared_bytes}
-        ends = {"BIAS": int(problem.bias), "RELU": int(problem.relu)}
-        return conv_defines(replace(problem, bias=False, relu=False)) | ends | own
+        own |= {"MP": self.width * self.across, "SHARED_BYTES": self.shared_bytes}
+        own |= {"BIAS": int(problem.bias), "RELU": int(problem.relu)}
+        plain = conv_defines(replace(problem, bias=False, relu=False))
+        return Kernel(source, f"tf32_{source.stem}", tuple((plain | own).items()), only)
 
     def tiles(self, images: int) -> int:
         """What blocks share out of `images` images."""
@@ -127,9 +129,7 @@ class OneLaunch(ABC):
         return FLOAT * (inputs + problem.OH * problem.OW * problem.M)
 
 
-Plan = Callable[
-    ..., OneLaunch
-]  # of a problem, a batch and, unless it is the current one, a machine
+Plan = Callable[..., OneLaunch]  # of a problem, a batch and a machine, the current one where None
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,12 @@ def prepare(w: Any, product: OneLaunch) -> State:
     problem = product.problem
     filters, bias = w if problem.bias else (w, None)
     packed = pack(filters, problem, product.width)
-    own = cupy.asarray(np.ascontiguousarray(filters, np.float32))
-    factors = cupy.asarray(packed.factors)
-    held = factors
+    factors = held = cupy.asarray(packed.factors)
     if bias is not None:
         padded = np.zeros(packed.factors.shape, np.float32)
         padded[: problem.M] = bias
         held = cupy.asarray(padded)
+    own = cupy.asarray(np.ascontiguousarray(filters, np.float32))
     return State(own, cupy.asarray(packed.filters), factors, held, product)
 
 
@@ -179,30 +178,23 @@ def run(x: Any, w: State, y: Any) -> None:
     once = max(1, _MOST // pixels)
     for lo in range(0, len(x), once):
         count = min(once, len(x) - lo)
-        launch(
-            product.kernel(),
-            (product.grid(count),),
-            (product.threads,),
-            (x[lo:], w.filters, w.factors, w.bias, w.w, y[lo:], np.int32(count * pixels)),
-            product.shared_bytes,
-            overlap=True,
-        )
-
-
-def _explain(plan: Plan, problem: Conv, batch: int, machine: Machine) -> Rows:
-    """How the work is divided, and what the model predicts of it."""
-    product = plan(problem, batch, machine)
-    clocks = product.clocks(batch, machine)
-    filled = problem.depth / (CHUNK * chunks(problem))
-    return [
-        ("tiling", str(product)),
-        ("depth used", f"{filled:.0%} of {chunks(problem)} chunks"),
-        ("predicted", f"{clocks / machine.clock_mhz:.1f} us"),
-    ]
+        args = (x[lo:], w.filters, w.factors, w.bias, w.w, y[lo:], np.int32(count * pixels))
+        grid, block = (product.grid(count),), (product.threads,)
+        launch(product.kernel(), grid, block, args, product.shared_bytes, overlap=True)
 
 
 def by_tf32(plan: Plan, **fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a variant whose products `plan` chooses."""
+
+    def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
+        product = plan(problem, batch, machine)
+        filled = problem.depth / (CHUNK * chunks(problem))
+        return [
+            ("tiling", str(product)),
+            ("depth used", f"{filled:.0%} of {chunks(problem)} chunks"),
+            ("predicted", f"{product.clocks(batch, machine) / machine.clock_mhz:.1f} us"),
+        ]
+
     return variant(
         kind="conv",
         family="tensor",
@@ -213,7 +205,7 @@ def by_tf32(plan: Plan, **fields: Any) -> Callable[[Callable[..., None]], Callab
         prepare=lambda w, problem, batch: prepare(w, plan(problem, batch)),
         kernels=lambda problem, batch: (plan(problem, batch).kernel(),),
         supports=refusal,
-        explain=lambda problem, batch, machine: _explain(plan, problem, batch, machine),
+        explain=explain,
         paper="after Ootomo and Yokota",
         **fields,
     )

@@ -101,13 +101,8 @@ class Product(OneLaunch):
 
     def kernel(self) -> Kernel:
         """`tf32_patch`."""
-        own = {
-            "BN": self.width,
-            "STAGES": self.stages,
-            "PATCH_ROWS": self.patch_rows,
-            "PITCH": _pitch(self),
-        }
-        return Kernel(_SOURCE, "tf32_patch", tuple((self.defines() | own).items()), HOPPER)
+        sizes = {"BN": self.width, "PATCH_ROWS": self.patch_rows, "PITCH": _pitch(self)}
+        return self.built(_SOURCE, HOPPER, STAGES=self.stages, **sizes)
 
     def grid(self, images: int) -> int:
         """Blocks of a launch, each of which has the same filters in all turns."""

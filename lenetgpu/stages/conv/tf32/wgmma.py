@@ -14,14 +14,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER
 from lenetgpu.stages.conv.tf32 import patch
-from lenetgpu.stages.conv.tf32.one_launch import (
-    FLOAT,
-    TF32_FIT,
-    OneLaunch,
-    State,
-    by_tf32,
-    run,
-)
+from lenetgpu.stages.conv.tf32.one_launch import FLOAT, TF32_FIT, OneLaunch, State, by_tf32, run
 from lenetgpu.stages.conv.tf32.packed import CHUNK, chunks
 from lenetgpu.stages.registry import hopper
 
@@ -59,38 +52,36 @@ class Product(OneLaunch):
 
     @property
     def _always_bytes(self) -> int:
-        return FLOAT * _TURNS * self.width + _RESIDENT_BYTES
-
-    @property
-    def _room(self) -> int:
-        return machines.SM_90_BLOCK_BYTES - self._always_bytes
+        held = chunks(self.problem) * self.filter_bytes if self.resident else 0
+        return FLOAT * _TURNS * self.width + _RESIDENT_BYTES + held
 
     @property
     def resident(self) -> bool:
         """Whether all chunks of a block's filters fit beside a few stages of inputs."""
+        always = FLOAT * _TURNS * self.width + _RESIDENT_BYTES
         inputs = _LEAST_STAGES * (self._input_bytes + _BARRIER_BYTES)
         few = self.across <= machines.current().multiprocessors
-        return few and inputs + chunks(self.problem) * self.filter_bytes <= self._room
+        held = chunks(self.problem) * self.filter_bytes
+        return few and inputs + held <= machines.SM_90_BLOCK_BYTES - always
+
+    @property
+    def _moved_bytes(self) -> int:
+        return 0 if self.resident else self.filter_bytes
 
     @property
     def _stage_bytes(self) -> int:
-        return self._input_bytes + (0 if self.resident else self.filter_bytes)
-
-    @property
-    def _held_bytes(self) -> int:
-        return chunks(self.problem) * self.filter_bytes if self.resident else 0
+        return self._input_bytes + self._moved_bytes + _BARRIER_BYTES
 
     @property
     def stages(self) -> int:
         """Chunks that shared memory holds, `most` at most."""
-        stage = self._stage_bytes + _BARRIER_BYTES
-        return min(self.most, (self._room - self._held_bytes) // stage)
+        room = machines.SM_90_BLOCK_BYTES - self._always_bytes
+        return min(self.most, room // self._stage_bytes)
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        stages = self.stages * (self._stage_bytes + _BARRIER_BYTES)
-        return stages + self._held_bytes + self._always_bytes
+        return self.stages * self._stage_bytes + self._always_bytes
 
     @property
     def skips(self) -> bool:
@@ -106,12 +97,8 @@ class Product(OneLaunch):
 
     def kernel(self) -> Kernel:
         """`tf32_wgmma`."""
-        own = {
-            "BN": self.width,
-            "STAGES": self.stages,
-            "RESIDENT": int(self.resident),
-        }
-        return Kernel(_SOURCE, "tf32_wgmma", tuple((self.defines() | own).items()), HOPPER)
+        resident = int(self.resident)
+        return self.built(_SOURCE, HOPPER, BN=self.width, STAGES=self.stages, RESIDENT=resident)
 
     def grid(self, images: int) -> int:
         """Blocks of a launch, each of which has the same filters in all turns where they stay."""
@@ -122,10 +109,11 @@ class Product(OneLaunch):
     def clocks(self, images: int, machine: Machine) -> float:
         """Estimated clocks of a run of `images` images: products, copies, or memory."""
         multiply = 3 * _ROWS * self.width * CHUNK / TF32_FIT.rate
-        moved = (
-            FLOAT * CHUNK * _ROWS + self._stage_bytes - self._input_bytes
-        ) / TF32_FIT.cache_rate
-        copies = CHUNK * _ROWS / WARP * self._copy_clocks
+        moved = (FLOAT * CHUNK * _ROWS + self._moved_bytes) / TF32_FIT.cache_rate
+        each = TF32_FIT.copies
+        if self.wide:
+            each = TF32_FIT.wide_copies / (2 if self.skips else 4)
+        copies = CHUNK * _ROWS / WARP * each
         chunk = max(multiply, moved, copies) + TF32_FIT.chunk
         most = machine.multiprocessors
         whole = max(1, most - most % self.across) if self.resident else most
@@ -133,12 +121,6 @@ class Product(OneLaunch):
         tile = chunks(self.problem) * chunk + TF32_FIT.tile + TF32_FIT.filter * self.width
         rate = TF32_FIT.memory_share * machine.bytes_per_clock
         return max(busiest * tile / FIT.held, images * self.image_bytes() / rate) + TF32_FIT.launch
-
-    @property
-    def _copy_clocks(self) -> float:
-        if self.wide:
-            return TF32_FIT.wide_copies / (2 if self.skips else 4)
-        return TF32_FIT.copies
 
 
 @cache
