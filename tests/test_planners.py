@@ -105,7 +105,7 @@ def test_the_papers_tile_covers_the_papers_map():
 @pytest.mark.parametrize("base", [*ODD["conv"], OVERFEAT_6])
 def test_tilings_divide_what_the_kernel_must_divide(base, slides):
     for problem in in_layouts(TEXTURE[0], base):
-        for tiling in tilings(problem, slides):
+        for tiling in tilings(problem, H200, slides):
             assert not slides or tiling.maps == tiling.split == 1
             assert problem.C % (tiling.stage * tiling.split) == 0
             assert tiling.stage % tiling.set_channels == 0
@@ -116,7 +116,7 @@ def test_tilings_divide_what_the_kernel_must_divide(base, slides):
 
 
 def test_more_images_change_the_tiling():
-    few, many = tilings(OVERFEAT_6)
+    few, many = tilings(OVERFEAT_6, H200)
     assert tiling_for(OVERFEAT_6, 1, H200) == few
     assert tiling_for(OVERFEAT_6, 1000, H200) == many
     assert few.split > many.split == 1

@@ -14,8 +14,7 @@ from lenetgpu.stages.conv.tensor.product import Product as TensorProduct
 from lenetgpu.stages.conv.tf32 import wgmma as tf32
 from lenetgpu.stages.conv.tf32.one_launch import OneLaunch
 from lenetgpu.stages.conv.tuned import direct, winograd
-from lenetgpu.stages.conv.tuned.clocks import product_clocks, single_clocks
-from lenetgpu.stages.conv.tuned.product import Product
+from lenetgpu.stages.conv.tuned.product import Product, product_clocks, single_clocks
 from lenetgpu.stages.registry import find
 
 

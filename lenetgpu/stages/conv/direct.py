@@ -10,15 +10,15 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.course import grid
 from lenetgpu.stages.conv.course.counts import direct_counts, map_counts
-from lenetgpu.stages.conv.course.grid import Filters, fits, grid_refusal, hold, maps_grid, residents
+from lenetgpu.stages.conv.course.grid import Filters, hold
 from lenetgpu.stages.defines import MAPS, conv_kernel
-from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.registry import Rows, of_shape, variant
 from lenetgpu.stages.sectors import efficiency_rows, idle, reuse
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
-_SHARED_BYTES = 48 * 1024
 _MAX_THREADS = 1024
 
 
@@ -32,21 +32,19 @@ def _explain_basic(problem: Conv, batch: int, machine: Machine) -> Rows:
     return counted + reuse(1) + idle(problem.OH * problem.OW, _MAX_THREADS)
 
 
-direct = partial(variant, kind="conv", family="direct", needs=cuda())
+direct = partial(variant, kind="conv", family="direct", reads=MAPS, writes=MAPS)
 
 
 @direct(
-    reads=MAPS,
-    writes=MAPS,
     kernels=of_shape(_basic),
     explain=_explain_basic,
-    supports=lambda problem: grid_refusal(problem.M),
+    supports=grid.grid_refusal,
     default=True,
     paper="report 2.1.1, table 1",
 )
 def basic(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A 32x32 block per output map, from global memory, threads past the map idle."""
-    launch(_basic(problem), maps_grid(len(x), problem.M), (32, 32), (x, w, y))
+    launch(_basic(problem), grid.maps_grid(len(x), problem), (32, 32), (x, w, y))
 
 
 def _tight_block(problem: Conv) -> tuple[int, int]:
@@ -67,102 +65,51 @@ def _explain_tight(problem: Conv, batch: int, machine: Machine) -> Rows:
 
 
 @direct(
-    reads=MAPS,
-    writes=MAPS,
     kernels=of_shape(_tight),
     explain=_explain_tight,
-    supports=lambda problem: grid_refusal(problem.M),
+    supports=grid.grid_refusal,
     paper="report 2.1.2, table 2",
 )
 def tight(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A block with as many threads as the map has outputs, from global memory."""
-    launch(_tight(problem), maps_grid(len(x), problem.M), _tight_block(problem), (x, w, y))
-
-
-def _shared_tile(problem: Conv) -> tuple[int, int, int, int]:
-    """(tile height, tile width, block height, block width): a thread per input element."""
-
-    def side(outputs: int, taps: int) -> tuple[int, int]:
-        tile = min(outputs, max(1, (32 - taps) // problem.stride + 1))
-        return tile, max(tile, min(32, (tile - 1) * problem.stride + taps))
-
-    tile_h, block_h = side(problem.OH, problem.R)
-    tile_w, block_w = side(problem.OW, problem.S)
-    return tile_h, tile_w, block_h, block_w
-
-
-def _shared_parts(problem: Conv) -> int:
-    tile_h, tile_w, _, _ = _shared_tile(problem)
-    return blocks_for(problem.OH, tile_h) * blocks_for(problem.OW, tile_w)
+    launch(_tight(problem), grid.maps_grid(len(x), problem), _tight_block(problem), (x, w, y))
 
 
 @cache
 def _shared_constant(problem: Conv) -> Kernel:
-    tile_h, tile_w, block_h, block_w = _shared_tile(problem)
-    kernel = conv_kernel(
-        _SOURCE,
-        "conv_shared_constant",
-        problem,
-        TILE_H=tile_h,
-        TILE_W=tile_w,
-        BLOCK_H=block_h,
-        BLOCK_W=block_w,
-        CONSTANT_FILTERS=int(fits(problem)),
-        RESIDENT=residents(block_h * block_w),
-    )
-    return kernel
-
-
-def _tile_fits(problem: Conv) -> str | None:
-    tile_h, tile_w, _, _ = _shared_tile(problem)
-    rows = (tile_h - 1) * problem.stride + problem.R
-    columns = (tile_w - 1) * problem.stride + problem.S
-    if 4 * rows * columns > _SHARED_BYTES:
-        return f"supports input tiles up to {_SHARED_BYTES} bytes, needs {4 * rows * columns}"
-    return grid_refusal(problem.M, _shared_parts(problem))
-
-
-def _hold(w: Any, problem: Conv, batch: int) -> Filters:
-    return hold(w, _shared_constant(problem), problem)
+    return grid.whole_kernel(_SOURCE, "conv_shared_constant", problem)
 
 
 def _explain_shared(problem: Conv, batch: int, machine: Machine) -> Rows:
-    tile_h, tile_w, block_h, block_w = _shared_tile(problem)
+    tile, (height, width) = grid.whole_tile(problem), grid.whole_block(problem)
     outputs = problem.OH * problem.OW
     used = problem.R * problem.S * outputs / (problem.H * problem.W)
-    tile, block, constant = (tile_h, tile_w), (block_w, block_h), fits(problem)
+    block, constant = (width, height), grid.fits(problem)
     counts = direct_counts(problem, tile, block, (1, 1), constant, in_a_row=True)
-    threads = _shared_parts(problem) * block_h * block_w
+    threads = grid.parts(problem, tile) * height * width
     return efficiency_rows(*counts) + reuse(used) + idle(outputs, threads)
 
 
 @direct(
-    reads=("NCHW", "NHWC"),
-    writes=("NCHW", "NHWC"),
+    reads=MAPS[::-1],
+    writes=MAPS[::-1],
     explain=_explain_shared,
-    prepare=_hold,
+    prepare=lambda w, problem, batch: hold(w, _shared_constant(problem), problem),
     kernels=of_shape(_shared_constant),
-    supports=_tile_fits,
+    supports=lambda problem: grid.grid_refusal(problem, grid.whole_tile(problem)),
     also="tiled.shared_constant",
     paper="report 2.1.3, table 3",
 )
 def shared_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
     """Input tile in shared memory, filters in constant memory where they fit."""
-    _, _, block_h, block_w = _shared_tile(problem)
-    grid = maps_grid(len(x), problem.M, _shared_parts(problem))
-    launch(_shared_constant(problem), grid, (block_w, block_h), (x, w.array, y), loaded=w.function)
+    height, width = grid.whole_block(problem)
+    blocks = grid.maps_grid(len(x), problem, grid.whole_tile(problem))
+    launch(_shared_constant(problem), blocks, (width, height), (x, w.array, y), loaded=w.function)
 
 
 @cache
 def _four_maps(problem: Conv) -> Kernel:
     return conv_kernel(_SOURCE, "conv_four_maps", problem, TILE_H=8, TILE_W=8)
-
-
-def _eight_by_eight_fits(problem: Conv) -> str | None:
-    needed = 4 * (7 * problem.stride + problem.R) * (7 * problem.stride + problem.S)
-    if needed > _SHARED_BYTES:
-        return f"supports input tiles up to {_SHARED_BYTES} bytes, needs {needed}"
-    return None
 
 
 def _explain_four_maps(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -174,11 +121,11 @@ def _explain_four_maps(problem: Conv, batch: int, machine: Machine) -> Rows:
 
 
 @direct(
-    reads=("NCHW", "NHWC"),
-    writes=("NCHW", "NHWC"),
+    reads=MAPS[::-1],
+    writes=MAPS[::-1],
     kernels=of_shape(_four_maps),
     explain=_explain_four_maps,
-    supports=_eight_by_eight_fits,
+    supports=lambda problem: grid.tile_refusal(problem, (8, 8)),
     also="tiled.four_maps",
     paper="after report 2.1.4, table 4: 256 threads in a row, any map in 8x8 parts",
 )

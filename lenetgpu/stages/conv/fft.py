@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
-from lenetgpu.stages.defines import conv_kernel
+from lenetgpu.stages.defines import MAPS, conv_kernel
 from lenetgpu.stages.registry import of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -25,17 +26,16 @@ _MAPS_EACH = 4
 _RADICES = (2, 3, 5, 7)
 
 
+def _smooth(length: int) -> bool:
+    for radix in _RADICES:
+        while length % radix == 0:
+            length //= radix
+    return length == 1
+
+
 def fast_length(n: int) -> int:
     """Smallest even number >= `n` whose prime factors are all at most 7."""
-    length = n + n % 2
-    while True:
-        rest = length
-        for radix in _RADICES:
-            while rest % radix == 0:
-                rest //= radix
-        if rest == 1:
-            return length
-        length += 2
+    return next(length for length in count(n + n % 2, 2) if _smooth(length))
 
 
 def fft_size(problem: Conv) -> tuple[int, int]:
@@ -112,13 +112,10 @@ class GpuSpectrum:
 def fft_kernels(problem: Conv) -> tuple[Kernel, ...]:
     """Kernels around the transforms: pad the images, multiply the spectra, crop the maps."""
     rows, columns = fft_size(problem)
-    size = {"FFT_H": rows, "FFT_W": columns, "THREADS": _THREADS}
+    sizes = {"FFT_H": rows, "FFT_W": columns, "THREADS": _THREADS}
     each = {"IMAGES_EACH": _IMAGES_EACH, "MAPS_EACH": _MAPS_EACH}
-    return (
-        conv_kernel(_SOURCE, "pad_image", problem, **size),
-        conv_kernel(_SOURCE, "spectrum_product", problem, **size, **each),
-        conv_kernel(_SOURCE, "crop_image", problem, **size),
-    )
+    own = {"pad_image": {}, "spectrum_product": each, "crop_image": {}}
+    return tuple(conv_kernel(_SOURCE, name, problem, **sizes, **own[name]) for name in own)
 
 
 def fft_plan(size: tuple[int, int], batch: int, inverse: bool) -> Any:
@@ -129,9 +126,8 @@ def fft_plan(size: tuple[int, int], batch: int, inverse: bool) -> Any:
     real, half = (rows, columns), (rows, columns // 2 + 1)
     into, out = (half, real) if inverse else (real, half)
     kind = cufft.CUFFT_C2R if inverse else cufft.CUFFT_R2C
-    return cufft.PlanNd(
-        size, into, 1, into[0] * into[1], out, 1, out[0] * out[1], kind, batch, "C", 1, out[1]
-    )
+    lines = (into, 1, into[0] * into[1]), (out, 1, out[0] * out[1])
+    return cufft.PlanNd(size, *lines[0], *lines[1], kind, batch, "C", 1, out[1])
 
 
 def gpu_spectrum(w: Any, problem: Conv, batch: int) -> GpuSpectrum:
@@ -143,12 +139,13 @@ def gpu_spectrum(w: Any, problem: Conv, batch: int) -> GpuSpectrum:
     chunk = images_within(batch, per_image)
     by_map = cupy.asarray(w.transpose(2, 3, 0, 1), cupy.float64)
     filters = cupy.ascontiguousarray(cupy.fft.rfft2(by_map, s=size), cupy.complex64)
+    inputs, outputs = (chunk, problem.C, rows), (chunk, problem.M, rows)
     return GpuSpectrum(
-        filters=filters,
-        padded=cupy.zeros((chunk, problem.C, rows, columns), cupy.float32),
-        spectrum=cupy.empty((chunk, problem.C, rows, half), cupy.complex64),
-        product=cupy.zeros((chunk, problem.M, rows, half), cupy.complex64),
-        maps=cupy.empty((chunk, problem.M, rows, columns), cupy.float32),
+        filters,
+        padded=cupy.zeros((*inputs, columns), cupy.float32),
+        spectrum=cupy.empty((*inputs, half), cupy.complex64),
+        product=cupy.zeros((*outputs, half), cupy.complex64),
+        maps=cupy.empty((*outputs, columns), cupy.float32),
         forward=fft_plan(size, chunk * problem.C, inverse=False),
         inverse=fft_plan(size, chunk * problem.M, inverse=True),
         chunk=chunk,
@@ -158,8 +155,8 @@ def gpu_spectrum(w: Any, problem: Conv, batch: int) -> GpuSpectrum:
 @variant(
     kind="conv",
     family="fft",
-    reads=("NCHW", "NHWC"),
-    writes=("NCHW", "NHWC"),
+    reads=MAPS[::-1],
+    writes=MAPS[::-1],
     prepare=gpu_spectrum,
     kernels=of_shape(fft_kernels),
     paper="report 2.4",
@@ -170,18 +167,12 @@ def cufft(x: Any, w: GpuSpectrum, y: Any, problem: Conv) -> None:
     frequencies = w.filters.shape[2] * w.filters.shape[3]
     for lo in range(0, len(x), w.chunk):
         part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
-        n = len(part)
-        elements = n * w.padded[0].size
-        grid = (blocks_for(elements, _THREADS),)
-        launch(pad, grid, (_THREADS,), (part, w.padded, elements))
+        n, elements = len(part), len(part) * w.padded[0].size
+        launch(pad, (blocks_for(elements, _THREADS),), (_THREADS,), (part, w.padded, elements))
         w.forward.fft(w.padded, w.spectrum, -1)
-        blocks = (
-            blocks_for(frequencies, _THREADS)
-            * blocks_for(problem.M, _MAPS_EACH)
-            * blocks_for(n, _IMAGES_EACH)
-        )
-        args = (w.spectrum, w.filters, w.product, np.int32(n))
-        launch(product, (blocks,), (_THREADS,), args)
+        blocks = blocks_for(problem.M, _MAPS_EACH) * blocks_for(n, _IMAGES_EACH)
+        grid = (blocks_for(frequencies, _THREADS) * blocks,)
+        launch(product, grid, (_THREADS,), (w.spectrum, w.filters, w.product, np.int32(n)))
         w.inverse.fft(w.product, w.maps, 1)
         grid = (blocks_for(out.size, _THREADS),)
         launch(crop, grid, (_THREADS,), (w.maps, out, int(out.size)))

@@ -17,27 +17,15 @@ from lenetgpu.gpu.texture import MAX_SIDE, Texture3D
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 BLOCK_MAPS = 32
 # (tile rows, tile columns, maps) of a thread; the slides' tile is 5x8 of one map
 SLIDES = ((5, 8, 1), (4, 8, 1), (3, 8, 1), (4, 4, 1), (2, 4, 1), (1, 8, 1))
-SHAPES = (
-    (3, 8, 2),
-    (4, 4, 2),
-    (5, 4, 2),
-    (5, 8, 1),
-    (2, 8, 2),
-    (1, 8, 2),
-    (2, 8, 4),
-    (4, 4, 4),
-    (2, 4, 4),
-    (4, 4, 1),
-    (2, 4, 1),
-    (1, 8, 1),
-)
+_FIRST = ((3, 8, 2), (4, 4, 2), (5, 4, 2), (5, 8, 1), (2, 8, 2), (1, 8, 2))
+SHAPES = (*_FIRST, (2, 8, 4), (4, 4, 4), (2, 4, 4), (4, 4, 1), (2, 4, 1), (1, 8, 1))
 SPLITS = (1, 2, 4, 8, 16)
 _SHARED_BYTES = 48 * 1024
 _MOST_REGISTERS, _OTHER_REGISTERS = 190, 30
@@ -185,24 +173,12 @@ class Tiling:
     @property
     def kernel(self) -> Kernel:
         """The kernel compiled for this tiling."""
-        return conv_kernel(
-            _SOURCE,
-            "conv_texture",
-            self.problem,
-            TILE_H=self.tile[0],
-            TILE_W=self.tile[1],
-            MAPS_EACH=self.maps,
-            BLOCK_Y=self.tiles[0],
-            BLOCK_X=self.tiles[1],
-            IMAGES_EACH=self.images,
-            THREADS=self.threads,
-            STAGE=self.stage,
-            FILTER_ROWS=self.filter_rows,
-            SET_CHANNELS=self.set_channels,
-            SPLIT=self.split,
-            PAIRED_STORES=int(self.paired_stores),
-            BLOCK_MAPS=BLOCK_MAPS,
-        )
+        (high, wide), (y, x) = self.tile, self.tiles
+        sizes = {"TILE_H": high, "TILE_W": wide, "BLOCK_Y": y, "BLOCK_X": x}
+        sizes |= {"MAPS_EACH": self.maps, "IMAGES_EACH": self.images, "BLOCK_MAPS": BLOCK_MAPS}
+        for name in ("threads", "stage", "filter_rows", "set_channels", "split", "paired_stores"):
+            sizes[name.upper()] = int(getattr(self, name))
+        return conv_kernel(_SOURCE, "conv_texture", self.problem, **sizes)
 
 
 def _candidates(problem: Conv, slides: bool) -> Iterator[tuple[int, Tiling]]:
@@ -219,35 +195,26 @@ def _candidates(problem: Conv, slides: bool) -> Iterator[tuple[int, Tiling]]:
                         yield place, tiling
 
 
-def tilings(
-    problem: Conv, slides: bool = False, machine: Machine | None = None
-) -> tuple[Tiling, ...]:
+@cache
+def tilings(problem: Conv, machine: Machine, slides: bool = False) -> tuple[Tiling, ...]:
     """The fastest for one image and for many, by the model; none where none fits.
 
-    `slides` keeps to theirs: one map a thread, every thread over all channels. On `machine`, or on
-    the current one.
+    `slides` keeps to theirs: one map a thread, every thread over all channels.
     """
-    return _tilings(problem, slides, machine or machines.current())
-
-
-@cache
-def _tilings(problem: Conv, slides: bool, machine: Machine) -> tuple[Tiling, ...]:
     found = list(_candidates(problem, slides))
 
     def cycles(candidate: tuple[int, Tiling], n: int) -> float:
         place, tiling = candidate
         return tiling.cycles(n, machine) * (1 + _WORTH_A_PLACE * place)
 
-    best = [
-        min(found, key=lambda candidate: cycles(candidate, n))[1] for n in (1, _PLENTY) if found
-    ]
+    best = [min(found, key=lambda one: cycles(one, n))[1] for n in (1, _PLENTY) if found]
     return tuple(dict.fromkeys(best))
 
 
 @cache
 def tiling_for(problem: Conv, n: int, machine: Machine, slides: bool = False) -> Tiling:
     """Which of `tilings` is the faster for `n` images on `machine`."""
-    return min(tilings(problem, slides, machine), key=lambda tiling: tiling.cycles(n, machine))
+    return min(tilings(problem, machine, slides), key=lambda tiling: tiling.cycles(n, machine))
 
 
 @cache
@@ -256,22 +223,11 @@ def fill_kernel(problem: Conv) -> Kernel:
     return conv_kernel(_SOURCE, "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
 
 
-def _kernels(problem: Conv, batch: int, slides: bool = False) -> tuple[Kernel, ...]:
-    return (fill_kernel(problem), *(tiling.kernel for tiling in tilings(problem, slides)))
-
-
-def side_refusal(problem: Conv) -> str | None:
+def refusal(problem: Conv) -> str | None:
     """None, or what no texture holds."""
     if max(problem.H, problem.W, problem.C) > MAX_SIDE:
         return f"supports maps and channels up to {MAX_SIDE}, a 3D texture's side"
     return None
-
-
-def _supported(problem: Conv, slides: bool = False) -> str | None:
-    too_large = side_refusal(problem)
-    if too_large is None and not tilings(problem, slides):
-        return "supports filters whose row of coefficients fits into registers, up to about 30 wide"
-    return too_large
 
 
 @dataclass
@@ -304,42 +260,40 @@ def by_parts(x: Any, w: Prepared, y: Any, problem: Conv, convolve: Convolve) -> 
         convolve(len(part), y[lo : lo + w.chunk])
 
 
-def _convolve(x: Any, w: Prepared, y: Any, problem: Conv, slides: bool) -> None:
-    def convolve(n: int, out: Any) -> None:
-        tiling = tiling_for(problem, n, machines.current(), slides)
-        args = (w.input.texture, w.coefficients, out, np.int32(n))
-        launch(tiling.kernel, (tiling.blocks(n),), (tiling.threads,), args)
-
-    by_parts(x, w, y, problem, convolve)
-
-
 texture = partial(
-    variant,
-    kind="conv",
-    family="texture",
-    reads="NCHW",
-    writes="NCHW",
-    needs=cuda(),
-    prepare=_prepare,
+    variant, kind="conv", family="texture", reads="NCHW", writes="NCHW", prepare=_prepare
 )
 
 
-@texture(
-    kernels=partial(_kernels, slides=True),
-    supports=partial(_supported, slides=True),
-    paper="after the Tegra X1 slides",
-)
-def direct(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
-    """texture.slides with tiles and images a block by a cost model, coefficients in sets."""
-    _convolve(x, w, y, problem, slides=True)
+def _offer(name: str, slides: bool, summary: str) -> None:
+    """Register the variant whose tilings are the slides', or all."""
+
+    def kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
+        found = tilings(problem, machines.current(), slides)
+        return (fill_kernel(problem), *(tiling.kernel for tiling in found))
+
+    def supports(problem: Conv) -> str | None:
+        too_large = refusal(problem)
+        if too_large is None and not tilings(problem, machines.current(), slides):
+            held = "row of coefficients fits into registers"
+            return f"supports filters whose {held}, up to about 30 wide"
+        return too_large
+
+    def run(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
+        def convolve(n: int, out: Any) -> None:
+            tiling = tiling_for(problem, n, machines.current(), slides)
+            args = (w.input.texture, w.coefficients, out, np.int32(n))
+            launch(tiling.kernel, (tiling.blocks(n),), (tiling.threads,), args)
+
+        by_parts(x, w, y, problem, convolve)
+
+    run.__name__, run.__doc__ = name, summary
+    texture(
+        kernels=kernels, supports=supports, default=not slides, paper="after the Tegra X1 slides"
+    )(run)
 
 
-@texture(
-    kernels=_kernels,
-    supports=_supported,
-    default=True,
-    paper="after the Tegra X1 slides",
-)
-def split(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
-    """texture.direct with several maps a thread, and warps that share out the channels."""
-    _convolve(x, w, y, problem, slides=False)
+_SLIDES = "texture.slides with tiles and images a block by a cost model, coefficients in sets."
+_ALL = "texture.direct with several maps a thread, and warps that share out the channels."
+_offer("direct", True, _SLIDES)
+_offer("split", False, _ALL)

@@ -18,7 +18,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.counts import flat_counts, image_counts
 from lenetgpu.stages.conv.windows import Ends, Padded, ends, padding, windows
 from lenetgpu.stages.defines import MAPS, conv_kernel, odd_outputs
-from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.registry import Rows, of_shape, variant
 from lenetgpu.stages.sectors import conv_moves, efficiency_rows, reuse
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -102,12 +102,10 @@ def naive_kernel(problem: Conv) -> tuple[Kernel, ...]:
     return (conv_kernel(_SOURCE, "conv_naive", problem, THREADS=_NAIVE_THREADS, MAPS_EACH=1),)
 
 
-unrolled = partial(variant, kind="conv", family="unrolled", needs=cuda())
+unrolled = partial(variant, kind="conv", family="unrolled", reads=MAPS, writes=MAPS)
 
 
 @unrolled(
-    reads=MAPS,
-    writes=MAPS,
     kernels=of_shape(naive_kernel),
     explain=lambda problem, batch, machine: efficiency_rows(*flat_counts(problem)) + reuse(1),
     paper="after report 2.2.1: outputs in a row over all images",
@@ -146,8 +144,8 @@ def _tiled(problem: Conv) -> Kernel:
 
 
 @unrolled(
-    reads=("NCHW", "NHWC"),
-    writes=("NCHW", "NHWC"),
+    reads=MAPS[::-1],
+    writes=MAPS[::-1],
     kernels=of_shape(_tiled),
     explain=_explain_tiled,
     default=True,
@@ -197,8 +195,8 @@ def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
 
 
 @unrolled(
-    reads=("NCHW", "NHWC"),
-    writes=("NCHW", "NHWC"),
+    reads=MAPS[::-1],
+    writes=MAPS[::-1],
     prepare=_prepare_constant,
     kernels=of_shape(_constant),
     explain=_explain_constant,

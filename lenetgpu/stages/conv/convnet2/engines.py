@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +44,16 @@ INNER_PRODUCT = Step(_SOURCE, "conv_inner_product", Loads.HOISTED, inner_tile)
 OUTER_PRODUCT = Step(_SOURCE, "conv_outer_product", Loads.HOISTED, outer_tile)
 
 
-@innermost(
-    needs=cuda(80),
-    precision="fp16x3",
-    kernels=INNER_PRODUCT.kernels,
-    paper="convnet2 3.2, figs. 16 to 19",
-)
+engine = partial(innermost, needs=cuda(80), precision="fp16x3")
+
+
+@engine(kernels=INNER_PRODUCT.kernels, paper="convnet2 3.2, figs. 16 to 19")
 def inner_product(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
     """Sums by an inner product engine: mma.sync down a chunk's depth, fp32 as 3 TF32 products."""
     INNER_PRODUCT.run(x, w, y, problem)
 
 
-@innermost(
-    needs=cuda(80),
-    precision="fp16x3",
-    kernels=OUTER_PRODUCT.kernels,
-    paper="convnet2 3.3, figs. 21 to 23",
-)
+@engine(kernels=OUTER_PRODUCT.kernels, paper="convnet2 3.3, figs. 21 to 23")
 def outer_product(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
     """Sums by an outer product engine: mma.sync over all pairs, fp32 as 3 TF32 products."""
     OUTER_PRODUCT.run(x, w, y, problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -117,16 +118,8 @@ def encode_im2col(address: int, problem: Conv, tile: Im2colTile, channels: int, 
     from cuda.bindings import driver
 
     sizes = (channels, problem.W, problem.H, images)
-    pitches = [FLOAT_BYTES * channels]
-    for size in sizes[1:-1]:
-        pitches.append(pitches[-1] * size)
-    swizzles = driver.CUtensorMapSwizzle
-    swizzle = {
-        4: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
-        8: swizzles.CU_TENSOR_MAP_SWIZZLE_32B,
-        16: swizzles.CU_TENSOR_MAP_SWIZZLE_64B,
-        32: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
-    }[tile.chunk]
+    pitches = [FLOAT_BYTES * prod(sizes[:n]) for n in range(1, len(sizes))]
+    swizzle = {4: "NONE", 8: "32B", 16: "64B", 32: "128B"}[tile.chunk]
     status, encoded = driver.cuTensorMapEncodeIm2col(
         driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
         len(sizes),
@@ -139,7 +132,7 @@ def encode_im2col(address: int, problem: Conv, tile: Im2colTile, channels: int, 
         tile.pixels,
         [driver.cuuint32_t(step) for step in (1, problem.stride, problem.stride, 1)],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        swizzle,
+        driver.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"],
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
@@ -188,27 +181,19 @@ def _prepare(w: Any, problem: Conv, batch: int) -> Windows:
     counted = _PIXEL_LIMIT // (problem.OH * problem.OW)
     if problem.reads == "NHWC":
         return Windows(tile, packed, None, channels, min(batch, counted))
-    shape = (problem.H, problem.W, channels)
-    chunk = images_within(min(batch, counted), FLOAT_BYTES * problem.H * problem.W * channels)
-    images = cupy.empty((chunk, *shape), cupy.float32)
-    return Windows(tile, packed, images, channels, chunk)
+    each = (problem.H, problem.W, channels)
+    chunk = images_within(min(batch, counted), FLOAT_BYTES * prod(each))
+    return Windows(tile, packed, cupy.empty((chunk, *each), cupy.float32), channels, chunk)
 
 
 def convolve(images: Any, state: Windows, y: Any, n: int, problem: Conv, spans: Any = None) -> None:
     """Launch the kernel on `n` NHWC images; `spans` takes every block's span."""
-    tile = state.tile
-    outputs = n * problem.OH * problem.OW
+    tile, noted = state.tile, () if spans is None else (spans,)
     encoded = state.map_of(images.data.ptr, problem, len(images))
-    args: tuple[Any, ...] = (encoded, state.filters, y, np.int32(outputs))
-    args += () if spans is None else (spans,)
-    kernel = im2col_kernel(problem, tile, spans is not None)
+    args = (encoded, state.filters, y, np.int32(n * problem.OH * problem.OW), *noted)
+    kernel = im2col_kernel(problem, tile, bool(noted))
     block = (tile.threads_x, tile.threads_y)
     launch(kernel, (tile.blocks(problem, n),), block, args, tile.shared_bytes)
-
-
-def relayout(part: Any, state: Windows, problem: Conv) -> None:
-    """NCHW images to the padded NHWC workspace."""
-    transpose(part, state.images, problem.C, problem.H * problem.W, state.channels, len(part))
 
 
 @variant(
@@ -233,5 +218,6 @@ def index_engine(x: Any, w: Windows, y: Any, problem: Conv) -> None:
         if w.images is None:
             convolve(part, w, out, len(part), problem)
         else:
-            relayout(part, w, problem)
+            pixels = problem.H * problem.W
+            transpose(part, w.images, problem.C, pixels, w.channels, len(part))
             convolve(w.images, w, out, len(part), problem)

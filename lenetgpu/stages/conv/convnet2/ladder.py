@@ -25,16 +25,6 @@ from lenetgpu.stages.registry import variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
-innermost = partial(
-    variant,
-    kind="conv",
-    family="convnet2",
-    reads="NCHW",
-    writes="NCHW",
-    prepare=prepare_innermost,
-    supports=indexable,
-)
-
 FEW_IMAGES = 8
 CHANNELS = 8
 _OUTSIDE = -(2**30)
@@ -128,10 +118,9 @@ class Step:
 
         Of CLOCK (blocks, 3): multiprocessor, begin and end; of PARTS (blocks, warps, 6): clocks.
         """
-        tile = self.tile(problem, n)
-        kernel = self.kernel(problem, n, spans is not None)
-        args: tuple[Any, ...] = (images, state.filters, outputs, np.int32(n), state.table)
-        args += () if spans is None else (spans,)
+        tile, noted = self.tile(problem, n), () if spans is None else (spans,)
+        args = (images, state.filters, outputs, np.int32(n), state.table, *noted)
+        kernel = self.kernel(problem, n, bool(noted))
         launch(kernel, (tile.blocks(problem, n),), tile.block, args)
 
     def run(self, x: Any, state: Innermost, y: Any, problem: Conv) -> None:
@@ -164,7 +153,18 @@ def _prepare_table(w: Any, problem: Conv, batch: int) -> Innermost:
     return prepare_innermost(w, problem, batch, table)
 
 
-def _offer(name: str, step: Step, paper: str, summary: str, **more: Any) -> None:
+innermost = partial(
+    variant,
+    kind="conv",
+    family="convnet2",
+    reads="NCHW",
+    writes="NCHW",
+    prepare=prepare_innermost,
+    supports=indexable,
+)
+
+
+def _offer(name: str, step: Step, paper: str, summary: str, more: dict[str, Any]) -> None:
     """Register the variant that runs `step`."""
 
     def run(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
@@ -189,5 +189,5 @@ _VARIANTS: tuple[tuple[str, Step, str, str, dict[str, Any]], ...] = (
      "The index converter as a look-up: one index a pixel, negative outside the image.",
      {"prepare": _prepare_table}),
 )  # fmt: skip
-for _name, _step, _paper, _summary, _more in _VARIANTS:
-    _offer(_name, _step, _paper, _summary, **_more)
+for _variant in _VARIANTS:
+    _offer(*_variant)

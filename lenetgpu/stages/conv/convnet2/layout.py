@@ -17,11 +17,7 @@ _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 _TILE, _ROWS = 32, 8
 _INDEX_LIMIT = 2**31
-TRANSPOSE = Kernel(
-    _SOURCE,
-    "conv_transpose",
-    (("ROWS", _ROWS),),
-)
+TRANSPOSE = Kernel(_SOURCE, "conv_transpose", (("ROWS", _ROWS),))
 
 
 def transpose(
@@ -61,14 +57,10 @@ def prepare_innermost(w: Any, problem: Conv, batch: int, table: Any = None) -> I
     inputs = problem.H * problem.W * problem.C
     outputs = problem.OH * problem.OW * problem.M
     chunk = images_within(batch, FLOAT_BYTES * (inputs + outputs))
+    filters = cupy.ascontiguousarray(cupy.asarray(w, cupy.float32))
     held = 0 if chunk == 1 else chunk
-    return Innermost(
-        filters=cupy.ascontiguousarray(cupy.asarray(w, cupy.float32)),
-        images=cupy.empty(held * inputs, cupy.float32),
-        outputs=cupy.empty(held * outputs, cupy.float32),
-        table=table,
-        chunk=chunk,
-    )
+    images, maps = (cupy.empty(held * size, cupy.float32) for size in (inputs, outputs))
+    return Innermost(filters, images, maps, table, chunk)
 
 
 def run_innermost(

@@ -11,16 +11,7 @@ from typing import Any
 
 from lenetgpu.arrays import np
 from lenetgpu.problems import Conv
-from lenetgpu.stages.sectors import (
-    NONE,
-    Cells,
-    Counted,
-    counted,
-    gather,
-    lanes,
-    some,
-    total,
-)
+from lenetgpu.stages.sectors import NONE, Cells, Counted, counted, gather, lanes, some, total
 
 _TILE = 32
 

@@ -14,14 +14,14 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.counts import image_counts, naive_counts
 from lenetgpu.stages.conv.course.grid import Filters, hold, refusal
 from lenetgpu.stages.defines import MAPS, conv_kernel, odd_outputs
-from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.registry import Rows, of_shape, variant
 from lenetgpu.stages.sectors import efficiency_rows, reuse
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _TILE = 32
 _BLOCK = (_TILE, _TILE)
 
-unrolled = partial(variant, kind="conv", family="unrolled", needs=cuda())
+unrolled = partial(variant, kind="conv", family="unrolled", reads=MAPS, writes=MAPS)
 
 
 def _each(problem: Conv) -> int:
@@ -29,36 +29,22 @@ def _each(problem: Conv) -> int:
     return 2 if problem.M > _TILE else 1
 
 
-def _sizes(problem: Conv) -> dict[str, int]:
-    plain = problem.stride == 1 and problem.pad == 0  # else 32 registers a thread do not do
-    return {"EACH": _each(problem), "RESIDENT": 1 + plain}
-
-
 @cache
-def _naive(problem: Conv) -> Kernel:
-    return conv_kernel(_SOURCE, "conv_image_naive", problem)
+def _kernel(problem: Conv, name: str, **sizes: int) -> Kernel:
+    if name != "naive":
+        plain = problem.stride == 1 and problem.pad == 0  # else 32 registers a thread do not do
+        sizes |= {"EACH": _each(problem), "RESIDENT": 1 + plain}
+    return conv_kernel(_SOURCE, f"conv_image_{name}", problem, **sizes)
+
+
+_naive = partial(_kernel, name="naive")
+_untransposed = partial(_kernel, name="tiled", TRANSPOSED=0)
+_tiled = partial(_kernel, name="tiled", TRANSPOSED=1)
+_constant = partial(_kernel, name="constant")
 
 
 def _explain_naive(problem: Conv, batch: int, machine: Machine) -> Rows:
     return [*efficiency_rows(*naive_counts(problem)), *reuse(1)]
-
-
-@unrolled(
-    reads=MAPS,
-    writes=MAPS,
-    kernels=of_shape(_naive),
-    explain=_explain_naive,
-    paper="report 2.2.1, table 7",
-)
-def image_naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """A 32x32 block an image, an output a thread at a time, nothing shared."""
-    launch(_naive(problem), (len(x),), _BLOCK, (x, w, y))
-
-
-@cache
-def _tiled(problem: Conv, transposed: bool) -> Kernel:
-    sizes = {"TRANSPOSED": int(transposed), **_sizes(problem)}
-    return conv_kernel(_SOURCE, "conv_image_tiled", problem, **sizes)
 
 
 def _explained(transposed: bool | None) -> Callable[[Conv, int, Machine], Rows]:
@@ -70,63 +56,45 @@ def _explained(transposed: bool | None) -> Callable[[Conv, int, Machine], Rows]:
     return rows
 
 
-def _launch_tiled(x: Any, w: Any, y: Any, problem: Conv, transposed: bool) -> None:
-    launch(_tiled(problem, transposed), (len(x),), _BLOCK, (x, w, y))
+@unrolled(kernels=of_shape(_naive), explain=_explain_naive, paper="report 2.2.1, table 7")
+def image_naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """A 32x32 block an image, an output a thread at a time, nothing shared."""
+    launch(_naive(problem), (len(x),), _BLOCK, (x, w, y))
 
 
 @unrolled(
-    reads=MAPS,
-    writes=MAPS,
-    kernels=of_shape(partial(_tiled, transposed=False)),
+    kernels=of_shape(_untransposed),
     explain=_explained(False),
     paper="report 2.2.2 before its second optimisation",
 )
 def image_untransposed(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A block an image walks the product's tiles; a warp loads W' along a filter, far apart."""
-    _launch_tiled(x, w, y, problem, transposed=False)
+    launch(_untransposed(problem), (len(x),), _BLOCK, (x, w, y))
 
 
-@unrolled(
-    reads=MAPS,
-    writes=MAPS,
-    kernels=of_shape(partial(_tiled, transposed=True)),
-    explain=_explained(True),
-    paper="report 2.2.2, table 5, fig. 4",
-)
+@unrolled(kernels=of_shape(_tiled), explain=_explained(True), paper="report 2.2.2, table 5, fig. 4")
 def image_tiled(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A block an image walks the product's tiles; W' is transposed as it is loaded."""
-    _launch_tiled(x, w, y, problem, transposed=True)
+    launch(_tiled(problem), (len(x),), _BLOCK, (x, w, y))
 
 
-@cache
-def _constant(problem: Conv) -> Kernel:
-    return conv_kernel(_SOURCE, "conv_image_constant", problem, **_sizes(problem))
-
-
-def _hold(w: Any, problem: Conv, batch: int) -> Filters:
-    return hold(w, _constant(problem), problem)
-
-
-@unrolled(
-    reads=MAPS,
-    writes=MAPS,
-    prepare=_hold,
+constant = partial(
+    unrolled,
+    prepare=lambda w, problem, batch: hold(w, _constant(problem), problem),
     kernels=of_shape(_constant),
     explain=_explained(None),
-    supports=refusal,
-    paper="report 2.2.3, table 7",
 )
+
+
+@constant(supports=refusal, paper="report 2.2.3, table 7")
 def image_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
     """A block an image walks the product's tiles; all of W' in constant memory."""
     launch(_constant(problem), (len(x),), _BLOCK, (x, y), loaded=w.function)
 
 
-@unrolled(
+@constant(
     reads="NCHW",
     writes="QUAD",
-    prepare=_hold,
-    kernels=of_shape(_constant),
-    explain=_explained(None),
     supports=lambda problem: refusal(problem) or odd_outputs(problem),
     paper="report 2.2.4, tables 7 and 13, fig. 6: ConvUnroll1Const",
 )
@@ -138,11 +106,11 @@ def constant_layout(x: Any, w: Filters, y: Any, problem: Conv) -> None:
 @unrolled(
     reads="NCHW",
     writes="QUAD",
-    kernels=of_shape(partial(_tiled, transposed=True)),
+    kernels=of_shape(_tiled),
     explain=_explained(True),
     supports=odd_outputs,
     paper="report 2.2.4, tables 6 and 13, fig. 6: ConvUnrollMemCoalDoubleHyp",
 )
 def image_layout(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """The report's last conv2: a block an image, NCHW read and QUAD written."""
-    _launch_tiled(x, w, y, problem, transposed=True)
+    image_tiled(x, w, y, problem)

@@ -91,11 +91,9 @@ def _offer(name: str, both: bool, paper: str, summary: str) -> None:
     )(run)
 
 
-_offer(
-    "single_strict", False, "Pascal 3.1",
-    "One channel by the paper's P and Q: filters or map divided among 2 x N_SM blocks of 512.",
-)  # fmt: skip
-_offer(
-    "single_strict_both", True, "Pascal 2.3, both divided",
-    "prefetch.single_strict, map and filters divided until every multiprocessor has a part.",
-)  # fmt: skip
+_DIVIDED = (
+    "One channel by the paper's P and Q: filters or map divided among 2 x N_SM blocks of 512."
+)
+_BOTH = "prefetch.single_strict, map and filters divided until every multiprocessor has a part."
+_offer("single_strict", False, "Pascal 3.1", _DIVIDED)
+_offer("single_strict_both", True, "Pascal 2.3, both divided", _BOTH)

@@ -11,49 +11,32 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import FLOAT_BYTES, Conv
-from lenetgpu.stages.conv.texture import (
-    BLOCK_MAPS,
-    Prepared,
-    by_parts,
-    fill_kernel,
-    side_refusal,
-    texture,
-)
+from lenetgpu.stages.conv.texture import BLOCK_MAPS, Prepared, by_parts, fill_kernel, texture
+from lenetgpu.stages.conv.texture import refusal as texture_refusal
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import Rows, of_shape
 
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+TILE = (5, 8)
+_MOST_TILES = 16  # of a block: 512 threads, of 128 registers each
+_SHARED_BYTES = 48 * 1024
 
-def inputs(problem: Conv) -> int:
+
+def _inputs(problem: Conv) -> int:
     """C x H x W, the padding counted."""
     return problem.C * (problem.H + 2 * problem.pad) * (problem.W + 2 * problem.pad)
 
 
-def coefficients(problem: Conv) -> int:
-    """K x C x R x S."""
-    return problem.M * problem.depth
-
-
-def math(problem: Conv) -> int:
-    """K x C x P x Q x R x S multiply-adds."""
-    return problem.M * problem.depth * problem.OH * problem.OW
-
-
 def math_per_byte(problem: Conv) -> float:
     """#1: multiply-adds over the bytes of inputs, coefficients and outputs, each moved once."""
-    outputs = problem.M * problem.OH * problem.OW
-    return math(problem) / (FLOAT_BYTES * (inputs(problem) + coefficients(problem) + outputs))
+    coefficients, pixels = problem.M * problem.depth, problem.OH * problem.OW
+    moved = FLOAT_BYTES * (_inputs(problem) + coefficients + problem.M * pixels)
+    return coefficients * pixels / moved
 
 
 def input_per_coefficient(problem: Conv) -> float:
     """#3: C x H x W over K x C x R x S."""
-    return inputs(problem) / coefficients(problem)
-
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
-
-TILE = (5, 8)
-_MOST_TILES = 16  # of a block: 512 threads, of 128 registers each
-_SHARED_BYTES = 48 * 1024
+    return _inputs(problem) / (problem.M * problem.depth)
 
 
 @dataclass(frozen=True)
@@ -100,28 +83,17 @@ class Blocks:
     @property
     def kernel(self) -> Kernel:
         """The kernel compiled for the problem."""
-        return conv_kernel(
-            _SOURCE,
-            "conv_slides",
-            self.problem,
-            TILE_H=TILE[0],
-            TILE_W=TILE[1],
-            BLOCK_Y=self.tiles[0],
-            BLOCK_X=self.tiles[1],
-            BLOCK_MAPS=BLOCK_MAPS,
-            THREADS=self.threads,
-        )
-
-
-def _kernels(problem: Conv) -> tuple[Kernel, ...]:
-    return fill_kernel(problem), Blocks(problem).kernel
+        (y, x), (high, wide) = self.tiles, TILE
+        sizes = {"TILE_H": high, "TILE_W": wide, "BLOCK_Y": y, "BLOCK_X": x}
+        sizes |= {"BLOCK_MAPS": BLOCK_MAPS, "THREADS": self.threads}
+        return conv_kernel(_SOURCE, "conv_slides", self.problem, **sizes)
 
 
 def _supports(problem: Conv) -> str | None:
     if Blocks(problem).tiles == (0, 0):
         found = f"{problem.R}x{problem.S}, stride {problem.stride}"
         return f"supports filters whose footprint fits shared memory twice, found {found}"
-    return side_refusal(problem)
+    return texture_refusal(problem)
 
 
 def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -131,25 +103,20 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     loaded = grid * blocks.regions * problem.C * blocks.footprint(y, x)
     once = batch * problem.C * problem.H * problem.W
     taken = BLOCK_MAPS * blocks_for(problem.M, BLOCK_MAPS) * problem.depth * batch
+    blocked = f"{grid:,} of {blocks.threads} threads for {machine.multiprocessors} multiprocessors"
+    each = y * x * blocks.regions
     return [
         ("FFMA/byte (#1)", f"{math_per_byte(problem):.1f}, the padding counted as input"),
         ("input/coefficient (#3)", f"{input_per_coefficient(problem):.3f}"),
         ("tile", f"{TILE[0]}x{TILE[1]} outputs of one map a thread"),
-        (
-            "blocks",
-            f"{grid:,} of {blocks.threads} threads for {machine.multiprocessors} multiprocessors: "
-            f"{y}x{x} tiles, the map in {blocks.regions}",
-        ),
+        ("blocks", f"{blocked}: {y}x{x} tiles, the map in {blocks.regions}"),
         ("input loads", f"{loaded:,}, {loaded / once:.1f} of each pixel: K/32 and the margins"),
-        (
-            "coefficient loads",
-            f"{taken * y * x * blocks.regions:,}, {y * x * blocks.regions} of each, by the cache",
-        ),
+        ("coefficient loads", f"{taken * each:,}, {each} of each, by the cache"),
     ]
 
 
 @texture(
-    kernels=of_shape(_kernels),
+    kernels=of_shape(lambda problem: (fill_kernel(problem), Blocks(problem).kernel)),
     supports=_supports,
     explain=explain,
     paper="Tegra X1, per-thread pseudo code",

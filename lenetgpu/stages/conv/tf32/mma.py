@@ -14,8 +14,15 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.mma import MmaTiling
 from lenetgpu.stages.conv.tensor.product import FIT, memory_rate
-from lenetgpu.stages.conv.tf32.one_launch import FLOAT, OneLaunch, State, by_tf32, run
-from lenetgpu.stages.conv.tf32.packed import CHUNK, chunks
+from lenetgpu.stages.conv.tf32.one_launch import (
+    CHUNK,
+    FLOAT,
+    OneLaunch,
+    State,
+    by_tf32,
+    chunks,
+    run,
+)
 from lenetgpu.stages.registry import cuda
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

@@ -1,4 +1,7 @@
-"""What products of TF32 share: a tile a block, tiles in turn, one launch."""
+"""What products of TF32 share: filters as high and low, a tile a block, tiles in turn, one launch.
+
+A filter is scaled by a power of two, and its low part is what is left of its high one.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.arrays import cupy, np
+from lenetgpu.arrays import Array, cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tf32.packed import CHUNK, chunks, pack
 from lenetgpu.stages.defines import MAPS, conv_defines
 from lenetgpu.stages.registry import Rows, variant
 
 FLOAT = 4
+CHUNK = 32  # products of the depth that are added before they meet fp32 sums
+CELL = 4  # floats of 16 bytes
+_PARTS = 2
+_KEPT = 13  # bits of a float's significand that TF32 has not
+_NORMAL = 126  # 2**-126 to 2**126 are normal floats
 _MOST = 1 << 30  # elements of an image, outputs of a filter in a launch
 _MOST_TAPS = 32  # a bit for each row or column of a filter
 _SECTOR = 32
@@ -127,6 +134,53 @@ class OneLaunch(ABC):
         along = max(1.0, problem.stride / max(problem.S, apart))
         inputs = problem.C * problem.H * problem.W / (down * along)
         return FLOAT * (inputs + problem.OH * problem.OW * problem.M)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What a kernel reads of filters for blocks of `width` filters.
+
+    `filters` (blocks, chunks, 2, CHUNK / CELL, width, CELL) float32, high ones, then low ones;
+    `factors` (filters,) float32 undo a filter's scale, 0 where it is all zeros.
+    """
+
+    filters: Array
+    factors: Array
+
+
+def _rounded(x: Array) -> Array:
+    """float32 to the nearest of TF32's 11 bits, ties away from zero, as cvt.rna has it."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    with np.errstate(over="ignore"):
+        near = (bits + np.uint32(1 << (_KEPT - 1))) & np.uint32(-1 << _KEPT & 0xFFFFFFFF)
+    return np.where(np.isfinite(x), near.view(np.float32), x).astype(np.float32)
+
+
+def chunks(problem: Conv) -> int:
+    """Parts of CHUNK products that hold an output's depth."""
+    return blocks_for(problem.depth, CHUNK)
+
+
+def pack(w: Array, problem: Conv, width: int) -> Packed:
+    """Filters (R, S, C, M) float32 for blocks of `width` of them, zeros behind the last.
+
+    NaN and infinity count for no scale; what they meet is NaN.
+    """
+    ordered = w.transpose(2, 0, 1, 3) if problem.reads == "NCHW" else w
+    exact = ordered.reshape(problem.depth, problem.M).astype(np.float64)
+    sizes = np.where(np.isfinite(exact), np.abs(exact), 0).max(0)
+    exponents = np.where(sizes > 0, np.clip(np.frexp(sizes)[1], -_NORMAL, _NORMAL), 0)
+    padded = width * blocks_for(problem.M, width)
+    scaled = np.zeros((CHUNK * chunks(problem), padded))
+    scaled[: problem.depth, : problem.M] = np.ldexp(exact, -exponents)
+    with np.errstate(invalid="ignore"):
+        high = _rounded(scaled.astype(np.float32))
+        low = _rounded((scaled - high).astype(np.float32))
+    cells = np.stack([high, low]).reshape(_PARTS, -1, CHUNK // CELL, CELL, padded // width, width)
+    factors = np.zeros(padded, np.float32)
+    factors[: problem.M] = np.where((exact != 0).any(0), np.ldexp(1.0, exponents), 0)
+    ordered = cells.transpose(4, 1, 0, 2, 5, 3)
+    return Packed(np.ascontiguousarray(ordered), factors)
 
 
 Plan = Callable[..., OneLaunch]  # of a problem, a batch and a machine, the current one where None

@@ -13,8 +13,7 @@ from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER
-from lenetgpu.stages.conv.tf32.one_launch import FLOAT, TF32_FIT, OneLaunch
-from lenetgpu.stages.conv.tf32.packed import CELL, CHUNK, chunks
+from lenetgpu.stages.conv.tf32.one_launch import CELL, CHUNK, FLOAT, TF32_FIT, OneLaunch, chunks
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _ROWS = 64  # outputs of a filter that a warpgroup computes

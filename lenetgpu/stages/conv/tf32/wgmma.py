@@ -14,8 +14,16 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER
 from lenetgpu.stages.conv.tf32 import patch
-from lenetgpu.stages.conv.tf32.one_launch import FLOAT, TF32_FIT, OneLaunch, State, by_tf32, run
-from lenetgpu.stages.conv.tf32.packed import CHUNK, chunks
+from lenetgpu.stages.conv.tf32.one_launch import (
+    CHUNK,
+    FLOAT,
+    TF32_FIT,
+    OneLaunch,
+    State,
+    by_tf32,
+    chunks,
+    run,
+)
 from lenetgpu.stages.registry import hopper
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

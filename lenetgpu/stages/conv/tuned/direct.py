@@ -11,8 +11,7 @@ from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tuned.clocks import cheapest
-from lenetgpu.stages.conv.tuned.product import Product, Workspace
+from lenetgpu.stages.conv.tuned.product import Product, Workspace, cheapest
 from lenetgpu.stages.registry import variant
 
 _MOST_INPUTS = 1 << 31  # of an image, whose offsets are 32-bit

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -30,8 +29,7 @@ _BLOCKS_EACH = 1.9
 _WRITTEN_TOGETHER = 16 << 20
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """Outputs of a thread: `columns` (one store) by `rows`."""
 
     columns: int
@@ -61,26 +59,23 @@ def tiles(problem: Conv) -> tuple[Tile, ...]:
     return tuple(fitting) or (Tile(columns, 1),)
 
 
-def tile(problem: Conv, n: int, processors: int) -> Tile:
+def _blocks(problem: Conv, n: int, shape: Tile) -> tuple[int, int]:
+    """(threads that compute, blocks) for one group of filters."""
+    vectors = n * blocks_for(problem.OH, shape.rows) * (problem.OW // shape.columns)
+    return vectors, blocks_for(vectors, _THREADS)
+
+
+def _tile(problem: Conv, n: int, processors: int) -> Tile:
     """The first of `tiles` that leaves each multiprocessor about two blocks, else the last."""
-    options = tiles(problem)
-    groups = blocks_for(problem.M, _MANY_GROUP)
-    for option in options[:-1]:
-        if _blocks(problem, n, option, _THREADS)[1] * groups >= _BLOCKS_EACH * processors:
-            return option
-    return options[-1]
+    *larger, last = tiles(problem)
+    wanted = _BLOCKS_EACH * processors / blocks_for(problem.M, _MANY_GROUP)
+    return next((shape for shape in larger if _blocks(problem, n, shape)[1] >= wanted), last)
 
 
 @cache
-def kernel(problem: Conv, shape: Tile) -> Kernel:
-    """The kernel with this thread tile."""
+def _kernel(problem: Conv, shape: Tile) -> Kernel:
     sizes = {"TILE_W": shape.columns, "TILE_H": shape.rows, "THREADS": _MOST_THREADS}
     return conv_kernel(_SOURCE, "conv_single", problem, **sizes)
-
-
-@cache
-def _kernels(problem: Conv) -> tuple[Kernel, ...]:
-    return tuple(kernel(problem, shape) for shape in tiles(problem))
 
 
 def _supported(problem: Conv) -> str | None:
@@ -91,7 +86,7 @@ def _supported(problem: Conv) -> str | None:
     return None
 
 
-def filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
+def _filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
     """Filters a block runs over, as many as leave each multiprocessor about two blocks.
 
     With some arithmetic for each byte, but not much, blocks that run together also write no more
@@ -108,16 +103,10 @@ def filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
     return next((group for group in _GROUPS if good(group)), 1)
 
 
-def _blocks(problem: Conv, n: int, shape: Tile, threads: int) -> tuple[int, int]:
-    """(threads that compute, blocks) for one group of filters."""
-    vectors = n * blocks_for(problem.OH, shape.rows) * (problem.OW // shape.columns)
-    return vectors, blocks_for(vectors, threads)
-
-
 def _explain(problem: Conv, batch: int, machine: Machine) -> Rows:
-    shape = tile(problem, batch, machine.multiprocessors)
-    vectors, blocks = _blocks(problem, batch, shape, _THREADS)
-    group = min(problem.M, filters_a_block(problem, blocks, machine.multiprocessors))
+    shape = _tile(problem, batch, machine.multiprocessors)
+    vectors, blocks = _blocks(problem, batch, shape)
+    group = min(problem.M, _filters_a_block(problem, blocks, machine.multiprocessors))
     outputs = shape.rows * shape.columns
     reads = -(-problem.R * problem.S // 4)
     return [
@@ -129,7 +118,7 @@ def _explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     ]
 
 
-def pack(w: Any, problem: Conv, batch: int) -> Any:
+def _pack(w: Any, problem: Conv, batch: int) -> Any:
     """Filters (R, S, 1, M) as (M, R*S rounded up to 4), zeros behind."""
     taps = problem.R * problem.S
     packed = cupy.zeros((problem.M, 4 * blocks_for(taps, 4)), cupy.float32)
@@ -142,35 +131,17 @@ def pack(w: Any, problem: Conv, batch: int) -> Any:
     family="direct",
     reads="NCHW",
     writes="NCHW",
-    prepare=pack,
-    kernels=of_shape(_kernels),
+    prepare=_pack,
+    kernels=of_shape(lambda problem: tuple(_kernel(problem, shape) for shape in tiles(problem))),
     supports=_supported,
     explain=_explain,
     paper="after Chang 3.1: one channel, the map divided, filters run over",
 )
 def tuned_single(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """One-channel maps: a thread's inputs in registers, filters streamed from shared memory."""
-    run(x, w, y, problem, tile(problem, len(x), multiprocessors()))
-
-
-def run(
-    x: Any,
-    w: Any,
-    y: Any,
-    problem: Conv,
-    shape: Tile,
-    threads: int = _THREADS,
-    group: int | None = None,
-) -> None:
-    """Launch with this tile, block and group of filters (chosen by the shape where None)."""
-    vectors, blocks = _blocks(problem, len(x), shape, threads)
-    filters = group or filters_a_block(problem, blocks, multiprocessors())
-    grid = (blocks, blocks_for(problem.M, filters))
-    arguments = (x, w, y, np.int32(vectors), np.int32(filters))
-    launch(
-        kernel(problem, shape),
-        grid,
-        (threads,),
-        arguments,
-        shared=filters * w.itemsize * w.shape[1],
-    )
+    shape = _tile(problem, len(x), multiprocessors())
+    vectors, blocks = _blocks(problem, len(x), shape)
+    filters = _filters_a_block(problem, blocks, multiprocessors())
+    grid, shared = (blocks, blocks_for(problem.M, filters)), filters * w.itemsize * w.shape[1]
+    args = (x, w, y, np.int32(vectors), np.int32(filters))
+    launch(_kernel(problem, shape), grid, (_THREADS,), args, shared=shared)

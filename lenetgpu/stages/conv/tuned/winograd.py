@@ -16,10 +16,15 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tuned import direct
-from lenetgpu.stages.conv.tuned.clocks import cheapest, product_clocks, transform_clocks
-from lenetgpu.stages.conv.tuned.product import Product, Workspace
+from lenetgpu.stages.conv.tuned.product import (
+    Product,
+    Workspace,
+    cheapest,
+    product_clocks,
+    transform_clocks,
+)
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -84,13 +89,14 @@ def inner_problem(problem: Conv, outputs: int) -> Conv:
 @cache
 def _transform_kernels(problem: Conv, outputs: int) -> tuple[Kernel, Kernel]:
     to_output, _, from_input = transforms(outputs, problem.R)
-    shape = {"OUTPUTS": outputs, "POINTS": outputs + problem.R - 1, "THREADS": _THREADS}
-    into = conv_kernel(_SOURCE, "winograd_input", problem, **shape)
-    out = conv_kernel(_SOURCE, "winograd_output", problem, **shape)
-    return (
-        replace(into, defines=(*into.defines, ("FROM_INPUT", _literal(from_input)))),
-        replace(out, defines=(*out.defines, ("TO_OUTPUT", _literal(to_output)))),
-    )
+
+    def kernel(name: str, matrix: str, values: Matrix) -> Kernel:
+        shape = {"OUTPUTS": outputs, "POINTS": outputs + problem.R - 1, "THREADS": _THREADS}
+        plain = conv_kernel(_SOURCE, name, problem, **shape)
+        return replace(plain, defines=(*plain.defines, (matrix, _literal(values))))
+
+    into = kernel("winograd_input", "FROM_INPUT", from_input)
+    return into, kernel("winograd_output", "TO_OUTPUT", to_output)
 
 
 def longest(outputs: int, problem: Conv) -> int:
@@ -213,34 +219,27 @@ def kernels(problem: Conv, batch: int, outputs: int) -> tuple[Kernel, ...]:
     return (*_transform_kernels(problem, outputs), plan(problem, batch, outputs).kernel(inner))
 
 
-winograd = partial(
-    variant,
-    kind="conv",
-    family="winograd",
-    reads="NCHW",
-    writes="NCHW",
-    needs=cuda(),
-)
+def _offer(name: str, outputs: int, paper: str, summary: str) -> None:
+    """Register the variant whose tiles have `outputs` x `outputs` outputs."""
+
+    def compute(x: Any, w: State, y: Any, problem: Conv) -> None:
+        run(x, w, y, problem, outputs)
+
+    compute.__name__, compute.__doc__ = name, summary
+    variant(
+        kind="conv",
+        family="winograd",
+        reads="NCHW",
+        writes="NCHW",
+        prepare=partial(prepare, outputs=outputs),
+        kernels=partial(kernels, outputs=outputs),
+        supports=partial(refusal, outputs=outputs),
+        default=outputs == 4,
+        paper=paper,
+    )(compute)
 
 
-@winograd(
-    prepare=partial(prepare, outputs=2),
-    kernels=partial(kernels, outputs=2),
-    supports=partial(refusal, outputs=2),
-    paper="Lavin & Gray, F(2x2)",
-)
-def f2(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """2x2 outputs from 16 products a channel (3x3) or 36 (5x5)."""
-    run(x, w, y, problem, 2)
-
-
-@winograd(
-    prepare=partial(prepare, outputs=4),
-    kernels=partial(kernels, outputs=4),
-    supports=partial(refusal, outputs=4),
-    default=True,
-    paper="Lavin & Gray, F(4x4)",
-)
-def f4(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """4x4 outputs from 36 products a channel (3x3) or 64 (5x5)."""
-    run(x, w, y, problem, 4)
+_F2 = "2x2 outputs from 16 products a channel (3x3) or 36 (5x5)."
+_F4 = "4x4 outputs from 36 products a channel (3x3) or 64 (5x5)."
+_offer("f2", 2, "Lavin & Gray, F(2x2)", _F2)
+_offer("f4", 4, "Lavin & Gray, F(4x4)", _F4)
