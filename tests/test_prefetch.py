@@ -134,15 +134,15 @@ def test_divisions_share_out_what_they_name():
 
 def test_each_departure_changes_one_thing():
     problem = Conv(14, 14, 512, 512, 3, 3)
-    tiles = [Choice(departures=k).plan(problem, H200).tile for k in range(5)]
+    tiles = [strict.plan(Choice(departures=k), problem, H200).tile for k in range(5)]
     changed = [
         {name for name in vars(a) if getattr(a, name) != getattr(b, name)}
         for a, b in pairwise(tiles)
     ]
     assert changed == [{"asynchronous"}, {"packed"}, {"spread"}, {"columns", "filters"}]
-    assert Choice(segment=0).plan(problem, H200).tile.taps == 9
-    assert Choice(segment=128).plan(problem, H200).tile.taps == 32
-    assert Choice("maps").plan(problem, H200).tile.division == "maps"
+    assert strict.plan(Choice(segment=0), problem, H200).tile.taps == 9
+    assert strict.plan(Choice(segment=128), problem, H200).tile.taps == 32
+    assert strict.plan(Choice("maps"), problem, H200).tile.division == "maps"
 
 
 def test_a_small_map_is_divided_again_until_v_s_is_met():

@@ -110,38 +110,6 @@ def _supports(problem: Conv) -> str | None:
     return indexable(problem)
 
 
-def encode_im2col(address: int, problem: Conv, tile: Im2colTile, channels: int, images: int) -> Any:
-    """The tensor map, 128 bytes, of NHWC images of `channels` channels at `address`.
-
-    Raises LenetError where the driver refuses it.
-    """
-    from cuda.bindings import driver
-
-    sizes = (channels, problem.W, problem.H, images)
-    pitches = [FLOAT_BYTES * prod(sizes[:n]) for n in range(1, len(sizes))]
-    swizzle = {4: "NONE", 8: "32B", 16: "64B", 32: "128B"}[tile.chunk]
-    status, encoded = driver.cuTensorMapEncodeIm2col(
-        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-        len(sizes),
-        address,
-        [driver.cuuint64_t(size) for size in sizes],
-        [driver.cuuint64_t(pitch) for pitch in pitches],
-        [-problem.pad, -problem.pad],
-        [_upper(problem, problem.S), _upper(problem, problem.R)],
-        tile.chunk,
-        tile.pixels,
-        [driver.cuuint32_t(step) for step in (1, problem.stride, problem.stride, 1)],
-        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"],
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )
-    if int(status) != 0:
-        raise LenetError(f"convnet2.index_engine: expected a tensor map, found {status.name}")
-    words = np.array([int(word) for word in encoded.opaque], np.uint64)
-    return words.view("V128")
-
-
 @dataclass
 class Windows:
     """The tile, filters packed for it, the padded NHWC workspace (None where x is read as it lies).
@@ -157,26 +125,49 @@ class Windows:
     maps: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def map_of(self, address: int, problem: Conv, images: int) -> Any:
-        """The tensor map of `images` images at `address`, encoded once."""
-        key = (address, images)
-        if key not in self.maps:
-            self.maps[key] = encode_im2col(address, problem, self.tile, self.channels, images)
-        return self.maps[key]
+        """The tensor map, 128 bytes, of `images` NHWC images at `address`, encoded once.
 
+        Raises LenetError where the driver refuses it.
+        """
+        if (address, images) in self.maps:
+            return self.maps[address, images]
+        from cuda.bindings import driver
 
-def pack_filters(w: Any, problem: Conv, tile: Im2colTile) -> Any:
-    """(R, S, C, M) to (blocks, R*S, channels, filters a block), zeros past C and M."""
-    taps, blocks = problem.R * problem.S, blocks_for(problem.M, tile.filters)
-    channels = blocks_for(problem.C, tile.chunk) * tile.chunk
-    packed = cupy.zeros((taps, channels, blocks * tile.filters), cupy.float32)
-    packed[:, : problem.C, : problem.M] = cupy.asarray(w).reshape(taps, problem.C, problem.M)
-    by_block = packed.reshape(taps, channels, blocks, tile.filters).transpose(2, 0, 1, 3)
-    return cupy.ascontiguousarray(by_block)
+        sizes = (self.channels, problem.W, problem.H, images)
+        pitches = [FLOAT_BYTES * prod(sizes[:n]) for n in range(1, len(sizes))]
+        swizzle = {4: "NONE", 8: "32B", 16: "64B", 32: "128B"}[self.tile.chunk]
+        status, encoded = driver.cuTensorMapEncodeIm2col(
+            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+            len(sizes),
+            address,
+            [driver.cuuint64_t(size) for size in sizes],
+            [driver.cuuint64_t(pitch) for pitch in pitches],
+            [-problem.pad, -problem.pad],
+            [_upper(problem, problem.S), _upper(problem, problem.R)],
+            self.tile.chunk,
+            self.tile.pixels,
+            [driver.cuuint32_t(step) for step in (1, problem.stride, problem.stride, 1)],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"],
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        if int(status) != 0:
+            raise LenetError(f"convnet2.index_engine: expected a tensor map, found {status.name}")
+        words = np.array([int(word) for word in encoded.opaque], np.uint64)
+        self.maps[address, images] = words.view("V128")
+        return self.maps[address, images]
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> Windows:
+    """Filters as (blocks, R*S, channels, filters a block), zeros past C and M."""
     tile = im2col_tile(problem, batch)
-    packed = pack_filters(w, problem, tile)
+    taps, blocks = problem.R * problem.S, blocks_for(problem.M, tile.filters)
+    deep = blocks_for(problem.C, tile.chunk) * tile.chunk
+    whole = cupy.zeros((taps, deep, blocks * tile.filters), cupy.float32)
+    whole[:, : problem.C, : problem.M] = cupy.asarray(w).reshape(taps, problem.C, problem.M)
+    by_block = whole.reshape(taps, deep, blocks, tile.filters).transpose(2, 0, 1, 3)
+    packed = cupy.ascontiguousarray(by_block)
     channels = blocks_for(problem.C, _VECTOR) * _VECTOR
     counted = _PIXEL_LIMIT // (problem.OH * problem.OW)
     if problem.reads == "NHWC":

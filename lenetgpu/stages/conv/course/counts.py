@@ -7,6 +7,7 @@ depths and maps of each (`sectors.some`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 from lenetgpu.arrays import np
@@ -22,14 +23,10 @@ def _weights(problem: Conv, k: Any, m: Any) -> Any:
     return np.where(inside, k * problem.M + m, -1)
 
 
-def _taps(problem: Conv) -> Iterator[tuple[int, int]]:
-    return ((r, s) for r in range(problem.R) for s in range(problem.S))
-
-
 def _corners(problem: Conv, tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
     """First output (y, x) of each tile of a map."""
-    columns = range(0, problem.OW, tile[1])
-    yield from some([(y, x) for y in range(0, problem.OH, tile[0]) for x in columns])
+    firsts = product(range(0, problem.OH, tile[0]), range(0, problem.OW, tile[1]))
+    yield from some(list(firsts))
 
 
 def _tile_loads(
@@ -48,8 +45,10 @@ def _tile_loads(
     where = Cells(problem.reads, problem.in_shape)
     width, height = block
     tx, ty = lanes(width, height)
+    firsts = [(first, 0) for first in range(0, rows * columns, width * height)]
+    corners = product(range(0, rows, height), range(0, columns, width))
     found = []
-    for r, s in _strides(rows, columns, block, in_a_row):
+    for r, s in firsts if in_a_row else corners:
         if in_a_row:
             at = np.where(ty < 0, rows * columns, r + ty * width + tx)
             y, x = at // columns, at % columns
@@ -59,17 +58,6 @@ def _tile_loads(
         y = np.where(loads, y + corner[0] * problem.stride - problem.pad, -1)
         found.append(gather(where, y, x + corner[1] * problem.stride - problem.pad, 0))
     return counted(np.stack(found))
-
-
-def _strides(
-    rows: int, columns: int, block: tuple[int, int], in_a_row: bool
-) -> Iterator[tuple[int, int]]:
-    """Where a block's threads stand on a tile, turn by turn."""
-    if in_a_row:
-        yield from ((first, 0) for first in range(0, rows * columns, block[0] * block[1]))
-        return
-    for r in range(0, rows, block[1]):
-        yield from ((r, s) for s in range(0, columns, block[0]))
 
 
 def direct_counts(
@@ -120,7 +108,7 @@ def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]
         computes = (ty >= 0) & (ty + y0 < problem.OH) & (tx + x0 < problem.OW)
         y, x = np.where(computes, ty + y0, -1), tx + x0
         stores += counted(gather(written, y, x, 0))
-        for r, s in _taps(problem):
+        for r, s in product(range(problem.R), range(problem.S)):
             row = np.where(computes, y * problem.stride + r - problem.pad, -1)
             c = np.array(some(range(problem.C)))[:, None, None]
             loads += counted(gather(read, row, x * problem.stride + s - problem.pad, c))

@@ -36,34 +36,10 @@ class Choice:
     segment: int | None = None
     departures: int = 0
 
-    def plan(self, problem: Conv, machine: Machine) -> StrictPlan | None:
-        """The plan for `machine`; None where its data sets do not fit shared memory."""
-        return _plan(self, problem, machine)
-
-    def here(self, problem: Conv) -> StrictTile:
-        """The tile on the current device."""
-        found = self.plan(problem, machines.current())
-        assert found is not None, "refused by `supports`"
-        return found.tile
-
-    def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
-        """(label, value) rows: Table 1 of the machine, then the plan with its constraints."""
-        found = self.plan(problem, machine)
-        rows = [planning.NO_TWO] if found is None else planning.plan_rows(found)
-        return [*planning.explain_machine(machine), *rows]
-
-    def supports(self, problem: Conv) -> str | None:
-        """None, or what it does not take."""
-        if problem.stride != 1:
-            return f"supports stride 1, as the paper's equation (1), found {problem.stride}"
-        if self.plan(problem, machines.current()) is None:
-            sides = f"{problem.R}x{problem.S}"
-            return f"supports filters whose data sets two blocks hold, found {sides}"
-        return None
-
 
 @cache
-def _plan(choice: Choice, problem: Conv, machine: Machine) -> StrictPlan | None:
+def plan(choice: Choice, problem: Conv, machine: Machine) -> StrictPlan | None:
+    """The plan of `choice`; None where its data sets do not fit shared memory."""
     segment = FLOAT * problem.R * problem.S if choice.segment == _FILTER else choice.segment
     found = planning.strict_plan(problem, machine, choice.division, segment)
     if found is None:
@@ -116,18 +92,33 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: StrictTile) -> None
 def _offer(name: str, choice: Choice, paper: str, summary: str) -> None:
     """Register the variant that runs `choice`."""
 
-    def run(x: Any, w: Any, y: Any, problem: Conv) -> None:
-        launch_tile(x, w, y, problem, choice.here(problem))
+    def tile(problem: Conv) -> StrictTile:
+        found = plan(choice, problem, machines.current())
+        assert found is not None, "refused by `supports`"
+        return found.tile
 
-    def prepare(w: Any, problem: Conv, batch: int) -> Any:
-        return cupy.asarray(pack(w, problem, choice.here(problem)))
+    def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
+        found = plan(choice, problem, machine)
+        rows = [planning.NO_TWO] if found is None else planning.plan_rows(found)
+        return [*planning.explain_machine(machine), *rows]
+
+    def supports(problem: Conv) -> str | None:
+        if problem.stride != 1:
+            return f"supports stride 1, as the paper's equation (1), found {problem.stride}"
+        if plan(choice, problem, machines.current()) is None:
+            sides = f"{problem.R}x{problem.S}"
+            return f"supports filters whose data sets two blocks hold, found {sides}"
+        return None
+
+    def run(x: Any, w: Any, y: Any, problem: Conv) -> None:
+        launch_tile(x, w, y, problem, tile(problem))
 
     run.__name__, run.__doc__ = name, summary
     prefetch(
-        prepare=prepare,
-        kernels=of_shape(lambda problem: _kernel(problem, choice.here(problem))),
-        supports=choice.supports,
-        explain=choice.explain,
+        prepare=lambda w, problem, batch: cupy.asarray(pack(w, problem, tile(problem))),
+        kernels=of_shape(lambda problem: _kernel(problem, tile(problem))),
+        supports=supports,
+        explain=explain,
         paper=paper,
         repeats=choice.division != "channels",
     )(run)

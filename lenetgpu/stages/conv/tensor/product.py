@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -20,6 +20,9 @@ from lenetgpu.problems import FLOAT_BYTES, ITEM_BYTES
 from lenetgpu.stages.conv.tensor import after
 from lenetgpu.stages.conv.tensor.halves import Split
 from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, ROW, Layout
+
+if TYPE_CHECKING:
+    from lenetgpu.stages.conv.tensor.taps import TapsTiling
 
 _ROW_BYTES = ROW * 2 * CELL
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -46,7 +49,7 @@ class Fit:
 FIT = Fit()
 
 
-class Tiling(ABC):
+class Block(ABC):
     """What a block computes of a product, and how it is launched.
 
     `planes` says whether it reads split images as planes, `pairs` whether its positions are two
@@ -63,37 +66,9 @@ class Tiling(ABC):
     def sizes(self) -> tuple[int, int, int]:
         """Outputs of a filter, filters and threads of a block."""
 
-    @abstractmethod
-    def takes(self, layout: Layout) -> bool:
-        """Whether it computes this product."""
-
-    @abstractmethod
-    def rows(self, layout: Layout, images: int) -> int:
-        """What blocks share out of `images` images."""
-
-    @abstractmethod
-    def chunks(self, layout: Layout) -> int:
-        """Parts that a depth can be split into."""
-
-    @abstractmethod
-    def shared_bytes(self, layout: Layout) -> int:
-        """Dynamic shared memory of a block."""
-
-    @abstractmethod
-    def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
-        """The tiling as `-D` definitions."""
-
-    @abstractmethod
-    def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
-        """Estimated clocks of `blocks` blocks' work of `chunks` chunks each."""
-
     def kept(self, layout: Layout, split: int, blocks: int) -> int:
         """Floats that `blocks` blocks' work needs beside its parts, in a workspace before them."""
         return 0
-
-    def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
-        """The kernel's last arguments for `count` images in workspace for `room`."""
-        return (self.rows(layout, count),)
 
     def grid(self, blocks: int) -> int:
         """Blocks launched for so many blocks' work."""
@@ -126,7 +101,7 @@ class Tiling(ABC):
 
 
 @dataclass(frozen=True)
-class RowsTiling(Tiling):
+class RowsTiling(Block):
     """Rows are outputs, gathered from split images pixel by pixel through a ring of stages.
 
     `resident` blocks are meant to share a multiprocessor.
@@ -147,19 +122,23 @@ class RowsTiling(Tiling):
         return (self.bm + self.bn) * _ROW_BYTES
 
     def takes(self, layout: Layout) -> bool:
-        """Every product."""
+        """Whether it computes this product."""
         return True
 
     def rows(self, layout: Layout, images: int) -> int:
-        """Outputs of one filter."""
+        """Outputs of one filter, which blocks share out."""
         return images * layout.problem.OH * layout.problem.OW
 
+    def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
+        """The kernel's last arguments for `count` images in workspace for `room`."""
+        return (self.rows(layout, count),)
+
     def chunks(self, layout: Layout) -> int:
-        """Those of all taps."""
+        """Parts that a depth can be split into."""
         return layout.chunks
 
     def shared_bytes(self, layout: Layout) -> int:
-        """Its ring."""
+        """Dynamic shared memory of a block: its ring."""
         return self.stages * self._stage_bytes
 
     def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
@@ -178,6 +157,9 @@ class RowsTiling(Tiling):
         chunk = max(issued, self._stage_bytes / FIT.cache_rate)
         stored = FIT.stored * self.bm * self.bn if layout.problem.writes == "NCHW" else 0.0
         return busiest * (chunks * chunk + FIT.block / together + stored)
+
+
+Tiling = Union[RowsTiling, "TapsTiling"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.stages.conv.tensor.packed import CELL, FILTERS, PAIR, ROW, Layout
-from lenetgpu.stages.conv.tensor.product import FIT, HOPPER, Tiling
+from lenetgpu.stages.conv.tensor.product import FIT, HOPPER, Block
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _MULTIPLIERS = 2  # warpgroups
@@ -31,7 +31,7 @@ _LEAST_CHANNELS = 32  # that Winograd's points are taken for: a chunk's
 
 
 @dataclass(frozen=True)
-class TapsTiling(Tiling):
+class TapsTiling(Block):
     """Two warpgroups of a block, each with FILTERS filters x `wide` positions.
 
     `pairs`: a position is a pair of outputs, of three filter columns at a stride of 1.

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
-from lenetgpu.gpu.machines import Machine, multiprocessors
+from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import Rows, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -103,21 +103,6 @@ def _filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
     return next((group for group in _GROUPS if good(group)), 1)
 
 
-def _explain(problem: Conv, batch: int, machine: Machine) -> Rows:
-    shape = _tile(problem, batch, machine.multiprocessors)
-    vectors, blocks = _blocks(problem, batch, shape)
-    group = min(problem.M, _filters_a_block(problem, blocks, machine.multiprocessors))
-    outputs = shape.rows * shape.columns
-    reads = -(-problem.R * problem.S // 4)
-    return [
-        ("a thread", f"{shape.rows} rows of {shape.columns} outputs, one store a row and filter"),
-        ("a filter", f"{outputs * problem.R * problem.S} multiply-adds for {reads} shared reads"),
-        ("blocks", f"{blocks} of {_THREADS} threads by {blocks_for(problem.M, group)} groups"),
-        ("a group", f"{group} filters; the map is read once for each group"),
-        ("threads at work", f"{vectors / (blocks * _THREADS):.0%}"),
-    ]
-
-
 def _pack(w: Any, problem: Conv, batch: int) -> Any:
     """Filters (R, S, 1, M) as (M, R*S rounded up to 4), zeros behind."""
     taps = problem.R * problem.S
@@ -134,7 +119,6 @@ def _pack(w: Any, problem: Conv, batch: int) -> Any:
     prepare=_pack,
     kernels=of_shape(lambda problem: tuple(_kernel(problem, shape) for shape in tiles(problem))),
     supports=_supported,
-    explain=_explain,
     paper="after Chang 3.1: one channel, the map divided, filters run over",
 )
 def tuned_single(x: Any, w: Any, y: Any, problem: Conv) -> None:
