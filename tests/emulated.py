@@ -82,11 +82,6 @@ def fp16_features(images, tensors):
     return np.float32(0.25) * summed(sums)
 
 
-def wgmma_fp16(images, tensors):
-    features = fp16_features(images, tensors)
-    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
-
-
 POINTS = (0, None, 1, -1, 2, -2, 0.5, -0.5)  # None: infinity
 
 
@@ -148,11 +143,6 @@ def roles_features(images, tensors):
     return winograd_features(images, tensors, in_halves)
 
 
-def wgmma_winograd_roles_fp16(images, tensors):
-    features = roles_features(images, tensors)
-    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
-
-
 def mma_fp16_features(images, tensors):
     """(n, 1024) in (4, 4, 64) order."""
     conv1, conv2 = tensors[:2]
@@ -164,15 +154,6 @@ def mma_fp16_features(images, tensors):
     sums = convolve(maps.astype(np.float32), half(conv2).astype(np.float32))
     features = np.float32(2 * packed.factors.conv2) * summed(sums)
     return features.reshape(len(images), -1)
-
-
-def mma_fp16(images, tensors):
-    return fp16_scores(mma_fp16_features(images, tensors), *tensors[2:])
-
-
-def mma_winograd_fp16(images, tensors):
-    """Its maps are those of `fp16_roles`, its classifier rounds as all do."""
-    return wgmma_winograd_roles_fp16(images, tensors)
 
 
 def cublas_half(images, tensors):
@@ -204,11 +185,6 @@ def byte_features(images, conv1, quantized):
 def int8_features(images, tensors):
     conv1, conv2 = tensors[:2]
     return byte_features(images, conv1, int8_pack.quantize(conv2, int8_pack.ranges(conv1)))
-
-
-def wgmma_int8(images, tensors):
-    features = int8_features(images, tensors)
-    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
 
 
 def whole_of_sparse(packed):
@@ -247,11 +223,6 @@ def sparse_features(images, tensors):
     whole, scales = int8_pack.quantize(pruned(conv1, conv2), int8_pack.ranges(conv1))
     held = whole_of_sparse(sparse_pack.pack_conv2(whole))
     return byte_features(images, conv1, (held, scales))
-
-
-def wgmma_sparse_int8(images, tensors):
-    features = sparse_features(images, tensors)
-    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
 
 
 def three_products(x, w, exponent):
@@ -352,14 +323,23 @@ def wgmma_winograd_fp16x3(images, tensors):
     return hidden.astype(np.float32).astype(np.float64) @ tensors[3]
 
 
+def classified(features):
+    """Scores by fp16's classifier of the features that a kernel makes."""
+
+    def classify(images, tensors):
+        return fp16_scores(features(images, tensors).reshape(len(images), -1), *tensors[2:])
+
+    return classify
+
+
 PLANS = {
-    "fp16": ("fp16", wgmma_fp16),
-    "fp16_roles": ("fp16w", wgmma_winograd_roles_fp16),
-    "mma_fp16": ("fp16", mma_fp16),
-    "mma_winograd": ("fp16w", mma_winograd_fp16),
+    "fp16": ("fp16", classified(fp16_features)),
+    "fp16_roles": ("fp16w", classified(roles_features)),
+    "mma_fp16": ("fp16", classified(mma_fp16_features)),
+    "mma_winograd": ("fp16w", classified(roles_features)),
     "half": ("fp16", cublas_half),
-    "int8": ("int8", wgmma_int8),
-    "int8_sparse": ("int8s", wgmma_sparse_int8),
+    "int8": ("int8", classified(int8_features)),
+    "int8_sparse": ("int8s", classified(sparse_features)),
     "fp16x3": ("fp16x3", lambda images, tensors: fp16x3(images, tensors, False)),
     "fp16x3_winograd": ("fp16x3", wgmma_winograd_fp16x3),
     "mma_fp16x3": ("fp16x3", lambda images, tensors: fp16x3(images, tensors, True)),
