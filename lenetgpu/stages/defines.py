@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -12,9 +11,9 @@ from lenetgpu.problems import Conv
 MAPS = ("NHWC", "NCHW")
 
 
-def conv_kernel(source: Path, entry: str, problem: Conv, **tile: int) -> Kernel:
-    """Kernel `entry` of `source` specialised to the problem's shape, layouts and tile sizes."""
-    return Kernel(source, entry, tuple((conv_defines(problem) | tile).items()))
+def conv_kernel(module: str, entry: str, problem: Conv, /, **tile: int) -> Kernel:
+    """An entry of the `.cu` file beside `module` for the problem's shape, layouts and a tile."""
+    return Kernel.beside(module, entry, **conv_defines(problem), **tile)
 
 
 def odd_outputs(problem: Conv) -> str | None:

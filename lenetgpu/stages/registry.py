@@ -218,13 +218,6 @@ def import_offered(kind: str | None = None, family: str | None = None) -> None:
             importlib.import_module(module)
 
 
-def import_all(package: str, folders: Iterable[str], first: Iterable[str] = ()) -> None:
-    """Import every module of `package`, those of `first` first: `offer` without the delay."""
-    found = [module.name for module in pkgutil.iter_modules(list(folders))]
-    for name in dict.fromkeys((*first, *found)):
-        importlib.import_module(f"{package}.{name}")
-
-
 def _rank(made: Variant) -> tuple[int, int]:
     """Its kind, then where its module stands among those offered; from outside comes last."""
     module = made.run.__module__

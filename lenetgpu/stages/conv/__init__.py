@@ -1,4 +1,4 @@
-"""Convolutions, naive to fast: one file per family."""
+"""Convolutions, naive to fast: a file or folder a family."""
 
 from lenetgpu.network import CONV_POOL
 from lenetgpu.stages.registry import offer
@@ -6,21 +6,31 @@ from lenetgpu.stages.registry import offer
 _FAMILIES = {
     "serial": "serial",
     "direct": "direct tiled",
-    "grouped": "direct",
+    "grouped.direct": "direct",
     "unrolled": "unrolled cublas",
-    "course": "direct unrolled",
+    "course.maps": "direct",
+    "course.image": "unrolled",
     "tiled": "tiled",
     "fft": "fft",
     "cublas": "cublas",
-    "convnet2": "convnet2",
-    "tegra": "texture",
+    "convnet2.ladder": "convnet2",
+    "convnet2.engines": "convnet2",
+    "convnet2.im2col": "convnet2",
+    "tegra.slides": "texture",
     "texture": "texture",
-    "prefetch": "prefetch",
+    "prefetch.single_strict": "prefetch",
+    "prefetch.single": "prefetch",
+    "prefetch.strict": "prefetch",
+    "prefetch.multi": "prefetch",
     "winograd": "winograd",
-    "tuned": "direct winograd",
+    "tuned.direct": "direct",
+    "tuned.one_channel": "direct",
+    "tuned.winograd": "winograd",
     "lenetgpu.dispatch.choose": "best",
-    "tensor": "tensor",
-    "tf32": "tensor",
+    "tensor.mma": "tensor",
+    "tensor.wgmma": "tensor",
+    "tf32.mma": "tensor",
+    "tf32.wgmma": "tensor",
     "windows": "",
 }
 offer(__name__, __path__, ("conv", CONV_POOL), _FAMILIES)

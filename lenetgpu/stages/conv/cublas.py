@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy
 from lenetgpu.gpu.blas import exact_sgemm, half_gemm
-from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
-from lenetgpu.stages.defines import conv_kernel
+from lenetgpu.stages.defines import conv_kernel, launch_each
 from lenetgpu.stages.registry import cuda, of_shape, variant
 from lenetgpu.stages.rounding import to_half
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 product = partial(variant, kind="conv", family="cublas", reads="NHWC", writes="NHWC", needs=cuda())
 
@@ -53,14 +49,13 @@ def _multiply(
     for lo in range(0, len(x), w.chunk):
         part = x[lo : lo + w.chunk]
         rows = w.rows[: len(part) * pixels]
-        grid = (blocks_for(rows.size, _THREADS),)
-        launch(kernel, grid, (_THREADS,), (part, rows, int(rows.size)))
+        launch_each(kernel, rows.size, part, rows)
         product(rows, w.filters, y[lo : lo + len(part)].reshape(-1, problem.M))
 
 
 @cache
 def _im2col(problem: Conv) -> Kernel:
-    return conv_kernel(_SOURCE, "im2col", problem, THREADS=_THREADS)
+    return conv_kernel(__file__, "im2col", problem, THREADS=_THREADS)
 
 
 @product(
@@ -76,7 +71,7 @@ def im2col(x: Any, w: _Matrix, y: Any, problem: Conv) -> None:
 
 @cache
 def _im2col_half(problem: Conv) -> Kernel:
-    return conv_kernel(_SOURCE, "im2col_half", problem, THREADS=_THREADS)
+    return conv_kernel(__file__, "im2col_half", problem, THREADS=_THREADS)
 
 
 @product(

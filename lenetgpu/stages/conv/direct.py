@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -17,14 +16,12 @@ from lenetgpu.stages.defines import MAPS, conv_kernel
 from lenetgpu.stages.registry import Rows, of_shape, variant
 from lenetgpu.stages.sectors import efficiency_rows, idle, reuse
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
-
 _MAX_THREADS = 1024
 
 
 @cache
 def _basic(problem: Conv) -> Kernel:
-    return conv_kernel(_SOURCE, "conv_map", problem, BLOCK_W=32, BLOCK_H=32)
+    return conv_kernel(__file__, "conv_map", problem, BLOCK_W=32, BLOCK_H=32)
 
 
 def _explain_basic(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -55,7 +52,7 @@ def _tight_block(problem: Conv) -> tuple[int, int]:
 @cache
 def _tight(problem: Conv) -> Kernel:
     width, height = _tight_block(problem)
-    return conv_kernel(_SOURCE, "conv_map", problem, BLOCK_W=width, BLOCK_H=height)
+    return conv_kernel(__file__, "conv_map", problem, BLOCK_W=width, BLOCK_H=height)
 
 
 def _explain_tight(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -77,7 +74,7 @@ def tight(x: Any, w: Any, y: Any, problem: Conv) -> None:
 
 @cache
 def _shared_constant(problem: Conv) -> Kernel:
-    return grid.whole_kernel(_SOURCE, "conv_shared_constant", problem)
+    return grid.whole_kernel(__file__, "conv_shared_constant", problem)
 
 
 def _explain_shared(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -109,7 +106,7 @@ def shared_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
 
 @cache
 def _four_maps(problem: Conv) -> Kernel:
-    return conv_kernel(_SOURCE, "conv_four_maps", problem, TILE_H=8, TILE_W=8)
+    return conv_kernel(__file__, "conv_four_maps", problem, TILE_H=8, TILE_W=8)
 
 
 def _explain_four_maps(problem: Conv, batch: int, machine: Machine) -> Rows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -14,10 +13,8 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
-from lenetgpu.stages.defines import MAPS, conv_kernel
+from lenetgpu.stages.defines import MAPS, conv_kernel, launch_each
 from lenetgpu.stages.registry import of_shape, variant
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 _CPU_WORKSPACE_BYTES = 32 << 20
 _THREADS = 128
@@ -115,7 +112,7 @@ def fft_kernels(problem: Conv) -> tuple[Kernel, ...]:
     sizes = {"FFT_H": rows, "FFT_W": columns, "THREADS": _THREADS}
     each = {"IMAGES_EACH": _IMAGES_EACH, "MAPS_EACH": _MAPS_EACH}
     own = {"pad_image": {}, "spectrum_product": each, "crop_image": {}}
-    return tuple(conv_kernel(_SOURCE, name, problem, **sizes, **own[name]) for name in own)
+    return tuple(conv_kernel(__file__, name, problem, **sizes, **own[name]) for name in own)
 
 
 def fft_plan(size: tuple[int, int], batch: int, inverse: bool) -> Any:
@@ -167,12 +164,11 @@ def cufft(x: Any, w: GpuSpectrum, y: Any, problem: Conv) -> None:
     frequencies = w.filters.shape[2] * w.filters.shape[3]
     for lo in range(0, len(x), w.chunk):
         part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
-        n, elements = len(part), len(part) * w.padded[0].size
-        launch(pad, (blocks_for(elements, _THREADS),), (_THREADS,), (part, w.padded, elements))
+        n = len(part)
+        launch_each(pad, n * w.padded[0].size, part, w.padded)
         w.forward.fft(w.padded, w.spectrum, -1)
         blocks = blocks_for(problem.M, _MAPS_EACH) * blocks_for(n, _IMAGES_EACH)
         grid = (blocks_for(frequencies, _THREADS) * blocks,)
         launch(product, grid, (_THREADS,), (w.spectrum, w.filters, w.product, np.int32(n)))
         w.inverse.fft(w.product, w.maps, 1)
-        grid = (blocks_for(out.size, _THREADS),)
-        launch(crop, grid, (_THREADS,), (w.maps, out, int(out.size)))
+        launch_each(crop, out.size, w.maps, out)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
+from functools import cache, cached_property, partial
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -18,8 +17,6 @@ from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import variant
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 BLOCK_MAPS = 32
 # (tile rows, tile columns, maps) of a thread; the slides' tile is 5x8 of one map
@@ -170,7 +167,7 @@ class Tiling:
         stores = self.tile[0] * self.tile[1] * BLOCK_MAPS * self.tiles[0] * self.tiles[1] / floats
         return summing + _SECTOR_CYCLES * stores * self.images * blocks
 
-    @property
+    @cached_property
     def kernel(self) -> Kernel:
         """The kernel compiled for this tiling."""
         (high, wide), (y, x) = self.tile, self.tiles
@@ -178,7 +175,7 @@ class Tiling:
         sizes |= {"MAPS_EACH": self.maps, "IMAGES_EACH": self.images, "BLOCK_MAPS": BLOCK_MAPS}
         for name in ("threads", "stage", "filter_rows", "set_channels", "split", "paired_stores"):
             sizes[name.upper()] = int(getattr(self, name))
-        return conv_kernel(_SOURCE, "conv_texture", self.problem, **sizes)
+        return conv_kernel(__file__, "conv_texture", self.problem, **sizes)
 
 
 def _candidates(problem: Conv, slides: bool) -> Iterator[tuple[int, Tiling]]:
@@ -220,7 +217,7 @@ def tiling_for(problem: Conv, n: int, machine: Machine, slides: bool = False) ->
 @cache
 def fill_kernel(problem: Conv) -> Kernel:
     """The kernel that copies images into a texture's array."""
-    return conv_kernel(_SOURCE, "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
+    return conv_kernel(__file__, "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
 
 
 def refusal(problem: Conv) -> str | None:
@@ -254,8 +251,8 @@ def by_parts(x: Any, w: Prepared, y: Any, problem: Conv, convolve: Convolve) -> 
     """Copy as many images as the texture holds there, then `convolve(how many, their y)`."""
     for lo in range(0, len(x), w.chunk):
         part = x[lo : lo + w.chunk]
-        args = (w.input.surface, part, np.int32(part.size))
         grid = (blocks_for(part.size, _FILL_THREADS),)
+        args = (w.input.surface, part, np.int32(part.size))
         launch(fill_kernel(problem), grid, (_FILL_THREADS,), args)
         convolve(len(part), y[lo : lo + w.chunk])
 

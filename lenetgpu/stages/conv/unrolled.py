@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -17,11 +16,9 @@ from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.counts import flat_counts, image_counts
 from lenetgpu.stages.conv.windows import Ends, Padded, ends, padding, windows
-from lenetgpu.stages.defines import MAPS, conv_kernel, odd_outputs
+from lenetgpu.stages.defines import MAPS, conv_kernel, launch_each, odd_outputs
 from lenetgpu.stages.registry import Rows, of_shape, variant
 from lenetgpu.stages.sectors import conv_moves, efficiency_rows, reuse
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 _CPU_WORKSPACE_BYTES = 8 << 20
 _NAIVE_THREADS = 256
@@ -99,7 +96,7 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
 @cache
 def naive_kernel(problem: Conv) -> tuple[Kernel, ...]:
     """The one kernel that `naive` launches."""
-    return (conv_kernel(_SOURCE, "conv_naive", problem, THREADS=_NAIVE_THREADS, MAPS_EACH=1),)
+    return (conv_kernel(__file__, "conv_naive", problem, THREADS=_NAIVE_THREADS, MAPS_EACH=1),)
 
 
 unrolled = partial(variant, kind="conv", family="unrolled", reads=MAPS, writes=MAPS)
@@ -113,8 +110,7 @@ unrolled = partial(variant, kind="conv", family="unrolled", reads=MAPS, writes=M
 def naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """One output per thread of the unrolled product, nothing shared."""
     (kernel,) = naive_kernel(problem)
-    args = (x, w, y, int(y.size))
-    launch(kernel, (blocks_for(y.size, _NAIVE_THREADS),), (_NAIVE_THREADS,), args)
+    launch_each(kernel, y.size, x, w, y)
 
 
 def maps_each(problem: Conv) -> int:
@@ -140,7 +136,7 @@ def product_grid(x: Any, problem: Conv) -> tuple[int]:
 
 @cache
 def _tiled(problem: Conv) -> Kernel:
-    return conv_kernel(_SOURCE, "conv_tiled", problem, MAPS_EACH=maps_each(problem))
+    return conv_kernel(__file__, "conv_tiled", problem, MAPS_EACH=maps_each(problem))
 
 
 @unrolled(
@@ -164,7 +160,7 @@ def _part_rows(problem: Conv) -> int:
 @cache
 def _constant(problem: Conv) -> Kernel:
     tile = {"MAPS_EACH": maps_each(problem), "PART_ROWS": _part_rows(problem)}
-    return conv_kernel(_SOURCE, "conv_constant", problem, **tile)
+    return conv_kernel(__file__, "conv_constant", problem, **tile)
 
 
 @dataclass

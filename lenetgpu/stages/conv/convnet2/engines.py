@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import CHANNELS, FEW_IMAGES, Loads, Step, Tile, innermost
 from lenetgpu.stages.conv.convnet2.layout import Innermost
 from lenetgpu.stages.registry import cuda
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 _DEEP = 8
 _SHALLOW, _DEEP_CHUNK = 16, 32
@@ -40,8 +37,8 @@ def outer_tile(problem: Conv, images: int) -> Tile:
     return _engine_tile(problem, images, _SHALLOW if images <= FEW_IMAGES else _DEEP_CHUNK)
 
 
-INNER_PRODUCT = Step(_SOURCE, "conv_inner_product", Loads.HOISTED, inner_tile)
-OUTER_PRODUCT = Step(_SOURCE, "conv_outer_product", Loads.HOISTED, outer_tile)
+INNER_PRODUCT = Step(__file__, "conv_inner_product", Loads.HOISTED, inner_tile)
+OUTER_PRODUCT = Step(__file__, "conv_outer_product", Loads.HOISTED, outer_tile)
 
 
 engine = partial(innermost, needs=cuda(80), precision="fp16x3")

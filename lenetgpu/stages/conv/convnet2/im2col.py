@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -16,8 +16,6 @@ from lenetgpu.problems import FLOAT_BYTES, Conv
 from lenetgpu.stages.conv.convnet2.layout import TRANSPOSE, indexable, transpose
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import hopper, variant
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 _VECTOR = 4
 _CHUNKS = (4, 8, 16, 32)
@@ -81,11 +79,12 @@ def im2col_tile(problem: Conv, images: int) -> Im2colTile:
     return replace(wide, filters_per_thread=4)
 
 
+@cache
 def im2col_kernel(problem: Conv, tile: Im2colTile, clock: bool = False) -> Kernel:
     """The kernel; it reads NHWC whatever the variant reads."""
     extra = {"CLOCK": 1} if clock else {}
     held = replace(problem, reads="NHWC")
-    return conv_kernel(_SOURCE, "conv_index_engine", held, **tile.defines(), **extra)
+    return conv_kernel(__file__, "conv_index_engine", held, **tile.defines(), **extra)
 
 
 def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -22,8 +21,6 @@ from lenetgpu.stages.conv.convnet2.layout import (
 )
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import variant
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 FEW_IMAGES = 8
 CHANNELS = 8
@@ -94,7 +91,7 @@ class Step:
     `noted` is what a build with a clock notes: CLOCK, every block's span, or PARTS (parts.cuh).
     """
 
-    source: Path
+    module: str
     entry: str
     loads: Loads
     tile: Callable[[Conv, int], Tile]
@@ -102,9 +99,7 @@ class Step:
 
     def kernel(self, problem: Conv, images: int, clock: bool = False) -> Kernel:
         """The kernel for `images` images; with `clock` it notes what `noted` says."""
-        tile = self.tile(problem, images)
-        extra = {"LOADS": int(self.loads)} | ({self.noted: 1} if clock else {})
-        return conv_kernel(self.source, self.entry, problem, **tile.defines(), **extra)
+        return _kernel(self, problem, self.tile(problem, images), clock)
 
     def kernels(self, problem: Conv, batch: int) -> tuple[Kernel, ...]:
         """For one image, for `batch` of them, and the relayout."""
@@ -132,11 +127,17 @@ class Step:
         run_innermost(convolve, x, state, y, problem)
 
 
-ROLLED = Step(_SOURCE, "conv_rolled", Loads.PLAIN, ladder_tile)
-UNROLLED = Step(_SOURCE, "conv_unrolled", Loads.PLAIN, ladder_tile)
-STRENGTH_REDUCED = Step(_SOURCE, "conv_strength_reduced", Loads.REDUCED, ladder_tile)
-HOISTED_CHECKS = Step(_SOURCE, "conv_hoisted_checks", Loads.HOISTED, ladder_tile)
-INDEX_TABLE = Step(_SOURCE, "conv_index_table", Loads.LOOKED_UP, ladder_tile)
+@cache
+def _kernel(step: Step, problem: Conv, tile: Tile, clock: bool) -> Kernel:
+    extra = {"LOADS": int(step.loads)} | ({step.noted: 1} if clock else {})
+    return conv_kernel(step.module, step.entry, problem, **tile.defines(), **extra)
+
+
+ROLLED = Step(__file__, "conv_rolled", Loads.PLAIN, ladder_tile)
+UNROLLED = Step(__file__, "conv_unrolled", Loads.PLAIN, ladder_tile)
+STRENGTH_REDUCED = Step(__file__, "conv_strength_reduced", Loads.REDUCED, ladder_tile)
+HOISTED_CHECKS = Step(__file__, "conv_hoisted_checks", Loads.HOISTED, ladder_tile)
+INDEX_TABLE = Step(__file__, "conv_index_table", Loads.LOOKED_UP, ladder_tile)
 
 
 def _prepare_table(w: Any, problem: Conv, batch: int) -> Innermost:

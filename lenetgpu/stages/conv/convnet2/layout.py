@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -13,11 +12,9 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import FLOAT_BYTES, Conv
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
-
 _TILE, _ROWS = 32, 8
 _INDEX_LIMIT = 2**31
-TRANSPOSE = Kernel(_SOURCE, "conv_transpose", (("ROWS", _ROWS),))
+TRANSPOSE = Kernel.beside(__file__, "conv_transpose", ROWS=_ROWS)
 
 
 def transpose(

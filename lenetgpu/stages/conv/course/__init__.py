@@ -2,7 +2,3 @@
 
 What is beside them in `direct` and `unrolled` is after the report: other blocks, other launches.
 """
-
-from lenetgpu.stages.registry import import_all
-
-import_all(__name__, __path__, ("maps", "image"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy
@@ -106,7 +105,7 @@ def whole_block(problem: Conv) -> Sides:
     return max(tile[0], min(_SIDE, rows)), max(tile[1], min(_SIDE, columns))
 
 
-def whole_kernel(source: Path, entry: str, problem: Conv) -> Kernel:
+def whole_kernel(module: str, entry: str, problem: Conv) -> Kernel:
     """The kernel for that block, whose filters are in constant memory where they fit.
 
     Of as many threads a multiprocessor's registers shall hold as many blocks at least, whatever the
@@ -116,4 +115,4 @@ def whole_kernel(source: Path, entry: str, problem: Conv) -> Kernel:
     sizes = {"TILE_H": tile[0], "TILE_W": tile[1], "BLOCK_H": block[0], "BLOCK_W": block[1]}
     sizes["RESIDENT"] = 2 if block[0] * block[1] <= _HELD_TWICE else 1
     held = int(fits(problem))
-    return conv_kernel(source, entry, problem, CONSTANT_FILTERS=held, **sizes)
+    return conv_kernel(module, entry, problem, CONSTANT_FILTERS=held, **sizes)

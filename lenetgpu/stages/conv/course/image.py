@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import launch
@@ -17,7 +16,6 @@ from lenetgpu.stages.defines import MAPS, conv_kernel, odd_outputs
 from lenetgpu.stages.registry import Rows, of_shape, variant
 from lenetgpu.stages.sectors import efficiency_rows, reuse
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _TILE = 32
 _BLOCK = (_TILE, _TILE)
 
@@ -34,7 +32,7 @@ def _kernel(problem: Conv, name: str, **sizes: int) -> Kernel:
     if name != "naive":
         plain = problem.stride == 1 and problem.pad == 0  # else 32 registers a thread do not do
         sizes |= {"EACH": _each(problem), "RESIDENT": 1 + plain}
-    return conv_kernel(_SOURCE, f"conv_image_{name}", problem, **sizes)
+    return conv_kernel(__file__, f"conv_image_{name}", problem, **sizes)
 
 
 _naive = partial(_kernel, name="naive")

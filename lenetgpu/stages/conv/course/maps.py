@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -17,7 +16,6 @@ from lenetgpu.stages.defines import MAPS, conv_kernel
 from lenetgpu.stages.registry import Rows, of_shape, variant
 from lenetgpu.stages.sectors import efficiency_rows, idle, reuse
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _TILE = 8
 _EIGHT = (_TILE, _TILE)
 _MOST_ROWS = 64  # of 16 threads
@@ -33,7 +31,7 @@ def _used(problem: Conv, tile: Sides, maps: int) -> float:
 
 @cache
 def _whole_warps(problem: Conv) -> Kernel:
-    return grid.whole_kernel(_SOURCE, "conv_whole_warps", problem)
+    return grid.whole_kernel(__file__, "conv_whole_warps", problem)
 
 
 def _explain_warps(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -73,7 +71,7 @@ def _two_maps_rows(problem: Conv) -> int:
 
 def _side_by_side(problem: Conv, maps: tuple[int, int], rows: int) -> tuple[Kernel, ...]:
     sizes = {"TILE_H": _TILE, "TILE_W": _TILE, "BLOCK_H": rows, "MAPS_X": maps[0]}
-    return (conv_kernel(_SOURCE, "conv_side_by_side", problem, **sizes, MAPS_Y=maps[1]),)
+    return (conv_kernel(__file__, "conv_side_by_side", problem, **sizes, MAPS_Y=maps[1]),)
 
 
 def _explain_side(problem: Conv, maps: tuple[int, int], rows: int) -> Rows:

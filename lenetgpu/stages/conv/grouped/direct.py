@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.defines import MAPS, map_defines
+from lenetgpu.stages.defines import MAPS, launch_each, map_defines
 from lenetgpu.stages.registry import of_shape, variant
 from lenetgpu.stages.sectors import reuse
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 
 
@@ -27,7 +24,7 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
         "DILATION_Y": far, "DILATION_X": wide, "GROUPS": problem.groups, "THREADS": _THREADS,
         "DTYPE": problem.dtype.upper(), "BIAS": int(problem.bias), "RELU": int(problem.relu),
     }  # fmt: skip
-    return (Kernel(_SOURCE, "conv_grouped", tuple(defines.items())),)
+    return (Kernel.beside(__file__, "conv_grouped", **defines),)
 
 
 @variant(
@@ -42,5 +39,4 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
 def grouped(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """Any strides, padding, dilation and groups: an output a thread."""
     (kernel,), (filters, bias) = _kernels(problem), w if problem.bias else (w, w)
-    args = (x, filters, bias, y, int(y.size))  # without a bias its place is not read
-    launch(kernel, (blocks_for(y.size, _THREADS),), (_THREADS,), args)
+    launch_each(kernel, y.size, x, filters, bias, y)  # without a bias its place is not read

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -17,7 +16,6 @@ from lenetgpu.stages.conv.prefetch.single_strict import prefetch
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import of_shape
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _MOST_WINDOW = 28
 _REGISTERS_FOR = 512  # threads of a multiprocessor: 128 registers each
 
@@ -40,7 +38,7 @@ def _kernel(problem: Conv, tile: MultiTile) -> Kernel:
         "PITCH": tile.pitch(problem),
         "SHARED_BYTES": tile.shared(problem),
     }
-    return conv_kernel(_SOURCE, "conv_stride_fixed", problem, **sizes)
+    return conv_kernel(__file__, "conv_stride_fixed", problem, **sizes)
 
 
 def _supports(problem: Conv) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu import machines
@@ -15,7 +14,6 @@ from lenetgpu.stages.conv.prefetch.single_strict import prefetch
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import of_shape
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _MOST_ROWS = 16
 _REGISTERS_FOR = 512  # threads of a multiprocessor: 128 registers each
 
@@ -37,7 +35,7 @@ def _kernel(problem: Conv, tile: SingleTile) -> Kernel:
     }
     for name in ("pieces", "row_parts", "filter_parts", "px", "fm", "pc", "threads"):
         sizes[name.upper()] = getattr(tile, name)
-    return conv_kernel(_SOURCE, "conv_single", problem, **sizes)
+    return conv_kernel(__file__, "conv_single", problem, **sizes)
 
 
 def _supports(problem: Conv) -> str | None:

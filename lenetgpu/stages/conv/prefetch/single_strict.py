@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -17,7 +16,6 @@ from lenetgpu.stages.conv.prefetch.plan import StrictParts, strict_single
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 prefetch = partial(
     variant, kind="conv", family="prefetch", reads="NCHW", writes="NCHW", needs=cuda()
 )
@@ -37,7 +35,7 @@ def _kernel(problem: Conv, parts: StrictParts) -> Kernel:
         "STREAMS_LINES": int(parts.streams == "lines"),
         "SHARED_BYTES": parts.shared(problem),
     }
-    return conv_kernel(_SOURCE, "conv_single_strict", problem, **sizes)
+    return conv_kernel(__file__, "conv_single_strict", problem, **sizes)
 
 
 def prepare(w: Any, problem: Conv, batch: int) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -20,7 +19,6 @@ from lenetgpu.stages.conv.prefetch.single_strict import prefetch
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import Rows, of_shape
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _FILTER = 0  # S of one whole filter plane, K x K x 4 bytes (Chen et al.)
 
 
@@ -60,7 +58,7 @@ def _kernel(problem: Conv, tile: StrictTile) -> Kernel:
     }
     for name in ("taps", "columns", "filters", "each", "threads", "cached", "packed"):
         sizes[name.upper()] = int(getattr(tile, name))
-    return conv_kernel(_SOURCE, "conv_strict", problem, **sizes)
+    return conv_kernel(__file__, "conv_strict", problem, **sizes)
 
 
 def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from functools import cache, cached_property
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -16,7 +15,6 @@ from lenetgpu.stages.conv.texture import refusal as texture_refusal
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import Rows, of_shape
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 TILE = (5, 8)
 _MOST_TILES = 16  # of a block: 512 threads, of 128 registers each
 _SHARED_BYTES = 48 * 1024
@@ -80,13 +78,16 @@ class Blocks:
         """Blocks for `n` images: K / 32 each."""
         return n * blocks_for(self.problem.M, BLOCK_MAPS)
 
-    @property
+    @cached_property
     def kernel(self) -> Kernel:
         """The kernel compiled for the problem."""
         (y, x), (high, wide) = self.tiles, TILE
         sizes = {"TILE_H": high, "TILE_W": wide, "BLOCK_Y": y, "BLOCK_X": x}
         sizes |= {"BLOCK_MAPS": BLOCK_MAPS, "THREADS": self.threads}
-        return conv_kernel(_SOURCE, "conv_slides", self.problem, **sizes)
+        return conv_kernel(__file__, "conv_slides", self.problem, **sizes)
+
+
+_blocks = cache(Blocks)
 
 
 def _supports(problem: Conv) -> str | None:
@@ -123,7 +124,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
 )
 def slides(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
     """The slides' kernel: 5x8 outputs a thread, 32 maps a block, coefficients one by one."""
-    blocks = Blocks(problem)
+    blocks = _blocks(problem)
 
     def convolve(n: int, out: Any) -> None:
         args = (w.input.texture, w.coefficients, out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from lenetgpu.arrays import cupy, np
@@ -13,8 +12,6 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import of_shape, variant
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 _MOST_TAPS = 64
 _INPUT_REGISTERS = 96
@@ -75,7 +72,7 @@ def _tile(problem: Conv, n: int, processors: int) -> Tile:
 @cache
 def _kernel(problem: Conv, shape: Tile) -> Kernel:
     sizes = {"TILE_W": shape.columns, "TILE_H": shape.rows, "THREADS": _MOST_THREADS}
-    return conv_kernel(_SOURCE, "conv_single", problem, **sizes)
+    return conv_kernel(__file__, "conv_single", problem, **sizes)
 
 
 def _supported(problem: Conv) -> str | None:

@@ -146,7 +146,7 @@ class Product:
         defines: dict[str, int | str] = conv_defines(problem) | self.tile.defines()
         defines |= {"SPLIT": self.split, "SUM_ROWS": self.sum_rows}
         defines["BLOCKS_PER_SM"] = max(1, self.resident(machines.current()) - ragged)
-        return Kernel(_SOURCE, "conv_tuned", tuple(defines.items()))
+        return Kernel.beside(__file__, "conv_tuned", **defines)
 
     def tiles(self, problem: Conv, images: int) -> int:
         """Tiles that cover the outputs of `images` images."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import Array, cupy, np
@@ -25,8 +24,6 @@ from lenetgpu.stages.conv.tuned.product import (
 )
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import variant
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 _THREADS = 128
 # Pairs of points +-a by how many a transform has: of dyadic ones those with the smallest error.
@@ -92,7 +89,7 @@ def _transform_kernels(problem: Conv, outputs: int) -> tuple[Kernel, Kernel]:
 
     def kernel(name: str, matrix: str, values: Matrix) -> Kernel:
         shape = {"OUTPUTS": outputs, "POINTS": outputs + problem.R - 1, "THREADS": _THREADS}
-        plain = conv_kernel(_SOURCE, name, problem, **shape)
+        plain = conv_kernel(__file__, name, problem, **shape)
         return replace(plain, defines=(*plain.defines, (matrix, _literal(values))))
 
     into = kernel("winograd_input", "FROM_INPUT", from_input)
