@@ -91,20 +91,16 @@ def padding(problem: Conv, batch: int) -> Padded | None:
 
 def columns(x: Any, problem: Conv) -> Any:
     """Padded images (n, rows, columns, C) as (n, rows, OW, S, C), a view."""
-    from numpy.lib.stride_tricks import as_strided
+    from numpy.lib.stride_tricks import sliding_window_view
 
-    image, row, column, channel = x.strides
-    shape = (*x.shape[:2], problem.OW, problem.S, problem.C)
-    steps = (problem.step[1] * column, problem.dilation[1] * column)
-    return as_strided(x, shape, (image, row, *steps, channel), writeable=False)
+    seen = sliding_window_view(x, problem.span[1], axis=2)
+    return seen[:, :, :: problem.step[1], :, :: problem.dilation[1]].swapaxes(3, 4)
 
 
 def windows(x: Any, problem: Conv) -> Any:
     """Padded images (n, rows, columns, C) as (n, OH, OW, R, S, C), a view."""
-    from numpy.lib.stride_tricks import as_strided
+    from numpy.lib.stride_tricks import sliding_window_view
 
-    seen = columns(x, problem)
-    image, row, across, tap, channel = seen.strides
-    shape = (len(x), problem.OH, problem.OW, problem.R, problem.S, problem.C)
-    by, far = problem.step[0] * row, problem.dilation[0] * row
-    return as_strided(seen, shape, (image, by, across, far, tap, channel), writeable=False)
+    seen = sliding_window_view(x, problem.span, axis=(1, 2))
+    (down, across), (far, wide) = problem.step, problem.dilation
+    return seen[:, ::down, ::across, :, ::far, ::wide].transpose(0, 1, 2, 4, 5, 3)

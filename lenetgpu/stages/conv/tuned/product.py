@@ -146,7 +146,7 @@ class Product:
         defines: dict[str, int | str] = conv_defines(problem) | self.tile.defines()
         defines |= {"SPLIT": self.split, "SUM_ROWS": self.sum_rows}
         defines["BLOCKS_PER_SM"] = max(1, self.resident(machines.current()) - ragged)
-        return Kernel.beside(__file__, "conv_tuned", **defines)
+        return Kernel(_SOURCE, "conv_tuned", tuple(defines.items()))
 
     def tiles(self, problem: Conv, images: int) -> int:
         """Tiles that cover the outputs of `images` images."""
@@ -204,11 +204,9 @@ class Workspace:
         return Workspace(parts, cupy.zeros(tiles if used else 1, cupy.int32))
 
 
-def options(
-    problem: Conv, longest: int = 0, tiles: tuple[Tile, ...] = TILES
-) -> tuple[Product, ...]:
+def options(problem: Conv, longest: int = 0) -> tuple[Product, ...]:
     """Every product for `problem` with sums of at most `longest` products (0: any length)."""
-    found = (_bounded(tile, split, problem, longest) for tile in tiles for split in SPLITS)
+    found = (_bounded(tile, split, problem, longest) for tile in TILES for split in SPLITS)
     return tuple(product for product in found if product is not None)
 
 
