@@ -19,57 +19,50 @@ from lenetgpu.stages.sectors import efficiency_rows, idle, reuse
 _MAX_THREADS = 1024
 
 
-@cache
-def _basic(problem: Conv) -> Kernel:
-    return conv_kernel(__file__, "conv_map", problem, BLOCK_W=32, BLOCK_H=32)
-
-
-def _explain_basic(problem: Conv, batch: int, machine: Machine) -> Rows:
-    counted = efficiency_rows(*map_counts(problem, (32, 32)))
-    return counted + reuse(1) + idle(problem.OH * problem.OW, _MAX_THREADS)
-
-
+Block = tuple[int, int]
 direct = partial(variant, kind="conv", family="direct", reads=MAPS, writes=MAPS)
 
 
+@cache
+def _map(problem: Conv, block: Block) -> Kernel:
+    return conv_kernel(__file__, "conv_map", problem, BLOCK_W=block[0], BLOCK_H=block[1])
+
+
+def _explain_map(problem: Conv, block: Block) -> Rows:
+    counted = efficiency_rows(*map_counts(problem, block))
+    return counted + reuse(1) + idle(problem.OH * problem.OW, block[0] * block[1])
+
+
+_WHOLE = (32, 32)
+
+
 @direct(
-    kernels=of_shape(_basic),
-    explain=_explain_basic,
+    kernels=of_shape(lambda problem: _map(problem, _WHOLE)),
+    explain=lambda problem, batch, machine: _explain_map(problem, _WHOLE),
     supports=grid.grid_refusal,
     default=True,
     paper="report 2.1.1, table 1",
 )
 def basic(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A 32x32 block per output map, from global memory, threads past the map idle."""
-    launch(_basic(problem), grid.maps_grid(len(x), problem), (32, 32), (x, w, y))
+    launch(_map(problem, _WHOLE), grid.maps_grid(len(x), problem), _WHOLE, (x, w, y))
 
 
-def _tight_block(problem: Conv) -> tuple[int, int]:
+def _tight(problem: Conv) -> Block:
     width = min(problem.OW, 32)
     return width, min(problem.OH, _MAX_THREADS // width)
 
 
-@cache
-def _tight(problem: Conv) -> Kernel:
-    width, height = _tight_block(problem)
-    return conv_kernel(__file__, "conv_map", problem, BLOCK_W=width, BLOCK_H=height)
-
-
-def _explain_tight(problem: Conv, batch: int, machine: Machine) -> Rows:
-    width, height = _tight_block(problem)
-    counted = efficiency_rows(*map_counts(problem, (width, height)))
-    return counted + reuse(1) + idle(problem.OH * problem.OW, width * height)
-
-
 @direct(
-    kernels=of_shape(_tight),
-    explain=_explain_tight,
+    kernels=of_shape(lambda problem: _map(problem, _tight(problem))),
+    explain=lambda problem, batch, machine: _explain_map(problem, _tight(problem)),
     supports=grid.grid_refusal,
     paper="report 2.1.2, table 2",
 )
 def tight(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A block with as many threads as the map has outputs, from global memory."""
-    launch(_tight(problem), grid.maps_grid(len(x), problem), _tight_block(problem), (x, w, y))
+    block = _tight(problem)
+    launch(_map(problem, block), grid.maps_grid(len(x), problem), block, (x, w, y))
 
 
 @cache

@@ -147,7 +147,7 @@ class Windows:
             self.tile.pixels,
             [driver.cuuint32_t(step) for step in (1, problem.stride, problem.stride, 1)],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            driver.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"],
+            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )

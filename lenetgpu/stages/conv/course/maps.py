@@ -6,7 +6,6 @@ from functools import cache, partial
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
-from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course import grid
@@ -23,10 +22,19 @@ _MOST_ROWS = 64  # of 16 threads
 direct = partial(variant, kind="conv", family="direct", reads=MAPS, writes=MAPS)
 
 
-def _used(problem: Conv, tile: Sides, maps: int) -> float:
-    """Uses of an input value per load."""
+def _explained(
+    problem: Conv, tile: Sides, block: Sides, maps: tuple[int, int] | None, constant: bool = False
+) -> Rows:
+    """Efficiency, uses of an input value per load, and idle threads; `maps` of a block or one."""
+    together = 1 if maps is None else maps[0] * maps[1]
     rows, columns = grid.inputs(problem, tile)
-    return maps * problem.R * problem.S * tile[0] * tile[1] / (rows * columns)
+    used = together * problem.R * problem.S * tile[0] * tile[1] / (rows * columns)
+    counts = direct_counts(problem, tile, block[::-1], maps, constant)
+    outputs, blocks = problem.OH * problem.OW, grid.parts(problem, tile)
+    if maps is not None:
+        outputs, blocks = outputs * problem.M, blocks * blocks_for(problem.M, together)
+    threads = idle(outputs, blocks * block[0] * block[1])
+    return [*efficiency_rows(*counts), *reuse(used), *threads]
 
 
 @cache
@@ -34,22 +42,12 @@ def _whole_warps(problem: Conv) -> Kernel:
     return grid.whole_kernel(__file__, "conv_whole_warps", problem)
 
 
-def _explain_warps(problem: Conv, batch: int, machine: Machine) -> Rows:
-    tile, (height, width) = grid.whole_tile(problem), grid.whole_block(problem)
-    threads = grid.parts(problem, tile) * height * width
-    return [
-        *efficiency_rows(
-            *direct_counts(problem, tile, (width, height), constant=grid.fits(problem))
-        ),
-        *reuse(_used(problem, tile, 1)),
-        *idle(problem.OH * problem.OW, threads),
-    ]
-
-
 @direct(
     prepare=lambda w, problem, batch: hold(w, _whole_warps(problem), problem),
     kernels=of_shape(_whole_warps),
-    explain=_explain_warps,
+    explain=lambda problem, batch, machine: _explained(
+        problem, grid.whole_tile(problem), grid.whole_block(problem), None, grid.fits(problem)
+    ),
     supports=lambda problem: grid.grid_refusal(problem, grid.whole_tile(problem)),
     paper="report 2.1.4, table 4, of conv1; which threads compute is our reading",
 )
@@ -69,51 +67,35 @@ def _two_maps_rows(problem: Conv) -> int:
     return max(_TILE, min(_MOST_ROWS, grid.inputs(problem, _EIGHT)[0]))
 
 
-def _side_by_side(problem: Conv, maps: tuple[int, int], rows: int) -> tuple[Kernel, ...]:
+@cache
+def _side_by_side(problem: Conv, maps: tuple[int, int], rows: int) -> Kernel:
     sizes = {"TILE_H": _TILE, "TILE_W": _TILE, "BLOCK_H": rows, "MAPS_X": maps[0]}
-    return (conv_kernel(__file__, "conv_side_by_side", problem, **sizes, MAPS_Y=maps[1]),)
+    return conv_kernel(__file__, "conv_side_by_side", problem, **sizes, MAPS_Y=maps[1])
 
 
 def _explain_side(problem: Conv, maps: tuple[int, int], rows: int) -> Rows:
-    together, width = maps[0] * maps[1], _TILE * maps[0]
-    threads = blocks_for(problem.M, together) * grid.parts(problem, _EIGHT) * width * rows
-    return [
-        *efficiency_rows(*direct_counts(problem, _EIGHT, (width, rows), maps)),
-        *reuse(_used(problem, _EIGHT, together)),
-        *idle(problem.OH * problem.OW * problem.M, threads),
-    ]
-
-
-@cache
-def _two_maps(problem: Conv) -> tuple[Kernel, ...]:
-    return _side_by_side(problem, (2, 1), _two_maps_rows(problem))
+    return _explained(problem, _EIGHT, (rows, _TILE * maps[0]), maps)
 
 
 @direct(
-    kernels=of_shape(_two_maps),
+    kernels=of_shape(lambda problem: _side_by_side(problem, (2, 1), _two_maps_rows(problem))),
     explain=lambda problem, batch, machine: _explain_side(problem, (2, 1), _two_maps_rows(problem)),
     supports=lambda problem: grid.grid_refusal(problem, _EIGHT, 2),
     paper="report 4.2, fig. 5: [10000,32] blocks of [16,12]",
 )
 def two_maps(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """[16,12] threads load a 12x12 tile; 16x8 of them compute 8x8 outputs of two maps."""
-    (kernel,) = _two_maps(problem)
-    blocks = grid.maps_grid(len(x), problem, _EIGHT, 2)
-    launch(kernel, blocks, (2 * _TILE, _two_maps_rows(problem)), (x, w, y))
-
-
-@cache
-def _quadrants(problem: Conv) -> tuple[Kernel, ...]:
-    return _side_by_side(problem, (2, 2), 2 * _TILE)
+    rows, blocks = _two_maps_rows(problem), grid.maps_grid(len(x), problem, _EIGHT, 2)
+    launch(_side_by_side(problem, (2, 1), rows), blocks, (2 * _TILE, rows), (x, w, y))
 
 
 @direct(
-    kernels=of_shape(_quadrants),
+    kernels=of_shape(lambda problem: _side_by_side(problem, (2, 2), 2 * _TILE)),
     explain=lambda problem, batch, machine: _explain_side(problem, (2, 2), 2 * _TILE),
     supports=lambda problem: grid.grid_refusal(problem, _EIGHT, 4),
     paper="report 2.1.4, table 4, fig. 3",
 )
 def quadrants(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """16x16 threads compute 8x8 outputs of four maps, a quadrant each, from one input tile."""
-    (kernel,) = _quadrants(problem)
+    kernel = _side_by_side(problem, (2, 2), 2 * _TILE)
     launch(kernel, grid.maps_grid(len(x), problem, _EIGHT, 4), (2 * _TILE, 2 * _TILE), (x, w, y))
