@@ -30,10 +30,10 @@ from lenetgpu.lab.rows import Column
 from lenetgpu.measure.roofline import FMA_RATE
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
-from lenetgpu.papers.convnet2_shares import kernels as shares_kernels
+from lenetgpu.papers.convnet2_measured import kernels as shares_kernels
 from lenetgpu.papers.course import APART, MEAN, MERGED, RELU, SERIAL_MEAN, SERIAL_RELU
 from lenetgpu.papers.course_ladder import PASSES_OF
-from lenetgpu.papers.course_passes import VARIANTS as LINEAR
+from lenetgpu.papers.course_ladder import VARIANTS as LINEAR
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import canonical, resolve
 from lenetgpu.stages import Variant, variants

@@ -100,7 +100,7 @@ def cited(paper: str, text: Text, literal: bool = False) -> set[Citation]:
 _HEADING = "a heading"
 _COUNTED = ("papers/course_counters.py", "docs/measured.md#its-figures-4-to-6-counted")
 _TIMES, _TODAY = "papers/course.py:FIGURES", "docs/measured.md#the-courses-steps-today"
-_ROWS, _MOVES = "docs/measured.md#the-courses-figures", "papers/course_passes.py"
+_ROWS, _MOVES = "docs/measured.md#the-courses-figures", "papers/course_ladder.py"
 
 COURSE = Text(
     "course",
@@ -124,7 +124,7 @@ COURSE = Text(
         Item(SECTION, "2.3", "Forward path against unroll", ("papers/course.py:LADDERS", _TODAY)),
         Item(SECTION, "2.4", "FFT"),
         Item(SECTION, "3", "Optimization of other functions", why=_HEADING),
-        Item(SECTION, "3.1", "Relu4 and relu2", ("papers/course_passes.py",)),
+        Item(SECTION, "3.1", "Relu4 and relu2", ("papers/course_ladder.py",)),
         Item(SECTION, "3.1.1", "Normal optimization"),
         Item(SECTION, "3.1.2", "Embedded into other function"),
         Item(SECTION, "3.1.3", "Analysis", (_TIMES, _ROWS)),
@@ -274,8 +274,8 @@ _STEPS, _PAGE = "papers/convnet2.py:STEPS", "docs/convnet2.md"
 _CLAIMS, _LISTINGS = "papers/convnet2_engines.py:CLAIMS", "papers/convnet2_listings.py"
 _SIMULATED = "docs/engines.md#beside-the-paper-and-beside-what-an-h200-does"
 _OCCUPANCY = "gpu/occupancy.py:residency"
-_TIME = ("papers/convnet2_shares.py:SHOWN", f"{_PAGE}#where-the-time-goes", _CLAIMS, _SIMULATED)
-_TILES, _INSTRUCTIONS = "papers/convnet2_shares.py", "gpu/instructions.py:INSTRUCTIONS"
+_TIME = ("papers/convnet2_measured.py:SHOWN", f"{_PAGE}#where-the-time-goes", _CLAIMS, _SIMULATED)
+_TILES, _INSTRUCTIONS = "papers/convnet2_measured.py", "gpu/instructions.py:INSTRUCTIONS"
 _DRAWN = "the paper draws it only: no figure to compare with"
 _LINES = "latencies an instruction, by chains of each; a GPU counts none a line"
 

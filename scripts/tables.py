@@ -485,7 +485,7 @@ def which_algorithm() -> str:
 def shares_parts() -> str:
     """Return the parts of Table 1's kernels: the paper's computation, the model's, and waits."""
     from lenetgpu.lab.conv.shares import SAME_PROGRAM, of_the_plain_kernel
-    from lenetgpu.papers.convnet2_shares import PARTS
+    from lenetgpu.papers.convnet2_measured import PARTS
 
     document = load(GPU, "shares.json")
     rows = []

@@ -19,7 +19,6 @@ from lenetgpu.lab.conv import compared
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.given import parse_shape, rows_of, taken
 from lenetgpu.lab.conv.request import ALONE, AS_SAID, FUSED, ConvRequest, command_of, rows_asked
-from lenetgpu.papers import networks
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv, outputs
 
@@ -317,7 +316,7 @@ def test_networks_have_the_convolutions_and_the_work_of_their_papers(
     grouped = [shape for shape in shapes if shape.problem.groups > 1]
     assert sum(shape.count for shape in grouped) == depthwise
     flop = sum(shape.count * shape.problem.flop(shape.batch) for shape in shapes)
-    assert flop / 2 / networks.BATCH / 1e9 == pytest.approx(billions, rel=rel)
+    assert flop / 2 / shapes.BATCH / 1e9 == pytest.approx(billions, rel=rel)
 
 
 def test_forms_that_compute_the_same_are_one_row():

@@ -10,7 +10,7 @@ from compiling import compiles
 
 from lenetgpu.gpu.nvrtc import compile_kernel
 from lenetgpu.papers.convnet2 import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
-from lenetgpu.papers.convnet2_ladder import instruction_count, longest_span, step_kernels
+from lenetgpu.papers.convnet2_measured import instruction_count, longest_span, step_kernels
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv.convnet2.engines import inner_tile, outer_tile

@@ -32,7 +32,7 @@ from lenetgpu.gpu.nvrtc import INCLUDE_ROOT, compile_kernel
 from lenetgpu.gpu.occupancy import Demand, residency
 from lenetgpu.layouts import MAP_LAYOUTS, dtype_of, from_nhwc, physical_shape, to_nhwc
 from lenetgpu.network import stage
-from lenetgpu.papers import course_passes
+from lenetgpu.papers import course_ladder
 from lenetgpu.papers.course import MEAN, RELU
 from lenetgpu.papers.course_counters import NVVP
 from lenetgpu.problems import Conv, Fc, Pool
@@ -391,17 +391,17 @@ def test_right_and_nothing_beside(kind, name, bases, on_a_cpu, rng):
 @pytest.mark.parametrize("name", [RELU, MEAN])
 @pytest.mark.skipif(emulator.version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 def test_the_passes_of_a_pool_are_checked_before_they_are_timed(name, on_a_cpu, rng, monkeypatch):
-    monkeypatch.setattr(course_passes, "gpu_ms", lambda work: (work(), 2.0)[1])
+    monkeypatch.setattr(course_ladder, "gpu_ms", lambda work: (work(), 2.0)[1])
     x = rng.standard_normal((3, *POOL2.in_shape)).astype(np.float32)
     bench = SimpleNamespace(problem=POOL2, input=x)
     before = x.copy()
-    row = course_passes.passed(bench, name, None)
+    row = course_ladder.passed(bench, name, None)
     assert row["median_ms"] == 2.0 and "status" not in row
     assert row["mbytes"] == (2 if name == RELU else 1.25) * bench.input.nbytes / 1e6
     np.testing.assert_array_equal(bench.input, before)
     monkeypatch.setattr(looped, "relu_in_place", lambda x, problem: None)
     monkeypatch.setattr(looped, "mean_alone", lambda x, y, problem: None)
-    assert course_passes.passed(bench, name, None)["status"] == "wrong"
+    assert course_ladder.passed(bench, name, None)["status"] == "wrong"
 
 
 LITERAL = sorted({(kind, name) for _, kind, name, *_ in GEOMETRY if kind != "argmax"})

@@ -13,7 +13,7 @@ from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.measure.bench import stage_of
 from lenetgpu.net import streaming
 from lenetgpu.network import stage
-from lenetgpu.papers import course_ladder, course_passes
+from lenetgpu.papers import course_ladder
 from lenetgpu.papers.course import (
     APART,
     FIGURES,
@@ -50,8 +50,8 @@ def test_a_mean_and_what_is_behind_it_are_one_linear_stage(pool, after, rng):
     w = w.astype(np.float64)
     mean = reference("pool", x, None, pool).reshape(3, *after.in_shape)
     apart = reference(kind, mean, w, after)
-    one = course_passes.merged_problem(pool, after)
-    weights = course_passes.merged_weights(pool, after, w)
+    one = course_ladder.merged_problem(pool, after)
+    weights = course_ladder.merged_weights(pool, after, w)
     assert weights.shape == one.weight_shape
     merged = reference(kind, x.reshape(3, *one.in_shape), weights, one)
     np.testing.assert_allclose(merged, apart, rtol=1e-12, atol=1e-12)
@@ -59,11 +59,11 @@ def test_a_mean_and_what_is_behind_it_are_one_linear_stage(pool, after, rng):
 
 def test_merging_behind_a_mean_takes_four_times_the_products():
     """By hand: 8*8*64 outputs of 100*32 products, not of 25*32 and 24*24*32 additions."""
-    found = course_passes.count(stage("pool1").problem, stage("conv2").problem)
+    found = course_ladder.count(stage("pool1").problem, stage("conv2").problem)
     assert found.merged == 8 * 8 * 64 * 100 * 32
     assert found.apart == 8 * 8 * 64 * 25 * 32 + 24 * 24 * 32
     assert "13.11 M" in str(found) and "3.98x" in str(found)
-    found = course_passes.count(stage("pool2").problem, stage("fc1").problem)
+    found = course_ladder.count(stage("pool2").problem, stage("fc1").problem)
     assert found.merged == 4096 * 128 and found.apart == 1024 * 128 + 4096
 
 
@@ -84,8 +84,8 @@ def test_merged_stages_are_checked_and_timed(run, span, name):
 
 @pytest.mark.parametrize("span", ["pool1+conv2", "pool2+fc1"])
 def test_wrongly_merged_weights_get_no_time(run, span, monkeypatch):
-    right = course_passes.merged_weights
-    monkeypatch.setattr(course_passes, "merged_weights", lambda *about: right(*about)[::-1].copy())
+    right = course_ladder.merged_weights
+    monkeypatch.setattr(course_ladder, "merged_weights", lambda *about: right(*about)[::-1].copy())
     row = run._one(span, MERGED)
     assert row["status"] == "wrong" and "median_ms" not in row
 
@@ -95,10 +95,10 @@ def test_what_crosses_the_bus_between_stages():
     plan = resolve("course", "cuda")
     outputs = [24 * 24 * 32, 12 * 12 * 32, 8 * 8 * 64, 1024, 128, 10]
     by_host = build_steps(plan, "float32", "host")
-    assert course_passes.crossed_bytes(by_host, n) == 2 * 4 * n * sum(outputs)
+    assert course_ladder.crossed_bytes(by_host, n) == 2 * 4 * n * sum(outputs)
     resident = build_steps(plan, "float32")
-    assert course_passes.crossed_bytes(resident, n) == 0
-    together, least = course_passes.activation_bytes(resident, n)
+    assert course_ladder.crossed_bytes(resident, n) == 0
+    together, least = course_ladder.activation_bytes(resident, n)
     assert together == 4 * n * (sum(outputs) + 1)
     assert least == 4 * n * (outputs[0] + outputs[1])
 
@@ -126,7 +126,7 @@ def fake_streamer(monkeypatch):
 @pytest.mark.parametrize("shape", [(1, 4), (2, 2)])
 def test_streams_share_the_images(shape, fake_streamer):
     images, expected = np.zeros((10, 28, 28, 1), np.uint8), np.full(10, 7)
-    lanes = course_passes.Streamed(None, None, images, shape, expected)
+    lanes = course_ladder.Streamed(None, None, images, shape, expected)
     assert FakeStreamer.last.made == (-(-10 // shape[1]), shape[0])
     assert lanes.sample() >= 0
 
@@ -273,6 +273,6 @@ def test_a_serial_row_beside_a_gpu_names_its_cpu(on_a_gpu):
 
 @pytest.mark.parametrize("name", [SERIAL_RELU, SERIAL_MEAN])
 def test_few_images_are_timed_themselves(name):
-    notes = {n: course_passes.serial_pass("pool2", name, n)["note"] for n in (100, 101)}
+    notes = {n: course_ladder.serial_pass("pool2", name, n)["note"] for n in (100, 101)}
     assert "scaled" not in notes[100]
     assert notes[101].startswith("scaled from 100 images, on one thread")

@@ -9,6 +9,7 @@ import json
 import sys
 import types
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu import instructions
+from lenetgpu.gpu import instructions, machines
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.instructions import INSTRUCTIONS, NOT_MEASURED
 from lenetgpu.gpu.latency import Latency
@@ -30,17 +31,18 @@ from lenetgpu.gpu.nvrtc import compile_kernel
 from lenetgpu.lab import charts
 from lenetgpu.lab.conv import shares as command
 from lenetgpu.lab.conv.shares import instruction_rows, latency_row
+from lenetgpu.measure.document import head
 from lenetgpu.measure.timing import summarise
-from lenetgpu.papers import convnet2_shares
+from lenetgpu.papers import convnet2_measured
 from lenetgpu.papers.convnet2 import SHAPES, TABLE_1, TABLE_1_BATCH
-from lenetgpu.papers.convnet2_ladder import instruction_words
-from lenetgpu.papers.convnet2_shares import (
+from lenetgpu.papers.convnet2_measured import (
     NOT_PARTED,
     PARTS,
     SHOWN,
     STATIC_BYTES,
     Field,
     clocked,
+    instruction_words,
     parted,
     predicted,
     refusal,
@@ -198,7 +200,7 @@ def test_a_tile_that_does_not_fit_is_refused():
     problem = SHAPES["table 1, filters as printed"][0]
     swept = dict(tiles(problem)[:1])
     assert "needs 245,760 bytes" in refusal(problem, swept["5"])
-    assert step_of(swept["5"]).kernel(problem, 1) not in convnet2_shares.tile_kernels(problem, 1)
+    assert step_of(swept["5"]).kernel(problem, 1) not in convnet2_measured.tile_kernels(problem, 1)
 
 
 # Instructions
@@ -256,107 +258,14 @@ def test_what_is_refused(arguments, words):
     assert words in result.stderr and len(result.stderr.splitlines()) == 1
 
 
-def made_up_case(label="table 1, filters 5x5", wrong=False):
-    kernels = []
-    for number, one in enumerate(SHOWN):
-        row = convnet2_shares._row(one, True)
-        compute = 0.9 - 0.08 * number
-        parts = (0.6 * (1 - compute), 0.3 * (1 - compute), compute, 0.1 * (1 - compute))
-        row |= {
-            "status": "right",
-            "shares": dict(zip(PARTS, parts, strict=True)),
-            "waits": {"waiting for loads": 0.02, "waiting for sums": 0.01},
-            "slowed": 1.1,
-            "median_us": 50.0 / (number + 1),
-            "relative_error": 1e-7,
-        }
-        kernels.append(row)
-    kernels.append({"kernel": "index_engine", "variant": "convnet2.index_engine", "figure": "34",
-                    "status": "refused", "note": NOT_PARTED["index_engine"]})  # fmt: skip
-    rows = [predicted(TABLE_1, 128, figure, tile) for figure, tile in tiles(TABLE_1)]
-    for number, row in enumerate(rows):
-        row |= {"status": "right", "median_us": 5.0 + number, "ratio": 1.0, "shared_bytes": 3_840,
-                "registers": 48, "local_bytes": 0, "blocks_per_sm": 8, "limited_by": "blocks",
-                "waves": 0.1, "relative_error": 1e-7}  # fmt: skip
-    if wrong:
-        rows[0] |= {"status": "wrong", "median_us": None, "ratio": None, "relative_error": 0.5}
-        kernels[0] |= {"status": "wrong", "shares": None, "waits": None}
-    return {"label": label, "shape": "3,6,5,32,5,1,2", "images": 128, "kernels": kernels,
-            "tiles": rows}  # fmt: skip
-
-
-@pytest.fixture
-def pretended(monkeypatch):
-    """A GPU whose figures are made up."""
-    monkeypatch.setattr(command, "_gpu", lambda wanted: None)
-    monkeypatch.setattr(command, "_compile", lambda shapes, say: None)
-    monkeypatch.setattr(command, "free_memory", lambda: None)
-    monkeypatch.setattr(instructions, "measured", lambda: {one.ptx: 4.0 for one in INSTRUCTIONS})
-    monkeypatch.setattr(command, "_latency", lambda: latency_row(Latency(4.0, 800.0), H200))
-    monkeypatch.setattr(command, "_case", lambda shape, gpu, say: made_up_case(shape.label))
-    return monkeypatch
-
-
-def test_the_command_prints_every_table_and_writes_files(pretended, tmp_path):
-    out, table, picture = tmp_path / "s.json", tmp_path / "s.csv", tmp_path / "s.svg"
-    result = run("--json", out, "--csv", table, "--plot", picture, "--no-progress")
-    assert result.exit_code == 0, result.output
-    for words in ("parts of a warp's time", "tiles of the unrolled kernel", "ld.local", "97.0%",
-                  "its copies run under its sums", "registers are renamed"):  # fmt: skip
-        assert words in result.output, words
-    document = json.loads(out.read_text())
-    (case,) = document["cases"]
-    assert case["label"] == "table 1, filters 5x5" and document["command"] == "shares"
-    rows = list(csv.DictReader(io.StringIO(table.read_text())))
-    assert len(rows) == len(case["kernels"]) + len(case["tiles"])
-    assert picture.stat().st_size > 10_000
-
-
-def test_what_is_wrong_ends_with_1(pretended):
-    pretended.setattr(command, "_case", lambda shape, gpu, say: made_up_case(wrong=True))
-    result = run()
-    assert result.exit_code == 1
-    assert "WRONG: table 1, filters 5x5: rolled" in result.stderr
-    assert "WRONG: table 1, filters 5x5: a tile of figure 5" in result.stderr
-
-
-def test_what_needs_more_memory_is_left_out(pretended):
-    def none(shape, gpu, say):
-        raise MemoryError("no room")
-
-    pretended.setattr(command, "_case", none)
-    result = run()
-    assert result.exit_code == 0 and "left out, needs more memory: no room" in result.stderr
-
-
-def test_bars_end_at_a_hundred_and_are_as_wide_as_their_shares(tmp_path):
-    cases = made_up_case(), made_up_case("two", wrong=True)
-    first, second = (charts.parted(case, told=True) for case in cases)
-    rows = first["data"]["values"]
-    assert len(rows) == 4 * len(SHOWN)
-    assert len(second["data"]["values"]) == 4 * (len(SHOWN) - 1)
-    assert [row["share"] for row in rows[:4]] == pytest.approx([0.06, 0.03, 0.9, 0.01])
-    ends = [sum(row["share"] for row in rows[at : at + 4]) for at in range(0, len(rows), 4)]
-    assert ends == pytest.approx([1.0] * len(SHOWN))
-    assert "the paper: compute 97%" in rows[0]["kernel"]
-    with pytest.raises(LenetError, match="found none"):
-        charts.parted({"kernels": []}, told=True)
-
-
-# What is measured, on a field of made-up verdicts and times
-
-
 class MadeUp:
     """A field on which `wrong` kernels are wrong."""
 
-    problem, batch = replace(TABLE_1, reads="NCHW", writes="NCHW"), TABLE_1_BATCH
-
-    def __init__(self, wrong=()):
-        self.wrong = wrong
+    def __init__(self, problem=TABLE_1, batch=TABLE_1_BATCH, wrong=()):
+        self.problem = replace(problem, reads="NCHW", writes="NCHW")
+        self.batch, self.wrong = batch, wrong
 
     def verdict(self, step, precision, spans=None):
-        if spans is not None:
-            spans[...] = (1, 2, 3, 4, 5, 6)
         bad = step.entry in self.wrong
         return Verdict(not bad, 0.5 if bad else 1e-7, 1e-5)
 
@@ -372,24 +281,74 @@ class Host(np.ndarray):
         return np.array(self)
 
 
+def made_up_times(runs):
+    """Milliseconds of each: with clocks it takes half as long again."""
+    return {n: summarise([1.5 if isinstance(n, tuple) and n[1] else 1.0]) for n in runs}
+
+
 @pytest.fixture
-def made_up_times(monkeypatch):
+def pretended(monkeypatch):
+    """A GPU whose figures are made up."""
     arrays = types.SimpleNamespace(
         full=lambda *a: np.full(*a).view(Host), empty=np.empty, int64=np.int64
     )
     monkeypatch.setitem(sys.modules, "cupy", arrays)
-    monkeypatch.setattr(convnet2_shares, "current_arch", lambda: "sm_90a")
-    monkeypatch.setattr(convnet2_shares, "compile_together", lambda *_: None)
-    monkeypatch.setattr(
-        convnet2_shares,
-        "times",
-        lambda runs: {n: summarise([1.5 if isinstance(n, tuple) and n[1] else 1.0]) for n in runs},
-    )
+    monkeypatch.setattr(convnet2_measured, "current_arch", lambda: "sm_90a")
+    monkeypatch.setattr(convnet2_measured, "compile_together", lambda *_: None)
+    monkeypatch.setattr(convnet2_measured, "times", made_up_times)
+    monkeypatch.setattr(command, "Field", MadeUp)
+    monkeypatch.setattr(command, "_gpu", lambda wanted: Gpu(0, "X", 90))
+    monkeypatch.setattr(command, "head", lambda name, gpu: head(name, None))
+    monkeypatch.setattr(command, "_compile", lambda shapes, say: None)
+    monkeypatch.setattr(command, "free_memory", lambda: None)
+    monkeypatch.setattr(instructions, "measured", lambda: {one.ptx: 4.0 for one in INSTRUCTIONS})
+    monkeypatch.setattr(command, "_latency", lambda: latency_row(Latency(4.0, 800.0), H200))
+    monkeypatch.setattr(machines, "current", lambda: H200)
+    return monkeypatch
 
 
-def test_rows_of_kernels(made_up_times):
-    gpu = Gpu(0, "X", 90)
-    rows = convnet2_shares.measure_shares(MadeUp({"conv_unrolled"}), gpu=gpu)
+@compiles
+def test_the_command_prints_every_table_and_writes_files(pretended, tmp_path):
+    out, table, picture = tmp_path / "s.json", tmp_path / "s.csv", tmp_path / "s.svg"
+    result = run("--json", out, "--csv", table, "--plot", picture, "--no-progress")
+    assert result.exit_code == 0, result.output
+    for words in ("parts of a warp's time", "tiles of the unrolled kernel", "ld.local", "97.0%",
+                  "its copies run under its sums", "registers are renamed"):  # fmt: skip
+        assert words in result.output, words
+    document = json.loads(out.read_text())
+    (case,) = document["cases"]
+    assert case["label"] == "table 1, filters 5x5" and document["command"] == "shares"
+    assert {(row["status"], row["median_us"], row["ratio"]) for row in case["tiles"]} == {
+        ("right", 1e3, 1.0)
+    }
+    assert len(case["tiles"]) == len(tiles(TABLE_1))
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert len(rows) == len(case["kernels"]) + len(case["tiles"])
+    assert picture.stat().st_size > 10_000
+
+
+@compiles
+def test_what_is_wrong_gets_no_time_and_ends_with_1(pretended, tmp_path):
+    pretended.setattr(command, "Field", partial(MadeUp, wrong={"conv_unrolled"}))
+    result = run("--json", tmp_path / "s.json")
+    assert result.exit_code == 1
+    assert "WRONG: table 1, filters 5x5: unrolled" in result.stderr
+    assert "WRONG: table 1, filters 5x5: a tile of figure 5" in result.stderr
+    for row in json.loads((tmp_path / "s.json").read_text())["cases"][0]["tiles"]:
+        assert (row["status"], row["median_us"], row["ratio"]) == ("wrong", None, None)
+
+
+def test_what_needs_more_memory_is_left_out(pretended):
+    def none(problem, batch):
+        raise MemoryError("no room")
+
+    pretended.setattr(command, "Field", none)
+    result = run()
+    assert result.exit_code == 0 and "left out, needs more memory: no room" in result.stderr
+
+
+def test_rows_of_kernels(pretended):
+    rows = convnet2_measured.measure_shares(MadeUp(wrong={"conv_unrolled"}), gpu=Gpu(0, "X", 90))
     found = {row["kernel"]: row for row in rows}
     assert found["rolled"]["shares"]["compute"] == pytest.approx(0.75)
     assert found["rolled"]["slowed"] == 1.5 and found["rolled"]["median_us"] == 1e3
@@ -397,17 +356,15 @@ def test_rows_of_kernels(made_up_times):
     assert found["unrolled"]["status"] == "wrong" and found["unrolled"]["shares"] is None
     assert found["unrolled"]["median_us"] is None and found["unrolled"]["relative_error"] == 0.5
     assert found["index_engine"]["status"] == "refused"
-    old = convnet2_shares.measure_shares(MadeUp(), gpu=Gpu(0, "X", 75))
+    old = convnet2_measured.measure_shares(MadeUp(), gpu=Gpu(0, "X", 75))
     refused = {row["kernel"] for row in old if row["status"] == "refused"}
     assert refused == {one.name for one in SHOWN if "product" in one.variant} | set(NOT_PARTED)
-
-
-@compiles
-def test_rows_of_tiles(made_up_times):
-    for wrong, row in (((), ("right", 1e3, 1.0)), ({"conv_unrolled"}, ("wrong", None, None))):
-        rows = convnet2_shares.measure_tiles(MadeUp(wrong), H200)
-        assert {(row["status"], row["median_us"], row["ratio"]) for row in rows} == {row}
-        assert len(rows) == len(tiles(TABLE_1))
+    drawn = charts.parted({"kernels": rows}, told=True)["data"]["values"]  # without the wrong one
+    assert len(drawn) == 4 * (len(SHOWN) - 1)
+    assert [row["share"] for row in drawn[:4]] == pytest.approx([0.1, 0.1, 0.75, 0.05])
+    assert "the paper: compute 97%" in drawn[0]["kernel"]
+    with pytest.raises(LenetError, match="found none"):
+        charts.parted({"kernels": []}, told=True)
 
 
 # On a GPU
@@ -428,7 +385,7 @@ GPU_CASES = [(TABLE_1, 128), (TABLE_1, 1), (ODD, 9), (ODD, 67), (Conv(7, 5, 19, 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("problem", "batch"), GPU_CASES)
 def test_clocked_kernels_are_right_and_their_shares_sum_to_1(problem, batch, on_gpu):
-    rows = convnet2_shares.measure_shares(Field(problem, batch), gpu=on_gpu)
+    rows = convnet2_measured.measure_shares(Field(problem, batch), gpu=on_gpu)
     for row in rows:
         if row["status"] != "refused":
             assert row["status"] == "right", row
@@ -457,9 +414,7 @@ def test_a_kernel_that_does_not_write_is_no_times_base(on_gpu):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("problem", "batch"), [(TABLE_1, 128), (ODD, 9)])
 def test_every_tile_is_right(problem, batch, on_gpu):
-    from lenetgpu.gpu import machines
-
-    rows = convnet2_shares.measure_tiles(Field(problem, batch), machines.current())
+    rows = convnet2_measured.measure_tiles(Field(problem, batch), machines.current())
     assert len(rows) == len(tiles(problem)) > 20
     assert {row["status"] for row in rows} == {"right"}
     assert all(row["shared_bytes"] == row["tile_bytes"] for row in rows)

@@ -41,45 +41,35 @@ def dependent(op, count):
     return [Instruction(op, (index - 1,) * (index > 0), index) for index in range(count)]
 
 
-def test_a_dependent_chain_takes_its_latencies():
-    """Issued at 0, 4, 8: the last result is there at 12."""
-    assert cycles(dependent(Op.ARITHMETIC, 3)) == 12
-    assert cycles(dependent(Op.MAD, 3)) == 18
+TWO_LINES = [Instruction(Op.GLOBAL, at=index, lines=2) for index in range(2)]
+ENGINE = [Instruction(Op.ENGINE, cycles=24)]
+HELD = [Instruction(Op.ENGINE, cycles=24, held=24)]
+JUMP = [Instruction(Op.BRANCH), Instruction(Op.ARITHMETIC, at=1)]
 
 
-def test_five_warps_are_bound_by_issue():
-    """15 instructions of five warps at one a cycle, the last at 14; two schedulers: 9 at most."""
-    assert cycles(dependent(Op.ARITHMETIC, 3), warps=5) == 14 + 4
-    two = replace(BOUND, schedulers=2)
-    assert cycles(independent(Op.ARITHMETIC, 3), two, warps=6) == 8 + 4
-    assert cycles(independent(Op.ARITHMETIC, 3), warps=6) == 17 + 4
-
-
-def test_one_memory_unit_serves_all_schedulers():
-    """Three warps' two loads each, a port of 4 cycles: the sixth goes at 20."""
-    core = replace(BOUND, schedulers=3, port=4)
-    assert cycles(independent(Op.SHARED, 2), core, warps=3) == 20 + 5
-    assert cycles(independent(Op.ARITHMETIC, 2), core, warps=3) == 1 + 4
-
-
-def test_lines_from_beyond_the_first_cache_come_one_by_one():
-    """Two loads of two lines each: the second's begin behind the first's, at 10, not at 1."""
-    two = [Instruction(Op.GLOBAL, at=index, lines=2) for index in range(2)]
-    assert cycles(two) == 110
-    assert cycles(independent(Op.LOCAL, 3)) == 2 * 5 + 50
-
-
-def test_an_engine_takes_its_own_cycles_and_may_keep_the_memory_unit():
-    """2 x 12 on top of a load's 5; two warps' at once, or one behind the other."""
-    assert cycles([Instruction(Op.ENGINE, cycles=24)]) == 29
-    assert cycles([Instruction(Op.ENGINE, cycles=24)], warps=2) == 30
-    assert cycles([Instruction(Op.ENGINE, cycles=24, held=24)], warps=2) == 24 + 29
-
-
-def test_a_division_and_a_jump_hold_their_warp():
-    assert cycles(dependent(Op.DIVIDE, 2)) == 40
-    jump = [Instruction(Op.BRANCH), Instruction(Op.ARITHMETIC, at=1)]
-    assert cycles(jump) == 3 + 4
+@pytest.mark.parametrize(
+    ("program", "core", "warps", "expected"),
+    [
+        (dependent(Op.ARITHMETIC, 3), {}, 1, 12),  # issued at 0, 4, 8: there at 12
+        (dependent(Op.MAD, 3), {}, 1, 18),
+        (dependent(Op.DIVIDE, 2), {}, 1, 40),
+        (JUMP, {}, 1, 3 + 4),
+        (dependent(Op.ARITHMETIC, 3), {}, 5, 14 + 4),  # 15 instructions, one a cycle
+        (independent(Op.ARITHMETIC, 3), {"schedulers": 2}, 6, 8 + 4),
+        # one memory unit serves all schedulers: the sixth load goes at 20
+        (independent(Op.SHARED, 2), {"schedulers": 3, "port": 4}, 3, 20 + 5),
+        (independent(Op.ARITHMETIC, 2), {"schedulers": 3, "port": 4}, 3, 1 + 4),
+        # lines from beyond the first cache come one by one: the second's begin at 10, not at 1
+        (TWO_LINES, {}, 1, 110),
+        (independent(Op.LOCAL, 3), {}, 1, 2 * 5 + 50),
+        # an engine's own cycles on top of a load's 5; two at once, or one behind the other
+        (ENGINE, {}, 1, 29),
+        (ENGINE, {}, 2, 30),
+        (HELD, {}, 2, 24 + 29),
+    ],
+)
+def test_schedules_by_hand(program, core, warps, expected):
+    assert cycles(program, replace(BOUND, **core), warps=warps) == expected
 
 
 def test_a_barrier_waits_for_its_own_block_only():

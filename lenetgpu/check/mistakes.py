@@ -48,14 +48,11 @@ def confusion(labels: Any, predicted: Any) -> Any:
 
 def per_digit(counts: Any) -> list[dict[str, Any]]:
     """Images and right ones of each digit that there is, and the share that is right."""
-    found = []
-    for digit, row in enumerate(counts.tolist()):
-        images, correct = sum(row), row[digit]
-        if images:
-            found.append(
-                {"digit": digit, "images": images, "correct": correct, "accuracy": correct / images}
-            )
-    return found
+    return [
+        {"digit": k, "images": sum(row), "correct": row[k], "accuracy": row[k] / sum(row)}
+        for k, row in enumerate(counts.tolist())
+        if sum(row)
+    ]
 
 
 def confusions(counts: Any) -> list[dict[str, int]]:
@@ -141,12 +138,6 @@ def gallery(rows: Any, source: Source, most: int = GALLERY) -> Gallery:
     one = np.empty((1, *IMAGE_SHAPE), source.dtype)
     for place in np.argsort(chosen["index"]).tolist():  # forwards, as a gzip file is read best
         source.read(int(chosen["index"][place]) - source.chosen.start, one)
-        images[place] = _pixels(one)[0, ..., 0]
+        pixels = one if one.dtype == np.uint8 else np.rint(255 * np.clip(one, 0, 1))
+        images[place] = pixels[0, ..., 0]
     return Gallery(rows, chosen, images)
-
-
-def _pixels(images: Any) -> Any:
-    """Images as uint8 pixels; floats in 0..1 are rounded."""
-    if images.dtype == np.uint8:
-        return images
-    return np.rint(255 * np.clip(images, 0, 1)).astype(np.uint8)

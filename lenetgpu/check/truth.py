@@ -20,8 +20,18 @@ from lenetgpu.stages.reference import (
     scale_reference,
 )
 
-_CHUNK = 500
-CHECK_IMAGES = 500
+_CHUNK = CHECK_IMAGES = 500
+_WEIGHTED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "conv": conv_reference,
+    CONV_POOL: conv_pool_reference,
+    "fc": fc_reference,
+}
+_PLAIN: dict[str, Callable[[Any, Any], Any]] = {
+    "pool": pool_reference,
+    "argmax": argmax_reference,
+    "scale": scale_reference,
+    "relayout": relayout_reference,
+}
 
 
 def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
@@ -31,19 +41,9 @@ def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
     """
     if kind == FEATURES:
         return _features(x, w)
-    if kind == "conv":
-        return conv_reference(x, w, problem)
-    if kind == CONV_POOL:
-        return conv_pool_reference(x, w, problem)
-    if kind == "fc":
-        return fc_reference(x, w, problem)
-    plain: dict[str, Callable[[Any, Any], Any]] = {
-        "pool": pool_reference,
-        "argmax": argmax_reference,
-        "scale": scale_reference,
-        "relayout": relayout_reference,
-    }
-    return plain[kind](x, problem)
+    if kind in _WEIGHTED:
+        return _WEIGHTED[kind](x, w, problem)
+    return _PLAIN[kind](x, problem)
 
 
 def _features(x: Any, w: Any) -> Any:
@@ -105,11 +105,10 @@ def reference_stages(images: Any, weights: Weights) -> dict[str, Any]:
 
 def reference_scores(images: Any, weights: Weights) -> tuple[Any, Any]:
     """Float64 scores (N, 10) and labels (N,) of the whole network, in memory-sized parts."""
-    parts = [
-        reference_stages(images[lo : lo + _CHUNK], weights) for lo in range(0, len(images), _CHUNK)
-    ]
-    scores = np.concatenate([part["fc2"] for part in parts])
-    return scores, np.concatenate([part["argmax"] for part in parts])
+    chunks = (images[lo : lo + _CHUNK] for lo in range(0, len(images), _CHUNK))
+    parts = [reference_stages(chunk, weights) for chunk in chunks]
+    scores, labels = (np.concatenate([part[name] for part in parts]) for name in ("fc2", "argmax"))
+    return scores, labels
 
 
 @dataclass(frozen=True)

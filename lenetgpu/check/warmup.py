@@ -47,14 +47,15 @@ def warm_up(gpu: Gpu | None) -> tuple[int, float]:
     if gpu is not None:
         activate(gpu)
     ready = [v for v in variants(device=device) if gpu is None or v.needs.met_by(gpu)]
+    asked = [(variant, problem) for variant in ready for problem in network_problems(variant)]
     wanted: list[Kernel] = []
-    for variant in ready:
-        for problem in network_problems(variant):
-            if gpu is None:
-                _run_once(variant, problem)
-            elif variant.kernels is not None:
-                for batch in BATCHES:
-                    wanted += variant.kernels(problem, batch)
+    for variant, problem in asked:
+        if gpu is None:
+            x, w = random_input(variant.kind, problem, 1, np.random.default_rng(0))
+            mounted = Mounted(variant, problem, tensors(w), 1)
+            mounted.run(mounted.input(x), mounted.output(1))
+        elif variant.kernels is not None:
+            wanted += [kernel for batch in BATCHES for kernel in variant.kernels(problem, batch)]
     if gpu is not None:
         compile_all(tuple(wanted))
     return len(ready), time.perf_counter() - start
@@ -89,9 +90,3 @@ def compile_all(kernels: tuple[Kernel, ...]) -> None:
     for kernel in kernels:
         if kernel.meant_for(arch):
             function(kernel)
-
-
-def _run_once(variant: Variant, problem: Any) -> None:
-    x, w = random_input(variant.kind, problem, 1, np.random.default_rng(0))
-    mounted = Mounted(variant, problem, tensors(w), 1)
-    mounted.run(mounted.input(x), mounted.output(1))

@@ -11,7 +11,7 @@ OUTSIDE = "_lenetgpu_outside_"
 
 
 class LazyJit:
-    """A function compiled by Numba (nopython, no GIL) when first called, and kept on disk."""
+    """A function that Numba compiles (nopython, no GIL) when it is first called, kept on disk."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -42,6 +42,5 @@ def _numba() -> Any:
     return numba
 
 
-def lazy_njit(function: Callable[..., Any]) -> LazyJit:
-    """Decorator: compile `function` with Numba on its first call."""
-    return LazyJit(function)
+lazy_njit = LazyJit
+"""As a decorator."""

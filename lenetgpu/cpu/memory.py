@@ -41,8 +41,7 @@ def require_free(needed: int) -> None:
 def free_bytes(root: Path = Path("/")) -> int | None:
     """Memory that this machine has to give without swapping; None where the system does not say."""
     try:
-        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-        found = next(line for line in lines if line.startswith("MemAvailable:"))
-        return int(found.split()[1]) << 10
-    except (OSError, ValueError, LookupError, StopIteration):
+        told = (root / "proc/meminfo").read_text(encoding="ascii")
+        return int(told.split("MemAvailable:")[1].split()[0]) << 10
+    except (OSError, ValueError, LookupError):
         return None

@@ -17,7 +17,7 @@ from lenetgpu.measure.conv_bench import ConvBench, laid_out
 from lenetgpu.measure.plugins import PluginBench
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Say
-from lenetgpu.papers.convnet2_ladder import measure_ladder
+from lenetgpu.papers.convnet2_measured import measure_ladder
 from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, variants

@@ -29,10 +29,10 @@ from lenetgpu.lab.rows import (
 )
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
-from lenetgpu.papers import convnet2_shares
+from lenetgpu.papers import convnet2_measured
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_listings import FIGURE_9, FIGURE_13, line_cycles
-from lenetgpu.papers.convnet2_shares import Field
+from lenetgpu.papers.convnet2_measured import Field
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.plan import choose_device
 from lenetgpu.stages.conv.convnet2.layout import indexable
@@ -52,7 +52,7 @@ KERNEL_COLUMNS = (
     words("figure", "figure"),
     words("kernel", "kernel"),
     words("check", "check"),
-    *(Column(part, f"shares.{part}", percent) for part in convnet2_shares.PARTS),
+    *(Column(part, f"shares.{part}", percent) for part in convnet2_measured.PARTS),
     Column("compute, the paper", "paper", percent),
     Column("compute, the model", "model.compute", percent),
     Column("of it waiting for loads", "waits.waiting for loads", percent),
@@ -186,8 +186,8 @@ def free_memory() -> None:
 def _compile(shapes: list[Shape], say: Say) -> None:
     wanted = [kernel for one in instructions.INSTRUCTIONS for kernel in one.kernels()]
     for shape in shapes:
-        wanted += convnet2_shares.kernels(shape.problem, shape.batch)
-        wanted += convnet2_shares.tile_kernels(shape.problem, shape.batch)
+        wanted += convnet2_measured.kernels(shape.problem, shape.batch)
+        wanted += convnet2_measured.tile_kernels(shape.problem, shape.batch)
     say(f"compiling {len(wanted)} kernels")
     compile_together(wanted, gpu_device.current_arch())
 
@@ -201,8 +201,8 @@ def _case(shape: Shape, gpu: Gpu, say: Say) -> dict[str, Any]:
         "label": shape.label,
         "shape": shape_text(shape.problem),
         "images": shape.batch,
-        "kernels": convnet2_shares.measure_shares(field, gpu=gpu, say=about),
-        "tiles": convnet2_shares.measure_tiles(field, machines.current(), about),
+        "kernels": convnet2_measured.measure_shares(field, gpu=gpu, say=about),
+        "tiles": convnet2_measured.measure_tiles(field, machines.current(), about),
     }
 
 
