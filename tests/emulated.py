@@ -285,7 +285,7 @@ def at_points_in_fp32(inputs):
 
 def split_maps(images, packed):
     """pool1 in float32, at its scale, from conv1's packed hi and lo."""
-    order = np.argsort(winograd_pack.pair_order())
+    order = np.argsort(winograd_pack.PAIR_ORDER)
     pairs = packed.conv1.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, order]
     straight = pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3)
     high, low = (columns_of(part).reshape(25, 32).astype(np.float64) for part in straight)

@@ -4,8 +4,6 @@ It stands for `lenetgpu.net.streaming.cuda.Cuda`: what waits for too little give
 writes to a buffer that is still read does too. Arrays on it are NumPy's.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -1,7 +1,5 @@
 """Kernels for tensor cores compiled as C++ and launched on this CPU (cpu_mma.hpp)."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 from concurrent.futures import ThreadPoolExecutor

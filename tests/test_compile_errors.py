@@ -1,7 +1,5 @@
 """A kernel that does not compile: a sentence with file, line and what was said, and the log."""
 
-from __future__ import annotations
-
 import pytest
 from compiling import compiles
 

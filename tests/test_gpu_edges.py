@@ -1,7 +1,5 @@
 """What a short pass leaves alone, what long sums lose, what peaks and graphs claim; on a GPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A GPU begun: page-locked memory, the driver, the compiler asked once, launches."""
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import os
@@ -16,7 +14,6 @@ import pytest
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, device, launch, nvrtc
 from lenetgpu.gpu.nvrtc import CompileError, Kernel, Resources, compile_kernel, compile_together
-from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.store import entries
 from lenetgpu.store.entries import folder
 
@@ -238,14 +235,3 @@ def test_a_refused_launch_is_named(driver, monkeypatch):
     for kind, name in ((LenetError, "INVALID_VALUE"), (MemoryError, "OUT_OF_MEMORY")):
         with pytest.raises(kind, match=f"the driver answers CUDA_ERROR_{name}"):
             launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
-
-
-@pytest.mark.gpu
-def test_pinned_memory_is_known_to_the_runtime():
-    import cupy
-
-    array = pinned_empty((1000, 784), "uint8")
-    array[...] = 3
-    pinned = cupy.cuda.runtime.pointerGetAttributes(array.ctypes.data)
-    assert pinned.type == 1  # cudaMemoryTypeHost
-    assert int(cupy.asarray(array).sum()) == 3 * array.size

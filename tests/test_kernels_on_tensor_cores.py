@@ -5,8 +5,6 @@ What their threads do runs as it stands: descriptors, layouts, barriers, turns, 
 memory and features are poisoned.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Errors after which a process has no GPU any more: one sentence, exit code 2, and an end."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

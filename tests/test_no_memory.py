@@ -1,7 +1,5 @@
 """Memory that is refused, by whom and wherever it may be: less at once, same labels, a sentence."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

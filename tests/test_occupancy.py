@@ -1,7 +1,5 @@
 """Occupancy and waves: by hand, the paper's own case, and the driver's answers."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import islice
 
@@ -41,15 +39,11 @@ def test_the_papers_case():
         (90, Demand(33, 256, 0), (6, 228, 8, 32), "registers"),
         # 48 KiB + 1 KiB of the driver's: 228 / 49 = 4
         (90, Demand(32, 128, 48 << 10), (16, 4, 16, 32), "shared memory"),
-        (80, Demand(32, 128, 48 << 10), (16, 3, 16, 32), "shared memory"),
         (86, Demand(32, 128, 48 << 10), (16, 2, 12, 16), "shared memory"),
-        (100, Demand(32, 128, 227 << 10), (16, 1, 16, 32), "shared memory"),
         # nothing of the driver's on 7.5, where 100 bytes round up to 256
         (75, Demand(32, 256, 100), (8, 256, 4, 16), "threads"),
         (75, Demand(32, 256, 0), (8, None, 4, 16), "threads"),
-        (75, Demand(64, 128, 16 << 10), (8, 4, 8, 16), "shared memory"),
         (89, Demand(16, 32, 0), (128, 100, 48, 24), "blocks"),
-        (120, Demand(40, 1024, 1 << 10), (1, 50, 1, 24), "registers"),
         # 5 warps are checked as 8: 8 x 8,192 registers are there, 12 x 8,192 are not
         (90, Demand(255, 160, 0), (1, 228, 12, 32), "registers"),
         (90, Demand(255, 288, 0), (0, 228, 7, 32), "registers"),
@@ -64,28 +58,10 @@ def test_by_hand(capability, demand, by, limit):
 
 
 @pytest.mark.parametrize(
-    ("grid", "at_once", "waves", "last", "used"),
-    [
-        (120, 120, 1.0, 1.0, 1.0),
-        (121, 120, 121 / 120, 1 / 120, 121 / 240),
-        (239, 120, 239 / 120, 119 / 120, 239 / 240),
-        (1, 132, 1 / 132, 1 / 132, 1 / 132),
-    ],
-)
-def test_waves(grid, at_once, waves, last, used):
-    found = Waves(grid, at_once)
-    assert found.waves == pytest.approx(waves)
-    assert found.last == pytest.approx(last)
-    assert found.used == pytest.approx(used)
-
-
-@pytest.mark.parametrize(
     ("per_image", "at_once", "expected"),
     [
         (32, 132, [4, 8, 12, 33, 37]),  # 128 of 132; 16 images' last wave has 116, 88 %
-        (200, 132, [27, 29, 31, 33, 60]),
         (Fraction(1, 2), 100, [200, 400, 600, 800, 1000]),
-        (1, 1, [1, 2, 3, 4, 5]),
     ],
 )
 def test_filling_batches(per_image, at_once, expected):

@@ -4,8 +4,6 @@ Packed weights are unpacked here by the layout that is written down, element by 
 features kernels run on a CPU with (test_kernels_on_tensor_cores.py) is not unpacked again.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 
@@ -266,9 +264,14 @@ def test_no_activation_overflows_and_none_wastes_a_bit(tensors):
 
 @pytest.mark.parametrize(
     ("uint8", "parts", "capability", "expected"),
-    [(True, 1, 80, (4, 1, 2)), (False, 1, 120, (8, 1, 1)),
-     (True, 2, 89, (8, 2, 1)), (False, 2, 100, (4, 2, 2)), (False, 2, 86, (6, 2, 1))],
-)  # fmt: skip
+    [
+        (True, 1, 80, (4, 1, 2)),
+        (False, 1, 120, (8, 1, 1)),
+        (True, 2, 89, (8, 2, 1)),
+        (False, 2, 100, (4, 2, 2)),
+        (False, 2, 86, (6, 2, 1)),
+    ],
+)
 def test_mma_takes_the_first_tiling_that_a_multiprocessor_holds(uint8, parts, capability, expected):
     assert tilings.tiling(uint8, parts, PROCESSORS[capability]) == tilings.Tiling(*expected)
 

@@ -1,7 +1,5 @@
 """Completeness: what the registry knows, the CLI offers, the tables list and the tests run."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 
@@ -55,8 +53,8 @@ def test_named_plans_name_what_exists():
 
 def test_every_fused_family_has_both_kernels_and_a_plan_that_runs_them():
     without = ("wgmma_int8", "wgmma_sparse_int8", "wgmma_winograd_roles_fp16")
-    borrowed = dict.fromkeys(without, "wgmma_fp16") | {
-        "mma_winograd_fp16": "mma_fp16", "wgmma_winograd_fp16x3": "wgmma_fp16x3"}  # fmt: skip
+    borrowed = dict.fromkeys(without, "wgmma_fp16") | {"mma_winograd_fp16": "mma_fp16"}
+    borrowed["wgmma_winograd_fp16x3"] = "wgmma_fp16x3"
     planned = set()
     for name in (name for name, devices in NAMED.items() if "cuda" in devices):
         first, *others = resolve(name, "cuda").slots

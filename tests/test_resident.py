@@ -4,8 +4,6 @@ The kernel is compiled as C++ with fibers for threads (cpu_cluster.hpp) and runs
 of its own over the memory that the package's host side writes and watches.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 import shutil
@@ -292,9 +290,12 @@ def test_eight_blocks_where_sixteen_do_not_fit_and_a_sentence_where_none_do(
 
 @pytest.mark.parametrize(
     ("status", "said", "freed_later"),
-    [(999, "the GPU answers error 999", [2]), (600, "expected it to end within 0.01 s", [2]),
-     (700, r"\(700\)", [])],
-)  # fmt: skip
+    [
+        (999, "the GPU answers error 999", [2]),
+        (600, "expected it to end within 0.01 s", [2]),
+        (700, r"\(700\)", []),
+    ],
+)
 def test_memory_that_a_kernel_may_read_or_of_a_lost_gpu_is_not_freed(status, said, freed_later):
     cluster, answers, freed = object.__new__(resident.Cluster), [status], []
     cluster._runtime = SimpleNamespace(streamQuery=lambda _: answers[0], freeHost=freed.append)

@@ -1,7 +1,5 @@
 """The resident kernel on a GPU: right, asleep and back, shared, beside others, outlived."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from time import perf_counter_ns
@@ -46,22 +44,6 @@ def test_digits_as_bytes_and_floats(design, hopper, digits, shipped_weights):
             given = (image / 255).astype(np.float32) if n % 2 else image
             assert net.label(given) == truth[n].argmax()
             found[n] = net.scores()
-    assert judge(found, truth, "fp32").passed
-
-
-@pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
-def test_a_launch_answers_one_image(design, hopper, digits, shipped_weights):
-    """And the next, of bytes or floats; the device is free in between."""
-    import cupy
-
-    images, truth = digits
-    net, found = Once(shipped_weights, design), np.empty((COUNT, 10), np.float32)
-    for n, image in enumerate(images):
-        given = (image / 255).astype(np.float32) if n % 3 == 2 else image
-        assert net.label(given) == truth[n].argmax()
-        found[n] = net.scores()
-        if n % 50 == 0:
-            cupy.cuda.runtime.deviceSynchronize()
     assert judge(found, truth, "fp32").passed
 
 

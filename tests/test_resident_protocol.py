@@ -4,8 +4,6 @@ The package's host side runs against a model of the kernel, which moves by up to
 between any two of the host's looks at the shared words; all ways are tried, up to a depth.
 """
 
-from __future__ import annotations
-
 from threading import Event
 
 import numpy as np

@@ -38,8 +38,7 @@ def half_gemm(a: Any, b: Any, out: Any) -> None:
     import numpy as np
     from cupy.cuda import cublas, runtime
 
-    m, k = a.shape
-    n = b.shape[1]
+    (m, k), n = a.shape, b.shape[1]
     one, zero = np.ones((), np.float32), np.zeros((), np.float32)
     none, half, single = cublas.CUBLAS_OP_N, runtime.CUDA_R_16F, runtime.CUDA_R_32F
     with _shared_handle() as handle:
@@ -58,8 +57,7 @@ def exact_sgemm(a: Any, b: Any, out: Any) -> None:
     import numpy as np
     from cupy.cuda import cublas, get_current_stream
 
-    m, k = a.shape
-    n = b.shape[1]
+    (m, k), n = a.shape, b.shape[1]
     one, zero = np.ones((), np.float32), np.zeros((), np.float32)
     none = cublas.CUBLAS_OP_N
     with _shared_handle() as handle:

@@ -1,4 +1,4 @@
-"""Which NVRTC there is, remembered: loading it takes longer than taking kernels from the cache.
+"""The NVRTC that is there, remembered: loading it takes longer than taking kernels from the cache.
 
 What its library answered is kept with the library's size and time and those of the folders that
 packages are installed in; where one differs, or there is no such file, the library is asked again.
@@ -56,20 +56,18 @@ def library() -> Any:
         with libraries_by_name():
             from cuda.bindings import nvrtc
 
-            status = nvrtc.nvrtcVersion()[0]
+            nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise LenetError(
             "compiling kernels: expected NVRTC through cuda-bindings, found none "
             f"({error}); pip install 'lenetgpu[cuda13-ctk]'"
         ) from error
-    if int(status) != 0:
-        raise LenetError(f"compiling kernels: NVRTC does not answer ({status})")
     return nvrtc
 
 
 @cache
 def asked() -> Compiler:
-    """What the library itself says; LenetError where there is none."""
+    """The library's own answer; LenetError where there is none."""
     nvrtc = library()
     _, major, minor = nvrtc.nvrtcVersion()
     _, program = nvrtc.nvrtcCreateProgram(b"", b"probe.cu", 0, [], [])
@@ -99,19 +97,17 @@ def _remembered() -> Compiler | None:
 
 
 def current() -> Compiler:
-    """What is remembered of the library, else what it says."""
+    """The remembered compiler, else the library's own answer."""
     return _remembered() or asked()
 
 
 def outdated() -> bool:
-    """Whether the library, which this loads, is another than was remembered; `current` is right
-    from then on.
-    """
+    """True if the library, which this loads, is not as remembered; `current` then is right."""
     was = _remembered()
-    if was is None or was == asked():
-        return False
-    _remembered.cache_clear()
-    return True
+    changed = was is not None and was != asked()
+    if changed:
+        _remembered.cache_clear()
+    return changed
 
 
 def _record() -> str:
@@ -121,12 +117,9 @@ def _record() -> str:
 
 
 def _places(file: str) -> list[list[Any]]:
-    found = os.stat(file)
-    places: list[list[Any]] = [[file, found.st_size, found.st_mtime_ns]]
-    for folder in sys.path:
-        if folder.endswith(("site-packages", "dist-packages")) and os.path.isdir(folder):
-            places.append([folder, os.stat(folder).st_mtime_ns])
-    return places
+    packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    folders = [[path, os.stat(path).st_mtime_ns] for path in packages if os.path.isdir(path)]
+    return [[file, os.stat(file).st_size, os.stat(file).st_mtime_ns], *folders]
 
 
 def _loaded() -> list[list[Any]] | None:

@@ -1,4 +1,4 @@
-"""Which GPU there is, found without importing CuPy, and its limits once CuPy is wanted."""
+"""The GPUs that are there, found without importing CuPy, and the current one's limits."""
 
 from __future__ import annotations
 
@@ -42,16 +42,11 @@ class Gpu:
         return f"sm_{self.compute_capability}{suffix}"
 
 
-def _library() -> str:
-    """The driver's file by its name: a search would run ldconfig, gcc and ld."""
-    return "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-
-
 @cache
 def driver() -> Any:
     """The CUDA driver, initialised, or None where there is none or it finds no GPU."""
-    try:
-        library = ctypes.CDLL(_library())
+    try:  # by its file's name: a search would run ldconfig, gcc and ld
+        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
         return None
     if library.cuInit(0) != 0:
@@ -61,7 +56,7 @@ def driver() -> Any:
 
 
 class _Process:
-    """Whether this process may use CUDA: not where one that did so was forked."""
+    """The right of this process to use CUDA, which the child of one that did has not."""
 
     is_child = False
 
@@ -80,7 +75,7 @@ FORKED = (
 
 
 def usable() -> bool:
-    """Whether calls to CUDA can end well: the GPU is not lost, nor another process's."""
+    """True if calls to CUDA can end well: the GPU is not lost, nor another process's."""
     return not (_here.is_child or faults.lost())
 
 
@@ -91,15 +86,13 @@ def _listed() -> tuple[Gpu, ...]:
         return ()
     found = []
     for index in range(count.value):
-        handle, value = ctypes.c_int(), ctypes.c_int()
+        handle, major, minor = (ctypes.c_int() for _ in range(3))
         name = ctypes.create_string_buffer(256)
         cuda.cuDeviceGet(ctypes.byref(handle), index)
         cuda.cuDeviceGetName(name, len(name), handle)
-        version = []
-        for attribute in (_MAJOR, _MINOR):
-            cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
-            version.append(value.value)
-        found.append(Gpu(index, name.value.decode(), 10 * version[0] + version[1]))
+        cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, handle)
+        cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, handle)
+        found.append(Gpu(index, name.value.decode(), 10 * major.value + minor.value))
     return tuple(found)
 
 
@@ -119,11 +112,10 @@ def driver_gpus() -> tuple[Gpu, ...]:
 
 
 def begin(wanted: str = "auto") -> None:
-    """Start what `--device wanted` needs, and come back at once: the driver, the GPU's context.
+    """Start what `--device wanted` needs, the driver and the GPU's context, and return at once.
 
-    They are ready in some tenths of a second, while files are read and libraries imported;
-    `driver_gpus` and `activate` wait for what is not. Nothing is started for "cpu"; what fails is
-    said by who needs it.
+    `driver_gpus` and `activate` wait for them. Nothing is started for "cpu"; what fails is said by
+    who needs it.
     """
     index = "0" if wanted in ("auto", "cuda") else wanted.removeprefix("cuda:")
     if index.isascii() and index.isdecimal():
@@ -140,7 +132,7 @@ def _create_context(index: int) -> None:
 
 
 def cupy_installed() -> bool:
-    """Whether CuPy can be imported, without importing it."""
+    """True if CuPy can be imported, found without importing it."""
     return importlib.util.find_spec("cupy") is not None
 
 
@@ -148,10 +140,8 @@ def require_gpu(index: int = 0) -> Gpu:
     """The GPU called cuda:`index`; LenetError where it, or CuPy, is missing."""
     gpus = driver_gpus()
     if not gpus:
-        raise LenetError(
-            "device cuda: expected an NVIDIA GPU and its driver, found none; "
-            "use --device cpu or auto"
-        )
+        said = "expected an NVIDIA GPU and its driver, found none; use --device cpu or auto"
+        raise LenetError(f"device cuda: {said}")
     if index >= len(gpus):
         have = ", ".join(f"cuda:{gpu.index}" for gpu in gpus)
         raise LenetError(f"device cuda:{index}: expected one of {have}, found no such GPU")
@@ -193,8 +183,8 @@ def current_arch() -> str:
     """NVRTC's name for the current device's architecture."""
     import cupy
 
-    index: int = cupy.cuda.runtime.getDevice()
-    return driver_gpus()[index].arch
+    gpu: Gpu = driver_gpus()[cupy.cuda.runtime.getDevice()]
+    return gpu.arch
 
 
 def free_bytes() -> int:

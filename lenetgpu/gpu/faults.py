@@ -1,4 +1,4 @@
-"""What a GPU's errors mean: no memory, after which less is tried, or a context that is lost.
+"""Meanings of a GPU's errors: no memory, after which less is tried, or a lost context.
 
 Nobody imports CuPy to ask: its errors are known by their names and numbers.
 """
@@ -28,9 +28,7 @@ _NO_MEMORY = {
     "CuDNNError": (2, 4000, 4001, 4002, 4003),  # CUDNN_STATUS_ALLOC_FAILED, and since version 9
 }
 _WORDS = ("ALLOC_FAILED", "ALLOCATION_FAILED")
-_VAGUE = {"CuFFTError": 5}  # CUFFT_INTERNAL_ERROR: for want of memory too, when a plan is made
 _LITTLE_BYTES = 256 << 20
-_PEERS = {"OutOfMemoryError"}  # PyTorch's, which is no MemoryError
 _LOST = {
     214: "CUDA_ERROR_ECC_UNCORRECTABLE",
     220: "CUDA_ERROR_NVLINK_UNCORRECTABLE",
@@ -54,30 +52,25 @@ last_queued: deque[Any] = deque(maxlen=1)
 _said: list[str] = []
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__
+def _chain(error: BaseException | None) -> Iterator[tuple[BaseException, str, Any]]:
+    """An error and what it was raised from, each with its class's name and its number."""
+    while error is not None:
+        status = getattr(error, "status", getattr(error, "result", None))
+        yield error, type(error).__name__, status
+        error = error.__cause__
 
 
-def _status(error: BaseException) -> Any:
-    return getattr(error, "status", getattr(error, "result", None))
-
-
-def _refused(error: BaseException) -> bool:
-    name = type(error).__name__
-    if isinstance(error, MemoryError) or name in _PEERS:
+def _refused(error: BaseException, name: str, status: Any) -> bool:
+    if isinstance(error, MemoryError) or name == "OutOfMemoryError":  # PyTorch's is none
         return True
-    if name not in _NO_MEMORY:
-        return False
-    if name in _VAGUE and _status(error) == _VAGUE[name]:
+    if name == "CuFFTError" and status == 5:  # CUFFT_INTERNAL_ERROR: for want of memory too
         return _little_left()
-    return _status(error) in _NO_MEMORY[name] or any(word in str(error) for word in _WORDS)
+    known = _NO_MEMORY.get(name, ())
+    return status in known or (bool(known) and any(word in str(error) for word in _WORDS))
 
 
 def _little_left() -> bool:
-    """Whether the GPU has so little free memory that a library may want for it."""
+    """True if the GPU has so little free memory that a library may lack it."""
     cupy: Any = sys.modules.get("cupy")
     if not hasattr(cupy, "cuda"):
         return False
@@ -88,30 +81,21 @@ def _little_left() -> bool:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory was refused: the host's, page-locked or a GPU's.
-
-    By Python, CuPy's pool, the runtime, the driver or one of the libraries; or whether it was
-    raised from one that says so.
-    """
-    return any(map(_refused, _chain(error)))
+    """True if `error`, or its cause, says that memory was refused, by whomever."""
+    return any(_refused(*found) for found in _chain(error))
 
 
 def loses_context(error: BaseException) -> bool:
-    """Whether `error`, or what it was raised from, says that the process can use no GPU any more.
+    """True if `error`, or its cause, says that the process can use no GPU any more.
 
     What it is is kept, and what destructors raise about it from now on is not printed.
     """
-    for found in _chain(error):
-        if type(found).__name__ in ("CUDARuntimeError", "CUDADriverError") and (
-            _status(found) in _LOST
-        ):
-            note_lost(_status(found))
-            return True
-    return False
+    cuda = ("CUDARuntimeError", "CUDADriverError")
+    return any(name in cuda and note_lost(status) for _, name, status in _chain(error))
 
 
-def note_lost(status: int) -> bool:
-    """Whether the runtime's or driver's `status` says so; it is kept like such an error."""
+def note_lost(status: Any) -> bool:
+    """True if the runtime's or driver's `status` says so; it is kept like such an error."""
     if status in _LOST and not _said:
         queued = f", the kernel queued last was {last_queued[0].entry}" if last_queued else ""
         _said.append(
@@ -151,7 +135,7 @@ def _hush() -> None:
 
 
 def sentence(error: BaseException) -> str:
-    """What is to be said of a lack of memory or a lost context; nothing of other errors."""
+    """The sentence for a lack of memory or a lost context; empty for other errors."""
     if loses_context(error):
         return lost()
     if not lacks_memory(error):
@@ -198,19 +182,13 @@ def within_memory(make: Callable[[int], _Made], most: int, what: str) -> tuple[_
     """
     size, last = most, False
     while True:
-        made, refusal = _tried(make, size)
-        if made:  # out of the except block, which keeps what was tried
-            return made[0], size
+        try:
+            return make(size), size
+        except Exception as error:
+            if not lacks_memory(error):
+                raise
+            refusal = reason(error)
         if last:
             raise LenetError(f"{what}: expected memory for one image, found: {refusal}")
-        release()
+        release()  # out of the except block, which keeps what was tried
         last, size = size == 1, -(-size // 2)
-
-
-def _tried(make: Callable[[int], _Made], size: int) -> tuple[list[_Made], str]:
-    try:
-        return [make(size)], ""
-    except Exception as error:
-        if not lacks_memory(error):
-            raise
-        return [], reason(error)

@@ -63,7 +63,7 @@ class Graph:
 
     @staticmethod
     def _order(before: Any, streams: Sequence[Any]) -> None:
-        """What is queued on `streams` from now on waits for what `before` holds."""
+        """Make what is queued on `streams` from now on wait for what `before` holds."""
         import cupy
 
         event = cupy.cuda.Event(disable_timing=True)

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.latency import STEPS, least_per_step
 from lenetgpu.gpu.nvrtc import Kernel
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_STEPS = (2048, 4096)
-_RUNS = 5
 _PLACES = 16
 _WARP, _BLOCK = 32, 64
 
@@ -35,13 +31,10 @@ class Instruction:
     threads: int = _WARP
     remark: str = ""
 
-    def kernels(self) -> tuple[Kernel, Kernel]:
+    def kernels(self) -> list[Kernel]:
         """The chain in both lengths."""
-        first, second = (
-            Kernel(_SOURCE, "instruction_latency", (("STEPS", steps), ("OP", self.op)))
-            for steps in _STEPS
-        )
-        return first, second
+        entry = "instruction_latency"
+        return [Kernel.beside(__file__, entry, STEPS=steps, OP=self.op) for steps in STEPS]
 
 
 INSTRUCTIONS = (
@@ -66,12 +59,7 @@ NOT_MEASURED = {
     "single lines of the kernel": "a clock read at each would keep the compiler from overlapping "
     "them, and a GPU counts no cycles an instruction",
 }
-"""Of figures 9 and 13, what cannot be measured so, and why."""
-
-
-def per_instruction(clocks: tuple[int, int], each: int) -> float:
-    """Clocks of an instruction, of the clocks of both numbers of steps of `each` of them."""
-    return (clocks[1] - clocks[0]) / ((_STEPS[1] - _STEPS[0]) * each)
+"""Instructions of figures 9 and 13 that cannot be measured so, and why."""
 
 
 @cache
@@ -80,17 +68,8 @@ def measured() -> dict[str, float]:
     import cupy
     import numpy as np
 
-    out, clocks = cupy.zeros(_BLOCK, cupy.int32), cupy.zeros(1, cupy.int64)
-    places = cupy.zeros(_PLACES, cupy.uint64)
-    found = {}
-    for instruction in INSTRUCTIONS:
-        least = []
-        for kernel in instruction.kernels():
-            runs = []
-            for _ in range(_RUNS):
-                args = (out, clocks, places, np.int32(1))
-                launch(kernel, (1,), (instruction.threads,), args)
-                runs.append(int(clocks.get()[0]))
-            least.append(min(runs))
-        found[instruction.ptx] = per_instruction((least[0], least[1]), instruction.each)
-    return found
+    out, args = cupy.zeros(_BLOCK, cupy.int32), (cupy.zeros(_PLACES, cupy.uint64), np.int32(1))
+    return {
+        one.ptx: least_per_step(one.kernels(), out, args, one.threads) / one.each
+        for one in INSTRUCTIONS
+    }

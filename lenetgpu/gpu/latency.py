@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_STEPS = (2048, 4096)
-FMA_LATENCY = tuple(Kernel(_SOURCE, "fma_latency", (("STEPS", steps),)) for steps in _STEPS)
-LOAD_LATENCY = tuple(Kernel(_SOURCE, "load_latency", (("STEPS", steps),)) for steps in _STEPS)
+STEPS = (2048, 4096)
+"""The two lengths of a chain, whose difference is the time of steps alone."""
+FMA_LATENCY, LOAD_LATENCY = (
+    tuple(Kernel.beside(__file__, entry, STEPS=steps) for steps in STEPS)
+    for entry in ("fma_latency", "load_latency")
+)
 _CACHES = 2  # the chain's places lie in so many caches' worth of memory
 _RUNS = 5
 _INT = 4
@@ -52,13 +54,19 @@ def chain(places: int, spread: int, steps: int, rng: Any) -> Any:
     return which, np.roll(which, -1)
 
 
-def per_step(clocks: tuple[int, int]) -> float:
+def per_step(clocks: Sequence[int]) -> float:
     """Clocks of a step, of the clocks of both numbers of steps."""
-    return (clocks[1] - clocks[0]) / (_STEPS[1] - _STEPS[0])
+    return (clocks[1] - clocks[0]) / (STEPS[1] - STEPS[0])
 
 
-def _least(kernels: tuple[Kernel, ...], out: Any, args: tuple[Any, ...], before: Any) -> float:
-    """Clocks of a step, the least of some runs of each kernel; `before()` comes first."""
+def least_per_step(
+    kernels: Sequence[Kernel],
+    out: Any,
+    args: tuple[Any, ...],
+    threads: int = 1,
+    before: Callable[[], Any] = lambda: None,
+) -> float:
+    """Clocks of a step, of the least of some runs of each kernel; `before()` comes first."""
     import cupy
 
     clocks, found = cupy.zeros(1, cupy.int64), []
@@ -66,10 +74,10 @@ def _least(kernels: tuple[Kernel, ...], out: Any, args: tuple[Any, ...], before:
         runs = []
         for _ in range(_RUNS):
             before()
-            launch(kernel, (1,), (1,), (out, clocks, *args))
+            launch(kernel, (1,), (threads,), (out, clocks, *args))
             runs.append(int(clocks.get()[0]))
         found.append(min(runs))
-    return per_step((found[0], found[1]))
+    return per_step(found)
 
 
 @cache
@@ -81,17 +89,14 @@ def measured(machine: Machine) -> Latency:
     import cupy
     import numpy as np
 
-    fma = _least(
-        FMA_LATENCY,
-        cupy.zeros(1, cupy.float32),
-        (np.float32(0.999), np.float32(0.001)),
-        lambda: None,
-    )
+    factors = (np.float32(0.999), np.float32(0.001))
+    fma = least_per_step(FMA_LATENCY, cupy.zeros(1, cupy.float32), factors)
     places = _CACHES * machine.cache_bytes // _INT
-    spread = max(1, places // (2 * _STEPS[1]))
-    which, following = chain(places, spread, _STEPS[1], np.random.default_rng())
+    spread = max(1, places // (2 * STEPS[1]))
+    which, following = chain(places, spread, STEPS[1], np.random.default_rng())
     cells = np.zeros(places, np.int32)
     cells[which] = following
     held, other = cupy.asarray(cells), cupy.empty(places, cupy.int32)
-    load = _least(LOAD_LATENCY, cupy.zeros(1, cupy.int32), (held,), lambda: other.fill(0))
+    out = cupy.zeros(1, cupy.int32)
+    load = least_per_step(LOAD_LATENCY, out, (held,), before=lambda: other.fill(0))
     return Latency(fma, load)

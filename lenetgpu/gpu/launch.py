@@ -61,9 +61,8 @@ def _allow_shared(function: int, shared: int) -> None:
         return
     from cupy.cuda import driver
 
-    driver.funcSetAttribute(
-        function, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
-    )
+    most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    driver.funcSetAttribute(function, most, shared)
     _allowed[function] = shared
 
 
@@ -100,21 +99,16 @@ def _can_overlap(arch: str) -> bool:
     return int(arch[3:].rstrip("a")) >= 90 and hasattr(driver(), "cuLaunchKernelEx")
 
 
-def _overlapping(grid: Dim, block: Dim, shared: int, stream: int) -> _Config:
-    """A launch whose blocks may start before the kernel before it is over."""
-    allowed = ctypes.pointer(_Attribute(_SERIALISED, 0, 1))
-    three = ctypes.c_uint * 3
-    grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
-    return _Config(three(*grid), three(*block), shared, stream, allowed, 1)
-
-
 def _launch_overlapping(
     function: int, grid: Dim, block: Dim, args: tuple[Any, ...], shared: int
 ) -> None:
+    """Launch a function whose blocks may start before the kernel before it is over."""
     import cupy
     import numpy as np
 
-    config = _overlapping(grid, block, shared, cupy.cuda.get_current_stream().ptr)
+    stream, allowed = cupy.cuda.get_current_stream().ptr, _Attribute(_SERIALISED, 0, 1)
+    sizes = [(ctypes.c_uint * 3)(*(*dim, 1, 1)[:3]) for dim in (grid, block)]
+    config = _Config(*sizes, shared, stream, ctypes.pointer(allowed), 1)
     values: list[Any] = [
         ctypes.c_uint64(arg.data.ptr)
         if isinstance(arg, cupy.ndarray)

@@ -1,4 +1,4 @@
-"""What recorded launches use of the current device: occupancy, its limit, waves."""
+"""Use of the current device by recorded launches: occupancy, its limit, waves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from fractions import Fraction
 from math import prod
 
 from lenetgpu.gpu import machines
+from lenetgpu.gpu.device import current_arch
 from lenetgpu.gpu.launch import Launch, function
+from lenetgpu.gpu.nvrtc import compile_kernel
 from lenetgpu.gpu.occupancy import Demand, explain_waves, residency
 
 
@@ -16,16 +18,13 @@ def grid_of(launched: Launch) -> int:
 
 
 def demand_of(launched: Launch) -> Demand:
-    """What a block of a recorded launch asks for on the current device, by ptxas' report."""
-    from lenetgpu.gpu.device import current_arch
-    from lenetgpu.gpu.nvrtc import compile_kernel
-
+    """The demand of a recorded launch's block on the current device, by ptxas' report."""
     used = compile_kernel(launched.kernel, current_arch()).resources
     return Demand(used.registers, prod(launched.block), used.shared_bytes + launched.shared)
 
 
 def binding_limit(launched: Launch) -> str:
-    """What keeps more blocks of a recorded launch off a multiprocessor."""
+    """The resource that keeps more blocks of a recorded launch off a multiprocessor."""
     return residency(demand_of(launched), machines.current().limits).limit
 
 
@@ -52,7 +51,6 @@ def explain_launch(
     launched: Launch, per_image: Fraction | int | None = None
 ) -> list[tuple[str, str]]:
     """`explain_waves` of a recorded launch on the current device."""
-    machine = machines.current()
-    return explain_waves(
-        demand_of(launched), machine.limits, machine.multiprocessors, grid_of(launched), per_image
-    )
+    machine, demand = machines.current(), demand_of(launched)
+    grid = grid_of(launched)
+    return explain_waves(demand, machine.limits, machine.multiprocessors, grid, per_image)

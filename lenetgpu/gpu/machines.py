@@ -17,10 +17,8 @@ from lenetgpu.gpu.occupancy import PROCESSORS, Demand, Processor, residency
 FLOAT = 4
 WARP = 32
 # Clocks of a load from global memory: 9.0 measured on an H200 by pointer chasing, others published.
-_LATENCY = {75: 434, 80: 466, 89: 541, 90: 700}
-_USUAL_LATENCY = 600
-_CORES = {75: 64, 80: 64}
-_USUAL_CORES = 128
+_LATENCY, _USUAL_LATENCY = {75: 434, 80: 466, 89: 541, 90: 700}, 600
+_CORES, _USUAL_CORES = {75: 64, 80: 64}, 128
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Machine:
 
     @property
     def limits(self) -> Processor:
-        """What a multiprocessor holds; of a capability not known, what the one before it did."""
+        """A multiprocessor's limits; for an unknown capability those of the one before it."""
         return PROCESSORS[max(c for c in PROCESSORS if c <= self.compute_capability)]
 
     @property
@@ -103,7 +101,7 @@ def known(name: str) -> Machine:
 
 
 def full_names(machine: Machine) -> tuple[str, ...]:
-    """What the driver calls a known machine; nothing of another, whose name is the driver's."""
+    """The driver's names of a known machine; none for others, whose name is the driver's."""
     return tuple(full for full, found in FULL_NAMES.items() if found.name == machine.name)
 
 
@@ -112,12 +110,11 @@ def twins(machine: Machine) -> tuple[str, ...]:
 
     One chip, with other memory or at other clocks.
     """
-    own = machine.compute_capability, machine.multiprocessors
-    return tuple(
-        full
-        for full, found in FULL_NAMES.items()
-        if (found.compute_capability, found.multiprocessors) == own
-    )
+
+    def size(of: Machine) -> tuple[int, int]:
+        return of.compute_capability, of.multiprocessors
+
+    return tuple(full for full, known in FULL_NAMES.items() if size(known) == size(machine))
 
 
 @cache
@@ -142,9 +139,7 @@ def _of_device(index: int) -> Machine:
 
 def current() -> Machine:
     """The current GPU's figures by the driver's attributes; USUAL's where there is none."""
-    if not driver_gpus() or not cupy_installed():
-        return USUAL
-    return _current()
+    return _current() if driver_gpus() and cupy_installed() else USUAL
 
 
 def _current() -> Machine:

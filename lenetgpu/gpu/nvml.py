@@ -1,4 +1,4 @@
-"""What NVML, the driver's management library, says of a GPU: clock, power, temperature, energy.
+"""A GPU's clock, power, temperature and energy by NVML, the driver's management library.
 
 It is read through `nvidia-ml-py`. Where that, the library or a figure is missing, what is asked for
 is None: no measurement depends on it.
@@ -14,20 +14,10 @@ from typing import Any
 
 from lenetgpu.gpu.device import Gpu
 
-# nvml.h, nvmlClocksEventReasons; GPU_IDLE (0x1) is no throttling: it stands between two samples
-_REASONS = {
-    0x2: "application clocks",
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
-    0x80: "power brake",
-    0x100: "display clocks",
-    0x200: "board limit",
-    0x400: "reliability",
-}
-_IDLE = 0x1
+# nvml.h, nvmlClocksEventReasons by bit; the lowest, GPU_IDLE, stands between two samples
+_REASONS = ["idle", "application clocks", "power cap", "hardware slowdown", "sync boost"]
+_REASONS += ["software thermal", "hardware thermal", "power brake", "display clocks"]
+_REASONS += ["board limit", "reliability"]
 _PROC_VERSION = Path("/proc/driver/nvidia/version")
 
 
@@ -52,7 +42,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class MachineState:
-    """What a GPU was doing in `watched_s` seconds of one work done back to back.
+    """The state of a GPU over `watched_s` seconds of the same work back to back.
 
     Clock in MHz, power in watts, temperature in degrees Celsius; `throttle` names every reason
     that a reading gave for a lower clock, () where none did. Energy is in microjoules an image,
@@ -82,7 +72,7 @@ class MachineState:
 
 
 def spread(values: list[float | None]) -> Spread | None:
-    """Of the values that were told; None where none was."""
+    """The spread of the values that are not None; None if all are."""
     from statistics import median
 
     told = [value for value in values if value is not None]
@@ -91,8 +81,9 @@ def spread(values: list[float | None]) -> Spread | None:
 
 def reasons(bits: int) -> tuple[str, ...]:
     """A mask of reasons for a lower clock as words; the idle bit is left out."""
-    single = [1 << place for place in range(bits.bit_length()) if bits >> place & 1]
-    return tuple(_REASONS.get(bit, f"reason {bit:#x}") for bit in single if bit != _IDLE)
+    said = dict(enumerate(_REASONS))
+    places = [place for place in range(1, bits.bit_length()) if bits >> place & 1]
+    return tuple(said.get(place, f"reason {1 << place:#x}") for place in places)
 
 
 @cache
@@ -110,29 +101,24 @@ def library() -> Any:
 
 
 def _told(name: str, *arguments: Any) -> Any:
-    """What NVML's function `name` answers; None where it is missing or refuses."""
+    """The answer of NVML's function `name`; None where it is missing or refuses."""
     nvml = library()
-    function = getattr(nvml, name, None)
-    if function is None:
-        return None
     try:
-        return function(*arguments)
+        said = getattr(nvml, name)(*arguments) if hasattr(nvml, name) else None
+        return said.decode() if isinstance(said, bytes) else said
     except nvml.NVMLError:
         return None
 
 
-def _text(said: str | bytes | None) -> str | None:
-    return said.decode() if isinstance(said, bytes) else said
-
-
 def nvml_version() -> str | None:
     """NVML's version, None where it is missing."""
-    return _text(_told("nvmlSystemGetNVMLVersion"))
+    said: str | None = _told("nvmlSystemGetNVMLVersion")
+    return said
 
 
 def driver_version() -> str | None:
     """The driver's version, "580.159.04", by NVML or else the kernel module; None without one."""
-    return _text(_told("nvmlSystemGetDriverVersion")) or loaded_driver()
+    return _told("nvmlSystemGetDriverVersion") or loaded_driver()
 
 
 def loaded_driver() -> str | None:
@@ -161,7 +147,7 @@ def others() -> int:
 
 
 def pci_bus_id(gpu: Gpu) -> str:
-    """Where `gpu` sits, "0000:1B:00.0": CUDA and NVML may count GPUs in different orders."""
+    """The PCI bus id of `gpu`, "0000:1B:00.0": CUDA and NVML may number GPUs differently."""
     import cupy
 
     said: str = cupy.cuda.Device(gpu.index).pci_bus_id
@@ -178,14 +164,17 @@ class Monitor:
     def _ask(self, name: str, *arguments: Any) -> Any:
         return _told(name, self._handle, *arguments)
 
+    def _number(self, per: float, name: str, *arguments: Any) -> float | None:
+        told = self._ask(name, *arguments)
+        return None if told is None else float(told) / per
+
     def _power_w(self) -> float | None:
         """At this moment where the driver tells it; since Ampere the usual figure is a second's."""
         field = getattr(self._nvml, "NVML_FI_DEV_POWER_INSTANT", None)
         told = None if field is None else self._ask("nvmlDeviceGetFieldValues", [field])
         if told is not None and told[0].nvmlReturn == self._nvml.NVML_SUCCESS:
             return float(told[0].value.uiVal) / 1e3
-        milliwatts = self._ask("nvmlDeviceGetPowerUsage")
-        return None if milliwatts is None else float(milliwatts) / 1e3
+        return self._number(1e3, "nvmlDeviceGetPowerUsage")
 
     def _throttle(self) -> tuple[str, ...] | None:
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
@@ -195,24 +184,17 @@ class Monitor:
 
     def read(self) -> Reading:
         """The GPU as it is now."""
-        mhz = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
-        celsius = self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
-        return Reading(
-            None if mhz is None else float(mhz),
-            self._power_w(),
-            None if celsius is None else float(celsius),
-            self._throttle(),
-        )
+        nvml = self._nvml
+        mhz = self._number(1, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)
+        celsius = self._number(1, "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
+        return Reading(mhz, self._power_w(), celsius, self._throttle())
 
     def energy_j(self) -> float | None:
         """Joules since the driver was loaded, in steps of some ten milliseconds."""
-        millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption")
-        return None if millijoules is None else float(millijoules) / 1e3
+        return self._number(1e3, "nvmlDeviceGetTotalEnergyConsumption")
 
 
 def monitor(gpu: Gpu, bus_id: Callable[[Gpu], str] = pci_bus_id) -> Monitor | None:
     """`gpu` for NVML, found by its PCI bus id; None where NVML is missing or does not know it."""
-    if library() is None:
-        return None
-    handle = _told("nvmlDeviceGetHandleByPciBusId", bus_id(gpu))
+    handle = None if library() is None else _told("nvmlDeviceGetHandleByPciBusId", bus_id(gpu))
     return None if handle is None else Monitor(handle)

@@ -35,14 +35,17 @@ _ENTRY = r"Compiling entry function '(\w+)'"
 
 def _listed(arch: str) -> str:
     """`arch` or the nearest below it of ARCHITECTURES: "sm_87" runs what "sm_86" does."""
-    if arch in ARCHITECTURES:
-        return arch
     below = [known for known in ARCHITECTURES if _number(known) <= _number(arch)]
-    return max(below, key=_number, default=arch)
+    return below[-1] if below else arch
 
 
 def _number(arch: str) -> int:
     return int(arch.removeprefix("sm_").rstrip("af"))
+
+
+@cache
+def _source_beside(module: str) -> Path:
+    return Path(module).with_suffix(".cu").resolve()
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,10 @@ class Kernel:
     @classmethod
     def beside(cls, module: str, entry: str, /, **defines: int | str) -> Kernel:
         """An entry of the `.cu` file of the same name beside the Python file `module`."""
-        return cls(Path(module).with_suffix(".cu").resolve(), entry, tuple(defines.items()))
+        return cls(_source_beside(module), entry, tuple(defines.items()))
 
     def meant_for(self, arch: str) -> bool:
-        """Whether it is launched on `arch`, or on the listed one below it."""
+        """True if it is launched on `arch`, or on the listed one below it."""
         return not self.only or _listed(arch) in self.only
 
     @property
@@ -74,7 +77,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas says a kernel uses, per thread or per block."""
+    """A kernel's use of a multiprocessor, per thread or per block, by ptxas."""
 
     registers: int
     shared_bytes: int
@@ -149,19 +152,19 @@ def version() -> tuple[int, int]:
 
 @cache
 def surroundings() -> tuple[str | None, ...]:
-    """What runs what is compiled: the versions of the driver and of CuPy, None without."""
+    """The versions of the driver and of CuPy that run compiled kernels, None without."""
     found = compiler.installed(*compiler.CUPY)
     return nvml.loaded_driver() or nvml.driver_version(), found and found[0]
 
 
 def environment() -> tuple[object, ...]:
-    """What else than its source a kernel comes of: NVRTC's version and build, `surroundings`."""
+    """All beside its source that shapes a kernel: NVRTC's version and build, `surroundings`."""
     return (version(), compiler.current().build, *surroundings())
 
 
 @cache
 def supported(arch: str) -> bool:
-    """Whether this NVRTC compiles for `arch`."""
+    """True if this NVRTC compiles for `arch`."""
     _, archs = compiler.library().nvrtcGetSupportedArchs()
     return int(re.sub(r"\D", "", arch)) in archs
 
@@ -176,19 +179,13 @@ def _parse_resources(log: str, kernel: Kernel, arch: str) -> Resources:
             log,
         )
     section = log.split(f"Compiling entry function '{entry}'")[-1]
-    frame = re.search(
-        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", section
-    )
+    frame = re.search(r"(\d+) bytes stack frame, (\d+) .* stores, (\d+) .* loads", section)
     used = re.search(r"Used (\d+) registers(.*)", section)
     if frame is None or used is None:
         raise CompileError(f"{where}: expected ptxas to report resources, found none", log)
-    shared = re.search(r"(\d+) bytes smem", used.group(2))
-    return Resources(
-        registers=int(used.group(1)),
-        shared_bytes=int(shared.group(1)) if shared else 0,
-        stack_bytes=int(frame.group(1)),
-        spill_bytes=int(frame.group(2)) + int(frame.group(3)),
-    )
+    shared = re.search(r"(\d+) bytes smem", used[2])
+    stack, stores, loads = map(int, frame.groups())
+    return Resources(int(used[1]), int(shared[1]) if shared else 0, stack, stores + loads)
 
 
 def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, str]:
@@ -227,7 +224,7 @@ def _place(kernel: Kernel, arch: str) -> tuple[str, list[str]]:
 
 
 _not_kept: dict[str, Compiled] = {}
-"""What was compiled by this process and could not be kept."""
+"""Kernels that this process compiled and could not keep."""
 
 
 def _kept(name: str) -> Compiled | None:

@@ -1,4 +1,4 @@
-"""How many blocks a multiprocessor holds at once, and in how many waves a grid runs.
+"""Blocks that a multiprocessor holds at once, and waves in which a grid runs.
 
 Equations (2) to (7) of the cuda-convnet2 paper: blocks by registers, by shared memory and by the
 hardware, here with the units in which each is given out. Needs no GPU.
@@ -12,9 +12,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import islice
 
-_WARP = 32
-_MOST_THREADS = 1024
-_KIB = 1 << 10
+_WARP, _MOST_THREADS, _KIB = 32, 1024, 1 << 10
 _FULL = 0.9
 
 
@@ -54,7 +52,7 @@ PROCESSORS = {
 
 @dataclass(frozen=True)
 class Demand:
-    """What a block asks for: registers a thread, threads, shared bytes (static and dynamic)."""
+    """A block's demand: registers a thread, threads, shared bytes (static and dynamic)."""
 
     registers: int
     threads: int
@@ -78,34 +76,28 @@ class Residency:
     @property
     def blocks(self) -> int:
         """Equation (4): the least of them."""
-        return min(count for count, _ in self._limits())
+        return self._least()[0]
 
     @property
     def limit(self) -> str:
-        """What runs out first; where several do, the one that a kernel can change."""
-        return min(self._limits(), key=lambda limit: limit[0])[1]
+        """The resource that runs out first; of several, the one that a kernel can change."""
+        return self._least()[1]
 
-    def _limits(self) -> Iterator[tuple[int, str]]:
-        if self.by_registers is not None:
-            yield self.by_registers, "registers"
-        if self.by_shared is not None:
-            yield self.by_shared, "shared memory"
-        yield self.by_threads, "threads"
-        yield self.by_hardware, "blocks"
+    def _least(self) -> tuple[int, str]:
+        counts = (self.by_registers, self.by_shared, self.by_threads, self.by_hardware)
+        named = zip(counts, ("registers", "shared memory", "threads", "blocks"), strict=True)
+        limits = [(count, name) for count, name in named if count is not None]
+        return min(limits, key=lambda limit: limit[0])
 
 
 def _up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def registers_per_block(demand: Demand, limits: Processor) -> int:
-    """Registers a block takes, in whole units per warp."""
-    return demand.warps * _up(demand.registers * _WARP, limits.register_unit)
-
-
-def shared_per_block(demand: Demand, limits: Processor) -> int:
-    """Shared bytes a block takes, the driver's among them, in whole units."""
-    return _up(demand.shared_bytes + limits.reserved_bytes, limits.shared_unit)
+def _per_block(demand: Demand, limits: Processor) -> tuple[int, int]:
+    """Registers and shared bytes that a block takes, the driver's among them, in whole units."""
+    registers = demand.warps * _up(demand.registers * _WARP, limits.register_unit)
+    return registers, _up(demand.shared_bytes + limits.reserved_bytes, limits.shared_unit)
 
 
 @cache
@@ -115,13 +107,14 @@ def residency(demand: Demand, limits: Processor) -> Residency:
     A register file is split between `partitions`, and a warp's registers lie in one of them.
     """
     by_registers = by_shared = None
+    registers, shared = _per_block(demand, limits)
     if demand.registers:
-        per_warp = registers_per_block(demand, limits) // demand.warps
+        per_warp = registers // demand.warps
         warps = limits.registers // limits.partitions // per_warp * limits.partitions
         fits = per_warp * _up(demand.warps, limits.partitions) <= limits.registers
         by_registers = warps // demand.warps if fits else 0
-    if shared_per_block(demand, limits):
-        by_shared = limits.shared_bytes // shared_per_block(demand, limits)
+    if shared:
+        by_shared = limits.shared_bytes // shared
     by_threads = limits.warps // demand.warps if demand.threads <= _MOST_THREADS else 0
     return Residency(by_registers, by_shared, by_threads, limits.blocks)
 
@@ -173,11 +166,10 @@ def explain_waves(
     processors: int,
     grid: int,
     per_image: Fraction | int | None = None,
-    batches: int = 5,
 ) -> list[tuple[str, str]]:
     """(what, how much) lines: each equation with its numbers for one launch of `grid` blocks."""
     held = residency(demand, limits)
-    file, shared = registers_per_block(demand, limits), shared_per_block(demand, limits)
+    file, shared = _per_block(demand, limits)
     lines = [
         ("by registers (2)", _quotient(held.by_registers, limits.registers, file)),
         ("by shared memory (3)", _quotient(held.by_shared, limits.shared_bytes, shared)),
@@ -189,15 +181,10 @@ def explain_waves(
     if not held.blocks:
         return lines
     ran = Waves(grid, held.blocks * processors)
-    lines.append(
-        (
-            "waves",
-            f"{grid:,} / ({held.blocks} x {processors}) = {ran.waves:.2f}, "
-            f"the last {ran.last:.0%} full",
-        )
-    )
+    waves = f"{grid:,} / ({held.blocks} x {processors}) = {ran.waves:.2f}"
+    lines.append(("waves", f"{waves}, the last {ran.last:.0%} full"))
     if per_image:
-        full = islice(filling_batches(per_image, ran.at_once), batches)
+        full = islice(filling_batches(per_image, ran.at_once), 5)
         lines.append(("full batches", ", ".join(f"{batch:,}" for batch in full)))
     return lines
 

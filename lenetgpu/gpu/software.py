@@ -1,10 +1,11 @@
-"""What a result was made with: the package, its commit, Python, libraries and the GPU's driver."""
+"""Versions behind a result: the package, its commit, Python, libraries and the GPU's driver."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -46,14 +47,6 @@ def _git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _nvrtc_version() -> str | None:
-    try:
-        major, minor = nvrtc.version()
-    except LenetError:
-        return None
-    return f"{major}.{minor}"
-
-
 def software(gpu: Gpu | None) -> dict[str, str | None]:
     """Versions, for the head of a document; what a GPU needs is None where none was used."""
     found = {
@@ -63,11 +56,10 @@ def software(gpu: Gpu | None) -> dict[str, str | None]:
         "numpy": _version("numpy"),
         "numba": _version("numba"),
     }
-    if gpu is None:
-        return found | dict.fromkeys(("cupy", "driver", "cuda_driver", "nvrtc"))
-    return found | {
-        "cupy": _version(*CUPY),
-        "driver": nvml.driver_version(),
-        "cuda_driver": nvml.cuda_driver_version(),
-        "nvrtc": _nvrtc_version(),
-    }
+    found |= dict.fromkeys(("cupy", "driver", "cuda_driver", "nvrtc"))
+    if gpu is not None:
+        found |= {"cupy": _version(*CUPY), "driver": nvml.driver_version()}
+        found["cuda_driver"] = nvml.cuda_driver_version()
+        with suppress(LenetError):
+            found["nvrtc"] = "{}.{}".format(*nvrtc.version())
+    return found

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from lenetgpu.arrays import np
 from lenetgpu.errors import LenetError
 
 MAX_SIDE = 16_384
@@ -14,6 +13,7 @@ class Texture3D:
 
     The texture's coordinates are in elements (the centre of element i is i + 0.5), it reads the
     nearest one, and outside the array it reads zero. Raises LenetError where the device makes none.
+    `texture` and `surface` are kernels' arguments.
     """
 
     def __init__(self, width: int, height: int, depth: int) -> None:
@@ -36,21 +36,6 @@ class Texture3D:
             self._texture = texture.TextureObject(resource, border)
             self._surface = texture.SurfaceObject(resource)
         except runtime.CUDARuntimeError as error:
-            raise LenetError(
-                f"a 3D texture of {width}x{height}x{depth} floats: expected the device to make "
-                f"one, found {error}"
-            ) from error
-
-    @property
-    def texture(self) -> Any:
-        """The texture object, as a kernel's argument."""
-        import numpy as np
-
-        return np.uint64(self._texture.ptr)
-
-    @property
-    def surface(self) -> Any:
-        """The surface object, as a kernel's argument."""
-        import numpy as np
-
-        return np.uint64(self._surface.ptr)
+            what = f"a 3D texture of {width}x{height}x{depth} floats"
+            raise LenetError(f"{what}: expected the device to make one, found {error}") from error
+        self.texture, self.surface = np.uint64(self._texture.ptr), np.uint64(self._surface.ptr)

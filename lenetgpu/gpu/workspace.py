@@ -9,17 +9,15 @@ from lenetgpu.gpu.faults import lacks_memory
 
 WORKSPACE_BYTES = 1 << 30
 CONSTANT_BYTES = 64 << 10
-UNIT_BYTES = 16
-"""A kernel's bulk copies are of whole units of so many bytes, from a multiple of them on."""
 
 
 def in_units(size: int) -> int:
-    """The bytes of the units that hold `size` bytes, of which the first begins one."""
-    return -(-size // UNIT_BYTES) * UNIT_BYTES
+    """`size` in whole units of 16 bytes, as a kernel's bulk copies are."""
+    return -(-size // 16) * 16
 
 
 def images_within(batch: int, bytes_per_image: int, limit: int = WORKSPACE_BYTES) -> int:
-    """How many of `batch` images fit into `limit` bytes of workspace, at least one."""
+    """The number of images, of `batch`, that fit into `limit` bytes, at least one."""
     return max(1, min(batch, limit // max(1, bytes_per_image)))
 
 

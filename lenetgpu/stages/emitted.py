@@ -30,5 +30,5 @@ def native(kernel: Emitted, *sources: str) -> Native:
 
 
 def addresses(*arrays: Any) -> tuple[int, ...]:
-    """Where NumPy arrays begin."""
+    """The addresses of NumPy arrays."""
     return tuple(array.ctypes.data for array in arrays)

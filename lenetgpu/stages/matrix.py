@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lenetgpu.errors import LenetError
 from lenetgpu.network import STAGES, Stage
@@ -26,7 +26,7 @@ class Cell:
 
     @property
     def copies(self) -> bool:
-        """Whether its variant runs on the CPU of a GPU's machine."""
+        """True if its variant runs on the CPU of a GPU's machine."""
         return self.variant is not None and self.variant.needs.device != self.device
 
     def as_json(self) -> dict[str, str | bool | None]:
@@ -55,15 +55,15 @@ def cells(only: str | None = None) -> list[Cell]:
 
 
 def _cell(stage: Stage, family: str, device: str) -> Cell:
-    reason = refused(stage.kind, family)
-    if reason is not None:
-        return Cell(stage.name, family, device, refused=reason)
+    cell = Cell(stage.name, family, device, refused=refused(stage.kind, family))
+    if cell.refused is not None:
+        return cell
     try:
         variant = find(stage.kind, family, device, stage.name)
     except LenetError as error:
-        return Cell(stage.name, family, device, refused=str(error))
+        return replace(cell, refused=str(error))
     laid_out = variant.laid_out(stage.problem)
     if isinstance(laid_out, str):
-        return Cell(stage.name, family, device, refused=f"{variant.full_name} {laid_out}")
+        return replace(cell, refused=f"{variant.full_name} {laid_out}")
     name = next(name for name in variant.names if name.startswith(f"{family}."))
-    return Cell(stage.name, family, device, name, variant)
+    return replace(cell, name=name, variant=variant)

@@ -49,7 +49,7 @@ class Fenced:
 
     @property
     def intact(self) -> bool:
-        """Whether neither zone was written since."""
+        """True if neither zone was written since."""
         return all(bool((zone == self._PATTERN).all()) for zone in self._zones)
 
 
@@ -98,7 +98,7 @@ class Mounted:
         return fenced.array
 
     def trespassed(self) -> bool:
-        """Whether something was written before or behind any output since; it is in order again."""
+        """True if a zone around an output was written since; puts them in order again."""
         broken = [fenced for fenced in self._fenced if not fenced.intact]
         for fenced in broken:
             fenced.mend()

@@ -62,7 +62,7 @@ class Needs:
     exact: bool = False
 
     def met_by(self, gpu: Gpu | Machine) -> bool:
-        """Whether `gpu` will do."""
+        """True if `gpu` meets them."""
         if self.exact:
             return gpu.compute_capability == self.compute_capability
         return gpu.compute_capability >= self.compute_capability

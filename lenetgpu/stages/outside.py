@@ -54,16 +54,11 @@ def load(path: Path) -> list[Variant]:
     try:
         for file in _files(path):
             _import(file)
-        found = [
-            made
-            for (kind, name), made in REGISTRY.items()
-            if (kind, name) not in before and name == made.full_name
-        ]
+        new = {key: made for key, made in REGISTRY.items() if key not in before}
+        found = [made for (_, name), made in new.items() if name == made.full_name]
         if not found:
-            raise LenetError(
-                f"{path}: expected variants, registered by lenetgpu.stages.registry.variant, "
-                "found none"
-            )
+            said = "expected variants, registered by lenetgpu.stages.registry.variant, found none"
+            raise LenetError(f"{path}: {said}")
         for made in found:
             _require_sound(path, made)
     except BaseException:
@@ -81,17 +76,13 @@ def _restore(before: dict[tuple[str, str], Variant]) -> None:
 
 
 def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        files = sorted(path.glob("*.py"))
-        if not files:
-            raise LenetError(f"{path}: expected a folder with .py files, found none in it")
-        return files
-    expected = "expected a .py file or a folder with some"
-    if not path.exists():
-        raise LenetError(f"{path}: {expected}, found nothing there")
-    if path.suffix != ".py":
-        raise LenetError(f"{path}: {expected}, found a file that is not called .py")
-    return [path]
+    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+    if not files:
+        raise LenetError(f"{path}: expected a folder with .py files, found none in it")
+    if not path.exists() or (files == [path] and path.suffix != ".py"):
+        found = "a file that is not called .py" if path.exists() else "nothing there"
+        raise LenetError(f"{path}: expected a .py file or a folder with some, found {found}")
+    return files
 
 
 def _import(file: Path) -> None:
@@ -110,17 +101,13 @@ def _import(file: Path) -> None:
     sys.modules[name] = module = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except TakenError as error:
-        raise LenetError(
-            f"{_place(file, error)}: expected a name of its own, found that {error}"
-        ) from error
     except (Exception, SystemExit) as error:
-        said = (str(error).splitlines() or [""])[0]
-        if isinstance(error, SyntaxError):
-            said = error.msg
-        raise LenetError(
-            f"{_place(file, error)}: expected to import it, found {type(error).__name__}: {said}"
-        ) from error
+        first = (str(error).splitlines() or [""])[0]
+        said = error.msg if isinstance(error, SyntaxError) else first
+        what = f"expected to import it, found {type(error).__name__}: {said}"
+        if isinstance(error, TakenError):
+            what = f"expected a name of its own, found that {error}"
+        raise LenetError(f"{_place(file, error)}: {what}") from error
 
 
 def _place(file: Path, error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What the numbers of a precision hold, beside what any image can make of some weights."""
+"""The range of each precision, and a check that no image leaves it with some weights."""
 
 from __future__ import annotations
 

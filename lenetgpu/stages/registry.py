@@ -49,13 +49,11 @@ class Variant:
     - `kernels(problem, batch)` lists every CUDA kernel that a run of 1 to `batch` images may launch
       after `prepare(w, problem, batch)`; `of_shape` makes it of a function of the problem alone.
     - `takes` names what of a convolution's `wants` it knows of (`lenetgpu.stages.needs`): one that
-      wants more is refused, before `supports` is asked.
-    - `supports(problem)` is None, or a sentence saying why not.
+      wants more is refused, before `supports` is asked: None, or a sentence saying why not.
     - `explain(problem, batch, machine)` gives (what, found) rows on how it divides that work on a
       `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
     - `local_memory`: its kernels use per-thread local memory on purpose; `raw_images`: it takes
-      images as they arrive (uint8 or float32); `repeats`:
-      two runs on the same images agree to the bit.
+      uint8 or float32 images; `repeats`: two runs on the same images agree to the bit.
     """
 
     kind: str
@@ -189,7 +187,7 @@ _REFUSED = {
 
 
 def refused(kind: str, family: str) -> str | None:
-    """Why no variant of `kind` can be of `family`; None where one could."""
+    """The reason why no variant of `kind` can be of `family`; None where one could."""
     return _REFUSED.get((kind, family))
 
 

@@ -86,7 +86,7 @@ def _distinct(values: Any) -> int:
 
 
 def counted(indices: Any) -> Counted:
-    """Of an array (..., 32) of a warp's float indices, a row an instruction; -1: lane idle."""
+    """Count a warp's float indices (..., 32), a row an instruction; -1 means an idle lane."""
     rows = np.asarray(indices).reshape(-1, WARP)
     return Counted(_distinct(rows), _distinct(np.where(rows < 0, -1, rows // _SECTOR_FLOATS)))
 
@@ -105,7 +105,7 @@ def lanes(width: int, height: int) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Cells:
-    """Where element (y, x, c) of the first image of (H, W, C) `shape` lies in `layout`."""
+    """The place of element (y, x, c) of the first image of (H, W, C) `shape` in `layout`."""
 
     layout: str
     shape: tuple[int, int, int]

@@ -34,7 +34,7 @@ _HALF_EXPONENT = 15
 
 @dataclass(frozen=True)
 class Factors:
-    """What sums of scaled products are multiplied by to be a stage's scaled output.
+    """Factors from sums of scaled products to a stage's scaled output.
 
     conv1 has one for bytes and one for pixels in 0..1; the convolutions' hold the mean's share.
     """
@@ -58,27 +58,32 @@ class Packed:
 
 
 def on_device(**held: Any) -> SimpleNamespace:
-    """What a kernel reads, by name: host arrays on the device, numbers as they are."""
+    """A kernel's arguments by name: host arrays on the device, numbers as they are."""
     return SimpleNamespace(
         **{name: cupy.asarray(it) if it.ndim else it for name, it in held.items()}
     )
 
 
 @dataclass(frozen=True)
-class Halves:
-    """fp16 filters on the device: conv1's for floats in 0..1 and for bytes, and conv2's."""
+class Filters:
+    """The convolutions' operands on the device: conv1's for floats in 0..1 and for bytes, conv2's.
+
+    `scales` are the factors, for floats and for bytes, of kernels that take them.
+    """
 
     conv1: Any
     conv2: Any
+    scales: tuple[tuple[Any, ...], tuple[Any, ...]] = ((), ())
 
     def args(self, x: Any, y: Any) -> tuple[Any, ...]:
-        """What a kernel takes for images `x` (n, ...), uint8 or float32, and features `y`."""
-        return (x, self.conv1[int(x.dtype == "uint8")], self.conv2, y, np.int32(len(x)))
+        """A kernel's arguments for images `x` (n, ...), uint8 or float32, and features `y`."""
+        form = int(x.dtype == "uint8")
+        return (x, self.conv1[form], self.conv2, y, np.int32(len(x)), *self.scales[form])
 
 
 def in_halves(conv1: Callable[[Any], Array], conv2: Callable[[Any], Array]) -> Prepare:
     """`Variant.prepare` of what packs the two convolutions' filters."""
-    return lambda w, problem, batch: Halves(cupy.asarray(conv1(w[0])), cupy.asarray(conv2(w[1])))
+    return lambda w, problem, batch: Filters(cupy.asarray(conv1(w[0])), cupy.asarray(conv2(w[1])))
 
 
 def of_pixels(kernel: Callable[[bool], Kernel]) -> Kernels:
@@ -86,29 +91,12 @@ def of_pixels(kernel: Callable[[bool], Kernel]) -> Kernels:
     return lambda problem, batch: (kernel(True), kernel(False))
 
 
-@dataclass(frozen=True)
-class Filters:
-    """The convolutions' share of `Packed` on the device; `scales1` for bytes and for floats."""
-
-    conv1: Any
-    conv2: Any
-    scales1: tuple[Any, Any]
-    scale2: Any
-
-    def args(self, x: Any, y: Any) -> tuple[Any, ...]:
-        """What a kernel takes for images `x` (n, ...), uint8 or float32, and features `y`."""
-        scale1 = self.scales1[0 if x.dtype == "uint8" else 1]
-        return (x, self.conv1, self.conv2, y, np.int32(len(x)), scale1, self.scale2)
-
-
 def filters(packed: Packed) -> Filters:
     """The convolutions' operands and factors on the current device."""
-    return Filters(
-        cupy.asarray(packed.conv1),
-        cupy.asarray(packed.conv2),
-        (np.float32(packed.factors.bytes), np.float32(packed.factors.floats)),
-        np.float32(packed.factors.conv2),
-    )
+    conv1, factors = cupy.asarray(packed.conv1), packed.factors
+    scale2 = np.float32(factors.conv2)
+    scales = (np.float32(factors.floats), scale2), (np.float32(factors.bytes), scale2)
+    return Filters((conv1, conv1), cupy.asarray(packed.conv2), scales)
 
 
 def _exponent(bound: float) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -52,19 +53,6 @@ def pocketfft(x: Any, w: tuple[Any, tuple[int, int], int], y: Any, problem: Pool
         y[lo : lo + chunk] = maps[:, : problem.H : 2, : problem.W : 2]
 
 
-@dataclass
-class _GpuBox:
-    """The box's spectrum, plans and workspaces for the maps of `chunk` images."""
-
-    box: Any
-    padded: Any
-    spectrum: Any
-    maps: Any
-    forward: Any
-    inverse: Any
-    chunk: int
-
-
 @cache
 def _kernels(problem: Pool) -> tuple[Kernel, ...]:
     rows, columns = fft_size(_box(problem))
@@ -74,13 +62,14 @@ def _kernels(problem: Pool) -> tuple[Kernel, ...]:
     return pad, Kernel.beside(__file__, "box_spectrum", **defines), crop
 
 
-def _prepare_gpu(w: None, problem: Pool, batch: int) -> _GpuBox:
+def _prepare_gpu(w: None, problem: Pool, batch: int) -> SimpleNamespace:
+    """The box's spectrum, plans and workspaces for the maps of `chunk` images."""
     size = fft_size(_box(problem))
     rows, columns = size
     half = columns // 2 + 1
     chunk = images_within(batch, 8 * rows * (columns + half) * problem.C)
     maps = chunk * problem.C
-    return _GpuBox(
+    return SimpleNamespace(
         box=cupy.asarray(_spectrum(size)),
         padded=cupy.zeros((chunk, problem.C, rows, columns), cupy.float32),
         spectrum=cupy.empty((chunk, problem.C, rows, half), cupy.complex64),
@@ -100,7 +89,7 @@ def _prepare_gpu(w: None, problem: Pool, batch: int) -> _GpuBox:
     kernels=of_shape(_kernels),
     paper="report 2.4 and 3.2: a mean is a box filter",
 )
-def cufft(x: Any, w: _GpuBox, y: Any, problem: Pool) -> None:
+def cufft(x: Any, w: SimpleNamespace, y: Any, problem: Pool) -> None:
     """ReLU, cuFFT of every map, times a box's spectrum, inverse cuFFT, every second output."""
     pad, multiply, crop = _kernels(problem)
     for lo in range(0, len(x), w.chunk):

@@ -46,8 +46,8 @@ def pack(fc1: Array, fc2: Array) -> tuple[Array, Array]:
 
 def _prepare(w: Any, problem: Classifier, batch: int) -> Any:
     fc1, fc2 = pack(w[2], w[3])
-    scores = cupy.empty((batch, CLASSES), cupy.float32)  # for those that nobody asked for
-    return on_device(fc1=fc1, fc2=fc2, scores=scores)
+    unasked = cupy.empty((batch, CLASSES), cupy.float32)
+    return on_device(fc1=fc1, fc2=fc2, scores=unasked)
 
 
 @variant(
@@ -61,11 +61,7 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Any:
 def classifier(x: Any, w: Any, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel, register tiles of images x hidden units."""
     labels, scores = y
-    size = tuning()
-    launch(
-        kernel(size),
-        (blocks_for(len(labels), size.classifier_images),),
-        (_THREADS,),
-        (x, w.fc1, w.fc2, w.scores if scores is None else scores, labels, np.int32(len(labels))),
-        shared=_shared_bytes(size),
-    )
+    size, scores = tuning(), w.scores if scores is None else scores
+    blocks = blocks_for(len(labels), size.classifier_images)
+    args = (x, w.fc1, w.fc2, scores, labels, np.int32(len(labels)))
+    launch(kernel(size), (blocks,), (_THREADS,), args, shared=_shared_bytes(size))

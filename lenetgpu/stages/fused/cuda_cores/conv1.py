@@ -53,10 +53,5 @@ def tiles_shape(images: int) -> tuple[int, ...]:
 def run(x: Any, filters: dict[str, Any], tiles: Any, size: Tuning) -> None:
     """Launch the kernel on images `x` (n, ...) into `tiles` (`tiles_shape`)."""
     dtype = str(x.dtype)
-    launch(
-        kernel(dtype, size),
-        (GROUP * blocks_for(len(x), GROUP),),
-        (_THREADS,),
-        (x, filters[dtype], tiles, np.int32(len(x))),
-        shared=_SHARED_BYTES,
-    )
+    blocks, args = GROUP * blocks_for(len(x), GROUP), (x, filters[dtype], tiles, np.int32(len(x)))
+    launch(kernel(dtype, size), (blocks,), (_THREADS,), args, shared=_SHARED_BYTES)

@@ -42,10 +42,6 @@ def pack(conv2: Array) -> Array:
 
 def run(tiles: Any, filters: Any, y: Any, count: int, size: Tuning) -> None:
     """Launch the kernel on conv1's `tiles` of `count` images into features `y` (count, 1024)."""
-    launch(
-        kernel(size),
-        (min(blocks_for(count, GROUP), multiprocessors()),),
-        (_THREADS,),
-        (tiles, filters, y, np.int32(count)),
-        shared=size.conv2_bytes,
-    )
+    blocks = min(blocks_for(count, GROUP), multiprocessors())
+    args = (tiles, filters, y, np.int32(count))
+    launch(kernel(size), (blocks,), (_THREADS,), args, shared=size.conv2_bytes)

@@ -32,13 +32,9 @@ def _prepare(w: Any, parts: int) -> Any:
 
 def _run(x: Any, w: Any, y: Any, parts: int) -> None:
     labels, scores, count = output_args(y)
-    launch(
-        kernel(parts),
-        (blocks_for(len(labels), _TILE),),
-        (_THREADS,),
-        (x, w.fc1, w.fc2, labels, scores, count, w.scale1, w.scale2),
-        shared=_SHARED_BYTES,
-    )
+    args = (x, w.fc1, w.fc2, labels, scores, count, w.scale1, w.scale2)
+    blocks = blocks_for(len(labels), _TILE)
+    launch(kernel(parts), (blocks,), (_THREADS,), args, shared=_SHARED_BYTES)
 
 
 @variant(

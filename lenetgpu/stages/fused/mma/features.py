@@ -95,13 +95,9 @@ def kernels(parts: int) -> tuple[Kernel, ...]:
 def _run(x: Any, w: Filters, y: Any, parts: int) -> None:
     uint8, machine = bool(x.dtype == "uint8"), current()
     size = tiling(uint8, parts, machine.limits)
-    launch(
-        kernel(uint8, parts, size),
-        (min(size.blocks * machine.multiprocessors, blocks_for(len(x), size.images)),),
-        (size.threads,),
-        w.args(x, y),
-        shared=size.shared_bytes(uint8, parts),
-    )
+    blocks = min(size.blocks * machine.multiprocessors, blocks_for(len(x), size.images))
+    made, shared = kernel(uint8, parts, size), size.shared_bytes(uint8, parts)
+    launch(made, (blocks,), (size.threads,), w.args(x, y), shared=shared)
 
 
 @variant(

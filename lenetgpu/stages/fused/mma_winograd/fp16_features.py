@@ -11,12 +11,12 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
 from lenetgpu.stages.fused.mma.pack import fragments
-from lenetgpu.stages.fused.split import Halves, in_halves, of_pixels
+from lenetgpu.stages.fused.split import Filters, in_halves, of_pixels
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack
 from lenetgpu.stages.registry import cuda, variant
 
-WARPS = 8
-"""Warps of a block, 8 of conv2's outputs each."""
+WARPS = IMAGES = 8
+"""Warps of a block, 8 of conv2's outputs each, and its images."""
 
 
 def channel_order() -> Array:
@@ -55,8 +55,6 @@ def pack_conv2(conv2: Array) -> Array:
     return np.ascontiguousarray(packed)
 
 
-IMAGES = WARPS
-"""Images of a block."""
 THREADS = WARPS * WARP
 _CELL_BYTES = 16
 _MAP_BYTES = POINTS * 12 * 2 * 32 * 2
@@ -79,12 +77,7 @@ def kernel(uint8: bool) -> Kernel:
     prepare=in_halves(pack_conv1, pack_conv2),
     kernels=of_pixels(kernel),
 )
-def features(x: Any, w: Halves, y: Any, problem: Features) -> None:
+def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on mma.sync, conv2 by Winograd, fp16 operands."""
-    launch(
-        kernel(bool(x.dtype == "uint8")),
-        (min(multiprocessors(), blocks_for(len(x), IMAGES)),),
-        (THREADS,),
-        w.args(x, y),
-        shared=SHARED_BYTES,
-    )
+    blocks, uint8 = min(multiprocessors(), blocks_for(len(x), IMAGES)), bool(x.dtype == "uint8")
+    launch(kernel(uint8), (blocks,), (THREADS,), w.args(x, y), shared=SHARED_BYTES)

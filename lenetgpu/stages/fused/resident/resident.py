@@ -39,14 +39,9 @@ _FIRST = -1  # a stream whose blocks come before those of ordinary streams that 
 
 @dataclass(frozen=True)
 class Design:
-    """How many blocks share the work (8 or 16), and how many reads of the mailbox are under way.
-
-    `apart` is the least number of clocks between two of them.
-    """
+    """The number of blocks that share the work: 8 or 16."""
 
     blocks: int
-    watches: int = 1
-    apart: int = 0
 
     @property
     def shared_bytes(self) -> int:
@@ -68,8 +63,8 @@ class Design:
             THREADS=_THREADS,
             WORK_REGISTERS=192,
             WATCH_REGISTERS=120,
-            WATCHES=self.watches,
-            APART=self.apart,
+            WATCHES=1,
+            APART=0,
             SHARED_BYTES=self.shared_bytes,
             **{name: getattr(mailbox, name) for name in mailbox.PLACES},
         )
@@ -113,7 +108,7 @@ class Cluster:
         launch(design.kernel, (design.blocks,), (_THREADS,), arguments, shared=shared)
 
     def over(self) -> bool:
-        """Whether nothing of it is on the GPU; LenetError where it broke."""
+        """True if nothing of it is on the GPU; LenetError if it broke."""
         status = self._runtime.streamQuery(self._stream.ptr)
         if note_lost(status):
             raise LenetError(lost())
@@ -140,7 +135,7 @@ class Cluster:
 
 
 def pauses(seconds: float) -> int:
-    """How many waits of a millisecond those are, at least one."""
+    """The number of waits of a millisecond in `seconds`, at least one."""
     return max(1, int(seconds / _PAUSE_S))
 
 

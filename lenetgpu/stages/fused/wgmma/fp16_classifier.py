@@ -43,11 +43,6 @@ def kernel() -> Kernel:
 def classifier(x: Any, w: Any, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel on wgmma, fp16 operands, fp32 sums."""
     labels, scores, count = output_args(y)
-    launch(
-        kernel(),
-        (_CLUSTER * blocks_for(len(labels), _CLUSTER * TILE_IMAGES),),
-        (_THREADS,),
-        (x, w.fc1, w.fc2, labels, scores, count),
-        shared=_SHARED_BYTES,
-        overlap=True,
-    )
+    blocks = _CLUSTER * blocks_for(len(labels), _CLUSTER * TILE_IMAGES)
+    args = (x, w.fc1, w.fc2, labels, scores, count)
+    launch(kernel(), (blocks,), (_THREADS,), args, shared=_SHARED_BYTES, overlap=True)

@@ -9,66 +9,57 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
-from lenetgpu.stages.fused.split import Halves, in_halves, of_pixels
+from lenetgpu.stages.fused.split import Filters, in_halves, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_pack import pack_conv1, pack_conv2
 from lenetgpu.stages.registry import hopper, variant
 
-_WARPGROUP = 128
-_FILTER1_BYTES = 32 * 64 * 2
-_IMAGE_BYTES = 28 * 28 * 2
-_BARRIER_BYTES = 8
+IMAGES = 2
+"""Images that a warpgroup holds."""
 TILE_IMAGES = 80
+
+
+def shared_bytes(groups: int, filter2_bytes: int, map_bytes: int, barriers: int) -> int:
+    """Dynamic shared memory of a block: filters, an image's maps and pixels each, barriers."""
+    filter1_bytes, pixel_bytes = 32 * 64 * 2, 28 * 28 * 2
+    images = groups * IMAGES * (map_bytes + pixel_bytes)
+    return filter1_bytes + filter2_bytes + images + 8 * barriers
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Warpgroups a block, images a warpgroup holds, conv2 steps before it hands its turn on.
+    """Warpgroups of a block, conv2 steps before one hands its turn on, dynamic shared memory."""
 
-    Then the bytes of conv2's filters and of an image's pooled conv1 maps.
-    """
-
-    groups: int = 3
-    images: int = 2
-    pass_step: int = 50
-    filter2_bytes: int = 5 * 5 * 32 * 64 * 2
-    map_bytes: int = 12 * 12 * 32 * 2
+    groups: int
+    pass_step: int
+    shared_bytes: int
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.groups * _WARPGROUP
+        return 128 * self.groups
 
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block."""
-        per_group = self.images * (self.map_bytes + _IMAGE_BYTES) + _BARRIER_BYTES
-        return _FILTER1_BYTES + self.filter2_bytes + self.groups * per_group + 2 * _BARRIER_BYTES
+    def kernel(self, module: str, entry: str, uint8: bool) -> Kernel:
+        """A kernel of conv2.cuh's, beside `module`, for such pixels."""
+        sizes = {"GROUPS": self.groups, "IMAGES": IMAGES, "PASS_STEP": self.pass_step}
+        sizes |= {"TILE": TILE_IMAGES, "SHARED_BYTES": self.shared_bytes}
+        return Kernel.beside(module, entry, UINT8_PIXELS=int(uint8), SPLIT=0, **sizes)
+
+    def launch(self, kernel: Kernel, args: tuple[Any, ...]) -> None:
+        """Launch `kernel`, whose first argument is the images, in as many blocks as they fill.
+
+        The rest of the last tile is zeros.
+        """
+        blocks = blocks_for(len(args[0]), TILE_IMAGES) * TILE_IMAGES // IMAGES
+        grid, shared = (min(multiprocessors(), blocks),), self.shared_bytes
+        launch(kernel, grid, (self.threads,), args, shared=shared, overlap=True)
 
 
-TILING = Tiling()
-
-
-def defines(uint8: bool, tiling: Tiling) -> dict[str, int]:
-    """What the kernels of conv2.cuh are compiled with."""
-    return {
-        "UINT8_PIXELS": int(uint8),
-        "SPLIT": 0,
-        "GROUPS": tiling.groups,
-        "IMAGES": tiling.images,
-        "PASS_STEP": tiling.pass_step,
-        "TILE": TILE_IMAGES,
-        "SHARED_BYTES": tiling.shared_bytes,
-    }
+TILING = Tiling(3, 50, shared_bytes(3, 5 * 5 * 32 * 64 * 2, 12 * 12 * 32 * 2, 5))
 
 
 def kernel(uint8: bool) -> Kernel:
     """The kernel for such pixels."""
-    return Kernel.beside(__file__, "features", **defines(uint8, TILING))
-
-
-def blocks(n: int) -> int:
-    """Blocks that `n` images keep busy, the rest of the last tile's zeros included."""
-    return blocks_for(n, TILE_IMAGES) * TILE_IMAGES // TILING.images
+    return TILING.kernel(__file__, "features", uint8)
 
 
 @variant(
@@ -81,13 +72,6 @@ def blocks(n: int) -> int:
     prepare=in_halves(pack_conv1, pack_conv2),
     kernels=of_pixels(kernel),
 )
-def features(x: Any, w: Halves, y: Any, problem: Features) -> None:
+def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, fp16 operands, fp32 sums."""
-    launch(
-        kernel(x.dtype == "uint8"),
-        (min(multiprocessors(), blocks(len(x))),),
-        (TILING.threads,),
-        w.args(x, y),
-        shared=TILING.shared_bytes,
-        overlap=True,
-    )
+    TILING.launch(kernel(x.dtype == "uint8"), w.args(x, y))

@@ -42,11 +42,6 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Any:
 def classifier(x: Any, w: Any, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel on wgmma, operands split into fp16 hi and lo."""
     labels, scores, count = output_args(y)
-    launch(
-        kernel(),
-        (blocks_for(len(labels), TILE_IMAGES),),
-        (_THREADS,),
-        (x, w.fc1, w.fc2, labels, scores, count, w.scale1),
-        shared=_SHARED_BYTES,
-        overlap=True,
-    )
+    blocks = blocks_for(len(labels), TILE_IMAGES)
+    args = (x, w.fc1, w.fc2, labels, scores, count, w.scale1)
+    launch(kernel(), (blocks,), (_THREADS,), args, shared=_SHARED_BYTES, overlap=True)

@@ -11,7 +11,7 @@ _TAPS = 4  # that a step takes, from one plane but in the last step
 _LINES = (*([(r, s) for s in range(4)] for r in range(5)), [(r, 4) for r in range(4)])
 _THREADS = 128
 PAIR_ORDER = (1, 4, 9, 12, 2, 7, 10, 13, 5, 8, 11, 14, 0, 3, 6, 15)
-"""Which of fp16's pixel pairs (3 * row + pair) is K's pair 4 * m + q; pair 15 has no weight.
+"""fp16's pixel pairs (3 * row + pair) in the order of K's pairs 4 * m + q; 15 has no weight.
 
 The loads of a warp, four pairs at 2 x 4 pooled positions, then meet in no bank of shared memory.
 """

@@ -20,21 +20,15 @@ Scales leave maps up to 2**15; 8.5 / 8 times that is still below fp16's largest.
 _MEAN = 0.25
 
 
-def pack_split_conv2(conv2: Array) -> tuple[Array, int]:
-    """(5, 5, 32, 64) filters as (8, 2, 5, 2, 2, 64, 8) fp16, and their exponent.
-
-    The order is point, part, row, channel/16, /8, output, 8; all points have one scale, so that
-    their products can be added.
-    """
-    rows = at_points(conv2).reshape(POINTS, 5, 2, 2, 8, 64)
-    parts, k = split.halves(rows, axis=1)
-    return np.ascontiguousarray(parts.transpose(0, 1, 2, 3, 4, 6, 5)), k
-
-
 def pack(tensors: Sequence[Array]) -> split.Packed:
-    """As fp16x3's packing, the convolutions for this kernel: pool1 at a scale lower by `GROWTH`."""
+    """As fp16x3's packing, the convolutions for this kernel: pool1 at a scale lower by `GROWTH`.
+
+    `conv2` (8, 2, 5, 2, 2, 64, 8) [point][part][row][channel/16][/8][output][8]; all points have
+    one scale, so that their products can be added.
+    """
     direct = fp16_pack.pack(tensors)
-    conv2, k2 = pack_split_conv2(tensors[1])
+    parts, k2 = split.halves(at_points(tensors[1]).reshape(POINTS, 5, 2, 2, 8, 64), axis=1)
+    conv2 = np.ascontiguousarray(parts.transpose(0, 1, 2, 3, 4, 6, 5))
     a1, a2, _ = split.activation_exponents(tensors)
     factors = replace(
         direct.factors,
@@ -42,32 +36,25 @@ def pack(tensors: Sequence[Array]) -> split.Packed:
         floats=math.ldexp(direct.factors.floats, -GROWTH),
         conv2=math.ldexp(_MEAN, a2 - k2 - (a1 - GROWTH)),
     )
-    return replace(direct, conv1=in_pair_order(direct.conv1), conv2=conv2, factors=factors)
+    conv1 = fp16_pack.in_pair_order(direct.conv1, PAIR_ORDER)
+    return replace(direct, conv1=conv1, conv2=conv2, factors=factors)
 
 
 ORDER = (0, 7, 1, 2, 3, 4, 5, 6)
 """Points as they are multiplied, by their number in `filter_transform`: 0, infinity, pairs."""
 
 
-def pair_order() -> Array:
-    """(16,) which of fp16's pixel pairs (3 * row + pair) is K's pair 4 * m + q.
+PAIR_ORDER = (0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11, 12, 13, 14, 15)
+"""fp16's pixel pairs (3 * row + pair) in the order of K's pairs 4 * m + q.
 
-    Lane q of four takes the three pairs of row q and one of row 4, so that pairs it has serve the
-    next columns too; pair 15 has no weight.
-    """
-    m, quad = np.divmod(np.arange(16), 4)
-    order: Array = np.where(m < 3, 3 * quad + m, 12 + quad)
-    return order
-
-
-def in_pair_order(conv1: Array) -> Array:
-    """(2, 2, 2, 64, 8) of `arrange_conv1`, K's pairs in `pair_order`."""
-    return fp16_pack.in_pair_order(conv1, pair_order())
+Lane q of four takes the three pairs of row q and one of row 4, so that pairs it has serve the
+next columns too; pair 15 has no weight.
+"""
 
 
 def pack_conv1(conv1: Array) -> Array:
-    """(5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: fp16's packing with K in `pair_order`."""
-    return in_pair_order(fp16_pack.pack_conv1(conv1))
+    """(5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: fp16's packing with K in `PAIR_ORDER`."""
+    return fp16_pack.in_pair_order(fp16_pack.pack_conv1(conv1), PAIR_ORDER)
 
 
 def at_points(conv2: Array) -> Array:

@@ -12,7 +12,7 @@ from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
-from lenetgpu.stages.fused.split import Halves, in_halves, of_pixels
+from lenetgpu.stages.fused.split import Filters, in_halves, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack_conv1, pack_conv2
 from lenetgpu.stages.registry import hopper, variant
@@ -50,14 +50,8 @@ def kernel(uint8: bool) -> Kernel:
     prepare=in_halves(pack_conv1, pack_conv2),
     kernels=of_pixels(kernel),
 )
-def features(x: Any, w: Halves, y: Any, problem: Features) -> None:
+def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one kernel on wgmma whose warpgroups have roles, conv2 by Winograd."""
     batches = blocks_for(len(x), TILE_IMAGES) * TILE_IMAGES // BATCH
-    launch(
-        kernel(x.dtype == "uint8"),
-        (min(multiprocessors(), batches),),
-        (THREADS,),
-        w.args(x, y),
-        shared=SHARED_BYTES,
-        overlap=True,
-    )
+    made, grid = kernel(x.dtype == "uint8"), (min(multiprocessors(), batches),)
+    launch(made, grid, (THREADS,), w.args(x, y), shared=SHARED_BYTES, overlap=True)

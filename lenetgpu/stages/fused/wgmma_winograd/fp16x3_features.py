@@ -50,11 +50,5 @@ def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one kernel of clusters on wgmma, conv2 by Winograd, operands hi and lo."""
     uint8 = x.dtype == "uint8"
     clusters = min(blocks_for(len(x), _CLUSTER * BATCH), multiprocessors() // _CLUSTER)
-    launch(
-        kernel(uint8),
-        (_CLUSTER * clusters,),
-        (THREADS,),
-        w.args(x, y),
-        shared=_shared_bytes(uint8),
-        overlap=True,
-    )
+    grid, shared = (_CLUSTER * clusters,), _shared_bytes(uint8)
+    launch(kernel(uint8), grid, (THREADS,), w.args(x, y), shared=shared, overlap=True)

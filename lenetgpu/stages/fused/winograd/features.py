@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 from lenetgpu import network
 from lenetgpu.arrays import np
@@ -12,26 +12,19 @@ from lenetgpu.stages.conv.winograd import Rooms, filters_at_points
 from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import variant
 
-if TYPE_CHECKING:
-    from lenetgpu.cpu.native import Native
 
-
-@dataclass(frozen=True)
-class Packed:
+def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
     """Filters of conv1 as the tile takes them, of conv2 at the 64 points, and a room a thread."""
-
-    conv1: Any
-    conv2: Any
-    rooms: Rooms
-    kernel: Native
-
-
-def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     from lenetgpu.cpu.tile import pack_weights
     from lenetgpu.stages.fused.winograd import kernel
 
     run = native(kernel.FEATURES, kernel.__file__, network.__file__)
-    return Packed(pack_weights(w[0][:, :, 0]), filters_at_points(w[1]), Rooms(kernel.ROOM), run)
+    return SimpleNamespace(
+        conv1=pack_weights(w[0][:, :, 0]),
+        conv2=filters_at_points(w[1]),
+        rooms=Rooms(kernel.ROOM),
+        kernel=run,
+    )
 
 
 @variant(
@@ -41,7 +34,7 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     prepare=_prepare,
     paper="report 3.4.1 on a CPU, as far as its cache holds",
 )
-def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
+def features(x: Any, w: SimpleNamespace, y: Any, problem: Features) -> None:
     """conv1 by register tiles, conv2 by F(4x4,5x5), ReLU and mean behind both, every core."""
     x = np.ascontiguousarray(x, np.uint8 if x.dtype == np.uint8 else np.float32)
     weights_and_output = addresses(w.conv1, w.conv2, y)

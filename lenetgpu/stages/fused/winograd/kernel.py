@@ -1,4 +1,4 @@
-"""What one thread computes of conv1 to pool2 on a CPU. Importing this module imports llvmlite."""
+"""One thread's share of conv1 to pool2 on a CPU. Importing this module imports llvmlite."""
 
 from __future__ import annotations
 
