@@ -31,7 +31,7 @@ from lenetgpu.jobs import crew, manifest, pictures, worker
 from lenetgpu.jobs import job as cutting
 from lenetgpu.jobs.inputs import Input, gather
 from lenetgpu.jobs.job import Job
-from lenetgpu.jobs.manifest import Failed, Follower, append
+from lenetgpu.jobs.manifest import Failed, append
 from lenetgpu.jobs.pictures import LIST, Listing, difference, digest
 from lenetgpu.lab import classify
 from lenetgpu.measure.outcome import Request
@@ -351,7 +351,7 @@ def test_a_manifest_that_is_damaged_while_the_job_runs(images, out, meanwhile):
 
     meanwhile(damage)
     done = run(images, "--out", out, "--shard", 100, code=2)
-    assert "damaged while the job runs" in done.stderr and done.stderr.count("\n") == 1
+    assert "found line 2 damaged" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_folder_that_is_removed_gets_no_summary(images, out, meanwhile):
@@ -529,12 +529,13 @@ def test_a_shared_file_that_is_gone_is_made_again_alone(small, out, few):
 
 def test_a_line_of_other_files_is_not_that_of_some(small, out):
     run(small, "--out", out, "--shard", 30)
-    job, lines = manifest.read(out).job, Follower(out)
-    assert lines.row(job.several(0, 10)) == manifest.read(out).done[0]
-    assert lines.row(job.several(0, 9)) is None and lines.row(job.shard(0)) is None
+    lines = manifest.read(out)
+    job = lines.job
+    assert lines.listed(out, job.several(0, 10)) == lines.done[0]
+    assert lines.listed(out, job.several(0, 9)) is lines.listed(out, job.shard(0)) is None
     assert len({job.several(0, count).hash for count in range(1, 11)}) == 10
     (out / "part-000000.npy").write_bytes(b"cut")
-    assert lines.row(job.several(0, 10)) is None
+    assert lines.listed(out, job.several(0, 10)) is None
 
 
 def test_a_line_takes_those_that_it_lies_over_away(small, out):

@@ -23,12 +23,11 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.jobs import crew, manifest, worker
-from lenetgpu.jobs import opened as opening
+from lenetgpu.jobs.costs import Costs, lot, predict
 from lenetgpu.jobs.crew import OnDask, UnfinishedError, run_here
 from lenetgpu.jobs.inputs import Input, fingerprint, gather
 from lenetgpu.jobs.job import Job
 from lenetgpu.jobs.manifest import Failed, Row
-from lenetgpu.jobs.model import Costs, lot, predict
 from lenetgpu.jobs.worker import StopError, Worker
 from lenetgpu.measure.outcome import Request
 
@@ -125,7 +124,7 @@ def test_a_file_is_opened_once_for_shards_that_follow(begun, monkeypatch):
         held.append(open_source(path, lo, count))
         return held[-1]
 
-    monkeypatch.setattr(opening, "open_source", noted)
+    monkeypatch.setattr(worker, "open_source", noted)
     rows = [row for lot in ((1, 3), (4,)) for _, row in made.run(map(job.shard, lot))]
     assert len(opened) == 1 and not held[0]._file.file.closed
     rows += run_here(made, [0])

@@ -78,13 +78,14 @@ class Given:
 
         Of many images that have labels there is nothing: their accuracy is said.
         """
-        from lenetgpu.lab import pictures
-        from lenetgpu.lab.render import show
+        if self.done is not None or outcome.truth is None:
+            from lenetgpu.lab import pictures
+            from lenetgpu.lab.render import show
 
-        if self.done is not None:
-            show(console, pictures.parts(self.done.rows(), self.done.images, console.width))
-        elif outcome.truth is None:
-            show(console, [pictures.counts(outcome.labels.tolist())])
+            if self.done is not None:
+                show(console, pictures.parts(self.done.rows(), self.done.images, console.width))
+            else:
+                show(console, [pictures.counts(outcome.labels.tolist())])
         for note in [] if self.meant is None else self.meant.notes:
             console.print(f"note     {note}")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,9 @@ from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import LenetError, first_line, require_extra
 from lenetgpu.gpu.faults import lost
 from lenetgpu.jobs import manifest
-from lenetgpu.jobs.costs import costs, label_rate
-from lenetgpu.jobs.job import Job
+from lenetgpu.jobs.costs import Costs, costs, label_rate, lot
+from lenetgpu.jobs.job import Job, Shard
 from lenetgpu.jobs.manifest import Failed, Row
-from lenetgpu.jobs.model import Costs, lot
 from lenetgpu.jobs.worker import StopError, Worker
 from lenetgpu.measure.document import device_json
 from lenetgpu.measure.outcome import Request
@@ -53,7 +53,7 @@ Told = tuple[str, str, bytes]
 
 
 def resolve(request: Request, dtype: str, size: int) -> Resolved:
-    """What a request really runs on this machine."""
+    """Find out what a request really runs on this machine."""
     engine = Engine(request)
     if request.plan == AUTO:
         engine.start(dtype, size)
@@ -80,19 +80,16 @@ class Here:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-
-    def resolve(self, dtype: str, size: int) -> Resolved:
-        """What the request really runs."""
-        return resolve(self.request, dtype, size)
+        self.resolve = partial(resolve, request)
 
     def ready(self, folder: Path, job: Job) -> Rows:
-        """Make ready for a job; what then does shards."""
+        """Make ready for a job, and return what does its shards."""
         worker = Worker(folder, job, self.request)
         worker.ready(job.valid[0].dtype)
         return partial(run_here, worker)
 
     def costs(self, folder: Path, job: Job) -> Costs:
-        """What a worker costs here; nothing is left in `folder`."""
+        """Measure a worker here; nothing is left in `folder`."""
         return costs(folder, job, self.request)
 
 
@@ -129,7 +126,7 @@ class OnDask:
         return found
 
     def ready(self, folder: Path, job: Job) -> Rows:
-        """Make all workers that are there ready for a job; what then does shards."""
+        """Make all workers that are there ready for a job, and return what does its shards."""
         told = str(folder.resolve()), job.key, pickle.dumps(self.request)
         asked = [
             self._submit(_prepare, *told, workers=[address], allow_other_workers=True)
@@ -141,7 +138,7 @@ class OnDask:
         return partial(self._run, told, job)
 
     def costs(self, folder: Path, job: Job) -> Costs:
-        """What a worker costs there, alone and while all are at work, and a task of Dask's."""
+        """Measure a worker alone and while all are at work, and a task of Dask's."""
         told = folder, job, self.request
         alone: Costs = result(self._submit(costs, *told))
         there = self._addresses()
@@ -170,7 +167,7 @@ class OnDask:
         shares = [[one.number for one in shard.each] for shard in job.joined(numbers)]
         size = lot(len(shares), max(1, len(self._addresses())))
         parts = (shares[lo : lo + size] for lo in range(0, len(shares), size))
-        waiting = deque([number for share in part for number in share] for part in parts)
+        waiting = deque(list(chain(*part)) for part in parts)
         flying: dict[Any, list[int]] = {}
         try:
             while waiting or flying:
@@ -179,23 +176,19 @@ class OnDask:
                     given = waiting.popleft()
                     flying[self._submit(_task, *told, given, retries=tries - 1)] = given
                 for future in self._ended(list(flying)):
-                    given = flying.pop(future)
+                    given, bad = flying.pop(future), list[tuple[int, str]]()
                     try:
                         yield from result(future)
                     except UnfinishedError as error:
                         yield from error.rows
-                        for number, why in error.bad:
-                            yield Failed(number, len(job.shard(number)), why, tries)
+                        bad = error.bad
                     except _dask().KilledWorker:
                         if len(given) > 1:
                             waiting.extend([number] for number in given)
-                            continue
-                        shard = job.shard(given[0])
-                        why = (
-                            f"{shard.input.path}: expected workers that finish images "
-                            f"{shard.lo:,} to {shard.hi:,}, found that several died at them"
-                        )
-                        yield Failed(shard.number, len(shard), why, tries)
+                        else:
+                            bad = [(given[0], _killed(job.shard(given[0])))]
+                    for number, why in bad:
+                        yield Failed(number, len(job.shard(number)), why, tries)
         finally:
             with suppress(Exception):  # the scheduler may be gone
                 self.client.cancel(list(flying))
@@ -216,6 +209,13 @@ class OnDask:
                     f"workers: expected one at least, found none for {JOIN_S:.0f} s; "
                     "the same command goes on where it stopped"
                 )
+
+
+def _killed(shard: Shard) -> str:
+    return (
+        f"{shard.input.path}: expected workers that finish images {shard.lo:,} to {shard.hi:,}, "
+        "found that several died at them"
+    )
 
 
 class UnfinishedError(Exception):
@@ -255,9 +255,7 @@ def _task(folder: str, key: str, asked: bytes, numbers: list[int]) -> list[Row] 
             found = list(worker.run(worker.job.joined(numbers)))
         except LenetError as error:
             if isinstance(error, StopError) and lost():
-                os._exit(
-                    _LOST
-                )  # the scheduler gives the task to another, the nanny starts one anew
+                os._exit(_LOST)  # the scheduler gives the task to another, the nanny starts one
             return error
     rows = [row for _, row in found if isinstance(row, Row)]
     bad = [(shard.number, str(why)) for shard, why in found if not isinstance(why, Row)]
@@ -331,27 +329,19 @@ def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> I
         if name.partition(".")[0] in _TALKATIVE:
             logging.getLogger(name).setLevel(logging.CRITICAL)
     with dask.config.set(settings), ExitStack() as stack:
-        if scheduler is None:
-            try:
+        try:
+            if scheduler is None:
+                where, expected = f"--workers {workers}", "processes that start"
                 made = stack.enter_context(_local(distributed, workers or "1"))
-            except RuntimeError as error:
-                raise LenetError(
-                    f"--workers {workers}: expected processes that start, found: "
-                    f"{first_line(error)}; the same command begins again"
-                ) from error
-            client = stack.enter_context(distributed.Client(made))
-        else:
-            try:
+                client = stack.enter_context(distributed.Client(made))
+            else:
+                where, expected = f"--scheduler {scheduler}", "a Dask scheduler there"
                 client = stack.enter_context(distributed.Client(scheduler, timeout="20s"))
-            except (OSError, ValueError, RuntimeError) as error:
-                raise LenetError(
-                    f"--scheduler {scheduler}: expected a Dask scheduler there, "
-                    f"found: {first_line(error)}"
-                ) from error
+        except (OSError, ValueError, RuntimeError) as error:
+            raise LenetError(f"{where}: expected {expected}, found: {first_line(error)}") from error
         try:
             client.wait_for_workers(1, timeout=JOIN_S)
         except TimeoutError as error:
-            where = scheduler or f"--workers {workers}"
             raise LenetError(
                 f"{where}: expected a worker within {JOIN_S:.0f} s, found none"
             ) from error

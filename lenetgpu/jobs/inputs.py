@@ -15,7 +15,8 @@ from lenetgpu.files.idx import GzipSource, label_file
 from lenetgpu.files.kinds import EXPECTED
 from lenetgpu.files.regular import open_regular
 from lenetgpu.files.source import is_idx, open_source
-from lenetgpu.jobs.pictures import LIST, Listed, digest
+from lenetgpu.jobs import expecting
+from lenetgpu.jobs.pictures import LIST, digest, record
 from lenetgpu.pictures.given import PICTURE, kind_of_file
 
 _ENDS = 32 << 10
@@ -70,24 +71,17 @@ def named(sources: Iterable[Path]) -> Iterator[tuple[str, bool]]:
     matches. LenetError where there are none.
     """
     for source in map(str, sources):
-        if os.path.isdir(source):
-            yield from _found(source, below(source), "files in this folder")
-        elif is_pattern(source):
-            yield from _found(source, matching(source), "files that this pattern matches")
-        else:
+        folder, none = os.path.isdir(source), True
+        if not folder and not is_pattern(source):
             yield os.path.abspath(source), True
-
-
-def _found(source: str, files: Iterable[str], wanted: str) -> Iterator[tuple[str, bool]]:
-    none = True
-    try:
-        for file in files:
-            none = False
-            yield os.path.abspath(file), False
-    except OSError as error:
-        raise LenetError(f"{source}: expected a folder to read, found: {error.strerror}") from error
-    if none:
-        raise LenetError(f"{source}: expected {wanted}, found none")
+            continue
+        with expecting("a folder to read", source):
+            for file in below(source) if folder else matching(source):
+                none = False
+                yield os.path.abspath(file), False
+        if none:
+            wanted = "files in this folder" if folder else "files that this pattern matches"
+            raise LenetError(f"{source}: expected {wanted}, found none")
 
 
 def fingerprint(path: Path) -> str:
@@ -105,16 +99,13 @@ def fingerprint(path: Path) -> str:
 
 def _ends(path: Path, what: str) -> tuple[hashlib._Hash, bytes]:
     """A hash of a file's size, time of change, first and last bytes; and the first ones."""
-    try:
-        with open_regular(path, what) as file:
-            facts = os.fstat(file.fileno())
-            found = hashlib.sha256(f"{facts.st_size} {facts.st_mtime_ns} ".encode())
-            start = file.read(_ENDS)
-            found.update(start)
-            file.seek(max(0, facts.st_size - _ENDS))
-            found.update(file.read(_ENDS))
-    except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    with expecting("a readable file", path), open_regular(path, what) as file:
+        facts = os.fstat(file.fileno())
+        found = hashlib.sha256(f"{facts.st_size} {facts.st_mtime_ns} ".encode())
+        start = file.read(_ENDS)
+        found.update(start)
+        file.seek(max(0, facts.st_size - _ENDS))
+        found.update(file.read(_ENDS))
     return found, start
 
 
@@ -128,14 +119,8 @@ def look(path: Path) -> Input:
     """What there is to know of a file before a job; LenetError where it holds no images."""
     known = fingerprint(path)
     with open_source(path) as source:
-        return Input(
-            str(path),
-            len(source),
-            source.dtype,
-            source.labels is not None,
-            known,
-            isinstance(source, GzipSource),
-        )
+        labelled, whole = source.labels is not None, isinstance(source, GzipSource)
+        return Input(str(path), len(source), source.dtype, labelled, known, whole)
 
 
 def gather(sources: Iterable[Path], looked: Looked | None = None) -> Gathered:
@@ -145,7 +130,9 @@ def gather(sources: Iterable[Path], looked: Looked | None = None) -> Gathered:
     and cannot be read, for one that comes twice, for pictures beside arrays and images of two
     types, and where there is nothing to read.
     """
-    pictures, arrays, bad = Listed(), list[tuple[str, bool]](), list[Unreadable]()
+    listed, seen = bytearray(), set[tuple[int, int]]()
+    pictures, first = 0, ""
+    arrays, bad = list[tuple[str, bool]](), list[Unreadable]()
     for count, (path, alone) in enumerate(named(sources), 1):
         try:
             facts = _facts(path)
@@ -156,28 +143,34 @@ def gather(sources: Iterable[Path], looked: Looked | None = None) -> Gathered:
             bad.append(Unreadable(path, str(error)))
             continue
         if kind == PICTURE:
-            pictures.add(path, facts)
+            _require_new(path, facts, seen)
+            listed += record(path, facts)
+            pictures, first = pictures + 1, first or path
         else:
             arrays.append((path, alone))
-        if pictures.count and arrays:
-            raise _mixed(path, kind, arrays[0][0] if kind == PICTURE else pictures.first)
+        if pictures and arrays:
+            raise _mixed(path, kind, arrays[0][0] if kind == PICTURE else first)
         if looked is not None and count % _TELL == 0:
             looked(count, 0)
-    if pictures.count:
-        listed = pictures.whole()
-        entry = Input(LIST, pictures.count, "uint8", False, digest(listed), pictures=True)
-        return Gathered([entry], bad, listed)
+    if pictures:
+        entry = Input(LIST, pictures, "uint8", False, digest(listed), pictures=True)
+        return Gathered([entry], bad, bytes(listed))
     return _arrays(arrays, bad, looked)
 
 
 def _facts(path: str) -> os.stat_result:
-    try:
+    with expecting("a readable file", path):
         facts = os.stat(path)
-    except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
     if not stat.S_ISREG(facts.st_mode):
         raise LenetError(f"{path}: expected a file to read, found a device or a pipe")
     return facts
+
+
+def _require_new(path: str, facts: os.stat_result, seen: set[tuple[int, int]]) -> None:
+    """LenetError where a file was there before, under this or another name."""
+    if (facts.st_dev, facts.st_ino) in seen:
+        raise LenetError(f"{path}: expected each file once, found it again")
+    seen.add((facts.st_dev, facts.st_ino))
 
 
 def _kind(path: str, facts: os.stat_result) -> str:
@@ -203,14 +196,13 @@ def _arrays(
     files: list[tuple[str, bool]], bad: list[Unreadable], looked: Looked | None
 ) -> Gathered:
     """Files of many images, each looked at, without the labels beside IDX images."""
-    inputs: list[Input] = []
-    seen: dict[tuple[int, int], str] = {}
-    found = [file for file, alone in files if not alone]
-    labels = {str(beside) for file in found if (beside := label_file(Path(file))) is not None}
+    inputs, seen = list[Input](), set[tuple[int, int]]()
+    found = [Path(file) for file, alone in files if not alone]
+    labels = {str(beside) for file in found if (beside := label_file(file)) is not None}
     for count, (path, alone) in enumerate(files, 1):
         if path in labels and not alone:
             continue
-        _require_new(path, seen)
+        _require_new(path, _facts(path), seen)
         try:
             inputs.append(look(Path(path)))
         except LenetError as error:
@@ -220,20 +212,14 @@ def _arrays(
         if looked is not None:
             looked(count, len(files))
     if not inputs:
-        said = bad[0].sentence if bad else "sources: expected files of images, found none"
-        raise LenetError(said)
-    other = next((i for i in inputs if i.dtype != inputs[0].dtype), None)
-    if other is not None:
         raise LenetError(
-            f"{other.path}: expected images of {inputs[0].dtype}, as in {inputs[0].path}, "
-            f"found {other.dtype}"
+            bad[0].sentence if bad else "sources: expected files of images, found none"
         )
+    first = inputs[0]
+    for other in inputs:
+        if other.dtype != first.dtype:
+            raise LenetError(
+                f"{other.path}: expected images of {first.dtype}, as in {first.path}, "
+                f"found {other.dtype}"
+            )
     return Gathered(inputs, bad)
-
-
-def _require_new(path: str, seen: dict[tuple[int, int], str]) -> None:
-    """LenetError where `path` was there before, under this or another name."""
-    facts = _facts(path)
-    before = seen.setdefault((facts.st_dev, facts.st_ino), path)
-    if before is not path:
-        raise LenetError(f"{path}: expected each file once, found it again ({before})")

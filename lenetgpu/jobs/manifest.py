@@ -22,6 +22,7 @@ from typing import IO, Any
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import LenetError
 from lenetgpu.files.regular import open_regular
+from lenetgpu.jobs import expecting
 from lenetgpu.jobs.inputs import Input, Unreadable
 from lenetgpu.jobs.job import Job, OtherSchemaError, Shard, of_header
 from lenetgpu.jobs.pictures import keep
@@ -30,8 +31,8 @@ from lenetgpu.store import json_text, known_by, sizes, write_atomically
 
 MANIFEST = "manifest.json"
 _LOCK = ".lenetgpu.lock"
-_MOST_BYTES, _HEAD, _LONGEST = 1 << 30, 256, 1 << 17
-"""Bytes of a manifest, where its first line has the job's id, and of another line, at most."""
+_HEAD, _LONGEST = 256, 1 << 17
+"""Bytes in which a manifest's first line has the job's id, and of another line, at most."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class Manifest:
     redone: int = 0
     """Lines of shards that had one already."""
     _first: dict[int, int] = field(default_factory=dict)
+    _lines: int = 1
+    _bytes: int = 0
 
     @property
     def done_inputs(self) -> set[str]:
@@ -92,30 +95,97 @@ class Manifest:
         return {self.job.shard(number).input.path for number in self._first}
 
     def row(self, number: int) -> Row | None:
-        """The line that shard `number` is in."""
+        """Get the line that shard `number` is in."""
         return self.done.get(self._first.get(number, -1))
 
     def take(self, row: Row) -> None:
-        """A line more; those of its shards before it do not count any more, nor of what they share
-        a file with."""
+        """Add a line; earlier ones of its shards, and of what shares their files, are dropped."""
         old = [found for number in numbers(row) if (found := self.row(number)) is not None]
         for known in old:
             self.drop(known)
         self.redone += bool(old)
         self.done[row.shard] = row
-        self._first.update(dict.fromkeys(numbers(row), row.shard))
         for number in numbers(row):
+            self._first[number] = row.shard
             self.failed.pop(number, None)
 
     def drop(self, row: Row) -> None:
-        """A line less, where it is there."""
+        """Forget a line, where it is there."""
         if self.done.pop(row.shard, None) is not None:
             for number in numbers(row):
                 del self._first[number]
 
+    def listed(self, folder: Path, shard: Shard) -> Row | None:
+        """Get the line of a shard and of those that share its file, where that is in `folder`.
+
+        Lines are followed: others append them meanwhile.
+        """
+        path = folder / MANIFEST
+        with expecting("a readable file", path):
+            if path.stat().st_size > self._bytes:
+                with open(path, "rb") as file:
+                    self.follow(file)
+        found = self.done.get(shard.number)
+        if found is None or found.files != len(shard.each):
+            return None
+        return found if sizes(folder, [shard.name]).get(shard.name) == found.size else None
+
+    def follow(self, file: IO[bytes]) -> None:
+        """Take the whole lines behind those that were taken; LenetError where one is damaged."""
+        file.seek(self._bytes)
+        text = file.read()
+        for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._lines += 1
+            with _undamaged(file.name, self._lines):
+                self._take(json.loads(line))
+            self._bytes += len(line)
+
+    def _take(self, document: Any) -> None:
+        ((kind, entry),) = document.items()
+        if kind == "done":
+            self.take(_row(self.job, entry))
+        elif kind == "failed":
+            failed = Failed(**entry)
+            self.failed[failed.shard] = failed
+        elif kind == "unreadable":
+            self.unreadable.add(Unreadable(**entry).path)
+        elif kind == "input":
+            self.job = self.job.extended(Input(**entry))
+        else:
+            raise ValueError(kind)
+
+
+@contextmanager
+def _undamaged(path: str, line: int) -> Iterator[None]:
+    """LenetError where a line of a manifest is none, or of another version of the format."""
+    try:
+        yield
+    except OtherSchemaError as error:
+        raise LenetError(f"{path}: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise LenetError(
+            f"{path}: expected lines of a job's manifest, found line {line} damaged "
+            f"({type(error).__name__})"
+        ) from error
+
+
+def _row(job: Job, entry: Any) -> Row:
+    """A shard's line; ValueError where it is not the shard's or does not add up."""
+    row = Row(**entry)
+    row = replace(row, counts=tuple(map(index, row.counts)), said=tuple(map(str, row.said)))
+    shard = job.several(row.shard, index(row.files))
+    known = shard.name, len(shard), shard.input.path, shard.hash, shard.lo
+    if (row.file, row.images, row.input, row.hash, row.lo) != known:
+        raise ValueError("another job's")
+    if len(row.counts) != CLASSES or sum(row.counts) + row.bad != row.images:
+        raise ValueError("labels lacking")
+    if not 0 <= (row.right or 0) <= row.images or index(row.size) < 0:
+        raise ValueError("right ones lacking")
+    return row
+
 
 def numbers(row: Row) -> range:
-    """Of the shards of a line."""
+    """The numbers of a line's shards."""
     return range(row.shard, row.shard + row.files)
 
 
@@ -136,17 +206,11 @@ def begin(folder: Path, job: Job, listed: bytes = b"") -> None:
 def require_begun(folder: Path, job: Job) -> None:
     """LenetError unless the manifest of `folder` is that of `job`, and none begun there since."""
     path = folder / MANIFEST
-    try:
-        with open(path, "rb", buffering=0) as file:
-            _require_begun(file, job)
-    except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    with expecting("a readable file", path), open(path, "rb", buffering=0) as file:
+        _require_begun(file, job)
 
 
-def _require_begun(file: IO[bytes], job: Job | None) -> None:
-    if job is None:
-        return
-    file.seek(0)
+def _require_begun(file: IO[bytes], job: Job) -> None:
     if f'"id": {json_text(job.id)}'.encode() not in file.read(_HEAD):
         raise LenetError(
             f"{file.name}: expected the job that was begun there, found another one begun since"
@@ -159,18 +223,14 @@ def append(folder: Path, *entries: Entry, job: Job | None = None) -> None:
     LenetError where they cannot be written, and where another job was begun in `folder` since.
     """
     path = folder / MANIFEST
-    try:
-        with open(path, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with expecting("a place to write to", path), open(path, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if job is not None:
             _require_begun(file, job)
-            _cut(file)
-            file.write(b"".join(map(_line, entries)))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise LenetError(
-            f"{path}: expected a place to write to, found: {error.strerror}"
-        ) from error
+        _cut(file)
+        file.write(b"".join(map(_line, entries)))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _cut(file: IO[bytes]) -> None:
@@ -188,108 +248,16 @@ def read(folder: Path) -> Manifest | None:
     LenetError where it is damaged, or of another version of the format.
     """
     path = folder / MANIFEST
-    try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size > _MOST_BYTES:
-                raise LenetError(f"{path}: expected at most {_MOST_BYTES:,} bytes, found more")
-            text = file.read()
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return None
-    except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
-    whole = text[: text.rfind(b"\n") + 1].splitlines()
-    if not whole:
-        raise LenetError(f"{path}: expected a line that says what the job is, found none")
-    number = 0
-    try:
-        found = Manifest(of_header(json.loads(whole[0])))
-        for number, line in enumerate(whole[1:], 2):  # noqa: B007
-            _take(found, json.loads(line))
-    except OtherSchemaError as error:
-        raise LenetError(f"{path}: {error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise LenetError(
-            f"{path}: expected lines of a job's manifest, found line {max(1, number)} damaged "
-            f"({type(error).__name__})"
-        ) from error
+    with expecting("a readable file", path), open(path, "rb") as file:
+        first = file.readline()
+        if not first.endswith(b"\n"):
+            raise LenetError(f"{path}: expected a line that says what the job is, found none")
+        with _undamaged(file.name, 1):
+            found = Manifest(of_header(json.loads(first)), _bytes=len(first))
+        found.follow(file)
     return found
-
-
-def _row(entry: Any) -> Row:
-    known = Row(**entry)
-    counts, said = map(index, known.counts), map(str, known.said)
-    index(known.size), index(known.files)
-    return replace(known, counts=tuple(counts), said=tuple(said))
-
-
-def _take(manifest: Manifest, document: Any) -> None:
-    ((kind, entry),) = document.items()
-    if kind == "done":
-        _take_row(manifest, _row(entry))
-    elif kind == "failed":
-        failed = Failed(**entry)
-        manifest.failed[failed.shard] = failed
-    elif kind == "unreadable":
-        manifest.unreadable.add(Unreadable(**entry).path)
-    elif kind == "input":
-        manifest.job = manifest.job.extended(Input(**entry))
-    else:
-        raise ValueError(kind)
-
-
-def _take_row(manifest: Manifest, row: Row) -> None:
-    shard = manifest.job.several(row.shard, row.files)
-    known = shard.name, len(shard), shard.input.path, shard.hash, shard.lo
-    if (row.file, row.images, row.input, row.hash, row.lo) != known:
-        raise ValueError("another job's")
-    if len(row.counts) != CLASSES or sum(row.counts) + row.bad != row.images:
-        raise ValueError("labels lacking")
-    if row.right is not None and not 0 <= row.right <= row.images:
-        raise ValueError("right ones lacking")
-    manifest.take(row)
-
-
-class Follower:
-    """The shards that have lines in a folder's manifest, whoever appends them meanwhile.
-
-    LenetError where the manifest is damaged, or another one than that of `job` by now.
-    """
-
-    def __init__(self, folder: Path, job: Job | None = None) -> None:
-        self._path, self._job, self._at = folder / MANIFEST, job, 0
-        self._rows: dict[int, Row] = {}
-
-    def row(self, shard: Shard) -> Row | None:
-        """The line of a shard, and of those that share its file, where that is there."""
-        try:
-            if self._path.stat().st_size > self._at:
-                self._read()
-        except OSError as error:
-            raise LenetError(
-                f"{self._path}: expected a readable file, found: {error.strerror}"
-            ) from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise LenetError(
-                f"{self._path}: expected lines of a job's manifest, found one damaged while the "
-                "job runs"
-            ) from error
-        found = self._rows.get(shard.number)
-        if found is None or found.files != len(shard.each):
-            return None
-        there = sizes(self._path.parent, [shard.name])
-        return found if there.get(shard.name) == found.size else None
-
-    def _read(self) -> None:
-        with open(self._path, "rb") as file:
-            _require_begun(file, self._job)
-            file.seek(self._at)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        for line in whole.splitlines():
-            entry = json.loads(line).get("done")
-            if entry is not None:
-                self._rows[entry["shard"]] = _row(entry)
-        self._at += len(whole)
 
 
 def whole(folder: Path) -> list[Row]:
@@ -319,17 +287,15 @@ def altered(folder: Path, rows: Iterable[Row]) -> list[tuple[Row, str]]:
 
 def _altered(folder: Path, row: Row) -> str:
     """Why a file is not the listed one, or nothing."""
-    path = folder / row.file
+    path, what = folder / row.file, "the labels that were listed"
     try:
         if sizes(folder, [row.file]).get(row.file, row.size) == row.size:
-            with open_regular(path, "the labels that were listed") as file:
+            with expecting(what, path), open_regular(path, what) as file:
                 if known_by(file) == (row.size, row.digest):
                     return ""
     except LenetError as error:
         return str(error)
-    except OSError as error:
-        return f"{path}: expected the labels that were listed, found: {error.strerror}"
-    return f"{path}: expected the labels that were listed, found them changed since"
+    return f"{path}: expected {what}, found them changed since"
 
 
 def clear(folder: Path, job: Job, rows: Iterable[Row]) -> None:
@@ -350,13 +316,9 @@ def clear(folder: Path, job: Job, rows: Iterable[Row]) -> None:
 def alone(folder: Path) -> Iterator[None]:
     """Make `folder` where it is not, and hold it for one job; LenetError where another has it."""
     path = folder / _LOCK
-    try:
+    with expecting("a folder to write into", folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        raise LenetError(
-            f"{folder}: expected a folder to write into, found: {error.strerror}"
-        ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

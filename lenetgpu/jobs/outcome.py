@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 from lenetgpu.jobs.inputs import Unreadable
 from lenetgpu.jobs.job import Job
 from lenetgpu.jobs.manifest import Failed, Row
-from lenetgpu.jobs.model import WORKERS, Costs, Prediction, predict
 from lenetgpu.network import CLASSES
 
 FIRST_SAID, _UNREADABLE = 10, 1_000
@@ -115,30 +114,4 @@ class ClassifyOutcome:
                 "images_per_second": self.fresh_images / self.seconds if self.seconds else 0.0,
             },
             "interrupted": self.interrupted,
-        }
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """What one worker costs here, and what several come to: nothing of the job is done."""
-
-    job: Job
-    costs: Costs
-    machine: dict[str, Any]
-
-    def rows(self) -> list[Prediction]:
-        """By workers."""
-        return [predict(self.costs, self.job.images, self.job.size, workers) for workers in WORKERS]
-
-    def document(self) -> dict[str, Any]:
-        """The prediction as JSON, rates in images/s and times in seconds."""
-        return {
-            "schema": 1,
-            "command": "classify --predict",
-            "device": self.machine,
-            "plan": self.job.plan,
-            "images": self.job.images,
-            "shard": self.job.size,
-            "costs": asdict(self.costs),
-            "predicted": [asdict(row) for row in self.rows()],
         }

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError
 from lenetgpu.files.forms import NO_LABEL
 from lenetgpu.files.reading import Source
+from lenetgpu.jobs import expecting
 from lenetgpu.pictures import read_digit
 from lenetgpu.store import write_atomically
 
@@ -39,43 +40,16 @@ def digest(listed: Any) -> str:
     return hashlib.sha256(listed).hexdigest()[:32]
 
 
-class Listed:
-    """Pictures as they are found, `count` of them; LenetError for one that was there before."""
-
-    def __init__(self) -> None:
-        self.count, self._records = 0, bytearray()
-        self._seen: dict[int, set[int]] = {}
-
-    def add(self, path: str, facts: os.stat_result) -> None:
-        """The next, by its absolute path."""
-        seen = self._seen.setdefault(facts.st_dev, set())
-        if facts.st_ino in seen:
-            before = next(
-                old for *_, old in records(bytes(self._records)) if os.path.samefile(old, path)
-            )
-            raise LenetError(f"{path}: expected each file once, found it again ({before})")
-        seen.add(facts.st_ino)
-        self._records += b"%d %d %b\0" % (facts.st_size, facts.st_mtime_ns, os.fsencode(path))
-        self.count += 1
-
-    @property
-    def first(self) -> str:
-        """Its path."""
-        return next(records(bytes(self._records)))[2]
-
-    def whole(self) -> bytes:
-        """The list of them."""
-        return bytes(self._records)
+def record(path: str, facts: os.stat_result) -> bytes:
+    """A picture in a list, by its absolute path."""
+    return b"%d %d %b\0" % (facts.st_size, facts.st_mtime_ns, os.fsencode(path))
 
 
 def records(listed: bytes) -> Iterator[Record]:
-    """Those of a list, or of a part of one; ValueError where it is none."""
-    return map(_record, listed.split(b"\0")[:-1])
-
-
-def _record(text: bytes) -> Record:
-    size, changed, path = text.split(b" ", 2)
-    return int(size), int(changed), os.fsdecode(path)
+    """The records of a list, or of a part of one."""
+    for text in listed.split(b"\0")[:-1]:
+        size, changed, path = text.split(b" ", 2)
+        yield int(size), int(changed), os.fsdecode(path)
 
 
 def difference(old: bytes, new: bytes) -> str:
@@ -127,19 +101,12 @@ class Listing:
     def __init__(self, path: Path, known: str) -> None:
         import numpy as np
 
-        self.path, found = path, ""
-        try:
-            self._listed = np.memmap(path, np.uint8, "r")
-        except OSError as error:
-            found = str(error.strerror)
-        except ValueError:  # nothing to map
-            found = "an empty one"
-        if not found and digest(self._listed) != known:
-            found = "another one"
-        if found:
-            raise LenetError(
-                f"{path}: expected the list that the job was begun with, found: {found}"
-            )
+        self.path, what = path, "the list that the job was begun with"
+        with expecting(what, path):
+            size = path.stat().st_size
+            self._listed = np.memmap(path, np.uint8, "r") if size else np.empty(0, np.uint8)
+        if digest(self._listed) != known:
+            raise LenetError(f"{path}: expected {what}, found: another one")
         self._ends = np.flatnonzero(self._listed == 0) + 1
 
     def records(self, lo: int, hi: int) -> list[Record]:
@@ -148,10 +115,8 @@ class Listing:
         return list(records(self._listed[first : self._ends[hi - 1]].tobytes()))
 
 
-@lru_cache(1)
-def listing(path: Path, known: str) -> Listing:
-    """The process' own `Listing`, looked through once."""
-    return Listing(path, known)
+listing = lru_cache(1)(Listing)
+"""The process' own `Listing`, looked through once."""
 
 
 class PictureSource(Source):
@@ -182,9 +147,9 @@ class PictureSource(Source):
                 raise
             self.lacking[number] = str(error)
         if _facts(path) != (size, changed):
+            found = "changed since" if os.path.lexists(path) else "gone"
             raise LenetError(
-                f"{path}: expected the picture that the job was begun with, found it "
-                + ("gone" if not os.path.lexists(path) else "changed since")
+                f"{path}: expected the picture that the job was begun with, found it {found}"
             )
         return pixels
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,22 @@ from lenetgpu import __version__
 from lenetgpu.errors import LenetError
 from lenetgpu.files.forms import NO_LABEL, Numbers
 from lenetgpu.files.output import LabelWriter
-from lenetgpu.files.reading import Source
+from lenetgpu.files.source import MemorySource, Source, open_source
 from lenetgpu.gpu.faults import loses_context, telling
+from lenetgpu.jobs import manifest
+from lenetgpu.jobs.inputs import Input, changed, fingerprint
 from lenetgpu.jobs.job import Job, Shard
-from lenetgpu.jobs.manifest import Follower, Row, append, require_begun
-from lenetgpu.jobs.opened import Opened, require_known
-from lenetgpu.jobs.pictures import AT_ONCE, PictureSource
+from lenetgpu.jobs.manifest import Manifest, Row, append, require_begun
+from lenetgpu.jobs.pictures import AT_ONCE, PictureSource, listing
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
 from lenetgpu.net.engine import Engine
-from lenetgpu.network import CLASSES
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
+
+_OPEN = 1 << 23
+"""Images of a file, and their labels, that are opened at most for a shard and those behind it."""
+Result = Callable[[], Row | LenetError]
+"""A shard's line, waited for, or why it has none."""
 
 
 class StopError(LenetError):
@@ -51,8 +58,9 @@ class Worker:
             )
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._runner: Any = None
-        self._lines = Follower(folder, job)
-        self._open = Opened(folder, job)
+        self._lines: Manifest | None = None
+        self._source: Source | None = None
+        self._of: Input | None = None
 
     def ready(self, dtype: str) -> Any:
         """A runner for shards of the job, made once."""
@@ -69,59 +77,77 @@ class Worker:
         says that its input is damaged, is not the one that the job was begun with, or is not to be
         computed. StopError is raised: the next shard would fare no better.
         """
-        before: tuple[Shard, Future[Row]] | None = None
+        before: tuple[Shard, Result] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer:
-            for shard, found in self._begun(shards, writer):
+            for shard, result in self._begun(shards, writer):
                 if before is not None:
-                    yield before[0], before[1].result()
-                    before = None
-                if isinstance(found, Future):
-                    before = shard, found
-                else:
-                    yield shard, found
+                    yield before[0], before[1]()
+                before = shard, result
             if before is not None:
-                yield before[0], before[1].result()
+                yield before[0], before[1]()
 
     def _begun(
         self, shards: Iterable[Shard], writer: ThreadPoolExecutor
-    ) -> Iterator[tuple[Shard, Row | Future[Row] | LenetError]]:
-        """Each shard with what `_begin` gives, or its LenetError.
+    ) -> Iterator[tuple[Shard, Result]]:
+        """Each shard with its result to come.
 
         One of several files is halved where it fails, until the bad one is alone.
         """
         for shard in shards:
             try:
-                found: Row | Future[Row] | LenetError = self._begin(shard, writer)
+                yield shard, self._begin(shard, writer)
             except StopError:
                 raise
             except LenetError as error:
                 if shard.more:
                     yield from self._begun(shard.halves, writer)
-                    continue
-                found = error
-            yield shard, found
+                else:
+                    yield shard, partial(_same, error)
 
     def close(self) -> None:
         """Let go of the file that was read last, which stays open from one run to the next."""
-        self._open.close()
+        if self._source is not None:
+            self._source.close()
+        self._source = None
 
-    def _begin(self, shard: Shard, writer: ThreadPoolExecutor) -> Row | Future[Row]:
-        """Compute a shard and have it written; its line where who did it died before saying so."""
+    def _begin(self, shard: Shard, writer: ThreadPoolExecutor) -> Result:
+        """Compute a shard and have it written, unless who did it died before saying so."""
         with _stopping():
-            found = self._lines.row(shard)
-        if found is not None:
-            return found
+            if self._lines is None:
+                require_begun(self.folder, self.job)
+                self._lines = manifest.read(self.folder)
+            row = self._lines.listed(self.folder, shard) if self._lines is not None else None
+        if row is not None:
+            return partial(_same, row)
         try:
             with telling():
-                return writer.submit(self._end, self._label(shard))
+                return writer.submit(self._end, self._label(shard)).result
         except Exception as error:
             if loses_context(error):
                 raise StopError(str(error)) from error
             raise
 
+    def _part(self, shard: Shard) -> Source:
+        """Get the images of a shard; the file that was read last stays open for the next one."""
+        if shard.input.pictures:
+            return opened(self.folder, self.job, shard)
+        if shard.more:
+            return _together(shard)
+        require_known(shard)
+        held = range(0) if self._source is None else self._source.chosen
+        if self._of != shard.input or not held.start <= shard.lo < shard.hi <= held.stop:
+            self.close()
+            self._of, path = shard.input, Path(shard.input.path)
+            try:
+                self._source = open_source(path, shard.lo, max(len(shard), _OPEN))
+            except LenetError:  # behind the shard; if not, it is said again
+                self._source = open_source(path, shard.lo, len(shard))
+        assert self._source is not None
+        return self._source.part(shard.lo - self._source.chosen.start, len(shard))
+
     def _label(self, shard: Shard) -> _Labelled:
         """Read and compute a shard; its labels are on their way to the disk."""
-        begun, source = clock(), self._open.part(shard)
+        begun, source = clock(), self._part(shard)
         runner = self.ready(source.dtype)
         runner.first = shard.lo
         found = _Labelled(self.folder, shard, self.job.scores, source, begun)
@@ -147,6 +173,10 @@ class Worker:
         return row
 
 
+def _same(found: Any) -> Any:
+    return found
+
+
 @contextmanager
 def _stopping() -> Iterator[None]:
     """A block whose LenetError is about the job's folder, and stops the job."""
@@ -154,6 +184,57 @@ def _stopping() -> Iterator[None]:
         yield
     except LenetError as error:
         raise StopError(str(error)) from error
+
+
+def opened(folder: Path, job: Job, shard: Shard) -> Source:
+    """Open the images of a shard of the job in `folder`.
+
+    LenetError where its file, or the list of its pictures, is damaged or another one by now; of a
+    picture that is shown when it is read.
+    """
+    if shard.input.pictures:
+        found = listing(folder / shard.input.path, shard.input.fingerprint)
+        return PictureSource(found, shard.lo, shard.hi, job.as_is)
+    require_known(shard)
+    return open_source(Path(shard.input.path), shard.lo, len(shard))
+
+
+def require_known(shard: Shard) -> None:
+    """LenetError where the file of a shard is another one than the job was begun with.
+
+    Pictures are looked at one by one, when they are read, and so are files that are done together.
+    """
+    path = Path(shard.input.path)
+    if not (shard.input.pictures or shard.more) and fingerprint(path) != shard.input.fingerprint:
+        raise _other(path)
+
+
+def _other(path: Path) -> LenetError:
+    return LenetError(
+        f"{path}: expected the file that the job was begun with, found {changed(path)} "
+        "changed since"
+    )
+
+
+def _together(shard: Shard) -> Source:
+    """The images of several small files, in memory; LenetError as of `opened`."""
+    import numpy as np
+
+    images = np.empty((len(shard), *IMAGE_SHAPE), shard.input.dtype)
+    labels = np.empty(len(shard), np.int64) if shard.input.labelled else None
+    at = 0
+    for one in shard.each:
+        path, end = Path(one.input.path), at + len(one)
+        with open_source(path) as source:
+            found = len(source), source.dtype, source.labels is not None
+            if found != (one.input.images, one.input.dtype, one.input.labelled):
+                raise _other(path)
+            source.read(0, images[at:end])
+            if labels is not None:
+                labels[at:end] = np.asarray(source.labels)
+        require_known(one)  # nobody wrote into it before it was read, or meanwhile
+        at = end
+    return MemorySource(images, labels, shard.input.path)
 
 
 class _Labelled:
@@ -198,20 +279,20 @@ class _Labelled:
         shard, pictures = self.shard, self.pictures
         size, digest = self.writer.seal()
         return Row(
-            shard.number,
-            shard.name,
-            len(shard),
-            shard.input.path,
-            shard.hash,
-            shard.lo,
-            tuple(self.counts.tolist()),
-            self.right if self.truth is not None else None,
-            clock() - self.begun,
-            worker,
-            __version__,
-            size,
-            digest,
-            1 + len(shard.more),
-            len(pictures.lacking) if pictures else 0,
-            pictures.said() if pictures else (),
+            shard=shard.number,
+            file=shard.name,
+            images=len(shard),
+            input=shard.input.path,
+            hash=shard.hash,
+            lo=shard.lo,
+            counts=tuple(self.counts.tolist()),
+            right=self.right if self.truth is not None else None,
+            seconds=clock() - self.begun,
+            worker=worker,
+            version=__version__,
+            size=size,
+            digest=digest,
+            files=1 + len(shard.more),
+            bad=len(pictures.lacking) if pictures else 0,
+            said=pictures.said() if pictures else (),
         )

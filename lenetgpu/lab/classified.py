@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lenetgpu.jobs.outcome import ClassifyOutcome, Predicted
+    from lenetgpu.jobs.costs import Predicted
+    from lenetgpu.jobs.outcome import ClassifyOutcome
 
 
 def lines(outcome: ClassifyOutcome) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from lenetgpu.jobs.costs import Predicted
 from lenetgpu.jobs.crew import crew
-from lenetgpu.jobs.outcome import Predicted
 from lenetgpu.jobs.pictures import keep
 from lenetgpu.lab.classify import ClassifyRequest, job_of, look
 from lenetgpu.lab.console import Say
