@@ -27,32 +27,26 @@ def main() -> None:
         atexit.register(gc.freeze)
     from lenetgpu.cli import main as command
 
+    code: str | int | None = 1
     try:
         command()
+        return
     except SystemExit as end:
-        _leave(end.code)
-        if own and isinstance(end.code, int):
-            watch.end(end.code)
-        raise
+        code = end.code
     except Exception:
         _report()
-        _leave(1)
-        if own:
-            watch.end(1)
-        sys.exit(1)
-
-
-def _leave(code: object) -> None:
-    """End the process at once where its GPU is lost: what would be freed there cannot be."""
     faults = sys.modules.get("lenetgpu.gpu.faults")
-    if faults is not None and faults.lost():
+    if faults is not None and faults.lost():  # what would be freed there cannot be
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 2)
+    if own and isinstance(code, int):
+        watch.end(code)
+    sys.exit(code)
 
 
 def _report() -> None:
-    """The traceback of what nobody expected, each line safe to print, and what to do with it."""
+    """Print the traceback of a mistake, each line safe to print, and what to do with it."""
     from lenetgpu.errors import one_line
 
     for line in traceback.format_exc().splitlines():

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import csv
 import errno
-import fcntl
 import json
 import os
-import resource
 import shutil
-import signal
-import subprocess
-import sys
-import threading
 from dataclasses import replace
 
 import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import ROOT
 from PIL import Image
 
 from lenetgpu.cli import main
@@ -32,7 +25,7 @@ from lenetgpu.jobs import job as cutting
 from lenetgpu.jobs.inputs import Input, gather
 from lenetgpu.jobs.job import Job
 from lenetgpu.jobs.manifest import Failed, append
-from lenetgpu.jobs.pictures import LIST, Listing, difference, digest
+from lenetgpu.jobs.pictures import LIST, difference
 from lenetgpu.lab import classify
 from lenetgpu.measure.outcome import Request
 from lenetgpu.pictures import read as reading
@@ -120,20 +113,11 @@ def test_a_restart_does_what_is_missing_and_nothing_else(out, folder, truth):
     assert (out / "manifest.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "words, sentence",
-    [
-        (("--shard", 100), "with shards of 128, found shards of 100"),
-        (("--shard", 128, "--plan", "serial"), "with plan fp32, found plan serial"),
-    ],
-)
-def test_another_job_in_the_folder_is_refused(out, folder, words, sentence):
+def test_another_job_in_the_folder_is_refused(out, folder):
     run(folder, "--out", out, "--shard", 128)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    done = CliRunner().invoke(
-        main, ["classify", str(folder), "--out", str(out), *CPU, *map(str, words)]
-    )
-    assert done.exit_code == 2 and sentence in done.stderr
+    said = run(folder, "--out", out, "--shard", 100, code=2).stderr
+    assert "with shards of 128, found shards of 100" in said
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
@@ -212,29 +196,6 @@ def test_a_damaged_manifest_is_a_sentence(out, folder, line):
     assert "line 3 damaged" in said and said.count("\n") == 1
 
 
-def start(folder, out, *words, **more):
-    command = [sys.executable, "-m", "lenetgpu", "classify", folder, "--out", out, *words, *CPU]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(list(map(str, command)), env=env, stdout=pipe, stderr=pipe, **more)
-
-
-def test_a_full_disk_stops_the_job_and_the_next_start_ends_it(out, folder, truth):
-    def full():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_200, 1_200))
-
-    begin_at = start(folder, out, "--shard", "300")
-    assert begin_at.wait(60) == 0
-    (out / "part-000000.npy").unlink()
-    process = start(folder, out, "--shard", "300", preexec_fn=full)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 2 and said.count(b"\n") == 2 and b"File too large" in said
-    assert b"part-000000.npy: expected the labels that were listed" in said
-    run(folder, "--out", out, "--shard", 300)
-    assert (labels(out) == truth).all()
-
-
 def test_workers_of_a_cpu_share_its_cores(monkeypatch):
     pytest.importorskip("distributed", reason="no Dask")
     monkeypatch.setattr(crew, "core_count", lambda: 8)
@@ -263,19 +224,6 @@ def test_the_rest_of_a_line_is_cut_off(out, folder):
     text = (out / "manifest.json").read_bytes()
     assert text.startswith(whole) and text.count(b"\n") == whole.count(b"\n") + 1
     assert list(json.loads(text.splitlines()[-1])) == ["failed"]
-
-
-def test_a_line_waits_for_the_lock(out, folder):
-    run(folder, "--out", out)
-    before = (out / "manifest.json").read_bytes()
-    waits = threading.Thread(target=append, args=(out, Failed(0, 1, "why", 1)))
-    with open(out / "manifest.json", "rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        waits.start()
-        waits.join(0.5)
-        assert waits.is_alive() and (out / "manifest.json").read_bytes() == before
-    waits.join(60)
-    assert len((out / "manifest.json").read_bytes()) > len(before)
 
 
 # while somebody else writes
@@ -352,17 +300,6 @@ def test_a_manifest_that_is_damaged_while_the_job_runs(images, out, meanwhile):
     meanwhile(damage)
     done = run(images, "--out", out, "--shard", 100, code=2)
     assert "found line 2 damaged" in done.stderr and done.stderr.count("\n") == 1
-
-
-def test_a_folder_that_is_removed_gets_no_summary(images, out, meanwhile):
-    def remove():
-        shutil.rmtree(out)
-        raise KeyboardInterrupt
-
-    meanwhile(remove)
-    run(images, "--out", out, code=130)
-    assert not out.exists()
-    run(images, "--out", out)
 
 
 def test_a_job_that_took_the_place_is_left_alone(images, out, meanwhile):
@@ -515,18 +452,6 @@ def test_a_small_file_that_changes_while_others_are_read(small, out, few, monkey
     assert (labels(out) == np.concatenate([few[:9], few[12:]])).all()
 
 
-def test_a_shared_file_that_is_gone_is_made_again_alone(small, out, few):
-    run(small, "--out", out, "--shard", 30)
-    before = parts(out)
-    (out / "part-000010.npy").unlink()
-    (out / "part-000013.npy").write_bytes(before["part-000020.npy"])  # of nobody's line
-    kept = (out / "part-000020.npy").stat()
-    run(small, "--out", out, "--shard", 30)
-    assert parts(out) == before
-    assert (out / "part-000020.npy").stat().st_mtime_ns == kept.st_mtime_ns
-    assert json.loads((out / "summary.json").read_text())["this_run"]["shards"] == 10
-
-
 def test_a_line_of_other_files_is_not_that_of_some(small, out):
     run(small, "--out", out, "--shard", 30)
     lines = manifest.read(out)
@@ -536,16 +461,6 @@ def test_a_line_of_other_files_is_not_that_of_some(small, out):
     assert len({job.several(0, count).hash for count in range(1, 11)}) == 10
     (out / "part-000000.npy").write_bytes(b"cut")
     assert lines.listed(out, job.several(0, 10)) is None
-
-
-def test_a_line_takes_those_that_it_lies_over_away(small, out):
-    run(small, "--out", out, "--shard", 30)
-    found = manifest.read(out)
-    row = replace(found.done[10], shard=9, files=3)
-    found.take(row)
-    assert sorted(found.done) == [9, 20] and found.row(0) is None and found.row(19) is None
-    assert found.row(9) is found.row(11) is row and found.redone == 1
-    assert found.done_inputs == {str(small / f"{n:02}.npy") for n in (9, 10, 11, *range(20, 25))}
 
 
 def test_how_small_files_are_put_together(monkeypatch):
@@ -563,25 +478,19 @@ def test_how_small_files_are_put_together(monkeypatch):
     assert cut(size=60)[:4] == [[50], [50, 1, 1], [1, 1], [51]]
 
 
-def test_of_many_that_are_not_as_listed_the_first_are_said(small, out):
-    run(small, "--out", out, "--shard", 3)
-    for path in out.glob("part-*"):
-        path.unlink()
-    said = run(small, "--out", out, "--shard", 3).stderr
-    assert said.count("found no such file; they are made again") == 10
-    assert "and 15 more files of labels that are not as they were listed" in said
-
-
-@pytest.mark.parametrize("harm", ["edited", "cut"])
+@pytest.mark.parametrize("harm", ["edited", "cut", "gone"])
 def test_labels_that_are_not_as_listed_are_made_again(small, out, harm):
     run(small, "--out", out, "--shard", 30)
     before, path = parts(out), out / "part-000010.npy"
     whole = bytearray(before[path.name])
     whole[-1] ^= 1
     path.write_bytes(bytes(whole) if harm == "edited" else bytes(whole[:-4]))
+    if harm == "gone":
+        path.unlink()
+    kept = (out / "part-000020.npy").stat().st_mtime_ns
     said = run(small, "--out", out, "--shard", 30).stderr
     assert f"{path}: expected the labels that were listed" in said and said.count("\n") == 1
-    assert parts(out) == before
+    assert parts(out) == before and (out / "part-000020.npy").stat().st_mtime_ns == kept
     assert json.loads((out / "summary.json").read_text())["this_run"]["shards"] == 10
 
 
@@ -781,17 +690,6 @@ def test_parquet_has_null_and_the_sentence(out, scans, bad, monkeypatch):
     assert why[0] in found["error"][places[0]] and why[1] in found["error"][places[1]]
 
 
-def test_only_the_first_sentences_are_kept(tmp_path):
-    folder, out = tmp_path / "blank", tmp_path / "out"
-    folder.mkdir()
-    for number in range(40):
-        Image.new("L", (40, 40), 200).save(folder / f"{number:02}.png")
-    said = run(folder, "--out", out, "--shard", 10, code=1).stdout
-    assert "no label 40 of them, as" in said and said.count("blank picture") == 10
-    assert {len(row.said) for row in manifest.read(out).done.values()} == {3}
-    assert labels(out).tolist() == [-1] * 40
-
-
 def change(path):
     facts = path.stat()
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
@@ -848,20 +746,6 @@ def test_what_may_pass_is_tried_again_and_is_no_row_without_a_label(out, scans, 
     assert left == [0] and (labels(out) >= 0).all()
 
 
-def test_mixed_kinds_are_one_sentence_and_nothing_is_written(tmp_path, scans, digits, out):
-    np.save(tmp_path / "a.npy", digits.images)
-    np.save(scans / "more" / "b.npy", digits.images)
-    picture, array = scans / "01.png", tmp_path / "a.npy"
-    for words, sentence in (
-        ((picture, array), f"a.npy: expected pictures only, as {picture} in the same job, found "
-                           "images in npy form"),
-        ((array, picture), f"01.png: expected files of many images only, as {array} in the same "
-                           "job, found a picture"),
-    ):  # fmt: skip
-        said = run(*words, "--out", out, code=2).stderr
-        assert sentence in said and said.count("\n") == 1 and not out.exists()
-
-
 def test_other_files_in_a_folder_are_said_and_the_pictures_done(out, scans):
     for number in range(12):
         (scans / f"{number}.txt").write_text("hello")
@@ -887,6 +771,8 @@ def test_bad_sources_are_a_sentence_each(tmp_path, scans, digits):
     (tmp_path / "words").write_text("hello")
     for words, sentence in (
         ((tmp_path / "a.npy", tmp_path / "floats.npy"), "expected images of uint8"),
+        ((scans / "01.png", tmp_path / "a.npy"), "a.npy: expected pictures only, as "),
+        ((tmp_path / "a.npy", scans / "01.png"), "01.png: expected files of many images only"),
         ((tmp_path / "a.npy", tmp_path / "a.npy"), "expected each file once"),
         ((tmp_path / "a.npy", "--as-is"), "--as-is: expected pictures, found images in"),
         ((tmp_path / "none.png",), "none.png: expected a readable file, found: No such file"),
@@ -899,20 +785,6 @@ def test_bad_sources_are_a_sentence_each(tmp_path, scans, digits):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_shard_reads_its_part_of_the_list(tmp_path):
-    wanted = [(number, number * 7, "/" + "x" * (number % 11)) for number in range(90)]
-    listed = b"".join(b"%d %d %b\0" % (a, b, c.encode()) for a, b, c in wanted)
-    path = tmp_path / LIST
-    path.write_bytes(listed)
-    found = Listing(path, digest(listed))
-    for lo, hi in ((0, 90), (0, 1), (1, 2), (89, 90), (30, 61)):
-        assert found.records(lo, hi) == wanted[lo:hi]
-    with pytest.raises(LenetError, match="found: another one"):
-        Listing(path, digest(b""))
-    with pytest.raises(LenetError, match="found: No such file"):
-        Listing(tmp_path / "none", digest(b""))
-
-
 def test_differences_are_named():
     one, two = b"1 1 /a\0", b"2 2 /b\0"
     assert difference(one, one + two) == "another one, /b"
@@ -923,17 +795,7 @@ def test_differences_are_named():
 
 def test_folders_and_patterns_mean_the_same_to_infer_and_classify(tmp_path, scans, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (scans / "more" / "deep" / "er").mkdir(parents=True)
-    (scans / ".hidden").mkdir()
-    for place in ("more/deep/er/z.png", ".hidden/a.png", "more/.b.png"):
-        (scans / place).write_bytes((scans / "01.png").read_bytes())
-    for source in ("scans", "scans/*.png", "scans/**/*.png", "scans/more/**", "scans/*"):
+    for source in ("scans", "scans/*.png", "scans/**/*.png", "scans/more/**"):
         ours = [os.path.abspath(path) for path in meant([source]).paths]
         listed = gather([scans.parent / source]).listed
-        assert ours == [path for *_, path in pictures.records(listed)], source
-        assert any(path.endswith("z.png") for path in ours) == (
-            source not in ("scans/*.png", "scans/*")
-        )
-    (scans / "round").symlink_to(scans)
-    assert len(meant(["scans"]).paths) == gather([scans]).inputs[0].images == 21
-    assert matching("scans/mo*") == []
+        assert ours == [path for *_, path in pictures.records(listed)] != [], source

@@ -81,22 +81,6 @@ def test_files_are_left_to_the_shell():
         assert item.type == kind
 
 
-def test_it_imports_nothing_that_computes():
-    code = (
-        "import atexit, sys; sys.argv[:] = ['lenetgpu']; "
-        "atexit.register(lambda: print(*sys.modules, sep='\\n', file=sys.__stderr__)); "
-        "from lenetgpu.cli import main; main(prog_name='lenetgpu')"
-    )
-    words = {"COMP_WORDS": "lenetgpu infer --conv2 win", "COMP_CWORD": "3"}
-    asked = surroundings(_LENETGPU_COMPLETE="bash_complete", **words)
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=asked, capture_output=True, text=True, check=True
-    )
-    assert "plain,winograd.f2" in done.stdout.splitlines()
-    found = {name.split(".")[0] for name in done.stderr.split()}
-    assert not found & {"numpy", "numba", "cupy", "rich", "h5py"}
-
-
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this machine")
 def test_bash_completes_by_the_script_that_is_printed(tmp_path):
     command = tmp_path / "lenetgpu"

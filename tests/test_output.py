@@ -8,12 +8,10 @@ import json
 import os
 import resource
 import subprocess
-import sys
 
 import h5py
 import numpy as np
 import pytest
-from conftest import ROOT
 from terminal import refused, run
 
 from lenetgpu.errors import LenetError
@@ -250,32 +248,3 @@ def test_infer_of_a_file_that_shrinks(tmp_path, monkeypatch):
     refused(result, f"{data}: expected ", ": the file became shorter while it was read\n")
     assert target.read_text() == "old"
     assert sorted(tmp_path.iterdir()) == [target, data]
-
-
-MEASURED = """
-import resource, sys
-from pathlib import Path
-import numpy as np
-from lenetgpu.files.output import LabelWriter
-labels, scores = np.zeros(20_000, np.int32), np.zeros((20_000, 10), np.float32)
-def write(count):
-    with LabelWriter(Path(sys.argv[1]), count * 2, True) as writer:
-        for lo in range(0, count, 20_000):
-            writer.write(labels, scores)
-        writer.close(count * 2)
-write(20_000)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-write(int(sys.argv[2]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_memory_is_bounded_for_a_part_of_a_run_too(tmp_path, ending):
-    path, count = tmp_path / f"x{ending}", 300_000 if ending in (".csv", ".json") else 2_000_000
-    words = [sys.executable, "-c", MEASURED, path, str(count)]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.stderr == ""
-    assert int(done.stdout) < 10_000  # kilobytes
-    assert path.stat().st_size > 12_000_000 - 5_600_000 * (ending == ".csv")

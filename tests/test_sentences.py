@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import re
 import subprocess
@@ -141,14 +140,6 @@ def test_tables_and_lines_are_escaped(text, capsys):
     assert ",1.5\n" in Table(columns, rows).csv()
 
 
-def test_markup_is_printed_as_it_is(capsys):
-    Console().print("[/b] [bold]a[/bold]")
-    Console().print(Table([Column("x", "x")], [{"x": "[/b] and more"}], "[/a]").rich())
-    printed = capsys.readouterr().out
-    assert "[/b] [bold]a[/bold]\n" in printed and "[/a]" in printed
-    assert printed.count("[/b]") == 2
-
-
 def test_the_progress_line_is_escaped(monkeypatch):
     from rich.progress import Progress
 
@@ -261,23 +252,6 @@ def test_what_the_system_refuses_is_a_sentence(error, words, monkeypatch):
 
     monkeypatch.setattr("lenetgpu.lab.doctor.findings", refuse)
     refused(run("doctor"), words)
-
-
-def test_a_library_that_does_not_start_is_a_sentence(monkeypatch):
-    from lenetgpu.cpu.jit import LazyJit
-
-    def refuse(name, *how, **more):
-        if name == "numba":
-            raise ValueError("Number of threads specified must be > 0.")
-        return imports(name, *how, **more)
-
-    imports = builtins.__import__
-    monkeypatch.setenv("NUMBA_NUM_THREADS", "-1")
-    monkeypatch.setattr("lenetgpu.lab.doctor.findings", LazyJit(lambda: None))
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    result = run("doctor")
-    refused(result, "numba: expected a library that can be imported, found: Number of threads")
-    assert "NUMBA_NUM_THREADS" in result.stderr
 
 
 def test_a_module_of_ours_that_is_not_there_is_a_mistake():

@@ -180,25 +180,6 @@ files.Temporary.put = full
     assert done.returncode == 2 and "x.npy: expected a place to write to" in done.stderr
 
 
-def test_one_at_the_end_of_an_interrupted_command_says_nothing_more():
-    code = """
-import atexit
-atexit.register(lambda: (time.sleep(0.3), kill(), print("went on", flush=True)))
-"""
-    done = ended("TERM", MOMENTS["while it waits"] + code, "data", "info")
-    assert (done.returncode, done.stderr, done.stdout) == (CODES["TERM"], INTERRUPTED, "")
-
-
-def test_an_import_that_hangs_is_not_waited_for():
-    code = MOMENTS["in the middle of an import"].replace(
-        "kill()", "kill(); time.sleep(5); print('went on', file=sys.stderr)"
-    )
-    done = ended(
-        "TERM", f"import lenetgpu.cli.signals as watch; watch._PATIENCE = 9{code}", "data", "info"
-    )
-    assert (done.returncode, done.stderr) == (CODES["TERM"], INTERRUPTED)
-
-
 @pytest.mark.parametrize("signalled", [False, True])
 def test_a_tool_that_watches_gets_the_usual_end_but_after_a_signal(signalled):
     code = """

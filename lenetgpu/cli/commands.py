@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from lenetgpu import __version__
-from lenetgpu.cli import classify, files, laboratory, machine, report, run
+from lenetgpu.cli import files, laboratory, machine, run
 from lenetgpu.cli.ending import ended, require_streams, say
 from lenetgpu.cli.help import SETTINGS, Commands
 from lenetgpu.cli.signals import INTERRUPTED, stoppable
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 for _command in (
-    run.infer, run.profile, classify.classify, laboratory.compare, laboratory.conv, report.report,
+    run.infer, run.profile, run.classify, run.report, laboratory.compare, laboratory.conv,
     machine.variants, machine.doctor, machine.warmup, machine.completion, files.data, files.weights,
 ):  # fmt: skip
     main.add_command(_command)

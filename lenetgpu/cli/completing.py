@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import wraps
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,30 +15,29 @@ if TYPE_CHECKING:
 
 Pairs = Iterable[tuple[str, str]]
 """Words, and what each is."""
-Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem[str]]"]
+Find = Callable[[click.Context], Pairs]
 
 
-def _completing(find: Callable[[click.Context, click.Parameter], Pairs]) -> Complete:
-    """Complete to those words that begin as typed, each once."""
+def complete(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete a parameter's value, or what is behind its last comma, as `_BY_NAME` finds it."""
+    from click.shell_completion import CompletionItem
 
-    @wraps(find)
-    def complete(
-        ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem[str]]:
-        from click.shell_completion import CompletionItem
-
-        return [
-            CompletionItem(word, help=what or None)
-            for word, what in dict(find(ctx, param)).items()
-            if word.startswith(incomplete)
-        ]
-
-    return complete
+    before, comma, last = incomplete.rpartition(",")
+    found = [
+        CompletionItem(before + comma + word, help=what or None)
+        for word, what in dict(_BY_NAME[str(param.name)](ctx)).items()
+        if word.startswith(last)
+    ]
+    if param.name == "new" and not found:  # its second word
+        return [CompletionItem(incomplete, type="dir")]
+    return found
 
 
-def words(*found: tuple[str, str]) -> Complete:
-    """Complete to these words."""
-    return _completing(lambda ctx, param: found)
+def completer(name: str) -> Callable[..., Any] | None:
+    """Completes the values of a parameter of this name, where there is a list of them."""
+    return complete if name in _BY_NAME else None
 
 
 def _devices(ctx: click.Context) -> tuple[str, ...]:
@@ -57,7 +56,7 @@ def _plans(ctx: click.Context) -> Iterator[tuple[str, str]]:
             yield name, "on " + " or ".join(where[device] for device in where if device in on)
 
 
-def _variants(ctx: click.Context, stage: str) -> Iterator[tuple[str, str]]:
+def _variants(stage: str, ctx: click.Context) -> Iterator[tuple[str, str]]:
     """Families, then variants, with what each is; nothing for a stage that there is not."""
     from lenetgpu.network import SPANS, STAGES
     from lenetgpu.stages.registry import choices, find, variants
@@ -72,45 +71,13 @@ def _variants(ctx: click.Context, stage: str) -> Iterator[tuple[str, str]]:
             yield name, said.get(name) or f"family: {find(kind, name, device).full_name}"
 
 
-@_completing
-def plans(ctx: click.Context, param: click.Parameter) -> Pairs:
-    """Named plans, those of the asked device where one is asked for."""
-    return _plans(ctx)
-
-
-@_completing
-def variants(ctx: click.Context, param: click.Parameter) -> Pairs:
-    """Families and variants of the stage that the option is called by."""
-    return _variants(ctx, str(param.name))
-
-
-def candidates(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem[str]]:
-    """Complete the word after the last comma: a plan, or a stage's families and variants."""
+def _candidates(ctx: click.Context) -> Pairs:
     left = [*ctx.args, ""]  # what is before an option without its value yet
     what = "conv1" if ctx.info_name == "conv" else ctx.params.get("what") or left[0]
-    before, comma, _ = incomplete.rpartition(",")
-    found = _plans(ctx) if what == "plans" else _variants(ctx, what)
-    return words(*((before + comma + word, said) for word, said in found))(ctx, param, incomplete)
+    return _plans(ctx) if what == "plans" else _variants(what, ctx)
 
 
-def _named(module: str, pairs: Callable[[Any], Pairs]) -> Complete:
-    """Complete to what a module of ours declares, which is imported when a shell asks."""
-    return _completing(lambda ctx, param: pairs(import_module(f"lenetgpu.{module}")))
-
-
-compared = _named("dispatch.candidates", lambda module: ((w, "") for w in module.comparable()))
-dtypes = _named("problems", lambda m: ((w, f"{width} bytes") for w, width in m.ITEM_BYTES.items()))
-forms = _named("files.forms", lambda module: ((ending[1:], "") for ending in module.FORMS))
-listed = _named("lab.listing", lambda m: ((w, f"kind {kind}") for w, kind in m.kinds().items()))
-machines = _named("gpu.machines", lambda module: ((w, m.name) for w, m in module.KNOWN.items()))
-precisions = _named("plan", lambda module: ((w, "") for w in module.AUTO_PLANS))
-
-
-@_completing
-def suites(ctx: click.Context, param: click.Parameter) -> Pairs:
-    """The suites of `conv`, or of `compare`."""
+def _suites(ctx: click.Context) -> Pairs:
     if ctx.info_name != "conv":
         from lenetgpu.papers.course_ladder import NAMES
 
@@ -120,21 +87,42 @@ def suites(ctx: click.Context, param: click.Parameter) -> Pairs:
     return ((name, suite.title) for name, suite in SUITES.items())
 
 
-@_completing
-def devices(ctx: click.Context, param: click.Parameter) -> Pairs:
+def _device_names(ctx: click.Context) -> Pairs:
     """`auto`, `cpu`, `cuda`, and each GPU whose device file the driver made."""
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     known = [("auto", "a GPU where there is one"), ("cpu", ""), ("cuda", "the first GPU")]
     return [*known, *((f"cuda:{index}", "") for index in range(gpus))]
 
 
-def started(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem[str]]:
-    """Complete to the kinds that `variants --new` starts, then to its folder."""
-    from click.shell_completion import CompletionItem
+def _words(*found: tuple[str, str]) -> Find:
+    return lambda ctx: found
 
-    from lenetgpu.stages.registry import KINDS
 
-    found = words(*((kind, "a kind of stage") for kind in KINDS))(ctx, param, incomplete)
-    return found or [CompletionItem(incomplete, type="dir")]
+def _of(module: str, pairs: Callable[[Any], Pairs]) -> Find:
+    """What a module of ours declares, which is imported when a shell asks."""
+    return lambda ctx: pairs(import_module(f"lenetgpu.{module}"))
+
+
+_BY_NAME: dict[str, Find] = {
+    **{
+        stage: partial(_variants, stage)
+        for stage in ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
+    },
+    "chunk": _words(("auto", "")),
+    "device": _device_names,
+    "dtype": _of("problems", lambda m: ((w, f"{size} bytes") for w, size in m.ITEM_BYTES.items())),
+    "form": _of("files.forms", lambda m: ((ending[1:], "") for ending in m.FORMS)),
+    "machine": _of("gpu.machines", lambda m: ((w, gpu.name) for w, gpu in m.KNOWN.items())),
+    "new": _of("stages.registry", lambda m: ((kind, "a kind of stage") for kind in m.KINDS)),
+    "only": _candidates,
+    "plan": _plans,
+    "precision": _of("plan", lambda m: ((name, "") for name in m.AUTO_PLANS)),
+    "reference": _candidates,
+    "stage": _of("lab.listing", lambda m: ((w, f"kind {kind}") for w, kind in m.kinds().items())),
+    "streams": _words(("auto", "")),
+    "suite": _suites,
+    "transfers": _words(("device", ""), ("host", "a copy after every stage")),
+    "what": _of("dispatch.candidates", lambda m: ((name, "") for name in m.comparable())),
+    "workers": _words(("cuda", "a process for each GPU")),
+}
+"""Parameter to the words that may be its value."""

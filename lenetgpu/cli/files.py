@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from lenetgpu.cli.ending import say
-from lenetgpu.cli.help import Argument, Commands
-from lenetgpu.cli.options import FILE, FOLDER, Decorator, print_pairs
-
-
-def _one(name: str, explained: str, **how: Any) -> Decorator:
-    """A positional argument that is a file, with the sentence that says which."""
-    return click.argument(name, cls=Argument, explained=explained, **{"type": FILE} | how)
+from lenetgpu.cli.help import Commands
+from lenetgpu.cli.options import FOLDER, argument, option, print_pairs
 
 
 @click.group(cls=Commands)
@@ -23,7 +17,7 @@ def data() -> None:
 
 
 @data.command("info")
-@_one("file", "An image file; without it, the digits that ship.", required=False)
+@argument("file", "An image file; without it, the digits that ship.", required=False)
 def data_info(file: Path | None) -> None:
     """Say what an image file holds."""
     from lenetgpu.files import assets
@@ -33,7 +27,7 @@ def data_info(file: Path | None) -> None:
 
 
 @data.command("verify")
-@_one("file", "Images, labels or weights; without it, the digits that ship.", required=False)
+@argument("file", "Images, labels or weights; without it, the digits that ship.", required=False)
 def data_verify(file: Path | None) -> None:
     """Compare a file with its checksums; the exit code is 2 where it is damaged."""
     from lenetgpu.files import assets
@@ -44,8 +38,8 @@ def data_verify(file: Path | None) -> None:
 
 
 @data.command("convert")
-@_one("source", "Images in HDF5, IDX or .npy form.")
-@_one("target", "HDF5 file to write.")
+@argument("source", "Images in HDF5, IDX or .npy form.")
+@argument("target", "HDF5 file to write.")
 def data_convert(source: Path, target: Path) -> None:
     """Write images and labels to a file in the course's HDF5."""
     from lenetgpu.files.convert import convert_data
@@ -54,13 +48,12 @@ def data_convert(source: Path, target: Path) -> None:
 
 
 @data.command("fetch-mnist")
-@_one("folder", "Where its four files go.", type=FOLDER)
-@click.option(
-    "--mirror",
+@argument("folder", "Where its four files go.", type=FOLDER)
+@option(
+    "--mirror URL",
+    "Base address to try; may be repeated.",
     multiple=True,
-    metavar="URL",
     show_default="the known ones",
-    help="Base address to try; may be repeated.",
 )
 def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
     """Download the real MNIST into a folder, checked against pinned SHA-256 sums."""
@@ -75,7 +68,7 @@ def weights() -> None:
 
 
 @weights.command("info")
-@_one("file", "A weight file; without it, the weights that ship.", required=False)
+@argument("file", "A weight file; without it, the weights that ship.", required=False)
 def weights_info(file: Path | None) -> None:
     """Say what a weight file holds and where it came from."""
     from lenetgpu.files import assets
@@ -85,7 +78,7 @@ def weights_info(file: Path | None) -> None:
 
 
 @weights.command("verify")
-@_one("file", "A weight file.")
+@argument("file", "A weight file.")
 def weights_verify(file: Path) -> None:
     """Check that a file holds the network's four arrays, finite and as their checksums say.
 
@@ -101,8 +94,8 @@ def weights_verify(file: Path) -> None:
 
 
 @weights.command("convert")
-@_one("source", "Weights of any float type or byte order.")
-@_one("target", "File to write, in the form that its ending names.")
+@argument("source", "Weights of any float type or byte order.")
+@argument("target", "File to write, in the form that its ending names.")
 def weights_convert(source: Path, target: Path) -> None:
     """Write weights to a file as float32, in the form that the file's ending names.
 

@@ -8,17 +8,16 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from lenetgpu.cli import completing
 from lenetgpu.cli.ending import end
-from lenetgpu.cli.help import Argument, Command
+from lenetgpu.cli.help import Command
 from lenetgpu.cli.options import (
     COUNTERS,
     DEVICE,
-    FILE,
     WEIGHTS,
+    argument,
     console,
     is_stdout,
-    number,
+    option,
     request,
     result_options,
     together,
@@ -26,77 +25,48 @@ from lenetgpu.cli.options import (
     write_text,
 )
 
-WITH = click.option(
-    "--with",
+WITH = option(
+    "--with FILE",
+    "Variants of your own beside ours: a .py file or a folder of them; may be repeated.",
     "with_files",
-    type=FILE,
     multiple=True,
-    help="Variants of your own beside ours: a .py file or a folder of them; may be repeated.",
 )
 ROUNDS = together(
-    [
-        number(
-            "--rounds",
-            "As many rounds, unless the time ends first.",
-            show_default="as the time allows",
-        ),
-        number("--warmup", "Untimed runs before a sample.", show_default="1 below 50 ms"),
-        click.option(
-            "--watch",
-            default=2.0,
-            metavar="SECONDS",
-            help="How long each one's clock, power and energy are read on a GPU, 0 for not at all.",
-        ),
-        click.option("--cold-l2", is_flag=True, help="Flush the L2 cache before every sample."),
-    ]
+    option(
+        "--rounds N",
+        "As many rounds, unless the time ends first.",
+        show_default="as the time allows",
+    ),
+    option("--warmup N", "Untimed runs before a sample.", show_default="1 below 50 ms"),
+    option(
+        "--watch SECONDS",
+        "How long each one's clock, power and energy are read on a GPU, 0 for not at all.",
+        default=2.0,
+    ),
+    option("--cold-l2", "Flush the L2 cache before every sample."),
 )
 GATE = together(
-    [
-        click.option(
-            "--fail-on-regression",
-            "regression",
-            type=float,
-            metavar="PCT",
-            help="Exit with 1 where a candidate lost more than PCT percent since --against.",
-        ),
-        click.option("--against", type=FILE, help="JSON file of an earlier run of this command."),
-    ]
+    option(
+        "--fail-on-regression PCT",
+        "Exit with 1 where a candidate lost more than PCT percent since --against.",
+        "regression",
+    ),
+    option("--against FILE", "JSON file of an earlier run of this command."),
 )
 
 
 @click.command(cls=Command)
-@click.argument(
-    "what",
-    cls=Argument,
-    required=False,
-    shell_complete=completing.compared,
-    explained="A stage (conv2), a span (conv1+pool1) or plans.",
-)
-@click.option(
-    "--suite",
-    metavar="NAME",
-    shell_complete=completing.suites,
-    help="A suite instead of WHAT: course, every figure of the course's report.",
-)
-@click.option(
-    "--data", type=FILE, show_default="the digits that ship", help="Images to compare on."
-)
+@argument("what", "A stage (conv2), a span (conv1+pool1) or plans.", type=str, required=False)
+@option("--suite NAME", "A suite instead of WHAT: course, every figure of the course's report.")
+@option("--data FILE", "Images to compare on.", show_default="the digits that ship")
 @WEIGHTS
-@number("--batch", "How many images, all at once.", default=10_000)
+@option("--batch N", "How many images, all at once.", default=10_000)
 @DEVICE
-@click.option(
-    "--reference",
-    metavar="NAME",
-    shell_complete=completing.candidates,
-    show_default="what auto runs",
-    help="Candidate that ratios are over.",
-)
-@click.option("--seconds", default=20.0, metavar="SECONDS", help="Time limit of the rounds.")
-@click.option(
-    "--only",
-    metavar="NAMES",
-    shell_complete=completing.candidates,
-    help="These variants, families or plans and the baseline, with commas between.",
+@option("--reference NAME", "Candidate that ratios are over.", show_default="what auto runs")
+@option("--seconds SECONDS", "Time limit of the rounds.", default=20.0)
+@option(
+    "--only NAMES",
+    "These variants, families or plans and the baseline, with commas between.",
 )
 @COUNTERS
 @ROUNDS
@@ -171,102 +141,65 @@ def _require_only(ctx: click.Context, flag: str) -> None:
 
     taken, words = _BESIDE[flag]
     names = {str(param.name): param.opts[0] for param in ctx.command.params}
-    for name, option in names.items():
+    for name, shown in names.items():
         given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and name not in {*taken, flag}:
-            raise LenetError(f"{names[flag]}: expected {words} beside it, found {option}")
+            raise LenetError(f"{names[flag]}: expected {words} beside it, found {shown}")
 
 
 @click.command(cls=Command)
-@click.argument(
+@argument(
     "shape",
-    cls=Argument,
+    "C,H,W,M,K[,stride[,pad]]: channels, height and width of the input, maps of the output, a "
+    "filter's width or its sides, as 64,56,56,64,3,1,1; or a line of benchdnn or MIOpenDriver, "
+    "with groups, dilation and uneven padding too.",
+    type=str,
     required=False,
-    explained="C,H,W,M,K[,stride[,pad]]: channels, height and width of the input, maps of the "
-    "output, a filter's width or its sides, as 64,56,56,64,3,1,1; or a line of benchdnn or "
-    "MIOpenDriver, with groups, dilation and uneven padding too.",
 )
-@click.option(
-    "--suite",
-    metavar="NAME",
-    shell_complete=completing.suites,
-    help="Shapes of a paper or a network instead; --list shows which there are.",
-)
-@click.option(
-    "--from",
-    "lines",
-    type=FILE,
-    help="Shapes of a file instead, one a line in any form that SHAPE has.",
-)
-@click.option("--model", type=FILE, help="The convolutions of an ONNX model instead.")
-@click.option(
+@option("--suite NAME", "Shapes of a paper or a network instead; --list shows which there are.")
+@option("--from FILE", "Shapes of a file instead, one a line in any form that SHAPE has.", "lines")
+@option("--model FILE", "The convolutions of an ONNX model instead.")
+@option(
     "--epilogue",
-    is_flag=True,
-    help="Take the bias that a line or a model has with a convolution, and of a model the ReLU "
-    "that alone follows it.",
+    "Take the bias that a line or a model has with a convolution, and of a model the ReLU that "
+    "alone follows it.",
 )
-@click.option("--bias", is_flag=True, help="Give every convolution a bias, a value a map.")
-@click.option("--relu", is_flag=True, help="Take ReLU of every convolution's sums.")
-@click.option(
-    "--dtype",
-    metavar="DTYPE",
-    shell_complete=completing.dtypes,
+@option("--bias", "Give every convolution a bias, a value a map.")
+@option("--relu", "Take ReLU of every convolution's sums.")
+@option(
+    "--dtype DTYPE",
+    "How input, filters, bias and output are held: fp32, fp16 or bf16.",
     show_default="as it is given, else fp32",
-    help="How input, filters, bias and output are held: fp32, fp16 or bf16.",
 )
-@click.option(
-    "--list", "listed", is_flag=True, help="List the suites, or what is asked for; nothing runs."
-)
-@number("--batch", "How many images.", show_default="1, or what is given with it")
+@option("--list", "List the suites, or what is asked for; nothing runs.", "listed")
+@option("--batch N", "How many images.", show_default="1, or what is given with it")
 @DEVICE
-@click.option(
-    "--seconds",
+@option(
+    "--seconds SECONDS",
+    "Time of the rounds for each candidate, all sharing it; who is too slow runs once.",
     default=1.0,
-    metavar="SECONDS",
-    help="Time of the rounds for each candidate, all sharing it; who is too slow runs once.",
 )
-@click.option(
-    "--only",
-    metavar="NAMES",
-    shell_complete=completing.candidates,
-    help="These variants or families, with commas between.",
-)
+@option("--only NAMES", "These variants or families, with commas between.")
 @ROUNDS
-@click.option(
+@option(
     "--bitwise",
-    is_flag=True,
-    help="Hold runs on the same images against one another: they must agree to the bit, or the "
-    "row says that they need not.",
+    "Hold runs on the same images against one another: they must agree to the bit, or the row "
+    "says that they need not.",
 )
 @WITH
-@click.option(
-    "--reference",
-    metavar="NAME",
-    shell_complete=completing.candidates,
-    show_default="PyTorch's",
-    help="Candidate that ratios are over.",
+@option("--reference NAME", "Candidate that ratios are over.", show_default="PyTorch's")
+@option("--explain", "Show floors, how variants divide the work, and waves.")
+@option(
+    "--as GPU", "Explain for gtx1080ti, titanx, h100 or h200.", "machine", show_default="this GPU"
 )
-@click.option(
-    "--explain", is_flag=True, help="Show floors, how variants divide the work, and waves."
-)
-@click.option(
-    "--as",
-    "machine",
-    metavar="GPU",
-    shell_complete=completing.machines,
-    show_default="this GPU",
-    help="Explain for gtx1080ti, titanx, h100 or h200.",
-)
-@click.option(
+@option(
     "--tune",
-    is_flag=True,
-    help="Time what best.fp32 may run, and keep the fastest for it, beside compiled kernels.",
+    "Time what best.fp32 may run, and keep the fastest for it, beside compiled kernels.",
 )
-@click.option("--engines", is_flag=True, help="Simulate the convnet2 paper's engines instead.")
-@click.option(
+@option("--engines", "Simulate the convnet2 paper's engines instead.")
+@option(
     "--shares",
-    is_flag=True,
-    help="Measure the parts of the convnet2 kernels' time, tiles and latencies instead.",
+    "Measure the parts of the convnet2 kernels' time, tiles and latencies instead.",
 )
 @result_options
 @GATE

@@ -6,29 +6,34 @@ from pathlib import Path
 
 import click
 
-from lenetgpu.cli import completing
 from lenetgpu.cli.ending import say
-from lenetgpu.cli.help import Argument, Command
-from lenetgpu.cli.options import AS_JSON, DEVICE, FILE, console, print_pairs, write_json
+from lenetgpu.cli.help import Command
+from lenetgpu.cli.options import (
+    AS_JSON,
+    DEVICE,
+    FILE,
+    argument,
+    console,
+    option,
+    print_pairs,
+    write_json,
+)
 from lenetgpu.errors import LenetError
 
 
 @click.command(cls=Command)
-@click.argument(
+@argument(
     "stage",
-    cls=Argument,
+    "A stage (conv2), a span (conv1+pool1) or a kind (conv); without it, all.",
+    type=str,
     required=False,
-    shell_complete=completing.listed,
-    explained="A stage (conv2), a span (conv1+pool1) or a kind (conv); without it, all.",
 )
-@click.option("--matrix", is_flag=True, help="Show stages by families: what runs, or why not.")
-@click.option(
-    "--new",
+@option("--matrix", "Show stages by families: what runs, or why not.")
+@option(
+    "--new KIND FOLDER",
+    "Write two files into FOLDER to start a variant of KIND (conv, pool, fc, argmax) from.",
     nargs=2,
     type=(str, FILE),
-    metavar="KIND FOLDER",
-    shell_complete=completing.started,
-    help="Write two files into FOLDER to start a variant of KIND (conv, pool, fc, argmax) from.",
 )
 @AS_JSON
 def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_json: bool) -> None:
@@ -58,7 +63,7 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
 
 
 @click.command(cls=Command)
-@click.option("--repair", is_flag=True, help="Empty the cache folder: compiled, checked, measured.")
+@option("--repair", "Empty the cache folder: compiled, checked, measured.")
 @AS_JSON
 def doctor(repair: bool, as_json: bool) -> None:
     """Show the GPU, the libraries, the kernel cache and what would run."""
@@ -91,12 +96,11 @@ def warmup(device: str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument(
+@argument(
     "shell",
-    cls=Argument,
+    "One of bash, zsh or fish.",
     metavar="SHELL",
     type=click.Choice(["bash", "zsh", "fish"]),
-    explained="One of bash, zsh or fish.",
 )
 @click.pass_context
 def completion(ctx: click.Context, /, shell: str) -> None:

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from lenetgpu.cli import completing
+from lenetgpu.cli.completing import completer
+from lenetgpu.cli.help import Argument
 
 STAGES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
 
@@ -28,13 +29,16 @@ FILE = Named(path_type=Path, readable=False)
 FILE.name = "file"
 FOLDER = Named(path_type=Path, readable=False, file_okay=False)
 
+_TYPES: dict[str, Any] = {"FILE": FILE, "N": int} | dict.fromkeys(
+    ("SECONDS", "PCT", "SHARE"), float
+)
+"""Metavar to the type of an option's value; of any other it is a word."""
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Request = TypeVar("Request")
 
 
-def together(decorators: Iterable[Decorator]) -> Decorator:
+def together(*decorators: Decorator) -> Decorator:
     """The decorators as one, the first of them shown first in the help."""
-    decorators = list(decorators)
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
@@ -67,107 +71,84 @@ def _auto_or_count(ctx: click.Context, param: click.Parameter, value: str) -> in
         ) from error
 
 
-def number(name: str, words: str, **how: Any) -> Decorator:
-    """An option of a whole number."""
-    return click.option(name, type=how.pop("type", int), metavar="N", help=words, **how)
+def option(usage: str, words: str, to: str = "", **how: Any) -> Decorator:
+    """An option as its usage shows it: a flag where no metavar follows the name, else a value.
+
+    `to` is the parameter's name where it is another.
+    """
+    name, _, metavar = usage.partition(" ")
+    if metavar:
+        param = to or name.removeprefix("--").replace("-", "_")
+        known = {"type": _TYPES.get(metavar), "shell_complete": completer(param)}
+        how = {"metavar": metavar} | known | how
+    else:
+        how["is_flag"] = True
+    return click.option(name, *filter(None, [to]), help=words, **how)
 
 
-def _auto_or_number(name: str, words: str) -> Decorator:
-    """An option of a whole number, or auto."""
-    return click.option(
-        name,
-        metavar="N",
-        callback=_auto_or_count,
-        shell_complete=completing.words(("auto", "")),
-        default="auto",
-        help=words,
-    )
+def argument(name: str, words: str, **how: Any) -> Decorator:
+    """A positional argument with the sentence that says what it is; a file unless typed."""
+    how = {"type": FILE, "shell_complete": completer(name)} | how
+    return click.argument(name, cls=Argument, explained=words, **how)
 
 
-JSON = click.option("--json", "json_file", type=FILE, help="Results to a JSON file, - for stdout.")
-CSV = click.option("--csv", "csv_file", type=FILE, help="Rows to a CSV file, - for stdout.")
-MARKDOWN = click.option("--markdown", type=FILE, help="Rows to a Markdown file, - for stdout.")
-NO_PROGRESS = click.option("--no-progress", is_flag=True, help="Show no progress on the terminal.")
-DEVICE = click.option(
-    "--device",
-    default="auto",
-    metavar="DEVICE",
-    shell_complete=completing.devices,
-    help="Where it runs: auto, cpu, cuda or cuda:K.",
-)
-WEIGHTS = click.option(
-    "--weights",
-    type=FILE,
+JSON = option("--json FILE", "Results to a JSON file, - for stdout.", "json_file")
+CSV = option("--csv FILE", "Rows to a CSV file, - for stdout.", "csv_file")
+MARKDOWN = option("--markdown FILE", "Rows to a Markdown file, - for stdout.")
+NO_PROGRESS = option("--no-progress", "Show no progress on the terminal.")
+DEVICE = option("--device DEVICE", "Where it runs: auto, cpu, cuda or cuda:K.", default="auto")
+WEIGHTS = option(
+    "--weights FILE",
+    "Weights in HDF5, safetensors, PyTorch, ONNX or .npz form.",
     show_default="the ones that ship",
-    help="Weights in HDF5, safetensors, PyTorch, ONNX or .npz form.",
 )
-COUNTERS = click.option(
-    "--counters", is_flag=True, help="Read hardware counters of each kernel by Nsight Compute."
-)
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
-
-PLAN = click.option(
-    "--plan",
-    default="auto",
-    metavar="PLAN",
-    shell_complete=completing.plans,
-    help="Named plan: a variant for every stage.",
-)
-PRECISION = click.option(
-    "--precision",
-    metavar="P",
-    shell_complete=completing.precisions,
+COUNTERS = option("--counters", "Read hardware counters of each kernel by Nsight Compute.")
+AS_JSON = option("--json", "Print JSON to stdout.", "as_json")
+PLAN = option("--plan PLAN", "Named plan: a variant for every stage.", default="auto")
+PRECISION = option(
+    "--precision P",
+    "Precision that the plan must compute in, as fp16.",
     show_default="the plan's; fp32 of auto",
-    help="Precision that the plan must compute in, as fp16.",
 )
-AS_IS = click.option(
-    "--as-is", is_flag=True, help="Make pictures grey and 28x28, and leave it at that."
-)
+AS_IS = option("--as-is", "Make pictures grey and 28x28, and leave it at that.")
+LIMIT = option("--limit N", "Only so many images of the data set.", show_default="all")
+_AUTO: dict[str, Any] = {"type": str, "callback": _auto_or_count, "default": "auto"}
 
 run_options = together(
-    [
-        WEIGHTS,
-        number("--batch", "Images in one pass at most.", show_default="10000"),
-        number("--limit", "Only so many images of the data set.", show_default="all"),
-        number("--skip", "Leave out the first N images of the data set.", default=0),
-        PLAN,
-        *(
-            click.option(
-                f"--{stage}",
-                metavar="VARIANT",
-                shell_complete=completing.variants,
-                show_default="the plan's",
-                help=f"Variant of {stage}; `lenetgpu variants {stage}` lists them.",
-            )
-            for stage in STAGES
-        ),
-        PRECISION,
-        DEVICE,
-        number("--threads", "Threads of a CPU.", show_default="all it may use"),
-        _auto_or_number("--streams", "How many CUDA streams, or auto."),
-        _auto_or_number("--chunk", "How many images pass through all stages together, or auto."),
-        click.option(
-            "--transfers",
-            default="device",
-            metavar="WHERE",
-            shell_complete=completing.words(("device", ""), ("host", "a copy after every stage")),
-            help="Where activations stay between stages: device, or host, which copies each there "
-            "and back.",
-        ),
-    ]
+    WEIGHTS,
+    option("--batch N", "Images in one pass at most.", show_default="10000"),
+    LIMIT,
+    option("--skip N", "Leave out the first N images of the data set.", default=0),
+    PLAN,
+    *(
+        option(
+            f"--{stage} VARIANT",
+            f"Variant of {stage}; `lenetgpu variants {stage}` lists them.",
+            show_default="the plan's",
+        )
+        for stage in STAGES
+    ),
+    PRECISION,
+    DEVICE,
+    option("--threads N", "Threads of a CPU.", show_default="all it may use"),
+    option("--streams N", "How many CUDA streams, or auto.", **_AUTO),
+    option("--chunk N", "How many images pass through all stages together, or auto.", **_AUTO),
+    option(
+        "--transfers WHERE",
+        "Where activations stay between stages: device, or host, which copies each there and back.",
+        default="device",
+    ),
 )
-"""What a run of the pipeline takes: infer and profile."""
+"""The options of a run of the pipeline: infer and profile."""
 
 result_options = together(
-    [
-        JSON,
-        CSV,
-        MARKDOWN,
-        click.option("--plot", type=FILE, help="Draw a picture of it, .png or .svg."),
-        NO_PROGRESS,
-    ]
+    JSON,
+    CSV,
+    MARKDOWN,
+    option("--plot FILE", "Draw a picture of it, .png or .svg."),
+    NO_PROGRESS,
 )
-"""Where checked and timed candidates go: compare and conv."""
+"""The options of checked and timed candidates' results: compare and conv."""
 
 
 def console(stderr: bool = False) -> Any:

@@ -1,27 +1,34 @@
-"""`lenetgpu infer` and `lenetgpu profile`."""
+"""Commands that label images: `lenetgpu infer`, `profile`, `classify` and `report`."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from lenetgpu.cli.ending import STARTED, say
-from lenetgpu.cli.help import Argument, Command
+from lenetgpu.cli.help import Command
 from lenetgpu.cli.options import (
     AS_IS,
     COUNTERS,
     CSV,
-    FILE,
+    DEVICE,
     JSON,
+    LIMIT,
     MARKDOWN,
     NO_PROGRESS,
+    PLAN,
+    PRECISION,
+    WEIGHTS,
     Named,
+    argument,
     console,
     is_stdout,
-    number,
+    option,
     overrides,
     request,
     run_options,
@@ -32,34 +39,22 @@ from lenetgpu.cli.signals import INTERRUPTED
 
 
 @click.command(cls=Command)
-@click.argument(
+@argument(
     "data",
-    cls=Argument,
+    "Images in HDF5, IDX or .npy form; or pictures: files, folders, patterns, - for stdin; "
+    "without it, the digits that ship.",
     nargs=-1,
     type=Named(readable=False),
-    explained="Images in HDF5, IDX or .npy form; or pictures: files, folders, "
-    "patterns, - for stdin; without it, the digits that ship.",
 )
 @run_options
 @AS_IS
-@number("--repeat", "Pass N more times, for medians and their spread.", default=0)
-@click.option("--timing", is_flag=True, help="Print a row per stage, timed in passes of their own.")
-@click.option("--output", type=FILE, help="Labels to FILE.npy, .csv, .h5, .json or .parquet.")
-@click.option(
-    "--scores", is_flag=True, help="Scores beside the labels in --output; without it, printed."
-)
-@click.option(
-    "--errors",
-    type=FILE,
-    help="What is read wrong, drawn in FILE.png or .html, or listed in FILE.csv.",
-)
+@option("--repeat N", "Pass N more times, for medians and their spread.", default=0)
+@option("--timing", "Print a row per stage, timed in passes of their own.")
+@option("--output FILE", "Labels to FILE.npy, .csv, .h5, .json or .parquet.")
+@option("--scores", "Scores beside the labels in --output; without it, printed.")
+@option("--errors FILE", "What is read wrong, drawn in FILE.png or .html, or listed in FILE.csv.")
 @JSON
-@click.option(
-    "--min-accuracy",
-    type=float,
-    metavar="SHARE",
-    help="Exit with 1 where a smaller share is right, as 0.99.",
-)
+@option("--min-accuracy SHARE", "Exit with 1 where a smaller share is right, as 0.99.")
 @NO_PROGRESS
 @click.pass_context
 def infer(
@@ -129,18 +124,16 @@ def infer(
 
 
 @click.command(cls=Command)
-@click.argument(
+@argument(
     "data",
-    cls=Argument,
+    "Images in HDF5, IDX or .npy form; without it, the digits that ship.",
     required=False,
-    type=FILE,
-    explained="Images in HDF5, IDX or .npy form; without it, the digits that ship.",
 )
 @run_options
 @JSON
 @CSV
 @MARKDOWN
-@click.option("--trace", type=FILE, help="Chrome trace of stages, copies and streams.")
+@option("--trace FILE", "Chrome trace of stages, copies and streams.")
 @COUNTERS
 @NO_PROGRESS
 @click.pass_context
@@ -189,3 +182,110 @@ def profile(
     if found.outcome.interrupted:
         say(found.outcome.sentence() + found.passes() + "".join(left), err=True)
         ctx.exit(INTERRUPTED)
+
+
+@click.command(cls=Command)
+@argument(
+    "sources",
+    "Files of images (HDF5, IDX, .npy), or pictures: files, folders, patterns.",
+    nargs=-1,
+    required=True,
+)
+@option("--out FILE", "Folder of the results, new or one to go on with.", required=True)
+@WEIGHTS
+@PLAN
+@PRECISION
+@DEVICE
+@option("--threads N", "CPU threads of each worker.", show_default="all it may use")
+@AS_IS
+@option("--shard N", "Images of a shard at most.", show_default="1000000, of pictures 1000")
+@option("--form FORM", "Form of a shard's file: npy, csv, h5, json or parquet.", default="npy")
+@option("--scores", "Scores beside the labels.")
+@option("--tries N", "Times that a shard is begun before it is set aside.", default=3)
+@option("--workers N|cuda", "Dask's processes: N, or one a GPU.", show_default="this process")
+@option("--scheduler ADDRESS", "A Dask cluster that is there, as tcp://host:8786.")
+@option("--predict", "Say what 1 to 64 workers would come to; classify nothing.")
+@JSON
+@NO_PROGRESS
+@click.pass_context
+def classify(
+    ctx: click.Context,
+    /,
+    no_progress: bool,
+    predict: bool,
+    json_file: Path | None,
+    **options: Any,
+) -> None:
+    """Classify many files in shards; the same command goes on where it was ended.
+
+    Each shard's labels get a file in the folder, and a line in its manifest when that is whole.
+    """
+    from lenetgpu.files.output import require_targets
+    from lenetgpu.lab.classified import lines, print_predicted
+    from lenetgpu.lab.classify import ClassifyRequest, require_outside
+    from lenetgpu.lab.classify import classify as job
+    from lenetgpu.lab.console import status_line
+
+    require_targets(json_file, sources=(*options["sources"], options["weights"]))
+    require_outside(options["out"], json_file)
+    asked, err = request(ClassifyRequest, options), is_stdout(json_file)
+    with status_line(enabled=not no_progress, rate=True) as status:
+        if predict:
+            from lenetgpu.lab.foreseen import foresee
+
+            foreseen = foresee(asked, status)
+        else:
+            outcome = job(asked, status, partial(say, err=True))
+    if json_file is not None:
+        write_json(json_file, (foreseen if predict else outcome).document())
+    if predict:
+        print_predicted(console(err), foreseen)
+        return
+    for line in lines(outcome):
+        say(line, err=err)
+    if outcome.interrupted:
+        left = f"{outcome.left:,} shards left; the same command goes on"
+        say(f"lenetgpu: interrupted: {left}", err=True)
+        ctx.exit(INTERRUPTED)
+    if outcome.bad or outcome.failed or outcome.lacking or outcome.altered:
+        ctx.exit(1)
+
+
+@click.command(cls=Command)
+@argument("out", "The page to write, a name ending in .html.")
+@argument(
+    "files", "JSON of earlier runs, and folders of such files; without any, a fresh run.", nargs=-1
+)
+@PLAN
+@WEIGHTS
+@option("--data FILE", "The images that are read.", show_default="the digits that ship")
+@LIMIT
+@DEVICE
+@option(
+    "--seconds SECONDS",
+    "The time for comparing plans and stages, with their checks and beside the run itself; what "
+    "does not fit is left out and said; 0 compares none.",
+    default=60.0,
+)
+@NO_PROGRESS
+@click.pass_context
+def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) -> None:
+    """Write one page to read, of a fresh run or of the JSON of earlier ones.
+
+    The page is one file that loads nothing: open it in any browser.
+    """
+    from lenetgpu.lab.console import status_line
+    from lenetgpu.lab.report import ReportRequest, run_report
+
+    given = tuple(str(option.name) for option in ctx.command.params
+                  if isinstance(option, click.Option) and option.name in options
+                  and ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+                  )  # fmt: skip
+    asked = request(ReportRequest, options, out=out, given=given)
+    with status_line(enabled=not no_progress) as told:
+        made = run_report(asked, told)
+    for sentence in made.sentences():
+        say(sentence, err=True)
+    files = f" from {made.files:,} file{'s' * (made.files != 1)}" if asked.files else ""
+    say(f"{out}: {made.size / 1e6:.1f} MB{files}")
+    ctx.exit(1 if made.wrong else 0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import ceil, inf
 from pathlib import Path
 from statistics import median
@@ -133,45 +133,58 @@ class Predicted:
 
 
 def costs(folder: Path, job: Job, request: Request) -> Costs:
-    """Of a worker alone in this process; files are written into `folder`, and dropped."""
+    """Measure a worker alone in this process; files are written into `folder`, and dropped."""
     worker = Worker(folder, job, request)
     begun = clock()
-    worker.ready(job.valid[0].dtype)
+    worker.ready()
     start = clock() - begun
     with _longest(worker) as source:
-        read, read_all = reading(source, 1), medium(source)
+        read, read_all = _reading(source, 1), _medium(source)
     label = label_rate(worker)
     with tempfile.TemporaryDirectory(prefix=".lenetgpu-", dir=folder) as place:
-        opening, ending, line = ends(Path(place), worker)
-    found = Costs(read, max(read, read_all), label, start, opening, ending, line, label_all=label)
+        opening, ending, line = _ends(Path(place), worker)
     bus, kernels = _parts(worker)
-    return replace(found, bus=bus, kernels=kernels)
+    read_all = max(read, read_all)
+    return Costs(
+        read,
+        read_all,
+        label,
+        start,
+        opening,
+        ending,
+        line,
+        label_all=label,
+        bus=bus,
+        kernels=kernels,
+    )
 
 
 def _parts(worker: Worker) -> tuple[float | None, float | None]:
     """Images a second of the bus and of the kernels, on a GPU."""
     from lenetgpu.net.streaming import costs_of
 
-    engine = worker.engine
-    if engine.gpu is None:
-        return None, None
-    found = costs_of(engine.plan, engine.weights, engine.gpu, worker.job.valid[0].dtype)
+    engine, found = worker.engine, None
+    if engine.gpu is not None:
+        found = costs_of(engine.plan, engine.weights, engine.gpu, worker.job.valid[0].dtype)
     if found is None:
         return None, None
     return found.bus_gbs * 1e9 / found.image_bytes, 1e9 / found.image_ns
 
 
 def _longest(worker: Worker) -> Source:
-    """All images of the longest input."""
     entry = max(worker.job.valid, key=lambda entry: entry.images)
     return opened(worker.folder, worker.job, Shard(0, entry, 0, entry.images, ""))
 
 
-def reading(source: Source, threads: int) -> float:
+def _block(source: Source) -> int:
+    return min(AT_ONCE if isinstance(source, PictureSource) else _BLOCK, len(source))
+
+
+def _reading(source: Source, threads: int) -> float:
     """Images a second that `threads` readers get from a file, each at a place of its own."""
     import numpy as np
 
-    count = min(AT_ONCE if isinstance(source, PictureSource) else _BLOCK, len(source))
+    count = _block(source)
     places = [number * (len(source) // threads) for number in range(threads)]
     end = clock() + _SECONDS
 
@@ -189,10 +202,10 @@ def reading(source: Source, threads: int) -> float:
     return images / (clock() - begun)
 
 
-def medium(source: Source) -> float:
+def _medium(source: Source) -> float:
     """Images a second that what holds the files gives: to a reader a core; of pictures, unread."""
     if not isinstance(source, PictureSource):
-        return reading(source, core_count())
+        return _reading(source, core_count())
     begun, count = clock(), 0
     while clock() < begun + _SECONDS:
         Path(source.names[count % len(source)]).read_bytes()
@@ -205,11 +218,10 @@ def label_rate(worker: Worker) -> float:
     import numpy as np
 
     with _longest(worker) as source:
-        count = min(AT_ONCE if isinstance(source, PictureSource) else _BLOCK, len(source))
-        images = np.empty((count, *IMAGE_SHAPE), source.dtype)
+        images = np.empty((_block(source), *IMAGE_SHAPE), source.dtype)
         source.read(0, images)
         name = source.source
-    runner: Any = worker.ready(worker.job.valid[0].dtype)
+    runner = worker.ready()
 
     def run(count: int) -> float:
         held = MemorySource(np.resize(images, (count, *IMAGE_SHAPE)), None, name)
@@ -221,7 +233,7 @@ def label_rate(worker: Worker) -> float:
     return count / median([took, *(run(count) for _ in range(_AGAIN))])
 
 
-def ends(folder: Path, worker: Worker) -> tuple[float, float, float]:
+def _ends(folder: Path, worker: Worker) -> tuple[float, float, float]:
     """Seconds that a shard takes to open; to write, flush and name with its line; the line's.
 
     Files are written into `folder`.
@@ -230,21 +242,15 @@ def ends(folder: Path, worker: Worker) -> tuple[float, float, float]:
 
     from lenetgpu.files.output import write_labels
 
-    job, scores = worker.job, None
-    shard = job.shards[0]
-    if job.scores:
-        scores = np.zeros((len(shard), CLASSES), np.float32)
-    labels = np.zeros(len(shard), np.int32)
+    def took(call: Callable[[], Any]) -> float:
+        return median(cpu_ms(call) / 1e3 for _ in range(_ENDS))
+
+    job, shard = worker.job, worker.job.shards[0]
+    count, none = len(shard), (0,) * CLASSES
+    scores = np.zeros((count, CLASSES), np.float32) if job.scores else None
+    labels = np.zeros(count, np.int32)
     manifest.begin(folder, job)
-    row = Row(
-        0, shard.name, len(shard), shard.input.path, "", 0, (0,) * CLASSES, None, 0.0, "", "", 0, ""
-    )
-
-    line = _median(lambda: manifest.append(folder, row))
-    written = _median(lambda: write_labels(folder / shard.name, labels, scores))
-    opening = _median(lambda: opened(worker.folder, job, shard).close())
-    return opening, written + line, line
-
-
-def _median(call: Callable[[], Any]) -> float:
-    return median(cpu_ms(call) / 1e3 for _ in range(_ENDS))
+    row = Row(0, shard.name, count, shard.input.path, "", 0, none, None, 0.0, "", "", 0, "")
+    line = took(lambda: manifest.append(folder, row))
+    written = took(lambda: write_labels(folder / shard.name, labels, scores))
+    return took(lambda: opened(worker.folder, job, shard).close()), written + line, line

@@ -85,7 +85,7 @@ class Here:
     def ready(self, folder: Path, job: Job) -> Rows:
         """Make ready for a job, and return what does its shards."""
         worker = Worker(folder, job, self.request)
-        worker.ready(job.valid[0].dtype)
+        worker.ready()
         return partial(run_here, worker)
 
     def costs(self, folder: Path, job: Job) -> Costs:
@@ -153,7 +153,6 @@ class OnDask:
         return self.client.submit(call, *words, pure=False, **how)
 
     def _addresses(self) -> list[str]:
-        """Of the workers that are there."""
         return list(self.client.scheduler_info(n_workers=-1)["workers"])
 
     def _run(
@@ -240,8 +239,7 @@ def _worker(folder: str, key: str, asked: bytes) -> Worker:
 
 def _prepare(folder: str, key: str, asked: bytes) -> None:
     with _turn:
-        worker = _worker(folder, key, asked)
-        worker.ready(worker.job.valid[0].dtype)
+        _worker(folder, key, asked).ready()
 
 
 def _task(folder: str, key: str, asked: bytes, numbers: list[int]) -> list[Row] | LenetError:
@@ -349,7 +347,6 @@ def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> I
 
 
 def _local(distributed: Any, workers: str) -> Any:
-    """A cluster of processes of this machine."""
     kept = {
         "threads_per_worker": 1,
         "memory_limit": 0,

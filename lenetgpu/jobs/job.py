@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,6 @@ class Job:
                 yield place, Shard(number, entry, lo, min(lo + size, entry.images), name)
                 number += 1
 
-    @cached_property
-    def numbers(self) -> int:
-        """How many numbers were given to shards, of inputs that others took the place of too."""
-        return sum(1 for _ in self._cuts())
-
     def shard(self, number: int) -> Shard:
         """That of this number; KeyError where there is none."""
         return self._by_number[number]
@@ -124,28 +120,20 @@ class Job:
 
     def joined(self, numbers: Iterable[int]) -> Iterator[Shard]:
         """The shards of these numbers; those of small files that follow one another as one."""
-        held: list[Shard] = []
-        for shard in map(self.shard, numbers):
-            follows = held and shard.number == held[-1].number + 1
-            if follows and self._shares(held[-1].number, shard.number):
-                held.append(shard)
-                continue
-            if held:
-                yield together(held)
-            held = [shard]
-        if held:
-            yield together(held)
+
+        def run(placed: tuple[int, Shard]) -> tuple[int | Shard, int]:
+            place, shard = placed
+            return self._groups.get(shard.number, shard), shard.number - place
+
+        for _, found in groupby(enumerate(map(self.shard, numbers)), run):
+            yield together([shard for _, shard in found])
 
     def several(self, first: int, count: int) -> Shard:
         """`count` shards from number `first` on as one; KeyError where they are not to be one."""
-        if count < 1 or not self._shares(first, first + count - 1):
+        found = list(self.joined(range(first, first + count)))
+        if len(found) != 1:
             raise KeyError(first)
-        return together([self.shard(number) for number in range(first, first + count)])
-
-    def _shares(self, number: int, other: int) -> bool:
-        """Whether two shards share a file of labels; one does with itself."""
-        group = self._groups.get(number)
-        return number == other or (group is not None and group == self._groups.get(other))
+        return found[0]
 
     @cached_property
     def _groups(self) -> dict[int, int]:
@@ -174,7 +162,15 @@ class Job:
     @property
     def count(self) -> int:
         """How many shards there are, without making them."""
-        return sum(1 if i.whole else -(-i.images // self.size) for i in self.valid)
+        return sum(map(self._pieces, self.valid))
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers were given to shards, of inputs that others took the place of too."""
+        return sum(map(self._pieces, self.inputs))
+
+    def _pieces(self, entry: Input) -> int:
+        return 1 if entry.whole else -(-entry.images // self.size)
 
     @cached_property
     def images(self) -> int:
@@ -183,12 +179,9 @@ class Job:
 
     def extended(self, entry: Input) -> Job:
         """With one more input, which takes the place of one that has its path."""
-        old = tuple(
-            place
-            for place, known in enumerate(self.inputs)
-            if known.path == entry.path and place not in self.void
-        )
-        return replace(self, inputs=(*self.inputs, entry), void=self.void + old)
+        known = enumerate(self.inputs)
+        old = [n for n, other in known if other.path == entry.path and n not in self.void]
+        return replace(self, inputs=(*self.inputs, entry), void=(*self.void, *old))
 
     @cached_property
     def key(self) -> str:
@@ -256,23 +249,15 @@ def news(folder: Path, begun: Job, asked: Job, unreadable: set[str], done: set[s
     something is done.
     """
     before, now = ({i.path: i for i in job.valid} for job in (begun, asked))
-    found = []
+    other = f"{folder}: expected the inputs of the job that was begun there, found "
     for path in [*before, *now]:
         if path not in now:
-            raise LenetError(
-                f"{folder}: expected the inputs of the job that was begun there, "
-                f"found that {path} is not among them now"
-            )
+            raise LenetError(f"{other}that {path} is not among them now")
         if path not in before and path not in unreadable:
-            raise LenetError(
-                f"{folder}: expected the inputs of the job that was begun there, "
-                f"found another one, {path}"
-            )
+            raise LenetError(f"{other}another one, {path}")
         if path in before and before[path] != now[path] and path in done:
             raise LenetError(
                 f"{path}: expected the file that the job in {folder} was begun with, "
                 f"found {changed(Path(path))} changed since"
             )
-        if before.get(path) != now[path] and now[path] not in found:
-            found.append(now[path])
-    return found
+    return [entry for path, entry in now.items() if before.get(path) != entry]

@@ -142,17 +142,15 @@ class Manifest:
 
     def _take(self, document: Any) -> None:
         ((kind, entry),) = document.items()
-        if kind == "done":
-            self.take(_row(self.job, entry))
-        elif kind == "failed":
-            failed = Failed(**entry)
-            self.failed[failed.shard] = failed
-        elif kind == "unreadable":
-            self.unreadable.add(Unreadable(**entry).path)
-        elif kind == "input":
-            self.job = self.job.extended(Input(**entry))
+        found = _KINDS[kind](**entry)
+        if isinstance(found, Row):
+            self.take(_checked(self.job, found))
+        elif isinstance(found, Failed):
+            self.failed[found.shard] = found
+        elif isinstance(found, Unreadable):
+            self.unreadable.add(found.path)
         else:
-            raise ValueError(kind)
+            self.job = self.job.extended(found)
 
 
 @contextmanager
@@ -169,9 +167,8 @@ def _undamaged(path: str, line: int) -> Iterator[None]:
         ) from error
 
 
-def _row(job: Job, entry: Any) -> Row:
+def _checked(job: Job, row: Row) -> Row:
     """A shard's line; ValueError where it is not the shard's or does not add up."""
-    row = Row(**entry)
     row = replace(row, counts=tuple(map(index, row.counts)), said=tuple(map(str, row.said)))
     shard = job.several(row.shard, index(row.files))
     known = shard.name, len(shard), shard.input.path, shard.hash, shard.lo
@@ -190,11 +187,14 @@ def numbers(row: Row) -> range:
 
 
 Entry = Row | Failed | Input | Unreadable
-_KINDS = {Row: "done", Failed: "failed", Input: "input", Unreadable: "unreadable"}
+_KINDS: dict[str, type[Row] | type[Failed] | type[Input] | type[Unreadable]] = {
+    "done": Row, "failed": Failed, "input": Input, "unreadable": Unreadable,
+}  # fmt: skip
 
 
 def _line(entry: Entry) -> bytes:
-    return (json_text({_KINDS[type(entry)]: vars(entry)}) + "\n").encode()
+    kind = next(kind for kind, made in _KINDS.items() if isinstance(entry, made))
+    return (json_text({kind: vars(entry)}) + "\n").encode()
 
 
 def begin(folder: Path, job: Job, listed: bytes = b"") -> None:

@@ -10,7 +10,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,17 +52,15 @@ def records(listed: bytes) -> Iterator[Record]:
 
 
 def difference(old: bytes, new: bytes) -> str:
-    """What became of the first picture that is not the same in both lists, in words."""
-    before, after = ({path for *_, path in records(one)} for one in (old, new))
-    for was, now in zip_longest(records(old), records(new)):
-        if was == now:
-            continue
-        if was is not None and was[2] not in after:
-            return f"that {was[2]} is not among them now"
-        if now is not None and now[2] not in before:
-            return f"another one, {now[2]}"
-        if was is not None and now is not None and was[2] == now[2]:
-            return f"that {now[2]} changed since"
+    """Say what became of the first picture that is not the same in both lists."""
+    before, after = ({path: facts for *facts, path in records(one)} for one in (old, new))
+    for path in [*before, *after]:
+        if path not in after:
+            return f"that {path} is not among them now"
+        if path not in before:
+            return f"another one, {path}"
+        if before[path] != after[path]:
+            return f"that {path} changed since"
     return "them in another order"
 
 

@@ -62,10 +62,10 @@ class Worker:
         self._source: Source | None = None
         self._of: Input | None = None
 
-    def ready(self, dtype: str) -> Any:
+    def ready(self) -> Any:
         """A runner for shards of the job, made once."""
         if self._runner is None:
-            size = min(self.job.size, self.job.images)
+            dtype, size = self.job.valid[0].dtype, min(self.job.size, self.job.images)
             self.engine.start(dtype, size)
             self._runner = self.engine.runner(dtype, size, self.job.scores)
         return self._runner
@@ -148,7 +148,7 @@ class Worker:
     def _label(self, shard: Shard) -> _Labelled:
         """Read and compute a shard; its labels are on their way to the disk."""
         begun, source = clock(), self._part(shard)
-        runner = self.ready(source.dtype)
+        runner = self.ready()
         runner.first = shard.lo
         found = _Labelled(self.folder, shard, self.job.scores, source, begun)
         try:
