@@ -94,11 +94,7 @@ before(click.Context, "exit")
 
 
 @pytest.mark.parametrize(
-    ("name", "moment"),
-    [
-        *zip([*CODES] * 2, MOMENTS, strict=True),
-        ("INT", "in a destructor"),
-    ],
+    ("name", "moment"), [*zip([*CODES] * 2, MOMENTS, strict=True), ("INT", "in a destructor")]
 )
 def test_a_signal_has_its_code_and_one_line(name, moment):
     done = ended(name, MOMENTS[moment], "data", "info")

@@ -64,10 +64,7 @@ GATE = together(
 @DEVICE
 @option("--reference NAME", "Candidate that ratios are over.", show_default="what auto runs")
 @option("--seconds SECONDS", "Time limit of the rounds.", default=20.0)
-@option(
-    "--only NAMES",
-    "These variants, families or plans and the baseline, with commas between.",
-)
+@option("--only NAMES", "These variants, families or plans and the baseline, with commas between.")
 @COUNTERS
 @ROUNDS
 @WITH
@@ -193,14 +190,10 @@ def _require_only(ctx: click.Context, flag: str) -> None:
     "--as GPU", "Explain for gtx1080ti, titanx, h100 or h200.", "machine", show_default="this GPU"
 )
 @option(
-    "--tune",
-    "Time what best.fp32 may run, and keep the fastest for it, beside compiled kernels.",
+    "--tune", "Time what best.fp32 may run, and keep the fastest for it, beside compiled kernels."
 )
 @option("--engines", "Simulate the convnet2 paper's engines instead.")
-@option(
-    "--shares",
-    "Measure the parts of the convnet2 kernels' time, tiles and latencies instead.",
-)
+@option("--shares", "Measure the parts of the convnet2 kernels' time, tiles and latencies instead.")
 @result_options
 @GATE
 @click.pass_context

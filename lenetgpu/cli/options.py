@@ -142,11 +142,7 @@ run_options = together(
 """The options of a run of the pipeline: infer and profile."""
 
 result_options = together(
-    JSON,
-    CSV,
-    MARKDOWN,
-    option("--plot FILE", "Draw a picture of it, .png or .svg."),
-    NO_PROGRESS,
+    JSON, CSV, MARKDOWN, option("--plot FILE", "Draw a picture of it, .png or .svg."), NO_PROGRESS
 )
 """The options of checked and timed candidates' results: compare and conv."""
 

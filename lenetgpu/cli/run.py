@@ -125,9 +125,7 @@ def infer(
 
 @click.command(cls=Command)
 @argument(
-    "data",
-    "Images in HDF5, IDX or .npy form; without it, the digits that ship.",
-    required=False,
+    "data", "Images in HDF5, IDX or .npy form; without it, the digits that ship.", required=False
 )
 @run_options
 @JSON
@@ -209,12 +207,7 @@ def profile(
 @NO_PROGRESS
 @click.pass_context
 def classify(
-    ctx: click.Context,
-    /,
-    no_progress: bool,
-    predict: bool,
-    json_file: Path | None,
-    **options: Any,
+    ctx: click.Context, /, no_progress: bool, predict: bool, json_file: Path | None, **options: Any
 ) -> None:
     """Classify many files in shards; the same command goes on where it was ended.
 
