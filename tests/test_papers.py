@@ -97,7 +97,7 @@ def test_every_part_is_reproduced_or_says_why_not(name):
 
 
 def unknown(citations, text):
-    return sorted(c for c in citations if text.find(*c) is None)
+    return sorted(set(citations) - {(item.kind, item.number) for item in text.items})
 
 
 def test_every_variant_cites_parts_that_there_are():
