@@ -39,17 +39,12 @@ def test_the_generated_pages_are_current():
     assert done.returncode == 0, "run scripts/tables.py"
 
 
-def test_the_picture_is_current(script):
-    """What it shows exists and is drawn as today; what it does not show yet is a warning only."""
-    drawing = script("draw_pipeline")
-    picture = (ROOT / "docs" / "pipeline.svg").read_text()
-    shown, registered = drawing.shown_in(picture), drawing.registered()
-    gone = [name for name in shown if name not in registered]
-    assert shown and not gone, "run scripts/draw_pipeline.py"
-    assert picture == drawing.draw(shown), "run scripts/draw_pipeline.py"
-    new = ", ".join(name for name in registered if name not in shown)
-    if new:
-        warnings.warn(f"docs/pipeline.svg lacks {new}: run scripts/draw_pipeline.py", stacklevel=1)
+def test_the_families_in_the_picture_exist():
+    lines = re.findall(
+        "xml:space='preserve'>([^<]+)<", (ROOT / "docs" / "pipeline.svg").read_text()
+    )
+    shown = {name for line in lines for name in re.split(r",\s*", line.strip(", "))}
+    assert len(shown) > 20 and shown <= {variant.family for variant in variants()}
 
 
 @measured("**/*.json")
