@@ -87,3 +87,8 @@ class LenetError(Exception):
 
     def __init__(self, sentence: str) -> None:
         super().__init__(one_line(_ADDRESS.sub("", sentence)))
+
+
+def unexpected(where: object, expected: str, found: str) -> LenetError:
+    """Return the error of a file, or whatever `where` names, that holds another thing."""
+    return LenetError(f"{where}: expected {expected}, found {found}")

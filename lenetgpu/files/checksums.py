@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files import hdf5
 from lenetgpu.files.reading import spans
 
@@ -216,9 +216,8 @@ def _sum_of_facts(file: Any, items: Mapping[str, Any], path: object) -> str:
                 facts.append((where, name, f"{_described(dtype, raw.shape)} {raw.tobytes().hex()}"))
                 held += raw.nbytes
             if held > _MOST_FACTS:
-                raise LenetError(
-                    f"{path}: expected attributes of at most {_MOST_FACTS:,} bytes beside "
-                    "checksums, found more"
+                raise unexpected(
+                    path, f"attributes of at most {_MOST_FACTS:,} bytes beside checksums", "more"
                 )
     facts += [(name, "", _described(item.dtype, item.shape)) for name, item in items.items()]
     return hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-from lenetgpu.errors import ENDING, LenetError, first_line
+from lenetgpu.errors import ENDING, LenetError, first_line, unexpected
 from lenetgpu.files.disk import OpenFile
 from lenetgpu.files.hdf5_trees import MAGIC as MAGIC
 from lenetgpu.files.hdf5_trees import require_trees
@@ -300,9 +300,7 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
         reason = first_line(error)
-        raise LenetError(
-            f"{path}: expected a readable HDF5 file, found a damaged one ({reason})"
-        ) from error
+        raise unexpected(path, "a readable HDF5 file", f"a damaged one ({reason})") from error
 
 
 def attributes(path: Path) -> dict[str, str | None]:
@@ -372,9 +370,7 @@ def text_of(holder: Any, name: str, path: object) -> str:
     """An attribute that is one number or text; LenetError as for `attribute`."""
     dtype, raw = attribute(holder, name, path)
     if raw.size != 1:
-        raise LenetError(
-            f"{path}: expected one number or text in attribute {name}, found {raw.size:,}"
-        )
+        raise unexpected(path, f"one number or text in attribute {name}", f"{raw.size:,}")
     if dtype.kind in "SO":
         return raw.tobytes().split(b"\0")[0].decode("utf-8", "replace")
     return str(raw.view(dtype).reshape(-1)[0])
@@ -647,9 +643,8 @@ def read_rows(item: Stored, lo: int, hi: int) -> Array:
 
 
 def _refuse(item: Stored, corner: Corner, expected: str, found: str) -> LenetError:
-    return LenetError(
-        f"{item.path}: expected {item.where} to have a chunk {expected} at image {corner[0]:,}, "
-        f"found {found}"
+    return unexpected(
+        item.path, f"{item.where} to have a chunk {expected} at image {corner[0]:,}", f"{found}"
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.threads import core_count
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import unexpected
 from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.disk import RawSource, narrowed
 from lenetgpu.files.reading import (
@@ -61,9 +61,7 @@ def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Sou
     shapes = IMAGE_SHAPE[:2], IMAGE_SHAPE
     item = hdf5.find(file, "x", expected, lambda s: s[:1] > (0,) and s[1:] in shapes, "fu")
     if item.dtype != np.uint8 and item.dtype.kind == "u":
-        raise LenetError(
-            f"{path}: expected dataset /x to be float or uint8, found type {item.dtype}"
-        )
+        raise unexpected(path, "dataset /x to be float or uint8", f"type {item.dtype}")
     chosen = selected(path, item.shape[0], skip, limit)
     if not item.chunks:
         hdf5.require_written(item)

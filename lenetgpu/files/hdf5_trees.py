@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lenetgpu.cpu.threads import core_count
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import unexpected
 from lenetgpu.files.disk import OpenFile
 
 _TREE = struct.Struct("<4sBBIHH")
@@ -58,9 +58,7 @@ def require_trees(path: Path, file: BinaryIO) -> None:
         with ThreadPoolExecutor(min(_THREADS, core_count())) as pool:
             found = next(filter(None, pool.map(look, parts)), "")
     if found:
-        raise LenetError(
-            f"{path}: expected B-trees and heaps that {held.size:,} bytes can hold, found {found}"
-        )
+        raise unexpected(path, f"B-trees and heaps that {held.size:,} bytes can hold", f"{found}")
 
 
 def _first_wrong(file: OpenFile, base: int, start: int) -> str:
@@ -110,14 +108,10 @@ def _begin(file: OpenFile) -> int:
             widths = head[9:11] if head[8:9] >= b"\x02" else head[13:15]
             if all(width in _WIDTHS for width in widths) and widths != b"\x08\x08":
                 found = " and ".join(map(str, widths))
-                raise LenetError(
-                    f"{file.path}: expected HDF5 addresses and lengths of 8 bytes, found {found}"
-                )
+                raise unexpected(file.path, "HDF5 addresses and lengths of 8 bytes", f"{found}")
             place = {b"\0": head[48:56], b"\1": head[52:60]}.get(head[8:9], b"")
             if 0 < int.from_bytes(place, "little") < file.size:
-                raise LenetError(
-                    f"{file.path}: expected an HDF5 file of one piece, found one of another driver"
-                )
+                raise unexpected(file.path, "an HDF5 file of one piece", "one of another driver")
             return at
         at = 2 * at or 512
     return file.size

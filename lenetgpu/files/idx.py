@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from lenetgpu.errors import LenetError, first_line
+from lenetgpu.errors import LenetError, first_line, unexpected
 from lenetgpu.files.disk import PIXELS, OpenFile, RawSource
 from lenetgpu.files.reading import Source, class_numbers, require_room, selected
 from lenetgpu.files.regular import MOST_RATIO, broken, is_gzip, open_regular, unpacking
@@ -190,9 +190,7 @@ def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
             gzipped, file = is_gzip(opened), unpacking(opened)
             header = _Header(path, file, LABEL_MAGIC, (), "labels")
             if header.count != count:
-                raise LenetError(
-                    f"{path}: expected {count:,} labels for {images.name}, found {header.count:,}"
-                )
+                raise unexpected(path, f"{count:,} labels for {images.name}", f"{header.count:,}")
             size = os.fstat(opened.fileno()).st_size
             header.check_size(size, gzipped)
             require_room(str(path), count, size if gzipped else None)
@@ -246,9 +244,8 @@ def open_npy(path: Path, skip: int, limit: int | None) -> Source:
         raise LenetError(f"{what} in C order, found Fortran order")
     length, found = shape[0] * PIXELS * stored.itemsize, size - offset
     if found != length:
-        raise LenetError(
-            f"{path}: expected {length:,} bytes after the header for {shape[0]:,} images, "
-            f"found {found:,}"
+        raise unexpected(
+            path, f"{length:,} bytes after the header for {shape[0]:,} images", f"{found:,}"
         )
     chosen = selected(path, shape[0], skip, limit)
     where = f"{path}: expected the images"

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files import assets
 from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.forms import FORMS, Lacking, Names, Numbers
@@ -26,9 +26,8 @@ _PART = 1 << 15
 def check_target(path: Path) -> None:
     """Raise LenetError unless `path` ends in a known format and its folder exists."""
     if path.suffix.lower() not in FORMS:
-        raise LenetError(
-            f"{path}: expected a name ending in {', '.join(FORMS)}, "
-            f"found {path.suffix or 'no ending'}"
+        raise unexpected(
+            path, f"a name ending in {', '.join(FORMS)}", f"{path.suffix or 'no ending'}"
         )
     require_folder(path)
 
@@ -80,9 +79,8 @@ def require_apart(target: Path, *sources: Path | None) -> None:
         for read in () if source is None else _read_with(source):
             with suppress(OSError):  # what is not there is not the same
                 if target.samefile(read):
-                    raise LenetError(
-                        f"{target}: expected another file to write than those that are read, "
-                        f"found {read}"
+                    raise unexpected(
+                        target, "another file to write than those that are read", f"{read}"
                     )
     ours = any(target.samefile(file) for file in assets.shipped())
     if ours or resolved(target).is_relative_to(assets.PACKAGE):

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.memory import free_bytes
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 if TYPE_CHECKING:
@@ -65,9 +65,8 @@ def require_room(what: str, length: int, stored: int | None) -> None:
         )
     most = None if stored is None else max(SMALL_BYTES, _RATIO * stored)
     if most is not None and length > most:
-        raise LenetError(
-            f"{what}: expected at most {most:,} bytes to read whole from a file of {stored:,}, "
-            f"found {length:,}"
+        raise unexpected(
+            what, f"at most {most:,} bytes to read whole from a file of {stored:,}", f"{length:,}"
         )
 
 
@@ -77,9 +76,8 @@ def selected(path: object, count: int, skip: int, limit: int | None) -> range:
     LenetError where that leaves none.
     """
     if skip < 0 or (limit is not None and limit < 1):
-        raise LenetError(
-            f"{path}: expected to skip 0 or more images and to read 1 or more, "
-            f"found skip {skip} and limit {limit}"
+        raise unexpected(
+            path, "to skip 0 or more images and to read 1 or more", f"skip {skip} and limit {limit}"
         )
     if skip >= count:
         raise LenetError(f"{path}: expected more images than the {skip:,} to skip, found {count:,}")
@@ -232,8 +230,7 @@ def class_numbers(labels: Array, path: object, where: str) -> Array:
     with np.errstate(invalid="ignore"):
         numbers: Array = flat.astype(np.int64)
     if (numbers != flat).any() or numbers.min() < 0 or numbers.max() >= CLASSES:
-        raise LenetError(
-            f"{path}: expected {where} to hold class numbers 0..{CLASSES - 1}, "
-            f"found {flat.min()} to {flat.max()}"
+        raise unexpected(
+            path, f"{where} to hold class numbers 0..{CLASSES - 1}", f"{flat.min()} to {flat.max()}"
         )
     return numbers

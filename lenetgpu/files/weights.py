@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.models import forms
 from lenetgpu.files.models.forms import EXPECTED
@@ -133,8 +133,7 @@ def _float32(path: Path, what: str, raw: Array) -> Array:
         tensor = np.ascontiguousarray(raw, dtype=np.float32)
     bad = int(np.count_nonzero(~np.isfinite(tensor)))
     if bad:
-        raise LenetError(
-            f"{path}: expected {what} to hold finite float32 numbers, "
-            f"found {bad} that are NaN or infinite"
+        raise unexpected(
+            path, f"{what} to hold finite float32 numbers", f"{bad} that are NaN or infinite"
         )
     return tensor

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.files.checksums import Sums
 from lenetgpu.files.idx import npy_header
 from lenetgpu.files.models import forms, layouts
@@ -41,9 +41,7 @@ SAFE = (2, 10)
 def _members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], bytes]:
     """The archive's files by name, and its comment; LenetError where damaged or too large."""
     if (entries := data.count(_ENTRY)) > _MOST_ENTRIES:
-        raise LenetError(
-            f"{path}: expected an archive of at most {_MOST_ENTRIES} files, found {entries:,}"
-        )
+        raise unexpected(path, f"an archive of at most {_MOST_ENTRIES} files", f"{entries:,}")
     begins = data.rfind(_END) + _END_BYTES
     stated, left = int.from_bytes(data[begins - 2 : begins], "little"), len(data) - begins
     if _END in data and stated != left:
@@ -52,17 +50,14 @@ def _members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], byte
         with zipfile.ZipFile(io.BytesIO(data)) as opened:
             infos, found = opened.infolist(), {}
             if (held := sum(info.file_size for info in infos)) > MOST_BYTES:
-                raise LenetError(
-                    f"{path}: expected at most {MOST_BYTES:,} bytes in the archive, found {held:,}"
-                )
+                raise unexpected(path, f"at most {MOST_BYTES:,} bytes in the archive", f"{held:,}")
             for info in infos:
                 name, method = info.filename, info.compress_type
                 if name in found:
                     raise LenetError(f"{path}: expected files with a name each, found {name} twice")
                 if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise LenetError(
-                        f"{path}: expected an archive stored or deflated, "
-                        f"found {name} by method {method}"
+                    raise unexpected(
+                        path, "an archive stored or deflated", f"{name} by method {method}"
                     )
                 with opened.open(info) as file:
                     found[name] = file.read(info.file_size)
@@ -209,7 +204,5 @@ def _state(path: Path, torch: Any, data: bytes) -> Mapping[Any, Any]:
                 f"found: {reason or type(error).__name__}"
             ) from error
     if not isinstance(found, Mapping):
-        raise LenetError(
-            f"{path}: expected a state_dict, tensors by name, found {type(found).__name__}"
-        )
+        raise unexpected(path, "a state_dict, tensors by name", f"{type(found).__name__}")
     return found

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError, first_line, require_extra
+from lenetgpu.errors import LenetError, first_line, require_extra, unexpected
 from lenetgpu.files import checksums
 from lenetgpu.files.hdf5 import MAX_ATTRIBUTES, MAX_TEXT_BYTES
 from lenetgpu.files.regular import read_whole
@@ -127,9 +127,8 @@ def require_target(path: Path) -> str:
     """
     form = ENDINGS.get(path.suffix.lower())
     if form is None:
-        raise LenetError(
-            f"{path}: expected a name ending in {', '.join(ENDINGS)}, "
-            f"found {path.suffix or 'no ending'}"
+        raise unexpected(
+            path, f"a name ending in {', '.join(ENDINGS)}", f"{path.suffix or 'no ending'}"
         )
     if form == ONNX:
         require_extra(str(path), "onnx", "models")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.network import stage, weight_shapes
 
 if TYPE_CHECKING:
@@ -130,9 +130,7 @@ class Matching:
         missing = [name for name in weight_shapes() if name not in self._found]
         if missing:
             names = ", ".join(name for _, name, _ in self._found.values()) or "none"
-            raise LenetError(
-                f"{self._path}: expected weights also for {_listed(missing)}, found only {names}"
-            )
+            raise unexpected(self._path, f"weights also for {_listed(missing)}", f"only {names}")
         layouts = {layout: name for layout, name, _ in self._found.values()}
         if len(layouts) > 1:
             raise LenetError(

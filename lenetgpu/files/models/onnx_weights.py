@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu import __version__
-from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.files.models import forms, layouts, onnx_parse
 from lenetgpu.files.models.forms import ONNX, Model, damaged
 from lenetgpu.files.models.onnx_parse import (
@@ -96,13 +96,10 @@ def read(path: Path, data: bytes) -> Model:
         opsets = {one.domain: one.version for one in model.opset_import}
         opset, last = opsets.get("", opsets.get("ai.onnx", 0)), defs.onnx_opset_version()
         if not FIRST_OPSET <= opset <= last:
-            raise LenetError(
-                f"{path}: expected ONNX's opset {FIRST_OPSET} to {last}, found {opset:,}"
-            )
+            raise unexpected(path, f"ONNX's opset {FIRST_OPSET} to {last}", f"{opset:,}")
         if model.functions or model.graph.sparse_initializer:
-            raise LenetError(
-                f"{path}: expected ONNX's own operators and plain initializers, "
-                "found functions or sparse ones"
+            raise unexpected(
+                path, "ONNX's own operators and plain initializers", "functions or sparse ones"
             )
         walk = _Walk(path, model)
         tensors = walk.weights()
@@ -135,9 +132,7 @@ class _Walk:
         self._images, self._at = given[0].name, graph.output[0].name
         kind = given[0].type.tensor_type.elem_type
         if kind not in (*_FLOATS, UINT8):
-            raise LenetError(
-                f"{path}: expected images of floats or bytes, found ONNX's type {kind}"
-            )
+            raise unexpected(path, "images of floats or bytes", f"ONNX's type {kind}")
         self._steps = len(graph.node)
         self._shapes = onnx_parse.inferred(path, model, _OPEN_BATCH)
 

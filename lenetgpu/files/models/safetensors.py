@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.models import forms, layouts
 from lenetgpu.files.models.forms import MOST_HEADER, SAFETENSORS, Model, damaged
 
@@ -53,9 +53,7 @@ def _header(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
     """The header's entries, and the tensors' bytes behind it."""
     length, most = int.from_bytes(data[:_LENGTH], "little"), min(len(data) - _LENGTH, MOST_HEADER)
     if length > most:
-        raise LenetError(
-            f"{path}: expected a header of at most {max(0, most):,} bytes, found one of {length:,}"
-        )
+        raise unexpected(path, f"a header of at most {max(0, most):,} bytes", f"one of {length:,}")
     try:
         text = data[_LENGTH : _LENGTH + length].decode()
         pairs = json.loads(text, object_pairs_hook=_once)
