@@ -14,117 +14,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files import hdf5
 from lenetgpu.files.reading import spans
+from lenetgpu.files.sums import ATTRIBUTE, OF_BLOCKS, Sum, Sums, compare, described, sum_of
 
-if TYPE_CHECKING:
-    import h5py
-    import numpy as np
+Array = np.ndarray[Any, Any]
 
-    Array = np.ndarray[Any, Any]
-
-ATTRIBUTE = "lenetgpu_sha256"
-OF_BLOCKS = "_sha256"
-"""What the name of a data set of blocks' sums ends in."""
-NONE = "has no checksums: cannot tell damage"
 _MOST = 64
 """Data sets that a file with sums may have."""
 _MOST_FACTS = 1 << 20
 """Bytes of all attributes together."""
 _BYTES = 32
-_SHOWN, _NAMED = 12, 8
 _AT_ONCE = 8 << 20
-
-
-class Sum:
-    """The SHA-256 of an array of this type and shape, given part by part."""
-
-    def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        self._stored = dtype.newbyteorder("<")
-        self._found = hashlib.sha256(f"{_described(dtype, shape)}\n".encode())
-
-    def add(self, part: Array) -> None:
-        """The next elements, in C order."""
-        import numpy as np
-
-        self._found.update(np.ascontiguousarray(part, self._stored).data.cast("B"))
-
-    def hex(self) -> str:
-        """64 hexadecimal digits."""
-        return self._found.hexdigest()
-
-
-def _described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
-    """Type and shape as a sum has them: "<f4 5x5x1x32"."""
-    return f"{dtype.newbyteorder('<').str} {'x'.join(map(str, shape))}"
-
-
-def sum_of(array: Array) -> str:
-    """The SHA-256 of an array, its type and shape, as hex."""
-    found = Sum(array.dtype, array.shape)
-    found.add(array)
-    return found.hex()
-
-
-@dataclass(frozen=True)
-class Sums:
-    """What a file says of its data sets: SHA-256 as hex by name; of none, where it has no sums.
-
-    `without` are the names in the root group that have none, and `whole` is whether names, shapes
-    and attributes had one, and were compared. `where` and `noun` are what messages call a data set.
-    """
-
-    path: str
-    stated: Mapping[str, str]
-    without: tuple[str, ...] = ()
-    whole: bool = True
-    where: str = "dataset /"
-    noun: str = "data set"
-
-    def __bool__(self) -> bool:
-        return bool(self.stated)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.stated
-
-    def require(self, name: str, array: Array) -> None:
-        """LenetError where data set `name`, read whole as `array`, is not what was written."""
-        if name in self:
-            self.compare(name, sum_of(array))
-
-    def compare(self, name: str, found: str) -> None:
-        """LenetError where `found` is not data set `name`'s sum."""
-        compare(f"{self.path}: expected {self.where}{name}", self.stated[name], found)
-
-    @property
-    def said(self) -> str:
-        """What is told of a file whose data sets were compared, as far as they have sums."""
-        if not self:
-            return NONE
-        count = sum(not name.endswith(OF_BLOCKS) for name in self.stated)
-        said = f"checksums right ({count} {self.noun}{'s' * (count > 1)})"
-        if self.without:
-            named = ", ".join(f"/{name}" for name in self.without[:_NAMED])
-            more = len(self.without) - _NAMED
-            named += f" and {more} more" * (more > 0)
-            said += f"; {named} {'have' if self.without[1:] else 'has'} none: cannot tell damage"
-        if not self.whole:
-            said += "; names and attributes have none"
-        return said
-
-
-def compare(what: str, expected: str, found: str) -> None:
-    """LenetError where two sums differ."""
-    if found != expected:
-        raise LenetError(
-            f"{what} to have the SHA-256 {expected[:_SHOWN]}, "
-            f"found {found[:_SHOWN]}: the file is damaged, or was changed since"
-        )
 
 
 class Blocks:
@@ -150,7 +57,7 @@ class Rows:
 
     def __init__(
         self,
-        file: h5py.File,
+        file: Any,
         name: str,
         shape: tuple[int, ...],
         dtype: Any,
@@ -167,8 +74,6 @@ class Rows:
 
     def add(self, part: Array) -> None:
         """The next `rows` rows, or the last ones, which may be fewer; the last part ends it."""
-        import numpy as np
-
         self._item[self._done : self._done + len(part)] = part
         self._sum.add(part)
         if self._by_blocks:
@@ -181,18 +86,16 @@ class Rows:
                 write(self._file, self._name + OF_BLOCKS, table)
 
 
-def write(file: h5py.File, name: str, array: Array, **options: Any) -> None:
+def write(file: Any, name: str, array: Array, **options: Any) -> None:
     """A new data set of one chunk, with its sum; `options` are h5py's of a data set."""
     Rows(file, name, array.shape, array.dtype, len(array), **options).add(array)
 
 
-def _state(owner: h5py.File | h5py.Dataset, digits: str) -> None:
-    import numpy as np
-
+def _state(owner: Any, digits: str) -> None:
     owner.attrs[ATTRIBUTE] = np.bytes_(digits)
 
 
-def describe(owner: h5py.File | h5py.Dataset, found: Mapping[str, Any]) -> None:
+def describe(owner: Any, found: Mapping[str, Any]) -> None:
     """Write attributes such that they can be summed, text in a fixed length; sums are left out."""
     for name, value in found.items():
         if isinstance(value, str) and name != ATTRIBUTE:
@@ -201,7 +104,7 @@ def describe(owner: h5py.File | h5py.Dataset, found: Mapping[str, Any]) -> None:
             owner.attrs[name] = value
 
 
-def sum_up(file: h5py.File) -> None:
+def sum_up(file: Any) -> None:
     """The sum over names, types, shapes and attributes, when everything is written."""
     _state(file, _sum_of_facts(file, {name: file[name] for name in file}, "a new file"))
 
@@ -213,13 +116,13 @@ def _sum_of_facts(file: Any, items: Mapping[str, Any], path: object) -> str:
         for name in hdf5.attribute_names(holder):
             if where or name != ATTRIBUTE:
                 dtype, raw = hdf5.attribute(holder, name, path)
-                facts.append((where, name, f"{_described(dtype, raw.shape)} {raw.tobytes().hex()}"))
+                facts.append((where, name, f"{described(dtype, raw.shape)} {raw.tobytes().hex()}"))
                 held += raw.nbytes
             if held > _MOST_FACTS:
                 raise unexpected(
                     path, f"attributes of at most {_MOST_FACTS:,} bytes beside checksums", "more"
                 )
-    facts += [(name, "", _described(item.dtype, item.shape)) for name, item in items.items()]
+    facts += [(name, "", described(item.dtype, item.shape)) for name, item in items.items()]
     return hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()
 
 
@@ -302,8 +205,6 @@ def _numbers(file: hdf5.Untrusted, name: str) -> hdf5.Stored:
 
 def _has(file: hdf5.Untrusted, name: str) -> bool:
     """Whether the root group (".") or what a hard link of it leads to has a sum."""
-    import h5py
-
     link = name.encode("utf-8", "surrogateescape")
-    hard = name == "." or file.id.links.get_info(link).type == h5py.h5l.TYPE_HARD
-    return bool(hard and h5py.h5a.exists(file.id, ATTRIBUTE.encode(), obj_name=link))
+    hard = name == "." or file.id.links.get_info(link).type == hdf5.h5py.h5l.TYPE_HARD
+    return bool(hard and hdf5.h5py.h5a.exists(file.id, ATTRIBUTE.encode(), obj_name=link))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.models import forms
@@ -15,10 +17,7 @@ from lenetgpu.files.weights import about, load_weights
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.store import write_atomically
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 _CHUNK = 1_000
 
@@ -28,8 +27,6 @@ def convert_data(source: Path, target: Path) -> int:
 
     A chunk is in memory at a time. LenetError as for `open_source`, and for a full disk.
     """
-    import numpy as np
-
     require_folder(target)
     require_apart(target, source)
     with open_source(source) as images, replacing(target) as made, made.open("w+b") as handle:

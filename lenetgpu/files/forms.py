@@ -19,7 +19,6 @@ from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
 from lenetgpu.errors import printable, require_extra
-from lenetgpu.files import checksums, hdf5
 from lenetgpu.network import CLASSES
 from lenetgpu.store import json_text
 
@@ -227,6 +226,8 @@ class _H5(_Parts):
 
     def finish(self, asked: int | None) -> None:
         import numpy as np
+
+        from lenetgpu.files import checksums, hdf5
 
         with hdf5.new_hdf5(self.file) as (file, check):
             for name, dtype, tail in _SETS[: len(self._kept)]:

@@ -23,25 +23,20 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+
 from lenetgpu.errors import ENDING, LenetError, first_line, unexpected
 from lenetgpu.files.disk import OpenFile
-from lenetgpu.files.hdf5_trees import MAGIC as MAGIC
 from lenetgpu.files.hdf5_trees import require_trees
+from lenetgpu.files.models.forms import MAX_ATTRIBUTES, MAX_TEXT_BYTES
 from lenetgpu.files.reading import require_room
 from lenetgpu.files.regular import MOST_RATIO, broken, inflated, open_regular
 
 if TYPE_CHECKING:
     from typing import Self
 
-    import h5py
-    import numpy as np
-
     Array = np.ndarray[Any, Any]
 
-MAX_TEXT_BYTES = 64_000
-"""Of an attribute."""
-MAX_ATTRIBUTES = 256
-"""Names that are listed of one object."""
 _MAX_NAME = 256
 _OWN_FILES = "/proc/self/fd"
 MAX_DATASET_BYTES = 64 << 30
@@ -60,7 +55,7 @@ Corner = tuple[int, ...]
 Slices = tuple[slice, ...]
 
 
-def library() -> Any:
+def _library() -> Any:
     """The module h5py, which is left no folder to look for plugins in for the rest of the process.
 
     While it is imported it asks for all that `uname` says, for which Python would run a program.
@@ -77,6 +72,9 @@ def library() -> Any:
     for index in reversed(range(h5py.h5pl.size())):
         h5py.h5pl.remove(index)
     return h5py
+
+
+h5py = _library()
 
 
 @contextmanager
@@ -150,13 +148,12 @@ class _Patient:
 
 
 @contextmanager
-def new_hdf5(target: IO[bytes]) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
+def new_hdf5(target: IO[bytes]) -> Iterator[tuple[Any, Callable[[], None]]]:
     """A new HDF5 file in `target`, which is open for reading and writing, and a check.
 
     The check raises OSError where the disk has not taken what was written so far, and what a Ctrl-C
     raises that came since; so does the end. Whatever ends the block, HDF5 is done with `target`.
     """
-    h5py = library()
     target.truncate(0)
     patient = _Patient(target)
     with later() as interrupt:
@@ -177,9 +174,6 @@ def set_text(holder: Any, name: str, text: str) -> None:
 
     What h5py makes of a str has variable length, which `attribute` does not read.
     """
-    import h5py
-    import numpy as np
-
     data = text.encode()
     kind = h5py.string_dtype("utf-8", max(1, len(data)))
     holder.attrs.create(name, np.array(data, kind), dtype=kind)
@@ -188,7 +182,7 @@ def set_text(holder: Any, name: str, text: str) -> None:
 class Untrusted:
     """An HDF5 file open for reading, of which `find` and `attribute` hand out what is checked."""
 
-    def __init__(self, path: Path, file: h5py.File) -> None:
+    def __init__(self, path: Path, file: Any) -> None:
         self.path, self._file = path, file
         self.id = file.id
         """HDF5's handle of the root group, through which links are followed unless looked at."""
@@ -242,23 +236,6 @@ class Untrusted:
         self._file.close()
 
 
-def start_of(path: Path, expected: str, length: int) -> bytes:
-    """The first bytes of a file; MAGIC where HDF5 begins behind a block of the user's.
-
-    LenetError, naming what is `expected`, where it is no file that can be read.
-    """
-    try:
-        with open_regular(path, expected) as file:
-            start, at = file.read(length), 512
-            while file.seek(at) and (found := file.read(len(MAGIC))):
-                if found == MAGIC:
-                    return MAGIC
-                at *= 2
-            return start
-    except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
-
-
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Untrusted]:
     """Open `path` for reading; LenetError where it is missing or not HDF5."""
@@ -279,9 +256,8 @@ def open_file(path: Path) -> Untrusted:
         return Untrusted(path, file)
 
 
-def _h5file(path: Path, looked_at: BinaryIO) -> h5py.File:
+def _h5file(path: Path, looked_at: BinaryIO) -> Any:
     """The open file as HDF5 opens it: by its handle where the system can, else by its name."""
-    h5py = library()
     own = f"{_OWN_FILES}/{looked_at.fileno()}"
     try:
         return h5py.File(own if os.path.exists(own) else path, "r", driver="sec2")
@@ -316,8 +292,6 @@ def attributes(path: Path) -> dict[str, str | None]:
 
 def linked(group: Any, name: str, refuse: Refuse) -> bool:
     """Whether the group holds `name`, by a hard link; of others this raises what `refuse` makes."""
-    import h5py
-
     if not group.links.exists(name.encode()):
         return False
     kind = group.links.get_info(name.encode()).type
@@ -329,8 +303,6 @@ def linked(group: Any, name: str, refuse: Refuse) -> bool:
 
 def attribute_names(holder: Any) -> list[str]:
     """Names of at most MAX_ATTRIBUTES attributes, none of which is read."""
-    import h5py
-
     found: list[str] = []
 
     def note(name: bytes) -> bool | None:
@@ -348,9 +320,6 @@ def attribute(holder: Any, name: str, path: object) -> tuple[np.dtype[Any], Arra
     They are numbers or text of fixed length of at most MAX_TEXT_BYTES; LenetError for all else,
     unread: text of variable length (what h5py makes of a str, `set_text` does not) as well.
     """
-    import h5py
-    import numpy as np
-
     opened = h5py.h5a.open(holder.id, name.encode())
     kind, space = opened.get_type(), opened.get_space()
     code, length = kind.get_class(), space.get_simple_extent_npoints() * kind.get_size()
@@ -447,11 +416,7 @@ class Stored:
 
     def read_piece(self, corner: Corner) -> Array:
         """Return the piece whose first element is `corner`, whole, as `dtype`."""
-        import numpy as np
-
         if self.chunks is None:  # what lies in a header is the only data that HDF5 reads
-            import h5py
-
             require_written(self)
             found = np.empty(self.shape, self.dtype)
             self.id.read(h5py.h5s.ALL, h5py.h5s.ALL, found)
@@ -478,7 +443,6 @@ def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str
     `expected` says both in words. LenetError where the data set is missing or is something else,
     or declares more than the file can hold.
     """
-    import h5py
 
     def refuse(found: str) -> LenetError:
         return file.refuse(name, expected, found)
@@ -518,8 +482,6 @@ def _dataset(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
     Neither shape nor data were asked for. The order matters: HDF5 opens other files to say the
     shape of a virtual data set.
     """
-    import h5py
-
     if h5py.h5o.get_info(group, name).type != h5py.h5o.TYPE_DATASET:
         raise refuse("a group or a type")
     found = h5py.h5d.open(group, name)
@@ -533,8 +495,6 @@ def _dataset(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
 
 
 def _dtype(kind: Any, refuse: Refuse) -> np.dtype[Any]:
-    import h5py
-
     dtype: np.dtype[Any] = kind.dtype
     byte = kind.get_size() == 1 and (kind.get_precision(), kind.get_offset()) == (8, 0)
     same = (byte and dtype.kind in "iu") or kind.equal(h5py.h5t.py_create(dtype))
@@ -628,8 +588,6 @@ def read_array(file: Untrusted, name: str, expected: str, accepts: Accepts, kind
 
 def read_rows(item: Stored, lo: int, hi: int) -> Array:
     """Return rows lo to hi (hi - lo, ...) of a data set; LenetError where it is damaged."""
-    import numpy as np
-
     found: Array = np.empty((hi - lo, *item.shape[1:]), item.dtype)
     with readable(item.path):
         if item.offset is None:
@@ -653,7 +611,6 @@ def _raw(item: Stored, corner: Corner) -> tuple[Array, int]:
 
     HDF5 is not asked where they lie: it answers by walking all chunks before this one.
     """
-    import numpy as np
     from h5py._hl.base import phil
 
     room = np.empty(min(item.piece_bytes * 17 // 16 + 4096, item.file.size), np.uint8)
@@ -671,8 +628,6 @@ def _raw(item: Stored, corner: Corner) -> tuple[Array, int]:
 
 
 def _inflated(item: Stored, data: Array, length: int, corner: Corner) -> Array:
-    import numpy as np
-
     try:
         found, whole = inflated(data, length + 1)
     except broken() as error:
@@ -685,8 +640,6 @@ def _inflated(item: Stored, data: Array, length: int, corner: Corner) -> Array:
 
 
 def _checked(item: Stored, data: Array, corner: Corner) -> Array:
-    import numpy as np
-
     body, kept = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     found = fletcher32(body)
     said = kept.view("<u4")[0] if len(kept) == _CHECKSUM_BYTES else "none"
@@ -707,8 +660,6 @@ def fletcher32(data: Array) -> int:
     A last odd byte counts as a word's upper half. Sums are modulo 65535, with 65535 for a zero that
     is not nothing but zeros.
     """
-    import numpy as np
-
     words = np.zeros(-(-len(data) // 2), ">u2")
     words.view(np.uint8)[: len(data)] = data
     first, second, step = 0, 0, 1 << 14

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import unexpected
@@ -22,12 +24,10 @@ from lenetgpu.files.reading import (
     selected,
     spans,
 )
+from lenetgpu.files.sums import Sum, Sums
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 KEPT_BYTES = 256 << 20
 """What is kept at most of decoded chunks of which a later read wants the rest."""
@@ -50,8 +50,6 @@ def open_images(path: Path, skip: int, limit: int | None) -> Source:
 
 
 def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Source:
-    import numpy as np
-
     sums = checksums.stated(file)
     height, width, _ = IMAGE_SHAPE
     expected = (
@@ -75,10 +73,8 @@ def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Sou
     return source
 
 
-def _labels(file: hdf5.Untrusted, count: int, chosen: range, sums: checksums.Sums) -> Array:
+def _labels(file: hdf5.Untrusted, count: int, chosen: range, sums: Sums) -> Array:
     """Labels (n,) int64 of the images chosen; all of them are read where they have a checksum."""
-    import numpy as np
-
     expected = f"labels of shape ({count},) or one-hot of shape ({count}, {CLASSES})"
     shapes = ((count,), (count, CLASSES), (count, 1))
     item = hdf5.find(file, "y", expected, lambda shape: shape in shapes, "fiu")
@@ -88,7 +84,7 @@ def _labels(file: hdf5.Untrusted, count: int, chosen: range, sums: checksums.Sum
         raise item.refuse(f"{length:,} bytes, more than {hdf5.MAX_DATASET_BYTES:,}")
     require_room(f"{item.path}: {item.where}", length, file.size if item.filters else None)
     labels = np.empty(len(chosen), np.int64)
-    found = checksums.Sum(item.dtype, item.shape)
+    found = Sum(item.dtype, item.shape)
     for lo, hi in spans(
         range(count) if "y" in sums else chosen, item.whole_chunks(_LABELS_AT_ONCE)
     ):

@@ -16,17 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import unexpected
 from lenetgpu.files.disk import OpenFile
+from lenetgpu.files.regular import MAGIC
 
 _TREE = struct.Struct("<4sBBIHH")
 _HEAP = struct.Struct("<4sBHHB100xHQQHHQH")
 _NAMES = struct.Struct("<4sB3xQQQ")
 _FREE = struct.Struct("<QQ")
 _LAST_FREE, _MOST_FREE = 1, 4_096
-MAGIC = b"\x89HDF\r\n\x1a\n"
-"""How HDF5 begins."""
 _WIDTHS = (2, 4, 8, 16, 32)
 _VIRTUAL = b"\x04\x03"
 _TYPES = 12
@@ -63,8 +64,6 @@ def require_trees(path: Path, file: BinaryIO) -> None:
 
 def _first_wrong(file: OpenFile, base: int, start: int) -> str:
     """What is wrong with the headers that begin in the part from byte `start` on; "" if nothing."""
-    import numpy as np
-
     part = np.empty(min(_PART + _HEAP.size - 1, file.size - start), np.uint8)
     file.read_into(part.data, start)
     for letter in (b"H", _VIRTUAL[:1]):

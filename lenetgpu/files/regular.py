@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 
 from lenetgpu.errors import LenetError
 
-GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC, MAGIC = b"\x1f\x8b", b"\x89HDF\r\n\x1a\n"
+"""How gzip and HDF5 begin."""
 MOST_RATIO = 1032
 """Bytes that one of deflate's becomes at most: 258 in two bits."""
 
@@ -48,6 +49,23 @@ def open_regular(path: Path, what: str) -> BinaryIO:
         os.close(handle)
         raise LenetError(f"{path}: expected {what}, found a folder or a device")
     return os.fdopen(handle, "rb", buffering=0)
+
+
+def start_of(path: Path, expected: str, length: int) -> bytes:
+    """The first bytes of a file; MAGIC where HDF5 begins behind a block of the user's.
+
+    LenetError, naming what is `expected`, where it is no file that can be read.
+    """
+    try:
+        with open_regular(path, expected) as file:
+            start, at = file.read(length), 512
+            while file.seek(at) and (found := file.read(len(MAGIC))):
+                if found == MAGIC:
+                    return MAGIC
+                at *= 2
+            return start
+    except OSError as error:
+        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
 
 
 def read_whole(path: Path, what: str, most: int, limited: str) -> bytes:

@@ -9,12 +9,10 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files import hdf5
-from lenetgpu.files.hdf5_source import open_images
 from lenetgpu.files.idx import open_idx, open_npy
 from lenetgpu.files.kinds import START, kind_of
 from lenetgpu.files.reading import Dataset, MemorySource, Source
-from lenetgpu.files.regular import GZIP_MAGIC
+from lenetgpu.files.regular import GZIP_MAGIC, MAGIC, start_of
 from lenetgpu.network import IMAGE_SHAPE
 
 if TYPE_CHECKING:
@@ -23,8 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["DATA", "Dataset", "MemorySource", "Source", "form_of", "open_source", "read_early"]
 
 _EXPECTED = "images in HDF5, IDX or .npy form"
+
+
+def _open_hdf5(path: Path, skip: int, limit: int | None) -> Source:
+    from lenetgpu.files.hdf5_source import open_images
+
+    return open_images(path, skip, limit)
+
+
 DATA: dict[str, Callable[[Path, int, int | None], Source]] = {
-    "HDF5": open_images,
+    "HDF5": _open_hdf5,
     "IDX": open_idx,
     "npy": open_npy,
 }
@@ -36,8 +42,8 @@ def form_of(path: Path, expected: str) -> str:
 
     LenetError, naming what is `expected`, where it is no file that can be read.
     """
-    start = hdf5.start_of(path, expected, START)
-    if start.startswith(hdf5.MAGIC):
+    start = start_of(path, expected, START)
+    if start.startswith(MAGIC):
         return "HDF5"
     if is_idx(start):
         return "IDX"

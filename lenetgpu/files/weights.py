@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError, unexpected
-from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.models import forms
 from lenetgpu.files.models.forms import EXPECTED
+from lenetgpu.files.regular import MAGIC, start_of
 from lenetgpu.files.scaling import balance, reach
+from lenetgpu.files.sums import ATTRIBUTE, Sums
 from lenetgpu.network import weight_shapes
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class About:
     """
 
     form: str
-    sums: checksums.Sums
+    sums: Sums
     facts: dict[str, str]
     unread: tuple[str, ...]
 
@@ -93,6 +94,8 @@ def load_weights(path: Path) -> Weights:
     if _form(path) != forms.HDF5:
         found = forms.read(path).tensors
         return Weights({n: _float32(path, n, found[n]) for n in weight_shapes()}, str(path))
+    from lenetgpu.files import checksums, hdf5
+
     tensors = {}
     with hdf5.open_hdf5(path) as file:
         sums = checksums.stated(file)
@@ -109,16 +112,18 @@ def about(path: Path) -> About:
     if form != forms.HDF5:
         model = forms.read(path)
         return About(form, model.sums, model.facts, model.unread)
+    from lenetgpu.files import checksums, hdf5
+
     sums = checksums.verify(path)
     found = hdf5.attributes(path)
     unread = tuple(name for name, text in found.items() if text is None)
-    facts = {n: text for n, text in found.items() if text is not None and n != checksums.ATTRIBUTE}
+    facts = {n: text for n, text in found.items() if text is not None and n != ATTRIBUTE}
     return About(form, sums, facts, unread)
 
 
 def _form(path: Path) -> str:
-    start = hdf5.start_of(path, EXPECTED, forms.START)
-    form = forms.HDF5 if start.startswith(hdf5.MAGIC) else forms.form_of(start)
+    start = start_of(path, EXPECTED, forms.START)
+    form = forms.HDF5 if start.startswith(MAGIC) else forms.form_of(start)
     if form is None:
         found = f"{path.stat().st_size:,} bytes of another form" if start else "an empty file"
         raise LenetError(f"{path}: expected {EXPECTED}, found {found}")

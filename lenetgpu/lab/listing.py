@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError, choose
-from lenetgpu.files import assets, checksums
+from lenetgpu.files import assets, sums
 from lenetgpu.files.models import forms
 from lenetgpu.files.regular import GZIP_MAGIC, open_regular
 from lenetgpu.files.source import open_source
@@ -300,9 +300,11 @@ def verified(path: Path) -> str:
     if forms.form_of(start) is not None:
         return about(path).sums.said
     if not plain and not start.startswith(GZIP_MAGIC):
-        return checksums.verify(path).said
+        from lenetgpu.files.checksums import verify
+
+        return verify(path).said
     _read(path)
-    return checksums.NONE if plain else "gzip's checksum right"
+    return sums.NONE if plain else "gzip's checksum right"
 
 
 def _read(path: Path) -> None:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from lenetgpu.errors import LenetError, require_extra, unexpected
-from lenetgpu.files.checksums import Sums
 from lenetgpu.files.idx import npy_header
 from lenetgpu.files.models import forms, layouts
 from lenetgpu.files.models.forms import MOST_BYTES, NPZ, TORCH, ZIP, Model, damaged
+from lenetgpu.files.sums import Sums
 
 Array = np.ndarray[Any, Any]
 _ENTRY = b"PK\1\2"

@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError, first_line, require_extra, unexpected
-from lenetgpu.files import checksums
-from lenetgpu.files.hdf5 import MAX_ATTRIBUTES, MAX_TEXT_BYTES
 from lenetgpu.files.regular import read_whole
+from lenetgpu.files.sums import ATTRIBUTE, Sums, compare, sum_of
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
+MAX_TEXT_BYTES, MAX_ATTRIBUTES = 64_000, 256
+"""Of an attribute of HDF5, and of an object's; all that provenance may be."""
 MOST_BYTES = 8 << 20
 """Of a file: five times what the four tensors are in float64."""
 MOST_HEADER = 1 << 20
@@ -59,7 +60,7 @@ class Model:
     """
 
     tensors: dict[str, Array]
-    sums: checksums.Sums
+    sums: Sums
     facts: dict[str, str]
     unread: tuple[str, ...] = ()
 
@@ -152,19 +153,17 @@ def stated(tensors: Mapping[str, Array], facts: Mapping[str, object]) -> dict[st
     found = {
         name: str(fact)
         for name, fact in facts.items()
-        if name != checksums.ATTRIBUTE and not name.startswith(WHOLE)
+        if name != ATTRIBUTE and not name.startswith(WHOLE)
     }
-    found |= {_OF + name: checksums.sum_of(tensor) for name, tensor in tensors.items()}
+    found |= {_OF + name: sum_of(tensor) for name, tensor in tensors.items()}
     found[WHOLE] = _over(found)
     return dict(sorted(found.items()))
 
 
-def compared(
-    path: Path, tensors: Mapping[str, Array], entries: Mapping[str, str]
-) -> checksums.Sums:
+def compared(path: Path, tensors: Mapping[str, Array], entries: Mapping[str, str]) -> Sums:
     """The sums that a file states; LenetError where its tensors or entries are not as written."""
     sums = {name.removeprefix(_OF): text for name, text in entries.items() if name.startswith(_OF)}
-    found = checksums.Sums(str(path), sums, where="tensor ", noun="tensor")
+    found = Sums(str(path), sums, where="tensor ", noun="tensor")
     if WHOLE not in entries and not sums:
         return found
     if sorted(sums) != sorted(tensors):
@@ -173,7 +172,7 @@ def compared(
             f"those of {', '.join(sorted(sums)) or 'none'}: the file is damaged, "
             "or was changed since"
         )
-    checksums.compare(f"{path}: expected its metadata", entries.get(WHOLE, "none"), _over(entries))
+    compare(f"{path}: expected its metadata", entries.get(WHOLE, "none"), _over(entries))
     for name, tensor in tensors.items():
         found.require(name, tensor)
     return found
@@ -186,7 +185,7 @@ def facts_of(
     others = {
         name: text
         for name, text in entries.items()
-        if not (name.startswith(WHOLE) or name in but or name == checksums.ATTRIBUTE)
+        if not (name.startswith(WHOLE) or name in but or name == ATTRIBUTE)
     }
     kept = {name: text for name, text in others.items() if _holds(name, text)}
     kept = dict(list(kept.items())[: MAX_ATTRIBUTES // 2])

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.network import stage, weight_shapes
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 OURS, TORCH = "lenetgpu's", "PyTorch's"
 SUFFIX = ".weight"
@@ -37,8 +36,6 @@ def rows_by_pixel(fc1: Array) -> Array:
 
 def to_torch(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """The four tensors as a PyTorch module has them, C-contiguous, by `conv1.weight` and so on."""
-    import numpy as np
-
     found = {
         name: tensor.transpose(3, 2, 0, 1) for name, tensor in tensors.items() if tensor.ndim == 4
     }
@@ -69,8 +66,6 @@ def by(shape: tuple[int, ...]) -> str:
 
 def require_no_bias(path: Path, name: str, bias: Array) -> None:
     """LenetError unless a bias is all zero."""
-    import numpy as np
-
     if np.count_nonzero(bias):
         raise LenetError(
             f"{path}: expected no biases, which this network has not, or zeros, "

@@ -11,7 +11,9 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from lenetgpu import __version__
 from lenetgpu.errors import LenetError, require_extra, unexpected
@@ -31,10 +33,7 @@ from lenetgpu.files.models.onnx_parse import (
 )
 from lenetgpu.network import FEATURE_COUNT, IMAGE_SHAPE, PIXEL_SCALE, weight_shapes
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 FIRST_OPSET = 7
 """Before it, operators broadcast otherwise."""
@@ -240,8 +239,6 @@ class _Walk:
 
     def _constant(self, name: str, depth: int = 0) -> Array | None:
         """A constant of numbers; None where it is computed from anything else."""
-        import numpy as np
-
         if name in self._tensors:
             return self._read(self._tensors[name])
         node = self._made_by.get(name)
@@ -262,7 +259,6 @@ class _Walk:
 
     def _read(self, tensor: Any) -> Array:
         """The numbers of an ONNX tensor; LenetError where they are not in this file."""
-        import numpy as np
         from onnx import numpy_helper
 
         what = f"{self._path}: expected tensor {tensor.name}"

@@ -9,16 +9,15 @@ import json
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.models import forms, layouts
 from lenetgpu.files.models.forms import MOST_HEADER, SAFETENSORS, Model, damaged
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 _LENGTH = 8
 _METADATA = "__metadata__"
@@ -86,8 +85,6 @@ def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
 
 
 def _tensor(path: Path, name: str, entry: dict[str, Any], raw: memoryview) -> Array:
-    import numpy as np
-
     kind, shape = entry["dtype"], tuple(entry["shape"])
     if not isinstance(kind, str) or kind not in _TYPES:
         raise LenetError(f"{path}: expected {name} to be of type {', '.join(_TYPES)}, found {kind}")

@@ -1,0 +1,107 @@
+"""SHA-256 of arrays, and what a file says of its own; `checksums.py` has those of HDF5 files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+ATTRIBUTE = "lenetgpu_sha256"
+OF_BLOCKS = "_sha256"
+"""What the name of a data set of blocks' sums ends in."""
+NONE = "has no checksums: cannot tell damage"
+_SHOWN, _NAMED = 12, 8
+
+
+class Sum:
+    """The SHA-256 of an array of this type and shape, given part by part."""
+
+    def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self._stored = dtype.newbyteorder("<")
+        self._found = hashlib.sha256(f"{described(dtype, shape)}\n".encode())
+
+    def add(self, part: Array) -> None:
+        """The next elements, in C order."""
+        import numpy as np
+
+        self._found.update(np.ascontiguousarray(part, self._stored).data.cast("B"))
+
+    def hex(self) -> str:
+        """64 hexadecimal digits."""
+        return self._found.hexdigest()
+
+
+def described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    """Type and shape as a sum has them: "<f4 5x5x1x32"."""
+    return f"{dtype.newbyteorder('<').str} {'x'.join(map(str, shape))}"
+
+
+def sum_of(array: Array) -> str:
+    """The SHA-256 of an array, its type and shape, as hex."""
+    found = Sum(array.dtype, array.shape)
+    found.add(array)
+    return found.hex()
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a file says of its data sets: SHA-256 as hex by name; of none, where it has no sums.
+
+    `without` are the names in the root group that have none, and `whole` is whether names, shapes
+    and attributes had one, and were compared. `where` and `noun` are what messages call a data set.
+    """
+
+    path: str
+    stated: Mapping[str, str]
+    without: tuple[str, ...] = ()
+    whole: bool = True
+    where: str = "dataset /"
+    noun: str = "data set"
+
+    def __bool__(self) -> bool:
+        return bool(self.stated)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.stated
+
+    def require(self, name: str, array: Array) -> None:
+        """LenetError where data set `name`, read whole as `array`, is not what was written."""
+        if name in self:
+            self.compare(name, sum_of(array))
+
+    def compare(self, name: str, found: str) -> None:
+        """LenetError where `found` is not data set `name`'s sum."""
+        compare(f"{self.path}: expected {self.where}{name}", self.stated[name], found)
+
+    @property
+    def said(self) -> str:
+        """What is told of a file whose data sets were compared, as far as they have sums."""
+        if not self:
+            return NONE
+        count = sum(not name.endswith(OF_BLOCKS) for name in self.stated)
+        said = f"checksums right ({count} {self.noun}{'s' * (count > 1)})"
+        if self.without:
+            named = ", ".join(f"/{name}" for name in self.without[:_NAMED])
+            more = len(self.without) - _NAMED
+            named += f" and {more} more" * (more > 0)
+            said += f"; {named} {'have' if self.without[1:] else 'has'} none: cannot tell damage"
+        if not self.whole:
+            said += "; names and attributes have none"
+        return said
+
+
+def compare(what: str, expected: str, found: str) -> None:
+    """LenetError where two sums differ."""
+    if found != expected:
+        raise LenetError(
+            f"{what} to have the SHA-256 {expected[:_SHOWN]}, "
+            f"found {found[:_SHOWN]}: the file is damaged, or was changed since"
+        )
