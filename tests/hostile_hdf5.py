@@ -1,4 +1,4 @@
-"""Hostile HDF5 files: `python tests/hostile_hdf5.py FOLDER` writes them all, h5py is all it needs.
+"""Hostile HDF5 files, written by `write_all`.
 
 Each maker gets a file open for writing, and paths of a file and of a FIFO that it must not open;
 /x is meant as images, the four arrays of weights lie beside it. Families: FOREIGN refers to other
@@ -11,9 +11,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-import sys
 import zlib
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -346,9 +344,3 @@ def write_all(folder):
             found.append(folder / f"{family} {name}.h5".replace(" ", "-"))
             make(found[-1])
     return found
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    print(len(write_all(Path(sys.argv[1]))), "files")

@@ -101,29 +101,13 @@ def test_another_packing_of_the_same_file_is_kept(tmp_path, server):
     assert (tmp_path / "first.gz").read_bytes() == other
 
 
-def break_off(server):
-    server.cut.add("first.gz")
-
-
-def give_other_bytes(server):
-    server.files["first.gz"] = PACKED["second.gz"]
-
-
-def give_no_gzip(server):
-    server.files["first.gz"] = b"<html>please log in</html>"
-
-
-def give_nothing(server):
-    del server.files["first.gz"]
-
-
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (break_off, "as announced, found "),
-        (give_other_bytes, "is not the pinned"),
-        (give_no_gzip, "Not a gzipped file"),
-        (give_nothing, "404"),
+        (lambda server: server.cut.add("first.gz"), "as announced, found "),
+        (lambda server: server.files.update({"first.gz": PACKED["second.gz"]}), "not the pinned"),
+        (lambda server: server.files.update({"first.gz": b"<html>"}), "Not a gzipped file"),
+        (lambda server: server.files.pop("first.gz"), "404"),
     ],
 )
 def test_a_download_that_fails_leaves_what_was_there(tmp_path, server, fault, words):

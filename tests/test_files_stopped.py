@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 
@@ -13,7 +11,6 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu.files.assets import default_weights
-from lenetgpu.files.hdf5 import new_hdf5
 
 # A moment is a line about to run, of h5py's Python code or of the file that calls it, from where a
 # new HDF5 file begins. They are counted in a first child; each later child sends SIGINT to itself
@@ -87,23 +84,3 @@ def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path, rng, words, moments):
     assert len({at for at, *_ in ends}) == moments
     wrong = [end for end in ends if end[1:] != [130, "lenetgpu: interrupted\n", []]]
     assert wrong == []
-
-
-def test_ctrl_c_waits_for_the_check_or_the_end(tmp_path):
-    """And is given to the handler that was there, once."""
-    came = []
-    before = signal.signal(signal.SIGINT, lambda *where: came.append(where))
-    mine = signal.getsignal(signal.SIGINT)
-    try:
-        with (tmp_path / "x.h5").open("w+b") as target:
-            with new_hdf5(target) as (file, check):
-                os.kill(os.getpid(), signal.SIGINT)
-                assert came == []
-                check(), check()
-                assert len(came) == 1
-                os.kill(os.getpid(), signal.SIGINT)
-                assert len(came) == 1 and file.id.valid
-            assert len(came) == 2 and not file.id.valid
-        assert signal.getsignal(signal.SIGINT) is mine
-    finally:
-        signal.signal(signal.SIGINT, before)

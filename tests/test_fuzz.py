@@ -5,11 +5,6 @@ A short form of it: `python scripts/fuzz.py --seconds 3600` goes on, with other 
 
 from __future__ import annotations
 
-import io
-import os
-import signal
-
-import h5py
 import pytest
 from click.testing import CliRunner
 
@@ -53,25 +48,3 @@ def test_findings_are_kept_by_their_digest_and_run_again(fuzz, tmp_path):
     done = CliRunner().invoke(fuzz.main, ["--replay", str(tmp_path / "findings")])
     assert done.exit_code == 0, done.output  # read as it is: an IDX file has no sums
     assert done.output.count(": read, ") == len(kept)
-
-
-def test_metadata_with_right_checksums_reach_the_reader(script):
-    """Checksums of HDF5's later form are known and made right, or no damage would come further."""
-    formats = script("fuzz_formats")
-    entry = next(one for one in formats.image_files() if len(one.sums) >= 5)
-    made = bytearray(entry.data)
-    place = entry.data.index(b"title")
-    made[place : place + 5] = b"other"
-    with pytest.raises((OSError, KeyError, RuntimeError)), h5py.File(io.BytesIO(made)) as file:
-        dict(file.attrs)
-    formats.sums_made_right(made, entry)
-    with h5py.File(io.BytesIO(made)) as file:
-        assert set(file.attrs) == {"other"}
-
-
-def test_a_signal_is_called_by_its_name(fuzz):
-    def die(path):
-        os.kill(os.getpid(), signal.SIGBUS)
-
-    form = fuzz.Format("idx", "x", list, None, die)
-    assert fuzz.alone(form, b"", set(), 5.0) == ("signal", "SIGBUS")

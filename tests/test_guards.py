@@ -10,29 +10,19 @@ import numpy as np
 import pytest
 
 from lenetgpu import store
-from lenetgpu.check import fit as fits
 from lenetgpu.check.fit import plan_key
 from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
-from lenetgpu.files import assets, hdf5
+from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Compiled, Kernel, Resources, compile_kernel
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.stages.registry import Needs
-
-
-def test_weights_may_have_as_many_bytes_as_is_said(weight_file, monkeypatch):
-    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 4 * 1024 * 128)
-    load_weights(weight_file)
-    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 4 * 1024 * 128 - 1)
-    with pytest.raises(LenetError, match="/fc1 .*found 524,288 bytes, more than 524,287"):
-        load_weights(weight_file)
 
 
 @pytest.mark.parametrize(
@@ -95,24 +85,6 @@ def test_a_verified_plan_is_another_one_when_anything_of_it_changes(cuda_plan, m
     assert {path.name for path in hashed} >= {"direct.cu", "unrolled.cu", "mean.cu"} & {
         kernel.source.name for slot in slots for kernel in slot.variant.kernels(slot.problem, 100)
     }
-
-
-def test_a_plan_that_was_wrong_once_is_checked_again(tmp_path, monkeypatch, cuda_plan):
-    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
-    tried = []
-
-    def check(plan, dtype, batch):
-        tried.append((dtype, batch))
-        if len(tried) == 1:
-            raise LenetError("wrong")
-
-    monkeypatch.setattr(fits, "verify", check)
-    with pytest.raises(LenetError):
-        fits.verify_once(cuda_plan, "GPU", "uint8", 7)
-    assert fits.verify_once(cuda_plan, "GPU", "uint8", 7)
-    assert not fits.verify_once(cuda_plan, "GPU", "uint8", 7)
-    assert fits.verify_once(cuda_plan, "GPU", "float32", 7)
-    assert tried == [("uint8", 7), ("uint8", 7), ("float32", 7)]
 
 
 @pytest.fixture

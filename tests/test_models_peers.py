@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
-import zipfile
 from collections import OrderedDict
 
 import model_files
@@ -212,20 +210,3 @@ def test_what_is_no_state_dict(tmp_path, tensors):
         refused(path, words)
     torch.save(state, path, _use_new_zipfile_serialization=False)
     refused(path, "found a bare pickle, which is not read")
-
-
-def test_an_archive_of_pytorch_that_inflates_without_end(tmp_path, tensors):
-    import torch
-
-    buffer = io.BytesIO()
-    torch.save({name: torch.from_numpy(t) for name, t in tensors.items()}, buffer)
-    with zipfile.ZipFile(buffer) as source:
-        files = {name: source.read(name) for name in source.namelist()}
-    data = next(name for name in files if name.endswith("data/0"))
-    path = tmp_path / "x.pt"
-    path.write_bytes(model_files.archive(files))
-    assert load_weights(path).tensors["conv1"].tobytes() == tensors["conv1"].tobytes()
-    path.write_bytes(model_files.archive(files | {data: bytes(1 << 25)}))
-    refused(path, "at most 8,388,608 bytes in the archive")
-    path.write_bytes(model_files.archive(files | {data: files[data][:100]}))
-    refused(path, "that torch reads with weights_only")

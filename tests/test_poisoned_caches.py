@@ -25,7 +25,6 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT
 
-from lenetgpu import store
 from lenetgpu.check import fit as fits
 from lenetgpu.cli import main
 from lenetgpu.cpu import native as code
@@ -35,7 +34,7 @@ from lenetgpu.gpu import compiler, nvrtc
 from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
 from lenetgpu.plan import resolve
 from lenetgpu.stages.emitted import addresses, native
-from lenetgpu.store import Temporary, entries
+from lenetgpu.store import entries
 from lenetgpu.store.entries import repair, survey
 
 ROOT_USER = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -373,18 +372,6 @@ def test_facts_that_are_none_are_not_believed(made, cache, tmp_path, monkeypatch
     for times, change in enumerate(CHANGES, 2):
         entries.keep(kind.name, name, change(entries.facts_of(kind.name, name)))
         assert kind.use() and kind.use() and len(kind.made) == times
-
-
-def test_writers_that_were_killed_are_cleaned_up_after(fit, cache):
-    killed = [cache / fit.name / f".lenetgpu.{name * 16}" for name in "ab"]
-    living = Temporary(cache / fit.name)
-    for part in killed:
-        part.write_bytes(b"half")
-    fit.entry().unlink()
-    store._swept.cache_clear()  # another process
-    assert fit.use()
-    with living:
-        assert living.path.exists() and not any(part.exists() for part in killed)
 
 
 def test_nothing_of_the_cache_is_for_others_eyes(fit, cache):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -104,25 +103,6 @@ def test_what_the_disk_will_not_read_is_one_sentence(tmp_path, monkeypatch, digi
         monkeypatch.setattr(disk.os, "preadv", fail)
         with pytest.raises(LenetError, match=r"expected 47,824 readable bytes from byte 128 on, "):
             source.whole()
-
-
-@pytest.mark.parametrize(
-    ("filters", "said"),
-    [
-        ([(2, 0, (4,), b""), (1, 0, (6,), b""), (3, 0, (), b"")], None),
-        ([(2, 0, (2,), b""), (1, 0, (6,), b"")], r"a shuffle by \[2\] bytes of elements of 4"),
-        ([(1, 0, (6,), b""), (1, 0, (6,), b"")], "filter 1 twice"),
-        ([(32000, 0, (), b"lzf"), (1, 0, (6,), b"")], "filter 32000, which is none of gzip, shuff"),
-    ],
-)
-def test_which_filters_are_taken(filters, said):
-    """Not a shuffle by another width than an element's, as a damaged header may say."""
-    plist = SimpleNamespace(get_nfilters=lambda: len(filters), get_filter=filters.__getitem__)
-    if said is None:
-        assert list(hdf5._filters(plist, 4, LenetError)) == [2, 1, 3]
-        return
-    with pytest.raises(LenetError, match=said):
-        list(hdf5._filters(plist, 4, LenetError))
 
 
 @pytest.mark.parametrize(("length", "value"), [(200_001, None), (783, 0), (784, 255)])
