@@ -110,7 +110,6 @@ def sum_up(file: Any) -> None:
 
 
 def _sum_of_facts(file: Any, items: Mapping[str, Any], path: object) -> str:
-    """Of an open file and data sets of it, being read or written."""
     facts, held = [], 0
     for where, holder in {"": file, **items}.items():
         for name in hdf5.attribute_names(holder):
@@ -185,7 +184,6 @@ def verify(path: Path) -> Sums:
 
 
 def _require_whole(item: hdf5.Stored, sums: Sums, parts: Blocks | None) -> None:
-    """LenetError where a data set, or a block of it, is not as its sum says."""
     hdf5.require_written(item)
     found = Sum(item.dtype, item.shape)
     row = max(1, item.bytes // item.shape[0])

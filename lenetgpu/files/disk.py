@@ -25,13 +25,8 @@ class OpenFile:
     def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
         """Open `path`, or take `file` that is open already; LenetError where it cannot be read."""
         self.path = path
-        try:
-            self.file = open_regular(path, "a file to read") if file is None else file
-            self.size = os.fstat(self.file.fileno()).st_size
-        except OSError as error:
-            raise LenetError(
-                f"{path}: expected a readable file, found: {error.strerror}"
-            ) from error
+        self.file = open_regular(path, "a file to read") if file is None else file
+        self.size = os.fstat(self.file.fileno()).st_size
 
     def read_into(self, out: memoryview, at: int) -> None:
         """Fill `out`, of bytes, from byte `at` on; LenetError where the file ends before."""

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -207,15 +208,8 @@ class Untrusted:
 
     def names(self, most: int) -> list[str]:
         """The first names in the root group; a byte that is no UTF-8 is a lone surrogate."""
-        found: list[str] = []
-
-        def note(name: bytes) -> bool | None:
-            found.append(name.decode("utf-8", "surrogateescape"))
-            return True if len(found) >= most else None
-
-        with later():
-            self.id.links.iterate(note)
-        return found
+        found = _told(self.id.links.iterate, most)
+        return [name.decode("utf-8", "surrogateescape") for name in found]
 
     def check_size(self) -> None:
         """LenetError where the file became shorter, past whose end HDF5 reads zeros; no lock."""
@@ -257,7 +251,6 @@ def open_file(path: Path) -> Untrusted:
 
 
 def _h5file(path: Path, looked_at: BinaryIO) -> Any:
-    """The open file as HDF5 opens it: by its handle where the system can, else by its name."""
     own = f"{_OWN_FILES}/{looked_at.fileno()}"
     try:
         return h5py.File(own if os.path.exists(own) else path, "r", driver="sec2")
@@ -303,14 +296,20 @@ def linked(group: Any, name: str, refuse: Refuse) -> bool:
 
 def attribute_names(holder: Any) -> list[str]:
     """Names of at most MAX_ATTRIBUTES attributes, none of which is read."""
-    found: list[str] = []
+    found = _told(partial(h5py.h5a.iterate, holder.id), MAX_ATTRIBUTES)
+    return [name[:_MAX_NAME].decode("utf-8", "replace") for name in found]
+
+
+def _told(iterate: Callable[[Any], Any], most: int) -> list[bytes]:
+    """The first names that HDF5 tells."""
+    found: list[bytes] = []
 
     def note(name: bytes) -> bool | None:
-        found.append(name[:_MAX_NAME].decode("utf-8", "replace"))
-        return True if len(found) == MAX_ATTRIBUTES else None
+        found.append(name)
+        return True if len(found) >= most else None
 
     with later():
-        h5py.h5a.iterate(holder.id, note)
+        iterate(note)
     return found
 
 
@@ -479,8 +478,7 @@ def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str
 def _dataset(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
     """Return HDF5's handles of a data set of numbers and of how it was made.
 
-    Neither shape nor data were asked for. The order matters: HDF5 opens other files to say the
-    shape of a virtual data set.
+    Its shape is not asked for: HDF5 opens other files to say that of a virtual data set.
     """
     if h5py.h5o.get_info(group, name).type != h5py.h5o.TYPE_DATASET:
         raise refuse("a group or a type")
@@ -519,7 +517,6 @@ def _filters(plist: Any, width: int, refuse: Refuse) -> Iterator[int]:
 
 
 def _require_held(item: Stored) -> None:
-    """LenetError where a data set declares what a file of this size cannot hold."""
     size, length = item.file.size, item.bytes
     if item.chunks:
         most = min(MAX_CHUNK_BYTES, max(_SMALL_BYTES, _CHUNK_RATIO * size))

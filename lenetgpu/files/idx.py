@@ -182,7 +182,6 @@ def label_file(images: Path) -> Path | None:
 
 
 def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
-    """Return the labels (n,) int64 of the images chosen; there must be `count` in all."""
     import numpy as np
 
     try:

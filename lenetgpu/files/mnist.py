@@ -47,7 +47,6 @@ _BROKEN = (EOFError, OSError, ValueError, zlib.error, http.client.HTTPException)
 
 
 def _download(url: str) -> bytes:
-    """Return what `url` gives; TimeoutError where it takes longer than _ATTEMPT_S."""
     begun, data = time.monotonic(), bytearray()
     with urllib.request.urlopen(url, timeout=_SILENT_S) as reply:
         declared = reply.length
@@ -119,7 +118,6 @@ def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> 
 
 
 def _check_place(folder: Path) -> None:
-    """Raise LenetError, before anything is downloaded, unless files can be written there."""
     nearest = next(place for place in (folder, *folder.parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):

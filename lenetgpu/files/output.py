@@ -117,7 +117,6 @@ def _file(facts: os.stat_result) -> tuple[int, int]:
 
 
 def _streams() -> set[object]:
-    """The files that stdout and stderr go to."""
     found: set[object] = set()
     for handle in (1, 2):
         with suppress(OSError):  # it is closed

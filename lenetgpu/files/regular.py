@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 
 GZIP_MAGIC, MAGIC = b"\x1f\x8b", b"\x89HDF\r\n\x1a\n"
 """How gzip and HDF5 begin."""
@@ -20,35 +20,30 @@ MOST_RATIO = 1032
 """Bytes that one of deflate's becomes at most: 258 in two bits."""
 
 
-def require_file(path: Path, what: str) -> None:
-    """Raise LenetError unless `path` is an existing file; `what` names what was expected."""
-    try:
-        found = "a folder or a device" if path.exists() else "no such file"
-        if path.is_file():
-            return
-    except OSError as error:  # a name that is too long, a folder that may not be entered
-        found = error.strerror or str(error)
-    raise LenetError(f"{path}: expected {what}, found {found}")
-
-
 def open_regular(path: Path, what: str) -> BinaryIO:
     """`path` open for reading, without a buffer; LenetError where it is no regular file.
 
-    What takes its place between the look and the opening is seen as well: it is opened without
-    waiting for a FIFO's writer, and looked at again.
+    `what` names what was expected. What takes its place between the look and the opening is seen as
+    well: it is opened without waiting for a FIFO's writer, and looked at again.
     """
-    require_file(path, what)
-    flags = os.O_RDONLY
-    for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
-        flags |= getattr(os, name, 0)
     try:
-        handle = os.open(path, flags)
+        regular = stat.S_ISREG(path.stat().st_mode)
+        if regular:
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            regular = stat.S_ISREG(os.fstat(handle).st_mode)
+            if regular:
+                return os.fdopen(handle, "rb", buffering=0)
+            os.close(handle)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise unexpected(path, what, "no such file") from error
     except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise LenetError(f"{path}: expected {what}, found a folder or a device")
-    return os.fdopen(handle, "rb", buffering=0)
+        raise unreadable(path, error) from error
+    raise unexpected(path, what, "a folder or a device")
+
+
+def unreadable(path: Path, error: OSError) -> LenetError:
+    """What is said of a file that the system will not read."""
+    return LenetError(f"{path}: expected a readable file, found: {error.strerror}")
 
 
 def start_of(path: Path, expected: str, length: int) -> bytes:
@@ -65,7 +60,7 @@ def start_of(path: Path, expected: str, length: int) -> bytes:
                 at *= 2
             return start
     except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+        raise unreadable(path, error) from error
 
 
 def read_whole(path: Path, what: str, most: int, limited: str) -> bytes:
@@ -81,7 +76,7 @@ def read_whole(path: Path, what: str, most: int, limited: str) -> bytes:
                 parts.append(part)
                 left -= len(part)
     except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+        raise unreadable(path, error) from error
     if not left:
         found = max(size, most + 1)
         raise LenetError(f"{path}: expected {limited} at most {most:,} bytes, found {found:,}")
@@ -115,9 +110,9 @@ def is_gzip(file: BinaryIO) -> bool:
 
 def unpacking(file: BinaryIO) -> BinaryIO:
     """What is in an open file from its start on: itself, or what it is inflated to."""
-    if not is_gzip(file):
-        return file
-    opened: BinaryIO = _modules()[1].GzipFile(fileobj=file, mode="rb")
+    opened: BinaryIO = file
+    if is_gzip(file):
+        opened = _modules()[1].GzipFile(fileobj=file, mode="rb")
     return opened
 
 

@@ -131,7 +131,6 @@ def _form(path: Path) -> str:
 
 
 def _float32(path: Path, what: str, raw: Array) -> Array:
-    """Floats of any kind as float32, C-contiguous; LenetError where one is not finite."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):

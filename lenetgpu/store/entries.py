@@ -107,7 +107,6 @@ def _require_folder(path: Path, follow: bool = True) -> None:
 
 
 def _require_ours(found: os.stat_result) -> None:
-    """OSError where somebody else owns or can write a folder or file."""
     if found.st_uid != os.geteuid():
         raise OSError(f"expected an owner of number {os.geteuid()}, found {found.st_uid}")
     if found.st_mode & _OTHERS_WRITE:

@@ -127,7 +127,6 @@ def _array(path: Path, name: str, raw: bytes, matching: layouts.Matching) -> Arr
 
 
 def _entries(path: Path, comment: bytes) -> dict[str, str]:
-    """Return the entries in one of our archives' comments; nothing of another program's."""
     try:
         found = json.loads(comment)
     except (ValueError, RecursionError) as error:
@@ -179,7 +178,6 @@ def write_state_dict(
 
 
 def _torch(path: Path) -> Any:
-    """The module; LenetError where it is missing, or older than it is safe to read with."""
     require_extra(f"{path}: for a state_dict", "torch", "train")
     import torch
 

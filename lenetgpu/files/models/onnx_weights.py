@@ -225,7 +225,6 @@ class _Walk:
             raise self._refuse(casts[0], "scores of floats", "a cast to another type")
 
     def _require_shape(self, name: str, shape: list[int]) -> None:
-        """Raise LenetError unless a value is a batch of these."""
         images = self._shapes.get(self._images, (0, []))[1][:1]
         found = self._shapes.get(name, (0, []))[1]
         if found != [*images, *shape]:
@@ -258,7 +257,6 @@ class _Walk:
         return found.transpose(given.get("perm"))
 
     def _read(self, tensor: Any) -> Array:
-        """The numbers of an ONNX tensor; LenetError where they are not in this file."""
         from onnx import numpy_helper
 
         what = f"{self._path}: expected tensor {tensor.name}"
@@ -275,7 +273,6 @@ class _Walk:
         return found.astype(np.float32) if tensor.data_type == BFLOAT16 else found
 
     def _weights_of(self, node: Any, shape: tuple[int, ...]) -> Array:
-        """The constant of this shape that a node multiplies by."""
         name = node.input[1] if len(node.input) > 1 else "none"
         found = self._constant(name)
         if found is None or found.dtype.kind != "f":

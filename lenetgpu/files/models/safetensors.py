@@ -49,7 +49,6 @@ def read(path: Path, data: bytes) -> Model:
 
 
 def _header(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
-    """The header's entries, and the tensors' bytes behind it."""
     length, most = int.from_bytes(data[:_LENGTH], "little"), min(len(data) - _LENGTH, MOST_HEADER)
     if length > most:
         raise unexpected(path, f"a header of at most {max(0, most):,} bytes", f"one of {length:,}")
@@ -71,7 +70,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
-    """Return the first and last byte of a tensor; LenetError for a malformed entry."""
     if not isinstance(entry, dict) or sorted(entry) != ["data_offsets", "dtype", "shape"]:
         why = f"{name} without one dtype, shape and data_offsets each"
         raise damaged(path, SAFETENSORS, why)
