@@ -17,10 +17,10 @@ from conftest import ROOT
 from stored import COUNT, DEFLATE, MAKERS, as_read, direct, h5, idx_file, in_any_order, npy, parts
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files import disk, hdf5, hdf5_source, idx, regular
+from lenetgpu.files import hdf5, hdf5_source, idx, regular
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.disk import RawSource
 from lenetgpu.files.hdf5_source import ChunkedSource
+from lenetgpu.files.reading import RawSource
 from lenetgpu.files.source import open_source
 
 
@@ -136,7 +136,7 @@ def bytes_read(monkeypatch):
         counted.append(preadv(handle, buffers, at))
         return counted[-1]
 
-    monkeypatch.setattr(disk.os, "preadv", count)
+    monkeypatch.setattr(regular.os, "preadv", count)
     return counted
 
 

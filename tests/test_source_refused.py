@@ -11,7 +11,7 @@ import pytest
 from stored import COUNT, MAKERS, as_read, h5, idx_file, npy, parts
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files import disk, hdf5, hdf5_source
+from lenetgpu.files import hdf5, hdf5_source, regular
 from lenetgpu.files.hdf5 import fletcher32
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
@@ -100,7 +100,7 @@ def test_what_the_disk_will_not_read_is_one_sentence(tmp_path, monkeypatch, digi
 
     path = npy(tmp_path / "x.npy", digits)
     with open_source(path) as source:
-        monkeypatch.setattr(disk.os, "preadv", fail)
+        monkeypatch.setattr(regular.os, "preadv", fail)
         with pytest.raises(LenetError, match=r"expected 47,824 readable bytes from byte 128 on, "):
             source.whole()
 

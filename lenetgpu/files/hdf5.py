@@ -27,11 +27,10 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from lenetgpu.errors import ENDING, LenetError, first_line, unexpected
-from lenetgpu.files.disk import OpenFile
 from lenetgpu.files.hdf5_trees import require_trees
 from lenetgpu.files.models.forms import MAX_ATTRIBUTES, MAX_TEXT_BYTES
 from lenetgpu.files.reading import require_room
-from lenetgpu.files.regular import MOST_RATIO, broken, inflated, open_regular
+from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, inflated, open_regular
 
 if TYPE_CHECKING:
     from typing import Self

@@ -15,11 +15,12 @@ import numpy as np
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import unexpected
 from lenetgpu.files import checksums, hdf5
-from lenetgpu.files.disk import RawSource, narrowed
 from lenetgpu.files.reading import (
+    RawSource,
     Source,
     check_floats,
     class_numbers,
+    narrowed,
     require_room,
     selected,
     spans,

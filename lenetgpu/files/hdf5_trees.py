@@ -20,8 +20,7 @@ import numpy as np
 
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import unexpected
-from lenetgpu.files.disk import OpenFile
-from lenetgpu.files.regular import MAGIC
+from lenetgpu.files.regular import MAGIC, OpenFile
 
 _TREE = struct.Struct("<4sBBIHH")
 _HEAP = struct.Struct("<4sBHHB100xHQQHHQH")

@@ -11,9 +11,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError, first_line, unexpected
-from lenetgpu.files.disk import PIXELS, OpenFile, RawSource
-from lenetgpu.files.reading import Source, class_numbers, require_room, selected
-from lenetgpu.files.regular import MOST_RATIO, broken, is_gzip, open_regular, unpacking
+from lenetgpu.files.reading import PIXELS, RawSource, Source, class_numbers, require_room, selected
+from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, is_gzip, open_regular, unpacking
 from lenetgpu.network import IMAGE_SHAPE
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.memory import free_bytes
 from lenetgpu.errors import LenetError, unexpected
+from lenetgpu.files.regular import OpenFile
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+PIXELS = IMAGE_SHAPE[0] * IMAGE_SHAPE[1]
 MAX_WHOLE_BYTES = 64 << 30
 SMALL_BYTES = 64 << 20
 """What is inflated and read whole is this at most, or _RATIO times the bytes in the file."""
@@ -171,6 +173,55 @@ class MemorySource(Source):
     def whole(self) -> Dataset:
         """The same arrays."""
         return Dataset(self.images, self.labels, self.source)
+
+
+class RawSource(Source):
+    """Images that lie in a file one after the other, uint8 or floats of any size and byte order.
+
+    `where` names them in messages ("FILE: expected dataset /x"), `offset` is their first byte,
+    `stored` their dtype in the file. They end within the file: who makes a source checks that.
+    """
+
+    def __init__(
+        self,
+        file: OpenFile,
+        where: str,
+        offset: int,
+        stored: np.dtype[Any],
+        labels: Array | None,
+        chosen: range,
+    ) -> None:
+        name = "uint8" if stored.kind == "u" else "float32"
+        super().__init__(str(file.path), name, labels, chosen)
+        self._file, self._where, self._offset, self._stored = file, where, offset, stored
+
+    def _fill(self, first: int, out: Array) -> None:
+        import numpy as np
+
+        size = PIXELS * self._stored.itemsize
+        as_they_are = self._stored == out.dtype
+        step = len(out) if self.dtype == "uint8" else BLOCK
+        for lo in range(0, len(out), step):
+            part = out[lo : lo + step]
+            raw = part if as_they_are else np.empty(part.shape, self._stored)
+            at = self._offset + (first + lo) * size
+            self._file.read_into(raw.view(np.uint8).data.cast("B"), at)
+            if raw is not part:
+                narrowed(raw, part)
+            if self.dtype == "float32":
+                check_floats(part, first + lo, self._where)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def narrowed(raw: Array, out: Array) -> None:
+    """Floats of any kind into float32 `out`; what is too large becomes infinite."""
+    import numpy as np
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        out[...] = raw.reshape(out.shape)
 
 
 def first_unfit(images: Array) -> tuple[int, float, float] | None:

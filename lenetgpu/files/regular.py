@@ -1,4 +1,4 @@
-"""Files opened for reading by name, regular ones only, and what of them is inflated.
+"""Files opened for reading by name, regular ones only, bytes of them, and what is inflated.
 
 ISA-L inflates (extra `isal`) where it is installed, else Python's own zlib.
 """
@@ -81,6 +81,38 @@ def read_whole(path: Path, what: str, most: int, limited: str) -> bytes:
         found = max(size, most + 1)
         raise LenetError(f"{path}: expected {limited} at most {most:,} bytes, found {found:,}")
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class OpenFile:
+    """A file open for reading; threads read it at their own places, without a lock."""
+
+    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
+        """Open `path`, or take `file` that is open already; LenetError where it cannot be read."""
+        self.path = path
+        self.file = open_regular(path, "a file to read") if file is None else file
+        self.size = os.fstat(self.file.fileno()).st_size
+
+    def read_into(self, out: memoryview, at: int) -> None:
+        """Fill `out`, of bytes, from byte `at` on; LenetError where the file ends before."""
+        done = 0
+        try:
+            while done < len(out):
+                got = os.preadv(self.file.fileno(), [out[done:]], at + done)
+                if not got:
+                    raise LenetError(
+                        f"{self.path}: expected {len(out):,} bytes from byte {at:,} on, "
+                        f"found {done:,}: the file became shorter while it was read"
+                    )
+                done += got
+        except OSError as error:
+            raise LenetError(
+                f"{self.path}: expected {len(out):,} readable bytes from byte {at:,} on, "
+                f"found: {error.strerror or error}"
+            ) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
 
 
 @cache

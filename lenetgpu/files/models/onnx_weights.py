@@ -17,20 +17,10 @@ import numpy as np
 
 from lenetgpu import __version__
 from lenetgpu.errors import LenetError, require_extra, unexpected
-from lenetgpu.files.models import forms, layouts, onnx_parse
+from lenetgpu.files.models import forms, layouts
+from lenetgpu.files.models import onnx_parse as parse
 from lenetgpu.files.models.forms import ONNX, Model, damaged
-from lenetgpu.files.models.onnx_parse import (
-    BFLOAT16,
-    DOUBLE,
-    FLOAT,
-    FLOAT16,
-    INT32,
-    INT64,
-    OWN,
-    UINT8,
-    attributes,
-    node_text,
-)
+from lenetgpu.files.models.onnx_parse import FLOAT, OWN, attributes, node_text
 from lenetgpu.network import FEATURE_COUNT, IMAGE_SHAPE, PIXEL_SCALE, weight_shapes
 
 Array = np.ndarray[Any, Any]
@@ -59,18 +49,14 @@ _OPEN_BATCH = 7919
 _HEIGHT, _WIDTH, _ = IMAGE_SHAPE
 _SHOWN = 80
 """Characters of an attribute."""
-_FLOATS = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)
-_CASTS = {FLOAT: "f4", DOUBLE: "f8", FLOAT16: "f2", INT32: "i4", INT64: "i8"}
+_FLOATS = (FLOAT, parse.FLOAT16, parse.DOUBLE, parse.BFLOAT16)
+_CASTS = {FLOAT: "f4", parse.DOUBLE: "f8", parse.FLOAT16: "f2"}
+_CASTS |= {parse.INT32: "i4", parse.INT64: "i8"}
 _PLAIN = {"dilations": ([1, 1],), "pads": ([0, 0, 0, 0],), "auto_pad": ("NOTSET", "VALID")}
+_POOL = {"kernel_shape": ([2, 2],), "strides": ([2, 2],)}
 _ALLOWED: dict[str, dict[str, tuple[Any, ...]]] = {
     "Conv": _PLAIN | {"kernel_shape": ([5, 5],), "strides": ([1, 1],), "group": (1,)},
-    "AveragePool": _PLAIN
-    | {
-        "kernel_shape": ([2, 2],),
-        "strides": ([2, 2],),
-        "ceil_mode": (0, 1),
-        "count_include_pad": (0, 1),
-    },
+    "AveragePool": _PLAIN | _POOL | dict.fromkeys(("ceil_mode", "count_include_pad"), (0, 1)),
     "Gemm": {"alpha": (1.0,), "beta": (1.0,), "transA": (0,), "transB": (0, 1)},
     "Flatten": {"axis": (1, -3)},
     "Reshape": {"allowzero": (0, 1)},
@@ -80,7 +66,7 @@ _ALLOWED: dict[str, dict[str, tuple[Any, ...]]] = {
     "ArgMax": {"axis": (1, -1), "keepdims": (0, 1), "select_last_index": (0,)},
 }
 """Values that attributes may have; operators that are not listed have none."""
-_NEEDED = {"AveragePool": ("kernel_shape", "strides"), "ArgMax": ("axis",)}
+_NEEDED = {"AveragePool": tuple(_POOL), "ArgMax": ("axis",)}
 """Attributes whose defaults are not this network's."""
 _INPUTS = {"Conv": 3, "Gemm": 3, "MatMul": 2, "Reshape": 2, "Add": 2, "Div": 2, "Mul": 2}
 
@@ -90,7 +76,7 @@ def read(path: Path, data: bytes) -> Model:
     require_extra(str(path), "onnx", "models")
     from onnx import defs
 
-    model = onnx_parse.parsed(path, io.BytesIO(data), len(data), onnx_parse.WEIGHTS)
+    model = parse.parsed(path, io.BytesIO(data), len(data), parse.WEIGHTS)
     try:
         opsets = {one.domain: one.version for one in model.opset_import}
         opset, last = opsets.get("", opsets.get("ai.onnx", 0)), defs.onnx_opset_version()
@@ -119,7 +105,7 @@ class _Walk:
 
     def __init__(self, path: Path, model: Any) -> None:
         self._path, graph = path, model.graph
-        self._made_by = onnx_parse.producers(path, graph)
+        self._made_by = parse.producers(path, graph)
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         given = [one for one in graph.input if one.name not in self._tensors]
         if len(given) != 1 or len(graph.output) != 1:
@@ -130,10 +116,10 @@ class _Walk:
             )
         self._images, self._at = given[0].name, graph.output[0].name
         kind = given[0].type.tensor_type.elem_type
-        if kind not in (*_FLOATS, UINT8):
+        if kind not in (*_FLOATS, parse.UINT8):
             raise unexpected(path, "images of floats or bytes", f"ONNX's type {kind}")
         self._steps = len(graph.node)
-        self._shapes = onnx_parse.inferred(path, model, _OPEN_BATCH)
+        self._shapes = parse.inferred(path, model, _OPEN_BATCH)
 
     def initializers(self) -> dict[str, Array]:
         """Return all initializers by name."""
@@ -262,7 +248,7 @@ class _Walk:
         what = f"{self._path}: expected tensor {tensor.name}"
         if tensor.data_location == _EXTERNAL or tensor.external_data:
             raise LenetError(f"{what} in this file, found it in another, which is not opened")
-        if tensor.data_type not in (*_CASTS, BFLOAT16):
+        if tensor.data_type not in (*_CASTS, parse.BFLOAT16):
             raise LenetError(f"{what} of floats or integers, found ONNX's type {tensor.data_type}")
         if min(tensor.dims, default=0) < 0:
             raise damaged(self._path, ONNX, f"tensor {tensor.name} of a negative size")
@@ -270,7 +256,7 @@ class _Walk:
             found = np.asarray(numpy_helper.to_array(tensor))
         except Exception as error:
             raise damaged(self._path, ONNX, f"tensor {tensor.name}: {error}") from error
-        return found.astype(np.float32) if tensor.data_type == BFLOAT16 else found
+        return found.astype(np.float32) if tensor.data_type == parse.BFLOAT16 else found
 
     def _weights_of(self, node: Any, shape: tuple[int, ...]) -> Array:
         name = node.input[1] if len(node.input) > 1 else "none"
