@@ -77,24 +77,14 @@ def test_no_flip_is_silent():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_script_sees_what_is_silent_and_what_breaks(flips, tmp_path, weight_file):
+def test_the_script_sees_what_is_silent(flips, tmp_path, weight_file):
     """Without checksums nearly every flip of the weights is silent."""
-    path = rewritten(weight_file, tmp_path / "bare.h5", lambda f: (bare(f), f["fc1"].attrs.clear()))
     with h5py.File(tmp_path / "plain.h5", "w") as file:
-        for name, tensor in load_weights(path).tensors.items():
+        for name, tensor in load_weights(weight_file).tensors.items():
             file[name] = tensor
     found, wrong = flips.flips(tmp_path / "plain.h5", flips._read_weights, 50, 1)
     assert found["silent"] > 40 and found["broken"] == 0
     assert len(wrong["silent"]) == found["silent"]
-
-    def dies(path):
-        if path.read_bytes() != whole:
-            flips.os.kill(flips.os.getpid(), 9)
-        return []
-
-    whole = path.read_bytes()
-    assert flips.flips(path, dies, 5, 1)[0] == {"broken": 5}
-    assert path.read_bytes() == whole
 
 
 def test_what_fletcher_does_not_see_sha_does(tmp_path, weight_file):

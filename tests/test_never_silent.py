@@ -17,8 +17,7 @@ from lenetgpu.check.judge import excusable_flips
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.cli import main
 from lenetgpu.cpu import flush
-from lenetgpu.cpu.flush import flushed, flushes
-from lenetgpu.cpu.threads import parallel_ranges, set_threads
+from lenetgpu.cpu.flush import flushes
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.reading import FAINTEST, MemorySource
@@ -361,23 +360,6 @@ def test_denormals_are_zeros_while_a_plan_computes_and_the_callers_own_after(pla
     bright = digits.astype(np.float32) / np.float32(255)
     flooded = np.where(bright > 0, bright, np.float32(1e-40))
     np.testing.assert_array_equal(pipeline.run(flooded), reference_scores(flooded, weights)[1])
-
-
-@here
-def test_threads_of_the_pool_flush_and_others_do_not():
-    seen = {}
-    set_threads(3)
-    try:
-        parallel_ranges(3, lambda lo, hi: seen.update({lo: flushes()}))
-        assert seen == {0: False, 1: True, 2: True}
-        with flushed():
-            assert np.full(4, 1e-40, np.float32).sum() == 0
-            with flushed():
-                assert flushes()
-            assert flushes()
-        assert not flushes() and np.full(4, 1e-40, np.float32).sum() > 0
-    finally:
-        set_threads(None)
 
 
 def test_a_kernel_that_gives_nan_is_no_answer_of_one_image(digits, shipped_weights, monkeypatch):

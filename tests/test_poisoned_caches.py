@@ -253,7 +253,7 @@ def require_made_anew(how, kind, tmp_path, capfd):
     good = path.stat().st_size
     POISONS[how](path, tmp_path)
     lost = survey()
-    assert how == NOTHING_TO_SAY or len(lost.damaged) == 1, lost
+    assert how == NOTHING_TO_SAY or len(lost.said) == 1, lost
     assert kind.use() and len(kind.made) == 2
     assert not (tmp_path / "marker").exists()
     said = capfd.readouterr()
@@ -263,12 +263,12 @@ def require_made_anew(how, kind, tmp_path, capfd):
     assert kind.use() and len(kind.made) == (2 if healed else 3)
     assert capfd.readouterr().err == ""
     if healed:
-        assert survey().damaged == []
+        assert survey().said == []
         assert kind.entry().lstat().st_mode & 0o777 == 0o600
     if how == "a link":
         assert (tmp_path / "target").stat().st_size == good
     repair()
-    assert survey().damaged == [] and survey().sound == {}
+    assert survey().said == [] and survey().counts == {}
 
 
 def _as_file(where, tmp_path):
@@ -303,7 +303,7 @@ def test_a_folder_that_is_not_ours_alone_is_done_without(how, inner, fit, tmp_pa
         pytest.skip("is followed")
     before = sorted(cache.rglob("*"))
     FOLDERS[how](cache / fit.name if inner else cache, tmp_path)
-    assert survey().damaged
+    assert survey().said
     for times in (2, 3):
         assert fit.use() and len(fit.made) == times
     assert capfd.readouterr().err.count("\n") == 1

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.models import forms
-from lenetgpu.files.models.forms import EXPECTED
+from lenetgpu.files.models.forms import EXPECTED, Model
 from lenetgpu.files.regular import MAGIC, start_of
 from lenetgpu.files.scaling import balance, reach
-from lenetgpu.files.sums import ATTRIBUTE, Sums
+from lenetgpu.files.sums import ATTRIBUTE
 from lenetgpu.network import weight_shapes
 
 if TYPE_CHECKING:
@@ -70,19 +70,6 @@ class Weights:
         return found.hexdigest()
 
 
-@dataclass(frozen=True)
-class About:
-    """What a file says beside its weights: its form, its checksums, compared, its provenance.
-
-    `unread` names attributes that may not be read, or that an HDF5 file could not hold.
-    """
-
-    form: str
-    sums: Sums
-    facts: dict[str, str]
-    unread: tuple[str, ...]
-
-
 def load_weights(path: Path) -> Weights:
     """Read conv1 (5,5,1,32), conv2 (5,5,32,64), fc1 (1024,128), fc2 (128,10) from any form.
 
@@ -106,19 +93,18 @@ def load_weights(path: Path) -> Weights:
     return Weights(tensors, str(path))
 
 
-def about(path: Path) -> About:
-    """What a file of weights says beside them; all of it is read. LenetError as `load_weights`."""
-    form = _form(path)
-    if form != forms.HDF5:
-        model = forms.read(path)
-        return About(form, model.sums, model.facts, model.unread)
+def about(path: Path) -> Model:
+    """A file's form, checksums and provenance; all of it is read. LenetError as `load_weights`.
+
+    The tensors of an HDF5 file are left out.
+    """
+    if _form(path) != forms.HDF5:
+        return forms.read(path)
     from lenetgpu.files import checksums, hdf5
 
-    sums = checksums.verify(path)
-    found = hdf5.attributes(path)
-    unread = tuple(name for name, text in found.items() if text is None)
+    sums, found = checksums.verify(path), hdf5.attributes(path)
     facts = {n: text for n, text in found.items() if text is not None and n != ATTRIBUTE}
-    return About(form, sums, facts, unread)
+    return Model({}, sums, facts, tuple(name for name, text in found.items() if text is None))
 
 
 def _form(path: Path) -> str:

@@ -63,12 +63,12 @@ def _auto_line(gpu: Gpu | None, precision: str) -> str:
 def cache_rows() -> list[tuple[str, str]]:
     """Where things are kept, how many of each kind, and each that is damaged."""
     found = survey()
-    counts = ", ".join(f"{count} {kind}" for kind, count in found.sound.items()) or "empty"
+    counts = ", ".join(f"{count} {kind}" for kind, count in found.counts.items()) or "empty"
     where = place() or "none: no home folder and no LENETGPU_CACHE"
     rows = [("kernel cache", f"{where}, {counts}")]
-    if found.damaged:
-        shown = "; ".join(found.damaged[:_MOST_SHOWN])
-        more = len(found.damaged) - _MOST_SHOWN
+    if found.said:
+        shown = "; ".join(found.said[:_MOST_SHOWN])
+        more = len(found.said) - _MOST_SHOWN
         rest = f"; and {more} more" if more > 0 else ""
         rows.append(("damaged", f"{shown}{rest} (`lenetgpu doctor --repair` removes them)"))
     return rows
@@ -80,9 +80,9 @@ def repaired() -> list[str]:
     Raises LenetError where the cache folder is not the user's, and then removes nothing.
     """
     removed = repair()
-    counts = ", ".join(f"{count} {kind}" for kind, count in removed.files.items())
+    counts = ", ".join(f"{count} {kind}" for kind, count in removed.counts.items())
     said = f"removed from {place()}: {counts or 'nothing, it held nothing'}"
-    return [said, *(f"left: {sentence}" for sentence in removed.left)]
+    return [said, *(f"left: {sentence}" for sentence in removed.said)]
 
 
 def findings() -> list[tuple[str, str]]:

@@ -311,53 +311,49 @@ def sources(*parts: str) -> str:
 
 
 @dataclass
-class Survey:
-    """How many entries of each kind can be used, and what is wrong with the others."""
+class Looked:
+    """Entries of each kind that can be used, or were removed, and sentences about the others."""
 
-    sound: dict[str, int] = field(default_factory=dict)
-    damaged: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+
+    def count(self, kind: str) -> None:
+        """One more of a kind."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
 
 
-def survey() -> Survey:
+def survey() -> Looked:
     """Look at every entry of every folder, and change nothing."""
-    found, root = Survey(), place()
+    found, root = Looked(), place()
     if root is None or not os.path.lexists(root):
         return found
     try:
         _require_folder(root)
     except OSError as error:
-        found.damaged.append(f"{root}: {_reason(error)}")
+        found.said.append(f"{root}: {_reason(error)}")
         return found
     for where in (root / kind for kind in KINDS if os.path.lexists(root / kind)):
         try:
             _require_folder(where, follow=False)
         except OSError as error:
-            found.damaged.append(f"{where}: {_reason(error)}")
+            found.said.append(f"{where}: {_reason(error)}")
             continue
         for name in sorted(entry.name.removesuffix(SUFFIX) for entry in where.glob(f"*{SUFFIX}")):
             try:
                 _cubin(where, name) if where.name == KERNELS else _entry(where, where.name, name)
-                found.sound[where.name] = found.sound.get(where.name, 0) + 1
+                found.count(where.name)
             except (OSError, ValueError) as error:
-                found.damaged.append(f"{where.name}/{name}: {_reason(error)}")
+                found.said.append(f"{where.name}/{name}: {_reason(error)}")
     return found
 
 
-@dataclass
-class Removed:
-    """What was removed: files of each kind; and what was left, with the reason."""
-
-    files: dict[str, int] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
-
-
-def repair() -> Removed:
+def repair() -> Looked:
     """Empty the folders of the cache of entries, and close the cache folder to others' writing.
 
     Links are removed and not followed, and files of other names are left and named. LenetError
     where there is no cache folder, or it is not the user's, or a link, or shared.
     """
-    root, removed = place(), Removed()
+    root, removed = place(), Looked()
     if root is None:
         raise LenetError("doctor --repair: expected a home or LENETGPU_CACHE, found neither")
     if not os.path.lexists(root):
@@ -376,9 +372,9 @@ def repair() -> Removed:
                 if plain and not _NAMES.fullmatch(path.name):
                     raise OSError("no name of an entry")
                 path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-                removed.files[where.name] = removed.files.get(where.name, 0) + 1
+                removed.count(where.name)
             except OSError as error:
-                removed.left.append(f"{path}: {_reason(error)}")
+                removed.said.append(f"{path}: {_reason(error)}")
         with suppress(OSError):  # what was left is in it
             where.rmdir()
     with suppress(OSError):

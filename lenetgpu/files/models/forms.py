@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +56,14 @@ class Model:
     """Weights as a file has them: any float type, by our names, in our layouts.
 
     `sums` are what its checksums say, all compared; `facts` its other metadata, as text; `unread`
-    names those of it that an HDF5 file could not hold.
+    names those of it that may not be read, or that an HDF5 file could not hold.
     """
 
     tensors: dict[str, Array]
     sums: Sums
     facts: dict[str, str]
     unread: tuple[str, ...] = ()
+    form: str = HDF5
 
 
 def damaged(path: Path, form: str, why: object) -> LenetError:
@@ -118,7 +119,8 @@ def read(path: Path) -> Model:
     form = form_of(data[:START])
     if form is None:
         raise LenetError(f"{path}: expected {EXPECTED}, found another file in its place")
-    return _codec(form)[0](path, data)
+    model = _codec(form)[0](path, data)
+    return replace(model, form=form)
 
 
 def require_target(path: Path) -> str:
