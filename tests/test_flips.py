@@ -15,7 +15,7 @@ from conftest import ROOT
 
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
-from lenetgpu.files import assets, checksums
+from lenetgpu.files import assets, checksums, sums
 from lenetgpu.files.convert import convert_data, convert_weights
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.output import write_labels
@@ -189,7 +189,7 @@ def test_files_without_checksums_load_and_are_said_to_have_none(converted, weigh
     np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
     without = (images, weights, tmp_path / "x.npy", assets.default_weights())
     for path, said in zip(
-        without, [checksums.NONE] * 3 + ["checksums right (4 data sets)"], strict=True
+        without, [sums.NONE] * 3 + ["checksums right (4 data sets)"], strict=True
     ):
         result = CliRunner().invoke(main, ["data", "verify", str(path)])
         assert (result.exit_code, result.output) == (0, f"{path}: {said}\n")

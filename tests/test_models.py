@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from lenetgpu import LenetError
 from lenetgpu.cli import main
-from lenetgpu.files import assets, checksums
+from lenetgpu.files import assets, checksums, sums
 from lenetgpu.files.convert import convert_weights
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.models import forms
@@ -89,7 +89,7 @@ def test_any_type_of_floats(tmp_path, tensors, form, dtype):
     (tmp_path / "x").write_bytes(getattr(model_files, form)(stored))
     same(load_weights(tmp_path / "x").tensors, tensors)
     done = run("weights", "verify", tmp_path / "x")
-    assert done.output == f"{tmp_path / 'x'}: right; {checksums.NONE}\n"
+    assert done.output == f"{tmp_path / 'x'}: right; {sums.NONE}\n"
 
 
 def test_bfloat16_of_safetensors(tmp_path, tensors):
