@@ -18,7 +18,6 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.counters import document as counters
-from lenetgpu.measure.counters import read
 from lenetgpu.measure.counters.work import Images, Work
 from lenetgpu.measure.document import head, plan_json
 from lenetgpu.measure.outcome import Request
@@ -45,7 +44,7 @@ def measured(gpu: Gpu, plans: Mapping[str, Plan], images: int) -> dict[str, Any]
     works = [Work("suite", tuple(own.values())), *map(Work.of, plans.values())]
     asked = Images(assets.default_digits(), assets.default_weights(), images)
     found = counters.find(works, asked, gpu)
-    if found.head["source"] != read.SOURCE:
+    if found.head["source"] != counters.SOURCE:
         raise LenetError(found.head["note"])
     by_key = dict(zip(own, found.rows[0], strict=True))
     rows = [kernels_of_rows(stage, variant, by_key) for stage, variant in keys]

@@ -13,10 +13,9 @@ from lenetgpu.cli import main
 from lenetgpu.dispatch import candidates
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure import rounds as comparing
-from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import comparison_json
 from lenetgpu.measure.regression import regressions
-from lenetgpu.measure.rounds import Effort
+from lenetgpu.measure.rounds import Candidate, Comparison, Effort
 from lenetgpu.plan import AUTO_PLANS, NAMED, STAND_INS, untried
 from lenetgpu.stages import variants
 

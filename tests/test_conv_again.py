@@ -15,9 +15,8 @@ from lenetgpu.check.judge import Errors
 from lenetgpu.cli import main
 from lenetgpu.lab.conv import compared
 from lenetgpu.lab.conv.repeats import RUNS, err_all, repeat_all
-from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.conv_bench import Case, ConvBench
-from lenetgpu.measure.rounds import never
+from lenetgpu.measure.rounds import Candidate, Comparison, never
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
 

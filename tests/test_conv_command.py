@@ -18,8 +18,8 @@ from lenetgpu.lab.conv.request import ConvRequest, rows_asked
 from lenetgpu.measure import conv_bench
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure import torch_peer as conv_peer
-from lenetgpu.measure.comparison import Candidate
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
+from lenetgpu.measure.rounds import Candidate
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants

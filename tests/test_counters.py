@@ -30,28 +30,25 @@ from lenetgpu.lab import counters as shown
 from lenetgpu.lab import profile as profiling
 from lenetgpu.lab.render import show
 from lenetgpu.measure.bench import StageBench, stage_of
-from lenetgpu.measure.comparison import Candidate, Comparison
-from lenetgpu.measure.counters import child, document, metrics, ncu, read
-from lenetgpu.measure.counters.metrics import CAUSES, TIME, UNITS, asked, of_values, stall
-from lenetgpu.measure.counters.ncu import NoCounters
+from lenetgpu.measure.counters import child, document, ncu
+from lenetgpu.measure.counters.ncu import CAUSES, TIME, UNITS, NoCounters, asked, of_values, stall
 from lenetgpu.measure.counters.work import Images, Place, Work, as_json, from_json
 from lenetgpu.measure.outcome import Request
+from lenetgpu.measure.rounds import Candidate, Comparison
 from lenetgpu.papers.course import LADDERS, MEAN, RELU
 from lenetgpu.papers.course_counters import (
     NVVP,
-    PASSES,
     PASSES_OF,
     described,
     kernels_of_rows,
     places,
-    suite_keys,
 )
 from lenetgpu.papers.course_ladder import step_rows
 from lenetgpu.plan import resolve
 from lenetgpu.stages import find
 
 H200 = (ROOT / "tests" / "ncu-h200.csv").read_text()
-OF_SAMPLE = {TIME: "ns", metrics.READ: "byte/s", metrics.OCCUPANCY: "%", metrics.LOADS: "%"}
+OF_SAMPLE = {TIME: "ns", ncu.READ: "byte/s", ncu.OCCUPANCY: "%", ncu.LOADS: "%"}
 GPU = Gpu(0, "Card", 90)
 IMAGES = Images(assets.default_digits(), assets.default_weights(), 10_000)
 KEYS = [("pool1", PASSES_OF), ("conv2", "direct.two_maps")]
@@ -81,8 +78,8 @@ def test_what_an_h200_printed_is_read_with_its_commas():
     first, second = ncu.parsed(H200, OF_SAMPLE)
     assert first.kernel == second.kernel == "k" and first.blocks == 512
     assert first.values == {
-        TIME: 3936, metrics.READ: 1_066_341_463_414.63, metrics.OCCUPANCY: 31.14,
-        metrics.LOADS: 12.5,
+        TIME: 3936, ncu.READ: 1_066_341_463_414.63, ncu.OCCUPANCY: 31.14,
+        ncu.LOADS: 12.5,
     }  # fmt: skip
     assert second.values[TIME] == 3872
 
@@ -108,12 +105,12 @@ def test_what_is_not_whole_is_a_sentence(said, part):
 
 def values(**some):
     """A launch's metrics by hand; none stalls but as told, by cause."""
-    found = dict.fromkeys(UNITS, 0.0) | {TIME: 2e6, metrics.LOADED: 10.0, metrics.LOADS: 50.0}
+    found = dict.fromkeys(UNITS, 0.0) | {TIME: 2e6, ncu.LOADED: 10.0, ncu.LOADS: 50.0}
     return found | {stall(cause): share for cause, share in some.items()}
 
 
 def test_units_shares_of_stalls_and_what_there_is_nothing_of():
-    more = {metrics.READ: 2e12, metrics.OCCUPANCY: 31.0}
+    more = {ncu.READ: 2e12, ncu.OCCUPANCY: 31.0}
     found = of_values("k", values(wait=1.0, long_scoreboard=3.0) | more)
     assert (found.ms, found.dram_read_gbs, found.occupancy) == (2.0, 2000.0, 0.31)
     assert found.global_load_efficiency == 0.5
@@ -128,32 +125,31 @@ def test_units_shares_of_stalls_and_what_there_is_nothing_of():
 def test_kernels_of_a_stage_are_one_by_time_by_sectors_and_by_wavefronts():
     """By hand: 1 ms and 3 ms; 100 sectors half used and 300 whole; 128 B a wave and 32 B."""
     one = of_values("a", values(wait=1.0) | {
-        TIME: 1e6, metrics.READ: 4e9, metrics.LOADED: 100.0, metrics.LOADS: 50.0,
-        metrics.SHARED: 100.0, metrics.SHARED_BYTES: 1280.0, metrics.OCCUPANCY: 80.0,
+        TIME: 1e6, ncu.READ: 4e9, ncu.LOADED: 100.0, ncu.LOADS: 50.0,
+        ncu.SHARED: 100.0, ncu.SHARED_BYTES: 1280.0, ncu.OCCUPANCY: 80.0,
     })  # fmt: skip
     two = of_values("b", values(drain=1.0) | {
-        TIME: 3e6, metrics.READ: 8e9, metrics.LOADED: 300.0, metrics.LOADS: 100.0,
-        metrics.SHARED: 25.0, metrics.SHARED_BYTES: 1280.0, metrics.OCCUPANCY: 40.0,
+        TIME: 3e6, ncu.READ: 8e9, ncu.LOADED: 300.0, ncu.LOADS: 100.0,
+        ncu.SHARED: 25.0, ncu.SHARED_BYTES: 1280.0, ncu.OCCUPANCY: 40.0,
     })  # fmt: skip
-    both = metrics.merged("both", [one, two])
+    both = ncu.merged("both", [one, two])
     assert (both.launches, both.ms, both.dram_read_gbs) == (2, 4.0, 7.0)
     assert both.global_load_efficiency == pytest.approx(0.875)
     assert both.shared_efficiency == pytest.approx(2560 / (1280 + 5120))
     assert both.occupancy == pytest.approx(0.5)
     assert both.stalls == {"drain": 0.75, "wait": 0.25}
-    assert metrics.merged("one", [one]).as_json() == one.as_json() | {"kernel": "one"}
+    assert ncu.merged("one", [one]).as_json() == one.as_json() | {"kernel": "one"}
 
 
 def test_launches_go_to_their_sections(pretended):
     pretended(extra=["void cupy_copy<float, 4>(float*)"])
-    found = read.read(few(), IMAGES, GPU)
-    assert found.version == "2025.3.1.0"
-    pool, conv = found.of(0)
+    version, ((pool, conv), course) = document.read(few(), IMAGES, GPU)
+    assert version == "2025.3.1.0"
     assert [kernel.kernel for kernel in pool.kernels] == [
         "void cupy_copy<float, 4>(float*)", "relu_in_place", "looped_mean",
     ]  # fmt: skip
     assert [kernel.kernel for kernel in conv.kernels][1:] == ["k_conv2"]
-    assert [section.name for section in found.of(1)] == [
+    assert [section.name for section in course] == [
         "conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax",
     ]  # fmt: skip
     whole = conv.whole
@@ -176,14 +172,8 @@ def test_launches_go_to_their_sections(pretended):
 def test_what_does_not_fit_is_no_counter(pretended, told, part):
     pretended(**told)
     with pytest.raises(NoCounters, match=r"^ncu") as error:
-        read.read(few(), IMAGES, GPU)
+        document.read(few(), IMAGES, GPU)
     assert part in str(error.value)
-
-
-def test_a_work_that_fails_leaves_the_others(pretended):
-    pretended(errors={"direct.two_maps": "needs more memory"})
-    pool, conv = read.read(few(), IMAGES, GPU).of(0)
-    assert conv.error == "needs more memory" and conv.kernels == [] and pool.whole is not None
 
 
 def alive(pid):
@@ -245,7 +235,7 @@ def test_only_hopper_is_asked_for_its_own_stall(pretended):
     assert asked(90) == UNITS and asked(89) == asked(120) == asked(75)
     assert UNITS.keys() - asked(89).keys() == {stall("gmma")}
     pretended()
-    assert read.read(few(), IMAGES, Gpu(0, "Card", 86)).of(0)[0].whole is not None
+    assert document.read(few(), IMAGES, Gpu(0, "Card", 86))[1][0][0].whole is not None
 
 
 def test_works_come_through_json_as_they_were():
@@ -298,14 +288,6 @@ def test_the_process_counts_one_pass_of_each_and_keeps_numbers_of_what_fails(mar
     np.testing.assert_array_equal(x, expected)
     first = process._activations("conv1", None)
     assert first.dtype == np.float32 and first.max() <= 1 and len(first) == 100
-
-
-def test_every_row_of_the_suite_is_counted_but_the_serial_ones_and_the_plan():
-    keys = suite_keys()
-    own = places(keys)
-    left = {name for stage, name in keys if (stage, name) not in own and name not in PASSES}
-    assert left == {"serial relu", "serial mean", "serial.loops", "plan course"}
-    assert {(figure.stage, figure.variant) for figure in NVVP} <= own.keys()
 
 
 def test_a_pass_has_the_counters_of_its_own_kernel(pretended):
@@ -380,7 +362,7 @@ def test_ctrl_c_under_ncu_leaves_what_was_timed(monkeypatch):
     assert found.outcome.interrupted and found.rows and found.counters is None
 
 
-def pools(*names, **more):
+def pools(*names):
     """A comparison of pool1's variants that were all right, and its document."""
     candidates = []
     for name in names:
@@ -391,7 +373,7 @@ def pools(*names, **more):
     comparison = Comparison("pool1", names[0], candidates)
     entries = [{"name": name, "status": "right", "note": "", "median_ms": 1.0} for name in names]
     held = {"what": "pool1", "interrupted": False, "candidates": entries, "command": "compare"}
-    return comparison, held | {"reference_again": None} | more
+    return comparison, held | {"reference_again": None}
 
 
 def test_each_candidate_has_its_own_and_a_guest_none(pretended):
@@ -408,13 +390,6 @@ def test_each_candidate_has_its_own_and_a_guest_none(pretended):
     assert all(candidate.bench is None for candidate in comparison.candidates)
     rows = list(csv.DictReader(compared.table(held).csv().splitlines()))
     assert rows[-1]["counters.occupancy"] == "0.3114"
-
-
-def test_what_was_interrupted_is_not_counted(monkeypatch):
-    monkeypatch.setattr(document, "find", lambda *_: pytest.fail("counted"))
-    comparison, held = pools(PASSES_OF, interrupted=True)
-    shown.count_candidates(comparison, held, IMAGES, GPU, lambda line: None)
-    assert held["candidates"][0]["counters"] is None and "counters" not in held
 
 
 def suite():

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from lenetgpu.cli import main
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import driver_gpus
-from lenetgpu.measure.counters import ncu, read
+from lenetgpu.measure.counters import document, ncu
 from lenetgpu.measure.counters.ncu import NoCounters
 from lenetgpu.measure.counters.work import Images, Work
 from lenetgpu.papers.course_counters import NVVP, PASSES, PASSES_OF, places
@@ -40,7 +40,8 @@ def found(version):
     own = places(COUNTED)
     images = Images(assets.default_digits(), assets.default_weights(), 1000)
     try:
-        sections = read.read([Work("few", tuple(own.values()))], images, driver_gpus()[0]).of(0)
+        work = Work("few", tuple(own.values()))
+        _, (sections,) = document.read([work], images, driver_gpus()[0])
     except NoCounters as why:
         if any(word in str(why) for word in ("ERR_NVGPUCTRPERM", "LibraryNotLoaded")):
             pytest.skip(str(why))

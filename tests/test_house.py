@@ -31,7 +31,7 @@ def places(pattern: str, *endings: str) -> set[str]:
         (r"begin_?[cC]apture|make_graphed_callables|CUDAGraph", {"gpu/graph.py"}),
         (r"^import random|^from random|\.(shuffle|permutation|permuted)\(", {"measure/rounds.py"}),
         (r"^_?TOLERANCES?\b.* = ", {"check/judge.py"}),
-        (r"elapsed_?[tT]ime", {"measure/trace.py", "measure/timing.py"}),
+        (r"elapsed_?[tT]ime", {"measure/timing.py"}),
         (r"def cpu_ms", {"measure/timing.py"}),
         (r"MultiProcessorCount|MaxSharedMemoryPer|ClockRate|multi_?[pP]rocessor_?[cC]ount",
          {"gpu/machines.py"}),

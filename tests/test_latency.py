@@ -45,17 +45,6 @@ def test_a_chase_ends_where_its_chain_does(kernel, folder, rng):  # noqa: F811
     assert out[0] == which[steps] and clocks[0] == 1
 
 
-def test_no_cell_is_met_twice(rng):
-    which, following = chain(1 << 16, 8, 4096, rng)
-    assert len(set(which)) == 4097 and not (which % 8).any() and which[0] == 0
-    at, seen = 0, []
-    leads = dict(zip(which.tolist(), following.tolist(), strict=True))
-    for _ in range(4097):
-        seen.append(at)
-        at = leads[at]
-    assert at == 0 and sorted(seen) == sorted(which.tolist())
-
-
 def test_the_papers_n_fma():
     found = Latency(fma=4.0, load=258.0)
     assert found.n_fma(GTX_1080_TI) == GTX_1080_TI.n_fma == 66_048

@@ -16,7 +16,7 @@ from lenetgpu.gpu import faults
 from lenetgpu.gpu.faults import loses_context, lost, note_lost
 from lenetgpu.gpu.graph import Graph, new_stream
 from lenetgpu.measure import rounds
-from lenetgpu.measure.comparison import Candidate
+from lenetgpu.measure.rounds import Candidate
 from lenetgpu.net.runners import CpuRunner
 from lenetgpu.net.streaming.cuda import Cuda
 

@@ -9,10 +9,8 @@ from lenetgpu.check.truth import Truth
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.bench import Bench, StageBench, stage_of
-from lenetgpu.measure.comparison import Candidate
-from lenetgpu.measure.plan_bench import PlanBench
-from lenetgpu.measure.rounds import BREAKS, never
+from lenetgpu.measure.bench import Bench, PlanBench, StageBench, stage_of
+from lenetgpu.measure.rounds import BREAKS, Candidate, never
 from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, canonical, resolve, untried

@@ -45,8 +45,7 @@ from lenetgpu.lab.rows import (
     short_error,
 )
 from lenetgpu.measure import plugins
-from lenetgpu.measure.bench import stage_of
-from lenetgpu.measure.comparison import LEAST_ROUNDS, Candidate, Comparison
+from lenetgpu.measure.bench import PlanBench, stage_of
 from lenetgpu.measure.counters.document import require_gpu
 from lenetgpu.measure.counters.work import Images
 from lenetgpu.measure.document import (
@@ -56,11 +55,10 @@ from lenetgpu.measure.document import (
     head,
     stage_rows,
 )
-from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.power import WATCHED_S, watch_all
 from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
-from lenetgpu.measure.rounds import Effort, Say, compare
+from lenetgpu.measure.rounds import LEAST_ROUNDS, Candidate, Comparison, Effort, Say, compare
 from lenetgpu.measure.statistics import LEAST, MARGIN, SYSTEMATIC
 from lenetgpu.measure.timing import profile
 from lenetgpu.papers.course import IMAGES, layout_rows
@@ -441,8 +439,8 @@ def _check_request(request: CompareRequest) -> None:
 def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
     """Compare a stage's variants, the plans, or the report's figures; LenetError for bad input."""
     _check_request(request)
-    with plugins.opened(request.outside, choose_device(request.device)[0]) as found:
-        return _run(request, found, say)
+    found = plugins.Plugins(request.outside, choose_device(request.device)[0])
+    return _run(request, found, say)
 
 
 def _candidates(request: CompareRequest, setting: _Setting, say: Say) -> list[Candidate]:

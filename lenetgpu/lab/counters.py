@@ -12,11 +12,9 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import Column, columns, fixed, percent, significant, within, words
 from lenetgpu.measure.bench import StageBench
-from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.counters import document as counters
-from lenetgpu.measure.counters import read
 from lenetgpu.measure.counters.work import Images, Place, Work
-from lenetgpu.measure.rounds import Say
+from lenetgpu.measure.rounds import Comparison, Say
 from lenetgpu.papers.course_counters import described, kernels_of_rows, places_of
 
 Key = TypeVar("Key", bound=Hashable)
@@ -155,7 +153,7 @@ def count_suite(document: dict[str, Any], images: Images, gpu: Gpu, say: Say) ->
     A row's explanation says what they are, where they are measured.
     """
     by_place = _counted(places_of(document["rows"]), document, images, gpu, say)
-    measured = document.get("counters", {}).get("source") == read.SOURCE
+    measured = document.get("counters", {}).get("source") == counters.SOURCE
     for row in document["rows"]:
         row["counters"] = own = kernels_of_rows(row["stage"], row["variant"], by_place)
         if own is not None and measured:

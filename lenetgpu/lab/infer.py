@@ -34,7 +34,7 @@ from lenetgpu.network import IMAGE_SHAPE
 
 if TYPE_CHECKING:
     from lenetgpu.measure.roofline import Ceilings
-    from lenetgpu.measure.trace import CpuTracer, GpuTracer
+    from lenetgpu.measure.trace import Tracer
 
 _GPU_BUDGET_S, _CPU_BUDGET_S = 0.5, 2.0
 _GPU_LEAST, _CPU_LEAST = 10, 5
@@ -93,7 +93,7 @@ class _Run:
     writer: LabelWriter | Noting | None = None
     labels: Any = None
     scores: Any = None
-    tracer: CpuTracer | GpuTracer | None = None
+    tracer: Tracer | None = None
     limits: Ceilings | None = None
     done, interrupted = 0, False
 
@@ -252,9 +252,11 @@ class _Run:
 
         return self._sampled(lambda: cpu_ms(run))
 
-    def _trace(self, tracer: CpuTracer | GpuTracer, spare: Any) -> None:
-        self.tracer = tracer
-        self.runner.run(self.images, spare, on_chunk=self.tally.passed, mark=tracer.mark)
+    def _trace(self, on_gpu: bool, spare: Any) -> None:
+        from lenetgpu.measure.trace import Tracer
+
+        self.tracer = Tracer(on_gpu)
+        self.runner.run(self.images, spare, on_chunk=self.tally.passed, mark=self.tracer.mark)
 
     def _on_cpu(self) -> None:
         import numpy as np
@@ -276,9 +278,7 @@ class _Run:
             repeats = _PROFILE_REPEATS["cpu"]
             profile(pipeline, self.images, repeats, self.rows, self.tally.passed)
         if self.request.trace:
-            from lenetgpu.measure.trace import CpuTracer
-
-            self._trace(CpuTracer(), spare)
+            self._trace(False, spare)
 
     def _on_gpu(self, gpu: Gpu) -> None:
         resident = self.images is not None
@@ -295,9 +295,7 @@ class _Run:
             repeat(self._again(spare), budget_s, least, most, self.end_to_end)
             self.tally.expect(self.request.trace)
         if self.request.trace:
-            from lenetgpu.measure.trace import GpuTracer
-
-            self._trace(GpuTracer(), spare)
+            self._trace(True, spare)
 
     def _compute_on_gpu(self, gpu: Gpu, passes: tuple[float, int, int]) -> None:
         """Passes from images on the GPU to labels there, and where asked stage by stage."""

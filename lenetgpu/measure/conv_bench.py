@@ -18,10 +18,10 @@ from lenetgpu.check.truth import CHECK_IMAGES, random_input, tensors
 from lenetgpu.cpu.memory import require_free
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.gpu.graph import Graph
-from lenetgpu.gpu.launch import Launch, record
+from lenetgpu.gpu.launch import record
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc, widened
-from lenetgpu.measure.bench import FURTHER, FedBench, Flusher, Skip
+from lenetgpu.measure.bench import FURTHER, Bench, FedBench, Skip
 from lenetgpu.measure.timing import CALLS, LEAST_SAMPLES, CallTimer, cpu_ms
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.problems import Conv
@@ -73,6 +73,8 @@ class Case:
         import numpy as np
 
         self.problem, self.images, self.gpu = problem, n, gpu
+        self.arrays = array_module("cuda" if gpu else "cpu")
+        """CuPy on a GPU, else NumPy."""
         self._count = min(n + _SPARE, CHECK_IMAGES)
         require_free(_host_bytes(problem, self._count if gpu else n + _SPARE, gpu))
         x, w = random_input("conv", problem, self._count, np.random.default_rng())
@@ -80,11 +82,6 @@ class Case:
         self._x = self.arrays.asarray(x)
         self._held: dict[str, Images] = {}
         self._y: dict[str, Fenced] = {}
-
-    @property
-    def arrays(self) -> Any:
-        """CuPy on a GPU, else NumPy."""
-        return array_module("cuda" if self.gpu else "cpu")
 
     def held(self, layout: str) -> Images:
         """The images that are timed, on the device, contiguous in `layout`."""
@@ -138,15 +135,48 @@ class Case:
         return Checked(verdict, largest_difference(found, expected), None, len(expected))
 
 
-class ConvBench(FedBench):
-    """One variant on one problem. `seconds` is what its samples may take together."""
+class CallBench(Bench):
+    """Calls on one problem, sampled by a timer that `check` makes: what the timer knows of them.
 
-    def __init__(self, variant: Variant, problem: Conv, case: Case, seconds: float) -> None:
-        self.variant, self.problem, self._case = variant, problem, case
-        self.images = self.scaled_from = case.images
-        self.launched: list[Launch] = []
+    `seconds` is what the samples may take together.
+    """
+
+    def __init__(self, problem: Conv, case: Case, seconds: float) -> None:
+        super().__init__(case.images)
+        self.problem, self._case = problem, case
         self._budget_ms = 1e3 * seconds / LEAST_SAMPLES
         self._timer: CallTimer | None = None
+
+    @property
+    def timer(self) -> CallTimer:
+        """What times it."""
+        assert self._timer is not None, "checked first"
+        return self._timer
+
+    @timer.setter
+    def timer(self, timer: CallTimer) -> None:
+        self._timer = timer
+        self.once, self.passes, self.method = timer.once, timer.calls.passes, timer.method
+        self.note = "; ".join(filter(None, (self.note, timer.note)))
+
+    def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
+        """Calls one after the other, made as a sample's are, and how many."""
+        return self.timer.calls.burst(milliseconds)
+
+    def sample(self) -> float:
+        """Milliseconds of one call."""
+        if self._flush is not None:
+            self._flush()
+            self._case.arrays.cuda.get_current_stream().synchronize()
+        return self.timer.calls.sample()
+
+
+class ConvBench(CallBench, FedBench):
+    """One variant on one problem."""
+
+    def __init__(self, variant: Variant, problem: Conv, case: Case, seconds: float) -> None:
+        super().__init__(problem, case, seconds)
+        self.variant = variant
         if not case.gpu:
             self._refuse_what_takes_minutes()
         chunk = case.images if case.gpu else min(case.images, CPU_CHUNK)
@@ -155,8 +185,7 @@ class ConvBench(FedBench):
         images = case.held(problem.reads)
         feed = Feed(images, case.images, y, problem, case.images, case.expected)
         self._begin(mounted, feed, case.weights)
-        self._checked: Checked | None = None
-        self._flush: Flusher | None = None
+        self.note = getattr(mounted.state, "says", "")
 
     @property
     def repeats(self) -> bool:
@@ -175,31 +204,6 @@ class ConvBench(FedBench):
         """Of one more run on images that every candidate gets."""
         found = to_nhwc(self.one_output(), self.problem.writes, self.problem.out_shape)
         return self._case.errors(found)
-
-    def use_cold_cache(self, flush: Flusher) -> None:
-        """Call `flush` before every timed call."""
-        self._flush = flush
-
-    @property
-    def once(self) -> bool:
-        """Whether one sample is all the time that it is worth."""
-        return self._timer is not None and self._timer.once
-
-    @property
-    def passes(self) -> int:
-        """Calls that a sample makes."""
-        return 1 if self._timer is None else self._timer.passes
-
-    @property
-    def method(self) -> str:
-        """How it is timed."""
-        return "" if self._timer is None else self._timer.method
-
-    @property
-    def note(self) -> str:
-        """What it took by itself and why, where it chooses; what its times hold besides."""
-        timed = "" if self._timer is None else self._timer.note
-        return "; ".join(filter(None, (getattr(self._mounted.state, "says", ""), timed)))
 
     def _refuse_what_takes_minutes(self) -> None:
         """On a CPU, raise Skip where a row of outputs for each core says that one call would."""
@@ -225,10 +229,9 @@ class ConvBench(FedBench):
 
     def run(self, times: int) -> int:
         """Make so many calls as a sample's are, or as many as whole graphs hold; how many."""
-        assert self._timer is not None, "checked first"
-        if self._timer.replays is not None:
+        if self.timer.replays is not None:
             times = CALLS * max(1, times // CALLS)
-        self._timer.total(times)
+        self.timer.calls.total(times)
         return times
 
     def _call(self, call: tuple[Any, Any, int]) -> None:
@@ -250,12 +253,10 @@ class ConvBench(FedBench):
         with record() as self.launched:
             verdict = self._left(self._launch, call, True)
         if verdict.passed:
-            cold = self._flush is not None
-            self._timer = CallTimer(
-                self._launch, self._case.gpu, self._budget_ms, self._graph, cold
-            )
-            if self._timer.replays is not None:
-                verdict = self._left(self._timer.replays.once, call, True)
+            cold, gpu = self._flush is not None, self._case.gpu
+            self.timer = CallTimer(self._launch, gpu, self._budget_ms, self._graph, cold)
+            if self.timer.replays is not None:
+                verdict = self._left(self.timer.replays.once, call, True)
                 if not verdict.passed:
                     verdict = replace(verdict, note=f"{verdict.note}, as a graph")
         verdict = self._blamed(verdict)  # of the graph too
@@ -273,22 +274,9 @@ class ConvBench(FedBench):
             self._catch(f"records {len(every)} of {calls} x {len(one)} launches in a graph")
         return graph
 
-    def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
-        """Calls one after the other, made as a sample's are, and how many."""
-        assert self._timer is not None, "checked first"
-        return self._timer.burst(milliseconds)
-
-    def sample(self) -> float:
-        """Milliseconds of one call."""
-        assert self._timer is not None, "checked first"
-        if self._flush is not None:
-            self._flush()
-            self._settle_stream()
-        return self._timer.sample()
-
     def recheck(self) -> Checked:
         """All that some more calls leave, and a sample's, each on other images."""
-        assert self._checked is not None and self._timer is not None, "checked first"
+        assert self._checked is not None, "checked first"
         if self.once:
             return replace(self._checked, verdict=self._blamed(self._checked.verdict))
         call = self._feed.calls[0]

@@ -6,6 +6,7 @@ import datetime
 import inspect
 from collections.abc import Callable
 from dataclasses import asdict
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.mistakes import confusions, per_digit
@@ -15,9 +16,9 @@ from lenetgpu.gpu.device import Gpu
 if TYPE_CHECKING:
     from lenetgpu.gpu.launch import Launch
     from lenetgpu.gpu.nvrtc import Kernel
-    from lenetgpu.measure.comparison import Candidate, Comparison
     from lenetgpu.measure.outcome import Outcome
     from lenetgpu.measure.roofline import Ceilings
+    from lenetgpu.measure.rounds import Candidate, Comparison
     from lenetgpu.measure.statistics import Interval
     from lenetgpu.measure.timing import StepTiming, Summary
     from lenetgpu.plan import Plan
@@ -30,17 +31,8 @@ _NEAR = 0.75
 PHASES = (
     "import", "context", "choose", "schedule", "compile", "verify", "load", "copy", "first"
 )  # fmt: skip
-_GPU_FIELDS = (
-    "grid",
-    "block",
-    "registers",
-    "shared_bytes",
-    "local_bytes",
-    "occupancy",
-    "blocks_per_sm",
-    "limited_by",
-    "waves",
-)
+_RESOURCES = ("grid", "block", "registers", "shared_bytes", "local_bytes")
+_RESIDENCE = ("occupancy", "blocks_per_sm", "limited_by", "waves")
 
 
 def device_json(gpu: Gpu | None) -> dict[str, Any]:
@@ -65,24 +57,13 @@ def head(command: str, gpu: Gpu | None) -> dict[str, Any]:
 
 def ceilings_json(limits: Ceilings) -> dict[str, Any]:
     """The `ceilings` object of the schema."""
-    return {
-        "copy_gbs": limits.copy_gbs,
-        "fma_tflops": limits.fma_tflops,
-        "tensor_tflops": limits.tensor_tflops,
-        "date": limits.date,
-        "cores": limits.cores,
-        "cuda_driver": limits.driver,
-    }
+    names = ("copy_gbs", "fma_tflops", "tensor_tflops", "date", "cores")
+    return {name: getattr(limits, name) for name in names} | {"cuda_driver": limits.driver}
 
 
 def times_json(summary: Summary) -> dict[str, float]:
     """Median and percentiles in milliseconds."""
-    return {
-        "median_ms": summary.median,
-        "p05_ms": summary.p05,
-        "p95_ms": summary.p95,
-        "p99_ms": summary.p99,
-    }
+    return {f"{name}_ms": getattr(summary, name) for name in ("median", "p05", "p95", "p99")}
 
 
 def interval_json(interval: Interval) -> dict[str, float]:
@@ -120,17 +101,14 @@ def launch_of_sums(
     return max((one for one in launches if one.kernel == chosen[-1]), key=grid_of)
 
 
-def _padded(dim: tuple[int, ...]) -> list[int]:
-    return [*dim, 1, 1][:3]
-
-
 def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[str, Any]:
     """Grid, block, registers, shared and local bytes, occupancy and waves of `launch_of_sums`.
 
     All None where nothing was launched, and where a library does the sums.
     """
+    nothing: dict[str, Any] = dict.fromkeys((*_RESOURCES, *_RESIDENCE))
     if not launches:
-        return dict.fromkeys(_GPU_FIELDS)
+        return nothing
     from lenetgpu.gpu.device import current_arch
     from lenetgpu.gpu.launched import active_blocks, binding_limit, grid_of, occupancy
     from lenetgpu.gpu.machines import multiprocessors
@@ -140,12 +118,12 @@ def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[
         launches, variant, lambda kernel: compile_kernel(kernel, current_arch()).resources.registers
     )
     if launch is None:
-        return dict.fromkeys(_GPU_FIELDS)
+        return nothing
     at_once = active_blocks(launch) * multiprocessors()
     resources = compile_kernel(launch.kernel, current_arch()).resources
     return {
-        "grid": _padded(launch.grid),
-        "block": _padded(launch.block),
+        "grid": [*launch.grid, 1, 1][:3],
+        "block": [*launch.block, 1, 1][:3],
         "registers": resources.registers,
         "shared_bytes": resources.shared_bytes + launch.shared,
         "local_bytes": resources.stack_bytes,
@@ -171,16 +149,6 @@ def rates_json(
     }
 
 
-def _work(row: StepTiming, images: int) -> tuple[int, int]:
-    problem = row.step.problem
-    if problem is not None:
-        return problem.flop(images), problem.bytes(images)
-    items = images
-    for extent in row.step.writes[1]:
-        items *= extent
-    return 0, 4 * items
-
-
 def stage_rows(
     timings: list[StepTiming], images: int, limits: Ceilings | None
 ) -> list[dict[str, Any]]:
@@ -191,23 +159,20 @@ def stage_rows(
     total = sum(summary.median for summary in summaries) or 1.0
     rows = []
     for row, summary in zip(timings, summaries, strict=True):
-        flop, moved = _work(row, images)
-        precision = row.step.variant.precision if row.step.variant is not None else "fp32"
-        is_copy = row.step.variant is None
-        rows.append(
-            {
-                "stages": list(row.step.stages),
-                "name": row.step.name,
-                "variant": row.step.label,
-                **times_json(summary),
-                "share": summary.median / total,
-                **rates_json(
-                    flop, moved, summary.median / 1e3, precision, None if is_copy else limits
-                ),
-                **launch_json(row.launches, row.step.variant),
-                "machine": row.machine and row.machine.as_json(),
-            }
+        step, problem, seconds = row.step, row.step.problem, summary.median / 1e3
+        if problem is not None:
+            flop, moved = problem.flop(images), problem.bytes(images)
+        else:
+            flop, moved = 0, 4 * images * prod(step.writes[1])
+        precision, over = (
+            ("fp32", None) if step.variant is None else (step.variant.precision, limits)
         )
+        entry: dict[str, Any] = {"stages": list(step.stages), "name": step.name}
+        entry["variant"] = step.label
+        entry |= times_json(summary) | {"share": summary.median / total}
+        entry |= rates_json(flop, moved, seconds, precision, over)
+        entry |= launch_json(row.launches, step.variant)
+        rows.append(entry | {"machine": row.machine and row.machine.as_json()})
     return rows
 
 
@@ -218,12 +183,8 @@ def candidate_json(
     from lenetgpu.measure.statistics import time_interval, warnings
     from lenetgpu.measure.timing import summarise
 
-    entry: dict[str, Any] = {
-        "name": candidate.name,
-        "precision": candidate.precision,
-        "status": candidate.status,
-        "note": candidate.note,
-    }
+    told = ("name", "precision", "status", "note")
+    entry: dict[str, Any] = {name: getattr(candidate, name) for name in told}
     if candidate.bits is not None:
         entry["bits"] = candidate.bits
     if candidate.errors is not None:
@@ -247,7 +208,7 @@ def candidate_json(
         **times_json(summary),
         "interval_ms": interval_json(time_interval(candidate.samples)),
         "samples_ms": summary.samples,
-        "method": getattr(bench, "method", None),
+        "method": getattr(bench, "method", "") or None,
         "note": candidate.note or getattr(bench, "note", ""),
         "warmup": candidate.warmup,
         "warnings": warnings(candidate.samples),
@@ -260,8 +221,8 @@ def candidate_json(
         entry["verdict"] = comparison.verdict(candidate)
     if bench.problem is not None:
         problem, n = bench.problem, bench.images
-        flop, moved, took = problem.flop(n), problem.bytes(n), summary.median / 1e3
-        entry |= rates_json(flop, moved, took, candidate.precision, limits)
+        took = summary.median / 1e3
+        entry |= rates_json(problem.flop(n), problem.bytes(n), took, candidate.precision, limits)
         entry |= {"reads": problem.reads, "writes": problem.writes}
         entry |= launch_json(bench.launched, getattr(bench, "variant", None))
         if bench.launched:
@@ -293,8 +254,7 @@ def plan_json(plan: Plan) -> list[dict[str, Any]]:
 
 def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
     """`lenetgpu infer --json`: schema 1."""
-    phases, n = outcome.phases, outcome.done
-    correct = outcome.correct
+    phases, n, correct, counts = outcome.phases, outcome.done, outcome.correct, outcome.counts
     timing = {
         "import": import_ms + phases.get("import", 0.0),
         **{name: phases.get(name, 0.0) for name in PHASES[1:]},
@@ -306,8 +266,8 @@ def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
         "batch": min(outcome.batch, n),
         "correct": correct,
         "accuracy": None if correct is None else correct / n,
-        "per_digit": None if outcome.counts is None else per_digit(outcome.counts),
-        "confusions": None if outcome.counts is None else confusions(outcome.counts),
+        "per_digit": None if counts is None else per_digit(counts),
+        "confusions": None if counts is None else confusions(counts),
         "precision": outcome.plan.precision,
         "weights": outcome.weights.source,
         "data": outcome.data,

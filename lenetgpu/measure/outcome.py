@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,29 +75,24 @@ class Request:
 
     def check_labels(self, labels: Any, where: str) -> None:
         """LenetError where what was asked for needs labels and there are none in `where`."""
-        for option, wanted in {
-            "--min-accuracy": self.min_accuracy is not None,
-            "--errors": self.mistakes,
-        }.items():
-            if wanted and labels is None:
+        wanted = {"--min-accuracy": self.min_accuracy is not None, "--errors": self.mistakes}
+        for option in wanted:
+            if wanted[option] and labels is None:
                 raise LenetError(f"{option}: expected labels in {where}, found none")
 
     def check(self) -> None:
         """LenetError unless the numbers and words are ones that can be run."""
-        counts = {"--batch": self.batch, "--limit": self.limit, "--chunk": self.chunk}
-        for option, count in counts.items():
-            if count is not None and count < 1:
-                raise LenetError(f"{option}: expected at least 1 image, found {count}")
-        for option, count in {"--repeat": self.repeat, "--skip": self.skip}.items():
-            if count < 0:
-                raise LenetError(f"{option}: expected at least 0, found {count}")
-        for option, asked in {"--streams": self.streams, "--threads": self.threads}.items():
-            if asked is not None and asked < 1:
-                raise LenetError(f"{option}: expected at least 1, found {asked}")
-        for option, asked, most in (
-            ("--streams", self.streams, MOST_STREAMS),
-            ("--threads", self.threads, MOST_THREADS),
+        for option, asked, least, most, unit in (
+            ("--batch", self.batch, 1, inf, " image"),
+            ("--limit", self.limit, 1, inf, " image"),
+            ("--chunk", self.chunk, 1, inf, " image"),
+            ("--repeat", self.repeat, 0, inf, ""),
+            ("--skip", self.skip, 0, inf, ""),
+            ("--streams", self.streams, 1, MOST_STREAMS, ""),
+            ("--threads", self.threads, 1, MOST_THREADS, ""),
         ):
+            if asked is not None and asked < least:
+                raise LenetError(f"{option}: expected at least {least}{unit}, found {asked}")
             if asked is not None and asked > most:
                 raise LenetError(f"{option}: expected at most {most:,}, found {asked:,}")
         if self.min_accuracy is not None and not 0 <= self.min_accuracy <= 1:

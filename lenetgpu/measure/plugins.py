@@ -15,15 +15,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from lenetgpu.check.judge import TOLERANCE, Checked, Errors, judge_parts, largest
 from lenetgpu.check.truth import Truth, random_input, reference
@@ -31,17 +31,14 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu, activate
 from lenetgpu.gpu.faults import lacks_memory
-from lenetgpu.gpu.launch import Launch
-from lenetgpu.measure.bench import Flusher, Skip, StageBench, stage_of
-from lenetgpu.measure.comparison import Candidate
+from lenetgpu.measure.bench import Bench, Flusher, Skip, StageBench, stage_of
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.rounds import BREAKS, never, why
+from lenetgpu.measure.rounds import BREAKS, Candidate, never, why
 from lenetgpu.measure.timing import clock
-from lenetgpu.network import STAGE_NAMES
 from lenetgpu.pipeline import CPU_CHUNK
-from lenetgpu.stages import Variant, outside
-from lenetgpu.stages.registry import Needs
+from lenetgpu.stages import outside
+from lenetgpu.stages.registry import Needs, Rows, Variant
 
 PATIENCE_S = 600.0
 """Seconds that an answer may take; compiling and a slow loop's check take minutes at most."""
@@ -124,9 +121,7 @@ class Child:
             self._process.wait(_ENDED_S)
         code = self._process.returncode
         self.end()
-        if code is None:
-            return "its process closed its connection"
-        if code >= 0:
+        if code is None or code >= 0:
             return f"its process ended with exit code {code}"
         return f"its process crashed: {signal.strsignal(-code) or -code}"
 
@@ -162,18 +157,15 @@ class Work:
         return tuple(self.facts.weights[name] for name in stage_of(self.stage).weights)
 
     def sent(self) -> Work:
-        """The same without what a process cannot be sent, or has no use for."""
-        if self.facts is None or self.stage is None:
-            return replace(self, case=None)
-        unit = stage_of(self.stage)
-        first = STAGE_NAMES.index(getattr(unit, "stages", (unit.name,))[0])
-        wanted = {"argmax"} | ({STAGE_NAMES[first - 1]} if first else set())
-        stages = {name: self.facts.stages[name] for name in wanted}
-        return replace(self, facts=replace(self.facts, stages=stages))
+        """The same without what a process cannot be sent."""
+        return replace(self, case=None)
 
 
 class Plugins:
-    """The variants of files from outside, and the process that knows them."""
+    """The variants of files from outside, and the process that knows them.
+
+    Raises LenetError for a bad file.
+    """
 
     def __init__(self, paths: Iterable[Path], gpu: Gpu | None) -> None:
         self._paths = [*{os.path.realpath(path): path for path in paths}.values()]
@@ -188,16 +180,14 @@ class Plugins:
         """
         fitting = [one for one in self.found if one.kind == kind]
         others = [f"{one.full_name} ({one.kind})" for one in self.found if one.kind != kind]
+        expected = f"--with: expected variants of kind {kind}"
         if others and not fitting:
-            raise LenetError(f"--with: expected variants of kind {kind}, found {', '.join(others)}")
+            raise LenetError(f"{expected}, found {', '.join(others)}")
         for one in fitting:
             if one.precision not in TOLERANCE:
-                raise LenetError(
-                    f"--with, {one.full_name}: expected a precision of {', '.join(TOLERANCE)}, "
-                    f"found {one.precision!r}"
-                )
-        left_out = f"--with: expected variants of kind {kind}, left out {', '.join(others)}"
-        return fitting, [left_out] if others else []
+                known = f"expected a precision of {', '.join(TOLERANCE)}"
+                raise LenetError(f"--with, {one.full_name}: {known}, found {one.precision!r}")
+        return fitting, [f"{expected}, left out {', '.join(others)}"] if others else []
 
     def candidate(self, one: Plugin, work: Work) -> Candidate:
         """A candidate that is built in a process of its own; refused or failed where it cannot."""
@@ -213,16 +203,10 @@ class Plugins:
         return Candidate(name, lambda: PluginBench(one, self._gpu, layed, work), precision)
 
 
-@contextmanager
-def opened(paths: Iterable[Path], gpu: Gpu | None) -> Iterator[Plugins]:
-    """The variants of `paths`, for the length of a block. Raises LenetError for a bad file."""
-    yield Plugins(paths, gpu)
-
-
 def named(own: Sequence[Plugin], wanted: str | None) -> str | None:
     """The first of `own` that `wanted` names, or whose family it does."""
-    families = (one.full_name for one in own if one.full_name.partition(".")[0] == wanted)
-    return next((one.full_name for one in own if one.full_name == wanted), next(families, None))
+    exact = [one.full_name for one in own if one.full_name == wanted]
+    return next(iter([*exact, *(one.full_name for one in own if one.family == wanted)]), None)
 
 
 def least_ms(problem: Any, images: int, limits: Ceilings) -> float:
@@ -239,15 +223,13 @@ def least_ms(problem: Any, images: int, limits: Ceilings) -> float:
     return max(1e3 * compute, float(moved) / (1e6 * limits.copy_gbs))
 
 
-class PluginBench:
+class PluginBench(Bench):
     """A bench in a process of its own, whose answers and times are held against this one's."""
 
     def __init__(self, plugin: Plugin, gpu: Gpu | None, problem: Any, work: Work) -> None:
+        super().__init__(work.images)
         self._plugin, self._work = plugin, work
-        self.images = self.scaled_from = work.images
         self.problem, self.repeats = problem, plugin.repeats
-        self.launched: list[Launch] = []
-        self.once, self.passes, self.method, self.note = False, 1, "", ""
         self._claims: list[float] = []
         self._child = Child([plugin.path], gpu)
         self._ask("build", plugin.full_name, problem, work.sent(), work.weights)
@@ -265,8 +247,7 @@ class PluginBench:
 
     def check(self) -> Checked:
         """Compare with the float64 reference, there; `recheck` does so here."""
-        checked: Checked = self._ask("check")
-        return checked
+        return cast(Checked, self._ask("check"))
 
     def sample(self) -> float:
         """One time in milliseconds for all images."""
@@ -278,10 +259,9 @@ class PluginBench:
         """What passes all images for about so long without a pause, and how often it does."""
         return partial(self._ask, "burst"), self._ask("set_burst", milliseconds)
 
-    def explain(self, images: int, machine: Any) -> list[tuple[str, str]]:
+    def explain(self, images: int, machine: Any) -> Rows:
         """The rows of its variant's `explain`."""
-        rows: list[tuple[str, str]] = self._ask("explain", images, machine)
-        return rows
+        return cast(Rows, self._ask("explain", images, machine))
 
     def one_output(self) -> Any:
         """What one more run leaves on the first of the images that all candidates get."""
@@ -315,8 +295,7 @@ class PluginBench:
         weights = given if len(given) > 1 else next(iter(given), None)
         expected = reference(kind, x, weights, self.problem)
         slots = np.unique([0, self.images - 1, *rng.integers(0, self.images, _LOOKED_AT)])
-        found = self._ask("answer", x, slots)
-        pairs = [(found, expected[slots % len(x)])]
+        pairs = [(self._ask("answer", x, slots), expected[slots % len(x)])]
         verdict = judge_parts(pairs, largest(expected) or 1.0, self._plugin.precision)
         off = verdict.note or f", error {verdict.error:.1e}"
         return "" if verdict.passed else f"what it leaves of other images is wrong{off}"
@@ -324,7 +303,7 @@ class PluginBench:
     def _clock_wrong(self) -> str:
         """Hold the times that it claims against this process's clock around many calls."""
         calls, tries = 1, 0
-        while True:
+        while tries < _TRIES:
             sample = self._ask("sample")
             start = clock()
             times, told = self._ask("timed", calls)
@@ -332,19 +311,16 @@ class PluginBench:
             claimed = (told or sample * times) * self.scaled_from / self.images
             if not passed <= _FACTOR * claimed + _ALLOWED_MS:
                 tries += 1
-                if tries == _TRIES:
-                    return f"claims {claimed:.3g} ms where {passed:.3g} ms passed"
             elif claimed >= _RUN_MS:
                 return ""
             else:
                 calls, tries = 2 * calls, 0
+        return f"claims {claimed:.3g} ms where {passed:.3g} ms passed"
 
     def _too_fast(self) -> str:
         """Refuse a time that the device's ceilings do not allow."""
-        took, least = (
-            median(self._claims or [float("inf")]),
-            least_ms(self.problem, self.images, self._work.limits),
-        )
+        took = median(self._claims or [inf])
+        least = least_ms(self.problem, self.images, self._work.limits)
         if _FACTOR * took >= least:
             return ""
         return f"claims {took:.3g} ms for what this device needs {least:.3g} ms for at least"
@@ -353,19 +329,17 @@ class PluginBench:
 class _Server:
     """The other side: one variant's bench, and what `Child` and `PluginBench` ask of it."""
 
-    def __init__(self) -> None:
-        self._variants: dict[str, Variant] = {}
-        self._bench: Any = None
-        self._burst: Callable[[], Any] = never
+    _bench: Any
+    _burst: Callable[[], Any]
 
     def load(self, paths: list[Path], gpu: Gpu | None) -> list[Plugin]:
-        self._gpu, found = gpu, []
-        for path in paths:
-            for one in outside.load(path):
-                self._variants[one.full_name] = one
-                facts = one.full_name, one.kind, one.precision, one.needs, one.repeats
-                found.append(Plugin(path, *facts))
-        return found
+        self._gpu = gpu
+        found = [(path, one) for path in paths for one in outside.load(path)]
+        self._variants = {one.full_name: one for _, one in found}
+        return [
+            Plugin(path, one.full_name, one.kind, one.precision, one.needs, one.repeats)
+            for path, one in found
+        ]
 
     def lay_out(self, name: str, work: Work) -> Any:
         """The problem in the variant's layouts, or why it cannot run here, and if it compiles."""
@@ -399,14 +373,14 @@ class _Server:
         return int(times)
 
     def timed(self, calls: int) -> tuple[int, float]:
-        """How many calls were made, and on a CPU the milliseconds that it claims for these.
+        """How many calls, on a CPU samples, were made, and there what it claims for these in ms.
 
         Other calls would differ by what else runs there. On a GPU the claim is a sample's, whose
         events see nothing of another stream.
         """
         if self._gpu is not None:
             return self._bench.run(calls), 0.0
-        return calls, sum(self._bench.sample() for _ in range(calls))
+        return calls, self._bench.passes * sum(self._bench.sample() for _ in range(calls))
 
     def burst(self) -> None:
         self._burst()
@@ -429,7 +403,7 @@ def compiles(one: Variant, gpu: Gpu | None, problem: Any, batch: int) -> str:
     kernels = () if one.kernels is None else one.kernels(problem, batch)
     if not kernels or one.needs.device != "cuda":
         return ""
-    arch = gpu.arch if gpu is not None and one.needs.met_by(gpu) else _arch_for(one)
+    arch = gpu.arch if gpu is not None and one.needs.met_by(gpu) else _arch_for(one.needs)
     if arch is None:
         return "; not compiled: no NVRTC is here that knows such a GPU"
     for kernel in kernels:
@@ -438,17 +412,15 @@ def compiles(one: Variant, gpu: Gpu | None, problem: Any, batch: int) -> str:
     return f"; compiles for {arch}"
 
 
-def _arch_for(one: Variant) -> str | None:
-    """An architecture that the variant runs on and NVRTC knows: sm_90a where it is one, or None."""
+def _arch_for(needs: Needs) -> str | None:
+    """An architecture that will do and that NVRTC knows: sm_90a where it is one, or None."""
     try:
         nvrtc.version()
     except LenetError:
         return None
-    for arch in ("sm_90a", *reversed(nvrtc.ARCHITECTURES)):
-        capability = int(arch[3:].rstrip("a"))
-        if one.needs.met_by(Gpu(0, arch, capability)) and nvrtc.supported(arch):
-            return arch
-    return None
+    every = ("sm_90a", *reversed(nvrtc.ARCHITECTURES))
+    fit = (arch for arch in every if needs.met_by(Gpu(0, arch, int(arch[3:].rstrip("a")))))
+    return next(filter(nvrtc.supported, fit), None)
 
 
 def serve(handle: int) -> None:

@@ -5,19 +5,22 @@ So that no reading falls into what is timed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.nvml import MachineState, Monitor, Reading, monitor, spread
+from lenetgpu.gpu.nvml import MachineState, Monitor, Reading, Spread, monitor, spread
 from lenetgpu.layouts import physical_shape
 from lenetgpu.measure.timing import StepTiming, cpu_ms, gpu_ms
 from lenetgpu.pipeline import Pipeline, Step
 
 if TYPE_CHECKING:
-    from lenetgpu.measure.comparison import Candidate, Comparison
+    from lenetgpu.measure.bench import Bench
+    from lenetgpu.measure.rounds import Comparison
 
 WATCHED_S = 2.0
 _WARM_S = 0.2
@@ -26,41 +29,37 @@ _STEP_SAMPLE_MS = 5.0
 _MOST_LAUNCHES = 1000
 _BURST_MS = 20.0
 
-Say = Callable[[str], None]
 
+@contextmanager
+def _readings(seen: Monitor) -> Iterator[list[tuple[float, Reading]]]:
+    """Readings by a thread, each with the seconds that it stands for, for the length of a block."""
+    done, found = Event(), list[tuple[float, Reading]]()
 
-class _Watcher:
-    """Readings of `seen` by a thread, each with the seconds that it stands for."""
-
-    def __init__(self, seen: Monitor) -> None:
-        self._seen, self._done = seen, Event()
-        self.readings: list[tuple[float, Reading]] = []
-        self._thread = Thread(target=self._watch, name="lenetgpu-watch", daemon=True)
-
-    def _watch(self) -> None:
+    def watch() -> None:
         latest: list[Reading] = []
 
         def look() -> None:
-            self._done.wait(_EVERY_S)
-            latest.append(self._seen.read())
+            done.wait(_EVERY_S)
+            latest.append(seen.read())
 
-        while not self._done.is_set():
+        while not done.is_set():
             took = cpu_ms(look)
-            self.readings.append((took / 1e3, latest.pop()))
+            found.append((took / 1e3, latest.pop()))
 
-    def __enter__(self) -> _Watcher:
-        self._thread.start()
-        return self
+    thread = Thread(target=watch, name="lenetgpu-watch", daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        thread.join()
 
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
 
-    def mean_power_w(self) -> float | None:
-        """Over time, of the readings that tell it."""
-        told = [(took, r.power_w) for took, r in self.readings if r.power_w is not None]
-        total = sum(took for took, _ in told)
-        return sum(took * watts for took, watts in told) / total if total else None
+def _mean_power_w(readings: list[tuple[float, Reading]]) -> float | None:
+    """Over time, of the readings that tell it."""
+    told = [(took, one.power_w) for took, one in readings if one.power_w is not None]
+    total = sum(took for took, _ in told)
+    return sum(took * watts for took, watts in told) / total if total else None
 
 
 def _back_to_back(sample: Callable[[], Any], seconds: float) -> tuple[int, float]:
@@ -85,38 +84,34 @@ def watch(
     if seen is None:
         return None
     _back_to_back(sample, min(_WARM_S, seconds))
-    with _Watcher(seen) as watcher:
+    with _readings(seen) as readings:
         before = seen.energy_j()
         count, spent = _back_to_back(sample, seconds)
         after = seen.energy_j()
-    joules, energy_from = None, None
+    joules, energy_from, each = None, None, None
     if before is not None and after is not None and after > before:
         joules, energy_from = after - before, "counter"
-    elif (power := watcher.mean_power_w()) is not None:
+    elif (power := _mean_power_w(readings)) is not None:
         joules, energy_from = power * spent, "power"
-    if joules is None or not images or seconds < WATCHED_S:
-        each, energy_from = None, None
-    else:
+    if joules is not None and images and seconds >= WATCHED_S:
         each = 1e6 * joules / (count * images)
-    read = [reading for _, reading in watcher.readings]
+    read = [reading for _, reading in readings]
     given = [reading.throttle for reading in read if reading.throttle is not None]
-    return MachineState(
-        spread([reading.sm_mhz for reading in read]),
-        spread([reading.power_w for reading in read]),
-        spread([reading.temperature_c for reading in read]),
-        tuple(dict.fromkeys(word for words in given for word in words)) if given else None,
-        each,
-        energy_from,
-        spent,
-        len(read),
-    )
+    throttle = tuple(dict.fromkeys(chain.from_iterable(given))) if given else None
+
+    def of(name: str) -> Spread | None:
+        return spread([getattr(one, name) for one in read])
+
+    clock, watts, celsius = of("sm_mhz"), of("power_w"), of("temperature_c")
+    energy_from = None if each is None else energy_from
+    return MachineState(clock, watts, celsius, throttle, each, energy_from, spent, len(read))
 
 
 def watch_all(
     comparison: Comparison,
     gpu: Gpu | None,
     seconds: float = WATCHED_S,
-    say: Say = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Watch every right candidate that was timed, and keep the result as its `machine`.
 
@@ -124,32 +119,28 @@ def watch_all(
     A candidate that breaks fails, as it would in a round. With a cold L2 cache no energy is given:
     most of it would be the flushing's.
     """
+    from lenetgpu.measure.rounds import BREAKS, fail
+
     if gpu is None or not seconds or comparison.interrupted or monitor(gpu) is None:
         return
     timed = [c for c in comparison.candidates if c.status == "right" and c.samples and not c.once]
-    try:
-        for candidate in timed:
-            say(f"watching {candidate.name} for {seconds:g} s")
-            _watch_candidate(candidate, gpu, seconds, comparison.cold_l2)
-    except KeyboardInterrupt:
-        comparison.interrupted = True
+    for candidate in timed:
+        say(f"watching {candidate.name} for {seconds:g} s")
+        try:
+            candidate.machine = _watched(candidate.bench, gpu, seconds, comparison.cold_l2)
+        except KeyboardInterrupt:
+            comparison.interrupted = True
+            return
+        except BREAKS as error:
+            fail(candidate, error)
 
 
-def _watch_candidate(candidate: Candidate, gpu: Gpu, seconds: float, cold_l2: bool) -> None:
-    from lenetgpu.measure.rounds import BREAKS, fail
-
-    bench = candidate.bench
-    if bench is None:
-        return
-    images = 0
-    try:
-        work: Callable[[], Any] = bench.sample
-        if not cold_l2:
-            work, passes = bench.burst(_BURST_MS)
-            images = passes * bench.scaled_from
-        candidate.machine = watch(work, images, gpu, seconds)
-    except BREAKS as error:
-        fail(candidate, error)
+def _watched(bench: Bench | None, gpu: Gpu, seconds: float, cold_l2: bool) -> MachineState | None:
+    assert bench is not None, "right, so it is built"
+    if cold_l2:
+        return watch(bench.sample, 0, gpu, seconds)
+    work, passes = bench.burst(_BURST_MS)
+    return watch(work, passes * bench.scaled_from, gpu, seconds)
 
 
 def watch_steps(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from lenetgpu.errors import LenetError
@@ -21,41 +20,27 @@ def regressions(now: Entry, earlier: Entry, percent: float, some: bool = False) 
     `some`, where fewer were asked for, only if it is among those of now. Of two documents of
     `conv`, the shapes that both have are compared.
     """
-    if some:
-        earlier = _asked(now, earlier)
-    if "cases" not in now:
-        return _lost(now, earlier, percent)
-    return [
-        f"{old['label']}: {line}" for new, old in _same_cases(now, earlier)
-        for line in _lost(new, old, percent)
-    ]  # fmt: skip
-
-
-def _asked(now: Entry, earlier: Entry) -> Entry:
-    """`earlier` without the candidates that `now` does not name."""
     parts = now.get("cases", [now])
-    names = {entry["name"] for part in parts for entry in part["candidates"]}
-
-    def kept(part: Entry) -> Entry:
-        return part | {"candidates": [e for e in part["candidates"] if e["name"] in names]}
-
-    if "cases" not in earlier:
-        return kept(earlier)
-    return earlier | {"cases": [kept(case) for case in earlier["cases"]]}
-
-
-def _same_cases(now: Entry, earlier: Entry) -> Iterator[tuple[Entry, Entry]]:
-    before = {(case["shape"], case["images"]): case for case in earlier["cases"]}
-    for case in now["cases"]:
-        old = before.get((case["shape"], case["images"]))
-        if old is not None:
-            yield case, old
+    asked = {entry["name"] for part in parts for entry in part["candidates"]}
+    before = {_shape_of(part): part for part in earlier.get("cases", [earlier])}
+    found = []
+    for part in parts:
+        if (old := before.get(_shape_of(part))) is not None:
+            kept = [e for e in old["candidates"] if not some or e["name"] in asked]
+            label = f"{old['label']}: " if "cases" in now else ""
+            found += [label + line for line in _lost(part, kept, percent)]
+    return found
 
 
-def _lost(now: Entry, earlier: Entry, percent: float) -> list[str]:
+def _shape_of(part: Entry) -> tuple[str, int] | None:
+    """What a case of `conv` is of; a comparison of a stage or of plans is of one thing."""
+    return (part["shape"], part["images"]) if "shape" in part else None
+
+
+def _lost(now: Entry, earlier: list[Entry], percent: float) -> list[str]:
     entries = {entry["name"]: entry for entry in now["candidates"]}
     lost = []
-    for old in earlier["candidates"]:
+    for old in earlier:
         if "median_ms" not in old:
             continue
         new = entries.get(old["name"])
@@ -63,7 +48,10 @@ def _lost(now: Entry, earlier: Entry, percent: float) -> list[str]:
             lost.append(f"{old['name']}: timed then, not now")
             continue
         by_time = new["name"] == now["reference"] or "ratio" not in new or "ratio" not in old
-        then, here = (_time(old), _time(new)) if by_time else (_ratio(old), _ratio(new))
+        then, here = (
+            _time(entry) if by_time else Interval(*(entry["ratio"][key] for key in KEYS))
+            for entry in (old, new)
+        )
         least = here.low / then.high
         if least > 1 + percent / 100:
             lost.append(
@@ -82,10 +70,6 @@ def _time(entry: Entry) -> Interval:
     return Interval(entry["median_ms"], entry["p05_ms"], entry["p95_ms"]).widened(SYSTEMATIC)
 
 
-def _ratio(entry: Entry) -> Interval:
-    return Interval(*(entry["ratio"][key] for key in KEYS))
-
-
 def check_earlier(earlier: Entry, path: str, now: Entry) -> None:
     """Raise LenetError where `earlier` was measured in another setting than `now`.
 
@@ -102,11 +86,7 @@ def check_earlier(earlier: Entry, path: str, now: Entry) -> None:
             raise LenetError(
                 f"{path}: expected {key} {value!r} as in this run, found {then[key]!r}"
             )
-    if cases is None:
-        return
-    found = {(case["shape"], case["images"]) for case in earlier["cases"]}
-    if not found & set(cases):
-        raise LenetError(
-            f"{path}: expected a shape of this run, as {cases[0][0]} with {cases[0][1]} images, "
-            f"found {len(found)} others"
-        )
+    found = set(map(_shape_of, earlier.get("cases", ())))
+    if cases is not None and not found & set(cases):
+        expected = f"a shape of this run, as {cases[0][0]} with {cases[0][1]} images"
+        raise LenetError(f"{path}: expected {expected}, found {len(found)} others")

@@ -63,8 +63,6 @@ class Ceilings:
         peak = self.fma_tflops
         if precision in _TENSOR_PRECISIONS and self.tensor_tflops:
             peak = self.tensor_tflops
-        if not self.sound():
-            raise LenetError(f"ceilings of {self.device}: expected rates above 0, found {self}")
         compute, memory = flop / (peak * 1e12), moved / (self.copy_gbs * 1e9)
         bound = "compute" if compute >= memory else "memory"
         return (max(compute, memory) / seconds if seconds else 0.0), bound
@@ -89,8 +87,7 @@ def _gpu_copy_gbs() -> float:
         kind = runtime.memcpyDeviceToDevice
         runtime.memcpyAsync(target.data.ptr, source.data.ptr, size, kind, stream)
 
-    rate: float = 2 * size / _timed("cuda", copy) / 1e9
-    return rate
+    return float(2 * size / _timed("cuda", copy) / 1e9)
 
 
 def _measure_gpu(name: str) -> Ceilings:
@@ -166,29 +163,18 @@ def outlived(then: float, now: float) -> bool:
 
 
 def _name(device: str, name: str) -> str:
-    cores = core_count() if device == "cpu" else 0
-    key = hashlib.sha256(f"{device} {name} {cores}".encode()).hexdigest()[:12]
-    return f"{device}-{key}"
+    return f"{device}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def known(device: str, name: str) -> Ceilings | None:
-    """The ceilings kept from an earlier measurement, or None.
-
-    None too where they have no date, a rate that is none, or are another driver's or other cores'.
-    """
+    """The ceilings kept from an earlier measurement; None where they are no rates, or others'."""
     kept = entries.kept(_KIND, _name(device, name), Ceilings)
-    if kept is None:
+    if kept is None or kept.device != name or not kept.sound():
         return None
-    try:
-        datetime.date.fromisoformat(kept.date)
-    except ValueError:
-        return None
-    facts = _facts(device)
-    same = kept.device == name and facts == {fact: getattr(kept, fact) for fact in facts}
-    return kept if same and kept.sound() else None
+    return kept if kept == replace(kept, **_facts(device)) else None
 
 
-def ceilings(device: str, name: str, again: bool = False) -> Ceilings:
+def ceilings(device: str, name: str) -> Ceilings:
     """The ceilings of "cpu" or "cuda" (the current GPU) called `name`, from the cache if there.
 
     Those that were measured under load are measured again where there is less of it now. Raises
@@ -196,10 +182,13 @@ def ceilings(device: str, name: str, again: bool = False) -> Ceilings:
     """
     if device == "cuda":
         hold_events()
-    kept = None if again else known(device, name)
+    kept = known(device, name)
     if kept is not None and outlived(kept.load, load_on(device)):
         kept = None
-    return kept or _keep(device, _measured(device, name))
+    if kept is None:
+        kept = _measured(device, name)
+        entries.keep(_KIND, _name(device, name), kept)
+    return kept
 
 
 def _measured(device: str, name: str) -> Ceilings:
@@ -207,16 +196,8 @@ def _measured(device: str, name: str) -> Ceilings:
     found = _measure_gpu(name) if device == "cuda" else _measure_cpu(name)
     if not found.sound():
         raise LenetError(f"ceilings of {name}: expected rates above 0, found {found}")
-    return replace(found, date=_today(), load=load, **_facts(device))
-
-
-def _today() -> str:
-    return datetime.date.today().isoformat()
-
-
-def _keep(device: str, found: Ceilings) -> Ceilings:
-    entries.keep(_KIND, _name(device, found.device), found)
-    return found
+    today = datetime.date.today().isoformat()
+    return replace(found, date=today, load=load, **_facts(device))
 
 
 def confirmed(device: str, limits: Ceilings) -> Ceilings:
@@ -225,16 +206,16 @@ def confirmed(device: str, limits: Ceilings) -> Ceilings:
     For a share above 1: what was measured under load was no ceiling. What was chosen on the GPU
     may be of that hour: the choices of `auto` there are forgotten.
     """
-    if limits.confirmed and limits.date == _today():
+    if limits.confirmed and limits.date == datetime.date.today().isoformat():
         return limits
     if device == "cuda":
         entries.forget("auto", limits.device)
     fresh = _measured(device, limits.device)
-    best = {
-        rate: max(getattr(fresh, rate), getattr(limits, rate))
-        for rate in ("copy_gbs", "fma_tflops", "tensor_tflops")
-    }
-    return _keep(device, replace(fresh, confirmed=True, **best))
+    rates = ("copy_gbs", "fma_tflops", "tensor_tflops")
+    best = {rate: max(getattr(fresh, rate), getattr(limits, rate)) for rate in rates}
+    found = replace(fresh, confirmed=True, **best)
+    entries.keep(_KIND, _name(device, found.device), found)
+    return found
 
 
 def above(rows: list[dict[str, Any]]) -> list[str]:

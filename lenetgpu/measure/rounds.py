@@ -12,17 +12,19 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isfinite, nan
 
+from lenetgpu.check.judge import Checked, Errors
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.faults import lacks_memory, loses_context, lost
-from lenetgpu.measure.bench import Bench, Chilled, Flusher, Skip
-from lenetgpu.measure.comparison import LEAST_ROUNDS, Candidate, Comparison
-from lenetgpu.measure.statistics import median_interval
+from lenetgpu.gpu.nvml import MachineState
+from lenetgpu.measure import statistics
+from lenetgpu.measure.bench import Bench, Flusher, Skip
+from lenetgpu.measure.statistics import Interval, median_interval, ratio_interval, single_ratio
 
-MOST_ROUNDS = 1_000
+LEAST_ROUNDS, MOST_ROUNDS = statistics.LEAST, 1_000
 NOISE = 0.003
 QUIET_ROUNDS = 40
 """Rounds before few differences between them may end the work."""
@@ -47,12 +49,6 @@ class Effort:
     noise: float = NOISE
     checks: float = inf
 
-    def runs_before(self, milliseconds: float) -> int:
-        """Untimed runs before a sample that takes `milliseconds`."""
-        if self.warmup is not None:
-            return self.warmup
-        return 1 if milliseconds < SHORT_MS else 0
-
 
 def never() -> Bench:
     """What builds a candidate that cannot run: nothing."""
@@ -63,6 +59,102 @@ Say = Callable[..., None]
 """Is told in words what is done and, where known, how much of how much."""
 Entry = tuple[Callable[[], float], list[float]]
 """What takes a sample, and the samples it took."""
+
+
+@dataclass
+class Candidate:
+    """A named way to do the work; `build` makes its bench, which may not fit in memory.
+
+    `status`: waiting; then right, wrong, failed (it could not be run) or skipped (no memory or
+    time for it); or, from the start, refused, with a sentence in `note`. `single`: too slow for
+    rounds in the time allowed; `warmup`: untimed runs before each sample. `bits`: "same" or
+    "others" where its runs were held against one another. `errors`: on the images that all had.
+    """
+
+    name: str
+    build: Callable[[], Bench]
+    precision: str = "fp32"
+    status: str = "waiting"
+    note: str = ""
+    bench: Bench | None = None
+    checked: Checked | None = None
+    samples: list[float] = field(default_factory=list)
+    single: bool = False
+    warmup: int = 0
+    machine: MachineState | None = None
+    bits: str | None = None
+    errors: Errors | None = None
+
+    @property
+    def once(self) -> bool:
+        """Whether it is worth a single sample only."""
+        return self.single or (self.bench is not None and self.bench.once)
+
+
+@dataclass
+class Comparison:
+    """What was compared, on what, and what came of it.
+
+    `again` is the control: the baseline, built and sampled a second time; None where it could not
+    be.
+    """
+
+    what: str
+    reference: str
+    candidates: list[Candidate]
+    again: Candidate | None = None
+    cold_l2: bool = False
+    interrupted: bool = False
+
+    @property
+    def wrong(self) -> list[Candidate]:
+        """Candidates that failed their check, or to run at all."""
+        return [c for c in self.candidates if c.status in ("wrong", "failed")]
+
+    @property
+    def rounds(self) -> int:
+        """Samples of whoever has most."""
+        return max((len(c.samples) for c in self.candidates), default=0)
+
+    @property
+    def base(self) -> Candidate | None:
+        """The candidate that ratios are over."""
+        return next((c for c in self.candidates if c.name == self.reference), None)
+
+    def control(self) -> Interval | None:
+        """Ratio of the baseline to itself."""
+        return None if self.again is None else self._over_base(self.again, 0.0)
+
+    def ratio(self, candidate: Candidate) -> Interval | None:
+        """Time over the baseline's, with its interval; None where either was not timed.
+
+        It is at least as uncertain as the control is off.
+        """
+        if candidate.samples and candidate is self.base:
+            return Interval(1.0, 1.0, 1.0)
+        control = None if candidate is self.again else self.control()
+        drift = 0.0 if control is None else max(control.value, 1 / control.value) - 1
+        return self._over_base(candidate, drift)
+
+    def verdict(self, candidate: Candidate) -> str | None:
+        """`reference`, or what the ratio's interval says; of fewer samples than rounds, nothing."""
+        ratio, base = self.ratio(candidate), self.base
+        if ratio is None or base is None:
+            return None
+        if candidate is base:
+            return "reference"
+        if min(len(candidate.samples), len(base.samples)) < LEAST_ROUNDS:
+            return "undecided"
+        return ratio.verdict()
+
+    def _over_base(self, candidate: Candidate, drift: float) -> Interval | None:
+        base = self.base
+        if base is None or not base.samples or not candidate.samples:
+            return None
+        if min(len(candidate.samples), len(base.samples)) < LEAST_ROUNDS:
+            times = [median_interval(c.samples).value for c in (candidate, base)]
+            return single_ratio(times[0], times[1], drift)
+        return ratio_interval(candidate.samples, base.samples, drift)
 
 
 def balanced_orders(count: int) -> list[list[int]]:
@@ -153,9 +245,9 @@ def compare(
     unsure = {id(c): c for c in timed if c.status == "right"}
     with _stopping(comparison):
         for index, candidate in enumerate(timed):
-            if candidate.status == "right":
+            if candidate.status == "right" and candidate.bench is not None:
                 say(f"checking {candidate.name} again", index, len(timed))
-                _recheck(candidate)
+                _judge(candidate, candidate.bench.recheck)
             unsure.pop(id(candidate), None)
     for candidate in unsure.values():  # a second Ctrl-C: what was not seen right is not shown
         candidate.samples.clear()
@@ -195,12 +287,9 @@ def _check_all(comparison: Comparison, flush: Flusher | None, effort: Effort, sa
         _check(candidate, flush)
 
 
-def _check(candidate: Candidate, flush: Flusher | None) -> None:
+def _judge(candidate: Candidate, check: Callable[[], Checked]) -> None:
     try:
-        candidate.bench = candidate.build()
-        if flush is not None and isinstance(candidate.bench, Chilled):
-            candidate.bench.use_cold_cache(flush)
-        candidate.checked = candidate.bench.check()
+        candidate.checked = check()
     except BREAKS as error:
         fail(candidate, error)
         return
@@ -210,17 +299,14 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
         candidate.note = verdict.note.lstrip(", ")
 
 
-def _recheck(candidate: Candidate) -> None:
-    """After the rounds: what the samples left, and whether they may be believed."""
-    assert candidate.bench is not None, "right, so it is built"
-    try:
-        candidate.checked = candidate.bench.recheck()
-    except BREAKS as error:
-        fail(candidate, error)
-        return
-    verdict = candidate.checked.verdict
-    if not verdict.passed:
-        candidate.status, candidate.note = "wrong", verdict.note.lstrip(", ")
+def _check(candidate: Candidate, flush: Flusher | None) -> None:
+    def built() -> Checked:
+        candidate.bench = bench = candidate.build()
+        if flush is not None:
+            bench.use_cold_cache(flush)
+        return bench.check()
+
+    _judge(candidate, built)
 
 
 def fail(candidate: Candidate, error: BaseException) -> None:
@@ -261,20 +347,18 @@ def _cost(candidate: Candidate, first: float) -> float:
 def _time(comparison: Comparison, effort: Effort, say: Say) -> None:
     start = time.perf_counter()
     everybody = [*comparison.candidates, *filter(None, [comparison.again])]
-    right = [c for c in everybody if c.status == "right" and c.bench is not None]
+    right = [c for c in everybody if c.status == "right"]
     firsts, costs = {}, {}
     for index, candidate in enumerate(right):
         say(f"first sample of {candidate.name}", index, len(right))
         firsts[candidate.name] = first = _sample(candidate)
-        passes = candidate.bench.passes if candidate.bench is not None else 1
-        candidate.warmup = effort.runs_before(first * passes)
+        takes = first * (candidate.bench.passes if candidate.bench is not None else 1)
+        candidate.warmup = int(takes < SHORT_MS) if effort.warmup is None else effort.warmup
         costs[candidate.name] = _cost(candidate, first)
-        if candidate.once and candidate.status == "right":
-            candidate.samples.append(first)
     right = [c for c in right if c.status == "right"]
     _leave_out_slow(comparison, right, costs, effort.seconds)
     for candidate in right:
-        if candidate.single:
+        if candidate.once:
             candidate.samples.append(firsts[candidate.name])
     timed = [c for c in right if not c.once]
     if not timed:
@@ -321,12 +405,7 @@ def _leave_out_slow(
 
 def _quiet(timed: list[Candidate], base: Candidate | None, effort: Effort) -> bool:
     """Whether the ratios, or without a baseline the times, are known well enough."""
-    if base is None:
-        return all(median_interval(c.samples).half_width < effort.noise for c in timed)
-    return all(
-        median_interval(
-            [a / b for a, b in zip(c.samples, base.samples, strict=True)]
-        ).half_width < effort.noise
-        for c in timed
-        if c is not base
-    )  # fmt: skip
+    over = [1.0] * len(timed[0].samples) if base is None else base.samples
+    others = [c for c in timed if c is not base]
+    ratios = [[a / b for a, b in zip(c.samples, over, strict=True)] for c in others]
+    return all(median_interval(each).half_width < effort.noise for each in ratios)

@@ -6,10 +6,10 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from math import ceil, isnan, nan
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.pipeline import Pipeline, Step
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from lenetgpu.gpu.launch import Launch
     from lenetgpu.gpu.nvml import MachineState
 
+Call = Callable[[], Any]
+Elapsed = Callable[[Call, int], float]
+"""Milliseconds that so many calls take: `gpu_ms` or `cpu_ms`."""
+Recorder = Callable[[Call, int], Any]
+"""Makes a graph of a call and how often it is made."""
 CALLS = 10
 """Calls of a graph."""
 LEAST_SAMPLES = 5
@@ -64,9 +69,8 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """The names of the JSON schema; null where there is no sample."""
-        names = ("median", "p05", "p95", "p99")
-        times = {name: getattr(self, name) if self.samples else None for name in names}
-        return {**times, "samples": self.samples}
+        found = asdict(self)
+        return found if self.samples else dict.fromkeys(found) | {"samples": []}
 
 
 def summarise(samples: list[float]) -> Summary:
@@ -121,11 +125,6 @@ def gpu_ms(work: Callable[[], Any], times: int = 1) -> float:
     after.record()
     after.synchronize()
     return float(between(before, after))
-
-
-def idle_gpu_ms() -> float:
-    """Milliseconds between two events with nothing between them, waited for as work is."""
-    return gpu_ms(lambda: None)
 
 
 def cpu_ms(work: Callable[[], Any], times: int = 1) -> float:
@@ -186,26 +185,23 @@ def profile(
                     timings[index].launches = launches
             passed(len(part))
         if attempt:
-            timings = [
-                replace(row, samples=[*row.samples, total])
-                for row, total in zip(timings, totals, strict=True)
-            ]
-            found[:] = timings
+            for row, total in zip(timings, totals, strict=True):
+                row.samples = [*row.samples, total]
+            found[:] = [replace(row) for row in timings]
     return found
 
 
+def _of_steps(marks: list[Any], between: Callable[[Any, Any], float], steps: int) -> list[float]:
+    """Milliseconds of each step, of marks before the first and behind each, chunk by chunk."""
+    times = list(itertools.starmap(between, itertools.pairwise(marks)))
+    return [sum(times[step::steps]) for step in range(steps)]
+
+
 def _profile_cpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch]]]:
-    totals = [0.0] * len(pipeline.steps)
-    state = {"index": 0, "last": clock()}
-
-    def observe(step: Step, output: Any) -> None:
-        now = clock()
-        totals[int(state["index"])] += (now - state["last"]) * 1e3
-        state["index"] = (state["index"] + 1) % len(totals)
-        state["last"] = now
-
-    pipeline.run(part, observe)
-    return [(total, []) for total in totals]
+    marks = [clock()]
+    pipeline.run(part, lambda step, output: marks.append(clock()))
+    times = _of_steps(marks, lambda before, after: 1e3 * (after - before), len(pipeline.steps))
+    return [(total, []) for total in times]
 
 
 def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch]]]:
@@ -216,7 +212,7 @@ def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
     new_event, between = hold_events()
     events = [new_event()]
     names = [step.name for step in pipeline.steps]
-    launches: list[list[Launch]] = [[] for _ in pipeline.steps]
+    launches: list[list[Launch]] = [[] for _ in names]
     seen = 0
 
     with record() as recorded:
@@ -225,120 +221,34 @@ def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
             nonlocal seen
             event = new_event()
             event.record()
-            launches[(len(events) - 1) % len(launches)].extend(recorded[seen:])
+            launches[(len(events) - 1) % len(names)] += recorded[seen:]
             seen = len(recorded)
             nvtx.RangePop()
+            nvtx.RangePush(names[len(events) % len(names)])
             events.append(event)
-            nvtx.RangePush(names[(len(events) - 1) % len(names)])
 
         events[0].record()
         nvtx.RangePush(names[0])
         pipeline.run(part, observe)
         nvtx.RangePop()
     events[-1].synchronize()
-    totals = [0.0] * len(pipeline.steps)
-    for index, (before, after) in enumerate(itertools.pairwise(events)):
-        totals[index % len(totals)] += between(before, after)
-    return list(zip(totals, launches, strict=True))
+    return list(zip(_of_steps(events, between, len(names)), launches, strict=True))
 
 
-class Recorded(Protocol):
-    """A graph of calls (lenetgpu.gpu.graph) and the stream it is launched on."""
+class Calls:
+    """Samples of `work`, which makes `each` calls."""
 
-    stream: Any
-
-    def launch(self) -> None:
-        """Queue all calls."""
-
-
-class Replays:
-    """Samples of a recorded graph of `calls` calls."""
-
-    def __init__(self, graph: Recorded, calls: int = CALLS) -> None:
-        self._graph, self._calls = graph, calls
-        self._times = 1
+    def __init__(self, work: Callable[[], Any], elapsed_ms: Elapsed, each: int = 1) -> None:
+        self._work, self._elapsed_ms, self._each, self._times = work, elapsed_ms, each, 1
 
     @property
     def passes(self) -> int:
         """Calls that a sample makes."""
-        return self._times * self._calls
-
-    def once(self) -> None:
-        """Launch it and wait for it."""
-        with self._graph.stream:
-            self._graph.launch()
-        self._graph.stream.synchronize()
-
-    def fill(self) -> None:
-        """From now on a sample is as many replays as take about SAMPLE_MS."""
-        whole_ms = self._calls * self.sample()
-        self._times = max(1, min(_MOST_REPLAYS, int(SAMPLE_MS / max(whole_ms, 1e-4))))
-
-    def sample(self) -> float:
-        """Milliseconds of one call."""
-        return self.total(self.passes) / self.passes
+        return self._times * self._each
 
     def total(self, calls: int) -> float:
-        """Milliseconds of `calls` calls, or as many as whole graphs hold."""
-        with self._graph.stream:
-            return gpu_ms(self._graph.launch, max(1, calls // self._calls))
-
-
-class CallTimer:
-    """Samples of `call`, in the way that `budget_ms` a sample allows; it was called before.
-
-    `record(call, CALLS)` makes the graph on a GPU; where it cannot, launches are counted in and
-    `note` says so. `cold`: single calls, before which somebody empties the
-    caches. `once` is set where one sample is all the time that the call is worth.
-    """
-
-    def __init__(
-        self,
-        call: Callable[[], Any],
-        on_gpu: bool,
-        budget_ms: float,
-        record: Callable[[Callable[[], Any], int], Recorded],
-        cold: bool = False,
-    ) -> None:
-        self._call, self._elapsed_ms = call, gpu_ms if on_gpu else cpu_ms
-        self._times = 1
-        self.once, self.method, self.note = False, "", ""
-        self.replays: Replays | None = None
-        one = self._elapsed_ms(call, 1)
-        if one > budget_ms:
-            one = min(one, self._elapsed_ms(call, 1))
-        if one > budget_ms:
-            self.once, self.method = True, "one call"
-        elif not on_gpu:
-            self.method, self._times = "clock", max(1, int(SAMPLE_MS / max(one, 1e-4)))
-        elif cold:
-            self.method = "single calls, cold L2"
-        elif CALLS * one > budget_ms:
-            self.method = "single calls"
-        else:
-            self._record(record)
-
-    def _record(self, record: Callable[[Callable[[], Any], int], Recorded]) -> None:
-        try:
-            self.replays = Replays(record(self._call, CALLS))
-        except RuntimeError as error:
-            self.method, self._times = "single calls", CALLS
-            self.note = f"no graph, launches counted in: {error}"
-            return
-        self.method = f"graph of {CALLS} calls"
-        self.replays.once()
-        self.replays.fill()
-
-    @property
-    def passes(self) -> int:
-        """Calls that a sample makes."""
-        return self._times if self.replays is None else self.replays.passes
-
-    def total(self, calls: int) -> float:
-        """Milliseconds of `calls` calls, made as a sample's are."""
-        if self.replays is not None:
-            return self.replays.total(calls)
-        return self._elapsed_ms(self._call, calls)
+        """Milliseconds of `calls` calls, or as many as whole works make."""
+        return self._elapsed_ms(self._work, max(1, calls // self._each))
 
     def sample(self) -> float:
         """Milliseconds of one call."""
@@ -349,3 +259,64 @@ class CallTimer:
         times = self.passes
         times *= max(1, round(milliseconds / max(times * self.sample(), 1e-3)))
         return partial(self.total, times), times
+
+
+class Replays(Calls):
+    """Samples of a graph (lenetgpu.gpu.graph) of `calls` calls."""
+
+    def __init__(self, graph: Any, calls: int = CALLS) -> None:
+        super().__init__(graph.launch, gpu_ms, calls)
+        self._stream = graph.stream
+
+    def once(self) -> None:
+        """Launch it and wait for it."""
+        with self._stream:
+            self._work()
+        self._stream.synchronize()
+
+    def fill(self) -> None:
+        """From now on a sample is as many replays as take about SAMPLE_MS."""
+        whole_ms = self._each * self.sample()
+        self._times = max(1, min(_MOST_REPLAYS, int(SAMPLE_MS / max(whole_ms, 1e-4))))
+
+    def total(self, calls: int) -> float:
+        """Milliseconds of as many calls as whole graphs hold."""
+        with self._stream:
+            return super().total(calls)
+
+
+class CallTimer:
+    """How to sample `call`, which was called before, as `budget_ms` a sample allows.
+
+    `record(call, CALLS)` makes the graph on a GPU; where it cannot, launches are counted in and
+    `note` says so. `cold`: single calls, before which somebody empties the caches. `once` is set
+    where one sample is all the time that the call is worth.
+    """
+
+    def __init__(
+        self, call: Call, on_gpu: bool, budget_ms: float, record: Recorder, cold: bool = False
+    ) -> None:
+        self.calls = Calls(call, gpu_ms if on_gpu else cpu_ms)
+        self.once, self.method, self.note = False, "single calls", ""
+        self.replays: Replays | None = None
+        one = self.calls.total(1)
+        if one > budget_ms:
+            one = min(one, self.calls.total(1))
+        if one > budget_ms:
+            self.once, self.method = True, "one call"
+        elif not on_gpu:
+            self.method, self.calls._times = "clock", max(1, int(SAMPLE_MS / max(one, 1e-4)))
+        elif cold:
+            self.method = "single calls, cold L2"
+        elif CALLS * one <= budget_ms:
+            self._replay(call, record)
+
+    def _replay(self, call: Call, record: Recorder) -> None:
+        try:
+            self.calls = self.replays = Replays(record(call, CALLS))
+        except RuntimeError as error:
+            self.calls._times, self.note = CALLS, f"no graph, launches counted in: {error}"
+            return
+        self.method = f"graph of {CALLS} calls"
+        self.replays.once()
+        self.replays.fill()

@@ -11,10 +11,8 @@ from typing import Any
 
 from lenetgpu.check.judge import TOLERANCE, Checked, Errors, rough
 from lenetgpu.gpu.graph import TorchGraph
-from lenetgpu.gpu.launch import Launch
-from lenetgpu.measure.bench import Flusher
-from lenetgpu.measure.conv_bench import Case
-from lenetgpu.measure.timing import LEAST_SAMPLES, CallTimer
+from lenetgpu.measure.conv_bench import CallBench, Case
+from lenetgpu.measure.timing import CallTimer
 from lenetgpu.problems import Conv
 
 NAMES = {"cuda": "torch cudnn", "cpu": "torch cpu"}
@@ -48,21 +46,22 @@ def plan_of(kernels: Iterable[str]) -> str:
     )
 
 
-class TorchBench:
+class TorchBench(CallBench):
     """F.conv2d at the problem's dtype, without TF32, contiguous and channels_last.
 
     The better one counts; on a GPU each is the fastest of every plan that cuDNN offers. A bias goes
     with the call; ReLU is a kernel of its own behind it.
     """
 
+    repeats = False
+    _x: Any
+    _w: Any
+    _y: Any
+    _which: Any
+
     def __init__(self, problem: Conv, case: Case, seconds: float) -> None:
-        self.problem, self._case = problem, case
+        super().__init__(problem, case, seconds)
         self._torch = torch = _torch()
-        self.images = self.scaled_from = case.images
-        self.launched: list[Launch] = []
-        self.once = False
-        self.method = self.note = ""
-        self._budget_ms = 1e3 * seconds / LEAST_SAMPLES
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.benchmark_limit = 0  # of plans tried: every one
         torch.backends.cudnn.allow_tf32 = False
@@ -71,16 +70,7 @@ class TorchBench:
         filters, *bias = [one.cuda() for one in held] if case.gpu else held
         self._filters = filters.permute(3, 2, 0, 1)
         self._bias = bias[0] if bias else None
-        self._chosen: CallTimer | None = None
         self._kept: list[Any] = []
-        self._x: Any = None
-        self._w: Any = None
-        self._y: Any = None
-        self._which: Any = None
-        self._checked: Checked | None = None
-        self._flush: Flusher | None = None
-
-    repeats = False
 
     def one_output(self) -> Any:
         """What one more call leaves, a copy; a library promises no order of its sums."""
@@ -91,10 +81,6 @@ class TorchBench:
     def errors(self) -> Errors:
         """Of one more call on images that every candidate gets, in the format that was kept."""
         return self._case.errors(self.one_output())
-
-    def use_cold_cache(self, flush: Flusher) -> None:
-        """Call `flush` before every timed call."""
-        self._flush = flush
 
     def _hold(self, layout: str) -> None:
         held = self._case.held(layout)
@@ -147,12 +133,6 @@ class TorchBench:
             return self._case.arrays.from_dlpack(y)
         return self._case.arrays.from_dlpack(y.view(self._torch.int16)).view("uint16")
 
-    @property
-    def _ends(self) -> str:
-        """What it does besides, in words."""
-        said = {"bias": "bias in the same call", "relu": "ReLU as a second kernel"}
-        return ", ".join(words for name, words in said.items() if name in self.problem.wants)
-
     def _plan(self) -> str:
         """By which kernels a call runs on a GPU, or why that cannot be said."""
         if not self._case.gpu:
@@ -181,16 +161,22 @@ class TorchBench:
             checked = self._case.judged(self._found(), "fp32", self._which)
             if worst is None or not checked.verdict.error <= worst.verdict.error:
                 worst = checked
-            timer = self._timer()
-            found.append((min(timer.sample() for _ in range(1 if timer.once else 3)), name, timer))
-        _, name, self._chosen = min(found, key=lambda row: row[0])
-        self.once, self.method = self._chosen.once, self._chosen.method
+            timer = self._timed()
+            found.append(
+                (min(timer.calls.sample() for _ in range(1 if timer.once else 3)), name, timer)
+            )
+        _, name, timer = min(found, key=lambda row: row[0])
         self.problem = replace(self.problem, reads=_FORMATS[name], writes=_FORMATS[name])
         assert worst is not None
-        padded = "a copy padded in each call" if self._uneven else ""
         self._hold(self.problem.reads)
-        notes = name, padded, self._ends, self._plan(), self._chosen.note
-        self.note = ", ".join(filter(None, notes))
+        does = {
+            "a copy padded in each call": self._uneven,
+            "bias in the same call": self.problem.bias,
+            "ReLU as a second kernel": self.problem.relu,
+        }
+        also = [words for words, wanted in does.items() if wanted]
+        self.timer = timer
+        self.note = ", ".join(filter(None, [name, *also, self._plan(), timer.note]))
         if not worst.verdict.passed and worst.verdict.error <= rough(self.problem.dtype):
             self.note += f", error above fp32's tolerance {TOLERANCE['fp32']:.0e}"
             worst = replace(worst, verdict=replace(worst.verdict, passed=True))
@@ -199,15 +185,13 @@ class TorchBench:
 
     def recheck(self) -> Checked:
         """Judge one more call in the format that was kept."""
-        assert self._chosen is not None and self._checked is not None, "checked first"
+        assert self._checked is not None, "checked first"
         self._hold(self.problem.reads)
         self._call()
         checked = self._case.judged(self._found(), "fp32", self._which)
-        if checked.verdict.error <= rough(self.problem.dtype):
-            return self._checked
-        return checked
+        return self._checked if checked.verdict.error <= rough(self.problem.dtype) else checked
 
-    def _timer(self) -> CallTimer:
+    def _timed(self) -> CallTimer:
         """A timer that stays bound to the format now held."""
         x, w = self._x, self._w
         self._kept.append((x, w))  # a graph holds addresses only
@@ -219,21 +203,3 @@ class TorchBench:
         call()
         cold = self._flush is not None
         return CallTimer(call, self._case.gpu, self._budget_ms, TorchGraph, cold)
-
-    @property
-    def passes(self) -> int:
-        """Calls that a sample makes."""
-        return 1 if self._chosen is None else self._chosen.passes
-
-    def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
-        """Calls one after the other, made as a sample's are, and how many."""
-        assert self._chosen is not None, "checked first"
-        return self._chosen.burst(milliseconds)
-
-    def sample(self) -> float:
-        """Milliseconds of one call."""
-        assert self._chosen is not None, "checked first"
-        if self._flush is not None:
-            self._flush()
-            self._torch.cuda.synchronize()
-        return self._chosen.sample()

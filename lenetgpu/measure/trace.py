@@ -14,13 +14,17 @@ COPY, STAGE = "copy", "stage"
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """A stage or a copy: start and length in milliseconds from the first event, and its lane."""
+    """A stage or a copy: its lane, start and length in milliseconds from the first event."""
 
     name: str
-    category: str
     lane: int
     start: float
     length: float
+
+    @property
+    def category(self) -> str:
+        """Copies move between host and device; everything else is a stage."""
+        return COPY if self.name.startswith(("copy", "images to", "labels to")) else STAGE
 
     @property
     def end(self) -> float:
@@ -28,57 +32,39 @@ class TraceEvent:
         return self.start + self.length
 
 
-def category_of(name: str) -> str:
-    """Copies move between host and device; everything else is a stage."""
-    return COPY if name.startswith(("copy", "images to", "labels to")) else STAGE
+class Tracer:
+    """Marks after each operation: CUDA events on a GPU, behind what is queued, else the clock."""
 
-
-class GpuTracer:
-    """Records a CUDA event after each operation queued on a lane's stream."""
-
-    def __init__(self) -> None:
+    def __init__(self, on_gpu: bool) -> None:
+        self._on_gpu = on_gpu
         self._marks: list[tuple[int, str | None, Any]] = []
 
     def mark(self, lane: int, name: str | None) -> None:
-        """The operation `name` was just queued on the current stream; None: nothing before it."""
-        event = hold_events()[0]()
-        event.record()
-        self._marks.append((lane, name, event))
+        """`name` just ended, or was queued on the current stream; None: nothing before it."""
+        if self._on_gpu:
+            now = hold_events()[0]()
+            now.record()
+        else:
+            now = clock()
+        self._marks.append((lane, name, now))
 
     def events(self) -> list[TraceEvent]:
-        """The operations in the order they were queued; waits for all of them."""
-        elapsed_time = hold_events()[1]
+        """The operations in the order of their marks; waits for all of them."""
         last: dict[int, float] = {}
         found = []
-        for lane, name, event in self._marks:
-            event.synchronize()
-            at = float(elapsed_time(self._marks[0][2], event))
+        for lane, name, mark in self._marks:
+            at = self._since_first(mark)
             if name is not None:
-                start = last[lane]
-                found.append(TraceEvent(name, category_of(name), lane, start, at - start))
+                found.append(TraceEvent(name, lane, last[lane], at - last[lane]))
             last[lane] = at
         return found
 
-
-class CpuTracer:
-    """Reads the clock after each operation."""
-
-    def __init__(self) -> None:
-        self._origin = self._last = clock()
-        self._events: list[TraceEvent] = []
-
-    def mark(self, lane: int, name: str | None) -> None:
-        """The operation `name` just ended; None: nothing ran since the last mark."""
-        now = clock()
-        if name is not None:
-            start = (self._last - self._origin) * 1e3
-            length = (now - self._last) * 1e3
-            self._events.append(TraceEvent(name, category_of(name), lane, start, length))
-        self._last = now
-
-    def events(self) -> list[TraceEvent]:
-        """The operations in order."""
-        return self._events
+    def _since_first(self, mark: Any) -> float:
+        first = self._marks[0][2]
+        if not self._on_gpu:
+            return float(mark - first) * 1e3
+        mark.synchronize()
+        return float(hold_events()[1](first, mark))
 
 
 def copies_under_kernels(events: list[TraceEvent]) -> tuple[float, float]:
@@ -111,36 +97,16 @@ def chrome_trace(
     """
     process = os.getpid()
 
-    def named(what: str, thread: int, name: str) -> dict[str, Any]:
-        return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+    def event_of(name: str, kind: str, thread: int, **more: Any) -> dict[str, Any]:
+        return {"name": name, "ph": kind, "pid": process, "tid": thread} | more
 
     lanes = sorted({event.lane for event in events})
-    names = [
-        named("process_name", 0, title),
-        *(named("thread_name", number, lane.format(number)) for number in lanes),
-    ]
-    spans = [
-        {
-            "name": event.name,
-            "cat": event.category,
-            "ph": "X",
-            "pid": process,
-            "tid": event.lane,
-            "ts": 1e3 * event.start,
-            "dur": 1e3 * event.length,
-        }
-        for event in events
-    ]
+    names = [("process_name", 0, title), *(("thread_name", n, lane.format(n)) for n in lanes)]
+    found = [event_of(what, "M", thread, args={"name": name}) for what, thread, name in names]
+    for one in events:
+        times = {"cat": one.category, "ts": 1e3 * one.start, "dur": 1e3 * one.length}
+        found.append(event_of(one.name, "X", one.lane, **times))
     total, hidden = copies_under_kernels(events)
-    return json_text(
-        {
-            "traceEvents": names + spans,
-            "displayTimeUnit": "ms",
-            "otherData": {
-                "title": title,
-                "interrupted": interrupted,
-                "copies_ms": total,
-                "copies_under_kernels_ms": hidden,
-            },
-        }
-    )
+    other = {"title": title, "interrupted": interrupted}
+    other |= {"copies_ms": total, "copies_under_kernels_ms": hidden}
+    return json_text({"traceEvents": found, "displayTimeUnit": "ms", "otherData": other})

@@ -21,9 +21,8 @@ from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu import machines
-from lenetgpu.measure.bench import StageBench, stage_of
+from lenetgpu.measure.bench import PlanBench, StageBench, stage_of
 from lenetgpu.measure.document import launch_json, rates_json, times_json
-from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.timing import cpu_ms, gpu_ms, repeat, summarise
 from lenetgpu.network import STAGES, stage

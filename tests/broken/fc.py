@@ -29,12 +29,6 @@ def writes_nan(x, w, y, problem):
     y[0, 0] = np.nan
 
 
-def writes_infinity(x, w, y, problem):
-    """Writes one infinity."""
-    y[:] = x @ w
-    y[-1, -1] = np.inf
-
-
 def low_precision(x, w, y, problem):
     """Rounds its operands to fp16."""
     y[:] = x.astype(np.float16).astype(np.float32) @ w
@@ -45,7 +39,7 @@ def swaps_images(x, w, y, problem):
     y[:] = np.roll(x @ w, 1, axis=0)
 
 
-_CPU = (writes_nothing, off_by_one, writes_nan, writes_infinity, low_precision, swaps_images)
+_CPU = (writes_nothing, off_by_one, writes_nan, low_precision, swaps_images)
 
 
 def cpu_variants() -> list[Variant]:

@@ -45,14 +45,6 @@ def its_weights(x, w, y, problem):
     w *= -1
 
 
-@variant(kind="fc", family="twin", reads="NC", writes="NC", needs=cpu())
-def reads_only(x, w, y, problem):
-    """A plain product."""
-    np.matmul(x, w, out=y)
-    if problem.relu:
-        np.maximum(y, 0, out=y)
-
-
 @pool("twin")
 def into_its_own(x, y, problem):
     """Applies the ReLU to a copy."""

@@ -30,12 +30,11 @@ from lenetgpu.lab.conv.request import (
 from lenetgpu.lab.conv.tuning import note, tilings, tune, tuning
 from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import Bench
-from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.document import ceilings_json, device_json, head
 from lenetgpu.measure.power import watch_all
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.rounds import Effort, Say, compare, never
+from lenetgpu.measure.rounds import Candidate, Comparison, Effort, Say, compare, never
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
 from lenetgpu.papers.shapes import Row, Shape, Suite
 from lenetgpu.plan import NAMED, choose_device
@@ -156,8 +155,8 @@ def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
     suite, rows = rows_to_run(request)
     if request.tune:
         request = tuning(request)
-    with plugins.opened(request.outside, choose_device(request.device)[0]) as found:
-        return _run_rows(request, suite, rows, found, say)
+    found = plugins.Plugins(request.outside, choose_device(request.device)[0])
+    return _run_rows(request, suite, rows, found, say)
 
 
 def _run_rows(

@@ -20,9 +20,9 @@ from lenetgpu.lab.rows import (
     short_error,
     significant,
 )
-from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.document import again_json, candidate_json
 from lenetgpu.measure.roofline import Ceilings
+from lenetgpu.measure.rounds import Comparison
 from lenetgpu.papers import shapes
 from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.problems import Conv

@@ -12,11 +12,10 @@ from lenetgpu.gpu.latency import Latency
 from lenetgpu.gpu.launch import Launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.lab.conv.request import ConvRequest
-from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.conv_bench import ConvBench, laid_out
 from lenetgpu.measure.plugins import PluginBench
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.rounds import Say
+from lenetgpu.measure.rounds import Comparison, Say
 from lenetgpu.papers.convnet2_measured import measure_ladder
 from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.problems import Conv

@@ -8,8 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lenetgpu.check.judge import Errors, array_module
 from lenetgpu.gpu.faults import lacks_memory
-from lenetgpu.measure.comparison import Candidate, Comparison
-from lenetgpu.measure.rounds import BREAKS, Say, fail
+from lenetgpu.measure.rounds import BREAKS, Candidate, Comparison, Say, fail
 
 RUNS = 5
 SAME, OTHERS = "same", "others"

@@ -22,6 +22,7 @@ from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import activate, current_arch, driver, require_gpu
 from lenetgpu.gpu.launch import Launch, launch, record
 from lenetgpu.gpu.nvrtc import Kernel, compile_together
+from lenetgpu.measure.bench import input_of
 from lenetgpu.measure.counters.work import Images, Place, Work, from_json
 from lenetgpu.measure.rounds import BREAKS, why
 from lenetgpu.network import STAGE_NAMES
@@ -115,17 +116,11 @@ class _Child:
         section["launched"] = _entries(launched)
 
     def _activations(self, stage: str, problem: Any) -> Any:
-        """What `stage` reads of the first images, in float64's chain, as float32 in NHWC."""
-        import numpy as np
-
+        """What `stage` reads of the first images, in float64's chain."""
         few = self._images[:_FEW]
-        at = STAGE_NAMES.index(stage)
-        if at == 0:
-            return few.astype(np.float32) / np.float32(255 if few.dtype == np.uint8 else 1)
-        if not self._stages:
+        if not self._stages and stage != STAGE_NAMES[0]:
             self._stages = reference_stages(few, self._weights)
-        x = self._stages[STAGE_NAMES[at - 1]].astype(np.float32)
-        return x.reshape(len(x), *problem.in_shape)
+        return input_of(stage, few, self._stages, problem)
 
     def _plan(self, index: int, work: Work) -> None:
         import cupy
@@ -159,18 +154,16 @@ def main(folder: Path) -> None:
 
     works, images, device = from_json(json.loads((folder / WORK).read_text()))
     activate(require_gpu(device))
-    compile_together([MARK, *_kernels(works, images.count)], current_arch())
+    kernels = [MARK]
+    for slot in (place.slot() for work in works for place in work.places):
+        if slot.variant.kernels is not None:
+            kernels += slot.variant.kernels(slot.problem, images.count)
+    compile_together(kernels, current_arch())
     child = _Child(images)
     for index, work in enumerate(works):
         child.run(index, work)
         cupy.get_default_memory_pool().free_all_blocks()
     (folder / SECTIONS).write_text(json.dumps(child.sections))
-
-
-def _kernels(works: list[Work], count: int) -> Iterator[Kernel]:
-    for slot in (place.slot() for work in works for place in work.places):
-        if slot.variant.kernels is not None:
-            yield from slot.variant.kernels(slot.problem, count)
 
 
 if __name__ == "__main__":

@@ -7,29 +7,124 @@ measured.
 
 from __future__ import annotations
 
+import json
 import re
+import sys
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.machines import Machine
-from lenetgpu.measure.counters import read
-from lenetgpu.measure.counters.ncu import NoCounters
-from lenetgpu.measure.counters.work import Images, Work
+from lenetgpu.measure.counters import child, ncu
+from lenetgpu.measure.counters.ncu import Counters, NoCounters, Profiled, asked, merged, of_values
+from lenetgpu.measure.counters.work import Images, Work, as_json
 from lenetgpu.plan import Slot
 
 Row = dict[str, Any]
 _EFFICIENCY = re.compile(r"([\d.]+)% of loads, ([\d.]+)% of stores")
+SOURCE = "ncu"
+LIMIT_S = 300.0
+_PACKAGES = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A step of a work (its index): the counters of its kernels, in the order of first launches.
+
+    `error` is a sentence where it could not be run; a step without kernels has none.
+    """
+
+    work: int
+    name: str
+    variant: str
+    kernels: list[Counters] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def whole(self) -> Counters | None:
+        """All its kernels as one, None where there is none."""
+        return merged(self.variant, self.kernels) if self.kernels else None
+
+    def as_json(self) -> dict[str, Any]:
+        """`stage`, `variant`, `error`, the counters of all kernels, and `kernels` one by one."""
+        whole = self.whole
+        head = {"stage": self.name, "variant": self.variant, "error": self.error}
+        found = {} if whole is None else whole.as_json() | {"kernel": None}
+        return head | found | {"kernels": [kernel.as_json() for kernel in self.kernels]}
+
+
+def read(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[str, list[list[Section]]]:
+    """The version of Nsight Compute, and each work's sections as it counts them on `gpu`.
+
+    In a process of its own, each kernel as often as the counters need passes: nothing there is a
+    time. Raises NoCounters where Nsight Compute is not there, is refused the counters, or says what
+    does not fit what was launched.
+    """
+    program = ncu.find()
+    version, units = ncu.version(program), asked(gpu.compute_capability)
+    if "cupy" in sys.modules:  # the process needs memory of its own
+        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
+    with tempfile.TemporaryDirectory(prefix="lenetgpu-counters-") as name:
+        folder = Path(name)
+        (folder / child.WORK).write_text(json.dumps(as_json(works, images, gpu.index)))
+        words = [sys.executable, "-m", child.__name__, name]
+        said = ncu.run(ncu.command(program, units, words), LIMIT_S, str(_PACKAGES))
+        try:
+            told = json.loads((folder / child.SECTIONS).read_text())
+        except (OSError, ValueError) as error:
+            message = "ncu: expected the process to leave its sections, found none"
+            raise NoCounters(message) from error
+    found = sections(told, ncu.parsed(said, units))
+    return version, [[one for one in found if one.work == at] for at in range(len(works))]
+
+
+def sections(told: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> list[Section]:
+    """Each section with its launches; NoCounters unless these are those that it made.
+
+    A section's launches follow a mark of as many blocks as its number. Kernels of libraries may
+    stand between our own, which are all there in their order.
+    """
+    parts: list[list[Profiled]] = [[] for _ in told]
+    at = None
+    for launched in launches:
+        if launched.kernel == child.MARK.entry:
+            at = launched.blocks - 1
+            if at >= len(told):
+                raise NoCounters(f"ncu: expected {len(told)} sections, found number {at + 1}")
+        elif at is None:
+            raise NoCounters(f"ncu: expected a mark first, found kernel {launched.kernel}")
+        else:
+            parts[at].append(launched)
+    return [_section(one, part) for one, part in zip(told, parts, strict=True)]
+
+
+def _section(told: dict[str, Any], part: Sequence[Profiled]) -> Section:
+    work, name, variant = told["work"], told["name"], told["variant"]
+    if told["error"]:
+        return Section(work, name, variant, error=told["error"])
+    names = [launched.kernel for launched in part]
+    left = iter(names)
+    for entry in told["launched"]:
+        if entry not in left:
+            found = ", ".join(names) or "none"
+            raise NoCounters(f"ncu, {name} {variant}: expected kernel {entry}, found {found}")
+    by_name: dict[str, list[Counters]] = {}
+    for launched in part:
+        kernel = launched.kernel
+        by_name.setdefault(kernel, []).append(of_values(kernel, launched.values))
+    return Section(work, name, variant, [merged(*counted) for counted in by_name.items()])
 
 
 @dataclass(frozen=True)
 class Found:
     """`head`: source ("ncu" or "counted"), version, note (why not ncu), images; rows of each work.
 
-    A row is a stage's, a span's or a conversion's: `read.Section.as_json`, or of addresses.
+    A row is a stage's, a span's or a conversion's: `Section.as_json`, or of addresses.
     """
 
     head: Row
@@ -50,14 +145,14 @@ def require_gpu(gpu: Gpu | None, why: str) -> Gpu:
 def find(works: Sequence[Work], images: Images, gpu: Gpu) -> Found:
     """The counters of `works`; where they cannot be had, what is counted from addresses."""
     try:
-        found = read.read(works, images, gpu)
+        version, found = read(works, images, gpu)
     except NoCounters as error:
         head = {"source": "counted", "version": None, "note": str(error)}
         count, machine = images.count, machines.current()
         rows = [[_counted(place.slot(), count, machine) for place in one.places] for one in works]
     else:
-        head = {"source": read.SOURCE, "version": found.version, "note": None}
-        rows = [[section.as_json() for section in found.of(at)] for at in range(len(works))]
+        head = {"source": SOURCE, "version": version, "note": None}
+        rows = [[section.as_json() for section in work] for work in found]
     return Found(head | {"images": images.count}, rows)
 
 

@@ -1,4 +1,23 @@
-"""Nsight Compute's command line: where it is, what it is asked, and what its CSV says."""
+"""Nsight Compute's command line: what it is asked, and what its CSV says.
+
+ncu's metrics are those that NVIDIA's guide names for each of nvprof's, which NVVP showed.
+
+- `dram_read_gbs`, `dram_write_gbs`: Device Memory Read / Write Throughput, bytes that DRAM moved
+  over the kernel's time. The same.
+- `global_load_efficiency`, `global_store_efficiency`: Global Memory Load / Store Efficiency,
+  requested over required throughput. ncu: bytes that a warp's threads ask for over bytes of the
+  32-byte sectors that they lie in; loads by cp.async and the TMA, newer than NVVP's GPUs, are not
+  among them.
+- `shared_efficiency`: Shared Memory Efficiency, requested over required throughput. ncu: bytes
+  asked for over 128 a wavefront; what tensor cores read of shared memory is among them. NVVP says
+  0 % where nothing is asked for, here it is None.
+- `occupancy`: Achieved Occupancy, warps active over those that a multiprocessor holds, while it has
+  any. The same.
+- `stalls`: Stall Reasons, the share of each cause in the warps that wait. NVVP sampled them or
+  counted per instruction; ncu counts, at each issue, warps by what they wait for. The warp that is
+  chosen is left out; one that could have been is `not_selected`.
+- `l2_gbs`: bytes asked of the L2 cache by all units over the kernel's time. Not in the figures.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +28,148 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Any
 
-from lenetgpu.measure.counters.metrics import Value
+Value = float | None
+TIME = "gpu__time_duration.sum"
+READ = "dram__bytes_read.sum.per_second"
+WRITTEN = "dram__bytes_write.sum.per_second"
+L2 = "lts__t_bytes.sum.per_second"
+OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
+LOADS = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"
+STORES = "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"
+SHARED = "smsp__sass_average_data_bytes_per_wavefront_mem_shared.pct"
+LOADED = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ld.sum"
+STORED = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_st.sum"
+SHARED_BYTES = "smsp__sass_data_bytes_mem_shared.sum"
+_OF_MEMORY = ("drain", "lg_throttle", "long_scoreboard", "membar", "mio_throttle")
+_OF_NEARBY = ("imc_miss", "short_scoreboard", "tex_throttle", "wait", "math_pipe_throttle", "gmma")
+_OF_OTHERS = ("barrier", "branch_resolving", "no_instruction", "not_selected")
+_RARE = ("dispatch_stall", "misc", "sleeping")
+CAUSES = (*_OF_MEMORY, *_OF_NEARBY, *_OF_OTHERS, *_RARE)
+"""What a warp waits for: device memory; caches, pipes and results near by; other warps and code."""
+
+
+def stall(cause: str) -> str:
+    """The metric of the warps that wait for `cause` at each issue."""
+    return f"smsp__average_warps_issue_stalled_{cause}_per_issue_active.ratio"
+
+
+UNITS = {
+    TIME: "ns", READ: "byte/s", WRITTEN: "byte/s", L2: "byte/s", OCCUPANCY: "%", LOADS: "%",
+    STORES: "%", SHARED: "%", LOADED: "", STORED: "", SHARED_BYTES: "",
+    **{stall(cause): "" for cause in CAUSES},
+}  # fmt: skip
+"""Every metric to its base unit; "" where it is only a number, whatever it counts."""
+_HOPPER = 90
+_ONLY_HOPPER = stall("gmma")
+
+
+def asked(compute_capability: int) -> dict[str, str]:
+    """The metrics that a GPU of that capability (90 for 9.0) has, to their units.
+
+    Warps wait for `wgmma` on Hopper only; asked elsewhere, it would refuse all the others.
+    """
+    own = compute_capability // 10 == _HOPPER // 10
+    return {name: unit for name, unit in UNITS.items() if own or name != _ONLY_HOPPER}
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the counters say of a kernel, or of several together.
+
+    `ms` is of all its launches, by the profiler, for whom each runs alone: no time to compare.
+    Throughputs are in GB/s (1e9); efficiencies, `occupancy` and the shares in `stalls`, the largest
+    first, from 0 to 1, None where there was nothing to count. What efficiencies are of:
+    `load_sectors`, `store_sectors`, `shared_bytes`.
+    """
+
+    kernel: str
+    launches: int
+    ms: float
+    dram_read_gbs: Value = None
+    dram_write_gbs: Value = None
+    l2_gbs: Value = None
+    global_load_efficiency: Value = None
+    global_store_efficiency: Value = None
+    shared_efficiency: Value = None
+    occupancy: Value = None
+    stalls: Mapping[str, float] = field(default_factory=dict)
+    load_sectors: Value = None
+    store_sectors: Value = None
+    shared_bytes: Value = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field, with what most warps that waited waited for, and their share."""
+        cause, share = next(iter(self.stalls.items()), (None, None))
+        return asdict(self) | {"top_stall": cause, "top_stall_share": share}
+
+
+_RATES = {"dram_read_gbs": READ, "dram_write_gbs": WRITTEN, "l2_gbs": L2}
+_OF = {
+    "global_load_efficiency": ("load_sectors", LOADS, LOADED),
+    "global_store_efficiency": ("store_sectors", STORES, STORED),
+    "shared_efficiency": ("shared_bytes", SHARED, SHARED_BYTES),
+}
+"""An efficiency to what it is of, its metric, and that one's."""
+
+
+def _ordered(stalls: Mapping[str, float]) -> dict[str, float]:
+    return {c: share for c, share in sorted(stalls.items(), key=lambda one: -one[1]) if share > 0}
+
+
+def of_values(kernel: str, values: Mapping[str, Value]) -> Counters:
+    """The counters of one launch, of the values in base units of the metrics that were asked."""
+
+    def scaled(metric: str, unit: float) -> Value:
+        value = values[metric]
+        return None if value is None else value / unit
+
+    found: dict[str, Any] = {name: scaled(metric, 1e9) for name, metric in _RATES.items()}
+    for name, (weight, metric, counted) in _OF.items():
+        found |= {weight: values[counted], name: scaled(metric, 100) if values[counted] else None}
+    waits = {cause: values.get(stall(cause)) or 0.0 for cause in CAUSES}
+    total = sum(waits.values()) or 1.0
+    stalls = _ordered({cause: wait / total for cause, wait in waits.items()})
+    ms, occupancy = (values[TIME] or 0.0) / 1e6, scaled(OCCUPANCY, 100)
+    return Counters(kernel, 1, ms, occupancy=occupancy, stalls=stalls, **found)
+
+
+def _weighted(pairs: Sequence[tuple[Value, Value]]) -> Value:
+    """The mean of values by their weights; what has no value or no weight does not count."""
+    known = [(value, weight) for value, weight in pairs if value is not None and weight]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None
+
+
+def merged(kernel: str, parts: Sequence[Counters]) -> Counters:
+    """`parts`, at least one, as one called `kernel`.
+
+    Throughputs, occupancy and stalls are means by time, global efficiencies by sectors; the shared
+    one is all bytes over all wavefronts.
+    """
+
+    def mean(name: str, weight: str = "ms") -> Value:
+        return _weighted([(getattr(part, name), getattr(part, weight)) for part in parts])
+
+    found: dict[str, Any] = {name: mean(name) for name in (*_RATES, "occupancy")}
+    for name, (weight, _, _) in _OF.items():
+        known = [getattr(part, weight) for part in parts if getattr(part, weight) is not None]
+        found |= {weight: sum(known) if known else None, name: mean(name, weight)}
+    shared = [(p.shared_bytes or 0, p.shared_efficiency) for p in parts if p.shared_efficiency]
+    waves = sum(asked / share for asked, share in shared)
+    found["shared_efficiency"] = sum(asked for asked, _ in shared) / waves if waves else None
+    waited = [part for part in parts if part.stalls]
+    stalls = {
+        cause: _weighted([(part.stalls.get(cause, 0.0), part.ms) for part in waited]) or 0.0
+        for cause in CAUSES
+    }
+    launches, ms = sum(part.launches for part in parts), sum(part.ms for part in parts)
+    return Counters(kernel, launches, ms, stalls=_ordered(stalls), **found)
+
 
 _FOLDERS = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
 _REFUSED = ("ERR_NVGPUCTRPERM", "LibraryNotLoaded")
@@ -120,7 +276,7 @@ def parsed(said: str, units: Mapping[str, str]) -> list[Profiled]:
     held = [line for line in said.splitlines() if line.startswith('"')]
     if not held or not held[0].startswith('"ID",'):
         raise NoCounters(f"ncu: expected CSV, found {_last_line(said) or 'nothing'!r}")
-    if not held[-1].endswith('"'):
+    if not held[-1].endswith('"') or held[-1].count('"') % 2:
         raise NoCounters(f"ncu, row {len(held) - 1}: expected it whole, found it cut off")
     heads, *rest = csv.reader(held)
     missing = [name for name in (_NAME, _GRID, *units) if name not in heads]
@@ -155,7 +311,7 @@ def _number(metric: str, said: str) -> Value:
 
 def _blocks(grid: str) -> int:
     """How many blocks "(512, 1, 1)" are."""
-    extents = [int(number) for number in re.findall(r"\d+", grid)]
+    extents = re.findall(r"\d+", grid)
     if not extents:
         raise NoCounters(f"ncu: expected a grid, found {grid!r}")
-    return prod(extents)
+    return prod(map(int, extents))
