@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 from compiling import compiles
 
+from lenetgpu.gpu import device
 from lenetgpu.gpu.nvrtc import compile_kernel
 from lenetgpu.papers.convnet2 import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
-from lenetgpu.papers.convnet2_measured import instruction_count, longest_span, step_kernels
+from lenetgpu.papers.convnet2_measured import (
+    instruction_count,
+    longest_span,
+    measure_ladder,
+    step_kernels,
+)
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv.convnet2.engines import inner_tile, outer_tile
@@ -102,3 +108,15 @@ def test_only_the_rolled_sums_lie_in_local_memory_and_are_fewer_instructions():
     assert 100 < count < 1_000 and count < instruction_count(unrolled.binary, UNROLLED.entry)
     with pytest.raises(ValueError, match="no code of absent"):
         instruction_count(rolled.binary, "absent")
+
+
+@pytest.mark.gpu
+def test_every_step_of_the_ladder_is_right_and_timed():
+    gpu = device.require_gpu()
+    device.activate(gpu)
+    rows = measure_ladder(TABLE_1, 9, gpu=gpu)
+    assert {row["status"] for row in rows} <= {"right", "refused"}, rows
+    for row in rows:
+        if row["status"] == "right":
+            assert 0 < row["median_us"] <= row["whole_us"] * 1.1 and row["cycles"] > 0, row
+            assert row["instructions"] > 100 and row["total_ratio"] > 0, row

@@ -66,19 +66,6 @@ def test_counted_sectors_are_what_nvvp_measured(line):
 OTHERWISE = [("fc2", "4"), ("conv1", "6")]
 
 
-def test_two_of_nvvps_figures_come_out_otherwise():
-    """Figure 6's conv1 loads as with W' from global memory, untransposed, though called "Const".
-
-    Figure 4's fc2 loads as if it ran past the matrix's end.
-    """
-    found = {(line.stage, line.figure): line.counted()[0].efficiency for line in NVVP}
-    assert f"{found['conv1', '6']:.1%}" == "75.8%"
-    assert f"{counts.image_counts(CONV1, (1, 1), False)[0].efficiency:.1%}" == "21.5%"
-    assert f"{found['fc2', '4']:.1%}" == "91.7%"
-    # 4 columns of blocks x 32 rows: 4 sectors of inputs, 4.75 of a row of 32 floats of 10 a row
-    assert f"{(32 + 32) / (8 * (4 + 4.75)):.1%}" == "91.4%"
-
-
 # figure, kind, variant, problem, grids, threads: "Grid Size" and "Block Size"; fc's in a row
 GEOMETRY = [
     ("4", "conv", "direct.shared_constant", CONV1, [(IMAGES, 32)], [(28, 28)]),

@@ -10,7 +10,6 @@ import pytest
 from lenetgpu.check.judge import Verdict
 from lenetgpu.check.truth import random_input, reference, truth
 from lenetgpu.cpu.threads import cpu_name
-from lenetgpu.measure.bench import stage_of
 from lenetgpu.net import streaming
 from lenetgpu.network import stage
 from lenetgpu.papers import course_ladder
@@ -33,7 +32,7 @@ from lenetgpu.papers.course_ladder import CourseRun, step_rows
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import resolve
 from lenetgpu.problems import Conv, Fc, Pool
-from lenetgpu.stages import variants
+from lenetgpu.stages import find
 
 POOLED = [
     (Pool(12, 10, 3), Conv(6, 5, 3, 7, 3, 2)),
@@ -123,35 +122,22 @@ def fake_streamer(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("shape", [(1, 4), (2, 2)])
-def test_streams_share_the_images(shape, fake_streamer):
-    images, expected = np.zeros((10, 28, 28, 1), np.uint8), np.full(10, 7)
-    lanes = course_ladder.Streamed(None, None, images, shape, expected)
-    assert FakeStreamer.last.made == (-(-10 // shape[1]), shape[0])
-    assert lanes.sample() >= 0
-
-
-LATER = ("unrolled.constant_layout", "unrolled.image_layout", "layout.quad_looped")
-
-
-def test_kernels_before_the_transformation_read_what_the_report_had():
-    listed = [(f.stage, f.variant) for f in FIGURES] + [(s, v) for *_, s, v in UNTIMED]
-    seen = set()
-    for where, name in listed:
-        for variant in variants("conv" if where.startswith("conv") else "pool", "cuda"):
-            if variant.full_name == name and where != "all":
-                problem = stage_of(where).problem
-                found = layouts_of(where, variant)
-                seen.add(name)
-                if name not in LATER:
-                    assert found == ("NHWC", "NHWC"), name
-                    continue
-                assert found == {
-                    "conv1": ("NCHW", "QUAD"), "conv2": ("NCHW", "QUAD"),
-                    "pool1": ("QUAD", "NCHW"), "pool2": ("QUAD", "NHWC"),
-                }[where]  # fmt: skip
-                assert variant.refusal(problem) is None
-    assert set(LATER) < seen and "direct.shared_constant" in seen
+@pytest.mark.parametrize(
+    ("where", "name", "expected"),
+    [
+        ("conv1", "direct.shared_constant", ("NHWC", "NHWC")),
+        ("pool2", "basic.in_place", ("NHWC", "NHWC")),
+        ("conv1", "unrolled.constant_layout", ("NCHW", "QUAD")),
+        ("conv2", "unrolled.image_layout", ("NCHW", "QUAD")),
+        ("pool1", "layout.quad_looped", ("QUAD", "NCHW")),
+        ("pool2", "layout.quad_looped", ("QUAD", "NHWC")),
+        ("conv1", "direct.four_maps", None),
+    ],
+)
+def test_kernels_before_the_transformation_read_what_the_report_had(where, name, expected):
+    variant = find("conv" if where.startswith("conv") else "pool", name, "cuda")
+    assert layouts_of(where, variant) == expected
+    assert variant.refusal(stage(where).problem) is None
 
 
 def test_every_step_of_a_ladder_is_a_row():

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +17,6 @@ from lenetgpu.papers.convnet2_engines import (
     CHANGED,
     CLAIMS,
     agrees,
-    claim_rows,
     results,
     simulate,
 )
@@ -204,48 +202,3 @@ def test_what_says_how_to_run_is_refused(arguments, words):
     done = run(*arguments)
     assert done.exit_code == 2
     assert words in done.stderr and done.stderr.count("\n") == 1
-
-
-def test_the_page_has_the_h200s_figures_from_their_file(script):
-    module = script("engines")
-    steps = {row["step"]: row for row in module.ladder()}
-    found = module.measured()
-    assert set(found) <= set(CLAIM)
-    assert found["rolled, cycles"] == f"{steps['rolled']['cycles']:,}"
-    tensor = 1 - steps["inner_product"]["median_us"] / steps["unrolled"]["median_us"]
-    assert found["all of it, times faster than unrolled"].startswith(f"{1 / (1 - tensor):.2f}")
-    rolled = module.load(module.GPU, "shares.json")["cases"][0]["kernels"][0]["shares"]
-    assert found["rolled, computation's share"] == f"{rolled['compute']:.3g}"
-    lines = [line for line in module.figures_table().splitlines() if line.startswith("| ")]
-    assert sum("not measured" in line for line in lines) == len(CLAIM) - len(found) > 0
-    assert [row["figure"] for row in claim_rows(TABLE_1, TABLE_1_BATCH)] == list(CLAIM)
-
-
-def test_the_page_says_what_its_tables_say(script):
-    """The sentences below the tables of docs/engines.md."""
-    rows = {row["figure"]: row for row in claim_rows(TABLE_1, TABLE_1_BATCH)}
-
-    def under(change, figure):
-        return rows[figure]["changed"][change]
-
-    shares = ("rolled, computation's share", "unrolled, computation's share",
-              "inner product engine saves")  # fmt: skip
-    hit, unrolled = "first cache hit", CLAIM["unrolled, cycles"]
-    assert all(agrees(CLAIM[figure], under(hit, figure)) for figure in shares)
-    assert not agrees(unrolled, under(hit, unrolled.name))
-    strength, total = CLAIM["strength reduction saves"], CLAIMS[-1]
-    for field in ("far", "local", "fetch", "arithmetic"):
-        for cycles in (1, 2048):
-            core = replace(GTX_480, **{field: cycles})
-            assert strength.of(results(TABLE_1, TABLE_1_BATCH, core, most=2)) < strength.told
-    assert under("four loads under way", strength.name) > strength.told
-    assert agrees(total, under("four loads under way", total.name))
-    saved = under("instructions held", "unrolling saves")
-    assert abs(saved - float(script("engines").measured()["unrolling saves"])) < 0.05
-    one = "one reader at a time"
-    assert under(one, "inner product engine saves, of the computation") > 0.5
-    for figure in ("inner product engine saves", "index converter saves", total.name):
-        assert under(one, figure) < rows[figure]["model"]
-    third = "index conversion, share of image loading"
-    assert rows[third]["model"] < under(hit, third) < CLAIM[third].told
-    assert abs(float(script("engines").measured()["inner product engine saves"])) < 0.1

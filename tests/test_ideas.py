@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from lenetgpu.lab.conv.document import summary_json
 from lenetgpu.papers import course
 from lenetgpu.papers.course_ladder import SAME
 from lenetgpu.papers.shapes import SUITES
-from lenetgpu.stages import variants
+from lenetgpu.stages import find, variants
 
 STAGES = ("conv1", "conv2", "pool1", "pool2")
 NAMES = {"The course report": "course", "cuda-convnet2": "convnet2"}
@@ -81,3 +82,25 @@ def test_a_side_that_is_not_measured_is_said(ideas, monkeypatch):
     assert found == ("3.2.4", "the pool's layout", "12.50x", "not measured", "-", "not measured")
     assert ideas.row(ideas.Idea("3", "x", (step,), ours=True))[-1] == "-"
     ideas._rows.cache_clear()
+
+
+# A paper's claim stands beside its own kernel, ours after it apart
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES if SUITES[name].literal])
+def test_literal_kernels_are_the_papers_and_ours_come_after(name):
+    suite = SUITES[name]
+    assert not set(suite.literal) & set(suite.after)
+    for one in suite.literal:
+        assert not (find("conv", one, "cuda").paper or "after").startswith("after")
+    for one in suite.after if name != "convnet2" else ():
+        assert (find("conv", one, "cuda").paper or "").startswith("after")
+
+
+def test_the_summary_has_the_claim_beside_the_papers_own_kernels_only():
+    timed = [
+        {"name": name, "speedup": 2.0} for name in ("prefetch.strict", "prefetch.stride_fixed")
+    ]
+    found = summary_json([{"best": "", "candidates": timed}], SUITES["pascal-multi"])
+    said = {row["name"]: row["paper"] for row in found}
+    assert said["prefetch.strict"] and said["prefetch.stride_fixed"] is None

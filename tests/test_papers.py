@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
 import sys
@@ -43,33 +42,9 @@ def test_the_lists_are_the_texts():
     assert len(numbers(TEXTS["Tegra X1"], SLIDE)) == len(TEXTS["Tegra X1"].items) == 13
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_sections_come_in_order_and_each_under_its_own(name):
-    found = [tuple(map(int, number.split("."))) for number in numbers(TEXTS[name], SECTION)]
-    assert found == sorted(found) and len(set(found)) == len(found)
-    assert {section[:-1] for section in found if len(section) > 1} <= set(found)
-    for section in found:
-        if section[-1] > 1:
-            assert (*section[:-1], section[-1] - 1) in found
-
-
 def anchors(page):
     words = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in words}
-
-
-def names_in(path):
-    """What a Python file defines at its top."""
-    found = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign):
-            found |= {name.id for t in node.targets for name in ast.walk(t)
-                      if isinstance(name, ast.Name)}  # fmt: skip
-        elif isinstance(node, ast.AnnAssign):
-            found.add(node.target.id)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
-    return found
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -81,19 +56,15 @@ def test_every_place_is_there(name):
             if rest.startswith("#"):
                 assert rest[1:] in anchors(path), place
             elif rest.startswith(":"):
-                assert rest[1:] in names_in(path), place
+                found = re.search(rf"^((def|class) )?{rest[1:]}\b", path.read_text(), re.MULTILINE)
+                assert found, place
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_part_is_reproduced_or_says_why_not(name):
-    text = TEXTS[name]
-    named = PAGE.citing(text, lambda variant: True)
-    bare = [
-        (item.kind, item.number)
-        for item in text.items
-        if not (item.places or item.why or named.get((item.kind, item.number)))
-    ]
-    assert bare == []
+    named = PAGE.citing(TEXTS[name], lambda variant: True)
+    for item in TEXTS[name].items:
+        assert item.places or item.why or named.get((item.kind, item.number)), item
 
 
 def unknown(citations, text):
@@ -119,53 +90,6 @@ def test_the_suites_rows_cite_parts_that_there_are():
     for where, *_ in (*BEYOND, *ON_CPU):
         found = references(where) or references(f"section {where}")
         assert found and unknown(found, COURSE) == [], where
-
-
-OF_FOLDER = {
-    "stages/conv/convnet2": CONVNET2,
-    "papers/convnet2": CONVNET2,
-    "gpu/occupancy": CONVNET2,
-    "gpu/instructions": CONVNET2,
-    "lab/conv/shares": CONVNET2,
-    "stages/conv/prefetch": PASCAL,
-    "gpu/machines": PASCAL,
-}
-_APART = re.compile(r"the book's Figure [\d.]+")
-
-
-def prose_of(path):
-    """Docstrings of a Python file, comments of a kernel, as one line each block."""
-    source = path.read_text()
-    if path.suffix != ".py":
-        yield " ".join(re.findall(r"//(.*)", source))
-        return
-    for node in ast.walk(ast.parse(source)):
-        value = node.value if isinstance(node, ast.Expr) else None
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            yield " ".join(value.value.split())
-
-
-def cited_in_prose():
-    """(file, the text that it is of, what its prose cites)."""
-    package = ROOT / "lenetgpu"
-    for path in sorted(package.rglob("*")):
-        if path.suffix not in {".py", ".cu", ".cuh"}:
-            continue
-        name = path.relative_to(package).as_posix()
-        text = next((t for start, t in OF_FOLDER.items() if name.startswith(start)), COURSE)
-        found = set()
-        for prose in prose_of(path):
-            found |= references(_APART.sub("", prose))
-        if found:
-            yield name, text, found
-
-
-def test_docstrings_and_kernels_cite_parts_that_there_are():
-    found = list(cited_in_prose())
-    wrong = {name: unknown(citations, text) for name, text, citations in found}
-    assert {name: left for name, left in wrong.items() if left} == {}
-    assert {text for _, text, _ in found} == {COURSE, PASCAL, CONVNET2}
-    assert sum(len(citations) for *_, citations in found) > 80
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,23 @@ def times(
     return {name: summarise(found) for name, found in samples.items()}
 
 
+_KERNELS = {
+    "rolled": ROLLED,
+    "unrolled": UNROLLED,
+    "strength_reduced": STRENGTH_REDUCED,
+    "hoisted_checks": HOISTED_CHECKS,
+    "index_table": INDEX_TABLE,
+    "inner_product": INNER_PRODUCT,
+    "outer_product": OUTER_PRODUCT,
+}
+
+
+def kernel_step(variant: str, loads: Loads | None) -> Step:
+    """The kernel of a variant of the ladder, which loads as `loads` says where that is given."""
+    known = _KERNELS[variant.removeprefix("convnet2.")]
+    return known if loads is None else replace(known, loads=loads)
+
+
 PARTS = ("image load", "filter load", "compute", "write")
 """The parts as the paper's figures have them."""
 _CLOCKED = (("image load",), ("filter load", "waiting for loads"), ("compute", "waiting for sums"),
@@ -272,42 +289,37 @@ class Shown:
 
     name: str
     variant: str
-    step: Step
     figure: str
+    loads: Loads | None = None
     told: float | None = None
     remark: str = "drawn only"
     simulated: str = ""
+
+    @property
+    def step(self) -> Step:
+        """Its kernel."""
+        return kernel_step(self.variant, self.loads)
 
 
 _IN_THE_TEXT = "(1 - 0.88) x 0.69 over (1 - 0.66), of section 3.2"
 _AFTER_ENGINE = (1 - 0.88) * 0.69 / (1 - 0.66)
 _CORES = "drawn with an engine in place, this row has none"
 SHOWN = (
-    Shown("rolled", "rolled", ROLLED, "8", 0.97, "over 97 %", "rolled"),
-    Shown("unrolled", "unrolled", UNROLLED, "14", 0.69, "section 3.2's figure", "unrolled"),
-    Shown(
-        "inner product engine", "inner_product", replace(INNER_PRODUCT, loads=Loads.PLAIN),
-        "20, 25", _AFTER_ENGINE, _IN_THE_TEXT, "inner product engine",
-    ),
-    Shown(
-        "outer product engine", "outer_product", replace(OUTER_PRODUCT, loads=Loads.PLAIN),
-        "24, 25", simulated="outer product engine",
-    ),
-    Shown(
-        "inner product, strength reduced", "inner_product",
-        replace(INNER_PRODUCT, loads=Loads.REDUCED), "28", simulated="strength reduced",
-    ),
-    Shown(
-        "inner product, hoisted checks", "inner_product", INNER_PRODUCT, "31",
-        simulated="conditionals extracted",
-    ),
-    Shown(
-        "inner product, index table", "inner_product",
-        replace(INNER_PRODUCT, loads=Loads.LOOKED_UP), "34", simulated="index converter",
-    ),
-    Shown("strength_reduced", "strength_reduced", STRENGTH_REDUCED, "28", remark=_CORES),
-    Shown("hoisted_checks", "hoisted_checks", HOISTED_CHECKS, "31", remark=_CORES),
-    Shown("index_table", "index_table", INDEX_TABLE, "34", remark=_CORES),
+    Shown("rolled", "rolled", "8", None, 0.97, "over 97 %", "rolled"),
+    Shown("unrolled", "unrolled", "14", None, 0.69, "section 3.2's figure", "unrolled"),
+    Shown("inner product engine", "inner_product", "20, 25", Loads.PLAIN, _AFTER_ENGINE,
+          _IN_THE_TEXT, "inner product engine"),
+    Shown("outer product engine", "outer_product", "24, 25", Loads.PLAIN,
+          simulated="outer product engine"),
+    Shown("inner product, strength reduced", "inner_product", "28", Loads.REDUCED,
+          simulated="strength reduced"),
+    Shown("inner product, hoisted checks", "inner_product", "31",
+          simulated="conditionals extracted"),
+    Shown("inner product, index table", "inner_product", "34", Loads.LOOKED_UP,
+          simulated="index converter"),
+    Shown("strength_reduced", "strength_reduced", "28", remark=_CORES),
+    Shown("hoisted_checks", "hoisted_checks", "31", remark=_CORES),
+    Shown("index_table", "index_table", "34", remark=_CORES),
 )  # fmt: skip
 NOT_PARTED = {
     "index_engine": "not parted: its copies run under its sums, so that no warp's clocks tell them "
@@ -440,15 +452,6 @@ def measure_shares(
 
 _NOP = 0x918
 _ENGINE = "convnet2.index_engine"
-_KERNELS = {
-    "convnet2.rolled": ROLLED,
-    "convnet2.unrolled": UNROLLED,
-    "convnet2.strength_reduced": STRENGTH_REDUCED,
-    "convnet2.hoisted_checks": HOISTED_CHECKS,
-    "convnet2.index_table": INDEX_TABLE,
-    "convnet2.inner_product": INNER_PRODUCT,
-    "convnet2.outer_product": OUTER_PRODUCT,
-}
 _SPANS = 5
 _BUDGET_MS = 200
 
@@ -486,24 +489,19 @@ def longest_span(spans: Any) -> int:
     )
 
 
-def _kernel_step(step: PaperStep) -> Step:
-    known = _KERNELS[step.variant]
-    return known if step.loads is None else replace(known, loads=step.loads)
-
-
 def step_kernels(step: PaperStep, problem: Conv, batch: int) -> tuple[Kernel, Kernel]:
     """The step's convolution kernel for `batch` images, without and with a clock."""
     if step.variant == _ENGINE:
         tile = im2col_tile(problem, batch)
         return im2col_kernel(problem, tile), im2col_kernel(problem, tile, clock=True)
-    chosen = _kernel_step(step)
+    chosen = kernel_step(step.variant, step.loads)
     return chosen.kernel(problem, batch), chosen.kernel(problem, batch, clock=True)
 
 
 def _runs(step: PaperStep, field: Field) -> tuple[Callable[[], None], Callable[..., None]]:
     """The whole variant, and its convolution alone, which takes an array for a clock's spans."""
     if step.variant != _ENGINE:
-        chosen = _kernel_step(step)
+        chosen = kernel_step(step.variant, step.loads)
         return partial(field.run, chosen), partial(field.convolve, chosen)
     mounted = Mounted(find("conv", _ENGINE, "cuda"), field.problem, [field.w], field.batch)
     state = mounted.state
