@@ -21,24 +21,22 @@ from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_engines import (
     CHANGED,
     CLAIMS,
-    MOST_APART,
-    STEPS,
-    WITHIN,
-    agrees,
-    claim_rows,
-    resident,
-    step_rows,
-)
-from lenetgpu.papers.convnet2_listings import (
     COMPUTE,
     FIGURE_9,
     FIGURE_13,
     GTX_480,
+    MOST_APART,
+    STEPS,
+    WITHIN,
     Kernel,
+    agrees,
     chunks_of,
+    claim_rows,
     executions,
     line_cycles,
     listing,
+    resident,
+    step_rows,
 )
 from lenetgpu.papers.warps import Op, fetch_stalls, run
 from lenetgpu.problems import Conv

@@ -102,26 +102,6 @@ def test_what_crosses_the_bus_between_stages():
     assert least == 4 * n * (outputs[0] + outputs[1])
 
 
-class FakeStreamer:
-    """Gives label 7 everywhere, and remembers what it was made of."""
-
-    def __init__(self, make, chunk, streams):
-        self.made = (chunk, streams)
-        FakeStreamer.last = self
-
-    def run(self, images, labels):
-        labels[:] = 7
-
-
-@pytest.fixture
-def fake_streamer(monkeypatch):
-    monkeypatch.setattr(streaming, "Streamer", FakeStreamer)
-    monkeypatch.setattr(streaming, "pinned_copy", np.copy)
-    monkeypatch.setattr(
-        streaming, "host_results", lambda n, with_scores: (np.empty(10, np.int32), None)
-    )
-
-
 @pytest.mark.parametrize(
     ("where", "name", "expected"),
     [
@@ -179,25 +159,29 @@ def checked(run, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_transfers_with_other_labels_get_no_time(checked, monkeypatch, wrong):
-    class Moves:
-        pipeline, explanation = FakePipeline(), "so many bytes"
-
-        def __init__(self, plan, weights, images, where):
-            pass
-
-        def once(self):
-            return np.arange(10) + wrong
-
-        def sample(self):
-            return 3.0
-
-    monkeypatch.setattr(course_ladder, "Transfers", Moves)
+    moved = FakePipeline(), lambda: np.arange(10) + wrong, "so many bytes"
+    monkeypatch.setattr(course_ladder, "transfers", lambda *about: moved)
+    monkeypatch.setattr(course_ladder, "cpu_ms", lambda work: 3.0)
     row = checked._one("all", HOST)
     assert row["status"] == ("wrong" if wrong else "right")
     assert row.get("median_ms") == (None if wrong else 3.0)
 
 
-def test_streams_with_other_labels_get_no_time_and_the_suite_goes_on(checked, fake_streamer):
+class FakeStreamer:
+    """Gives label 7 everywhere."""
+
+    def __init__(self, make, chunk, streams):
+        assert (chunk, streams) == (20, 2)  # of 40 images
+
+    def run(self, images, labels):
+        labels[:] = 7
+
+
+def test_streams_with_other_labels_get_no_time_and_the_suite_goes_on(checked, monkeypatch):
+    monkeypatch.setattr(streaming, "Streamer", FakeStreamer)
+    monkeypatch.setattr(streaming, "pinned_copy", np.copy)
+    results = np.empty(10, np.int32), None
+    monkeypatch.setattr(streaming, "host_results", lambda n, with_scores: results)
     row = checked._one("all", streamed(2, 2))
     assert row["status"] == "wrong" and "found 9 others" in row["note"]
     assert "median_ms" not in row

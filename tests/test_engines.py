@@ -16,22 +16,20 @@ from lenetgpu.papers.convnet2 import PAPER_TOTAL_NOTE, STEPS, TABLE_1, TABLE_1_B
 from lenetgpu.papers.convnet2_engines import (
     CHANGED,
     CLAIMS,
-    agrees,
-    results,
-    simulate,
-)
-from lenetgpu.papers.convnet2_engines import STEPS as SIMULATED
-from lenetgpu.papers.convnet2_listings import (
     FIGURE_9,
     FIGURE_13,
     GTX_480,
     PARTS,
     Kernel,
     Sums,
+    agrees,
     executions,
     line_cycles,
     listing,
+    results,
+    simulate,
 )
+from lenetgpu.papers.convnet2_engines import STEPS as SIMULATED
 from lenetgpu.papers.warps import Op
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
 

@@ -133,6 +133,10 @@ class Vectors:
         """max(a, floor), NaN where a is."""
         return self.builder.select(self.builder.fcmp_ordered("<", a, floor), floor, a)
 
+    def rectified(self, a: Any) -> Any:
+        """max(a, 0), NaN where a is."""
+        return self.bounded(a, self.zero)
+
     @contextmanager
     def steps(self, low: Any, high: Any, step: int) -> Iterator[Any]:
         """Repeat what is emitted inside for low, low + step, ... below high; gives the number."""
@@ -174,5 +178,5 @@ class Vectors:
 
 def mean(v: Vectors, four: list[Any]) -> Any:
     """The mean of four vectors' ReLU."""
-    a, b, c, d = (v.bounded(one, v.zero) for one in four)
+    a, b, c, d = map(v.rectified, four)
     return v.scaled(0.25, v.add(v.add(a, b), v.add(c, d)))

@@ -29,9 +29,8 @@ from lenetgpu.gpu.occupancy import Demand, Waves, residency
 from lenetgpu.measure.rounds import Entry, interleave
 from lenetgpu.measure.timing import CALLS, Replays, Summary, summarise
 from lenetgpu.papers.convnet2 import STEPS, TABLE_1, TABLE_1_BATCH, PaperStep
+from lenetgpu.papers.convnet2_engines import COMPUTE, CONVERSION, FILTERS, IMAGES, WRITE, simulate
 from lenetgpu.papers.convnet2_engines import STEPS as SIMULATED
-from lenetgpu.papers.convnet2_engines import simulate
-from lenetgpu.papers.convnet2_listings import COMPUTE, CONVERSION, FILTERS, IMAGES, WRITE
 from lenetgpu.problems import FLOAT_BYTES, Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.convnet2.engines import INNER_PRODUCT, OUTER_PRODUCT
@@ -563,6 +562,24 @@ def _cycles(alone: Callable[..., None], blocks: int) -> int:
     return sorted(found)[len(found) // 2]
 
 
+def _add_times(rows: list[dict[str, Any]], found: dict[str, Summary]) -> None:
+    timed = {row["step"]: row for row in rows if row["step"] in found}
+    for name, row in timed.items():
+        row |= {
+            "median_us": 1e3 * found[name].median,
+            "p05_us": 1e3 * found[name].p05,
+            "p95_us": 1e3 * found[name].p95,
+            "whole_us": 1e3 * found[f"{name}, whole"].median,
+        }
+    for row in timed.values():
+        if row["before"] in timed:
+            before = timed[row["before"]]
+            row["ratio"] = before["median_us"] / row["median_us"]
+            row["cycles_ratio"] = before["cycles"] / row["cycles"]
+        if STEPS[0].name in timed:
+            row["total_ratio"] = timed[STEPS[0].name]["median_us"] / row["median_us"]
+
+
 def measure_ladder(
     problem: Conv, batch: int, *, gpu: Gpu, say: Callable[[str], None] = lambda _: None
 ) -> list[dict[str, Any]]:
@@ -612,20 +629,5 @@ def measure_ladder(
             row |= _static_facts(alone)
             row["cycles"] = _cycles(alone, row["blocks"])
             runs |= {step.name: alone, f"{step.name}, whole": whole}
-    found = times(runs, CALLS, _BUDGET_MS)
-    timed = {row["step"]: row for row in rows if row["step"] in found}
-    for name, row in timed.items():
-        row |= {
-            "median_us": 1e3 * found[name].median,
-            "p05_us": 1e3 * found[name].p05,
-            "p95_us": 1e3 * found[name].p95,
-            "whole_us": 1e3 * found[f"{name}, whole"].median,
-        }
-    for row in timed.values():
-        if row["before"] in timed:
-            before = timed[row["before"]]
-            row["ratio"] = before["median_us"] / row["median_us"]
-            row["cycles_ratio"] = before["cycles"] / row["cycles"]
-        if STEPS[0].name in timed:
-            row["total_ratio"] = timed[STEPS[0].name]["median_us"] / row["median_us"]
+    _add_times(rows, times(runs, CALLS, _BUDGET_MS))
     return rows

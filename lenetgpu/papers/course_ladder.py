@@ -73,76 +73,61 @@ def activation_bytes(steps: list[Step], images: int) -> tuple[int, int]:
     return sum(written), max(map(sum, zip(read, written, strict=True)))
 
 
-class Transfers:
-    """`plan` with every stage's output taken to the host and back (HOST), or left where it is."""
+def transfers(
+    plan: Plan, weights: Weights, images: Any, where: str
+) -> tuple[Pipeline, Callable[[], Any], str]:
+    """`plan` with every stage's output taken to the host and back (HOST), or left where it is.
 
-    def __init__(self, plan: Plan, weights: Weights, images: Any, where: str) -> None:
-        from lenetgpu.net.streaming import pinned_copy
+    Its pipeline; a run from images on the host to labels there; the bytes that it moves, in words.
+    """
+    from lenetgpu.net.streaming import pinned_copy
 
-        way = "host" if where == HOST else "device"
-        n = len(images)
-        self.pipeline = Pipeline(plan, weights, n, str(images.dtype), n, way)
-        self._host, self._held = pinned_copy(images), cupy.empty(images.shape, images.dtype)
+    n = len(images)
+    way = "host" if where == HOST else "device"
+    pipeline = Pipeline(plan, weights, n, str(images.dtype), n, way)
+    host, held = pinned_copy(images), cupy.empty(images.shape, images.dtype)
 
-    @property
-    def explanation(self) -> str:
-        """Bytes between stages, and of the activations."""
-        steps, n = self.pipeline.steps, self.pipeline.batch
-        together, least = activation_bytes(steps, n)
-        crossed = crossed_bytes(steps, n)
-        return (
-            f"{crossed / 1e9:.2f} GB over the bus between stages, "
+    def once() -> Any:
+        held.set(host)
+        return pipeline.run(held).get()
+
+    together, least = activation_bytes(pipeline.steps, n)
+    return (
+        pipeline,
+        once,
+        (
+            f"{crossed_bytes(pipeline.steps, n) / 1e9:.2f} GB over the bus between stages, "
             f"{together / 1e9:.2f} GB of activations if none were freed, {least / 1e9:.2f} GB "
             "where each lies until the next is made"
-        )
-
-    def once(self) -> Any:
-        """Images to the device, all stages, labels (n,) int32 on the host."""
-        self._held.set(self._host)
-        return self.pipeline.run(self._held).get()
-
-    def sample(self) -> float:
-        """Milliseconds by the host's clock."""
-        return cpu_ms(self.once)
+        ),
+    )
 
 
-class Streamed:
-    """`plan` over (streams, chunks) of the images in turn; `expected`: their labels.
+def streams(
+    plan: Plan, weights: Weights, images: Any, count: int, chunks: int, expected: Any
+) -> Callable[[], None]:
+    """A run of `plan` over so many streams and chunks; LenetError for other labels."""
+    from lenetgpu.net.streaming import Streamer, host_results, pinned_copy
 
-    Raises LenetError where a run gives other labels.
-    """
+    n, dtype = len(images), str(images.dtype)
 
-    def __init__(
-        self, plan: Plan, weights: Weights, images: Any, shape: tuple[int, int], expected: Any
-    ) -> None:
-        from lenetgpu.net.streaming import Streamer, host_results, pinned_copy
+    def make(size: int) -> Pipeline:
+        made = Pipeline(plan, weights, size, dtype, size)
+        made.with_scores = False
+        return made
 
-        n, dtype = len(images), str(images.dtype)
-        count, chunks = shape
-
-        def make(size: int) -> Pipeline:
-            made = Pipeline(plan, weights, size, dtype, size)
-            made.with_scores = False
-            return made
-
-        self._streamer = Streamer(make, -(-n // chunks), count)
-        self._host = pinned_copy(images)
-        self._labels, _ = host_results(n, with_scores=False)
-        for _ in range(2):
-            self._labels[:] = -1
-            self._run()
-            wrong = int((self._labels != expected).sum())
-            if wrong:
-                raise LenetError(
-                    f"{count} streams: expected the labels of one pass, found {wrong} others"
-                )
-
-    def _run(self) -> None:
-        self._streamer.run(self._host, self._labels)
-
-    def sample(self) -> float:
-        """Milliseconds by the host's clock."""
-        return cpu_ms(self._run)
+    streamer, host = Streamer(make, -(-n // chunks), count), pinned_copy(images)
+    labels, _ = host_results(n, with_scores=False)
+    run = partial(streamer.run, host, labels)
+    for _ in range(2):
+        labels[:] = -1
+        run()
+        wrong = int((labels != expected).sum())
+        if wrong:
+            raise LenetError(
+                f"{count} streams: expected the labels of one pass, found {wrong} others"
+            )
+    return run
 
 
 # of each device: what runs the mean, the convolution, the fully connected layer
@@ -481,14 +466,15 @@ class CourseRun:
         return row
 
     def _transfers(self, name: str) -> dict[str, Any]:
-        moves = Transfers(self._plan(), self._facts.weights, self._images, name)
-        bench, row = self._checked(moves.pipeline, name)
+        about = self._plan(), self._facts.weights, self._images
+        pipeline, once, explanation = transfers(*about, name)
+        bench, row = self._checked(pipeline, name)
         if row["status"] == "right":
-            expected = moves.pipeline.run(bench.input).get()
-            if (moves.once() != expected).any():
+            expected = pipeline.run(bench.input).get()
+            if (once() != expected).any():
                 return row | {"status": "wrong"}
-            row |= timed(moves.sample, "cuda")
-            row["explanation"] = moves.explanation
+            row |= timed(partial(cpu_ms, once), "cuda")
+            row["explanation"] = explanation
         return row
 
     def _streams(self, count: int, chunks: int) -> dict[str, Any]:
@@ -498,10 +484,10 @@ class CourseRun:
         if row["status"] == "right":
             expected = pipeline.run(bench.input).get()
             try:
-                lanes = Streamed(plan, weights, images, (count, chunks), expected)
+                once = streams(plan, weights, images, count, chunks, expected)
             except LenetError as error:
                 return row | {"status": "wrong", "note": str(error)}
-            row |= timed(lanes.sample, "cuda")
+            row |= timed(partial(cpu_ms, once), "cuda")
             row["explanation"] = f"chunks of {-(-len(images) // chunks):,} images"
         return row
 

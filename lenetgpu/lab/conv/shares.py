@@ -31,7 +31,7 @@ from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers import convnet2_measured
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
-from lenetgpu.papers.convnet2_listings import FIGURE_9, FIGURE_13, line_cycles
+from lenetgpu.papers.convnet2_engines import FIGURE_9, FIGURE_13, line_cycles
 from lenetgpu.papers.convnet2_measured import Field
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.plan import choose_device
