@@ -54,16 +54,6 @@ def test_cases_name_what_is_measured(ideas):
                 assert {case.before[0], case.after[0]} <= {"4", "5", "6", "7"}
 
 
-def test_gains_then_are_the_texts(ideas):
-    """Ratios of the report's own times, shares that convnet2 saved, the Pascal paper's means."""
-    assert ideas._then("pool1", course.MEAN, "layout.quad_looped") == pytest.approx(182 / 14.5701)
-    assert ideas._then("conv1", "unrolled.image_untransposed", "unrolled.image_tiled") is None
-    rungs = [c for i in ideas.TEXTS[1][1] for c in i.cases if isinstance(c, ideas.Rung)]
-    gains = {c.step: c.then for c in rungs}
-    assert gains["unrolled"] == pytest.approx(1 / 0.29) and gains["outer product engine"] is None
-    assert [i.cases[0].then for i in ideas.TEXTS[2][1][:2]] == [2.6, 1.39]
-
-
 @pytest.mark.parametrize(
     ("ratios", "word"),
     [((1.01 * SAME,), "holds"), ((1.0,), "gone"), ((0.99 / SAME,), "turned"), ((4.0, 1.0), "holds"),

@@ -115,12 +115,6 @@ def test_a_listing_repeats_at_the_same_place_and_refuses_what_is_not_there_yet()
         to.emit(Op.MAD, 8)
 
 
-@pytest.mark.parametrize(("program", "blocks", "warps"), [([], 1, 1), ("p", 0, 1), ("p", 1, 0)])
-def test_nothing_to_run_is_refused(program, blocks, warps):
-    with pytest.raises(ValueError, match="expected a program, blocks and warps"):
-        run(CORE, independent(Op.MAD, 1) if program else [], blocks, warps)
-
-
 KINDS = [op for op in Op if op is not Op.BARRIER]
 
 
