@@ -25,7 +25,7 @@ from lenetgpu.gpu.device import Gpu, driver_gpus
 from lenetgpu.gpu.launch import record
 from lenetgpu.gpu.nvml import MachineState, Spread
 from lenetgpu.lab.render import Table
-from lenetgpu.lab.rows import Machine
+from lenetgpu.lab.rows import MACHINE
 from lenetgpu.measure import power, timing
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.document import candidate_json, stage_rows
@@ -305,13 +305,12 @@ def test_json_and_columns():
         "watched_s": 2.003, "readings": 98,
     }  # fmt: skip
     calm = {"machine": entry["machine"] | {"throttle": []}}
-    columns = [replace(one, key=f"machine.{one.key}") for one in Machine.columns()]
-    assert [one.title for one in columns] == HEADINGS
-    assert [one.cell(entry) for one in columns] == ["1,755", "312", "41", "power cap", "12.25"]
-    assert columns[3].cell(calm) == "no"
-    assert Table(columns, [{"machine": None}, {}]).columns == ()
+    assert [one.title for one in MACHINE] == HEADINGS
+    assert [one.cell(entry) for one in MACHINE] == ["1,755", "312", "41", "power cap", "12.25"]
+    assert MACHINE[3].cell(calm) == "no"
+    assert Table(MACHINE, [{"machine": None}, {}]).columns == ()
     for width, first_gone in ((39, 0), (35, 1), (30, 2)):
-        shown = [one.title for one in Table(columns, [entry]).fitting(width)]
+        shown = [one.title for one in Table(MACHINE, [entry]).fitting(width)]
         assert shown == [h for h in HEADINGS if h not in ("C", "W")[:first_gone]]
 
 
