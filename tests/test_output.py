@@ -157,17 +157,6 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, made, small_fi
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_disk_that_fills_at_the_very_end(tmp_path, made, ending, monkeypatch):
-    def full(handle):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(output.os, "fsync", full)
-    with pytest.raises(LenetError, match=r"expected a place to write to, found: No space left"):
-        write_labels(tmp_path / f"x{ending}", *made)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_device_is_written_to_as_it_is(tmp_path, made, ending):
     """A pipe gets the bytes, the device that is always full a sentence."""
     full, pipe = tmp_path / f"full{ending}", tmp_path / f"pipe{ending}"

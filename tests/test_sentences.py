@@ -20,7 +20,7 @@ from lenetgpu import __main__ as entry
 from lenetgpu.cli import ending
 from lenetgpu.errors import LenetError, one_line
 from lenetgpu.files import assets
-from lenetgpu.lab.console import Console, status_line
+from lenetgpu.lab.console import Console
 from lenetgpu.lab.render import Table
 from lenetgpu.lab.rows import Column
 
@@ -138,17 +138,6 @@ def test_tables_and_lines_are_escaped(text, capsys):
     assert safe(capsys.readouterr().out)
     assert safe(Table(columns, rows).csv()) and safe(Table(columns, rows).markdown())
     assert ",1.5\n" in Table(columns, rows).csv()
-
-
-def test_the_progress_line_is_escaped(monkeypatch):
-    from rich.progress import Progress
-
-    told = []
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(Progress, "update", lambda *_, **how: told.append(how["description"]))
-    with status_line(True) as say:
-        say("a\x1b[2J")
-    assert told == ["a\\x1b[2J"]
 
 
 # commands that end soon, whatever becomes of their output

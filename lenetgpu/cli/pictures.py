@@ -50,24 +50,19 @@ class Given:
             for sentence in self.bad:
                 say(f"lenetgpu: {sentence}", err=True)
 
-    def classified(
-        self, request: Request, progress: Progress | None, output: Path | None
-    ) -> Outcome | None:
-        """Their labels, written to `output` where there is one; None where they are no pictures."""
-        if self.found is None:
-            return None
-        from lenetgpu.lab.pictures import classify
+    def classify(self, request: Request, progress: Progress | None, output: Path | None) -> Outcome:
+        """Label the images, and write the labels to `output` where there is one."""
+        from lenetgpu.lab.pictures import Classified, classify
 
-        self.done = classify(request, self.found, progress, output)
-        return self.done.outcome
+        if self.found is not None:
+            self.done = classify(request, self.found, progress, output)
+            return self.done.outcome
+        from lenetgpu.files.assets import default_digits
+        from lenetgpu.lab.infer import infer
 
-    def take(self, outcome: Outcome) -> None:
-        """Take what came of one file of many images, for its table where they are few."""
-        if self.found is None:
-            from lenetgpu.files.assets import default_digits
-            from lenetgpu.lab.pictures import Classified
-
-            self.done = Classified.of_file(outcome, str(self.data or default_digits().name))
+        outcome = infer(request, progress, output)
+        self.done = Classified.of_file(outcome, str(self.data or default_digits().name))
+        return outcome
 
     def json(self) -> dict[str, Any]:
         """What the JSON says besides."""

@@ -74,7 +74,6 @@ def infer(
     begin(options["device"])
     from lenetgpu.cli.pictures import given
     from lenetgpu.files import output as files
-    from lenetgpu.lab import infer as job
     from lenetgpu.lab.console import progress_bar
     from lenetgpu.lab.mistakes import check_errors, write_errors
     from lenetgpu.lab.summary import print_infer, print_scores
@@ -100,8 +99,7 @@ def infer(
     )
     pictures.read(asked, not no_progress)
     with progress_bar(enabled=not no_progress) as progress:
-        outcome = pictures.classified(asked, progress, output) or job.infer(asked, progress, output)
-    pictures.take(outcome)
+        outcome = pictures.classify(asked, progress, output)
     if json_file is not None:
         write_json(json_file, infer_json(outcome, import_ms) | outcome.ended() | pictures.json())
     if errors is not None:

@@ -309,7 +309,7 @@ def _dask() -> Any:
 
 
 @contextmanager
-def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> Iterator[Any]:
+def cluster(workers: str | None, scheduler: str | None, tries: int) -> Iterator[Any]:
     """A Dask client of `workers` ("2": processes here, "cuda": one a GPU) or of a scheduler.
 
     LenetError where Dask is not installed, nobody answers, or there is no worker in a minute.
@@ -335,14 +335,10 @@ def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> I
             else:
                 where, expected = f"--scheduler {scheduler}", "a Dask scheduler there"
                 client = stack.enter_context(distributed.Client(scheduler, timeout="20s"))
+            expected = f"a worker within {JOIN_S:.0f} s"
+            client.wait_for_workers(1, timeout=JOIN_S)
         except (OSError, ValueError, RuntimeError) as error:
             raise LenetError(f"{where}: expected {expected}, found: {first_line(error)}") from error
-        try:
-            client.wait_for_workers(1, timeout=JOIN_S)
-        except TimeoutError as error:
-            raise LenetError(
-                f"{where}: expected a worker within {JOIN_S:.0f} s, found none"
-            ) from error
         yield client
 
 
