@@ -95,13 +95,8 @@ def input_transform():
     return np.array(rows)
 
 
-def once_rounded(inputs):
-    """(n, rows, 8, channels) maps at POINTS in front, computed exactly and rounded to fp16."""
-    return half(np.einsum("pk,nykc->pnyc", input_transform(), inputs))
-
-
 def in_halves(inputs):
-    """As once_rounded, by transform_in_halves: every step is rounded."""
+    """(n, rows, 8, channels) maps at POINTS in front, as transform_in_halves rounds every step."""
     d = np.moveaxis(inputs.astype(np.float64), 2, 0)
 
     def add(a, quarters, b):
@@ -120,15 +115,15 @@ def in_halves(inputs):
     return np.stack(found).astype(np.float16)
 
 
-def winograd_features(images, tensors, transform=once_rounded):
-    """Maps transformed by `transform`, as fp16; their products are summed as float32."""
+def roles_features(images, tensors):
+    """Maps transformed in fp16; their products are summed as float32."""
     conv1, conv2 = tensors[:2]
     maps = fp16_maps(images, fp16_pack.pack_conv1(conv1)).astype(np.float32)
     filters = winograd_pack.pack_conv2(conv2).transpose(0, 1, 2, 3, 5, 4).reshape(8, 160, 64)
     sums = np.zeros((len(images), 8, 2, 4, 64), np.float32)
     for tile in range(2):
         inputs = maps[:, :, 4 * tile : 4 * tile + 8]
-        at_points = transform(inputs)
+        at_points = in_halves(inputs)
         for p, point in enumerate(POINTS):
             rows = np.lib.stride_tricks.sliding_window_view(at_points[p], 5, axis=1)
             rows = rows.transpose(0, 1, 3, 2).reshape(-1, 160).astype(np.float32)
@@ -137,10 +132,6 @@ def winograd_features(images, tensors, transform=once_rounded):
                 factor = float(output == 3) if point is None else point**output
                 sums[:, :, tile, output] += np.float32(factor) * product
     return np.float32(0.25) * summed(sums.reshape(len(images), 8, 8, 64))
-
-
-def roles_features(images, tensors):
-    return winograd_features(images, tensors, in_halves)
 
 
 def mma_fp16_features(images, tensors):

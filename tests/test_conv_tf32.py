@@ -54,7 +54,7 @@ class Case:
     problem: Conv
     images: int
     width: int = 64
-    tiling: mma.Tiling | None = None
+    tiling: mma.MmaTiling | None = None
     patch: bool = False
 
     @property
@@ -63,7 +63,7 @@ class Case:
         if self.patch:
             return patch.Product(self.problem, most=2 + self.images % 4)
         if self.tiling is None:
-            return wgmma.Product(self.problem, self.width, stages)
+            return wgmma.Product(self.problem, self.width, most=stages)
         return mma.divided(self.problem, replace(self.tiling, stages=stages, resident=1))
 
     def __str__(self):

@@ -41,10 +41,6 @@ _tiled = partial(_kernel, name="tiled", TRANSPOSED=1)
 _constant = partial(_kernel, name="constant")
 
 
-def _explain_naive(problem: Conv, batch: int, machine: Machine) -> Rows:
-    return [*efficiency_rows(*naive_counts(problem)), *reuse(1)]
-
-
 def _explained(transposed: bool | None) -> Callable[[Conv, int, Machine], Rows]:
     def rows(problem: Conv, batch: int, machine: Machine) -> Rows:
         each = _each(problem)
@@ -54,7 +50,11 @@ def _explained(transposed: bool | None) -> Callable[[Conv, int, Machine], Rows]:
     return rows
 
 
-@unrolled(kernels=of_shape(_naive), explain=_explain_naive, paper="report 2.2.1, table 7")
+@unrolled(
+    kernels=of_shape(_naive),
+    explain=lambda problem, batch, machine: efficiency_rows(*naive_counts(problem)) + reuse(1),
+    paper="report 2.2.1, table 7",
+)
 def image_naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A 32x32 block an image, an output a thread at a time, nothing shared."""
     launch(_naive(problem), (len(x),), _BLOCK, (x, w, y))

@@ -32,27 +32,12 @@ _COPIES = 16.0  # clocks of a warp's copies, a float a lane
 _WIDE_COPIES = 28.0  # four floats a lane
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """Warps of a block along rows and columns, each with tiles of 16 rows x 8 columns.
-
-    `resident` blocks are meant to share a multiprocessor.
-    """
-
-    tiles_m: int
-    tiles_n: int
-    warps_m: int
-    warps_n: int
-    stages: int
-    resident: int
-
-
 # every GPU from sm_80 on gives a block the shared memory of each
 TILINGS = (
-    Tiling(2, 8, warps_m=4, warps_n=2, stages=2, resident=1),  # 128 x 128
-    Tiling(2, 8, warps_m=4, warps_n=1, stages=2, resident=2),  # 128 x 64
-    Tiling(2, 4, warps_m=2, warps_n=2, stages=2, resident=3),  # 64 x 64
-    Tiling(2, 4, warps_m=4, warps_n=1, stages=2, resident=3),  # 128 x 32
+    MmaTiling(2, 8, stages=2, resident=1, warps_m=4, warps_n=2),  # 128 x 128
+    MmaTiling(2, 8, stages=2, resident=2, warps_m=4, warps_n=1),  # 128 x 64
+    MmaTiling(2, 4, stages=2, resident=3, warps_m=2, warps_n=2),  # 64 x 64
+    MmaTiling(2, 4, stages=2, resident=3, warps_m=4, warps_n=1),  # 128 x 32
 )
 
 
@@ -60,17 +45,7 @@ TILINGS = (
 class Product(OneLaunch):
     """A convolution divided as `tiling` has it."""
 
-    tiling: Tiling
-
-    @property
-    def rows(self) -> int:
-        """Those of all its warps."""
-        return 16 * self.tiling.tiles_m * self.tiling.warps_m
-
-    @property
-    def threads(self) -> int:
-        """All of which gather and multiply."""
-        return WARP * self.tiling.warps_m * self.tiling.warps_n
+    tiling: MmaTiling
 
     @property
     def _stage_bytes(self) -> int:
@@ -108,9 +83,10 @@ class Product(OneLaunch):
         return max(busiest * tile / FIT.held, moved) + FIT.launch
 
 
-def divided(problem: Conv, tiling: Tiling) -> Product:
+def divided(problem: Conv, tiling: MmaTiling) -> Product:
     """The product of `problem` that `tiling` makes."""
-    return Product(problem, 8 * tiling.tiles_n * tiling.warps_n, tiling)
+    rows, width, threads = tiling.sizes()
+    return Product(problem, width, rows, threads, tiling)
 
 
 @cache

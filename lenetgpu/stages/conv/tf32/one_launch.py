@@ -53,20 +53,12 @@ TF32_FIT = Fit()
 
 @dataclass(frozen=True)
 class OneLaunch(ABC):
-    """A convolution whose blocks compute `rows` outputs of `width` filters."""
+    """A convolution whose blocks of `threads` compute `rows` outputs of `width` filters."""
 
     problem: Conv
     width: int
-
-    @property
-    @abstractmethod
-    def rows(self) -> int:
-        """Outputs of a filter that a block computes."""
-
-    @property
-    @abstractmethod
-    def threads(self) -> int:
-        """Those of a block."""
+    rows: int
+    threads: int
 
     @property
     @abstractmethod

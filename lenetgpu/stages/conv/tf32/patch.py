@@ -36,9 +36,9 @@ class Product(OneLaunch):
     """A convolution whose warpgroups compute _ROWS outputs of _WIDTH filters from a patch each."""
 
     width: int = _WIDTH
+    rows: int = _ROWS
+    threads: int = (_TEAMS + 1) * _WARPGROUP
     most: int = _STAGES
-    rows = _ROWS
-    threads = (_TEAMS + 1) * _WARPGROUP
 
     def __str__(self) -> str:
         tile = f"{_ROWS} outputs x {_WIDTH} filters a warpgroup, {_TEAMS} of a block in turn"

@@ -44,9 +44,9 @@ class Product(OneLaunch):
     `resident`: a block has the same filters in all its turns, and shared memory holds them.
     """
 
+    rows: int = _ROWS
+    threads: int = _THREADS
     most: int = _STAGES
-    rows = _ROWS
-    threads = _THREADS
 
     def __str__(self) -> str:
         return super().__str__() + (", filters stay in shared memory" if self.resident else "")
