@@ -38,7 +38,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.tensor import after, halves, implicit, mma, product, taps, wgmma
 from lenetgpu.stages.conv.tensor.packed import Layout
-from lenetgpu.stages.conv.tensor.product import Product, Tiling, cheapest, options
+from lenetgpu.stages.conv.tensor.product import Product, Tiling, options, ranked
 from lenetgpu.stages.conv.tf32 import one_launch
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.reference import conv_reference as reference
@@ -509,9 +509,10 @@ def test_filters_whose_columns_are_unlike_are_not_multiplied_by_pairs(dtype, rng
 
 
 def test_a_grid_smaller_than_the_machine_splits_the_depth():
-    assert cheapest(Layout(RESNET[0], 2), 64, H200, mma.TILINGS).split == 1
-    assert cheapest(Layout(RESNET[2], 2), 1, H200, mma.TILINGS).split > 1
-    assert cheapest(Layout(conv("512,7,7,512,1,1"), 2), 10_000, H200, mma.TILINGS).split == 1
+    last = conv("512,7,7,512,1,1")
+    for problem, images, split in ((RESNET[0], 64, 0), (RESNET[2], 1, 1), (last, 10_000, 0)):
+        first = ranked(Layout(problem, 2), images, H200, mma.TILINGS)[0]
+        assert (first.split > 1) == split
 
 
 ENDS = {"bias": True, "relu": True}

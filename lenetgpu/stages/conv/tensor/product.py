@@ -276,8 +276,3 @@ def ranked(
         return made.clocks(images, machine) + made.splitting_clocks(images, machine)
 
     return tuple(sorted(options(layout, tilings), key=clocks))
-
-
-def cheapest(layout: Layout, images: int, machine: Machine, tilings: tuple[Tiling, ...]) -> Product:
-    """The product with the fewest estimated clocks for `images` images, the first of equals."""
-    return ranked(layout, images, machine, tilings)[0]

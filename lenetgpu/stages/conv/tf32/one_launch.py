@@ -128,18 +128,6 @@ class OneLaunch(ABC):
         return FLOAT * (inputs + problem.OH * problem.OW * problem.M)
 
 
-@dataclass(frozen=True)
-class Packed:
-    """What a kernel reads of filters for blocks of `width` filters.
-
-    `filters` (blocks, chunks, 2, CHUNK / CELL, width, CELL) float32, high ones, then low ones;
-    `factors` (filters,) float32 undo a filter's scale, 0 where it is all zeros.
-    """
-
-    filters: Array
-    factors: Array
-
-
 def _rounded(x: Array) -> Array:
     """float32 to the nearest of TF32's 11 bits, ties away from zero, as cvt.rna has it."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
@@ -153,10 +141,12 @@ def chunks(problem: Conv) -> int:
     return blocks_for(problem.depth, CHUNK)
 
 
-def pack(w: Array, problem: Conv, width: int) -> Packed:
+def _packed(w: Array, problem: Conv, width: int) -> tuple[Array, Array]:
     """Filters (R, S, C, M) float32 for blocks of `width` of them, zeros behind the last.
 
-    NaN and infinity count for no scale; what they meet is NaN.
+    As (blocks, chunks, 2, CHUNK / CELL, width, CELL) float32, high ones, then low ones; and what
+    undoes each filter's scale, 0 where it is all zeros. NaN and infinity count for no scale; what
+    they meet is NaN.
     """
     ordered = w.transpose(2, 0, 1, 3) if problem.reads == "NCHW" else w
     exact = ordered.reshape(problem.depth, problem.M).astype(np.float64)
@@ -172,7 +162,7 @@ def pack(w: Array, problem: Conv, width: int) -> Packed:
     factors = np.zeros(padded, np.float32)
     factors[: problem.M] = np.where((exact != 0).any(0), np.ldexp(1.0, exponents), 0)
     ordered = cells.transpose(4, 1, 0, 2, 5, 3)
-    return Packed(np.ascontiguousarray(ordered), factors)
+    return np.ascontiguousarray(ordered), factors
 
 
 Plan = Callable[..., OneLaunch]  # of a problem, a batch and a machine, the current one where None
@@ -207,14 +197,14 @@ def prepare(w: Any, product: OneLaunch) -> State:
     """What a run needs; `w` are filters (R, S, C, M) float32 on the host, or they and a bias."""
     problem = product.problem
     filters, bias = w if problem.bias else (w, None)
-    packed = pack(filters, problem, product.width)
-    factors = held = cupy.asarray(packed.factors)
+    packed, scales = _packed(filters, problem, product.width)
+    factors = held = cupy.asarray(scales)
     if bias is not None:
-        padded = np.zeros(packed.factors.shape, np.float32)
+        padded = np.zeros(scales.shape, np.float32)
         padded[: problem.M] = bias
         held = cupy.asarray(padded)
     own = cupy.asarray(np.ascontiguousarray(filters, np.float32))
-    return State(own, cupy.asarray(packed.filters), factors, held, product)
+    return State(own, cupy.asarray(packed), factors, held, product)
 
 
 def run(x: Any, w: State, y: Any) -> None:
