@@ -40,7 +40,6 @@ from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.reference import conv_reference
 
 on_this_cpu = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
-STRICT = [v for v in variants("conv", "cuda") if v.full_name.startswith("prefetch.s")]
 MULTI = [shape.problem for shape in SUITES["pascal-multi"].shapes]
 SINGLE = [shape.problem for shape in SUITES["pascal-single"].shapes]
 
@@ -243,9 +242,8 @@ def on_a_gpu(problem, n, rng, launch):
     x, w = random_input("conv", problem, n, rng)
     y = cupy.full((n, problem.M, problem.OH, problem.OW), np.nan, np.float32)
     launch(cupy.asarray(np.ascontiguousarray(from_nhwc(x, "NCHW"))), w, y)
-    verdict = judge(
-        to_nhwc(y.get(), "NCHW", problem.out_shape), reference("conv", x, w, problem), "fp32"
-    )
+    found = to_nhwc(y.get(), "NCHW", problem.out_shape)
+    verdict = judge(found, reference("conv", x, w, problem), "fp32")
     assert verdict.passed, str(verdict)
 
 
@@ -343,13 +341,11 @@ def test_every_division_and_segment(problem, tile, copies, on_a_cpu, rng):  # no
         tile = replace(tile, filters=2 * ceil(ceil(problem.M / 3) / 2))
     if tile.cached and tile.division == "maps" and tile.segments(problem) > 1:
         pytest.skip("several runs of pixels are not kept")
-    assert_right(
-        problem,
-        4,
-        rng,
-        lambda w, p: strict.pack(w, p, tile),
-        lambda x, w, y, p: strict.launch_tile(x, w, y, p, tile),
-    )
+
+    def launch(x, w, y, laid_out):
+        strict.launch_tile(x, w, y, laid_out, tile)
+
+    assert_right(problem, 4, rng, lambda w, p: strict.pack(w, p, tile), launch)
 
 
 PARTS = {
@@ -366,13 +362,10 @@ PARTS = {
 @pytest.mark.parametrize("parts", long(PARTS, ("method 1, P = 3", "method 2, Q = 3")))
 @pytest.mark.parametrize("problem", [Conv(9, 7, 1, 10, 3, 3), Conv(8, 11, 1, 5, 2, 4, pad=1)])
 def test_every_method_and_piece(problem, parts, copies, on_a_cpu, rng):  # noqa: F811
-    assert_right(
-        problem,
-        3,
-        rng,
-        lambda w, p: np.ascontiguousarray(w.transpose(3, 2, 0, 1)),
-        lambda x, w, y, p: single_strict.launch_parts(x, w, y, p, parts),
-    )
+    def launch(x, w, y, laid_out):
+        single_strict.launch_parts(x, w, y, laid_out, parts)
+
+    assert_right(problem, 3, rng, lambda w, p: single_strict.prepare(w, p, 3), launch)
 
 
 LITERAL = [

@@ -50,8 +50,13 @@ class TapsTiling(Block):
         return _MULTIPLIERS * self.wide, FILTERS, _THREADS
 
     def takes(self, layout: Layout) -> bool:
-        """Maps and filters of which two patches fit into shared memory."""
-        if self.pairs and not _by_pairs(layout):
+        """Maps and filters of which two patches fit into shared memory.
+
+        In pairs where Winograd's F(2, 3) along rows computes it; of fewer channels fp32 errs less.
+        """
+        problem = layout.problem
+        in_pairs = problem.S == 3 and problem.stride == 1 and problem.C >= _LEAST_CHANNELS
+        if self.pairs and not in_pairs:
             return False
         return layout.plane(1) < _MOST and self._rings(layout) is not None
 
@@ -133,12 +138,6 @@ class TapsTiling(Block):
         chunk = max(multiply, moved / FIT.cache_rate) + _CHUNK + taps * _TWICE * self.pairs
         aside = _ASIDE * self._each * (self._turns(layout, chunks)[0] - 1)
         return busiest * (chunks * chunk + _TILE + aside) + FIT.block
-
-
-def _by_pairs(layout: Layout) -> bool:
-    """Whether Winograd's F(2, 3) along rows computes it; of fewer channels fp32 errs less."""
-    problem = layout.problem
-    return problem.S == 3 and problem.stride == 1 and problem.C >= _LEAST_CHANNELS
 
 
 TILINGS = (TapsTiling(128), TapsTiling(136), TapsTiling(112), TapsTiling(96))
