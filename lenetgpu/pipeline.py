@@ -23,7 +23,6 @@ from lenetgpu.plan import Plan, Slot
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.mounted import Mounted, array_module
-from lenetgpu.stages.ranges import require_room
 
 ALIGNED = 16
 # bytes; kernels read images in vectors of this size
@@ -31,6 +30,8 @@ CPU_CHUNK = 64
 _CPU_FUSED_CHUNK = 512
 _IMAGES_EACH = 4 * 80  # of a multiprocessor: whole tiles of 80 images
 _SCORES_AT = STAGES[-1].problem.in_shape
+_LARGEST_FLOAT, _LARGEST_HALF = 2.0**100, 65504.0
+"""Of a stage: float32's leaves room for sums on the way, as of transforms and of scores."""
 
 
 @dataclass
@@ -153,6 +154,20 @@ class Arena:
         return self.views[key]
 
 
+def _require_room(plan: Plan, weights: Weights) -> None:
+    """LenetError unless the numbers of each stage hold what any image can make of `weights`."""
+    for slot in plan.slots:
+        precision = slot.variant.precision
+        for name in slot.stages:
+            half = precision.startswith(("fp16", "int8")) and name != "fc2"  # summed in float32
+            most = weights.balanced.reach.get(name, 0.0)
+            if not most <= (_LARGEST_HALF if half else _LARGEST_FLOAT):
+                raise LenetError(
+                    f"plan {plan.name} with {weights.source}: expected weights with which {name} "
+                    f"stays within {precision}'s range for every image, found up to {most:.1e}"
+                )
+
+
 class Pipeline:
     """`plan` with `weights`, for up to `batch` images per run.
 
@@ -183,8 +198,7 @@ class Pipeline:
             raise LenetError(f"batch: expected at least 1 image, found {batch}")
         if chunk is not None and chunk < 1:
             raise LenetError(f"chunk: expected at least 1 image, found {chunk}")
-        stages = ((name, slot.variant.precision) for slot in plan.slots for name in slot.stages)
-        require_room(f"plan {plan.name} with {weights.source}", stages, weights.balanced.reach)
+        _require_room(plan, weights)
         self.plan = plan
         self.turn: Turn = Owned(f"pipeline of plan {plan.name}")
         self.batch = batch

@@ -89,8 +89,7 @@ def test_the_driver_agrees():
     from lenetgpu.check.truth import random_input
     from lenetgpu.check.warmup import network_problems
     from lenetgpu.gpu import machines
-    from lenetgpu.gpu.launch import record
-    from lenetgpu.gpu.launched import active_blocks, demand_of
+    from lenetgpu.gpu.launch import active_blocks, demand_of, record
     from lenetgpu.layouts import from_nhwc, physical_shape
     from lenetgpu.network import CLASSIFIER, FEATURES
     from lenetgpu.stages import variants

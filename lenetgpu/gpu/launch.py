@@ -1,4 +1,4 @@
-"""Launching compiled kernels on the current device and stream, and recording what was launched."""
+"""Launches of compiled kernels on the current device, recorded, and their use of it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
+from math import prod
 from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import current_arch, driver
 from lenetgpu.gpu.faults import OUT_OF_MEMORY, last_queued, lost, note_lost
+from lenetgpu.gpu.machines import current
 from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.occupancy import Demand, explain_waves, residency
 
 Dim = tuple[int, ...]
 _PLAIN_SHARED_BYTES = 48 << 10
@@ -157,3 +161,47 @@ def launch(
 def blocks_for(count: int, per_block: int) -> int:
     """Blocks that cover `count` items."""
     return -(-count // per_block)
+
+
+def grid_of(launched: Launch) -> int:
+    """Blocks of a recorded launch."""
+    return prod(launched.grid)
+
+
+def demand_of(launched: Launch) -> Demand:
+    """The demand of a recorded launch's block on the current device, by ptxas' report."""
+    used = nvrtc.compile_kernel(launched.kernel, current_arch()).resources
+    return Demand(used.registers, prod(launched.block), used.shared_bytes + launched.shared)
+
+
+def binding_limit(launched: Launch) -> str:
+    """The resource that keeps more blocks of a recorded launch off a multiprocessor."""
+    return residency(demand_of(launched), current().limits).limit
+
+
+def active_blocks(launched: Launch) -> int:
+    """Blocks per multiprocessor of a recorded launch, by the driver."""
+    from cupy.cuda import driver
+
+    count: int = driver.occupancyMaxActiveBlocksPerMultiprocessor(
+        function(launched.kernel).ptr, prod(launched.block), launched.shared
+    )
+    return count
+
+
+def occupancy(launched: Launch) -> float:
+    """Resident threads over the multiprocessor's limit for a recorded launch, 0 to 1."""
+    import cupy
+
+    limit = cupy.cuda.Device().attributes["MaxThreadsPerMultiProcessor"]
+    share: float = active_blocks(launched) * prod(launched.block) / limit
+    return share
+
+
+def explain_launch(
+    launched: Launch, per_image: Fraction | int | None = None
+) -> list[tuple[str, str]]:
+    """`explain_waves` of a recorded launch on the current device."""
+    machine, demand = current(), demand_of(launched)
+    grid = grid_of(launched)
+    return explain_waves(demand, machine.limits, machine.multiprocessors, grid, per_image)

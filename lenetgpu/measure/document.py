@@ -90,7 +90,7 @@ def launch_of_sums(
     """
     if not launches or (variant is not None and variant.family in _LIBRARIES):
         return None
-    from lenetgpu.gpu.launched import grid_of
+    from lenetgpu.gpu.launch import grid_of
 
     module = "" if variant is None else inspect.unwrap(variant.run).__module__
     own = module.rpartition(".")[2]
@@ -110,7 +110,7 @@ def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[
     if not launches:
         return nothing
     from lenetgpu.gpu.device import current_arch
-    from lenetgpu.gpu.launched import active_blocks, binding_limit, grid_of, occupancy
+    from lenetgpu.gpu.launch import active_blocks, binding_limit, grid_of, occupancy
     from lenetgpu.gpu.machines import multiprocessors
     from lenetgpu.gpu.nvrtc import compile_kernel
 

@@ -50,7 +50,7 @@ def _microseconds(seconds: float) -> str:
 
 def launch_rows(launches: list[Launch], n: int) -> Rows:
     """Residency by each resource, waves, and batches that fill the last wave, of each kernel."""
-    from lenetgpu.gpu.launched import explain_launch, grid_of
+    from lenetgpu.gpu.launch import explain_launch, grid_of
 
     rows: Rows = []
     for launched in dict.fromkeys(launches):
