@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -25,7 +24,7 @@ def _shared_bytes(size: Tuning) -> int:
 @cache
 def kernel(size: Tuning) -> Kernel:
     """The kernel of one tuning."""
-    made = Kernel.beside(
+    return size.kernel(
         __file__,
         "plain_classify",
         THREADS=_THREADS,
@@ -35,7 +34,6 @@ def kernel(size: Tuning) -> Kernel:
         STAGES=_STAGES,
         SHARED_BYTES=_shared_bytes(size),
     )
-    return replace(made, only=size.only)
 
 
 def pack(fc1: Array, fc2: Array) -> tuple[Array, Array]:

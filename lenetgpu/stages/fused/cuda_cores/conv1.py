@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,7 +19,7 @@ _SHARED_BYTES = 4 * (28 * 6 * 8 + 12 * 16 * 32)
 @cache
 def kernel(dtype: str, size: Tuning) -> Kernel:
     """The kernel for uint8 pixels or float32 ones in 0..1."""
-    made = Kernel.beside(
+    return size.kernel(
         __file__,
         "plain_conv1",
         PIXEL_BYTES=1 if dtype == "uint8" else 4,
@@ -29,7 +28,6 @@ def kernel(dtype: str, size: Tuning) -> Kernel:
         DEPTH=size.conv2_depth,
         SHARED_BYTES=_SHARED_BYTES,
     )
-    return replace(made, only=size.only)
 
 
 def pack(conv1: Array) -> dict[str, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -18,7 +17,7 @@ _THREADS = 256
 @cache
 def kernel(size: Tuning) -> Kernel:
     """The kernel of one tuning."""
-    made = Kernel.beside(
+    return size.kernel(
         __file__,
         "plain_conv2",
         THREADS=_THREADS,
@@ -27,7 +26,6 @@ def kernel(size: Tuning) -> Kernel:
         BUFFERS=size.conv2_buffers,
         SHARED_BYTES=size.conv2_bytes,
     )
-    return replace(made, only=size.only)
 
 
 def pack(conv2: Array) -> Array:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from typing import Any
 
 from lenetgpu.arrays import np
 from lenetgpu.gpu.machines import current
+from lenetgpu.gpu.nvrtc import Kernel
 
 POINTS = 8
 _FINITE = tuple(Fraction(point, 2) for point in (0, 2, -2, 4, -4, 1, -1))
@@ -46,6 +47,10 @@ class Tuning:
     classifier_depth: int
     classifier_blocks: int
     only: tuple[str, ...]
+
+    def kernel(self, module: str, entry: str, **defines: int | str) -> Kernel:
+        """A kernel beside `module` for these architectures."""
+        return replace(Kernel.beside(module, entry, **defines), only=self.only)
 
     @property
     def conv2_bytes(self) -> int:
