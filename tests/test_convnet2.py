@@ -46,7 +46,7 @@ def test_tiles_meet_what_the_kernels_assert(images, channels, filters):
         assert engine.cached_pixels * engine.cached_channels % 8 == 0
         assert engine.filters % 16 == engine.images % (8 * warps) == 0
     windows = im2col_tile(problem, images)
-    assert windows.pixels * windows.chunk * 4 % 1024 == 0
+    assert windows.images * windows.cached_channels * 4 % 1024 == 0
     assert windows.shared_bytes <= 227 << 10
 
 

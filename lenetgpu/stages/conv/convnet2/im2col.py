@@ -13,6 +13,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import FLOAT_BYTES, Conv
+from lenetgpu.stages.conv.convnet2.ladder import Tile
 from lenetgpu.stages.conv.convnet2.layout import TRANSPOSE, indexable, transpose
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import hopper, variant
@@ -26,31 +27,16 @@ _MANY_BLOCKS = 64
 
 
 @dataclass(frozen=True)
-class Im2colTile:
+class Im2colTile(Tile):
     """The paper's parameters with output pixels for images, channels a copy, stages of the ring."""
 
-    threads_x: int
-    threads_y: int
-    images_per_thread: int
-    filters_per_thread: int
-    cached_pixels: int
-    chunk: int
     stages: int
-
-    @property
-    def pixels(self) -> int:
-        """Output pixels of a block."""
-        return self.threads_x * self.images_per_thread
-
-    @property
-    def filters(self) -> int:
-        """Filters of a block."""
-        return self.threads_y * self.filters_per_thread
 
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a stage: windows, then filters, to a multiple of the swizzle."""
-        held = self.cached_pixels * self.chunk * (self.pixels + self.filters) * FLOAT_BYTES
+        rows = self.cached_pixels * self.cached_channels
+        held = rows * (self.images + self.filters) * FLOAT_BYTES
         return blocks_for(held, _SWIZZLE_BYTES) * _SWIZZLE_BYTES
 
     @property
@@ -61,13 +47,12 @@ class Im2colTile:
     def blocks(self, problem: Conv, images: int) -> int:
         """Blocks for `images` images."""
         pixels = images * problem.OH * problem.OW
-        return blocks_for(pixels, self.pixels) * blocks_for(problem.M, self.filters)
+        return blocks_for(pixels, self.images) * blocks_for(problem.M, self.filters)
 
     def defines(self) -> dict[str, int]:
         """As `-D` definitions."""
-        return {name.upper(): value for name, value in vars(self).items()} | {
-            "STAGE_BYTES": self.stage_bytes
-        }
+        sizes = super().defines() | {"STAGE_BYTES": self.stage_bytes}
+        return sizes | {"CHUNK": sizes.pop("CACHED_CHANNELS")}
 
 
 def im2col_tile(problem: Conv, images: int) -> Im2colTile:
@@ -134,7 +119,7 @@ class Windows:
 
         sizes = (self.channels, problem.W, problem.H, images)
         pitches = [FLOAT_BYTES * prod(sizes[:n]) for n in range(1, len(sizes))]
-        swizzle = {4: "NONE", 8: "32B", 16: "64B", 32: "128B"}[self.tile.chunk]
+        swizzle = {4: "NONE", 8: "32B", 16: "64B", 32: "128B"}[self.tile.cached_channels]
         status, encoded = driver.cuTensorMapEncodeIm2col(
             driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
             len(sizes),
@@ -143,8 +128,8 @@ class Windows:
             [driver.cuuint64_t(pitch) for pitch in pitches],
             [-problem.pad, -problem.pad],
             [_upper(problem, problem.S), _upper(problem, problem.R)],
-            self.tile.chunk,
-            self.tile.pixels,
+            self.tile.cached_channels,
+            self.tile.images,
             [driver.cuuint32_t(step) for step in (1, problem.stride, problem.stride, 1)],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
@@ -162,7 +147,7 @@ def _prepare(w: Any, problem: Conv, batch: int) -> Windows:
     """Filters as (blocks, R*S, channels, filters a block), zeros past C and M."""
     tile = im2col_tile(problem, batch)
     taps, blocks = problem.R * problem.S, blocks_for(problem.M, tile.filters)
-    deep = blocks_for(problem.C, tile.chunk) * tile.chunk
+    deep = blocks_for(problem.C, tile.cached_channels) * tile.cached_channels
     whole = cupy.zeros((taps, deep, blocks * tile.filters), cupy.float32)
     whole[:, : problem.C, : problem.M] = cupy.asarray(w).reshape(taps, problem.C, problem.M)
     by_block = whole.reshape(taps, deep, blocks, tile.filters).transpose(2, 0, 1, 3)
@@ -182,8 +167,7 @@ def convolve(images: Any, state: Windows, y: Any, n: int, problem: Conv, spans: 
     encoded = state.map_of(images.data.ptr, problem, len(images))
     args = (encoded, state.filters, y, np.int32(n * problem.OH * problem.OW), *noted)
     kernel = im2col_kernel(problem, tile, bool(noted))
-    block = (tile.threads_x, tile.threads_y)
-    launch(kernel, (tile.blocks(problem, n),), block, args, tile.shared_bytes)
+    launch(kernel, (tile.blocks(problem, n),), tile.block, args, tile.shared_bytes)
 
 
 @variant(
