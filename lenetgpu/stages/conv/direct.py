@@ -21,6 +21,7 @@ _MAX_THREADS = 1024
 
 Block = tuple[int, int]
 direct = partial(variant, kind="conv", family="direct", reads=MAPS, writes=MAPS)
+channels_first = partial(direct, reads=MAPS[::-1], writes=MAPS[::-1])
 
 
 @cache
@@ -80,9 +81,7 @@ def _explain_shared(problem: Conv, batch: int, machine: Machine) -> Rows:
     return efficiency_rows(*counts) + reuse(used) + idle(outputs, threads)
 
 
-@direct(
-    reads=MAPS[::-1],
-    writes=MAPS[::-1],
+@channels_first(
     explain=_explain_shared,
     prepare=lambda w, problem, batch: hold(w, _shared_constant(problem), problem),
     kernels=of_shape(_shared_constant),
@@ -110,9 +109,7 @@ def _explain_four_maps(problem: Conv, batch: int, machine: Machine) -> Rows:
     return efficiency_rows(*counts) + reuse(used) + idle(outputs, 256 * blocks)
 
 
-@direct(
-    reads=MAPS[::-1],
-    writes=MAPS[::-1],
+@channels_first(
     kernels=of_shape(_four_maps),
     explain=_explain_four_maps,
     supports=lambda problem: grid.tile_refusal(problem, (8, 8)),

@@ -100,6 +100,7 @@ def naive_kernel(problem: Conv) -> tuple[Kernel, ...]:
 
 
 unrolled = partial(variant, kind="conv", family="unrolled", reads=MAPS, writes=MAPS)
+channels_first = partial(unrolled, reads=MAPS[::-1], writes=MAPS[::-1])
 
 
 @unrolled(
@@ -139,9 +140,7 @@ def _tiled(problem: Conv) -> Kernel:
     return conv_kernel(__file__, "conv_tiled", problem, MAPS_EACH=maps_each(problem))
 
 
-@unrolled(
-    reads=MAPS[::-1],
-    writes=MAPS[::-1],
+@channels_first(
     kernels=of_shape(_tiled),
     explain=_explain_tiled,
     default=True,
@@ -190,9 +189,7 @@ def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
     return rolled
 
 
-@unrolled(
-    reads=MAPS[::-1],
-    writes=MAPS[::-1],
+@channels_first(
     prepare=_prepare_constant,
     kernels=of_shape(_constant),
     explain=_explain_constant,

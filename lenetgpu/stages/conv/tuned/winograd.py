@@ -71,16 +71,16 @@ def _literal(matrix: Matrix) -> str:
     return "{" + ",".join(rows) + "}"
 
 
-def tiles_of(problem: Conv, outputs: int) -> int:
-    """Tiles of one image, rounded up to a multiple of four."""
+def _divided(problem: Conv, batch: int, outputs: int) -> tuple[int, Conv, int]:
+    """Points, the product at one point, and how many of `batch` images are transformed at a time.
+
+    The product is a 1x1 convolution of an image with a pixel per tile, in multiples of four.
+    """
+    points = (outputs + problem.R - 1) ** 2
     tiles = blocks_for(problem.OH, outputs) * blocks_for(problem.OW, outputs)
-    return 4 * blocks_for(tiles, 4)
-
-
-def inner_problem(problem: Conv, outputs: int) -> Conv:
-    """The product at one point: a 1x1 convolution of an image with a pixel per tile."""
-    tiles = tiles_of(problem, outputs)
-    return Conv(1, tiles, problem.C, problem.M, 1, 1, reads="NCHW", writes="NCHW")
+    tiles = 4 * blocks_for(tiles, 4)
+    inner = Conv(1, tiles, problem.C, problem.M, 1, 1, reads="NCHW", writes="NCHW")
+    return points, inner, images_within(batch, 4 * points * tiles * (problem.C + problem.M))
 
 
 @cache
@@ -109,26 +109,16 @@ def longest(outputs: int, problem: Conv) -> int:
 
 def plan(problem: Conv, batch: int, outputs: int, machine: Machine | None = None) -> Product:
     """The product between the transforms, for up to `batch` images on `machine` or the current."""
-    points = outputs + problem.R - 1
-    images = chunk_of(problem, batch, outputs)
-    inner, machine = inner_problem(problem, outputs), machine or machines.current()
-    return cheapest(inner, images, machine, points**2, longest(outputs, problem))
-
-
-def chunk_of(problem: Conv, batch: int, outputs: int) -> int:
-    """How many of `batch` images are transformed at a time."""
-    points = (outputs + problem.R - 1) ** 2
-    return images_within(batch, 4 * points * tiles_of(problem, outputs) * (problem.C + problem.M))
+    points, inner, images = _divided(problem, batch, outputs)
+    bound = longest(outputs, problem)
+    return cheapest(inner, images, machine or machines.current(), points, bound)
 
 
 def clocks(product: Product, problem: Conv, batch: int, outputs: int, machine: Machine) -> float:
     """Estimated clocks of both transforms and the product."""
-    points = (outputs + problem.R - 1) ** 2
-    tiles = tiles_of(problem, outputs)
-    chunk = chunk_of(problem, batch, outputs)
-    inner = inner_problem(problem, outputs)
+    points, inner, chunk = _divided(problem, batch, outputs)
     maps = problem.C * problem.H * problem.W + problem.M * problem.OH * problem.OW
-    moved = 4 * chunk * (points * tiles * (problem.C + problem.M) + maps)
+    moved = 4 * chunk * (points * inner.W * (problem.C + problem.M) + maps)
     once = product_clocks(product, inner, chunk, points, machine)
     once += transform_clocks(moved, machine)
     return once * blocks_for(batch, chunk)
@@ -162,13 +152,12 @@ def prepare(
     w: Any, problem: Conv, batch: int, outputs: int, product: Product | None = None
 ) -> State:
     """What `run` needs for up to `batch` images at a time; returns once the filters are there."""
-    points, tiles = (outputs + problem.R - 1) ** 2, tiles_of(problem, outputs)
-    chunk, inner = chunk_of(problem, batch, outputs), inner_problem(problem, outputs)
+    points, inner, chunk = _divided(problem, batch, outputs)
     product = product or plan(problem, batch, outputs)
     state = State(
         filters=cupy.asarray(transform_filters(w, outputs)),
-        inputs=cupy.empty((points, chunk * problem.C * tiles), cupy.float32),
-        products=cupy.empty((points, chunk * problem.M * tiles), cupy.float32),
+        inputs=cupy.empty((points, chunk * problem.C * inner.W), cupy.float32),
+        products=cupy.empty((points, chunk * problem.M * inner.W), cupy.float32),
         product=product,
         space=Workspace.of(product, inner, chunk, points),
         chunk=chunk,
@@ -180,14 +169,13 @@ def prepare(
 def run(x: Any, w: State, y: Any, problem: Conv, outputs: int) -> None:
     """Transform, multiply, transform back, in chunks of images."""
     into, out = _transform_kernels(problem, outputs)
-    points, tiles = (outputs + problem.R - 1) ** 2, tiles_of(problem, outputs)
-    inner = inner_problem(problem, outputs)
+    points, inner, _ = _divided(problem, w.chunk, outputs)
     for lo in range(0, len(x), w.chunk):
         images = min(w.chunk, len(x) - lo)
-        grid = (blocks_for(images * problem.C * tiles, _THREADS),)
+        grid = (blocks_for(images * problem.C * inner.W, _THREADS),)
         launch(into, grid, (_THREADS,), (x[lo:], w.inputs, np.int32(images)), overlap=True)
         w.product.run(inner, w.inputs, w.filters, w.products, w.space, images, points)
-        grid = (blocks_for(images * problem.M * tiles, _THREADS),)
+        grid = (blocks_for(images * problem.M * inner.W, _THREADS),)
         launch(out, grid, (_THREADS,), (w.products, y[lo:], np.int32(images)), overlap=True)
 
 
@@ -212,7 +200,7 @@ def refusal(problem: Conv, outputs: int = 2) -> str | None:
 
 def kernels(problem: Conv, batch: int, outputs: int) -> tuple[Kernel, ...]:
     """The kernels for up to `batch` images."""
-    inner = inner_problem(problem, outputs)
+    _, inner, _ = _divided(problem, batch, outputs)
     return (*_transform_kernels(problem, outputs), plan(problem, batch, outputs).kernel(inner))
 
 
