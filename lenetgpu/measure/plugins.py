@@ -280,10 +280,8 @@ class PluginBench(Bench):
         if not checked.verdict.passed or self.once:
             return checked
         caught = self._outputs_wrong() or self._clock_wrong() or self._too_fast()
-        if caught:
-            wrong = replace(checked.verdict, passed=False, note=f", {caught}")
-            checked = replace(checked, verdict=wrong)
-        return checked
+        verdict = replace(checked.verdict, passed=False, note=f", {caught}")
+        return replace(checked, verdict=verdict) if caught else checked
 
     def _outputs_wrong(self) -> str:
         """Judge some outputs of a call as timed, on images that are drawn now."""

@@ -161,27 +161,19 @@ def warnings(samples: Sequence[float]) -> list[str]:
     logs = [math.log(sample) for sample in samples]
     middle = _median(sorted(logs))
     spread = _NORMAL_MAD * _median(sorted(abs(value - middle) for value in logs))
-    found = []
     far = [abs(value - middle) > max(_OUTLIER * spread, _DRIFT) for value in logs]
-    if far[0] and logs[0] - middle > math.log1p(_NOISY):
-        found.append(f"the first sample took {math.exp(logs[0] - middle):.2g} times the median")
-    if sum(far) > _MANY_OUTLIERS * n:
-        found.append(f"{sum(far)} of {n} samples are outliers")
-    if math.expm1(spread) > _NOISY:
-        found.append(f"samples spread by {math.expm1(spread):.0%}")
-    found += _drift(logs)
-    low = sorted(samples)[math.floor(0.05 * (n - 1))]
-    if math.exp(middle) > _TORN * low:
-        found.append(f"the median is {math.exp(middle) / low:.3g} times the 5th percentile")
-    return found
-
-
-def _drift(logs: Sequence[float]) -> list[str]:
-    third = len(logs) // 3
-    first, last = median_interval(logs[:third]), median_interval(logs[-third:])
-    moved = last.value - first.value
+    begun, noise = math.exp(logs[0] - middle), math.expm1(spread)
+    first, last = median_interval(logs[: n // 3]), median_interval(logs[-(n // 3) :])
+    moved = math.expm1(last.value - first.value)
     apart = last.low > first.high or last.high < first.low
-    if not apart or abs(moved) < math.log1p(_DRIFT):
-        return []
+    drifts = apart and abs(last.value - first.value) >= math.log1p(_DRIFT)
     longer = "longer" if moved > 0 else "less"
-    return [f"drift: the last third took {abs(math.expm1(moved)):.1%} {longer} than the first"]
+    torn = math.exp(middle) / sorted(samples)[math.floor(0.05 * (n - 1))]
+    found = {
+        f"the first sample took {begun:.2g} times the median": far[0] and begun > 1 + _NOISY,
+        f"{sum(far)} of {n} samples are outliers": sum(far) > _MANY_OUTLIERS * n,
+        f"samples spread by {noise:.0%}": noise > _NOISY,
+        f"drift: the last third took {abs(moved):.1%} {longer} than the first": drifts,
+        f"the median is {torn:.3g} times the 5th percentile": torn > _TORN,
+    }
+    return [clause for clause, odd in found.items() if odd]
