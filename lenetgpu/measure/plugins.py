@@ -121,7 +121,9 @@ class Child:
             self._process.wait(_ENDED_S)
         code = self._process.returncode
         self.end()
-        if code is None or code >= 0:
+        if code is None:
+            return "its process closed its connection"
+        if code >= 0:
             return f"its process ended with exit code {code}"
         return f"its process crashed: {signal.strsignal(-code) or -code}"
 
