@@ -68,9 +68,8 @@ class Case:
 
     @property
     def kernels(self):
-        split = halves.Split(self.product.layout)
         second = (after.kernel(self.product.layout),) if self in LOOKED_AT_AGAIN else ()
-        return (*split.kernels(), *self.product.kernels(), *second)
+        return (*halves.kernels(self.product.layout), *self.product.kernels(), *second)
 
     def __str__(self):
         p, tiling = self.problem, self.tiling

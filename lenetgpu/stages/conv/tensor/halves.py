@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,52 +31,42 @@ def worth_sampling(problem: Conv, images: int) -> bool:
     return bool(inputs >= _SAMPLED_FROM and images * inputs >= _ALL_FROM)
 
 
-@dataclass(frozen=True)
-class Split:
-    """The launches for images of a layout: who finds the largest, who splits, who splits anew."""
-
-    layout: Layout
-
-    @property
-    def sample(self) -> int:
-        """Of how many lines of an image one is looked at for its largest input."""
-        return SAMPLE if self.layout.sampled else 1
-
-    @property
-    def shares(self) -> int:
-        """Blocks that look for an image's largest input: a power of two."""
-        problem = self.layout.problem
-        read = blocks_for(problem.H * problem.W * problem.C, self.sample)
-        wanted = blocks_for(read, THREADS * _INPUTS_A_THREAD)
-        return int(min(_MOST_SHARES, 1 << (wanted - 1).bit_length()))
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that split an image: a warp takes `across` cells of each of its pixels."""
-        runs = blocks_for(self.layout.problem.H * self.layout.width, WARP // self.across)
-        return blocks_for(runs * (self._groups // self.across), _WARPS)
-
-    @property
-    def _groups(self) -> int:
-        return blocks_for(self.layout.held, CELL)
-
-    @property
-    def across(self) -> int:
-        """Neighbouring cells of a pixel that a warp takes: one where both sides are planes."""
-        alone = self.layout.planes and self.layout.problem.reads == "NCHW"
-        return 1 if alone else next(count for count in (4, 2, 1) if self._groups % count == 0)
-
-    def kernels(self) -> tuple[Kernel, ...]:
-        """`tensor_largest`, `tensor_halves` and, where images are sampled, `tensor_resplit`."""
-        sizes = {"THREADS": THREADS, "SHARES": self.shares, "BLOCKS": self.blocks}
-        sizes |= {"ACROSS": self.across, "SAMPLE": self.sample}
-        sizes["HEAD"] = HEAD if self.sample > 1 else 0
-        defines = tuple((self.layout.defines() | sizes).items())
-        names = ("tensor_largest", "tensor_halves", "tensor_resplit")[: 2 + (self.sample > 1)]
-        return tuple(Kernel(_SOURCE, name, defines, ABLE) for name in names)
+def sample(layout: Layout) -> int:
+    """Of how many lines of an image one is looked at for its largest input."""
+    return SAMPLE if layout.sampled else 1
 
 
-@dataclass(frozen=True)
+def _shares(layout: Layout) -> int:
+    """Blocks that look for an image's largest input: a power of two."""
+    problem = layout.problem
+    read = blocks_for(problem.H * problem.W * problem.C, sample(layout))
+    wanted = blocks_for(read, THREADS * _INPUTS_A_THREAD)
+    return int(min(_MOST_SHARES, 1 << (wanted - 1).bit_length()))
+
+
+def _blocks(layout: Layout) -> tuple[int, int]:
+    """Blocks that split an image, and neighbouring cells that a warp takes of each of its pixels.
+
+    One cell where both sides are planes.
+    """
+    groups = blocks_for(layout.held, CELL)
+    alone = layout.planes and layout.problem.reads == "NCHW"
+    across = 1 if alone else next(count for count in (4, 2, 1) if groups % count == 0)
+    runs = blocks_for(layout.problem.H * layout.width, WARP // across)
+    return blocks_for(runs * (groups // across), _WARPS), across
+
+
+@cache
+def kernels(layout: Layout) -> tuple[Kernel, ...]:
+    """`tensor_largest`, `tensor_halves` and, where images are sampled, `tensor_resplit`."""
+    blocks, across = _blocks(layout)
+    sizes = {"THREADS": THREADS, "SHARES": _shares(layout), "BLOCKS": blocks, "ACROSS": across}
+    sizes |= {"SAMPLE": sample(layout), "HEAD": HEAD if layout.sampled else 0}
+    defines = tuple((layout.defines() | sizes).items())
+    names = ("tensor_largest", "tensor_halves", "tensor_resplit")[: 2 + layout.sampled]
+    return tuple(Kernel(_SOURCE, name, defines, ABLE) for name in names)
+
+
 class Images:
     """Split images on the device, the exponent that each was scaled by, and what became of it.
 
@@ -84,34 +74,24 @@ class Images:
     `beyond` one an image.
     """
 
-    room: int
-    packed: Any
-    found: Any
-    tops: Any
-    reached: Any
-    beyond: Any
-
-    @staticmethod
-    def empty(split: Split, images: int) -> Images:
-        """Room for `images` images."""
-        layout = split.layout
+    def __init__(self, layout: Layout, room: int) -> None:
         made = cupy.zeros if layout.planes else cupy.empty  # between planes' images zeros stay
-        packed = made(layout.bytes(images), cupy.uint8)
-        found = cupy.empty(images * split.shares, cupy.uint32)
-        tops = cupy.empty(images, cupy.int32)
-        reached, beyond = (cupy.empty(images, cupy.uint32) for _ in range(2))
-        return Images(images, packed, found, tops, reached, beyond)
+        self.layout, self.room = layout, room
+        self.packed = made(layout.bytes(room), cupy.uint8)
+        self.found = cupy.empty(room * _shares(layout), cupy.uint32)
+        self.tops = cupy.empty(room, cupy.int32)
+        self.reached, self.beyond = (cupy.empty(room, cupy.uint32) for _ in range(2))
 
-    def fill(self, split: Split, x: Any, lifts: Any, images: int) -> None:
+    def fill(self, x: Any, lifts: Any, images: int) -> None:
         """Split `images` images of `x` by the channels' `lifts`, on the current stream."""
-        largest, halves, *again = split.kernels()
-        plane, blocks = np.int32(split.layout.plane(self.room)), images * split.blocks
+        largest, halves, *again = kernels(self.layout)
+        plane, blocks = np.int32(self.layout.plane(self.room)), images * _blocks(self.layout)[0]
 
         def launched(kernel: Kernel, blocks: int, *args: Any) -> None:
             launch(kernel, (blocks,), (THREADS,), (x, lifts, *args), overlap=True)
 
         held = self.tops, self.packed, self.beyond, plane
-        launched(largest, images * split.shares, self.found, self.reached, self.beyond)
+        launched(largest, images * _shares(self.layout), self.found, self.reached, self.beyond)
         launched(halves, blocks, self.found, *held)
         for resplit in again:
             launched(resplit, min(_RESPLIT_BLOCKS, blocks), *held, np.int32(images))

@@ -14,8 +14,8 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.layouts import widened
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tensor import after
-from lenetgpu.stages.conv.tensor.halves import Images, Split, worth_sampling
+from lenetgpu.stages.conv.tensor import after, halves
+from lenetgpu.stages.conv.tensor.halves import Images, worth_sampling
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
 from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, ranked
 from lenetgpu.stages.defines import MAPS
@@ -113,7 +113,7 @@ class Kind:
         made = (product, self._instead(product, batch)) if product.tiling.pairs else (product,)
         found: list[Kernel] = []
         for one in made:
-            found += (*Split(one.layout).kernels(), *one.kernels(), after.kernel(one.layout))
+            found += (*halves.kernels(one.layout), *one.kernels(), after.kernel(one.layout))
         return tuple(dict.fromkeys(found))
 
     def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -163,7 +163,7 @@ def prepare(w: Any, batch: int, product: Product) -> State:
         bias=held,
         worst=packed.worst,
         product=product,
-        images=Images.empty(Split(layout), images),
+        images=Images(layout, images),
         parts=cupy.empty(product.parts_elements(images), cupy.float32),
         batch=images,
     )
@@ -174,7 +174,7 @@ def run(x: Any, w: State, y: Any) -> None:
     layout = w.product.layout
     for lo in range(0, len(x), w.batch):
         count = min(w.batch, len(x) - lo)
-        w.images.fill(Split(layout), x[lo:], w.lifts, count)
+        w.images.fill(x[lo:], w.lifts, count)
         w.product.run(w.images, w.filters, (w.drops, w.bias), y[lo:], w.parts, count)
         after.again(layout, x[lo:], w.w, w.bias, w.images, y[lo:], count, w.worst)
 

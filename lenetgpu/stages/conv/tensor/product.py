@@ -18,7 +18,7 @@ from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import FLOAT_BYTES, ITEM_BYTES
 from lenetgpu.stages.conv.tensor import after
-from lenetgpu.stages.conv.tensor.halves import Split
+from lenetgpu.stages.conv.tensor.halves import sample
 from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, ROW, Layout
 
 if TYPE_CHECKING:
@@ -221,11 +221,11 @@ class Product:
 
     def splitting_clocks(self, images: int, machine: Machine) -> float:
         """Estimated clocks of the launches that split `images` images for it."""
-        problem, sample = self.layout.problem, Split(self.layout).sample
+        problem, lines = self.layout.problem, sample(self.layout)
         inputs = images * problem.H * problem.W * problem.C
-        read = (1 + FIT.line / sample if sample > 1 else 2) * ITEM_BYTES[problem.dtype] * inputs
+        read = (1 + FIT.line / lines if lines > 1 else 2) * ITEM_BYTES[problem.dtype] * inputs
         moved = read + images * self.layout.written_bytes
-        return moved / memory_rate(machine) + (2 + (sample > 1)) * FIT.launch
+        return moved / memory_rate(machine) + (2 + (lines > 1)) * FIT.launch
 
     def run(
         self, images: Any, filters: Any, ends: tuple[Any, Any], y: Any, parts: Any, count: int
