@@ -88,22 +88,19 @@ NVVP: tuple[Profiled, ...] = (
 
 def counted_rows() -> list[dict[str, Any]]:
     """A row a line of the figures: NVVP's efficiencies in %, and those counted."""
-    rows = []
-    for line in NVVP:
-        loads, stores = line.counted()
-        rows.append(
-            {
-                "figure": line.figure,
-                "stage": line.stage,
-                "variant": line.variant,
-                "report_loads": line.loads,
-                "loads": 100 * loads.efficiency,
-                "report_stores": line.stores,
-                "stores": 100 * stores.efficiency,
-                "note": line.note,
-            }
-        )
-    return rows
+    return [
+        {
+            "figure": line.figure,
+            "stage": line.stage,
+            "variant": line.variant,
+            "report_loads": line.loads,
+            "loads": 100 * loads.efficiency,
+            "report_stores": line.stores,
+            "stores": 100 * stores.efficiency,
+            "note": line.note,
+        }
+        for line, (loads, stores) in ((line, line.counted()) for line in NVVP)
+    ]
 
 
 Key = tuple[str, str]
@@ -135,11 +132,8 @@ def places(keys: Iterable[Key]) -> dict[Key, Place]:
     found: dict[Key, Place] = {}
     for stage, name in keys:
         own = PASSES_OF if name in PASSES else name
-        if stage not in _COUNTED or (stage, own) in found:
-            continue
-        place = _variant(stage, own)
-        if place is not None:
-            found[stage, own] = place
+        if stage in _COUNTED and (place := _variant(stage, own)) is not None:
+            found.setdefault((stage, own), place)
     return found
 
 
