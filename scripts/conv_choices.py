@@ -115,10 +115,6 @@ def told(case: dict[str, Any], machine: Machine) -> tuple[dict[str, float], tupl
     return {name: float(f"{found:.{_DIGITS}g}") for name, found in us.items()}, dropped
 
 
-def timed(case: dict[str, Any], machine: Machine) -> dict[str, float]:
-    return told(case, machine)[0]
-
-
 def measured_in(document: Document) -> Iterator[tuple[Conv, Measured]]:
     """Yield each case with at least two comparable algorithms."""
     for case in document["cases"]:

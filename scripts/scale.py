@@ -1,12 +1,11 @@
 """Measure the images per second of `lenetgpu classify` over workers and shards, with the model.
 
-    python scripts/scale.py --workers 0,1,2 --shards 100000,1000000 --json scale.json
+    python scripts/scale.py --workers 0 --workers 2 --shard 100000 --json scale.json
 
-Files of repeated shipped digits are created in a folder (/dev/shm if it has room), then whole jobs
-run in interleaved rounds: 0 workers is the command's own process, N are Dask workers, with --device
-cuda one on each of N GPUs. The rate covers the time from the first shard, when all workers are
-ready, to the last line of the manifest; the model is calibrated by the same workers. Labels of all
-jobs are compared.
+Files of repeated shipped digits are created in --folder, then whole jobs run in interleaved rounds:
+0 workers is the command's own process, N are Dask workers, with --device cuda one on each of N
+GPUs. The rate covers the time from the first shard, when all workers are ready, to the last line of
+the manifest; the model is calibrated by the same workers. Labels of all jobs are compared.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,7 +28,6 @@ import numpy as np
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu.software import software
-from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.store import json_text, write_atomically
 
 FILES = 4
@@ -45,14 +42,6 @@ def make(folder: Path, images: int, files: int) -> None:
             np.lib.format.write_array_header_1_0(file, header)
             for lo in range(0, each, len(digits)):
                 file.write(digits[: each - lo].data)
-
-
-def place(images: int) -> Path | None:
-    """Return a folder in memory with room for the images and labels, or None."""
-    memory = Path("/dev/shm")
-    if memory.is_dir() and shutil.disk_usage(memory).free > 2 * images * prod(IMAGE_SHAPE):
-        return memory
-    return None
 
 
 def command(read: Path, out: Path, workers: int, shard: int, device: str) -> list[str]:
@@ -81,27 +70,21 @@ def digest(out: Path) -> str:
     return found.hexdigest()
 
 
-def numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
-    try:
-        return [int(word) for word in value.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(f"expected whole numbers, found {value}") from error
-
-
 @click.command(help=__doc__)
 @click.option("--images", default=200_000, show_default=True)
-@click.option("--workers", default="0,1,2", show_default=True, callback=numbers)
-@click.option("--shards", default="10000,100000", show_default=True, callback=numbers)
+@click.option("--workers", default=(0, 1, 2), type=int, multiple=True, show_default=True)
+@click.option("--shard", "shards", default=(10_000, 100_000), type=int, multiple=True)
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]))
+@click.option("--folder", type=click.Path(), default="/dev/shm", show_default=True)
 @click.option("--json", "target", type=click.Path(path_type=Path))
 def main(
-    images: int, workers: list[int], shards: list[int], rounds: int, device: str,
-    target: Path | None,
+    images: int, workers: tuple[int, ...], shards: tuple[int, ...], rounds: int, device: str,
+    folder: str, target: Path | None,
 ) -> None:  # fmt: skip
     cells = [(count, shard) for shard in shards for count in workers]
     samples: dict[tuple[int, int], list[dict[str, Any]]] = {cell: [] for cell in cells}
-    with tempfile.TemporaryDirectory(prefix="lenetgpu-scale-", dir=place(images)) as name:
+    with tempfile.TemporaryDirectory(prefix="lenetgpu-scale-", dir=folder) as name:
         here, seen = Path(name), set()
         (here / "read").mkdir()
         make(here / "read", images, FILES)

@@ -446,7 +446,7 @@ def class_of(problem: Conv, images: int) -> str:
 
 def which_algorithm() -> str:
     """Return a table per GPU: how often each algorithm of `best.fp32` was fastest, by class."""
-    from conv_choices import machine_of, timed
+    import conv_choices
 
     parts = []
     for gpu in GPUS:
@@ -456,7 +456,7 @@ def which_algorithm() -> str:
             for case in document["cases"]:
                 words = class_of(taken(case["shape"]).problem, case["images"])
                 wins, ahead, chosen = found.setdefault(words, ([], [], []))
-                took = timed(case, machine_of(document))
+                took, _ = conv_choices.told(case, conv_choices.machine_of(document))
                 winner = min(took, key=took.__getitem__) if len(took) > 1 else ""
                 wins.append(winner)
                 ahead += [e["speedup"] for e in [named(case, winner)] if "speedup" in e]

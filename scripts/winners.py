@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 
 import click
-from conv_choices import machine_of, timed
+from conv_choices import machine_of, told
 from measured import GPU, ROOT, Document, load, there
 
 from lenetgpu.dispatch.choose import choices
@@ -86,7 +86,7 @@ def panes(document: Document | None) -> dict[str, list[Cell]]:
     """Return the cells of each map size, measured if `document` has them, with rings."""
     measured = {}
     for case in document["cases"] if document else ():
-        if len(times := timed(case, machine_of(document))) > 1:
+        if len(times := told(case, machine_of(document))[0]) > 1:
             problem = replace(taken(case["shape"]).problem, reads="NCHW", writes="NCHW")
             measured[problem, case["images"]] = times
     found: dict[str, list[Cell]] = {}
