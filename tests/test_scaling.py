@@ -19,7 +19,6 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.scaling import LEVELS, most_pooled
 from lenetgpu.files.weights import Weights, load_weights
-from lenetgpu.net.runners import CpuRunner
 from lenetgpu.network import weight_shapes
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
@@ -144,26 +143,3 @@ def test_whole_and_half_filters_keep_their_sums(rng):
     wrong = np.abs((half - exact).sum((0, 1)))
     nearest = np.abs((exact.astype(np.float16) - exact).sum((0, 1)))
     assert wrong.mean() < 0.05 * nearest.mean()
-
-
-@pytest.mark.parametrize("plan", ["tiled", "fp32"])
-def test_a_run_that_ends_early_keeps_scores_of_the_weights_given(plan):
-    """Whatever raises behind a chunk, in a pass of one chunk or of several."""
-    small = SETS["times 1e-6"]
-    images = load_dataset(assets.default_digits()).images[:12]
-    expected, right = reference_scores(images, small)
-
-    def end(count):
-        raise KeyboardInterrupt
-
-    for chunk in (4, 12):
-        pipeline = Pipeline(resolve(plan, "cpu"), small, 12, chunk=chunk)
-        assert pipeline.exponent
-        runner, labels = CpuRunner(pipeline), np.full(12, -1, np.int32)
-        scores = np.zeros((12, 10), np.float32)
-        with pytest.raises(KeyboardInterrupt):
-            runner.run(images, labels, scores, end)
-        assert runner.done == chunk
-        error = np.abs(scores[:chunk] - expected[:chunk]).max()
-        assert error < 1e-4 * np.abs(expected).max()
-        np.testing.assert_array_equal(labels[:chunk], right[:chunk])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from lenetgpu.errors import LenetError
@@ -87,26 +86,17 @@ def read_early(source: Source) -> Source:
 
 class _EarlySource(Source):
     def __init__(self, inner: Source) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
         super().__init__(inner.source, inner.dtype, inner.labels, inner.chosen)
         self._inner = inner
-        self._found: Dataset | None = None
-        self._failed: BaseException | None = None
-        self._thread = Thread(target=self._read, name="lenetgpu-early")
-        self._thread.start()
-
-    def _read(self) -> None:
-        try:
-            self._found = self._inner.whole()
-        except BaseException as error:
-            self._failed = error
+        pool = ThreadPoolExecutor(1, "lenetgpu-early")
+        self._found = pool.submit(inner.whole)
+        pool.shutdown(wait=False)
 
     def whole(self) -> Dataset:
         """What the thread read, waited for; what it raised is raised here."""
-        self._thread.join()
-        if self._found is None:
-            assert self._failed is not None
-            raise self._failed
-        return self._found
+        return self._found.result()
 
     def _fill(self, first: int, out: Array) -> None:
         lo = first - self.chosen.start
@@ -114,5 +104,5 @@ class _EarlySource(Source):
 
     def close(self) -> None:
         """Let go of the file when it is read."""
-        self._thread.join()
+        self._found.exception()
         self._inner.close()
