@@ -73,8 +73,6 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "mma_fp16": {"cuda": _spanned("mma_fp16")},
     "mma_winograd": {"cuda": _spanned("mma_winograd_fp16", "mma_fp16")},
 }
-UNTRIED: frozenset[str] = frozenset()
-# families that no GPU has run yet; used only on request
 # old plan names
 ALIASES = {
     "fast": "fp16",
@@ -138,12 +136,6 @@ PRECISIONS = ("fp32", "fp16x3", "tf32x3", "tf32", "fp16", "fp16w", "int8", "int8
 def canonical(name: str) -> str:
     """Return the current name of a renamed plan; other names unchanged."""
     return ALIASES.get(name, name)
-
-
-def untried(name: str) -> bool:
-    """Return True if a plan or variant (full name) belongs to a family that no GPU has run."""
-    families = {name, *NAMED.get(name, {}).get("cuda", {}).values()}
-    return any(family.partition(".")[0] in UNTRIED for family in families)
 
 
 def plan_names(device: str) -> list[str]:

@@ -31,7 +31,7 @@ from lenetgpu.dispatch.measured import (
     row_of,
 )
 from lenetgpu.gpu.machines import FULL_NAMES, USUAL, Machine
-from lenetgpu.lab.conv.given import taken
+from lenetgpu.lab.conv.request import taken
 from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import Product

@@ -21,7 +21,7 @@ from lenetgpu.check.warmup import network_problems
 from lenetgpu.gpu.instructions import INSTRUCTIONS
 from lenetgpu.gpu.latency import LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import source_hash
-from lenetgpu.lab.conv.given import taken
+from lenetgpu.lab.conv.request import taken
 from lenetgpu.lab.page.blocks import changed
 from lenetgpu.lab.page.blocks import device_name as device_name
 from lenetgpu.lab.page.blocks import where as where

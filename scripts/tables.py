@@ -40,7 +40,7 @@ from measured import (
 )
 from source_texts import KINDS, TEXTS, Citation, Item, Text, cited
 
-from lenetgpu.lab.conv.given import taken
+from lenetgpu.lab.conv.request import taken
 from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.network import STAGE_NAMES, STAGES
 from lenetgpu.papers.course_counters import counted_rows

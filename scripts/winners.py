@@ -25,7 +25,7 @@ from lenetgpu.dispatch.choose import choices
 from lenetgpu.dispatch.measured import shipped
 from lenetgpu.gpu.machines import H200
 from lenetgpu.lab import charts
-from lenetgpu.lab.conv.given import taken
+from lenetgpu.lab.conv.request import taken
 from lenetgpu.problems import Conv
 
 PICTURE = ROOT / "docs" / "winners.png"

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 
-from click.testing import CliRunner
-
-from lenetgpu import plan
 from lenetgpu.check.judge import Checked, Verdict
-from lenetgpu.cli import main
-from lenetgpu.dispatch import candidates
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure.document import comparison_json
 from lenetgpu.measure.regression import regressions
 from lenetgpu.measure.rounds import Candidate, Comparison, Effort
-from lenetgpu.plan import AUTO_PLANS, NAMED, STAND_INS, untried
-from lenetgpu.stages import variants
 
 GPU = Gpu(0, "test", 90)
 
@@ -110,29 +102,3 @@ def test_a_regression_is_called_only_when_the_interval_says_so():
     gone = document(2.0)
     del gone["candidates"][1]["median_ms"]
     assert regressions(gone, document(2.0), 5) == ["other: timed then, not now"]
-
-
-def test_what_no_gpu_has_run_is_a_variant_and_its_plan(monkeypatch):
-    families = {variant.family for variant in variants(device="cuda")}
-    assert families >= plan.UNTRIED
-    assert all(untried(f"{family}.features") for family in plan.UNTRIED)
-    monkeypatch.setattr(plan, "UNTRIED", frozenset({"wgmma_winograd_roles_fp16"}))
-    assert untried("fp16_roles") and untried("wgmma_winograd_roles_fp16.features")
-    assert not any(untried(name) for name in ("fp16", "int8", "wgmma_fp16.features"))
-
-
-def test_a_plan_that_nothing_has_run_is_asked_for_by_name(monkeypatch):
-    taken = [on for of in (AUTO_PLANS, STAND_INS) for on in of.values()]
-    named = {name for on in taken for names in on.values() for name in names}
-    assert set(NAMED) >= named and not any(map(untried, named))
-    monkeypatch.setattr(candidates, "untried", lambda name: name == "unrolled")
-    words = ["compare", "plans", "--device", "cpu", "--batch", "20", "--no-progress", "--json", "-"]
-    words += ["--seconds", "0.05", "--watch", "0"]
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 0, done.output
-    rows = {row["name"]: row for row in json.loads(done.stdout)["candidates"]}
-    assert rows["unrolled"]["status"] == "refused" and rows["tiled"]["status"] == "right"
-    assert "--only unrolled" in str(rows["unrolled"])
-    done = CliRunner().invoke(main, [*words, "--only", "unrolled"])
-    rows = {row["name"]: row for row in json.loads(done.stdout)["candidates"]}
-    assert rows["unrolled"]["status"] == "right", done.output

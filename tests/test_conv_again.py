@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from lenetgpu.check.judge import Errors
 from lenetgpu.cli import main
 from lenetgpu.lab.conv import compared
-from lenetgpu.lab.conv.repeats import RUNS, err_all, repeat_all
+from lenetgpu.lab.conv.compared import RUNS, err_all, repeat_all
 from lenetgpu.measure.conv_bench import Case, ConvBench
 from lenetgpu.measure.rounds import Candidate, Comparison, never
 from lenetgpu.problems import Conv

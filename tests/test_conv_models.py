@@ -238,8 +238,6 @@ FOLLOWED = [
     ([node("Conv", ["x", "w", "b"], "y"), node("Relu", ["y"], "z")], (True, True)),
     ([node("Conv", ["x", "w", "b"], "y"), node("Relu", ["y"], "r"), node("Add", ["y", "r"], "z")],
      (True, False)),
-    ([conv("x", "w", "y"), node("Relu", ["y"], "r"), node("Relu", ["y"], "s"),
-      node("Add", ["r", "s"], "z")], (False, False)),
     ([conv("x", "w", "y"), helper.make_node("Relu", ["y"], ["z"], domain="own")], (False, False)),
     ([conv("x", "w", "y"), node("Relu", ["y"], "z"), helper.make_node(
         "If", ["c"], ["f"], "choice",

@@ -11,7 +11,7 @@ import pytest
 from lenetgpu.dispatch import rounding
 from lenetgpu.dispatch.algorithms import WINOGRAD, possible
 from lenetgpu.gpu.machines import H100
-from lenetgpu.lab.conv.given import taken as taken_shape
+from lenetgpu.lab.conv.request import taken as taken_shape
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.tuned import winograd
@@ -26,14 +26,11 @@ PARTED = next(tile for tile in TILES if tile.warps_k == 4)
 MEASURED = {
     ("512,28,28,512,3,1,0", 1): (1.212e-6, 4.899e-7, 1.088e-6),
     ("512,15,15,512,3,1,1", 1): (1.180e-6, 3.568e-7, 1.077e-6),
-    ("256,56,56,256,3,1,0", 1): (8.578e-7, 4.866e-7, 8.237e-7),
     ("128,56,56,128,3,1,0", 1): (6.086e-7, 2.627e-7, 6.443e-7),
     ("512,7,7,512,5,1,0", 1): (1.967e-6, 1.159e-6, 2.053e-6),
-    ("256,56,56,256,5,1,0", 1): (1.432e-6, 1.664e-6, 2.586e-6),
     ("128,56,56,128,5,1,0", 1): (1.012e-6, 1.207e-6, 2.529e-6),
     ("3,224,224,64,3,1,1", 64): (9.394e-8, 1.110e-7, 3.655e-7),
     ("64,112,112,128,3,1,1", 64): (4.285e-7, 2.590e-7, 8.100e-7),
-    ("512,7,7,512,3,1,1", 64): (1.129e-6, 6.772e-7, 1.411e-6),
     ("3,32,32,64,5,1,2", 64): (1.525e-7, 4.023e-7, 1.464e-6),
 }
 
@@ -101,18 +98,6 @@ def test_it_is_what_fp32_gives_when_emulated(outputs, taps, channels, product):
     assert rounding.of_winograd(product, problem, outputs) == pytest.approx(error, rel=0.08)
 
 
-def test_a_row_of_sums_errs_as_emulated():
-    rng, count = np.random.default_rng(3), 400
-    a, b = rng.standard_normal((2, count, 3_000)).astype(np.float32)
-    total, exact = np.zeros(3_000, np.float32), (a.astype(float) * b).sum(0)
-    for k in range(count):
-        total = fused(total, a[k], b[k])
-    error = sqrt(((total - exact) ** 2).mean() / (exact**2).mean())
-    row = rounding.in_a_row(Conv(9, 9, count, 1, 1, 1, **MAPS))
-    assert row == pytest.approx(error, rel=0.05)
-    assert row == pytest.approx(1.79e-8 * sqrt(count), rel=1e-3)
-
-
 @pytest.mark.parametrize(("shape", "images"), MEASURED)
 def test_it_is_what_was_measured(shape, images):
     problem = replace(taken_shape(shape).problem, **MAPS)
@@ -150,16 +135,3 @@ def test_f4_of_5x5_keeps_its_tolerance_with_room_to_spare():
         fewer = replace(problem, M=31)
         assert refusal(fewer) == few.format(least, fewer.OH * fewer.OW * 31)
         assert find("conv", "winograd.f2", "cuda").refusal(fewer) is None
-
-
-def test_sums_are_bounded_by_how_many_points_there_are():
-    for taps, outputs, channels, most in (
-        (3, 2, 999, 0), (3, 4, 999, 256), (5, 4, 256, 16), (5, 4, 257, 32),
-    ):  # fmt: skip
-        problem = Conv(56, 56, channels, 256, taps, taps, **MAPS)
-        assert winograd.longest(outputs, problem) == most
-        plan = winograd.plan(problem, 1, outputs)
-        step = plan.tile.bk // plan.tile.warps_k
-        rows = -(-channels // plan.tile.bk // plan.split) * step
-        assert not most or plan.sum_rows == most or rows <= most
-        assert plan.sum_rows % step == 0

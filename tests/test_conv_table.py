@@ -135,17 +135,6 @@ def test_a_product_in_one_launch_counts_by_its_kernel_or_its_threads(told):
     assert told(product(ONE, block=[own.threads + 32, 1, 1])) == set()
 
 
-def test_a_bias_behind_the_shape_is_the_problem_s(script, told):
-    problem = script("conv_choices").problem_of
-    ends = {"bias": True, "relu": True, "dtype": "fp16"}
-    case = {"shape": f"{SHAPE} --bias --relu --dtype fp16", **ends}
-    made = problem(case)
-    assert (made.bias, made.relu, made.dtype, made.H) == (True, True, "fp16", 56)
-    assert problem({"shape": SHAPE}) == PROBLEM
-    own = [wgmma.FP16X3.plan(PROBLEM, 64, H200).tiling.entry]
-    assert told(product(HALVES, launched=own), **(case | ends)) == {HALVES}
-
-
 def test_cudnn_s_error_on_the_same_data_is_the_limit(script):
     """Without errors on the same images the model says what Winograd errs."""
     table = script("conv_choices")

@@ -24,9 +24,8 @@ from lenetgpu.cpu import memory
 from lenetgpu.files.convs.described import as_line
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.conv import compared
-from lenetgpu.lab.conv.given import parse_shape
-from lenetgpu.lab.conv.repeats import differing
-from lenetgpu.lab.conv.request import ConvRequest
+from lenetgpu.lab.conv.compared import differing
+from lenetgpu.lab.conv.request import ConvRequest, parse_shape
 from lenetgpu.layouts import narrowed, widened
 from lenetgpu.measure import conv_bench, torch_peer
 from lenetgpu.measure.conv_bench import Case, ConvBench
@@ -193,16 +192,6 @@ def test_one_kernel_and_the_truths_loops_take_everything():
     taking = {v.full_name for v in variants("conv", "cuda") if v.takes == ends}
     halves = {f"tensor.{name}" for name in ("fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16")}
     assert taking == {*halves, "best.fp32"}
-
-
-def test_only_those_that_take_it_are_planned_for_a_gpu_elsewhere(monkeypatch):
-    monkeypatch.setattr(compared, "peer_version", lambda device: None)
-    asked = ConvRequest(shape=LINE, device="cpu", only="direct,best", explain=True, machine="h200")
-    (case,) = compared.run_conv(asked, lambda *_: None).document["cases"]
-    about = [section["about"].partition(",")[0] for section in case["explanation"]]
-    assert about == ["the shape", "direct.grouped", "best.fp32"]
-    why = "supports rows and columns of one stride, not 2x1"
-    assert case["explanation"][-1]["rows"] == [["refused", why]]
 
 
 @pytest.mark.parametrize(
@@ -432,12 +421,11 @@ def test_a_gpu_without_bf16_says_so(monkeypatch):
     assert lacking(problem, 75) == "bf16 needs cuda 8.0, found 7.5"
     assert lacking(problem, 80) is lacking(replace(problem, dtype="fp16"), 75) is None
     gpu = Gpu(0, "T4", 75)
-    setting = compared._Setting(
-        gpu, None, "PyTorch", [find("conv", "direct.grouped", "cuda")], None, []
-    )
+    chosen = [find("conv", "direct.grouped", "cuda")]
+    run = compared._Run(ConvRequest(), None, gpu, None, "torch cudnn", chosen, None, [])
     case = SimpleNamespace(images=1)
     for dtype, statuses in (("bf16", ["refused"] * 2), ("fp16", ["waiting"] * 2)):
-        found = compared._candidates(Shape("", replace(PLAIN, dtype=dtype)), case, setting, 1.0)
+        found = run.candidates(Shape("", replace(PLAIN, dtype=dtype)), case)
         assert [candidate.name for candidate in found] == ["direct.grouped", "torch cudnn"]
         assert [candidate.status for candidate in found] == statuses
         assert {candidate.note for candidate in found} == (
@@ -503,40 +491,6 @@ def test_a_row_says_what_it_is_and_is_repeated_by_its_command(monkeypatch):
 
 
 LINE = as_line(TOGETHER)
-GUEST = """
-from lenetgpu.stages.reference import conv_reference as reference
-from lenetgpu.stages.registry import cpu, variant
-
-
-@variant(kind="conv", family="own", reads="NHWC", writes="NHWC", needs=cpu(){takes})
-def guest(x, w, y, problem):
-    y[...] = reference(x, w, problem)
-"""
-
-
-ENDED = ("2,9,8,3,3", "--bias", "--relu", "--dtype", "fp16")
-
-
-@pytest.mark.parametrize(
-    ("words", "takes", "status", "note"),
-    [((LINE,), "", "refused", "supports rows and columns of one stride, not 2x1"),
-     ((LINE,), "strides pads dilation groups", "right", ""),
-     (ENDED, "bias relu", "refused", "supports fp32 in and out, not fp16")],
-)  # fmt: skip
-def test_a_guest_refuses_unless_it_says_that_it_knows(
-    tmp_path, monkeypatch, words, takes, status, note
-):
-    path = tmp_path / "own.py"
-    path.write_text(GUEST.format(takes=f', takes="{takes}"' if takes else ""))
-    code, document, said = ran(monkeypatch, *words, "--with", path, "--only", "tiled,unrolled")
-    rows = {row["name"]: row for row in document["cases"][0]["candidates"]}
-    assert (code, rows["own.guest"]["status"]) == (0, status)
-    assert rows["tiled.blocked"]["status"] == "refused"  # who is the baseline where it can be
-    assert rows["unrolled.blas"]["verdict"] == "reference"
-    assert rows["own.guest"].get("note", "") == note
-    assert not note or f"own.guest: refused, {note}" in said
-
-
 MIOPEN = "./bin/MIOpenDriver"
 
 

@@ -17,8 +17,17 @@ from lenetgpu.files.convs import benchdnn, miopen
 from lenetgpu.files.convs.described import Given, as_line, convolution, require_countable
 from lenetgpu.lab.conv import compared
 from lenetgpu.lab.conv.document import shape_text
-from lenetgpu.lab.conv.given import parse_shape, rows_of, taken
-from lenetgpu.lab.conv.request import ALONE, AS_SAID, FUSED, ConvRequest, command_of, rows_asked
+from lenetgpu.lab.conv.request import (
+    ALONE,
+    AS_SAID,
+    FUSED,
+    ConvRequest,
+    command_of,
+    parse_shape,
+    rows_asked,
+    rows_of,
+    taken,
+)
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv, outputs
 
@@ -206,11 +215,11 @@ def test_a_file_of_lines_is_a_row_a_distinct_convolution_and_a_sum(tmp_path):
         if "median_ms" in entry
     }
     sums = {row["name"]: row for row in document["network"]["sums"]}
-    for name in ("tiled.blocked", "unrolled.blas"):
-        row, last = sums[name], times.get(("depthwise", name))
-        assert (row["over"], row["of"]) == (4 if last else 3, 5)
-        together = 2 * times["a", name] + times["line 5", name] + (last or 0.0)
-        assert row["ms"] == pytest.approx(together)
+    for name, over in (("tiled.blocked", 3), ("unrolled.blas", 4)):
+        last = times.get(("depthwise", name), 0.0)
+        assert (sums[name]["over"], sums[name]["of"]) == (over, 5)
+        together = 2 * times["a", name] + times["line 5", name] + last
+        assert sums[name]["ms"] == pytest.approx(together)
     best, tiled = sums["fastest fp32 of each"], sums["tiled.blocked"]
     assert (best["over"], best["gflop_share"]) == (4, pytest.approx(1.0))
     assert best["ms"] <= sums["unrolled.blas"]["ms"]
@@ -244,9 +253,7 @@ def test_each_row_has_the_command_that_repeats_it_alone(tmp_path):
 
 
 def test_a_command_says_all_that_shapes_its_times():
-    plain = ConvRequest(shape="8,9,9,8,3")
     shape = taken("8,9,9,8,3")
-    assert command_of(plain, shape) == "lenetgpu conv 8,9,9,8,3,1,0 --batch 1"
     asked = ConvRequest(
         lines=Path("x"), batch=3, device="cuda:1", seconds=0.5, only="tiled", reference="fft",
         rounds=7, warmup=3, watch=0.0, cold_l2=True, outside=(Path("my own.py"),),
@@ -315,8 +322,8 @@ def test_networks_have_the_convolutions_and_the_work_of_their_papers(
     assert list(rows) == list(shapes)
     grouped = [shape for shape in shapes if shape.problem.groups > 1]
     assert sum(shape.count for shape in grouped) == depthwise
-    flop = sum(shape.count * shape.problem.flop(shape.batch) for shape in shapes)
-    assert flop / 2 / shapes.BATCH / 1e9 == pytest.approx(billions, rel=rel)
+    flop = sum(shape.count * shape.problem.flop(1) for shape in shapes)
+    assert flop / 2 / 1e9 == pytest.approx(billions, rel=rel)
 
 
 def test_forms_that_compute_the_same_are_one_row():

@@ -181,12 +181,6 @@ def test_threads_that_need_runners_prepare_one_after_the_other(fits, monkeypatch
     assert made == [(50, 2, 1.0)] * 4
 
 
-def test_a_plan_that_no_gpu_has_run_says_so(fits, monkeypatch):
-    monkeypatch.setattr("lenetgpu.plan.UNTRIED", frozenset({"wgmma_winograd_roles_fp16"}))
-    assert Engine(Request(plan="fp16_roles")).notes == ["plan fp16_roles: no GPU has run it yet"]
-    assert Engine(Request(plan="fp16")).notes == []
-
-
 @pytest.fixture
 def gpu(monkeypatch):
     made = PretendedGpu()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from lenetgpu.lab.conv.given import taken
+from lenetgpu.lab.conv.request import taken
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
 GPU = {"kind": "cuda", "name": "Some GPU"}

@@ -223,11 +223,11 @@ def conv(
         if engines:
             from lenetgpu.lab.conv import engines as simulated
 
-            document = simulated.run_engines(request(simulated.EnginesRequest, options), say)
+            document = simulated.run_engines(request(ConvRequest, options), say)
         elif shares:
             from lenetgpu.lab.conv import shares as clocked
 
-            outcome = clocked.run_shares(request(clocked.SharesRequest, options), say)
+            outcome = clocked.run_shares(request(ConvRequest, options), say)
         else:
             from lenetgpu.lab.conv.compared import run_conv
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lenetgpu.check.truth import Truth
@@ -13,7 +16,7 @@ from lenetgpu.measure.bench import Bench, PlanBench, StageBench, stage_of
 from lenetgpu.measure.rounds import BREAKS, Candidate, never
 from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, canonical, resolve, untried
+from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, Plan, canonical, resolve
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.registry import find_span
 
@@ -37,9 +40,7 @@ def stage_candidates(
 ) -> list[Candidate]:
     """Every variant of a stage, or of a span written with +, that this device can run.
 
-    One that does not take its shapes is there as refused.
-
-    Raises LenetError where there is no such stage.
+    One that does not take its shapes is refused. Raises LenetError where there is no such stage.
     """
     check_comparable(stage)
     unit = stage_of(stage)
@@ -47,19 +48,13 @@ def stage_candidates(
     for variant in variants(unit.kind, device):
         if gpu is not None and not variant.needs.met_by(gpu):
             continue
-
-        try:
-            refusal = variant.laid_out(unit.problem)
-        except BREAKS:
-            refusal = None  # said where it is built
-        if isinstance(refusal, str):
-            found.append(Candidate(variant.full_name, never, variant.precision, "refused", refusal))
-            continue
-
-        def build(chosen: Any = variant) -> Bench:
-            return StageBench(chosen, unit, n, facts)
-
-        found.append(Candidate(variant.full_name, build, variant.precision))
+        made = Candidate(
+            variant.full_name, partial(StageBench, variant, unit, n, facts), variant.precision
+        )
+        with suppress(*BREAKS):  # which is said where it is built
+            if isinstance(refusal := variant.laid_out(unit.problem), str):
+                made = replace(made, build=never, status="refused", note=refusal)
+        found.append(made)
     if all(candidate.status == "refused" for candidate in found):
         raise LenetError(f"stage {stage} has no variant on {device}")
     return found
@@ -84,23 +79,12 @@ def plan_candidates(
             say(f"{name} left out: {error}")
             continue
 
-        def build(chosen: Any = plan) -> Bench:
-            return PlanBench(
-                Pipeline(chosen, weights, len(images), str(images.dtype)), images, facts
-            )
+        def build(chosen: Plan = plan) -> Bench:
+            made = Pipeline(chosen, weights, len(images), str(images.dtype))
+            return PlanBench(made, images, facts)
 
         found.append(Candidate(name, build, plan.precision))
     return found
-
-
-def tried(candidates: list[Candidate]) -> list[Candidate]:
-    """The candidates, refused those that no GPU has run: they run where they are asked for."""
-    return [
-        Candidate(c.name, never, c.precision, "refused", f"no GPU has run it: --only {c.name} does")
-        if untried(c.name)
-        else c
-        for c in candidates
-    ]
 
 
 def only(wanted: str, candidates: list[Candidate], always: Iterable[str]) -> list[Candidate]:
@@ -145,13 +129,10 @@ def resolve_reference(what: str, device: str, wanted: str, candidates: list[Cand
     names = [candidate.name for candidate in candidates]
     wanted = canonical(wanted) if what == PLANS else wanted
     if wanted not in names and what != PLANS:
-        unit = stage_of(what)
-        variant = (
-            find_span(unit.kind, wanted, device)
-            if "+" in what
-            else find(unit.kind, wanted, device, what)
-        )
-        wanted = variant.full_name if variant is not None else wanted
+        kind = stage_of(what).kind
+        spans = "+" in what
+        variant = find_span(kind, wanted, device) if spans else find(kind, wanted, device, what)
+        wanted = wanted if variant is None else variant.full_name
     if wanted not in names:
         raise LenetError(f"--reference {wanted} is no candidate; {choose(wanted, names)}")
     return wanted

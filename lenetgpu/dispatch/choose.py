@@ -123,12 +123,6 @@ def further(problem: Conv, batch: int, machine: Machine) -> tuple[Variant, ...]:
     return tuple(variant_of(algorithm) for _, algorithm in sorted(found)[:FURTHER])
 
 
-def off_by(algorithm: str, found: Measured) -> float | None:
-    """Return an algorithm's time over the fastest's; None where it was not measured."""
-    us = found.us.get(algorithm)
-    return None if us is None else us / found.us[found.algorithm]
-
-
 def _runs(name: str, found: Measured, problem: Conv, batch: int, machine: Machine) -> bool:
     """Whether a measured algorithm may run for `batch` images; Winograd's errors are its plan's."""
     compared = name not in WINOGRAD or found.plans_for(batch)
@@ -178,7 +172,6 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     made, options = decide(problem, batch, machine), choices(problem, batch, machine)
     chosen, found = made.algorithm, made.found
     times: Mapping[str, float] = {} if found is None else found.us
-    priced = {option.algorithm for option in options}
 
     def time(name: str) -> str:
         return f"; measured {times[name]:,.2f} us" if name in times else ""
@@ -186,9 +179,9 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     words, because = _reason(made, problem, batch, machine)
     rows = [("chosen", f"{chosen}, {words}"), ("because", because)]
     if found is not None:
-        first = options[0].algorithm
-        off = off_by(first, found)
-        beside = first if off is None else f"{first}, {off:.2f}x the fastest"
+        beside = first = options[0].algorithm
+        if (off := found.off(first)) is not None:
+            beside += f", {off:.2f}x the fastest"
         rows += [("measured on", str(found)), ("the model would take", beside)]
     if chosen.partition(TILED)[0] in TENSOR:
         compared = chosen in times and (not problem.wants or bool(found and found.lacks))
@@ -208,9 +201,10 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
         if name in times or possible(name, problem, machine):
             rows.append((name, f"no model{time(name) or '; not measured'}"))
     for name in (*TENSOR, *WINOGRAD):
-        if name in times and name not in priced:
-            few = "no model of so few products"
-            no = (why_not(name, problem, machine, images=batch) or "") if name in WINOGRAD else few
+        if name in times and name not in {option.algorithm for option in options}:
+            no = "no model of so few products"
+            if name in WINOGRAD:
+                no = why_not(name, problem, machine, images=batch) or ""
             rows.append((name, no + time(name)))
     fits = (n for n in WINOGRAD if find("conv", n, "cuda").refusal(problem) is None)
     asked = PRICED if problem.wants else (*TENSOR, *fits)

@@ -68,6 +68,11 @@ class Measured:
         """The fastest of them."""
         return min(self.us, key=lambda name: self.us[name])
 
+    def off(self, algorithm: str) -> float | None:
+        """Return an algorithm's time over the fastest's; None where it was not measured."""
+        us = self.us.get(algorithm)
+        return us and us / self.us[self.algorithm]
+
     @property
     def without(self) -> str:
         """` without bias, relu` where it was measured so."""
@@ -99,13 +104,6 @@ class Measured:
         commit = f"commit {self.commit[:10]}" if self.commit else ""
         told = [self.device, self.date, images, self.without.strip(), commit, beside, self.source]
         return ", ".join(filter(None, told))
-
-
-def fields_of(problem: Conv) -> dict[str, Any]:
-    """What a table says of a problem: its fields, but for those that are plain."""
-    named = {f.name: getattr(problem, f.name) for f in fields(problem)}
-    told = {f.name: named[f.name] for f in fields(problem) if named[f.name] != f.default}
-    return {"reads": problem.reads, "writes": problem.writes} | told
 
 
 def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:
@@ -159,10 +157,6 @@ class Kept:
     loads: dict[str, float]
 
 
-def _text(problem: Conv) -> str:
-    return json.dumps(fields_of(problem), sort_keys=True)
-
-
 @cache
 def _kernels() -> str:
     """A digest of every convolution's kernels with their headers."""
@@ -172,7 +166,7 @@ def _kernels() -> str:
 
 def _name(device: str, problem: Conv) -> str:
     """An entry's name; it changes with kernels, what plans and launches them, and the driver."""
-    facts = [device, _text(problem), _kernels(), sources(*_PYTHON), nvrtc.environment()]
+    facts = [device, repr(problem), _kernels(), sources(*_PYTHON), nvrtc.environment()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
@@ -194,10 +188,9 @@ def kept(device: str, problem: Conv) -> tuple[Measured, ...]:
 def keep(problem: Conv, found: Measured) -> bool:
     """Keep what was measured here of `problem`, beside what is kept; whether it could be."""
     rows = {row.images: row for row in kept(found.device, problem)} | {found.images: found}
-    us = {str(images): dict(row.us) for images, row in rows.items()}
-    dates = {str(images): row.date for images, row in rows.items()}
-    loads = {str(images): row.load for images, row in rows.items()}
-    made = Kept(found.device, _text(problem), us, dates, loads)
+    made = Kept(found.device, repr(problem), {}, {}, {})
+    for images, row in ((str(images), row) for images, row in rows.items()):
+        made.us[images], made.dates[images], made.loads[images] = dict(row.us), row.date, row.load
     return entries.keep(_KIND, _name(found.device, problem), made)
 
 
@@ -227,8 +220,12 @@ def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
 
 def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
     """The table's row of it."""
+    sizes = {"reads": problem.reads, "writes": problem.writes}
+    for one in fields(problem):
+        if (value := getattr(problem, one.name)) != one.default:
+            sizes[one.name] = value
     row = {
-        "device": found.device, "problem": fields_of(problem), "images": found.images,
+        "device": found.device, "problem": sizes, "images": found.images,
         "algorithm": found.algorithm, "us": dict(found.us), "date": found.date,
         "commit": found.commit,
     }  # fmt: skip

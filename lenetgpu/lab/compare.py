@@ -20,7 +20,6 @@ from lenetgpu.dispatch.candidates import (
     plan_candidates,
     resolve_reference,
     stage_candidates,
-    tried,
 )
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files import assets
@@ -478,8 +477,6 @@ def _run(request: CompareRequest, found: plugins.Plugins, say: Say) -> CompareOu
     if request.only is not None:
         always = {reference, *(one.full_name for one in own)}
         candidates = only(request.only, candidates, always)
-    else:
-        candidates = tried(candidates)
     now = {"device": device_json(setting.gpu)["name"], "reference": reference}
     gate.check(now | {"images": len(setting.images), "cold_l2": request.cold_l2})
     comparison = compare(

@@ -21,7 +21,7 @@ from lenetgpu.measure.timing import Phases
 from lenetgpu.net.runners import CpuRunner, Feed, GpuRunner
 from lenetgpu.network import FEATURES
 from lenetgpu.pipeline import Pipeline, default_chunk
-from lenetgpu.plan import AUTO, choose_device, resolve, untried
+from lenetgpu.plan import AUTO, choose_device, resolve
 
 
 class Engine:
@@ -42,8 +42,6 @@ class Engine:
         self.plan = resolve(
             request.plan, self.device, request.overrides, request.precision, self.gpu
         )
-        if untried(self.plan.name):
-            self.notes.append(f"plan {self.plan.name}: no GPU has run it yet")
         with self.phases.timed("load"):
             self.weights = load_weights(request.weights or assets.default_weights())
         self._turn = PREPARING if self.gpu is None else threading.RLock()

@@ -78,10 +78,8 @@ def _entries(descriptor: str, where: str) -> tuple[dict[str, int], str]:
     while match := _ENTRY.match(descriptor, at):
         key = match[1]
         if key not in _ENTRIES or key in entries:
-            again = " twice" if key in entries else ""
-            raise LenetError(
-                f"{where}: expected each of {', '.join(_ENTRIES)} once, found {key}{again}"
-            )
+            found = f"{key} twice" if key in entries else key
+            raise LenetError(f"{where}: expected each of {', '.join(_ENTRIES)} once, found {found}")
         entries[key] = int(match[2])
         at = match.end()
     named = _NAME.match(descriptor, at)

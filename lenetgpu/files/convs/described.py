@@ -67,10 +67,8 @@ def convolution(
         reached, step, before = span[at], stride[at], pad[at]
         count = outputs(size, reached, step, 2 * before) if out is None else out[at]
         if count < 1:
-            both = by((H + 2 * pad[0], W + 2 * pad[1]))
-            raise LenetError(
-                f"{where}: expected filters within the padded map of {both}, found {by(span)}"
-            )
+            words = f"filters within the padded map of {by((H + 2 * pad[0], W + 2 * pad[1]))}"
+            raise LenetError(f"{where}: expected {words}, found {by(span)}")
         fewest = outputs(size, reached, step, before)
         if count < fewest:
             raise LenetError(f"{where}: expected O{side} of at least {fewest}, found {count}")
@@ -88,9 +86,8 @@ def require_countable(problem: Conv, images: int, where: str) -> None:
     }
     for name, values in held.items():
         if values >= _MOST_VALUES:
-            raise LenetError(
-                f"{where}: expected fewer than 2^31 values in the {name}, found {values:,}"
-            )
+            words = f"expected fewer than 2^31 values in the {name}, found {values:,}"
+            raise LenetError(f"{where}: {words}")
 
 
 def as_line(problem: Conv) -> str:

@@ -80,21 +80,19 @@ class _Graph:
             elif "Conv" in node.op_type:
                 transposed = node.op_type == "ConvTranspose"
                 yield _untaken(node, "transposed" if transposed else f"operator {node.op_type}")
-            for inner in _within(node):
-                yield _untaken(inner, f"in a branch of {node_text(node)}")
+            for branch in _branches(node):
+                for graph in _within(branch):
+                    yield from _all_untaken(graph, f"in a branch of {node_text(node)}")
         for function in self._model.functions:
-            for node in function.node:
-                if "Conv" in node.op_type:
-                    yield _untaken(node, f"in function {function.name}")
+            yield from _all_untaken(function, f"in function {function.name}")
 
     def _given(self, node: Any) -> Given:
         """LenetError where it is no convolution: channels that do not fit, a filter too large."""
         where, others = f"{self._path}: {node_text(node)}", []
         place = _FILTERS[node.op_type]
         if len(node.input) <= place:
-            raise LenetError(
-                f"{where}: expected images and filters, found {len(node.input)} inputs"
-            )
+            words = f"expected images and filters, found {len(node.input)} inputs"
+            raise LenetError(f"{where}: {words}")
         names = node.input[0], node.input[place]
         kinds = [self._values.get(name, (0, []))[0] for name in names]
         kind = kinds[1] or kinds[0] or FLOAT
@@ -103,16 +101,14 @@ class _Graph:
             others.append(f"{_TYPES.get(kind, other)} operands")
         unknown = next((name for name in names if self._size(name) is None), None)
         if unknown is not None:
-            why = f"its sizes are open behind {self._why_open(unknown)}"
-            return _untaken(node, *others, why)
+            return _untaken(node, *others, f"its sizes are open behind {self._why_open(unknown)}")
         size, filters = (self._size(name) or [] for name in names)
         if len(size) != _SIDES + 2:
             return _untaken(node, *others, f"{len(size) - 2} spatial dimensions")
         made = _convolution(where, size, filters, attributes(node))
         if filters[1] != made.each[0]:
-            raise LenetError(
-                f"{where}: expected filters of {made.each[0]} channels, found {filters[1]}"
-            )
+            words = f"expected filters of {made.each[0]} channels, found {filters[1]}"
+            raise LenetError(f"{where}: {words}")
         batch, own = self._scale
         images = max(1, size[0] * batch // own)
         made = replace(made, dtype=_DTYPES.get(kind, "fp32"))
@@ -186,28 +182,28 @@ def _untaken(node: Any, *others: str) -> Given:
     return Given(None, name=_name(node), others=others)
 
 
-def _graphs(node: Any) -> Iterator[Any]:
+def _all_untaken(graph: Any, why: str) -> Iterator[Given]:
+    return (_untaken(node, why) for node in graph.node if "Conv" in node.op_type)
+
+
+def _within(graph: Any) -> Iterator[Any]:
+    """A graph and every graph of its branches."""
+    yield graph
+    for node in graph.node:
+        for branch in _branches(node):
+            yield from _within(branch)
+
+
+def _branches(node: Any) -> Iterator[Any]:
     for attribute in node.attribute:
         yield from (attribute.g, *attribute.graphs)
 
 
-def _within(node: Any) -> Iterator[Any]:
-    for graph in _graphs(node):
-        for inner in graph.node:
-            if "Conv" in inner.op_type:
-                yield inner
-            yield from _within(inner)
-
-
 def _read_by_relu(graph: Any) -> set[str]:
     """The values of a graph that one ReLU reads and nothing else, within no branch either."""
-    read = Counter(value.name for value in graph.output)
-    todo = list(graph.node)
-    while todo:
-        node = todo.pop()
-        read.update(node.input)
-        for inner in _graphs(node):
-            todo += inner.node
-            read.update(value.name for value in inner.output)
+    read = Counter[str]()
+    for one in _within(graph):
+        read.update(value.name for value in one.output)
+        read.update(name for node in one.node for name in node.input)
     relus = [node for node in graph.node if node.op_type == "Relu" and node.domain in OWN]
     return {name for node in relus for name in node.input if read[name] == 1}

@@ -50,6 +50,8 @@ CONVOLVED = columns(
     "timed by=method, note, again=command",
 )
 """A candidate on a shape: its check, its times, its ratio to the baseline, its launch."""
+_IN_THE_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
+_IN_A_CASE = [one for one in CONVOLVED if one.key not in _IN_THE_FILES_ONLY]
 SUMMED = columns(
     "candidate=name, shapes",
     ("geometric mean=geomean, least, most", fixed(2)),
@@ -94,8 +96,6 @@ STEPS = columns(
 """A step of the convnet2 paper's ladder, there and here."""
 EXPLAINED = columns("about, what, found")
 """A line of `conv --explain`."""
-_IN_THE_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
-_IN_A_CASE = [one for one in CONVOLVED if one.key not in _IN_THE_FILES_ONLY]
 
 
 def shape_text(problem: Conv) -> str:
@@ -290,18 +290,6 @@ def case_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def ladder_rows(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return steps with the paper's saving of time as a ratio, its remark where no note is."""
-    rows = []
-    for step in steps:
-        row = step | {"check": STATUS_WORDS[step["status"]]}
-        if step.get("paper_gain") is not None:
-            row["paper_ratio"] = 1 / (1 - step["paper_gain"])
-        row["note"] = step["note"] or step.get("what")
-        rows.append(row)
-    return rows
-
-
 def layers(network: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a network's convolutions as rows, with their shares of the sum of the fastest."""
     rows = []
@@ -310,13 +298,13 @@ def layers(network: Mapping[str, Any]) -> list[dict[str, Any]]:
         ms, reference = row.get("ms"), row.get("reference_ms")
         share = row["count"] * ms / whole if ms else None
         us = {"us": ms and 1e3 * ms, "reference_us": reference and 1e3 * reference}
-        rows.append(row | us | {"share": share})
+        rows.append({**row, "share": share, **us})
     return rows
 
 
 def wholes(network: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return sums as rows, each with how many convolutions it is over."""
-    return [row | {"taken": f"{row['over']} of {row['of']}"} for row in network["sums"]]
+    return [{**row, "taken": f"{row['over']} of {row['of']}"} for row in network["sums"]]
 
 
 def table(document: Mapping[str, Any]) -> Table:
@@ -394,26 +382,23 @@ def tuned_line(tuned: Mapping[str, Any]) -> str:
         line += f"; it took {tuned['before']}"
     if model == algorithm:
         return f"{line}; so does the model"
-    if tuned["off"] is None:
-        return f"{line}; the model takes {model}, not timed"
-    return f"{line}; the model takes {model}, {tuned['us'][model]:,.2f} us, {tuned['off']:.2f}x"
+    off = tuned["off"]
+    time = "not timed" if off is None else f"{tuned['us'][model]:,.2f} us, {off:.2f}x"
+    return f"{line}; the model takes {model}, {time}"
 
 
 def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
     rows = case_rows(case)
     label = f"{case['label']}: " if in_suite else ""
-    title = (
-        f"{label}{case['shape']}, batch {case['images']:,}: {case['gflop']:,.3g} GFLOP, "
-        f"{case['mbytes']:,.3g} MB, {case['intensity']:,.3g} FLOP/byte"
-    )
+    title = f"{label}{case['shape']}, batch {case['images']:,}: {case['gflop']:,.3g} GFLOP, "
+    title += f"{case['mbytes']:,.3g} MB, {case['intensity']:,.3g} FLOP/byte"
     if case["paper"]:
         title += f"; the paper: {case['paper']}"
     shown = [row for row in rows if row["status"] != "refused"]
     yield from [Table(_IN_A_CASE, shown, title)] if shown else [title, "nothing to run here"]
     for row in rows:
         if row["note"]:
-            word = "refused, " if row["status"] == "refused" else ""
-            yield f"{row['name']}: {word}{row['note']}"
+            yield f"{row['name']}: {'refused, ' * (row['status'] == 'refused')}{row['note']}"
     if case.get("tuned"):
         yield tuned_line(case["tuned"])
     if in_suite:
@@ -422,7 +407,12 @@ def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
         yield legend(case["reference"], case["rounds"])
     if case.get("ladder"):
         title = f"the paper's ladder, {case['label']}: the convolution alone, steps interleaved"
-        yield Table(STEPS, ladder_rows(case["ladder"]), title)
+        steps = []
+        for step in case["ladder"]:
+            gain, note = step.get("paper_gain"), step["note"] or step.get("what")
+            told = {"check": STATUS_WORDS[step["status"]], "note": note}
+            steps.append({**step, **told, "paper_ratio": None if gain is None else 1 / (1 - gain)})
+        yield Table(STEPS, steps, title)
     if case.get("explanation"):
         lines = [
             {"about": "" if index else section["about"], "what": what, "found": found}

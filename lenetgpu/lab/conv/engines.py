@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.conv.document import shape_text
-from lenetgpu.lab.conv.given import taken
+from lenetgpu.lab.conv.request import ConvRequest, taken
 from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import Column, columns, words
 from lenetgpu.measure.document import head
@@ -23,14 +22,7 @@ def rounded(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
 
 
-STEP_COLUMNS = (
-    words("section", "section"),
-    words("step", "step"),
-    Column("cycles", "cycles", rounded),
-    *(Column(part, part, rounded) for part in PARTS),
-)
-
-
+STEP_COLUMNS = columns("section, step", ("cycles", rounded), (", ".join(PARTS), rounded))
 FIGURES = columns(
     "section, figure",
     ("the paper=paper, model", rounded),
@@ -40,16 +32,11 @@ FIGURES = columns(
 _CHANGES = [Column(change.name, f"changed.{change.name}", rounded) for change in CHANGED]
 
 
-@dataclass(frozen=True)
-class EnginesRequest:
-    """A convolution to simulate; Table 1's where `shape` is None, with its 128 images."""
+def run_engines(request: ConvRequest, say: Say) -> dict[str, Any]:
+    """The document: a row a step, a row a figure of the paper. LenetError for bad input.
 
-    shape: str | None = None
-    batch: int | None = None
-
-
-def run_engines(request: EnginesRequest, say: Say) -> dict[str, Any]:
-    """The document: a row a step, a row a figure of the paper. LenetError for bad input."""
+    Of Table 1's convolution and its 128 images, where no other is asked for.
+    """
     problem, batch = TABLE_1, TABLE_1_BATCH
     if request.shape is not None:
         shape = taken(request.shape)
@@ -57,13 +44,9 @@ def run_engines(request: EnginesRequest, say: Say) -> dict[str, Any]:
         refused = untaken(problem, frozenset())
         if refused is not None:
             raise LenetError(f"--engines, {shape_text(problem)}: {refused}")
-    if request.batch is not None:
-        batch = request.batch
-    if batch < 1:
-        raise LenetError(f"--batch: expected at least 1 image, found {batch}")
+    batch = request.images(batch)
     say(f"simulating {len(STEPS)} steps")
-    steps = step_rows(problem, batch)
-    figures = []
+    steps, figures = step_rows(problem, batch), []
     for row in claim_rows(problem, batch):
         figures.append(row)
         say(f"simulating, {row['figure']}")
@@ -80,18 +63,17 @@ def run_engines(request: EnginesRequest, say: Say) -> dict[str, Any]:
 
 def table(document: Mapping[str, Any]) -> Table:
     """Return the paper's figures, the model's, and those under each change."""
-    return Table(columns(*FIGURES, *_CHANGES, "remark"), document["figures"])
+    return Table([*FIGURES, *_CHANGES, *columns("remark")], document["figures"])
 
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:
     """Yield the steps' cycles, then the paper's figures beside the model's, and each change."""
-    title = (
-        f"{document['simulated']}, simulated: {document['shape']}, batch {document['images']:,}; "
-        "cycles, and a warp's mean cycles in each part"
-    )
+    rows = document["figures"]
+    of = f"{document['simulated']}, simulated: {document['shape']}, batch {document['images']:,}"
+    title = f"{of}; cycles, and a warp's mean cycles in each part"
     yield Table(STEP_COLUMNS, document["steps"], title)
-    yield Table(FIGURES, document["figures"], "the paper's figures, the model's")
+    yield Table(FIGURES, rows, "the paper's figures, the model's")
     title = "the model's figures with one assumption changed"
-    yield Table([FIGURES[1], *_CHANGES], document["figures"], title)
+    yield Table([*columns("figure"), *_CHANGES], rows, title)
     for name, what in document["changes"].items():
         yield f"{name}: {what}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from lenetgpu.gpu import latency, machines
@@ -17,7 +18,7 @@ from lenetgpu.measure.plugins import PluginBench
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Comparison, Say
 from lenetgpu.papers.convnet2_measured import measure_ladder
-from lenetgpu.papers.shapes import Shape, Suite
+from lenetgpu.papers.shapes import Shape
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, variants
 
@@ -41,7 +42,8 @@ def floor_rows(problem: Conv, n: int, limits: Ceilings) -> Rows:
     if limits.tensor_tflops:
         tensor = 3 * flop / (limits.tensor_tflops * 1e12)
         rows.append(("floor, fp16x3", f"{_microseconds(tensor)}: three fp16 products each"))
-    return [*rows, ("bound", f"{bound}, {max(compute, memory) / min(compute, memory):,.3g}x over")]
+    over = max(compute, memory) / min(compute, memory)
+    return [*rows, ("bound", f"{bound}, {over:,.3g}x over")]
 
 
 def _microseconds(seconds: float) -> str:
@@ -60,28 +62,22 @@ def launch_rows(launches: list[Launch], n: int) -> Rows:
     return rows
 
 
-def latency_json(measure: Callable[[], Latency], machine: Machine) -> dict[str, Any]:
-    """Return a section of a case's `explanation`: N_FMA by what is measured here, and planned."""
-    rows = _or_why_not(lambda: _latency_rows(measure(), machine))
-    return {"about": "latency, measured here", "rows": [list(row) for row in rows]}
-
-
-def _latency_rows(found: Latency, machine: Machine) -> Rows:
+def latency_rows(measure: Callable[[], Latency], machine: Machine) -> Rows:
+    """N_FMA by what is measured here, and planned."""
+    found = measure()
+    busy, issued = found.busy_warps(machine), found.issued(machine)
+    chained = f"{busy} warps of chained multiply-adds a multiprocessor"
     return [
         ("load from global memory", f"{found.load:,.0f} clocks, planned with {machine.latency:,}"),
         ("N_FMA", f"{found.n_fma(machine):,} multiply-adds, planned with {machine.n_fma:,}"),
         ("multiply-add", f"{found.fma:.1f} clocks until the next that needs it"),
-        (
-            "busy cores",
-            f"{found.busy_warps(machine)} warps of chained multiply-adds a multiprocessor; "
-            f"in a load's time they issue {found.issued(machine):,}",
-        ),
+        ("busy cores", f"{chained}; in a load's time they issue {issued:,}"),
     ]
 
 
-def _or_why_not(make: Callable[..., Rows]) -> Rows:
+def _or_why_not(make: Callable[..., Rows], *given: Any) -> Rows:
     try:
-        return make()
+        return make(*given)
     except Exception as error:  # what was measured is worth more than its explanation
         return [("explanation", f"none here: {type(error).__name__}: {error}")]
 
@@ -93,7 +89,7 @@ def named(words: str | None) -> list[Variant]:
 
 
 def _planned(variant: Variant, shape: Shape, machine: Machine) -> Rows:
-    """Return what a variant would do on `machine`, where it can say so without it."""
+    """What a variant would do on `machine`, where it can say so without it."""
     laid = laid_out(variant, shape.problem)
     if variant.explain is None or isinstance(laid, str):
         return []
@@ -109,10 +105,10 @@ def _elsewhere(shape: Shape, machine: Machine, only: str | None) -> Iterator[tup
     A word of `only` has a section that says why not: a variant's name, or a family's of which
     nobody has anything to say.
     """
-    words = set() if only is None else {word.strip() for word in only.split(",")}
-    found = [(variant, _planned(variant, shape, machine)) for variant in named(only)]
-    told = {variant.family for variant, rows in found if rows}
-    for variant, rows in found:
+    words = {word.strip() for word in (only or "").split(",")}
+    found = {variant: _planned(variant, shape, machine) for variant in named(only)}
+    told = {variant.family for variant, rows in found.items() if rows}
+    for variant, rows in found.items():
         family = variant.family in words and variant.family not in told
         if not rows and (family or words & {*variant.names}):
             why = laid_out(variant, shape.problem)
@@ -125,23 +121,19 @@ def _here(
     shape: Shape, comparison: Comparison, chosen: list[Variant], machine: Machine
 ) -> Iterator[tuple[str, Rows]]:
     """Yield what the variants did on the GPU that is here, a section each."""
-    benches = {c.name: c.bench for c in comparison.candidates}
-    for variant in chosen:
+    explains = {v.full_name: (v.explain, laid_out(v, shape.problem)) for v in chosen}
+    for candidate in comparison.candidates:
         rows: Rows = []
-        problem = laid_out(variant, shape.problem)
-        if variant.explain is not None and not isinstance(problem, str):
-            rows += _or_why_not(lambda v=variant, p=problem: v.explain(p, shape.batch, machine))
-        bench = benches.get(variant.full_name)
-        if isinstance(bench, ConvBench) and bench.launched:
-            rows += _or_why_not(lambda b=bench: launch_rows(b.launched, shape.batch))
-        if rows:
-            yield variant.full_name, rows
-    for name, bench in benches.items():
+        bench, n = candidate.bench, shape.batch
+        explain, problem = explains.get(candidate.name, (None, ""))
+        if explain is not None and not isinstance(problem, str):
+            rows += _or_why_not(explain, problem, n, machine)
         if isinstance(bench, PluginBench):
-            rows = _or_why_not(lambda b=bench: b.explain(shape.batch, machine))
-            rows += _or_why_not(lambda b=bench: launch_rows(b.launched, shape.batch))
-            if rows:
-                yield name, rows
+            rows += _or_why_not(bench.explain, n, machine)
+        if isinstance(bench, PluginBench) or (isinstance(bench, ConvBench) and bench.launched):
+            rows += _or_why_not(launch_rows, bench.launched, n)
+        if rows:
+            yield candidate.name, rows
 
 
 def explained(
@@ -158,20 +150,13 @@ def explained(
     """
     machine = machines.current() if request.machine is None else machines.known(request.machine)
     sections = [("the shape", floor_rows(shape.problem, shape.batch, limits))]
-    first = []
     if request.machine is None and here is not None:
-        first = [latency_json(lambda: latency.measured(machine), machine)]
+        measured = _or_why_not(latency_rows, partial(latency.measured, machine), machine)
+        sections.insert(0, ("latency, measured here", measured))
         sections += _here(shape, comparison, here, machine)
     else:
         sections += _elsewhere(shape, machine, request.only)
-    return first + [{"about": about, "rows": [*map(list, rows)]} for about, rows in sections]
-
-
-def has_ladder(suite: Suite | None, chosen: list[Variant]) -> bool:
-    """Whether the suite's steps are measured one by one too on a GPU: where they are chosen."""
-    if suite is None or suite.name != "convnet2":
-        return False
-    return any(variant.family == suite.name for variant in chosen)
+    return [{"about": about, "rows": [*map(list, rows)]} for about, rows in sections]
 
 
 def ladder(shape: Shape, gpu: Gpu, say: Say) -> list[dict[str, Any]]:
@@ -179,5 +164,5 @@ def ladder(shape: Shape, gpu: Gpu, say: Say) -> list[dict[str, Any]]:
     try:
         return measure_ladder(shape.problem, shape.batch, gpu=gpu, say=say)
     except (MemoryError, RuntimeError) as error:
-        reason = f"not measured: {(str(error).splitlines() or [''])[0]}"
+        reason = f"not measured: {str(error).partition(chr(10))[0]}"
         return [{"step": "the ladder", "variant": "", "status": "skipped", "note": reason}]

@@ -1,9 +1,11 @@
-"""What `lenetgpu conv` is asked for: a shape, a suite, a file of lines or a model."""
+"""What `lenetgpu conv` is asked for: SHAPE, another tool's line, a suite, a file or a model."""
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,19 @@ from typing import Any
 from lenetgpu.check.truth import CHECK_IMAGES
 from lenetgpu.dispatch.algorithms import TILED
 from lenetgpu.errors import LenetError, choose
-from lenetgpu.files.convs.described import Given, require_countable
+from lenetgpu.files.convs import benchdnn, miopen
+from lenetgpu.files.convs.described import Given, convolution, require_countable
+from lenetgpu.files.regular import read_whole
 from lenetgpu.gpu import machines
 from lenetgpu.lab.compare import Asked
 from lenetgpu.lab.conv.document import about_suite, network_json, shape_text
-from lenetgpu.lab.conv.given import SHAPE, from_file, is_ours, parse_shape, rows_of
 from lenetgpu.measure.document import SCHEMA
 from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Untaken, images_of
 from lenetgpu.problems import ITEM_BYTES, Conv
 
+SHAPE = "C,H,W,M,K[,stride[,pad]]"
+_OURS = re.compile("N,N,N,N,N(?:xN)?(?:,N(?:,N)?)?".replace("N", r"\s*(-?[0-9]{1,9})\s*"))
+_MOST_BYTES = 1 << 20
 _WIDEST = 256
 """Of a filter: the check's float64 sum goes over its places one by one."""
 _MOST_CHECKED = 2 * 10**12
@@ -57,10 +63,93 @@ class ConvRequest(Asked):
     bitwise: bool = False
     tune: bool = False
 
+    def images(self, usual: int) -> int:
+        """How many images are asked for; LenetError where there are none."""
+        if self.batch is not None and self.batch < 1:
+            raise LenetError(f"--batch: expected at least 1 image, found {self.batch}")
+        return self.batch or usual
+
     def wished(self, problem: Conv) -> Conv:
         """A problem as every convolution is wished to be."""
         bias, relu = self.bias or problem.bias, self.relu or problem.relu
         return replace(problem, bias=bias, relu=relu, dtype=self.dtype or problem.dtype)
+
+
+def is_ours(text: str) -> bool:
+    """Whether SHAPE is to be read as our own form, and not as another tool's line."""
+    return not miopen.DRIVER.search(text) and not benchdnn.BEGINS.match(text.strip())
+
+
+def parse_shape(text: str, epilogue: bool = False) -> Given:
+    """The convolution that SHAPE names, ours or another tool's; LenetError where it names none.
+
+    With the bias that its tool gives it, where `epilogue` says so.
+    """
+    if not is_ours(text):
+        given = miopen.read(text) if miopen.DRIVER.search(text) else benchdnn.read(text)
+        if epilogue or given.problem is None:
+            return given
+        return replace(given, problem=replace(given.problem, bias=False))
+    where, match = f"SHAPE {text!r}", _OURS.fullmatch(text)
+    if match is None:
+        raise LenetError(f"{where}: expected {SHAPE} in whole numbers, as 64,56,56,64,3,1,1")
+    *sizes, columns, stride, pad = match.groups()
+    c, h, w, m, rows = map(int, sizes)
+    taps, by, around = (rows, int(columns or rows)), int(stride or 1), int(pad or 0)
+    made = convolution(where, 1, (h, w, c, m), taps, stride=(by, by), pad=(around, around))
+    return Given(made)
+
+
+def taken(text: str) -> Shape:
+    """SHAPE as variants take it; LenetError where it is none, or not taken."""
+    (row,) = rows_of([parse_shape(text)])
+    if isinstance(row, Shape):
+        return row
+    raise LenetError(f"{text}: expected a convolution that is taken, found {row.why}")
+
+
+def from_file(path: Path, epilogue: bool) -> Iterator[Given]:
+    """The convolutions of a file, one a line in any form that SHAPE has; LenetError for a bad one.
+
+    Blank lines, and those that begin with #, are skipped.
+    """
+    what = "convolutions, one a line"
+    data = read_whole(path, f"a file of {what}", _MOST_BYTES, what)
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise LenetError(f"{path}: expected {what}, found text that is not UTF-8") from error
+    numbered = [(n, line.strip()) for n, line in enumerate(lines, 1)]
+    found = [(n, line) for n, line in numbered if line and not line.startswith("#")]
+    if not found:
+        raise LenetError(f"{path}: expected {what}, found none")
+    for number, line in found:
+        try:
+            given = parse_shape(line, epilogue)
+        except LenetError as error:
+            raise LenetError(f"{path}, line {number}: {error}") from error
+        yield replace(given, name=given.name or f"line {number}")
+
+
+def rows_of(found: Iterable[Given]) -> tuple[Row, ...]:
+    """Each convolution once, in the order that they come, with its first name and how often."""
+    names: dict[Given, str] = {}
+    counts: Counter[Given] = Counter()
+    for given in found:
+        plain = replace(given, name="")
+        names.setdefault(plain, given.name)
+        counts[plain] += 1
+    rows: dict[str, Row] = {}
+    for given, name in names.items():
+        label = name or ("" if given.problem is None else shape_text(given.problem))
+        while label in rows:
+            label = f"{label} ({len(rows) + 1})"
+        problem, images, count = given.problem, given.images, counts[given]
+        if given.others or problem is None:
+            rows[label] = Untaken(label, problem, images, given.why, count)
+        else:
+            rows[label] = Shape(label, problem, images, count=count)
+    return tuple(rows.values())
 
 
 def _of_suite(request: ConvRequest) -> tuple[Suite, tuple[Row, ...]]:
@@ -117,15 +206,11 @@ def require_checkable(shapes: list[Shape], device: str) -> None:
         problem, judged = shape.problem, min(shape.batch, CHECK_IMAGES)
         where = f"conv {shape_text(problem)}, batch {shape.batch}"
         if problem.R * problem.S > _WIDEST**2:
-            raise LenetError(
-                f"{where}: expected filters of at most {_WIDEST**2:,} places, "
-                f"found {problem.R:,}x{problem.S:,}"
-            )
+            words = f"expected filters of at most {_WIDEST**2:,} places"
+            raise LenetError(f"{where}: {words}, found {problem.R:,}x{problem.S:,}")
         if device == "cpu" and problem.flop(judged) > _MOST_CHECKED:
-            raise LenetError(
-                f"{where}: expected at most {_MOST_CHECKED:.0e} operations to check on a CPU, "
-                f"found {problem.flop(judged):.1e}"
-            )
+            words = f"expected at most {_MOST_CHECKED:.0e} operations to check on a CPU"
+            raise LenetError(f"{where}: {words}, found {problem.flop(judged):.1e}")
 
 
 def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
@@ -139,8 +224,7 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
         *others, last = ways
         found = " and ".join(given) or "none"
         raise LenetError(f"conv: expected {', '.join(others)} or {last}, found {found}")
-    if request.batch is not None and request.batch < 1:
-        raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
+    request.images(1)
     if request.dtype not in (None, *ITEM_BYTES):
         words = choose(str(request.dtype), ITEM_BYTES)
         raise LenetError(f"dtype {request.dtype!r} does not exist; {words}")
@@ -219,21 +303,20 @@ def run_list(request: ConvRequest) -> dict[str, Any]:
     """
     asked = (request.shape, request.suite, request.lines, request.model)
     if all(way is None for way in asked) and request.batch is None:
-        suites = [_listed(suite) for suite in SUITES.values()]
+        suites = [
+            {
+                "name": suite.name,
+                "title": suite.title,
+                "shapes": len(suite.rows),
+                "taken": len(suite.shapes),
+                "convolutions": sum(row.count for row in suite.rows),
+                "images": sorted({shape.batch for shape in suite.shapes}),
+                "source": suite.source or None,
+            }
+            for suite in SUITES.values()
+        ]
         return {"schema": SCHEMA, "command": "suites", "suites": suites}
     suite, rows = rows_asked(request)
     commands = [command_of(request, row) for row in rows]
     network = network_json(rows, commands, [])
     return {"schema": SCHEMA, "command": "shapes", **about_suite(suite), "network": network}
-
-
-def _listed(suite: Suite) -> dict[str, Any]:
-    return {
-        "name": suite.name,
-        "title": suite.title,
-        "shapes": len(suite.rows),
-        "taken": len(suite.shapes),
-        "convolutions": sum(row.count for row in suite.rows),
-        "images": sorted({shape.batch for shape in suite.shapes}),
-        "source": suite.source or None,
-    }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError
@@ -18,15 +16,7 @@ from lenetgpu.lab.compare import CompareOutcome
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.request import ConvRequest, rows_to_run
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import (
-    STATUS_WORDS,
-    Column,
-    columns,
-    fixed,
-    percent,
-    short_error,
-    words,
-)
+from lenetgpu.lab.rows import STATUS_WORDS, Column, columns, fixed, percent, short_error, words
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers import convnet2_measured
@@ -38,7 +28,6 @@ from lenetgpu.plan import choose_device
 from lenetgpu.stages.conv.convnet2.layout import indexable
 from lenetgpu.stages.needs import untaken
 
-_SUITE = "convnet2"
 SAME_PROGRAM = (0.9, 1.1)
 """Times with clocks over times without, between which shares are taken to be the plain kernel's."""
 
@@ -48,20 +37,15 @@ def between(found: list[float]) -> str:
     return " to ".join(dict.fromkeys(f"{value:,.1f}" for value in found))
 
 
-KERNEL_COLUMNS = (
-    words("figure", "figure"),
-    words("kernel", "kernel"),
-    words("check", "check"),
+KERNEL_COLUMNS = columns(
+    "figure, kernel, check",
     *(Column(part, f"shares.{part}", percent) for part in convnet2_measured.PARTS),
     Column("compute, the paper", "paper", percent),
     Column("compute, the model", "model.compute", percent),
     Column("of it waiting for loads", "waits.waiting for loads", percent),
     Column("waiting for sums", "waits.waiting for sums", percent),
-    Column("us", "median_us", fixed(2)),
-    Column("with clocks", "slowed", fixed(2)),
+    ("us=median_us, with clocks=slowed", fixed(2)),
 )
-
-
 TILES = columns(
     "figure, threads",
     ("images=images_per_thread, filters=filters_per_thread, pixels=cached_pixels", str),
@@ -85,30 +69,14 @@ INSTRUCTIONS = columns(
 """An instruction's clocks, here and in the paper's figures."""
 
 
-@dataclass(frozen=True)
-class SharesRequest:
-    """Convolutions to part: Table 1's where neither `shape` nor `suite` is given."""
-
-    shape: str | None = None
-    suite: str | None = None
-    batch: int | None = None
-    device: str = "auto"
-    plot: Path | None = None
-
-
-def _shapes(request: SharesRequest) -> list[Shape]:
-    """The shapes asked for; LenetError where one is none of this."""
-    if request.suite not in (None, _SUITE):
-        raise LenetError(f"--shares: expected --suite {_SUITE} or none, found {request.suite}")
+def _shapes(request: ConvRequest) -> list[Shape]:
+    """The shapes asked for, Table 1's where none are; LenetError where one is none of this."""
+    if request.suite not in (None, "convnet2"):
+        raise LenetError(f"--shares: expected --suite convnet2 or none, found {request.suite}")
     if request.shape is None and request.suite is None:
-        shapes = [Shape("table 1, filters 5x5", TABLE_1, request.batch or TABLE_1_BATCH)]
-        if request.batch is not None and request.batch < 1:
-            raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
+        shapes = [Shape("table 1, filters 5x5", TABLE_1, request.images(TABLE_1_BATCH))]
     else:
-        _, rows = rows_to_run(
-            ConvRequest(shape=request.shape, suite=request.suite, batch=request.batch)
-        )
-        shapes = [row for row in rows if isinstance(row, Shape)]
+        shapes = [row for row in rows_to_run(request)[1] if isinstance(row, Shape)]
     for shape in shapes:
         refused = untaken(shape.problem, frozenset()) or indexable(shape.problem)
         if refused is not None:
@@ -119,14 +87,13 @@ def _shapes(request: SharesRequest) -> list[Shape]:
 def _gpu(wanted: str) -> Gpu:
     gpu, why = choose_device(wanted)
     if gpu is None:
-        raise LenetError(
-            f"--shares: expected a GPU, whose clocks are read, found device cpu ({why})"
-        )
+        words = f"expected a GPU, whose clocks are read, found device cpu ({why})"
+        raise LenetError(f"--shares: {words}")
     gpu_device.activate(gpu)
     return gpu
 
 
-def run_shares(request: SharesRequest, say: Say) -> CompareOutcome:
+def run_shares(request: ConvRequest, say: Say) -> CompareOutcome:
     """Part, sweep and clock what was asked for; LenetError for bad input or without a GPU."""
     shapes = _shapes(request)
     if request.plot is not None:
@@ -155,8 +122,14 @@ def run_shares(request: SharesRequest, say: Say) -> CompareOutcome:
             drawn = {case["label"]: charts.parted(case, told=True) for case in document["cases"]}
             charts.save(request.plot, title, drawn, columns=len(drawn))
 
+    wrong = []
+    for case in document["cases"]:
+        for row in (*case["kernels"], *case["tiles"]):
+            if row["status"] == "wrong":
+                name = row["kernel"] if "kernel" in row else f"a tile of figure {row['figure']}"
+                wrong.append(f"{case['label']}: {name}, error {row['relative_error']:.2e}")
     notes = [f"{shape['label']} left out, {shape['why']}" for shape in document["left_out"]]
-    return CompareOutcome(document, _wrong(document), notes=notes, draw=draw)
+    return CompareOutcome(document, wrong, notes=notes, draw=draw)
 
 
 def _latency() -> dict[str, Any]:
@@ -220,42 +193,28 @@ def instruction_rows(found: dict[str, float]) -> list[dict[str, Any]]:
     return rows
 
 
-def _wrong(document: dict[str, Any]) -> list[str]:
-    return [
-        f"{case['label']}: {row.get('kernel', 'a tile of figure ' + str(row['figure']))}, "
-        f"error {row['relative_error']:.2e}"
-        for case in document["cases"]
-        for row in (*case["kernels"], *case["tiles"])
-        if row["status"] == "wrong"
-    ]
-
-
 def of_the_plain_kernel(row: dict[str, Any]) -> bool:
     """Whether the clocked build took about as long as the kernel whose shares its clocks tell."""
     least, most = SAME_PROGRAM
     return bool(least <= row["slowed"] <= most)
 
 
-def kernel_rows(case: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a kernel, its status as a word."""
+def _rows(case: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
     label = case["label"]
-    return [row | {"check": STATUS_WORDS[row["status"]], "label": label} for row in case["kernels"]]
+    return [row | {"check": STATUS_WORDS[row["status"]], "label": label} for row in case[kind]]
 
 
 def tile_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row a tile with its threads as 16x4, fastest first, those without times last."""
     rows = [
-        row
-        | {"check": STATUS_WORDS[row["status"]], "label": case["label"]}
-        | {"threads": f"{row['threads_x']}x{row['threads_y']}"}
-        for row in case["tiles"]
+        row | {"threads": f"{row['threads_x']}x{row['threads_y']}"} for row in _rows(case, "tiles")
     ]
     return sorted(rows, key=lambda row: row["median_us"] or float("inf"))
 
 
 def table(document: Mapping[str, Any]) -> Table:
     """Return kernels, then tiles of every shape."""
-    rows = [row for case in document["cases"] for row in kernel_rows(case)]
+    rows = [row for case in document["cases"] for row in _rows(case, "kernels")]
     rows += [row for case in document["cases"] for row in tile_rows(case)]
     label, note = words("shape", "label"), words("note", "note")
     found = {one.key: one for one in (label, *KERNEL_COLUMNS, *TILES, note)}
@@ -266,7 +225,9 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
     """Yield a table of parts and one of tiles a shape, then the instructions' clocks."""
     for case in document["cases"]:
         where = f"{case['label']} ({case['shape']}, batch {case['images']:,})"
-        yield from _shown(KERNEL_COLUMNS, kernel_rows(case), f"{where}: parts of a warp's time")
+        yield from _shown(
+            KERNEL_COLUMNS, _rows(case, "kernels"), f"{where}: parts of a warp's time"
+        )
         title = f"{where}: tiles of the unrolled kernel"
         yield from _shown(TILES, tile_rows(case), title)
     title = "clocks until the warp's next instruction, which waits for the result"

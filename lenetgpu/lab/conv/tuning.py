@@ -8,7 +8,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from lenetgpu.dispatch.algorithms import ALGORITHMS
-from lenetgpu.dispatch.choose import choices, decide, further, off_by
+from lenetgpu.dispatch.choose import choices, decide, further
 from lenetgpu.dispatch.measured import Measured, counted, inexact, keep
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
@@ -22,7 +22,6 @@ from lenetgpu.stages import Variant, find
 from lenetgpu.store.entries import alone
 
 CHOOSER = "best.fp32"
-KIND = "tuned"
 
 
 def tuning(request: ConvRequest) -> ConvRequest:
@@ -30,20 +29,19 @@ def tuning(request: ConvRequest) -> ConvRequest:
 
     LenetError without a GPU, or where others are asked for.
     """
-    if request.only not in (None, CHOOSER.partition(".")[0], CHOOSER):
+    if request.only not in (None, "best", CHOOSER):
         raise LenetError(f"--tune: expected --only best beside it, found --only {request.only}")
     gpu, why = choose_device(request.device)
     if gpu is None:
-        raise LenetError(
-            f"--tune: expected a GPU, which {CHOOSER} runs on, found device cpu ({why})"
-        )
+        words = f"expected a GPU, which {CHOOSER} runs on, found device cpu ({why})"
+        raise LenetError(f"--tune: {words}")
     return replace(request, only=",".join(ALGORITHMS), watch=0.0)
 
 
 def tilings(request: ConvRequest, shape: Shape) -> list[Variant]:
     """What is tried on a shape beside the variants themselves, where one is tuned."""
-    problem = _problem(shape) if request.tune else "not tuned"
-    if isinstance(problem, str):
+    problem = _problem(shape)
+    if not request.tune or isinstance(problem, str):
         return []
     return [*further(problem, shape.batch, machines.current())]
 
@@ -86,7 +84,7 @@ def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
     model = choices(problem, shape.batch, machine)[0].algorithm
     with alone():  # another may tune the shape for other images meanwhile
         why = None if keep(problem, found) else "the cache folder takes no entry"
-    return Tuned(us, found.algorithm, before, model, off_by(model, found), why, load)
+    return Tuned(us, found.algorithm, before, model, found.off(model), why, load)
 
 
 def note(cases: list[dict[str, Any]]) -> str:
@@ -94,9 +92,8 @@ def note(cases: list[dict[str, Any]]) -> str:
     found = {case["label"]: case["tuned"] for case in cases if case.get("tuned")}
     held = sum(tuned["why"] is None for tuned in found.values())
     said = f"tune: {held} of {len(found)} choices kept"
-    off = {label: tuned["off"] for label, tuned in found.items() if tuned["off"] is not None}
+    off = [(tuned["off"], label) for label, tuned in found.items() if tuned["off"]]
     if not off:
         return said
-    worst = max(off, key=off.__getitem__)
-    mean = geometric_mean(off.values())
-    return f"{said}; the model's were {mean:.2f}x the fastest, {off[worst]:.2f}x at most ({worst})"
+    mean, (most, worst) = geometric_mean(times for times, _ in off), max(off)
+    return f"{said}; the model's were {mean:.2f}x the fastest, {most:.2f}x at most ({worst})"
