@@ -212,25 +212,23 @@ def classify(
     Each shard's labels get a file in the folder, and a line in its manifest when that is whole.
     """
     from lenetgpu.files.output import require_targets
-    from lenetgpu.lab.classified import lines, print_predicted
-    from lenetgpu.lab.classify import ClassifyRequest, require_outside
+    from lenetgpu.lab.classify import ClassifyRequest, foresee, lines, predicted, require_outside
     from lenetgpu.lab.classify import classify as job
     from lenetgpu.lab.console import status_line
+    from lenetgpu.lab.render import show
 
     require_targets(json_file, sources=(*options["sources"], options["weights"]))
     require_outside(options["out"], json_file)
     asked, err = request(ClassifyRequest, options), is_stdout(json_file)
     with status_line(enabled=not no_progress, rate=True) as status:
         if predict:
-            from lenetgpu.lab.foreseen import foresee
-
             foreseen = foresee(asked, status)
         else:
             outcome = job(asked, status, partial(say, err=True))
     if json_file is not None:
         write_json(json_file, (foreseen if predict else outcome).document())
     if predict:
-        print_predicted(console(err), foreseen)
+        show(console(err), predicted(foreseen))
         return
     for line in lines(outcome):
         say(line, err=err)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from lenetgpu.errors import LenetError
@@ -15,6 +16,7 @@ from lenetgpu.files.forms import FORMS
 from lenetgpu.files.kinds import require_pictures
 from lenetgpu.files.weights import load_weights
 from lenetgpu.jobs import manifest
+from lenetgpu.jobs.costs import Predicted
 from lenetgpu.jobs.crew import TRIES, Here, OnDask, crew
 from lenetgpu.jobs.inputs import Gathered, gather
 from lenetgpu.jobs.job import MOST, PICTURES, SHARD, Job, news, require_same
@@ -23,6 +25,8 @@ from lenetgpu.jobs.outcome import ClassifyOutcome
 from lenetgpu.jobs.pictures import LIST, keep
 from lenetgpu.jobs.pictures import require_same as same_pictures
 from lenetgpu.lab.console import Say
+from lenetgpu.lab.render import Part, Table
+from lenetgpu.lab.rows import Column, columns, fixed
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
 from lenetgpu.plan import AUTO
@@ -101,8 +105,8 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
     with manifest.alone(out):
         begun = manifest.read(out)
         run = request.run()
-        if begun is not None:
-            run = _as_begun(run, begun.job)
+        if begun is not None and run.plan == AUTO:  # the plan that was chosen then
+            run = replace(run, plan=begun.job.plan, precision=run.precision or begun.job.precision)
         with crew(run, request.workers, request.scheduler, request.tries) as found:
             unreadable = [entry.sentence for entry in read.bad]
             _tell_some(unreadable, tell, "files that cannot be read")
@@ -184,13 +188,6 @@ def _look_again(outcome: ClassifyOutcome, told: tuple[Say, Tell]) -> None:
         outcome.altered.append(why)
     again = [f"{why}; the same command makes them again" for why in outcome.altered]
     _tell_some(again, tell, _LABELS)
-
-
-def _as_begun(run: Request, job: Job) -> Request:
-    """A run that goes on takes the plan that was chosen then, where none is asked for."""
-    if run.plan != AUTO:
-        return run
-    return replace(run, plan=job.plan, precision=run.precision or job.precision)
 
 
 def job_of(
@@ -292,12 +289,18 @@ def _run(
     for number in left:
         outcome.rows.pop(number, None)
     images, started = outcome.images, clock()
+
+    def count(row: Row) -> None:
+        outcome.rows[row.shard] = row
+        outcome.fresh += row.files
+        outcome.fresh_images += row.images
+
     try:
         rows = crew.ready(outcome.folder, job) if left else None
         outcome.ready_seconds, started = clock() - started, clock()
         for found in rows(left, tries) if rows is not None else ():
             if isinstance(found, Row):
-                _count(outcome, found)
+                count(found)
             else:
                 manifest.append(outcome.folder, found, job=job)
                 outcome.failed[found.shard] = found
@@ -308,15 +311,9 @@ def _run(
         outcome.interrupted = True
         for row in manifest.whole(outcome.folder):  # done, and not heard of
             if row.shard not in outcome.rows:
-                _count(outcome, row)
+                count(row)
         if outcome.fresh:
             outcome.seconds = clock() - started
-
-
-def _count(outcome: ClassifyOutcome, row: Row) -> None:
-    outcome.rows[row.shard] = row
-    outcome.fresh += row.files
-    outcome.fresh_images += row.images
 
 
 def _sum_up(folder: Path, outcome: ClassifyOutcome) -> None:
@@ -324,3 +321,86 @@ def _sum_up(folder: Path, outcome: ClassifyOutcome) -> None:
         return
     sweep(folder)
     write_atomically(folder / SUMMARY, (json_text(outcome.document(), indent=1) + "\n").encode())
+
+
+def foresee(request: ClassifyRequest, say: Say) -> Predicted:
+    """Measure what one worker costs here, for a second or two; nothing is left in the folder."""
+    request.check()
+    read = look(request, say)
+    run = request.run()
+    folder = request.out.absolute()
+    there = next(place for place in (folder, *folder.parents) if place.is_dir())
+    with crew(run, request.workers, request.scheduler, request.tries) as found:
+        say("making ready")
+        job, machine = job_of(request, run, read, found)
+        say("measuring a worker")
+        with TemporaryDirectory(prefix=".lenetgpu-", dir=there) as place:
+            keep(Path(place), read.listed)
+            return Predicted(job, found.costs(Path(place), job), machine)
+
+
+def lines(outcome: ClassifyOutcome) -> list[str]:
+    """What was read, what came of it, and how fast this run was."""
+    job = outcome.job
+    right, labelled = outcome.right
+    word = "pictures" if job.pictures else "images"
+    files = "" if job.pictures else f" in {len(job.valid):,} file{'s' * (len(job.valid) != 1)}"
+    found = [
+        f"data     {job.images:,} {word}{files}, "
+        f"{len(job.shards):,} shards of at most {job.size:,}",
+        f"weights  {job.weights}",
+        f"plan     {job.plan}, {job.precision}, on {outcome.machine.get('name', job.device)}",
+        f"done     {outcome.images:,} {word}, {outcome.shards:,} shards in {outcome.folder}"
+        + (f", {len(outcome.failed):,} set aside" if outcome.failed else "")
+        + (f", {outcome.left:,} left" if outcome.left else ""),
+        "digits   " + "  ".join(f"{k}: {count:,}" for k, count in enumerate(outcome.counts)),
+    ]
+    if outcome.lacking:
+        more = ", as" if len(outcome.said) < outcome.lacking else ""
+        found.append(f"no label {outcome.lacking:,} of them{more}")
+        found += [f"  {sentence}" for sentence in outcome.said]
+    if labelled:
+        found.append(f"accuracy {right:,}/{labelled:,} = {right / labelled:.2%}")
+    if outcome.fresh:
+        rate = outcome.fresh_images / outcome.seconds
+        found.append(
+            f"elapsed  {outcome.seconds:,.2f} s for {outcome.fresh_images:,} {word} of this run, "
+            f"{rate:,.0f} {word}/s"
+        )
+    return found
+
+
+def predicted(foreseen: Predicted) -> list[Part]:
+    """What one worker was measured at, and what several would come to by the model."""
+    job = foreseen.job
+    every = columns(
+        ("workers", str),
+        ("images/s=rate", fixed(0)),
+        Column("all of them, s", "seconds", fixed(1)),
+        "bound by=bound",
+    )
+    rows = [asdict(row) for row in foreseen.rows()]
+    title = f"{job.images:,} images in shards of {job.size:,}, by the model"
+    return [*_measured(foreseen), Table(every, rows, title)]
+
+
+def _measured(foreseen: Predicted) -> list[str]:
+    job, costs = foreseen.job, foreseen.costs
+    found = [
+        f"a worker, plan {job.plan} on {foreseen.machine['name']}, measured here:",
+        f"  ready in            {costs.start:,.2f} s",
+        f"  a reader            {costs.read:,.0f} images/s; a reader a core {costs.read_all:,.0f}",
+        f"  memory to labels    {costs.label:,.0f} images/s",
+    ]
+    if costs.bus is not None and costs.kernels is not None:
+        found.append(
+            f"  of that             bus {costs.bus:,.0f}, kernels {costs.kernels:,.0f} images/s"
+        )
+    if costs.there > 1:
+        found.append(f"  {costs.there} workers at once   {costs.label_all:,.0f} images/s")
+    found.append(
+        f"  a shard             {costs.opening * 1e3:,.2f} ms to open; {costs.ending * 1e3:,.2f} "
+        f"to write and list, {costs.line * 1e3:,.2f} of it its line"
+    )
+    task = f"{costs.task * 1e3:,.2f} ms a task" if costs.task else "none; --workers 1 measures one"
+    return [*found, f"  a scheduler         {task}"]

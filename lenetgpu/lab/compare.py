@@ -47,13 +47,7 @@ from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import PlanBench, stage_of
 from lenetgpu.measure.counters.document import require_gpu
 from lenetgpu.measure.counters.work import Images
-from lenetgpu.measure.document import (
-    ceilings_json,
-    comparison_json,
-    device_json,
-    head,
-    stage_rows,
-)
+from lenetgpu.measure.document import ceilings_json, comparison_json, device_json, head, stage_rows
 from lenetgpu.measure.power import WATCHED_S, watch_all
 from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
@@ -427,8 +421,12 @@ def _check_request(request: CompareRequest) -> None:
     given = [word for name, word in alone.items() if getattr(request, name) != getattr(plain, name)]
     if request.suite is not None and given:
         raise LenetError(f"--suite: expected none of {', '.join(alone.values())}, found {given[0]}")
+    if request.counters and request.what == PLANS:
+        raise LenetError(
+            f"--counters: expected a stage, a span or --suite to compare, found {PLANS}; "
+            "`lenetgpu profile --counters --plan NAME` has a plan's"
+        )
     if request.counters:
-        counters.check_counted(request.what)
         require_gpu(*choose_device(request.device))
     if request.outside and (request.suite is not None or request.what == PLANS):
         found = PLANS if request.suite is None else f"--suite {request.suite}"

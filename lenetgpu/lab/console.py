@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import one_line
 
@@ -22,6 +22,8 @@ _ON, _OFF = "\1", "\2"
 """Where bold begins and ends in a line that is still to be folded; `one_line` leaves neither."""
 _LABEL = re.compile(r"\S+(?: \S+)? {2,}(?=\S)")
 Told = Callable[[int, int], None]
+Say = Callable[..., None]
+"""`say(text, done, total)` shows what is being done and, with a total, how far it is."""
 
 
 def styled(stream: Any) -> bool:
@@ -54,15 +56,10 @@ def folded(text: str, width: int) -> str:
 
     label = _LABEL.match(text)
     indent = len(label[0].lstrip(_ON)) if label is not None and 3 * len(label[0]) < width else 2
-    return "\n".join(
-        textwrap.wrap(
-            text,
-            width,
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+    lines = textwrap.wrap(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
+    return "\n".join(lines)
 
 
 class Console:
@@ -143,13 +140,6 @@ class Tally:
         self._done += self._images if count is None else count
         if self._progress is not None:
             self._progress(self._done, max(self._done, self._total))
-
-
-class Say(Protocol):
-    """Shows what is being done and, where a total is given, how far it is."""
-
-    def __call__(self, text: str, done: int = 0, total: int = 0) -> None:
-        """Show that `done` of `total` parts of `text` are through."""
 
 
 @contextmanager

@@ -6,8 +6,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from lenetgpu.dispatch.candidates import PLANS
-from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import Column, columns, fixed, percent, significant, within, words
@@ -94,15 +92,6 @@ def of_entries(document: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -
         yield from parts(found, list(once.values()))
 
 
-def check_counted(what: str | None) -> None:
-    """Raise LenetError unless counters can be put to each row of `what`."""
-    if what == PLANS:
-        raise LenetError(
-            f"--counters: expected a stage, a span or --suite to compare, found {PLANS}; "
-            "`lenetgpu profile --counters --plan NAME` has a plan's"
-        )
-
-
 def _counted(
     places: Mapping[Key, Place], document: dict[str, Any], images: Images, gpu: Gpu, say: Say
 ) -> dict[Key, dict[str, Any]]:
@@ -123,11 +112,7 @@ def _counted(
 
 
 def count_candidates(
-    comparison: Comparison,
-    document: dict[str, Any],
-    images: Images,
-    gpu: Gpu,
-    say: Say,
+    comparison: Comparison, document: dict[str, Any], images: Images, gpu: Gpu, say: Say
 ) -> None:
     """Give `document`, a stage's comparison, its `counters`, and each right candidate its own.
 

@@ -8,6 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +32,12 @@ if TYPE_CHECKING:
 MARK = "*"
 HEADING, NAME, TEXT, GREEN, RED = "bold", "", "dim", "green", "red"
 _LEAST_BESIDE, _INDENT = 40, 4
-_GAP = "  "
 _AT_ONCE = 4096
 _WITHOUT = b"\0\0\x08", b"\x93NUMPY"
 """How IDX and .npy files begin, which have no place for a checksum."""
 Line = list[tuple[str, str]]
 """Texts, each with its style."""
 _ENDINGS = {".py": "launches it, and computes the same on a CPU", ".cu": "the kernel"}
-_SHOWN = {"conv": "conv2"}
 _SHORT = " --batch 20 --seconds 5"
 """What keeps a comparison short on a CPU, where loops are slow."""
 
@@ -54,24 +53,19 @@ def print_lines(console: Console, lines: Iterable[Line]) -> None:
 def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
     """One object per switchable variant, of a stage or kind where given, naive to fast.
 
-    `here`: whether it runs on this machine; `lacks`: what this machine does not have, null where
-    nothing. Raises LenetError where `stage` is neither.
-    """
-    gpu, _ = choose_device("auto")
-    return [_row(v, gpu) for v in _listed(stage)]
-
-
-def table_rows(stage: str | None = None) -> tuple[list[dict[str, Any]], str]:
-    """The same objects, and what the ones marked `here` run on and the others need.
-
-    A kind's families stand together, in the order of their first variants. Raises LenetError as
-    `variant_rows` does.
+    A kind's families stand together, in the order of their first variants. `here`: whether it runs
+    on this machine; `lacks`: what this machine does not have, null where nothing. Raises LenetError
+    where `stage` is neither.
     """
     gpu, _ = choose_device("auto")
     listed = _listed(stage)
     groups = list(dict.fromkeys((v.kind, v.family) for v in listed))
-    ordered = sorted(listed, key=lambda v: groups.index((v.kind, v.family)))
-    rows = [_row(v, gpu) for v in ordered]
+    return [_row(v, gpu) for v in sorted(listed, key=lambda v: groups.index((v.kind, v.family)))]
+
+
+def table_rows(stage: str | None = None) -> tuple[list[dict[str, Any]], str]:
+    """The same objects, and what the ones marked `here` run on and the others need."""
+    rows = variant_rows(stage)
     lacking = sorted({row["lacks"] for row in rows if row["lacks"]})
     others = f"; the others need {' or '.join(lacking)}" if lacking else ""
     return rows, machine() + others
@@ -93,9 +87,9 @@ def _listed(stage: str | None) -> list[Variant]:
     by_name = kinds()
     if stage is not None and stage not in by_name:
         raise LenetError(f"stage {stage!r} does not exist; {choose(stage, by_name)}")
-    starting = {span.kind for span in SPANS if stage in span.stages}
-    spans = [kind for kind in SPAN_KINDS if stage is None or kind in starting or kind == stage]
-    wanted = [*(KINDS if stage is None else (by_name[stage],)), *spans]
+    wanted = [*KINDS, *SPAN_KINDS]
+    if stage is not None:
+        wanted = [by_name[stage], *(span.kind for span in SPANS if stage in span.stages)]
     return [v for kind in dict.fromkeys(wanted) for v in variants(kind)]
 
 
@@ -139,10 +133,12 @@ def variant_lines(rows: list[dict[str, Any]], machine: str, width: int) -> list[
     )
     lines: list[Line] = []
     for row, before in zip(rows, [None, *rows], strict=False):
-        if before is not None and _group(row) != _group(before):
+        if before is not None and _family(row) != _family(before):
             lines.append([("", NAME)])
         if before is None or row["kind"] != before["kind"]:
-            lines.append([(_heading(row), HEADING)])
+            stages = ", ".join(row["stages"])
+            heading = stages if stages == row["kind"] else f"{row['kind']}: {stages}"
+            lines.append([(heading, HEADING)])
         mark = MARK if row["here"] else " "
         head = (
             f"{mark} {row['variant']:{names}}  {row['needs']:{needs}}  "
@@ -163,13 +159,8 @@ def variant_lines(rows: list[dict[str, Any]], machine: str, width: int) -> list[
     return [*lines, [("", NAME)], *([(line, NAME)] for line in legend)]
 
 
-def _group(row: dict[str, Any]) -> tuple[str, str]:
+def _family(row: dict[str, Any]) -> tuple[str, str]:
     return row["kind"], row["variant"].split(".")[0]
-
-
-def _heading(row: dict[str, Any]) -> str:
-    stages = ", ".join(row["stages"])
-    return stages if stages == row["kind"] else f"{row['kind']}: {stages}"
 
 
 def _text(row: dict[str, Any], with_source: bool) -> str:
@@ -185,68 +176,59 @@ def matrix_lines(cells: list[Cell], width: int) -> list[Line]:
     A cell is its variant's name in that family, or `refused`; notes are at most `width` wide.
     """
     lines: list[Line] = []
-    for device in dict.fromkeys(cell.device for cell in cells):
-        here = [cell for cell in cells if cell.device == device]
-        table = _cells(device, here)
+    for _, on_device in groupby(cells, lambda cell: cell.device):
+        here = [list(row) for _, row in groupby(on_device, lambda cell: cell.stage)]
+        table = _table(here)
         if max(sum(len(text) for text, _ in line) for line in table) > width:
-            table = _list(device, here)
+            table = _list(here)
         lines += [*table, []]
     for note in _notes(cells):
         lines += [[(line, "")] for line in textwrap.wrap(note, width, subsequent_indent="  ")]
     return lines
 
 
-def _cells(device: str, cells: list[Cell]) -> list[Line]:
-    families = list(dict.fromkeys(cell.family for cell in cells))
-    stages = list(dict.fromkeys(cell.stage for cell in cells))
-    by = {(cell.stage, cell.family): cell for cell in cells}
-    first = max(map(len, (device, *stages)))
-    wide = {f: max(len(f), *(len(_name(by[s, f])) for s in stages)) for f in families}
-    lines = [[(_line(device, first, [f"{f:{wide[f]}}" for f in families]), HEADING)]]
-    for stage in stages:
-        line: Line = [(f"{stage:{first}}", "")]
-        for family in families:
-            cell = by[stage, family]
-            style = GREEN if cell.variant is not None else RED
-            line += [(_GAP, ""), (f"{_name(cell):{wide[family]}}", style)]
-        line[-1] = (line[-1][0].rstrip(), line[-1][1])
-        lines.append(line)
+def _table(rows: list[list[Cell]]) -> list[Line]:
+    """A row of cells a stage below their families; no line has spaces at its end."""
+    device, families = rows[0][0].device, [cell.family for cell in rows[0]]
+    first = max(len(head) for head in (device, *(row[0].stage for row in rows)))
+    wide = [max(len(head), *(len(_shown(row[at])[0]) for row in rows))
+            for at, head in enumerate(families)]  # fmt: skip
+    heads = [f"{head:{size}}" for head, size in zip(families, wide, strict=True)]
+    lines: list[Line] = [[("  ".join([f"{device:{first}}", *heads]).rstrip(), HEADING)]]
+    for row in rows:
+        line: Line = [(f"{row[0].stage:{first}}", "")]
+        for cell, size in zip(row, wide, strict=True):
+            name, style = _shown(cell)
+            line += [("  ", ""), (f"{name:{size}}", style)]
+        lines.append([*line[:-1], _shown(row[-1])])
     return lines
 
 
-def _list(device: str, cells: list[Cell]) -> list[Line]:
+def _list(rows: list[list[Cell]]) -> list[Line]:
     """A cell a line, stage by stage: what a terminal gets that is too narrow for the table."""
     lines: list[Line] = []
-    for stage in dict.fromkeys(cell.stage for cell in cells):
-        lines.append([(f"{device} {stage}", HEADING)])
-        for cell in cells:
-            if cell.stage == stage:
-                style = GREEN if cell.variant is not None else RED
-                lines.append([(f"  {cell.family:9}", ""), (_name(cell), style)])
+    for row in rows:
+        lines.append([(f"{row[0].device} {row[0].stage}", HEADING)])
+        lines += [[(f"  {cell.family:9}", ""), _shown(cell)] for cell in row]
     return lines
 
 
-def _line(head: str, first: int, rest: list[str]) -> str:
-    return _GAP.join([f"{head:{first}}", *rest]).rstrip()
-
-
-def _name(cell: Cell) -> str:
+def _shown(cell: Cell) -> tuple[str, str]:
     if cell.name is None:
-        return "refused"
-    return cell.name.partition(".")[2] + ("*" if cell.copies else "")
+        return "refused", RED
+    return cell.name.partition(".")[2] + ("*" if cell.copies else ""), GREEN
 
 
 def _notes(cells: list[Cell]) -> list[str]:
     """What a star means, and a sentence a reason with the cells that it refuses."""
-    notes = []
-    if any(cell.copies for cell in cells):
-        notes.append("* the CPU's, with copies")
-    reasons: dict[tuple[str, str, str], list[str]] = {}
+    notes = ["* the CPU's, with copies"] if any(cell.copies for cell in cells) else []
+    reasons: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         if cell.refused is not None:
-            reasons.setdefault((cell.stage, cell.family, cell.refused), []).append(cell.device)
-    for (stage, family, reason), devices in reasons.items():
-        notes.append(f"{stage} by {family} on {' and '.join(devices)}: {reason}")
+            key = f"{cell.stage} by {cell.family}", cell.refused
+            reasons.setdefault(key, []).append(cell.device)
+    for (what, why), devices in reasons.items():
+        notes.append(f"{what} on {' and '.join(devices)}: {why}")
     return notes
 
 
@@ -273,16 +255,13 @@ def weight_rows(path: Path) -> list[tuple[str, str]]:
     weights, said = load_weights(path), about(path)
     rows = [("file", weights.source), ("form", said.form)]
     for name, tensor in weights.tensors.items():
-        shape = "x".join(map(str, tensor.shape))
-        rows.append(
-            (
-                f"/{name}",
-                f"{shape}, {tensor.min():.4f} to {tensor.max():.4f}, "
-                f"rms {float((tensor.astype('f8') ** 2).mean()) ** 0.5:.4f}",
-            )
+        shape, rms = (
+            "x".join(map(str, tensor.shape)),
+            float((tensor.astype("f8") ** 2).mean()) ** 0.5,
         )
-    rows.append(("checksums", said.sums.said))
-    rows.extend(said.facts.items())
+        found = f"{shape}, {tensor.min():.4f} to {tensor.max():.4f}, rms {rms:.4f}"
+        rows.append((f"/{name}", found))
+    rows += [("checksums", said.sums.said), *said.facts.items()]
     if said.unread:
         names = ", ".join(said.unread)
         rows.append(("not read", f"{names} (text of variable length, or no one value)"))
@@ -303,17 +282,13 @@ def verified(path: Path) -> str:
         from lenetgpu.files.checksums import verify
 
         return verify(path).said
-    _read(path)
-    return sums.NONE if plain else "gzip's checksum right"
-
-
-def _read(path: Path) -> None:
     import numpy as np
 
     with open_source(path) as source:
         part = np.empty((_AT_ONCE, *IMAGE_SHAPE), source.dtype)
         for lo in range(0, len(source), _AT_ONCE):
             source.read(lo, part[: len(source) - lo])
+    return sums.NONE if plain else "gzip's checksum right"
 
 
 def shipped() -> list[tuple[str, str]]:
@@ -344,23 +319,16 @@ def start(kind: str, folder: Path) -> list[tuple[str, str]]:
         if os.path.lexists(file):
             raise LenetError(f"--new: expected no {file}, found one, which stays as it is")
     texts = resources.files("lenetgpu.lab") / "start"
-    written: list[Path] = []
     try:
         for file in files:
             write_atomically(file, (texts / file.name).read_bytes())
-            written.append(file)
     except BaseException:
-        for file in written:
-            file.unlink()
+        for file in files:
+            file.unlink(missing_ok=True)
         raise
-    stage = _SHOWN.get(kind) or next(stage.name for stage in STAGES if stage.kind == kind)
-    command = f"lenetgpu compare {stage} --with {shlex.quote(typed(folder))}"
+    stage = "conv2" if kind == "conv" else next(s.name for s in STAGES if s.kind == kind)
+    text = f"./{folder}" if str(folder).startswith("-") else str(folder)  # no option, and a folder
+    command = f"lenetgpu compare {stage} --with {shlex.quote(text.rstrip(os.sep) + os.sep)}"
     if choose_device("auto")[0] is None:
         command += _SHORT
     return [*((str(file), what) for file, what in files.items()), ("next", command)]
-
-
-def typed(folder: Path) -> str:
-    """`folder` so that it reads as one, and no option."""
-    text = str(folder)
-    return f"{'./' if text.startswith('-') else ''}{text.rstrip(os.sep)}{os.sep}"

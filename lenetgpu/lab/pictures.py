@@ -15,7 +15,7 @@ from lenetgpu.lab.infer import infer
 from lenetgpu.lab.mistakes import probability
 from lenetgpu.measure.outcome import FEW, Outcome, Progress, Request
 from lenetgpu.measure.timing import Phases
-from lenetgpu.network import CLASSES, PIXEL_SCALE
+from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pictures.given import Gathered, gather
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _nothing(bad: Sequence[str], skip: int) -> str:
 def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[Part]:
     """Yield up to FEW rows as a table, with `images` (N, 28, 28, 1) drawn; more as counts."""
     from lenetgpu.lab.render import Table
-    from lenetgpu.lab.rows import Column, words
+    from lenetgpu.lab.rows import columns
 
     if len(rows) > FEW:
         yield counts([row["label"] for row in rows], [row["probability"] for row in rows])
@@ -134,7 +134,7 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
     shown = [
         row
         | {
-            "number": number,
+            "": number,
             "file": _shortened(row["file"], max(_LEAST_NAME, width - _REST)),
             "second": f"{row['runner_up']['label']} {probability(row['runner_up']['probability'])}",
             "note": "; ".join(row["notes"]) or None,
@@ -142,17 +142,17 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
         for number, row in enumerate(rows, 1)
     ]
     likely, second = ("prob.", "next") if width < _NARROW else ("probability", "runner-up")
-    columns = [
-        Column("", "number"),
-        words("file", "file"),
-        Column("digit", "label"),
-        Column(likely, "probability", probability),
-        Column(second, "second"),
-        words("note", "note"),
-    ]
-    table = Table(columns, shown)
+    every = columns(
+        ("", str),
+        "file",
+        ("digit=label", str),
+        (f"{likely}=probability", probability),
+        (f"{second}=second", str),
+        "note",
+    )
+    table = Table(every, shown)
     below = table.columns[-1].key == "note" and table.fitting(width)[-1].key != "note"
-    yield Table(columns[:-1], shown) if below else table
+    yield Table(every[:-1], shown) if below else table
     if below:
         yield from [*_notes(rows), ""]
     yield from drawn(images, [row["label"] for row in rows], width, _encodes(_BRAILLE))
@@ -181,20 +181,15 @@ def _numbers(numbers: Sequence[int]) -> str:
 def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:
     """Return how many images are each digit, and the least of their probabilities where known."""
     from lenetgpu.lab.render import Table
-    from lenetgpu.lab.rows import Column, count
+    from lenetgpu.lab.rows import columns, count
 
     shown = []
-    for digit in range(CLASSES):
-        if digit in labels:
-            of = [one for label, one in zip(labels, likely, strict=False) if label == digit]
-            images = list(labels).count(digit)
-            shown.append({"digit": digit, "images": images, "least": min(of, default=None)})
-    columns = [
-        Column("digit", "digit"),
-        Column("images", "images", count),
-        Column("least sure", "least", probability),
-    ]
-    return Table(columns, shown)
+    for digit in sorted(set(labels)):
+        of = [one for label, one in zip(labels, likely, strict=False) if label == digit]
+        images = list(labels).count(digit)
+        shown.append({"digit": digit, "images": images, "least": min(of, default=None)})
+    every = columns(("digit", str), ("images", count), ("least sure=least", probability))
+    return Table(every, shown)
 
 
 def drawn(images: Any, labels: Sequence[int], width: int, braille: bool) -> list[str]:
@@ -223,6 +218,8 @@ def drawn(images: Any, labels: Sequence[int], width: int, braille: bool) -> list
 
 def _characters(pixels: Any, braille: bool) -> list[str]:
     """One image (28, 28) of floats from 0 to 1 as rows of characters."""
+    import numpy as np
+
     height, width = pixels.shape
     cells = pixels.reshape(height // 4, 4, width // 2, 2).transpose(0, 2, 3, 1)
     if not braille:
@@ -230,20 +227,8 @@ def _characters(pixels: Any, braille: bool) -> list[str]:
             (cells.mean(axis=(2, 3)) * len(_SHADES) * 1.3).astype(int).clip(0, len(_SHADES) - 1)
         )
         return ["".join(_SHADES[shade] for shade in row) for row in shades]
-    dots = cells >= 0.5
-    lines = []
-    for row in dots:
-        codes = [
-            sum(
-                1 << bit
-                for side, bits in enumerate(_DOTS)
-                for y, bit in enumerate(bits)
-                if cell[side][y]
-            )
-            for cell in row.tolist()
-        ]
-        lines.append("".join(chr(_BRAILLE + code) for code in codes))
-    return lines
+    codes = (cells >= 0.5).reshape(height // 4, width // 2, 8) @ (1 << np.array(_DOTS).ravel())
+    return ["".join(chr(_BRAILLE + code) for code in row) for row in codes.tolist()]
 
 
 def _encodes(code: int) -> bool:

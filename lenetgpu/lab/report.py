@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.dispatch.candidates import PLANS
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, require_extra
 from lenetgpu.files import assets
 from lenetgpu.files.output import require_targets
 from lenetgpu.files.source import open_source
@@ -20,7 +20,7 @@ from lenetgpu.lab.documents import TRACED, UNDRAWN, checked, read
 from lenetgpu.lab.page.base import write_page
 from lenetgpu.lab.page.blocks import Document
 from lenetgpu.lab.page.mistakes import section
-from lenetgpu.lab.page.report import page, require_charts, tried
+from lenetgpu.lab.page.report import page, tried
 from lenetgpu.lab.profile import Profile, profile
 from lenetgpu.measure.outcome import Outcome, Request
 from lenetgpu.measure.rounds import UNCHECKED, Say
@@ -77,7 +77,7 @@ class ReportRequest:
             )
         if self.limit is not None and self.limit < 1:
             raise LenetError(f"--limit: expected 1 or more images, found {self.limit}")
-        require_charts()
+        require_extra("report", "vl_convert", "report")
 
 
 @dataclass

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from lenetgpu.lab.console import Console
     from lenetgpu.lab.render import Part
     from lenetgpu.measure.outcome import Outcome
-    from lenetgpu.measure.timing import Summary
 
-_PHASE_NAMES = {"first": "pass"}
 MOST = 20
 """Images whose scores are printed; a file takes those of all."""
 _LEAST_WIDTH = 100
@@ -36,11 +34,9 @@ def shown(source: str) -> str:
 def describe_device(outcome: Outcome) -> str:
     """One line: the device and why it was chosen."""
     found = device_json(outcome.gpu)
-    detail = (
-        f"{found['cores']} cores"
-        if outcome.gpu is None
-        else f"compute capability {found['compute_capability']}"
-    )
+    detail = f"{found['cores']} cores"
+    if outcome.gpu is not None:
+        detail = f"compute capability {found['compute_capability']}"
     return f"{found['name']} ({detail}; {outcome.why_device})"
 
 
@@ -97,9 +93,8 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     console.print(f"device   {describe_device(outcome)}")
     console.print(f"data     {_images(outcome)}, {shown(outcome.data)}")
     console.print(f"weights  {shown(outcome.weights.source)}")
-    ran = ", ".join(
-        f"{'+'.join(slot.stages)}={slot.variant.full_name}" for slot in outcome.plan.slots
-    )
+    slots = outcome.plan.slots
+    ran = ", ".join(f"{'+'.join(slot.stages)}={slot.variant.full_name}" for slot in slots)
     console.print(f"plan     {outcome.plan.name}, {outcome.plan.precision}: {ran}")
     for note in outcome.notes:
         console.print(f"note     {note}")
@@ -122,11 +117,12 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
         f" ({_passes(outcome)}), {outcome.images_per_second:,.0f} images/s",
         bold=f"elapsed  {whole.median:,.2f} ms {ends}{inner}",
     )
-    phases = {"import": import_ms} | {
-        name: outcome.phases[name] for name in PHASES if name in outcome.phases
+    phases = {"import": import_ms + outcome.phases.get("import", 0.0)} | {
+        "pass" if name == "first" else name: outcome.phases[name]
+        for name in PHASES
+        if name in outcome.phases and name != "import"
     }
-    phases["import"] = import_ms + outcome.phases.get("import", 0.0)
-    spent = ", ".join(f"{_PHASE_NAMES.get(name, name)} {ms:,.0f}" for name, ms in phases.items())
+    spent = ", ".join(f"{name} {ms:,.0f}" for name, ms in phases.items())
     console.print(f"time     {spent} ms")
 
 
@@ -134,14 +130,11 @@ def _passes(outcome: Outcome) -> str:
     """What the times are of: the one pass, or of how many that were repeated the medians."""
     if not outcome.repeated:
         return "one pass"
-    whole, compute = len(outcome.end_to_end.samples), len(outcome.compute.samples)
+    whole, compute = outcome.end_to_end, len(outcome.compute.samples)
+    spread = f"{whole.p05:,.2f} to {whole.p95:,.2f}"
     if outcome.gpu is None:
-        return f"median of {whole} passes, {_spread(outcome.end_to_end)}"
-    return f"medians of {whole} and {compute} passes, {_spread(outcome.end_to_end)}"
-
-
-def _spread(summary: Summary) -> str:
-    return f"{summary.p05:,.2f} to {summary.p95:,.2f}"
+        return f"median of {len(whole.samples)} passes, {spread}"
+    return f"medians of {len(whole.samples)} and {compute} passes, {spread}"
 
 
 def score_rows(outcome: Outcome) -> list[dict[str, Any]]:

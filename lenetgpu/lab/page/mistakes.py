@@ -106,8 +106,6 @@ def draw(path: Path, outcome: Outcome) -> None:
     said, found = told(outcome), outcome.mistakes
     facts = ", ".join(f"{name} {value}" for name, value in said.shown.items())
     drawn = {"Images by what they are (down) and were read as (across)": _matrix(outcome.counts)}
-    if confusions(outcome.counts):
-        drawn["Most frequent"] = _pairs(outcome.counts)
     if len(found.worst):
         words = bounded(len(found.worst), len(found.rows))
         drawn[
@@ -149,21 +147,6 @@ def _matrix(counts: Any) -> Spec:
     cells = charts.layer(None, {"type": "rect", "stroke": "#dedad3"}, color=tint, opacity=level)
     layers = [cells, _text(None, "shown"), _text(right, "shown", _SOFT)]
     return charts.spec(rows, 320, encoding={"x": x, "y": y}, layer=layers)
-
-
-def _pairs(counts: Any) -> Spec:
-    """Return the pairs that are confused most, as bars."""
-    rows = [
-        {"pair": f"{p['label']} read as {p['predicted']}", "images": p["images"]}
-        for p in confusions(counts)[:_PAIRS]
-    ]
-    x, bar = charts.quantity("images", None, axis=None), {"type": "bar", "color": _WRONG}
-    mark = {"type": "text", "align": "left", "dx": 4}
-    said = charts.layer(None, mark, x=x, text={"field": "images", "format": ","})
-    encoding = {"y": charts.names("pair")}
-    high = charts.bars_high(row["pair"] for row in rows)
-    layers = [charts.layer(None, bar, x=x), said]
-    return charts.spec(rows, high, encoding=encoding, layer=layers) | {"width": 200}
 
 
 def _gallery(found: Gallery) -> Spec:

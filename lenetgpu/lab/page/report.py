@@ -6,16 +6,17 @@ import base64
 import datetime
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.errors import LenetError
 from lenetgpu.lab.page import base
 from lenetgpu.lab.page.blocks import (
     Chart,
     Document,
+    Part,
     Section,
     device_name,
     either,
@@ -38,11 +39,6 @@ class Chapter:
     missing: list[str]
 
 
-def require_charts() -> None:
-    """Raise LenetError naming the extra, unless what the page is made with is installed."""
-    require_extra("report", "vl_convert", "report")
-
-
 def chapters(documents: Sequence[Document]) -> list[Chapter]:
     """The documents by device, in the order in which devices come first."""
     devices: dict[str, list[Document]] = {}
@@ -59,14 +55,19 @@ def chapters(documents: Sequence[Document]) -> list[Chapter]:
     return made
 
 
+def _parts(made: Sequence[Chapter]) -> Iterator[Part]:
+    for chapter in made:
+        for section in chapter.sections:
+            for block in section.blocks:
+                yield from block.parts
+
+
 def tried(document: Document) -> None:
     """Make the sections and cells of a document alone, which fails where it is damaged."""
-    for chapter in chapters([document]):
-        for section in chapter.sections:
-            for part in (part for block in section.blocks for part in block.parts):
-                if isinstance(part, Table):
-                    for row in part.rows:
-                        part.cells(row)
+    for part in _parts(chapters([document])):
+        if isinstance(part, Table):
+            for row in part.rows:
+                part.cells(row)
 
 
 def as_data(value: Any) -> str:
@@ -75,13 +76,6 @@ def as_data(value: Any) -> str:
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
-
-
-def _charts(made: Sequence[Chapter]) -> dict[str, dict[str, Any]]:
-    """Return every chart's specification by the name of its place in the page."""
-    blocks = [block for one in made for section in one.sections for block in section.blocks]
-    drawn = [part for block in blocks for part in block.parts if isinstance(part, Chart)]
-    return {place(part): part.spec | {"description": str(part.title)} for part in drawn}
 
 
 def place(chart: Chart) -> str:
@@ -103,36 +97,31 @@ def _allowed(program: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _head(
-    documents: Sequence[Document], undrawn: Sequence[str], left_out: Sequence[str]
-) -> base.Head:
+def _head(documents: Sequence[Document], files: int, left_out: Sequence[str]) -> base.Head:
     dates = sorted({document["date"] for document in documents if document.get("date")})
     commits = list(dict.fromkeys(short_commit(document.get("commit")) for document in documents))
-    fresh = any(document.get("fresh") for document in documents)
     lead = (
-        "A run on this machine, every stage checked against float64 before it was timed."
-        if fresh
-        else "What was measured, read from files. Under each chart and table stands whose it is: "
+        "What was measured, read from files. Under each chart and table stands whose it is: "
         "device, date, commit, and what has changed since."
     )
-    late = {"not compared for time": ", ".join(left_out)} if left_out else {}
-    facts = late if fresh else {"files": f"{len(documents) + len(undrawn):,}"}
+    facts = {"files": f"{files:,}"}
+    if any(document.get("fresh") for document in documents):
+        lead = "A run on this machine, every stage checked against float64 before it was timed."
+        facts = {"not compared for time": ", ".join(left_out)} if left_out else {}
     return base.Head(
         title="Seven stages of LeNet",
         lead=lead,
         device=either(device_name(document) for document in documents),
         date=" to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "not recorded",
-        commit=commits[0].removeprefix("commit ")
-        if len(commits) == 1
-        else f"{len(commits)} of them, under each chart",
+        commit=f"{len(commits)} of them, under each chart"
+        if len(commits) > 1
+        else commits[0].removeprefix("commit "),
         facts=facts | {"page made": datetime.date.today().isoformat()},
     )
 
 
 def page(
-    documents: Sequence[Document],
-    undrawn: Sequence[str] = (),
-    left_out: Sequence[str] = (),
+    documents: Sequence[Document], undrawn: Sequence[str] = (), left_out: Sequence[str] = ()
 ) -> str:
     """The page of the documents; LenetError where it would be larger than MOST_BYTES.
 
@@ -140,15 +129,17 @@ def page(
     no time to compare.
     """
     made = chapters(documents)
+    charts = (part for part in _parts(made) if isinstance(part, Chart))
+    drawn = {place(one): one.spec | {"description": str(one.title)} for one in charts}
     library, program = _library(), _PROGRAM.read_text()
     html = base.render(
         "report.html.j2",
-        _head(documents, undrawn, left_out),
+        _head(documents, len(documents) + len(undrawn), left_out),
         chapters=made,
         place=place,
         source_of="this run" if any(d.get("fresh") for d in documents) else "these files",
         undrawn=list(undrawn),
-        data=as_data(_charts(made)),
+        data=as_data(drawn),
         library=library,
         program=program,
         allowed=f"{_allowed(library)} {_allowed(program)} 'unsafe-eval'",
