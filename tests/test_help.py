@@ -6,13 +6,14 @@ Whoever adds an option to a command of many gives it a place in `HEADINGS`.
 from __future__ import annotations
 
 import re
+import shlex
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.cli.help import ALL, HEADINGS, OTHER, SETTINGS, grouped
+from lenetgpu.cli.help import ALL, EXAMPLES, HEADINGS, OTHER, SETTINGS, grouped
 
 
 def walked(command=main, words=()):
@@ -69,3 +70,14 @@ def test_help_fits_and_shows_every_option(width):
             assert re.search(rf"^ +.*{re.escape(option.opts[-1])}\b", text, re.MULTILINE), words
         for name in getattr(EVERY[words], "commands", {}):
             assert re.search(rf"^  {name}\b", text, re.MULTILINE)
+
+
+@each
+def test_every_command_has_examples_that_parse(words):
+    if hasattr(EVERY[words], "commands"):
+        return
+    assert "Examples:" in shown(words)
+    for line in EXAMPLES[words]:
+        assert f"lenetgpu {words} {line}".strip() in " ".join(shown(words).split())
+        given = shlex.split(line.partition(">>")[0])
+        EVERY[words].make_context(words, given, resilient_parsing=words == "infer")

@@ -1,4 +1,4 @@
-"""The command line's groups for files: `lenetgpu data ...` and `lenetgpu weights ...`."""
+"""`lenetgpu data` and `lenetgpu weights`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lenetgpu.cli.options import FOLDER, argument, option, print_pairs
 
 @click.group(cls=Commands)
 def data() -> None:
-    """Look at image files, convert them, fetch MNIST."""
+    """Inspect, verify and convert image files; download MNIST."""
 
 
 @data.command("info")
-@argument("file", "An image file; without it, the digits that ship.", required=False)
+@argument("file", "An image file. Default: the digits that ship.", required=False)
 def data_info(file: Path | None) -> None:
-    """Say what an image file holds."""
+    """Describe an image file."""
     from lenetgpu.files import assets
     from lenetgpu.lab.listing import data_rows
 
@@ -27,9 +27,9 @@ def data_info(file: Path | None) -> None:
 
 
 @data.command("verify")
-@argument("file", "Images, labels or weights; without it, the digits that ship.", required=False)
+@argument("file", "Images, labels or weights. Default: the digits that ship.", required=False)
 def data_verify(file: Path | None) -> None:
-    """Compare a file with its checksums; the exit code is 2 where it is damaged."""
+    """Compare a file with its checksums; exit with 2 if it is damaged."""
     from lenetgpu.files import assets
     from lenetgpu.lab.listing import verified
 
@@ -38,25 +38,25 @@ def data_verify(file: Path | None) -> None:
 
 
 @data.command("convert")
-@argument("source", "Images in HDF5, IDX or .npy form.")
+@argument("source", "Images as HDF5, IDX or .npy.")
 @argument("target", "HDF5 file to write.")
 def data_convert(source: Path, target: Path) -> None:
-    """Write images and labels to a file in the course's HDF5."""
+    """Convert images and labels to HDF5 in the course's layout."""
     from lenetgpu.files.convert import convert_data
 
     say(f"{target}: {convert_data(source, target):,} images")
 
 
 @data.command("fetch-mnist")
-@argument("folder", "Where its four files go.", type=FOLDER)
+@argument("folder", "Folder for the four files.", type=FOLDER)
 @option(
     "--mirror URL",
-    "Base address to try; may be repeated.",
+    "Base URL to try; may be repeated.",
     multiple=True,
     show_default="the known ones",
 )
 def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
-    """Download the real MNIST into a folder, checked against pinned SHA-256 sums."""
+    """Download MNIST to a folder and verify its SHA-256 sums."""
     from lenetgpu.files.mnist import MIRRORS, fetch_mnist
 
     fetch_mnist(folder, mirror or MIRRORS, say)
@@ -64,13 +64,13 @@ def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
 
 @click.group(cls=Commands)
 def weights() -> None:
-    """Look at weight files, check them, convert them."""
+    """Inspect, verify and convert weight files."""
 
 
 @weights.command("info")
-@argument("file", "A weight file; without it, the weights that ship.", required=False)
+@argument("file", "A weight file. Default: the weights that ship.", required=False)
 def weights_info(file: Path | None) -> None:
-    """Say what a weight file holds and where it came from."""
+    """Describe a weight file and its origin."""
     from lenetgpu.files import assets
     from lenetgpu.lab.listing import weight_rows
 
@@ -80,10 +80,9 @@ def weights_info(file: Path | None) -> None:
 @weights.command("verify")
 @argument("file", "A weight file.")
 def weights_verify(file: Path) -> None:
-    """Check that a file holds the network's four arrays, finite and as their checksums say.
+    """Verify a weight file: four finite arrays, right checksums, scores within float32.
 
-    FILE may have any form that `convert` reads. Float32 has to hold the scores that the arrays
-    give, too. The exit code is 2 where one of these is not so.
+    FILE may have any format that `convert` reads. Exits with 2 if a check fails.
     """
     from lenetgpu.check.fit import truth
     from lenetgpu.files.weights import load_weights
@@ -95,13 +94,13 @@ def weights_verify(file: Path) -> None:
 
 @weights.command("convert")
 @argument("source", "Weights of any float type or byte order.")
-@argument("target", "File to write, in the form that its ending names.")
+@argument("target", "File to write; the suffix selects the format.")
 def weights_convert(source: Path, target: Path) -> None:
-    """Write weights to a file as float32, in the form that the file's ending names.
+    """Convert weights to float32 in another format.
 
-    The endings are .h5 and .hdf5 (HDF5), .safetensors, .pt and .pth (a PyTorch state_dict), .onnx,
-    and .npz (NumPy). SOURCE may have any of these forms, of any float type; its first bytes decide
-    which. ONNX needs the extra `models`, a state_dict needs PyTorch.
+    Suffixes: .h5 and .hdf5 (HDF5), .safetensors, .pt and .pth (PyTorch state_dict), .onnx, .npz
+    (NumPy). SOURCE may have any of these formats, recognised by its first bytes, and any float
+    type. ONNX needs the extra `models`, state_dict needs PyTorch.
     """
     from lenetgpu.files.convert import convert_weights
 

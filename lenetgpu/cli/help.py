@@ -1,4 +1,4 @@
-"""How `--help` reads: arguments explained, options under headings, commands suggested."""
+"""Formatting of `--help`: arguments, options under headings, examples; command suggestions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+# heading to the parameter names of its options
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Data": (
         "data", "weights", "batch", "limit", "skip", "as_is", "mirror",
@@ -27,17 +28,35 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "as_json", "no_progress", "out", "form",
     ),
 }  # fmt: skip
-"""Heading to the names of its options, as callbacks have them; an option's place is its group."""
 OTHER, ALL = "Other", "Options"
-_FEW = 6
-"""Options up to which a command needs no headings."""
+_FEW = 6  # commands with at most this many options have no headings
+# command to lines that show its use
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "infer": ("7.png scans/ --output labels.csv", "--conv2 fft --timing --limit 1000"),
+    "profile": ("--plan fp32 --trace trace.json",),
+    "classify": ("scans/ 'more/*.h5' --out labels", "scans/ --out labels --workers cuda"),
+    "report": ("out.html", "out.html docs/measured/nvidia-h200"),
+    "compare": ("conv2 --batch 1000", "plans --only fp16,int8", "pool1 --with mine.py"),
+    "conv": ("64,56,56,128,3,1,1 --batch 64", "--suite resnet50 --json results.json"),
+    "variants": ("conv2", "--new conv mine/"),
+    "doctor": ("", "--repair"),
+    "warmup": ("--device cuda:0",),
+    "completion": ("bash >> ~/.bashrc",),
+    "data info": ("digits.h5",),
+    "data verify": ("digits.h5",),
+    "data convert": ("t10k-images-idx3-ubyte.gz digits.h5",),
+    "data fetch-mnist": ("mnist/",),
+    "weights info": ("lenet.h5",),
+    "weights verify": ("lenet.safetensors",),
+    "weights convert": ("lenet.h5 lenet.onnx",),
+}
 SETTINGS = {
     "help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True,
 }  # fmt: skip
 
 
 class Argument(click.Argument):
-    """A positional argument with a sentence that says what it is."""
+    """A positional argument with a description."""
 
     def __init__(self, declared: Sequence[str], *, explained: str, **how: Any) -> None:
         super().__init__(declared, **how)
@@ -45,7 +64,7 @@ class Argument(click.Argument):
 
 
 def grouped(options: Iterable[click.Option]) -> dict[str, list[click.Option]]:
-    """Heading to its options in the order of the command; one heading where there are few."""
+    """Group options by heading, in command order; few options have a single heading."""
     options = list(options)
     heading_of = {name: heading for heading, names in HEADINGS.items() for name in names}
     found: dict[str, list[click.Option]] = {heading: [] for heading in (*HEADINGS, OTHER)}
@@ -68,23 +87,29 @@ def _write(command: click.Command, ctx: click.Context, formatter: click.HelpForm
             formatter.write_dl(
                 [row for option in members if (row := option.get_help_record(ctx)) is not None]
             )
+    words = ctx.command_path.split()[-2:]
+    name = next((name for name in (" ".join(words), words[-1]) if name in EXAMPLES), "")
+    if name:
+        with formatter.section("Examples"):
+            for line in EXAMPLES[name]:
+                formatter.write_text(f"lenetgpu {name} {line}".rstrip())
 
 
 class Command(click.Command):
-    """A command whose help has its arguments, then its options under headings."""
+    """A command whose help has arguments, grouped options and examples."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the arguments and the options."""
+        """Write arguments, options and examples."""
         _write(self, ctx, formatter)
 
 
 class Commands(click.Group):
-    """A group of such commands, each with its first sentence, none cut."""
+    """A group of such commands; summaries are not shortened."""
 
     command_class = Command
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options and the commands."""
+        """Write options and commands."""
         _write(self, ctx, formatter)
         names = self.list_commands(ctx)
         with formatter.section("Commands"):
@@ -93,7 +118,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that `args` begin with; a usage error suggests one that is near."""
+        """Find the command in `args`; the usage error suggests similar names."""
         if args and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             from lenetgpu.errors import choose
 

@@ -1,4 +1,4 @@
-"""`lenetgpu compare` and `lenetgpu conv`: candidates checked, then timed."""
+"""`lenetgpu compare` and `lenetgpu conv`: check and time candidates."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from lenetgpu.cli.options import (
 
 WITH = option(
     "--with FILE",
-    "Variants of your own beside ours: a .py file or a folder of them; may be repeated.",
+    "Add your own variants from a .py file or a folder; may be repeated.",
     "with_files",
     multiple=True,
 )
 ROUNDS = together(
     option(
         "--rounds N",
-        "As many rounds, unless the time ends first.",
+        "Maximum number of rounds.",
         show_default="as the time allows",
     ),
-    option("--warmup N", "Untimed runs before a sample.", show_default="1 below 50 ms"),
+    option("--warmup N", "Untimed runs before each sample.", show_default="1 below 50 ms"),
     option(
         "--watch SECONDS",
-        "How long each one's clock, power and energy are read on a GPU, 0 for not at all.",
+        "Seconds to measure clock, power and energy of each candidate on a GPU; 0: none.",
         default=2.0,
     ),
     option("--cold-l2", "Flush the L2 cache before every sample."),
@@ -48,23 +48,25 @@ ROUNDS = together(
 GATE = together(
     option(
         "--fail-on-regression PCT",
-        "Exit with 1 where a candidate lost more than PCT percent since --against.",
+        "Exit with 1 if a candidate is more than PCT percent slower than in --against.",
         "regression",
     ),
-    option("--against FILE", "JSON file of an earlier run of this command."),
+    option("--against FILE", "JSON file of an earlier run, to compare with."),
 )
 
 
 @click.command(cls=Command)
 @argument("what", "A stage (conv2), a span (conv1+pool1) or plans.", type=str, required=False)
-@option("--suite NAME", "A suite instead of WHAT: course, every figure of the course's report.")
-@option("--data FILE", "Images to compare on.", show_default="the digits that ship")
+@option("--suite NAME", "Suite instead of WHAT: course (all figures of the course's report).")
+@option("--data FILE", "Images to use.", show_default="the digits that ship")
 @WEIGHTS
-@option("--batch N", "How many images, all at once.", default=10_000)
+@option("--batch N", "Images per run.", default=10_000)
 @DEVICE
-@option("--reference NAME", "Candidate that ratios are over.", show_default="what auto runs")
-@option("--seconds SECONDS", "Time limit of the rounds.", default=20.0)
-@option("--only NAMES", "These variants, families or plans and the baseline, with commas between.")
+@option("--reference NAME", "Baseline of the ratios.", show_default="the variant of auto")
+@option("--seconds SECONDS", "Time limit of all rounds.", default=20.0)
+@option(
+    "--only NAMES", "Only these variants, families or plans (comma-separated) and the baseline."
+)
 @COUNTERS
 @ROUNDS
 @WITH
@@ -72,7 +74,7 @@ GATE = together(
 @GATE
 @click.pass_context
 def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
-    """Check, then time the variants of a stage or a span, whole plans, or a suite."""
+    """Check and time the variants of a stage or span, plans, or a suite."""
     from lenetgpu.lab import compare as results
     from lenetgpu.lab.console import status_line
 
@@ -85,7 +87,7 @@ def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
 
 
 def _targets(options: dict[str, Any]) -> tuple[Path | None, Path | None, Path | None]:
-    """Where JSON, CSV and Markdown go; LenetError where one cannot be written, or is read."""
+    """Return the JSON, CSV and Markdown targets; LenetError for unwritable ones and inputs."""
     from lenetgpu.files.output import require_targets
 
     targets = options["json_file"], options["csv_file"], options["markdown"]
@@ -96,7 +98,7 @@ def _targets(options: dict[str, Any]) -> tuple[Path | None, Path | None, Path | 
 
 
 def _show(targets: tuple[Path | None, ...], results: Any, document: Any) -> None:
-    """Write JSON, CSV and Markdown of a document, and print it, as `results` has its parts."""
+    """Write a document as JSON, CSV and Markdown, and print it; `results` is its module."""
     from lenetgpu.lab.render import show
 
     json_file, csv_file, markdown = targets
@@ -129,11 +131,11 @@ _BESIDE: dict[str, tuple[set[str], str]] = {
         "--device, --seconds, --rounds, --warmup, --only best and where results go",
     ),
 }
-"""Flag of `conv` to the parameters that it takes beside it, and how a sentence lists them."""
+# flag of `conv`: the parameters it can be combined with, and their list for a sentence
 
 
 def _require_only(ctx: click.Context, flag: str) -> None:
-    """LenetError where an option was given that this flag of `conv` does not take beside it."""
+    """Raise LenetError for an option that cannot be combined with this flag of `conv`."""
     from lenetgpu.errors import LenetError
 
     taken, words = _BESIDE[flag]
@@ -147,53 +149,52 @@ def _require_only(ctx: click.Context, flag: str) -> None:
 @click.command(cls=Command)
 @argument(
     "shape",
-    "C,H,W,M,K[,stride[,pad]]: channels, height and width of the input, maps of the output, a "
-    "filter's width or its sides, as 64,56,56,64,3,1,1; or a line of benchdnn or MIOpenDriver, "
-    "with groups, dilation and uneven padding too.",
+    "C,H,W,M,K[,stride[,pad]]: channels, height and width of the input, output maps, filter width "
+    "(or sides, as 3x2); for example 64,56,56,64,3,1,1. Or a line of benchdnn or MIOpenDriver, "
+    "also with groups, dilation and unequal padding.",
     type=str,
     required=False,
 )
-@option("--suite NAME", "Shapes of a paper or a network instead; --list shows which there are.")
-@option("--from FILE", "Shapes of a file instead, one a line in any form that SHAPE has.", "lines")
-@option("--model FILE", "The convolutions of an ONNX model instead.")
+@option("--suite NAME", "Shapes of a paper or network; --list shows them.")
+@option("--from FILE", "File with one SHAPE per line.", "lines")
+@option("--model FILE", "Convolutions of an ONNX model.")
 @option(
     "--epilogue",
-    "Take the bias that a line or a model has with a convolution, and of a model the ReLU that "
-    "alone follows it.",
+    "Include the bias of a line or model, and a model's ReLU that directly follows.",
 )
-@option("--bias", "Give every convolution a bias, a value a map.")
-@option("--relu", "Take ReLU of every convolution's sums.")
+@option("--bias", "Add a bias to every convolution, one value per map.")
+@option("--relu", "Apply ReLU to every convolution.")
 @option(
     "--dtype DTYPE",
-    "How input, filters, bias and output are held: fp32, fp16 or bf16.",
-    show_default="as it is given, else fp32",
+    "Type of input, filters, bias and output: fp32, fp16 or bf16.",
+    show_default="as given, else fp32",
 )
-@option("--list", "List the suites, or what is asked for; nothing runs.", "listed")
-@option("--batch N", "How many images.", show_default="1, or what is given with it")
+@option("--list", "List the suites, or the selected shapes; run nothing.", "listed")
+@option("--batch N", "Number of images.", show_default="1, or as given")
 @DEVICE
 @option(
     "--seconds SECONDS",
-    "Time of the rounds for each candidate, all sharing it; who is too slow runs once.",
+    "Time per candidate, shared by all; a candidate that is too slow runs once.",
     default=1.0,
 )
-@option("--only NAMES", "These variants or families, with commas between.")
+@option("--only NAMES", "Only these variants or families (comma-separated).")
 @ROUNDS
 @option(
     "--bitwise",
-    "Hold runs on the same images against one another: they must agree to the bit, or the row "
-    "says that they need not.",
+    "Repeat runs on the same images and report if they agree to the bit.",
 )
 @WITH
-@option("--reference NAME", "Candidate that ratios are over.", show_default="PyTorch's")
-@option("--explain", "Show floors, how variants divide the work, and waves.")
+@option("--reference NAME", "Baseline of the ratios.", show_default="PyTorch's cuDNN")
+@option("--explain", "Show lower bounds, tilings and waves instead of timing.")
 @option(
-    "--as GPU", "Explain for gtx1080ti, titanx, h100 or h200.", "machine", show_default="this GPU"
+    "--as GPU",
+    "GPU to explain for: gtx1080ti, titanx, h100, h200.",
+    "machine",
+    show_default="this GPU",
 )
-@option(
-    "--tune", "Time what best.fp32 may run, and keep the fastest for it, beside compiled kernels."
-)
-@option("--engines", "Simulate the convnet2 paper's engines instead.")
-@option("--shares", "Measure the parts of the convnet2 kernels' time, tiles and latencies instead.")
+@option("--tune", "Time the algorithms of best.fp32 and remember the fastest for this GPU.")
+@option("--engines", "Simulate the convnet2 paper's hardware engines.")
+@option("--shares", "Measure how the convnet2 kernels spend their time, tiles and latencies.")
 @result_options
 @GATE
 @click.pass_context
@@ -206,7 +207,7 @@ def conv(
     listed: bool,
     **options: Any,
 ) -> None:
-    """Check, then time every convolution on a shape, or on those of a paper or a network."""
+    """Check and time every convolution algorithm on a shape or a suite of shapes."""
     from lenetgpu.lab.console import status_line
     from lenetgpu.lab.conv import document as results
     from lenetgpu.lab.conv.request import ConvRequest, run_list

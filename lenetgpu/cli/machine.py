@@ -1,4 +1,4 @@
-"""`lenetgpu variants`, `doctor`, `warmup` and `completion`: what there is, and making it ready."""
+"""`lenetgpu variants`, `doctor`, `warmup` and `completion`."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from lenetgpu.errors import LenetError
 @click.command(cls=Command)
 @argument(
     "stage",
-    "A stage (conv2), a span (conv1+pool1) or a kind (conv); without it, all.",
+    "A stage (conv2), span (conv1+pool1) or kind (conv). Default: all.",
     type=str,
     required=False,
 )
-@option("--matrix", "Show stages by families: what runs, or why not.")
+@option("--matrix", "Show all stages and families, with reasons for gaps.")
 @option(
     "--new KIND FOLDER",
-    "Write two files into FOLDER to start a variant of KIND (conv, pool, fc, argmax) from.",
+    "Write two template files for a new variant of KIND (conv, pool, fc, argmax) to FOLDER.",
     nargs=2,
     type=(str, FILE),
 )
 @AS_JSON
 def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_json: bool) -> None:
-    """List what can be switched, naive to fast, and mark what runs on this machine."""
+    """List all variants, slowest to fastest; * marks those that run here."""
     from lenetgpu.gpu.software import software
     from lenetgpu.lab import listing
     from lenetgpu.stages.matrix import cells
@@ -63,10 +63,10 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
 
 
 @click.command(cls=Command)
-@option("--repair", "Empty the cache folder: compiled, checked, measured.")
+@option("--repair", "Empty the cache of compiled kernels, checks and measurements.")
 @AS_JSON
 def doctor(repair: bool, as_json: bool) -> None:
-    """Show the GPU, the libraries, the kernel cache and what would run."""
+    """Show the GPU, libraries, cache and the plans that would run."""
     from lenetgpu.lab import doctor as checkup
 
     if repair and as_json:
@@ -83,7 +83,7 @@ def doctor(repair: bool, as_json: bool) -> None:
 @click.command(cls=Command)
 @DEVICE
 def warmup(device: str) -> None:
-    """Compile every variant of the network for this machine now; on a GPU, measure plan auto."""
+    """Compile every variant for this machine in advance; on a GPU, also measure plan auto."""
     from lenetgpu.check.warmup import warm_up
     from lenetgpu.dispatch.auto import choose_all
     from lenetgpu.plan import choose_device
@@ -104,10 +104,9 @@ def warmup(device: str) -> None:
 )
 @click.pass_context
 def completion(ctx: click.Context, /, shell: str) -> None:
-    """Print the script by which a shell completes commands, options, names and files.
+    """Print a shell completion script.
 
-    The line of your shell goes into ~/.bashrc, into ~/.zshrc behind compinit, or into fish's
-    config.fish:
+    Add the line for your shell to ~/.bashrc, to ~/.zshrc after compinit, or to config.fish:
 
     \b
     bash: eval "$(lenetgpu completion bash)"

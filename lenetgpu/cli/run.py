@@ -1,4 +1,4 @@
-"""Commands that label images: `lenetgpu infer`, `profile`, `classify` and `report`."""
+"""`lenetgpu infer`, `profile`, `classify` and `report`."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from lenetgpu.cli.signals import INTERRUPTED
 @click.command(cls=Command)
 @argument(
     "data",
-    "Images in HDF5, IDX or .npy form; or pictures: files, folders, patterns, - for stdin; "
-    "without it, the digits that ship.",
+    "Images as HDF5, IDX or .npy, or pictures: files, folders, patterns, - for stdin. Default: "
+    "the digits that ship.",
     nargs=-1,
     type=Named(readable=False),
 )
 @run_options
 @AS_IS
-@option("--repeat N", "Pass N more times, for medians and their spread.", default=0)
-@option("--timing", "Print a row per stage, timed in passes of their own.")
-@option("--output FILE", "Labels to FILE.npy, .csv, .h5, .json or .parquet.")
-@option("--scores", "Scores beside the labels in --output; without it, printed.")
-@option("--errors FILE", "What is read wrong, drawn in FILE.png or .html, or listed in FILE.csv.")
+@option("--repeat N", "Repeat the pass N times and print median and spread.", default=0)
+@option("--timing", "Print a row per stage, timed in separate passes.")
+@option("--output FILE", "Write labels to FILE.npy, .csv, .h5, .json or .parquet.")
+@option("--scores", "Add the scores to --output, or print them.")
+@option("--errors FILE", "Show misread digits in FILE.png or .html, or list them in FILE.csv.")
 @JSON
-@option("--min-accuracy SHARE", "Exit with 1 where a smaller share is right, as 0.99.")
+@option("--min-accuracy SHARE", "Exit with 1 if accuracy is below SHARE, such as 0.99.")
 @NO_PROGRESS
 @click.pass_context
 def infer(
@@ -68,7 +68,7 @@ def infer(
     as_is: bool,
     **options: Any,
 ) -> None:
-    """Classify images, each once."""
+    """Classify images and print accuracy and time."""
     from lenetgpu.gpu.device import begin
 
     begin(options["device"])
@@ -122,14 +122,12 @@ def infer(
 
 
 @click.command(cls=Command)
-@argument(
-    "data", "Images in HDF5, IDX or .npy form; without it, the digits that ship.", required=False
-)
+@argument("data", "Images as HDF5, IDX or .npy. Default: the digits that ship.", required=False)
 @run_options
 @JSON
 @CSV
 @MARKDOWN
-@option("--trace FILE", "Chrome trace of stages, copies and streams.")
+@option("--trace FILE", "Write a Chrome trace of stages, copies and streams.")
 @COUNTERS
 @NO_PROGRESS
 @click.pass_context
@@ -144,7 +142,7 @@ def profile(
     no_progress: bool,
     **options: Any,
 ) -> None:
-    """Time a plan stage by stage: rates, roofline, launches, occupancy, residual."""
+    """Time a plan stage by stage: rates, roofline, launches, occupancy."""
     from lenetgpu.files import output as files
     from lenetgpu.lab import profile as job
     from lenetgpu.lab.console import progress_bar
@@ -183,33 +181,35 @@ def profile(
 @click.command(cls=Command)
 @argument(
     "sources",
-    "Files of images (HDF5, IDX, .npy), or pictures: files, folders, patterns.",
+    "Files with images (HDF5, IDX, .npy) or pictures: files, folders, patterns.",
     nargs=-1,
     required=True,
 )
-@option("--out FILE", "Folder of the results, new or one to go on with.", required=True)
+@option("--out FILE", "Folder for the results, new or from an interrupted run.", required=True)
 @WEIGHTS
 @PLAN
 @PRECISION
 @DEVICE
 @option("--threads N", "CPU threads of each worker.", show_default="all it may use")
 @AS_IS
-@option("--shard N", "Images of a shard at most.", show_default="1000000, of pictures 1000")
-@option("--form FORM", "Form of a shard's file: npy, csv, h5, json or parquet.", default="npy")
-@option("--scores", "Scores beside the labels.")
-@option("--tries N", "Times that a shard is begun before it is set aside.", default=3)
-@option("--workers N|cuda", "Dask's processes: N, or one a GPU.", show_default="this process")
-@option("--scheduler ADDRESS", "A Dask cluster that is there, as tcp://host:8786.")
-@option("--predict", "Say what 1 to 64 workers would come to; classify nothing.")
+@option("--shard N", "Maximum images per shard.", show_default="1000000, of pictures 1000")
+@option("--form FORM", "Format of the label files: npy, csv, h5, json or parquet.", default="npy")
+@option("--scores", "Write scores as well.")
+@option("--tries N", "Attempts per shard before it is set aside.", default=3)
+@option(
+    "--workers N|cuda", "Dask processes: N, or cuda for one per GPU.", show_default="this process"
+)
+@option("--scheduler ADDRESS", "Existing Dask cluster, such as tcp://host:8786.")
+@option("--predict", "Predict the speed of 1 to 64 workers; classify nothing.")
 @JSON
 @NO_PROGRESS
 @click.pass_context
 def classify(
     ctx: click.Context, /, no_progress: bool, predict: bool, json_file: Path | None, **options: Any
 ) -> None:
-    """Classify many files in shards; the same command goes on where it was ended.
+    """Classify many files in shards; the same command resumes an interrupted run.
 
-    Each shard's labels get a file in the folder, and a line in its manifest when that is whole.
+    Each completed shard has a file of labels in the folder and a line in its manifest.
     """
     from lenetgpu.files.output import require_targets
     from lenetgpu.lab.classify import ClassifyRequest, foresee, lines, predicted, require_outside
@@ -241,27 +241,25 @@ def classify(
 
 
 @click.command(cls=Command)
-@argument("out", "The page to write, a name ending in .html.")
-@argument(
-    "files", "JSON of earlier runs, and folders of such files; without any, a fresh run.", nargs=-1
-)
+@argument("out", "Page to write, a name ending in .html.")
+@argument("files", "JSON files of earlier runs, and folders of them. Default: a new run.", nargs=-1)
 @PLAN
 @WEIGHTS
-@option("--data FILE", "The images that are read.", show_default="the digits that ship")
+@option("--data FILE", "Images to classify.", show_default="the digits that ship")
 @LIMIT
 @DEVICE
 @option(
     "--seconds SECONDS",
-    "The time for comparing plans and stages, with their checks and beside the run itself; what "
-    "does not fit is left out and said; 0 compares none.",
+    "Time for comparing plans and stages, in addition to the run itself; 0 compares nothing. The "
+    "page lists what did not fit.",
     default=60.0,
 )
 @NO_PROGRESS
 @click.pass_context
 def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) -> None:
-    """Write one page to read, of a fresh run or of the JSON of earlier ones.
+    """Write all results on one HTML page, from a new run or JSON files of earlier runs.
 
-    The page is one file that loads nothing: open it in any browser.
+    The page is a single file that loads nothing else.
     """
     from lenetgpu.lab.console import status_line
     from lenetgpu.lab.report import ReportRequest, run_report
