@@ -35,12 +35,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether `name` is a pattern (`*?[`) and no file's name."""
+    """Return true if `name` is a pattern (`*?[`) and no file's name."""
     return has_magic(name) and not os.path.lexists(name)
 
 
 def looks_at(pattern: str, path: str) -> bool:
-    """Whether `pattern` would match `path`, absolute and without links, were a file there."""
+    """Return true if `pattern` would match a file at `path`, absolute and without links."""
     names = os.path.abspath(os.path.join(escape(os.getcwd()), pattern)).split(os.sep)[1:]
     plain = next((at for at, name in enumerate(names) if has_magic(name)), len(names))
     start = os.path.realpath(os.sep + os.sep.join(names[:plain])).split(os.sep)

@@ -197,11 +197,11 @@ class Untrusted:
         self.close()
 
     def refuse(self, name: str, expected: str, found: str) -> LenetError:
-        """What is said of a dataset that is not as expected."""
+        """Return the error for a dataset that is not as expected."""
         return LenetError(f"{self.path}: expected dataset /{name} to be {expected}, found {found}")
 
     def holds(self, name: str) -> bool:
-        """Whether there is something under that name; LenetError for a link that is not hard."""
+        """Return true if something has that name; LenetError for a link that is not hard."""
         expected = "a dataset of this file"
         return linked(self.id, name, lambda f: self.refuse(name, expected, f))
 
@@ -283,7 +283,7 @@ def attributes(path: Path) -> dict[str, str | None]:
 
 
 def linked(group: Any, name: str, refuse: Refuse) -> bool:
-    """Whether the group holds `name`, by a hard link; of others this raises what `refuse` makes."""
+    """Return true if the group holds `name` by a hard link; raise what `refuse` makes of others."""
     if not group.links.exists(name.encode()):
         return False
     kind = group.links.get_info(name.encode()).type
@@ -373,7 +373,7 @@ class Stored:
 
     @property
     def bytes(self) -> int:
-        """Of all that is declared, as it is before filters."""
+        """The size of all that is declared, before filters."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -383,7 +383,7 @@ class Stored:
 
     @property
     def piece_bytes(self) -> int:
-        """Of a whole piece before filters."""
+        """The size of a whole piece before filters."""
         return prod(self.piece) * self.dtype.itemsize
 
     @property

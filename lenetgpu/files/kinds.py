@@ -55,7 +55,7 @@ def other_kind(start: bytes) -> str | None:
 
 
 def named_picture(path: str) -> bool:
-    """Whether a file's name says that it is a picture."""
+    """Return true if a file's name is a picture's."""
     return os.path.splitext(path)[1].lower() in _ENDINGS
 
 

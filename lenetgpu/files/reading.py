@@ -73,7 +73,7 @@ def require_room(what: str, length: int, stored: int | None) -> None:
 
 
 def selected(path: object, count: int, skip: int, limit: int | None) -> range:
-    """Which of `count` images are meant: `limit` of them (None: all) after the first `skip`.
+    """Return the range of `limit` images (None: all) after the first `skip` of `count`.
 
     LenetError where that leaves none.
     """
@@ -225,7 +225,7 @@ def narrowed(raw: Array, out: Array) -> None:
 
 
 def first_unfit(images: Array) -> tuple[int, float, float] | None:
-    """Of floats (n, ...), the first image that is not all in 0..1, but for rounding, or too faint.
+    """Find the first image of floats (n, ...) not all in 0..1, but for rounding, or too faint.
 
     (its number, its least float, its largest), or None. Too faint is one that is not blank and
     whose brightest float is below FAINTEST.

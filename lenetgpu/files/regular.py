@@ -42,7 +42,7 @@ def open_regular(path: Path, what: str) -> BinaryIO:
 
 
 def unreadable(path: Path, error: OSError) -> LenetError:
-    """What is said of a file that the system will not read."""
+    """Return the error for a file that the system will not read."""
     return LenetError(f"{path}: expected a readable file, found: {error.strerror}")
 
 
@@ -128,12 +128,12 @@ def _modules() -> tuple[Any, Any]:
 
 
 def broken() -> tuple[type[Exception], ...]:
-    """What damaged data raise."""
+    """The exceptions that damaged data raise."""
     return (OSError, EOFError, zlib.error, _modules()[0].error)
 
 
 def is_gzip(file: BinaryIO) -> bool:
-    """Whether an open file is gzip's; it is at its start afterwards."""
+    """Return true if an open file is gzip's; it is at its start afterwards."""
     file.seek(0)
     found = file.read(2) == GZIP_MAGIC
     file.seek(0)
@@ -141,7 +141,7 @@ def is_gzip(file: BinaryIO) -> bool:
 
 
 def unpacking(file: BinaryIO) -> BinaryIO:
-    """What is in an open file from its start on: itself, or what it is inflated to."""
+    """Return an open file from its start on, or the file that it is inflated to."""
     opened: BinaryIO = file
     if is_gzip(file):
         opened = _modules()[1].GzipFile(fileobj=file, mode="rb")
@@ -149,7 +149,7 @@ def unpacking(file: BinaryIO) -> BinaryIO:
 
 
 def inflated(data: Any, most: int) -> tuple[bytes, bool]:
-    """What at most `most` bytes of zlib's format hold, and whether that is the end of them."""
+    """Inflate zlib's format to at most `most` bytes; return them and whether they are all."""
     inflater = _modules()[0].decompressobj()
     found: bytes = inflater.decompress(data, most)
     return found, bool(inflater.eof)

@@ -37,7 +37,7 @@ DATA: dict[str, Callable[[Path, int, int | None], Source]] = {
 
 
 def form_of(path: Path, expected: str) -> str:
-    """What a file's first bytes say that it is: one of DATA, a kind of picture, or "".
+    """Return the form that a file's first bytes say: one of DATA, a kind of picture, or "".
 
     LenetError, naming what is `expected`, where it is no file that can be read.
     """
@@ -50,7 +50,7 @@ def form_of(path: Path, expected: str) -> str:
 
 
 def is_idx(start: bytes) -> bool:
-    """Whether a file that begins so is an IDX file, of gzip or not."""
+    """Return true if a file that begins so is an IDX file, of gzip or not."""
     return start[:2] == GZIP_MAGIC or start[:3] == b"\0\0\x08"
 
 
@@ -95,7 +95,7 @@ class _EarlySource(Source):
         pool.shutdown(wait=False)
 
     def whole(self) -> Dataset:
-        """What the thread read, waited for; what it raised is raised here."""
+        """Wait for the images that the thread reads; raise here what it raised."""
         return self._found.result()
 
     def _fill(self, first: int, out: Array) -> None:

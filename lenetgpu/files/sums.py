@@ -53,7 +53,7 @@ def sum_of(array: Array) -> str:
 
 @dataclass(frozen=True)
 class Sums:
-    """What a file says of its data sets: SHA-256 as hex by name; of none, where it has no sums.
+    """The SHA-256 that a file states of its data sets, as hex by name; empty where it has none.
 
     `without` are the names in the root group that have none, and `whole` is whether names, shapes
     and attributes had one, and were compared. `where` and `noun` are what messages call a data set.
@@ -83,7 +83,7 @@ class Sums:
 
     @property
     def said(self) -> str:
-        """What is told of a file whose data sets were compared, as far as they have sums."""
+        """The words for a file whose data sets were compared, as far as they have sums."""
         if not self:
             return NONE
         count = sum(not name.endswith(OF_BLOCKS) for name in self.stated)

@@ -55,7 +55,7 @@ class Weights:
 
     @property
     def bounded(self) -> bool:
-        """Whether float32 holds the scores of every image in 0..1, rounded as they may be."""
+        """True if float32 holds the scores of every image in 0..1, rounded as they may be."""
         import numpy as np
 
         return bool(np.ldexp(self.reach["fc2"], self.exponent) <= LARGEST_SCORE)

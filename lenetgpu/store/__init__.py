@@ -97,7 +97,7 @@ def _of_json(value: Any) -> Any:
 
 
 def resolved(path: Path) -> Path:
-    """Where `path` leads; OSError for a loop of links, and for a file that has no name any more."""
+    """Follow links; OSError for a loop of them, and for a file that has no name any more."""
     try:
         target = path.resolve()
     except RuntimeError as error:  # a loop, before Python 3.13
@@ -110,7 +110,7 @@ def resolved(path: Path) -> Path:
 
 
 def is_device(target: Path) -> bool:
-    """Whether it is there and no file: a device or a pipe, which is written to as it is."""
+    """Return true if it is there and no file: a device or pipe, which is written to as it is."""
     return target.exists() and not target.is_file()
 
 

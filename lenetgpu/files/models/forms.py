@@ -183,7 +183,7 @@ def compared(path: Path, tensors: Mapping[str, Array], entries: Mapping[str, str
 def facts_of(
     entries: Mapping[str, str], but: Iterable[str] = ()
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What is provenance of a file's metadata, and the names of what no attribute can hold."""
+    """Return the provenance in a file's metadata, and the names of what no attribute can hold."""
     others = {
         name: text
         for name, text in entries.items()

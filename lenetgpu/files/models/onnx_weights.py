@@ -286,20 +286,22 @@ class _Walk:
             self._require_no_bias(node, bias, size)
             self._at = data
 
+    def _multiplied(self, size: int, *kinds: str) -> tuple[Any, dict[str, Any]]:
+        """Go back as `_take` does, through biases of `size` zeros too."""
+        self._skip_zeros(size)
+        node, given = self._take(*kinds)
+        for bias in node.input[2:]:
+            self._require_no_bias(node, bias, size)
+        return node, given
+
     def _conv(self, name: str) -> Array:
         shape = layouts.torch_shapes()[name]
-        self._skip_zeros(shape[0])
-        node, _ = self._take("Conv")
-        for bias in node.input[2:]:
-            self._require_no_bias(node, bias, shape[0])
+        node, _ = self._multiplied(shape[0], "Conv")
         return self._weights_of(node, shape)
 
     def _linear(self, name: str) -> Array:
         size, depth = layouts.torch_shapes()[name]
-        self._skip_zeros(size)
-        node, given = self._take("MatMul", "Gemm")
-        for bias in node.input[2:]:
-            self._require_no_bias(node, bias, size)
+        node, given = self._multiplied(size, "MatMul", "Gemm")
         turned = given.get("transB", 0) == 1
         weights = self._weights_of(node, (size, depth) if turned else (depth, size))
         return weights if turned else weights.T
