@@ -94,9 +94,7 @@ class Variant:
     def refusal(self, problem: Any) -> str | None:
         """None where it can solve `problem`, else a sentence saying what it supports."""
         unknown = untaken(problem, self.takes)
-        if unknown is not None or self.supports is None:
-            return unknown
-        return self.supports(problem)
+        return unknown or (self.supports(problem) if self.supports else None)
 
     def laid_out(self, problem: Any) -> Any:
         """`problem` in the first of its layouts that it does not refuse, or the last refusal."""
@@ -249,10 +247,8 @@ def families(kind: str, device: str) -> dict[str, list[Variant]]:
     """Family name to its variants, aliases included, for one kind and device."""
     found: dict[str, list[Variant]] = {}
     for candidate in variants(kind, device):
-        for name in candidate.names:
-            members = found.setdefault(name.split(".")[0], [])
-            if candidate not in members:
-                members.append(candidate)
+        for family in dict.fromkeys(name.split(".")[0] for name in candidate.names):
+            found.setdefault(family, []).append(candidate)
     return found
 
 
@@ -261,9 +257,7 @@ def choices(kind: str, device: str) -> list[str]:
     names = list(families(kind, device))
     if device != "cpu" and "serial" not in names:
         names.append("serial")
-    for candidate in variants(kind, device):
-        names.extend(candidate.names)
-    return names
+    return names + [name for candidate in variants(kind, device) for name in candidate.names]
 
 
 def find_span(kind: str, name: str, device: str) -> Variant | None:
