@@ -126,14 +126,6 @@ def test_no_bomb_takes_memory_or_time(corpus, ends):
     assert all("expected B-trees and heaps that " in end[3] for end in said.values())
 
 
-def test_a_dataset_in_chunks_may_not_grow_to_a_bound(tmp_path):
-    """HDF5 reads past the end of an index that is too short for the bound."""
-    path = hostile.small(tmp_path / "x.h5", hostile.OTHER["bounded growth"], None, None)
-    words = r"/x to be .*found shape \(5, 28, 28\) that may grow to \(9, 28, 28\)$"
-    with pytest.raises(LenetError, match=words):
-        load_dataset(path)
-
-
 def test_chunks_of_another_length_are_refused_and_nothing_is_made_up(ends):
     found = {}
     for load, names in (("images", "x"), ("load_weights", "fc2")):

@@ -236,9 +236,6 @@ REFUSED = {
         "(Sub): expected Div, Mul, Transpose on images",
     ),
     "a bias": (biased("a1", 32), "found node a1 (Conv)'s b with 32 other values"),
-    "not transposed": (
-        lambda net: net.set("g1", transB=0), "weights of shape 1024x128, found 128x1024",
-    ),
     "residual": (
         lambda net: net.put("r3", "Add", "g1"), "new10 (Add): expected no bias, or 128 constants",
     ),
@@ -248,10 +245,6 @@ REFUSED = {
     "other images": (
         lambda net: setattr(net, "images", ("x", TensorProto.FLOAT, [N, 1, 32, 32])),
         "x: expected the shape (N, 1, 28, 28), found (N, 1, 32, 32)",
-    ),
-    "images of text": (
-        lambda net: setattr(net, "images", ("x", TensorProto.STRING, [N, 1, 28, 28])),
-        "images of floats or bytes, found ONNX's type 8",
     ),
     "a circle": (
         lambda net: (net.put("a1", "Identity"), net["new10"].input.__setitem__(0, "new10")),
