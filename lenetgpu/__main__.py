@@ -1,4 +1,4 @@
-"""`python -m lenetgpu` is `lenetgpu`."""
+"""Entry point of `python -m lenetgpu` and of the command `lenetgpu`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import traceback
 
 
 def main() -> None:
-    """The command line in a process of its own.
+    """Run the command line in a process of its own.
 
-    Imports make next to no garbage, and the end of a process needs none found: looking for it takes
-    a quarter of the time of a short `infer`, which begins to look when it is ready to compute.
-    Where Python runs nothing but this, signals are heeded before anything else is imported.
+    For `infer` garbage collection is off until it is ready to compute, and at exit: imports
+    leave almost no garbage, and collecting takes a quarter of a short run. If Python runs only
+    this, signal handlers are installed before any other import.
     """
     from lenetgpu.cli.signals import Watch
 
@@ -36,7 +36,7 @@ def main() -> None:
     except Exception:
         _report()
     faults = sys.modules.get("lenetgpu.gpu.faults")
-    if faults is not None and faults.lost():  # what would be freed there cannot be
+    if faults is not None and faults.lost():  # its memory cannot be freed
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 2)
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _report() -> None:
-    """Print the traceback of a mistake, each line safe to print, and what to do with it."""
+    """Print the traceback of a bug, each line safe to print, and how to report it."""
     from lenetgpu.errors import one_line
 
     for line in traceback.format_exc().splitlines():

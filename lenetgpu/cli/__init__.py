@@ -1,4 +1,4 @@
-"""The command line: options in, one call, results out. No logic lives here."""
+"""Command line: parse options, make one call, print the results. No logic lives here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 
 def __getattr__(name: str) -> object:
-    """The commands, imported when they are asked for: signals are heeded before."""
+    """Import the commands on first use, after the signal handlers are installed."""
     if name == "main":
         from lenetgpu.cli.commands import main
 

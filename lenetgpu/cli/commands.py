@@ -1,4 +1,4 @@
-"""`lenetgpu`: the group, with every command in it."""
+"""The group `lenetgpu` with all commands."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lenetgpu.cli.signals import INTERRUPTED, stoppable
 
 
 class Group(Commands):
-    """The group of all commands: what goes wrong becomes one sentence and an exit code."""
+    """Group of all commands; errors end in one sentence and an exit code."""
 
     def make_context(self, *words: Any, **more: Any) -> click.Context:
-        """Parse a command line; --help, --version and bad options end like a command."""
+        """Parse a command line; errors and --help end like a command."""
         with ended():
             require_streams()
             return super().make_context(*words, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, which Ctrl-C ends with 130."""
+        """Run the command; Ctrl-C ends it with 130."""
         try:
             return stoppable(lambda: self._invoke(ctx))
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""What a shell completes a word to; each list comes from where its names are declared."""
+"""Shell completion; each list comes from the module that declares its names."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-Pairs = Iterable[tuple[str, str]]
-"""Words, and what each is."""
+Pairs = Iterable[tuple[str, str]]  # words, each with a description
 Find = Callable[[click.Context], Pairs]
 
 
 def complete(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    """Complete a parameter's value, or what is behind its last comma, as `_BY_NAME` finds it."""
+    """Complete a parameter's value, or the part after its last comma, from `_BY_NAME`."""
     from click.shell_completion import CompletionItem
 
     before, comma, last = incomplete.rpartition(",")
@@ -30,18 +29,18 @@ def complete(
         for word, what in dict(_BY_NAME[str(param.name)](ctx)).items()
         if word.startswith(last)
     ]
-    if param.name == "new" and not found:  # its second word
+    if param.name == "new" and not found:  # the second word of --new is a folder
         return [CompletionItem(incomplete, type="dir")]
     return found
 
 
 def completer(name: str) -> Callable[..., Any] | None:
-    """Completes the values of a parameter of this name, where there is a list of them."""
+    """Return the completion function for a parameter of this name, None if it has no list."""
     return complete if name in _BY_NAME else None
 
 
 def _devices(ctx: click.Context) -> tuple[str, ...]:
-    """The kinds of device that the command line leaves open; nothing asks for a driver here."""
+    """Return the kinds of device that the command line leaves open, without asking a driver."""
     wanted = str(ctx.params.get("device") or "auto").partition(":")[0]
     return (wanted,) if wanted in ("cpu", "cuda") else ("cpu", "cuda")
 
@@ -49,7 +48,7 @@ def _devices(ctx: click.Context) -> tuple[str, ...]:
 def _plans(ctx: click.Context) -> Iterator[tuple[str, str]]:
     from lenetgpu.plan import AUTO, NAMED
 
-    yield AUTO, "the fastest right one"
+    yield AUTO, "the fastest correct plan"
     for name, on in NAMED.items():
         if not set(on).isdisjoint(_devices(ctx)):
             where = {"cpu": "a CPU", "cuda": "a GPU"}
@@ -57,7 +56,7 @@ def _plans(ctx: click.Context) -> Iterator[tuple[str, str]]:
 
 
 def _variants(stage: str, ctx: click.Context) -> Iterator[tuple[str, str]]:
-    """Families, then variants, with what each is; nothing for a stage that there is not."""
+    """Yield families, then variants, with their descriptions; nothing for an unknown stage."""
     from lenetgpu.network import SPANS, STAGES
     from lenetgpu.stages.registry import choices, find, variants
 
@@ -72,7 +71,7 @@ def _variants(stage: str, ctx: click.Context) -> Iterator[tuple[str, str]]:
 
 
 def _candidates(ctx: click.Context) -> Pairs:
-    left = [*ctx.args, ""]  # what is before an option without its value yet
+    left = [*ctx.args, ""]  # words before an option whose value is missing
     what = "conv1" if ctx.info_name == "conv" else ctx.params.get("what") or left[0]
     return _plans(ctx) if what == "plans" else _variants(what, ctx)
 
@@ -88,7 +87,7 @@ def _suites(ctx: click.Context) -> Pairs:
 
 
 def _device_names(ctx: click.Context) -> Pairs:
-    """`auto`, `cpu`, `cuda`, and each GPU whose device file the driver made."""
+    """Return `auto`, `cpu`, `cuda`, and each GPU whose device file the driver created."""
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     known = [("auto", "a GPU where there is one"), ("cpu", ""), ("cuda", "the first GPU")]
     return [*known, *((f"cuda:{index}", "") for index in range(gpus))]
@@ -99,10 +98,11 @@ def _words(*found: tuple[str, str]) -> Find:
 
 
 def _of(module: str, pairs: Callable[[Any], Pairs]) -> Find:
-    """What a module of ours declares, which is imported when a shell asks."""
+    """Return a finder of names in a module of ours, imported when the shell asks for them."""
     return lambda ctx: pairs(import_module(f"lenetgpu.{module}"))
 
 
+# parameter name to the words that may be its value
 _BY_NAME: dict[str, Find] = {
     **{
         stage: partial(_variants, stage)
@@ -125,4 +125,3 @@ _BY_NAME: dict[str, Find] = {
     "what": _of("dispatch.candidates", lambda m: ((name, "") for name in m.comparable())),
     "workers": _words(("cuda", "a process for each GPU")),
 }
-"""Parameter to the words that may be its value."""

@@ -1,4 +1,4 @@
-"""What a command says by a line, and how it ends where the machine does not let it say it."""
+"""Messages of a command, and its end when the system refuses to write them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from lenetgpu.cli.signals import INTERRUPTED
 from lenetgpu.errors import LenetError, one_line
 
 STARTED = time.perf_counter()
+# Exit codes; 141 (128 + SIGPIPE) is what a shell shows when a process is killed for writing to a
+# closed pipe.
 BAD_INPUT, BROKEN_PIPE = 2, 141
-"""Exit codes: the second is what a shell shows of who is killed for writing to a closed pipe."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def say(text: object, err: bool = False) -> None:
-    """A line to stdout or stderr, escaped as `one_line` does."""
+    """Write a line to stdout or stderr, escaped by `one_line`."""
     click.echo(one_line(text), err=err)
 
 
 def complain(message: str) -> None:
-    """The sentence of an error to stderr; to nowhere where that takes nothing."""
+    """Write an error message to stderr; do nothing if stderr is not writable."""
     with suppress(OSError):
         say(f"lenetgpu: error: {message}", err=True)
     _cut_off(sys.stderr)
 
 
 def require_streams() -> None:
-    """LenetError where stdout is closed; a closed stderr is nowhere.
+    """Raise LenetError if stdout is closed; replace a closed stderr by the null device.
 
-    What stdout's encoding has no bytes for is escaped from now on.
+    From now on, characters that stdout's encoding cannot represent are escaped.
     """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
@@ -50,9 +51,9 @@ def require_streams() -> None:
 
 @contextmanager
 def ended() -> Iterator[None]:
-    """What goes wrong in the block for a reason outside becomes a sentence and an exit code.
+    """Turn external errors of the block into a message and an exit code.
 
-    So do a lack of memory and a GPU that is lost.
+    These include running out of memory and losing the GPU.
     """
     try:
         yield
@@ -76,9 +77,9 @@ def ended() -> Iterator[None]:
 
 
 def end(ctx: click.Context, outcome: Any) -> None:
-    """Say what failed and draw the picture; exit with 1 where a check failed.
+    """Print failures and draw the picture; exit with 1 if a check failed.
 
-    With 130 where Ctrl-C ended the work, with 2 where there was nothing to draw.
+    Exit with 130 if Ctrl-C ended the work, with 2 if the picture could not be drawn.
     """
     for sentence in outcome.sentences():
         say(sentence, err=True)
@@ -92,9 +93,9 @@ def end(ctx: click.Context, outcome: Any) -> None:
 
 
 def of_system(error: OSError | ImportError) -> str:
-    """The sentence for what the system or a library refused.
+    """Return the message for an error of the system or of a library.
 
-    A pipe that nobody reads ends the command here. A module of ours that is not there is raised.
+    A closed pipe ends the command here. An ImportError of a module of ours is raised again.
     """
     if isinstance(error, ImportError):
         if error.name is None or error.name.partition(".")[0] == "lenetgpu":
@@ -116,7 +117,7 @@ def of_system(error: OSError | ImportError) -> str:
 
 
 def _cut_off(stream: TextIO | Any) -> bool:
-    """Whether `stream` cannot be written; what it still holds, and all that follows, is dropped."""
+    """Flush `stream`; return True if it fails, and discard what it holds and all further output."""
     try:
         stream.flush()
         return False

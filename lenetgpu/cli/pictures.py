@@ -1,4 +1,4 @@
-"""What `infer` does where its data are pictures, or several files."""
+"""The command `infer` for pictures or several files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Given:
-    """What the arguments mean: `data`, one file read by parts (None: the default), or pictures."""
+    """Meaning of the arguments: `data`, one file read in parts (None: the default), or pictures."""
 
     data: Path | None
     meant: Meant | None = None
@@ -34,11 +34,11 @@ class Given:
 
     @property
     def bad(self) -> list[str]:
-        """A sentence for each picture that has no label."""
+        """A message for each picture that has no label."""
         return [] if self.found is None else self.found.bad
 
     def read(self, request: Request, progress: bool) -> None:
-        """Read and prepare the pictures; what is bad is a line each, where others go on."""
+        """Read and prepare the pictures; print a line for each bad one if there are others."""
         if self.meant is None:
             return
         from lenetgpu.lab.console import progress_bar
@@ -51,7 +51,7 @@ class Given:
                 say(f"lenetgpu: {sentence}", err=True)
 
     def classify(self, request: Request, progress: Progress | None, output: Path | None) -> Outcome:
-        """Label the images, and write the labels to `output` where there is one."""
+        """Label the images, and write the labels to `output` if given."""
         from lenetgpu.lab.pictures import Classified, classify
 
         if self.found is not None:
@@ -65,13 +65,14 @@ class Given:
         return outcome
 
     def json(self) -> dict[str, Any]:
-        """What the JSON says besides."""
+        """Return the additional fields of the JSON."""
         return {} if self.done is None else self.done.as_json()
 
     def print(self, console: Console, outcome: Outcome) -> None:
-        """The table and the drawn digits, or counts; and what was left out of folders.
+        """Print the table and the drawn digits, or counts; then notes about skipped files.
 
-        Of many images that have labels there is nothing: their accuracy is said.
+        Nothing is printed for one file whose images have labels: its accuracy is shown
+        instead.
         """
         if self.done is not None or outcome.truth is None:
             from lenetgpu.lab import pictures
@@ -86,10 +87,10 @@ class Given:
 
 
 def given(arguments: Sequence[str], as_is: bool) -> Given:
-    """What `arguments` mean; pictures are not read yet.
+    """Interpret `arguments`; pictures are not read yet.
 
-    One file of HDF5, IDX or .npy, or none, is read by parts, and `as_is` is refused for it.
-    LenetError of that, and where stdin is meant twice.
+    No argument, or one file of HDF5, IDX or .npy, is read in parts and does not accept `as_is`.
+    Raises LenetError for that, and if stdin is given twice.
     """
     if not arguments:
         require_pictures(as_is, "the digits that ship")

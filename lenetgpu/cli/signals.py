@@ -1,7 +1,7 @@
-"""What ends a command early: after Ctrl-C, TERM and HUP it ends with 130, 143 and 129.
+"""Signals that end a command early: exit codes 130, 143 and 129 after Ctrl-C, TERM and HUP.
 
-The first is raised as KeyboardInterrupt where the command can unwind, so that it keeps what it
-promises to keep. Before, after, and at a second one the process ends where it stands.
+The first signal raises KeyboardInterrupt if the command can unwind, so that it saves the results it
+promises. Before the command, after it, and on a second signal, the process exits at once.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 _HELD = ("importlib._bootstrap", f"{os.sep}h5py{os.sep}")
 _TICK_S = 0.01
-_PATIENCE = 200
-"""Ticks for which an import, or HDF5, may keep the command from unwinding."""
+_PATIENCE = 200  # ticks for which an import, or HDF5, may delay the end of the command
+# Ticks within which two signals count as one: `timeout` signals a process and then its group.
 _ONE = 3
-"""`timeout` and others send a signal to a process and to its group: two within this are one."""
 
 
 def stoppable(job: Callable[[], Any]) -> Any:
-    """What `job` returns; in here, and nowhere else, a signal raises KeyboardInterrupt."""
+    """Call `job` and return its result; only in this call does a signal raise KeyboardInterrupt."""
     return job()
 
 
 class Watch:
-    """Heeds the signals that end this process; one a process, in its main thread."""
+    """Signal handlers of this process, installed once, in its main thread."""
 
     def __init__(self) -> None:
         self._came = 0
@@ -43,7 +42,7 @@ class Watch:
         self._said = False
 
     def begin(self) -> None:
-        """Heed them from now on, but those that this process was told to ignore (nohup)."""
+        """Install the handlers, except for signals that the parent ignored (nohup)."""
         for name in ENDING:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
@@ -51,10 +50,11 @@ class Watch:
         sys.unraisablehook = self._unraisable
 
     def end(self, code: int) -> NoReturn:
-        """End the process with `code`, or that of the signal that came.
+        """End the process with `code`, or with the exit code of the signal that came.
 
-        At once, without taking Python down, where signals would no longer be heeded; a tool that
-        was loaded into the process to watch it gets the usual end.
+        Skips Python's finalization, during which signals would not be handled. Ends as
+        usual if a stream cannot be flushed, or if a tool was loaded into the process to
+        observe it.
         """
         self._said = self._came > 0
         if self._came and code in (0, INTERRUPTED):
@@ -67,7 +67,7 @@ class Watch:
         if not self._came and {"LD_PRELOAD", "CUDA_INJECTION64_PATH"} & os.environ.keys():
             sys.exit(code)
         takes = getattr(sys.modules.get("h5py"), "_unregister_converters", None)
-        if takes is not None:  # from HDF5 what a thread that still reads is using
+        if takes is not None:  # it would break a thread that is still reading
             atexit.unregister(takes)
         atexit._run_exitfuncs()
         self._drop()
@@ -93,7 +93,7 @@ class Watch:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _raise(self, frame: FrameType | None) -> None:
-        """KeyboardInterrupt, now or at a later tick; the end where nothing could unwind."""
+        """Raise KeyboardInterrupt now or at a later tick; exit if nothing can unwind."""
         can, may = _standing(frame)
         if not can or (not may and self._ticks >= _PATIENCE):
             self._leave()
@@ -102,7 +102,7 @@ class Watch:
             raise KeyboardInterrupt
 
     def _unraisable(self, told: Any) -> None:
-        """What Python could not raise: nothing is said of what a signal did; itself comes again."""
+        """Print exceptions that Python cannot raise; raise a signal's again at a later tick."""
         if not self._came:
             sys.__unraisablehook__(told)
         elif issubclass(told.exc_type, KeyboardInterrupt):
@@ -117,16 +117,16 @@ class Watch:
         os._exit(128 + self._came)
 
     def _drop(self) -> None:
-        """Remove the temporary files of a command that did not get to it."""
+        """Remove temporary files that the command did not remove."""
         store = sys.modules.get("lenetgpu.store")
         for path in list(getattr(store, "living", set)()):
             path.unlink(missing_ok=True)
 
 
 def _standing(frame: FrameType | None) -> tuple[bool, bool]:
-    """Whether KeyboardInterrupt, raised in `frame`, ends the command, and does no harm on its way.
+    """Return (`frame` is within `stoppable`, raising KeyboardInterrupt there is safe).
 
-    A library that is half imported, and HDF5 in the middle of something, take the process down.
+    An exception in a half-imported library, or within HDF5, would crash the process.
     """
     may = True
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Many files as one job: what is read, in which shards, by whom, and what is done already."""
+"""Classification of many files as one job: inputs, shards, workers and the manifest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lenetgpu.errors import LenetError
 
 @contextmanager
 def expecting(what: str, path: Path | str) -> Iterator[None]:
-    """LenetError in place of the block's OSError: `path` was expected to be `what`."""
+    """Turn an OSError of the block into a LenetError: `path` was expected to be `what`."""
     try:
         yield
     except OSError as error:

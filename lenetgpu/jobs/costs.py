@@ -1,10 +1,10 @@
-"""What one worker costs here, measured in a second or two, and how long several take over a job.
+"""Measured costs of one worker on this machine, and the predicted time of a job with several.
 
-A worker takes S / r + o for a shard of S images: r is the slowest of reading a file, of the bus and
-the kernels between host memory and labels, which lie over each other; o is what a file takes to
-open. Meanwhile the shard before is written, flushed, named and listed, which takes e: the longer of
-both counts. Workers share what the files' medium gives, the manifest, to which one appends at a
-time, and the scheduler, which hands out one task after the other. No worker gets less than a shard.
+A worker takes S / r + o for a shard of S images. The rate r is the slowest of three overlapping
+steps: reading the file, the bus, and the kernels. The overhead o is the time to open a file.
+Meanwhile the previous shard is written, flushed, renamed and listed, which takes e; the longer of
+the two counts. Workers share the bandwidth of the storage, the manifest (one appends at a time) and
+the scheduler (one task at a time). A worker gets at least one shard.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ _ENDS, _AGAIN = 9, 4
 
 @dataclass(frozen=True)
 class Costs:
-    """What was measured, images/s and seconds.
+    """Measured rates in images/s, and times in seconds.
 
-    `read`: images/s of one reader; `read_all`: of as many as there are cores; `label`: of a worker
-    alone, from host memory to labels; `start`: seconds until a worker is ready; `opening`: seconds
-    of a shard's file until it is read; `ending`: of its labels' file and line; `line`: the part
-    of it under the manifest's lock; `task`: seconds in which a scheduler hands out a task, 0 where
-    there is none. `label_all`: images/s of the `there` workers that were measured at once. `bus`
-    and `kernels`: what `label` is made of on a GPU, images/s, None on a CPU.
+    - `read`: rate of one reader; `read_all`: of one reader per core.
+    - `label`: rate of one worker alone, from host memory to labels.
+    - `start`: time until a worker is ready.
+    - `opening`: time to open a shard's file.
+    - `ending`: time to write a shard's label file and its line; `line`: the part under the lock.
+    - `task`: time in which a scheduler hands out a task, 0 without a scheduler.
+    - `label_all`: total rate of the `there` workers, measured together.
+    - `bus`, `kernels`: the two parts of `label` on a GPU, None on a CPU.
     """
 
     read: float
@@ -65,7 +67,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Images a second of `workers` that are ready, seconds from the start on, and what bounds."""
+    """Predicted rate in images/s, seconds including the start, and bottleneck of `workers`."""
 
     workers: int
     rate: float
@@ -74,12 +76,12 @@ class Prediction:
 
 
 def lot(shards: int, workers: int) -> int:
-    """Shards of one task: handing out takes a scheduler's time, and workers are to end together."""
+    """Return the shards per task: few tasks for the scheduler, but workers that end together."""
     return max(1, min(_MOST_SHARDS, shards // (_TASKS_EACH * workers)))
 
 
 def predict(costs: Costs, images: int, shard: int, workers: int) -> Prediction:
-    """What `workers` like the measured ones come to over `images` in shards of `shard`."""
+    """Predict the rate and time of `workers` for `images` in shards of `shard` images."""
     shards = ceil(images / shard)
     rounds = ceil(shards / workers)
     label = min(costs.label, costs.label_all / costs.there)
@@ -108,18 +110,18 @@ def _slowest(costs: Costs, label: float) -> str:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What one worker costs here, and what several come to: nothing of the job is done."""
+    """Measured costs of one worker and predictions for several; the job itself is not run."""
 
     job: Job
     costs: Costs
     machine: dict[str, Any]
 
     def rows(self) -> list[Prediction]:
-        """By workers."""
+        """Return a prediction for each number of workers in WORKERS."""
         return [predict(self.costs, self.job.images, self.job.size, workers) for workers in WORKERS]
 
     def document(self) -> dict[str, Any]:
-        """The prediction as JSON, rates in images/s and times in seconds."""
+        """Return the prediction as JSON, rates in images/s and times in seconds."""
         return {
             "schema": 1,
             "command": "classify --predict",
@@ -133,7 +135,7 @@ class Predicted:
 
 
 def costs(folder: Path, job: Job, request: Request) -> Costs:
-    """Measure a worker alone in this process; files are written into `folder`, and dropped."""
+    """Measure one worker in this process; temporary files in `folder` are removed."""
     worker = Worker(folder, job, request)
     begun = clock()
     worker.ready()
@@ -160,7 +162,7 @@ def costs(folder: Path, job: Job, request: Request) -> Costs:
 
 
 def _parts(worker: Worker) -> tuple[float | None, float | None]:
-    """Images a second of the bus and of the kernels, on a GPU."""
+    """Return the images/s of the bus and of the kernels on a GPU, (None, None) on a CPU."""
     from lenetgpu.net.streaming import costs_of
 
     engine, found = worker.engine, None
@@ -181,7 +183,7 @@ def _block(source: Source) -> int:
 
 
 def _reading(source: Source, threads: int) -> float:
-    """Images a second that `threads` readers get from a file, each at a place of its own."""
+    """Return the images/s of `threads` readers of one file, each at its own offset."""
     import numpy as np
 
     count = _block(source)
@@ -203,7 +205,7 @@ def _reading(source: Source, threads: int) -> float:
 
 
 def _medium(source: Source) -> float:
-    """Images a second that what holds the files gives: to a reader a core; of pictures, unread."""
+    """Return the images/s of the storage: one reader per core, or raw reads of picture files."""
     if not isinstance(source, PictureSource):
         return _reading(source, core_count())
     begun, count = clock(), 0
@@ -214,7 +216,7 @@ def _medium(source: Source) -> float:
 
 
 def label_rate(worker: Worker) -> float:
-    """Images a second from host memory to labels, of the longest file's first images."""
+    """Return the images/s from host memory to labels, for the first images of the longest file."""
     import numpy as np
 
     with _longest(worker) as source:
@@ -234,9 +236,10 @@ def label_rate(worker: Worker) -> float:
 
 
 def _ends(folder: Path, worker: Worker) -> tuple[float, float, float]:
-    """Seconds that a shard takes to open; to write, flush and name with its line; the line's.
+    """Measure three times of a shard in seconds: opening, ending, and its line in the manifest.
 
-    Files are written into `folder`.
+    The ending is writing, flushing and renaming the label file, and its line. Files are written
+    into `folder`.
     """
     import numpy as np
 

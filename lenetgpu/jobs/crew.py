@@ -1,4 +1,4 @@
-"""Who does a job's shards: this process, or Dask's workers here or on a cluster that is there."""
+"""Crews that run a job's shards: this process, or Dask workers here or on an existing cluster."""
 
 from __future__ import annotations
 
@@ -30,30 +30,25 @@ from lenetgpu.measure.timing import clock
 from lenetgpu.net.engine import Engine
 from lenetgpu.plan import AUTO, choose_device, settled
 
-TRIES = 3
-"""Times that a shard is begun before it is set aside."""
-AHEAD = 2
-"""Tasks that each worker has been given at most: it does one while the other waits beside it."""
-JOIN_S, LOOK_S = 60.0, 5.0
-"""Seconds that a worker is waited for; those after which a job looks whether one is left."""
-_LOST = 70
-"""Exit code of a worker whose GPU is lost; another is started in its place."""
+TRIES = 3  # attempts before a shard is set aside
+AHEAD = 2  # tasks per worker: one runs while the next waits on the worker
+JOIN_S, LOOK_S = 60.0, 5.0  # seconds to wait for a worker, and between checks that one is left
+_LOST = 70  # exit code of a worker whose GPU is lost; another worker is started
+# Libraries that log tracebacks when connections close, which are of no use to users.
 _TALKATIVE = ("asyncio", "bokeh", "dask_cuda", "distributed", "tornado")
-"""Libraries whose tracebacks about connections that ended are nobody's business."""
 _TASKS = 256
+# One task per process at a time, even if the cluster gave it several threads.
 _turn = threading.Lock()
-"""One task of a process at a time, however many threads its cluster gave it."""
 
+# Runs the shards with these numbers, each with at most so many attempts.
 Rows = Callable[[list[int], int], Iterator[Row | Failed]]
-"""What does the shards of these numbers, each begun so many times at most."""
+# Resolved request: (plan, precision, "cpu" or "cuda", the device as JSON).
 Resolved = tuple[str, str, str, dict[str, Any]]
-"""(plan, precision, "cpu" or "cuda", the device as JSON) that a request comes to."""
-Told = tuple[str, str, bytes]
-"""A job to a worker: its folder, its key, and the pickled request."""
+Told = tuple[str, str, bytes]  # a job as sent to a worker: (folder, key, pickled request)
 
 
 def resolve(request: Request, dtype: str, size: int) -> Resolved:
-    """Find out what a request really runs on this machine."""
+    """Resolve the plan, precision and device that a request runs on this machine."""
     engine = Engine(request)
     if request.plan == AUTO:
         engine.start(dtype, size)
@@ -65,7 +60,7 @@ def resolve(request: Request, dtype: str, size: int) -> Resolved:
 def crew(
     run: Request, workers: str | None, scheduler: str | None, tries: int
 ) -> Iterator[Here | OnDask]:
-    """Who does a job: this process, or Dask's workers where they, or a scheduler, are asked for."""
+    """Provide the crew of a job: this process, or Dask workers if either is given."""
     if workers is None and scheduler is None:
         yield Here(run)
         return
@@ -74,7 +69,7 @@ def crew(
 
 
 class Here:
-    """This process as the crew: one shard after the other, on one device."""
+    """Crew of this process alone: one shard after the other, on one device."""
 
     dashboard = ""
 
@@ -83,20 +78,20 @@ class Here:
         self.resolve = partial(resolve, request)
 
     def ready(self, folder: Path, job: Job) -> Rows:
-        """Make ready for a job, and return what does its shards."""
+        """Prepare this process for a job, and return the function that runs its shards."""
         worker = Worker(folder, job, self.request)
         worker.ready()
         return partial(run_here, worker)
 
     def costs(self, folder: Path, job: Job) -> Costs:
-        """Measure a worker here; nothing is left in `folder`."""
+        """Measure a worker in this process; no files are left in `folder`."""
         return costs(folder, job, self.request)
 
 
 def run_here(worker: Worker, numbers: Iterable[int], tries: int = TRIES) -> Iterator[Row | Failed]:
-    """Do the shards of these numbers; a bad one is begun again behind all others, then set aside.
+    """Run the shards with these numbers; retry a bad one after all others, then set it aside.
 
-    StopError, which ends the job, is raised.
+    Raises StopError, which ends the job.
     """
     left = list(numbers)
     with closing(worker):
@@ -113,7 +108,7 @@ def run_here(worker: Worker, numbers: Iterable[int], tries: int = TRIES) -> Iter
 
 
 class OnDask:
-    """Dask's workers as the crew."""
+    """Crew of Dask workers."""
 
     def __init__(self, client: Any, request: Request) -> None:
         self.client, self.request = client, request
@@ -121,24 +116,24 @@ class OnDask:
         self.dashboard: str = client.dashboard_link or "" if served else ""
 
     def resolve(self, dtype: str, size: int) -> Resolved:
-        """As `Here.resolve`, on one of the workers."""
+        """Resolve a request on one of the workers, as `Here.resolve` does here."""
         found: Resolved = result(self._submit(resolve, self.request, dtype, size))
         return found
 
     def ready(self, folder: Path, job: Job) -> Rows:
-        """Make all workers that are there ready for a job, and return what does its shards."""
+        """Prepare all current workers for a job, and return the function that runs its shards."""
         told = str(folder.resolve()), job.key, pickle.dumps(self.request)
         asked = [
             self._submit(_prepare, *told, workers=[address], allow_other_workers=True)
             for address in self._addresses()
         ]
         for future in asked:
-            with suppress(_dask().KilledWorker):  # what the job's shards will say too
+            with suppress(_dask().KilledWorker):  # the job's shards will report it
                 result(future)
         return partial(self._run, told, job)
 
     def costs(self, folder: Path, job: Job) -> Costs:
-        """Measure a worker alone and while all are at work, and a task of Dask's."""
+        """Measure one worker alone, all workers together, and the time of a Dask task."""
         told = folder, job, self.request
         alone: Costs = result(self._submit(costs, *told))
         there = self._addresses()
@@ -158,10 +153,11 @@ class OnDask:
     def _run(
         self, told: Told, job: Job, numbers: list[int], tries: int = TRIES
     ) -> Iterator[Row | Failed]:
-        """Rows as they come, in any order; those set aside. StopError ends the job.
+        """Yield rows as they arrive, in any order, and shards set aside; StopError ends the job.
 
-        Dask begins a task again where one of its shards is bad or its worker died. Where several
-        workers died at one, a shard of it kills them, which shows when each is alone.
+        Dask retries a task if one of its shards is bad or its worker died. If several
+        workers died running a task, one of its shards kills them: its shards are then
+        submitted one by one to find it.
         """
         shares = [[one.number for one in shard.each] for shard in job.joined(numbers)]
         size = lot(len(shares), max(1, len(self._addresses())))
@@ -193,7 +189,7 @@ class OnDask:
                 self.client.cancel(list(flying))
 
     def _ended(self, flying: list[Any]) -> list[Any]:
-        """The tasks that came back, one at least; StopError where nobody is there to do one."""
+        """Return at least one finished task; raise StopError if no worker is left."""
         alone = 0.0
         while True:
             try:
@@ -218,19 +214,19 @@ def _killed(shard: Shard) -> str:
 
 
 class UnfinishedError(Exception):
-    """Of a task's shards some are `rows` and some `bad`: (number, why)."""
+    """Error of a task with bad shards: `rows` of the good ones, (number, why) of the `bad`."""
 
     def __init__(self, rows: list[Row], bad: list[tuple[int, str]]) -> None:
         super().__init__(rows, bad)
         self.rows, self.bad = rows, bad
 
     def __str__(self) -> str:
-        return f"{len(self.bad)} bad shards"  # Dask replaces an exception that says much
+        return f"{len(self.bad)} bad shards"  # Dask replaces long messages
 
 
 @lru_cache(1)
 def _worker(folder: str, key: str, asked: bytes) -> Worker:
-    """The process' own worker for its last job, `asked` a pickled request."""
+    """Return this process's worker, cached for its last job; `asked` is a pickled request."""
     found = manifest.read(Path(folder))
     if found is None:
         raise LenetError(f"{folder}: expected the manifest of a job, found none")
@@ -243,9 +239,9 @@ def _prepare(folder: str, key: str, asked: bytes) -> None:
 
 
 def _task(folder: str, key: str, asked: bytes, numbers: list[int]) -> list[Row] | LenetError:
-    """The lines of these shards, or the error that another try would not mend.
+    """Return the rows of these shards, or the error that a retry would not fix.
 
-    Those that are listed already are not done again. Raises UnfinishedError where some are bad.
+    Shards already in the manifest are not run again. Raises UnfinishedError if some are bad.
     """
     with _turn:
         try:
@@ -253,7 +249,7 @@ def _task(folder: str, key: str, asked: bytes, numbers: list[int]) -> list[Row] 
             found = list(worker.run(worker.job.joined(numbers)))
         except LenetError as error:
             if isinstance(error, StopError) and lost():
-                os._exit(_LOST)  # the scheduler gives the task to another, the nanny starts one
+                os._exit(_LOST)  # the scheduler reassigns the task, the nanny restarts
             return error
     rows = [row for _, row in found if isinstance(row, Row)]
     bad = [(shard.number, str(why)) for shard, why in found if not isinstance(why, Row)]
@@ -267,9 +263,10 @@ def _label(folder: Path, job: Job, request: Request) -> float:
 
 
 def result(future: Any) -> Any:
-    """What a future came to; the LenetError that it came to is raised.
+    """Return the result of a future, or raise the LenetError that it returned.
 
-    StopError where the workers or the scheduler cannot say.
+    Raises StopError if the workers or the scheduler are gone, or a worker cannot import
+    lenetgpu.
     """
     try:
         found = future.result()
@@ -292,7 +289,7 @@ def _gone() -> StopError:
 
 
 def share(request: Request, workers: str | None) -> Request:
-    """`request` for each of several workers of one machine: the cores are shared out."""
+    """Divide this machine's cores among its workers by setting the threads of `request`."""
     if workers in (None, "cuda") or request.threads is not None:
         return request
     if choose_device(request.device, request.plan)[0] is not None:
@@ -301,7 +298,7 @@ def share(request: Request, workers: str | None) -> Request:
 
 
 def _dask() -> Any:
-    """The library `distributed`; LenetError where it is not."""
+    """Import the library `distributed`; raise LenetError if it is not installed."""
     require_extra("--workers, --scheduler", "distributed", "cluster")
     import distributed
 
@@ -310,9 +307,10 @@ def _dask() -> Any:
 
 @contextmanager
 def cluster(workers: str | None, scheduler: str | None, tries: int) -> Iterator[Any]:
-    """A Dask client of `workers` ("2": processes here, "cuda": one a GPU) or of a scheduler.
+    """Provide a Dask client of local workers ("2": processes, "cuda": one per GPU) or a scheduler.
 
-    LenetError where Dask is not installed, nobody answers, or there is no worker in a minute.
+    Raises LenetError if Dask is not installed, nothing answers, or no worker joins within a
+    minute.
     """
     distributed = _dask()
     import dask

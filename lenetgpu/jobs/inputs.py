@@ -1,4 +1,4 @@
-"""What a job reads: files, those of folders and of patterns: of many images each, or pictures."""
+"""Inputs of a job: files of many images or pictures, given by name, folder or pattern."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from lenetgpu.jobs import expecting
 from lenetgpu.jobs.pictures import LIST, digest, record
 from lenetgpu.pictures.given import PICTURE, kind_of_file
 
+# Bytes of a file's start, and of its end, that enter its fingerprint with its size and time.
 _ENDS = 32 << 10
-"""Bytes at a file's start and end that its fingerprint is made of, beside its size and time."""
 _TELL = 500
 Looked = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file of images: its absolute `path`, how many images it has, and what it is known by again.
+    """A file of images: absolute `path`, number of images, and fingerprint.
 
-    `dtype` "uint8" or "float32". `fingerprint`: a hash of its size, time of change, first and last
-    32 KiB, and of those of the labels beside IDX images. `whole`: it can only be read from its
-    start on, so that it is one shard. `pictures`: it is the list of so many of them, `path` its
-    name in the job's folder, `fingerprint` its hash.
+    - `dtype`: "uint8" or "float32".
+    - `fingerprint`: hash of the file's size, modification time, first and last 32 KiB, and of the
+      same data of the label file of IDX images.
+    - `whole`: the file can only be read from its start, so it is one shard.
+    - `pictures`: the input is the list of pictures: `images` is their number, `path` the list's
+      name in the job's folder, `fingerprint` its hash.
     """
 
     path: str
@@ -46,7 +48,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A file that was found in a folder or by a glob and is no images that can be read."""
+    """A file found in a folder or by a pattern that does not hold readable images."""
 
     path: str
     sentence: str
@@ -54,9 +56,9 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What a job reads: its inputs, what was found and cannot be read, the list of its pictures.
+    """Inputs of a job, files found that cannot be read, and the list of its pictures.
 
-    A job of pictures has one input, the list; one of arrays has an empty list.
+    A job of pictures has one input, the list; a job of arrays has an empty list.
     """
 
     inputs: list[Input]
@@ -65,10 +67,10 @@ class Gathered:
 
 
 def named(sources: Iterable[Path]) -> Iterator[tuple[str, bool]]:
-    """Absolute paths of the files of `sources`, and whether each was named rather than found.
+    """Yield the absolute path of each file of `sources`, and True if it was named, False if found.
 
-    A folder stands for the files below it, a pattern that is no file's name for those that it
-    matches. LenetError where there are none.
+    A folder stands for the files below it; a pattern that is not the name of a file stands for
+    its matches. Raises LenetError if there are none.
     """
     for source in map(str, sources):
         folder, none = os.path.isdir(source), True
@@ -85,9 +87,10 @@ def named(sources: Iterable[Path]) -> Iterator[tuple[str, bool]]:
 
 
 def fingerprint(path: Path) -> str:
-    """What `path` is known by again, without reading it whole; LenetError where it is no file.
+    """Return a hash that identifies `path` without reading all of it.
 
-    Of IDX images also the labels beside them.
+    For IDX images the hash also covers their label file. Raises LenetError if `path` is not a
+    file.
     """
     found, start = _ends(path, "a file of images")
     beside = label_file(path) if is_idx(start) else None
@@ -98,7 +101,7 @@ def fingerprint(path: Path) -> str:
 
 
 def _ends(path: Path, what: str) -> tuple[hashlib._Hash, bytes]:
-    """A hash of a file's size, time of change, first and last bytes; and the first ones."""
+    """Return a hash of a file's size, modification time, first and last bytes; its first bytes."""
     with expecting("a readable file", path), open_regular(path, what) as file:
         facts = os.fstat(file.fileno())
         found = hashlib.sha256(f"{facts.st_size} {facts.st_mtime_ns} ".encode())
@@ -110,13 +113,13 @@ def _ends(path: Path, what: str) -> tuple[hashlib._Hash, bytes]:
 
 
 def changed(path: Path) -> str:
-    """What of a file of images may have changed, in words."""
+    """Name the files that may have changed: the images, and their label file if there is one."""
     beside = label_file(path)
     return "it" if beside is None else f"it or {beside.name}, its labels,"
 
 
 def look(path: Path) -> Input:
-    """What there is to know of a file before a job; LenetError where it holds no images."""
+    """Read the metadata of a file before a job; raise LenetError if it holds no images."""
     known = fingerprint(path)
     with open_source(path) as source:
         labelled, whole = source.labels is not None, isinstance(source, GzipSource)
@@ -124,11 +127,11 @@ def look(path: Path) -> Input:
 
 
 def gather(sources: Iterable[Path], looked: Looked | None = None) -> Gathered:
-    """All files of `sources`, in order, and those found that cannot be read; `looked(done, of)`.
+    """Return all files of `sources`, in order, and those found that cannot be read.
 
-    Pictures are not opened where their name says what they are. LenetError for a file that is named
-    and cannot be read, for one that comes twice, for pictures beside arrays and images of two
-    types, and where there is nothing to read.
+    A picture whose name shows its format is not opened. `looked(done, of)` reports progress.
+    Raises LenetError if a named file cannot be read, a file comes twice, pictures and arrays or
+    two dtypes are mixed, or there is nothing to read.
     """
     listed, seen = bytearray(), set[tuple[int, int]]()
     pictures, first = 0, ""
@@ -167,14 +170,14 @@ def _facts(path: str) -> os.stat_result:
 
 
 def _require_new(path: str, facts: os.stat_result, seen: set[tuple[int, int]]) -> None:
-    """LenetError where a file was there before, under this or another name."""
+    """Raise LenetError if the file was seen before, under this or another name."""
     if (facts.st_dev, facts.st_ino) in seen:
         raise LenetError(f"{path}: expected each file once, found it again")
     seen.add((facts.st_dev, facts.st_ino))
 
 
 def _kind(path: str, facts: os.stat_result) -> str:
-    """PICTURE, or the form of a file of images; LenetError of any other file."""
+    """Return PICTURE, or the format of a file of images; raise LenetError for any other file."""
     kind = kind_of_file(path)
     if not kind:
         size = facts.st_size
@@ -195,7 +198,7 @@ def _mixed(path: str, kind: str, other: str) -> LenetError:
 def _arrays(
     files: list[tuple[str, bool]], bad: list[Unreadable], looked: Looked | None
 ) -> Gathered:
-    """Files of many images, each looked at, without the labels beside IDX images."""
+    """Read the metadata of files of many images, skipping the label files of IDX images."""
     inputs, seen = list[Input](), set[tuple[int, int]]()
     found = [Path(file) for file, alone in files if not alone]
     labels = {str(beside) for file in found if (beside := label_file(file)) is not None}

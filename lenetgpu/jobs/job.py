@@ -1,4 +1,4 @@
-"""A job: its inputs cut into shards, and all that decides what their labels are."""
+"""A job: its inputs divided into shards, and all settings that determine its labels."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from lenetgpu.errors import LenetError, printable
 from lenetgpu.jobs.inputs import Input, changed
 from lenetgpu.store import json_text
 
-SHARD, PICTURES = 1_000_000, 1_000
-"""Images of a shard, and pictures of one, where nothing else is asked."""
+SHARD, PICTURES = 1_000_000, 1_000  # default images per shard, and pictures per shard
+# Version of the manifest format. Version 1 had neither sizes and hashes of label files nor label
+# files of several shards.
 SCHEMA = 2
-"""Of the manifest: one of 1 knew no files of labels by their bytes, and none of several shards."""
+# Limits of shared label files: images of one input file, images in total, number of input files.
 LITTLE, TOGETHER, FILES = 4_096, 60_000, 1_000
-"""Images of a file at most that shares its file of labels, of all that share one, and files."""
+# Shards of a job: up to here the order of label files' names is that of their numbers.
 MOST = 1_000_000
-"""Shards of a job: the order of their files' names is that of their numbers."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Images `lo` to `hi` of one input; their labels are in a file `name`.
+    """Images `lo` to `hi` of one input, whose labels are in file `name`.
 
-    `more`: the shards behind it that share that file, and are done with it: all of a file each.
+    `more` are the following shards that share this label file and run with it; each, like this
+    shard, covers a whole input file.
     """
 
     number: int
@@ -44,18 +45,18 @@ class Shard:
 
     @property
     def each(self) -> tuple[Shard, ...]:
-        """It alone, and those that share its file."""
+        """This shard alone, and those that share its label file."""
         return replace(self, more=()), *self.more
 
     @property
     def halves(self) -> tuple[Shard, Shard]:
-        """Two of half as many files, of at least two."""
+        """Two shards with half of the input files each; requires at least two files."""
         each = self.each
         return together(each[: len(each) // 2]), together(each[len(each) // 2 :])
 
     @property
     def hash(self) -> str:
-        """What its input is known by, or its inputs are."""
+        """Fingerprint of its input, or a hash of those of its inputs."""
         if not self.more:
             return self.input.fingerprint
         found = hashlib.sha256("".join(one.input.fingerprint for one in self.each).encode())
@@ -63,19 +64,22 @@ class Shard:
 
 
 def together(shards: Sequence[Shard]) -> Shard:
-    """One of several, in their order, which are of a file each."""
+    """Join shards of one input file each, in their order, into one that shares a label file."""
     return replace(shards[0], more=tuple(shards[1:]))
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is read, by which weights and plan, in shards of at most `size` images, to which form.
+    """Inputs, weights, plan, images per shard (`size`) and output format of a job.
 
-    Two jobs that are equal give the same files; `form` is an ending (".npy"). `weights` is their
-    path, `digest` what they are known by; `plan` and `device` ("cpu", "cuda") are what really runs.
-    `as_is`: pictures are not prepared. `void` are the inputs, by their place, that others took the
-    place of: they have numbers, and no shards. `id` is drawn: one that is begun again in the same
-    folder has another.
+    Equal jobs give the same files.
+
+    - `form`: suffix of the label files (".npy").
+    - `weights`: path of the weights; `digest`: their hash.
+    - `plan`, `device` ("cpu", "cuda"): resolved, as they run.
+    - `void`: indices of inputs that were replaced; they keep their numbers but have no shards.
+    - `as_is`: pictures are not prepared.
+    - `id`: random, so that a job begun again in the same folder has another.
     """
 
     inputs: tuple[Input, ...]
@@ -93,12 +97,12 @@ class Job:
 
     @cached_property
     def pictures(self) -> bool:
-        """Whether pictures are read, rather than files of many images."""
+        """True if the job reads pictures rather than files of many images."""
         return any(entry.pictures for entry in self.valid)
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
-        """All of them, in the order of inputs; a shard has images of one input only."""
+        """All shards, in the order of inputs; a shard has images of one input only."""
         return tuple(shard for place, shard in self._cuts() if place not in self.void)
 
     def _cuts(self) -> Iterator[tuple[int, Shard]]:
@@ -111,7 +115,7 @@ class Job:
                 number += 1
 
     def shard(self, number: int) -> Shard:
-        """That of this number; KeyError where there is none."""
+        """Return the shard with this number; raise KeyError if there is none."""
         return self._by_number[number]
 
     @cached_property
@@ -119,7 +123,7 @@ class Job:
         return {shard.number: shard for shard in self.shards}
 
     def joined(self, numbers: Iterable[int]) -> Iterator[Shard]:
-        """The shards of these numbers; those of small files that follow one another as one."""
+        """Yield the shards with these numbers; consecutive ones of small files are joined."""
 
         def run(placed: tuple[int, Shard]) -> tuple[int | Shard, int]:
             place, shard = placed
@@ -129,7 +133,7 @@ class Job:
             yield together([shard for _, shard in found])
 
     def several(self, first: int, count: int) -> Shard:
-        """`count` shards from number `first` on as one; KeyError where they are not to be one."""
+        """Join `count` shards from number `first` on; KeyError if they share no label file."""
         found = list(self.joined(range(first, first + count)))
         if len(found) != 1:
             raise KeyError(first)
@@ -137,9 +141,10 @@ class Job:
 
     @cached_property
     def _groups(self) -> dict[int, int]:
-        """By the numbers of shards that may share a file of labels, that of the first of them.
+        """Map each shard that may share a label file to the first shard of its group, by numbers.
 
-        Cut from the first input on, so that inputs that are taken in later change none.
+        Groups are formed from the first input on, so inputs added later do not change
+        earlier groups.
         """
         found, last, images, files = dict[int, int](), None, 0, 0
         for _, shard in self._cuts():
@@ -161,12 +166,12 @@ class Job:
 
     @property
     def count(self) -> int:
-        """How many shards there are, without making them."""
+        """Number of shards, computed without creating them."""
         return sum(map(self._pieces, self.valid))
 
     @property
     def numbers(self) -> int:
-        """How many numbers were given to shards, of inputs that others took the place of too."""
+        """Number of shard numbers in use, including those of replaced inputs."""
         return sum(map(self._pieces, self.inputs))
 
     def _pieces(self, entry: Input) -> int:
@@ -178,30 +183,31 @@ class Job:
         return sum(entry.images for entry in self.valid)
 
     def extended(self, entry: Input) -> Job:
-        """With one more input, which takes the place of one that has its path."""
+        """Return the job with one more input, which replaces one with the same path."""
         known = enumerate(self.inputs)
         old = [n for n, other in known if other.path == entry.path and n not in self.void]
         return replace(self, inputs=(*self.inputs, entry), void=(*self.void, *old))
 
     @cached_property
     def key(self) -> str:
-        """What the job is known by."""
+        """Hash that identifies the job."""
         return hashlib.sha256(json_text(self.header()).encode()).hexdigest()[:16]
 
     def header(self) -> dict[str, Any]:
-        """The manifest's first line."""
+        """Return the first line of the manifest."""
         job = asdict(self)
         return {"schema": SCHEMA, "lenetgpu": __version__, "id": job.pop("id"), "job": job}
 
 
 class OtherSchemaError(LenetError):
-    """A manifest of another version of the format."""
+    """Error for a manifest of another version of the format."""
 
 
 def of_header(document: Any) -> Job:
-    """The job of a manifest's first line; ValueError, TypeError or KeyError where it is none.
+    """Return the job of a manifest's first line.
 
-    OtherSchemaError where another version wrote it, without the manifest's name.
+    Raises ValueError, TypeError or KeyError if the line is malformed, and OtherSchemaError,
+    without the manifest's path, if another version wrote it.
     """
     if document["schema"] != SCHEMA:
         raise OtherSchemaError(
@@ -229,7 +235,7 @@ _WORDS = {
 
 
 def require_same(folder: Path, begun: Job, asked: Job) -> None:
-    """LenetError where `folder` holds a job of other weights, another plan or another form."""
+    """Raise LenetError if the job in `folder` has other weights, another plan or other settings."""
     for name, word in _WORDS.items():
         old, new = getattr(begun, name), getattr(asked, name)
         if old != new:
@@ -242,11 +248,11 @@ def require_same(folder: Path, begun: Job, asked: Job) -> None:
 
 
 def news(folder: Path, begun: Job, asked: Job, unreadable: set[str], done: set[str]) -> list[Input]:
-    """Inputs that can be read now and could not when the job was begun in `folder`, or changed.
+    """Return inputs that changed or became readable since the job was begun in `folder`.
 
-    `unreadable` are the paths of those, `done` those of inputs of which some shard is done.
-    LenetError where other files are asked for than the job was begun with, or one changed of which
-    something is done.
+    `unreadable` are the paths of inputs that could not be read then, `done` those of inputs
+    with finished shards. Raises LenetError if other files are requested than the job was begun
+    with, or if a file with finished shards changed.
     """
     before, now = ({i.path: i for i in job.valid} for job in (begun, asked))
     other = f"{folder}: expected the inputs of the job that was begun there, found "

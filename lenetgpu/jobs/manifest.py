@@ -1,8 +1,8 @@
-"""What is done of a job: a folder's manifest, a line of JSON a shard, written when it is whole.
+"""Manifest of a job: a file in its folder with a line of JSON for every finished shard.
 
-The first line says what the job is. Whoever finished a shard appends its line, under a lock, when
-the shard's file has its name: what a line names is there. A process that is killed leaves at most
-the end of one line, which is dropped when the job goes on.
+The first line describes the job. A worker appends a shard's line, under a lock, after the label
+file has its final name, so every listed file exists. A killed process leaves at most an incomplete
+last line, which is removed when the job continues.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ from lenetgpu.store import json_text, known_by, sizes, write_atomically
 
 MANIFEST = "manifest.json"
 _LOCK = ".lenetgpu.lock"
+# Bytes at the manifest's start that hold the job's id; the longest other line.
 _HEAD, _LONGEST = 256, 1 << 17
-"""Bytes in which a manifest's first line has the job's id, and of another line, at most."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A shard that is done: `counts` (10) labels of each digit, `right` None without labels.
+    """A finished shard.
 
-    `hash` is its input's fingerprint, `version` lenetgpu's; `seconds` from opening the input to the
-    file's name; `worker` names who did it. `size` and `digest` are its file's bytes and their
-    SHA-256. `files`: so many shards, of a file each, share that file, from this one on; all but
-    `shard`, `input` and `lo` is then of all of them. `bad` of its pictures have no label, `said`
-    is why the first of them have none.
+    - `counts`: labels of each digit (10); `right`: correct labels, None for unlabelled inputs.
+    - `hash`: the input's fingerprint; `version`: lenetgpu's.
+    - `seconds`: from opening the input to the finished label file; `worker`: host and process.
+    - `size`, `digest`: the label file's bytes and their SHA-256.
+    - `files`: number of shards, from this one on, that share the label file, one input file each.
+      All fields but `shard`, `input` and `lo` then cover all of them.
+    - `bad`: pictures without a label; `said`: reasons for the first of them.
     """
 
     shard: int
@@ -66,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Failed:
-    """A shard that was set aside, and why; `images` of it have no labels."""
+    """A shard that was set aside, and why; its `images` have no labels."""
 
     shard: int
     images: int
@@ -81,25 +83,24 @@ class Manifest:
     job: Job
     done: dict[int, Row] = field(default_factory=dict)
     failed: dict[int, Failed] = field(default_factory=dict)
+    # paths of files that were found but could not be read
     unreadable: set[str] = field(default_factory=set)
-    """Paths of files that were found and could not be read."""
-    redone: int = 0
-    """Lines of shards that had one already."""
+    redone: int = 0  # lines of shards that already had one
     _first: dict[int, int] = field(default_factory=dict)
     _lines: int = 1
     _bytes: int = 0
 
     @property
     def done_inputs(self) -> set[str]:
-        """Paths of the inputs of which some shard is done."""
+        """Paths of the inputs with at least one finished shard."""
         return {self.job.shard(number).input.path for number in self._first}
 
     def row(self, number: int) -> Row | None:
-        """Get the line that shard `number` is in."""
+        """Return the line that covers shard `number`, None if there is none."""
         return self.done.get(self._first.get(number, -1))
 
     def take(self, row: Row) -> None:
-        """Add a line; earlier ones of its shards, and of what shares their files, are dropped."""
+        """Add a line, and drop earlier lines of its shards and of those that share their files."""
         old = [found for number in numbers(row) if (found := self.row(number)) is not None]
         for known in old:
             self.drop(known)
@@ -110,15 +111,16 @@ class Manifest:
             self.failed.pop(number, None)
 
     def drop(self, row: Row) -> None:
-        """Forget a line, where it is there."""
+        """Forget a line, if it is present."""
         if self.done.pop(row.shard, None) is not None:
             for number in numbers(row):
                 del self._first[number]
 
     def listed(self, folder: Path, shard: Shard) -> Row | None:
-        """Get the line of a shard and of those that share its file, where that is in `folder`.
+        """Return the line of a shard and those sharing its file, if the file is in `folder`.
 
-        Lines are followed: others append them meanwhile.
+        The file must have the size listed. Lines that other workers appended are read
+        first.
         """
         path = folder / MANIFEST
         with expecting("a readable file", path):
@@ -131,7 +133,7 @@ class Manifest:
         return found if sizes(folder, [shard.name]).get(shard.name) == found.size else None
 
     def follow(self, file: IO[bytes]) -> None:
-        """Take the whole lines behind those that were taken; LenetError where one is damaged."""
+        """Read the complete new lines of `file`; raise LenetError if one is damaged."""
         file.seek(self._bytes)
         text = file.read()
         for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):
@@ -155,7 +157,7 @@ class Manifest:
 
 @contextmanager
 def _undamaged(path: str, line: int) -> Iterator[None]:
-    """LenetError where a line of a manifest is none, or of another version of the format."""
+    """Raise LenetError if a line of a manifest is malformed or has another format version."""
     try:
         yield
     except OtherSchemaError as error:
@@ -168,7 +170,7 @@ def _undamaged(path: str, line: int) -> Iterator[None]:
 
 
 def _checked(job: Job, row: Row) -> Row:
-    """A shard's line; ValueError where it is not the shard's or does not add up."""
+    """Return a shard's validated line; raise ValueError if it contradicts the shard or itself."""
     row = replace(row, counts=tuple(map(index, row.counts)), said=tuple(map(str, row.said)))
     shard = job.several(row.shard, index(row.files))
     known = shard.name, len(shard), shard.input.path, shard.hash, shard.lo
@@ -182,7 +184,7 @@ def _checked(job: Job, row: Row) -> Row:
 
 
 def numbers(row: Row) -> range:
-    """The numbers of a line's shards."""
+    """Return the numbers of a line's shards."""
     return range(row.shard, row.shard + row.files)
 
 
@@ -198,13 +200,13 @@ def _line(entry: Entry) -> bytes:
 
 
 def begin(folder: Path, job: Job, listed: bytes = b"") -> None:
-    """Write the list of pictures, where there are any, and the manifest of a job not begun yet."""
+    """Write the list of pictures, if any, and the manifest of a new job."""
     keep(folder, listed)
     write_atomically(folder / MANIFEST, (json_text(job.header()) + "\n").encode())
 
 
 def require_begun(folder: Path, job: Job) -> None:
-    """LenetError unless the manifest of `folder` is that of `job`, and none begun there since."""
+    """Raise LenetError unless the manifest of `folder` is that of `job` and of no later job."""
     path = folder / MANIFEST
     with expecting("a readable file", path), open(path, "rb", buffering=0) as file:
         _require_begun(file, job)
@@ -218,9 +220,9 @@ def _require_begun(file: IO[bytes], job: Job) -> None:
 
 
 def append(folder: Path, *entries: Entry, job: Job | None = None) -> None:
-    """Add lines, of `job` where it is given; several processes may at once.
+    """Add lines, of `job` if given; safe with several processes.
 
-    LenetError where they cannot be written, and where another job was begun in `folder` since.
+    Raises LenetError if they cannot be written, or if another job was begun in `folder` since.
     """
     path = folder / MANIFEST
     with expecting("a place to write to", path), open(path, "r+b") as file:
@@ -234,7 +236,7 @@ def append(folder: Path, *entries: Entry, job: Job | None = None) -> None:
 
 
 def _cut(file: IO[bytes]) -> None:
-    """Go to the end of the last whole line; what somebody who was killed left behind it goes."""
+    """Remove an incomplete last line, left by a killed process, and seek to the end."""
     lo = max(0, file.seek(0, os.SEEK_END) - _LONGEST)
     file.seek(lo)
     end = lo + file.read().rfind(b"\n") + 1
@@ -243,9 +245,9 @@ def _cut(file: IO[bytes]) -> None:
 
 
 def read(folder: Path) -> Manifest | None:
-    """The manifest of `folder`, None where there is none.
+    """Return the manifest of `folder`, None if there is none.
 
-    LenetError where it is damaged, or of another version of the format.
+    Raises LenetError if it is damaged, or has another version of the format.
     """
     path = folder / MANIFEST
     if not os.path.lexists(path):
@@ -261,23 +263,23 @@ def read(folder: Path) -> Manifest | None:
 
 
 def whole(folder: Path) -> list[Row]:
-    """The lines of the shards whose files are there."""
+    """Return the lines of the shards whose label files exist and are whole."""
     found = read(folder)
     missing = set(left(folder, found)) if found is not None else set()
     return [row for row in found.done.values() if row.shard not in missing] if found else []
 
 
 def left(folder: Path, manifest: Manifest) -> list[int]:
-    """Numbers of the shards that have no line, or whose file is not there, or not whole."""
+    """Return the numbers of the shards without a line or without a whole label file."""
     there = sizes(folder)
     rows = ((shard.number, manifest.row(shard.number)) for shard in manifest.job.shards)
     return [number for number, row in rows if row is None or there.get(row.file) != row.size]
 
 
 def altered(folder: Path, rows: Iterable[Row]) -> list[tuple[Row, str]]:
-    """The lines whose file in `folder` is not the one that was listed any more, each with why.
+    """Return the lines whose label file in `folder` changed since it was listed, with the reasons.
 
-    Every file is read: 4 bytes an image (44 with scores), beside the 784 that its label came of.
+    Every label file is read: 4 bytes per image (44 with scores), against 784 of the image.
     """
     listed = list(rows)
     with ThreadPoolExecutor(core_count(), thread_name_prefix="lenetgpu-look") as pool:
@@ -286,7 +288,7 @@ def altered(folder: Path, rows: Iterable[Row]) -> list[tuple[Row, str]]:
 
 
 def _altered(folder: Path, row: Row) -> str:
-    """Why a file is not the listed one, or nothing."""
+    """Return why a label file is not the listed one, "" if it is."""
     path, what = folder / row.file, "the labels that were listed"
     try:
         if sizes(folder, [row.file]).get(row.file, row.size) == row.size:
@@ -299,22 +301,22 @@ def _altered(folder: Path, row: Row) -> str:
 
 
 def clear(folder: Path, job: Job, rows: Iterable[Row]) -> None:
-    """Remove files that have names of the job's files of labels and are not those of `rows`.
+    """Remove files in `folder` named like the job's label files, except those of `rows`.
 
-    Whoever wrote one was killed before its line, or it is not whole: its rows come once more, under
-    this name or within another file.
+    Such a file is incomplete, or its writer was killed before adding the line. Its shards run
+    again, under this name or within another file.
     """
     kept, name = {row.file for row in rows}, re.compile(rf"part-(\d{{6,}}){re.escape(job.form)}")
     for there in sizes(folder):
         found = name.fullmatch(there)
         if found and there not in kept and int(found[1]) < job.numbers:
-            with suppress(OSError):  # it is written over, or the job says that it cannot be
+            with suppress(OSError):  # overwritten later, or the job reports the error
                 (folder / there).unlink()
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Make `folder` where it is not, and hold it for one job; LenetError where another has it."""
+    """Create `folder` if missing, and lock it for one job; raise LenetError if another holds it."""
     path = folder / _LOCK
     with expecting("a folder to write into", folder):
         folder.mkdir(parents=True, exist_ok=True)

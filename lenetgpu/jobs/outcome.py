@@ -1,4 +1,4 @@
-"""A job as it stands when a command ends, and what one would come to elsewhere."""
+"""Result of a classification job when its command ends."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lenetgpu.jobs.job import Job
 from lenetgpu.jobs.manifest import Failed, Row
 from lenetgpu.network import CLASSES
 
+# Most entries in a summary: pictures without a label; files that are unreadable or altered.
 FIRST_SAID, _UNREADABLE = 10, 1_000
-"""Pictures without a label, and files that cannot be read or are altered, said in a summary."""
 
 
 @dataclass
 class ClassifyOutcome:
-    """A job as it stands when the command ends; `fresh` rows are of this run, `left` of none.
+    """State of a job when the command ends; `fresh` counts the shards of this run.
 
-    `ready_seconds` is what workers took to be ready, `seconds` what they took over their shards.
+    `ready_seconds` is the time to prepare the workers, `seconds` the time for the shards.
     """
 
     job: Job
@@ -33,49 +33,49 @@ class ClassifyOutcome:
     seconds: float = 0.0
     ready_seconds: float = 0.0
     interrupted: bool = False
+    # reasons why label files differ from those listed, found when the command ends
     altered: list[str] = field(default_factory=list)
-    """Why files of labels are not those that were listed any more, when the command ends."""
     machine: dict[str, Any] = field(default_factory=dict)
 
     @property
     def left(self) -> int:
-        """Shards that are neither done nor set aside."""
+        """Number of shards neither finished nor set aside."""
         return len(self.job.shards) - self.shards - len(self.failed)
 
     @property
     def shards(self) -> int:
-        """Those that are done."""
+        """Number of finished shards."""
         return sum(row.files for row in self.rows.values())
 
     @property
     def images(self) -> int:
-        """Images whose shards are done."""
+        """Number of images in finished shards."""
         return sum(row.images for row in self.rows.values())
 
     @property
     def lacking(self) -> int:
-        """Pictures that were read and have no label."""
+        """Number of pictures that were read and have no label."""
         return sum(row.bad for row in self.rows.values())
 
     @property
     def said(self) -> list[str]:
-        """Why the first pictures without a label have none."""
+        """Reasons why the first pictures without a label have none."""
         rows = (self.rows[number] for number in sorted(self.rows))
         return list(islice((sentence for row in rows for sentence in row.said), FIRST_SAID))
 
     @property
     def counts(self) -> list[int]:
-        """Labels of each digit."""
+        """Number of labels of each digit."""
         return [sum(row.counts[k] for row in self.rows.values()) for k in range(CLASSES)]
 
     @property
     def right(self) -> tuple[int, int]:
-        """(right labels, images that have labels to compare with)."""
+        """(correct labels, images that have labels to compare with)."""
         known = [row for row in self.rows.values() if row.right is not None]
         return sum(row.right or 0 for row in known), sum(row.images for row in known)
 
     def document(self) -> dict[str, Any]:
-        """The summary as JSON."""
+        """Return the summary as JSON."""
         right, labelled = self.right
         return {
             "schema": 1,

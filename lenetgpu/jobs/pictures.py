@@ -1,7 +1,7 @@
-"""Pictures as the input of a job: a list of them in its folder, read a shard at a time.
+"""Pictures as the input of a job: a list of them in its folder, read one shard at a time.
 
-The list has a record a picture, in order: its size, its time of change and its path, ended by a
-zero byte. A job knows it by its hash, so that its first line does not grow with the pictures.
+The list has a record for each picture, in order: its size, modification time and path, ended by a
+zero byte. The job stores only the hash of the list, so the manifest's first line stays short.
 """
 
 from __future__ import annotations
@@ -26,33 +26,30 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 LIST = "pictures.list"
-AT_ONCE = 64
-"""Pictures that are prepared between two looks at whether the job is to end."""
-FIRST = 3
-"""Pictures without a label whose sentence a shard's line has."""
-Record = tuple[int, int, str]
-"""A picture's bytes, its time of change in ns, its path."""
+AT_ONCE = 64  # pictures prepared between two checks for the end of the job
+FIRST = 3  # pictures without a label whose reasons a shard's line holds
+Record = tuple[int, int, str]  # a picture's size in bytes, modification time in ns, and path
 
 
 def digest(listed: Any) -> str:
-    """What a list is known by."""
+    """Return the hash that identifies a list."""
     return hashlib.sha256(listed).hexdigest()[:32]
 
 
 def record(path: str, facts: os.stat_result) -> bytes:
-    """A picture in a list, by its absolute path."""
+    """Return the record of a picture in a list, by its absolute path."""
     return b"%d %d %b\0" % (facts.st_size, facts.st_mtime_ns, os.fsencode(path))
 
 
 def records(listed: bytes) -> Iterator[Record]:
-    """The records of a list, or of a part of one."""
+    """Yield the records of a list, or of a part of one."""
     for text in listed.split(b"\0")[:-1]:
         size, changed, path = text.split(b" ", 2)
         yield int(size), int(changed), os.fsdecode(path)
 
 
 def difference(old: bytes, new: bytes) -> str:
-    """Say what became of the first picture that is not the same in both lists."""
+    """Describe the first picture that differs between two lists."""
     before, after = ({path: facts for *facts, path in records(one)} for one in (old, new))
     for path in [*before, *after]:
         if path not in after:
@@ -65,7 +62,7 @@ def difference(old: bytes, new: bytes) -> str:
 
 
 def keep(folder: Path, listed: bytes) -> None:
-    """Have a list in `folder`, where it is not there as it is; nothing where it is empty."""
+    """Write a list to `folder`, unless it is empty or already there."""
     path = folder / LIST
     if listed and _kept(path) != listed:
         write_atomically(path, listed)
@@ -79,7 +76,7 @@ def _kept(path: Path) -> bytes:
 
 
 def require_same(folder: Path, known: str, listed: bytes) -> None:
-    """LenetError that names the first picture which is another in the list known by `known`."""
+    """Raise LenetError naming the first picture that differs from the list with hash `known`."""
     if digest(listed) == known:
         return
     old = _kept(folder / LIST)
@@ -90,9 +87,9 @@ def require_same(folder: Path, known: str, listed: bytes) -> None:
 
 
 class Listing:
-    """A list in a file, of which only what is asked for is in memory, and where each record ends.
+    """A memory-mapped list of pictures, with the position of each record's end.
 
-    LenetError where it is not the one that is known by `known`.
+    Raises LenetError if its hash is not `known`.
     """
 
     def __init__(self, path: Path, known: str) -> None:
@@ -107,20 +104,20 @@ class Listing:
         self._ends = np.flatnonzero(self._listed == 0) + 1
 
     def records(self, lo: int, hi: int) -> list[Record]:
-        """Those of pictures `lo` to `hi`."""
+        """Return the records of pictures `lo` to `hi`."""
         first = self._ends[lo - 1] if lo else 0
         return list(records(self._listed[first : self._ends[hi - 1]].tobytes()))
 
 
-listing = lru_cache(1)(Listing)
-"""The process' own `Listing`, looked through once."""
+listing = lru_cache(1)(Listing)  # this process's `Listing`, opened once
 
 
 class PictureSource(Source):
-    """Pictures `lo` to `hi` of a list, prepared as MNIST was unless `as_is`, as they are read.
+    """Pictures `lo` to `hi` of a list, prepared like MNIST (unless `as_is`) when they are read.
 
-    `names` are their paths. One that cannot be read or has no digit is black, and `lacking` has its
-    sentence by its place from 0. LenetError for one that changed since it was listed.
+    `names` are their paths. A picture that cannot be read or has no digit is black, and
+    `lacking` holds the reason by its index from 0. Raises LenetError if a picture changed since
+    it was listed.
     """
 
     def __init__(self, found: Listing, lo: int, hi: int, as_is: bool) -> None:
@@ -134,7 +131,7 @@ class PictureSource(Source):
             image[..., 0] = self._pixels(at)
 
     def _pixels(self, number: int) -> Any:
-        """A picture's (28, 28) uint8, or 0."""
+        """Return a picture's pixels, (28, 28) uint8, or 0 if it has no digit."""
         size, changed, path = self._records[number]
         pixels: Any = 0
         try:
@@ -151,7 +148,7 @@ class PictureSource(Source):
         return pixels
 
     def marked(self, at: int, labels: Any, scores: Any) -> tuple[Any, Any]:
-        """`labels` (n,) from place `at` on and `scores` (n, 10), NO_LABEL and NaN where none is."""
+        """Return `labels` (n,) and `scores` (n, 10) from index `at`, with NO_LABEL and NaN set."""
         import numpy as np
 
         none = [number for number in range(len(labels)) if at + number in self.lacking]
@@ -163,7 +160,7 @@ class PictureSource(Source):
         return labels, scores
 
     def said(self) -> tuple[str, ...]:
-        """Why the first pictures without a label have none."""
+        """Return the reasons why the first pictures without a label have none."""
         return tuple(self.lacking[place] for place in sorted(self.lacking)[:FIRST])
 
 
@@ -176,7 +173,7 @@ def _facts(path: str) -> tuple[int, int] | None:
 
 
 def _passes(error: LenetError) -> bool:
-    """Whether it is the machine's: another try may read the same bytes."""
+    """Return True if the error is the machine's: a retry may read the same bytes."""
     cause = error.__cause__
     if isinstance(cause, OSError):
         return not isinstance(cause, PermissionError)

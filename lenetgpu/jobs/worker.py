@@ -1,4 +1,4 @@
-"""Who does shards: a net made ready once, then for each a file and a line of the manifest."""
+"""Worker of a job: prepares a network once, then writes a label file and a line for every shard."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from lenetgpu.measure.timing import clock
 from lenetgpu.net.engine import Engine
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
+# Most images, with their labels, that are opened for a shard and those that follow it.
 _OPEN = 1 << 23
-"""Images of a file, and their labels, that are opened at most for a shard and those behind it."""
+# Waits for a shard's line, or for the reason why it has none.
 Result = Callable[[], Row | LenetError]
-"""A shard's line, waited for, or why it has none."""
 
 
 class StopError(LenetError):
-    """Nobody could do a shard here: the disk takes no more, or the GPU is lost."""
+    """Error that affects every further shard: the disk is full, or the GPU is lost."""
 
 
 class Worker:
-    """Does shards of a job on one device, one after the other.
+    """Runs shards of a job on one device, one after the other.
 
-    `request` says on which device and with what; its plan and precision are the job's. LenetError
-    where the device, the plan or the weights are not to be had, or the weights are others.
+    `request` gives the device and its settings; plan and precision are the job's. Raises
+    LenetError if the device, the plan or the weights are not available, or if the weights
+    changed.
     """
 
     def __init__(self, folder: Path, job: Job, request: Request) -> None:
@@ -63,7 +64,7 @@ class Worker:
         self._of: Input | None = None
 
     def ready(self) -> Any:
-        """A runner for shards of the job, made once."""
+        """Return the runner for shards of the job, created once."""
         if self._runner is None:
             dtype, size = self.job.valid[0].dtype, min(self.job.size, self.job.images)
             self.engine.start(dtype, size)
@@ -71,11 +72,12 @@ class Worker:
         return self._runner
 
     def run(self, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Row | LenetError]]:
-        """Each shard with its line, or with why it has none, in their order.
+        """Yield each shard with its line, or with the error that prevented it, in order.
 
-        A shard gets its file's name and its line while the next one is computed. Its LenetError
-        says that its input is damaged, is not the one that the job was begun with, or is not to be
-        computed. StopError is raised: the next shard would fare no better.
+        A shard's file is renamed and its line added while the next shard is computed. A
+        LenetError is yielded if the input is damaged, is not the one the job was begun
+        with, or cannot be computed. StopError is raised, because the next shard would fail
+        as well.
         """
         before: tuple[Shard, Result] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer:
@@ -89,9 +91,9 @@ class Worker:
     def _begun(
         self, shards: Iterable[Shard], writer: ThreadPoolExecutor
     ) -> Iterator[tuple[Shard, Result]]:
-        """Each shard with its result to come.
+        """Yield each shard with its pending result.
 
-        One of several files is halved where it fails, until the bad one is alone.
+        A failing shard of several files is halved until the bad file is alone.
         """
         for shard in shards:
             try:
@@ -105,13 +107,13 @@ class Worker:
                     yield shard, partial(_same, error)
 
     def close(self) -> None:
-        """Let go of the file that was read last, which stays open from one run to the next."""
+        """Close the file that was read last, which stays open between runs."""
         if self._source is not None:
             self._source.close()
         self._source = None
 
     def _begin(self, shard: Shard, writer: ThreadPoolExecutor) -> Result:
-        """Compute a shard and have it written, unless who did it died before saying so."""
+        """Compute a shard and queue its writing, unless a worker that has died listed it."""
         with _stopping():
             if self._lines is None:
                 require_begun(self.folder, self.job)
@@ -128,7 +130,7 @@ class Worker:
             raise
 
     def _part(self, shard: Shard) -> Source:
-        """Get the images of a shard; the file that was read last stays open for the next one."""
+        """Return the images of a shard; the file read last stays open for the next shard."""
         if shard.input.pictures:
             return opened(self.folder, self.job, shard)
         if shard.more:
@@ -140,27 +142,27 @@ class Worker:
             self._of, path = shard.input, Path(shard.input.path)
             try:
                 self._source = open_source(path, shard.lo, max(len(shard), _OPEN))
-            except LenetError:  # behind the shard; if not, it is said again
+            except LenetError:  # damage behind the shard; damage in it raises again
                 self._source = open_source(path, shard.lo, len(shard))
         assert self._source is not None
         return self._source.part(shard.lo - self._source.chosen.start, len(shard))
 
     def _label(self, shard: Shard) -> _Labelled:
-        """Read and compute a shard; its labels are on their way to the disk."""
+        """Read and compute a shard, while its labels are written to disk."""
         begun, source = clock(), self._part(shard)
         runner = self.ready()
         runner.first = shard.lo
         found = _Labelled(self.folder, shard, self.job.scores, source, begun)
         try:
             runner.run_source(source, found.add)
-            require_known(shard)  # nobody wrote into it meanwhile
+            require_known(shard)  # unchanged while it was read
         except BaseException:
             found.writer.abandon()
             raise
         return found
 
     def _end(self, labelled: _Labelled) -> Row:
-        """Name a shard's file and append its line; StopError where the disk takes no more."""
+        """Rename a shard's file and append its line; raise StopError if the disk is full."""
         try:
             with _stopping():
                 row = labelled.row(self.name)
@@ -179,7 +181,7 @@ def _same(found: Any) -> Any:
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """A block whose LenetError is about the job's folder, and stops the job."""
+    """Turn a LenetError of the block, which concerns the job's folder, into a StopError."""
     try:
         yield
     except LenetError as error:
@@ -189,8 +191,8 @@ def _stopping() -> Iterator[None]:
 def opened(folder: Path, job: Job, shard: Shard) -> Source:
     """Open the images of a shard of the job in `folder`.
 
-    LenetError where its file, or the list of its pictures, is damaged or another one by now; of a
-    picture that is shown when it is read.
+    Raises LenetError if its file, or the list of its pictures, is damaged or has changed;
+    changes of a picture are detected when it is read.
     """
     if shard.input.pictures:
         found = listing(folder / shard.input.path, shard.input.fingerprint)
@@ -200,9 +202,9 @@ def opened(folder: Path, job: Job, shard: Shard) -> Source:
 
 
 def require_known(shard: Shard) -> None:
-    """LenetError where the file of a shard is another one than the job was begun with.
+    """Raise LenetError if the file of a shard changed since the job was begun.
 
-    Pictures are looked at one by one, when they are read, and so are files that are done together.
+    Pictures, and files that share a label file, are checked one by one when they are read.
     """
     path = Path(shard.input.path)
     if not (shard.input.pictures or shard.more) and fingerprint(path) != shard.input.fingerprint:
@@ -217,7 +219,7 @@ def _other(path: Path) -> LenetError:
 
 
 def _together(shard: Shard) -> Source:
-    """The images of several small files, in memory; LenetError as of `opened`."""
+    """Return the images of several small files, in memory; raise LenetError as `opened` does."""
     import numpy as np
 
     images = np.empty((len(shard), *IMAGE_SHAPE), shard.input.dtype)
@@ -232,13 +234,13 @@ def _together(shard: Shard) -> Source:
             source.read(0, images[at:end])
             if labels is not None:
                 labels[at:end] = np.asarray(source.labels)
-        require_known(one)  # nobody wrote into it before it was read, or meanwhile
+        require_known(one)  # unchanged before and while it was read
         at = end
     return MemorySource(images, labels, shard.input.path)
 
 
 class _Labelled:
-    """A shard on its way: its file, and what its labels come to while they are written."""
+    """A shard in progress: its label file, and the statistics of its labels."""
 
     def __init__(
         self, folder: Path, shard: Shard, with_scores: bool, source: Source, begun: float
@@ -260,7 +262,7 @@ class _Labelled:
             self.writer = LabelWriter(path, len(shard), with_scores, first, names, lacking)
 
     def add(self, labels: Any, scores: Any) -> None:
-        """The next labels (n,), and scores (n, 10) or None."""
+        """Write the next labels (n,), and scores (n, 10) or None."""
         import numpy as np
 
         known = labels
@@ -275,7 +277,7 @@ class _Labelled:
             self.writer.write(labels, scores)
 
     def row(self, worker: str) -> Row:
-        """Its line, once its file is whole."""
+        """Return the shard's line, once its file is whole."""
         shard, pictures = self.shard, self.pictures
         size, digest = self.writer.seal()
         return Row(
