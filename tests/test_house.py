@@ -36,7 +36,7 @@ def places(pattern: str, *endings: str) -> set[str]:
         (r"MultiProcessorCount|MaxSharedMemoryPer|ClockRate|multi_?[pP]rocessor_?[cC]ount",
          {"gpu/machines.py"}),
         (r"import_module|__import__|exec_module|run_module|import runpy",
-         {"arrays.py", "gpu/graph.py", "measure/torch_peer.py", "stages/outside.py",
+         {"arrays.py", "cli/completing.py", "gpu/graph.py", "measure/torch_peer.py", "stages/outside.py",
           "stages/registry.py"}),
     ],
 )  # fmt: skip

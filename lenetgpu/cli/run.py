@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -36,6 +36,9 @@ from lenetgpu.cli.options import (
     write_text,
 )
 from lenetgpu.cli.signals import INTERRUPTED
+
+if TYPE_CHECKING:
+    from lenetgpu.measure.outcome import Outcome
 
 
 @click.command(cls=Command)
@@ -109,16 +112,20 @@ def infer(
     print_infer(shown, outcome, import_ms)
     if options["scores"] and output is None:
         print_scores(shown, outcome)
+    ctx.exit(_infer_code(outcome, output, asked.min_accuracy) or (1 if pictures.bad else 0))
+
+
+def _infer_code(outcome: Outcome, output: Path | None, least: float | None) -> int:
+    """Print why `infer` fails, if it does, and return its exit code."""
     if outcome.interrupted:
         kept = f"; {output} holds their labels only" if output is not None else ""
         say(outcome.sentence() + kept, err=True)
-        ctx.exit(INTERRUPTED)
+        return INTERRUPTED
     if outcome.too_low:
         found = f"{outcome.correct:,} of {outcome.done:,} right"
-        least = f"a share of at least {asked.min_accuracy:g}"
-        say(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
-    if outcome.too_low or pictures.bad:
-        ctx.exit(1)
+        expected = f"a share of at least {least:g}"
+        say(f"WRONG: --min-accuracy: expected {expected}, found {found}", err=True)
+    return 1 if outcome.too_low else 0
 
 
 @click.command(cls=Command)
