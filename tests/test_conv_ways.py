@@ -168,7 +168,7 @@ def test_a_convolution_is_read_from_its_own_text(numbers, stride, dilation, pad,
     if min(out) < 1:
         return
     sizes = (h, w, c * groups, m * groups)
-    conv = convolution("it", n, sizes, (r, s), out, stride, pad, dilation, groups)
+    conv = convolution("it", (n, *sizes), (r, s), out, stride, pad, dilation, groups)
     assert conv.out_shape == (*out, m * groups)
     for text in (as_line(conv), shape_text(conv)):
         assert parse_shape(text).problem == conv, text

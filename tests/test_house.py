@@ -36,8 +36,8 @@ def places(pattern: str, *endings: str) -> set[str]:
         (r"MultiProcessorCount|MaxSharedMemoryPer|ClockRate|multi_?[pP]rocessor_?[cC]ount",
          {"gpu/machines.py"}),
         (r"import_module|__import__|exec_module|run_module|import runpy",
-         {"arrays.py", "cli/completing.py", "gpu/graph.py", "measure/torch_peer.py", "stages/outside.py",
-          "stages/registry.py"}),
+         {"arrays.py", "cli/completing.py", "gpu/graph.py", "measure/torch_peer.py",
+          "stages/outside.py", "stages/registry.py"}),
     ],
 )  # fmt: skip
 def test_few_places_do_it(pattern, where):

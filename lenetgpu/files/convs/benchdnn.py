@@ -105,7 +105,7 @@ def _convolution(entries: dict[str, int], where: str) -> Conv:
         of_columns = {what: of_rows[what] for what in alike} | of_columns
     (H, R, oh, sh, ph, dh), (W, S, ow, sw, pw, dw) = _side(of_rows), _side(of_columns)
     return convolution(
-        where, entries.get("mb", 2), (H, W, entries["ic"], entries["oc"]), (R, S), (oh, ow),
+        where, (entries.get("mb", 2), H, W, entries["ic"], entries["oc"]), (R, S), (oh, ow),
         (sh, sw), (ph, pw), (dh + 1, dw + 1), entries.get("g", 1),
     )  # fmt: skip
 

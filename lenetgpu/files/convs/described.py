@@ -32,8 +32,7 @@ class Given:
 
 def convolution(
     where: str,
-    images: int,
-    sizes: tuple[int, int, int, int],
+    sizes: tuple[int, int, int, int, int],
     taps: Pair,
     out: Pair | None = None,
     stride: Pair = (1, 1),
@@ -41,13 +40,13 @@ def convolution(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> Conv:
-    """The convolution of H, W, C, M and pairs for rows and columns.
+    """Return the convolution of sizes N, H, W, C, M and pairs for rows and columns.
 
     `pad` lies before the first row and column; what lies behind the last follows from `out`, and
     is as much where that is None. A `dilation` of 1 is none. LenetError, a sentence that begins
     with `where`, unless it is a convolution.
     """
-    H, W, C, M = sizes
+    images, H, W, C, M = sizes
     least = {
         "images": images, "C": C, "H": H, "W": W, "M": M, "K": min(taps), "stride": min(stride),
         "dilation": min(dilation), "groups": groups,

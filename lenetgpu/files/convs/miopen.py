@@ -74,7 +74,7 @@ def read(line: str) -> Given:
         values |= {"p": 0, "q": 0}
     n, c, h, w, m, y, x, u, v, p, q, far, wide, g = (values[k] for k in "ncHWkyxuvpqljg")
     made = convolution(
-        where, n, (h, w, c, m), (y, x), stride=(u, v), pad=(p, q), dilation=(far, wide), groups=g
+        where, (n, h, w, c, m), (y, x), stride=(u, v), pad=(p, q), dilation=(far, wide), groups=g
     )  # fmt: skip
     made = replace(made, bias=values["b"] != 0, dtype=_DTYPES.get(kind, "fp32"))
     return Given(made, n, others=others)

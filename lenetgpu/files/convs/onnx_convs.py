@@ -171,7 +171,7 @@ def _convolution(
         before.append(both[0])
     groups = int(given.get("group", 1))
     pairs = (tuple(taps), tuple(out), tuple(strides), tuple(before), tuple(dilation))
-    return convolution(where, images, (h, w, c, m), *pairs, groups)  # type: ignore[arg-type]
+    return convolution(where, (images, h, w, c, m), *pairs, groups)  # type: ignore[arg-type]
 
 
 def _name(node: Any) -> str:

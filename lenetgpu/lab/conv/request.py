@@ -96,7 +96,7 @@ def parse_shape(text: str, epilogue: bool = False) -> Given:
     *sizes, columns, stride, pad = match.groups()
     c, h, w, m, rows = map(int, sizes)
     taps, by, around = (rows, int(columns or rows)), int(stride or 1), int(pad or 0)
-    made = convolution(where, 1, (h, w, c, m), taps, stride=(by, by), pad=(around, around))
+    made = convolution(where, (1, h, w, c, m), taps, stride=(by, by), pad=(around, around))
     return Given(made)
 
 
