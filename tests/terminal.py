@@ -1,4 +1,4 @@
-"""Commands as tests give them: in this process, in a terminal of a width, refused in a sentence."""
+"""Helpers that run commands: in this process, in a terminal of a given width, or to be refused."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _TOLD = ("NO_COLOR", "FORCE_COLOR", "CI", "COLUMNS", "LINES", "TTY_COMPATIBLE", 
 
 
 def run(*arguments):
-    """The result of `lenetgpu` with these words, in this process."""
+    """Run `lenetgpu` with these arguments in this process and return click's result."""
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def refused(result, *parts):
-    """Check that a command ended with code 2 and one printable line that has `parts`."""
+    """Check that a command ended with code 2 and one printable line that contains `parts`."""
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("lenetgpu: error: ") and result.stderr.count("\n") == 1
     assert result.stderr[:-1].isprintable()
@@ -31,13 +31,13 @@ def refused(result, *parts):
 
 
 def surroundings(**environment):
-    """This process's environment with `environment` for what chooses colours and widths."""
+    """Return this process's environment, without terminal settings, plus `environment`."""
     kept = {name: value for name, value in os.environ.items() if name not in _TOLD}
     return kept | {"PYTHONPATH": str(ROOT)} | environment
 
 
 def in_terminal(width, *arguments, code=0, **environment):
-    """What `lenetgpu` writes to a terminal of that width; `code` is its exit code."""
+    """Run `lenetgpu` in a terminal of that width, check its exit code, and return its output."""
     here, there = pytest.importorskip("pty").openpty()
     told = {"COLUMNS": str(width), "LINES": "50", "TERM": "xterm-256color", **environment}
     command = [sys.executable, "-m", "lenetgpu", *arguments]

@@ -1,4 +1,4 @@
-"""`lenetgpu classify`: every row exactly once, whatever ends the job or disturbs it; pictures."""
+"""`lenetgpu classify`: every row exactly once, however the job is interrupted; pictures."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def folder(tmp_path, digits):
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory):
-    """What `infer` says of the first 600 digits."""
+    """Labels of the first 600 digits by `infer`."""
     out = tmp_path_factory.mktemp("truth") / "labels.npy"
     words = ["infer", "--limit", "600", "--output", str(out), *CPU]
     assert CliRunner().invoke(main, words).exit_code == 0
@@ -138,7 +138,7 @@ def test_other_inputs_are_refused(out, folder, digits):
 
 
 def test_a_file_that_was_damaged_is_done_when_it_is_whole(tmp_path, folder, truth):
-    """One cut in its data is known when it is looked at; the rest is done meanwhile."""
+    """A truncated file is detected before the job starts; the other files are classified."""
     out, path = tmp_path / "out", folder / "more" / "c.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1000])
@@ -151,7 +151,7 @@ def test_a_file_that_was_damaged_is_done_when_it_is_whole(tmp_path, folder, trut
 
 
 def test_a_shard_that_cannot_be_read_is_set_aside_after_its_tries(tmp_path, folder, digits):
-    """A float that is no pixel shows only where it is read."""
+    """An invalid float pixel is only found when the shard is read."""
     floats = digits.images[:300].astype(np.float32) / 255
     floats[150] = np.nan
     path, out = folder / "f.npy", tmp_path / "out"
@@ -185,7 +185,7 @@ def test_a_folder_with_other_files_is_left_alone(out, folder):
              {"right": 601}, {"said": 5}, {"files": 2}, {"size": "1"}], ids=str
 )  # fmt: skip
 def test_a_damaged_manifest_is_a_sentence(out, folder, line):
-    """One that is no JSON of ours, or that has something else to say of a shard."""
+    """Cases: lines that are not valid entries, and entries that contradict their shard."""
     run(folder, "--out", out)
     if isinstance(line, dict):
         last = json.loads((out / "manifest.json").read_text().splitlines()[-1])
@@ -226,7 +226,7 @@ def test_the_rest_of_a_line_is_cut_off(out, folder):
     assert list(json.loads(text.splitlines()[-1])) == ["failed"]
 
 
-# while somebody else writes
+# changes while the job runs
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def images(tmp_path, digits):
 
 @pytest.fixture
 def meanwhile(monkeypatch):
-    """Have something happen when the first shard's labels are there."""
+    """Run a function when the labels of the first shard are computed."""
 
     def happens(call):
         add, calls = worker._Labelled.add, [call]
@@ -254,7 +254,7 @@ def meanwhile(monkeypatch):
 
 
 def test_ctrl_c_in_the_second_shard(images, out, monkeypatch):
-    """The first has its line, which nobody was told of yet."""
+    """The first shard has its line, though it was not yet reported."""
     begin = worker.Worker._begin
 
     def interrupted(self, shard, writer):
@@ -303,7 +303,7 @@ def test_a_manifest_that_is_damaged_while_the_job_runs(images, out, meanwhile):
 
 
 def test_a_job_that_took_the_place_is_left_alone(images, out, meanwhile):
-    """The folder was emptied, and another job begun in it, while a worker had a shard in hand."""
+    """The folder is emptied and another job begun in it while a worker computes a shard."""
     seen = {}
 
     def another():
@@ -328,7 +328,7 @@ def test_more_shards_than_their_names_have_an_order_for(images, out, monkeypatch
 
 
 def test_long_names_are_whole(images, out):
-    """Cut in the middle, as a terminal gets them, those of two folders would be one."""
+    """Shortened in the middle, as for a terminal, the names of two folders would be the same."""
     folder, names = images.parent / ("y" * 150), []
     for middle in "ab":
         place = folder / ("y" * 150) / (middle * 60) / ("z" * 200)
@@ -339,7 +339,7 @@ def test_long_names_are_whole(images, out):
     assert [line.split(",")[1] for line in part.read_text().splitlines()[1::300]] == names
 
 
-# small files that share a file of labels, and files not as they were
+# small files that share a label file, and altered files
 
 
 @pytest.fixture
@@ -349,7 +349,7 @@ def few(truth):
 
 @pytest.fixture
 def small(tmp_path, digits):
-    """25 files of three images, floats."""
+    """25 files of three float images."""
     read = tmp_path / "read"
     read.mkdir()
     for number in range(25):
@@ -365,7 +365,7 @@ def idx(path, array):
 
 @pytest.fixture
 def labelled(tmp_path, digits):
-    """50 images of IDX with their labels beside them: the file of these."""
+    """Label file of an IDX file of 50 images next to it."""
     read = tmp_path / "labelled"
     read.mkdir()
     idx(read / "t-images-idx3-ubyte", digits.images[:50, ..., 0])
@@ -515,7 +515,7 @@ def test_files_that_no_line_names_go_at_the_end(small, out, monkeypatch):
     begin = worker.Worker._begin
 
     def disturbed(self, shard, writer):
-        """As of one who did half of a lot, and was killed; another did it whole."""
+        """Simulate a killed worker that wrote half of a group; another worker completed it."""
         (out / "part-000005.npy").write_bytes(b"half")
         (out / "part-000025.npy").write_bytes(b"no shard's")
         return begin(self, shard, writer)
@@ -588,7 +588,7 @@ def draw(path, digit):
 
 @pytest.fixture
 def scans(tmp_path, digits):
-    """Twenty pictures, dark on light, some in a folder of their own, three with odd names."""
+    """Twenty pictures, dark on light, some in a subfolder, three with odd names."""
     folder = tmp_path / "scans"
     (folder / "more").mkdir(parents=True)
     for number in range(17):
@@ -624,7 +624,7 @@ def test_labels_and_names_are_infers(tmp_path, scans, as_is):
 
 @pytest.fixture
 def bad(scans):
-    """Places of the two pictures of `scans` that have no label, and their sentences."""
+    """Indices of the two pictures of `scans` that have no label, and their error messages."""
     (scans / "10.png").write_bytes((scans / "10.png").read_bytes()[:-20])
     Image.new("L", (40, 40), 200).save(scans / "11.png")
     names = list(below(str(scans)))

@@ -1,4 +1,4 @@
-"""The command line as a user meets it."""
+"""The command line from a user's point of view."""
 
 from __future__ import annotations
 
@@ -219,8 +219,10 @@ def test_warmup():
 
 
 def test_help_imports_next_to_nothing():
-    """Guards the tenth of a second in which --help and completion answer: NumPy would double it,
-    Numba take half a second. Modules are counted, because a clock is wrong on a busy machine.
+    """Guard the 0.1 s in which --help and completion answer.
+
+    NumPy would double it, Numba would add half a second. Modules are counted, because timings
+    are unreliable on a busy machine.
     """
     code = (
         "import atexit, runpy, sys; before = set(sys.modules); sys.argv[1:] = ['--help']; "
@@ -248,7 +250,7 @@ def test_a_cache_that_cannot_be_used_is_done_without(tmp_path, monkeypatch):
 
 
 class CUDARuntimeError(RuntimeError):
-    """As CuPy's, by name and status."""
+    """Stand-in for CuPy's exception, with its name and status."""
 
     status = 2
 
@@ -263,7 +265,7 @@ def test_running_out_of_memory_is_one_sentence(error, monkeypatch):
 
 
 def scaled(value, factor, timed=False):
-    """A document with every time and ratio multiplied by `factor`."""
+    """Return a document with every time and ratio multiplied by `factor`."""
     keys = ("median_ms", "p05_ms", "p95_ms", "samples_ms", "interval_ms", "ratio")
     if isinstance(value, dict):
         return {key: scaled(item, factor, timed or key in keys) for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""Completion: what the lists hold, and that bash completes with them."""
+"""Shell completion: its lists, and bash using them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lenetgpu.stages.registry import choices
 
 
 def completed(line, incomplete=""):
-    """The words that zsh is given for a word after `line`."""
+    """Return the words that zsh receives for the next word after `line`."""
     shell = ZshComplete(main, {}, "lenetgpu", "_LENETGPU_COMPLETE")
     return [item.value for item in shell.get_completions(line.split(), incomplete)]
 
@@ -67,7 +67,7 @@ def params(command):
 
 
 def test_every_word_is_completed():
-    """A file, a choice or a list for each that takes one; a number, and a URL, is typed."""
+    """Every parameter has a list, a choice or files, except numbers and a URL."""
     known = (click.Path, click.Choice, type(click.INT), type(click.FLOAT), type(click.BOOL))
     for param in params(main):
         if param.name not in ("shape", "mirror", "scheduler") and not isinstance(param.type, known):

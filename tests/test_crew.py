@@ -1,4 +1,4 @@
-"""Who does a job's shards, each written while the next is computed; what many workers come to."""
+"""Crews and workers of a job: writing overlaps computing; retries; predicted times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REQUEST = Request(None, default_weights(), plan="fp32", device="cpu", threads=1)
 
 @pytest.fixture
 def begun(tmp_path):
-    """(folder, job, what a task is told): seven shards of 50 images, a NaN in the third."""
+    """(folder, job, arguments of a task): seven shards of 50 images, a NaN in the third."""
     floats = load_dataset(default_digits()).images[:350].astype(np.float32) / 255
     floats[120] = np.nan
     np.save(tmp_path / "f.npy", floats)
@@ -58,7 +58,7 @@ def test_a_task_goes_on_behind_a_bad_shard_and_does_none_again(begun):
     assert raised.value.rows == [done[1], done[3]] and sorted(done) == [1, 3]
     ((number, why),) = raised.value.bad
     assert number == 2 and "image 120" in why
-    assert len(str(raised.value)) < 100  # Dask cuts long ones
+    assert len(str(raised.value)) < 100  # Dask shortens long messages
     before = (out / "part-000001.npy").stat().st_mtime_ns
     assert [row.shard for row in crew._task(*told, [0, 1])] == [0, 1]
     assert (out / "part-000001.npy").stat().st_mtime_ns == before
@@ -66,7 +66,7 @@ def test_a_task_goes_on_behind_a_bad_shard_and_does_none_again(begun):
 
 
 def test_tasks_of_one_process_take_turns(begun, monkeypatch):
-    """A cluster's worker may have several threads; the runner has one caller at a time."""
+    """A cluster's worker may have several threads, but a runner supports one caller at a time."""
     _, _, told = begun
     label, inside = Worker._label, threading.Lock()
 
@@ -127,7 +127,7 @@ def test_a_file_is_opened_once_for_shards_that_follow(begun, monkeypatch):
 
 
 def test_damage_behind_a_shard_is_not_its_own(tmp_path):
-    """Labels are read as far as a file is opened."""
+    """Labels are only read for the opened part of a file."""
     head = (0x803).to_bytes(4, "big") + b"".join(n.to_bytes(4, "big") for n in (300, 28, 28))
     images = load_dataset(default_digits()).images[:300]
     (tmp_path / "t-images-idx3-ubyte").write_bytes(head + images.tobytes())
@@ -162,7 +162,7 @@ def test_a_full_disk_ends_a_lot(begun, monkeypatch):
 
 @pytest.mark.parametrize("workers", [None, pytest.param("1", marks=pytest.mark.slow)])
 def test_what_a_worker_costs(tmp_path, workers):
-    """Nothing is left; a scheduler is measured where there is one."""
+    """No files are left; a scheduler is measured if there is one."""
     if workers is not None:
         pytest.importorskip("distributed", reason="no Dask")
     read, out, found = tmp_path / "a.npy", tmp_path / "out", tmp_path / "found.json"
@@ -184,7 +184,7 @@ def test_what_a_worker_costs(tmp_path, workers):
 
 @pytest.fixture
 def dask():
-    """A client of a scheduler in this process, of so many workers."""
+    """A client of a scheduler in this process with the given number of workers."""
     distributed = pytest.importorskip("distributed", reason="no Dask")
 
     @contextmanager
@@ -219,7 +219,7 @@ def test_a_bad_shard_is_begun_as_often_as_asked_and_set_aside(begun, dask, monke
 
 
 def test_what_ends_a_job_passes_through_dask(begun, dask, monkeypatch):
-    """The full disk of one worker, and one that cannot be made ready; neither is tried again."""
+    """Cases: a worker's full disk, and a worker that cannot be prepared; neither is retried."""
     out, job, _ = begun
     calls = []
 

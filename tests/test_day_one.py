@@ -1,4 +1,4 @@
-"""What a new user types first: scores, typos, nothing at all, README's commands without a GPU."""
+"""First commands of a new user: scores, typos, no arguments, README's commands without a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def no_gpu(monkeypatch):
 
 
 def table_of(text):
-    """The rows of a printed table that begin with a number."""
+    """Return the rows of a printed table that begin with a number."""
     return [line.split() for line in text.splitlines() if re.match(r" +\d+ +\d ", line)]
 
 
@@ -76,7 +76,7 @@ def readme_commands():
 
 
 def test_readmes_commands_are_commands():
-    """Each is parsed, and refused where an option or a choice is none."""
+    """Each command is parsed; an unknown option or choice would be refused."""
     for line, _ in readme_commands():
         command, words = main, shlex.split(line)[1:]
         while hasattr(command, "commands"):

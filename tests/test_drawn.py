@@ -1,4 +1,4 @@
-"""Fifty pictures that a script draws, classified with the shipped weights, and the page's table."""
+"""Fifty pictures drawn by a script, classified with the shipped weights; the table in the docs."""
 
 from __future__ import annotations
 

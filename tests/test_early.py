@@ -1,4 +1,4 @@
-"""Small files are read while other things are done; what goes wrong comes up where it is read."""
+"""Small files are read in the background; an error is raised where the images are used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (9, 28, 28, 1), dtype=np.uint
 
 
 class Held(Source):
-    """Images that come when `may_read` is set; `calls` says what was asked of it."""
+    """Source whose images are available once `may_read` is set; `calls` records its calls."""
 
     def __init__(self, error=None):
         super().__init__("held", "uint8", np.arange(9), range(9))

@@ -1,4 +1,4 @@
-"""Which files a folder or a pattern stands for."""
+"""Files that a folder or a pattern stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Children that are forked while their parent computes: they work, or say at once why not."""
+"""Children forked while their parent computes: they work, or fail at once with a reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORKS, LIMIT_S = 20, 120
 
 
 def ran(program):
-    """What `program` prints, run in a process of its own with this tree."""
+    """Run `program` in a process of its own with this tree, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT,
@@ -78,7 +78,7 @@ def test_a_child_forked_in_the_middle_of_a_call_has_a_net_that_works():
         codes.append(ended(child(works)))
     running = False
     thread.join()
-    making = threading.Thread(target=net._making.acquire)  # and in the middle of a first call
+    making = threading.Thread(target=net._making.acquire)  # as during a first call
     making.start()
     making.join()
     codes.append(ended(child(works)))
@@ -109,7 +109,7 @@ def test_children_of_multiprocessing_have_nets_that_work():
 
 
 def test_a_fork_waits_for_what_is_being_prepared():
-    """Compilers hold locks of their own, which nobody would open in the child."""
+    """Compilers hold locks of their own, which nothing would release in the child."""
     out, _ = ran(
         COMMON
         + """

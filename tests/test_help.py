@@ -1,6 +1,6 @@
 """`--help` of every command: headings, each default once, at any width.
 
-Whoever adds an option to a command of many gives it a place in `HEADINGS`.
+A new option of a command with many options needs an entry in `HEADINGS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs of the pipeline: passes, files that are read meanwhile, what Ctrl-C leaves."""
+"""Runs of the pipeline: passes, files read in parallel, results after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ CPU = ("--device", "cpu", "--plan", "tiled")
 
 @cache
 def weights_were_checked():
-    """So that no later run passes images to check the plan with the weights."""
+    """Run once, so that later runs do not pass extra images to check the weights."""
     assert run("infer", "--limit", 1, *CPU).exit_code == 0
 
 
 @pytest.fixture
 def passes(monkeypatch):
-    """How many images each run of a pipeline had, the warm-up's one among them."""
+    """Number of images in each run of the pipeline, including the warm-up's single image."""
     weights_were_checked()
     seen, plain = [], Pipeline.run
 
@@ -72,18 +72,18 @@ def test_repeats_are_as_many_as_asked_and_the_first_pass_is_none(passes, monkeyp
 
 
 class SteppedClock:
-    """A clock that goes on by `step` seconds whenever it is read twice."""
+    """A clock that advances by `step` seconds at every reading."""
 
     def __init__(self, step):
-        self.step, self.reads = step / 2, 0
+        self.step, self.reads = step, 0
 
     def __call__(self):
         self.reads += 1
-        return self.reads * 2 * self.step
+        return self.reads * self.step
 
 
 def test_stages_add_up_to_the_pass(monkeypatch):
-    """Steps of 1 and 3 ms, twice a batch; three batches of five images, the first passes slower."""
+    """Stages of 1 and 3 ms, twice per batch; three batches of five images; slower first passes."""
     now, slow = [5.0], [2.0]
 
     class Steps:
@@ -162,7 +162,7 @@ N = 330
 
 @pytest.fixture
 def streamed(monkeypatch):
-    """Nothing is small enough to be read whole, or before it is asked for."""
+    """Set the limits so that no file is small enough to be read whole or in advance."""
     monkeypatch.setattr(job, "WHOLE_BYTES", 0)
     monkeypatch.setattr(source_module, "EARLY_BYTES", 0)
 
@@ -211,7 +211,7 @@ def test_it_says_that_its_time_begins_in_the_file(data, streamed):
 
 
 def test_only_what_is_meant_is_read(data, streamed, monkeypatch):
-    """--skip and --limit, and two slices at a time."""
+    """With --skip and --limit, two slices at a time."""
     read, plain = [], Source.read
 
     def watched(self, lo, out):
@@ -228,7 +228,7 @@ def test_only_what_is_meant_is_read(data, streamed, monkeypatch):
 
 
 def stop_at(images):
-    """A progress that is interrupted as soon as so many images have passed."""
+    """Return a progress callback that raises KeyboardInterrupt once so many images have passed."""
 
     def stop(done, total):
         if done >= images:
@@ -264,7 +264,7 @@ def test_threads_are_as_many_as_asked(data, monkeypatch):
 
 
 def test_memory_is_bounded(tmp_path, streamed):
-    """Of 400 MB of images no more than some tens are held at any time."""
+    """Less than 100 MB of 400 MB of images are in memory at any time."""
     path, count = tmp_path / "long.npy", 500_000
     header = np.lib.format.header_data_from_array_1_0(np.empty((0, 28, 28), np.uint8))
     with path.open("wb") as file:
@@ -299,7 +299,7 @@ main(arguments, prog_name="lenetgpu")
 
 
 def stopped(chunk, *arguments, code=DRIVER):
-    """The command, interrupted as chunk `chunk` begins; the first only warms up."""
+    """Run the command and interrupt it as chunk `chunk` begins; the first chunk only warms up."""
     weights_were_checked()
     words = [sys.executable, "-c", code, str(chunk), *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
@@ -353,8 +353,11 @@ def test_ctrl_c_before_the_first_label_writes_nothing(tmp_path):
 
 
 def test_ctrl_c_in_a_profile_keeps_the_passes_that_were_whole(tmp_path):
-    """Of a chunk of images: the first pass, 5 unprofiled, one profiled that is no sample, 5 that
-    are; a chunk before them warms up."""
+    """Interrupt the last of 13 chunks, after four complete samples.
+
+    The chunks are: one that warms up, the first pass, 5 unprofiled passes, a profiled pass that
+    is not a sample, and 5 samples.
+    """
     forms = {form: tmp_path / f"p.{form}" for form in ("json", "csv", "markdown", "trace")}
     options = [word for form, path in forms.items() for word in (f"--{form}", path)]
     code = DRIVER.replace(

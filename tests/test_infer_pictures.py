@@ -1,4 +1,4 @@
-"""`lenetgpu infer` of pictures: what arguments mean, tables, results, exit codes, Ctrl-C."""
+"""`lenetgpu infer` with pictures: arguments, tables, results, exit codes, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def digits():
 
 @pytest.fixture
 def folder(tmp_path, digits, monkeypatch):
-    """A folder of twelve pictures, dark on light, their digits in their names; the working one."""
+    """A working folder of twelve pictures, dark on light, with their digits in their names."""
     scans = tmp_path / "scans"
     scans.mkdir()
     for number in range(12):
@@ -197,7 +197,7 @@ def test_as_is_leaves_the_preparation_out(folder, digits):
     assert all("resized from 84x84" in row["notes"] for row in rows("scans", "--as-is"))
 
 
-# what is shown
+# output
 
 
 def test_up_to_thirty_are_a_table_with_digits_drawn(folder):
@@ -236,7 +236,7 @@ def test_drawings_fit_and_show_the_ink(digits, width, braille):
 
 
 class Narrow:
-    """A console of few characters, kept as text."""
+    """A console of a few columns that records its text."""
 
     def __init__(self, width):
         self.width, self.out = width, io.StringIO()
@@ -251,7 +251,7 @@ class Narrow:
 
 @pytest.mark.parametrize(("width", "long"), [(80, False), (40, True)])
 def test_a_note_is_said_at_every_width(digits, width, long):
-    """In its column, or below the table by the numbers of its rows."""
+    """Notes are in their column, or below the table with row numbers."""
     name = "a/very/long/path/to/some/picture-of-a-digit-that-was-drawn.png" if long else "a.png"
     notes = [["dark on light, turned"], [], ["dark on light, turned", "2 digits stand apart, the "
              "largest is taken"], ["dark on light, turned"]]  # fmt: skip
@@ -298,7 +298,7 @@ def test_few_images_of_one_file_are_the_same_table(folder, digits):
 
 
 def test_the_runner_up_is_the_likeliest_of_the_others():
-    """Also where the label is not the likeliest: the float32 argmax may differ of equal ones."""
+    """Also if the label is not the likeliest: the float32 argmax may differ on equal scores."""
     likely = np.array([[0.5, 0.3, 0.2, *[0] * 7], [0.5, 0.3, 0.2, *[0] * 7]])
     found = Gathered(names=["a", "b"], notes=[(), ()])
     outcome = SimpleNamespace(labels=np.array([0, 1], np.int32))

@@ -1,4 +1,4 @@
-"""A few of the moments of scripts/kills.py: runs ended by a signal, or killed where they are."""
+"""A few of the cases of scripts/kills.py: runs ended by a signal, or killed at a given point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels out, a part at a time: the bytes that a whole write gives, or nothing at all."""
+"""Label files written in parts: the same bytes as one write, or no file at all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDINGS = [".npy", ".csv", ".json", ".h5"]
 
 
 def whole(path, labels, scores, asked):
-    """The bytes of a file written at once by the libraries; of HDF5 what is to be in it."""
+    """Return the expected bytes of a file written at once by the libraries; contents for HDF5."""
     buffer, text = io.BytesIO(), io.StringIO()
     if path.suffix == ".npy":
         rows = labels
@@ -53,7 +53,7 @@ def whole(path, labels, scores, asked):
 
 
 def held(path):
-    """The bytes of a file; of HDF5 its attributes and arrays, without their checksums."""
+    """Return the bytes of a file; for HDF5 its attributes and arrays, without their checksums."""
     if path.suffix != ".h5":
         return path.read_bytes()
     assert checksums.verify(path)
@@ -137,7 +137,7 @@ def test_too_few_or_too_many_labels_are_no_file(tmp_path, made):
 
 @pytest.fixture
 def small_files():
-    """No file may be longer than 100 kB: what a full disk does to those that grow."""
+    """Limit files to 100 kB, which acts like a full disk on files that grow."""
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, old[1]))
     yield
@@ -158,7 +158,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, made, small_fi
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_device_is_written_to_as_it_is(tmp_path, made, ending):
-    """A pipe gets the bytes, the device that is always full a sentence."""
+    """A pipe receives the bytes; a device that is always full gives an error."""
     full, pipe = tmp_path / f"full{ending}", tmp_path / f"pipe{ending}"
     full.symlink_to("/dev/full")
     os.mkfifo(pipe)
@@ -192,7 +192,7 @@ def test_convert_takes_a_chunk_at_a_time_and_a_pipe(tmp_path, rng, monkeypatch):
 
 
 def test_convert_on_a_full_disk(tmp_path, rng, small_files):
-    """HDF5 says it with the call that failed; nothing is left, and the source is whole."""
+    """HDF5's error is reported by the failing call; the target keeps its old contents."""
     images = np.asarray(rng.integers(0, 256, (127, 28, 28)), np.uint8)
     np.save(tmp_path / "x.npy", images)
     target = tmp_path / "x.h5"
@@ -221,7 +221,7 @@ def test_infer_on_a_full_disk(tmp_path):
 
 
 def test_infer_of_a_file_that_shrinks(tmp_path, monkeypatch):
-    """Between its opening and its first image; the labels' file stays what it was."""
+    """The file shrinks between its opening and its first image; the label file is unchanged."""
     data, target = tmp_path / "x.npy", tmp_path / "labels.npy"
     np.save(data, np.zeros((50, 28, 28), np.uint8))
     target.write_text("old")

@@ -1,4 +1,4 @@
-"""Pictures read and prepared: every mode and turn, what is found in them, what is refused."""
+"""Reading and preparing pictures: every mode and orientation, notes, and refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def saved(image, form, **how):
 
 @pytest.fixture
 def put(tmp_path):
-    """Write bytes as a file, or save an image, and give its path."""
+    """Write bytes to a file, or save an image, and return the path."""
 
     def write(what, name="picture", **how):
         path = tmp_path / name
@@ -48,7 +48,7 @@ def put(tmp_path):
 
 
 def seven(width=120, height=160, paper=235, ink=20, stroke=9):
-    """A page with a 7."""
+    """Return a page with a 7."""
     image = Image.new("L", (width, height), paper)
     line = [
         (0.3 * width, 0.25 * height),
@@ -60,7 +60,7 @@ def seven(width=120, height=160, paper=235, ink=20, stroke=9):
 
 
 def alike(one, other, most=12.0):
-    """Whether two digits (28, 28) are the same but for what resampling changes."""
+    """Return True if two digits (28, 28) differ only by resampling."""
     return np.abs(one.astype(float) - other.astype(float)).mean() < most
 
 
@@ -125,7 +125,7 @@ def test_only_the_first_frame_is_read_and_that_is_said(put):
         assert alike(made.pixels, SEVEN)
 
 
-# what is prepared
+# preparation
 
 
 def shipped(count=120):
@@ -135,7 +135,7 @@ def shipped(count=120):
 
 @pytest.mark.parametrize(("dark", "tight"), [(True, False), (False, True)])
 def test_what_is_prepared_already_stays_what_it_is(dark, tight):
-    """MNIST's form is a fixed point, of both polarities, also cut off at the ink."""
+    """Digits in MNIST's form do not change, in either polarity, also when cropped to the ink."""
     from lenetgpu import LeNet
 
     digits = shipped()
@@ -262,10 +262,7 @@ def test_islands_are_what_a_flood_finds(height, width, share, seed):
         )  # fmt: skip
 
 
-# any picture at all
-
-
-# what is hostile
+# hostile files
 
 
 def chunk(name, data):
@@ -386,7 +383,7 @@ def test_the_largest_picture_takes_little_more_than_its_pixels(put, form, mode, 
 @pytest.mark.parametrize("mode", ["RGBA", "L", "I;16", "P"])
 @pytest.mark.parametrize("size", [(1026, 300), (3, 9_000)])
 def test_strips_are_averaged_as_the_whole(put, mode, size, monkeypatch):
-    """By strips of one square's height and in one: the same; of grey what NumPy says."""
+    """Strips and a single pass give the same pixels; for grey images they match NumPy."""
     rng = np.random.default_rng(3)
     values = rng.integers(0, 256, size[::-1]).astype(np.uint8)
     if mode == "I;16":
@@ -443,7 +440,7 @@ def test_other_files_are_named(put, data, found):
 
 
 def test_pillow_prints_nothing(put):
-    """Its warnings, its log and its libraries' lines stay away from the screen."""
+    """Warnings and logs of Pillow, and lines printed by its libraries, do not reach the screen."""
     odd = tiff(t282=(5, 1, 9_999_999), t700=(1, 4_000, 9_999_999))
     small = saved(seven(), "TIFF", compression="tiff_lzw")
     cut = small[: len(small) // 2]
@@ -463,11 +460,11 @@ def test_pillow_prints_nothing(put):
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-# what libtiff prints past Pillow
+# messages that libtiff prints by itself
 
 
 def fax(damaged):
-    """A fax of a seven, a few of its bytes others where it is `damaged`."""
+    """Return a fax of a seven, with a few bytes changed if `damaged`."""
     image = Image.new("1", (300, 200), 1)
     ImageDraw.Draw(image).line([(80, 40), (200, 40), (120, 170)], 0, 12)
     file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Pictures show the figures of their tables, and what cannot be drawn is refused before the run."""
+"""Charts show the figures of their tables, and an impossible chart is refused before the run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_bars_of_plans_are_as_long_as_their_table_says(tmp_path, drawn):
 
 
 def test_a_scaled_plan_is_not_drawn_by_another_pass():
-    """6,576 ms in the picture where the table said 87: a profile of its own, cold, and scaled."""
+    """Regression: bars came from a separate cold profile, 6,576 ms where the table said 87."""
     rows = {"a": [{"stages": ["conv1"], "median_ms": 9000.0, "share": 0.75},
                   {"stages": ["fc1"], "median_ms": 3000.0, "share": 0.25}]}  # fmt: skip
     chart = charts.plan_bars(rows, {"a": 87.0, "untimed": None})
@@ -117,7 +117,7 @@ def test_nothing_timed_is_no_picture():
 
 
 def test_no_picture_hides_what_was_wrong(tmp_path, monkeypatch):
-    """Results come before the picture, which fails here."""
+    """Results are printed before the chart, whose drawing fails here."""
     guest = tmp_path / "mine.py"
     guest.write_text(GUEST)
     real = command.only

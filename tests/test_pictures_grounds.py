@@ -1,4 +1,4 @@
-"""Digits on a sheet or screen, hollow ones, thin ones, ones that differ from paper in colour."""
+"""Digits on a sheet or screen, hollow, thin, or differing from the paper only in colour."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from lenetgpu.pictures.read import read_colours
 from lenetgpu.pictures.shapes import FILLED, filled_outline, sheet_of
 
 TURNED = "dark on light, turned"
-RED, GREEN = (200, 60, 60), (60, 127, 80)
-"""Colours of one luminance: 102 of 255."""
+RED, GREEN = (200, 60, 60), (60, 127, 80)  # same luminance: 102 of 255
 
 
 def strokes(size=(400, 400), width=26, at=(0, 0)):
-    """A mask (H, W) of a 7."""
+    """Return a mask (H, W) of a 7."""
     image = Image.new("L", size)
     line = [(at[0] + x, at[1] + y) for x, y in ((130, 120), (260, 120), (190, 300))]
     ImageDraw.Draw(image).line(line, fill=255, width=width, joint="curve")
@@ -26,7 +25,7 @@ def strokes(size=(400, 400), width=26, at=(0, 0)):
 
 
 def laid(mask, paper, ink):
-    """`ink` on `paper` where `mask` is 255, (H, W) float32."""
+    """Return `ink` on `paper` where `mask` is 255, (H, W) float32."""
     return paper + (ink - paper) * np.asarray(mask, np.float32) / 255
 
 
@@ -44,7 +43,7 @@ SEVEN = as_mnist(laid(strokes(), 235, 20)).pixels
 
 
 def on_ground(sheet, ground, angle, bezel=None, noise=3.0):
-    """(600, 700): a sheet (400, 400) turned by `angle`, with a bezel round it, on a ground."""
+    """Return (600, 700): a sheet (400, 400) turned by `angle`, within a bezel, on a background."""
     if bezel is not None:
         sheet = np.pad(sheet, 14, constant_values=bezel)
     image, cover = Image.fromarray(sheet), Image.new("L", sheet.shape[::-1], 255)
@@ -90,7 +89,7 @@ def test_a_sheet_is_a_rectangle_however_turned_and_a_digit_is_none():
 
 
 def outlined(mask, width):
-    """Only the outer `width` pixels of a mask."""
+    """Return only the outer `width` pixels of a mask."""
     inner = mask
     for _ in range(width):
         inner = inner.filter(ImageFilter.MinFilter(3))
@@ -181,7 +180,7 @@ def test_bands_are_as_they_are_in_every_mode_and_turned(tmp_path):
 
 
 def angular(boxes, size, pad=40):
-    """(H, W) bool: a block of `size` (W, H) with `boxes` cut out."""
+    """Return (H, W) bool: a block of `size` (W, H) with `boxes` cut out."""
     image = Image.new("L", size, 255)
     for box in boxes:
         ImageDraw.Draw(image).rectangle(box, fill=0)
@@ -209,7 +208,7 @@ def test_an_angular_0_or_8_is_no_sheet_with_a_1_on_it(boxes, size, paper, ink):
 
 
 def framed(draw):
-    """(400, 400): a 7, and what `draw` adds."""
+    """Return (400, 400): a 7, with what `draw` adds."""
     image = Image.new("L", (400, 400), 235)
     pen = ImageDraw.Draw(image)
     pen.line([(160, 140), (240, 140), (190, 270)], fill=20, width=14, joint="curve")

@@ -1,4 +1,4 @@
-"""What a command says whatever it is told and wherever that goes: one safe line, and its code."""
+"""Messages of a command for hostile arguments and streams: one safe line, and an exit code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HOSTILE_TEXT = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 
 
 def safe(output):
-    """Whether a terminal prints every line as it is."""
+    """Return True if a terminal prints every line unchanged."""
     return all(line.isprintable() for line in output.split("\n"))
 
 
@@ -109,7 +109,7 @@ def test_what_a_file_holds_is_escaped(text, tmp_path, weight_file):
 
 @HOSTILE_TEXT
 def test_words_of_the_command_line_are_escaped(text):
-    """Of several files each has a line, and an error ends them."""
+    """With several files, each bad one has a line, and an error follows."""
     for words in ("infer --plan", "infer --device", "infer --limit", "variants", "conv", ""):
         refused(run(*words.split(), text))
     refused(run("infer", f"--{text}"))
@@ -153,7 +153,7 @@ full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/fu
 
 
 def process(words, shell='exec "$@"', **how):
-    """`lenetgpu WORDS` in a process of its own, started by a line of sh."""
+    """Run `lenetgpu WORDS` in a process of its own, started by a line of sh."""
     command = ["sh", "-c", shell, "sh", sys.executable, "-m", "lenetgpu", *words]
     environment = PLAIN | {"PYTHONPATH": str(ROOT)} | how.pop("env", {})
     given = {"stdout": subprocess.PIPE, "cwd": ROOT} | how

@@ -1,4 +1,4 @@
-"""Signals at the moments at which Python alone would lose them, or die of them."""
+"""Signals at moments when Python alone would lose them or crash."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CODES = {"INT": 130, "TERM": 143, "HUP": 129}
 CPU = ("--device", "cpu", "--plan", "tiled", "--no-progress")
 INTERRUPTED = "lenetgpu: interrupted\n"
 
-# A command as in a process of its own, with `kill` to send itself the signal of its first word.
-# A job in the background, or under nohup, would have been told to ignore it.
+# Runs a command in a process of its own; `kill` sends it the signal named by the first argument.
+# Default handlers are set, because a background job or nohup may have disabled them.
 HEAD = """
 import os, signal, sys, time
 number = getattr(signal, "SIG" + sys.argv.pop(1))
@@ -38,7 +38,7 @@ from lenetgpu.__main__ import main
 
 
 def ended(name, code, *words, cwd=ROOT):
-    """The process of `code`, which calls main() at its end."""
+    """Run `code`, followed by a call of main(), in a process of its own, and return it."""
     asked = [sys.executable, "-c", f"{HEAD}{code}\nmain()", name, *map(str, words)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
@@ -111,7 +111,7 @@ def test_an_ordinary_end_is_as_it_was():
 
 
 def test_what_is_ignored_from_the_start_stays_ignored():
-    """As nohup asks."""
+    """Signals ignored by nohup stay ignored."""
     code = "signal.signal(number, signal.SIG_IGN)" + MOMENTS["while it waits"].replace("30", "0.3")
     done = ended("HUP", code, "data", "info")
     assert (done.returncode, done.stderr) == (0, "")
@@ -134,7 +134,7 @@ LABELS = ("infer", "--limit", 600, "--batch", 250, *CPU, "--output", "x.npy", "-
 
 @pytest.mark.parametrize(("name", "twice"), [("HUP", False), ("TERM", True)])
 def test_labels_that_were_done_are_written(tmp_path, name, twice):
-    """As after Ctrl-C; what comes twice at once, as from `timeout`, is one."""
+    """Results are as after Ctrl-C; two signals at once, as from `timeout`, count as one."""
     weights_were_checked()
     code = IN_THE_PASS.replace("kill()", "kill(), kill()") if twice else IN_THE_PASS
     done = ended(name, code, *LABELS, cwd=tmp_path)
@@ -195,7 +195,7 @@ threading._register_atexit(lambda: print("taken down"))
     [("INT", "lenetgpu.store._locked"), ("TERM", "os.replace"), ("HUP", "os.fsync")],
 )
 def test_no_temporary_file_is_left(tmp_path, name, where):
-    """At the calls between which a file has a name that nobody knows yet, or not its own."""
+    """Send the signal at the calls between creating a file and giving it its final name."""
     module, _, function = where.rpartition(".")
     code = f"import {module}; before({module}, {function!r})"
     words = "weights", "convert", ROOT / "weights" / "lenet-mnist.h5", "w.h5"
@@ -214,7 +214,7 @@ def test_hdf5_is_let_finish_what_it_does(tmp_path):
 
 
 def test_hdf5_is_let_tell_its_names():
-    """Python is called from C there, which no frame shows."""
+    """HDF5 calls Python from C here, and no frame shows it."""
     code = """
 def trace(frame, *_):
     if frame.f_code.co_name == "note" and frame.f_code.co_filename.endswith("hdf5.py"):
@@ -238,7 +238,7 @@ def last():
 
 
 def test_hdf5_is_not_taken_down_under_a_thread_that_reads():
-    """What is registered first runs last: h5py has not taken its converters back."""
+    """Exit handlers run in reverse order: at the last one, h5py's converters still exist."""
     done = ended("INT", CONVERTED, "data", "info")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("HDF5 still converts\n")

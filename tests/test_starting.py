@@ -1,4 +1,4 @@
-"""`lenetgpu variants --new`: what it writes is right as it is, and nothing is written over."""
+"""`lenetgpu variants --new`: written variants are correct, and no file is overwritten."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def run(*words):
 
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
-    """An empty folder, which commands run in."""
+    """An empty folder, used as the working folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def compared(printed, device):
-    """Exit code and candidates by name of the command that was printed, run for a short time."""
+    """Run the printed command for a short time, and return its candidates by name."""
     line = printed.splitlines()[-1].removeprefix("next").strip()
     words = shlex.split(line)[1:]
     result = run(*words, "--only", "mine", "--batch", 4, "--seconds", 0.02,
@@ -66,7 +66,7 @@ def test_what_is_written_is_right_on_a_gpu(kind, fresh):
 
 
 def kernel_of(kind):
-    """The CUDA variant of `kind` as it is written; for the length of a block."""
+    """Load the CUDA variant of `kind` as it is written, for the duration of a block."""
     return outside.loaded([resources.files("lenetgpu.lab") / "start" / f"{kind}.py"])
 
 

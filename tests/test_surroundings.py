@@ -1,4 +1,4 @@
-"""Where the process runs: folders it may not enter, no folder for temporary files, Numba off."""
+"""Environments: folders without access, no folder for temporary files, Numba switched off."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def closed(tmp_path, images):
 
 @pytest.fixture
 def bound(closed):
-    """How to start a process that rights hold for: root's hold for it without two capabilities."""
+    """Command prefix that subjects a process to file permissions; root loses two capabilities."""
     if os.geteuid():
         return ()
     prefix = ("setpriv", f"--bounding-set={DROPPED}", f"--inh-caps={DROPPED}")
@@ -81,7 +81,7 @@ def test_a_cache_that_may_not_be_entered_is_done_without(closed, bound, images):
 
 
 def test_numba_switched_off_gives_the_same_labels(tmp_path):
-    """Loops that Numba would compile are run by Python then."""
+    """Python then runs the loops that Numba would compile."""
     found = []
     for off in ("0", "1"):
         target = tmp_path / f"{off}.npy"
