@@ -70,24 +70,21 @@ def begin(words, said):
     for stream in (1, 2):
         os.dup2(said, stream)
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+    code = 99
     try:
         main(words, "lenetgpu")
     except SystemExit as end:
         code = end.code or 0
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 for words in json.load(sys.stdin):
     said = os.memfd_create("said")
     child = os.fork()
     if not child:
-        try:
-            begin(words, said)
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-        os._exit(99)
+        begin(words, said)
     late = threading.Timer(60, os.kill, (child, 9))
     late.start()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -7,13 +7,9 @@ import gc
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from lenetgpu import __main__, cli
-from lenetgpu.lab import infer
-from lenetgpu.measure.outcome import Request
-from lenetgpu.measure.timing import summarise
 from lenetgpu.stages import registry
 
 
@@ -68,7 +64,16 @@ def test_a_plan_is_resolved_without_importing_what_it_does_not_run(plan, device,
     assert near in ours and ours & far == set()
 
 
-NEVER = {"scipy", "cupyx", "matplotlib", "torch", "jax", "onnx", "onnxruntime", "pandas",
+def test_importing_the_package_is_light():
+    """Nothing but the package's own few lines until the face is asked for; no CuPy for a CPU."""
+    light, heavy = fresh(
+        "import sys; import lenetgpu; print(*{'numpy'} & set(sys.modules));"
+        "lenetgpu.LeNet; print(*{'cupy', 'numba', 'h5py', 'torch', 'click'} & set(sys.modules))"
+    )
+    assert (light, heavy) == ("", "")
+
+
+NEVER = {"scipy", "cupyx", "PIL", "matplotlib", "torch", "jax", "onnx", "onnxruntime", "pandas",
          "rich", "cuda.bindings.nvrtc"}  # fmt: skip
 INFER = """
 import os, sys
@@ -110,19 +115,6 @@ def test_infer_on_a_gpu_loads_no_compiler_and_no_science():
     assert loaded & (NEVER - {"cupyx"} | {"numpy.ma", "numba"}) == set()
 
 
-def test_images_of_idx_files_are_read_without_hdf5(tmp_path):
-    file = tmp_path / "three-images-idx3-ubyte"
-    sizes = b"".join(n.to_bytes(4, "big") for n in (3, 28, 28))
-    file.write_bytes(bytes([0, 0, 8, 3]) + sizes + bytes(3 * 784))
-    code = f"""
-import pathlib, sys
-from lenetgpu.files.source import open_source
-with open_source(pathlib.Path({str(file)!r})) as source:
-    print(len(source.whole()), "h5py" in sys.modules)
-"""
-    assert fresh(code) == ["3 False"]
-
-
 @pytest.fixture
 def collecting():
     """The collector as it was, afterwards; what was frozen is not any more."""
@@ -140,28 +132,3 @@ def test_a_short_process_does_not_look_for_garbage(monkeypatch, collecting, word
     __main__.main()
     assert found == [looks]
     assert at_exit == ([] if looks else [gc.freeze])
-
-
-@pytest.mark.parametrize("looked", [True, False])
-def test_garbage_is_looked_for_from_when_images_are_computed(monkeypatch, collecting, looked):
-    frozen, states = gc.get_freeze_count(), []
-    whole = infer._Run.whole
-    monkeypatch.setattr(
-        infer._Run, "whole", lambda run: states.append(gc.isenabled()) or whole(run)
-    )
-    if not looked:
-        gc.disable()
-    infer.infer(Request(device="cpu", plan="serial", limit=2))
-    assert states == [True]
-    assert (gc.get_freeze_count() == frozen) == looked
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 99, 1000])
-def test_percentiles_are_numpys(rng, count):
-    """Whose own import its masked arrays, a tenth of a short process."""
-    samples = rng.standard_normal(count).tolist()
-    found = summarise(samples)
-    wanted = np.percentile(samples, [5, 50, 95, 99])
-    np.testing.assert_allclose([found.p05, found.median, found.p95, found.p99], wanted, rtol=1e-12)
-    for none in ([], [*samples, float("nan")]):
-        assert np.isnan([summarise(none).p05, summarise(none).median, summarise(none).p99]).all()

@@ -86,46 +86,23 @@ def test_no_memory_for_one_image_and_what_is_no_lack_of_it_are_raised(fits, refu
     assert len(fits.sizes) == (1 if size == 8 else 2)
 
 
-@pytest.mark.parametrize(
-    ("room", "chunk", "taken"), [(1_000, None, None), (1_000, 60, 60), (70, None, 50), (20, 60, 15)]
-)
-def test_a_whole_pipeline_takes_chunks_that_memory_holds(fits, monkeypatch, room, chunk, taken):
-    fits.room, made = room, []
-    monkeypatch.setattr(Engine, "pipeline", lambda self, *asked: made.append(asked))
-    Engine(Request(plan="fp32", batch=100, chunk=chunk)).whole_pipeline("uint8", 1_000, True)
-    assert made == [("uint8", 100, taken, True)]
-
-
-@pytest.mark.parametrize("refusal", REFUSALS)
-def test_without_room_for_the_model_there_is_none(fits, monkeypatch, refusal):
-    def refuse(*asked):
-        raise refusal()
-
-    monkeypatch.setattr("lenetgpu.net.streaming.costs_of", refuse)
-    engine = Engine(Request(plan="fp32", batch=100))
-    engine.start("uint8", 1_000)
-    assert fits.sizes == [("uint8", 100)] and engine.feed("uint8").model is None
-
-
-def fed(monkeypatch):
-    """(size, streams, taper) of each runner, with no GPU that runs it."""
+@pytest.fixture
+def feeds(monkeypatch):
+    """What each runner is fed by, with no GPU that runs it."""
     made = []
     monkeypatch.setattr(
-        engine_module,
-        "GpuRunner",
-        lambda make, feed, index, one: made.append((feed.chunk, feed.streams, feed.taper)),
+        engine_module, "GpuRunner", lambda make, feed, index, one: made.append(feed)
     )
     return made
 
 
 @pytest.mark.parametrize(("batch", "zero_copy"), [(None, True), (5_000, True), (100, False)])
-def test_zero_copy_reaches_the_runner_where_it_takes_less(fits, monkeypatch, batch, zero_copy):
+def test_zero_copy_reaches_the_runner_where_it_takes_less(
+    fits, feeds, monkeypatch, batch, zero_copy
+):
     """In chunks of a batch each has its own beginning: small ones are copied."""
-    costs, feeds = Costs(50, 2, 3, 5, 3, 10, 784, 48, 6), []
+    costs = Costs(50, 2, 3, 5, 3, 10, 784, 48, 6)
     monkeypatch.setattr("lenetgpu.net.streaming.costs_of", lambda *_: costs)
-    monkeypatch.setattr(
-        engine_module, "GpuRunner", lambda make, feed, index, one: feeds.append(feed)
-    )
     engine = Engine(Request(plan="fp32", batch=batch))
     engine.start("uint8", 10_000)
     engine.runner("uint8", 10_000)
@@ -137,7 +114,7 @@ def test_zero_copy_reaches_the_runner_where_it_takes_less(fits, monkeypatch, bat
         assert feed.model["predicted"] == pytest.approx((10 + 6 * chunks + 7_840 / 48) / 1e3)
 
 
-def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
+def test_each_type_of_images_keeps_its_schedule(fits, feeds, monkeypatch):
     """A runner of the first type that is made later goes by what was checked for it."""
     costs = {
         "uint8": Costs(50, 1, 2, 5, 3, 10, 784, 40, 900),
@@ -146,7 +123,7 @@ def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
     monkeypatch.setattr(
         "lenetgpu.net.streaming.costs_of", lambda plan, weights, gpu, dtype: costs[dtype]
     )
-    made, engine = fed(monkeypatch), Engine(Request(plan="fp32"))
+    engine = Engine(Request(plan="fp32"))
     engine.start("uint8", 10_000)
     engine.runner("uint8", 10_000)
     before = engine.feed("uint8")
@@ -155,12 +132,12 @@ def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
     assert engine.feed("float32").chunk <= 200 < before.chunk
     engine.runner("uint8", 10_000)
     engine.runner("float32", 10_000)
-    assert made[0] == made[1] == (before.chunk, before.streams, before.taper) != made[2]
+    assert feeds[0] == feeds[1] == before != feeds[2]
     assert engine.feed("uint8") == before and before.model != engine.feed("float32").model
     assert ("uint8", before.chunk) in fits.sizes
 
 
-def test_threads_that_need_runners_prepare_one_after_the_other(fits, monkeypatch):
+def test_threads_that_need_runners_prepare_one_after_the_other(fits, feeds, monkeypatch):
     """One image is checked once, and nobody's time is lost or counted for another."""
     inside, most, plain = [], [], engine_module.fit
 
@@ -171,14 +148,14 @@ def test_threads_that_need_runners_prepare_one_after_the_other(fits, monkeypatch
         inside.pop()
         plain(*asked)
 
-    made, engine = fed(monkeypatch), Engine(Request(plan="fp32", streams=2, chunk=50))
+    engine = Engine(Request(plan="fp32", streams=2, chunk=50))
     engine.start("uint8", 100)
     fits.sizes.clear()
     monkeypatch.setattr(engine_module, "fit", slowly)
     with ThreadPoolExecutor(4) as callers:
         list(callers.map(lambda _: engine.runner("uint8", 100, False, True), range(4)))
     assert fits.sizes == [("uint8", 1)] and most == [1]
-    assert made == [(50, 2, 1.0)] * 4
+    assert [(feed.chunk, feed.streams, feed.taper) for feed in feeds] == [(50, 2, 1.0)] * 4
 
 
 @pytest.fixture
@@ -204,12 +181,6 @@ def runner_on(gpu, size=4, streams=2, scores=True, **feed):
         return PretendedPipeline(gpu, n, scores)
 
     return GpuRunner(make, Feed(streams, size, **feed), 0)
-
-
-def test_the_streamer_is_fed_as_asked(gpu):
-    runner = runner_on(gpu, 7, 3, taper=0.5, zero_copy=True)
-    made = runner._streamer
-    assert (made.chunk, made.streams, made.taper, made.zero_copy) == (7, 3, 0.5, True)
 
 
 def expected(images):
@@ -247,12 +218,3 @@ def test_a_source_is_read_whole_into_page_locked_memory_or_in_order_by_parts(gpu
     runner.run_source(source, lambda labels, scores: found.append((labels.copy(), scores.copy())))
     np.testing.assert_array_equal(np.concatenate([part[0] for part in found]), labels)
     np.testing.assert_array_equal(np.concatenate([part[1] for part in found]), scores)
-
-
-def test_a_lack_of_memory_is_a_note(gpu):
-    gpu.room = 6
-    runner = runner_on(gpu, size=8, streams=1, scores=False)
-    assert runner.chunk < 8
-    (note,) = runner.notes
-    assert note.startswith("the GPU's memory did not hold chunks of 8 images")
-    assert runner_on(gpu, size=1, streams=1).notes == []

@@ -90,24 +90,6 @@ def test_a_child_forked_in_the_middle_of_a_call_has_a_net_that_works():
     assert out.strip() == str([0] * (FORKS + 1))
 
 
-def test_children_of_multiprocessing_have_nets_that_work():
-    out, _ = ran(
-        COMMON
-        + """
-    import multiprocessing
-    net = LeNet.load(device="cpu", batch=128)
-    expected = net(images)
-
-    def answer(lo):
-        return (net(images[lo : lo + 30]) == expected[lo : lo + 30]).all()
-
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        print(all(pool.map_async(answer, range(0, 300, 30)).get(60)))
-    """
-    )
-    assert out.strip() == "True"
-
-
 def test_a_fork_waits_for_what_is_being_prepared():
     """Compilers hold locks of their own, which nothing would release in the child."""
     out, _ = ran(

@@ -8,6 +8,7 @@ import pytest
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.reading import MemorySource
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.net.single import OneImage
 from lenetgpu.net.streaming import (
@@ -75,65 +76,7 @@ def test_replays_follow_the_images(plan, dtype, how, digits, shipped_weights):
     assert len(streamer._replays) == 1 and streamer._replays._last is not None
 
 
-def edges(streamer, images, labels):
-    """(from, to, programmatic) of a recorded pass, by the kinds of its nodes."""
-    import cupy
-    from cuda.bindings import driver
-
-    from lenetgpu.gpu.graph import Graph
-    from lenetgpu.net.streaming.lanes import Chunk
-
-    runtime, stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)
-    lanes, whole = streamer._ready(), Chunk(images, labels)
-    with stream:
-        runtime.streamBeginCapture(stream.ptr, runtime.streamCaptureModeRelaxed)
-        Graph._order(stream, lanes.streams)
-        lanes.begin()
-        for turn, part in enumerate(streamer._chunks(whole)):
-            lanes.queue(turn, part)
-        for lane in lanes.streams:
-            Graph._order(lane, [stream])
-        graph = driver.CUgraph(runtime.streamEndCapture(stream.ptr))
-    *_, count = driver.cuGraphGetEdges(graph)
-    status, before, after, data, _ = driver.cuGraphGetEdges(graph, count)
-    assert int(status) == 0 and count > 0
-
-    def kind(node):
-        status, found = driver.cuGraphNodeGetType(node)
-        assert int(status) == 0
-        return found.name.removeprefix("CU_GRAPH_NODE_TYPE_")
-
-    def programmatic(edge):
-        return edge.type not in (0, b"\0", b"")
-
-    found = [
-        (kind(a), kind(b), programmatic(e)) for a, b, e in zip(before, after, data, strict=True)
-    ]
-    driver.cuGraphDestroy(graph)
-    return found
-
-
-@pytest.mark.parametrize("plan", ["fp16", "int8", "fp16x3"])
-def test_only_kernels_overlap_kernels_in_a_graph(plan, digits, shipped_weights):
-    """A kernel whose copy is before it waits for all of it: only classifiers begin early."""
-    chosen = resolved(plan)
-    streamer = Streamer(lambda n: Pipeline(chosen, shipped_weights, n), 500, 2)
-    labels, _ = host_results(N, with_scores=False)
-    found = edges(streamer, pinned_copy(digits[:N]), labels)
-    chunks = -(-N // 500)
-    assert found.count(("KERNEL", "KERNEL", True)) >= chunks
-    assert {edge[:2] for edge in found if edge[2]} == {("KERNEL", "KERNEL")}
-    assert found.count(("MEMCPY", "KERNEL", False)) >= chunks
-
-
 def test_pageable_arrays_and_a_source_give_the_same_labels(digits, shipped_weights):
-    class Source:
-        def __len__(self):
-            return len(digits)
-
-        def read(self, lo, out):
-            out[...] = digits[lo : lo + len(out)]
-
     plan = resolved("tiled")
     expected, values = on_device(plan, shipped_weights, digits)
     streamer = Streamer(lambda n: Pipeline(plan, shipped_weights, n), 700, 2)
@@ -143,7 +86,9 @@ def test_pageable_arrays_and_a_source_give_the_same_labels(digits, shipped_weigh
     np.testing.assert_array_equal(labels, expected)
     np.testing.assert_allclose(scores, values, rtol=1e-4, atol=1e-4)
     found = []
-    streamer.run_source(Source(), lambda labels, scores: found.append(labels.copy()))
+    streamer.run_source(
+        MemorySource(digits, None, "memory"), lambda labels, scores: found.append(labels.copy())
+    )
     np.testing.assert_array_equal(np.concatenate(found), expected)
     assert streamer.done == len(digits)
 

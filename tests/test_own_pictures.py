@@ -24,6 +24,8 @@ from lenetgpu.pictures.masks import islands, shrunk
 from lenetgpu.pictures.read import read_grey
 
 MODES = ("1", "L", "LA", "P", "PA", "RGBA", "CMYK", "YCbCr", "LAB", "I;16", "I", "F")
+TIFFS = ("CMYK", "YCbCr", "LAB", "I", "F")
+DEEP = {"I;16": (257, "u2"), "I": (257, "i4"), "F": (1 / 255, "f4")}
 FORMS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM")
 
 
@@ -70,22 +72,14 @@ SEVEN = as_mnist(np.asarray(seven(), np.float32)).pixels
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_is_the_same_digit(put, mode):
     image = seven()
-    if mode in ("I;16", "I", "F"):
-        scale = {"I;16": 257, "I": 257, "F": 1 / 255}[mode]
-        array = np.asarray(image, np.float64) * scale
-        image = Image.fromarray(array.astype({"I;16": "u2", "I": "i4", "F": "f4"}[mode]))
+    if mode in DEEP:
+        scale, kind = DEEP[mode]
+        image = Image.fromarray((np.asarray(image, np.float64) * scale).astype(kind))
+    elif mode == "PA":
+        image = image.convert("RGBA").quantize(8)
     else:
         image = image.convert("RGB").convert(mode)
-    form = "PNG" if mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16") else "TIFF"
-    if mode == "PA":
-        image = image.convert("RGBA").quantize(8)
-        form = "PNG"
-    path = put(image, form=form)
-    try:
-        Image.open(path).load()
-    except OSError as error:
-        pytest.skip(f"this Pillow does not read the {mode} that it wrote: {error}")
-    made = read_digit(path)
+    made = read_digit(put(image, form="TIFF" if mode in TIFFS else "PNG"))
     assert made.notes == ("dark on light, turned",)
     assert alike(made.pixels, SEVEN)
 
@@ -123,9 +117,6 @@ def test_only_the_first_frame_is_read_and_that_is_said(put):
         made = read_digit(path)
         assert "the first of several frames" in made.notes, form
         assert alike(made.pixels, SEVEN)
-
-
-# preparation
 
 
 def shipped(count=120):
@@ -171,7 +162,6 @@ def shaded(image, how):
     height, width = page.shape
     y, x = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j]
     light = {
-        "even": 1 + 0 * x,
         "from the left": 0.7 + 0.3 * x,
         "a lamp's": np.exp(-(x * x + y * y) / 2),
         "a hard shadow": np.where(x < 0.1, 0.55, 1.0),
@@ -179,24 +169,15 @@ def shaded(image, how):
     return (page * light).astype(np.float32)
 
 
-@pytest.mark.parametrize("how", ["even", "from the left", "a lamp's", "a hard shadow"])
+@pytest.mark.parametrize("how", ["from the left", "a lamp's", "a hard shadow"])
 def test_uneven_light_does_not_change_the_digit(how):
     page = shaded(seven(300, 400, stroke=22), how)
     page += np.random.default_rng(5).normal(0, 12, page.shape)
     assert alike(as_mnist(np.clip(page, 0, 255).astype(np.float32)).pixels, SEVEN)
 
 
-def test_a_sheet_on_a_table_and_lines_on_paper():
-    sheet = np.full((400, 400), 60, np.float32)
-    sheet[50:350, 80:320] = np.asarray(seven(240, 300, stroke=18))
-    assert alike(as_mnist(sheet).pixels, SEVEN)
-    ruled = np.asarray(seven(300, 400, stroke=22), np.float32).copy()
-    ruled[30::40] = np.minimum(ruled[30::40], 185)
-    assert alike(as_mnist(ruled).pixels, SEVEN)
-
-
-@pytest.mark.parametrize(("digits", "gap"), [(3, 110), (2, 75)])
-def test_several_digits_are_said(digits, gap):
+def test_several_digits_are_said():
+    digits, gap = 3, 110
     page = np.full((160, 60 + gap * digits), 235, np.float32)
     one = np.asarray(seven())[30:140, 30:90]
     for number in range(digits):
@@ -209,14 +190,12 @@ def test_several_digits_are_said(digits, gap):
 @pytest.mark.parametrize(
     "page",
     [
-        np.full((100, 80), 255), np.zeros((1, 1)), np.full((2000, 3), 128), np.full((28, 28), 7),
+        np.full((100, 80), 255), np.zeros((1, 1)), np.full((2000, 3), 128),
         np.tile(np.linspace(0, 255, 90), (70, 1)),
-        np.random.default_rng(1).normal(128, 9, (300, 400)),
         np.random.default_rng(2).normal(128, 60, (300, 400)).clip(0, 255),
         np.random.default_rng(3).integers(0, 256, (28, 28)),
-        np.random.default_rng(4).integers(0, 2, (200, 200)) * 255,
     ],
-    ids=["white", "one pixel", "narrow", "grey", "shade", "faint noise", "noise", "28x28", "bits"],
+    ids=["white", "one pixel", "narrow", "shade", "noise", "28x28"],
 )  # fmt: skip
 def test_without_a_digit(page):
     with pytest.raises(LenetError, match="^expected a digit, found (a blank|only noise|ink in)"):
@@ -231,9 +210,6 @@ def test_as_is_is_only_resized(put):
     exact = np.arange(784, dtype=np.uint8).reshape(28, 28)
     kept = read_digit(put(Image.fromarray(exact)), as_is=True)
     assert kept.notes == () and (kept.pixels == exact).all()
-
-
-# parts
 
 
 @given(st.integers(1, 24), st.integers(1, 24), st.floats(0.05, 0.95), st.integers(0, 10**6))
@@ -262,9 +238,6 @@ def test_islands_are_what_a_flood_finds(height, width, share, seed):
         )  # fmt: skip
 
 
-# hostile files
-
-
 def chunk(name, data):
     body = name + data
     return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
@@ -286,13 +259,6 @@ def tiff(**changed):
     return (body + struct.pack("<I", 0)).ljust(300, b"\0") + bytes(2500)
 
 
-def gif(frames, comment=b""):
-    image = saved(Image.new("L", (50, 50), 9), "GIF")
-    at = 13 + (3 << (image[10] & 7) + 1 if image[10] & 128 else 0)
-    frame = image[image.index(b"\x2c", at) : -1]
-    return image[:at] + comment + frame * frames + b";"
-
-
 LARGE = r"a \w+ picture of at most [\d,]+ pixels, found more$"
 DAMAGED = r"a whole \w+ picture, found a damaged one \("
 BOMBS = {
@@ -305,25 +271,16 @@ BOMBS = {
     "tiff": (lambda: tiff(t256=(4, 1, 60_000), t257=(4, 1, 60_000)), LARGE),
     "strip": (lambda: tiff(t256=(4, 1, 9_000), t257=(4, 1, 4_000), t278=(4, 1, 4_000),
                            t259=(3, 1, 5), t258=(3, 1, 16)), "more than 200,000,000 bytes"),
-    "comment": (lambda: gif(1, b"!\xfe" + (b"\xff" + bytes(255)) * 20_000 + b"\0"),
+    "comment": (lambda: b"GIF89a" + bytes(5 << 20),
                 "a GIF picture of at most 4,194,304 bytes, found 5,"),
     "runs": (lambda: b"BM" + struct.pack("<IIIIiiHHI", 0, 0, 54, 40, 90, 90, 1, 8, 1)
              + bytes(5 << 20), "bmp_rle in more than 4,194,304 bytes"),
-    "pnm": (lambda: b"P5 99999999 99999999 255\n", LARGE),
     "long text": (lambda: b"P2 3000 3000 255\n" + b"0 " * (3 << 20), "ppm_plain in more than"),
-    "webp": (lambda: b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + b"\xff\xff\x7f" * 2, LARGE),
-    "jpeg": (lambda: saved(seven(), "JPEG").replace(
-        struct.pack(">HH", 160, 120), b"\xff\xff\xff\xff", 1), LARGE),
     "progressive": (lambda: saved(Image.new("RGB", (5200, 5200)), "JPEG", progressive=True),
                     "of at most 26,666,666 pixels, found 5,200x5,200 pixels"),
-    "scans": (lambda: scans(9_000, 40), "more scans than a picture"),
+    "scans": (lambda: saved(Image.new("L", (9_000, 9_000)), "JPEG") + b"\xff\xda" * 40,
+              "more scans than a picture"),
 }  # fmt: skip
-
-
-def scans(side, count):
-    plain = saved(Image.new("L", (side, side), 255), "JPEG", progressive=True)
-    last = plain.rindex(b"\xff\xda")
-    return plain[:-2] + plain[last:-2] * count + plain[-2:]
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -349,13 +306,12 @@ def test_what_is_not_finite_is_refused(put):
 
 MEASURED = """
 import resource, sys
-import numpy
-from PIL import Image
 from lenetgpu.pictures import read_digit
-read_digit(sys.argv[1], True)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-made = read_digit(sys.argv[2], True)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, made.notes)
+taken = []
+for path in sys.argv[1:]:
+    read_digit(path, True)
+    taken.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(taken[1] - taken[0])
 """
 
 
@@ -367,16 +323,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, made.notes)
 )
 def test_the_largest_picture_takes_little_more_than_its_pixels(put, form, mode, size):
     how = {"TIFF": {"compression": "tiff_adobe_deflate"}, "PNG": {"compress_level": 1}}
-    image = Image.new(mode, size)
-    path = put(image, "large", form=form, **how.get(form, {}))
-    del image
+    large = put(Image.new(mode, size), "large", form=form, **how.get(form, {}))
     small = put(Image.new(mode, (30, 30)), "small", form=form)
-    ran = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(small), str(path)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    taken, notes = ran.stdout.split(" ", 1)
-    assert f"resized from {size[0]}x{size[1]}" in notes
+    taken = subprocess.check_output([sys.executable, "-c", MEASURED, small, large])
     assert int(taken) * 1024 < 215_000_000
 
 
@@ -440,48 +389,29 @@ def test_other_files_are_named(put, data, found):
 
 
 def test_pillow_prints_nothing(put):
-    """Warnings and logs of Pillow, and lines printed by its libraries, do not reach the screen."""
-    odd = tiff(t282=(5, 1, 9_999_999), t700=(1, 4_000, 9_999_999))
-    small = saved(seven(), "TIFF", compression="tiff_lzw")
-    cut = small[: len(small) // 2]
-    paths = [put(data, f"{n}.tif") for n, data in enumerate((odd, small, cut, cut + bytes(9_000)))]
-    code = (
-        "import sys, logging\n"
-        "from lenetgpu.errors import LenetError\n"
-        "from lenetgpu.pictures import read_digit\n"
-        "for path in sys.argv[1:]:\n"
-        "    try: read_digit(path)\n"
-        "    except LenetError: pass\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-W", "always", "-c", code, *map(str, paths)],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    """Warnings and logs of Pillow do not reach the screen."""
+    path = put(tiff(t282=(5, 1, 9_999_999), t700=(1, 4_000, 9_999_999)))
+    code = """
+import sys
+from lenetgpu.errors import LenetError
+from lenetgpu.pictures import read_digit
+try: read_digit(sys.argv[1])
+except LenetError: pass
+"""
+    words = [sys.executable, "-W", "always", "-c", code, path]
+    assert subprocess.check_output(words, stderr=subprocess.STDOUT) == b""
 
 
-# messages that libtiff prints by itself
-
-
-def fax(damaged):
-    """Return a fax of a seven, with a few bytes changed if `damaged`."""
+def test_a_damaged_fax_is_refused_and_nothing_else_is_printed(put, capfd):
+    """Messages that libtiff prints by itself become the error."""
     image = Image.new("1", (300, 200), 1)
     ImageDraw.Draw(image).line([(80, 40), (200, 40), (120, 170)], 0, 12)
-    file = io.BytesIO()
-    image.save(file, "TIFF", compression="group3")
-    data = bytearray(file.getvalue())
-    if damaged:
-        with Image.open(file) as opened:
-            middle = opened.tag_v2[273][0] + opened.tag_v2[279][0] // 2
-        data[middle : middle + 6] = bytes(6)
-    return bytes(data)
-
-
-def test_a_damaged_fax_is_refused_and_nothing_else_is_printed(tmp_path, capfd):
-    path = tmp_path / "fax.tif"
-    path.write_bytes(fax(damaged=False))
+    path = put(image, form="TIFF", compression="group3")
     assert read_grey(path)[0].shape == (200, 300)
-    path.write_bytes(fax(damaged=True))
+    data = bytearray(path.read_bytes())
+    with Image.open(path) as opened:
+        middle = opened.tag_v2[273][0] + opened.tag_v2[279][0] // 2
+    data[middle : middle + 6] = bytes(6)
     with pytest.raises(LenetError, match="found a damaged one .Fax3Decode1D: Bad code"):
-        read_grey(path)
+        read_grey(put(data))
     assert capfd.readouterr() == ("", "")

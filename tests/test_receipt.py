@@ -6,12 +6,11 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import conftest
+import parts
 import pytest
 import receipt
 
 from lenetgpu.gpu import nvrtc
-from lenetgpu.gpu.device import Gpu
 
 FACTS = {"device": "GPU", "driver": "1.2", "date": "2026-01-01", "tests_passed": 7}
 KERNEL, HEADER, LAUNCHER, SHOWS = (
@@ -36,15 +35,18 @@ def test_the_receipt_holds():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def planted(folder, texts):
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    for name, text in TREE.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
     monkeypatch.setattr(nvrtc, "INCLUDE_ROOT", tmp_path / "lenetgpu")
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return planted(tmp_path, TREE)
 
 
 @pytest.fixture
@@ -71,8 +73,6 @@ def test_nothing_changed(ran, tree):
     assert state(ran, tree) == ((), ())
     said = "GPU receipt holds: 7 tests on GPU, driver 1.2, 2026-01-01"
     assert receipt.sentences(ran, tree) == (True, [said])
-    beside = {"known_failures": {"tests/test_one.py::test_it": "a reason"}}
-    assert "7 tests, 1 known to fail on GPU" in receipt.sentences(ran | beside, tree)[1][0]
     assert receipt.sentences(None)[0] is False
 
 
@@ -95,12 +95,6 @@ def test_a_change(ran, tree, name, before, after, changed):
         assert receipt.sentences(ran, tree)[1][1] == f"  {changed[0]}"
 
 
-def test_files_that_went_and_came(ran, tree):
-    (tree / KERNEL).unlink()
-    (tree / "lenetgpu/gpu/new.py").write_text("")
-    assert state(ran, tree) == (("lenetgpu/gpu/new.py", KERNEL), ())
-
-
 def test_an_entry_has_the_present_hash_and_a_reason(ran, tree):
     replace(tree, LAUNCHER, "32", "64")
     entry = {"hash": receipt.python_hash(tree / LAUNCHER), "reason": "no GPU today"}
@@ -119,9 +113,11 @@ def test_files_are_listed_by_name_folder_and_header(ran, tree):
     replace(tree, HEADER, "1", "2")
     replace(tree, LAUNCHER, "32", "64")
     (tree / "lenetgpu/stages/pool.cu").unlink()
+    (tree / "lenetgpu/gpu/new.py").write_text("")
     nvrtc.source_hash.cache_clear()
     assert receipt.list_unrun(ran, "a header", [HEADER], tree) == [KERNEL]
-    assert state(ran, tree) == ((LAUNCHER, "lenetgpu/stages/pool.cu"), (KERNEL,))
+    rest = ("lenetgpu/gpu/new.py", LAUNCHER, "lenetgpu/stages/pool.cu")
+    assert state(ran, tree) == (rest, (KERNEL,))
     receipt.list_unrun(ran, "the rest", ["lenetgpu"], tree)
     assert state(ran, tree)[0] == () and ran["unrun"][KERNEL]["reason"] == "a header"
     assert receipt.list_unrun(ran, "a bug in it", [KERNEL], tree) == [KERNEL]
@@ -140,10 +136,8 @@ def test_a_hash_is_the_same_on_every_python(tmp_path):
         '"""Said."""\nx: int = 3\n"""Of x."""\n\n\nasync def f(a, /, *b, c=1.5, **d):\n'
         '    """Said."""\n    return f"{a!r:>{c}}" f"{c:,.{b}f} {{}}", u"t", [*b, "s"], b"s", 1j\n'
     )
-    assert (
-        receipt.python_hash(path)
-        == "27c967b25e1152155f0063f4c5a29b12a1233217d59c709e657406c90c56bc88"
-    )
+    expected = "27c967b25e1152155f0063f4c5a29b12a1233217d59c709e657406c90c56bc88"
+    assert receipt.python_hash(path) == expected
 
 
 def test_the_command(ran, tree, capsys):
@@ -160,59 +154,61 @@ def test_the_command(ran, tree, capsys):
     assert receipt.read(file)["unrun"][LAUNCHER]["reason"] == "no GPU today"
 
 
-def session(passed=5, exitstatus=0, source="TESTPATHS", processes=None, **chosen):
-    reporter = SimpleNamespace(stats={"passed": [0] * passed, "skipped": [0, 0]})
-    keeper = SimpleNamespace(passed=passed, runs=2)
-    plugins = {"terminalreporter": reporter, "gpu-parts": keeper}
-    plugins = SimpleNamespace(get_plugin=plugins.__getitem__)
-    config = SimpleNamespace(
-        option=SimpleNamespace(**{"markexpr": "gpu", "keyword": "", "deselect": None} | chosen),
-        pluginmanager=plugins,
-        args_source=pytest.Config.ArgsSource[source],
-        getoption=lambda name, default: processes,
-    )
-    conftest.pytest_sessionfinish(SimpleNamespace(config=config), exitstatus)
+ONE, TWO, THREE = (f"tests/test_a.py::test_{name}" for name in ("one", "two", "three[x-1]"))
 
 
 @pytest.fixture
-def written(monkeypatch):
-    found = []
-    gpu = Gpu(0, "NVIDIA Test", 90)
-    versions = {"driver": None, "cuda_driver": "13.0", "nvrtc": "13.1", "cupy": "14.0"}
-    monkeypatch.setattr(receipt, "write", found.append)
-    monkeypatch.setattr(conftest, "driver_gpus", lambda: (gpu,))
-    monkeypatch.setattr(conftest, "software", lambda asked: versions)
-    return found
+def passing(tree, monkeypatch):
+    """A tree with a file of tests that passed."""
+    monkeypatch.setattr(parts.receipt, "ROOT", tree)
+    return planted(tree, {"tests/test_a.py": "def test_one(): pass\n"})
 
 
-def test_a_whole_gpu_run_that_passed_writes_what_it_ran(written):
-    session()
-    (made,) = written
-    assert (made["tests_passed"], made["tests_skipped"], made["runs"]) == (5, 2, 2)
-    assert (made["device"], made["driver"], made["cupy"]) == ("NVIDIA Test", "unknown", "14.0")
-    assert made["unrun"] == {} and made["known_failures"] == conftest.FAILING
-    assert receipt.compared(made) == receipt.State((), ())
+def report(test, when="call", outcome="passed"):
+    return SimpleNamespace(
+        nodeid=test, when=when, passed=outcome == "passed", failed=outcome == "failed"
+    )
 
 
-@pytest.mark.parametrize(
-    "less",
-    [{"passed": 0}, {"exitstatus": 1}, {"markexpr": "not gpu"}, {"keyword": "pool"},
-     {"source": "ARGS"}, {"lf": True}, {"deselect": ["tests/test_plan.py"]}],
-)  # fmt: skip
-def test_less_than_a_whole_gpu_run_writes_nothing(written, less):
-    session(**less)
-    assert written == []
+def keeper(passing, key="k", before=(), run="first"):
+    return parts.Keeper(key, dict(before), run, passing / "passed.jsonl")
 
 
-def test_gpu_tests_are_given_long_ones_first_and_those_alone_last():
-    kinds = {"a": "", "b": "alone", "c": "long", "d": "", "e": "long", "f": "alone", "g": "long"}
-    items = [SimpleNamespace(name=name, keywords={kind: 1}) for name, kind in kinds.items()]
-    assert "".join(item.name for item in conftest.in_turns(items)) == "caedgbf"
-    assert conftest.in_turns([]) == []
+def kept(passing, key="k"):
+    return parts.kept(key, passing / "passed.jsonl", passing)
 
 
-def test_what_is_known_to_fail_is_a_gpu_test():
-    for test, reason in conftest.FAILING.items():
-        path, _, name = test.partition("::")
-        text = (receipt.ROOT / path).read_text()
-        assert f"def {name.partition('[')[0]}(" in text and "mark.gpu" in text and reason.strip()
+def test_what_passed_is_kept_and_counted(passing):
+    first = keeper(passing)
+    for test in (ONE, TWO, THREE):
+        first.pytest_runtest_logreport(report(test, "setup"))
+    first.pytest_runtest_logreport(report(ONE))
+    first.pytest_runtest_logreport(report(TWO, outcome="failed"))
+    first.pytest_runtest_logreport(report(THREE, outcome="skipped"))
+    assert kept(passing) == {ONE: "first"} and (first.passed, first.runs) == (1, 1)
+    second = keeper(passing, before=kept(passing), run="second")
+    second.pytest_runtest_logreport(report(TWO))
+    assert kept(passing) == {ONE: "first", TWO: "second"}
+    assert (second.passed, second.runs) == (2, 2)
+
+
+def test_others_sources_and_changed_tests_are_run_again(passing):
+    key = parts.key(FACTS, passing)
+    keeper(passing, key).pytest_runtest_logreport(report(ONE))
+    assert kept(passing, parts.key(FACTS, passing)) == {ONE: "first"}
+    assert kept(passing, parts.key(FACTS | {"driver": "1.3"}, passing)) == {}
+    (passing / SHOWS).write_text("WIDTH = 90\n")
+    assert parts.key(FACTS, passing) == key
+    for name in (LAUNCHER, KERNEL):
+        path = passing / name
+        text = path.read_text()
+        path.write_text(text + "A = 3\n")
+        nvrtc.source_hash.cache_clear()
+        assert parts.key(FACTS, passing) != key
+        path.write_text(text)
+        nvrtc.source_hash.cache_clear()
+    assert kept(passing, parts.key(FACTS, passing)) == {ONE: "first"}
+    (passing / "tests/test_a.py").write_text("def test_one(): assert True\n")
+    assert kept(passing, key) == {}
+    (passing / "tests/test_a.py").unlink()
+    assert kept(passing, key) == {}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from conftest import ROOT
 
 from lenetgpu.gpu.nvrtc import source_hash
@@ -84,16 +82,6 @@ def test_every_measured_file_has_a_job_and_data_is_asked_for(measure):
         measure.command_of(job, measure.data() | {"json": "x"})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(["--device", "cpu", "--only", "conv"], "expected some of peers"),
-     (["--device", "tpu"], "expected auto, cpu, cuda")],
-)  # fmt: skip
-def test_parts_are_chosen_before_anything_runs(measure, arguments, said):
-    done = CliRunner().invoke(measure.main, arguments)
-    assert done.exit_code == 2 and said in done.output
-
-
 def contestant(peers, name, maker, samples, answer=(0, 1, 2, 3), precision="fp16"):
     made = peers.Contestant(
         name, maker, precision, "pinned", lambda: None, lambda: np.array(answer)
@@ -131,43 +119,6 @@ def test_a_contestant_with_other_labels_is_not_timed(script):
     assert said == ["wrong: WRONG, 3 of 4 labels differ; not timed"]
 
 
-def test_planar_weights_are_the_same_network(script, shipped_weights):
-    planar = script("peers").planar(shipped_weights)
-    assert planar["conv2"].shape == (64, 32, 5, 5)
-    np.testing.assert_array_equal(planar["conv1"][3, 0], shipped_weights["conv1"][:, :, 0, 3])
-    features = np.arange(1024).reshape(4, 4, 64)
-    channels_first = features.transpose(2, 0, 1).ravel()
-    np.testing.assert_array_equal(planar["fc1"], shipped_weights["fc1"][channels_first])
-
-
-@pytest.mark.parametrize(
-    ("commit", "said"),
-    [(None, "commit not recorded"), ("a" * 40 + "+", "commit " + "a" * 10 + "+")],
-)
-def test_a_table_says_the_commit_and_whether_it_was_changed(script, commit, said):
-    document = DOCUMENT | {"commit": commit, "driver": "580.1"}
-    assert script("measured").where(document) == f"X, 2 cores, 2026-11-22, {said}, driver 580.1"
-
-
-def test_a_document_names_the_kernels_that_it_ran_and_no_others(script):
-    measured = script("measured")
-
-    def kernels(*parts):
-        return set(measured.kernels_of(measured.load("nvidia-h200", *parts)))
-
-    fused, conv = "lenetgpu/stages/fused/wgmma/", "lenetgpu/stages/conv/"
-    assert kernels("plans", "int8.json") == {
-        f"{fused}int8_features.cu", f"{fused}fp16_classifier.cu",
-    }  # fmt: skip
-    course = kernels("course.json")
-    assert {f"{conv}direct.cu", "lenetgpu/measure/roofline.cu"} <= course
-    assert not any(name.startswith(fused) for name in course)
-    overfeat = kernels("conv", "overfeat.json")
-    assert f"{conv}texture.cu" in overfeat and f"{conv}prefetch/single.cu" not in overfeat
-    streams = kernels("streams.json")
-    assert f"{fused}int8_features.cu" in streams and any("stages/pool" in name for name in streams)
-
-
 def test_a_table_says_which_kernels_changed_since_its_figures(script):
     measured, source = script("measured"), "lenetgpu/stages/fused/wgmma/int8_features.cu"
     document = measured.load("nvidia-h200", "plans", "int8.json")
@@ -188,14 +139,3 @@ def test_a_part_is_replaced_between_its_markers_and_nowhere_else(script):
     for wrong in ("a", text + text):
         with pytest.raises(Exception, match="once each"):
             tables.filled("p", wrong, "x", "new")
-
-
-def test_a_stale_page_is_noticed_and_a_new_variant_makes_none_stale(script, monkeypatch):
-    tables = script("tables")
-    page = (ROOT / "docs" / "matrix.md").read_text()
-    assert tables.updated("docs/matrix.md", page, named_only=True) == page
-    assert tables.updated("docs/matrix.md", page.replace("| conv1 |", "| conv9 |")) == page
-    ladder = (ROOT / "docs" / "ladder.md").read_text()
-    more = [*tables.variants("conv", "cuda"), SimpleNamespace(full_name="mine.new")]
-    monkeypatch.setattr(tables, "variants", lambda *kinds: more if kinds[1:] == ("cuda",) else [])
-    assert "mine.new" not in tables.updated("docs/ladder.md", ladder, named_only=True)
