@@ -1,1 +1,1 @@
-"""Is it right?"""
+"""Correctness checks against float64 references."""

@@ -1,9 +1,9 @@
-"""Input and output of timed calls: fenced memory, whose images change before every check.
+"""Input and output of timed calls, in fenced memory; the images change before every check.
 
-A variant that remembers what it computed, leaves calls out or handles only the first images is
-right as long as every call gets the same images in the same memory. So a check puts other images
-there, in every second one all but the first and the last of each call, and leaves the output as the
-call before left it.
+A variant that caches its results, skips calls or computes only the first images stays correct as
+long as every call gets the same images in the same memory. Each check therefore loads other images.
+Every second check leaves the first and the last image of each call unchanged. The output buffer is
+not cleared: it holds the previous call's output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PART_BYTES = 64 << 20
 class Images:
     """`count` images on a device, in fenced memory: slot s holds image `which[s]` of `source`.
 
-    `source` (S, ...) is kept, its images round and round.
+    `source` (S, ...) is reused cyclically if `count` is larger than S.
     """
 
     def __init__(self, source: Any, count: int) -> None:
@@ -34,26 +34,26 @@ class Images:
         self.load(source)
 
     def load(self, source: Any) -> None:
-        """Images of another `source` of as many or fewer, from now on."""
+        """Load images from another `source`, which has at most as many images as the first."""
         self._source = source
         self.which = np.arange(len(self.array)) % len(source)
         self.restore()
 
     def _parts(self) -> Iterator[tuple[Any, Any]]:
-        """The slots, and what they are to hold, in parts that memory holds twice."""
+        """Yield (slots, expected contents) in parts small enough to copy."""
         each = max(1, _PART_BYTES // max(1, self.array[:1].nbytes))
         for lo in range(0, len(self.array), each):
             part = self.array[lo : lo + each]
             yield part, self._source[self._module.asarray(self.which[lo : lo + each])]
 
     def restore(self) -> None:
-        """Put every image, and what lies around them, back."""
+        """Restore every image and the fences around them."""
         self._fenced.mend()
         for part, images in self._parts():
             part[...] = images
 
     def renew(self, chunk: int) -> None:
-        """Put other images in; every second time each `chunk` keeps its first and its last."""
+        """Load other images; every second time, each `chunk` keeps its first and its last image."""
         moved = np.ones(len(self.which), bool)
         if self._odd and chunk > 2:
             moved[::chunk] = moved[chunk - 1 :: chunk] = moved[-1] = False
@@ -64,15 +64,15 @@ class Images:
 
     @property
     def intact(self) -> bool:
-        """Whether nobody else has written an image, or beside them."""
+        """True if no one else has written to the images or their fences."""
         return self._fenced.intact and all(same_bytes(*pair) for pair in self._parts())
 
 
 class Feed:
-    """The timed calls' input and output, `chunk` images a call, and what the last one must leave.
+    """Input and output of the timed calls, `chunk` images a call, with the expected output.
 
-    `y` holds a call's output; `expected` is float64's of the source's images in NHWC, (N, K) or
-    (N,), on their device or on the host.
+    `y` holds one call's output. `expected` is the float64 output for the images of the source,
+    in NHWC, (N, K) or (N,), on the device or on the host.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Feed:
             self.calls = [(images.array[:n], y, 0)]
 
     def load(self, expected: Any) -> None:
-        """What another source's output is to be, from now on."""
+        """Set the expected output for images of another source."""
         self._expected, self.scale = expected, largest(expected) or 1.0
 
     def judged(self, call: tuple[Any, Any, int], precision: str) -> Verdict:
-        """Is every image right that `call`, the last one, left?"""
+        """Judge the output of `call`, which must be the last one that ran."""
         _, y, first = call
         each = max(1, _PART_BYTES // (8 * (y[:1].size or 1)))
         ranges = ((lo, min(lo + each, len(y))) for lo in range(0, len(y), each))
@@ -99,7 +99,7 @@ class Feed:
         return judge_parts(parts, self.scale, precision)
 
     def _pair(self, found: Any, first: int) -> tuple[Any, Any]:
-        """Outputs in NHWC of the slots from `first` on, and what they should be."""
+        """Return (found, expected) in NHWC for the slots from `first` on."""
         which = self.images.which[first : first + len(found)]
         if self.problem.writes in MAP_LAYOUTS:
             found = to_nhwc(found, self.problem.writes, self.problem.out_shape)

@@ -1,10 +1,10 @@
-"""Is a plan right? Compared with float64 on a few images, then remembered.
+"""Checks of a plan against float64 on a few images, with cached results.
 
-`verify_once` asks whether a GPU runs the kernels right: they are tested on the GPUs the project
-has, and a user's may be another. The first time a plan runs on a device, a few of the shipped
-digits go through it with the shipped weights. `fit` asks whether the plan's precision holds the
-weights at hand: on digits, noise, a white image and a blank one, each group judged by its own
-largest score.
+`verify_once` checks that a GPU runs the kernels correctly: the project tests them on its own GPUs,
+and a user may have another model. The first time a plan runs on a device, a few of the shipped
+digits pass through it with the shipped weights. `fit` checks that the plan's precision is
+sufficient for the user's weights: on digits, noise, a white image and a blank one. Each group of
+images is judged relative to its own largest score.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from lenetgpu.store import entries
 from lenetgpu.store.entries import sources
 
 IMAGES = 331
+# Sources that pack weights for kernels and launch them.
 PACKERS = ("stages", "gpu", "cpu", "layouts.py", "problems.py", "pipeline.py")
-"""What packs weights for kernels, and launches them."""
 
 
 def _hash(facts: list[object]) -> str:
@@ -39,10 +39,11 @@ def _hash(facts: list[object]) -> str:
 
 
 def plan_key(plan: Plan, device: str, dtype: str, batch: int) -> str:
-    """A name for `plan` on `device` with this input, in passes of up to `batch` images.
+    """Return the cache key of `plan` on `device` with this input, in passes of up to `batch`.
 
-    It changes with any source of the kernels that such passes launch, with the Python that packs
-    weights for them and launches them, and with the driver's and the libraries' versions.
+    The key changes with the source of any kernel that such passes launch, with the Python code
+    that packs weights and launches kernels, and with the versions of the driver and the
+    libraries.
     """
     facts: list[object] = [device, dtype, sources(*PACKERS)]
     for slot in plan.slots:
@@ -56,12 +57,12 @@ def plan_key(plan: Plan, device: str, dtype: str, batch: int) -> str:
 
 
 def _as(images: Any, dtype: str) -> Any:
-    """Pixels (N, 28, 28, 1) uint8 as `dtype`, uint8 or float32."""
+    """Return pixels (N, 28, 28, 1) uint8 as `dtype`, uint8 or float32."""
     return images if dtype == "uint8" else images.astype(np.float32) / np.float32(PIXEL_SCALE)
 
 
 def _ran(plan: Plan, weights: Weights, images: Any, dtype: str, batch: int) -> tuple[Any, Any]:
-    """Scores and labels of `images` by a pipeline made for passes of `batch`, poisoned before."""
+    """Return (scores, labels) of `images` from a poisoned pipeline made for passes of `batch`."""
     pipeline = Pipeline(plan, weights, max(batch, len(images)), dtype, batch)
     pipeline.poison()
     on_gpu = plan.device == "cuda"
@@ -71,18 +72,18 @@ def _ran(plan: Plan, weights: Weights, images: Any, dtype: str, batch: int) -> t
 
 @cache
 def _shipped(dtype: str) -> tuple[Any, Weights, Any, Any]:
-    """IMAGES digits as `dtype`, the shipped weights, float64's scores and labels."""
+    """Return IMAGES digits as `dtype`, the shipped weights, and float64's scores and labels."""
     images = _as(np.ascontiguousarray(load_dataset(assets.default_digits()).images[:IMAGES]), dtype)
     weights = load_weights(assets.default_weights())
     return images, weights, *reference_scores(images, weights)
 
 
 def verify(plan: Plan, dtype: str, batch: int) -> None:
-    """Compare `plan` with float64 on IMAGES shipped digits, taken as `dtype` ("uint8", "float32").
+    """Compare `plan` with float64 on IMAGES shipped digits as `dtype` ("uint8" or "float32").
 
-    They go through a pipeline made for passes of `batch` images: what a variant chooses when it is
-    prepared is what such a pass takes; what it chooses by the images of a launch is for IMAGES.
-    Raises LenetError where it is wrong.
+    The digits pass through a pipeline made for passes of `batch` images. Choices that a variant
+    makes when it is prepared are those of such a pass; choices that depend on the images of a
+    launch are those for IMAGES. Raises LenetError if the plan is wrong.
     """
     images, weights, expected, labels = _shipped(dtype)
     scores, found = _ran(plan, weights, images, dtype, batch)
@@ -96,9 +97,9 @@ def verify(plan: Plan, dtype: str, batch: int) -> None:
 
 
 def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAGES) -> bool:
-    """`verify`, unless the same kernels passed on `device` before; whether it had to run.
+    """Run `verify` unless the same kernels passed on `device` before; return True if it ran.
 
-    Raises LenetError where the plan is wrong.
+    Raises LenetError if the plan is wrong.
     """
     name = plan_key(plan, device, dtype, batch)
     facts = {"device": device, "dtype": dtype, "batch": batch, "images": IMAGES}
@@ -111,17 +112,18 @@ def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAG
 
 
 DIGITS, NOISE = 64, 4
+# Range of the largest score: ten of them are then float32 numbers.
 _LEAST, _MOST = 2.0**-116, 2.0**127
-"""Between these the largest score must lie: ten of them then are float32 numbers."""
 
 Group = tuple[str, slice]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How a plan does with some weights: its largest error by group, and over all of them.
+    """Errors of a plan with given weights: the largest by group, and the largest overall.
 
-    An error in `groups` is over the group's largest score, `error` over the largest of all.
+    An error in `groups` is relative to the group's largest score, `error` to the largest score
+    overall.
     """
 
     plan: str
@@ -131,7 +133,7 @@ class Fit:
 
 
 def groups(digits: Any, noise: int) -> tuple[Any, list[Group]]:
-    """`digits` (N, 28, 28, 1) uint8 with more images behind them, and which are judged together."""
+    """Return `digits` (N, 28, 28, 1) uint8 with more images appended, and the groups to judge."""
     random = np.random.default_rng(0).integers(0, 256, (noise, *IMAGE_SHAPE), dtype=np.uint8)
     flat = [np.full((1, *IMAGE_SHAPE), value, np.uint8) for value in (255, 0)]
     named = {"digits": digits, "noise": random, "a white image": flat[0], "a blank image": flat[1]}
@@ -145,9 +147,9 @@ def groups(digits: Any, noise: int) -> tuple[Any, list[Group]]:
 def judge_groups(
     parts: list[Group], found: Any, labels: Any, expected: Any, precision: str
 ) -> dict[str, Verdict]:
-    """A verdict on each group's scores `found` (N, 10) and `labels` (N,); `expected` is float64's.
+    """Judge each group's scores `found` (N, 10) and `labels` (N,) against float64's `expected`.
 
-    A label may differ where the scores lie within the tolerance, or are a tie.
+    A label may differ where the scores lie within the tolerance or tie.
     """
     verdicts = {}
     for name, where in parts:
@@ -164,7 +166,7 @@ def judge_groups(
 
 
 def _tied(scores: Any, labels: Any, error: float) -> Any:
-    """Which of `labels` (N,) float64 scores like the best, to within twice `error` or a float32."""
+    """Mark `labels` (N,) whose float64 score ties with the best (2 * `error`, or as float32)."""
     known = (labels >= 0) & (labels < CLASSES)
     best = scores.max(1)
     named = scores[np.arange(len(scores)), np.where(known, labels, 0)]
@@ -178,7 +180,7 @@ def _images() -> tuple[Any, list[Group]]:
 
 
 def looked_at(dtype: str = "uint8") -> Any:
-    """The images (70, 28, 28, 1) that a plan is judged by."""
+    """Return the images (70, 28, 28, 1) that a plan is judged on."""
     return _as(_images()[0], dtype)
 
 
@@ -189,7 +191,7 @@ def _truth(weights: Weights, dtype: str) -> Any:
 
 
 def truth(weights: Weights, dtype: str) -> Any:
-    """Float64's scores (70, 10) of the images; LenetError where float32 does not hold them."""
+    """Return float64's scores (70, 10); raise LenetError if they are outside float32's range."""
     scores = _truth(weights, dtype)
     most = largest(scores)
     if most and not _LEAST <= most <= _MOST:
@@ -201,9 +203,9 @@ def truth(weights: Weights, dtype: str) -> Any:
 
 
 def judged(plan: Plan, weights: Weights, dtype: str, found: Any, labels: Any) -> Fit:
-    """The fit of a plan that gave scores `found` (70, 10) and `labels` (70,).
+    """Return the fit of a plan that produced scores `found` (70, 10) and `labels` (70,).
 
-    Raises LenetError where a group is outside the tolerance of the plan's precision.
+    Raises LenetError if a group is outside the tolerance of the plan's precision.
     """
     expected = truth(weights, dtype)
     verdicts = judge_groups(_images()[1], found, labels, expected, plan.precision)
@@ -220,9 +222,9 @@ def judged(plan: Plan, weights: Weights, dtype: str, found: Any, labels: Any) ->
 
 
 def measure(plan: Plan, weights: Weights, dtype: str, batch: int) -> Fit:
-    """Run the images through a pipeline made for passes of `batch`, and judge what it gives.
+    """Run the images through a pipeline made for passes of `batch`, and judge its output.
 
-    On a GPU the current one. Raises LenetError where it is outside the tolerance.
+    On a GPU, it runs on the current one. Raises LenetError if a group is outside the tolerance.
     """
     truth(weights, dtype)
     scores, labels = _ran(plan, weights, looked_at(dtype), dtype, batch)
@@ -230,10 +232,10 @@ def measure(plan: Plan, weights: Weights, dtype: str, batch: int) -> Fit:
 
 
 def fit(plan: Plan, weights: Weights, device: str, dtype: str = "uint8", batch: int = 331) -> Fit:
-    """How `plan` does with `weights` in passes of up to `batch` images of `dtype` on `device`.
+    """Return the fit of `plan` with `weights` in passes of up to `batch` images of `dtype`.
 
-    `device` names it (a GPU's must be the current one, and is verified first). Looked up where the
-    same kernels ran with the same weights before. Raises LenetError where the plan is outside its
+    `device` is the device's name; a GPU must be the current one, and is verified first. The
+    result is cached per kernels and weights. Raises LenetError if the plan is outside its
     tolerance or wrong on the device.
     """
     if plan.device == "cuda":

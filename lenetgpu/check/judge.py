@@ -1,7 +1,7 @@
-"""Is it right? Every variant and pipeline against float64 references, one table of tolerances.
+"""Checks of variants and pipelines against float64 references, with one table of tolerances.
 
-An error is the largest absolute difference over the largest absolute reference value. Outputs are
-poisoned before the run, and NaN never passes.
+An error is the largest absolute difference divided by the largest absolute reference value. Outputs
+are poisoned before the run, and NaN never passes.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from lenetgpu.stages.mounted import Mounted
 TOLERANCE = {"fp32": 1e-5, "fp16x3": 1e-5, "tf32x3": 1e-5, "fp16": 2e-3, "fp16w": 4e-3}
 TOLERANCE |= {"int8": 4e-2, "int8s": 6e-2}
 PRECISE = ("fp32", "fp16x3", "tf32x3")
+# Output dtype -> (significand bits, least exponent of normal numbers as frexp counts it). An output
+# in fp16 or bfloat16 (stored as uint16) is rounded once more. Half a unit in the last place of the
+# larger of output and reference is not an error; the tolerance applies to the rest.
 _HALVES = {"float16": (11, -13), "uint16": (8, -125)}
-"""An output of fp16, or of bfloat16's bits, is a sum rounded once more: half a unit in the last
-place of any value, its own or the truth's, whichever is larger, is no error, and a tolerance is of
-what lies beyond. Here: a significand's bits, and the least exponent of numbers that have them all
-(2 to it is twice the least of these)."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`error` is what the tolerance would have to be; NaN where an output is NaN or unwritten."""
+    """Result of a check.
+
+    `error` is the smallest tolerance that would pass (for integers, the number of wrong
+    values); NaN if an output is NaN, infinite or unwritten.
+    """
 
     passed: bool
     error: float
@@ -50,8 +53,9 @@ class Verdict:
 class Checked:
     """Error against float64 on real digits and on fresh random input.
 
-    `largest` is the largest absolute difference, `flips` the labels that differ from float64's
-    among `images` (None where there are no labels), `first_bad` the first wrong stage where one is.
+    `largest` is the largest absolute difference. `flips` counts the labels that differ from
+    float64's among `images` (None without labels). `first_bad` is the first wrong stage, or
+    None.
     """
 
     verdict: Verdict
@@ -63,10 +67,10 @@ class Checked:
 
 @dataclass(frozen=True)
 class Errors:
-    """What a candidate errs on the same images as every other, against float64.
+    """Errors of a candidate against float64, on the same images as every other candidate.
 
-    `largest` is the largest error over the largest output, `rms` the root mean square of all errors
-    over that of all outputs; of halves one rounding is in both.
+    `largest` is the largest error over the largest output; `rms` is the root mean square of the
+    errors over that of the outputs. For half-precision outputs both include the final rounding.
     """
 
     images: int
@@ -75,26 +79,27 @@ class Errors:
 
 
 def rough(dtype: str) -> float:
-    """The error up to which a library's times count that rounds more than the variants may.
+    """Return the error up to which the times of a less precise library still count.
 
-    fp16's tolerance, and of halves that of one more rounding: of sums before a bias is added.
+    This is fp16's tolerance; for half-precision outputs one more rounding is added, because a
+    library may round a sum before it adds the bias.
     """
     once_more = {"fp16": "float16", "bf16": "uint16"}.get(dtype)
     return TOLERANCE["fp16"] + (2.0 ** -_HALVES[once_more][0] if once_more else 0.0)
 
 
 def array_module(array: Any) -> Any:
-    """CuPy for an array of CuPy's, else NumPy."""
+    """Return CuPy for a CuPy array, else NumPy."""
     return sys.modules["cupy"] if type(array).__module__.startswith("cupy") else np
 
 
 def largest(array: Any) -> float:
-    """Largest absolute value, 0 of an empty array."""
+    """Return the largest absolute value, 0 for an empty array."""
     return float(abs(array).max()) if array.size else 0.0
 
 
 def largest_difference(found: Any, expected: Any) -> float:
-    """Largest absolute difference in float64, of halves beyond rounding; NaN where there is one."""
+    """Return the largest absolute difference in float64, less output rounding; NaN propagates."""
     with np.errstate(invalid="ignore", over="ignore"):
         values = widened(found).astype(np.float64)
         if str(found.dtype) not in _HALVES:
@@ -107,9 +112,9 @@ def largest_difference(found: Any, expected: Any) -> float:
 
 
 def judge(found: Any, expected: Any, precision: str) -> Verdict:
-    """Compare float arrays by the precision's tolerance, integer arrays for equality.
+    """Compare float arrays within the precision's tolerance, integer arrays for equality.
 
-    Both are arrays of NumPy, or both of CuPy.
+    Both arrays are NumPy's, or both are CuPy's.
     """
     module = array_module(found)
     found, expected = module.asarray(found), module.asarray(expected)
@@ -119,7 +124,7 @@ def judge(found: Any, expected: Any, precision: str) -> Verdict:
 
 
 def judge_parts(parts: Iterable[tuple[Any, Any]], scale: float, precision: str) -> Verdict:
-    """`judge` of (found, expected) in parts, whose largest expected absolute value is `scale`."""
+    """Judge (found, expected) parts; `scale` is the largest absolute expected value overall."""
     error, bad, flips, labels = 0.0, 0, 0, False
     for found, expected in parts:
         module = array_module(found)
@@ -139,9 +144,10 @@ def judge_parts(parts: Iterable[tuple[Any, Any]], scale: float, precision: str) 
 
 
 def excusable_flips(scores: Any, precision: str) -> Any:
-    """Which images (N,) may get another label: float64's two best `scores` (N, 10) lie too near.
+    """Mark images (N,) whose two best float64 `scores` (N, 10) are too close to fix the label.
 
-    Each may be off by the precision's tolerance; at fp32 no label may differ.
+    Each score may be off by the precision's tolerance. At fp32, tf32x3 and fp16x3 no label may
+    differ.
     """
     if precision in PRECISE:
         return np.zeros(len(scores), bool)
@@ -154,8 +160,8 @@ def excusable_flips(scores: Any, precision: str) -> Any:
 def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any) -> Verdict:
     """Run `variant` on x (NHWC or (N, K), host) into a poisoned output and judge it.
 
-    It must leave x, w and what lies beside its output as they were, and its output from when it
-    returned (a GPU: from when the current stream was through) on.
+    The variant must not change x, w or memory around its output. It must not write its output
+    after it has returned (on a GPU: after the current stream has finished).
     """
     held = tensors(w)
     kept = [one.copy() for one in held]
@@ -180,7 +186,7 @@ PAUSE_S = 0.01
 
 
 def settle(mounted: Mounted) -> None:
-    """Let what still runs come to its end: on a GPU all of its streams, else a pause."""
+    """Wait until work in flight has finished: on a GPU all of its streams, else a short pause."""
     if mounted.on_gpu:
         mounted.arrays.cuda.runtime.deviceSynchronize()
     else:
@@ -188,14 +194,14 @@ def settle(mounted: Mounted) -> None:
 
 
 def same_bytes(a: Any, b: Any) -> bool:
-    """Whether two contiguous arrays of one device hold the same bits."""
+    """Return True if two contiguous arrays on one device hold the same bits."""
     return bool((a.reshape(-1).view("uint8") == b.reshape(-1).view("uint8")).all())
 
 
 def first_bad_stage(
     pipeline: Pipeline, images: Any, weights: Weights
 ) -> tuple[str, Verdict] | None:
-    """The first stage of `pipeline` that is wrong on the first chunk of host `images`, or None."""
+    """Return the first stage that is wrong on the first chunk of host `images`, or None."""
     images = images[: pipeline.chunk]
     expected = reference_stages(images, weights.balanced)
     found: dict[str, Any] = {}
@@ -215,13 +221,13 @@ def first_bad_stage(
 
 
 def first_not_finite(scores: Any) -> int | None:
-    """The first row of `scores` (n, 10), a NumPy array, with NaN or infinity in it, or None."""
+    """Return the first row of `scores` (n, 10), a NumPy array, with NaN or infinity, or None."""
     finite = np.isfinite(scores)
     return None if finite.all() else int(np.argmin(finite.all(1)))
 
 
 def refused(plan: Plan, image: int) -> LenetError:
-    """What is raised for the scores of image number `image`, which are no numbers."""
+    """Return the error for non-finite scores of image number `image`."""
     return LenetError(
         f"plan {plan.name} ({plan.precision}): expected finite scores of every image, found NaN or "
         f"infinity in those of image {image:,} (from 0)"
@@ -229,9 +235,9 @@ def refused(plan: Plan, image: int) -> LenetError:
 
 
 def require_finite(scores: Any, plan: Plan, first: int = 0) -> None:
-    """LenetError unless `scores` (n, 10) of `plan` are; `first` is the number of their first image.
+    """Raise LenetError unless all `scores` (n, 10) are finite; `first` numbers their first image.
 
-    None, of a run without scores, is accepted.
+    None, from a run without scores, is accepted.
     """
     bad = None if scores is None else first_not_finite(scores)
     if bad is not None:

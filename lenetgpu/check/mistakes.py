@@ -1,6 +1,6 @@
-"""What the network reads wrong: which digit as which, and each wrong image with its probabilities.
+"""Misclassified images: confusion counts, and each wrong image with its probabilities.
 
-A digit is said to be what its label says; what the network makes of it is predicted.
+"Label" is the data set's class of an image, "predicted" the network's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lenetgpu.files.reading import Source
 
 _AT_ONCE = 1 << 20
+# A wrong image: its index in the data set, its label, the prediction and the runner-up.
 ROW = [
     ("index", "<i8"),
     ("label", "u1"),
@@ -24,20 +25,18 @@ ROW = [
     ("label_probability", "<f8"),
     ("runner_up_probability", "<f8"),
 ]
-"""A wrong image: its number in the data set, its label, what was read and what came second."""
-GALLERY = 120
-"""Wrong images that are drawn at most."""
+GALLERY = 120  # Most wrong images that are drawn.
 
 
 def probabilities(scores: Any) -> Any:
-    """Softmax of scores (N, 10), any float type: float64 (N, 10), each row's sum 1."""
+    """Return the softmax of scores (N, 10), any float type, as float64 (N, 10); rows sum to 1."""
     shifted = np.asarray(scores, dtype=np.float64)
     shifted = np.exp(shifted - shifted.max(axis=1, keepdims=True))
     return shifted / shifted.sum(axis=1, keepdims=True)
 
 
 def confusion(labels: Any, predicted: Any) -> Any:
-    """How many images of each label (rows) were read as each digit (columns): (10, 10) int64."""
+    """Return counts (10, 10) int64 of images by label (rows) and prediction (columns)."""
     counts = np.zeros(CLASSES * CLASSES, np.int64)
     for lo in range(0, len(labels), _AT_ONCE):
         pairs = CLASSES * np.asarray(labels[lo : lo + _AT_ONCE], np.int64)
@@ -47,7 +46,7 @@ def confusion(labels: Any, predicted: Any) -> Any:
 
 
 def per_digit(counts: Any) -> list[dict[str, Any]]:
-    """Images and right ones of each digit that there is, and the share that is right."""
+    """Return images, correct ones and accuracy of each digit that occurs."""
     return [
         {"digit": k, "images": sum(row), "correct": row[k], "accuracy": row[k] / sum(row)}
         for k, row in enumerate(counts.tolist())
@@ -56,7 +55,7 @@ def per_digit(counts: Any) -> list[dict[str, Any]]:
 
 
 def confusions(counts: Any) -> list[dict[str, int]]:
-    """Which digit was read as which other one, and of how many images; the most first."""
+    """Return counts of (label, predicted) pairs that differ, most frequent first."""
     pairs = [
         {"label": label, "predicted": predicted, "images": images}
         for label, row in enumerate(counts.tolist())
@@ -67,9 +66,9 @@ def confusions(counts: Any) -> list[dict[str, int]]:
 
 
 def counts_of(document: dict[str, Any]) -> Any:
-    """The (10, 10) that a document's `per_digit` and `confusions` were made of.
+    """Return the (10, 10) counts that a document's `per_digit` and `confusions` were made from.
 
-    None where it has none: its data had no labels, or it is of an earlier version.
+    Returns None for data without labels and for documents of earlier versions.
     """
     if document.get("per_digit") is None:
         return None
@@ -83,7 +82,7 @@ def counts_of(document: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Wrong images: rows (n,) of ROW; the worst of them (k,) and their pixels (k, 28, 28) uint8."""
+    """Wrong images: rows (n,) of ROW; the worst (k,) and their pixels (k, 28, 28) uint8."""
 
     rows: Any
     worst: Any
@@ -91,9 +90,9 @@ class Gallery:
 
 
 class Mistakes:
-    """The wrong ones of images that come a part at a time, 35 bytes for each.
+    """Collector of wrong images from results that arrive in parts; each takes 35 bytes.
 
-    `labels` (N,) of all images; `first` is the number of the first in its data set.
+    `labels` (N,) covers all images; `first` is the index of the first one in its data set.
     """
 
     def __init__(self, labels: Any, first: int) -> None:
@@ -101,7 +100,7 @@ class Mistakes:
         self._parts: list[Any] = []
 
     def add(self, at: int, predicted: Any, scores: Any) -> None:
-        """Keep the wrong ones of images `at` onwards: predicted (n,) with scores (n, 10)."""
+        """Add the wrong images of a part from `at` on: predicted (n,) with scores (n, 10)."""
         labels = self._labels[at : at + len(predicted)]
         wrong = np.flatnonzero(predicted != labels)
         if not len(wrong):
@@ -118,25 +117,25 @@ class Mistakes:
         self._parts.append(rows)
 
     def rows(self, done: int) -> Any:
-        """The wrong ones (k,) of ROW among the first `done` images, in order."""
+        """Return the wrong images (k,) of ROW among the first `done` images, in order."""
         rows = np.concatenate([np.empty(0, ROW), *self._parts])
         return rows[rows["index"] < self._first + done]
 
 
 def worst(rows: Any, most: int = GALLERY) -> Any:
-    """The `most` rows of the greatest probability, the greatest first; equal ones in order."""
+    """Return the `most` rows of highest probability, highest first; ties stay in order."""
     return rows[np.argsort(-rows["probability"], kind="stable")[:most]]
 
 
 def gallery(rows: Any, source: Source, most: int = GALLERY) -> Gallery:
-    """The worst of all wrong `rows` with their images, which are read from `source` once more.
+    """Return the worst of all wrong `rows` with their images, which are read again from `source`.
 
-    LenetError where it is short or damaged by now.
+    Raises LenetError if `source` is short or damaged by now.
     """
     chosen = worst(rows, most)
     images = np.empty((len(chosen), *IMAGE_SHAPE[:2]), np.uint8)
     one = np.empty((1, *IMAGE_SHAPE), source.dtype)
-    for place in np.argsort(chosen["index"]).tolist():  # forwards, as a gzip file is read best
+    for place in np.argsort(chosen["index"]).tolist():  # in file order, for gzip
         source.read(int(chosen["index"][place]) - source.chosen.start, one)
         pixels = one if one.dtype == np.uint8 else np.rint(255 * np.clip(one, 0, 1))
         images[place] = pixels[0, ..., 0]

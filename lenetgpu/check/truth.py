@@ -1,4 +1,4 @@
-"""The float64 truth of every stage and of the whole network."""
+"""Float64 reference output of every stage and of the whole network."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _PLAIN: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
-    """The float64 truth for one problem of `kind`; x and the result in NHWC, (N, K) or (N,).
+    """Return the float64 output for one problem of `kind`; x and output in NHWC, (N, K) or (N,).
 
-    `w` is its weights, a span's of more than one stage the tuple of them.
+    `w` is its weights; a span of several stages has a tuple of them.
     """
     if kind == FEATURES:
         return _features(x, w)
@@ -47,7 +47,7 @@ def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
 
 
 def _features(x: Any, w: Any) -> Any:
-    """Images (N, 28, 28, 1) through conv1, pool1, conv2 and pool2: (N, 1024)."""
+    """Run images (N, 28, 28, 1) through conv1, pool1, conv2 and pool2: (N, 1024)."""
     given = iter(w)
     for stage in STAGES:
         if stage.name in FEATURE_STAGES:
@@ -56,16 +56,17 @@ def _features(x: Any, w: Any) -> Any:
 
 
 def tensors(w: Any) -> tuple[Any, ...]:
-    """`w` as `reference` takes it, as a tuple of arrays: none, one, or a span's."""
+    """Return `w`, as `reference` accepts it, as a tuple of none, one or several arrays."""
     if w is None:
         return ()
     return w if isinstance(w, tuple) else (w,)
 
 
 def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
-    """Fresh input in NHWC or (N, K) and weights.
+    """Return fresh input, in NHWC or (N, K), and weights.
 
-    None without, a tuple of a span's and of a convolution's filters and bias.
+    The weights are None for kinds without weights, and a tuple for a span or for a convolution
+    with bias (filters, bias).
     """
     shape = (n, *problem.in_shape)
     if kind == "scale":
@@ -87,12 +88,12 @@ def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
 
 
 def _bias(problem: Any, rng: Any) -> Any:
-    """As large as the sums that it is added to."""
+    """Return a bias of the magnitude of the sums that it is added to."""
     return (rng.standard_normal(problem.M) * problem.depth**0.5).astype(np.float32)
 
 
 def reference_stages(images: Any, weights: Weights) -> dict[str, Any]:
-    """Float64 output of every stage, by name, for `images` (N, 28, 28, 1)."""
+    """Return the float64 output of every stage, by name, for `images` (N, 28, 28, 1)."""
     x = np.asarray(images, np.float64) / (255.0 if images.dtype == np.uint8 else 1.0)
     outputs = {}
     for stage in STAGES:
@@ -104,7 +105,7 @@ def reference_stages(images: Any, weights: Weights) -> dict[str, Any]:
 
 
 def reference_scores(images: Any, weights: Weights) -> tuple[Any, Any]:
-    """Float64 scores (N, 10) and labels (N,) of the whole network, in memory-sized parts."""
+    """Return the network's float64 scores (N, 10) and labels (N,), computed in chunks."""
     chunks = (images[lo : lo + _CHUNK] for lo in range(0, len(images), _CHUNK))
     parts = [reference_stages(chunk, weights) for chunk in chunks]
     scores, labels = (np.concatenate([part[name] for part in parts]) for name in ("fc2", "argmax"))
@@ -126,6 +127,6 @@ class Truth:
 
 
 def truth(images: Any, weights: Weights) -> Truth:
-    """The float64 truth for the first CHECK_IMAGES of `images`."""
+    """Return the float64 reference for the first CHECK_IMAGES of `images`."""
     few = images[:CHECK_IMAGES]
     return Truth(few, weights, reference_stages(few, weights))

@@ -1,4 +1,4 @@
-"""Compiling everything the network can run, ahead of time."""
+"""Ahead-of-time compilation of everything that the network can run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.mounted import Mounted
 
-BATCHES = (1, 10_000)
-"""Images of a pass that kernels are made ready for."""
+BATCHES = (1, 10_000)  # Images per pass that kernels are compiled for.
 
 
 def network_problems(variant: Variant) -> list[Any]:
-    """The network's problems that `variant` solves, in each layout it can read and write."""
+    """Return the network's problems that `variant` solves, in each layout it can read and write."""
     if variant.kind == "scale":
         bases: list[Any] = [Scale(*IMAGE_SHAPE, dtype="uint8")]
     elif variant.kind == "relayout":
@@ -41,7 +40,7 @@ def network_problems(variant: Variant) -> list[Any]:
 
 
 def warm_up(gpu: Gpu | None) -> tuple[int, float]:
-    """Compile every variant for the network's shapes and BATCHES: (variants, seconds)."""
+    """Compile every variant for the network's shapes and BATCHES; return (variants, seconds)."""
     start = time.perf_counter()
     device = "cpu" if gpu is None else "cuda"
     if gpu is not None:
@@ -62,12 +61,12 @@ def warm_up(gpu: Gpu | None) -> tuple[int, float]:
 
 
 def compile_plan(plan: Plan, batch: int) -> None:
-    """Compile and load what `plan` launches for passes of up to `batch` images."""
+    """Compile and load the kernels that `plan` launches for passes of up to `batch` images."""
     compile_all(kernels_of(plan, batch))
 
 
 def kernels_of(plan: Plan, batch: int) -> tuple[Kernel, ...]:
-    """What passes of up to `batch` images launch, that of turning pixels to floats included."""
+    """Return the kernels for passes of up to `batch` images, pixel-to-float conversion included."""
     found: list[Kernel] = []
     for slot in plan.slots:
         if slot.variant.kernels is not None:

@@ -1,1 +1,1 @@
-"""What CPU variants share: threads, compilation, vectors, the register tile, Winograd."""
+"""Shared parts of the CPU variants: threads, compilation, vectors, the register tile, Winograd."""

@@ -1,8 +1,8 @@
-"""Denormal numbers as zeros while a CPU computes: some processors take 20 times as long over them.
+"""Flush-to-zero for denormals on the CPU, where some processors take 20 times as long over them.
 
-The state belongs to a thread. It is read and set through the C library's `fegetenv`, so that
-nothing has to be compiled for it and NumPy's products on the calling thread have it too; where that
-is not to be had (other systems than Linux, other processors) denormals stay what they are.
+The state belongs to a thread. It is read and set through the C library's `fegetenv` and `fesetenv`,
+so that nothing has to be compiled, and NumPy's products on the calling thread are covered too. On
+systems other than Linux and on other processors, denormals are left as they are.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing import Self
 
+# Processor -> (index of the deciding 32-bit word of `fenv_t`, bits for results and operands).
 _WHERE = {"x86_64": (7, 1 << 15 | 1 << 6), "aarch64": (0, 1 << 24)}
-"""By processor: the 32-bit word of `fenv_t` that decides, and the bits for results and operands."""
-_State = ctypes.c_uint32 * 64
-"""More than any `fenv_t` takes."""
+_State = ctypes.c_uint32 * 64  # Larger than any `fenv_t`.
 
 
 @cache
 def _access() -> tuple[Any, Any, int, int] | None:
-    """(`fegetenv`, `fesetenv`, word, bits), None where they are not to be had."""
+    """Return (`fegetenv`, `fesetenv`, word, bits), or None if they are not available."""
     found = _WHERE.get(platform.machine())
     if found is None or not sys.platform.startswith("linux"):
         return None
@@ -36,7 +35,7 @@ def _access() -> tuple[Any, Any, int, int] | None:
 
 
 def flushes() -> bool:
-    """Whether this thread takes denormals for zeros."""
+    """Return True if this thread flushes denormals to zero."""
     access = _access()
     if access is None:
         return False
@@ -46,12 +45,12 @@ def flushes() -> bool:
 
 
 def flush() -> None:
-    """Take denormals for zeros in this thread from now on: for threads of the package's own."""
+    """Flush denormals to zero in this thread permanently; for the package's own threads."""
     flushed().__enter__()
 
 
 class flushed:  # noqa: N801
-    """A block in which this thread takes denormals for zeros; its state is put back after it."""
+    """Context manager: this thread flushes denormals to zero; its state is restored on exit."""
 
     def __enter__(self) -> Self:
         access = _access()

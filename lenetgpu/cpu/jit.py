@@ -1,4 +1,4 @@
-"""Numba compilation on first call, so that importing a variant costs nothing."""
+"""Numba compilation on the first call, so that importing a variant costs nothing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+# Name prefix of modules from outside the package; their functions are not cached.
 OUTSIDE = "_lenetgpu_outside_"
-"""What the names of modules from outside the package begin with; nothing of theirs is kept."""
 
 
 class LazyJit:
-    """A function that Numba compiles (nopython, no GIL) when it is first called, kept on disk."""
+    """Function that Numba compiles (nopython, no GIL) on its first call and caches on disk."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -32,7 +32,7 @@ class LazyJit:
 
 
 def _numba() -> Any:
-    """The module; ImportError where the environment keeps it from starting."""
+    """Import Numba; raise ImportError if environment variables prevent it."""
     try:
         import numba
     except (ValueError, RuntimeError) as error:
@@ -42,5 +42,4 @@ def _numba() -> Any:
     return numba
 
 
-lazy_njit = LazyJit
-"""As a decorator."""
+lazy_njit = LazyJit  # Decorator form.

@@ -1,7 +1,7 @@
-"""Functions that Numba compiled, kept in our cache: its own has an index that is a pickle.
+"""Functions compiled by Numba, in our cache: Numba's own has a pickled index.
 
-An entry is a pickle too; it is read only where its digest holds, out of a folder and a file that
-nobody but the user writes (`cache/`). Importing this module imports Numba.
+An entry is a pickle too. It is read only if its digest matches, from a folder and a file that only
+the user can write (`cache/`). Importing this module imports Numba.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KIND = "numba"
 
 
 class Kept(NullCache):
-    """What a dispatcher asks before it compiles and tells after; no answer is an error."""
+    """Cache of a Numba dispatcher, asked before and updated after a compilation; never raises."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -42,7 +42,7 @@ class Kept(NullCache):
         return f"{module}.{self._function.__name__}.{key}"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The function compiled for `sig`; None where it is not kept, or not what it was."""
+        """Return the function compiled for `sig`, or None if it is not cached or damaged."""
         target_context.refresh()
         name = self._name(sig, target_context.codegen())
         data = entries.read(_KIND, name)
@@ -51,12 +51,12 @@ class Kept(NullCache):
         try:
             rebuild: Any = CompileResult._rebuild
             return rebuild(target_context, *pickle.loads(data))
-        except Exception as error:  # a library that is not what its version says
+        except Exception as error:  # the library does not match its version
             entries.refuse(_KIND, name, f"expected a function of Numba, found: {error!r}")
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the function compiled for `sig`, where it depends on nothing of this process."""
+        """Cache the function compiled for `sig`, unless it depends on this process."""
         if data.library.has_dynamic_globals or not all(x.can_cache for x in data.lifted):
             return
         try:
@@ -69,7 +69,7 @@ class Kept(NullCache):
 
 
 def _constants(function: Callable[..., Any]) -> list[str]:
-    """The module's numbers and texts that `function` names: they are compiled into it."""
+    """Return the numbers and strings of the module that `function` uses; they are compiled in."""
     code, known = function.__code__, function.__globals__
     plain = (int, float, str, tuple)
     return [f"{n}={known[n]!r}" for n in code.co_names if isinstance(known.get(n), plain)]

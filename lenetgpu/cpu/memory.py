@@ -1,4 +1,4 @@
-"""Host memory: how much is free, and arrays whose vectors lie across no two cache lines."""
+"""Host memory: free bytes, and arrays whose vectors never straddle two cache lines."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LINE_BYTES = 64
 
 
 def aligned_empty(shape: Sequence[int], dtype: Any) -> Any:
-    """An uninitialised NumPy array of `shape` and `dtype` that begins at a multiple of LINE_BYTES.
+    """Return an uninitialised NumPy array of `shape` and `dtype`, aligned to LINE_BYTES.
 
-    NumPy's own begin at multiples of 16: the same kernel then takes a tenth longer in one process
-    than in the next, by where its weights happen to lie.
+    NumPy aligns to 16 bytes only: the same kernel then takes a tenth longer in one process than
+    in the next, depending on the address of its weights.
     """
     size = np.dtype(dtype).itemsize * prod(shape)
     raw = np.empty(size + LINE_BYTES, np.uint8)
@@ -25,21 +25,21 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> Any:
 
 
 def aligned_copy(values: Array) -> Array:
-    """`values` in an array that begins at a multiple of LINE_BYTES."""
+    """Copy `values` to an array that is aligned to LINE_BYTES."""
     copy: Array = aligned_empty(values.shape, values.dtype)
     copy[...] = values
     return copy
 
 
 def require_free(needed: int) -> None:
-    """MemoryError where `needed` bytes are more than are free, before the system kills who asks."""
+    """Raise MemoryError if `needed` bytes exceed free memory, before the system kills us."""
     free = free_bytes()
     if free is not None and needed > free:
         raise MemoryError(f"{free:,} bytes free of the {needed:,} that it needs")
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that this machine has to give without swapping; None where the system does not say."""
+    """Return the bytes available without swapping, or None if the system does not report them."""
     try:
         told = (root / "proc/meminfo").read_text(encoding="ascii")
         return int(told.split("MemAvailable:")[1].split()[0]) << 10

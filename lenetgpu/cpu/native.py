@@ -1,4 +1,4 @@
-"""Kernels of the CPU as machine code: compiled by LLVM once, kept as an object file, loaded.
+"""CPU kernels as machine code: compiled by LLVM once, cached as an object file, loaded.
 
 Importing this module imports llvmlite.
 """
@@ -25,7 +25,7 @@ _loaded: list[Any] = []
 
 @dataclass(frozen=True)
 class Emitted:
-    """A kernel of `arguments` 64-bit integers, addresses among them: `emit(vectors, *them)`."""
+    """Kernel with `arguments` 64-bit integers (addresses, sizes): `emit(vectors, *them)`."""
 
     name: str
     arguments: int
@@ -45,19 +45,19 @@ def _target() -> Any:
 
 @cache
 def _sources() -> bytes:
-    """This folder's files, which emit."""
+    """Return the bytes of this folder's files, which emit the kernels."""
     files = sorted(Path(__file__).resolve().parent.glob("*.py"))
     return b"".join(file.read_bytes() for file in files)
 
 
 def key(kernel: Emitted, sources: bytes) -> str:
-    """A hash of all that the machine code depends on; `sources` beside this folder's own."""
+    """Hash everything the machine code depends on: this folder's files, `sources` and more."""
     told = (llvmlite.__version__, llvm.get_default_triple(), *processor(), kernel.name)
     return sha256("\0".join(told).encode() + _sources() + sources).hexdigest()
 
 
 def machine_code(kernel: Emitted) -> bytes:
-    """`kernel` as an object file."""
+    """Compile `kernel` to an object file."""
     target = _target()
     module = ir.Module(kernel.name)
     module.triple, module.data_layout = target.triple, str(target.target_data)
@@ -77,7 +77,7 @@ def machine_code(kernel: Emitted) -> bytes:
 
 
 def load(kernel: Emitted, code: bytes) -> Native:
-    """`machine_code` as a function of Python integers; it lets go of the GIL while it runs."""
+    """Load `machine_code` as a function of Python integers, which releases the GIL as it runs."""
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()

@@ -1,4 +1,4 @@
-"""Splitting a range over the cores that this process may use, with one shared thread pool."""
+"""Splitting of a range over the cores that this process may use, with one shared thread pool."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from lenetgpu.cpu.flush import flush
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-MOST_THREADS = 1_024
-"""What may be asked for; systems give a process some thousands."""
+MOST_THREADS = 1_024  # Largest accepted thread count; systems allow a process some thousands.
 _asked: list[int] = []
 
 
 def core_count() -> int:
-    """Cores this process may use: of its affinity, and no more than its cgroup's quota pays."""
+    """Return the cores this process may use: its affinity, limited by its cgroup's quota."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return min(cores, _quota() or cores)
 
 
 def machine_load() -> float:
-    """Threads that could run, a core, over the last minute; 0 where the system does not say."""
+    """Return runnable threads per core over the last minute, or 0 if unknown."""
     try:
         return os.getloadavg()[0] / (os.cpu_count() or 1)
     except (OSError, AttributeError):
@@ -36,15 +35,15 @@ def machine_load() -> float:
 
 
 def thread_count() -> int:
-    """Threads that a CPU variant takes: those of `set_threads`, or as many as there are cores."""
+    """Return the threads that CPU variants use: those of `set_threads`, or `core_count()`."""
     return _asked[-1] if _asked else core_count()
 
 
 def set_threads(count: int | None) -> None:
-    """Take `count` threads from now on, None for `core_count`; before any pipeline is made.
+    """Use `count` threads from now on, None for `core_count()`; call it before making a pipeline.
 
-    Raises ValueError where there would be none, or more than MOST_THREADS. NumPy's BLAS (plan
-    `unrolled`) has its own.
+    Raises ValueError if `count` is below 1 or above MOST_THREADS. NumPy's BLAS (plan
+    `unrolled`) has its own threads.
     """
     if count is not None and not 1 <= count <= MOST_THREADS:
         limit = "at least 1" if count < 1 else f"at most {MOST_THREADS:,}"
@@ -54,7 +53,7 @@ def set_threads(count: int | None) -> None:
 
 @contextmanager
 def threads_kept(count: int | None) -> Iterator[None]:
-    """`set_threads(count)`, taken back where the block raises."""
+    """Call `set_threads(count)`, and undo it if the block raises."""
     earlier = list(_asked)
     set_threads(count)
     try:
@@ -66,9 +65,9 @@ def threads_kept(count: int | None) -> Iterator[None]:
 
 @cache
 def _quota(root: Path = Path("/")) -> int | None:
-    """CPUs that the cgroup of this process may use, rounded up, or None; versions 1 and 2.
+    """Return the CPUs that the cgroup of this process may use, rounded up, or None; v1 and v2.
 
-    The least of its own and of those above it, as far as they can be seen.
+    This is the minimum over the cgroup and its visible ancestors.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -85,7 +84,7 @@ def _quota(root: Path = Path("/")) -> int | None:
 
 
 def _granted(folder: Path) -> int | None:
-    """CPUs of one cgroup's quota over its period, rounded up; None where it has none."""
+    """Return the CPUs of one cgroup (quota over period, rounded up), or None without a quota."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
@@ -101,7 +100,7 @@ def _granted(folder: Path) -> int | None:
 
 
 def cpu_name() -> str:
-    """The processor's model name, else its kind: Python would run `uname` for more."""
+    """Return the processor's model name, else its architecture; avoids running `uname`."""
     import platform
 
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -119,11 +118,11 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # its threads stay with the parent
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its threads
 
 
 def _run(part: Future[None], body: Callable[[int, int], object], lo: int, hi: int) -> None:
-    """Call the body in a thread of the pool, unless its part was called off."""
+    """Call the body in a pool thread, unless its part was cancelled."""
     if part.set_running_or_notify_cancel():
         try:
             body(lo, hi)
@@ -134,7 +133,7 @@ def _run(part: Future[None], body: Callable[[int, int], object], lo: int, hi: in
 
 
 def _end(parts: list[Future[None]], call_off: bool) -> None:
-    """Wait for all; `call_off`: they need not begin. A Ctrl-C meanwhile is raised then."""
+    """Wait for all parts; `call_off` cancels those not begun. Raise a Ctrl-C received meanwhile."""
     stopped: KeyboardInterrupt | None = None
     while True:
         try:
@@ -151,9 +150,9 @@ def _end(parts: list[Future[None]], call_off: bool) -> None:
 def parallel_ranges(n: int, body: Callable[[int, int], object], least: int = 1) -> None:
     """Call `body(lo, hi)` over a split of range(n), one part a thread; `body` releases the GIL.
 
-    A part has `least` items at least: handing it to a thread costs about 0.1 ms. The calling
-    thread takes the first part. An exception in any part is raised here, Ctrl-C too,
-    when no part runs any more; parts that had not begun never do then.
+    A part has at least `least` items, because handing it to a thread costs about 0.1 ms. The
+    calling thread runs the first part. An exception in any part, Ctrl-C included, is raised
+    here after all running parts have ended; parts that had not begun are cancelled.
     """
     threads = thread_count()
     count = min(threads, n // least)
@@ -175,6 +174,6 @@ def parallel_ranges(n: int, body: Callable[[int, int], object], least: int = 1) 
         finally:
             _end(parts, failed)
     finally:
-        _end(parts, failed)  # Ctrl-C may have kept the first from waiting
+        _end(parts, failed)  # Ctrl-C may have interrupted the first wait
     for part in parts:
         part.result()

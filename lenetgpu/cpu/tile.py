@@ -1,10 +1,10 @@
 """The CPU's register-tile microkernel and the loops around it.
 
-One tile is P output pixels by V vectors of channels, held in registers for the whole sum.
-Its depth runs over `rows` filter rows; within one row the products of all filter columns and
-input channels are contiguous in an NHWC image, so the inner loop is a broadcast-multiply-add
-with no index arithmetic. A fully connected layer is the case of one row whose pixels are images.
-Importing this module imports llvmlite.
+One tile is P output pixels by V vectors of channels, held in registers for the whole sum. The sum
+runs over `rows` filter rows. Within one row, the products of all filter columns and input channels
+are contiguous in an NHWC image, so the inner loop is a broadcast-multiply-add without index
+arithmetic. A fully connected layer has one row, and its pixels are images. Importing this module
+imports llvmlite.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HALF = PIXELS // 2
 def _sums(
     v: Vectors, pixels: list[Any], w: Any, rows: Any, row_bytes: Any, depth: Any
 ) -> list[list[Any]]:
-    """The VECTORS sums of each pixel: of `rows` times `depth` products from its address on."""
+    """Return the VECTORS sums of each pixel: `rows` times `depth` products from its address."""
     builder = v.builder
     slots = [v.slots(VECTORS) for _ in pixels]
     for own in slots:
@@ -65,8 +65,9 @@ def tile(
 ) -> None:
     """y[p, m] = sum over rows r and depth k of x[r*x_row + p*x_pixel + k] * w[r, k, m].
 
-    `ends` are the addresses of x, w and y, `shape` is (rows, x_row, depth, x_pixel, y_pixel) and,
-    where sums are to be bounded below, a vector of that bound. `added`: to what y has.
+    `ends` are the addresses of x, w and y. `shape` is (rows, x_row, depth, x_pixel, y_pixel),
+    followed by a vector with the lower bound of the sums if they have one. `added` adds the
+    sums to y.
     """
     x, w, y = ends
     rows, x_row, depth, x_pixel, y_pixel, *floor = shape
@@ -80,7 +81,7 @@ def tile(
 
 
 def windows(v: Vectors, ends: tuple[Any, Any, Any], shape: tuple[Any, ...]) -> None:
-    """ReLU and mean of a `tile` of 2 x PIXELS / 2 pixels: y[p, m] for PIXELS / 4 windows."""
+    """Store ReLU and mean of a `tile` of 2 x PIXELS / 2 pixels: y[p, m] for PIXELS / 4 windows."""
     x, w, y = ends
     rows, x_row, depth, x_pixel, y_pixel = shape
     pitch, row_bytes = v.product(x_pixel, FLOAT), v.product(x_row, FLOAT)
@@ -94,7 +95,7 @@ def windows(v: Vectors, ends: tuple[Any, Any, Any], shape: tuple[Any, ...]) -> N
 
 
 def _copy(v: Vectors, x: Any, y: Any, count: Any) -> None:
-    """`count` floats, one by one."""
+    """Copy `count` floats, one by one."""
     with v.loop(count) as i:
         source, target = (
             v.builder.inttoptr(v.at(end, (i, FLOAT)), f32.as_pointer()) for end in (x, y)
@@ -105,7 +106,7 @@ def _copy(v: Vectors, x: Any, y: Any, count: Any) -> None:
 def _rows_times_matrix(
     v: Vectors, x: Any, w: Any, y: Any, lo: Any, hi: Any, relu: Any, *sizes: Any
 ) -> None:
-    """Output lines lo..hi, every block of channels, in tiles that get narrower at a line's end."""
+    """Fill output lines lo..hi, all channel blocks, with narrower tiles at a line's end."""
     lines, x_image, x_line, x_pixel, x_row, line_pixels, channels, blocks, rows, depth = sizes
     b = v.builder
     with b.goto_entry_block():
@@ -150,12 +151,12 @@ class Lines:
     def run(
         self, ends: Sequence[int], geometry: Geometry, lo: int, hi: int, relu: bool = False
     ) -> None:
-        """Fill output lines lo..hi of y from x, whose addresses (float32) are `ends`.
+        """Fill output lines lo..hi of y from x; `ends` are their addresses (float32).
 
-        `relu` bounds the sums by 0.
+        `relu` clamps the sums at 0.
 
-        `geometry` is (lines per image, x elements per image, x elements per line, x elements per
-        pixel, x elements per filter row, pixels per line, output channels).
+        `geometry` is (lines per image, x elements per image, x elements per line, x
+        elements per pixel, x elements per filter row, pixels per line, output channels).
         """
         x, y = ends
         these = x, self.weights.ctypes.data, y, lo, hi, int(relu)
@@ -163,7 +164,7 @@ class Lines:
 
 
 def pack_weights(w: np.ndarray) -> np.ndarray:
-    """(rows, depth, M) float32 to the microkernel's (blocks, rows, depth, CHANNELS), aligned."""
+    """Pack (rows, depth, M) float32 as the tile's (blocks, rows, depth, CHANNELS), aligned."""
     rows, depth, channels = w.shape
     blocks = -(-channels // CHANNELS)
     padded = np.zeros((rows, depth, blocks * CHANNELS), np.float32)

@@ -1,4 +1,4 @@
-"""Who may enter: one thread at a time, and a forked child that has none of its parent's threads."""
+"""Exclusive use by one thread at a time, and callbacks in forked children."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _Answer = TypeVar("_Answer")
 
 
 class Turn:
-    """One thread at a time: LenetError, at once, for another that enters `what` meanwhile.
+    """Lock for one thread at a time; raises LenetError at once if another thread is inside `what`.
 
-    The thread that is inside may enter again.
+    The thread inside may enter again.
     """
 
     def __init__(self, what: str) -> None:
@@ -40,9 +40,9 @@ class Turn:
 
 
 class Owned(Turn):
-    """The same, and who was inside keeps it: LenetError for any other thread until that one ends.
+    """`Turn` owned by the first thread that enters; raises LenetError for others until it ends.
 
-    What it left inside is read after it went out.
+    Results left inside are read after the owner has left the block.
     """
 
     _owner = 0
@@ -59,7 +59,7 @@ class Owned(Turn):
 
 
 class Left(Turn):
-    """The same, and what is left inside is read by `last`, in the thread that was inside last."""
+    """`Turn` whose results are read in `last`, by the thread that was inside last."""
 
     _last = 0
 
@@ -70,7 +70,7 @@ class Left(Turn):
 
     @contextmanager
     def last(self) -> Iterator[None]:
-        """Inside again; LenetError where another thread was there meanwhile."""
+        """Enter again; raise LenetError if another thread was inside meanwhile."""
         super().__enter__()
         try:
             if self._last != threading.get_ident():
@@ -83,7 +83,7 @@ class Left(Turn):
 def in_turn(
     method: Callable[Concatenate[Any, _Asked], _Answer],
 ) -> Callable[Concatenate[Any, _Asked], _Answer]:
-    """`method`, inside the `_turn` (a lock, or a `Turn`) of its object."""
+    """Wrap `method` to run inside its object's `_turn` (a lock or a `Turn`)."""
 
     @wraps(method)
     def turn(self: Any, /, *asked: _Asked.args, **words: _Asked.kwargs) -> _Answer:
@@ -93,14 +93,14 @@ def in_turn(
     return turn
 
 
+# Held while CPU code is compiled. A fork waits for it: otherwise the compilers' own locks would
+# stay locked in the child.
 PREPARING = threading.RLock()
-"""Held while something is compiled for the CPU: a fork waits, as the compilers' own locks would
-stay closed in the child."""
 _parted: WeakSet[Any] = WeakSet()
 
 
 def tell_children(kept: Any) -> None:
-    """Call `kept.forked()` in every child that is forked while `kept` lives, before all else."""
+    """Call `kept.forked()` first in every child that is forked while `kept` lives."""
     _parted.add(kept)
 
 

@@ -1,8 +1,8 @@
-"""LLVM vectors: how wide they are here, and what kernels of the CPU are emitted of.
+"""LLVM vectors of this processor's width, and the operations that CPU kernels are emitted from.
 
-No compiler that Python brings keeps a tile in registers, so the tile and the loops around it are
-emitted. Addresses and counts are 64-bit integers, arrays float32. Importing this module imports
-llvmlite.
+No compiler available from Python keeps a tile in registers, so the tile and the loops around it are
+emitted as LLVM IR. Addresses and counts are 64-bit integers, arrays float32. Importing this module
+imports llvmlite.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ f32, i64 = ir.FloatType(), ir.IntType(64)
 
 
 def processor() -> tuple[str, str]:
-    """Name and features of the processor to compile for, as LLVM says them: this one's.
+    """Return LLVM's name and features of the processor to compile for, by default this one.
 
-    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, which Numba hears too, name another.
+    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, which Numba reads too, select another.
     """
     name = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     return name, os.environ.get("NUMBA_CPU_FEATURES") or _features()
@@ -31,13 +31,13 @@ def processor() -> tuple[str, str]:
 def _features() -> str:
     try:
         found: str = llvm.get_host_cpu_features().flatten()
-    except RuntimeError:  # LLVM cannot tell on this system
+    except RuntimeError:  # LLVM does not know them here
         return ""
     return found
 
 
 def tile_shape(features: str) -> tuple[int, int, int]:
-    """(vector width, vectors, pixels) whose sums and operands fill the vector registers."""
+    """Return (vector width, vectors, pixels) whose sums and operands fill the vector registers."""
     there = features.split(",")
     if "+avx512f" in there:
         return 16, 2, 8
@@ -52,7 +52,7 @@ VECTOR_BYTES = FLOAT * WIDTH
 
 
 class Vectors:
-    """Emits at a builder's place; a vector is WIDTH floats, an address an LLVM i64."""
+    """Emitter at a builder's position; a vector is WIDTH floats, an address an LLVM i64."""
 
     def __init__(self, builder: Any) -> None:
         self.builder = builder
@@ -63,7 +63,7 @@ class Vectors:
         self._fma = ir.Function(builder.module, kind, f"llvm.fmuladd.v{WIDTH}f32")
 
     def at(self, base: Any, *terms: tuple[Any, Any]) -> Any:
-        """`base` plus the products of `terms`, (count, bytes) each; numbers are Python's or i64."""
+        """Return `base` plus the products of `terms`, (count, bytes) each, integers or i64."""
         for count, size in terms:
             both = isinstance(count, int) and isinstance(size, int)
             step = self.number(count * size) if both else self.product(count, size)
@@ -71,16 +71,16 @@ class Vectors:
         return base
 
     def number(self, number: Any) -> Any:
-        """A Python integer as an i64; an i64 as it is."""
+        """Return a Python integer as an i64; an i64 is returned unchanged."""
         return ir.Constant(i64, number) if isinstance(number, int) else number
 
     def slots(self, count: int) -> list[Any]:
-        """`count` vectors of the stack, that the compiler keeps in registers where it can."""
+        """Allocate `count` vectors on the stack; the compiler keeps them in registers if it can."""
         with self.builder.goto_entry_block():
             return [self.builder.alloca(self.type) for _ in range(count)]
 
     def load(self, address: Any) -> Any:
-        """The vector at `address`."""
+        """Load the vector at `address`."""
         pointer = self.builder.inttoptr(address, self.type.as_pointer())
         return self.builder.load(pointer, align=FLOAT)
 
@@ -90,13 +90,13 @@ class Vectors:
         self.builder.store(vector, pointer, align=FLOAT)
 
     def bytes(self, address: Any) -> Any:
-        """The WIDTH bytes at `address`, as floats."""
+        """Load the WIDTH bytes at `address` as floats."""
         kind = ir.VectorType(ir.IntType(8), WIDTH)
         pointer = self.builder.inttoptr(address, kind.as_pointer())
         return self.builder.uitofp(self.builder.load(pointer, align=1), self.type)
 
     def spread(self, address: Any) -> Any:
-        """The float at `address` in every lane."""
+        """Broadcast the float at `address` to every lane."""
         pointer = self.builder.inttoptr(address, f32.as_pointer())
         nothing = ir.Constant(self.type, ir.Undefined)
         first = ir.Constant(ir.IntType(32), 0)
@@ -105,11 +105,11 @@ class Vectors:
         return self.builder.shuffle_vector(lane, nothing, everywhere)
 
     def all(self, value: float) -> Any:
-        """`value` in every lane."""
+        """Broadcast the constant `value` to every lane."""
         return ir.Constant(self.type, [value] * WIDTH)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
-        """a * b + c; a Python number stands for all lanes, and 1 for no product."""
+        """Emit a * b + c; a number `a` stands for all lanes, and 1 or -1 needs no product."""
         if a == 1:
             return self.add(b, c)
         if a == -1:
@@ -118,28 +118,28 @@ class Vectors:
         return self.builder.call(self._fma, [a, b, c])
 
     def add(self, a: Any, b: Any) -> Any:
-        """a + b."""
+        """Emit a + b."""
         return self.builder.fadd(a, b)
 
     def subtract(self, a: Any, b: Any) -> Any:
-        """a - b."""
+        """Emit a - b."""
         return self.builder.fsub(a, b)
 
     def scaled(self, a: float, b: Any) -> Any:
-        """a * b."""
+        """Emit a * b."""
         return b if a == 1 else self.builder.fmul(self.all(a), b)
 
     def bounded(self, a: Any, floor: Any) -> Any:
-        """max(a, floor), NaN where a is."""
+        """Emit max(a, floor), NaN where `a` is NaN."""
         return self.builder.select(self.builder.fcmp_ordered("<", a, floor), floor, a)
 
     def rectified(self, a: Any) -> Any:
-        """max(a, 0), NaN where a is."""
+        """Emit max(a, 0), NaN where `a` is NaN."""
         return self.bounded(a, self.zero)
 
     @contextmanager
     def steps(self, low: Any, high: Any, step: int) -> Iterator[Any]:
-        """Repeat what is emitted inside for low, low + step, ... below high; gives the number."""
+        """Repeat the code emitted inside for low, low + step, ... below high; yield the index."""
         builder = self.builder
         before = builder.block
         head, body, behind = (builder.append_basic_block() for _ in range(3))
@@ -155,21 +155,21 @@ class Vectors:
         builder.position_at_end(behind)
 
     def loop(self, count: Any) -> Any:
-        """`steps` of 1 from 0 up to `count`."""
+        """Return `steps` of 1 from 0 up to `count`."""
         return self.steps(0, count, 1)
 
     def least(self, a: Any, b: Any) -> Any:
-        """The smaller of two integers."""
+        """Return the smaller of two integers."""
         first, second = self.number(a), self.number(b)
         return self.builder.select(self.builder.icmp_signed("<", first, second), first, second)
 
     def whole(self, count: Any, size: int) -> Any:
-        """`count` rounded up to a multiple of `size`, a power of two."""
+        """Round `count` up to a multiple of `size`, a power of two."""
         more = self.builder.add(count, self.number(size - 1))
         return self.builder.and_(more, self.number(-size))
 
     def product(self, first: Any, *others: Any) -> Any:
-        """The product of integers, Python's or i64."""
+        """Return the product of integers, Python's or i64."""
         found = self.number(first)
         for other in others:
             found = self.builder.mul(found, self.number(other))
@@ -177,6 +177,6 @@ class Vectors:
 
 
 def mean(v: Vectors, four: list[Any]) -> Any:
-    """The mean of four vectors' ReLU."""
+    """Return the mean of four vectors after ReLU."""
     a, b, c, d = map(v.rectified, four)
     return v.scaled(0.25, v.add(v.add(a, b), v.add(c, d)))

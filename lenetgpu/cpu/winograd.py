@@ -1,8 +1,8 @@
-"""Winograd F(4x4,5x5) on vectors of channels: the transforms around a product of the tile.
+"""Winograd F(4x4,5x5) on vectors of channels: the transforms around the tile's products.
 
-A 5x5 convolution's 4x4 outputs are the product of 64 numbers, the polynomials through an 8x8
-window at 0, +-1, +-2, +-1/2 and infinity along either axis, with the filters' 64 at the same
-points (Lavin & Gray, arXiv 1509.09308). Importing this module imports llvmlite.
+A 5x5 convolution's 4x4 outputs are computed from 64 products. An 8x8 input window and the filter
+are evaluated as polynomials at 0, +-1, +-2, +-1/2 and infinity along either axis, and multiplied
+point by point (Lavin & Gray, arXiv 1509.09308). Importing this module imports llvmlite.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PART = 8
 
 
 def _squares(points: tuple[float, ...]) -> list[float]:
-    """Coefficients of the product of (x^2 - p^2) in powers of x^2, the least first."""
+    """Return the coefficients of the product of (x^2 - p^2) in powers of x^2, lowest first."""
     minus = [-point * point for point in points]
     count = len(minus)
     return [sum(prod(some) for some in combinations(minus, count - k)) for k in range(count + 1)]
 
 
 def _sum(v: Vectors, factors: list[float], values: list[Any]) -> Any:
-    """The sum of factors times values; the last factor is 1."""
+    """Return the sum of factors times values; the last factor is 1."""
     found = values[-1]
     for factor, value in zip(factors[:-1], values[:-1], strict=True):
         found = v.fma(factor, value, found)
@@ -40,7 +40,7 @@ def _sum(v: Vectors, factors: list[float], values: list[Any]) -> Any:
 
 
 def at_points(v: Vectors, d: list[Any]) -> list[Any]:
-    """Eight neighbours to their values at the eight points, 0 first and infinity last."""
+    """Transform eight neighbours to their values at the eight points, 0 first and infinity last."""
     whole = _squares(PAIRS)
     found = [_sum(v, whole, d[0::2])]
     for point in PAIRS:
@@ -51,7 +51,7 @@ def at_points(v: Vectors, d: list[Any]) -> list[Any]:
 
 
 def of_points(v: Vectors, m: list[Any]) -> list[Any]:
-    """Products at the eight points to four neighbouring outputs."""
+    """Transform products at the eight points to four neighbouring outputs."""
     sums = [v.add(m[i], m[i + 1]) for i in (1, 3, 5)]
     differences = [v.subtract(m[i], m[i + 1]) for i in (1, 3, 5)]
     found = []
@@ -67,9 +67,10 @@ def of_points(v: Vectors, m: list[Any]) -> list[Any]:
 def transform(
     v: Vectors, x: Any, y: Any, room: Any, tiles: Any, width: Any, channels: Any, pixels: Any
 ) -> None:
-    """An image (.., width, channels) to y (64, pixels, channels), tiles x tiles of its windows.
+    """Transform tiles x tiles windows of an image to their values y (64, pixels, channels).
 
-    `y` is where the image's first window begins; `room` holds 8 * width * channels floats.
+    The image is (.., width, channels). `y` is the address of the image's first window; `room`
+    holds 8 * width * channels floats.
     """
     builder = v.builder
     pixel = builder.mul(channels, v.number(FLOAT))
@@ -94,10 +95,10 @@ def transform(
 
 
 def finish(v: Vectors, means: bool, x: Any, y: Any, tiles: Any, channels: Any, pixels: Any) -> None:
-    """Products x (64, pixels, channels) of an image to its outputs y, or those' ReLU and mean.
+    """Transform an image's products x (64, pixels, channels) to its outputs y.
 
-    `x` is where the image's first tile begins; y is (4 * tiles, 4 * tiles, channels), and half as
-    high and wide where `means` is set.
+    `means` applies ReLU and the 2x2 mean. `x` is the address of the image's first tile. y is (4
+    * tiles, 4 * tiles, channels), and half as high and wide with `means`.
     """
     builder = v.builder
     pixel = builder.mul(channels, v.number(FLOAT))
@@ -130,14 +131,15 @@ def finish(v: Vectors, means: bool, x: Any, y: Any, tiles: Any, channels: Any, p
                 v.store(value, v.at(corner, (line, i), (pixel, j)))
 
 
+# Images whose windows one product covers: operands and results stay in a core's own cache.
 IMAGES = 4
-"""Images whose windows one product takes: operands and results stay in a core's own cache."""
 
 
 def room_sizes(tiles: int, width: int, channels: int, filters: int) -> tuple[int, int, int]:
-    """Floats of a thread's room for IMAGES maps: half-transformed, values, products at the points.
+    """Return the floats of a thread's workspace for IMAGES maps.
 
-    Each part is a multiple of a cache line where `channels` is one of 16.
+    The parts hold half-transformed windows, input values at the points, and products at the
+    points. Each part is a multiple of a cache line if `channels` is a multiple of 16.
     """
     pixels = -(-IMAGES * tiles * tiles // PIXELS) * PIXELS
     return (
@@ -148,7 +150,10 @@ def room_sizes(tiles: int, width: int, channels: int, filters: int) -> tuple[int
 
 
 def pack_points(w: np.ndarray) -> np.ndarray:
-    """Filters at the points (64, C, M) to the tile's (64 * blocks, 1, C, CHANNELS), aligned."""
+    """Pack filters at the points (64, C, M) as the tile's (64 * blocks, 1, C, CHANNELS).
+
+    The result is aligned.
+    """
     parts = np.concatenate([pack_weights(point[None]) for point in w])
     return aligned_copy(parts)
 
@@ -158,10 +163,10 @@ def products(
 ) -> None:
     """y[p, r, m] = sum over c of x[p, r, c] * w[p, m / CHANNELS, c, m % CHANNELS], 64 points p.
 
-    `ends` are x (64, pixels, channels), packed w, y (64, pixels, filters); `rows` of the pixels
-    are filled, and what makes them a multiple of PIXELS; `filters` is one of CHANNELS. Parts of
-    PART channels, of which there is a whole number, are summed by themselves: most of the error is
-    of long sums.
+    `ends` are x (64, pixels, channels), packed w, y (64, pixels, filters). `rows` pixels are
+    filled, rounded up to a multiple of PIXELS; `filters` is a multiple of CHANNELS and
+    `channels` of PART. Parts of PART channels are summed separately, because most of the error
+    comes from long sums.
     """
     x, w, y = ends
     with v.loop(POINTS * POINTS) as point:
@@ -182,9 +187,10 @@ def products(
 def _convolve(
     v: Vectors, x: Any, w: Any, y: Any, room: Any, lo: Any, hi: Any, *sizes: Any, means: bool
 ) -> None:
-    """Images lo..hi of x (N, H, W, C), convolved, to y, with ReLU and 2x2 mean or without.
+    """Convolve images lo..hi of x (N, H, W, C) into y, with ReLU and 2x2 mean if `means` is set.
 
-    `sizes` are those of `room_sizes`, whose floats lie at `room`.
+    `sizes` is (tiles, width, channels, filters), the arguments of `room_sizes`, whose floats
+    lie at `room`.
     """
     tiles, width, channels, filters = sizes
     b = v.builder
