@@ -1,1 +1,1 @@
-"""Which kernel or plan runs: candidates, a cost model or a measured table, and the choice."""
+"""Dispatch of kernels and plans: candidates, a cost model or measured times, and the choice."""

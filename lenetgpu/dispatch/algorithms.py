@@ -1,4 +1,4 @@
-"""Algorithms that `best.fp32` may run: their cost by the models, and why one may not run."""
+"""Algorithms that `best.fp32` can run: their cost by the model, and why one is not supported."""
 
 from __future__ import annotations
 
@@ -20,25 +20,23 @@ from lenetgpu.stages.registry import find
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm, the clocks the model gives it, and the product that does its work, if any."""
+    """An algorithm, its clocks by the cost model, and the product that does its work, if any."""
 
     algorithm: str
     clocks: float
     product: Product | TensorProduct | OneLaunch | None
 
     def us(self, machine: Machine) -> float:
-        """Estimated microseconds on `machine`, at its highest clock."""
+        """Return the estimated microseconds on `machine` at its highest clock."""
         return self.clocks / machine.clock_mhz
 
 
 Price = tuple[float, Product | TensorProduct | OneLaunch | None]
 
 
+# With fewer channels than this, `direct.tuned` takes _FEW times as long as the cost model says. On
+# 14 convolutions with 1 and 3 channels on an H200 the factor was 1.4 to 3.0, median 1.75.
 _FEW_CHANNELS, _FEW = 4, 1.7
-"""With fewer channels `direct.tuned` takes so many times more than the model says.
-
-Of 14 convolutions measured on an H200, with 1 and 3 channels: 1.4 to 3.0, the middle one 1.75.
-"""
 
 
 def _single(problem: Conv, batch: int, machine: Machine) -> Price:
@@ -66,45 +64,45 @@ def _tf32(problem: Conv, batch: int, machine: Machine) -> Price:
     return product.clocks(batch, machine), product
 
 
+# Algorithms with tilings that can be selected by name.
 KINDS = {"tensor.wgmma_fp16x3": wgmma.FP16X3, "tensor.fp16x3": mma.FP16X3}
-"""Those with tilings of which each can be named."""
 
-WINOGRAD = {"winograd.f2": 2, "winograd.f4": 4}
-"""Outputs of a tile, each way."""
+WINOGRAD = {"winograd.f2": 2, "winograd.f4": 4}  # outputs of a tile in each dimension
 
 PRICED: dict[str, Callable[[Conv, int, Machine], Price]] = {
-    "direct.tuned_single": _single,  # before direct.tuned, with which memory ties it
+    "direct.tuned_single": _single,  # before direct.tuned: equal cost if bound by memory
     "direct.tuned": _direct,
     **{name: partial(_winograd, outputs) for name, outputs in WINOGRAD.items()},
     **{name: partial(_tensor, kind) for name, kind in KINDS.items()},
     "tensor.wgmma_tf32x3": _tf32,
 }
+# Tensor-core algorithms, used where their error is at most that of fp32.
 TENSOR = tuple(name for name in PRICED if name.startswith("tensor."))
-"""Products on the tensor cores, taken where they err no more than fp32."""
 
 _ANYWHERE = "tensor.fp16x3"  # from sm_80 on, any dtype
 MEASURED_ONLY = ("prefetch.stride_fixed", "texture.split")
+# All that `best.fp32` can run. MEASURED_ONLY have no cost model and run only where they were
+# measured.
 ALGORITHMS = (*PRICED, *MEASURED_ONLY)
-"""What `best.fp32` may run; what the model gives no price is taken where it was measured only."""
+# Separates an algorithm's name from a tiling, for measured tilings other than the cost model's.
 TILED = "@"
-"""Between an algorithm and the word of its tiling, where another than the model's was measured."""
+# Products per sum from which three fp16 products have at most the error of sequential fp32 sums.
+# Emulated errors over those of sequential fp32: 1.3 to 3.6 up to 48 products, 0.7 to 1.0 from 64 to
+# 96, 0.2 to 0.3 at 2,304. cuDNN adds fp32 sequentially or in parts; on an H200 its error was as
+# large or up to five times larger.
 EXACT_FROM = 64
-"""Products of a sum from which on three fp16 products err no more than fp32 adding in a row.
-
-Emulated: 1.3 to 3.6 times as much up to 48, 0.7 to 1.0 of it from 64 to 96, 0.2 to 0.3 at 2,304.
-cuDNN's fp32 adds in a row or in parts; on an H200 it erred as much or up to five times more.
-"""
+# Largest error of sums of fewer than EXACT_FROM products, over that of sequential fp32. Accepted
+# only for problems with `wants` (bias, ReLU, fp16, bf16), which no other algorithm supports.
 FEW_ERR = 3.6
-"""How many times as much of fewer, at most: taken where a problem wants what no other takes."""
 
 
 def why_not(
     algorithm: str, problem: Conv, machine: Machine, measured: bool = False, images: int = 1
 ) -> str | None:
-    """Return why `best.fp32` may not run an algorithm on `problem`, on `machine`; or None.
+    """Return why `best.fp32` cannot run an algorithm on `problem` on `machine`; None if it can.
 
-    `measured`: its error is known, and no more than that of fp32. If not, Winograd's error is what
-    `rounding` predicts for up to `images` images.
+    With `measured`, the algorithm was measured to have at most the error of fp32. Otherwise
+    Winograd's error is the one that `rounding` predicts for up to `images` images.
     """
     name, _, word = algorithm.partition(TILED)
     if name not in ALGORITHMS or (word and name not in KINDS):
@@ -133,12 +131,12 @@ def why_not(
 def possible(
     algorithm: str, problem: Conv, machine: Machine, measured: bool = False, images: int = 1
 ) -> bool:
-    """Return whether `best.fp32` may run an algorithm; `why_not` says why not."""
+    """Return True if `best.fp32` can run an algorithm; `why_not` returns the reason if not."""
     return why_not(algorithm, problem, machine, measured, images) is None
 
 
 def no_taker(problem: Conv, machine: Machine) -> str | None:
-    """Return a sentence if `best.fp32` may run nothing on `problem`, on `machine`, or None."""
+    """Return a sentence on why `best.fp32` can run nothing on `problem` on `machine`, or None."""
     whys = {name: why_not(name, problem, machine) for name in PRICED}
     if not all(whys.values()):
         return None

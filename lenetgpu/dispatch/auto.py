@@ -1,7 +1,7 @@
-"""Plan `auto` on a GPU: the fastest right plan, measured once per device and batch range.
+"""Plan `auto` on a GPU: the fastest correct plan, measured once per device and batch range.
 
-Which plan is fastest depends on the GPU and on how many images a pass takes, so it is measured on
-the shipped digits where it will be used, and remembered together with the kernels it was of.
+The fastest plan depends on the GPU and on the number of images per pass. It is therefore measured
+with the shipped digits on the GPU in use, and cached for the kernels that were measured.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _ROUNDS, _PASSES = 9, 5
 
 @dataclass(frozen=True)
 class Choice:
-    """The plan taken for one precision and batch range, and what was measured, in milliseconds.
+    """The plan selected for one precision and batch range, and the measured times in milliseconds.
 
-    `wrong` says of each candidate that failed its check how it did, `lacking` of each that memory
-    did not hold why, `load` how many processes beside this one computed on the GPU.
+    `wrong` maps each candidate that failed its check to the failure, `lacking` each that did
+    not fit in memory to the reason. `load` is the number of other processes that computed on
+    the GPU.
     """
 
     device: str
@@ -57,7 +58,7 @@ class Choice:
 
 
 def measured_with(batch: int) -> int:
-    """Images that the range of `batch` is measured with."""
+    """Return the images per pass that the range of `batch` is measured with."""
     return next(images for last, images in RANGES if last is None or batch <= last)
 
 
@@ -68,7 +69,7 @@ def _name(gpu: Gpu, precision: str, images: int, plans: Mapping[str, Plan]) -> s
 
 
 def remembered(gpu: Gpu, precision: str, batch: int) -> Choice | None:
-    """What was measured before on `gpu` for the range of `batch`, if it can be."""
+    """Return the cached choice on `gpu` for the range of `batch`, or None if none is valid."""
     plans, images = auto_plans("cuda", precision, gpu), measured_with(batch)
     found = entries.kept("auto", _name(gpu, precision, images, plans), Choice)
     times = {} if found is None else found.medians_ms
@@ -77,7 +78,7 @@ def remembered(gpu: Gpu, precision: str, batch: int) -> Choice | None:
 
 
 def still_holds(gpu: Gpu, precision: str, batch: int) -> Choice | None:
-    """`remembered` on `gpu`, which is current, unless it was under a load that is gone."""
+    """Return `remembered` on the current `gpu`, or None if it was measured under a past load."""
     from lenetgpu.measure.roofline import load_on, outlived
 
     found = remembered(gpu, precision, batch)
@@ -87,11 +88,12 @@ def still_holds(gpu: Gpu, precision: str, batch: int) -> Choice | None:
 
 
 def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
-    """Check, then time in interleaved rounds the plans that `auto` may take; `gpu` is current.
+    """Check the plans of `auto`, then time them in interleaved rounds; `gpu` is current.
 
-    One that memory does not hold is left out and named, and the choice is not remembered then: the
-    next process may have more. Where it holds none, passes are of half as many images, and so on.
-    Raises LenetError where no plan is right, or none fits with one image.
+    A plan that does not fit in memory is left out and reported. The choice is then not cached,
+    because the next process may have more memory. If no plan fits, the number of images is
+    halved until one does. Raises LenetError if no plan is correct, or if none fits with one
+    image.
     """
     images = measured_with(batch)
     plans = auto_plans("cuda", precision, gpu)
@@ -104,7 +106,7 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
 
 
 def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) -> Choice:
-    """The choice for passes of `images`; MemoryError where none of `plans` has room for them."""
+    """Return the choice for passes of `images`; raise MemoryError if none of `plans` fits."""
     import cupy
     import numpy as np
 
@@ -130,7 +132,7 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
         pipelines[name] = made
 
     def best_pass(name: str) -> float:
-        """Milliseconds, NaN from where memory lacked on."""
+        """Return a pass's milliseconds, or NaN once memory has run out."""
         times = [nan]
         if name in pipelines and not _held(
             name, lambda: times.insert(0, time_compute(pipelines[name], resident)), lacking
@@ -160,7 +162,7 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
 
 
 def _held(name: str, do: Callable[[], None], lacking: dict[str, str]) -> bool:
-    """Whether memory holds what `do` does; if not, why goes under `name`, and it is given back."""
+    """Run `do` and return True; if memory runs out, free it, record the reason, return False."""
     try:
         do()
         return True
@@ -168,14 +170,14 @@ def _held(name: str, do: Callable[[], None], lacking: dict[str, str]) -> bool:
         if not lacks_memory(error):
             raise
         lacking[name] = f"plan {name} is left out of plan auto: no memory for it ({reason(error)})"
-    release()  # here, where nothing holds the error's frames any more
+    release()  # outside the handler, where nothing refers to the error's frames
     return False
 
 
 def _ordered(gpu: Gpu | None, precision: str, batch: int, refused: list[str]) -> dict[str, Plan]:
-    """The right plans at `precision`, the fastest first; on a CPU as they are listed.
+    """Return the correct plans at `precision`, fastest first; on a CPU in their listed order.
 
-    What is wrong on the device, or has no memory there, is said in `refused`.
+    Sentences on plans that are wrong or do not fit in memory are appended to `refused`.
     """
     if gpu is None:
         return auto_plans("cpu", precision, None)
@@ -193,17 +195,18 @@ def choose(
     dtype: str = "uint8",
     notes: list[str] | None = None,
 ) -> Plan:
-    """Plan `auto` for passes of `batch` images of `dtype` with `weights`, at least as precise.
+    """Return plan `auto` for passes of `batch` images of `dtype`, accurate enough for `weights`.
 
-    On `gpu`, which is current, or on the CPU. The fastest plan that fits the weights
-    (`check/fit.py`), or that of the next more precise precision; `notes` gets a sentence for each
-    that does not fit. Which is fastest is measured on first use. Raises LenetError where none fits.
+    The plan runs on `gpu`, which is current, or on the CPU if it is None. It is the fastest
+    plan at `precision` that fits the weights (`check/fit.py`), or else one of the next more
+    precise precision. `notes` receives a sentence for each plan that does not fit. Plans are
+    timed on first use. Raises LenetError if no plan fits.
     """
     device, name = ("cpu", cpu_name()) if gpu is None else ("cuda", gpu.name)
     size = min(batch, default_chunk(device))
 
     def error_of(plan: Plan) -> float:
-        """With the weights; where memory does not suffice, of half as many images, and so on."""
+        """Return the error with the weights; if memory runs out, halve the images and retry."""
         fitted = partial(fit, plan, weights, name, dtype)
         return within_memory(fitted, size, f"plan {plan.name}")[0].error
 
@@ -230,7 +233,11 @@ def _fastest(
     error_of: Callable[[Plan], float],
     refused: list[str],
 ) -> Plan | None:
-    """The first of `plans` that fits, stand-ins where they are as exact; why not into `refused`."""
+    """Return the first of `plans` that fits, or None; append the reasons to `refused`.
+
+    A stand-in of another precision counts only if its error is at most that of the precision's
+    own plan.
+    """
     for name, plan in plans.items():
         try:
             error = error_of(plan)
@@ -243,13 +250,13 @@ def _fastest(
         try:
             if own is None or error <= error_of(own):
                 return plan
-        except LenetError:  # where the precision's own plan does not fit
+        except LenetError:  # the precision's own plan does not fit
             return plan
     return None
 
 
 def choose_all(gpu: Gpu) -> list[Choice]:
-    """The choices for every precision and batch range of `gpu`, which is current."""
+    """Return the choices for every precision and batch range of `gpu`, which is current."""
     found = []
     for precision in (p for p, devices in AUTO_PLANS.items() if "cuda" in devices):
         try:

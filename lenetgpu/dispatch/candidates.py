@@ -1,4 +1,4 @@
-"""What can be compared: the variants of a stage or a span, and the plans."""
+"""Candidates of a comparison: the variants of a stage or a span, and the plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLANS = "plans"
 
 
 def comparable() -> list[str]:
-    """What can be compared: the stages, the spans of a convolution and a pool, "plans"."""
+    """Return the names that can be compared: stages, spans of convolution and pool, and "plans"."""
     return [*STAGE_NAMES, *(span.name for span in SPANS if span.kind == CONV_POOL), PLANS]
 
 
@@ -38,9 +38,10 @@ def check_comparable(what: str) -> None:
 def stage_candidates(
     stage: str, device: str, n: int, facts: Truth, gpu: Gpu | None
 ) -> list[Candidate]:
-    """Every variant of a stage, or of a span written with +, that this device can run.
+    """Return every variant of a stage, or of a span written with +, that this device can run.
 
-    One that does not take its shapes is refused. Raises LenetError where there is no such stage.
+    Variants that do not support the stage's shapes have the status "refused". Raises LenetError
+    if there is no such stage.
     """
     check_comparable(stage)
     unit = stage_of(stage)
@@ -51,7 +52,7 @@ def stage_candidates(
         made = Candidate(
             variant.full_name, partial(StageBench, variant, unit, n, facts), variant.precision
         )
-        with suppress(*BREAKS):  # which is said where it is built
+        with suppress(*BREAKS):  # reported when the candidate is built
             if isinstance(refusal := variant.laid_out(unit.problem), str):
                 made = replace(made, build=never, status="refused", note=refusal)
         found.append(made)
@@ -68,7 +69,7 @@ def plan_candidates(
     gpu: Gpu | None,
     say: Callable[[str], None],
 ) -> list[Candidate]:
-    """Every named plan that runs on this device."""
+    """Return every named plan that runs on this device."""
     found = []
     for name in NAMED:
         if device not in NAMED[name]:
@@ -88,9 +89,9 @@ def plan_candidates(
 
 
 def only(wanted: str, candidates: list[Candidate], always: Iterable[str]) -> list[Candidate]:
-    """Those that the comma list `wanted` names, or whose families it does, and `always`.
+    """Return the candidates that the comma list `wanted` names, also by family, and `always`.
 
-    Raises LenetError where a name is none.
+    Raises LenetError for an unknown name.
     """
     kept = set(always)
     for word in (part.strip() for part in wanted.split(",")):
@@ -104,9 +105,9 @@ def only(wanted: str, candidates: list[Candidate], always: Iterable[str]) -> lis
 
 
 def default_reference(what: str, device: str, candidates: list[Candidate]) -> str:
-    """The plan that `auto` runs, or its variant of the stage; the first candidate otherwise.
+    """Return the default baseline: the plan that `auto` runs, or its variant of the stage.
 
-    On a CPU, where the first is the serial one, the next plan's variant before it.
+    On a CPU, the next plans of `auto` follow in turn. The last resort is the first candidate.
     """
     names = [candidate.name for candidate in candidates]
     if what == PLANS:
@@ -119,13 +120,13 @@ def default_reference(what: str, device: str, candidates: list[Candidate]) -> st
 
 
 def check_plan_reference(wanted: str, device: str) -> None:
-    """Raise LenetError where the plan that ratios are to be over does not run on `device`."""
+    """Raise LenetError if the baseline `wanted` is a plan that does not run on `device`."""
     if canonical(wanted) in NAMED:
         resolve(canonical(wanted), device)
 
 
 def resolve_reference(what: str, device: str, wanted: str, candidates: list[Candidate]) -> str:
-    """The candidate that `wanted` names (a family's name too); LenetError where none does."""
+    """Return the candidate that `wanted` names, also by family; raise LenetError if none."""
     names = [candidate.name for candidate in candidates]
     wanted = canonical(wanted) if what == PLANS else wanted
     if wanted not in names and what != PLANS:

@@ -1,6 +1,6 @@
-"""The fastest fp32 convolution of a shape: measured where a row applies, else by the cost model.
+"""Dispatch of the fastest fp32 convolution of a shape: by measured times, else by the cost model.
 
-`decide` is the one dispatch function: `best.fp32`, `conv --explain`, `conv --tune` and `--as` ask
+`decide` is the only dispatch function: `best.fp32`, `conv --explain`, `conv --tune` and `--as` call
 it. Candidates come from `algorithms.py`, measured rows from `measured.py`.
 """
 
@@ -37,21 +37,20 @@ from lenetgpu.stages.conv.tensor import implicit
 from lenetgpu.stages.conv.tuned import direct
 from lenetgpu.stages.registry import Rows, Variant, find, variant
 
-_LEAST_MEMORY = ("direct.tuned", "tensor.wgmma_tf32x3")  # next to none beside images and filters
-FURTHER = 4
-"""Tilings that `conv --tune` tries beside the model's own."""
+_LEAST_MEMORY = ("direct.tuned", "tensor.wgmma_tf32x3")  # almost no workspace
+FURTHER = 4  # tilings that `conv --tune` times in addition to the cost model's own
+# Predicted speed-up over the fastest measured algorithm from which an untried one is dispatched.
+# With this rule, the model's choices are at most 1.4 times slower than the fastest on the shipped
+# table, 1.02 times on average.
 CLAIM = 1.3
-"""How many times faster than what was measured the model must promise an algorithm to be.
-
-By choosing with it the model loses 1.4 times on the table that ships at most, 1.02 on average.
-"""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The algorithm that `best.fp32` runs, and the measured row it follows from.
+    """The algorithm that `best.fp32` runs, and the measured row that it follows from.
 
-    `found` is None where the model decides; `model` is the model's choice, None without one.
+    `found` is None if the cost model decides; `model` is the cost model's choice, or None if it
+    has none.
     """
 
     algorithm: str
@@ -62,12 +61,13 @@ class Decision:
 def decide(problem: Conv, batch: int, machine: Machine) -> Decision:
     """Return what `best.fp32` runs for up to `batch` images on `machine`.
 
-    The nearest measured row decides whose fastest algorithm may run here. Another algorithm is
-    taken where that row ships, no row for about as many images has its time, and the model
-    promises CLAIM. Of rows measured without the problem's bias, ReLU or dtype, algorithms that
-    take these count; of rows for other images or from a twin, Winograd that errs no more by the
-    model. The model decides where no row does, of what no row dropped.
-    Raises LenetError if no algorithm takes the problem.
+    The nearest measured row whose fastest algorithm is supported decides. If that row is a
+    shipped one, an algorithm that no near row timed or dropped replaces its choice if the cost
+    model predicts a speed-up of CLAIM. In rows measured without the problem's bias, ReLU or
+    dtype, only algorithms that support these count. In rows for another number of images or
+    from a twin GPU, Winograd counts only if its predicted error is at most that of fp32. If no
+    row applies, the cost model decides among the algorithms that no row dropped. Raises
+    LenetError if no algorithm supports the problem.
     """
     near = measured.near(problem, batch, machine)
     rows = [_supported(found, problem, batch, machine) for found in near]
@@ -90,9 +90,9 @@ def decide(problem: Conv, batch: int, machine: Machine) -> Decision:
 
 @cache
 def choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
-    """Return the supported algorithms for `batch` images, the fastest by the model first.
+    """Return the supported algorithms for `batch` images, fastest by the cost model first.
 
-    Empty where `no_taker` says why.
+    The result is empty if `no_taker` returns a reason.
     """
     found = [
         Choice(name, *price(problem, batch, machine))
@@ -103,7 +103,7 @@ def choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
 
 
 def variant_of(algorithm: str) -> Variant:
-    """Return the variant that runs an algorithm, by the tiling that stands behind its name."""
+    """Return the variant that runs an algorithm, with the tiling that follows its name, if any."""
     name, _, word = algorithm.partition(TILED)
     found = find("conv", name, "cuda")
     if not word:
@@ -113,7 +113,7 @@ def variant_of(algorithm: str) -> Variant:
 
 
 def further(problem: Conv, batch: int, machine: Machine) -> tuple[Variant, ...]:
-    """Return the model's next tilings after those that variants take, to be measured too."""
+    """Return variants with the cost model's next best tilings, to be timed too."""
     found = [
         (kind.clocks(product, batch, machine), f"{name}{TILED}{product.word}")
         for name, kind in KINDS.items()
@@ -124,13 +124,16 @@ def further(problem: Conv, batch: int, machine: Machine) -> tuple[Variant, ...]:
 
 
 def _runs(name: str, found: Measured, problem: Conv, batch: int, machine: Machine) -> bool:
-    """Whether a measured algorithm may run for `batch` images; Winograd's errors are its plan's."""
+    """Return True if a measured algorithm may run for `batch` images.
+
+    Winograd's measured error holds only for the plan that was measured.
+    """
     compared = name not in WINOGRAD or found.plans_for(batch)
     return possible(name, problem, machine, compared, batch)
 
 
 def _supported(found: Measured, problem: Conv, batch: int, machine: Machine) -> Measured:
-    """Return a row with the algorithms that may run, where other wants, images or GPUs were its."""
+    """Return a row reduced to supported algorithms if it is of other wants, images or GPUs."""
     if not found.lacks and found.plans_for(batch):
         return found
     held = {
@@ -142,7 +145,7 @@ def _supported(found: Measured, problem: Conv, batch: int, machine: Machine) -> 
 
 
 def _reason(made: Decision, problem: Conv, batch: int, machine: Machine) -> tuple[str, str]:
-    """Return how an algorithm was chosen, and its time beside that of the next."""
+    """Return how an algorithm was chosen, and its time with that of the next fastest."""
     algorithm, found = made.algorithm, made.found
     images = batch if found is None else found.images
     model = {c.algorithm: c.us(machine) for c in choices(problem, images, machine)}
@@ -162,9 +165,9 @@ def _reason(made: Decision, problem: Conv, batch: int, machine: Machine) -> tupl
 
 
 def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
-    """Return (what, figure) rows on the choice and every algorithm.
+    """Return (name, text) rows on the choice and on every algorithm.
 
-    Of each what the model predicts and, where there is one, the time that was measured.
+    An algorithm's row has its predicted time and, if there is one, its measured time.
     """
     why = no_taker(problem, machine)
     if why is not None:
@@ -214,7 +217,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
 
 @dataclass
 class State:
-    """The chosen variant, what its `prepare` made, and in words what was chosen and why."""
+    """The dispatched variant, its prepared state, and a sentence on the choice and its reason."""
 
     variant: Variant
     state: Any
@@ -222,10 +225,11 @@ class State:
 
 
 def _in_turn(made: Decision, problem: Conv) -> tuple[str, ...]:
-    """Return the choice, and what stands in where memory does not hold it.
+    """Return the dispatched algorithm, then the fallbacks if memory runs out.
 
-    Measured, then the model's; last, in place of split images for tensor cores, what needs next to
-    no memory beside its own, where that takes the problem.
+    The fallbacks are the fastest measured algorithm, then the cost model's. If one of these
+    splits images for tensor cores, the last fallback is an algorithm that needs almost no
+    workspace, if it supports the problem.
     """
     names = [made.algorithm]
     if made.found is not None:
@@ -237,7 +241,7 @@ def _in_turn(made: Decision, problem: Conv) -> tuple[str, ...]:
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> State:
-    """Prepare the choice, or the first after it that memory holds."""
+    """Prepare the dispatched algorithm, or its first fallback that fits in memory."""
     machine = machines.current()
     made = decide(problem, batch, machine)
     *others, last = _in_turn(made, problem)
@@ -261,7 +265,7 @@ def _prepare(w: Any, problem: Conv, batch: int) -> State:
 
 
 def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
-    """Return the kernels of the choice, and of what runs where memory does not hold that."""
+    """Return the kernels of the dispatched algorithm and of its fallbacks."""
     made = decide(problem, batch, machines.current())
     makers = [variant_of(name).kernels for name in _in_turn(made, problem)]
     found = [kernel for make in makers if make is not None for kernel in make(problem, batch)]
@@ -269,7 +273,10 @@ def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
 
 
 def refusal(problem: Conv) -> str | None:
-    """Return why no algorithm takes the problem, on the current GPU if it is no plain one."""
+    """Return why no algorithm supports the problem, or None.
+
+    For a problem with `wants`, the answer depends on the current GPU.
+    """
     return no_taker(problem, machines.current()) if problem.wants else direct.refusal(problem)
 
 

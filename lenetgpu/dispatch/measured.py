@@ -1,8 +1,8 @@
-"""Measured times of algorithms by device, shape and images: a table that ships, and a local cache.
+"""Measured times of algorithms by device, shape and images: a shipped table and a local cache.
 
-`measured.json` has what was measured on devices that the project had, written of docs/measured by
-scripts/conv_choices.py. `lenetgpu conv --tune` caches what it measures beside compiled kernels, by
-device, driver and sources. `counted` selects which times of a run are kept at all.
+`measured.json` holds times from the project's devices; scripts/conv_choices.py writes it from
+docs/measured. `lenetgpu conv --tune` caches its times in the kernel cache, by device, driver and
+sources. `counted` selects the times of a run that count.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ from lenetgpu.store.entries import folder, sources
 TABLE = Path(__file__).with_suffix(".json")
 SCHEMA = 1
 SHIPS, HERE = "the table that ships", "this machine, by conv --tune"
+# Largest ratio between the images of a row and of a call for which the row applies. Predicted by
+# the cost model over maps of 7 to 112, 1 to 512 channels, K = 1, 3, 5 and 1 to 128 images: the
+# winner at one number of images is the winner at up to twice as many in 90 % of cases, and is 1.2 %
+# slower on average and 1.6 times at worst; from a ratio of three, 11 % and 3.5 times.
 NEAR = 2.0
-"""How many times more or fewer images than were measured a choice may be taken for.
-
-By the model, over maps of 7 to 112, 1 to 512 channels, K = 1, 3, 5 and 1 to 128 images, the winner
-at one number of images is that at up to twice as many for 90 % of them and 1.2 % slower on average,
-1.6 times at worst; from three times on 11 % and 3.5 times.
-"""
 _KIND = "tuned"
 _CONV = Path(__file__).resolve().parents[1] / "stages" / "conv"
 _PYTHON = ("dispatch", "stages/conv", "gpu", "problems.py")
@@ -43,13 +41,14 @@ _PYTHON = ("dispatch", "stages/conv", "gpu", "problems.py")
 
 @dataclass(frozen=True)
 class Measured:
-    """Times of algorithms that one run took of one convolution: `us` are microseconds of a call.
+    """Times of algorithms from one run of one convolution; `us` are microseconds per call.
 
-    An algorithm may have a tiling behind it, `tensor.fp16x3@mma-128x128/2`. `source` is SHIPS or
-    HERE, `commit` what ran where that was recorded, `load` how many processes beside it computed on
-    the GPU, `dropped` what is not to be taken: it was wrong, failed, or was not exact enough.
-    `lacks` are those `wants` of the problem asked for that it was measured without; `twin` is
-    whether `device` is another than asked for, of the same multiprocessors.
+    An algorithm's name may include a tiling, `tensor.fp16x3@mma-128x128/2`. `source` is SHIPS
+    or HERE, `commit` the commit that was run, if recorded, `load` the number of other processes
+    that computed on the GPU. `dropped` are algorithms that must not be dispatched: they were
+    wrong, failed, or were not exact enough. `lacks` are the requested problem's `wants` that
+    the measured one did not have. `twin` is True if `device` is another GPU than the requested
+    one, with the same multiprocessors.
     """
 
     device: str
@@ -65,35 +64,35 @@ class Measured:
 
     @property
     def algorithm(self) -> str:
-        """The fastest of them."""
+        """The fastest algorithm."""
         return min(self.us, key=lambda name: self.us[name])
 
     def off(self, algorithm: str) -> float | None:
-        """Return an algorithm's time over the fastest's; None where it was not measured."""
+        """Return an algorithm's time over the fastest's, or None if it was not measured."""
         us = self.us.get(algorithm)
         return us and us / self.us[self.algorithm]
 
     @property
     def without(self) -> str:
-        """` without bias, relu` where it was measured so."""
+        """Suffix ` without bias, relu` if the measured problem had none, else empty."""
         return f" without {', '.join(self.lacks)}" if self.lacks else ""
 
     @property
     def on(self) -> str:
-        """` on NVIDIA H200` where that is another GPU than asked for."""
+        """Suffix ` on NVIDIA H200` if that is another GPU than requested, else empty."""
         return f" on {self.device}" if self.twin else ""
 
     @property
     def how(self) -> str:
-        """What is said behind a time of it."""
+        """Suffix of a reported time: `on` and `without`."""
         return self.on + self.without
 
     def plans_for(self, images: int) -> bool:
-        """Return whether a run of `images` has its plans, and errors: its GPU and its images."""
+        """Return True if a run of `images` has the same plans and errors: same GPU, same images."""
         return self.images == images and not self.twin
 
     def sound(self) -> bool:
-        """Whether it can be: of at least one image, with times above 0."""
+        """Return True if the row is valid: at least one image, and finite times above 0."""
         times = [*self.us.values()]
         timed = bool(times) and all(0 < us < inf for us in times)
         return timed and self.images >= 1 and self.load < inf
@@ -107,7 +106,7 @@ class Measured:
 
 
 def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:
-    """A table's rows by device and problem; LenetError where it is none."""
+    """Return a table's rows by device and problem; raise LenetError if the table is invalid."""
     rows: dict[tuple[str, Conv], tuple[Measured, ...]] = {}
     try:
         document = json.loads(path.read_text())
@@ -135,20 +134,20 @@ def _shipped() -> dict[tuple[str, Conv], tuple[Measured, ...]]:
 
 
 def shipped(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
-    """What ships of `problem` on a GPU of the name of `machine`, or of a known one's short name."""
+    """Return the shipped rows of `problem` for the name of `machine`, or for its full names."""
     names = (machine.name, *machines.full_names(machine))
     return next((rows for name in names if (rows := _shipped().get((name, problem)))), ())
 
 
 def of_twins(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
-    """What ships of `problem` on known GPUs that have as many of the same multiprocessors."""
+    """Return the shipped rows of `problem` from known GPUs with the same multiprocessors."""
     found = (_shipped().get((name, problem), ()) for name in machines.twins(machine))
     return tuple(replace(row, twin=True) for rows in found for row in rows)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The entry of one problem on one device: times, days and loads by the number of images."""
+    """Cache entry of one problem on one device: times, dates and loads by number of images."""
 
     device: str
     problem: str
@@ -159,19 +158,19 @@ class Kept:
 
 @cache
 def _kernels() -> str:
-    """A digest of every convolution's kernels with their headers."""
+    """Return a digest of every convolution's kernels and their headers."""
     found = "".join(map(nvrtc.source_hash, sorted(_CONV.rglob("*.cu"))))
     return hashlib.sha256(found.encode()).hexdigest()
 
 
 def _name(device: str, problem: Conv) -> str:
-    """An entry's name; it changes with kernels, what plans and launches them, and the driver."""
+    """Return an entry's name; it changes with the kernels, their Python sources and the driver."""
     facts = [device, repr(problem), _kernels(), sources(*_PYTHON), nvrtc.environment()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
 def kept(device: str, problem: Conv) -> tuple[Measured, ...]:
-    """What this machine measured of `problem` on `device`, nothing where it cannot be believed."""
+    """Return this machine's rows of `problem` on `device`; none if the cached entry is invalid."""
     found = None if folder(_KIND) is None else entries.kept(_KIND, _name(device, problem), Kept)
     if found is None:
         return ()
@@ -186,7 +185,7 @@ def kept(device: str, problem: Conv) -> tuple[Measured, ...]:
 
 
 def keep(problem: Conv, found: Measured) -> bool:
-    """Keep what was measured here of `problem`, beside what is kept; whether it could be."""
+    """Add a row of `problem` to the rows in the cache; return True if it was written."""
     rows = {row.images: row for row in kept(found.device, problem)} | {found.images: found}
     made = Kept(found.device, repr(problem), {}, {}, {})
     for images, row in ((str(images), row) for images, row in rows.items()):
@@ -195,11 +194,12 @@ def keep(problem: Conv, found: Measured) -> bool:
 
 
 def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
-    """What was measured of `problem` for about as many images, what is nearest first.
+    """Return the measured rows of `problem` for a similar number of images, nearest first.
 
-    Of rows as near, those of the same bias, ReLU and dtype come before those of the plain shape,
-    then this machine's own; it is asked where `machine` is a GPU that is here. What was measured on
-    its `twins` counts where nothing was on a GPU of its name.
+    Among rows that are equally near, those with the same bias, ReLU and dtype come before those
+    of the plain shape, then this machine's own before shipped ones. The local cache is read
+    only if `machine` is a GPU of this host. Rows from its `twins` are returned only if there
+    are none from a GPU of its name.
     """
     here = machine.name in {gpu.name for gpu in driver_gpus()}
 
@@ -219,7 +219,7 @@ def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
 
 
 def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
-    """The table's row of it."""
+    """Return the table's row of a measurement."""
     sizes = {"reads": problem.reads, "writes": problem.writes}
     for one in fields(problem):
         if (value := getattr(problem, one.name)) != one.default:
@@ -233,12 +233,12 @@ def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
 
 
 _PLAIN = ("direct.", "prefetch.", "texture.")
+# Accepted error of Winograd over that of fp32 on the same data, if only largest errors are known.
 WINOGRAD_ERR = 3.0
-"""How many times as much as fp32 on the same data Winograd may err to be taken as measured."""
 
 
 def inexact(problem: Conv, images: int, machine: Machine) -> tuple[str, ...]:
-    """Those of Winograd's that err more than fp32 by the model, or do not take `problem`."""
+    """Return the Winograd algorithms that `why_not` refuses, by shape or by predicted error."""
     return tuple(name for name in WINOGRAD if why_not(name, problem, machine, images=images))
 
 
@@ -247,13 +247,15 @@ def counted(
     peer: Mapping[str, Any] | None = None,
     inexact: Collection[str] = (),
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Of a case's candidates: microseconds of best's algorithms, and those not to be taken.
+    """Return a case's microseconds of best's algorithms, and the names of dropped ones.
 
-    These were wrong or failed, or err more than fp32: more than `peer`, cuDNN, by root mean squares
-    on the same images where all have them. Else by the largest, more than `peer` and than all of
-    ours that add fp32 and transform nothing; Winograd may err WINOGRAD_ERR times as much then, and
-    without a `peer` within its tolerance. Those that are `inexact` by the model count where they
-    were compared with a `peer` on the same images alone.
+    Dropped are algorithms that were wrong or failed, or whose error is larger than that of
+    fp32. Errors are root mean squares on the same images if all candidates and `peer` (cuDNN)
+    have them, else the largest errors. The limit for root mean squares is `peer`'s; for largest
+    errors or without a `peer`, it is the largest among `peer` and our fp32 kernels without
+    transforms. For largest errors, Winograd's limit is WINOGRAD_ERR times as high; without a
+    `peer`, Winograd is held to its tolerance only. Algorithms that are `inexact` by the model
+    count only if they were compared with a `peer` on the same images.
     """
     own = [entry for entry in entries if entry["name"].partition(TILED)[0] in ALGORITHMS]
     right = [entry for entry in own if entry["status"] == "right" and entry.get("median_ms")]
@@ -278,5 +280,5 @@ def counted(
 
 
 def _erred(entry: Mapping[str, Any], same: bool) -> Any:
-    """What a candidate erred: on the same images as all, or the largest of any."""
+    """Return a candidate's error: the rms on the same images, or the largest relative error."""
     return entry["same_images"]["rms"] if same else entry.get("relative_error")

@@ -1,7 +1,8 @@
-"""What Winograd's fp32 errs by rounding, and what a row of fp32 sums does.
+"""Predicted rounding errors of fp32 Winograd and of sequential fp32 sums.
 
-Errors are root mean squares over that of the outputs, for data of no mean. A sum of n products in a
-row is rounded n times, after k of them by STEP sqrt(k): it errs STEP sqrt(n / 2).
+Errors are root mean squares over that of the outputs, for zero-mean data. A sequential sum of n
+products is rounded n times, after k of them with an error of STEP sqrt(k): its error is STEP sqrt(n
+/ 2).
 """
 
 from __future__ import annotations
@@ -13,30 +14,31 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tuned import winograd
 from lenetgpu.stages.conv.tuned.product import Product
 
+# Rms error of one rounding to fp32, 2.53e-8: the width of a last digit over sqrt(12), averaged over
+# log-uniform mantissas.
 STEP = 2**-23 / sqrt(12) * sqrt(3 / (8 * log(2)))
-"""Of one rounding to fp32: 2.53e-8, a digit's width over sqrt(12) by how numbers begin."""
+# Roundings that both transforms add to half the length of a sum, fitted to 60 runs of F2 and F4 on
+# an H100. Predictions for 3x3 and 5x5 filters, 3 to 512 channels, 1 and 64 images are then off by
+# 2.1 % (root mean square), at most 4.9 % too low and 10.8 % too high.
 TRANSFORMS = 7.0
-"""What both transforms add to half the length of a sum, fitted to 60 runs of F2 and F4 on an H100.
-
-With it 3x3 and 5x5, 3 to 512 channels, 1 and 64 images are predicted to 2.1 % (root mean square),
-4.9 % too low and 10.8 % too high at most.
-"""
-MARGIN = 1.04
-"""What a prediction is multiplied by before it is compared."""
+MARGIN = 1.04  # factor applied to a prediction before it is compared
 
 
 def _mean_taps(size: int, taps: int, pad: int) -> float:
-    """Taps one way that are not in the padding, an output's as often as it has some."""
+    """Return the mean number of filter elements inside the image along one dimension.
+
+    Each output is weighted by its own number of elements.
+    """
     starts = range(-pad, size + pad - taps + 1)
     inside = [min(start + taps, size) - max(start, 0) for start in starts]
     return sum(count**2 for count in inside) / sum(inside)
 
 
 def in_a_row(problem: Conv) -> float:
-    """The error of fp32 products that are added one after the other; zeros of padding are none.
+    """Return the error of sequential fp32 sums; products with zeros of padding add none.
 
-    1.79e-8 sqrt(depth) without padding, which is what cuDNN's errs to the digit where it does so.
-    For square filters of stride 1.
+    It is 1.79e-8 sqrt(depth) without padding, which agrees to the digit with cuDNN's error
+    where cuDNN adds sequentially. For square filters of stride 1.
     """
     taps, pad = problem.R, problem.pad
     products = problem.C * _mean_taps(problem.H, taps, pad) * _mean_taps(problem.W, taps, pad)
@@ -45,9 +47,9 @@ def in_a_row(problem: Conv) -> float:
 
 @cache
 def _powers(outputs: int, taps: int) -> tuple[float, ...]:
-    """How many times a sum's power each output of a tile has, one way, over that of its taps.
+    """Return the power of each output of a tile along one dimension, over that of a direct sum.
 
-    The output is A^T of sums whose power is that of G's row by B^T's.
+    An output is A^T times sums, each with the power of G's row times that of B^T's.
     """
     to_output, from_filter, from_input = winograd.transforms(outputs, taps)
     sums = [
@@ -61,7 +63,10 @@ def _powers(outputs: int, taps: int) -> tuple[float, ...]:
 
 
 def _grown(problem: Conv, outputs: int) -> float:
-    """How many times the error of its sums the outputs have: by points, and where tiles end."""
+    """Return the factor from the error of the sums to that of the outputs.
+
+    It depends on the transform points, and on where tiles end.
+    """
     powers, grown = _powers(outputs, problem.R), 1.0
     for count in (problem.OH, problem.OW):
         grown *= sum(powers[y % outputs] for y in range(count)) / count
@@ -69,7 +74,7 @@ def _grown(problem: Conv, outputs: int) -> float:
 
 
 def longest(product: Product, channels: int) -> int:
-    """Roundings on the way of the first product of a sum to the output of a `product`."""
+    """Return the number of roundings from a sum's first product to the output of `product`."""
     parts = product.split * product.tile.warps_k
     chunks = ceil(channels / product.tile.bk)
     row = min(ceil(channels / parts), ceil(chunks / product.split) * product.tile.bk)
@@ -80,6 +85,6 @@ def longest(product: Product, channels: int) -> int:
 
 
 def of_winograd(product: Product, problem: Conv, outputs: int) -> float:
-    """The error of tiles of `outputs` each way, with `product` between the transforms."""
+    """Return the error of tiles of `outputs` each way, with `product` between the transforms."""
     roundings = TRANSFORMS + longest(product, problem.C) / 2
     return STEP * _grown(problem, outputs) * sqrt(roundings)

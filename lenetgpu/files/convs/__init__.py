@@ -1,1 +1,1 @@
-"""Convolutions of elsewhere: benchdnn's and MIOpenDriver's lines, and those of ONNX models."""
+"""Convolutions from other tools: lines of benchdnn and MIOpenDriver, and ONNX models."""

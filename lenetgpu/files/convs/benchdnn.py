@@ -1,9 +1,9 @@
 """Lines of benchdnn, oneDNN's benchmark: `mb64_ic64ih56oc64oh56kh3ph1n"resnet:3x3"`.
 
-After its documentation (tests/benchdnn/doc: knobs_desc.md, driver_conv.md): `_` parts entries where
-people like; g is 1, mb 2, strides 1 and dilations 0 where they are not said; what is said of rows
-holds for columns; of outputs and padding one follows from the other; there is a bias unless the
-direction says that there is none.
+Follows its documentation (tests/benchdnn/doc: knobs_desc.md, driver_conv.md). A `_` may separate
+entries. The defaults are g 1, mb 2, strides 1 and dilations 0. A value for rows also applies to
+columns. The output size follows from the padding, or the padding from the output size. There is a
+bias unless the direction excludes it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from lenetgpu.problems import Conv, outputs
 _ENTRIES = ("g", "mb", "ic", "oc", *(what + side for side in "dhw" for what in "ioksdp"))
 _ENTRY = re.compile(r"_*([a-z]{1,3})(-?[0-9]{1,9})(?![0-9])")
 _DTYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "bf16bf16bf16": "bf16"}
+# A ReLU as the only post-operation, with slope zero below zero.
 _RELU = re.compile(r"""(['"]?)relu(:0(\.0*)?){0,2}\1""")
-"""A post-operation of its own, of no slope below zero."""
 _NAME = re.compile(r'_*(n"?([^"]*)"?)?$')
+# Knobs that change memory layouts or execution, not the result.
 _IGNORED = re.compile(r"--conv|--reset|-v[0-9]|--(mode|alg|stag|wtag|dtag|engine|verbose)=.*")
-"""Knobs that do not change what is computed, but where its operands lie and how it is run."""
+# Start of a benchdnn line.
 BEGINS = re.compile(r"(\S*benchdnn(\s|$))|--|_*(g|mb|ic|ih|iw|id|oc)-?[0-9]")
-"""How a line of it begins."""
 
 
 def read(line: str) -> Given:
-    """The convolution of a line, perhaps of a whole command; LenetError where it is none."""
+    """Return the convolution of a descriptor or command line; raise LenetError if it is invalid."""
     where = f"benchdnn's {line!r}"
     images, found = 0, []
     others: list[str] = []
@@ -72,7 +72,7 @@ def read(line: str) -> Given:
 
 
 def _entries(descriptor: str, where: str) -> tuple[dict[str, int], str]:
-    """The numbers of a descriptor by what they are of, and its name."""
+    """Return the numbers of a descriptor by entry, and its name."""
     entries: dict[str, int] = {}
     at = 0
     while match := _ENTRY.match(descriptor, at):
@@ -90,7 +90,7 @@ def _entries(descriptor: str, where: str) -> tuple[dict[str, int], str]:
 
 
 def _convolution(entries: dict[str, int], where: str) -> Conv:
-    """Of two sides; a line that says columns only has one row."""
+    """Return the two-dimensional convolution; a descriptor with columns only has one row."""
     rows = any(key[1:] == "h" for key in entries)
     for key in ("ic", "oc", *(("ih", "kh") if rows else ("iw", "kw"))):
         if key not in entries:
@@ -111,7 +111,7 @@ def _convolution(entries: dict[str, int], where: str) -> Conv:
 
 
 def _side(known: dict[str, int]) -> tuple[int, int, int, int, int, int]:
-    """Input, filter, output, stride, padding and dilation of rows, or of columns."""
+    """Return input, filter, output, stride, padding and dilation of one dimension."""
     size, taps, stride, far = known["i"], known["k"], known.get("s", 1), known.get("d", 0)
     span, out = (taps - 1) * (far + 1) + 1, known.get("o")
     needed = 0 if out is None else max(0, (out - 1) * stride - size + span) // 2

@@ -1,4 +1,4 @@
-"""A convolution as other tools describe it, and as a line of benchdnn."""
+"""Convolutions as other tools describe them, and as a benchdnn descriptor."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MOST_VALUES = 1 << 31
 
 @dataclass(frozen=True)
 class Given:
-    """A convolution of a line or a model; `problem` is None where its sizes are not known.
+    """A convolution from a line or a model; `problem` is None if its sizes are not known.
 
-    `name` is what it is called there; `others` are what else we do not take of it, in words.
+    `name` is its name in the source; `others` are its unsupported properties, in words.
     """
 
     problem: Conv | None
@@ -26,7 +26,7 @@ class Given:
 
     @property
     def why(self) -> str:
-        """Why it is not taken, in words; empty where it is."""
+        """Unsupported properties in words; empty if the convolution is supported."""
         return ", ".join(self.others)
 
 
@@ -40,11 +40,11 @@ def convolution(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> Conv:
-    """Return the convolution of sizes N, H, W, C, M and pairs for rows and columns.
+    """Return the convolution of `sizes` (H, W, C, M) and pairs for rows and columns.
 
-    `pad` lies before the first row and column; what lies behind the last follows from `out`, and
-    is as much where that is None. A `dilation` of 1 is none. LenetError, a sentence that begins
-    with `where`, unless it is a convolution.
+    `pad` is the padding before the first row and column. The padding after the last follows
+    from `out`; if `out` is None, it is the same. A `dilation` of 1 means none. Raises
+    LenetError, beginning with `where`, if these values do not make a convolution.
     """
     images, H, W, C, M = sizes
     least = {
@@ -77,7 +77,7 @@ def convolution(
 
 
 def require_countable(problem: Conv, images: int, where: str) -> None:
-    """LenetError, a sentence that begins with `where`, where an offset would need 64 bits."""
+    """Raise LenetError, beginning with `where`, if an offset would need 64 bits."""
     held = {
         "input": images * prod(problem.padded) * problem.C,
         "filters": prod(problem.weight_shape),
@@ -90,9 +90,9 @@ def require_countable(problem: Conv, images: int, where: str) -> None:
 
 
 def as_line(problem: Conv) -> str:
-    """A convolution's sizes as benchdnn's line, which has a place for all; images are not said.
+    """Return a convolution as a benchdnn descriptor without the number of images.
 
-    Where columns are as rows, rows alone are said.
+    If columns are the same as rows, only rows are written.
     """
     p = problem
     sizes = {"i": (p.H, p.W), "o": (p.OH, p.OW), "k": (p.R, p.S)}

@@ -1,7 +1,8 @@
 """Lines of MIOpenDriver: `./bin/MIOpenDriver conv -n 64 -c 64 -H 56 -W 56 -k 64 -p 1 -q 1`.
 
-After its documentation and what its help prints: a flag by its letter or `--` and its name, then
-its value; what is not said is as it is there (100 images of 3x32x32, 32 filters of 3x3).
+Follows its documentation and its help output. A flag is `-` and a letter or `--` and a name,
+followed by its value. Defaults are those of MIOpenDriver (100 images of 3x32x32, 32 filters of
+3x3).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _SIZES = {
     "b": ("bias", 0),
 }  # fmt: skip
 _WORDS = {"m": ("mode", "conv"), "z": ("pad_mode", "default"), "r": ("pad_val", "0")}
+# Flags that do not change the result of a two-dimensional forward convolution.
 _IGNORED = {
     "i": "iter", "V": "verify", "t": "time", "w": "wall", "s": "search", "P": "printconv",
     "o": "dump_output", "d": "in_data", "e": "weights", "a": "in_bias",
@@ -29,7 +31,6 @@ _IGNORED = {
     "Z": "tensor_vect", "Y": "trans_output_pad_h", "X": "trans_output_pad_w", "!": "in_d",
     "@": "fil_d", "#": "conv_stride_d", "$": "pad_d", "%": "trans_output_pad_d", "^": "dilation_d",
 }  # fmt: skip
-"""Flags that do not change what a forward convolution of two sides computes."""
 _LETTERS = {
     name: letter
     for held in (_SIZES, _WORDS, _IGNORED)
@@ -39,12 +40,11 @@ _LETTERS = {
 _TYPES = {"conv": "", "convfp16": "fp16", "convbfp16": "bf16", "convint8": "int8",
           "convfp8": "fp8", "convbfp8": "bf8"}  # fmt: skip
 _DTYPES = {"": "fp32", "fp16": "fp16", "bf16": "bf16"}
-_BACKWARD = (2, 4, 6)
-"""What -F runs without the forward convolution."""
+_BACKWARD = (2, 4, 6)  # values of -F that do not run the forward convolution
 
 
 def read(line: str) -> Given:
-    """Return the convolution of a line, which may stand in a log; LenetError where it is none."""
+    """Return the convolution of a line, perhaps from a log; raise LenetError if it is invalid."""
     where = f"MIOpenDriver's {line!r}"
     start = DRIVER.search(line)
     words = line[start.end() :].split() if start else []

@@ -1,6 +1,6 @@
-"""The convolutions of an ONNX model, in the order that it computes them.
+"""Convolutions of an ONNX model, in the order of computation.
 
-Nothing is run, no weight is read, and no other file is opened.
+Nothing is run, no weights are read, and no other file is opened.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from lenetgpu.files.regular import open_regular
 from lenetgpu.problems import Conv, outputs
 
 EXPECTED = "an ONNX model"
+# Index of the filters among a node's inputs; the images are the first input.
 _FILTERS = {"Conv": 1, "QLinearConv": 3, "ConvInteger": 1}
-"""Position of a convolution's filters among its inputs; its images are the first."""
 _TYPES = {DOUBLE: "fp64", 2: "int8", 3: "int8"}
 _DTYPES = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
 _AUTO = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+# Spatial dimensions of a supported convolution; index of the bias among its inputs.
 _SIDES, _BIAS = 2, 2
-"""A convolution's spatial dimensions; the place of a bias among its inputs."""
 
 
 def read(path: Path, batch: int | None, epilogue: bool = False) -> list[Given]:
-    """Return every convolution of a model, of `batch` images, or of as many as it has (1: open).
+    """Return every convolution of a model for `batch` images, or for the model's own batch.
 
-    Each is alone, or with `epilogue` has its bias, and ReLU where nothing else reads its sums.
-    LenetError where the file is damaged, is no model, or has none.
+    An open batch counts as 1. The convolutions have no epilogue; with `epilogue` they have
+    their bias, and ReLU if nothing else reads their sums. Raises LenetError if the file is
+    damaged, is not a model, or has no convolutions.
     """
     require_extra(str(path), "onnx", "models")
     with open_regular(path, EXPECTED) as raw, open(raw.fileno(), "rb", closefd=False) as file:
@@ -52,7 +53,7 @@ def read(path: Path, batch: int | None, epilogue: bool = False) -> list[Given]:
         found = list(_Graph(path, model, batch, epilogue).convolutions())
     except LenetError:
         raise
-    except Exception as error:  # of fields of other types, and what ONNX raises of its own
+    except Exception as error:  # fields of other types, and ONNX's own exceptions
         raise damaged(path, "ONNX", error) from error
     if not found:
         raise LenetError(f"{path}: expected a model with convolutions, found none")
@@ -73,7 +74,7 @@ class _Graph:
         self._scale = (batch, own) if batch and own else (1, 1)
 
     def convolutions(self) -> Iterator[Given]:
-        """Those of the graph, of its branches and of the model's functions."""
+        """Yield the convolutions of the graph, of its branches and of the model's functions."""
         for node in self._graph.node:
             if node.op_type in _FILTERS and node.domain in OWN:
                 yield self._given(node)
@@ -87,7 +88,7 @@ class _Graph:
             yield from _all_untaken(function, f"in function {function.name}")
 
     def _given(self, node: Any) -> Given:
-        """LenetError where it is no convolution: channels that do not fit, a filter too large."""
+        """Return a node's convolution; raise LenetError if its channels or filters do not fit."""
         where, others = f"{self._path}: {node_text(node)}", []
         place = _FILTERS[node.op_type]
         if len(node.input) <= place:
@@ -123,7 +124,7 @@ class _Graph:
         return whole if len(whole) == len(dims) else None
 
     def _why_open(self, name: str) -> str:
-        """The node, or the input, that began what is not known of a value."""
+        """Describe the node or the input where a value's unknown size originates."""
         seen = set[str]()
         while name in self._made_by and name not in seen:
             seen.add(name)
@@ -143,7 +144,7 @@ class _Graph:
 def _convolution(
     where: str, size: Sequence[int], filters: Sequence[int], given: dict[str, Any]
 ) -> Conv:
-    """A convolution of two sides, (images, C, H, W) by (M, C over groups, R, S)."""
+    """Return the convolution of images (n, C, H, W) by filters (M, C / groups, R, S)."""
     (images, c, h, w), m, taps = size, filters[0], list(filters[2:])
     strides, dilation = given.get("strides") or [1, 1], given.get("dilations") or [1, 1]
     pads, auto = given.get("pads") or [0] * 4, given.get("auto_pad", "NOTSET")
@@ -187,7 +188,7 @@ def _all_untaken(graph: Any, why: str) -> Iterator[Given]:
 
 
 def _within(graph: Any) -> Iterator[Any]:
-    """A graph and every graph of its branches."""
+    """Yield a graph and every graph of its branches."""
     yield graph
     for node in graph.node:
         for branch in _branches(node):
@@ -200,7 +201,7 @@ def _branches(node: Any) -> Iterator[Any]:
 
 
 def _read_by_relu(graph: Any) -> set[str]:
-    """The values of a graph that one ReLU reads and nothing else, within no branch either."""
+    """Return a graph's values that one ReLU reads and nothing else, not even in a branch."""
     read = Counter[str]()
     for one in _within(graph):
         read.update(value.name for value in one.output)

@@ -1,1 +1,1 @@
-"""`lenetgpu conv`: any convolution checked and timed, simulated, parted."""
+"""Implementation of `lenetgpu conv`: convolutions checked, timed, explained and simulated."""

@@ -1,4 +1,4 @@
-"""The conv command: a shape or a paper's suite through every convolution of the device."""
+"""The conv command: a shape or a suite through every convolution of the device."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, choices, families, find, variants
 from lenetgpu.stages.needs import lacking
 
-RUNS = 5
-"""How often `--bitwise` runs a candidate."""
+RUNS = 5  # runs of a candidate with `--bitwise`
 
 
 def chosen_variants(only: str | None, device: str, planned: bool = False) -> list[Variant]:
-    """The conv variants of `device`, of those that the comma list `only` names.
+    """Return the conv variants of `device` that the comma list `only` names; all if it is None.
 
-    A family's name means all of it. Raises LenetError where a name is none; where GPU variants are
-    `planned` for another machine, their names are left to that, and what is run may be nothing.
+    A family's name selects all of it. Raises LenetError for an unknown name. With `planned`,
+    GPU variants are explained for another machine: their names are accepted, and nothing may be
+    left to run.
     """
     every = variants("conv", device)
     if only is None:
@@ -78,14 +78,14 @@ def chosen_variants(only: str | None, device: str, planned: bool = False) -> lis
 
 
 def _named(name: str, device: str) -> Variant | None:
-    """The variant of a name, or a family's own."""
+    """Return the variant of a name, or the default one of a family; None if there is none."""
     every = variants("conv", device)
     known = name in families("conv", device) or any(name in v.names for v in every)
     return find("conv", name, device) if known else None
 
 
 def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
-    """Check and time what was asked for; LenetError for bad input."""
+    """Check and time the requested convolutions; raise LenetError for bad input."""
     suite, rows = rows_to_run(request)
     if request.tune:
         request = tuning(request)
@@ -96,7 +96,7 @@ def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
 def _run_rows(
     request: ConvRequest, suite: Suite | None, rows: list[Row], found: plugins.Plugins, say: Say
 ) -> CompareOutcome:
-    """`run_conv` with the variants that were `found` outside."""
+    """Run the requested rows, with the plugins in `found`."""
     shapes = [row for row in rows if isinstance(row, Shape)]
     gate = Gate(request, "conv", None)
     own, notes = found.of_kind("conv")
@@ -143,7 +143,7 @@ def _run_rows(
 
 @dataclass(frozen=True)
 class _Run:
-    """What is run of a request, on which device, and beside which peer."""
+    """A request's variants, plugins and PyTorch peer, with the device that runs them."""
 
     request: ConvRequest
     suite: Suite | None
@@ -155,9 +155,10 @@ class _Run:
     own: list[plugins.Plugin]
 
     def reference(self, shapes: list[Shape]) -> str:
-        """The name that ratios are over: as asked, else the peer, else the package's default.
+        """Return the baseline's name: as requested, else the peer, else the package's default.
 
-        Where that refuses every shape it is the first that does not.
+        If the default refuses every shape, the baseline is the first variant that supports
+        one.
         """
         peer, wanted, chosen = self.peer, self.request.reference, self.chosen
         device = "cpu" if self.gpu is None else "cuda"
@@ -180,7 +181,7 @@ class _Run:
         raise LenetError(f"--reference {wanted}: expected one of {', '.join(names)}")
 
     def candidates(self, shape: Shape, case: Case) -> list[Candidate]:
-        """Every variant on a shape, those from outside, and the peer."""
+        """Return the candidates for a shape: variants, plugins and the peer."""
         found, gpu, seconds = [], self.gpu, self.request.seconds
         lacks = None if gpu is None else lacking(shape.problem, gpu.compute_capability)
         for variant in self.chosen + tilings(self.request, shape):
@@ -201,7 +202,7 @@ class _Run:
         return found
 
     def fill(self, document: dict[str, Any], shapes: list[Shape], say: Say) -> list[str]:
-        """Fill the document's `cases`, a shape each; what is wrong, a sentence each."""
+        """Fill the document's `cases`, one per shape; return a sentence for each wrong result."""
         wrong: list[str] = []
         for shape in shapes:
             try:
@@ -228,7 +229,7 @@ class _Run:
     def _beside(
         self, case: dict[str, Any], shape: Shape, comparison: Comparison, say: Say
     ) -> list[str]:
-        """Add what was tuned, explained and laddered to a case; what is wrong, as in `fill`."""
+        """Add tuning, explanation and ladder to a case; return sentences as in `fill`."""
         if self.request.tune:
             case["tuned"] = asdict(tune(shape, case))
         wrong = [f"{shape.label}: {c.name}, {_reason(c)}" for c in comparison.wrong]
@@ -245,7 +246,7 @@ class _Run:
         return wrong
 
     def _compare(self, shape: Shape, reference: str, say: Say) -> Comparison:
-        """Every candidate on one shape, the time of them all together for the rounds."""
+        """Compare all candidates on one shape; the time for rounds grows with their number."""
         if not (self.chosen or self.own):
             return Comparison(shape.label, reference, [])
         request = self.request
@@ -267,16 +268,16 @@ class _Run:
 
 
 def differing(first: Any, again: Any) -> int:
-    """How many values of two arrays of one device, of one type of floats, have other bits."""
+    """Return the number of values whose bits differ in two float arrays of one type and device."""
     np, bits = array_module(first), f"uint{8 * first.itemsize}"
     return int(np.count_nonzero(first.reshape(-1).view(bits) != again.reshape(-1).view(bits)))
 
 
 def err_all(comparison: Comparison, say: Say) -> None:
-    """Give each right candidate its `errors`, but for those whose work is worth one sample only.
+    """Set `errors` of each correct candidate, except for those that are sampled only once.
 
-    What leaves something that is no number is wrong. Without memory for it a note says so; Ctrl-C
-    ends the comparison, whose times stay.
+    A candidate with NaN or infinite errors becomes wrong. If memory runs out, a note reports
+    it. Ctrl-C ends the comparison, whose times are preserved.
     """
 
     def err(candidate: Candidate, bench: Any) -> None:
@@ -297,9 +298,10 @@ def err_all(comparison: Comparison, say: Say) -> None:
 
 
 def repeat_all(comparison: Comparison, say: Say) -> None:
-    """Run what is right `RUNS` times more on the same images: a candidate gets `bits`.
+    """Run each correct candidate `RUNS` times on the same images, and set its `bits`.
 
-    One whose runs differ is wrong, unless it says that they need not agree: then a note says it.
+    If runs differ, the candidate becomes wrong, unless it declares that they need not agree:
+    then a note reports it.
     """
 
     def repeat(candidate: Candidate, bench: Any) -> None:
@@ -324,7 +326,7 @@ def _each_right(
     run: Callable[[Candidate, Any], None],
     without_memory: str = "",
 ) -> None:
-    """Run each right candidate again whose bench is `able`; one that breaks has failed."""
+    """Call `run` for each correct candidate whose bench has `able`; exceptions mark it failed."""
     for candidate in comparison.candidates:
         try:
             if candidate.status == "right" and hasattr(candidate.bench, able):
@@ -341,7 +343,7 @@ def _note(candidate: Candidate, more: str) -> None:
 
 
 def _compile_all(run: _Run, shapes: list[Shape], say: Say) -> None:
-    """Compile every kernel that the variants say they will launch, by as many threads as help."""
+    """Compile every kernel that the variants announce, in parallel."""
     from lenetgpu.gpu.device import current_arch
     from lenetgpu.gpu.nvrtc import compile_together
 
@@ -355,11 +357,11 @@ def _compile_all(run: _Run, shapes: list[Shape], say: Say) -> None:
                 found = variant.kernels(problem, shape.batch)
                 wanted |= dict.fromkeys(one for one in found if one.meant_for(arch))
     say(f"compiling {len(wanted)} kernels")
-    compile_together([*wanted], arch)  # what fails is said, and listed, where it is built
+    compile_together([*wanted], arch)  # failures are reported when the variant is built
 
 
 def _draw(request: ConvRequest, document: dict[str, Any]) -> None:
-    """Draw the picture that was asked for, if any: a shape under its roofs, or a suite."""
+    """Draw the requested plot, if any: a shape under its roofline, or a suite."""
     if request.plot is None:
         return
     where = f"{document['device']['name']}, {document['date']}"
@@ -379,7 +381,7 @@ def _reason(candidate: Candidate) -> str:
 
 
 def _release(comparison: Comparison, on_gpu: bool) -> None:
-    """Give a shape's memory back before the next."""
+    """Free a shape's memory before the next one."""
     for candidate in (*comparison.candidates, comparison.again):
         if candidate is not None:
             candidate.bench = None

@@ -1,4 +1,4 @@
-"""The JSON document of convolutions, and what is shown of it."""
+"""The JSON document of convolutions, and its tables."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from lenetgpu.problems import Conv
 
 
 def some(counts: list[int]) -> str:
-    """Write one number, or the least and the most."""
+    """Format one number, or the smallest and the largest."""
     found = {min(counts, default=0): "", max(counts, default=0): ""}
     return " to ".join(f"{count:,}" for count in found)
 
 
+# A candidate on a shape: its check, its times, its ratio to the baseline, its launch.
 CONVOLVED = columns(
     "shape=label, candidate=name, precision, layout, check",
     ("error=relative_error, rms error=rms_error", short_error),
@@ -49,15 +50,15 @@ CONVOLVED = columns(
     *MACHINE,
     "timed by=method, note, again=command",
 )
-"""A candidate on a shape: its check, its times, its ratio to the baseline, its launch."""
 _IN_THE_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
 _IN_A_CASE = [one for one in CONVOLVED if one.key not in _IN_THE_FILES_ONLY]
+# A candidate's speed-ups over a suite.
 SUMMED = columns(
     "candidate=name, shapes",
     ("geometric mean=geomean, least, most", fixed(2)),
     "the paper's=paper",
 )
-"""A candidate's speed-ups over a suite."""
+# A distinct convolution of a network and its fastest variant.
 LAYERS = columns(
     "convolution=label, shape",
     ("images", fixed(0)),
@@ -69,21 +70,21 @@ LAYERS = columns(
     ("reference us=reference_us, speed-up=speedup", fixed(2)),
     "not taken=not_taken, again=command",
 )
-"""A distinct convolution of a network and its fastest variant."""
+# Total times of a network's convolutions by one variant.
 WHOLES = columns(
     "sum of=name, convolutions=taken",
     ("of the GFLOP=gflop_share", percent),
     ("ms, reference ms=reference_ms", fixed(3)),
     ("speed-up=speedup", fixed(2)),
 )
-"""A network's convolutions together, by one variant."""
+# A suite in `conv --list`.
 LISTED = columns(
     "suite=name, what=title",
     ("distinct=shapes, taken, convolutions", str),
     ("images", some),
     "source",
 )
-"""A suite of `conv --list`."""
+# A step of the convnet2 paper's ladder, published and measured.
 STEPS = columns(
     "section, the paper's step=step, over=before, check",
     ("us=median_us, with relayouts=whole_us", fixed(2)),
@@ -93,15 +94,14 @@ STEPS = columns(
     ("gain here=ratio, gain there=paper_ratio, since the first=total_ratio", fixed(2)),
     "note",
 )
-"""A step of the convnet2 paper's ladder, there and here."""
-EXPLAINED = columns("about, what, found")
-"""A line of `conv --explain`."""
+EXPLAINED = columns("about, what, found")  # a line of `conv --explain`
 
 
 def shape_text(problem: Conv) -> str:
-    """`problem` as the command takes it; filters that are not square as RxS.
+    """Format `problem` as the command accepts it, with filters that are not square as RxS.
 
-    What SHAPE has no place for makes it a line of benchdnn, what is no size options behind it.
+    Sizes that SHAPE cannot express are written as a benchdnn descriptor, other properties as
+    options.
     """
     k = str(problem.R) if problem.R == problem.S else f"{problem.R}x{problem.S}"
     sizes = (problem.C, problem.H, problem.W, problem.M, k, problem.stride, problem.pad)
@@ -113,12 +113,12 @@ def shape_text(problem: Conv) -> str:
 
 
 def _ends_json(problem: Conv) -> dict[str, Any]:
-    """What happens at both ends of the sums, and how they are held."""
+    """Return the epilogue and the dtype of a convolution."""
     return {"bias": problem.bias, "relu": problem.relu, "dtype": problem.dtype}
 
 
 def _without(entry: dict[str, Any]) -> dict[str, Any]:
-    """`entry` without what a convolution does not have, or has too much of."""
+    """Return `entry` without keys that convolutions do not have or that are too long."""
     unused = ("label_flips", "first_bad_stage", "samples_ms", "scaled_from")
     return {key: value for key, value in entry.items() if key not in unused}
 
@@ -130,7 +130,7 @@ def _said(entry: dict[str, Any]) -> dict[str, Any]:
 def case_json(
     shape: Shape, comparison: Comparison, limits: Ceilings, peer: str | None
 ) -> dict[str, Any]:
-    """One entry of `cases`: the shape, its work, every candidate, and the fastest fp32 one."""
+    """Return an entry of `cases`: the shape, its work, all candidates, and the fastest fp32 one."""
     problem, n = shape.problem, shape.batch
     flop, moved = problem.flop(n), problem.bytes(n)
     entries = []
@@ -165,7 +165,7 @@ def case_json(
 
 
 def about_suite(suite: Suite | None) -> dict[str, Any]:
-    """What the document says of the suite, or of none."""
+    """Return the document's fields on the suite, or on none."""
     if suite is None:
         return {"suite": None, "title": "", "claim": None, "notes": [], "source": None}
     return {
@@ -178,7 +178,7 @@ def about_suite(suite: Suite | None) -> dict[str, Any]:
 
 
 def _timed(case: dict[str, Any] | None, name: str | None) -> dict[str, Any] | None:
-    """The candidate of that name where it was timed; of no name, the fastest fp32 one."""
+    """Return the candidate called `name` if it was timed; for None, the fastest fp32 one."""
     if case is None:
         return None
     timed = {entry["name"]: entry for entry in case["candidates"] if entry.get("median_ms")}
@@ -186,12 +186,12 @@ def _timed(case: dict[str, Any] | None, name: str | None) -> dict[str, Any] | No
 
 
 def _every(cases: list[dict[str, Any]]) -> dict[str | None, None]:
-    """The candidates' names, behind None for the fastest of each case."""
+    """Return the candidates' names, after None for the fastest of each case."""
     return {None: None} | dict.fromkeys(e["name"] for case in cases for e in case["candidates"])
 
 
 def summary_json(cases: list[dict[str, Any]], suite: Suite) -> list[dict[str, Any]]:
-    """Speed-ups over the reference: of the fastest fp32 variant a shape, then of each variant."""
+    """Return speed-ups over the baseline: of each shape's fastest fp32 variant, then by variant."""
     rows = []
     for name in _every(cases):
         found = [
@@ -216,10 +216,11 @@ def summary_json(cases: list[dict[str, Any]], suite: Suite) -> list[dict[str, An
 def network_json(
     rows: list[shapes.Row], commands: list[str | None], cases: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """A network's convolutions, a row each, and their times' sums, each as often as it is there.
+    """Return a network's convolutions, one row each, and their total times by variant.
 
-    `cases` are what was measured of them, by their labels; a sum says how many convolutions it is
-    over, for not every variant takes every one.
+    `cases` are the measurements, matched by label. A total counts each convolution as often as
+    it occurs, and says how many it covers, because not every variant supports every
+    convolution.
     """
     measured = {case["label"]: case for case in cases}
     found = []
@@ -249,7 +250,7 @@ def network_json(
 
 
 def _sum(name: str | None, cases: list[dict[str, Any]], of: int, gflop: float) -> dict[str, Any]:
-    """Over the convolutions that a candidate was timed on, and of the reference over the same."""
+    """Return a candidate's total over the convolutions it was timed on, and the baseline's."""
     timed = [(case, entry) for case in cases if (entry := _timed(case, name)) is not None]
     beside = [_timed(case, case["reference"]) for case, _ in timed]
     ms = sum(case["count"] * entry["median_ms"] for case, entry in timed)
@@ -303,12 +304,12 @@ def layers(network: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def wholes(network: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return sums as rows, each with how many convolutions it is over."""
+    """Return totals as rows, each with the number of convolutions that it covers."""
     return [{**row, "taken": f"{row['over']} of {row['of']}"} for row in network["sums"]]
 
 
 def table(document: Mapping[str, Any]) -> Table:
-    """Return every shape's candidates in one table, or what `conv --list` found."""
+    """Return one table of all shapes' candidates, or the listing of `conv --list`."""
     if "suites" in document:
         return Table(LISTED, document["suites"])
     if "cases" not in document:
@@ -323,9 +324,9 @@ def table(document: Mapping[str, Any]) -> Table:
 
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:
-    """Yield what is shown of a document: a table a shape with its legend, and of a suite its sums.
+    """Yield the parts of a document: per shape a table and its legend, and for a suite totals.
 
-    Of one that nothing was run of, `conv --list`, the suites or the convolutions.
+    For `conv --list`, which runs nothing, yield the suites or the convolutions.
     """
     if "suites" in document:
         yield Table(LISTED, document["suites"], "lenetgpu conv --suite NAME")
@@ -353,7 +354,7 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def _of_network(network: Mapping[str, Any], reference: str) -> Iterator[Part]:
-    """Yield a row a distinct convolution, also of those not taken, and what they take together."""
+    """Yield a row for each distinct convolution, also for unsupported ones, and the totals."""
     of, taken, rows = network["convolutions"], network["taken"], layers(network)
     over = f" beside {reference}" if reference else ""
     title = f"{len(rows)} distinct of {of:,} convolutions{over}"
@@ -369,7 +370,7 @@ def _of_network(network: Mapping[str, Any], reference: str) -> Iterator[Part]:
 
 
 def tuned_line(tuned: Mapping[str, Any]) -> str:
-    """Return what `conv --tune` kept of a shape, and what the model would have taken."""
+    """Return what `conv --tune` cached for a shape, and what the cost model would have chosen."""
     algorithm, model = tuned["algorithm"], tuned["model"]
     if algorithm is None:
         return f"best.fp32: nothing kept: {tuned['why']}"

@@ -1,4 +1,4 @@
-"""What `lenetgpu conv --engines` answers: the convnet2 paper's engines by the timing model."""
+"""`lenetgpu conv --engines`: the convnet2 paper's engines in the timing model."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from lenetgpu.stages.needs import untaken
 
 
 def rounded(value: float) -> str:
-    """Write cycles whole, shares and times with three digits."""
+    """Format cycles as whole numbers, shares and times with three digits."""
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
 
 
 STEP_COLUMNS = columns("section, step", ("cycles", rounded), (", ".join(PARTS), rounded))
+# A figure of the paper and the model's.
 FIGURES = columns(
     "section, figure",
     ("the paper=paper, model", rounded),
     words("agrees", "agrees", lambda agrees: "yes" if agrees else "no"),
 )
-"""A figure of the paper beside the model's."""
 _CHANGES = [Column(change.name, f"changed.{change.name}", rounded) for change in CHANGED]
 
 
 def run_engines(request: ConvRequest, say: Say) -> dict[str, Any]:
-    """The document: a row a step, a row a figure of the paper. LenetError for bad input.
+    """Return the document: a row per step and per figure of the paper. LenetError for bad input.
 
-    Of Table 1's convolution and its 128 images, where no other is asked for.
+    The default is Table 1's convolution with its 128 images.
     """
     problem, batch = TABLE_1, TABLE_1_BATCH
     if request.shape is not None:
@@ -62,12 +62,12 @@ def run_engines(request: ConvRequest, say: Say) -> dict[str, Any]:
 
 
 def table(document: Mapping[str, Any]) -> Table:
-    """Return the paper's figures, the model's, and those under each change."""
+    """Return the paper's figures, the model's, and the model's under each change."""
     return Table([*FIGURES, *_CHANGES, *columns("remark")], document["figures"])
 
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:
-    """Yield the steps' cycles, then the paper's figures beside the model's, and each change."""
+    """Yield the steps' cycles, then the paper's figures with the model's, then each change."""
     rows = document["figures"]
     of = f"{document['simulated']}, simulated: {document['shape']}, batch {document['images']:,}"
     title = f"{of}; cycles, and a warp's mean cycles in each part"

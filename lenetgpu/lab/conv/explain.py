@@ -1,4 +1,4 @@
-"""What stands beside a shape's candidates: `conv --explain`, and the convnet2 paper's ladder."""
+"""Additions to a shape's candidates: `conv --explain`, and the convnet2 paper's ladder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Rows = list[tuple[str, str]]
 
 
 def floor_rows(problem: Conv, n: int, limits: Ceilings) -> Rows:
-    """Work, bytes, intensity, and the least time by arithmetic and by bytes on this device."""
+    """Return work, bytes, intensity, and the least times by arithmetic and bytes on this device."""
     flop, moved = problem.flop(n), problem.bytes(n)
     compute = flop / (limits.fma_tflops * 1e12)
     memory = moved / (limits.copy_gbs * 1e9)
@@ -51,7 +51,7 @@ def _microseconds(seconds: float) -> str:
 
 
 def launch_rows(launches: list[Launch], n: int) -> Rows:
-    """Residency by each resource, waves, and batches that fill the last wave, of each kernel."""
+    """Return each kernel's blocks per SM by resource, waves, and batches with a full last wave."""
     from lenetgpu.gpu.launch import explain_launch, grid_of
 
     rows: Rows = []
@@ -63,7 +63,7 @@ def launch_rows(launches: list[Launch], n: int) -> Rows:
 
 
 def latency_rows(measure: Callable[[], Latency], machine: Machine) -> Rows:
-    """N_FMA by what is measured here, and planned."""
+    """Return the load latency and N_FMA, as measured here and as planned with."""
     found = measure()
     busy, issued = found.busy_warps(machine), found.issued(machine)
     chained = f"{busy} warps of chained multiply-adds a multiprocessor"
@@ -78,18 +78,18 @@ def latency_rows(measure: Callable[[], Latency], machine: Machine) -> Rows:
 def _or_why_not(make: Callable[..., Rows], *given: Any) -> Rows:
     try:
         return make(*given)
-    except Exception as error:  # what was measured is worth more than its explanation
+    except Exception as error:  # a failed explanation must not discard the measurements
         return [("explanation", f"none here: {type(error).__name__}: {error}")]
 
 
 def named(words: str | None) -> list[Variant]:
-    """The GPU variants that a comma list names, or their families; all where there is no list."""
+    """Return the GPU variants that a comma list names, also by family; all if it is None."""
     wanted = None if words is None else {word.strip() for word in words.split(",")}
     return [v for v in variants("conv", "cuda") if wanted is None or wanted & {v.family, *v.names}]
 
 
 def _planned(variant: Variant, shape: Shape, machine: Machine) -> Rows:
-    """What a variant would do on `machine`, where it can say so without it."""
+    """Return what a variant would do on `machine`; no rows if it cannot explain that without it."""
     laid = laid_out(variant, shape.problem)
     if variant.explain is None or isinstance(laid, str):
         return []
@@ -102,8 +102,8 @@ def _planned(variant: Variant, shape: Shape, machine: Machine) -> Rows:
 def _elsewhere(shape: Shape, machine: Machine, only: str | None) -> Iterator[tuple[str, Rows]]:
     """Yield what variants would do on `machine`, a section each.
 
-    A word of `only` has a section that says why not: a variant's name, or a family's of which
-    nobody has anything to say.
+    A variant that `only` names and that explains nothing has a section with the reason. So has
+    each variant of a family that `only` names, if none of the family explains anything.
     """
     words = {word.strip() for word in (only or "").split(",")}
     found = {variant: _planned(variant, shape, machine) for variant in named(only)}
@@ -120,7 +120,7 @@ def _elsewhere(shape: Shape, machine: Machine, only: str | None) -> Iterator[tup
 def _here(
     shape: Shape, comparison: Comparison, chosen: list[Variant], machine: Machine
 ) -> Iterator[tuple[str, Rows]]:
-    """Yield what the variants did on the GPU that is here, a section each."""
+    """Yield what the variants did on this host's GPU, a section each."""
     explains = {v.full_name: (v.explain, laid_out(v, shape.problem)) for v in chosen}
     for candidate in comparison.candidates:
         rows: Rows = []
@@ -145,8 +145,8 @@ def explained(
 ) -> list[dict[str, Any]]:
     """Return the `explanation` of a case: of the shape, then of each variant that has one.
 
-    Variants are those on the GPU `here`, or all for the machine that was asked for; `here` is None
-    where there is no GPU.
+    The variants are `here`, those on this host's GPU, or all of them for the requested machine.
+    `here` is None if there is no GPU.
     """
     machine = machines.current() if request.machine is None else machines.known(request.machine)
     sections = [("the shape", floor_rows(shape.problem, shape.batch, limits))]
@@ -160,7 +160,7 @@ def explained(
 
 
 def ladder(shape: Shape, gpu: Gpu, say: Say) -> list[dict[str, Any]]:
-    """The paper's steps on one shape; a row that says why where they cannot be measured."""
+    """Return the paper's steps on one shape, or a row with the reason if they cannot be timed."""
     try:
         return measure_ladder(shape.problem, shape.batch, gpu=gpu, say=say)
     except (MemoryError, RuntimeError) as error:

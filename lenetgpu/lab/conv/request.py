@@ -1,4 +1,4 @@
-"""What `lenetgpu conv` is asked for: SHAPE, another tool's line, a suite, a file or a model."""
+"""Requests of `lenetgpu conv`: SHAPE, another tool's line, a suite, a file or a model."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ from lenetgpu.problems import ITEM_BYTES, Conv
 SHAPE = "C,H,W,M,K[,stride[,pad]]"
 _OURS = re.compile("N,N,N,N,N(?:xN)?(?:,N(?:,N)?)?".replace("N", r"\s*(-?[0-9]{1,9})\s*"))
 _MOST_BYTES = 1 << 20
+# Square root of the most filter elements: the check's float64 sum adds them one by one.
 _WIDEST = 256
-"""Of a filter: the check's float64 sum goes over its places one by one."""
-_MOST_CHECKED = 2 * 10**12
-"""Operations of the check on a CPU, some minutes of them."""
+_MOST_CHECKED = 2 * 10**12  # FLOP of the check on a CPU: some minutes
 
 ALONE = "each convolution alone: without its bias, and without what follows it"
 FUSED = "each convolution with its bias, and with the ReLU that alone follows it"
 AS_SAID = "each convolution with the bias and the ReLU that its row names, and nothing else"
+# Fields of a request on how a shape is measured, not on where results go.
 _KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "reference")
-"""What of a request says how a shape is measured, and not where its results go."""
 
 
 @dataclass(frozen=True)
 class ConvRequest(Asked):
-    """What `lenetgpu conv` was asked for. `batch` and `dtype` None: as they are given.
+    """A request to `lenetgpu conv`; a `batch` or `dtype` of None keeps that of each convolution.
 
-    `lines` is a file of convolutions, one a line, `model` an ONNX model. `bias` and `relu` give
-    every convolution one; `epilogue` takes a bias where it is given, and of a model ReLU. `machine`
-    is the known GPU that `explain` plans for instead of the one here; `tune` keeps the fastest
-    algorithm of each.
+    `lines` is a file with one convolution per line, `model` an ONNX model. `bias` and `relu`
+    add one to every convolution; `epilogue` keeps a bias from the source, and ReLU from a
+    model. `machine` is the known GPU that `explain` plans for instead of this host's; `tune`
+    caches the fastest algorithm of each shape.
     """
 
     seconds: float = 1.0
@@ -64,26 +63,26 @@ class ConvRequest(Asked):
     tune: bool = False
 
     def images(self, usual: int) -> int:
-        """How many images are asked for; LenetError where there are none."""
+        """Return the requested number of images, or `usual`; raise LenetError if it is below 1."""
         if self.batch is not None and self.batch < 1:
             raise LenetError(f"--batch: expected at least 1 image, found {self.batch}")
         return self.batch or usual
 
     def wished(self, problem: Conv) -> Conv:
-        """A problem as every convolution is wished to be."""
+        """Return a problem with the requested bias, ReLU and dtype."""
         bias, relu = self.bias or problem.bias, self.relu or problem.relu
         return replace(problem, bias=bias, relu=relu, dtype=self.dtype or problem.dtype)
 
 
 def is_ours(text: str) -> bool:
-    """Whether SHAPE is to be read as our own form, and not as another tool's line."""
+    """Return True if SHAPE is in our own form, not another tool's line."""
     return not miopen.DRIVER.search(text) and not benchdnn.BEGINS.match(text.strip())
 
 
 def parse_shape(text: str, epilogue: bool = False) -> Given:
-    """The convolution that SHAPE names, ours or another tool's; LenetError where it names none.
+    """Return the convolution of SHAPE, ours or another tool's; raise LenetError if it is invalid.
 
-    With the bias that its tool gives it, where `epilogue` says so.
+    With `epilogue` it has the bias that the tool's line gives it.
     """
     if not is_ours(text):
         given = miopen.read(text) if miopen.DRIVER.search(text) else benchdnn.read(text)
@@ -101,7 +100,7 @@ def parse_shape(text: str, epilogue: bool = False) -> Given:
 
 
 def taken(text: str) -> Shape:
-    """SHAPE as variants take it; LenetError where it is none, or not taken."""
+    """Return SHAPE as a supported shape; raise LenetError if it is invalid or not supported."""
     (row,) = rows_of([parse_shape(text)])
     if isinstance(row, Shape):
         return row
@@ -109,9 +108,10 @@ def taken(text: str) -> Shape:
 
 
 def from_file(path: Path, epilogue: bool) -> Iterator[Given]:
-    """The convolutions of a file, one a line in any form that SHAPE has; LenetError for a bad one.
+    """Yield the convolutions of a file, one per line in any form of SHAPE.
 
-    Blank lines, and those that begin with #, are skipped.
+    Blank lines and lines that begin with # are skipped. Raises LenetError for an invalid line
+    or file.
     """
     what = "convolutions, one a line"
     data = read_whole(path, f"a file of {what}", _MOST_BYTES, what)
@@ -132,7 +132,7 @@ def from_file(path: Path, epilogue: bool) -> Iterator[Given]:
 
 
 def rows_of(found: Iterable[Given]) -> tuple[Row, ...]:
-    """Each convolution once, in the order that they come, with its first name and how often."""
+    """Return the distinct convolutions in order, each with its first name and its count."""
     names: dict[Given, str] = {}
     counts: Counter[Given] = Counter()
     for given in found:
@@ -153,7 +153,7 @@ def rows_of(found: Iterable[Given]) -> tuple[Row, ...]:
 
 
 def _of_suite(request: ConvRequest) -> tuple[Suite, tuple[Row, ...]]:
-    """The suite that is named; what its paper says is of its rows as they are there."""
+    """Return the named suite and its rows; the paper's claims stay only with unchanged rows."""
     suite = SUITES.get(str(request.suite))
     if suite is None:
         words = choose(str(request.suite), SUITES)
@@ -171,7 +171,7 @@ def _of_suite(request: ConvRequest) -> tuple[Suite, tuple[Row, ...]]:
 
 
 def _of_others(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
-    """A shape's row, or those of a file or a model, which are made a suite."""
+    """Return a shape's row, or a suite made of the rows of a file or a model."""
     found: Iterable[Given]
     path, batch = request.lines or request.model, request.batch
     if request.shape is not None:
@@ -183,7 +183,7 @@ def _of_others(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
 
         assert request.model is not None
         found = onnx_convs.read(request.model, batch, request.epilogue)
-        batch = None  # it counts images from there on
+        batch = None  # `read` has applied it
     given = [
         one if one.problem is None
         else replace(one, problem=request.wished(one.problem), images=batch or one.images)
@@ -201,7 +201,7 @@ def _of_others(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
 
 
 def require_checkable(shapes: list[Shape], device: str) -> None:
-    """LenetError where the float64 truth of one would take hours on `device` ("cpu" or "cuda")."""
+    """Raise LenetError if a float64 reference would take hours on `device` ("cpu" or "cuda")."""
     for shape in shapes:
         problem, judged = shape.problem, min(shape.batch, CHECK_IMAGES)
         where = f"conv {shape_text(problem)}, batch {shape.batch}"
@@ -214,7 +214,7 @@ def require_checkable(shapes: list[Shape], device: str) -> None:
 
 
 def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
-    """What is asked for, also what is not taken; LenetError where the request names nothing."""
+    """Return the requested rows, supported or not; raise LenetError if nothing is requested."""
     ways = {
         f"SHAPE ({SHAPE})": request.shape, "--suite NAME": request.suite,
         "--from FILE": request.lines, "--model FILE": request.model,
@@ -243,7 +243,7 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
 
 
 def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
-    """What is to be run, one of it at least; LenetError where the request is not one."""
+    """Return the requested rows, at least one of them supported; raise LenetError if invalid."""
     request.check()
     if request.machine is not None:
         machines.known(request.machine)
@@ -260,7 +260,7 @@ def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
 
 
 def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str | None:
-    """The command line of a row; None where it is not taken."""
+    """Return the command line of a row, or None if it is not supported."""
     if not isinstance(row, Shape):
         return None
     words = [*shape_text(row.problem).split(), "--batch", str(row.batch)]
@@ -281,10 +281,10 @@ def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str |
 def add_commands(
     case: dict[str, Any], request: ConvRequest, shape: Shape, peer: str | None
 ) -> None:
-    """Give a case, and each of its candidates, the command that repeats it alone.
+    """Add to a case and to each of its candidates the command that repeats it alone.
 
-    That of a candidate names what its ratio is over, where that is not PyTorch's; that of a tiling
-    that `--tune` tries is the case's.
+    A candidate's command names the baseline, unless that is PyTorch or the candidate itself. A
+    tiling that `--tune` tries has the case's command.
     """
     case["command"] = command_of(request, shape)
     beside = replace(request, reference=request.reference or case["reference"])
@@ -297,9 +297,9 @@ def add_commands(
 
 
 def run_list(request: ConvRequest) -> dict[str, Any]:
-    """The document: a row a suite, or a row a convolution; LenetError for bad input.
+    """Return the document: a row per suite or per convolution. LenetError for bad input.
 
-    Nothing is run, and no device is looked for.
+    Nothing is run, and no device is opened.
     """
     asked = (request.shape, request.suite, request.lines, request.model)
     if all(way is None for way in asked) and request.batch is None:

@@ -1,4 +1,4 @@
-"""What `lenetgpu conv --shares` answers: the convnet2 kernels' parts, tiles and instructions."""
+"""`lenetgpu conv --shares`: the convnet2 kernels' time shares, tiles and instructions."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from lenetgpu.plan import choose_device
 from lenetgpu.stages.conv.convnet2.layout import indexable
 from lenetgpu.stages.needs import untaken
 
+# Range of times with clocks over times without, in which shares apply to the plain kernel.
 SAME_PROGRAM = (0.9, 1.1)
-"""Times with clocks over times without, between which shares are taken to be the plain kernel's."""
 
 
 def between(found: list[float]) -> str:
-    """Write a range of cycles, or the one that it is."""
+    """Format a range of cycles, or a single value."""
     return " to ".join(dict.fromkeys(f"{value:,.1f}" for value in found))
 
 
@@ -46,6 +46,7 @@ KERNEL_COLUMNS = columns(
     Column("waiting for sums", "waits.waiting for sums", percent),
     ("us=median_us, with clocks=slowed", fixed(2)),
 )
+# A tile of the unrolled kernel: its resources and its times.
 TILES = columns(
     "figure, threads",
     ("images=images_per_thread, filters=filters_per_thread, pixels=cached_pixels", str),
@@ -59,18 +60,17 @@ TILES = columns(
     ("error=relative_error", short_error),
     ("us=median_us, over Table 1's=ratio", fixed(2)),
 )
-"""A tile of the unrolled kernel: what it takes, and how long."""
+# An instruction's clocks, here and in the paper's figures.
 INSTRUCTIONS = columns(
     "PTX=ptx, SASS=sass",
     ("clocks", fixed(1)),
     ("fig. 9=figure_9, fig. 13=figure_13", between),
     "remark",
 )
-"""An instruction's clocks, here and in the paper's figures."""
 
 
 def _shapes(request: ConvRequest) -> list[Shape]:
-    """The shapes asked for, Table 1's where none are; LenetError where one is none of this."""
+    """Return the requested shapes, by default Table 1's; raise LenetError if one is refused."""
     if request.suite not in (None, "convnet2"):
         raise LenetError(f"--shares: expected --suite convnet2 or none, found {request.suite}")
     if request.shape is None and request.suite is None:
@@ -94,7 +94,7 @@ def _gpu(wanted: str) -> Gpu:
 
 
 def run_shares(request: ConvRequest, say: Say) -> CompareOutcome:
-    """Part, sweep and clock what was asked for; LenetError for bad input or without a GPU."""
+    """Measure shares, tiles and instructions; raise LenetError for bad input or without a GPU."""
     shapes = _shapes(request)
     if request.plot is not None:
         charts.check_plot(request.plot)
@@ -138,7 +138,7 @@ def _latency() -> dict[str, Any]:
 
 
 def latency_row(found: latency.Latency, machine: Machine) -> dict[str, Any]:
-    """Clocks of a load and N_FMA (Pascal paper, section 2.2), measured and as planned with."""
+    """Return clocks of a load and N_FMA (Pascal paper, section 2.2), measured and planned with."""
     return {
         "machine": machine.name,
         "load": found.load,
@@ -150,7 +150,7 @@ def latency_row(found: latency.Latency, machine: Machine) -> dict[str, Any]:
 
 
 def free_memory() -> None:
-    """Give a shape's memory back before the next."""
+    """Free a shape's memory before the next one."""
     import cupy
 
     cupy.get_default_memory_pool().free_all_blocks()
@@ -180,7 +180,7 @@ def _case(shape: Shape, gpu: Gpu, say: Say) -> dict[str, Any]:
 
 
 def instruction_rows(found: dict[str, float]) -> list[dict[str, Any]]:
-    """A row an instruction: clocks here, the range of figures 9's and 13's lines in the paper."""
+    """Return a row per instruction: its clocks here, and the ranges of figures 9 and 13."""
     rows = []
     for one in instructions.INSTRUCTIONS:
         row: dict[str, Any] = {
@@ -194,7 +194,7 @@ def instruction_rows(found: dict[str, float]) -> list[dict[str, Any]]:
 
 
 def of_the_plain_kernel(row: dict[str, Any]) -> bool:
-    """Whether the clocked build took about as long as the kernel whose shares its clocks tell."""
+    """Return True if the build with clocks took about as long as the plain kernel."""
     least, most = SAME_PROGRAM
     return bool(least <= row["slowed"] <= most)
 
@@ -205,7 +205,7 @@ def _rows(case: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 def tile_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row a tile with its threads as 16x4, fastest first, those without times last."""
+    """Return a row per tile with its threads as 16x4, fastest first, those without times last."""
     rows = [
         row | {"threads": f"{row['threads_x']}x{row['threads_y']}"} for row in _rows(case, "tiles")
     ]
@@ -213,7 +213,7 @@ def tile_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(document: Mapping[str, Any]) -> Table:
-    """Return kernels, then tiles of every shape."""
+    """Return the kernels, then the tiles of every shape."""
     rows = [row for case in document["cases"] for row in _rows(case, "kernels")]
     rows += [row for case in document["cases"] for row in tile_rows(case)]
     label, note = words("shape", "label"), words("note", "note")
@@ -222,7 +222,7 @@ def table(document: Mapping[str, Any]) -> Table:
 
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:
-    """Yield a table of parts and one of tiles a shape, then the instructions' clocks."""
+    """Yield per shape a table of time shares and one of tiles, then the instructions' clocks."""
     for case in document["cases"]:
         where = f"{case['label']} ({case['shape']}, batch {case['images']:,})"
         yield from _shown(
@@ -237,7 +237,7 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def _shown(columns: Sequence[Column], rows: list[dict[str, Any]], title: str) -> Iterator[Part]:
-    """Yield a table of what was not refused, and what is said of rows, each thing once."""
+    """Yield a table of the rows that were not refused, then each note once with its rows' names."""
     yield Table(columns, [row for row in rows if row["status"] != "refused"], title)
     found: dict[str, list[str]] = {}
     for row in rows:

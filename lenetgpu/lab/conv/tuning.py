@@ -1,4 +1,4 @@
-"""`lenetgpu conv --tune`: what `best.fp32` may run is timed, and the fastest kept."""
+"""`lenetgpu conv --tune`: time the algorithms of `best.fp32` and cache the fastest."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CHOOSER = "best.fp32"
 
 
 def tuning(request: ConvRequest) -> ConvRequest:
-    """What is measured to tune: best's algorithms and nothing else.
+    """Return the request that times best's algorithms and nothing else.
 
-    LenetError without a GPU, or where others are asked for.
+    Raises LenetError without a GPU, or if other variants are requested.
     """
     if request.only not in (None, "best", CHOOSER):
         raise LenetError(f"--tune: expected --only best beside it, found --only {request.only}")
@@ -39,7 +39,7 @@ def tuning(request: ConvRequest) -> ConvRequest:
 
 
 def tilings(request: ConvRequest, shape: Shape) -> list[Variant]:
-    """What is tried on a shape beside the variants themselves, where one is tuned."""
+    """Return further tilings to time on a shape; none without `--tune`."""
     problem = _problem(shape)
     if not request.tune or isinstance(problem, str):
         return []
@@ -52,10 +52,11 @@ def _problem(shape: Shape) -> Conv | str:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came of one shape: times in microseconds, who was chosen before, by the model, now.
+    """Result for one shape: times in microseconds, and the choice now, before, and by the model.
 
-    `off` is the model's time over the fastest's, None where it was not timed; `load` is how many
-    other processes computed on the GPU; `why` says why nothing was kept.
+    `off` is the model's time over the fastest's, or None if it was not timed. `load` is the
+    number of other processes that computed on the GPU. `why` is the reason if nothing was
+    cached.
     """
 
     us: dict[str, float]
@@ -68,7 +69,7 @@ class Tuned:
 
 
 def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
-    """Keep the fastest of a case's right algorithms, on the current GPU."""
+    """Cache the fastest of a case's correct algorithms, on the current GPU."""
     problem, machine = _problem(shape), machines.current()
     few = () if isinstance(problem, str) else inexact(problem, shape.batch, machine)
     us, _ = counted(case["candidates"], inexact=few)
@@ -82,13 +83,13 @@ def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
     found = Measured(machine.name, shape.batch, us, today, load=load)
     before = decide(problem, shape.batch, machine).algorithm
     model = choices(problem, shape.batch, machine)[0].algorithm
-    with alone():  # another may tune the shape for other images meanwhile
+    with alone():  # another process may be tuning the shape for other images
         why = None if keep(problem, found) else "the cache folder takes no entry"
     return Tuned(us, found.algorithm, before, model, found.off(model), why, load)
 
 
 def note(cases: list[dict[str, Any]]) -> str:
-    """How many choices were kept, and how far the model was off."""
+    """Return how many choices were cached, and how far the model was off."""
     found = {case["label"]: case["tuned"] for case in cases if case.get("tuned")}
     held = sum(tuned["why"] is None for tuned in found.values())
     said = f"tune: {held} of {len(found)} choices kept"
