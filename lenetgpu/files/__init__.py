@@ -1,1 +1,1 @@
-"""What is read and written: images, weights, labels; the one place that opens untrusted files."""
+"""Input and output files: images, weights and labels. Only this package opens untrusted files."""

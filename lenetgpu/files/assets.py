@@ -1,4 +1,4 @@
-"""Where the shipped weights and digits lie: in the installed package or in the checkout."""
+"""Paths of the shipped weights and digits, in the installed package or in the checkout."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pathlib import Path
 
 from lenetgpu.errors import LenetError
 
-PACKAGE = Path(__file__).resolve().parents[1]
-"""The package's folder."""
+PACKAGE = Path(__file__).resolve().parents[1]  # the package's folder
 
 
 _BASES = (PACKAGE / "_shipped", PACKAGE.parent)
@@ -22,17 +21,17 @@ def _find(name: Path) -> Path:
 
 
 def default_weights() -> Path:
-    """Path of the weights that ship with the package."""
+    """Return the path of the weights that ship with the package."""
     return _find(_WEIGHTS)
 
 
 def default_digits() -> Path:
-    """Path of the 10,000 digits that ship with the package."""
+    """Return the path of the 10,000 digits that ship with the package."""
     return _find(_DIGITS)
 
 
 def shipped() -> list[Path]:
-    """The files that ship beside the code, those that are there."""
+    """Return the paths of the shipped files that exist."""
     return [
         path for base in _BASES for name in (_WEIGHTS, _DIGITS) if (path := base / name).is_file()
     ]

@@ -1,12 +1,12 @@
-"""SHA-256 of what an HDF5 file holds, kept in its attributes: written here, compared here.
+r"""SHA-256 checksums of HDF5 files, stored in HDF5 attributes: written and compared here.
 
-A data set's attribute `lenetgpu_sha256` is over a line with its type and shape ("<f4 5x5x1x32\\n"),
-then its elements, little-endian, in C order. The root group's is over the names, types, shapes and
-attributes of all data sets that have one, and the root group's other attributes, so that what is
-renamed, dropped, reshaped or described otherwise is noticed. Images that are read by parts have a
-second data set beside them (`/x_sha256`): such a sum of each block of rows, a chunk each. Every
-data set in chunks has HDF5's own Fletcher checksum too. Sums keep out accidents, and nobody who
-writes new ones.
+A dataset's attribute `lenetgpu_sha256` is the SHA-256 of a line with its type and shape ("<f4
+5x5x1x32\n"), followed by its elements, little-endian, in C order. The root group's attribute covers
+the names, types, shapes and attributes of all datasets that have a checksum, and the root group's
+other attributes, so that renamed, dropped, reshaped or otherwise altered items are detected.
+Images, which are read by parts, have a second dataset (`/x_sha256`) with such a checksum of each
+block of rows, one block a chunk. Every chunked dataset also has HDF5's own Fletcher checksum.
+Checksums detect accidental damage; they do not stop an attacker, who can recompute them.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from lenetgpu.files.sums import ATTRIBUTE, OF_BLOCKS, Sum, Sums, compare, descri
 
 Array = np.ndarray[Any, Any]
 
-_MOST = 64
-"""Data sets that a file with sums may have."""
-_MOST_FACTS = 1 << 20
-"""Bytes of all attributes together."""
+_MOST = 64  # datasets that a file with checksums may have
+_MOST_FACTS = 1 << 20  # bytes of all attributes together
 _BYTES = 32
 _AT_ONCE = 8 << 20
 
 
 class Blocks:
-    """Sums of a data set's blocks of rows, to compare them in any order, by any thread."""
+    """Checksums of a dataset's blocks of rows, comparable in any order and from any thread."""
 
     def __init__(self, item: hdf5.Stored, rows: int, table: Array) -> None:
         self._what = f"{item.path}: expected {item.where}"
         self._count, self.rows, self._table = item.shape[0], rows, table
 
     def require(self, first: int, block: Array) -> None:
-        """LenetError where rows `first` on are not as written; `block` may go past the last."""
+        """Raise LenetError if the rows from `first` on differ from those written.
+
+        `block` may extend past the last row; the excess is ignored.
+        """
         rows = block[: self._count - first]
         expected = self._table[first // self.rows].tobytes().hex()
         what = f"{self._what}, rows {first:,} to {first + len(rows) - 1:,},"
@@ -50,9 +51,10 @@ class Blocks:
 
 
 class Rows:
-    """A new data set of `file`, written from its first row to its last, `rows` at a time.
+    """Writer of a new dataset of `file`, from its first row to its last, `rows` at a time.
 
-    With `by_blocks` the sums of its blocks come beside it. `options` are h5py's of a data set.
+    With `by_blocks`, a second dataset holds the checksums of its blocks. `options` are h5py's
+    options of a dataset.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Rows:
         self._sum, self._of_blocks, self._done = Sum(self._item.dtype, shape), b"", 0
 
     def add(self, part: Array) -> None:
-        """The next `rows` rows, or the last ones, which may be fewer; the last part ends it."""
+        """Write the next `rows` rows; the last part may be shorter, and completes the dataset."""
         self._item[self._done : self._done + len(part)] = part
         self._sum.add(part)
         if self._by_blocks:
@@ -87,7 +89,7 @@ class Rows:
 
 
 def write(file: Any, name: str, array: Array, **options: Any) -> None:
-    """A new data set of one chunk, with its sum; `options` are h5py's of a data set."""
+    """Write a new dataset of one chunk, with its checksum; `options` are h5py's."""
     Rows(file, name, array.shape, array.dtype, len(array), **options).add(array)
 
 
@@ -96,7 +98,7 @@ def _state(owner: Any, digits: str) -> None:
 
 
 def describe(owner: Any, found: Mapping[str, Any]) -> None:
-    """Write attributes such that they can be summed, text in a fixed length; sums are left out."""
+    """Write attributes that can be checksummed (text in fixed length); skip stored checksums."""
     for name, value in found.items():
         if isinstance(value, str) and name != ATTRIBUTE:
             hdf5.set_text(owner, name, value)
@@ -105,7 +107,7 @@ def describe(owner: Any, found: Mapping[str, Any]) -> None:
 
 
 def sum_up(file: Any) -> None:
-    """The sum over names, types, shapes and attributes, when everything is written."""
+    """Write the checksum over names, types, shapes and attributes, after everything else."""
     _state(file, _sum_of_facts(file, {name: file[name] for name in file}, "a new file"))
 
 
@@ -126,10 +128,10 @@ def _sum_of_facts(file: Any, items: Mapping[str, Any], path: object) -> str:
 
 
 def stated(file: hdf5.Untrusted) -> Sums:
-    """The sums of an open file, whose names, types, shapes and attributes were compared.
+    """Return the checksums stated in an open file; compare names, types, shapes and attributes.
 
-    Nothing of its data has been read. LenetError where the file is not as it was written: what a
-    root group's sum knows cannot lose its own. What came beside it has none.
+    No dataset is read. Raises LenetError if the file changed since it was written. Datasets
+    covered by the root checksum must still have their own. Datasets added later have none.
     """
     path, names = str(file.path), file.names(_MOST + 1)
     whole, having = _has(file, "."), [name for name in names if _has(file, name)]
@@ -149,9 +151,10 @@ def stated(file: hdf5.Untrusted) -> Sums:
 
 
 def blocks(item: hdf5.Stored, sums: Sums) -> Blocks | None:
-    """The sums of the blocks of a data set that is read by parts; None where the file has none.
+    """Return the block checksums of a dataset read by parts; None if the file has none.
 
-    Where it has a sum and its blocks have none, all of it is read now and compared.
+    If the dataset has a checksum and its blocks have none, the whole dataset is read and
+    compared now.
     """
     if item.name not in sums:
         return None
@@ -170,9 +173,9 @@ def blocks(item: hdf5.Stored, sums: Sums) -> Blocks | None:
 
 
 def verify(path: Path) -> Sums:
-    """Read all of an HDF5 file that has sums and compare it with them, which are returned.
+    """Read a whole HDF5 file, compare it with its checksums and return these.
 
-    LenetError where it is damaged. What has no sum is not read.
+    Raises LenetError if the file is damaged. Datasets without a checksum are not read.
     """
     with hdf5.open_hdf5(path) as file:
         sums = stated(file)
@@ -202,7 +205,7 @@ def _numbers(file: hdf5.Untrusted, name: str) -> hdf5.Stored:
 
 
 def _has(file: hdf5.Untrusted, name: str) -> bool:
-    """Whether the root group (".") or what a hard link of it leads to has a sum."""
+    """Return True if the root group (".") or the target of a hard link has a checksum."""
     link = name.encode("utf-8", "surrogateescape")
     hard = name == "." or file.id.links.get_info(link).type == hdf5.h5py.h5l.TYPE_HARD
     return bool(hard and hdf5.h5py.h5a.exists(file.id, ATTRIBUTE.encode(), obj_name=link))

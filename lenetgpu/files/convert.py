@@ -1,4 +1,4 @@
-"""Images rewritten in the project's own HDF5 form, weights in any form that is read."""
+"""Conversion of images to the project's HDF5 layout, and of weights to any supported form."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _CHUNK = 1_000
 
 
 def convert_data(source: Path, target: Path) -> int:
-    """Write `source`'s images (and labels) as /x and /y; returns the number of images.
+    """Write `source`'s images (and labels) as /x and /y; return the number of images.
 
-    A chunk is in memory at a time. LenetError as for `open_source`, and for a full disk.
+    One chunk at a time is in memory. Raises LenetError like `open_source`, and if the disk is
+    full.
     """
     require_folder(target)
     require_apart(target, source)
@@ -49,10 +50,10 @@ def convert_data(source: Path, target: Path) -> int:
 
 
 def convert_weights(source: Path, target: Path) -> str:
-    """Write `source`'s four arrays as float32, with what provenance there is; the target's form.
+    """Write `source`'s four arrays as float32, with their provenance; return the target's form.
 
-    The target's ending decides what that is. LenetError as for `load_weights`, for an ending that
-    none has, and where a form needs a package that is not installed.
+    The target's ending decides its form. Raises LenetError like `load_weights`, if the ending
+    is unknown, and if the form requires a package that is not installed.
     """
     require_folder(target)
     require_apart(target, source)
@@ -68,7 +69,7 @@ def convert_weights(source: Path, target: Path) -> str:
 def write_weights(
     target: Path, tensors: Mapping[str, Array], provenance: Mapping[str, str | int | float]
 ) -> None:
-    """Write weights by data set name, with attributes that say where they came from."""
+    """Write weights by dataset name, with their provenance as attributes."""
     buffer = io.BytesIO()
     with hdf5.new_hdf5(buffer) as (file, _):
         for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Images and labels whole, from any file that `open_source` takes."""
+"""Reading of whole images and labels, from any file that `open_source` reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Dataset", "load_dataset"]
 
 
 def load_dataset(path: Path) -> Dataset:
-    """Read images, and labels where there are any, from an HDF5, IDX (`.gz` or not) or .npy file.
+    """Read images, and labels if present, from an HDF5, IDX (`.gz` or not) or .npy file.
 
     Raises LenetError naming the file, what was expected and what was found.
     """

@@ -1,4 +1,4 @@
-"""Which files a folder or a pattern stands for: one meaning for every command."""
+"""Expansion of folders and patterns to files, the same for every command."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from glob import escape, glob, has_magic
 
 
 def below(folder: str) -> Iterator[str]:
-    """Files below `folder`, those of each folder by name before those of its folders.
+    """Yield the files below `folder`: each folder's files by name, then those of its subfolders.
 
-    Hidden files and folders are left out; links to folders are not followed. What is no folder
-    counts as a file, whatever it is. OSError where one cannot be read.
+    Hidden files and folders are skipped; links to folders are not followed. Anything that is
+    not a folder counts as a file. Raises OSError if a folder cannot be read.
     """
     left = [folder]
     while left:
@@ -35,12 +35,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_pattern(name: str) -> bool:
-    """Return true if `name` is a pattern (`*?[`) and no file's name."""
+    """Return True if `name` is a pattern (`*?[`) and no file has that name."""
     return has_magic(name) and not os.path.lexists(name)
 
 
 def looks_at(pattern: str, path: str) -> bool:
-    """Return true if `pattern` would match a file at `path`, absolute and without links."""
+    """Return True if `pattern` would match a file at `path` (absolute, without links)."""
     names = os.path.abspath(os.path.join(escape(os.getcwd()), pattern)).split(os.sep)[1:]
     plain = next((at for at, name in enumerate(names) if has_magic(name)), len(names))
     start = os.path.realpath(os.sep + os.sep.join(names[:plain])).split(os.sep)
@@ -50,7 +50,10 @@ def looks_at(pattern: str, path: str) -> bool:
 
 
 def _fits(patterns: list[str], names: list[str]) -> bool:
-    """Whether patterns match names, each its own, `**` any number of them; hidden ones by a dot."""
+    """Return True if each pattern matches one name, and `**` any number of them.
+
+    Hidden names match only patterns that start with a dot.
+    """
     if not patterns or (not names and patterns != ["**"]):
         return patterns == names
     if patterns[0] == "**":
@@ -62,5 +65,5 @@ def _fits(patterns: list[str], names: list[str]) -> bool:
 
 
 def matching(pattern: str) -> list[str]:
-    """Files that `pattern` matches, by name; `**` stands for folders below each other."""
+    """Return the files that `pattern` matches, by name; `**` matches nested folders."""
     return sorted(name for name in glob(pattern, recursive=True) if not os.path.isdir(name))

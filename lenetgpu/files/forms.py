@@ -1,7 +1,7 @@
-"""The forms in which labels are written, a part at a time, into a file that is open for it.
+"""Writers of labels, one class per file form; labels arrive in parts.
 
-A form gets a temporary file, says what its bytes are, and in the end makes it what it is to be:
-`count` images were announced, and fewer may have come, of `asked` that were to be labelled.
+A form receives an open temporary file, writes parts to it, and completes it at the end. `count`
+images are announced. If the run is interrupted, fewer images have labels than the `asked` ones.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-Names = Sequence[str] | None
-"""Of each image's file, where images are of several."""
+Names = Sequence[str] | None  # each image's file name, if images come from several files
+# number of the first image in its dataset, or the number of each image
 Numbers = int | Sequence[int]
-"""Of the first image in its data set, or of all, which may be of several."""
+# Reasons for missing labels, by the image's position; None if every image has a label. It may grow
+# during the run.
 Lacking = Mapping[int, str] | None
-"""Why images have no label, by their place; None where all have one. It may grow meanwhile."""
-NO_LABEL = -1
-"""Stands for a label that there is not."""
+NO_LABEL = -1  # sentinel for a missing label
 _COPY_BYTES = 4 << 20
 _ROWS = 1 << 15
 _FORMULAS = ("=", "+", "-", "@")
@@ -43,11 +42,11 @@ _SETS = (("labels", "<i4", ()), ("scores", "<f4", (CLASSES,)))
 
 @dataclass
 class Form(ABC):
-    """Writes labels (n,) int32, and scores (n, 10) float32 `with_scores`, into `file`.
+    """Writer of labels (n,) int32, and of scores (n, 10) float32 if `with_scores`, to `file`.
 
-    `count` labels are announced; `first` is the number of the first image in its data set, or those
-    of all. `lacking` is not None: there may be images whose label is NO_LABEL and whose scores are
-    NaN. `done` labels were written so far.
+    `count` labels are announced. `first` is the number of the first image in its dataset, or
+    the numbers of all images. If `lacking` is not None, images may have the label NO_LABEL and
+    NaN scores. `done` is the number of labels written so far.
     """
 
     file: IO[bytes]
@@ -63,21 +62,21 @@ class Form(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Write what stands before the labels."""
+        """Write everything that precedes the labels."""
 
     @abstractmethod
     def add(self, labels: Array, scores: Array | None) -> None:
-        """Write the next labels, those after `done`."""
+        """Write the next labels, starting at `done`."""
 
     @abstractmethod
     def finish(self, asked: int | None) -> None:
-        """Make the file whole, of `done` images; with `asked`, of a run that was interrupted."""
+        """Complete the file of `done` images; `asked` is given if the run was interrupted."""
 
     def close(self) -> None:  # noqa: B027
-        """Let go of what is beside the file."""
+        """Release temporary files."""
 
     def numbers(self, count: int) -> Sequence[int]:
-        """Those of the next `count` images in their data sets."""
+        """Return the numbers of the next `count` images in their datasets."""
         done, first = self.done, self.first
         if isinstance(first, int):
             return range(first + done, first + done + count)
@@ -85,7 +84,7 @@ class Form(ABC):
 
 
 class _Npy(Form):
-    """An array of labels, or of rows (label, scores); it has no place for names."""
+    """An array of labels, or of rows (label, scores); file names are not stored."""
 
     def begin(self) -> None:
         import numpy as np
@@ -117,7 +116,7 @@ class _Npy(Form):
 
 
 def _no_formula(name: str) -> str:
-    """A text with a ' before what a spreadsheet would take for a formula."""
+    """Return the text, with a leading ' if a spreadsheet would read it as a formula."""
     return f"{chr(39) * name.startswith(_FORMULAS)}{printable(name)}"
 
 
@@ -130,7 +129,7 @@ def _cells(*rows: tuple[object, ...]) -> str:
 
 
 class _Csv(Form):
-    """A line an image: its number, its file's name where it has one, its label, its scores."""
+    """A line per image: its number, its file name if any, its label, its scores."""
 
     def begin(self) -> None:
         heads = ["index", "label"] if self.names is None else ["index", "file", "label"]
@@ -167,7 +166,7 @@ class _Csv(Form):
 
 
 class _Parts(Form):
-    """Labels and scores that are kept beside the file, which is put together in the end."""
+    """Base of forms that hold labels and scores in temporary files until the end."""
 
     def begin(self) -> None:
         folder, wanted = os.path.dirname(self.file.name), _SETS[: 1 + self.with_scores]
@@ -179,9 +178,10 @@ class _Parts(Form):
 
 
 class _Json(_Parts):
-    """One object: `labels`, then `scores` and `files`; before them whether it was interrupted.
+    """One object: `interrupted` and `images_asked` if so, `labels`, `scores`, `files`, `errors`.
 
-    Where labels may be lacking, these are null, and `errors` says why; it is null for the others.
+    If labels may be missing, missing ones are null, and `errors` says why; it is null for the
+    others.
     """
 
     def add(self, labels: Array, scores: Array | None) -> None:
@@ -213,10 +213,10 @@ class _Json(_Parts):
 
 
 class _H5(_Parts):
-    """Datasets /labels and /scores with checksums, and whether it was interrupted as attributes.
+    """Datasets /labels and /scores with checksums; attributes if the run was interrupted.
 
-    Names are /files, rows of UTF-8 as long as the longest, ended by zeros. HDF5 has a part in them
-    only in the end.
+    Names are in /files: rows of UTF-8 bytes as long as the longest name, padded with zeros.
+    HDF5 writes the file only at the end.
     """
 
     def add(self, labels: Array, scores: Array | None) -> None:
@@ -250,9 +250,9 @@ class _H5(_Parts):
 
 
 class _Parquet(Form):
-    """Columns `file`, where images have names, `index`, `label`, and `score0` to `score9`.
+    """Columns `file` (if images have names), `index`, `label`, and `score0` to `score9`.
 
-    Where labels may be lacking, `error` says why one is, and is null where there is one.
+    If labels may be missing, `error` says why, and is null for images with a label.
     """
 
     def begin(self) -> None:

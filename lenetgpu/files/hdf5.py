@@ -1,10 +1,10 @@
-"""The one place that opens HDF5 files, which are untrusted input, and that writes new ones.
+"""The only module that opens HDF5 files, which are untrusted input, and that creates them.
 
-HDF5 finds things; it reads no data but those of some bytes in an object's header. It follows a soft
-link into other files, loads a plugin for a filter that it does not know, and copies text of
-variable length by a length that the file gives twice. None of this is asked of it. What is there
-is looked at first, then its bytes are read where they lie, chunks without HDF5's lock: what a
-chunk's filters make of it must have the chunk's declared size, to the byte.
+The HDF5 library locates objects; it reads no data except compact data (a few bytes in an object's
+header). The library would follow soft links into other files, load a plugin for an unknown filter,
+and copy variable-length text by a length that the file states twice. None of these features is
+used. Objects are checked first; then their bytes are read directly from the file, chunks without
+HDF5's lock. A chunk must have its declared size, to the byte, after its filters are undone.
 """
 
 from __future__ import annotations
@@ -39,14 +39,11 @@ if TYPE_CHECKING:
 
 _MAX_NAME = 256
 _OWN_FILES = "/proc/self/fd"
-MAX_DATASET_BYTES = 64 << 30
-"""What is read whole may have so many."""
-MAX_CHUNK_BYTES = 1 << 30
-"""What is read of a data set that is read by parts; a larger chunk is not taken anywhere."""
+MAX_DATASET_BYTES = 64 << 30  # bytes of a dataset that is read whole, at most
+MAX_CHUNK_BYTES = 1 << 30  # bytes of a chunk, at most
 DEFLATE, SHUFFLE, FLETCHER = 1, 2, 3
 _SMALL_BYTES = 16 << 20
-_CHUNK_RATIO = 64
-"""A chunk larger than _SMALL_BYTES has at most so many times the file's bytes."""
+_CHUNK_RATIO = 64  # a chunk above _SMALL_BYTES is at most this many times the file's size
 _CHECKSUM_BYTES = 4
 
 Refuse = Callable[[str], LenetError]
@@ -56,9 +53,10 @@ Slices = tuple[slice, ...]
 
 
 def _library() -> Any:
-    """The module h5py, which is left no folder to look for plugins in for the rest of the process.
+    """Return the module h5py, with all plugin folders removed for the rest of the process.
 
-    While it is imported it asks for all that `uname` says, for which Python would run a program.
+    While h5py is imported, it queries every field of `uname`, for which Python would run a
+    program; the field `processor` is therefore set during the import.
     """
     said = vars(platform.uname())
     primed = "h5py" not in sys.modules and "processor" not in said
@@ -79,13 +77,13 @@ h5py = _library()
 
 @contextmanager
 def later() -> Iterator[Callable[[], None]]:
-    """Ctrl-C, TERM, HUP and alarms wait until what is yielded is called, or for the block's end.
+    """Defer Ctrl-C, TERM, HUP and alarms until the yielded function is called or the block ends.
 
-    HDF5 cannot close a file of which a read or write has raised, and dies as the process ends; of a
-    name that it tells, h5py makes a SystemError.
+    If a read or write raises, HDF5 cannot close the file and crashes at process exit. If an
+    iteration callback raises, h5py reports a SystemError.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: None  # nothing is raised here
+        yield lambda: None  # Python runs signal handlers in the main thread only
         return
     numbers = [getattr(signal, name) for name in (*ENDING, "SIGALRM") if hasattr(signal, name)]
     found = ((number, signal.getsignal(number)) for number in numbers)
@@ -111,9 +109,9 @@ def later() -> Iterator[Callable[[], None]]:
 
 
 class _Patient:
-    """A file open for writing that takes everything; the first error is kept for later.
+    """A file open for writing that never raises; the first error is stored in `error`.
 
-    HDF5 2.0 dies of a signal when it closes a file on a disk that is full.
+    HDF5 2.0 crashes with a signal if it closes a file on a full disk.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -149,10 +147,11 @@ class _Patient:
 
 @contextmanager
 def new_hdf5(target: IO[bytes]) -> Iterator[tuple[Any, Callable[[], None]]]:
-    """A new HDF5 file in `target`, which is open for reading and writing, and a check.
+    """Create an HDF5 file in `target`, open for reading and writing; yield it and a check.
 
-    The check raises OSError where the disk has not taken what was written so far, and what a Ctrl-C
-    raises that came since; so does the end. Whatever ends the block, HDF5 is done with `target`.
+    The check raises OSError if the disk did not take everything written so far, and delivers
+    any Ctrl-C that arrived since; the end of the block does the same. However the block ends,
+    HDF5 no longer uses `target` afterwards.
     """
     target.truncate(0)
     patient = _Patient(target)
@@ -170,9 +169,9 @@ def new_hdf5(target: IO[bytes]) -> Iterator[tuple[Any, Callable[[], None]]]:
 
 
 def set_text(holder: Any, name: str, text: str) -> None:
-    """Give a file or dataset being written the attribute `name`, of fixed length, in UTF-8.
+    """Set the attribute `name` of a file or dataset being written to UTF-8 of fixed length.
 
-    What h5py makes of a str has variable length, which `attribute` does not read.
+    h5py stores a str with variable length, which `attribute` does not read.
     """
     data = text.encode()
     kind = h5py.string_dtype("utf-8", max(1, len(data)))
@@ -180,15 +179,13 @@ def set_text(holder: Any, name: str, text: str) -> None:
 
 
 class Untrusted:
-    """An HDF5 file open for reading, of which `find` and `attribute` hand out what is checked."""
+    """An HDF5 file open for reading; `find` and `attribute` return only checked objects."""
 
     def __init__(self, path: Path, file: Any) -> None:
         self.path, self._file = path, file
-        self.id = file.id
-        """HDF5's handle of the root group, through which links are followed unless looked at."""
+        self.id = file.id  # handle of the root group; lookups through it follow unchecked links
         self._handle: int = file.id.get_vfd_handle()
-        self.size: int = file.id.get_filesize()
-        """Bytes, when it was opened."""
+        self.size: int = file.id.get_filesize()  # bytes when the file was opened
 
     def __enter__(self) -> Self:
         return self
@@ -201,17 +198,17 @@ class Untrusted:
         return LenetError(f"{self.path}: expected dataset /{name} to be {expected}, found {found}")
 
     def holds(self, name: str) -> bool:
-        """Return true if something has that name; LenetError for a link that is not hard."""
+        """Return True if something has that name; raise LenetError for a link that is not hard."""
         expected = "a dataset of this file"
         return linked(self.id, name, lambda f: self.refuse(name, expected, f))
 
     def names(self, most: int) -> list[str]:
-        """The first names in the root group; a byte that is no UTF-8 is a lone surrogate."""
+        """Return the first `most` names in the root group; invalid UTF-8 becomes surrogates."""
         found = _told(self.id.links.iterate, most)
         return [name.decode("utf-8", "surrogateescape") for name in found]
 
     def check_size(self) -> None:
-        """LenetError where the file became shorter, past whose end HDF5 reads zeros; no lock."""
+        """Raise LenetError if the file became shorter: HDF5 reads zeros past its end. No lock."""
         found = os.fstat(self._handle).st_size
         if found < self.size:
             raise LenetError(
@@ -220,7 +217,7 @@ class Untrusted:
             )
 
     def bytes(self) -> OpenFile:
-        """The very file that HDF5 has open, which another of its name may have replaced."""
+        """Return the same file that HDF5 has open, even if another file now has its name."""
         handle: BinaryIO = os.fdopen(os.dup(self._handle), "rb", buffering=0)
         return OpenFile(self.path, handle)
 
@@ -231,14 +228,14 @@ class Untrusted:
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Untrusted]:
-    """Open `path` for reading; LenetError where it is missing or not HDF5."""
+    """Open `path` for reading; raise LenetError if it is missing or not HDF5."""
     with open_file(path) as file, readable(path):
         yield file
         file.check_size()
 
 
 def open_file(path: Path) -> Untrusted:
-    """`path` opened for reading, for the caller to close; LenetError as `open_hdf5`."""
+    """Open `path` for reading; the caller closes it. Raises LenetError like `open_hdf5`."""
     with open_regular(path, "an HDF5 file") as looked_at:
         require_trees(path, looked_at)
         file = _h5file(path, looked_at)
@@ -263,7 +260,7 @@ def _h5file(path: Path, looked_at: BinaryIO) -> Any:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """LenetError for whatever HDF5 raises within, which is a damaged file."""
+    """Convert every HDF5 exception in the block to a LenetError for a damaged file."""
     try:
         yield
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
@@ -272,7 +269,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def attributes(path: Path) -> dict[str, str | None]:
-    """Attributes of the root group as text; None for those not to be read: of variable length."""
+    """Return the root group's attributes as text; None for those that `text_of` rejects."""
     found: dict[str, str | None] = {}
     with open_hdf5(path) as file:
         for name in attribute_names(file):
@@ -283,7 +280,7 @@ def attributes(path: Path) -> dict[str, str | None]:
 
 
 def linked(group: Any, name: str, refuse: Refuse) -> bool:
-    """Return true if the group holds `name` by a hard link; raise what `refuse` makes of others."""
+    """Return True if `group` has a hard link `name`; raise `refuse(...)` for other links."""
     if not group.links.exists(name.encode()):
         return False
     kind = group.links.get_info(name.encode()).type
@@ -294,13 +291,13 @@ def linked(group: Any, name: str, refuse: Refuse) -> bool:
 
 
 def attribute_names(holder: Any) -> list[str]:
-    """Names of at most MAX_ATTRIBUTES attributes, none of which is read."""
+    """Return the names of at most MAX_ATTRIBUTES attributes, without reading the attributes."""
     found = _told(partial(h5py.h5a.iterate, holder.id), MAX_ATTRIBUTES)
     return [name[:_MAX_NAME].decode("utf-8", "replace") for name in found]
 
 
 def _told(iterate: Callable[[Any], Any], most: int) -> list[bytes]:
-    """The first names that HDF5 tells."""
+    """Return the first `most` names that an HDF5 iteration reports."""
     found: list[bytes] = []
 
     def note(name: bytes) -> bool | None:
@@ -313,10 +310,11 @@ def _told(iterate: Callable[[Any], Any], most: int) -> list[bytes]:
 
 
 def attribute(holder: Any, name: str, path: object) -> tuple[np.dtype[Any], Array]:
-    """Type of an attribute of a file or data set, and its elements as they lie in the file.
+    """Return the type of an attribute of a file or dataset, and its elements as stored.
 
-    They are numbers or text of fixed length of at most MAX_TEXT_BYTES; LenetError for all else,
-    unread: text of variable length (what h5py makes of a str, `set_text` does not) as well.
+    Only numbers and text of fixed length, at most MAX_TEXT_BYTES, are read. Everything else
+    raises LenetError unread, including text of variable length (as h5py stores a str;
+    `set_text` does not).
     """
     opened = h5py.h5a.open(holder.id, name.encode())
     kind, space = opened.get_type(), opened.get_space()
@@ -334,7 +332,7 @@ def attribute(holder: Any, name: str, path: object) -> tuple[np.dtype[Any], Arra
 
 
 def text_of(holder: Any, name: str, path: object) -> str:
-    """An attribute that is one number or text; LenetError as for `attribute`."""
+    """Return an attribute that is one number or text; raise LenetError like `attribute`."""
     dtype, raw = attribute(holder, name, path)
     if raw.size != 1:
         raise unexpected(path, f"one number or text in attribute {name}", f"{raw.size:,}")
@@ -345,10 +343,11 @@ def text_of(holder: Any, name: str, path: object) -> str:
 
 @dataclass(frozen=True)
 class Stored:
-    """A data set that was looked at: numbers of this very file. Nothing of it has been read.
+    """A checked dataset of numbers in this very file; no data have been read.
 
-    `filters` are codes in the order in which they were applied. `offset` is the first byte's place
-    in the file where all lie in one piece, None in chunks or in an object's header.
+    `filters` are codes in the order in which they were applied. `offset` is the position of the
+    first byte in the file if the data are contiguous; it is None for chunks and for compact
+    data.
     """
 
     file: Untrusted
@@ -363,45 +362,45 @@ class Stored:
 
     @property
     def path(self) -> Path:
-        """The file's."""
+        """The file's path."""
         return self.file.path
 
     @property
     def where(self) -> str:
-        """As messages name it."""
+        """The dataset's name in messages."""
         return f"dataset /{self.name}"
 
     @property
     def bytes(self) -> int:
-        """The size of all that is declared, before filters."""
+        """The declared size in bytes, before filters."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
     def piece(self) -> tuple[int, ...]:
-        """Shape of what is read at once: a chunk, or all that lies in a header."""
+        """The shape of one read: a chunk, or all of a compact dataset."""
         return self.chunks or self.shape
 
     @property
     def piece_bytes(self) -> int:
-        """The size of a whole piece before filters."""
+        """The size of a whole piece in bytes, before filters."""
         return prod(self.piece) * self.dtype.itemsize
 
     @property
     def parts(self) -> int:
-        """Pieces that hold all of it."""
+        """The number of pieces that cover the dataset."""
         return prod(-(-n // c) for n, c in zip(self.shape, self.piece, strict=True))
 
     def whole_chunks(self, least: int) -> int:
-        """Return at least so many rows, in whole chunks."""
+        """Return the number of rows, at least `least`, rounded up to whole chunks."""
         rows = self.chunks[0] if self.chunks else 1
         return max(1, -(-least // rows)) * rows
 
     def refuse(self, found: str) -> LenetError:
-        """Return what is said where it is not as expected."""
+        """Return the error for this dataset if it is not as expected."""
         return self.file.refuse(self.name, self.expected, found)
 
     def cuts(self, lo: int, hi: int) -> Iterator[tuple[Corner, Slices, Slices]]:
-        """Yield (first element of a piece, where of rows lo to hi it goes, which of it does)."""
+        """Yield (a piece's first element, its place in rows lo to hi, its part in the piece)."""
         rows, *tail = self.piece
         ends = self.shape[1:]
         tails = [range(0, n, c) for n, c in zip(ends, tail, strict=True)]
@@ -413,8 +412,8 @@ class Stored:
             yield corner, (slice(begin - lo, end - lo), *to), held
 
     def read_piece(self, corner: Corner) -> Array:
-        """Return the piece whose first element is `corner`, whole, as `dtype`."""
-        if self.chunks is None:  # what lies in a header is the only data that HDF5 reads
+        """Return the whole piece whose first element is `corner`, as `dtype`."""
+        if self.chunks is None:  # compact: the only data HDF5 reads
             require_written(self)
             found = np.empty(self.shape, self.dtype)
             self.id.read(h5py.h5s.ALL, h5py.h5s.ALL, found)
@@ -435,11 +434,11 @@ class Stored:
 
 
 def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str) -> Stored:
-    """Return data set `name` of this very file, of which nothing has been read.
+    """Return dataset `name` of this very file; no data are read.
 
-    `accepts` judges the shape and `kinds` holds the NumPy kind letters allowed (as "fiu");
-    `expected` says both in words. LenetError where the data set is missing or is something else,
-    or declares more than the file can hold.
+    `accepts` checks the shape and `kinds` holds the NumPy kind letters allowed (as "fiu");
+    `expected` describes both in words. Raises LenetError if the dataset is missing or
+    different, or declares more than the file can hold.
     """
 
     def refuse(found: str) -> LenetError:
@@ -463,7 +462,7 @@ def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str
     most = space.get_simple_extent_dims(maxdims=True)
     free = None, h5py.h5s.UNLIMITED
     if chunked and any(end not in (n, *free) for n, end in zip(shape, most, strict=True)):
-        # HDF5 takes the length of the index of chunks from it, and reads past a shorter index
+        # HDF5 derives the length of the chunk index from it, and reads past a shorter index
         raise refuse(f"shape {shape} that may grow to {most}")
     chunks = tuple(plist.get_chunk()) if chunked else None
     offset = None if chunked else item.get_offset()
@@ -475,9 +474,9 @@ def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str
 
 
 def _dataset(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
-    """Return HDF5's handles of a data set of numbers and of how it was made.
+    """Return HDF5's handles of a dataset of numbers and of its creation properties.
 
-    Its shape is not asked for: HDF5 opens other files to say that of a virtual data set.
+    The shape is not queried: for a virtual dataset, HDF5 would open other files.
     """
     if h5py.h5o.get_info(group, name).type != h5py.h5o.TYPE_DATASET:
         raise refuse("a group or a type")
@@ -501,7 +500,7 @@ def _dtype(kind: Any, refuse: Refuse) -> np.dtype[Any]:
 
 
 def _filters(plist: Any, width: int, refuse: Refuse) -> Iterator[int]:
-    """Yield deflate, shuffle by the numbers' width and Fletcher's checksum, once each at most."""
+    """Yield the filters: deflate, shuffle by the element width, Fletcher; each at most once."""
     known = set()
     for index in range(plist.get_nfilters()):
         code, _, values, _ = plist.get_filter(index)
@@ -531,10 +530,10 @@ def _require_held(item: Stored) -> None:
 
 
 def _require_chunks(item: Stored) -> None:
-    """LenetError where a chunk without filters is not as long as any.
+    """Raise LenetError unless every chunk of an unfiltered dataset has the full chunk size.
 
-    HDF5 reads as many bytes as its index says into the room that h5py made by the shape: fewer
-    leave what lay there, more write over what lies behind.
+    HDF5 reads as many bytes as its index says into a buffer that h5py sized by the shape: fewer
+    leave uninitialized memory, more overflow the buffer.
     """
     wrong: list[str] = []
     most, count = item.parts, 0
@@ -555,9 +554,9 @@ def _require_chunks(item: Stored) -> None:
 
 
 def require_written(item: Stored) -> None:
-    """LenetError where a part of a data set was never written, which is no value of anybody's.
+    """Raise LenetError if a part of a dataset was never written and so has no value.
 
-    Nor where chunks lie upon each other, or data in a header are of another length.
+    Also raises LenetError if chunks overlap, or if compact data have the wrong length.
     """
     held = int(item.id.get_storage_size())
     if item.chunks is None:
@@ -572,7 +571,7 @@ def require_written(item: Stored) -> None:
 
 
 def read_array(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str) -> Array:
-    """Return data set `name` whole, in native byte order; arguments and LenetError as in `find`."""
+    """Return dataset `name` whole, in native byte order; arguments and LenetError as in `find`."""
     item = find(file, name, expected, accepts, kinds)
     if item.bytes > MAX_DATASET_BYTES:
         raise item.refuse(f"{item.bytes:,} bytes, more than {MAX_DATASET_BYTES:,}")
@@ -583,7 +582,7 @@ def read_array(file: Untrusted, name: str, expected: str, accepts: Accepts, kind
 
 
 def read_rows(item: Stored, lo: int, hi: int) -> Array:
-    """Return rows lo to hi (hi - lo, ...) of a data set; LenetError where it is damaged."""
+    """Return rows lo to hi (hi - lo, ...) of a dataset; raise LenetError if it is damaged."""
     found: Array = np.empty((hi - lo, *item.shape[1:]), item.dtype)
     with readable(item.path):
         if item.offset is None:
@@ -603,15 +602,15 @@ def _refuse(item: Stored, corner: Corner, expected: str, found: str) -> LenetErr
 
 
 def _raw(item: Stored, corner: Corner) -> tuple[Array, int]:
-    """Return a chunk's bytes as they lie in the file, and which of its filters were left out.
+    """Return a chunk's bytes as stored, and the mask of filters that were skipped.
 
-    HDF5 is not asked where they lie: it answers by walking all chunks before this one.
+    HDF5 is not queried for the chunk's offset: it would walk all chunks before this one.
     """
     from h5py._hl.base import phil
 
     room = np.empty(min(item.piece_bytes * 17 // 16 + 4096, item.file.size), np.uint8)
     try:
-        with phil:  # h5py before 3.16 does not take its lock here, and HDF5 has none
+        with phil:  # h5py before 3.16 takes no lock here, and HDF5 has none
             mask, found = item.id.read_direct_chunk(corner, out=room)
     except ValueError as error:
         expected = f"of at most {len(room):,} bytes in the file"
@@ -653,8 +652,8 @@ def _sized(item: Stored, data: Array, corner: Corner) -> Array:
 def fletcher32(data: Array) -> int:
     """Return HDF5's checksum of bytes (n,): Fletcher's over big-endian words of 16 bits.
 
-    A last odd byte counts as a word's upper half. Sums are modulo 65535, with 65535 for a zero that
-    is not nothing but zeros.
+    A last odd byte is the upper half of a word. Sums are modulo 65535; a remainder of 0 becomes
+    65535 unless all data are zeros.
     """
     words = np.zeros(-(-len(data) // 2), ">u2")
     words.view(np.uint8)[: len(data)] = data

@@ -1,6 +1,7 @@
-"""Images of an HDF5 file in the course's layout: /x (N, 28, 28[, 1]), and labels /y beside them.
+"""Images of an HDF5 file in the course's layout: /x (N, 28, 28[, 1]), and optional labels /y.
 
-Contiguous images are read where they lie, chunks are read raw and decoded by a pool of threads.
+Contiguous images are read directly from the file; chunks are read raw and decoded by a pool of
+threads.
 """
 
 from __future__ import annotations
@@ -30,17 +31,16 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 Array = np.ndarray[Any, Any]
 
-KEPT_BYTES = 256 << 20
-"""What is kept at most of decoded chunks of which a later read wants the rest."""
+KEPT_BYTES = 256 << 20  # bytes of decoded chunks, at most, that are cached for later reads
+# Bytes of chunks decoded at once or cached, whatever the file's size; twice the file's size if that
+# is more.
 _SMALL_BYTES = 16 << 20
-"""Of chunks decoded at once or kept, whatever the file's size; else at most twice that."""
 _LABELS_AT_ONCE = 1 << 17
-_MANY = 4
-"""Parts of a read for each thread of the pool."""
+_MANY = 4  # parts of a read for each thread of the pool
 
 
 def open_images(path: Path, skip: int, limit: int | None) -> Source:
-    """Images /x, and labels /y where there are any, of an HDF5 file."""
+    """Open images /x, and labels /y if present, of an HDF5 file."""
     file = hdf5.open_file(path)
     try:
         with hdf5.readable(path):
@@ -75,7 +75,7 @@ def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Sou
 
 
 def _labels(file: hdf5.Untrusted, count: int, chosen: range, sums: Sums) -> Array:
-    """Labels (n,) int64 of the images chosen; all of them are read where they have a checksum."""
+    """Return the labels (n,) int64 of the chosen images; with a checksum, all labels are read."""
     expected = f"labels of shape ({count},) or one-hot of shape ({count}, {CLASSES})"
     shapes = ((count,), (count, CLASSES), (count, 1))
     item = hdf5.find(file, "y", expected, lambda shape: shape in shapes, "fiu")
@@ -103,7 +103,7 @@ def _labels(file: hdf5.Untrusted, count: int, chosen: range, sums: Sums) -> Arra
 
 
 class ChunkedSource(Source):
-    """Images in chunks of any shape, read raw and decoded by as many threads as there are cores.
+    """Images in chunks of any shape, read raw and decoded by as many threads as cores.
 
     The file stays open until `close`.
     """
@@ -127,11 +127,11 @@ class ChunkedSource(Source):
         self._begin()
 
     def _begin(self) -> None:
-        """Threads of this process, and nothing kept: a forked child has its parent's no more."""
+        """Start threads and an empty cache, again in a forked child, which inherits no threads."""
         from concurrent.futures import ThreadPoolExecutor
 
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lenetgpu-chunks")
-        # chunks that more than one read wants a part of, the latest
+        # the latest chunks that several reads need a part of
         self._remembered = lru_cache(self._most_kept)(self._decoded)
         self._process = os.getpid()
 
@@ -168,6 +168,6 @@ class ChunkedSource(Source):
         return chunk
 
     def close(self) -> None:
-        """Close the file, when no chunk is being decoded any more."""
+        """Close the file after the last chunk is decoded."""
         self._pool.shutdown()
         self._item.file.close()

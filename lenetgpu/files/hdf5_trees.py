@@ -1,11 +1,11 @@
-"""Headers of HDF5's B-trees and heaps, which it believes before it looks whether they can be true.
+"""Checks of HDF5's B-tree and heap headers, which the HDF5 library trusts before it validates them.
 
-Addresses and lengths are of eight bytes, as HDF5 writes them unless told otherwise.
+Addresses and lengths must be eight bytes wide, HDF5's default.
 
-A B-tree's header (of its second version) gives a node up to 4 GiB, and HDF5 makes one, filled with
-zeros, when it meets the header; some heaps of links or attributes end it by a signal, and filters
-on them make it look for plugins. A heap of names whose list of free places leads back into itself
-holds it for ever. So all headers are looked at first.
+A version 2 B-tree header may declare nodes of up to 4 GiB, and HDF5 allocates and clears one as
+soon as it reads the header. Some heaps of links or attributes crash it with a signal, and filters
+on them make it search for plugins. A heap of names with a cyclic free list makes it loop forever.
+So all headers are checked before HDF5 opens the file.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ _THREADS = 16
 
 
 def require_trees(path: Path, file: BinaryIO) -> None:
-    """LenetError where a header in the file is not of a B-tree or heap that the file can hold.
+    """Raise LenetError if a B-tree or heap header in the file exceeds what the file can hold.
 
-    All bytes are looked at, by several threads where they are many: what HDF5 takes for a header
-    may lie anywhere, in the midst of data too. Of a file of more than 4 GiB only both ends are
-    looked at, 32 MiB each.
+    Every byte is scanned, in several threads for large files: HDF5 may take any position for a
+    header, also within data. Of a file above 4 GiB only the first and last 32 MiB are scanned.
     """
     held = OpenFile(path, file)
     look = partial(_first_wrong, held, _begin(held))
@@ -62,7 +61,7 @@ def require_trees(path: Path, file: BinaryIO) -> None:
 
 
 def _first_wrong(file: OpenFile, base: int, start: int) -> str:
-    """What is wrong with the headers that begin in the part from byte `start` on; "" if nothing."""
+    """Return the first error of headers in the part from byte `start` on; "" if there is none."""
     part = np.empty(min(_PART + _HEAP.size - 1, file.size - start), np.uint8)
     file.read_into(part.data, start)
     for letter in (b"H", _VIRTUAL[:1]):
@@ -77,9 +76,9 @@ def _first_wrong(file: OpenFile, base: int, start: int) -> str:
 
 
 def _starts(part: Any, there: Any, name: bytes, letter: bytes) -> Any:
-    """Where `name` begins in the bytes, of which `there` are those that are `letter`, in order.
+    """Return the positions where `name` begins; `there` are those of `letter`, ascending.
 
-    Names that end within the last two bytes are left to the next part, which has them too.
+    Names that end within the last two bytes belong to the next part, which overlaps this one.
     """
     first = name.index(letter)
     starts = there[there >= first] - first
@@ -95,9 +94,9 @@ def _at(file: OpenFile, place: int, length: int) -> bytes:
 
 
 def _begin(file: OpenFile) -> int:
-    """Where HDF5 finds its signature, from which addresses count; the size where it finds none.
+    """Return the position of HDF5's signature, the base of addresses; the file's size if none.
 
-    LenetError where addresses or lengths are not of eight bytes.
+    Raises LenetError if addresses or lengths are not eight bytes wide.
     """
     at = 0
     while at < file.size:
@@ -118,14 +117,14 @@ def _begin(file: OpenFile) -> int:
 def _wrong_tree(
     file: OpenFile, base: int, version: int, kind: int, node: int, _: int, depth: int
 ) -> str:
-    """What a B-tree is said to have that it cannot; "" where there is no such thing."""
+    """Describe an impossible value in a B-tree's header; "" if there is none."""
     if version == 0 and kind < _TYPES and (node > file.size or depth > _DEEPEST):
         return f"B-tree nodes of {node:,} bytes in {depth:,} levels"
     return ""
 
 
 def _wrong_heap(file: OpenFile, base: int, version: int, *fields: int) -> str:
-    """As `_wrong_tree`, of a fractal heap."""
+    """Describe an impossible value in a fractal heap's header; "" if there is none."""
     _, filters, _, width, first, most, bits, _, _, rows = fields
     powers = all(n.bit_count() == 1 for n in (width, first, most))
     sized = powers and first <= most <= _MOST_HEAP_BYTES
@@ -139,7 +138,7 @@ def _wrong_heap(file: OpenFile, base: int, version: int, *fields: int) -> str:
 def _wrong_names(
     file: OpenFile, base: int, version: int, length: int, free: int, place: int
 ) -> str:
-    """As `_wrong_tree`, of the heap that holds a group's names."""
+    """Describe an impossible value in the heap of a group's names; "" if there is none."""
     if version == 0 and base + place + length <= file.size:
         known: set[int] = set()
         while free != _LAST_FREE and free + _FREE.size <= length:
@@ -151,7 +150,7 @@ def _wrong_names(
 
 
 def _wrong_layout(file: OpenFile, base: int, part: Any, starts: Any) -> str:
-    """As `_wrong_tree`, of a data set made of others: HDF5 follows its list as it is opened."""
+    """Describe a virtual dataset, whose list HDF5 follows on opening; "" if there is none."""
     first, last = len(_VIRTUAL), len(_VIRTUAL) + 8
     told = part[starts[starts <= len(part) - last, None] + range(first, last)]
     for place in set(told.view("<u8").reshape(-1).tolist()):

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
+# bytes of inflated images, at most, that a gzip file's source caches for other threads
 KEPT_BYTES = 256 << 20
-"""What a gzip file's source keeps at most of images that another thread has read past."""
 _STEP = 1 << 20
 
 
 class _Header:
-    """The header of an IDX file, checked: `count` items of `bytes` in all after `length` bytes."""
+    """A checked IDX header: `count` items of `bytes` in all after `length` bytes."""
 
     def __init__(self, path: Path, file: BinaryIO, magic: int, item: tuple[int, ...], what: str):
         expected = f"{path}: expected an IDX file of {what}"
@@ -52,7 +52,7 @@ class _Header:
         )
 
     def check_size(self, size: int, gzipped: bool) -> None:
-        """LenetError where a file of `size` bytes does not hold what the header says."""
+        """Raise LenetError if a file of `size` bytes does not hold what the header declares."""
         if gzipped and self.length + self.bytes > MOST_RATIO * size:
             raise LenetError(
                 f"{self.path}: expected what a gzip file of {size:,} bytes can hold, "
@@ -63,10 +63,10 @@ class _Header:
 
 
 class _Unpacked:
-    """Blocks of a gzip file's images, which can only be inflated from its start on.
+    """Blocks of a gzip file's images, which can only be inflated sequentially.
 
-    Blocks that are passed are kept until all of each was asked for, KEPT_BYTES of them; what was
-    dropped is inflated from the start again.
+    Skipped blocks are cached, up to KEPT_BYTES, until every image of a block has been read.
+    Reading an evicted block inflates the file from its start again.
     """
 
     def __init__(self, file: OpenFile, header: _Header) -> None:
@@ -92,7 +92,7 @@ class _Unpacked:
     def _reach(self, number: int) -> None:
         import numpy as np
 
-        file, self._file = self._file, None  # gone where it is damaged
+        file, self._file = self._file, None  # stays None if the file is damaged
         if file is None or number < self._next:
             file, self._next = unpacking(self._packed.file), 0
             file.read(self._header.length)
@@ -108,7 +108,7 @@ class _Unpacked:
         self._file = file
 
     def _inflate(self, file: BinaryIO, view: memoryview, at: int) -> None:
-        """Fill `view` from byte `at` of the images on; after the last, see that nothing follows."""
+        """Fill `view` from byte `at` of the images on; the file must end after the last image."""
         done = 0
         try:
             while done < len(view):
@@ -123,7 +123,7 @@ class _Unpacked:
 
 
 class GzipSource(Source):
-    """Images of an IDX file of gzip; reads are to come about in order."""
+    """Images of a gzip-compressed IDX file; reads should be roughly in order."""
 
     def __init__(self, file: OpenFile, header: _Header, labels: Array | None, chosen: range):
         super().__init__(str(file.path), "uint8", labels, chosen)
@@ -143,7 +143,7 @@ def _damaged(path: Path, what: str, error: Exception) -> LenetError:
 
 
 def open_idx(path: Path, skip: int, limit: int | None) -> Source:
-    """Images of an IDX file, with the labels of the file beside it, by MNIST's naming."""
+    """Open images of an IDX file, with labels from the label file that MNIST's naming gives."""
     import numpy as np
 
     file = OpenFile(path)
@@ -166,7 +166,7 @@ def open_idx(path: Path, skip: int, limit: int | None) -> Source:
 
 
 def label_file(images: Path) -> Path | None:
-    """The label file beside an image file, by MNIST's naming, `.gz` or not."""
+    """Return the label file of an image file, by MNIST's naming, `.gz` or not; None if absent."""
     if "images" not in images.name:
         return None
     for rank in ("idx1", "idx3"):
@@ -174,7 +174,7 @@ def label_file(images: Path) -> Path | None:
         stem = name.removesuffix(".gz")
         for candidate in (name, stem, f"{stem}.gz"):
             path = images.with_name(candidate)
-            with suppress(OSError):  # a name that is too long is no file's
+            with suppress(OSError):  # the name is too long for a file
                 if path.is_file() and path != images:
                     return path
     return None
@@ -204,9 +204,9 @@ def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
 
 
 def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in Fortran order, and type of the array that follows in a file of NumPy's.
+    """Return shape, Fortran order flag and type of the array that follows in a NumPy file.
 
-    LenetError, which begins with `what` was expected, where the header is damaged.
+    Raises LenetError, which begins with `what` was expected, if the header is damaged.
     """
     from numpy.lib import format as npy
 
@@ -216,13 +216,13 @@ def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dty
         if version not in reads:
             raise ValueError(f"version {version[0]}.{version[1]}")
         return reads[version](file)
-    except Exception as error:  # the header is Python's text, parsed by Python's tokenizer
+    except Exception as error:  # the header is Python source, read by Python's tokenizer
         reason = first_line(error)
         raise LenetError(f"{what}, found a damaged header ({reason})") from error
 
 
 def open_npy(path: Path, skip: int, limit: int | None) -> Source:
-    """Images of a `.npy` file: (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28), uint8 or floats."""
+    """Open images of a `.npy` file: (N, 28, 28[, 1]) or (N, 1, 28, 28), uint8 or floats."""
     import numpy as np
 
     height, width, _ = IMAGE_SHAPE

@@ -1,4 +1,4 @@
-"""Which pictures are taken, by their first bytes; nothing is read and Pillow is not imported."""
+"""Detection of pictures by their first bytes; reads no file and does not import Pillow."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import os
 
 from lenetgpu.errors import LenetError
 
-START = 16
-"""First bytes that tell what a picture is."""
-MOST_BYTES = 128 << 20
-"""Bytes of a picture's file, at most."""
+START = 16  # bytes read to detect a picture
+MOST_BYTES = 128 << 20  # bytes of a picture file, at most
 EXPECTED = "a picture (PNG, JPEG, TIFF, BMP, GIF, WebP, PNM) or images in HDF5, IDX or .npy form"
 _STARTS = {
     b"\x89PNG\r\n\x1a\n": "PNG",
@@ -35,7 +33,7 @@ _OTHERS = (
 
 
 def kind_of(start: bytes) -> str | None:
-    """The kind of picture that begins with these START bytes; None of none that is taken."""
+    """Return the kind of picture that begins with these START bytes; None if not supported."""
     for first, kind in _STARTS.items():
         if start.startswith(first):
             return kind
@@ -47,7 +45,7 @@ def kind_of(start: bytes) -> str | None:
 
 
 def other_kind(start: bytes) -> str | None:
-    """The name of a picture's kind that is known and not taken."""
+    """Return the name of a known picture kind that is not supported; None otherwise."""
     for at, first, kind in _OTHERS:
         if start[at:].startswith(first):
             return kind
@@ -55,11 +53,11 @@ def other_kind(start: bytes) -> str | None:
 
 
 def named_picture(path: str) -> bool:
-    """Return true if a file's name is a picture's."""
+    """Return True if a file's name has a picture's ending."""
     return os.path.splitext(path)[1].lower() in _ENDINGS
 
 
 def require_pictures(as_is: bool, found: str) -> None:
-    """LenetError where `as_is` is asked for and `found` is no picture."""
+    """Raise LenetError if `as_is` is set and `found` is not a picture."""
     if as_is:
         raise LenetError(f"--as-is: expected pictures, found {found}, which are never prepared")

@@ -1,4 +1,4 @@
-"""The real MNIST, for users who have the internet and ask for it; pinned, offline first."""
+"""Download of MNIST on request, checked against pinned SHA-256 digests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
-SHA256 = {  # of the uncompressed IDX files, which every packing of them shares
+SHA256 = {  # of the uncompressed IDX files, so any gzip compression of them passes
     "train-images-idx3-ubyte.gz": (
         "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
     ),
@@ -38,10 +38,8 @@ SHA256 = {  # of the uncompressed IDX files, which every packing of them shares
 }
 MAX_BYTES = 32 << 20
 MAX_UNPACKED_BYTES = 64 << 20
-_SILENT_S = 30
-"""Seconds without a byte after which a server is given up."""
-_ATTEMPT_S = 300.0
-"""Seconds that a file may take from a mirror, however steadily it comes."""
+_SILENT_S = 30  # seconds without a byte until a server is given up
+_ATTEMPT_S = 300.0  # seconds that a file may take from one mirror
 _PIECE = 1 << 20
 _BROKEN = (EOFError, OSError, ValueError, zlib.error, http.client.HTTPException)
 
@@ -65,7 +63,7 @@ def _download(url: str) -> bytes:
 
 
 def _require_pinned(packed: bytes, pinned: str) -> None:
-    """Raise one of _BROKEN where a file does not unpack to the bytes that are pinned."""
+    """Raise one of _BROKEN unless a file unpacks to the pinned bytes."""
     digest, length = hashlib.sha256(), 0
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
         while piece := file.read(_PIECE):
@@ -85,9 +83,9 @@ def fetch_mnist(
 ) -> list[Path]:
     """Put MNIST's four files into `folder`, from the first mirror that has the pinned bytes.
 
-    Files already there with the right SHA-256 are kept, others said and fetched again. Raises
-    LenetError where no mirror gives the pinned bytes. A download that fails or is interrupted
-    leaves no part of a file; one that came whole stays, and is not fetched again next time.
+    Existing files with the right SHA-256 stay; others are reported and fetched again. Raises
+    LenetError if no mirror gives the pinned bytes. A download that fails or is interrupted
+    leaves no partial file. A complete one stays and is not fetched again.
     """
     return [_fetch(folder / name, mirrors, say) for name in SHA256]
 

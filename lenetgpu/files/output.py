@@ -1,4 +1,4 @@
-"""Predicted labels to a file: .npy, .csv, .h5, .json or .parquet, by parts, never half a file."""
+"""Predicted labels to a .npy, .csv, .h5, .json or .parquet file, by parts and atomically."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_target(path: Path) -> None:
 
 
 def require_folder(path: Path) -> None:
-    """Raise LenetError unless `path` is a device, or in a folder that a file can be made in."""
+    """Raise LenetError unless `path` is a device, or its folder accepts a new file."""
     try:
         if not path.parent.is_dir():
             raise LenetError(f"{path}: expected an existing folder {path.parent}, found none")
@@ -54,30 +54,31 @@ def require_folder(path: Path) -> None:
 
 
 def _read_with(source: Path) -> Iterator[Path]:
-    """What is read where `source` is: labels beside IDX images, files of a folder or a pattern."""
+    """Yield the files read with `source`: labels of IDX images, files of a folder or pattern."""
     from lenetgpu.files.idx import label_file
 
     yield source
     labels = label_file(source)
     if labels is not None:
         yield labels
-    with suppress(OSError):  # it is no folder
+    with suppress(OSError):  # not a folder
         yield from map(Path, below(str(source)))
     if is_pattern(str(source)):
         yield from map(Path, matching(str(source)))
 
 
 def require_apart(target: Path, *sources: Path | None) -> None:
-    """Raise LenetError where `target` is one of the files that are read (None: none), by any name.
+    """Raise LenetError if `target` is one of the files that are read, by any name.
 
-    So are the labels beside IDX images, the files of a folder, and what ships with lenetgpu, read
-    or not. A device or pipe may be both.
+    A source of None stands for no file. Labels of IDX images and the files of a folder count as
+    read; files that ship with lenetgpu are always refused. A device or pipe may be both source
+    and target.
     """
     if not target.is_file():
         return
     for source in sources:
         for read in () if source is None else _read_with(source):
-            with suppress(OSError):  # what is not there is not the same
+            with suppress(OSError):  # the file does not exist
                 if target.samefile(read):
                     raise unexpected(
                         target, "another file to write than those that are read", f"{read}"
@@ -90,8 +91,8 @@ def require_apart(target: Path, *sources: Path | None) -> None:
 def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) -> None:
     """Raise LenetError unless every target (None: not wanted, -: stdout) can be written to.
 
-    No two may be the same file, or both stdout, and none one of `sources`, which are read, nor the
-    file that stdout or stderr goes to.
+    No two targets may be the same file, or both stdout. No target may be one of `sources`,
+    which are read, or the file that stdout or stderr is redirected to.
     """
     sources, seen = tuple(sources), _streams()
     for path in (path for path in paths if path is not None):
@@ -107,7 +108,7 @@ def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) ->
 
 
 def _names(path: Path) -> set[object]:
-    """What two targets share where they are one: where they lead, and the file that is there."""
+    """Return the keys that two equal targets share: the resolved path, and the existing file."""
     target = resolved(path)
     return {target, _file(target.stat())} if target.is_file() else {target}
 
@@ -119,7 +120,7 @@ def _file(facts: os.stat_result) -> tuple[int, int]:
 def _streams() -> set[object]:
     found: set[object] = set()
     for handle in (1, 2):
-        with suppress(OSError):  # it is closed
+        with suppress(OSError):  # the stream is closed
             facts = os.fstat(handle)
             if stat.S_ISREG(facts.st_mode):
                 found.add(_file(facts))
@@ -128,10 +129,10 @@ def _streams() -> set[object]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The name of an empty file that takes `path`'s place when the block ends.
+    """Yield the path of an empty file that replaces `path` when the block ends.
 
-    LenetError where it cannot be written; then, and after any other exception, nothing is left and
-    the file that was there stays.
+    Raises LenetError if it cannot be written. Then, and after any other exception, nothing is
+    left over and the old file stays.
     """
     with placing(path), Temporary.beside(path) as made:
         yield made.path
@@ -139,10 +140,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 class LabelWriter:
-    """`count` labels on their way to `path`: in a temporary file beside it until `close`.
+    """Writer of `count` labels to `path`, through a temporary file in its folder until `close`.
 
-    The other arguments are a Form's. Leaving a `with` block closes it, an exception in the block
-    abandons it. LenetError where none can be written.
+    The other arguments are a Form's. Leaving a `with` block closes the writer; an exception in
+    the block abandons it. Raises LenetError if the file cannot be written.
     """
 
     def __init__(
@@ -175,9 +176,9 @@ class LabelWriter:
             self.abandon()
 
     def write(self, labels: Any, scores: Any = None) -> None:
-        """The next labels (n,), and their scores (n, 10) where there are to be any, in order.
+        """Write the next labels (n,), and their scores (n, 10) if `with_scores`, in order.
 
-        LenetError where the disk does not take them, and then nothing is left of the file.
+        Raises LenetError if the disk does not take them; then nothing is left of the file.
         """
         import numpy as np
 
@@ -198,14 +199,15 @@ class LabelWriter:
 
     @property
     def done(self) -> int:
-        """Labels written so far."""
+        """The number of labels written so far."""
         return self._form.done
 
     def close(self, asked: int | None = None) -> None:
-        """Put the file in its place, whole and on the disk; once, later calls do nothing.
+        """Put the complete file in its place, flushed to disk; later calls do nothing.
 
-        Of a run that was interrupted, `asked` images were to be labelled: .json and .h5 say so, the
-        others have no place for it and are only shorter. LenetError as for `write`.
+        For an interrupted run, `asked` is the number of images requested. Files in .json
+        and .h5 record it; other forms cannot and are only shorter. Raises LenetError like
+        `write`.
         """
         if self._ended:
             return
@@ -221,9 +223,10 @@ class LabelWriter:
             self.abandon()
 
     def seal(self) -> tuple[int, str]:
-        """Make the file whole, all labels of which are written, before `close` puts it in place.
+        """Complete the file after all labels are written, before `close` puts it in place.
 
-        Its bytes and their SHA-256. LenetError where the disk does not take it.
+        Returns its size in bytes and its SHA-256. Raises LenetError if the disk does not
+        take it.
         """
         with placing(self.path):
             self._form.finish(None)
@@ -231,7 +234,7 @@ class LabelWriter:
             return known_by(self._made.file)
 
     def abandon(self) -> None:
-        """Drop what was written; the file that was at `path` stays. After `close`, nothing."""
+        """Drop the temporary file; the old file at `path` stays. After `close`, do nothing."""
         if not self._ended:
             self._ended = True
             self._form.close()
@@ -239,7 +242,7 @@ class LabelWriter:
 
 
 def write_labels(path: Path, labels: Any, scores: Any = None, asked: int | None = None) -> None:
-    """Write labels (N,) int32, and scores (N, 10) where given, in the format of `path`'s ending.
+    """Write labels (N,) int32, and optional scores (N, 10), in the format of `path`'s ending.
 
     `asked` as for `LabelWriter.close`.
     """

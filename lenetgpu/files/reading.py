@@ -1,4 +1,4 @@
-"""Images and labels: held whole (`Dataset`), or read by parts in any order (`Source`)."""
+"""Images and labels: in memory (`Dataset`), or read by parts in any order (`Source`)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 PIXELS = IMAGE_SHAPE[0] * IMAGE_SHAPE[1]
 MAX_WHOLE_BYTES = 64 << 30
+# inflated bytes always allowed for a whole read; above it, _RATIO times the file's
 SMALL_BYTES = 64 << 20
-"""What is inflated and read whole is this at most, or _RATIO times the bytes in the file."""
 _RATIO = 512
-BLOCK = 512
-"""Images that are converted or checked at a time: what a core's cache holds of floats."""
+BLOCK = 512  # images that are converted or checked at a time: their floats fit a core's cache
 _SLACK = 1e-3
+# Lower bound of the brightest float of an image that is not blank: products with it stay normal
+# numbers where it matters, and denormals may be flushed to zero.
 FAINTEST = 2.0**-100
-"""Of an image that is not blank the brightest float must be as much: what it is multiplied by then
-leaves normal numbers where it matters, and denormals may be taken for zeros."""
 EXPECTED_BRIGHT = f"only zeros or a brightest float of at least {FAINTEST:.1e}"
 
 
@@ -46,7 +45,7 @@ class Dataset:
         return len(self.images)
 
     def head(self, limit: int | None) -> Dataset:
-        """The first `limit` images, or all of them."""
+        """Return the first `limit` images, or all of them."""
         if limit is None or limit >= len(self):
             return self
         labels = None if self.labels is None else self.labels[:limit]
@@ -54,10 +53,10 @@ class Dataset:
 
 
 def require_room(what: str, length: int, stored: int | None) -> None:
-    """LenetError where `length` bytes are not to be taken at once for `what`.
+    """Raise LenetError if `length` bytes should not be allocated at once for `what`.
 
-    They are more than there are free, or too many for `stored` bytes of a file that they are
-    inflated from (None: they lie in it as they are).
+    `length` may exceed neither free memory nor, for data inflated from `stored` bytes of a
+    file, a multiple of these. `stored` is None if the data are stored uncompressed.
     """
     free = free_bytes()
     if free is not None and length > free:
@@ -75,7 +74,7 @@ def require_room(what: str, length: int, stored: int | None) -> None:
 def selected(path: object, count: int, skip: int, limit: int | None) -> range:
     """Return the range of `limit` images (None: all) after the first `skip` of `count`.
 
-    LenetError where that leaves none.
+    Raises LenetError if it is empty.
     """
     if skip < 0 or (limit is not None and limit < 1):
         raise unexpected(
@@ -93,17 +92,17 @@ def spans(rows: range, step: int) -> list[tuple[int, int]]:
 
 
 class Source(ABC):
-    """Images that are read by parts, of a file or of memory.
+    """Images that are read by parts, from a file or from memory.
 
-    `source` names them, `dtype` is "uint8" (pixels) or "float32" (0..1), `labels` (N,) int64 of
-    the images selected, or None; `chosen` are these images' numbers in the file. Several threads
-    may call `read`; `close` comes after the last.
+    `source` names them, `dtype` is "uint8" (pixels) or "float32" (0..1), `labels` is (N,) int64
+    of the selected images, or None; `chosen` are these images' numbers in the file. Several
+    threads may call `read`; `close` comes after the last.
     """
 
     def __init__(self, source: str, dtype: str, labels: Array | None, chosen: range) -> None:
         self.source, self.dtype, self.labels, self.chosen = source, dtype, labels, chosen
+        # bytes of the file that images are inflated from; None if stored uncompressed
         self.inflated_from: int | None = None
-        """Bytes of the file that images are inflated from; None where they are not."""
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -119,12 +118,12 @@ class Source(ABC):
         """Fill `out` (n, 28, 28, 1), n at least 1, with the file's images from `first` on."""
 
     def close(self) -> None:  # noqa: B027
-        """Let go of the file."""
+        """Release the file."""
 
     def read(self, lo: int, out: Array) -> None:
-        """Fill C-contiguous `out` (n, 28, 28, 1) of `dtype` with images lo..lo+n of the selection.
+        """Fill C-contiguous `out` (n, 28, 28, 1) of `dtype` with images lo..lo+n selected.
 
-        LenetError where the file is short or damaged, and where floats are not in 0..1.
+        Raises LenetError if the file is short or damaged, and if floats are not in 0..1.
         """
         if out.dtype != self.dtype or out.shape[1:] != IMAGE_SHAPE or not out.flags.c_contiguous:
             raise ValueError(f"out: expected (n, 28, 28, 1) {self.dtype}, found {out.shape}")
@@ -134,7 +133,7 @@ class Source(ABC):
             self._fill(self.chosen.start + lo, out)
 
     def part(self, lo: int, count: int) -> Self:
-        """`count` images of the selection from `lo` on, of the same open file, which stays ours."""
+        """Return `count` images of the selection from `lo` on; this source still owns the file."""
         if not 0 <= lo < lo + count <= len(self):
             raise ValueError(f"expected images within {len(self)}, found {lo} to {lo + count}")
         found = copy(self)
@@ -143,7 +142,7 @@ class Source(ABC):
         return found
 
     def whole(self) -> Dataset:
-        """All images selected, in memory; LenetError where they are more than MAX_WHOLE_BYTES."""
+        """Return all selected images; raise LenetError if they exceed MAX_WHOLE_BYTES."""
         import numpy as np
 
         length = len(self) * int(np.prod(IMAGE_SHAPE)) * np.dtype(self.dtype).itemsize
@@ -171,15 +170,15 @@ class MemorySource(Source):
         out[...] = self.images[first : first + len(out)]
 
     def whole(self) -> Dataset:
-        """The same arrays."""
+        """Return the same arrays."""
         return Dataset(self.images, self.labels, self.source)
 
 
 class RawSource(Source):
-    """Images that lie in a file one after the other, uint8 or floats of any size and byte order.
+    """Contiguous images in a file, uint8 or floats of any size and byte order.
 
     `where` names them in messages ("FILE: expected dataset /x"), `offset` is their first byte,
-    `stored` their dtype in the file. They end within the file: who makes a source checks that.
+    `stored` their dtype in the file. The caller checks that they end within the file.
     """
 
     def __init__(
@@ -217,7 +216,7 @@ class RawSource(Source):
 
 
 def narrowed(raw: Array, out: Array) -> None:
-    """Floats of any kind into float32 `out`; what is too large becomes infinite."""
+    """Convert floats of any kind to float32 `out`; values out of range become infinite."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
@@ -225,10 +224,10 @@ def narrowed(raw: Array, out: Array) -> None:
 
 
 def first_unfit(images: Array) -> tuple[int, float, float] | None:
-    """Find the first image of floats (n, ...) not all in 0..1, but for rounding, or too faint.
+    """Find the first image of floats (n, ...) that is outside 0..1 beyond rounding, or too faint.
 
-    (its number, its least float, its largest), or None. Too faint is one that is not blank and
-    whose brightest float is below FAINTEST.
+    Returns (its number, its least float, its largest), or None. An image is too faint if it is
+    not blank and its brightest float is below FAINTEST.
     """
     import numpy as np
 
@@ -246,10 +245,10 @@ def first_unfit(images: Array) -> tuple[int, float, float] | None:
 
 
 def check_floats(images: Array, first: int, where: str) -> None:
-    """LenetError unless float32 images (n, 28, 28, 1) are all in 0..1, but for rounding.
+    """Raise LenetError unless float32 images (n, 28, 28, 1) are all in 0..1, except for rounding.
 
-    So are those that are too faint (FAINTEST). `first` is the number of the first in the file,
-    `where` what the message calls them.
+    Images that are too faint (FAINTEST) raise as well. `first` is the number of the first image
+    in the file, `where` its name in messages.
     """
     from math import isfinite
 
@@ -268,7 +267,10 @@ def check_floats(images: Array, first: int, where: str) -> None:
 
 
 def class_numbers(labels: Array, path: object, where: str) -> Array:
-    """Labels (n,), (n, 1) or one-hot (n, 10) as class numbers (n,) int64; LenetError for others."""
+    """Return labels (n,), (n, 1) or one-hot (n, 10) as class numbers (n,) int64.
+
+    Raises LenetError for other values.
+    """
     import numpy as np
 
     if labels.ndim == 2 and labels.shape[1] == CLASSES:

@@ -1,6 +1,6 @@
-"""Files opened for reading by name, regular ones only, bytes of them, and what is inflated.
+"""Opening, reading and inflating of regular files.
 
-ISA-L inflates (extra `isal`) where it is installed, else Python's own zlib.
+Inflation uses ISA-L (extra `isal`) if installed, else Python's own zlib.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from typing import Any, BinaryIO
 
 from lenetgpu.errors import LenetError, unexpected
 
-GZIP_MAGIC, MAGIC = b"\x1f\x8b", b"\x89HDF\r\n\x1a\n"
-"""How gzip and HDF5 begin."""
-MOST_RATIO = 1032
-"""Bytes that one of deflate's becomes at most: 258 in two bits."""
+GZIP_MAGIC, MAGIC = b"\x1f\x8b", b"\x89HDF\r\n\x1a\n"  # first bytes of gzip and of HDF5
+MOST_RATIO = 1032  # largest expansion of deflate: 258 bytes from two bits
 
 
 def open_regular(path: Path, what: str) -> BinaryIO:
-    """`path` open for reading, without a buffer; LenetError where it is no regular file.
+    """Open `path` for reading, unbuffered; raise LenetError if it is not a regular file.
 
-    `what` names what was expected. What takes its place between the look and the opening is seen as
-    well: it is opened without waiting for a FIFO's writer, and looked at again.
+    `what` names what was expected. The file is checked again after opening, in case it was
+    replaced, and opening does not wait for a FIFO's writer.
     """
     try:
         regular = stat.S_ISREG(path.stat().st_mode)
@@ -42,14 +40,14 @@ def open_regular(path: Path, what: str) -> BinaryIO:
 
 
 def unreadable(path: Path, error: OSError) -> LenetError:
-    """Return the error for a file that the system will not read."""
+    """Return the error for a file that the system cannot read."""
     return LenetError(f"{path}: expected a readable file, found: {error.strerror}")
 
 
 def start_of(path: Path, expected: str, length: int) -> bytes:
-    """The first bytes of a file; MAGIC where HDF5 begins behind a block of the user's.
+    """Return the first bytes of a file; MAGIC if HDF5 begins after a user block.
 
-    LenetError, naming what is `expected`, where it is no file that can be read.
+    Raises LenetError, naming what is `expected`, if the file cannot be read.
     """
     try:
         with open_regular(path, expected) as file:
@@ -64,9 +62,9 @@ def start_of(path: Path, expected: str, length: int) -> bytes:
 
 
 def read_whole(path: Path, what: str, most: int, limited: str) -> bytes:
-    """All bytes of a regular file, where they are not more than `most`; LenetError else.
+    """Return all bytes of a regular file; raise LenetError if they are more than `most`.
 
-    `what` names what was expected; `limited` what has `most` bytes, as "a picture of".
+    `what` names what was expected; `limited` names the limited item, as in "a picture of".
     """
     try:
         with open_regular(path, what) as file:
@@ -84,16 +82,16 @@ def read_whole(path: Path, what: str, most: int, limited: str) -> bytes:
 
 
 class OpenFile:
-    """A file open for reading; threads read it at their own places, without a lock."""
+    """A file open for reading; threads read it at their own positions, without a lock."""
 
     def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
-        """Open `path`, or take `file` that is open already; LenetError where it cannot be read."""
+        """Open `path`, or use an open `file`; raise LenetError if it cannot be read."""
         self.path = path
         self.file = open_regular(path, "a file to read") if file is None else file
         self.size = os.fstat(self.file.fileno()).st_size
 
     def read_into(self, out: memoryview, at: int) -> None:
-        """Fill `out`, of bytes, from byte `at` on; LenetError where the file ends before."""
+        """Fill the bytes of `out` from byte `at` on; raise LenetError if the file ends before."""
         done = 0
         try:
             while done < len(out):
@@ -128,12 +126,12 @@ def _modules() -> tuple[Any, Any]:
 
 
 def broken() -> tuple[type[Exception], ...]:
-    """The exceptions that damaged data raise."""
+    """Return the exceptions that damaged data raise."""
     return (OSError, EOFError, zlib.error, _modules()[0].error)
 
 
 def is_gzip(file: BinaryIO) -> bool:
-    """Return true if an open file is gzip's; it is at its start afterwards."""
+    """Return True if an open file is gzip's; rewind it to its start."""
     file.seek(0)
     found = file.read(2) == GZIP_MAGIC
     file.seek(0)
@@ -141,7 +139,7 @@ def is_gzip(file: BinaryIO) -> bool:
 
 
 def unpacking(file: BinaryIO) -> BinaryIO:
-    """Return an open file from its start on, or the file that it is inflated to."""
+    """Return an open file, rewound; if it is gzip's, a file that inflates it."""
     opened: BinaryIO = file
     if is_gzip(file):
         opened = _modules()[1].GzipFile(fileobj=file, mode="rb")
@@ -149,7 +147,7 @@ def unpacking(file: BinaryIO) -> BinaryIO:
 
 
 def inflated(data: Any, most: int) -> tuple[bytes, bool]:
-    """Inflate zlib's format to at most `most` bytes; return them and whether they are all."""
+    """Inflate zlib's format to at most `most` bytes; return them and whether the stream ended."""
     inflater = _modules()[0].decompressobj()
     found: bytes = inflater.decompress(data, most)
     return found, bool(inflater.eof)

@@ -1,8 +1,9 @@
-"""Weights in the range of every kernel: powers of two moved between the tensors, and out of them.
+"""Rescaling of weights into every kernel's range, by powers of two.
 
-The network has no biases and ReLU keeps factors, so that a channel may be multiplied by a power of
-two where the next tensor's rows of it are divided by that. No image in 0..1 then takes an
-activation beyond what fp16 holds, whatever the weights, and fp32 computes the same to the bit.
+The network has no biases and ReLU preserves positive factors, so a channel may be multiplied by a
+power of two if the next tensor's rows for it are divided by that. After rescaling, no image in 0..1
+drives an activation beyond fp16's range, whatever the weights, and fp32 results are identical to
+the bit. A power of two may remain as a common factor of the scores.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+# pool1, pool2 and fc1 outputs of any image stay below 2**level; fp16 overflows at 2**16
 LEVELS = (10, 12, 14)
-"""pool1's, pool2's and fc1's outputs of any image stay below 2**level; fp16 ends below 2**16."""
-_SLACK = 16  # times a channel's level that the sum of its absolute products may be
-_OUTPUT = range(-10, 14)  # exponents of fc2's largest weight that fp16 needs no factor for
+_SLACK = 16  # bound of a channel's sum of absolute products, as a multiple of its level
+_OUTPUT = range(-10, 14)  # exponents of fc2's largest weight that fp16 holds without a factor
 
 
 def most_pooled(conv1: Array) -> Array:
-    """(32,) float64: the largest mean of four ReLUs of an image in 0..1, by channel.
+    """Return (32,) float64: by channel, the largest 2x2 mean of ReLUs of any image in 0..1.
 
-    `conv1` is (5, 5, 1, 32). A sum of ReLUs is the largest of its windows' subsets' sums, and a
-    subset's is largest where the pixels under its positive taps are 1: nothing is estimated.
+    `conv1` is (5, 5, 1, 32). A sum of four ReLUs is the maximum over subsets of the four
+    windows of the subset's sum. A subset's sum is largest if the pixels under its positive
+    filter elements are 1. The result is exact.
     """
     import numpy as np
 
@@ -45,9 +47,10 @@ def most_pooled(conv1: Array) -> Array:
 
 
 def _channels(reach: Array, absolute: Array, level: int) -> tuple[Array, Array]:
-    """Factors that bring each channel's size just below a level, and the sizes then.
+    """Return factors that bring each channel's size just below a level, and the new sizes.
 
-    `reach` are channels' largest outputs, `absolute` the sums of their products' absolute values.
+    `reach` are channels' largest outputs, `absolute` the sums of their products' absolute
+    values.
     """
     import numpy as np
 
@@ -58,7 +61,7 @@ def _channels(reach: Array, absolute: Array, level: int) -> tuple[Array, Array]:
 
 
 def _undone(factors: Array) -> Array:
-    """What the next tensor's rows are multiplied by: 0 for a dead channel."""
+    """Return the factors for the next tensor's rows: 0 for a dead channel."""
     import numpy as np
 
     awake = factors > 0
@@ -67,9 +70,10 @@ def _undone(factors: Array) -> Array:
 
 
 def _evened(tensor: Array, factors: Array, sizes: Array, level: int) -> tuple[Array, Array, Array]:
-    """`tensor` (positions, channels, outputs) between evened rows and outputs, and these' factors.
+    """Rescale `tensor` (positions, channels, outputs); return it, its output factors and sizes.
 
-    The outputs' sizes come last.
+    `factors` and `sizes` are those of its input channels; `level` is the exponent of its
+    outputs' bound.
     """
     import numpy as np
 
@@ -81,10 +85,10 @@ def _evened(tensor: Array, factors: Array, sizes: Array, level: int) -> tuple[Ar
 
 
 def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
-    """The four float32 tensors with their scales evened out, and k: scores are 2**k times theirs.
+    """Return the four float32 tensors rescaled, and k: the scores are 2**k times theirs.
 
-    Channels that no image wakes become zeros, with what would be multiplied by them. LenetError
-    where a tensor holds NaN or infinity, which no factor mends.
+    Channels that no image activates become zeros, with the rows that would multiply them.
+    Raises LenetError if a tensor holds NaN or infinity, which no factor can repair.
     """
     import numpy as np
 
@@ -109,10 +113,11 @@ def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
 
 
 def reach(tensors: Mapping[str, Array]) -> dict[str, float]:
-    """The largest value, by stage, that any image in 0..1 can leave there; of fc2 the magnitude.
+    """Return upper bounds, by stage, of the values that any image in 0..1 can produce.
 
-    Of conv1 and conv2 it is that of positive outputs: ReLU makes 0 of the others, of minus infinity
-    too. Upper bounds: what channels can have at most is added up. NaN where a tensor holds one.
+    fc2's bound is on the magnitude. The bounds of conv1 and conv2 are on positive outputs: ReLU
+    turns the others, minus infinity included, into 0. Bounds add up the largest values of all
+    channels, and are NaN if a tensor holds one.
     """
     import numpy as np
 

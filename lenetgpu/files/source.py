@@ -28,18 +28,18 @@ def _open_hdf5(path: Path, skip: int, limit: int | None) -> Source:
     return open_images(path, skip, limit)
 
 
+# openers of files of many images, by form
 DATA: dict[str, Callable[[Path, int, int | None], Source]] = {
     "HDF5": _open_hdf5,
     "IDX": open_idx,
     "npy": open_npy,
 }
-"""How files of many images are opened, by their form."""
 
 
 def form_of(path: Path, expected: str) -> str:
-    """Return the form that a file's first bytes say: one of DATA, a kind of picture, or "".
+    """Return the form that a file's first bytes indicate: one of DATA, a kind of picture, or "".
 
-    LenetError, naming what is `expected`, where it is no file that can be read.
+    Raises LenetError, naming what is `expected`, if the file cannot be read.
     """
     start = start_of(path, expected, START)
     if start.startswith(MAGIC):
@@ -50,16 +50,16 @@ def form_of(path: Path, expected: str) -> str:
 
 
 def is_idx(start: bytes) -> bool:
-    """Return true if a file that begins so is an IDX file, of gzip or not."""
+    """Return True if a file with these first bytes is an IDX file, gzip-compressed or not."""
     return start[:2] == GZIP_MAGIC or start[:3] == b"\0\0\x08"
 
 
 def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
-    """Open `limit` images (None: all) of a file after the first `skip`; nothing else is read.
+    """Open `limit` images (None: all) of a file after the first `skip`, without reading them.
 
-    The first bytes decide what the file is, not its name. Raises LenetError naming the file, what
-    was expected and what was found. Memory is bounded whatever the file's size, but for the labels
-    of the images asked for, which are read at once.
+    The first bytes decide the file's form, not its name. Raises LenetError naming the file,
+    what was expected and what was found. Memory is bounded for any file size, except for the
+    labels of the requested images, which are read at once.
     """
     form = form_of(path, _EXPECTED)
     if form in DATA:
@@ -72,12 +72,11 @@ def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
     raise LenetError(f"{path}: expected {_EXPECTED}, found {found}")
 
 
-EARLY_BYTES = 64 << 20
-"""Of images that `read_early` reads; more are read where they are wanted."""
+EARLY_BYTES = 64 << 20  # bytes of images that `read_early` reads ahead, at most
 
 
 def read_early(source: Source) -> Source:
-    """`source`, being read from now on where it is small; what fails is raised where it is read."""
+    """Start reading a small `source` in a thread; errors are raised by later reads."""
     size = len(source) * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4)
     if size > EARLY_BYTES or isinstance(source, MemorySource):
         return source
@@ -95,7 +94,7 @@ class _EarlySource(Source):
         pool.shutdown(wait=False)
 
     def whole(self) -> Dataset:
-        """Wait for the images that the thread reads; raise here what it raised."""
+        """Wait for the images that the thread reads; raise the thread's exception here."""
         return self._found.result()
 
     def _fill(self, first: int, out: Array) -> None:
@@ -103,6 +102,6 @@ class _EarlySource(Source):
         out[...] = self.whole().images[lo : lo + len(out)]
 
     def close(self) -> None:
-        """Let go of the file when it is read."""
+        """Wait for the thread, then release the file."""
         self._found.exception()
         self._inner.close()

@@ -1,4 +1,4 @@
-"""SHA-256 of arrays, and what a file says of its own; `checksums.py` has those of HDF5 files."""
+"""SHA-256 of arrays, and the checksums a file states; `checksums.py` handles HDF5 files."""
 
 from __future__ import annotations
 
@@ -15,37 +15,36 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 ATTRIBUTE = "lenetgpu_sha256"
-OF_BLOCKS = "_sha256"
-"""What the name of a data set of blocks' sums ends in."""
+OF_BLOCKS = "_sha256"  # suffix of the name of a dataset of block checksums
 NONE = "has no checksums: cannot tell damage"
 _SHOWN, _NAMED = 12, 8
 
 
 class Sum:
-    """The SHA-256 of an array of this type and shape, given part by part."""
+    """The SHA-256 of an array of this type and shape, added part by part."""
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self._stored = dtype.newbyteorder("<")
         self._found = hashlib.sha256(f"{described(dtype, shape)}\n".encode())
 
     def add(self, part: Array) -> None:
-        """The next elements, in C order."""
+        """Add the next elements, in C order."""
         import numpy as np
 
         self._found.update(np.ascontiguousarray(part, self._stored).data.cast("B"))
 
     def hex(self) -> str:
-        """64 hexadecimal digits."""
+        """Return 64 hexadecimal digits."""
         return self._found.hexdigest()
 
 
 def described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
-    """Type and shape as a sum has them: "<f4 5x5x1x32"."""
+    """Return the type and shape that a checksum covers: "<f4 5x5x1x32"."""
     return f"{dtype.newbyteorder('<').str} {'x'.join(map(str, shape))}"
 
 
 def sum_of(array: Array) -> str:
-    """The SHA-256 of an array, its type and shape, as hex."""
+    """Return the SHA-256 of an array, its type and shape, as hex."""
     found = Sum(array.dtype, array.shape)
     found.add(array)
     return found.hex()
@@ -53,10 +52,11 @@ def sum_of(array: Array) -> str:
 
 @dataclass(frozen=True)
 class Sums:
-    """The SHA-256 that a file states of its data sets, as hex by name; empty where it has none.
+    """The SHA-256 checksums that a file states, as hex by dataset name; empty if it has none.
 
-    `without` are the names in the root group that have none, and `whole` is whether names, shapes
-    and attributes had one, and were compared. `where` and `noun` are what messages call a data set.
+    `without` are the names in the root group that have none. `whole` is True if names, shapes
+    and attributes had a checksum, and were compared. `where` and `noun` name a dataset in
+    messages.
     """
 
     path: str
@@ -73,17 +73,17 @@ class Sums:
         return name in self.stated
 
     def require(self, name: str, array: Array) -> None:
-        """LenetError where data set `name`, read whole as `array`, is not what was written."""
+        """Raise LenetError if dataset `name`, read whole as `array`, differs from its checksum."""
         if name in self:
             self.compare(name, sum_of(array))
 
     def compare(self, name: str, found: str) -> None:
-        """LenetError where `found` is not data set `name`'s sum."""
+        """Raise LenetError if `found` is not dataset `name`'s checksum."""
         compare(f"{self.path}: expected {self.where}{name}", self.stated[name], found)
 
     @property
     def said(self) -> str:
-        """The words for a file whose data sets were compared, as far as they have sums."""
+        """The message for a file whose datasets were compared, as far as they have checksums."""
         if not self:
             return NONE
         count = sum(not name.endswith(OF_BLOCKS) for name in self.stated)

@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-LARGEST_SCORE = 2.0**127
-"""Scores that are bounded by this are float32 numbers, with room for a sum's rounding."""
+LARGEST_SCORE = 2.0**127  # bound on scores that float32 holds, with room for a sum's rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The four weight tensors, float32, C-contiguous, by dataset name, and where they came from.
+    """The four weight tensors, float32, C-contiguous, by dataset name, and their source.
 
     The network's scores are 2**`exponent` times those that the tensors give.
     """
@@ -43,19 +42,19 @@ class Weights:
     def balanced(self) -> Weights:
         """The same network with tensors in the range of every kernel (`files/scaling.py`).
 
-        What a plan is made of; a Pipeline takes them by itself.
+        Plans are made of balanced weights; a Pipeline balances them itself.
         """
         tensors, exponent = balance(self.tensors)
         return Weights(tensors, self.source, self.exponent + exponent)
 
     @cached_property
     def reach(self) -> dict[str, float]:
-        """By stage, the largest value that any image in 0..1 can leave there (`scaling.reach`)."""
+        """The largest value, by stage, that any image in 0..1 can produce (`scaling.reach`)."""
         return reach(self.tensors)
 
     @property
     def bounded(self) -> bool:
-        """True if float32 holds the scores of every image in 0..1, rounded as they may be."""
+        """True if float32 holds the scores of every image in 0..1, whatever the rounding."""
         import numpy as np
 
         return bool(np.ldexp(self.reach["fc2"], self.exponent) <= LARGEST_SCORE)
@@ -73,9 +72,9 @@ class Weights:
 def load_weights(path: Path) -> Weights:
     """Read conv1 (5,5,1,32), conv2 (5,5,32,64), fc1 (1024,128), fc2 (128,10) from any form.
 
-    The first bytes decide what a file is: HDF5 (datasets of these names and shapes), or one of
-    `files/models/`. Any float type and byte order is accepted and becomes float32. Checksums are
-    compared where the file has some. Raises LenetError naming the file, the dataset, what was
+    The first bytes decide the file's form: HDF5 (datasets of these names and shapes), or one of
+    `files/models/`. Any float type and byte order is accepted and becomes float32. Checksums
+    are compared if the file has any. Raises LenetError naming the file, the dataset, what was
     expected and what was found.
     """
     if _form(path) != forms.HDF5:
@@ -94,9 +93,9 @@ def load_weights(path: Path) -> Weights:
 
 
 def about(path: Path) -> Model:
-    """A file's form, checksums and provenance; all of it is read. LenetError as `load_weights`.
+    """Return a file's form, checksums and provenance; the whole file is read.
 
-    The tensors of an HDF5 file are left out.
+    The tensors of an HDF5 file are left out. Raises LenetError like `load_weights`.
     """
     if _form(path) != forms.HDF5:
         return forms.read(path)

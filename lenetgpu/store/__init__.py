@@ -1,4 +1,4 @@
-"""Files of our own: JSON, and writing so that no half a file is ever seen."""
+"""Atomic file writes, temporary files, and JSON text."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
 
 _PREFIX = ".lenetgpu."
 _BLOCK = 1 << 20
-TEMPORARY = r"\.lenetgpu\.[0-9a-f]{16}"
-"""What names of temporary files look like."""
+TEMPORARY = r"\.lenetgpu\.[0-9a-f]{16}"  # pattern of temporary files' names
 
 
 def write_atomically(path: Path, data: bytes, lasting: bool = True) -> None:
-    """Write `data` to `path`: a file through a temporary one, a device or pipe as it is.
+    """Write `data` to `path`: files through a temporary file, devices and pipes directly.
 
-    Symbolic links are followed. `lasting`: it is on the disk when this returns, whatever happens to
-    the machine. Raises LenetError where it cannot be written.
+    Symbolic links are followed. With `lasting`, the data are on the disk when this returns.
+    Raises LenetError if `path` cannot be written.
     """
     with placing(path):
         resolved(path).parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +42,7 @@ def write_atomically(path: Path, data: bytes, lasting: bool = True) -> None:
 
 @contextmanager
 def placing(path: Path) -> Iterator[None]:
-    """LenetError for what the disk raises within, which h5py may say by a RuntimeError."""
+    """Convert write errors in the block to LenetError; h5py may raise them as RuntimeError."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -53,9 +52,9 @@ def placing(path: Path) -> Iterator[None]:
 
 
 def known_by(file: IO[bytes]) -> tuple[int, str]:
-    """The bytes of an open file and their SHA-256, read from its start on; it is then at its end.
+    """Return the size in bytes and SHA-256 of an open file, read from its start to its end.
 
-    OSError where it cannot be read.
+    Raises OSError if it cannot be read.
     """
     found, size = hashlib.sha256(), 0
     file.flush()
@@ -67,13 +66,13 @@ def known_by(file: IO[bytes]) -> tuple[int, str]:
 
 
 def sizes(folder: Path, names: Iterable[str] | None = None) -> dict[str, int]:
-    """The bytes of the files in `folder`, or of those of these names that are there."""
+    """Return the sizes in bytes of the files in `folder`, or of those of `names` that exist."""
     found = {}
     if names is None:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries]
     for name in names:
-        with suppress(OSError):  # it is not there
+        with suppress(OSError):  # it does not exist
             facts = os.stat(folder / name)
             if stat.S_ISREG(facts.st_mode):
                 found[name] = facts.st_size
@@ -81,7 +80,7 @@ def sizes(folder: Path, names: Iterable[str] | None = None) -> dict[str, int]:
 
 
 def json_text(document: Any, indent: int | None = None) -> str:
-    """`document` as JSON, with null for what JSON has no number for: NaN and infinity."""
+    """Return `document` as JSON, with null for NaN and infinity."""
     try:
         return json.dumps(document, indent=indent, allow_nan=False)
     except ValueError:
@@ -97,12 +96,12 @@ def _of_json(value: Any) -> Any:
 
 
 def resolved(path: Path) -> Path:
-    """Follow links; OSError for a loop of them, and for a file that has no name any more."""
+    """Follow links; raise OSError for a link loop, and for a file whose name was deleted."""
     try:
         target = path.resolve()
     except RuntimeError as error:  # a loop, before Python 3.13
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
-    if path.exists() and not target.exists():  # /proc/self/fd/N has no name that leads to it
+    if path.exists() and not target.exists():  # /proc/self/fd/N without a name
         if path.is_file():
             raise OSError(errno.ENOENT, "a file that was deleted")
         return path
@@ -110,21 +109,22 @@ def resolved(path: Path) -> Path:
 
 
 def is_device(target: Path) -> bool:
-    """Return true if it is there and no file: a device or pipe, which is written to as it is."""
+    """Return True if `target` exists and is not a file: a device or pipe, written to directly."""
     return target.exists() and not target.is_file()
 
 
 @cache
 def living() -> set[Path]:
-    """This process' temporary files, for whoever ends it at once."""
+    """Return the set of this process' temporary files, for removal on a sudden exit."""
     return set()
 
 
 class Temporary:
-    """A new empty file in `folder`, which gets another's name or is dropped with the block.
+    """A new empty file in `folder`, which is renamed to its target or removed with the block.
 
-    Its rights are 0600, and it is locked as long as the process lives: those that nobody has locked
-    were left by killed ones, and go when the next is made beside them. OSError where it cannot be.
+    Its mode is 0600, and it is locked while the process lives. Unlocked ones belong to killed
+    processes and are removed when the next temporary file is created in the folder. Raises
+    OSError if it cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -147,7 +147,7 @@ class Temporary:
 
     @classmethod
     def beside(cls, path: Path) -> Self:
-        """One for what is to be at `path`, or to go into the device or pipe there."""
+        """Return a temporary file in `path`'s folder, or in the system's for a device or pipe."""
         target = resolved(path)
         return cls(Path(tempfile.gettempdir()) if is_device(target) else target.parent)
 
@@ -158,7 +158,7 @@ class Temporary:
         self.drop()
 
     def put(self, path: Path, lasting: bool = True) -> None:
-        """Give it the place of `path`, where links lead, or a device or pipe there its bytes."""
+        """Rename it to `path`, with links resolved; copy its bytes to a device or pipe."""
         target = resolved(path)
         if is_device(target):
             self.file.flush()
@@ -168,10 +168,10 @@ class Temporary:
             self.publish(target, lasting)
 
     def publish(self, target: Path, lasting: bool = True, private: bool = False) -> None:
-        """Give it, whole, the name `target`, with that file's rights or those of any new one.
+        """Rename the complete file to `target`, with that file's mode or a new file's default.
 
-        `lasting`: its bytes are on the disk before, and its name after. `private`: its rights stay
-        0600. The file is closed.
+        `lasting`: its bytes are flushed to disk before, and its name after. `private`: its
+        mode stays 0600. The file is closed.
         """
         self.file.flush()
         handle = self.file.fileno()
@@ -185,8 +185,8 @@ class Temporary:
             _sync_folder(target.parent)
 
     def drop(self) -> None:
-        """Close and remove it; nothing where it has its name."""
-        with suppress(OSError):  # what could not be written fails here again
+        """Close and remove it; once renamed, only close it."""
+        with suppress(OSError):  # a failed write fails again here
             self.file.close()
         with suppress(FileNotFoundError):
             self.path.unlink()
@@ -194,7 +194,7 @@ class Temporary:
 
 
 def _locked(handle: int) -> bool:
-    """Lock a new file; False where somebody who sweeps was faster."""
+    """Lock a new file; return False if another process swept it first."""
     import fcntl
 
     try:
@@ -216,12 +216,12 @@ def sweep(folder: Path) -> None:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if re.fullmatch(TEMPORARY, entry.name):
-                with suppress(OSError):  # it is another's, or gone
+                with suppress(OSError):  # it is another user's, locked or gone
                     _remove_orphan(Path(entry.path))
 
 
 def _remove_orphan(path: Path) -> None:
-    """Remove a temporary file of this user's that nobody has locked; OSError where it is none."""
+    """Remove this user's temporary file if no process locks it; raise OSError if one does."""
     import fcntl
 
     handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -230,14 +230,14 @@ def _remove_orphan(path: Path) -> None:
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
             return
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(facts, os.lstat(path)):  # it has not got its name meanwhile
+        if os.path.samestat(facts, os.lstat(path)):  # it was not renamed meanwhile
             path.unlink()
     finally:
         os.close(handle)
 
 
 def _give_rights(handle: int, target: Path) -> None:
-    """The rights, and where they may be given the owner and group, of the file that is replaced."""
+    """Copy the mode, and if permitted the owner and group, of the file that is replaced."""
     try:
         old = target.stat()
     except FileNotFoundError:
@@ -251,7 +251,7 @@ def _give_rights(handle: int, target: Path) -> None:
 
 
 def _umask() -> int:
-    """The process' umask, which asking the system for would change for every thread."""
+    """Return the process' umask, if possible without changing it for every thread."""
     with suppress(OSError):
         found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.M)
         if found:
@@ -262,7 +262,7 @@ def _umask() -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Its names to the disk, on file systems that can; where it may be written and not read, no."""
+    """Flush the folder's names to disk, if the file system supports it and it can be read."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:

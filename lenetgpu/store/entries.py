@@ -1,8 +1,8 @@
-"""The cache: bytes behind a digest of them and of their name, read whole or not at all.
+"""The cache: entries of bytes, each with a digest of its name and bytes, read whole or not at all.
 
-What is kept is machine code and pickles. Nothing is read from, and nothing written to, a folder or
-file that somebody else owns or can write. An entry that is damaged, planted or another's is as
-good as none: what it held is made anew, and takes its place where that can be written.
+The cache holds machine code and pickles. Folders and files that another user owns or can write are
+neither read nor written. An entry that is damaged, planted or for another name counts as missing:
+its content is computed again and replaces the entry if that can be written.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from lenetgpu.store import TEMPORARY, Temporary
 
 T = TypeVar("T")
 KERNELS = "kernels"
+# kinds of entries, a folder each
 KINDS = (
     KERNELS, "nvrtc", "cpu", "numba", "verified", "fits", "auto", "schedule", "ceilings", "tuned",
 )  # fmt: skip
-"""What is kept, a folder each."""
 SUFFIX, CUBIN = ".kept", ".cubin"
 MOST_BYTES = 64 << 20
 _FORMAT = b"lenetgpu cache 1 "
@@ -39,7 +39,10 @@ _NAMES = re.compile(rf".+({re.escape(SUFFIX)}|{re.escape(CUBIN)})|{TEMPORARY}")
 
 
 def place() -> Path | None:
-    """Return where the cache is or would be (LENETGPU_CACHE overrides); None without a home."""
+    """Return the path of the cache, existing or not; None without a home folder.
+
+    LENETGPU_CACHE overrides it.
+    """
     override = os.environ.get("LENETGPU_CACHE")
     if override:
         return Path(override)
@@ -53,9 +56,10 @@ def place() -> Path | None:
 
 
 def folder(kind: str, make: bool = False) -> Path | None:
-    """Return the folder of one of KINDS, which is there and ours; None where there is none to use.
+    """Return the existing, private folder of one of KINDS; None if there is no usable one.
 
-    With `make` it is made, with rights for its owner only. Why one is not used is said.
+    With `make` it is created, accessible to its owner only. The reason why a folder is not used
+    is reported.
     """
     root = place()
     if root is None:
@@ -76,9 +80,9 @@ def folder(kind: str, make: bool = False) -> Path | None:
 
 @cache
 def settle_cupy() -> None:
-    """Have CuPy keep its own kernels in memory where its folder is not ours or takes no file.
+    """Make CuPy cache its kernels in memory if its cache folder is not private or not writable.
 
-    CuPy asks the environment each time that it compiles, and fails where it cannot write.
+    CuPy reads the environment on each compilation, and fails if it cannot write.
     """
     try:
         asked = os.environ.get("CUPY_CACHE_DIR")
@@ -99,7 +103,7 @@ def _make(path: Path) -> None:
 
 
 def _require_folder(path: Path, follow: bool = True) -> None:
-    """OSError unless `path` (with `follow`, what it links to) is a folder that is ours alone."""
+    """Raise OSError unless `path` (with `follow`, its link target) is a private folder of ours."""
     found = path.stat(follow_symlinks=follow)
     if not stat.S_ISDIR(found.st_mode):
         raise OSError(f"expected a folder, found {'a link' if path.is_symlink() else 'none'}")
@@ -115,7 +119,7 @@ def _require_ours(found: os.stat_result) -> None:
 
 
 def _read_ours(path: Path) -> bytes:
-    """Return the bytes of a file that is ours alone; no link is followed, no FIFO waited for."""
+    """Return the bytes of a file that is ours alone; follow no link and wait for no FIFO."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         found = os.fstat(handle)
@@ -133,12 +137,12 @@ def _reason(error: Exception) -> str:
 
 @cache
 def told() -> list[str]:
-    """Return what this process found wrong with the cache; the first of it was printed."""
+    """Return the cache problems that this process found; the first one was printed."""
     return []
 
 
 def tell(where: Path | str, what: str, then: str = "done without") -> None:
-    """Remember that `where` is not used because of `what`; the first is a line on stderr."""
+    """Record that `where` is not used because of `what`; print the first record to stderr."""
     told().append(one_line(f"{where}: {what}; {then}"))
     if len(told()) == 1 and sys.stderr is not None:
         with suppress(OSError, ValueError):
@@ -147,18 +151,18 @@ def tell(where: Path | str, what: str, then: str = "done without") -> None:
 
 
 def refuse(kind: str, name: str, what: str) -> None:
-    """Say that an entry is not taken."""
+    """Report that an entry is not used."""
     tell(f"{kind}/{name}", what, "made anew")
 
 
 def enclosed(kind: str, name: str, data: bytes) -> bytes:
-    """Return `data` behind a line with the format and the digest of kind, name and data."""
+    """Return `data` after a line with the format and the digest of kind, name and data."""
     digest = sha256(f"{kind}/{name}\0".encode() + data).hexdigest()
     return _FORMAT + digest.encode() + b"\n" + data
 
 
 def _entry(where: Path, kind: str, name: str) -> bytes:
-    """Return what `enclosed` was given; OSError where the file holds another thing."""
+    """Return the data given to `enclosed`; raise OSError if the file holds anything else."""
     raw = _read_ours(where / (name + SUFFIX))
     head, _, data = raw.partition(b"\n")
     if not head.startswith(_FORMAT):
@@ -185,7 +189,7 @@ def _cubin(where: Path, name: str) -> tuple[Path, bytes, dict[str, Any]]:
 
 
 def _taken(kind: str, name: str, look: Callable[[Path], T]) -> T | None:
-    """Return what `look` finds in the folder of a kind; None where it raises, which is said."""
+    """Return the result of `look` in the folder of a kind; None if it raises, which is reported."""
     where = folder(kind)
     try:
         return None if where is None else look(where)
@@ -197,17 +201,17 @@ def _taken(kind: str, name: str, look: Callable[[Path], T]) -> T | None:
 
 
 def read(kind: str, name: str) -> bytes | None:
-    """Return what was written as `name`; None where it is not there or damaged, which is said."""
+    """Return the bytes written as `name`; None if missing or damaged. Damage is reported."""
     return _taken(kind, name, lambda where: _entry(where, kind, name))
 
 
 def write(kind: str, name: str, data: bytes) -> bool:
-    """Keep `data` as `name`; False where it cannot be."""
+    """Cache `data` as `name`; return False if it cannot be written."""
     return _write(kind, name + SUFFIX, enclosed(kind, name, data)) is not None
 
 
 def _write(kind: str, file: str, data: bytes) -> Path | None:
-    """Keep `data` in a file that only the user reads, whole or not at all: where it is then."""
+    """Write `data` atomically to a file that only the user can read; return its path, or None."""
     where = folder(kind, make=True)
     if where is None:
         return None
@@ -222,18 +226,18 @@ def _write(kind: str, file: str, data: bytes) -> Path | None:
 
 
 def keep(kind: str, name: str, facts: Any) -> bool:
-    """Keep a dataclass of JSON's types, or a dictionary of them; False where it cannot be."""
+    """Cache a dataclass of JSON types, or a dictionary; return False if it cannot be written."""
     held = facts if isinstance(facts, Mapping) else asdict(facts)
     return write(kind, name, json.dumps(held).encode())
 
 
 def facts_of(kind: str, name: str) -> dict[str, Any] | None:
-    """Return the dictionary that was kept as `name`; None as in `read`."""
+    """Return the dictionary cached as `name`; None as in `read`."""
     return _taken(kind, name, lambda where: _facts(where, kind, name))
 
 
 def kept(kind: str, name: str, made: type[T]) -> T | None:
-    """Return the dataclass kept as `name`, each field of its type; None as in `read`."""
+    """Return the dataclass cached as `name`, each field of its type; None as in `read`."""
     found = facts_of(kind, name)
     if found is None:
         return None
@@ -258,9 +262,9 @@ def _fits(value: Any, annotation: str) -> bool:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold the cache's lock, which one process at a time has of those that add to entries.
+    """Hold the cache's lock, so that one process at a time adds to entries.
 
-    It goes without where there is no folder of ours, and where files cannot be locked.
+    Runs without a lock if there is no private folder, or if files cannot be locked.
     """
     from filelock import FileLock
 
@@ -275,9 +279,9 @@ def alone() -> Iterator[None]:
 
 
 def write_cubin(name: str, binary: bytes, facts: Mapping[str, Any]) -> Path | None:
-    """Keep a cubin, which other tools can read, and behind a digest `facts` with its own.
+    """Cache a cubin as a plain file for other tools, and `facts` with its digest as an entry.
 
-    Return where it is then; None where it could not be kept.
+    Returns the cubin's path; None if it cannot be written.
     """
     path = _write(KERNELS, name + CUBIN, binary)
     held = {**facts, "sha256": sha256(binary).hexdigest()}
@@ -285,7 +289,7 @@ def write_cubin(name: str, binary: bytes, facts: Mapping[str, Any]) -> Path | No
 
 
 def read_cubin(name: str) -> tuple[Path, bytes, dict[str, Any]] | None:
-    """Return (where it is, the cubin, its facts) of what `write_cubin` kept; None as in `read`."""
+    """Return (path, cubin, facts) as cached by `write_cubin`; None as in `read`."""
     return _taken(KERNELS, name, lambda where: _cubin(where, name))
 
 
@@ -300,7 +304,7 @@ def forget(kind: str, device: str) -> None:
 
 @cache
 def sources(*parts: str) -> str:
-    """Return a digest of the package's Python files; of `parts` of it, where named."""
+    """Return a digest of the package's Python files, or of those in `parts` if given."""
     package = Path(lenetgpu.__file__).parent
     digest = sha256(lenetgpu.__version__.encode())
     for part in parts or ("",):
@@ -312,18 +316,18 @@ def sources(*parts: str) -> str:
 
 @dataclass
 class Looked:
-    """Entries of each kind that can be used, or were removed, and sentences about the others."""
+    """Counts of usable or removed entries by kind, and messages about the others."""
 
     counts: dict[str, int] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
 
     def count(self, kind: str) -> None:
-        """One more of a kind."""
+        """Count one entry of a kind."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
 
 
 def survey() -> Looked:
-    """Look at every entry of every folder, and change nothing."""
+    """Check every entry of every folder, and change nothing."""
     found, root = Looked(), place()
     if root is None or not os.path.lexists(root):
         return found
@@ -348,10 +352,11 @@ def survey() -> Looked:
 
 
 def repair() -> Looked:
-    """Empty the folders of the cache of entries, and close the cache folder to others' writing.
+    """Remove all entries, and revoke other users' write permission on the cache folder.
 
-    Links are removed and not followed, and files of other names are left and named. LenetError
-    where there is no cache folder, or it is not the user's, or a link, or shared.
+    Links are removed and not followed; files with other names stay and are reported. Raises
+    LenetError if there is no path for a cache, or its folder is not the user's, a link, or
+    shared.
     """
     root, removed = place(), Looked()
     if root is None:
@@ -375,7 +380,7 @@ def repair() -> Looked:
                 removed.count(where.name)
             except OSError as error:
                 removed.said.append(f"{path}: {_reason(error)}")
-        with suppress(OSError):  # what was left is in it
+        with suppress(OSError):  # not empty: unknown files were left
             where.rmdir()
     with suppress(OSError):
         root.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)

@@ -1,1 +1,1 @@
-"""Weights in the forms of others: safetensors, PyTorch's state_dict, ONNX, .npz; all untrusted."""
+"""Weights in the formats of other tools: safetensors, PyTorch, ONNX, .npz. All are untrusted."""

@@ -1,8 +1,8 @@
 """Weights in zip archives: NumPy's .npz, and PyTorch's state_dict.
 
-An archive is taken apart in memory, each file once and of a length that is known before it is
-inflated. PyTorch's is put together anew from that, and read by torch.load with weights_only: no
-pickle is read by anybody else.
+An archive is unpacked in memory, each file once and with a size that is known before inflating.
+PyTorch archives are repacked from these files and read by torch.load with weights_only; no other
+code unpickles them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ from lenetgpu.files.sums import Sums
 
 Array = np.ndarray[Any, Any]
 _ENTRY = b"PK\1\2"
+# Signature of a zip's last record, and the record's length before the comment; its last two bytes
+# are the comment's length.
 _END, _END_BYTES = b"PK\5\6", 22
-"""How the last record begins, and its length before the comment, which its last two bytes give."""
 _MOST_ENTRIES = 256
 _RIGHTS = 0o644 << 16
 _ENDING = ".npy"
-_MOST_COMMENT = 65_535
-"""Bytes that a zip's comment may have."""
-SAFE = (2, 10)
-"""The first PyTorch whose `weights_only` nobody is known to get around."""
+_MOST_COMMENT = 65_535  # bytes that a zip's comment may have
+SAFE = (2, 10)  # first PyTorch release without a known bypass of `weights_only`
 
 
 def _members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], bytes]:
-    """The archive's files by name, and its comment; LenetError where damaged or too large."""
+    """Return the archive's files by name, and its comment; raise LenetError if damaged.
+
+    Too many files or bytes raise LenetError as well.
+    """
     if (entries := data.count(_ENTRY)) > _MOST_ENTRIES:
         raise unexpected(path, f"an archive of at most {_MOST_ENTRIES} files", f"{entries:,}")
     begins = data.rfind(_END) + _END_BYTES
@@ -66,16 +68,16 @@ def _members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], byte
             return found, opened.comment
     except LenetError:
         raise
-    except Exception as error:  # zipfile's, zlib's and what struct raises
+    except Exception as error:  # of zipfile, zlib or struct
         raise damaged(path, form, error) from error
 
 
 def _packed(files: Mapping[str, bytes], comment: bytes = b"") -> bytes:
-    """An archive of these files, uncompressed; the same bytes every time."""
+    """Return an uncompressed archive of these files; equal files give equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as made:
         for name, data in files.items():
-            info = zipfile.ZipInfo(name)  # of the first day that a zip can name
+            info = zipfile.ZipInfo(name)  # dated 1980-01-01, zip's first date
             info.external_attr = _RIGHTS
             made.writestr(info, data)
         made.comment = comment
@@ -83,7 +85,7 @@ def _packed(files: Mapping[str, bytes], comment: bytes = b"") -> bytes:
 
 
 def read_npz(path: Path, data: bytes) -> Model:
-    """Read the weights of a file's bytes; LenetError where damaged or another network's."""
+    """Read the weights from a file's bytes; raise LenetError if damaged or of another network."""
     files, comment = _members(path, data, NPZ)
     matching, stored = layouts.Matching(path), {}
     for file, raw in files.items():
@@ -138,7 +140,7 @@ def _entries(path: Path, comment: bytes) -> dict[str, str]:
 
 
 def read_state_dict(path: Path, data: bytes) -> Model:
-    """Read the weights of a file's bytes; LenetError where no state_dict of this network."""
+    """Read the weights from a file's bytes; raise LenetError if no state_dict of this network."""
     if not data.startswith(ZIP):
         raise LenetError(
             f"{path}: expected a state_dict in PyTorch's zip archive, found a bare pickle, "
@@ -195,7 +197,7 @@ def _state(path: Path, torch: Any, data: bytes) -> Mapping[Any, Any]:
         warnings.simplefilter("ignore")
         try:
             found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        except Exception as error:  # torch promises none of its own
+        except Exception as error:  # torch documents no exception type
             reason = " ".join(str(error).split())
             raise LenetError(
                 f"{path}: expected a state_dict that torch reads with weights_only, "

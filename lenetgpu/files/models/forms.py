@@ -1,9 +1,9 @@
-"""Forms of weights: detected by a file's first bytes, read and written; bounds of all of them.
+"""Forms of weights, detected by a file's first bytes: dispatch of readers and writers, and limits.
 
-Checksums and provenance are text that safetensors, ONNX and a zip's comment have room for:
-`lenetgpu.sha256.NAME` is a stored tensor's SHA-256, as `files/checksums.py` makes it, and
-`lenetgpu.sha256` one over all other entries, so that what is renamed, dropped or described
-otherwise is noticed. Other entries are provenance and kept as they are.
+Checksums and provenance are text entries, for which safetensors, ONNX and a zip's comment have
+room. `lenetgpu.sha256.NAME` is a stored tensor's SHA-256, as in `files/checksums.py`.
+`lenetgpu.sha256` covers all other entries, so that renamed, dropped or altered entries are
+detected. Any other entry is provenance and is preserved.
 """
 
 from __future__ import annotations
@@ -24,28 +24,23 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+# limits of provenance: bytes of an HDF5 attribute, and attributes of an object
 MAX_TEXT_BYTES, MAX_ATTRIBUTES = 64_000, 256
-"""Of an attribute of HDF5, and of an object's; all that provenance may be."""
-MOST_BYTES = 8 << 20
-"""Of a file: five times what the four tensors are in float64."""
-MOST_HEADER = 1 << 20
-"""Bytes of a safetensors file's header."""
-ZIP = b"PK\3\4"
-"""How an archive begins."""
+MOST_BYTES = 8 << 20  # bytes of a file, at most: five times the four tensors in float64
+MOST_HEADER = 1 << 20  # bytes of a safetensors header, at most
+ZIP = b"PK\3\4"  # first bytes of a zip archive
 EXPECTED = "weights in HDF5, safetensors, PyTorch, ONNX or .npz form"
 HDF5, SAFETENSORS, TORCH, ONNX, NPZ = "HDF5", "safetensors", "PyTorch", "ONNX", ".npz"
 ENDINGS = {
     ".h5": HDF5, ".hdf5": HDF5, ".safetensors": SAFETENSORS, ".pt": TORCH, ".pth": TORCH,
     ".onnx": ONNX, ".npz": NPZ,
 }  # fmt: skip
-START = 512
-"""Bytes of a file that say its form."""
+START = 512  # bytes of a file that determine its form
 _PICKLE = b"\x80"
-_HEADER = 8
-"""Where a safetensors file's header begins, behind its length."""
+_HEADER = 8  # offset in bytes of a safetensors header, after its length
 _NAME_AT, _NAME_LENGTH = 30, 26
+# first byte of an ONNX model, and the keys of its other fields
 _IR_VERSION, _AFTER = 0x08, b"\x12\x1a\x22\x28\x32\x3a\x42\x72\xa2\xca"
-"""How an ONNX model begins, and its other fields."""
 WHOLE = "lenetgpu.sha256"
 _OF = f"{WHOLE}."
 _MOST_NAME = 200
@@ -53,10 +48,10 @@ _MOST_NAME = 200
 
 @dataclass(frozen=True)
 class Model:
-    """Weights as a file has them: any float type, by our names, in our layouts.
+    """Weights as stored in a file: any float type, by our names, in our layouts.
 
-    `sums` are what its checksums say, all compared; `facts` its other metadata, as text; `unread`
-    names those of it that may not be read, or that an HDF5 file could not hold.
+    `sums` are the file's checksums, all compared; `facts` is its other metadata, as text;
+    `unread` names metadata that may not be read, or that an HDF5 file could not hold.
     """
 
     tensors: dict[str, Array]
@@ -73,9 +68,10 @@ def damaged(path: Path, form: str, why: object) -> LenetError:
 
 
 def form_of(start: bytes) -> str | None:
-    """The form of a file that begins so; None where it is none of the four, perhaps HDF5.
+    """Return the form of a file with these first bytes; None if it is none of the four.
 
-    A header's length comes before what else these bytes might be: 640 begins as a pickle does.
+    HDF5 gives None. A safetensors header's length is tested before other signatures: a length
+    of 640 has the first bytes of a pickle.
     """
     braced = start[_HEADER : _HEADER + 1] == b"{"
     if braced and int.from_bytes(start[:_HEADER], "little") <= MOST_HEADER:
@@ -112,8 +108,8 @@ def _codec(form: str) -> tuple[Callable[..., Model], Callable[..., bytes]]:
 def read(path: Path) -> Model:
     """Read the weights of a file of any form but HDF5.
 
-    The first bytes decide what it is, not its name. Raises LenetError naming the file, what was
-    expected and what was found, also where a form needs a package that is not installed.
+    The first bytes decide its form, not its name. Raises LenetError naming the file, what was
+    expected and what was found, also if a form requires a package that is not installed.
     """
     data = read_whole(path, EXPECTED, MOST_BYTES, "this network's weights in")
     form = form_of(data[:START])
@@ -124,9 +120,10 @@ def read(path: Path) -> Model:
 
 
 def require_target(path: Path) -> str:
-    """The form of a target by its ending.
+    """Return the form of a target by its ending.
 
-    LenetError for an unknown one, and where what writes it is not installed.
+    Raises LenetError for an unknown ending, and if the package that writes the form is not
+    installed.
     """
     form = ENDINGS.get(path.suffix.lower())
     if form is None:
@@ -143,15 +140,15 @@ def require_target(path: Path) -> str:
 def written(
     path: Path, form: str, tensors: Mapping[str, Array], facts: Mapping[str, object]
 ) -> bytes:
-    """Return the bytes of a file of these tensors, float32 in our layouts, of any form but HDF5.
+    """Return the bytes of a file of these float32 tensors in our layouts, in any form but HDF5.
 
-    `facts` are its provenance; a state_dict has no place for them.
+    `facts` are its provenance; a state_dict cannot store them.
     """
     return _codec(form)[1](path, tensors, facts)
 
 
 def stated(tensors: Mapping[str, Array], facts: Mapping[str, object]) -> dict[str, str]:
-    """The entries for a file of these tensors, as it stores them, and what is known of them."""
+    """Return the entries for a file: provenance, and checksums of the tensors as stored."""
     found = {
         name: str(fact)
         for name, fact in facts.items()
@@ -163,7 +160,7 @@ def stated(tensors: Mapping[str, Array], facts: Mapping[str, object]) -> dict[st
 
 
 def compared(path: Path, tensors: Mapping[str, Array], entries: Mapping[str, str]) -> Sums:
-    """The sums that a file states; LenetError where its tensors or entries are not as written."""
+    """Return a file's checksums; raise LenetError if its tensors or entries changed."""
     sums = {name.removeprefix(_OF): text for name, text in entries.items() if name.startswith(_OF)}
     found = Sums(str(path), sums, where="tensor ", noun="tensor")
     if WHOLE not in entries and not sums:
@@ -183,7 +180,10 @@ def compared(path: Path, tensors: Mapping[str, Array], entries: Mapping[str, str
 def facts_of(
     entries: Mapping[str, str], but: Iterable[str] = ()
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the provenance in a file's metadata, and the names of what no attribute can hold."""
+    """Return the provenance in a file's metadata, and the names of entries left out of it.
+
+    Left out are entries that an HDF5 attribute cannot hold.
+    """
     others = {
         name: text
         for name, text in entries.items()
@@ -202,6 +202,6 @@ def _over(entries: Mapping[str, str]) -> str:
 def _holds(name: str, text: str) -> bool:
     try:
         length, size = len(name.encode()), len(text.encode())
-    except UnicodeEncodeError:  # half of a pair
+    except UnicodeEncodeError:  # a lone surrogate
         return False
     return 0 < length <= _MOST_NAME and size <= MAX_TEXT_BYTES and "\0" not in name + text

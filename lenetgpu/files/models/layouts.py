@@ -1,8 +1,8 @@
-"""Our layouts of the four tensors and PyTorch's, and which tensor of a foreign file is which.
+"""Our layouts of the four tensors and PyTorch's, and the matching of a foreign file's tensors.
 
 Ours: filters (K, K, C, M), fully connected (in, out), fc1's rows in the order H, W, C of pool2's
 output. PyTorch's: filters (M, C, K, K), linear (out, in), its columns in the order C, H, W, as
-`flatten` leaves images of NCHW. The eight shapes differ, so a shape says name and layout.
+`flatten` leaves NCHW images. The eight shapes differ, so a shape determines name and layout.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ SUFFIX = ".weight"
 
 
 def rows_by_channel(fc1: Array) -> Array:
-    """fc1's weights (1024, n), rows in the order C, H, W instead of H, W, C."""
+    """Return fc1's weights (1024, n) with rows in the order C, H, W instead of H, W, C."""
     height, width, maps = stage("pool2").problem.out_shape
     return fc1.reshape(height, width, maps, -1).transpose(2, 0, 1, 3).reshape(fc1.shape)
 
 
 def rows_by_pixel(fc1: Array) -> Array:
-    """fc1's weights (1024, n), rows in the order H, W, C instead of C, H, W."""
+    """Return fc1's weights (1024, n) with rows in the order H, W, C instead of C, H, W."""
     height, width, maps = stage("pool2").problem.out_shape
     return fc1.reshape(maps, height, width, -1).transpose(1, 2, 0, 3).reshape(fc1.shape)
 
 
 def to_torch(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """The four tensors as a PyTorch module has them, C-contiguous, by `conv1.weight` and so on."""
+    """Return the four tensors in PyTorch's layouts, C-contiguous, by `conv1.weight` and so on."""
     found = {
         name: tensor.transpose(3, 2, 0, 1) for name, tensor in tensors.items() if tensor.ndim == 4
     }
@@ -44,7 +44,7 @@ def to_torch(tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def from_torch(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """The four tensors by our names, from PyTorch's layouts to ours."""
+    """Return the four tensors by our names, converted from PyTorch's layouts to ours."""
     found = {
         name: tensor.transpose(2, 3, 1, 0) for name, tensor in tensors.items() if tensor.ndim == 4
     }
@@ -52,7 +52,7 @@ def from_torch(tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def torch_shapes() -> dict[str, tuple[int, ...]]:
-    """Our names to the shapes that PyTorch has."""
+    """Return PyTorch's shapes by our names."""
     return {
         name: (shape[3], shape[2], shape[0], shape[1]) if len(shape) == 4 else shape[::-1]
         for name, shape in weight_shapes().items()
@@ -60,12 +60,12 @@ def torch_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def by(shape: tuple[int, ...]) -> str:
-    """A shape as tables write it: "5x5x1x32"."""
+    """Return a shape as tables print it: "5x5x1x32"."""
     return "x".join(map(str, shape)) or "()"
 
 
 def require_no_bias(path: Path, name: str, bias: Array) -> None:
-    """LenetError unless a bias is all zero."""
+    """Raise LenetError unless a bias is all zero."""
     if np.count_nonzero(bias):
         raise LenetError(
             f"{path}: expected no biases, which this network has not, or zeros, "
@@ -74,7 +74,7 @@ def require_no_bias(path: Path, name: str, bias: Array) -> None:
 
 
 class Matching:
-    """Tensors of a file found by their shapes, one after the other, with the names they have."""
+    """A file's tensors, matched by shape one after the other, with their names in the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -83,7 +83,7 @@ class Matching:
         self._found: dict[str, tuple[str, str, Array]] = {}
 
     def place(self, name: str, shape: tuple[int, ...]) -> None:
-        """LenetError unless a tensor called that may be one of this network's, or a bias."""
+        """Raise LenetError unless name and shape fit one of the network's tensors or a bias."""
         known, stem = weight_shapes(), name.removesuffix(SUFFIX)
         if shape in {(one[-1],) for one in known.values()}:
             return
@@ -101,9 +101,9 @@ class Matching:
             )
 
     def add(self, name: str, tensor: Array) -> None:
-        """Take a tensor that `place` had nothing against; LenetError where it is not the only one.
+        """Add a tensor that `place` accepts; raise LenetError if its place is already filled.
 
-        A bias has to be zero and is left out.
+        A bias must be zero and is left out.
         """
         self.place(name, tensor.shape)
         if tensor.ndim == 1:
@@ -118,9 +118,9 @@ class Matching:
         self._found[ours] = (layout, name, tensor)
 
     def done(self) -> dict[str, Array]:
-        """The four tensors by our names, in our layouts; LenetError where one is missing.
+        """Return the four tensors by our names, in our layouts; raise LenetError if not all exist.
 
-        All must be in one layout: of a mixture nobody knows in which order fc1's rows are.
+        All must be in one layout: the order of fc1's rows in a mixture is unknown.
         """
         missing = [name for name in weight_shapes() if name not in self._found]
         if missing:

@@ -1,7 +1,8 @@
-"""ONNX models of strangers: bounded and pruned before protobuf parses them, sizes inferred.
+"""Parsing of untrusted ONNX models: bounded and pruned before protobuf, with inferred shapes.
 
-An empty message takes two bytes of a file and some hundred of memory, and a file may be larger
-than memory. Fields that nobody asks for are skipped unread, and what is kept is counted.
+An empty message takes two bytes of a file and some hundred bytes of memory, and a file may be
+larger than memory. Fields that are not needed are skipped unread, and the rest is counted against
+limits.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.models.forms import damaged
 
 FLOAT, UINT8, INT32, INT64, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 6, 7, 10, 11, 16
-OWN = ("", "ai.onnx")
-"""Names of the domain of ONNX's own operators."""
+OWN = ("", "ai.onnx")  # names of the domain of ONNX's own operators
+# Depth of nested graphs; numbers in a list, each of which shape inference may take for a dimension.
 _DEEPEST, _LONGEST = 12, 1 << 17
-"""Graphs within graphs; numbers of a list, each of which ONNX takes for a size."""
 _VARINT, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 _SIZES = {_LONG: 8, _SHORT: 4}
 _MODEL, _GRAPH, _NODE, _TENSOR, _ATTRIBUTE = "model", "graph", "node", "tensor", "attribute"
 _VALUE, _FUNCTION, _PLAIN, _OPEN = "value", "function", "", "open"
+# Fields that are parsed, by message, and the messages in them; `open` ones are copied unparsed.
 _KEPT: dict[str, dict[int, str]] = {
     _MODEL: {7: _GRAPH, 8: _OPEN, 14: _OPEN, 25: _FUNCTION},
     _GRAPH: {1: _NODE, 5: _TENSOR, 11: _VALUE, 12: _VALUE, 15: _OPEN},
@@ -35,14 +36,12 @@ _KEPT: dict[str, dict[int, str]] = {
     _VALUE: {1: _PLAIN, 2: _OPEN},
     _FUNCTION: {1: _PLAIN, 7: _NODE, 10: _PLAIN},
 }
-"""Fields that are kept, by message, and the messages in them; `open` ones are copied unparsed."""
-_NUMBERS = (4, 5, 7, 9, 10)
-"""Fields of a tensor's numbers."""
+_NUMBERS = (4, 5, 7, 9, 10)  # fields of a tensor's numbers
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Fields of a model, bytes of each tensor, of everything else and of unparsed messages."""
+    """Fields of a model, and bytes of each tensor, of everything else and of unparsed messages."""
 
     fields: int
     tensor: int
@@ -51,33 +50,33 @@ class Limits:
 
 
 WEIGHTS = Limits(fields=20_000, tensor=8 << 20, kept=9 << 20)
+# limits for models of any size: shapes are read, weights are not
 STRUCTURE = Limits(fields=400_000, tensor=1 << 12, kept=16 << 20)
-"""Limits for models of any size, whose shapes are read and whose weights are not."""
 
 
 def parsed(path: Path, file: BinaryIO, size: int, limits: Limits) -> Any:
     """Return the ModelProto of a file of `size` bytes, without tensors above `limits.tensor`.
 
-    LenetError where it is damaged or exceeds the limits.
+    Raises LenetError if it is damaged or exceeds the limits.
     """
     import onnx
 
     data = _Pruned(path, file, limits).message(_MODEL, size, 0)
     try:
         return onnx.ModelProto.FromString(data)
-    except Exception as error:  # protobuf's, which is no ValueError
+    except Exception as error:  # protobuf's own type, not a ValueError
         raise damaged(path, "ONNX", error) from error
 
 
 class _Pruned:
-    """A file's fields that are kept, read once from its beginning."""
+    """The needed fields of a file, read once from its beginning."""
 
     def __init__(self, path: Path, file: BinaryIO, limits: Limits) -> None:
         self._path, self._file, self._limits = path, file, limits
         self._left = {"fields": limits.fields, "kept": limits.kept, "unparsed": limits.unparsed}
 
     def message(self, kind: str, end: int, depth: int) -> bytes:
-        """The message between the file's position and `end`."""
+        """Return the pruned message between the file's position and `end`."""
         if depth > _DEEPEST:
             raise damaged(self._path, "ONNX", "graphs within graphs without end")
         made = bytearray()
@@ -148,14 +147,14 @@ def attributes(node: Any) -> dict[str, Any]:
 
 
 def node_text(node: Any) -> str:
-    """Return a node as sentences name it: "node /0/Conv (Conv)"."""
+    """Return a node's name in messages: "node /0/Conv (Conv)"."""
     name = node.name or (node.output[0] if node.output else "without a name")
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     return f"node {name} ({kind})"
 
 
 def producers(path: Path, graph: Any) -> dict[str, Any]:
-    """Return the node that makes each value; LenetError where two make one."""
+    """Return the node that produces each value; raise LenetError if two produce one."""
     found: dict[str, Any] = {}
     given = {tensor.name for tensor in graph.initializer}
     if len(given) != len(graph.initializer):
@@ -171,9 +170,10 @@ def producers(path: Path, graph: Any) -> dict[str, Any]:
 def inferred(path: Path, model: Any, batch: int) -> dict[str, tuple[int, list[int | None]]]:
     """Return the element type and dimensions of each value, as ONNX infers them.
 
-    An open first dimension of an input is `batch`; None is a dimension that stays open. What the
-    file itself says of values that nodes make is not believed, and what branches and functions
-    make stays open. LenetError of a list of numbers that ONNX would take for ever to go through.
+    An open first dimension of an input is set to `batch`; other open dimensions are None. The
+    file's own claims about values that nodes produce are ignored, and shapes that branches and
+    functions produce stay open. Raises LenetError for a list of numbers so long that ONNX's
+    inference would not finish.
     """
     import onnx
     from onnx import shape_inference

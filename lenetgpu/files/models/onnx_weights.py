@@ -1,9 +1,9 @@
-"""ONNX models: this network's weights out of a graph, and weights to a model that runs.
+"""ONNX models: extraction of this network's weights from a graph, and export of a runnable model.
 
-A graph is walked from its scores back to its images. Accepted is what PyTorch's two exporters and
-our own make: Conv, Relu, AveragePool twice, Flatten or Reshape, MatMul or Gemm, Relu, MatMul or
-Gemm. Before it, images may be divided by 255 and brought from NHWC to NCHW; behind it, labels or
-probabilities may be made of the scores.
+A graph is walked from its scores back to its images. Accepted graphs are those of PyTorch's two
+exporters and our own: Conv, Relu, AveragePool twice, Flatten or Reshape, MatMul or Gemm, Relu,
+MatMul or Gemm. Before them, images may be divided by 255 and transposed from NHWC to NCHW; after
+them, the scores may become labels or probabilities.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from lenetgpu.network import FEATURE_COUNT, IMAGE_SHAPE, PIXEL_SCALE, weight_sha
 
 Array = np.ndarray[Any, Any]
 
-FIRST_OPSET = 7
-"""Before it, operators broadcast otherwise."""
+FIRST_OPSET = 7  # older operator sets have other broadcasting rules
 _SAYS = "A LeNet of 28x28 digits: images (batch, 1, 28, 28) of floats in 0..1, ten scores each."
 _WRITTEN = """<ir_version: 8, opset_import: ["" : 17]>
 lenet (float[batch, 1, 28, 28] images) => (float[batch, 10] scores) {
@@ -42,18 +41,16 @@ lenet (float[batch, 1, 28, 28] images) => (float[batch, 10] scores) {
     scores = Gemm <transB = 1> (hidden, fc2)
 }"""
 _EXTERNAL = 1
-_DEEPEST = 16
-"""Nodes between a constant and its use."""
-_OPEN_BATCH = 7919
-"""Images where a model leaves that open: a number that no shape has by accident."""
+_DEEPEST = 16  # nodes between a constant and its use, at most
+_OPEN_BATCH = 7919  # stand-in for an open batch size: no shape has this number by accident
 _HEIGHT, _WIDTH, _ = IMAGE_SHAPE
-_SHOWN = 80
-"""Characters of an attribute."""
+_SHOWN = 80  # characters of an attribute shown in messages
 _FLOATS = (FLOAT, parse.FLOAT16, parse.DOUBLE, parse.BFLOAT16)
 _CASTS = {FLOAT: "f4", parse.DOUBLE: "f8", parse.FLOAT16: "f2"}
 _CASTS |= {parse.INT32: "i4", parse.INT64: "i8"}
 _PLAIN = {"dilations": ([1, 1],), "pads": ([0, 0, 0, 0],), "auto_pad": ("NOTSET", "VALID")}
 _POOL = {"kernel_shape": ([2, 2],), "strides": ([2, 2],)}
+# Allowed values of attributes; operators that are not listed have none.
 _ALLOWED: dict[str, dict[str, tuple[Any, ...]]] = {
     "Conv": _PLAIN | {"kernel_shape": ([5, 5],), "strides": ([1, 1],), "group": (1,)},
     "AveragePool": _PLAIN | _POOL | dict.fromkeys(("ceil_mode", "count_include_pad"), (0, 1)),
@@ -65,14 +62,13 @@ _ALLOWED: dict[str, dict[str, tuple[Any, ...]]] = {
     "LogSoftmax": {"axis": (1, -1)},
     "ArgMax": {"axis": (1, -1), "keepdims": (0, 1), "select_last_index": (0,)},
 }
-"""Values that attributes may have; operators that are not listed have none."""
+# required attributes: their defaults do not match this network
 _NEEDED = {"AveragePool": tuple(_POOL), "ArgMax": ("axis",)}
-"""Attributes whose defaults are not this network's."""
 _INPUTS = {"Conv": 3, "Gemm": 3, "MatMul": 2, "Reshape": 2, "Add": 2, "Div": 2, "Mul": 2}
 
 
 def read(path: Path, data: bytes) -> Model:
-    """Return the weights of a model's bytes; LenetError where damaged or another network."""
+    """Return the weights of a model's bytes; raise LenetError if damaged or another network."""
     require_extra(str(path), "onnx", "models")
     from onnx import defs
 
@@ -96,12 +92,12 @@ def read(path: Path, data: bytes) -> Model:
         return Model(tensors, sums, *forms.facts_of(entries))
     except LenetError:
         raise
-    except Exception as error:  # of fields of other types, and what ONNX raises of its own
+    except Exception as error:  # fields of other types, and ONNX's own exceptions
         raise damaged(path, ONNX, error) from error
 
 
 class _Walk:
-    """The way back from the scores: `at` is the value that was reached."""
+    """The walk back from the scores: `_at` is the value that was reached."""
 
     def __init__(self, path: Path, model: Any) -> None:
         self._path, graph = path, model.graph
@@ -128,7 +124,8 @@ class _Walk:
     def weights(self) -> dict[str, Array]:
         """Return the four tensors by our names, in our layouts.
 
-        LenetError where it is another network; it names the node, what was expected and found.
+        Raises LenetError for another network, naming the node, what was expected and what
+        was found.
         """
         self._labels()
         found = {"fc2": self._linear("fc2")}
@@ -151,7 +148,7 @@ class _Walk:
         return LenetError(f"{self._path}: {node_text(node)}: expected {expected}, found {found}")
 
     def _skip(self) -> Any | None:
-        """The node that makes what was reached, if any, behind those that change nothing."""
+        """Go back through identities and float casts; return the node before them, or None."""
         while (node := self._made_by.get(self._at)) is not None:
             cast = node.op_type == "Cast" and attributes(node).get("to") in _FLOATS
             if node.domain not in OWN or not (node.op_type == "Identity" or cast):
@@ -193,7 +190,7 @@ class _Walk:
         return node, given
 
     def _labels(self) -> None:
-        """Go back through what is made of the scores: probabilities, then labels of any type."""
+        """Go back through nodes after the scores: probabilities, then labels of any type."""
         ends = ["Softmax", "LogSoftmax", "ArgMax"]
         wanted = f"MatMul, Gemm, {', '.join(ends)}"
         casts = []
@@ -223,7 +220,7 @@ class _Walk:
             )
 
     def _constant(self, name: str, depth: int = 0) -> Array | None:
-        """A constant of numbers; None where it is computed from anything else."""
+        """Return a constant of numbers; None if it is computed from anything else."""
         if name in self._tensors:
             return self._read(self._tensors[name])
         node = self._made_by.get(name)
@@ -287,7 +284,7 @@ class _Walk:
             self._at = data
 
     def _multiplied(self, size: int, *kinds: str) -> tuple[Any, dict[str, Any]]:
-        """Go back as `_take` does, through biases of `size` zeros too."""
+        """Go back as `_take` does, also through biases of `size` zeros."""
         self._skip_zeros(size)
         node, given = self._take(*kinds)
         for bias in node.input[2:]:
@@ -307,7 +304,7 @@ class _Walk:
         return weights if turned else weights.T
 
     def _prepared(self) -> None:
-        """Go back through what may happen to images first: a scale, NHWC to NCHW."""
+        """Go back through preparation of the images: a scale, NHWC to NCHW."""
         scales, kinds = ("Div", "Mul"), ["Div", "Mul", "Transpose"]
         while (node := self._skip()) is not None:
             if node.op_type not in kinds or node.domain not in OWN:
@@ -337,7 +334,7 @@ class _Walk:
 
 
 def written(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object]) -> bytes:
-    """Return a model of float32 tensors, with checksums; the same bytes every time."""
+    """Return a model of float32 tensors, with checksums; equal tensors give equal bytes."""
     from onnx import helper, numpy_helper, parser
 
     stored = layouts.to_torch(tensors)

@@ -1,6 +1,6 @@
-"""safetensors: eight bytes of length, a header of JSON, then the tensors one behind the other.
+"""safetensors files: an eight-byte length, a JSON header, then the tensors back to back.
 
-Written and read here, without a library: the form is small, and headers come from anybody.
+Read and written here without a library: the format is small, and headers are untrusted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ Array = np.ndarray[Any, Any]
 _LENGTH = 8
 _METADATA = "__metadata__"
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-_FRAMEWORK = {"format": "pt"}
-"""What the entry of that name says in files that PyTorch's users exchange."""
+_FRAMEWORK = {"format": "pt"}  # metadata entry that marks PyTorch's layout
 
 
 def read(path: Path, data: bytes) -> Model:
-    """Read the weights of a file's bytes; LenetError where damaged or another network's."""
+    """Read the weights from a file's bytes; raise LenetError if damaged or of another network."""
     header, body = _header(path, data)
     entries = header.pop(_METADATA, {})
     if not isinstance(entries, dict) or not all(isinstance(v, str) for v in entries.values()):
