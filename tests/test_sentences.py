@@ -228,10 +228,10 @@ def test_a_stdout_of_few_characters(tmp_path):
     ("error", "words"),
     [
         (OSError(13, "Permission denied", "/a\x1b/b"), "/a\\x1b/b: expected a file that can be"),
-        (OSError(2, "No usable temporary directory found"), "system: expected it to do what"),
+        (OSError(2, "No usable temporary directory found"), "system error: No usable"),
         (OSError(28, "No space left on device"), "stdout: expected room for the results"),
-        (OSError("odd\nwords"), "found: odd\\nwords"),
-        (OSError(), "found: OSError"),
+        (OSError("odd\nwords"), "system error: odd\\nwords"),
+        (OSError(), "system error: OSError"),
         (PermissionError(1, "no", b"/x"), "/x: expected a file that can be used, found: no"),
     ],
 )

@@ -113,7 +113,7 @@ def of_system(error: OSError | ImportError) -> str:
         os.getcwd()
     except OSError:
         return "working folder: expected one that exists, found it deleted"
-    return f"system: expected it to do what was asked, found: {found}"
+    return f"system error: {found}"
 
 
 def _cut_off(stream: TextIO | Any) -> bool:

@@ -76,7 +76,7 @@ class Prediction:
 
 
 def lot(shards: int, workers: int) -> int:
-    """Return the shards per task: few tasks for the scheduler, but workers that end together."""
+    """Return the shards per task: more of them load the scheduler less but balance worse."""
     return max(1, min(_MOST_SHARDS, shards // (_TASKS_EACH * workers)))
 
 

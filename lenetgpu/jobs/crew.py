@@ -31,7 +31,7 @@ from lenetgpu.net.engine import Engine
 from lenetgpu.plan import AUTO, choose_device, settled
 
 TRIES = 3  # attempts before a shard is set aside
-AHEAD = 2  # tasks per worker: one runs while the next waits on the worker
+AHEAD = 2  # tasks per worker: one runs, the next is queued at the worker
 JOIN_S, LOOK_S = 60.0, 5.0  # seconds to wait for a worker, and between checks that one is left
 _LOST = 70  # exit code of a worker whose GPU is lost; another worker is started
 # Libraries that log tracebacks when connections close, which are of no use to users.

@@ -113,7 +113,10 @@ class Worker:
         self._source = None
 
     def _begin(self, shard: Shard, writer: ThreadPoolExecutor) -> Result:
-        """Compute a shard and queue its writing, unless a worker that has died listed it."""
+        """Compute a shard and queue its writing, unless the manifest already lists it.
+
+        A worker that died may have listed it without reporting it.
+        """
         with _stopping():
             if self._lines is None:
                 require_begun(self.folder, self.job)
