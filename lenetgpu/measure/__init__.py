@@ -1,1 +1,1 @@
-"""How long, and how sure."""
+"""Timing, statistics and hardware counters."""

@@ -1,6 +1,6 @@
-"""Candidates of a comparison: a variant on its stage, or a whole plan.
+"""Benchmark candidates: a variant on its stage, or a whole plan.
 
-Each is built, checked against float64, then sampled on request.
+Each candidate is built, checked against the float64 reference output, and then sampled on request.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ from lenetgpu.stages.mounted import Mounted, array_module
 
 _RANDOM_IMAGES = 33
 _FLUSH_BYTES = 256 << 20
+# Seconds. A CPU pass above _SLOW_S (a plan's above _SLOW_PLAN_S) is sampled on fewer images, for
+# about _SAMPLE_S.
 _SLOW_S, _SLOW_PLAN_S, _SAMPLE_S = 1.0, 3.0, 1.0
-"""Seconds of a pass on a CPU above which a sample takes fewer images, and what it takes then."""
 _MAX_LAUNCHES = 64
+# Calls after the rounds, each on new images; True if the output is poisoned first. Consecutive
+# unpoisoned calls expose a variant that leaves the previous output, whichever call it skips.
 FURTHER = (False, False, False, True)
-"""Calls after the rounds, each on other images: is the output poisoned before? In a row of those
-where it is not, a call that leaves last run's answer shows, whichever it leaves out."""
 
 
 class Skip(Exception):  # noqa: N818
-    """A candidate is left out, for the reason given."""
+    """Exception that leaves a candidate out; its text is the reason."""
 
 
 class Flusher:
-    """Overwrites more memory than the L2 cache holds, so that the next launch finds it cold."""
+    """Writer of more memory than the L2 cache holds, so that the next launch starts cold."""
 
     def __init__(self) -> None:
         import cupy
@@ -55,16 +56,16 @@ class Flusher:
         self._buffer = cupy.empty(_FLUSH_BYTES, cupy.uint8)
 
     def __call__(self) -> None:
-        """Queue the overwriting on the current stream."""
+        """Queue the write on the current stream."""
         self._buffer.fill(1)
 
 
 class Bench(ABC):
-    """A candidate's work: checked, then sampled.
+    """A candidate's work, checked and then sampled.
 
-    `problem` is None for a whole plan. `once` is set by the check where one sample is all the time
-    that it is worth. A sample does the work of `scaled_from` images `passes` times, in the way that
-    `method` and `note` tell; `launched` is what one pass launches on a GPU.
+    `problem` is None for a whole plan. `check` sets `once` if the time budget allows only one
+    sample. A sample processes `scaled_from` images `passes` times; `method` and `note` say how.
+    `launched` lists the GPU launches of one pass.
     """
 
     problem: Any = None
@@ -79,34 +80,34 @@ class Bench(ABC):
         self.launched: list[Launch] = []
 
     def use_cold_cache(self, flush: Flusher) -> None:
-        """Call `flush` before every timed call; of whole plans nothing is flushed."""
+        """Call `flush` before every timed call; whole plans ignore it."""
         self._flush = flush
 
     @abstractmethod
     def check(self) -> Checked:
-        """Compare with the float64 reference."""
+        """Compare with the float64 reference output."""
 
     @abstractmethod
     def sample(self) -> float:
-        """One time in milliseconds for all images."""
+        """Return one time in milliseconds for all images."""
 
     @abstractmethod
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
-        """What passes all images for about so long without a pause, and how often it does."""
+        """Return work that takes about `milliseconds` without a pause, and its passes."""
 
     @abstractmethod
     def recheck(self) -> Checked:
-        """Compare once more, after the samples: their outputs, what they claim, what they left."""
+        """Check again after sampling: outputs, claimed times and memory around the buffers."""
 
 
 def stage_of(name: str) -> Stage | Span:
-    """The stage called `name`, or the span written with +."""
+    """Return the stage called `name`, or the span, written with +."""
     units: tuple[Stage | Span, ...] = (*STAGES, *SPANS)
     return next(unit for unit in units if unit.name == name)
 
 
 def input_of(name: str, images: Any, stages: dict[str, Any], problem: Any) -> Any:
-    """What the stage or span `name` reads of `images`, of float64's `stages`: float32, in NHWC."""
+    """Return the float32 NHWC input of stage or span `name`, from `images` or float64 `stages`."""
     import numpy as np
 
     at = STAGE_NAMES.index(name.partition("+")[0])
@@ -117,7 +118,7 @@ def input_of(name: str, images: Any, stages: dict[str, Any], problem: Any) -> An
 
 
 def _scaled_from(work: Callable[[int], Any], images: int, slow_s: float) -> int:
-    """Images of a sample on a CPU: all, or fewer where `work` takes too long by its first ones."""
+    """Return the images of a CPU sample: all, or fewer if `work` is too slow on the first ones."""
     few = min(CPU_CHUNK, images)
     work(few)
     seconds = cpu_ms(partial(work, few)) / 1e3
@@ -127,7 +128,7 @@ def _scaled_from(work: Callable[[int], Any], images: int, slow_s: float) -> int:
 
 
 class FedBench(Bench):
-    """Buffers of a variant's timed calls, and checks of what calls like them leave there."""
+    """Input and output buffers of a variant's timed calls, and checks of their contents."""
 
     def _begin(self, mounted: Mounted, feed: Feed, weights: Sequence[Any]) -> None:
         self._mounted, self._feed = mounted, feed
@@ -135,14 +136,14 @@ class FedBench(Bench):
         self._caught = ""
 
     def _settle_stream(self) -> None:
-        """Let the current stream end: a graph has one of its own."""
+        """Wait for the current stream; a graph runs on a stream of its own."""
         if self._mounted.on_gpu:
             self._mounted.arrays.cuda.get_current_stream().synchronize()
 
     def _left(self, run: Callable[[], Any], call: tuple[Any, Any, int], poisoned: bool) -> Verdict:
-        """Judge all that `run` leaves, whose last call is `call`.
+        """Judge the output that `run` leaves; its last call is `call`.
 
-        On a CPU, nothing may change a pause later.
+        On a CPU, the output must also stay unchanged after a pause.
         """
         if poisoned:
             self._mounted.poison(self._feed.y)
@@ -159,7 +160,7 @@ class FedBench(Bench):
     def _left_again(
         self, runs: Iterable[tuple[Callable[[], Any], tuple[Any, Any, int], bool]]
     ) -> Verdict:
-        """The first wrong verdict of `_left`, each on images that changed, or the last."""
+        """Return the first failed verdict of `_left`, each on new images, or the last one."""
         for run, call, poisoned in runs:
             self._feed.images.renew(self._feed.chunk)
             verdict = self._left(run, call, poisoned)
@@ -170,7 +171,7 @@ class FedBench(Bench):
         return self._blamed(verdict)
 
     def answer(self, x: Any, slots: Any) -> Any:
-        """Outputs of `slots` (host), in NHWC, after calls as timed on host images `x` in turn."""
+        """Return NHWC outputs of `slots` (host array) of timed calls on host images `x`, cycled."""
         import numpy as np
 
         self._feed.images.load(self._mounted.input(x))
@@ -183,11 +184,11 @@ class FedBench(Bench):
         return np.concatenate(found)
 
     def _call(self, call: tuple[Any, Any, int]) -> None:
-        """One call as it is timed."""
+        """Make one call as it is timed."""
         raise NotImplementedError
 
     def output(self, x: Any) -> Any:
-        """What one run on host images `x` leaves in a poisoned output, a host copy in NHWC."""
+        """Return a host copy (NHWC) of the output of one run on host images `x`, poisoned first."""
         y = self._feed.y[: len(x)]
         self._mounted.poison(y)
         self._mounted.run(self._mounted.input(x), y)
@@ -197,7 +198,11 @@ class FedBench(Bench):
         self._caught = self._caught or sentence
 
     def _blamed(self, verdict: Verdict) -> Verdict:
-        """`verdict`, or a wrong one: who wrote its input, its weights or beside its output?"""
+        """Return `verdict`, or a failed one if the variant was caught breaking a rule.
+
+        It must not write to its weights, to its input or outside its output. Weights and
+        input are restored.
+        """
         for held, kept in self._weights_held:
             if not same_bytes(held, kept):
                 held[...] = kept
@@ -211,10 +216,10 @@ class FedBench(Bench):
 
 
 class StageBench(FedBench):
-    """One variant on one stage (or span), fed with the float64 chain's real activations.
+    """One variant on one stage (or span), fed with real activations from the float64 chain.
 
-    `n` images are timed; the check's activations are repeated to fill them, and change places
-    before each later check. `layouts` (reads, writes) are the variant's first ones unless named.
+    `n` images are timed: the check's activations, repeated to fill them and shuffled before
+    each later check. `layouts` (reads, writes) default to the variant's first supported ones.
     """
 
     def __init__(
@@ -250,11 +255,11 @@ class StageBench(FedBench):
 
     @property
     def input(self) -> Any:
-        """The activations the variant reads, on its device, in its layout."""
+        """Activations that the variant reads, on its device, in its layout."""
         return self._feed.images.array
 
     def check(self) -> Checked:
-        """Fresh random input, then real activations carried on to labels in float64."""
+        """Check on fresh random input, then on real activations, followed to labels in float64."""
         import numpy as np
 
         rng = np.random.default_rng()
@@ -276,7 +281,7 @@ class StageBench(FedBench):
         return None if verdict.passed else self.unit.name.split("+")[-1]
 
     def recheck(self) -> Checked:
-        """All that passes like the timed ones leave, each on other images, is judged again."""
+        """Judge the outputs of further calls like the timed ones, each on other images."""
         assert self._checked is not None, "checked first"
         calls = self._feed.calls
         twice = [calls[turn // 2 % len(calls)] for turn in range(len(FURTHER))]
@@ -290,7 +295,7 @@ class StageBench(FedBench):
         self._mounted.run(call[0], call[1])
 
     def _output(self) -> Any:
-        """What the variant as it is timed makes of the check's activations, or the first ones."""
+        """Return outputs, computed as timed, of the check's activations or of the first ones."""
         import numpy as np
 
         parts, n = [], min(len(self._few), self.images)
@@ -302,14 +307,14 @@ class StageBench(FedBench):
         return np.concatenate(parts)
 
     def _labels_from(self, x: Any) -> Any:
-        """Float64's labels of outputs `x`."""
+        """Return the labels that float64 computes from outputs `x`."""
         for stage in STAGES[STAGE_NAMES.index(self.unit.name.split("+")[-1]) + 1 :]:
             w = None if stage.weight is None else self._truth.weights[stage.weight]
             x = reference(stage.kind, x.reshape(len(x), *stage.problem.in_shape), w, stage.problem)
         return x
 
     def sample(self) -> float:
-        """Milliseconds for all images; on a CPU, slow variants take fewer and are scaled."""
+        """Return milliseconds for all images; on a CPU, slow variants take fewer and are scaled."""
         if not self._probed:
             self._probe()
             self._probed = True
@@ -322,7 +327,7 @@ class StageBench(FedBench):
         return gpu_ms(self._launch, self.passes) / self.passes
 
     def _probe(self) -> None:
-        """Choose, by first calls, how often a sample launches it, or of how many images it is."""
+        """Choose the launches per sample (GPU) or the images per sample (CPU) from first calls."""
         if not self._gpu:
             self.scaled_from = _scaled_from(self._chunks, self.images, _SLOW_S)
             return
@@ -333,7 +338,7 @@ class StageBench(FedBench):
             self.passes = max(1, min(_MAX_LAUNCHES, int(SAMPLE_MS / max(self._one_ms, 1e-4))))
 
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
-        """Launches one after the other on a GPU; on a CPU, one sample."""
+        """Return back-to-back launches on a GPU, and their number; on a CPU, one sample."""
         if not self._gpu:
             return self.sample, 1
         times = max(1, round(milliseconds / max(self._one_ms, 1e-3)))
@@ -343,7 +348,7 @@ class StageBench(FedBench):
         self._call(self._feed.calls[0])
 
     def run(self, times: int) -> int:
-        """Do what a sample does so many times without a clock, until the end of it."""
+        """Make `times` passes without a clock, wait for them, and return `times`."""
         for _ in range(times):
             if self._gpu:
                 self._launch()
@@ -358,10 +363,10 @@ class StageBench(FedBench):
 
 
 class PlanBench(Bench):
-    """A whole pipeline, images on its device to labels on it.
+    """A whole pipeline, from images on its device to labels on it.
 
-    On a GPU a pass is a CUDA graph where it can be recorded, so that what a host takes to launch
-    it, which differs from process to process, is not in its time.
+    On a GPU a pass is replayed as a CUDA graph if it can be recorded. Its time then excludes
+    the host's launch overhead, which differs between processes.
     """
 
     def __init__(self, pipeline: Pipeline, images: Any, facts: Truth) -> None:
@@ -373,12 +378,11 @@ class PlanBench(Bench):
         self._probed = False
         self._replays: Replays | None = None
         self._arrays = array_module(pipeline.plan.device)
-        self.input = self._arrays.array(images)
-        """The images, on the plan's device."""
+        self.input = self._arrays.array(images)  # the images, on the plan's device
         self._which = np.arange(min(len(facts.images), self.images))
 
     def check(self) -> Checked:
-        """Scores and labels of real digits against float64, buffers poisoned first."""
+        """Compare scores and labels of real digits with float64; buffers are poisoned first."""
         which = self._which[: self.pipeline.batch]
         n = len(which)
         self.pipeline.poison()
@@ -401,13 +405,13 @@ class PlanBench(Bench):
         return labels.get() if self._gpu else labels.copy()
 
     def _wrong(self, labels: Any, which: Any) -> bool:
-        """Whether labels of images `which` differ where float64's scores leave no doubt."""
+        """Return True if labels of images `which` differ where float64's scores are unambiguous."""
         scores = self._truth.stages["fc2"][which]
         excused = excusable_flips(scores, self.pipeline.plan.precision)
         return bool(((labels != self._truth.labels[which]) & ~excused).any())
 
     def recheck(self) -> Checked:
-        """`check` on images that have changed places, and the labels that a sample leaves."""
+        """Repeat `check` on rotated images, and judge the labels that a sample leaves."""
         import numpy as np
 
         n = len(self._which)
@@ -416,14 +420,14 @@ class PlanBench(Bench):
         self.sample()
         left = self._labels(self.pipeline.labels[: min(n, self.scaled_from)])
         checked = self.check()
-        several = self.scaled_from > self.pipeline.batch  # of which `left` is the last pass's
+        several = self.scaled_from > self.pipeline.batch  # `left` is the last pass's
         if several or not checked.verdict.passed or not self._wrong(left, self._which[: len(left)]):
             return checked
         wrong = replace(checked.verdict, passed=False, note=", what its timed passes left is wrong")
         return replace(checked, verdict=wrong)
 
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
-        """Passes one after the other on a GPU; on a CPU, one sample."""
+        """Return back-to-back passes on a GPU, and their number; on a CPU, one sample."""
         if not self._gpu:
             return self.sample, 1
         times = max(1, round(milliseconds / max(self.sample(), 1e-3)))
@@ -432,7 +436,7 @@ class PlanBench(Bench):
         return partial(gpu_ms, partial(self._pass, self.input), times), times
 
     def sample(self) -> float:
-        """Milliseconds for all images; slow CPU plans take fewer images and are scaled."""
+        """Return milliseconds for all images; slow CPU plans take fewer images and are scaled."""
         if not self._probed:
             self._probed = True
             if self._gpu:
@@ -447,7 +451,7 @@ class PlanBench(Bench):
         return elapsed * self.images / self.scaled_from
 
     def _record(self) -> None:
-        """A graph of one pass; where a step cannot be recorded, passes are launched."""
+        """Record a graph of one pass; if a step cannot be recorded, launch the passes instead."""
         work = partial(self._pass, self.input)
         work()
         try:

@@ -1,7 +1,7 @@
-"""A convolution of any shape as candidates of a comparison: the variants, and PyTorch beside them.
+"""Benchmarks of a convolution of any shape: our variants, with PyTorch for comparison.
 
-On a GPU a sample is some replays of a graph of CALLS calls; buffers, input and float64 truth are
-shared by all candidates of a shape.
+On a GPU a sample is several replays of a graph of CALLS calls. All candidates of a shape share
+buffers, input and the float64 reference output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LAYOUTS = (("NCHW", "NCHW"), ("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NHWC", "NCHW"
 
 
 def laid_out(variant: Variant, problem: Conv) -> Conv | str:
-    """`problem` in the layouts that `variant` is measured in, NCHW where it can; or its refusal."""
+    """Return `problem` in the layouts to measure `variant` in, NCHW if it can, or its refusal."""
     refusals = []
     for reads, writes in LAYOUTS:
         if reads in variant.reads and writes in variant.writes:
@@ -51,7 +51,7 @@ def laid_out(variant: Variant, problem: Conv) -> Conv | str:
 
 
 def _host_bytes(problem: Conv, count: int, gpu: bool) -> int:
-    """Bytes that `count` random images, the filters and on a CPU the outputs take on the host."""
+    """Return host bytes for `count` random images, the filters and, on a CPU, the outputs."""
     each = 20 if problem.dtype == "bf16" else 12
     drawn = count * problem.H * problem.W * problem.C + problem.depth * problem.M
     made = problem.OH * problem.OW * problem.M
@@ -62,9 +62,9 @@ def _host_bytes(problem: Conv, count: int, gpu: bool) -> int:
 class Case:
     """Random images and weights of one problem, their float64 output, and a buffer per layout.
 
-    `weights` are the filters, and a bias where it has one, random unless given. `images` are timed;
-    CHECK_IMAGES of them at most differ, and there are two more to change them for. MemoryError
-    where the host's free memory does not hold them.
+    `weights` are the filters, and the bias if there is one; they are random unless given. `n`
+    images are timed, at most CHECK_IMAGES of them distinct; two spare ones allow exchanging
+    them. Raises MemoryError if the host's free memory is too small.
     """
 
     def __init__(
@@ -73,8 +73,7 @@ class Case:
         import numpy as np
 
         self.problem, self.images, self.gpu = problem, n, gpu
-        self.arrays = array_module("cuda" if gpu else "cpu")
-        """CuPy on a GPU, else NumPy."""
+        self.arrays = array_module("cuda" if gpu else "cpu")  # CuPy on a GPU, else NumPy
         self._count = min(n + _SPARE, CHECK_IMAGES)
         require_free(_host_bytes(problem, self._count if gpu else n + _SPARE, gpu))
         x, w = random_input("conv", problem, self._count, np.random.default_rng())
@@ -84,14 +83,14 @@ class Case:
         self._y: dict[str, Fenced] = {}
 
     def held(self, layout: str) -> Images:
-        """The images that are timed, on the device, contiguous in `layout`."""
+        """Return the timed images on the device, contiguous in `layout`."""
         if layout not in self._held:
             source = self.arrays.ascontiguousarray(from_nhwc(self._x, layout))
             self._held[layout] = Images(source, self.images)
         return self._held[layout]
 
     def output(self, layout: str) -> Fenced:
-        """The output buffer in `layout`, shared by all candidates."""
+        """Return the output buffer in `layout`, shared by all candidates."""
         if layout not in self._y:
             shape = physical_shape(layout, self.images, self.problem.out_shape)
             self._y[layout] = Fenced(self.arrays, shape, held_as(self.problem))
@@ -99,7 +98,7 @@ class Case:
 
     @cached_property
     def expected(self) -> Any:
-        """Float64 output in NHWC of the images that differ."""
+        """Float64 outputs of the distinct images, in NHWC."""
         n, p = self._count, self.problem
         padded = prod(p.padded) * p.C
         chunk = images_within(n, 8 * (padded + p.OH * p.OW * (p.C + 2 * p.M)))
@@ -111,12 +110,12 @@ class Case:
         return out
 
     def first(self, layout: str, count: int) -> Any:
-        """`count` images, on the device, contiguous in `layout`, a copy."""
+        """Return a copy of the first `count` images on the device, contiguous in `layout`."""
         which = self.arrays.arange(count) % self._count
         return self.arrays.ascontiguousarray(from_nhwc(self._x[which], layout))
 
     def errors(self, found: Any) -> Errors:
-        """`found` in NHWC, of the first images, against float64."""
+        """Return the errors of `found` (NHWC, of the first images) against float64."""
         count = min(len(found), len(self.expected))
         once = images_within(count, 3 * 8 * prod(found.shape[1:]))
         errors, sizes = [0.0, 0.0], [0.0, 0.0]  # the largest, and the sum of squares
@@ -129,16 +128,16 @@ class Case:
         return Errors(count, most, squares**0.5)
 
     def judged(self, found: Any, precision: str, which: Any) -> Checked:
-        """`found` in NHWC, of images `which` (host), against float64."""
+        """Judge `found` (NHWC, of images `which`, a host array) against float64."""
         expected = self.expected[self.arrays.asarray(which)]
         verdict = judge(found, expected, precision)
         return Checked(verdict, largest_difference(found, expected), None, len(expected))
 
 
 class CallBench(Bench):
-    """Calls on one problem, sampled by a timer that `check` makes: what the timer knows of them.
+    """Calls on one problem, sampled by a timer that `check` creates.
 
-    `seconds` is what the samples may take together.
+    `seconds` is the time that all samples may take together.
     """
 
     def __init__(self, problem: Conv, case: Case, seconds: float) -> None:
@@ -149,7 +148,7 @@ class CallBench(Bench):
 
     @property
     def timer(self) -> CallTimer:
-        """What times it."""
+        """Timer of the calls, available after `check`."""
         assert self._timer is not None, "checked first"
         return self._timer
 
@@ -160,11 +159,11 @@ class CallBench(Bench):
         self.note = "; ".join(filter(None, (self.note, timer.note)))
 
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
-        """Calls one after the other, made as a sample's are, and how many."""
+        """Return back-to-back calls, made as in a sample, and their number."""
         return self.timer.calls.burst(milliseconds)
 
     def sample(self) -> float:
-        """Milliseconds of one call."""
+        """Return milliseconds of one call."""
         if self._flush is not None:
             self._flush()
             self._case.arrays.cuda.get_current_stream().synchronize()
@@ -189,11 +188,11 @@ class ConvBench(CallBench, FedBench):
 
     @property
     def repeats(self) -> bool:
-        """Whether two runs on the same images are to agree to the bit."""
+        """True if two runs on the same images must agree bit for bit."""
         return self.variant.repeats
 
     def one_output(self) -> Any:
-        """What one more run on the first of all images leaves in a poisoned output, a copy."""
+        """Return a copy of the output of one more run on the first images, poisoned first."""
         x = self._case.first(self.problem.reads, self._mounted.batch)
         y = self._feed.y[: len(x)]
         self._mounted.poison(y)
@@ -201,12 +200,15 @@ class ConvBench(CallBench, FedBench):
         return y.copy()
 
     def errors(self) -> Errors:
-        """Of one more run on images that every candidate gets."""
+        """Return the errors of one more run on images shared by all candidates."""
         found = to_nhwc(self.one_output(), self.problem.writes, self.problem.out_shape)
         return self._case.errors(found)
 
     def _refuse_what_takes_minutes(self) -> None:
-        """On a CPU, raise Skip where a row of outputs for each core says that one call would."""
+        """Raise Skip on a CPU if a call is projected to take longer than _PATIENCE_S.
+
+        The projection is from a run on a few rows, with one row of outputs per core.
+        """
         import numpy as np
 
         p, flop = self.problem, self.problem.flop(self.images)
@@ -228,14 +230,14 @@ class ConvBench(CallBench, FedBench):
             raise Skip(f"about {seconds:,.0f} s a call, by its rate on a few rows")
 
     def run(self, times: int) -> int:
-        """Make so many calls as a sample's are, or as many as whole graphs hold; how many."""
+        """Make `times` calls as in a sample, or whole graphs of them, and return their number."""
         if self.timer.replays is not None:
             times = CALLS * max(1, times // CALLS)
         self.timer.calls.total(times)
         return times
 
     def _call(self, call: tuple[Any, Any, int]) -> None:
-        """What a sample does, once."""
+        """Launch once what a sample repeats, a call or a graph, and wait for it."""
         replays = None if self._timer is None else self._timer.replays
         run = self._launch if replays is None else replays.once
         self._settle_stream()
@@ -248,7 +250,7 @@ class ConvBench(CallBench, FedBench):
         run(x, y)
 
     def check(self) -> Checked:
-        """Poison the output, run, judge; then choose how it is timed, and judge that too."""
+        """Judge a poisoned run, choose the timing method, and judge the graph if one is used."""
         call = self._feed.calls[0]
         with record() as self.launched:
             verdict = self._left(self._launch, call, True)
@@ -259,13 +261,13 @@ class ConvBench(CallBench, FedBench):
                 verdict = self._left(self.timer.replays.once, call, True)
                 if not verdict.passed:
                     verdict = replace(verdict, note=f"{verdict.note}, as a graph")
-        verdict = self._blamed(verdict)  # of the graph too
+        verdict = self._blamed(verdict)  # covers the graph too
         judged = min(self.images, len(self._case.expected))
         self._checked = Checked(verdict, verdict.error * self._feed.scale, None, judged)
         return self._checked
 
     def _graph(self, call: Callable[[], Any], calls: int) -> Graph:
-        """A graph of calls, each of which is to be in it."""
+        """Record a graph of `calls` calls; it must contain every launch of each."""
         with record() as one:
             call()
         with record() as every:
@@ -275,7 +277,7 @@ class ConvBench(CallBench, FedBench):
         return graph
 
     def recheck(self) -> Checked:
-        """All that some more calls leave, and a sample's, each on other images."""
+        """Judge the outputs of further calls and of a sample, each on other images."""
         assert self._checked is not None, "checked first"
         if self.once:
             return replace(self._checked, verdict=self._blamed(self._checked.verdict))

@@ -1,4 +1,4 @@
-"""Results as JSON, one schema for every command: device, plan, stages, candidates."""
+"""Results as JSON: one schema for every command, with device, plan, stages and candidates."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from lenetgpu.stages import Variant
 
 SCHEMA = 1
+# Families whose sums are computed by a library; our own launches there are helpers.
 _LIBRARIES = ("cublas", "fft")
-"""Families whose sums a library does: what we launch besides are helpers."""
 _NEAR = 0.75
 PHASES = (
     "import", "context", "choose", "schedule", "compile", "verify", "load", "copy", "first"
@@ -36,14 +36,14 @@ _RESIDENCE = ("occupancy", "blocks_per_sm", "limited_by", "waves")
 
 
 def device_json(gpu: Gpu | None) -> dict[str, Any]:
-    """The `device` object of the schema."""
+    """Return the `device` object of the schema."""
     if gpu is None:
         return {"kind": "cpu", "name": cpu_name(), "cores": core_count()}
     return {"kind": "cuda", "name": gpu.name, "compute_capability": gpu.version}
 
 
 def head(command: str, gpu: Gpu | None) -> dict[str, Any]:
-    """What every document begins with: schema, command, date, device and software."""
+    """Return the fields that begin every document: schema, command, date, device and software."""
     from lenetgpu.gpu.software import software
 
     return {
@@ -56,23 +56,23 @@ def head(command: str, gpu: Gpu | None) -> dict[str, Any]:
 
 
 def ceilings_json(limits: Ceilings) -> dict[str, Any]:
-    """The `ceilings` object of the schema."""
+    """Return the `ceilings` object of the schema."""
     names = ("copy_gbs", "fma_tflops", "tensor_tflops", "date", "cores")
     return {name: getattr(limits, name) for name in names} | {"cuda_driver": limits.driver}
 
 
 def times_json(summary: Summary) -> dict[str, float]:
-    """Median and percentiles in milliseconds."""
+    """Return median and percentiles in milliseconds."""
     return {f"{name}_ms": getattr(summary, name) for name in ("median", "p05", "p95", "p99")}
 
 
 def interval_json(interval: Interval) -> dict[str, float]:
-    """A ratio with its interval."""
+    """Return an interval's value and bounds."""
     return {"median": interval.value, "low": interval.low, "high": interval.high}
 
 
 def again_json(comparison: Comparison, limits: Ceilings | None) -> dict[str, Any] | None:
-    """The control as a candidate, or None where the baseline was not timed twice."""
+    """Return the control as a candidate, or None if the baseline was not timed twice."""
     again = comparison.again
     if again is None or comparison.control() is None:
         return None
@@ -82,11 +82,12 @@ def again_json(comparison: Comparison, limits: Ceilings | None) -> dict[str, Any
 def launch_of_sums(
     launches: list[Launch], variant: Variant | None, registers: Callable[[Kernel], int]
 ) -> Launch | None:
-    """The launch that does the variant's sums, as far as launches tell; None of a library's.
+    """Return the launch that computes the variant's sums, or None if a library computes them.
 
-    Sums lie in registers: a copy, an im2col or a transform around them has few. Of the kernels that
-    have `_NEAR` of the most, the one beside the variant's launcher, else the last; of its launches
-    the largest. `registers` are a kernel's, a thread.
+    Sums are held in registers; copies, im2col and transforms use few. Candidates are the
+    kernels with at least `_NEAR` of the highest register count. The last one from a source
+    named after the variant's module is chosen, else the last one; of its launches, the largest.
+    `registers` returns a kernel's registers per thread.
     """
     if not launches or (variant is not None and variant.family in _LIBRARIES):
         return None
@@ -102,9 +103,9 @@ def launch_of_sums(
 
 
 def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[str, Any]:
-    """Grid, block, registers, shared and local bytes, occupancy and waves of `launch_of_sums`.
+    """Return grid, block, registers, memory, occupancy and waves of `launch_of_sums`.
 
-    All None where nothing was launched, and where a library does the sums.
+    All are None if nothing was launched or a library computes the sums.
     """
     nothing: dict[str, Any] = dict.fromkeys((*_RESOURCES, *_RESIDENCE))
     if not launches:
@@ -137,7 +138,7 @@ def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[
 def rates_json(
     flop: int, moved: int, seconds: float, precision: str, limits: Ceilings | None
 ) -> dict[str, Any]:
-    """Operations, bytes and their rates, and the share of the roofline and what bounds it."""
+    """Return operations, bytes, their rates, the roofline share, and the side that bounds it."""
     share, bound = (None, None) if limits is None else limits.share(flop, moved, seconds, precision)
     return {
         "gflop": flop / 1e9,
@@ -152,7 +153,7 @@ def rates_json(
 def stage_rows(
     timings: list[StepTiming], images: int, limits: Ceilings | None
 ) -> list[dict[str, Any]]:
-    """The `stages` list of the schema, with each step's share of the sum."""
+    """Return the `stages` list of the schema, with each step's share of the total time."""
     from lenetgpu.measure.timing import summarise
 
     summaries = [summarise(row.samples) for row in timings]
@@ -179,7 +180,7 @@ def stage_rows(
 def candidate_json(
     comparison: Comparison, candidate: Candidate, limits: Ceilings | None
 ) -> dict[str, Any]:
-    """One entry of `candidates`: its check, its samples, its ratio to the reference."""
+    """Return one entry of `candidates`: its check, its samples, its ratio to the baseline."""
     from lenetgpu.measure.statistics import time_interval, warnings
     from lenetgpu.measure.timing import summarise
 
@@ -235,7 +236,7 @@ def candidate_json(
 def comparison_json(
     comparison: Comparison, gpu: Gpu | None, limits: Ceilings | None
 ) -> dict[str, Any]:
-    """`lenetgpu compare --json`, with every raw sample."""
+    """Return the document of `lenetgpu compare --json`, with every raw sample."""
     return head("compare", gpu) | {
         "what": comparison.what,
         "reference": comparison.reference,
@@ -248,12 +249,12 @@ def comparison_json(
 
 
 def plan_json(plan: Plan) -> list[dict[str, Any]]:
-    """The `plan` list of the schema."""
+    """Return the `plan` list of the schema."""
     return [{"stages": list(slot.stages), "variant": slot.variant.full_name} for slot in plan.slots]
 
 
 def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
-    """`lenetgpu infer --json`: schema 1."""
+    """Return the document of `lenetgpu infer --json` (schema 1)."""
     phases, n, correct, counts = outcome.phases, outcome.done, outcome.correct, outcome.counts
     timing = {
         "import": import_ms + phases.get("import", 0.0),

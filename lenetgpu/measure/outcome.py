@@ -1,4 +1,4 @@
-"""What a run of the pipeline was asked for, and what came of it."""
+"""Request and outcome of a pipeline run."""
 
 from __future__ import annotations
 
@@ -24,22 +24,20 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCH = 10_000
 TRANSFERS = ("device", "host")
-MOST_STREAMS = 128
-"""CUDA streams that a run takes at most: a GPU runs no more kernels at once."""
-FEW = 30
-"""Images that are shown one by one; of more the digits are counted."""
-Progress = Callable[[int, int], None]
-"""Told how many images have passed, of how many that are to pass."""
+MOST_STREAMS = 128  # Most CUDA streams of a run; a GPU runs no more kernels at once.
+FEW = 30  # images; up to this many are shown one by one, more are counted by digit
+Progress = Callable[[int, int], None]  # callback: images done, images in total
 
 
 @dataclass(frozen=True)
 class Request:
-    """What `lenetgpu infer` was asked for.
+    """Options of `lenetgpu infer`.
 
-    `batch` None: DEFAULT_BATCH, and no bound for the chunks of a GPU. `streams` and `chunk` None:
-    chosen. `repeat` passes are timed after the one that labels;
-    `timing` and `roofline` take their own. `mistakes`: what is read wrong is kept, and shown.
-    `each`: images are shown one by one where they are FEW, for which these and scores are kept.
+    `batch` None means DEFAULT_BATCH, with no bound for a GPU's chunks. `streams` and `chunk`
+    are chosen automatically if None. `repeat` passes are timed after the pass that computes
+    labels; `timing` and `roofline` make passes of their own. `mistakes` collects and shows
+    misclassified images. `each` shows images one by one if there are at most FEW, and stores
+    these images and their scores for that.
     """
 
     data: Path | None = None
@@ -65,23 +63,23 @@ class Request:
     each: bool = False
 
     def images_a_pass(self, images: int) -> int:
-        """Images of a pass of the pipeline, of so many in all."""
+        """Return the images per pass of the pipeline, out of `images` in all."""
         return min(self.batch or DEFAULT_BATCH, images)
 
     @property
     def scored(self) -> bool:
-        """Whether scores are wanted beside the labels."""
+        """True if scores are needed as well as labels."""
         return self.scores or self.mistakes
 
     def check_labels(self, labels: Any, where: str) -> None:
-        """LenetError where what was asked for needs labels and there are none in `where`."""
+        """Raise LenetError if an option needs labels and `where` has none."""
         wanted = {"--min-accuracy": self.min_accuracy is not None, "--errors": self.mistakes}
         for option in wanted:
             if wanted[option] and labels is None:
                 raise LenetError(f"{option}: expected labels in {where}, found none")
 
     def check(self) -> None:
-        """LenetError unless the numbers and words are ones that can be run."""
+        """Raise LenetError if a number or word is invalid."""
         for option, asked, least, most, unit in (
             ("--batch", self.batch, 1, inf, " image"),
             ("--limit", self.limit, 1, inf, " image"),
@@ -107,11 +105,12 @@ class Request:
 
 @dataclass
 class Outcome:
-    """Labels, scores where asked, and where the time went, in milliseconds.
+    """Labels, scores if requested, and times in milliseconds.
 
-    `labels` (done,) int32 of `asked` images, fewer where Ctrl-C ended the run; `truth` (done,) or
-    None where `data` has no labels. `end_to_end` is the pass that labelled, unless passes were
-    repeated; `compute` has no sample then on a GPU, where copies and kernels overlap.
+    `labels` is (done,) int32 for `asked` images, fewer if Ctrl-C ended the run. `truth` is
+    (done,), or None if `data` has no labels. `end_to_end` is the pass that computed the labels,
+    unless passes were repeated. Without repeats, `compute` has no sample on a GPU, where copies
+    and kernels overlap.
     """
 
     request: Request
@@ -133,35 +132,33 @@ class Outcome:
     interrupted: bool = False
     repeated: bool = False
     streams: int = 1
-    chunk: int | None = None
-    """Images of a GPU's chunks, which go round its streams."""
-    zero_copy: bool = False
-    """Chunks are not copied to the GPU: its kernels read the host's memory."""
+    chunk: int | None = None  # images per GPU chunk; chunks alternate over the streams
+    zero_copy: bool = False  # GPU kernels read the host's memory instead of copied chunks
+    # Predictions of the schedule's model in ms: `predicted` host to host, `bare_copy` of all
+    # images.
     model: dict[str, float] | None = None
-    """What the schedule's model says in ms: `predicted` host to host, `bare_copy` of all images."""
-    streamed: bool = False
-    """Read while it was computed: `end_to_end` is from the file to labels."""
+    streamed: bool = False  # read during the computation: `end_to_end` is from file to labels
     notes: list[str] = field(default_factory=list)
-    mistakes: Gallery | None = None
-    """What was read wrong, where the request wants it."""
+    mistakes: Gallery | None = None  # misclassified images, if requested
+    # At most FEW, if each is to be shown: (asked, 28, 28, 1), uint8 or float32 in 0..1.
     images: Any = None
-    """Of FEW, that the request wants shown each: (asked, 28, 28, 1), uint8 or float32 in 0..1."""
 
     @property
     def done(self) -> int:
-        """Images that were classified."""
+        """Number of classified images."""
         return len(self.labels)
 
     @property
     def batch(self) -> int:
-        """Images of a pass, the last apart: no more than there are."""
+        """Images per pass, except the last: at most the number of images."""
         return self.request.images_a_pass(max(self.asked, self.done))
 
     def ended(self) -> dict[str, Any]:
-        """What the JSON says of the run's end: whether Ctrl-C was it, and how far it came.
+        """Return the JSON fields on how far the run came, and on its schedule.
 
-        `batch` is the real one, which may be more than was done; `repeated`: times are of passes
-        after the one that labelled; `from`: whether `end_to_end` begins in memory or in the file.
+        `batch` is the effective one, which may exceed the images done. `repeated`: times
+        are of passes after the one that computed the labels. `from`: whether `end_to_end`
+        starts in memory or at the file.
         """
         return {
             "interrupted": self.interrupted,
@@ -178,24 +175,24 @@ class Outcome:
         }
 
     def sentence(self) -> str:
-        """How far a run that Ctrl-C ended came."""
+        """Return a message on how far an interrupted run came."""
         done = self.done
         left = f", {self.asked - done:,} not" if done < self.asked else ""
         return f"lenetgpu: interrupted: {done:,} of {self.asked:,} images classified{left}"
 
     @property
     def correct(self) -> int | None:
-        """How many labels are right, or None where the data has no labels."""
+        """Number of correct labels, or None if the data has no labels."""
         return None if self.truth is None else int((self.labels == self.truth).sum())
 
     @cached_property
     def counts(self) -> Any:
-        """How often each digit was read as each, (10, 10); None where the data has no labels."""
+        """Confusion matrix (10, 10) of label by prediction; None if the data has no labels."""
         return None if self.truth is None else confusion(self.truth, self.labels)
 
     @property
     def too_low(self) -> bool:
-        """Whether less than the asked share of the labels is right."""
+        """True if the share of correct labels is below the requested minimum."""
         least, correct = self.request.min_accuracy, self.correct
         return least is not None and correct is not None and correct / self.done < least
 

@@ -1,11 +1,11 @@
-"""Variants from a user's own file (`--with`), each compared in a process of its own.
+"""Plugins: variants from a user's own file (`--with`), each compared in a separate process.
 
-The file never runs in the process that reports: it may crash, hang, or replace a clock or a
-tolerance there, and no other row changes. The process uses this package's own benches; what it
-claims is then held against the parent's own: outputs on images that the parent draws after the
-timing, judged by its reference; the parent's clock around many calls; and the least time that the
-device's measured ceilings allow. That catches what is wrong or cheats plainly. It is no wall
-against a program that means harm: a stranger's file belongs on a machine of its own.
+The file never runs in the process that reports. In its own process it may crash, hang, or replace a
+clock or a tolerance without affecting other rows. That process uses this package's benches. The
+parent then validates its claims: it judges outputs on images drawn after the timing against its own
+reference, it runs its own clock around many calls, and it compares the time with the minimum that
+the device's measured ceilings allow. This catches wrong results and plain cheating. It is no
+protection against malicious code: run an untrusted file on a separate machine.
 """
 
 from __future__ import annotations
@@ -40,20 +40,19 @@ from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.stages import outside
 from lenetgpu.stages.registry import Needs, Rows, Variant
 
+# Seconds to wait for an answer; compiling and checking a slow loop take a few minutes at most.
 PATIENCE_S = 600.0
-"""Seconds that an answer may take; compiling and a slow loop's check take minutes at most."""
 _ENDED_S = 5.0
+# Images that the parent draws for its output check, and random outputs that it inspects.
 _DRAWN, _LOOKED_AT = 64, 16
-"""Images that the parent draws to check the outputs, and outputs of them that it looks at."""
 _RUN_MS, _ALLOWED_MS, _FACTOR, _TRIES = 20.0, 5.0, 2.0, 5
 _CACHED_BYTES = 256 << 20
-_OTHER_UNITS = 4
-"""Tensor cores do int8, or wgmma's products, at up to so many times mma.sync's rate of fp16."""
+_OTHER_UNITS = 4  # Peak of int8 tensor cores or wgmma, as a multiple of mma.sync's fp16 rate.
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """What the parent knows of a variant of `path`: no code of it."""
+    """Metadata of a variant in `path`, without its code."""
 
     path: Path
     full_name: str
@@ -64,12 +63,12 @@ class Plugin:
 
     @property
     def family(self) -> str:
-        """The part of its name before the dot."""
+        """Part of the name before the dot."""
         return self.full_name.partition(".")[0]
 
 
 class Child:
-    """A process that has loaded `paths` and answers; it ends with this object."""
+    """Process that has loaded `paths` and answers requests; it ends with this object."""
 
     def __init__(self, paths: Sequence[Path], gpu: Gpu | None) -> None:
         self._ours, theirs = Pipe()
@@ -91,17 +90,20 @@ class Child:
 
     @property
     def ended(self) -> bool:
-        """Whether there is nobody to ask any more."""
+        """True if the process has ended."""
         return self._ours.closed
 
     def ask(self, what: str, *arguments: Any) -> Any:
-        """Its answer. Raises LenetError or Skip with its sentence, or where it crashes or hangs."""
+        """Return the process's answer.
+
+        Raises LenetError or Skip with its message; LenetError also if it crashes or hangs.
+        """
         self._asked += 1
         try:
             self._ours.send((self._asked, what, arguments))
             end = clock() + PATIENCE_S
             number = 0
-            while number != self._asked:  # an older answer is to what Ctrl-C interrupted
+            while number != self._asked:  # skip an answer that Ctrl-C interrupted
                 if not self._ours.poll(max(0.0, end - clock())):
                     self.end()
                     raise LenetError(f"its process gave no answer in {PATIENCE_S:g} s")
@@ -140,7 +142,7 @@ class Child:
 
 @dataclass(frozen=True)
 class Work:
-    """What variants are compared on: a stage's `facts`, or a convolution's `case` and `seconds`."""
+    """Subject of a comparison: a stage's `facts`, or a convolution's `case` and `seconds`."""
 
     problem: Any
     images: int
@@ -152,19 +154,19 @@ class Work:
 
     @property
     def weights(self) -> tuple[Any, ...]:
-        """The host arrays that every candidate is prepared with."""
+        """Host arrays that every candidate is prepared with."""
         if self.case is not None:
             return self.case.weights
         assert self.stage is not None and self.facts is not None
         return tuple(self.facts.weights[name] for name in stage_of(self.stage).weights)
 
     def sent(self) -> Work:
-        """The same without what a process cannot be sent."""
+        """Return a copy without the parts that cannot be sent to a process."""
         return replace(self, case=None)
 
 
 class Plugins:
-    """The variants of files from outside, and the process that knows them.
+    """Variants of the user's files, and the process that loaded them.
 
     Raises LenetError for a bad file.
     """
@@ -176,9 +178,9 @@ class Plugins:
         self.found = self._child.found if self._child is not None else []
 
     def of_kind(self, kind: str) -> tuple[list[Plugin], list[str]]:
-        """The variants of `kind`, and a sentence on those that are not.
+        """Return the variants of `kind`, and a message about those of other kinds.
 
-        Raises LenetError where there are others only, or a precision has no tolerance.
+        Raises LenetError if there are only other kinds, or if a precision has no tolerance.
         """
         fitting = [one for one in self.found if one.kind == kind]
         others = [f"{one.full_name} ({one.kind})" for one in self.found if one.kind != kind]
@@ -192,7 +194,7 @@ class Plugins:
         return fitting, [f"{expected}, left out {', '.join(others)}"] if others else []
 
     def candidate(self, one: Plugin, work: Work) -> Candidate:
-        """A candidate that is built in a process of its own; refused or failed where it cannot."""
+        """Return a candidate to build in its own process; refused or failed if it cannot run."""
         name, precision = one.full_name, one.precision
         try:
             if self._child is None or self._child.ended:
@@ -206,16 +208,17 @@ class Plugins:
 
 
 def named(own: Sequence[Plugin], wanted: str | None) -> str | None:
-    """The first of `own` that `wanted` names, or whose family it does."""
+    """Return the first full name in `own` that `wanted` names, itself or by family, or None."""
     exact = [one.full_name for one in own if one.full_name == wanted]
     return next(iter([*exact, *(one.full_name for one in own if one.family == wanted)]), None)
 
 
 def least_ms(problem: Any, images: int, limits: Ceilings) -> float:
-    """Milliseconds that nothing on the device can do it in.
+    """Return a lower bound in milliseconds for the work on this device.
 
-    By its bytes past any cache at the copy's rate, and its operations at the best unit's: of a
-    convolution those of one filter element, as no transform needs fewer.
+    It is the larger of two times: bytes beyond any cache at the copy bandwidth, and operations
+    at the rate of the fastest unit. A convolution counts only the operations of one filter
+    element, because no transform needs fewer.
     """
     conv = getattr(problem, "conv", problem)
     filter_elements = getattr(conv, "R", 1) * getattr(conv, "S", 1)
@@ -226,7 +229,7 @@ def least_ms(problem: Any, images: int, limits: Ceilings) -> float:
 
 
 class PluginBench(Bench):
-    """A bench in a process of its own, whose answers and times are held against this one's."""
+    """Bench in a separate process, whose outputs and times this process validates."""
 
     def __init__(self, plugin: Plugin, gpu: Gpu | None, problem: Any, work: Work) -> None:
         super().__init__(work.images)
@@ -237,47 +240,47 @@ class PluginBench(Bench):
         self._ask("build", plugin.full_name, problem, work.sent(), work.weights)
 
     def _ask(self, what: str, *arguments: Any) -> Any:
-        """Its answer; what a bench tells of itself is kept."""
+        """Return the process's answer, and copy the bench attributes that come with it."""
         answer, facts = self._child.ask(what, *arguments)
         for name, value in facts.items():
             setattr(self, name, value)
         return answer
 
     def use_cold_cache(self, flush: Flusher) -> None:
-        """Flush the L2 cache before every timed call, there."""
+        """Flush the L2 cache before every timed call, in the process."""
         self._ask("cold")
 
     def check(self) -> Checked:
-        """Compare with the float64 reference, there; `recheck` does so here."""
+        """Compare with the float64 reference output in the process; `recheck` does so here."""
         return cast(Checked, self._ask("check"))
 
     def sample(self) -> float:
-        """One time in milliseconds for all images."""
+        """Return one time in milliseconds for all images."""
         took = float(self._ask("sample"))
         self._claims.append(took)
         return took
 
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
-        """What passes all images for about so long without a pause, and how often it does."""
+        """Return work that takes about `milliseconds` without a pause, and its passes."""
         return partial(self._ask, "burst"), self._ask("set_burst", milliseconds)
 
     def explain(self, images: int, machine: Any) -> Rows:
-        """The rows of its variant's `explain`."""
+        """Return the rows of its variant's `explain`."""
         return cast(Rows, self._ask("explain", images, machine))
 
     def one_output(self) -> Any:
-        """What one more run leaves on the first of the images that all candidates get."""
+        """Return the output of one more run on the first of the images shared by all candidates."""
         assert self._work.case is not None
         x = self._work.case.first("NHWC", min(self.images, CPU_CHUNK))
         return self._ask("output", x.get() if self._work.case.gpu else x)
 
     def errors(self) -> Errors:
-        """Of such a run, against float64."""
+        """Return the errors of `one_output` against float64."""
         assert self._work.case is not None
         return self._work.case.errors(self._work.case.arrays.asarray(self.one_output()))
 
     def recheck(self) -> Checked:
-        """Check what it left there, then its outputs, clock and speed here."""
+        """Recheck in the process, then validate its outputs, clock and speed here."""
         checked: Checked = self._ask("recheck")
         if not checked.verdict.passed or self.once:
             return checked
@@ -286,7 +289,7 @@ class PluginBench(Bench):
         return replace(checked, verdict=verdict) if caught else checked
 
     def _outputs_wrong(self) -> str:
-        """Judge some outputs of a call as timed, on images that are drawn now."""
+        """Return a complaint if timed calls are wrong on newly drawn images, or an empty string."""
         import numpy as np
 
         kind, rng = self._plugin.kind, np.random.default_rng()
@@ -301,7 +304,7 @@ class PluginBench(Bench):
         return "" if verdict.passed else f"what it leaves of other images is wrong{off}"
 
     def _clock_wrong(self) -> str:
-        """Hold the times that it claims against this process's clock around many calls."""
+        """Return a complaint if our clock contradicts the times claimed for many calls."""
         calls, tries = 1, 0
         while tries < _TRIES:
             sample = self._ask("sample")
@@ -318,7 +321,7 @@ class PluginBench(Bench):
         return f"claims {claimed:.3g} ms where {passed:.3g} ms passed"
 
     def _too_fast(self) -> str:
-        """Refuse a time that the device's ceilings do not allow."""
+        """Return a complaint if the device's ceilings do not allow the claimed time."""
         took = median(self._claims or [inf])
         least = least_ms(self.problem, self.images, self._work.limits)
         if _FACTOR * took >= least:
@@ -327,7 +330,7 @@ class PluginBench(Bench):
 
 
 class _Server:
-    """The other side: one variant's bench, and what `Child` and `PluginBench` ask of it."""
+    """Process side: one variant's bench, and the requests of `Child` and `PluginBench`."""
 
     _bench: Any
     _burst: Callable[[], Any]
@@ -342,7 +345,10 @@ class _Server:
         ]
 
     def lay_out(self, name: str, work: Work) -> Any:
-        """The problem in the variant's layouts, or why it cannot run here, and if it compiles."""
+        """Return the problem in the variant's layouts, or why it cannot run here.
+
+        That reason also says if the variant compiles for its own device.
+        """
         one, gpu = self._variants[name], self._gpu
         laid = laid_out(one, work.problem) if work.stage is None else one.laid_out(work.problem)
         if isinstance(laid, str):
@@ -373,10 +379,11 @@ class _Server:
         return int(times)
 
     def timed(self, calls: int) -> tuple[int, float]:
-        """How many calls, on a CPU samples, were made, and there what it claims for these in ms.
+        """Return the number of calls made, or samples on a CPU, and the milliseconds claimed.
 
-        Other calls would differ by what else runs there. On a GPU the claim is a sample's, whose
-        events see nothing of another stream.
+        On a CPU the claim must cover these very calls, since others would meet another
+        load. On a GPU the second value is 0 and the parent uses a sample's claim: events do
+        not see work on another stream.
         """
         if self._gpu is not None:
             return self._bench.run(calls), 0.0
@@ -390,7 +397,7 @@ class _Server:
         return [] if explain is None else explain(self._bench.problem, images, machine)
 
     def reply(self, what: str, arguments: tuple[Any, ...]) -> Any:
-        """What the method of that name says; of a bench with what it tells of itself."""
+        """Return the result of method `what`, with the bench's attributes if there is a bench."""
         if what in ("load", "lay_out"):
             return getattr(self, what)(*arguments)
         answer = getattr(self if hasattr(_Server, what) else self._bench, what)(*arguments)
@@ -399,7 +406,7 @@ class _Server:
 
 
 def compiles(one: Variant, gpu: Gpu | None, problem: Any, batch: int) -> str:
-    """Compile the variant's kernels, for `gpu` where it will do; a clause that says so."""
+    """Compile the variant's kernels, for `gpu` if possible; return a clause that says so."""
     kernels = () if one.kernels is None else one.kernels(problem, batch)
     if not kernels or one.needs.device != "cuda":
         return ""
@@ -413,7 +420,7 @@ def compiles(one: Variant, gpu: Gpu | None, problem: Any, batch: int) -> str:
 
 
 def _arch_for(needs: Needs) -> str | None:
-    """An architecture that will do and that NVRTC knows: sm_90a where it is one, or None."""
+    """Return an architecture that meets `needs` and that NVRTC supports, sm_90a first, or None."""
     try:
         nvrtc.version()
     except LenetError:
@@ -424,8 +431,8 @@ def _arch_for(needs: Needs) -> str | None:
 
 
 def serve(handle: int) -> None:
-    """Answer what is asked over the connection `handle`, until the other end closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    """Answer requests over the connection `handle` until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     asked, server = Connection(handle), _Server()
     while True:
         try:

@@ -1,6 +1,6 @@
-"""What a GPU was doing while a candidate or a step ran: watched for two seconds, after its timing.
+"""GPU state (clocks, power, temperature, throttling) while a candidate or a step runs.
 
-So that no reading falls into what is timed.
+Each is watched for two seconds after its timing, so that no reading disturbs a timed sample.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BURST_MS = 20.0
 
 @contextmanager
 def _readings(seen: Monitor) -> Iterator[list[tuple[float, Reading]]]:
-    """Readings by a thread, each with the seconds that it stands for, for the length of a block."""
+    """Read the monitor in a thread during the block; each reading has the seconds it stands for."""
     done, found = Event(), list[tuple[float, Reading]]()
 
     def watch() -> None:
@@ -56,14 +56,14 @@ def _readings(seen: Monitor) -> Iterator[list[tuple[float, Reading]]]:
 
 
 def _mean_power_w(readings: list[tuple[float, Reading]]) -> float | None:
-    """Over time, of the readings that tell it."""
+    """Return the time-weighted mean power of the readings that have one, or None."""
     told = [(took, one.power_w) for took, one in readings if one.power_w is not None]
     total = sum(took for took, _ in told)
     return sum(took * watts for took, watts in told) / total if total else None
 
 
 def _back_to_back(sample: Callable[[], Any], seconds: float) -> tuple[int, float]:
-    """Samples taken one after the other for at least `seconds`, and the seconds they took."""
+    """Run samples back to back for at least `seconds`; return their number and total seconds."""
     count, spent = 0, 0.0
     while spent < seconds:
         spent += cpu_ms(sample) / 1e3
@@ -74,11 +74,11 @@ def _back_to_back(sample: Callable[[], Any], seconds: float) -> tuple[int, float
 def watch(
     sample: Callable[[], Any], images: int, gpu: Gpu, seconds: float = WATCHED_S
 ) -> MachineState | None:
-    """Run `sample` back to back for at least `seconds` on `gpu` and say what it was doing.
+    """Run `sample` back to back for at least `seconds` on `gpu` and return the GPU's state.
 
-    `images` is how many one call of `sample` passes, 0 where energy an image means nothing; it is
-    not told for less than WATCHED_S, which the counters need. None where NVML is missing. What
-    `sample` raises, Ctrl-C too, ends the watching and is raised.
+    `images` is the number of images per call of `sample`, or 0 if energy per image is meaningless.
+    Energy per image is left out below WATCHED_S seconds, which its counter needs. Returns None if
+    NVML is missing. An exception from `sample`, Ctrl-C included, ends the watching and propagates.
     """
     seen = monitor(gpu)
     if seen is None:
@@ -113,11 +113,11 @@ def watch_all(
     seconds: float = WATCHED_S,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Watch every right candidate that was timed, and keep the result as its `machine`.
+    """Watch every correct and timed candidate, and store the result as its `machine`.
 
-    Nothing is done on a CPU or without NVML. Ctrl-C ends it and marks the comparison interrupted.
-    A candidate that breaks fails, as it would in a round. With a cold L2 cache no energy is given:
-    most of it would be the flushing's.
+    Does nothing on a CPU or without NVML. Ctrl-C ends it and marks the comparison interrupted.
+    A candidate that raises fails, as it would in a round. With a cold L2 cache no energy is
+    given, because the flushing would account for most of it.
     """
     from lenetgpu.measure.rounds import BREAKS, fail
 
@@ -146,11 +146,11 @@ def _watched(bench: Bench | None, gpu: Gpu, seconds: float, cold_l2: bool) -> Ma
 def watch_steps(
     rows: list[StepTiming], pipeline: Pipeline, images: Any, gpu: Gpu, seconds: float = WATCHED_S
 ) -> None:
-    """Watch every step of `pipeline` alone on its true input, and keep it as its row's `machine`.
+    """Watch every step of `pipeline` alone on its real input, as `machine` of its row.
 
-    `images` lie on the plan's device; the first chunk of them is passed. Each step is launched
-    again and again from its own input into its own output before the next one runs. A stage on the
-    CPU is not watched. Ctrl-C is raised; rows watched until then keep their machine.
+    `images` are on the plan's device; only their first chunk is used. Each step is launched
+    repeatedly from its own input into its own output before the next one runs. A stage on the
+    CPU is not watched. Ctrl-C propagates; rows watched before it retain their machine.
     """
     if monitor(gpu) is None:
         return

@@ -1,4 +1,4 @@
-"""What a comparison lost since an earlier one, and whether the two may be compared."""
+"""Slowdowns since an earlier comparison, and a check that the two are comparable."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from lenetgpu.errors import LenetError
 from lenetgpu.measure.statistics import SYSTEMATIC, Interval, time_interval
 
 Entry = dict[str, Any]
-KEYS = ("median", "low", "high")
-"""What an interval is in a document."""
+KEYS = ("median", "low", "high")  # keys of an interval in a document
 
 
 def regressions(now: Entry, earlier: Entry, percent: float, some: bool = False) -> list[str]:
-    """Sentences for candidates whose interval says they lost more than `percent` since `earlier`.
+    """Return a sentence for each candidate that is over `percent` slower than in `earlier`.
 
-    Ratios to the baseline are compared, so that a slower day does not count; the baseline itself
-    is compared by its time. A candidate that was timed then and is not now counts as lost; with
-    `some`, where fewer were asked for, only if it is among those of now. Of two documents of
-    `conv`, the shapes that both have are compared.
+    The whole interval must show it. Ratios to the baseline are compared, so that a slower day
+    does not count; the baseline itself is compared by time. A candidate timed only in `earlier`
+    counts as lost; with `some`, for a run on fewer candidates, only if it was requested. For
+    two documents of `conv`, the shapes that both contain are compared.
     """
     parts = now.get("cases", [now])
     asked = {entry["name"] for part in parts for entry in part["candidates"]}
@@ -33,7 +32,7 @@ def regressions(now: Entry, earlier: Entry, percent: float, some: bool = False) 
 
 
 def _shape_of(part: Entry) -> tuple[str, int] | None:
-    """What a case of `conv` is of; a comparison of a stage or of plans is of one thing."""
+    """Return (shape, images) of a `conv` case, or None for a comparison of a stage or of plans."""
     return (part["shape"], part["images"]) if "shape" in part else None
 
 
@@ -62,7 +61,7 @@ def _lost(now: Entry, earlier: list[Entry], percent: float) -> list[str]:
 
 
 def _time(entry: Entry) -> Interval:
-    """An entry's time in milliseconds; of files that kept no interval, by what they kept."""
+    """Return an entry's time in milliseconds, from its interval, samples or percentiles."""
     if "interval_ms" in entry:
         return Interval(*(entry["interval_ms"][key] for key in KEYS)).widened(SYSTEMATIC)
     if entry.get("samples_ms"):
@@ -71,10 +70,10 @@ def _time(entry: Entry) -> Interval:
 
 
 def check_earlier(earlier: Entry, path: str, now: Entry) -> None:
-    """Raise LenetError where `earlier` was measured in another setting than `now`.
+    """Raise LenetError if `earlier` was measured under other conditions than `now`.
 
-    `now` holds this run's device name, reference and cold_l2, and of compare its images, of conv
-    the `cases`, pairs of shape and images, of which it must have one.
+    `now` holds this run's device name, reference and cold_l2; for compare also its images, and
+    for conv its `cases`, pairs of shape and images, of which `earlier` must have at least one.
     """
     wanted = dict(now)
     cases = wanted.pop("cases", None)

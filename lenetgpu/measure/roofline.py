@@ -1,4 +1,4 @@
-"""What the device can do at most: measured once per device, cached, and the share of it reached."""
+"""Peak rates of the device, measured once and cached, and the share of them reached."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _TENSOR_PRECISIONS = ("fp16", "fp16x3", "tf32x3", "fp16w", "int8", "int8s", "tf3
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Measured peaks: copy in GB/s (read plus written), multiply-adds and tensor in TFLOP/s.
+    """Measured peaks: copy in GB/s (read plus written), FMA and tensor rates in TFLOP/s.
 
-    `tensor_tflops` is mma.sync's rate with fp32 sums, 0 where there are no tensor cores.
-    `date` (ISO) is when they were measured, with how many `cores` of a CPU or which CUDA `driver`;
-    `confirmed` says that they were measured again after a share above 1, `load` what else the
-    device did then (`load_on`).
+    `tensor_tflops` is the rate of mma.sync with fp32 sums, or 0 without tensor cores. `date`
+    (ISO) is the day of the measurement, `cores` of a CPU or CUDA `driver` its conditions.
+    `confirmed` is set after a second measurement because of a share above 1. `load` is the
+    device's other load at the time (`load_on`).
     """
 
     device: str
@@ -54,12 +54,12 @@ class Ceilings:
     load: float = 0.0
 
     def sound(self) -> bool:
-        """Whether they are figures that a share can be taken of: finite and above 0."""
+        """Return True if all rates are finite, copy and FMA above 0, and tensor not below 0."""
         copy, fma, tensor = self.copy_gbs, self.fma_tflops, self.tensor_tflops
         return all(map(isfinite, (copy, fma, tensor))) and copy > 0 and fma > 0 and tensor >= 0
 
     def share(self, flop: float, moved: float, seconds: float, precision: str) -> tuple[float, str]:
-        """(share of the roofline reached, "compute" or "memory": the side that bounds it)."""
+        """Return the share of the roofline reached, and its bound, compute or memory."""
         peak = self.fma_tflops
         if precision in _TENSOR_PRECISIONS and self.tensor_tflops:
             peak = self.tensor_tflops
@@ -69,7 +69,7 @@ class Ceilings:
 
 
 def _timed(device: str, work: Callable[[], Any]) -> float:
-    """Seconds of `work` at best, after one pass to warm up: a ceiling is what was reached."""
+    """Return the best time of `work` in seconds, after one warm-up pass."""
     elapsed_ms = gpu_ms if device == "cuda" else cpu_ms
     elapsed_ms(work)
     return min(elapsed_ms(work) for _ in range(_REPEATS[device])) / 1e3
@@ -139,7 +139,7 @@ def _measure_cpu(name: str) -> Ceilings:
 
 
 def _facts(device: str) -> dict[str, Any]:
-    """What ceilings were measured with, and hold for: a CPU's cores, a GPU's CUDA driver."""
+    """Return the conditions that ceilings hold for: a CPU's cores, a GPU's CUDA driver."""
     if device == "cpu":
         return {"cores": core_count()}
     import cupy
@@ -148,16 +148,18 @@ def _facts(device: str) -> dict[str, Any]:
 
 
 def load_on(device: str) -> float:
-    """What else the device does: runnable threads a core of a CPU over the last minute, processes
-    beside this one that compute on the current GPU.
+    """Return the other load on the device.
+
+    On a CPU: runnable threads per core over the last minute. On a GPU: other processes that
+    compute on the current one.
     """
     return machine_load() if device == "cpu" else float(nvml.others())
 
 
 def outlived(then: float, now: float) -> bool:
-    """Whether what was measured at the load `then` is to be measured again at the load `now`.
+    """Return True if ceilings measured at load `then` should be measured again at load `now`.
 
-    It is where it was half a core or more, and is half of that or less.
+    That is if `then` was at least 0.5 and `now` is at most half of it.
     """
     return then >= _LOADED and now <= then / 2
 
@@ -167,7 +169,7 @@ def _name(device: str, name: str) -> str:
 
 
 def known(device: str, name: str) -> Ceilings | None:
-    """The ceilings kept from an earlier measurement; None where they are no rates, or others'."""
+    """Return the cached ceilings, or None if they are invalid or of another device or setup."""
     kept = entries.kept(_KIND, _name(device, name), Ceilings)
     if kept is None or kept.device != name or not kept.sound():
         return None
@@ -175,10 +177,10 @@ def known(device: str, name: str) -> Ceilings | None:
 
 
 def ceilings(device: str, name: str) -> Ceilings:
-    """The ceilings of "cpu" or "cuda" (the current GPU) called `name`, from the cache if there.
+    """Return the ceilings of "cpu" or "cuda" (the current GPU) called `name`, cached if possible.
 
-    Those that were measured under load are measured again where there is less of it now. Raises
-    LenetError where what is measured is no rate above 0.
+    Ceilings measured under load are measured again once the load is lower. Raises LenetError if
+    a measured rate is not above 0.
     """
     if device == "cuda":
         hold_events()
@@ -201,10 +203,10 @@ def _measured(device: str, name: str) -> Ceilings:
 
 
 def confirmed(device: str, limits: Ceilings) -> Ceilings:
-    """`limits` measured once more, the better of both; as they are where today has seen that.
+    """Measure `limits` again and return the better of both; unchanged if confirmed today.
 
-    For a share above 1: what was measured under load was no ceiling. What was chosen on the GPU
-    may be of that hour: the choices of `auto` there are forgotten.
+    A share above 1 shows that the ceilings were measured under load. On a GPU, `auto`'s choices
+    may date from that time, so they are dropped from the cache.
     """
     if limits.confirmed and limits.date == datetime.date.today().isoformat():
         return limits
@@ -219,5 +221,5 @@ def confirmed(device: str, limits: Ceilings) -> Ceilings:
 
 
 def above(rows: list[dict[str, Any]]) -> list[str]:
-    """Names of the stage rows whose share of the roofline is above 1."""
+    """Return names of the stage rows whose share of the roofline is above 1."""
     return [row["name"] for row in rows if (row["roofline"] or 0.0) > 1.0]

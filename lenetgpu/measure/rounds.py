@@ -1,9 +1,9 @@
 """Candidates checked first, then timed in interleaved rounds against a baseline.
 
-The baseline is a candidate like the others, and so is the control, the baseline built a second
-time. In a round everybody takes one sample; the orders of the rounds are balanced: everybody stands
-at every place and comes behind every other one equally often, and never behind itself. Before a
-short sample the candidate runs untimed, so that its caches hold its own data.
+The baseline is an ordinary candidate, and so is the control: the baseline built a second time. Each
+candidate takes one sample per round. The orders of the rounds are balanced: each candidate takes
+every position and follows every other candidate equally often, and never follows itself. Before a
+short sample the candidate runs untimed, so that the caches hold its own data.
 """
 
 from __future__ import annotations
@@ -26,21 +26,19 @@ from lenetgpu.measure.statistics import Interval, median_interval, ratio_interva
 
 LEAST_ROUNDS, MOST_ROUNDS = statistics.LEAST, 1_000
 NOISE = 0.003
-QUIET_ROUNDS = 40
-"""Rounds before few differences between them may end the work."""
-SHORT_MS = 50.0
-"""A longer sample finds its caches again within a hundredth of itself."""
+QUIET_ROUNDS = 40  # rounds before a small spread may end the timing
+SHORT_MS = 50.0  # Milliseconds; a longer sample refills its caches within 1 % of its time.
 AGAIN = ", again"
 UNCHECKED = "no time left to check it"
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What a comparison may take: seconds of rounds, rounds, and untimed runs before a sample.
+    """Limits of a comparison: seconds of rounds, rounds, and untimed runs before a sample.
 
-    `rounds` None: until every ratio is known to NOISE or the time is over. `warmup` None: 1 before
-    samples shorter than SHORT_MS, else 0. Who is not checked within `checks` seconds is left out,
-    but for the baseline.
+    `rounds` None: until every ratio is known to `noise` or the time is over. `warmup` None: 1
+    before samples shorter than SHORT_MS, else 0. A candidate not checked within `checks`
+    seconds is left out, unless it is the baseline.
     """
 
     seconds: float
@@ -51,24 +49,23 @@ class Effort:
 
 
 def never() -> Bench:
-    """What builds a candidate that cannot run: nothing."""
+    """Raise AssertionError; placeholder `build` of a candidate that cannot run."""
     raise AssertionError("a candidate that cannot run is not built")
 
 
-Say = Callable[..., None]
-"""Is told in words what is done and, where known, how much of how much."""
-Entry = tuple[Callable[[], float], list[float]]
-"""What takes a sample, and the samples it took."""
+Say = Callable[..., None]  # callback for progress: message and, if known, count and total
+Entry = tuple[Callable[[], float], list[float]]  # function that takes a sample, samples taken
 
 
 @dataclass
 class Candidate:
     """A named way to do the work; `build` makes its bench, which may not fit in memory.
 
-    `status`: waiting; then right, wrong, failed (it could not be run) or skipped (no memory or
-    time for it); or, from the start, refused, with a sentence in `note`. `single`: too slow for
-    rounds in the time allowed; `warmup`: untimed runs before each sample. `bits`: "same" or
-    "others" where its runs were held against one another. `errors`: on the images that all had.
+    `status`: waiting; then right, wrong, failed (it could not run) or skipped (no memory or
+    time for it); or, from the start, refused, with the reason in `note`. `single`: too slow for
+    rounds in the time allowed. `warmup`: untimed runs before each sample. `bits`: "same" if
+    repeated runs on the same images agree bit for bit, "others" if not. `errors`: on the images
+    shared by all candidates.
     """
 
     name: str
@@ -87,16 +84,16 @@ class Candidate:
 
     @property
     def once(self) -> bool:
-        """Whether it is worth a single sample only."""
+        """True if it takes a single sample only."""
         return self.single or (self.bench is not None and self.bench.once)
 
 
 @dataclass
 class Comparison:
-    """What was compared, on what, and what came of it.
+    """Subject, candidates and results of a comparison.
 
-    `again` is the control: the baseline, built and sampled a second time; None where it could not
-    be.
+    `again` is the control, the baseline built and sampled a second time, or None if that
+    failed.
     """
 
     what: str
@@ -113,22 +110,22 @@ class Comparison:
 
     @property
     def rounds(self) -> int:
-        """Samples of whoever has most."""
+        """Largest number of samples of any candidate."""
         return max((len(c.samples) for c in self.candidates), default=0)
 
     @property
     def base(self) -> Candidate | None:
-        """The candidate that ratios are over."""
+        """Baseline: the candidate that ratios refer to."""
         return next((c for c in self.candidates if c.name == self.reference), None)
 
     def control(self) -> Interval | None:
-        """Ratio of the baseline to itself."""
+        """Return the ratio of the baseline to itself."""
         return None if self.again is None else self._over_base(self.again, 0.0)
 
     def ratio(self, candidate: Candidate) -> Interval | None:
-        """Time over the baseline's, with its interval; None where either was not timed.
+        """Return the time over the baseline's with its interval; None if either was not timed.
 
-        It is at least as uncertain as the control is off.
+        The interval is at least as wide as the control's deviation from 1.
         """
         if candidate.samples and candidate is self.base:
             return Interval(1.0, 1.0, 1.0)
@@ -137,7 +134,10 @@ class Comparison:
         return self._over_base(candidate, drift)
 
     def verdict(self, candidate: Candidate) -> str | None:
-        """`reference`, or what the ratio's interval says; of fewer samples than rounds, nothing."""
+        """Return `reference` for the baseline, else the verdict of the ratio's interval.
+
+        It is `undecided` with fewer than LEAST_ROUNDS samples, and None without a ratio.
+        """
         ratio, base = self.ratio(candidate), self.base
         if ratio is None or base is None:
             return None
@@ -158,10 +158,11 @@ class Comparison:
 
 
 def balanced_orders(count: int) -> list[list[int]]:
-    """Williams' design: orders of 0..count-1, balanced for place and for whom one comes behind.
+    """Return Williams' design: orders of 0..count-1, balanced for position and predecessor.
 
-    Over all of them each stands at every place, and directly behind every other, equally often:
-    `count` orders where it is even, twice as many where it is odd (E. J. Williams, 1949).
+    Over all orders, each index takes every position and directly follows every other one
+    equally often. There are `count` orders if it is even, twice as many if it is odd (E. J.
+    Williams, 1949).
     """
     first = [0]
     for step in range(1, count):
@@ -171,7 +172,7 @@ def balanced_orders(count: int) -> list[list[int]]:
 
 
 def _orders(count: int) -> Iterator[list[int]]:
-    """Balanced orders without end, shuffled, none beginning with the one that ended the last."""
+    """Yield balanced orders endlessly, shuffled; none begins with the index that ended the last."""
     source, last = random.Random(0), -1
     while True:
         waiting = balanced_orders(count)
@@ -189,10 +190,10 @@ def interleave(
     stop: Callable[[int], bool] = lambda rounds: False,
     enough: Callable[[list[float]], bool] = lambda samples: False,
 ) -> None:
-    """Up to `most` rounds: in each, every entry takes one sample, in balanced orders.
+    """Run up to `most` rounds: in each, every entry takes one sample, in balanced orders.
 
-    `stop(rounds)` ends them after a round; an entry whose samples are `enough` takes no more. What
-    was sampled until an exception stays in the entries.
+    If `stop(rounds)` is True after a round, the rounds end. If `enough(samples)` is True for an
+    entry, it takes no more. Samples taken before an exception stay in the entries.
     """
     turn = list(entries)
     orders = _orders(len(turn))
@@ -221,12 +222,12 @@ def compare(
     cold_l2: bool = False,
     say: Say = lambda *told: None,
 ) -> Comparison:
-    """Check every candidate, then time the right ones in balanced rounds, then check them again.
+    """Check every candidate, time the correct ones in balanced rounds, then check them again.
 
-    Rounds end when every ratio is known to `effort.noise` (before it is widened for what differs
-    between processes), after `effort.rounds`, or before the next would pass `effort.seconds`; who
-    is too slow for LEAST_ROUNDS in that time is sampled once. Ctrl-C ends them and keeps what there
-    is. A candidate that does not fit in memory is skipped.
+    Rounds end when every ratio is known to `effort.noise` (before widening for differences
+    between processes), after `effort.rounds`, or before the next would exceed `effort.seconds`.
+    A candidate too slow for LEAST_ROUNDS in that time is sampled once. Ctrl-C ends the rounds
+    and retains the results so far. A candidate that does not fit in memory is skipped.
     """
     comparison = Comparison(what, reference, candidates, cold_l2=cold_l2)
     base = comparison.base
@@ -249,7 +250,7 @@ def compare(
                 say(f"checking {candidate.name} again", index, len(timed))
                 _judge(candidate, candidate.bench.recheck)
             unsure.pop(id(candidate), None)
-    for candidate in unsure.values():  # a second Ctrl-C: what was not seen right is not shown
+    for candidate in unsure.values():  # a second Ctrl-C: drop what was not rechecked
         candidate.samples.clear()
     for candidate in candidates:
         if candidate.status != "right":
@@ -261,12 +262,12 @@ def compare(
     return comparison
 
 
+# Exceptions of a candidate's own code that fail it and stop no other.
 BREAKS = (Exception, SystemExit)
-"""What a candidate's own code may raise, which fails it and stops no other."""
 
 
 def why(error: BaseException) -> str:
-    """Why a candidate cannot run, in a line: our own sentences as they are."""
+    """Return why a candidate cannot run, in one line; our own errors appear unchanged."""
     line = str(error).partition("\n")[0]
     if lacks_memory(error):
         return f"needs more memory: {line}" if line else "needs more memory"
@@ -275,7 +276,7 @@ def why(error: BaseException) -> str:
 
 
 def _check_all(comparison: Comparison, flush: Flusher | None, effort: Effort, say: Say) -> None:
-    """Check who waits, the baseline first; leave out who comes behind `effort.checks` seconds."""
+    """Check waiting candidates, the baseline first; skip the rest after `effort.checks` seconds."""
     start, base, candidates = time.perf_counter(), comparison.base, comparison.candidates
     for index, candidate in enumerate(sorted(candidates, key=lambda c: c is not base)):
         if candidate.status != "waiting":
@@ -310,7 +311,10 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
 
 
 def fail(candidate: Candidate, error: BaseException) -> None:
-    """Note why a candidate broke or is left out: its times go; LenetError where the GPU is lost."""
+    """Record why a candidate failed or is skipped, and drop its times.
+
+    Raises LenetError if the GPU is lost.
+    """
     if loses_context(error):
         raise LenetError(lost()) from error
     candidate.status = "skipped" if isinstance(error, Skip) or lacks_memory(error) else "failed"
@@ -319,7 +323,7 @@ def fail(candidate: Candidate, error: BaseException) -> None:
 
 
 def _sample(candidate: Candidate) -> float:
-    """Milliseconds; NaN from where it broke on."""
+    """Return milliseconds, or NaN once the candidate has failed."""
     if candidate.bench is None:
         return nan
     try:
@@ -330,14 +334,14 @@ def _sample(candidate: Candidate) -> float:
 
 
 def _timed(candidate: Candidate) -> float:
-    """A sample behind its untimed runs."""
+    """Return a sample taken after the untimed runs."""
     for _ in range(candidate.warmup):
         _sample(candidate)
     return _sample(candidate)
 
 
 def _cost(candidate: Candidate, first: float) -> float:
-    """Seconds of a round that `candidate` takes, by its first sample."""
+    """Return the seconds that `candidate` adds to a round, estimated from its first sample."""
     bench = candidate.bench
     if bench is None or not isfinite(first):
         return 0.0
@@ -384,9 +388,10 @@ def _time(comparison: Comparison, effort: Effort, say: Say) -> None:
 def _leave_out_slow(
     comparison: Comparison, right: list[Candidate], costs: dict[str, float], seconds: float
 ) -> None:
-    """Leave the slowest with one sample until LEAST_ROUNDS of the others fit into `seconds`.
+    """Limit the slowest to one sample until LEAST_ROUNDS of the others fit into `seconds`.
 
-    The baseline and its control go last; nobody goes for a first sample that was slow by chance.
+    The baseline and its control are limited last. A slow first sample is taken again, in case
+    it was slow by chance.
     """
     last = (comparison.base, comparison.again)
     kept, known = [c for c in right if not c.once], set()
@@ -404,7 +409,7 @@ def _leave_out_slow(
 
 
 def _quiet(timed: list[Candidate], base: Candidate | None, effort: Effort) -> bool:
-    """Whether the ratios, or without a baseline the times, are known well enough."""
+    """Return True if the ratios, or without a baseline the times, are precise enough."""
     over = [1.0] * len(timed[0].samples) if base is None else base.samples
     others = [c for c in timed if c is not base]
     ratios = [[a / b for a, b in zip(c.samples, over, strict=True)] for c in others]

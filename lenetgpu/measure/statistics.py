@@ -1,11 +1,12 @@
-"""Ratios of times with intervals that a second run falls into, all on logarithms.
+"""Ratios of times on a logarithmic scale, with intervals that predict a second run.
 
-A ratio is the median over rounds of log(time / baseline's time of that round): pairing takes out
-what a round has in common, the median what interrupts single samples. Its sampling error comes from
-a bootstrap over rounds in circular blocks, the widest of several block lengths, since neighbouring
-rounds share load and clocks and nobody knows for how long; few rounds are not taken for many by
-joining it with the order statistics' interval, which assumes no distribution. A second run errs as
-the first did, independently, so that its median lies within sqrt(2) of that error.
+A ratio is the median over rounds of log(time / baseline's time in that round). Pairing removes what
+the samples of a round have in common; the median removes interruptions of single samples. The
+sampling error comes from a bootstrap over rounds in circular blocks, since neighbouring rounds
+share load and clocks. How long they do is unknown, so the widest result of several block lengths
+counts. It is joined with the interval of the order statistics, which assumes no distribution, so
+that few rounds do not look precise. A second run has an independent error of the same size, so its
+median lies within sqrt(2) of that error.
 """
 
 from __future__ import annotations
@@ -15,14 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# Relative difference between two processes that neither can detect (placement, clocks).
 SYSTEMATIC = 0.01
-"""What two processes may differ by for no reason that one process can see (placement, clocks)."""
-MARGIN = 0.02
-"""Ratios within 1 / (1 + MARGIN) and 1 + MARGIN are the same for whoever chooses."""
-LEAST = 5
-"""Samples of which an interval can be made."""
-SINGLE = 0.25
-"""What a time of which there is one sample only is taken to be uncertain by."""
+MARGIN = 0.02  # Ratios within 1 / (1 + MARGIN) and 1 + MARGIN count as the same.
+LEAST = 5  # samples needed for an interval
+SINGLE = 0.25  # assumed relative uncertainty of a time with only one sample
 
 _RESAMPLES = 400
 _LEAST_BLOCKS = 8
@@ -46,18 +44,18 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """By what share of itself the value may be off, on a logarithmic scale."""
+        """Relative uncertainty of the value, on a logarithmic scale."""
         return math.sqrt(self.high / self.low) - 1
 
     def widened(self, share: float) -> Interval:
-        """The interval with a factor of 1 + `share` added on both sides."""
+        """Return the interval widened by a factor of 1 + `share` on both sides."""
         return Interval(self.value, self.low / (1 + share), self.high * (1 + share))
 
     def verdict(self) -> str:
-        """What a ratio of times says of a candidate.
+        """Return the verdict of a ratio of times.
 
-        `faster` or `slower` where the whole interval says so, `same` where it lies within MARGIN,
-        else `undecided`.
+        It is `faster` or `slower` if the whole interval is below or above 1, `same` if it
+        lies within MARGIN, else `undecided`.
         """
         if self.high < 1:
             return "faster"
@@ -73,7 +71,7 @@ def _median(ordered: Sequence[float]) -> float:
 
 
 def median_interval(samples: Sequence[float]) -> Interval:
-    """Median with its distribution-free 95 % interval from order statistics (binomial)."""
+    """Return the median with its distribution-free 95 % interval by order statistics (binomial)."""
     ordered = sorted(samples)
     n = len(ordered)
     below = max(0, math.floor(n / 2 - 0.98 * math.sqrt(n)))
@@ -81,16 +79,19 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
 
 def _student(freedom: float) -> float:
-    """Student's 97.5 % quantile, by Cornish and Fisher's expansion: within 0.2 % from 6 on."""
+    """Return Student's 97.5 % quantile by Cornish and Fisher's expansion.
+
+    Its error is within 0.2 % from 6 degrees of freedom on.
+    """
     z = 1.959964
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     return z + first / freedom + second / freedom**2
 
 
 def _bootstrap(logs: Any, block: int) -> float:
-    """Half the 95 % interval of the median of `logs`, by medians of resampled circular blocks.
+    """Return half the 95 % interval of the median of `logs`, from resampled circular blocks.
 
-    Their spread is known as well as there are blocks, hence Student's quantile.
+    The number of blocks limits how well their spread is known, hence Student's quantile.
     """
     import numpy as np
 
@@ -103,15 +104,16 @@ def _bootstrap(logs: Any, block: int) -> float:
 
 
 def _block_lengths(n: int) -> list[int]:
-    """1, the cube root's order that theory asks for, and longer ones while blocks are enough."""
+    """Return 1, the cube root that theory suggests, and longer ones with enough blocks."""
     wanted = (1, math.ceil(n ** (1 / 3)), math.ceil(math.sqrt(n)), n // _LEAST_BLOCKS)
     return sorted({length for length in wanted if 1 <= length <= n // _LEAST_BLOCKS})
 
 
 def second_run_interval(samples: Sequence[float]) -> Interval:
-    """Median of positive, at least one, samples with the interval that holds a second run's median.
+    """Return the median of positive samples, with an interval for a second run's median.
 
-    The second run takes as many samples; what differs between processes is not in it (`widened`).
+    There must be at least one sample. The second run takes as many samples; differences between
+    processes are not included (see `widened`).
     """
     import numpy as np
 
@@ -129,31 +131,33 @@ def second_run_interval(samples: Sequence[float]) -> Interval:
 
 
 def time_interval(samples: Sequence[float]) -> Interval:
-    """`second_run_interval`; of fewer than LEAST samples as uncertain as one is."""
+    """Return `second_run_interval`, widened by SINGLE for fewer than LEAST samples."""
     interval = second_run_interval(samples)
     return interval if len(samples) >= LEAST else interval.widened(SINGLE)
 
 
 def ratio_interval(samples: Sequence[float], base: Sequence[float], drift: float = 0.0) -> Interval:
-    """Median of the rounds' ratios samples[i] / base[i], with the interval for a second run.
+    """Return the median of the ratios samples[i] / base[i], with its interval for a second run.
 
-    It is widened by SYSTEMATIC, or by `drift` where the baseline differed more from itself.
+    The interval is widened by SYSTEMATIC, or by `drift` if the baseline differed more from
+    itself.
     """
     ratios = [a / b for a, b in zip(samples, base, strict=False)]
     return second_run_interval(ratios).widened(max(SYSTEMATIC, drift))
 
 
 def single_ratio(time: float, base: float, drift: float = 0.0) -> Interval:
-    """Ratio of two times of which one was sampled once."""
+    """Return the ratio of two times of which one was sampled once."""
     value = time / base
     return Interval(value, value, value).widened(max(SINGLE, drift))
 
 
 def warnings(samples: Sequence[float]) -> list[str]:
-    """What is odd about a candidate's times, in a clause each; nothing of fewer than ten.
+    """Return a clause for each anomaly of a candidate's times; none for fewer than ten samples.
 
-    A slow first sample, outliers (further from the median than five robust standard deviations, on
-    logarithms), drift between the first and the last third, noise, and two kinds of sample.
+    Anomalies are a slow first sample, outliers (further from the median than five robust
+    standard deviations, on logarithms), drift between the first and the last third, noise, and
+    two clusters of samples.
     """
     n = len(samples)
     if n < _LEAST_TO_WARN:

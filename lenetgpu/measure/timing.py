@@ -1,4 +1,4 @@
-"""Repeated measurements: of a pipeline and its stages, and of calls, alone or as CUDA graphs."""
+"""Repeated time measurements of a pipeline, its stages, and calls, alone or in CUDA graphs."""
 
 from __future__ import annotations
 
@@ -18,34 +18,30 @@ if TYPE_CHECKING:
     from lenetgpu.gpu.nvml import MachineState
 
 Call = Callable[[], Any]
-Elapsed = Callable[[Call, int], float]
-"""Milliseconds that so many calls take: `gpu_ms` or `cpu_ms`."""
-Recorder = Callable[[Call, int], Any]
-"""Makes a graph of a call and how often it is made."""
-CALLS = 10
-"""Calls of a graph."""
+Elapsed = Callable[[Call, int], float]  # milliseconds of that many calls: `gpu_ms` or `cpu_ms`
+Recorder = Callable[[Call, int], Any]  # makes a graph of that many calls
+CALLS = 10  # calls per graph
 LEAST_SAMPLES = 5
 SAMPLE_MS = 0.5
 _MOST_REPLAYS = 64
-MOST = 200
-"""Samples that `repeat` takes at most unless told."""
-clock = time.perf_counter  # held: a guest's code may put another in its place
+MOST = 200  # default limit of samples in `repeat`
+clock = time.perf_counter  # saved early: a plugin may replace it
 
 
 @cache
 def hold_events() -> tuple[Any, Any]:
-    """CuPy's event and its elapsed time, as they were when first asked for."""
+    """Return CuPy's event class and elapsed-time function, as they were at the first call."""
     import cupy
 
     return cupy.cuda.Event, cupy.cuda.get_elapsed_time
 
 
 class Phases(dict[str, float]):
-    """Milliseconds by the name of what took them; what comes twice is added."""
+    """Milliseconds by phase name; repeated phases add up."""
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add the time of the block to `name`, also where it raises."""
+        """Add the time of the block to `name`, even if it raises."""
         start = clock()
         try:
             yield
@@ -57,8 +53,8 @@ class Phases(dict[str, float]):
 class Summary:
     """Samples in milliseconds with their median and 5th, 95th and 99th percentiles.
 
-    Percentiles are interpolated linearly between samples: of fewer than 100, the 99th lies between
-    the two largest. All are NaN where there is no sample.
+    Percentiles are interpolated linearly between samples: with fewer than 100, the 99th lies
+    between the two largest. All are NaN without samples.
     """
 
     median: float
@@ -68,13 +64,13 @@ class Summary:
     samples: list[float]
 
     def as_json(self) -> dict[str, Any]:
-        """The names of the JSON schema; null where there is no sample."""
+        """Return the fields of the JSON schema; null without samples."""
         found = asdict(self)
         return found if self.samples else dict.fromkeys(found) | {"samples": []}
 
 
 def summarise(samples: list[float]) -> Summary:
-    """Summary of samples in milliseconds."""
+    """Return the summary of samples in milliseconds."""
     whole = samples and not any(map(isnan, samples))
     ordered = sorted(map(float, samples)) if whole else [nan]
     p05, median, p95, p99 = (_percentile(ordered, share) for share in (0.05, 0.5, 0.95, 0.99))
@@ -82,7 +78,7 @@ def summarise(samples: list[float]) -> Summary:
 
 
 def _percentile(ordered: list[float], share: float) -> float:
-    """Linear between neighbours, as NumPy's, whose own imports its masked arrays first."""
+    """Interpolate linearly, as NumPy does; its own function first imports masked arrays."""
     place = share * (len(ordered) - 1)
     before = int(place)
     left, right = ordered[before], ordered[min(before + 1, len(ordered) - 1)]
@@ -96,10 +92,10 @@ def repeat(
     most: int = MOST,
     samples: list[float] | None = None,
 ) -> list[float]:
-    """Samples (ms) of `measure()` until `budget_s` has passed, between `least` and `most`.
+    """Return samples (ms) of `measure()` until `budget_s` has passed, between `least` and `most`.
 
-    They are put into `samples`, where given, one by one: what is there stays there when
-    `measure` raises.
+    If `samples` is given, they are appended to it one by one and remain there when `measure`
+    raises.
     """
     taken = [] if samples is None else samples
     spent = 0.0
@@ -111,12 +107,12 @@ def repeat(
 
 
 def expected(sample_s: float, budget_s: float, least: int = 1, most: int = MOST) -> int:
-    """How many samples of `sample_s` seconds `repeat` would take."""
+    """Return the number of samples of `sample_s` seconds that `repeat` would take."""
     return min(most, max(least, ceil(budget_s / sample_s) if sample_s > 0 else most))
 
 
 def gpu_ms(work: Callable[[], Any], times: int = 1) -> float:
-    """Milliseconds that `times` calls of `work` take on the current stream, by two events."""
+    """Return milliseconds of `times` calls of `work` on the current stream, by two events."""
     event, between = hold_events()
     before, after = event(), event()
     before.record()
@@ -128,7 +124,7 @@ def gpu_ms(work: Callable[[], Any], times: int = 1) -> float:
 
 
 def cpu_ms(work: Callable[[], Any], times: int = 1) -> float:
-    """Milliseconds that `times` calls of `work` take by the clock."""
+    """Return milliseconds of `times` calls of `work` by the clock."""
     start = clock()
     for _ in range(times):
         work()
@@ -136,7 +132,7 @@ def cpu_ms(work: Callable[[], Any], times: int = 1) -> float:
 
 
 def time_compute(pipeline: Pipeline, images: Any) -> float:
-    """Milliseconds from `images` on the plan's device to labels on it.
+    """Return milliseconds from `images` on the plan's device to labels on it.
 
     More images than the pipeline's batch take several passes, whose times are added.
     """
@@ -150,7 +146,7 @@ def time_compute(pipeline: Pipeline, images: Any) -> float:
 
 @dataclass
 class StepTiming:
-    """One step's times (ms, whole data set), what it launched, and the GPU's state under it."""
+    """One step's times (ms, whole data set), its launches, and the GPU's state while it ran."""
 
     step: Step
     samples: list[float] = field(default_factory=list)
@@ -167,10 +163,10 @@ def profile(
 ) -> list[StepTiming]:
     """Time every step of `pipeline` on `images`, already on its device, in `repeats` passes.
 
-    One pass goes before them and is no sample. On a GPU an event is recorded after each step, and
-    an NVTX range names it for Nsight; on a CPU the clock is read. Rows are put into `rows`, where
-    given, and stay there with the passes that were whole when something raises.
-    `passed(count)` is called as images pass.
+    A warm-up pass goes first. On a GPU an event is recorded after each step, and an NVTX range
+    names it for Nsight; on a CPU the clock is read. If `rows` is given, results are stored
+    there, and those of complete passes remain when something raises. `passed(count)` is called
+    as images pass.
     """
     found = [] if rows is None else rows
     measure = _profile_gpu if pipeline.plan.device == "cuda" else _profile_cpu
@@ -192,7 +188,7 @@ def profile(
 
 
 def _of_steps(marks: list[Any], between: Callable[[Any, Any], float], steps: int) -> list[float]:
-    """Milliseconds of each step, of marks before the first and behind each, chunk by chunk."""
+    """Return milliseconds of each step, from marks before the first and after each step."""
     times = list(itertools.starmap(between, itertools.pairwise(marks)))
     return [sum(times[step::steps]) for step in range(steps)]
 
@@ -243,19 +239,19 @@ class Calls:
 
     @property
     def passes(self) -> int:
-        """Calls that a sample makes."""
+        """Calls per sample."""
         return self._times * self._each
 
     def total(self, calls: int) -> float:
-        """Milliseconds of `calls` calls, or as many as whole works make."""
+        """Return milliseconds of `calls` calls, rounded to whole runs of `work`."""
         return self._elapsed_ms(self._work, max(1, calls // self._each))
 
     def sample(self) -> float:
-        """Milliseconds of one call."""
+        """Return milliseconds of one call."""
         return self.total(self.passes) / self.passes
 
     def burst(self, milliseconds: float) -> tuple[Callable[[], float], int]:
-        """Calls one after the other for about so long, made as a sample's are, and how many."""
+        """Return calls for about `milliseconds`, made as in a sample, and their number."""
         times = self.passes
         times *= max(1, round(milliseconds / max(times * self.sample(), 1e-3)))
         return partial(self.total, times), times
@@ -269,28 +265,28 @@ class Replays(Calls):
         self._stream = graph.stream
 
     def once(self) -> None:
-        """Launch it and wait for it."""
+        """Launch the graph and wait for it."""
         with self._stream:
             self._work()
         self._stream.synchronize()
 
     def fill(self) -> None:
-        """From now on a sample is as many replays as take about SAMPLE_MS."""
+        """Set the replays per sample to take about SAMPLE_MS."""
         whole_ms = self._each * self.sample()
         self._times = max(1, min(_MOST_REPLAYS, int(SAMPLE_MS / max(whole_ms, 1e-4))))
 
     def total(self, calls: int) -> float:
-        """Milliseconds of as many calls as whole graphs hold."""
+        """Return milliseconds of `calls` calls, rounded to whole graphs."""
         with self._stream:
             return super().total(calls)
 
 
 class CallTimer:
-    """How to sample `call`, which was called before, as `budget_ms` a sample allows.
+    """Timer of `call`, which ran before, by the method that fits `budget_ms` per sample.
 
-    `record(call, CALLS)` makes the graph on a GPU; where it cannot, launches are counted in and
-    `note` says so. `cold`: single calls, before which somebody empties the caches. `once` is set
-    where one sample is all the time that the call is worth.
+    `record(call, CALLS)` makes the graph on a GPU. If it cannot, times include launches and
+    `note` says so. `cold`: single calls, before which the caller flushes the caches. `once` is
+    True if the budget allows only one sample.
     """
 
     def __init__(

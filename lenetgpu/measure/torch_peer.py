@@ -1,4 +1,4 @@
-"""PyTorch's convolution, cuDNN on a GPU, as a candidate beside the variants."""
+"""PyTorch's convolution (cuDNN on a GPU) as a candidate to compare the variants with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_NAMED = 100
 
 
 def peer_version(device: str) -> str | None:
-    """What runs beside the variants on "cpu" or "cuda", or None where PyTorch cannot."""
+    """Return the versions of PyTorch and cuDNN on "cpu" or "cuda", or None if it cannot run."""
     if importlib.util.find_spec("torch") is None:
         return None
     torch = _torch()
@@ -37,7 +37,7 @@ def _torch() -> Any:
 
 
 def plan_of(kernels: Iterable[str]) -> str:
-    """What tells cuDNN's plan: its kernels in the order of their launch, arguments left out."""
+    """Return a description of cuDNN's plan: its kernels in launch order, without arguments."""
     bare = (re.sub(r"^void |\(.*", "", name) for name in kernels)
     named = [name for name in bare if not name.startswith(("Memcpy", "Memset"))]
     return " + ".join(
@@ -49,8 +49,8 @@ def plan_of(kernels: Iterable[str]) -> str:
 class TorchBench(CallBench):
     """F.conv2d at the problem's dtype, without TF32, contiguous and channels_last.
 
-    The better one counts; on a GPU each is the fastest of every plan that cuDNN offers. A bias goes
-    with the call; ReLU is a kernel of its own behind it.
+    The faster format counts; on a GPU, each uses the fastest of all cuDNN plans. A bias is part
+    of the call; ReLU is a separate kernel after it.
     """
 
     repeats = False
@@ -63,7 +63,7 @@ class TorchBench(CallBench):
         super().__init__(problem, case, seconds)
         self._torch = torch = _torch()
         torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.benchmark_limit = 0  # of plans tried: every one
+        torch.backends.cudnn.benchmark_limit = 0  # try every plan
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
         held = [self._tensor(torch.from_numpy, one) for one in case.weights]
@@ -73,13 +73,13 @@ class TorchBench(CallBench):
         self._kept: list[Any] = []
 
     def one_output(self) -> Any:
-        """What one more call leaves, a copy; a library promises no order of its sums."""
+        """Return a copy of one more call's output; a library promises no order of its sums."""
         self._take(self.problem.reads, self._case.first(self.problem.reads, self.images))
         self._call()
         return self._case.arrays.ascontiguousarray(self._found()).copy()
 
     def errors(self) -> Errors:
-        """Of one more call on images that every candidate gets, in the format that was kept."""
+        """Return the errors of one more call, in the chosen format, on all candidates' images."""
         return self._case.errors(self.one_output())
 
     def _hold(self, layout: str) -> None:
@@ -95,15 +95,16 @@ class TorchBench(CallBench):
         self._w = self._as(self._filters, kept)
 
     def _tensor(self, made: Callable[[Any], Any], array: Any) -> Any:
-        """An array's values as `made` makes a tensor of arrays; bfloat16's bits become its own."""
+        """Return the array as a tensor made by `made`; bfloat16's bits are reinterpreted."""
         if self.problem.dtype != "bf16":
             return made(array)
         return made(array.view("int16")).view(self._torch.bfloat16)
 
     def _as(self, tensor: Any, kept: Any) -> Any:
-        """A copy with the format's own strides.
+        """Return a copy with the format's own strides.
 
-        By those of axes of length 1, which mean nothing, PyTorch guesses the format.
+        PyTorch would guess the format from the strides of axes of length 1, which are
+        meaningless.
         """
         like = {"dtype": tensor.dtype, "device": tensor.device}
         return self._torch.empty(tensor.shape, memory_format=kept, **like).copy_(tensor)
@@ -123,7 +124,7 @@ class TorchBench(CallBench):
 
     @property
     def _uneven(self) -> bool:
-        """Whether padding behind differs from that before, for which it has a call of its own."""
+        """True if padding at the end differs from the start, which needs a separate call."""
         above, left, below, right = self.problem.around
         return (above, left) != (below, right)
 
@@ -134,7 +135,7 @@ class TorchBench(CallBench):
         return self._case.arrays.from_dlpack(y.view(self._torch.int16)).view("uint16")
 
     def _plan(self) -> str:
-        """By which kernels a call runs on a GPU, or why that cannot be said."""
+        """Return the kernels of a call on a GPU, or why they are unknown."""
         if not self._case.gpu:
             return ""
         profiler = importlib.import_module("torch.profiler")
@@ -142,16 +143,16 @@ class TorchBench(CallBench):
             with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as seen:
                 self._call()
                 self._torch.cuda.synchronize()
-        except (RuntimeError, AssertionError) as error:  # another profiler watches, or none can
+        except (RuntimeError, AssertionError) as error:  # another profiler is active, or none works
             return f"kernels not named: {(str(error).splitlines() or ['no reason'])[0]}"
         on_gpu = self._torch.autograd.DeviceType.CUDA
         return plan_of(event.name for event in seen.events() if event.device_type == on_gpu)
 
     def check(self) -> Checked:
-        """Judge both memory formats, then keep the faster one.
+        """Judge both memory formats, then choose the faster one.
 
-        A library may round more than the variants may: up to fp16's tolerance its time counts, and
-        the row says so.
+        A library may round more than the variants may: its time counts up to fp16's
+        tolerance, and the note says so.
         """
         found: list[tuple[float, str, CallTimer]] = []
         worst: Checked | None = None
@@ -184,7 +185,7 @@ class TorchBench(CallBench):
         return worst
 
     def recheck(self) -> Checked:
-        """Judge one more call in the format that was kept."""
+        """Judge one more call in the chosen format."""
         assert self._checked is not None, "checked first"
         self._hold(self.problem.reads)
         self._call()
@@ -192,9 +193,9 @@ class TorchBench(CallBench):
         return self._checked if checked.verdict.error <= rough(self.problem.dtype) else checked
 
     def _timed(self) -> CallTimer:
-        """A timer that stays bound to the format now held."""
+        """Return a timer that stays bound to the current format."""
         x, w = self._x, self._w
-        self._kept.append((x, w))  # a graph holds addresses only
+        self._kept.append((x, w))  # a graph refers to their addresses only
 
         def call() -> None:
             self._x, self._w = x, w

@@ -1,4 +1,4 @@
-"""When each stage and copy ran, on which stream, in Chrome's trace format."""
+"""Timeline of stages and copies on their streams, in Chrome's trace format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COPY, STAGE = "copy", "stage"
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """A stage or a copy: its lane, start and length in milliseconds from the first event."""
+    """A stage or a copy: its lane, its start (ms from the first event) and its length (ms)."""
 
     name: str
     lane: int
@@ -23,24 +23,24 @@ class TraceEvent:
 
     @property
     def category(self) -> str:
-        """Copies move between host and device; everything else is a stage."""
+        """COPY for transfers between host and device, STAGE for everything else."""
         return COPY if self.name.startswith(("copy", "images to", "labels to")) else STAGE
 
     @property
     def end(self) -> float:
-        """Milliseconds from the first event to its end."""
+        """End in milliseconds from the first event."""
         return self.start + self.length
 
 
 class Tracer:
-    """Marks after each operation: CUDA events on a GPU, behind what is queued, else the clock."""
+    """Recorder of a mark after each operation: queued CUDA events on a GPU, else clock readings."""
 
     def __init__(self, on_gpu: bool) -> None:
         self._on_gpu = on_gpu
         self._marks: list[tuple[int, str | None, Any]] = []
 
     def mark(self, lane: int, name: str | None) -> None:
-        """`name` just ended, or was queued on the current stream; None: nothing before it."""
+        """Mark the end of `name`, on a GPU in the current stream; None only marks a start."""
         if self._on_gpu:
             now = hold_events()[0]()
             now.record()
@@ -49,7 +49,7 @@ class Tracer:
         self._marks.append((lane, name, now))
 
     def events(self) -> list[TraceEvent]:
-        """The operations in the order of their marks; waits for all of them."""
+        """Return the operations in the order of their marks; waits for all of them."""
         last: dict[int, float] = {}
         found = []
         for lane, name, mark in self._marks:
@@ -68,7 +68,7 @@ class Tracer:
 
 
 def copies_under_kernels(events: list[TraceEvent]) -> tuple[float, float]:
-    """(milliseconds of copies, of which while a stage ran on another lane)."""
+    """Return milliseconds of copies, and how many of them overlap a stage on another lane."""
     stages = [event for event in events if event.category == STAGE]
     total = hidden = 0.0
     for copy in events:
@@ -91,9 +91,9 @@ def copies_under_kernels(events: list[TraceEvent]) -> tuple[float, float]:
 def chrome_trace(
     events: list[TraceEvent], title: str, lane: str = "stream {}", interrupted: bool = False
 ) -> str:
-    """The events as JSON for chrome://tracing or Perfetto; times in microseconds.
+    """Return the events as JSON for chrome://tracing or Perfetto; times in microseconds.
 
-    The process, this one, is called `title`; a thread is a lane, called `lane` with its number.
+    This process is named `title`. Each lane becomes a thread, named by `lane` with its number.
     """
     process = os.getpid()
 

@@ -1,9 +1,9 @@
-"""The process that Nsight Compute watches: each work once to warm up, once to be counted.
+"""Process run under Nsight Compute: each work runs once to warm up and once to be counted.
 
-`python -m lenetgpu.measure.counters.child FOLDER` reads FOLDER/work.json and leaves
-FOLDER/sections.json: for each section, in the order of their numbers, what it is of and the
-kernels of our own that it launched. Only the counted run lies between the profiler's start and its
-stop; a mark goes before each section's kernels. Nothing is timed here.
+`python -m lenetgpu.measure.counters.child FOLDER` reads FOLDER/work.json and writes
+FOLDER/sections.json. For each section, in numerical order, that file has the work, the stage, the
+variant and the kernels of our own that it launched. Only the counted run lies between the
+profiler's start and stop. A mark is launched before each section's kernels. Nothing is timed here.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from lenetgpu.pipeline import Pipeline, Step
 from lenetgpu.stages.mounted import Mounted
 
 WORK, SECTIONS = "work.json", "sections.json"
+# Empty kernel that marks the start of a section in the profile: its blocks are the section's
+# number, from 1.
 MARK = Kernel(Path(__file__).with_name("mark.cu").resolve(), "section_begins")
-"""Does nothing; of as many blocks as a section's number, it tells a profile where one begins."""
 _FEW = 100
 
 
 def mark(section: int) -> None:
-    """What is launched from here on is of `section`, from 0 on."""
+    """Mark the following launches as those of `section`, numbered from 0."""
     launch(MARK, (section + 1,), (1,), ())
 
 
 @contextmanager
 def _watched() -> Iterator[list[Launch]]:
-    """What is launched inside is profiled, to its end, and our own launches recorded."""
+    """Profile the block until its launches end, and record our own launches."""
     import cupy
 
     cupy.cuda.runtime.deviceSynchronize()
@@ -61,7 +62,7 @@ def _entries(launched: list[Launch]) -> list[str]:
 
 
 class _Child:
-    """Works through what it is told, keeping the sections."""
+    """Runner of the requested works that collects their sections."""
 
     def __init__(self, images: Images) -> None:
         self.sections: list[dict[str, Any]] = []
@@ -74,7 +75,7 @@ class _Child:
         self._stages: dict[str, Any] = {}
 
     def run(self, index: int, work: Work) -> None:
-        """The sections of `work`; one that cannot be run is one section with its sentence."""
+        """Run `work` and add its sections; a work that fails becomes one section with the error."""
         if work.chained:
             self._guarded(index, work.name, "", lambda: self._plan(index, work))
             return
@@ -90,7 +91,7 @@ class _Child:
         except BREAKS as error:
             if len(self.sections) == before:
                 self._add(index, name, variant)
-            for section in self.sections[before:]:  # their numbers are used up
+            for section in self.sections[before:]:  # their marks are in the profile
                 section["error"] = why(error)
 
     def _add(self, index: int, name: str, variant: str) -> dict[str, Any]:
@@ -116,7 +117,7 @@ class _Child:
         section["launched"] = _entries(launched)
 
     def _activations(self, stage: str, problem: Any) -> Any:
-        """What `stage` reads of the first images, in float64's chain."""
+        """Return the input of `stage` for the first images, from the float64 chain."""
         few = self._images[:_FEW]
         if not self._stages and stage != STAGE_NAMES[0]:
             self._stages = reference_stages(few, self._weights)
@@ -149,7 +150,7 @@ class _Child:
 
 
 def main(folder: Path) -> None:
-    """Do what FOLDER/work.json says."""
+    """Run the works listed in FOLDER/work.json."""
     import cupy
 
     works, images, device = from_json(json.loads((folder / WORK).read_text()))

@@ -1,8 +1,7 @@
-"""Counters as JSON, by Nsight Compute where it can be had and counted from addresses where not.
+"""Hardware counters as JSON: from Nsight Compute or, without it, derived from addresses.
 
-What is counted from addresses are the efficiencies of global accesses that a variant's own
-explanation gives (`lenetgpu.stages.sectors`), of some variants only; they are never called
-measured.
+The derived values are global access efficiencies that a variant's own explanation gives
+(`lenetgpu.stages.sectors`). Only some variants have them, and they are never labelled as measured.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _PACKAGES = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Section:
-    """A step of a work (its index): the counters of its kernels, in the order of first launches.
+    """A step of a work (by index): the counters of its kernels, in the order of first launches.
 
-    `error` is a sentence where it could not be run; a step without kernels has none.
+    `error` says why the step could not run. `kernels` is empty if it launches none.
     """
 
     work: int
@@ -47,11 +46,11 @@ class Section:
 
     @property
     def whole(self) -> Counters | None:
-        """All its kernels as one, None where there is none."""
+        """Counters of all its kernels together, or None if there are none."""
         return merged(self.variant, self.kernels) if self.kernels else None
 
     def as_json(self) -> dict[str, Any]:
-        """`stage`, `variant`, `error`, the counters of all kernels, and `kernels` one by one."""
+        """Return `stage`, `variant`, `error`, counters of all kernels, and each of `kernels`."""
         whole = self.whole
         head = {"stage": self.name, "variant": self.variant, "error": self.error}
         found = {} if whole is None else whole.as_json() | {"kernel": None}
@@ -59,15 +58,15 @@ class Section:
 
 
 def read(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[str, list[list[Section]]]:
-    """The version of Nsight Compute, and each work's sections as it counts them on `gpu`.
+    """Return Nsight Compute's version and each work's sections, counted on `gpu`.
 
-    In a process of its own, each kernel as often as the counters need passes: nothing there is a
-    time. Raises NoCounters where Nsight Compute is not there, is refused the counters, or says what
-    does not fit what was launched.
+    A separate process runs the works and replays each kernel for as many passes as the counters
+    need; its times are meaningless. Raises NoCounters if Nsight Compute is missing, is denied
+    access to the counters, or reports launches that do not match.
     """
     program = ncu.find()
     version, units = ncu.version(program), asked(gpu.compute_capability)
-    if "cupy" in sys.modules:  # the process needs memory of its own
+    if "cupy" in sys.modules:  # free GPU memory for the process
         sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
     with tempfile.TemporaryDirectory(prefix="lenetgpu-counters-") as name:
         folder = Path(name)
@@ -84,10 +83,10 @@ def read(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[str, list[lis
 
 
 def sections(told: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> list[Section]:
-    """Each section with its launches; NoCounters unless these are those that it made.
+    """Return each section with its launches; raise NoCounters if they do not match.
 
-    A section's launches follow a mark of as many blocks as its number. Kernels of libraries may
-    stand between our own, which are all there in their order.
+    A section's launches follow a mark whose number of blocks is the section's number, from 1.
+    Library kernels may appear between our own, which must all be there in order.
     """
     parts: list[list[Profiled]] = [[] for _ in told]
     at = None
@@ -122,28 +121,30 @@ def _section(told: dict[str, Any], part: Sequence[Profiled]) -> Section:
 
 @dataclass(frozen=True)
 class Found:
-    """`head`: source ("ncu" or "counted"), version, note (why not ncu), images; rows of each work.
+    """Counters of all works: a head, and the rows of each work.
 
-    A row is a stage's, a span's or a conversion's: `Section.as_json`, or of addresses.
+    `head` holds the source ("ncu" or "counted"), version, note (why not ncu) and images. A row
+    describes a stage, a span or a conversion: `Section.as_json`, or values derived from
+    addresses.
     """
 
     head: Row
     rows: list[list[Row]]
 
     def as_json(self) -> Row:
-        """The head with all rows."""
+        """Return the head with all rows."""
         return self.head | {"rows": [row for rows in self.rows for row in rows]}
 
 
 def require_gpu(gpu: Gpu | None, why: str) -> Gpu:
-    """`gpu`; LenetError where counters are asked for and there is none, for the reason `why`."""
+    """Return `gpu`; raise LenetError with the reason `why` if it is None."""
     if gpu is None:
         raise LenetError(f"--counters: expected a GPU, found device cpu ({why})")
     return gpu
 
 
 def find(works: Sequence[Work], images: Images, gpu: Gpu) -> Found:
-    """The counters of `works`; where they cannot be had, what is counted from addresses."""
+    """Return the counters of `works`, or values derived from addresses if they are unavailable."""
     try:
         version, found = read(works, images, gpu)
     except NoCounters as error:
@@ -157,7 +158,7 @@ def find(works: Sequence[Work], images: Images, gpu: Gpu) -> Found:
 
 
 def efficiencies(slot: Slot, images: int, machine: Machine) -> tuple[float, float] | None:
-    """Global load and store efficiency, 0 to 1, of a slot's variant; None where it counts none."""
+    """Return global load and store efficiency (0 to 1) of a slot's variant, or None if unknown."""
     if slot.variant.explain is not None:
         for about, said in slot.variant.explain(slot.problem, images, machine):
             shares = _EFFICIENCY.search(said)

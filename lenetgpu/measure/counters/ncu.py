@@ -1,22 +1,23 @@
-"""Nsight Compute's command line: what it is asked, and what its CSV says.
+"""Nsight Compute's command line: the metrics to request, and a parser for its CSV.
 
-ncu's metrics are those that NVIDIA's guide names for each of nvprof's, which NVVP showed.
+NVIDIA's guide maps each nvprof metric, as shown by NVVP, to one of ncu's.
 
-- `dram_read_gbs`, `dram_write_gbs`: Device Memory Read / Write Throughput, bytes that DRAM moved
-  over the kernel's time. The same.
+- `dram_read_gbs`, `dram_write_gbs`: Device Memory Read / Write Throughput, DRAM bytes over the
+  kernel's time. Identical in both.
 - `global_load_efficiency`, `global_store_efficiency`: Global Memory Load / Store Efficiency,
-  requested over required throughput. ncu: bytes that a warp's threads ask for over bytes of the
-  32-byte sectors that they lie in; loads by cp.async and the TMA, newer than NVVP's GPUs, are not
-  among them.
+  requested over required throughput. ncu: bytes requested by a warp's threads over bytes of the
+  32-byte sectors they touch. Loads by cp.async and the TMA, newer than NVVP's GPUs, are not
+  included.
 - `shared_efficiency`: Shared Memory Efficiency, requested over required throughput. ncu: bytes
-  asked for over 128 a wavefront; what tensor cores read of shared memory is among them. NVVP says
-  0 % where nothing is asked for, here it is None.
-- `occupancy`: Achieved Occupancy, warps active over those that a multiprocessor holds, while it has
-  any. The same.
-- `stalls`: Stall Reasons, the share of each cause in the warps that wait. NVVP sampled them or
-  counted per instruction; ncu counts, at each issue, warps by what they wait for. The warp that is
-  chosen is left out; one that could have been is `not_selected`.
-- `l2_gbs`: bytes asked of the L2 cache by all units over the kernel's time. Not in the figures.
+  requested over 128 per wavefront, including what tensor cores read from shared memory. NVVP
+  reports 0 % if nothing is requested; here it is None.
+- `occupancy`: Achieved Occupancy, active warps over the maximum of a multiprocessor, while it has
+  any. Identical in both.
+- `stalls`: Stall Reasons, the share of each cause among waiting warps. NVVP sampled them or counted
+  per instruction; ncu counts, at each issue, warps by what they wait for. The selected warp is left
+  out; one that was eligible is `not_selected`.
+- `l2_gbs`: bytes requested from the L2 cache by all units over the kernel's time. Not shown in
+  NVVP's figures.
 """
 
 from __future__ import annotations
@@ -49,29 +50,30 @@ _OF_MEMORY = ("drain", "lg_throttle", "long_scoreboard", "membar", "mio_throttle
 _OF_NEARBY = ("imc_miss", "short_scoreboard", "tex_throttle", "wait", "math_pipe_throttle", "gmma")
 _OF_OTHERS = ("barrier", "branch_resolving", "no_instruction", "not_selected")
 _RARE = ("dispatch_stall", "misc", "sleeping")
+# Stall reasons by group: device memory; caches, pipes and nearby results; other warps and code;
+# rare ones.
 CAUSES = (*_OF_MEMORY, *_OF_NEARBY, *_OF_OTHERS, *_RARE)
-"""What a warp waits for: device memory; caches, pipes and results near by; other warps and code."""
 
 
 def stall(cause: str) -> str:
-    """The metric of the warps that wait for `cause` at each issue."""
+    """Return the metric of warps stalled on `cause` at each issue."""
     return f"smsp__average_warps_issue_stalled_{cause}_per_issue_active.ratio"
 
 
+# Base unit of every metric; "" for a plain number.
 UNITS = {
     TIME: "ns", READ: "byte/s", WRITTEN: "byte/s", L2: "byte/s", OCCUPANCY: "%", LOADS: "%",
     STORES: "%", SHARED: "%", LOADED: "", STORED: "", SHARED_BYTES: "",
     **{stall(cause): "" for cause in CAUSES},
 }  # fmt: skip
-"""Every metric to its base unit; "" where it is only a number, whatever it counts."""
 _HOPPER = 90
 _ONLY_HOPPER = stall("gmma")
 
 
 def asked(compute_capability: int) -> dict[str, str]:
-    """The metrics that a GPU of that capability (90 for 9.0) has, to their units.
+    """Return the metrics, with units, of a GPU of that compute capability (90 for 9.0).
 
-    Warps wait for `wgmma` on Hopper only; asked elsewhere, it would refuse all the others.
+    Only Hopper has the `wgmma` stall; requested elsewhere, ncu would reject all metrics.
     """
     own = compute_capability // 10 == _HOPPER // 10
     return {name: unit for name, unit in UNITS.items() if own or name != _ONLY_HOPPER}
@@ -79,12 +81,13 @@ def asked(compute_capability: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Counters:
-    """What the counters say of a kernel, or of several together.
+    """Counters of one kernel, or of several together.
 
-    `ms` is of all its launches, by the profiler, for whom each runs alone: no time to compare.
-    Throughputs are in GB/s (1e9); efficiencies, `occupancy` and the shares in `stalls`, the largest
-    first, from 0 to 1, None where there was nothing to count. What efficiencies are of:
-    `load_sectors`, `store_sectors`, `shared_bytes`.
+    `ms` is the time of all its launches under the profiler, which runs each alone; do not
+    compare it with other times. Throughputs are in GB/s (1e9). Efficiencies, `occupancy` and
+    the shares in `stalls` (largest first) range from 0 to 1, and are None if there was nothing
+    to count. `load_sectors`, `store_sectors` and `shared_bytes` are the totals that the
+    efficiencies refer to.
     """
 
     kernel: str
@@ -103,18 +106,18 @@ class Counters:
     shared_bytes: Value = None
 
     def as_json(self) -> dict[str, Any]:
-        """Every field, with what most warps that waited waited for, and their share."""
+        """Return every field, with the largest stall cause and its share."""
         cause, share = next(iter(self.stalls.items()), (None, None))
         return asdict(self) | {"top_stall": cause, "top_stall_share": share}
 
 
 _RATES = {"dram_read_gbs": READ, "dram_write_gbs": WRITTEN, "l2_gbs": L2}
+# Efficiency: (the total it refers to, its own metric, the total's metric).
 _OF = {
     "global_load_efficiency": ("load_sectors", LOADS, LOADED),
     "global_store_efficiency": ("store_sectors", STORES, STORED),
     "shared_efficiency": ("shared_bytes", SHARED, SHARED_BYTES),
 }
-"""An efficiency to what it is of, its metric, and that one's."""
 
 
 def _ordered(stalls: Mapping[str, float]) -> dict[str, float]:
@@ -122,7 +125,7 @@ def _ordered(stalls: Mapping[str, float]) -> dict[str, float]:
 
 
 def of_values(kernel: str, values: Mapping[str, Value]) -> Counters:
-    """The counters of one launch, of the values in base units of the metrics that were asked."""
+    """Return the counters of one launch from metric values in base units."""
 
     def scaled(metric: str, unit: float) -> Value:
         value = values[metric]
@@ -139,17 +142,17 @@ def of_values(kernel: str, values: Mapping[str, Value]) -> Counters:
 
 
 def _weighted(pairs: Sequence[tuple[Value, Value]]) -> Value:
-    """The mean of values by their weights; what has no value or no weight does not count."""
+    """Return the weighted mean or None; pairs without a value or a weight are ignored."""
     known = [(value, weight) for value, weight in pairs if value is not None and weight]
     total = sum(weight for _, weight in known)
     return sum(value * weight for value, weight in known) / total if total else None
 
 
 def merged(kernel: str, parts: Sequence[Counters]) -> Counters:
-    """`parts`, at least one, as one called `kernel`.
+    """Return `parts`, at least one, combined into one entry called `kernel`.
 
-    Throughputs, occupancy and stalls are means by time, global efficiencies by sectors; the shared
-    one is all bytes over all wavefronts.
+    Throughputs, occupancy and stalls are averaged by time, global efficiencies by sectors.
+    Shared efficiency is all bytes over all wavefronts.
     """
 
     def mean(name: str, weight: str = "ms") -> Value:
@@ -179,14 +182,14 @@ _ASKED_S = 20.0
 
 
 class NoCounters(Exception):  # noqa: N818
-    """Why Nsight Compute's counters cannot be had, in a sentence."""
+    """Exception for unavailable Nsight Compute counters; its text says why."""
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """A launch in the order of launching: its kernel's name, its blocks, its metrics' values.
+    """A launch, in launch order: its kernel's name, its blocks, and its metric values.
 
-    Values are in base units, None where there is nothing.
+    Values are in base units, or None if absent.
     """
 
     kernel: str
@@ -195,7 +198,10 @@ class Profiled:
 
 
 def find() -> str:
-    """The program: on PATH, in CUDA_HOME or CUDA_PATH, or where CUDA is usually installed."""
+    """Return the path of ncu: on PATH, in CUDA_HOME or CUDA_PATH, or in CUDA's usual folders.
+
+    Raises NoCounters if there is none.
+    """
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     places = [os.environ.get("PATH", ""), *(f"{home}/bin" for home in homes if home), *_FOLDERS]
     newest = sorted(map(str, Path(_FOLDERS[1]).glob("*")), reverse=True)
@@ -206,7 +212,7 @@ def find() -> str:
 
 
 def version(program: str) -> str:
-    """What it says of itself: "2025.3.1.0"."""
+    """Return the version that `program` reports, such as "2025.3.1.0"."""
     number = re.search(r"Version (\S+)", run([program, "--version"], _ASKED_S, ""))
     if number is None:
         raise NoCounters(f"{program} --version: expected its version, found none")
@@ -214,15 +220,16 @@ def version(program: str) -> str:
 
 
 def command(program: str, metrics: Iterable[str], child: Sequence[str]) -> list[str]:
-    """How `child` is run under it: `metrics` in base units, only what the child says to watch."""
+    """Return the command that profiles `child`: `metrics` in base units, in ranges it starts."""
     words = ["--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw"]
     return [program, *words, "--print-units", "base", "--metrics", ",".join(metrics), *child]
 
 
 def run(words: Sequence[str], limit_s: float, more_path: str) -> str:
-    """What it prints; NoCounters where it is refused, fails, or takes longer than `limit_s`.
+    """Return its output; raise NoCounters if it is denied access, fails, or exceeds `limit_s`.
 
-    `more_path` goes before PYTHONPATH. Its processes end with it, and when this raises.
+    `more_path` is prepended to PYTHONPATH. Its process group is killed if it exceeds the limit
+    or is interrupted.
     """
     path = os.pathsep.join(filter(None, [more_path, os.environ.get("PYTHONPATH")]))
     try:
@@ -268,10 +275,10 @@ def _last_line(said: str) -> str:
 
 
 def parsed(said: str, units: Mapping[str, str]) -> list[Profiled]:
-    """The launches of its raw CSV, in their order; NoCounters where it is not whole.
+    """Return the launches in ncu's raw CSV, in order; raise NoCounters if it is incomplete.
 
-    `units` names the metrics with their base units, "" for any. Lines of `==` are its remarks; the
-    first row after the heads is of units.
+    `units` maps the metrics to their base units, "" for any. Lines starting with `==` are ncu's
+    remarks. The first row after the header holds units.
     """
     held = [line for line in said.splitlines() if line.startswith('"')]
     if not held or not held[0].startswith('"ID",'):
@@ -300,7 +307,7 @@ def parsed(said: str, units: Mapping[str, str]) -> list[Profiled]:
 
 
 def _number(metric: str, said: str) -> Value:
-    """A value with its thousands' commas; None of nothing."""
+    """Return a value without thousands separators, or None if it is absent."""
     if said.strip().lower() in _NOTHING:
         return None
     try:
@@ -310,7 +317,7 @@ def _number(metric: str, said: str) -> Value:
 
 
 def _blocks(grid: str) -> int:
-    """How many blocks "(512, 1, 1)" are."""
+    """Return the number of blocks of a grid such as "(512, 1, 1)"."""
     extents = re.findall(r"\d+", grid)
     if not extents:
         raise NoCounters(f"ncu: expected a grid, found {grid!r}")

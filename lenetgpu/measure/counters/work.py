@@ -1,4 +1,4 @@
-"""What counters are read of: stages alone, or all of a plan; told to a process as JSON."""
+"""Work for the counter process, stages alone or whole plans, passed to it as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lenetgpu.stages import variants
 
 @dataclass(frozen=True)
 class Place:
-    """A variant of the GPU's on a stage, or on a span written with +, in its layouts."""
+    """A variant on a stage (or a span, written with +), in its layouts."""
 
     stage: str
     variant: str
@@ -25,13 +25,13 @@ class Place:
 
     @classmethod
     def of(cls, slot: Slot) -> Place:
-        """A plan's slot."""
+        """Return the place of a plan's slot."""
         problem, variant = slot.problem, slot.variant
         device = variant.needs.device
         return cls(slot.name, variant.full_name, problem.reads, problem.writes, device)
 
     def slot(self) -> Slot:
-        """As a plan has it; LenetError where there is no such variant."""
+        """Return the plan's slot; raise LenetError if there is no such variant."""
         unit = stage_of(self.stage)
         problem: Any = replace(unit.problem, reads=self.reads, writes=self.writes)
         for variant in variants(unit.kind, self.device):
@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Work:
-    """Places whose kernels are counted: each alone, on activations of its own, or all as a plan.
+    """Places whose kernels are counted: each alone on its own activations, or chained as a plan.
 
     `device` is that plan's.
     """
@@ -55,20 +55,20 @@ class Work:
 
     @classmethod
     def of(cls, plan: Plan) -> Work:
-        """A plan's stages with the conversions between them, images in, labels out."""
+        """Return the work of a plan: its stages and conversions, from images to labels."""
         return cls(plan.name, tuple(map(Place.of, plan.slots)), True, plan.device)
 
     def plan(self) -> Plan:
-        """The places as a plan."""
+        """Return the places as a plan."""
         return Plan(self.name, self.device, tuple(place.slot() for place in self.places))
 
 
 @dataclass(frozen=True)
 class Images:
-    """The images and weights that the work is done with, `count` of them in a pass.
+    """Images and weights for the work, with `count` images per pass.
 
-    `data` are read from `skip` on and come round again where there are fewer; `chunk` and
-    `transfers` are a plan's.
+    Images are read from `data` starting at `skip`, and repeated if there are too few. `chunk`
+    and `transfers` are settings of a plan's pipeline.
     """
 
     data: Path
@@ -80,7 +80,7 @@ class Images:
 
 
 def as_json(works: Sequence[Work], images: Images, device: int) -> dict[str, Any]:
-    """All that the process is told, `device` the GPU's number."""
+    """Return everything the process needs; `device` is the GPU's index."""
     return {
         "works": [asdict(work) for work in works],
         "images": asdict(images) | {"data": str(images.data), "weights": str(images.weights)},
@@ -89,7 +89,7 @@ def as_json(works: Sequence[Work], images: Images, device: int) -> dict[str, Any
 
 
 def from_json(told: dict[str, Any]) -> tuple[list[Work], Images, int]:
-    """What `as_json` was given."""
+    """Return the arguments of `as_json` from its result."""
     for work in told["works"]:
         work["places"] = tuple(Place(**place) for place in work["places"])
     for name in ("data", "weights"):
