@@ -1,4 +1,4 @@
-"""The checker rejects wrong kernels, and accepts a right one."""
+"""The checker rejects wrong kernels, and accepts a correct one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_value_that_is_no_number_is_wrong(precision, value):
 
 def test_the_tolerance_is_where_it_is_said_to_be():
     assert LIMITS.keys() == TOLERANCE.keys()
-    # the largest is 4: a limit is of that
+    # the largest is 4: the tolerance is relative to it
     expected, last = np.array([[1.0, -4.0, 0.0]]), np.array([[0, 0, 1]])
     for precision, limit in LIMITS.items():
         for off in (4 * limit, -4 * limit):
@@ -81,7 +81,7 @@ def test_labels_must_be_equal():
 
 
 def test_only_low_precision_excuses_a_flip_and_only_where_scores_are_near():
-    # of the largest, 10: two scores may be off by 0.02 each at fp16 and by 0.4 each at int8
+    # the largest is 10: each of two scores may be off by 0.02 at fp16 and by 0.4 at int8
     scores = np.array([[10.0, 9.97, 0.0], [9.0, 5.0, 8.95], [3.0, 2.25, 0.0], [0.0, 3.0, 2.1]])
     for precision, near in (
         ("fp16", [True, False, False, False]), ("fp16w", [True, True, False, False]),

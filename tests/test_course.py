@@ -1,4 +1,4 @@
-"""The course's model on real MNIST: the published count, by every CPU plan."""
+"""The course's model on real MNIST: every CPU plan finds the published count."""
 
 from __future__ import annotations
 

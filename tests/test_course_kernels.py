@@ -1,7 +1,7 @@
-"""The course report's own kernels: right on a CPU, with its blocks and threads, and its sectors.
+"""The course report's own kernels on a CPU: correct, with the report's grids and sector counts.
 
-Figures 4 to 6 of the report print grids, blocks and the global load and store efficiency that
-NVVP measured. The efficiency counted from our addresses has to come out the same.
+Figures 4 to 6 of the report print grids, blocks and the global load and store efficiency that NVVP
+measured. The efficiency counted from our addresses must be the same.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_counted_sectors_are_what_nvvp_measured(line):
 OTHERWISE = [("fc2", "4"), ("conv1", "6")]
 
 
-# figure, kind, variant, problem, grids, threads: "Grid Size" and "Block Size"; fc's in a row
+# figure, kind, variant, problem, grids, threads: "Grid Size" and "Block Size"; fc's in one row
 GEOMETRY = [
     ("4", "conv", "direct.shared_constant", CONV1, [(IMAGES, 32)], [(28, 28)]),
     ("4", "conv", "direct.shared_constant", CONV2, [(IMAGES, 64)], [(12, 12)]),
@@ -112,12 +112,12 @@ def test_blocks_and_threads_are_the_reports(launches, where, kind, name, problem
 
 
 def whole(grid):
-    """A grid with all of its three extents."""
+    """Return a grid with all three extents."""
     return (*grid, 1, 1)[:3]
 
 
 class Unwritten(np.ndarray):
-    """A workspace that nothing is copied into."""
+    """Workspace that checks the shape of writes and drops them."""
 
     def __setitem__(self, where, value):
         assert value.shape == self[where].shape
@@ -125,7 +125,7 @@ class Unwritten(np.ndarray):
 
 @pytest.fixture
 def on_a_cpu(folder, monkeypatch):
-    """The package launches on this CPU; filters that constant memory holds are copied there."""
+    """Launch kernels on this CPU; copy filters for constant memory to the library's symbol."""
 
     def launch(kernel, grid, block, args, shared=0, loaded=None, overlap=False):
         start, together = compiled(kernel, folder)
@@ -186,10 +186,11 @@ def test_of_large_shapes_some_is_counted_and_of_the_networks_all():
 
 @pytest.fixture
 def asked(folder, monkeypatch):
-    """Floats and sectors that each array is asked for by one launch, warp by warp.
+    """Return, per array, the floats and sectors that one launch accesses, warp by warp.
 
-    Kernels are compiled with `Traced` for pointers. A thread's nth access of an array is its
-    warp's nth: so shapes are such that a lane's accesses end early or never begin.
+    Kernels are compiled with `Traced` in place of pointers. A thread's nth access to an array
+    counts as its warp's nth, so the shapes are such that a lane's accesses end early or never
+    begin.
     """
     made = folder / "traced"
     pointer = re.compile(r"(?:const )?float\* (?:__restrict__ )?(\w+)(?=[,)])")
@@ -235,7 +236,7 @@ HEADERS = (
 
 
 def by_warp(found):
-    """Counted of one array's accesses: a row of lanes for each warp's nth."""
+    """Count one array's accesses, with one row of lanes for each nth access of a warp."""
     rows = defaultdict(lambda: np.full(32, -1, np.int64))
     turns = defaultdict(int)
     for one in found:
@@ -254,7 +255,7 @@ def one_map(problem, tile, block):
 
 
 def often(cases, at, names):
-    """Cases of which those named one of `names` are in every run, the others in long ones."""
+    """Return all cases, with those not named in `names` marked slow."""
     return [
         pytest.param(
             *case,
@@ -266,7 +267,7 @@ def often(cases, at, names):
 
 
 NARROW = replace(CONV2, C=4)
-# kernel's variant, problem, blocks of it that the count is of, loads and stores counted
+# variant, problem, blocks that the count covers, counted loads and stores
 TRACED = [
     ("direct.tight", CONV1, 1, lambda p: counts.map_counts(p, (24, 24))),
     ("direct.shared_constant", CONV1, 1, lambda p: one_map(p, (24, 24), (28, 28))),
@@ -396,7 +397,7 @@ LITERAL = sorted({(kind, name) for _, kind, name, *_ in GEOMETRY if kind != "arg
 
 @pytest.mark.parametrize(("kind", "name"), LITERAL)
 def test_the_compiler_may_take_no_load_of_w_out_of_a_loop(kind, name):
-    """By `__restrict__` pointers it would."""
+    """`__restrict__` pointers would allow it."""
     variant = REGISTRY[kind, name]
     for problem in {case[3] for case in GEOMETRY if case[1:3] == (kind, name)}:
         for kernel in variant.kernels(variant.laid_out(problem), 10_000):
@@ -406,7 +407,7 @@ def test_the_compiler_may_take_no_load_of_w_out_of_a_loop(kind, name):
 
 
 def held(name, problem=CONV1):
-    """Blocks of a direct kernel that a multiprocessor holds, and its threads."""
+    """Return a direct kernel's blocks per multiprocessor, and its threads."""
     variant = REGISTRY["conv", name]
     (kernel,) = variant.kernels(variant.laid_out(problem), 1)
     sizes, used = dict(kernel.defines), compile_kernel(kernel, "sm_90a").resources

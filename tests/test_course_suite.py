@@ -1,4 +1,4 @@
-"""The suite's rows that are no variant: merged stages, transfers, streams, and their layouts."""
+"""Rows of the course suite other than variants: merged stages, transfers, streams, layouts."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_every_step_of_a_ladder_is_a_row():
 
 
 class FakePipeline:
-    """Labels 0 to 9, where it runs."""
+    """Pipeline that returns labels 0 to 9."""
 
     def __init__(self, *about):
         pass
@@ -148,7 +148,7 @@ class FakePipeline:
 
 @pytest.fixture
 def checked(run, monkeypatch):
-    """A run whose plans are right, as far as their check goes."""
+    """Return a run whose plans pass their check."""
     right = {"variant": "", "status": "right"}
     bench = SimpleNamespace(input=None)
     monkeypatch.setattr(run, "_checked", lambda pipeline, name: (bench, dict(right)))
@@ -168,7 +168,7 @@ def test_transfers_with_other_labels_get_no_time(checked, monkeypatch, wrong):
 
 
 class FakeStreamer:
-    """Gives label 7 everywhere."""
+    """Streamer that returns label 7 everywhere."""
 
     def __init__(self, make, chunk, streams):
         assert (chunk, streams) == (20, 2)  # of 40 images
@@ -187,11 +187,11 @@ def test_streams_with_other_labels_get_no_time_and_the_suite_goes_on(checked, mo
     assert "median_ms" not in row
 
 
-# The figures are of 10,000 images: beside another batch they make no ratio
+# The figures are for 10,000 images: other batches get no ratio
 
 
 class Quick:
-    """A stage's bench that takes 2 ms a sample and is right."""
+    """Bench of a stage that is correct and takes 2 ms a sample."""
 
     scaled_from = 100
     launched = ()
@@ -210,7 +210,7 @@ class Quick:
 
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    """A run of so many images as on a GPU's machine, its kernels replaced by Quick."""
+    """Return a function that makes a GPU run of so many images, with kernels replaced by Quick."""
     monkeypatch.setattr(course_ladder, "StageBench", Quick)
     monkeypatch.setattr(course_ladder, "_explanation", lambda *about: "")
 

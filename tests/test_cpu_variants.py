@@ -40,7 +40,7 @@ def test_input_and_weights_are_left_alone(variant, rng):
 
 
 def test_weights_and_activations_begin_where_cache_lines_do(shipped_weights):
-    """Of two plans with weights at odd places one took a tenth longer in conv2 than the other."""
+    """With unaligned weights, one of two plans took a tenth longer in conv2 than the other."""
     for _ in range(8):
         packed = pack_weights(np.ones((3, 7, 40), np.float32))
         assert packed.ctypes.data % 64 == 0

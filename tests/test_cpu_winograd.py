@@ -1,4 +1,4 @@
-"""Winograd on a CPU: what it takes, short batches, narrower vectors, plans, cached machine code."""
+"""Winograd on a CPU: supported shapes, short batches, narrow vectors, plans, cached code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WHOLE = find_span(FEATURES, "winograd", "cpu")
     [(8, 16, 32, 1), (8, 48, 96, 9), (12, 32, 64, 3), (20, 16, 32, 4)],
 )
 def test_other_maps(side, channels, filters, n, rng):
-    """A tile of 8 windows holds 2 to 8 images' worth of them, and one image may fill several."""
+    """A tile of 8 windows covers 2 to 8 images, and one image may fill several tiles."""
     conv = Conv(side, side, channels, filters, 5, 5)
     for variant, problem in ((BLOCKED, conv), (POOLED, ConvPool(conv))):
         x, w = random_input(variant.kind, problem, n, rng)
@@ -47,7 +47,7 @@ def test_other_maps(side, channels, filters, n, rng):
 
 
 def errors(channels, filters, draws):
-    """Of fewest outputs, over the largest of which an error counts most."""
+    """Return each draw's error on the smallest map: few outputs, so a small largest one."""
     problem, found = Conv(8, 8, channels, filters, 5, 5), []
     for seed in range(draws):
         x, w = random_input("conv", problem, 1, np.random.default_rng(seed))
@@ -60,7 +60,7 @@ def errors(channels, filters, draws):
 
 @pytest.mark.parametrize("channels", [16, 96])
 def test_the_error_does_not_grow_with_the_channels(channels):
-    """One sum over 96 channels errs 5.5e-6, and now and then more than is allowed."""
+    """A single sum over 96 channels has an error of 5.5e-6, and sometimes exceeds the tolerance."""
     assert np.median(errors(channels, 32, 24)) < 3e-6
 
 
@@ -87,7 +87,7 @@ def weights(rng):
 
 
 def test_what_an_image_before_left_does_not_show(rng):
-    """The room of a thread is used again: by fewer images, and after NaN."""
+    """A thread's workspace is reused: by fewer images, and after NaN."""
     w = weights(rng)
     images = rng.random((8, 28, 28, 1)).astype(np.float32)
     problem = Features(writes="NC")
@@ -190,7 +190,7 @@ AVX2 = SSE + ",+sse3,+ssse3,+sse4.1,+sse4.2,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+po
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names features of x86-64")
 @pytest.mark.parametrize(("name", "features", "width"), [("x86-64", SSE, 4), ("haswell", AVX2, 8)])
 def test_narrower_vectors_are_right(name, features, width, tmp_path):
-    """As Numba compiles for another processor; this one must have what it is asked for."""
+    """Compile as Numba does for another processor; this one must support its features."""
     from llvmlite.binding import get_host_cpu_features
 
     there = get_host_cpu_features()
@@ -208,7 +208,7 @@ def test_narrower_vectors_are_right(name, features, width, tmp_path):
 
 
 def test_the_key_is_of_all_that_the_code_depends_on(monkeypatch):
-    """The files that emit, LLVM, the processor with its features, and the kernel's name."""
+    """The emitting files, LLVM, the processor with its features, and the kernel's name."""
     kernel = Emitted("plus_one", 2, lambda v, x, y: v.store(v.add(v.load(x), v.all(1.0)), y))
     keys = {code.key(kernel, b""), code.key(kernel, b"a file"), code.key(FEATURE_KERNEL, b"")}
     for module, name, value in (
@@ -245,7 +245,7 @@ print("numba" in sys.modules)
 
 
 def test_the_default_plan_of_a_cpu_needs_no_numba():
-    """Its import and its first call cost more than ten thousand images."""
+    """Numba's import and first call take longer than ten thousand images."""
     done = subprocess.run(
         [sys.executable, "-c", FREE], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The convnet2 paper's engines by the timing model: against its figures, and as a command."""
+"""Timing model of the convnet2 paper's engines: against its figures, and as a command."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def run(*arguments):
 
 
 def test_figures_9_and_13_tell_the_filters_side(script):
-    """80,640 and 1,680 runs of a line, their cheapest lines at 80,641 and 1,681 cycles in all."""
+    """80,640 and 1,680 runs of a line; the cheapest lines take 80,641 and 1,681 cycles in all."""
     assert script("engines").sides_told() == [5] == [TABLE_1.R]
     assert executions(True) == 80_640 and executions(False) == 1_680
     assert min(value for _, value in FIGURE_9) == executions(True) + 1
     assert min(value for _, value in FIGURE_13) == executions(False) + 1
-    assert max(line_cycles(FIGURE_9, side=32)) < 10  # a local load in under ten cycles, no
+    assert max(line_cycles(FIGURE_9, side=32)) < 10  # a local load takes longer than that
 
 
 def test_the_lines_of_figures_9_and_13_are_the_models_within_four_cycles(script):
@@ -70,7 +70,7 @@ def test_the_lines_of_figures_9_and_13_are_the_models_within_four_cycles(script)
     ],
 )  # fmt: skip
 def test_a_listing_does_the_kernels_work(sums, loads, together):
-    """Per thread and chunk 12 image and 3 filter floats; products where no engine has them."""
+    """12 image and 3 filter floats per thread and chunk; products unless an engine has them."""
     program = listing(Kernel(sums, loads, together=together), TILE, 2)
     count = Counter((said.op, said.part) for said in program)
     assert count[Op.GLOBAL, "images"] == 2 * 12
@@ -90,7 +90,7 @@ def test_a_listing_does_the_kernels_work(sums, loads, together):
 
 @pytest.mark.parametrize("together", [1, 2, 4, 8])
 def test_no_load_is_lost_where_they_do_not_divide(together):
-    """5 channels of 4 images and 8 filters: 20 image floats a thread, 10 of filters."""
+    """5 channels of 4 images and 8 filters: 20 image floats a thread, 10 filter floats."""
     tile = Tile(16, 2, 4, 4, 4, 5)
     program = listing(Kernel(Sums.INNER, Loads.REDUCED, together=together), tile, 1)
     count = Counter((said.op, said.part) for said in program)
@@ -112,7 +112,7 @@ def test_full_waves_run_one_after_the_other_and_the_rest_spreads():
 
 
 def test_unrolled_sums_are_figure_13s_lines():
-    """8 shared loads and 16 times mov, mad, mov a (pixel, channel) pair; no jump among them."""
+    """8 shared loads and 16 times mov, mad, mov per (pixel, channel) pair; no jump among them."""
     program = listing(Kernel(Sums.UNROLLED, Loads.PLAIN), TILE, 1)
     ours = [said.op for said in program if said.part == "compute" and said.op is not Op.BARRIER]
     names = {"ld.shared": Op.SHARED, "mov": Op.ARITHMETIC, "mad": Op.MAD}
@@ -131,7 +131,7 @@ def test_the_model_reproduces_what_it_claims_and_nothing_else(claim):
 
 
 def test_the_papers_figures_are_the_ladders_and_its_total_their_product(script):
-    """One figure, one value: those that papers/convnet2.py has too."""
+    """Figures that papers/convnet2.py has too have the same value there."""
     steps = {step.name: step for step in STEPS}
     assert CLAIM["rolled, cycles"].told == steps["rolled"].cycles
     assert CLAIM["unrolled, cycles"].told == steps["unrolled"].cycles

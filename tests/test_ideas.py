@@ -1,4 +1,4 @@
-"""docs/old-ideas.md: ideas stand in their texts, name what is measured, are judged by figures."""
+"""docs/old-ideas.md: ideas exist in their texts, name measured rows, and have verdicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ideas(script):
 
 
 def listed():
-    """(stage, variant) of every row of the course's suite on a GPU."""
+    """Return (stage, variant) of every row of the course suite on a GPU."""
     found = {(figure.stage, figure.variant) for figure in course.FIGURES}
     for rows in (course.UNTIMED, course.LINEAR, course.MOVES, course.BEYOND, course.AFTER):
         found |= {(stage, variant) for _, _, stage, variant in rows}
@@ -64,7 +64,7 @@ def test_verdicts(ideas, ratios, word):
 
 
 def test_a_side_that_is_not_measured_is_said(ideas, monkeypatch):
-    """What is measured is on the page, which test_tables compares."""
+    """The page has only measured sides; test_tables compares them."""
     step = ideas.Step("pool1", ("old",), ("new",), 12.5)
     monkeypatch.setattr(ideas, "_document", lambda *parts: {"rows": [], "cases": []})
     ideas._rows.cache_clear()
@@ -74,7 +74,7 @@ def test_a_side_that_is_not_measured_is_said(ideas, monkeypatch):
     ideas._rows.cache_clear()
 
 
-# A paper's claim stands beside its own kernel, ours after it apart
+# A paper's claim is for its own kernel; our later variants have none
 
 
 @pytest.mark.parametrize("name", [name for name in SUITES if SUITES[name].literal])

@@ -1,4 +1,4 @@
-"""The lists of what the source texts contain: complete, their places there, and cited rightly."""
+"""Lists of the source texts' contents: complete, reproduced in existing places, cited correctly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def numbers(text, kind):
 
 
 def test_the_lists_are_the_texts():
-    """As many as each text has, none left out between the first and the last."""
+    """As many items as each text has, none missing between the first and the last."""
     counts = {
         COURSE: {FIGURE: 6, TABLE: 13, EQUATION: 0},
         PASCAL: {FIGURE: 5, TABLE: 1, EQUATION: 9},
@@ -72,7 +72,7 @@ def unknown(citations, text):
 
 
 def test_every_variant_cites_parts_that_there_are():
-    """And one that names a text cites some part of it, unless it only says that it improves it."""
+    """A variant that names a text must also cite a part, unless it only improves on the text."""
     for variant in VARIANTS:
         for text in TEXTS.values():
             found = cited(variant.paper or "", text)
@@ -117,7 +117,7 @@ def test_what_prose_refers_to(prose, found):
 )  # fmt: skip
 def test_what_a_variant_cites(paper, found):
     assert cited(paper, COURSE) == found
-    own = f"after report 2.2.1: in a row; {paper}"  # what follows a text is not it
+    own = f"after report 2.2.1: in a row; {paper}"  # a clause with "after" is not literal
     assert cited(own, COURSE, literal=True) == found
 
 

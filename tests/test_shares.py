@@ -1,4 +1,4 @@
-"""The convnet2 kernels' parts, tiles and instructions: clocked builds, arithmetic, the command."""
+"""Parts, tiles and instructions of the convnet2 kernels: clocked builds, arithmetic, command."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_clocks_spill_nothing_and_move_no_sums_into_memory(problem, batch):
 
 
 def opcodes(kernel):
-    """Every SASS instruction of a kernel in order: nine low bits, which leave its operands out."""
+    """Return a kernel's SASS instructions in order, as their nine low bits, without operands."""
     binary = compile_kernel(kernel, "sm_90a").binary
     return [word & 0x1FF for word in instruction_words(binary, kernel.entry)]
 
@@ -94,7 +94,7 @@ LDG, LDC, LDL, LDS, STL, STS = 0x181, 0x182, 0x183, 0x184, 0x187, 0x188
 @compiles
 @pytest.mark.parametrize("one", SHOWN, ids=lambda one: one.name)
 def test_every_part_holds_its_own_instructions(one):
-    """The compiler moves no load, product or barrier over a clock."""
+    """The compiler moves no load, product or barrier past a clock read."""
     codes = opcodes(clocked(one.step).kernel(TABLE_1, TABLE_1_BATCH, True))
     assert codes.count(CLOCK) > opcodes(one.step.kernel(TABLE_1, TABLE_1_BATCH)).count(CLOCK)
     product = HMMA if "product" in one.variant else FFMA
@@ -114,13 +114,13 @@ def test_every_part_holds_its_own_instructions(one):
 @pytest.mark.skipif(compiler_version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 @pytest.mark.parametrize("problem", [ODD, Conv(3, 4, 9, 5, 2, 2)])
 def test_with_clocks_the_sums_are_right_and_every_warp_notes_its_parts(problem, on_a_cpu, rng):  # noqa: F811
-    """The unrolled kernel's clocked build on a CPU, whose clock ticks when it is read."""
+    """Run the unrolled kernel's clocked build on a CPU, where the clock advances on every read."""
     n = 11
     step = clocked(UNROLLED)
     x, w = random_input("conv", problem, n, rng)
     images = np.ascontiguousarray(x.transpose(3, 1, 2, 0))
     outputs = np.full((problem.M, problem.OH, problem.OW, n), np.nan, np.float32)
-    table = np.zeros(1, np.int32)  # kernels on a CPU take no None for an argument
+    table = np.zeros(1, np.int32)  # kernels on a CPU accept no None argument
     state = ladder.Innermost(np.ascontiguousarray(w), None, None, table, n)
     noted = np.full((warps_of(step, problem, n), 6), -1, np.int64)
     step.convolve(images, state, outputs, n, problem, noted)
@@ -128,7 +128,7 @@ def test_with_clocks_the_sums_are_right_and_every_warp_notes_its_parts(problem, 
     assert judge(found, reference("conv", x, w, problem), "fp32").passed
     assert (noted > 0).all()
     chunks = -(-problem.R * problem.S // 4) * -(-problem.C // 8)
-    assert (noted.sum(axis=1) <= 64 * (2 + 5 * chunks)).all()  # no more than the block's reads
+    assert (noted.sum(axis=1) <= 64 * (2 + 5 * chunks)).all()  # at most the block's clock reads
     fractions, waits = parted(noted)
     assert sum(fractions.values()) == pytest.approx(1) and tuple(fractions) == PARTS
     assert all(0 < share < 1 for share in (*fractions.values(), *waits.values()))
@@ -152,7 +152,7 @@ def test_clocks_that_cannot_be(noted):
 
 
 def test_equation_1_by_hand():
-    """Table 1: 12 of 75 rows of 64 images and 16 filters, 3,840 bytes; a filter whole 24,000."""
+    """Table 1: 12 of 75 rows of 64 images and 16 filters, 3,840 bytes; whole filters 24,000."""
     tile = table_1_tile(TABLE_1)
     assert tile == Tile(16, 4, 4, 4, 4, 3)
     assert whole_filter_bytes(TABLE_1, tile) == 4 * 75 * (64 + 16) == 24_000
@@ -164,7 +164,7 @@ def test_equation_1_by_hand():
 @compiles
 @pytest.mark.parametrize("name", SHAPES)
 def test_equation_1_is_what_the_compiler_takes(name):
-    """Every tile that is not refused compiles without spilling, with the bytes predicted."""
+    """Every supported tile compiles without spilling and uses the predicted bytes."""
     problem, batch = SHAPES[name]
     swept = tiles(problem)
     assert {figure for figure, _ in swept} == {"4", "5", "6", "7"}
@@ -189,14 +189,14 @@ def test_a_tile_that_does_not_fit_is_refused():
 
 SASS = {"FFMA": FFMA, "IMAD": IMAD, "LDS": LDS, "LDL": LDL, "STS": STS, "STL": STL, "LDC": LDC,
         "LDG": LDG, "BAR": BAR}  # fmt: skip
+# SASS instructions between the clocks if not 32.
 TURN = {"st.shared": 16, "st.local": 16, "mul.lo.u64": 64}
-"""SASS instructions between the clocks where they are not 32."""
 
 
 @compiles
 @pytest.mark.parametrize("one", INSTRUCTIONS, ids=lambda one: one.ptx)
 def test_a_chain_is_made_of_its_instruction(one):
-    """32 of them between the clocks, a turn of the loop, or the 16 stores of a step."""
+    """32 instructions between the clocks, one pass of the loop, or the 16 stores of a step."""
     first, second = map(opcodes, one.kernels())
     assert len(first) == len(second)
     clocks = [at for at, code in enumerate(first) if code == CLOCK]
@@ -205,7 +205,7 @@ def test_a_chain_is_made_of_its_instruction(one):
     elif one.sass in SASS:
         turns = [first[at:to].count(SASS[one.sass]) for at, to in itertools.pairwise(clocks)]
         beyond = [turn - TURN.get(one.ptx, 32) for turn in turns]
-        assert any(0 <= more <= 2 for more in beyond), turns  # the loop may use some too
+        assert any(0 <= more <= 2 for more in beyond), turns  # the loop may add some
     else:
         assert one.sass == "IADD"
 
@@ -241,7 +241,7 @@ def test_what_is_refused(arguments, words):
 
 
 class MadeUp:
-    """A field on which `wrong` kernels are wrong."""
+    """Field in which the kernels named `wrong` are wrong."""
 
     def __init__(self, problem=TABLE_1, batch=TABLE_1_BATCH, wrong=()):
         self.problem = replace(problem, reads="NCHW", writes="NCHW")
@@ -257,20 +257,20 @@ class MadeUp:
 
 
 class Host(np.ndarray):
-    """An array that has already come from the GPU."""
+    """NumPy array with CuPy's `get`."""
 
     def get(self):
         return np.array(self)
 
 
 def made_up_times(runs):
-    """Milliseconds of each: with clocks it takes half as long again."""
+    """Return made-up milliseconds of each run: clocks add half."""
     return {n: summarise([1.5 if isinstance(n, tuple) and n[1] else 1.0]) for n in runs}
 
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """A GPU whose figures are made up."""
+    """Replace the GPU's measurements by made-up figures."""
     arrays = types.SimpleNamespace(
         full=lambda *a: np.full(*a).view(Host), empty=np.empty, int64=np.int64
     )
@@ -381,7 +381,7 @@ def test_clocked_kernels_are_right_and_their_shares_sum_to_1(problem, batch, on_
 
 @pytest.mark.gpu
 def test_a_kernel_that_does_not_write_is_no_times_base(on_gpu):
-    """Outputs of an earlier kernel are not taken for those of one that writes none."""
+    """Outputs of an earlier kernel do not count as those of a kernel that writes none."""
 
     class Silent(ladder.Step):
         def convolve(self, *_):

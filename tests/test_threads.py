@@ -1,4 +1,4 @@
-"""How many threads: affinity, the cgroup's quota, --threads; and what is worth another thread."""
+"""Thread counts: affinity, the cgroup's quota, --threads; and the work that justifies a thread."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GROUPS = [
     (V2 | {"sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, None),
     (V2 | {"sys/fs/cgroup/a/b/cpu.max": "150000 100000\n"}, 2),
     (V2 | {"sys/fs/cgroup/a/b/cpu.max": "1000 100000\n"}, 1),
-    # one above it has less, and one that this container sees as the root
+    # an ancestor with a smaller quota, and one that the container sees as the root
     (V2 | {"sys/fs/cgroup/a/b/cpu.max": "max 100000\n", "sys/fs/cgroup/a/cpu.max": "300000 100000"},
      3),
     (V2 | {"sys/fs/cgroup/cpu.max": "nonsense\n"}, None),
@@ -113,9 +113,9 @@ threads.set_threads(3)
 sums = np.zeros(9)
 def fill(lo, hi):
     sums[lo:hi] += 1
-    time.sleep(0.1)  # each part in a thread of its own
+    time.sleep(0.1)  # long enough that each part gets its own thread
 threads.parallel_ranges(9, fill)
-time.sleep(0.2)  # the threads wait for work now
+time.sleep(0.2)  # let the threads become idle
 child = os.fork()
 if child == 0:
     signal.alarm(5)
@@ -158,14 +158,14 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("times", ["0", "4"])
 def test_ctrl_c_waits_for_what_runs_however_often_it_comes(times):
-    """Threads that went on would write into arrays that the caller gives up."""
+    """Threads that continued would write to arrays that the caller has released."""
     done = script(INTERRUPTED, times)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[1, 2]\n", done.stderr
 
 
 def test_ctrl_c_while_parts_are_handed_out_waits_for_those_that_run(asked, monkeypatch):
-    """The pool has the part then, and the caller nothing to know it by."""
+    """The pool already runs the part although `submit` raised in the caller."""
     begun, ended, pool = threading.Event(), [], threads._pool(3)
 
     class Stopped:

@@ -1,4 +1,4 @@
-"""Objects that several threads use at once: right, or refused in a sentence, never mixed up."""
+"""Objects that several threads use at once: correct results or a clear refusal, never a mix."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def labels(digits, shipped_weights):
 
 
 def at_once(call):
-    """`call(thread)` CALLS times in each of THREADS threads: how many were right, wrong, refused.
+    """Run `call(thread)` CALLS times in each of THREADS threads; count right, wrong and refused.
 
-    It says whether it was right. All threads live until the last is through.
+    `call` returns True if its result was right. All threads live until the last one is done.
     """
     found, gate = {"right": 0, "wrong": 0, "refused": 0}, threading.Barrier(THREADS)
     counting = threading.Lock()
@@ -80,7 +80,7 @@ def test_a_net_is_right_in_every_thread(digits, labels):
 
 def test_a_runner_takes_one_thread_after_the_other(digits, labels, shipped_weights):
     class Slow(Pipeline):
-        """What it left is read a while after it ran."""
+        """Pipeline whose results are read some time after it ran."""
 
         def run(self, *asked):
             found = super().run(*asked)
@@ -108,7 +108,7 @@ def test_a_streamer_takes_one_thread_after_the_other(monkeypatch):
 
 
 def elsewhere(turn, during=None):
-    """Enter and leave in another thread, `during()` meanwhile in this one."""
+    """Enter and leave in another thread; run `during()` meanwhile in this one."""
     with ThreadPoolExecutor(1) as other:
         other.submit(turn.__enter__).result()
         if during:
@@ -133,7 +133,7 @@ def test_one_at_a_time_may_be_nested_and_is_over_at_an_error():
 def test_what_one_thread_owns_is_free_when_it_has_ended():
     turn = Owned("this")
     with ThreadPoolExecutor(1) as other:
-        for _ in range(2):  # whom it refused holds nothing
+        for _ in range(2):  # a refused caller holds no lock
             other.submit(turn.__enter__).result()
             other.submit(turn.__exit__).result()
             refused(turn)
@@ -154,7 +154,7 @@ def test_what_is_left_is_read_by_the_thread_that_left_it():
 
 
 def test_two_callers_never_share_a_runner(monkeypatch):
-    """Another may take the last idle one between the look and the taking."""
+    """Another thread may take the last idle runner between the look-up and the taking."""
 
     class Emptied(list):
         def __bool__(self):

@@ -1,4 +1,4 @@
-"""The warp-level timing model on schedules worked out by hand, and what must hold of any."""
+"""The warp-level timing model on schedules worked out by hand, and its invariants."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ JUMP = [Instruction(Op.BRANCH), Instruction(Op.ARITHMETIC, at=1)]
 @pytest.mark.parametrize(
     ("program", "core", "warps", "expected"),
     [
-        (dependent(Op.ARITHMETIC, 3), {}, 1, 12),  # issued at 0, 4, 8: there at 12
+        (dependent(Op.ARITHMETIC, 3), {}, 1, 12),  # issued at 0, 4, 8; ready at 12
         (dependent(Op.MAD, 3), {}, 1, 18),
         (dependent(Op.DIVIDE, 2), {}, 1, 40),
         (JUMP, {}, 1, 3 + 4),
@@ -59,10 +59,10 @@ JUMP = [Instruction(Op.BRANCH), Instruction(Op.ARITHMETIC, at=1)]
         # one memory unit serves all schedulers: the sixth load goes at 20
         (independent(Op.SHARED, 2), {"schedulers": 3, "port": 4}, 3, 20 + 5),
         (independent(Op.ARITHMETIC, 2), {"schedulers": 3, "port": 4}, 3, 1 + 4),
-        # lines from beyond the first cache come one by one: the second's begin at 10, not at 1
+        # lines from beyond the first cache come one by one: the second load's start at 10, not at 1
         (TWO_LINES, {}, 1, 110),
         (independent(Op.LOCAL, 3), {}, 1, 2 * 5 + 50),
-        # an engine's own cycles on top of a load's 5; two at once, or one behind the other
+        # an engine's own cycles on top of a load's 5; two at once, or one after the other
         (ENGINE, {}, 1, 29),
         (ENGINE, {}, 2, 30),
         (HELD, {}, 2, 24 + 29),
@@ -73,7 +73,7 @@ def test_schedules_by_hand(program, core, warps, expected):
 
 
 def test_a_barrier_waits_for_its_own_block_only():
-    """Warp 1 divides; warps 2 and 3, of another block, go on at once. All have one program."""
+    """Warp 1 divides; warps 2 and 3, of another block, continue at once. All run one program."""
     program = [
         Instruction(Op.SHARED, part="load"),
         Instruction(Op.BARRIER, (0,), 1, "load"),
@@ -94,7 +94,7 @@ def test_a_warps_time_is_charged_to_the_instruction_that_it_stood_at():
 
 
 def test_a_line_of_instructions_is_waited_for_once_while_it_is_held():
-    """20 instructions are two lines; a loop of 64 is held, one of 80 never is."""
+    """20 instructions take two lines; a loop of 64 stays cached, one of 80 never does."""
     assert cycles(independent(Op.ARITHMETIC, 20), CORE) == 30 + 15 + 31 + 3 + 4
     held, lost = ([i % size for i in range(3 * size)] for size in (64, 80))
     stalls = [fetch_stalls(CORE, [Instruction(Op.MAD, at=at) for at in a]) for a in (held, lost)]
@@ -130,7 +130,7 @@ def programs(draw):
 
 
 def critical_path(core, program):
-    """Cycles of the longest chain of reads, in order, with an unlimited machine."""
+    """Return the cycles of the longest dependency chain, in order, on an unlimited machine."""
     done, at = [], 0
     stalls, latencies = fetch_stalls(core, program), core.latencies()
     for index, said in enumerate(program):

@@ -1,1 +1,1 @@
-"""What the source texts say: shapes, figures, ladders."""
+"""Data from the source texts: shapes, figures, ladders."""

@@ -1,7 +1,7 @@
-"""The figures of the cuda-convnet2 paper: its ladder, its Table 1, and larger shapes beside it.
+"""Figures of the cuda-convnet2 paper: its ladder, its Table 1, and larger shapes for comparison.
 
 The paper is "Software and Hardware Enhancement of Convolutional Neural Networks on GPGPUs" (2018);
-its cycles are GPGPU-sim's, of a GTX 480 with 15 multiprocessors.
+its cycles are from GPGPU-sim for a GTX 480 with 15 multiprocessors.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SHAPES: dict[str, tuple[Conv, int]] = {
 
 @dataclass(frozen=True)
 class PaperStep:
-    """One step: what runs here, which step it is compared with, and what the paper says.
+    """One step: the variant that runs here, the step it is compared with, and the paper's numbers.
 
-    `loads` replaces the variant's own way to load a chunk, so that an engine can be seen before and
-    after section 4's steps. `gain` is the share of the overall time that the step saves in the
-    paper (None: it gives no number).
+    `loads` replaces the variant's own way to load a chunk, so that an engine can be measured
+    before and after the steps of section 4. `gain` is the share of the overall time that the
+    step saves in the paper (None if the paper gives no number).
     """
 
     name: str

@@ -1,11 +1,11 @@
-"""What the cuda-convnet2 paper's engines would have done, by a timing model of a multiprocessor.
+"""Timing model of the cuda-convnet2 paper's proposed engines on a multiprocessor.
 
-The paper simulated them (GPGPU-Sim, GTX 480). Here its kernels are a warp's instructions, run on
-the model of `warps` as stated and with one assumption changed at a time. Sums are written down as
-figures 9 and 13 list them, loads as figures 26, 27, 29, 30, 32 and 33 say them in C, an engine as
-figure 19 calls it. What no figure lists is counted as plainly as PTX has it: an element's address
-is three instructions (figure 9's add, mul, add), a comparison is two and a jump, a loop's end two
-and a jump. Nothing before the first chunk is counted.
+The paper simulated the engines (GPGPU-Sim, GTX 480). Here its kernels are instruction listings of a
+warp, run on the model of `warps` as stated and with one assumption changed at a time. Sums follow
+the listings of figures 9 and 13, loads the C code of figures 26, 27, 29, 30, 32 and 33, and an
+engine call figure 19. Code that no figure lists is counted as plain PTX: an element's address takes
+three instructions (figure 9's add, mul, add), a comparison two and a jump, a loop's end two and a
+jump. Code before the first chunk is not counted.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _INDEX, _REDUCED_INDEX, _ADDRESS, _COMPARED = 2, 1, 3, 2
 
 _WARPS_OF_THE_RUN = 240
 _CACHED_PIXELS, _PAIRS, _FILTERS_PER_THREAD = 4, 12, 4
+# Filter side of the run that figures 9 and 13 list, as their counts imply; Table 1 prints 32.
 FILTER_SIDE = 5
-"""Of the run that figures 9 and 13 list, as they tell it; Table 1 prints 32."""
-# "latency" of the lines, in the figures' order
+# (instruction, "latency" in cycles over the run) of each line, in the figures' order
 FIGURE_9 = (
     ("add", 900_003), ("mul", 825_928), ("add", 909_892), ("ld.shared", 92_553),
     ("ld.local", 25_725_679), ("mad", 1_059_732), ("st.local", 84_348),
@@ -52,11 +52,11 @@ FIGURE_13 = (
 
 
 def executions(rolled: bool, side: int = FILTER_SIDE) -> int:
-    """How often the run's 240 warps (section 2.3) run a line of figure 9 (rolled) or of figure 13.
+    """Return how often the run's 240 warps (section 2.3) execute a line of figure 9 or 13.
 
-    A chunk is 4 of the filter's side x side pixels. Figure 9's lines stand in the loop over 4
-    filters, that in the loop over a chunk's 12 (pixel, channel) pairs; figure 13's lines run once a
-    chunk, both loops being unrolled there.
+    `rolled` selects figure 9. A chunk is 4 of the filter's side x side pixels. Figure 9's lines
+    are in the loop over 4 filters, inside the loop over a chunk's 12 (pixel, channel) pairs.
+    Figure 13's lines run once a chunk, because both loops are unrolled there.
     """
     chunks = -(-side * side // _CACHED_PIXELS)
     return _WARPS_OF_THE_RUN * chunks * (_PAIRS * _FILTERS_PER_THREAD if rolled else 1)
@@ -65,7 +65,7 @@ def executions(rolled: bool, side: int = FILTER_SIDE) -> int:
 def line_cycles(
     figure: tuple[tuple[str, int], ...], name: str = "", side: int = FILTER_SIDE
 ) -> list[float]:
-    """Cycles from a line's issue to its warp's next, of the figure's lines `name`, or of all."""
+    """Return cycles from a line's issue to its warp's next issue, for lines `name` or for all."""
     count = executions(figure is FIGURE_9, side)
     return [latency / count for line, latency in figure if name in ("", line)]
 
@@ -73,12 +73,14 @@ def line_cycles(
 # GPGPU-Sim, configs/GTX480/gpgpusim.config: ptx_opcode_latency_int and _fp (add 4, mad 5, div 145),
 # gpgpu_smem_latency 3, num_sched_per_core 2, one memory unit, il1 4:128:4 with 8-byte instructions
 _ADD, _MAD, _DIVIDE, _SHARED = 4, 5, 145, 3
+# Cycles of an instruction in addition to its own latency, from figure 9's chain of add, mul, add.
 _PIPELINE = round(fmean(line_cycles(FIGURE_9, "add")[:2] + line_cycles(FIGURE_9, "mul"))) - _ADD
-"""Cycles that an instruction takes besides its own latency: figure 9's chain of add, mul, add."""
 _LOCAL = round(fmean(line_cycles(FIGURE_9, "ld.local")))
+# Cycles of fetch, decode and issue after a jump, which discards prefetched instructions.
 _REFILL = 4
-"""Fetch, decode and issue behind a jump, which drops what was read ahead."""
 _FLIT, _LINE = 32, 128
+# Latencies from figure 9 and the simulator's configuration. A load from global memory is assumed to
+# cost as much as figure 9's from local memory, since both miss the first-level cache.
 GTX_480 = Core(
     "GTX 480 in GPGPU-Sim",
     schedulers=2,
@@ -95,12 +97,10 @@ GTX_480 = Core(
     fetch_line=_LINE // 8,
     fetched=4 * 4 * _LINE // 8,
 )
-"""Latencies by figure 9 and the simulator's configuration; a load from global memory is taken to
-cost what figure 9's from local memory does, both missing the first cache."""
 
 
 class Sums(Enum):
-    """How a chunk is summed: sections 3.1.1, 3.1.2, 3.2 and 3.3."""
+    """Way to sum a chunk: sections 3.1.1, 3.1.2, 3.2 and 3.3."""
 
     ROLLED = "rolled"
     UNROLLED = "unrolled"
@@ -110,11 +110,12 @@ class Sums(Enum):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A step of the paper as it would run there; `converter` is section 4.3's instruction.
+    """A modelled step of the paper; `converter` is section 4.3's instruction.
 
-    `engines_hold` says that an engine keeps the memory unit while it reads shared memory; the paper
-    has an engine a thread and lets all of them read at once. `together` loads are under way before
-    the first of them is stored; figures 26 to 30 store each one before they ask for the next.
+    `engines_hold` means that an engine occupies the memory unit while it reads shared memory;
+    the paper gives every thread an engine and lets all of them read at once. `together` loads
+    are in flight before the first of them is stored; figures 26 to 30 store each one before
+    they issue the next.
     """
 
     sums: Sums
@@ -125,15 +126,15 @@ class Kernel:
 
 
 def inner_latency(elements: int) -> int:
-    """Cycles of the inner product engine for `elements` pairs (section 3.2): 2 * N."""
+    """Return the cycles of the inner product engine for `elements` pairs (section 3.2): 2 * N."""
     return 2 * elements
 
 
 def outer_latency(images: int, elements: int) -> int:
-    """Cycles of the outer product engine (section 3.3): L + 2 * N - 2.
+    """Return the cycles of the outer product engine (section 3.3): L + 2 * N - 2.
 
     L is the image array's length and N "the number of elements to compute", read here as the
-    filter elements of a chunk: it loads one an iteration.
+    filter elements of a chunk: the engine loads one per iteration.
     """
     return images + 2 * elements - 2
 
@@ -143,12 +144,15 @@ def _compared(to: Listing, *reads: int) -> None:
 
 
 def _element(to: Listing, index: int, op: Op, *reads: int, lines: int = 1) -> int:
-    """An access to an array's element: its address, then the access."""
+    """Access an array's element: compute its address, then access it."""
     return to.emit(op, to.chain(_ADDRESS, index), *reads, lines=lines)
 
 
 def _load(to: Listing, kernel: Kernel, count: int, lines: int, checked: bool) -> None:
-    """`count` floats from global to shared memory: figure 26 with 29's check, or what is left."""
+    """Load `count` floats from global to shared memory: figure 26, with 29's check if `checked`.
+
+    After strength reduction the index takes fewer instructions.
+    """
 
     def some(_: int) -> None:
         found = []
@@ -169,7 +173,7 @@ def _load(to: Listing, kernel: Kernel, count: int, lines: int, checked: bool) ->
 
 
 def _converted(to: Listing, kernel: Kernel) -> None:
-    """From a filter pixel to an image pixel: figure 32 lines 2 to 7, or figure 33's instruction."""
+    """Convert a filter pixel to an image pixel: figure 32 lines 2 to 7, or figure 33."""
     if kernel.converter:
         _compared(to, to.emit(Op.ARITHMETIC))
         return
@@ -216,7 +220,7 @@ def _filters(to: Listing, kernel: Kernel, tile: Tile) -> None:
 
 
 def _rolled(to: Listing, tile: Tile) -> None:
-    """Figure 9's lines, one (pixel, channel) pair and filter at a time."""
+    """Emit figure 9's lines, one (pixel, channel) pair and filter at a time."""
 
     def each_filter(images: list[int]) -> None:
         found = _element(to, to.emit(Op.ARITHMETIC), Op.SHARED)
@@ -235,7 +239,7 @@ def _rolled(to: Listing, tile: Tile) -> None:
 
 
 def _unrolled(to: Listing, tile: Tile) -> None:
-    """Figure 13's lines: every sum moved, multiplied and added to, moved back."""
+    """Emit figure 13's lines: each sum is moved, multiplied and added to, and moved back."""
     for _ in range(tile.cached_pixels * tile.cached_channels):
         images: list[int] = []
         for f in range(tile.filters_per_thread):
@@ -250,7 +254,7 @@ def _unrolled(to: Listing, tile: Tile) -> None:
 
 
 def _inner(to: Listing, kernel: Kernel, tile: Tile) -> None:
-    """Figure 19: a filter's address, then an image's, the result read, added as in figure 13."""
+    """Emit figure 19: filter address, image address, result read, then added as in figure 13."""
     cycles = inner_latency(tile.cached_pixels * tile.cached_channels)
     held = cycles if kernel.engines_hold else None
     for _ in range(tile.filters_per_thread):
@@ -263,7 +267,7 @@ def _inner(to: Listing, kernel: Kernel, tile: Tile) -> None:
 
 
 def _outer(to: Listing, kernel: Kernel, tile: Tile) -> None:
-    """Two addresses stored, then one call a chunk; the sums stay in the engine."""
+    """Emit two stored addresses, then one call a chunk; the sums stay in the engine."""
     elements = tile.cached_pixels * tile.cached_channels * tile.filters_per_thread
     cycles = outer_latency(tile.images_per_thread, elements)
     for _ in range(2):
@@ -282,7 +286,7 @@ def _write(to: Listing, kernel: Kernel, tile: Tile) -> None:
 
 @cache
 def listing(kernel: Kernel, tile: Tile, chunks: int) -> list[Instruction]:
-    """A warp's program: `chunks` times loads, barrier, sums, barrier; then its outputs written."""
+    """Return a warp's program: `chunks` times loads, barrier, sums, barrier; then output stores."""
     to = Listing()
 
     def chunk(_: int) -> None:
@@ -306,16 +310,16 @@ def listing(kernel: Kernel, tile: Tile, chunks: int) -> list[Instruction]:
 
 
 def chunks_of(problem: Conv, tile: Tile) -> int:
-    """Chunks of a block: filter pixels by `cached_pixels`, channels by `cached_channels`."""
+    """Return the chunks of a block, each `cached_pixels` filter pixels x `cached_channels`."""
     return -(-problem.R * problem.S // tile.cached_pixels) * -(-problem.C // tile.cached_channels)
 
 
+# Section 2.3: SMs of a GTX 480; compute capability 2.0; registers a thread from its compiler.
 MULTIPROCESSORS, FERMI, REGISTERS = 15, 20, 28
-"""Section 2.3: 15 SMs of a GTX 480, and the registers a thread that its compiler gave."""
+# Shared bytes of a block besides its tile: section 2.3's 3,900 are 3,840 and these.
 _ARGUMENTS = 60
-"""Shared bytes of a block besides its tile: section 2.3's 3,900 are 3,840 and these."""
+# Most chunks that are simulated; the time of more is extrapolated from the last of them.
 WHOLE_CHUNKS = 7
-"""So many chunks are simulated at most; the time of more is in proportion to the last of them."""
 
 
 @dataclass(frozen=True)
@@ -327,23 +331,23 @@ class Simulated:
 
     @property
     def total(self) -> float:
-        """A warp's mean cycles in all."""
+        """A warp's mean cycles over all parts."""
         return sum(self.parts.values())
 
 
-Results = Callable[[str], Simulated]
-"""A step's result by the step's name."""
+Results = Callable[[str], Simulated]  # Maps a step's name to its result.
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the paper, simulated."""
+    """One simulated step of the paper."""
 
     name: str
     section: str
     kernel: Kernel
 
 
+# Section 4's steps have the inner product engine: "after improvements" (figure 25).
 STEPS = (
     Step("rolled", "3.1.1", Kernel(Sums.ROLLED, Loads.PLAIN)),
     Step("unrolled", "3.1.2", Kernel(Sums.UNROLLED, Loads.PLAIN)),
@@ -353,12 +357,11 @@ STEPS = (
     Step("conditionals extracted", "4.2", Kernel(Sums.INNER, Loads.HOISTED)),
     Step("index converter", "4.3", Kernel(Sums.INNER, Loads.HOISTED, converter=True)),
 )
-"""Section 4's steps with the inner product engine: "after improvements" (figure 25)."""
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """One thing that the model takes for granted, changed: fields of the core, of the kernels."""
+    """One changed assumption of the model: fields of the core and of the kernels."""
 
     name: str
     what: str
@@ -392,10 +395,10 @@ def _step_saves(results: Results, name: str, before: str) -> float:
 
 @dataclass(frozen=True)
 class Claim:
-    """A figure of the paper and the model's own: `unit` is cycles, share or times.
+    """A figure of the paper and the model's value for it: `unit` is cycles, share or times.
 
-    `told` is None where the paper draws it only. `reproduced` claims that the model comes within
-    `WITHIN` of it at Table 1; of the other figures that it does not.
+    `told` is the paper's value, None if the paper only draws it. `reproduced` is True if the
+    model's value at Table 1 agrees with the paper's (see `agrees`), False if it does not.
     """
 
     name: str
@@ -407,10 +410,9 @@ class Claim:
     remark: str = ""
 
 
+# Largest relative difference from the paper's figure that still agrees, by unit.
 WITHIN = {"cycles": 0.2, "share": 0.5, "times": 0.2}
-"""How far from the paper's figure still agrees, in proportion to it."""
-MOST_APART = 0.05
-"""And how far a share may be from it at most."""
+MOST_APART = 0.05  # Largest absolute difference of a share that still agrees.
 CLAIMS = (
     Claim(
         "rolled, cycles", "3.1.2", "cycles", 524_000, lambda r: r("rolled").cycles, True,
@@ -472,7 +474,7 @@ def _conversion(parts: dict[str, float]) -> float:
 
 
 def agrees(claim: Claim, found: float) -> bool:
-    """Whether `found` is as near to the paper's figure as said; ValueError where it gives none."""
+    """Return True if `found` agrees with the paper's figure; ValueError if the paper gives none."""
     if claim.told is None:
         raise ValueError(f"{claim.name}: expected a figure of the paper, found none")
     apart = abs(found - claim.told)
@@ -481,9 +483,10 @@ def agrees(claim: Claim, found: float) -> bool:
 
 
 def claim_rows(problem: Conv, batch: int) -> Iterator[dict[str, Any]]:
-    """A row a figure: the model's, under each change too; of Table 1's run the paper's as well.
+    """Yield a row per figure: the model's value, also under each change, and the paper's.
 
-    `paper` and `agrees` are None for another shape, and where the paper gives no number.
+    `paper` and `agrees` are None for shapes other than Table 1, and for figures without a
+    number.
     """
     there = (replace(problem, reads="NCHW", writes="NCHW"), batch) == (TABLE_1, TABLE_1_BATCH)
     stated = results(problem, batch)
@@ -504,7 +507,7 @@ def claim_rows(problem: Conv, batch: int) -> Iterator[dict[str, Any]]:
 
 
 def resident(tile: Tile) -> int:
-    """Blocks of a GTX 480's multiprocessor at once: equations (2) to (4) of the paper."""
+    """Return the blocks that fit a GTX 480's multiprocessor: equations (2) to (4) of the paper."""
     depth = tile.cached_pixels * tile.cached_channels
     shared = 4 * depth * (tile.images + tile.filters) + _ARGUMENTS
     demand = Demand(REGISTERS, tile.threads_x * tile.threads_y, shared)
@@ -513,7 +516,7 @@ def resident(tile: Tile) -> int:
 
 @cache
 def _chunks(core: Core, kernel: Kernel, tile: Tile, blocks: int, chunks: int) -> Simulated:
-    """`blocks` blocks of `chunks` chunks on one multiprocessor."""
+    """Simulate `blocks` blocks of `chunks` chunks on one multiprocessor."""
     warps = ceil(tile.threads_x * tile.threads_y / 32)
     found = run(core, listing(kernel, tile, chunks), blocks, warps)
     parts = {part: cycles / found.warps for part, cycles in found.parts.items()}
@@ -523,9 +526,10 @@ def _chunks(core: Core, kernel: Kernel, tile: Tile, blocks: int, chunks: int) ->
 def simulate(
     kernel: Kernel, problem: Conv, batch: int, core: Core = GTX_480, most: int = WHOLE_CHUNKS
 ) -> Simulated:
-    """`kernel` on `batch` images of `problem`: full waves of blocks, then the rest in one more.
+    """Simulate `kernel` on `batch` images of `problem`: full waves of blocks, then a partial one.
 
-    The tile is the paper's for the shape (Table 1), for an engine too: it holds as many sums.
+    The tile is the paper's for the shape (Table 1). An engine has the same tile, as it holds as
+    many sums.
     """
     tile = ladder_tile(problem, batch)
     blocks, chunks = tile.blocks(problem, batch), chunks_of(problem, tile)
@@ -533,7 +537,7 @@ def simulate(
     waves, rest = divmod(blocks, at_once * MULTIPROCESSORS)
 
     def whole(blocks: int) -> Simulated:
-        """Of more than `most` chunks by the time of the last half of these."""
+        """Simulate blocks; beyond `most` chunks, extrapolate from the last half of these."""
         found = _chunks(core, kernel, tile, blocks, min(chunks, most))
         if chunks <= most:
             return found
@@ -558,7 +562,7 @@ def results(
     assumption: Assumption | None = None,
     most: int = WHOLE_CHUNKS,
 ) -> Results:
-    """Every step's simulation, with `assumption` changed, each made when it is first asked for."""
+    """Return the simulations of all steps, with `assumption` changed; each runs on first use."""
     kernels = {step.name: step.kernel for step in STEPS}
     changed = replace(core, **assumption.core) if assumption else core
 
@@ -573,7 +577,7 @@ def results(
 
 
 def step_rows(problem: Conv, batch: int) -> list[dict[str, Any]]:
-    """A row a step: cycles, and a warp's mean cycles in each part."""
+    """Return a row per step: cycles, and a warp's mean cycles in each part."""
     found = results(problem, batch)
     return [
         {"step": step.name, "section": step.section, "cycles": round(found(step.name).cycles)}

@@ -1,10 +1,10 @@
-"""What is measured of the convnet2 paper's kernels: where their time goes, their tiles, the ladder.
+"""Measurements of the convnet2 paper's kernels: their time by part, their tiles, and the ladder.
 
-Their time parts into loads, sums and stores (figures 8, 14, 20 to 34): every warp reads clock64
-between the parts of a build of its own (parts.cuh) and adds up what each took it; a kernel's share
-is the sum over its warps. Both barriers of a chunk are clocked apart and counted where they belong:
-the one behind the loads with the filters, which are loaded last, the one behind the sums with
-these, as the timing model does. Writing is handing the stores over.
+Time is divided into loads, sums and stores (figures 8, 14, 20 to 34). In a separate build
+(parts.cuh), every warp reads clock64 between the parts and adds up the cycles of each; a kernel's
+share is the sum over its warps. Both barriers of a chunk are timed separately and added to the part
+that they follow, as in the timing model: the one after the loads to the filters, which are loaded
+last, the one after the sums to the sums. Writing ends when the stores are issued.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ from lenetgpu.stages.conv.convnet2.ladder import (
 from lenetgpu.stages.conv.convnet2.layout import run_innermost
 from lenetgpu.stages.mounted import Mounted
 
-STATIC_BYTES = 48 << 10
-"""Shared memory that a kernel may declare for itself."""
+STATIC_BYTES = 48 << 10  # Bytes of shared memory that a kernel may declare statically.
 _X, _Y, _EACH, _CACHED = 16, 4, 4, 4
 _THREADS = ((8, 8), (32, 2), (16, 8), (32, 4), (32, 8))
 _OUTPUTS = (1, 2, 4, 8)
@@ -58,12 +57,12 @@ _CHUNKS = (1, 2, 4, 8, 16)
 
 
 def table_1_tile(problem: Conv) -> Tile:
-    """Table 1's parameters; of more than 8 channels a chunk holds 8."""
+    """Return Table 1's parameters; a chunk holds at most 8 channels."""
     return Tile(_X, _Y, _EACH, _EACH, _CACHED, min(problem.C, CHANNELS))
 
 
 def tiles(problem: Conv) -> list[tuple[str, Tile]]:
-    """(figure, tile) of the sweep, each tile once, Table 1's among figure 7's."""
+    """Return (figure, tile) of the sweep without repeats; Table 1's tile is one of figure 7's."""
     base, pixels = table_1_tile(problem), problem.R * problem.S
     single = replace(base, images_per_thread=1, filters_per_thread=1)
     chunks = [cached for cached in _CHUNKS if cached < pixels]
@@ -81,19 +80,19 @@ def tiles(problem: Conv) -> list[tuple[str, Tile]]:
 
 
 def whole_filter_bytes(problem: Conv, tile: Tile) -> int:
-    """SharedMem_original: figure 5's two arrays with the tile's threads, outputs and channels."""
+    """Return SharedMem_original: figure 5's two arrays, for the tile's outputs and channels."""
     rows = problem.R * problem.S * tile.cached_channels
     return FLOAT_BYTES * rows * (tile.images + tile.filters)
 
 
 def tile_bytes(problem: Conv, tile: Tile) -> int:
-    """Equation (1): SharedMem_tile = cached_pixels / filter_size^2 x SharedMem_original."""
+    """Return equation (1): SharedMem_tile = cached_pixels / filter_size^2 x SharedMem_original."""
     part = Fraction(tile.cached_pixels, problem.R * problem.S)
     return int(part * whole_filter_bytes(problem, tile))
 
 
 def refusal(problem: Conv, tile: Tile) -> str | None:
-    """The sentence that refuses a tile, None where the kernel takes it."""
+    """Return why the kernel does not support a tile, or None."""
     needed = tile_bytes(problem, tile)
     if needed <= STATIC_BYTES:
         return None
@@ -101,12 +100,12 @@ def refusal(problem: Conv, tile: Tile) -> str | None:
 
 
 def step_of(tile: Tile) -> Step:
-    """The kernel with `tile`, whatever the shape."""
+    """Return the kernel with `tile`, for any shape."""
     return replace(UNROLLED, tile=lambda problem, images: tile)
 
 
 def tile_kernels(problem: Conv, batch: int) -> list[Kernel]:
-    """What `measure_tiles` launches, besides relayouts."""
+    """Return the kernels that `measure_tiles` launches, except for relayouts."""
     swept = [tile for _, tile in tiles(problem) if refusal(problem, tile) is None]
     return [step_of(tile).kernel(problem, batch) for tile in swept]
 
@@ -118,7 +117,7 @@ _TILE_MEASURED = (
 
 
 def predicted(problem: Conv, batch: int, figure: str, tile: Tile) -> dict[str, Any]:
-    """A row of the sweep before anything has run: the parameters, equations (1) and (5)."""
+    """Return a row of the sweep before any run: the parameters, equations (1) and (5)."""
     return {
         "figure": figure,
         **vars(tile),
@@ -135,10 +134,11 @@ def predicted(problem: Conv, batch: int, figure: str, tile: Tile) -> dict[str, A
 def measure_tiles(
     field: Field, machine: Machine, say: Callable[[str], None] = lambda _: None
 ) -> list[dict[str, Any]]:
-    """A row a tile: predicted shared bytes and blocks, what was compiled, and the time.
+    """Return a row per tile: predicted shared bytes and blocks, compiled resources, and the time.
 
-    Each is checked against float64 before any is timed; a wrong one gets no time, one that does not
-    fit its sentence in `note`. `ratio` is the time of Table 1's tile over the row's.
+    Each tile is checked against float64 before any is timed. A wrong one gets no time, and one
+    that does not fit has the reason in `note`. `ratio` is the time of Table 1's tile over the
+    row's.
     """
     problem, batch, rows = field.problem, field.batch, []
     runs: dict[int, Callable[[], None]] = {}
@@ -175,17 +175,18 @@ def measure_tiles(
     return rows
 
 
+# Variant whose prepared state every kernel on images innermost can read.
 _WITH_A_TABLE = "convnet2.index_table"
-"""The variant whose prepared state every kernel on images innermost can read."""
 _CHECKED_IMAGES = 3
 _REPLAYS, _LEAST_REPLAYS = 20, 3
 
 
 class Field:
-    """`batch` random images of `problem`, their filters, a float64 truth and workspaces.
+    """`batch` random images of `problem`, their filters, a float64 reference and workspaces.
 
-    `problem`'s layouts are ignored: NCHW in and out. The truth is of the first and the last images.
-    Needs a GPU with CuPy; raises MemoryError where the workspaces do not hold all images.
+    `problem`'s layouts are ignored: NCHW in and out. The reference covers the first and the
+    last images. Needs a GPU with CuPy; raises MemoryError if the workspaces do not hold all
+    images.
     """
 
     def __init__(self, problem: Conv, batch: int) -> None:
@@ -202,7 +203,7 @@ class Field:
             raise MemoryError(f"workspace for {batch} images of {problem}")
 
     def judged(self, run: Callable[[], None], precision: str) -> Verdict:
-        """`run` from `x` into poisoned outputs, judged; those that are not must be finite."""
+        """Judge `run` from `x` into poisoned outputs; those without a reference must be finite."""
         self.y.fill(cupy.nan)
         self._state.outputs.fill(cupy.nan)
         run()
@@ -211,11 +212,11 @@ class Field:
         return judge(found if whole else found * float("nan"), self._truth, precision)
 
     def verdict(self, step: Step, precision: str, spans: Any = None) -> Verdict:
-        """`step` with its relayouts, judged."""
+        """Judge `step` with its relayouts."""
         return self.judged(partial(self.run, step, spans), precision)
 
     def run(self, step: Step, spans: Any = None) -> None:
-        """`step` with its relayouts."""
+        """Run `step` with its relayouts."""
 
         def convolve(images: Any, outputs: Any, n: int) -> None:
             step.convolve(images, self._state, outputs, n, self.problem, spans)
@@ -223,7 +224,7 @@ class Field:
         run_innermost(convolve, self.x, self._state, self.y, self.problem)
 
     def convolve(self, step: Step, spans: Any = None) -> None:
-        """The convolution alone; after `run`, whose images it reads."""
+        """Run the convolution alone; call it after `run`, whose images it reads."""
         images, outputs = self.x, self.y
         if self.batch > 1:
             images, outputs = self._state.images, self._state.outputs
@@ -236,7 +237,7 @@ _Name = TypeVar("_Name")
 def times(
     runs: dict[_Name, Callable[[], None]], calls: int = 5, budget_ms: float = 60
 ) -> dict[_Name, Summary]:
-    """Milliseconds a call of each of `runs` by its name: replays of CUDA graphs, interleaved."""
+    """Return milliseconds a call of each of `runs`, by name: CUDA graph replays, interleaved."""
     samples: dict[_Name, list[float]] = {name: [] for name in runs}
     entries: list[Entry] = []
     for name, run in runs.items():
@@ -265,13 +266,12 @@ _KERNELS = {
 
 
 def kernel_step(variant: str, loads: Loads | None) -> Step:
-    """The kernel of a variant of the ladder, which loads as `loads` says where that is given."""
+    """Return the kernel of a variant of the ladder, with `loads` as its way to load if given."""
     known = _KERNELS[variant.removeprefix("convnet2.")]
     return known if loads is None else replace(known, loads=loads)
 
 
-PARTS = ("image load", "filter load", "compute", "write")
-"""The parts as the paper's figures have them."""
+PARTS = ("image load", "filter load", "compute", "write")  # Parts as in the paper's figures.
 _CLOCKED = (("image load",), ("filter load", "waiting for loads"), ("compute", "waiting for sums"),
             ("write",))  # fmt: skip
 _COUNT = 6
@@ -280,10 +280,10 @@ _WARP, _RUNS = 32, 5
 
 @dataclass(frozen=True)
 class Shown:
-    """A kernel whose time is parted: its figure, and what the paper says of its computation.
+    """A kernel whose time is divided into parts: its figure, and the paper's share of computation.
 
-    `told` is the computation's share there, None where it is drawn only. `simulated` names the step
-    of the timing model that it is.
+    `told` is the computation's share in the paper, None if it is only drawn. `simulated` names
+    the timing model's step.
     """
 
     name: str
@@ -296,7 +296,7 @@ class Shown:
 
     @property
     def step(self) -> Step:
-        """Its kernel."""
+        """The kernel's step."""
         return kernel_step(self.variant, self.loads)
 
 
@@ -320,35 +320,35 @@ SHOWN = (
     Shown("hoisted_checks", "hoisted_checks", "31", remark=_CORES),
     Shown("index_table", "index_table", "34", remark=_CORES),
 )  # fmt: skip
+# Kernels of the ladder without a row of shares, and the reason.
 NOT_PARTED = {
     "index_engine": "not parted: its copies run under its sums, so that no warp's clocks tell them "
     "apart"
 }
-"""Kernels of the ladder that have no row of shares, and why."""
 
 
 def clocked(step: Step) -> Step:
-    """`step` in the build whose warps clock their parts."""
+    """Return `step` in the build whose warps time their parts."""
     return replace(step, noted="PARTS")
 
 
 def warps_of(step: Step, problem: Conv, batch: int) -> int:
-    """Warps of a launch of `step`: rows of what a clocked build notes."""
+    """Return the warps of a launch of `step`, the rows that a clocked build writes."""
     tile = step.tile(problem, batch)
     return tile.blocks(problem, batch) * (tile.threads_x * tile.threads_y // _WARP)
 
 
 def kernels(problem: Conv, batch: int) -> list[Kernel]:
-    """What `measure_shares` launches, besides relayouts."""
+    """Return the kernels that `measure_shares` launches, except for relayouts."""
     steps = [step for shown in SHOWN for step in ((shown.step, False), (clocked(shown.step), True))]
     return [step.kernel(problem, batch, clock) for step, clock in steps]
 
 
 def parted(noted: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """(shares, waits) of `noted` (warps, 6) int64, the clocks of parts.cuh's parts.
+    """Return (shares, waits) of `noted` (warps, 6) int64, the clocks of parts.cuh's parts.
 
-    `shares` are those of `PARTS` and sum to 1; `waits` what of them was waiting at each barrier.
-    Raises LenetError where a warp noted nothing, or no clock went by.
+    `shares` are those of `PARTS` and sum to 1; `waits` is the portion of them spent at each
+    barrier. Raises LenetError if a warp wrote nothing, or its clocks are all 0.
     """
     if noted.ndim != 2 or noted.shape[1] != _COUNT or not len(noted):
         raise LenetError(f"clocks: expected (warps, {_COUNT}), found {noted.shape}")
@@ -362,7 +362,7 @@ def parted(noted: Any) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _clocks(build: Step, field: Field, spans: Any) -> dict[str, Any]:
-    """A row's shares, of the middle of several runs of a clocked build."""
+    """Return a row's shares, from the median of several runs of a clocked build."""
     runs = []
     for _ in range(_RUNS):
         spans.fill(-1)
@@ -375,7 +375,7 @@ def _clocks(build: Step, field: Field, spans: Any) -> dict[str, Any]:
 
 
 def simulated_shares(name: str) -> dict[str, float]:
-    """The timing model's shares of its step `name` at Table 1, on a GTX 480."""
+    """Return the timing model's shares of its step `name` at Table 1, on a GTX 480."""
     kernel = next(step.kernel for step in SIMULATED if step.name == name)
     parts = simulate(kernel, TABLE_1, TABLE_1_BATCH).parts
     total = sum(parts.values())
@@ -403,12 +403,13 @@ def _row(shown: Shown, at_table_1: bool) -> dict[str, Any]:
 def measure_shares(
     field: Field, *, gpu: Gpu, say: Callable[[str], None] = lambda _: None
 ) -> list[dict[str, Any]]:
-    """A row a kernel of `SHOWN`, then those that cannot be parted with the reason in `note`.
+    """Return a row per kernel of `SHOWN`, then the kernels of `NOT_PARTED` with the reason.
 
-    `shares` are of `PARTS`, `waits` what of them was waiting at barriers, `slowed` the time with
-    clocks over the time without, `median_us` the latter. `paper` is the computation's share in the
-    paper, `model` the timing model's shares, both at Table 1 only. A build that is wrong against
-    float64 has the status "wrong" and no shares.
+    `shares` are of `PARTS`, and `waits` is the portion of them spent at barriers. `slowed` is
+    the time with clocks over the time without, `median_us` the latter. `paper` is the
+    computation's share in the paper, `model` the timing model's shares, both at Table 1 only.
+    `note` has the reason for a missing row. If either build is wrong against float64, the
+    status is "wrong" and there are no times; a wrong clocked build has no shares either.
     """
     compile_together(kernels(field.problem, field.batch), current_arch())
     here = replace(field.problem, reads="NCHW", writes="NCHW"), field.batch
@@ -456,7 +457,7 @@ _BUDGET_MS = 200
 
 
 def instruction_words(data: bytes, entry: str) -> tuple[int, ...]:
-    """The low words of `entry`'s SASS instructions, of its .text section in a cubin, an ELF file.
+    """Return the low words of `entry`'s SASS instructions from its .text section in a cubin (ELF).
 
     Every instruction since Volta has 16 bytes.
     """
@@ -472,15 +473,15 @@ def instruction_words(data: bytes, entry: str) -> tuple[int, ...]:
 
 
 def instruction_count(data: bytes, entry: str) -> int:
-    """Static SASS instructions of `entry` in a cubin, without NOPs."""
+    """Count the static SASS instructions of `entry` in a cubin, without NOPs."""
     return sum(word & 0xFFF != _NOP for word in instruction_words(data, entry))
 
 
 def longest_span(spans: Any) -> int:
-    """Cycles of the busiest multiprocessor, from the begin of its first block to its last's end.
+    """Return cycles of the busiest multiprocessor, from its first block's start to its last's end.
 
-    `spans` (blocks, 3) holds multiprocessor, begin and end of each block by clock64, which counts
-    each multiprocessor's own cycles.
+    `spans` (blocks, 3) holds multiprocessor, start and end of each block by clock64, which
+    counts each multiprocessor's own cycles.
     """
     return max(
         int(spans[spans[:, 0] == unit, 2].max() - spans[spans[:, 0] == unit, 1].min())
@@ -489,7 +490,7 @@ def longest_span(spans: Any) -> int:
 
 
 def step_kernels(step: PaperStep, problem: Conv, batch: int) -> tuple[Kernel, Kernel]:
-    """The step's convolution kernel for `batch` images, without and with a clock."""
+    """Return the step's convolution kernel for `batch` images, without and with a clock."""
     if step.variant == _ENGINE:
         tile = im2col_tile(problem, batch)
         return im2col_kernel(problem, tile), im2col_kernel(problem, tile, clock=True)
@@ -498,7 +499,7 @@ def step_kernels(step: PaperStep, problem: Conv, batch: int) -> tuple[Kernel, Ke
 
 
 def _runs(step: PaperStep, field: Field) -> tuple[Callable[[], None], Callable[..., None]]:
-    """The whole variant, and its convolution alone, which takes an array for a clock's spans."""
+    """Return the whole variant, and its convolution alone, which takes an array for clock spans."""
     if step.variant != _ENGINE:
         chosen = kernel_step(step.variant, step.loads)
         return partial(field.run, chosen), partial(field.convolve, chosen)
@@ -583,17 +584,17 @@ def _add_times(rows: list[dict[str, Any]], found: dict[str, Summary]) -> None:
 def measure_ladder(
     problem: Conv, batch: int, *, gpu: Gpu, say: Callable[[str], None] = lambda _: None
 ) -> list[dict[str, Any]]:
-    """The paper's steps on `batch` images of `problem`, in its order, one row a step.
+    """Measure the paper's steps on `batch` images of `problem`, in its order, one row per step.
 
-    Every variant is first checked against float64 on fresh images; a wrong one has status "wrong"
-    and no figures, a refused one "refused" and the sentence in `note`. Then, of the right ones:
+    Every variant is first checked against float64 on fresh images. A wrong one has status
+    "wrong" and no figures, a refused one "refused" and the reason in `note`. The others have:
 
     - `median_us`, `p05_us`, `p95_us`: the convolution kernel alone, 3 to 20 replays of a CUDA graph
       of 10 launches, interleaved with the other steps';
-    - `whole_us`: with the relayouts that the variant needs around it;
-    - `cycles`: `longest_span` of a build with clock64 (the figures above are of one without);
-    - `registers`, `local_bytes` a thread, `shared_bytes`, `blocks`, `threads`;
-    - `instructions`: static SASS instructions in the cubin, NOPs apart;
+    - `whole_us`: with the relayouts around it that the variant needs;
+    - `cycles`: `longest_span` of a build with clock64 (the times above are of a build without);
+    - `registers`, `local_bytes` per thread, `shared_bytes`, `blocks`, `threads`;
+    - `instructions`: static SASS instructions in the cubin, without NOPs;
     - `ratio`, `cycles_ratio`: time, cycles of the step `before` over this step's;
     - `total_ratio`: the baseline's time over this step's (the paper: 4.4).
 

@@ -1,6 +1,7 @@
-"""The course report's Tables 1 to 13 and Figures 4 to 6: its figures, and what to measure for each.
+"""Tables 1 to 13 and Figures 4 to 6 of the course report, and the variant to measure for each
+figure.
 
-Times are the report's, in milliseconds, for IMAGES images on its 2016 GPU (serial: its CPU).
+Times are the report's, in milliseconds, for IMAGES images on its 2016 GPU (serial: on its CPU).
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from lenetgpu.layouts import physical_shape
 from lenetgpu.network import stage
 from lenetgpu.stages import Variant
 
-IMAGES = 10_000
-"""How many images every time of the report is of."""
+IMAGES = 10_000  # Images that every time of the report covers.
 RELU, MEAN, SERIAL_RELU, SERIAL_MEAN = "relu", "mean", "serial relu", "serial mean"
 TOTAL = "plan course"
 APART, MERGED = "mean, then linear", "mean and linear in one"
@@ -23,13 +23,13 @@ STREAMS = ((1, 1), (1, 4), (2, 2), (2, 4), (4, 4), (8, 8))
 
 
 def streamed(streams: int, chunks: int) -> str:
-    """What plan course on so many streams with so many chunks is called."""
+    """Return the name of plan course with this number of streams and chunks."""
     return f"{TOTAL}, {streams} stream{'s' * (streams > 1)}, {chunks} chunk{'s' * (chunks > 1)}"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One time of the report: where it stands, and the stage and variant that it is of.
+    """One time of the report: its table, and its stage and variant.
 
     `variant` is a variant's full name with the report's own blocks and threads, or one of RELU,
     MEAN, SERIAL_RELU, SERIAL_MEAN, TOTAL. `at_least` marks a figure that the report gives as a
@@ -45,7 +45,7 @@ class Figure:
 
 
 def _figures(table: str, label: str, variant: str, **times: float) -> list[Figure]:
-    """A figure a stage, by the stage's name."""
+    """Return one figure per stage, by the stage's name."""
     return [Figure(table, label, stage, variant, time) for stage, time in times.items()]
 
 
@@ -89,7 +89,7 @@ Ladder = tuple[str, tuple[tuple[str, float | None], ...]]
 
 
 def _ladder(stage: str, *names: str, tables: tuple[str, ...] = ()) -> Ladder:
-    """Variants of `stage` with their times of `tables`, or of the first table that has them."""
+    """Return variants of `stage` with their times in `tables`, or in the first table with one."""
     told = {
         figure.variant: figure.milliseconds
         for figure in reversed(FIGURES)
@@ -98,8 +98,8 @@ def _ladder(stage: str, *names: str, tables: tuple[str, ...] = ()) -> Ladder:
     return stage, tuple((name, told.get(name)) for name in names)
 
 
-# The order in which the report climbed, with its times; Table 7's for conv1's unrolled ladder. No
-# time: the report says which is better and not by how much.
+# The report's optimization steps in order, with its times (Table 7's for conv1's unrolled ladder).
+# None: the report says which is better but gives no time.
 LADDERS: tuple[Ladder, ...] = (
     _ladder(
         "conv1", "direct.basic", "direct.tight", "direct.shared_constant", "direct.whole_warps"
@@ -124,7 +124,7 @@ LADDERS: tuple[Ladder, ...] = (
     _ladder("all", streamed(1, 1), streamed(2, 2)),
 )  # fmt: skip
 
-# The report's Table 10: activation shapes (batch k left out) before and after its transformation.
+# The report's Table 10: activation shapes (without batch k) before and after its transformation.
 LAYOUTS: tuple[tuple[str, str, tuple[int, ...], tuple[int, ...]], ...] = (
     ("conv1", "in", (28, 28, 1), (28, 28, 1)),
     ("conv1", "out", (24, 24, 32), (32, 48, 12)),
@@ -136,12 +136,11 @@ LAYOUTS: tuple[tuple[str, str, tuple[int, ...], tuple[int, ...]], ...] = (
     ("pool2", "out", (4, 4, 64), (4, 4, 64)),
 )
 
-Row = tuple[str, str, str, str]
-"""A section, a label, a stage, a variant."""
+Row = tuple[str, str, str, str]  # Section, label, stage, variant.
 
 
 def _rows(*listed: Row) -> tuple[Row, ...]:
-    """A row for each of the stages that are named together."""
+    """Return one row per stage for rows that name several stages."""
     return tuple(
         (section, label, stage, variant)
         for section, label, stages, variant in listed
@@ -149,13 +148,13 @@ def _rows(*listed: Row) -> tuple[Row, ...]:
     )
 
 
-# What the report describes without a time, or with its threads in another step's place.
+# Steps that the report describes without a time, or with its threads in another step's place.
 UNTIMED = _rows(
     ("2.2.2", "W' not transposed", "conv1 conv2", "unrolled.image_untransposed"),
     ("3.1.1", "relu4, then average pool", "pool1 pool2", "basic.in_place"),
     ("3.2.2", "including relu4", "pool1 pool2", "fused.maps_looped"),
 )
-# Sections 3.1 (which leaves it at the thought), 3.4 and 3.5, on all of a plan or two stages of it.
+# Sections 3.1 (only an idea in the report), 3.4 and 3.5, on a whole plan or two of its stages.
 LINEAR = _rows(
     ("3.1", "mean, then convolution", "pool1+conv2", APART),
     ("3.1", "the two in one", "pool1+conv2", MERGED),
@@ -168,7 +167,7 @@ MOVES = _rows(
     ("3.4", "left on the device", "all", RESIDENT),
     *(("3.5", _STREAMED, "all", streamed(*shape)) for shape in STREAMS),
 )
-# Ours of the same ideas: other blocks and threads than the report's.
+# Our variants of the same ideas, with other blocks and threads than the report's.
 AFTER = _rows(
     ("2.1.4", "four maps a block", "conv1 conv2", "direct.four_maps"),
     ("2.2.1", "unrolled, a thread an output", "conv1", "unrolled.naive"),
@@ -183,7 +182,7 @@ AFTER = _rows(
     ("figs 4-6", "fully_forward_tile with its ReLU", "fc1", "tiled.shared"),
     ("figs 4-6", "fully_forward_tile, one column of blocks", "fc2", "tiled.shared"),
 )
-# What the report tried and could not run, or left unbuilt; measured without a figure beside it.
+# Ideas that the report could not run or did not build; measured without a figure to compare.
 BEYOND = _rows(
     ("2.2.6", "cuBLAS", "conv1 conv2", "cublas.im2col"),
     ("2.2.6", "cuBLAS", "fc1", "cublas.sgemm"),
@@ -194,7 +193,7 @@ BEYOND = _rows(
     ("3.4.1", "block-level fusion", "conv1+pool1 conv2+pool2", "block.unrolled"),
     ("3.6", "half precision", "conv1 conv2 fc1", "cublas.half"),
 )
-# The same stages by the CPU's own variants, measured where there is no GPU.
+# The same stages with the CPU's own variants, measured on machines without a GPU.
 ON_CPU = _rows(
     ("2.1.3", "register tiles", "conv1 conv2", "tiled.blocked"),
     ("2.2", "unrolled, BLAS", "conv1 conv2", "unrolled.blas"),
@@ -215,10 +214,10 @@ _OWN = {figure.variant for figure in FIGURES} | {name for *_, name in UNTIMED}
 
 
 def layouts_of(where: str, variant: Variant) -> tuple[str, str] | None:
-    """(reads, writes) of a row; None: the variant's first ones.
+    """Return (reads, writes) of a row; None stands for the variant's first layouts.
 
-    Table 10's after the transformation for what reads or writes QUAD; NHWC for the course's other
-    kernels of maps, as before it.
+    Variants that read or write QUAD have Table 10's layouts after the transformation. The
+    course's other kernels on maps have NHWC, as before it.
     """
     if "QUAD" in (*variant.reads, *variant.writes):
         return TABLE_10[where]
@@ -227,7 +226,7 @@ def layouts_of(where: str, variant: Variant) -> tuple[str, str] | None:
 
 
 def layout_rows() -> list[dict[str, Any]]:
-    """Table 10: the report's shapes and the ones this package gives its layouts."""
+    """Return Table 10: the report's shapes and the ones this package gives its layouts."""
     rows = []
     for name, end, before, after in LAYOUTS:
         problem = stage(name).problem

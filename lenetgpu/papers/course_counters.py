@@ -1,7 +1,8 @@
-"""NVVP's efficiencies (course report, figures 4 to 6): the report's, the same counted, and today's.
+"""NVVP's efficiencies (course report, figures 4 to 6): the report's, and ours counted for them.
 
-Counted from the addresses that the report's kernels ask for (`lenetgpu.stages.sectors`): with its
-blocks, its threads and its layouts they come out as its profiler measured them.
+Efficiencies are counted from the addresses that the report's kernels access
+(`lenetgpu.stages.sectors`). With the report's blocks, threads and layouts they equal what its
+profiler measured.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ Count = Callable[[Any], tuple[Counted, Counted]]
 
 @dataclass(frozen=True)
 class Profiled:
-    """One line of a figure: loads and stores in % as NVVP has them, and the count of `variant`.
+    """One line of a figure: NVVP's load and store efficiency in %, and the count for `variant`.
 
-    `later`: after the layout transformation. `note` says why the two differ, or what is counted
-    that our variant does not do.
+    `later` means after the layout transformation. `note` explains a difference between the two,
+    or what is counted that our variant does not do.
     """
 
     figure: str
@@ -44,7 +45,7 @@ class Profiled:
     note: str = ""
 
     def counted(self) -> tuple[Counted, Counted]:
-        """Loads and stores of the variant on its stage."""
+        """Count loads and stores of the variant on its stage."""
         problem = stage_named(self.stage).problem
         if self.later:
             reads, writes = TABLE_10[self.stage]
@@ -87,7 +88,7 @@ NVVP: tuple[Profiled, ...] = (
 
 
 def counted_rows() -> list[dict[str, Any]]:
-    """A row a line of the figures: NVVP's efficiencies in %, and those counted."""
+    """Return a row per line of the figures: NVVP's efficiencies in %, and the counted ones."""
     return [
         {
             "figure": line.figure,
@@ -104,13 +105,13 @@ def counted_rows() -> list[dict[str, Any]]:
 
 
 Key = tuple[str, str]
+# Suite row -> name of its kernel, one of the kernels of the variant PASSES_OF.
 PASSES = {RELU: "relu_in_place", MEAN: "looped_mean"}
-"""The rows that are one kernel of a variant (PASSES_OF), to that kernel's name."""
 _COUNTED = {stage.name for stage in STAGES} | {span.name for span in SPANS}
 
 
 def _variant(stage: str, name: str) -> Place | None:
-    """The variant `name` of `stage` as the suite runs it; None where it is none of a GPU's."""
+    """Return the variant `name` of `stage` as the suite runs it, None if it is no GPU variant."""
     unit = stage_of(stage)
     for variant in variants(unit.kind, "cuda"):
         problem = variant.laid_out(unit.problem)
@@ -121,14 +122,14 @@ def _variant(stage: str, name: str) -> Place | None:
 
 
 def suite_keys() -> list[Key]:
-    """(stage, variant) of every row of the suite on a GPU, each once."""
+    """Return (stage, variant) of every row of the suite on a GPU, without repeats."""
     named = [(figure.stage, figure.variant) for figure in FIGURES]
     named += [(stage, name) for _, _, stage, name in (*UNTIMED, *BEYOND, *AFTER)]
     return list(dict.fromkeys(named))
 
 
 def places(keys: Iterable[Key]) -> dict[Key, Place]:
-    """Where those are counted that are variants; a pass is counted with its variant."""
+    """Return where each key that is a variant is counted; a pass is counted with its variant."""
     found: dict[Key, Place] = {}
     for stage, name in keys:
         own = PASSES_OF if name in PASSES else name
@@ -138,16 +139,16 @@ def places(keys: Iterable[Key]) -> dict[Key, Place]:
 
 
 def places_of(rows: Iterable[dict[str, Any]]) -> dict[Key, Place]:
-    """`places` of a suite's rows that are right."""
+    """Return `places` of the suite's rows that passed."""
     return places((row["stage"], row["variant"]) for row in rows if row["status"] == "right")
 
 
 def kernels_of_rows(
     stage: str, variant: str, counted: dict[Key, dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """The counters of a row, of those of all variants; a pass has its own kernel's.
+    """Return a row's counters from those of all variants; a pass has its own kernel's.
 
-    None where they are not counted.
+    Returns None if they are not counted.
     """
     if variant not in PASSES:
         return counted.get((stage, variant))
@@ -160,7 +161,10 @@ def kernels_of_rows(
 
 
 def described(counters: dict[str, Any]) -> str:
-    """A row's measured counters in a line: efficiencies, DRAM, active warps, the largest stall."""
+    """Summarise a row's measured counters in one line.
+
+    The line has efficiencies, active warps, DRAM throughput and the largest stall.
+    """
     percents = {
         "loads": "global_load_efficiency",
         "stores": "global_store_efficiency",

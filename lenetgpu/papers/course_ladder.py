@@ -1,8 +1,8 @@
-"""The course's suite: every figure of its report beside this device's, checked, then timed.
+"""The course suite: each figure of the report with this device's, checked, then timed.
 
-And what the report times that is no stage of ours: passes of a stage alone; a mean and the linear
-stage behind it merged into one (section 3.1), whose filters have twice the side; and what goes over
-the bus between stages, and streams (3.4, 3.5).
+The suite also covers what the report times outside our stages: passes of a stage alone; a mean
+merged with the linear stage after it (section 3.1), whose filters have twice the side; transfers
+between stages, and streams (sections 3.4 and 3.5).
 """
 
 from __future__ import annotations
@@ -57,15 +57,16 @@ from lenetgpu.stages.mounted import Mounted
 
 
 def crossed_bytes(steps: list[Step], images: int) -> int:
-    """Bytes that copies between stages take over the bus, both ways, for `images`."""
+    """Return the bytes that copies between stages move over the bus, both ways, for `images`."""
     copies = [step for step in steps if step.variant is None]
     return sum(4 * images * prod(step.writes[1]) for step in copies)
 
 
 def activation_bytes(steps: list[Step], images: int) -> tuple[int, int]:
-    """(all stages' outputs together, the largest one with the input it is made of), in bytes.
+    """Return (all stages' outputs together, the largest output with its input), in bytes.
 
-    What would lie on the device if nothing were freed, and what has to at least (section 3.4).
+    The first is the device memory needed if nothing is freed, the second the minimum (section
+    3.4).
     """
     made = [step for step in steps if step.variant is not None]
     written = [4 * images * prod(step.writes[1]) for step in made]
@@ -76,9 +77,10 @@ def activation_bytes(steps: list[Step], images: int) -> tuple[int, int]:
 def transfers(
     plan: Plan, weights: Weights, images: Any, where: str
 ) -> tuple[Pipeline, Callable[[], Any], str]:
-    """`plan` with every stage's output taken to the host and back (HOST), or left where it is.
+    """Prepare `plan` with stage outputs copied to the host and back (HOST), or left on the device.
 
-    Its pipeline; a run from images on the host to labels there; the bytes that it moves, in words.
+    Returns the pipeline, a run from images on the host to labels there, and a text about the
+    bytes it moves.
     """
     from lenetgpu.net.streaming import pinned_copy
 
@@ -106,7 +108,7 @@ def transfers(
 def streams(
     plan: Plan, weights: Weights, images: Any, count: int, chunks: int, expected: Any
 ) -> Callable[[], None]:
-    """A run of `plan` over so many streams and chunks; LenetError for other labels."""
+    """Return a run of `plan` over streams and chunks; raise LenetError if its labels differ."""
     from lenetgpu.net.streaming import Streamer, host_results, pinned_copy
 
     n, dtype = len(images), str(images.dtype)
@@ -130,7 +132,7 @@ def streams(
     return run
 
 
-# of each device: what runs the mean, the convolution, the fully connected layer
+# device -> variants of the mean, the convolution and the fully connected layer
 VARIANTS = {
     "cuda": {"pool": "fused.maps_looped", "conv": "unrolled.image_tiled", "fc": "tiled.shared"},
     "cpu": {"pool": "fused.rows", "conv": "tiled.blocked", "fc": "tiled.blocked"},
@@ -138,7 +140,7 @@ VARIANTS = {
 
 
 def merged_problem(pool: Pool, after: Conv | Fc) -> Conv | Fc:
-    """The one linear stage from `pool`'s rectified input to `after`'s output."""
+    """Return the one linear stage from `pool`'s rectified input to `after`'s output."""
     if isinstance(after, Fc):
         return replace(after, K=pool.H * pool.W * pool.C)
     wide = replace(after, H=pool.H, W=pool.W, R=2 * after.R, S=2 * after.S)
@@ -146,7 +148,7 @@ def merged_problem(pool: Pool, after: Conv | Fc) -> Conv | Fc:
 
 
 def merged_weights(pool: Pool, after: Conv | Fc, w: Any) -> Any:
-    """Its weights: a quarter of each of `w`, at each of the four places of its window."""
+    """Return the merged stage's weights: a quarter of each of `w`, at all places of its window."""
     quarter = w * w.dtype.type(0.25)
     if isinstance(after, Conv):
         return quarter.repeat(2, axis=0).repeat(2, axis=1)
@@ -156,7 +158,7 @@ def merged_weights(pool: Pool, after: Conv | Fc, w: Any) -> Any:
 
 @dataclass(frozen=True)
 class Count:
-    """Multiply-adds of an image, of the mean one an input."""
+    """Multiply-adds per image; the mean counts one per input."""
 
     apart: int
     merged: int
@@ -169,15 +171,16 @@ class Count:
 
 
 def count(pool: Pool, after: Conv | Fc) -> Count:
-    """Of `pool`'s mean and `after`, apart and merged."""
+    """Count `pool`'s mean and `after`, apart and merged."""
     mean = pool.H * pool.W * pool.C
     return Count(mean + after.flop(1) // 2, merged_problem(pool, after).flop(1) // 2)
 
 
 class Linear:
-    """A pool and the linear stage behind it, apart or merged, on the float64 chain's activations.
+    """A pool and the linear stage after it, apart or merged, on activations of the float64 chain.
 
-    `name` is MERGED or the other. The ReLU is done before either: what is timed is linear.
+    `name` is MERGED or APART. The ReLU is applied beforehand in both cases: only linear work is
+    timed.
     """
 
     def __init__(self, span: str, name: str, images: int, device: str, facts: Truth) -> None:
@@ -205,11 +208,11 @@ class Linear:
 
     @property
     def variants(self) -> str:
-        """What runs it."""
+        """Names of the variants that run."""
         return " + ".join(step.variant.full_name for step in self._steps)
 
     def run(self) -> None:
-        """All images once, input to output."""
+        """Run all images once, from input to output."""
         x = self._buffers[0]
         for step, y in zip(self._steps, self._buffers[1:], strict=True):
             shape = x.shape if step.problem.reads != "NC" else (len(x), *step.problem.in_shape)
@@ -217,7 +220,7 @@ class Linear:
             x = y
 
     def check(self) -> Verdict:
-        """The first images' output against the mean and the stage behind it in float64."""
+        """Judge the first images' output against the mean and the stage after it in float64."""
         for step, y in zip(self._steps, self._buffers[1:], strict=True):
             step.poison(y)
         self.run()
@@ -225,12 +228,12 @@ class Linear:
         return judge(found.reshape(self._expected.shape), self._expected, "fp32")
 
     def sample(self) -> float:
-        """Milliseconds for all images."""
+        """Return milliseconds for all images."""
         return gpu_ms(self.run) if self._device == "cuda" else cpu_ms(self.run)
 
 
 def _plain(problem: Conv | Fc) -> Conv | Fc:
-    """`problem` in the files' own layouts."""
+    """Return `problem` in the files' own layouts."""
     layout = "NC" if isinstance(problem, Fc) else "NHWC"
     return replace(problem, reads=layout, writes=layout)
 
@@ -241,32 +244,32 @@ _SERIAL_IMAGES = 100
 
 
 def times_of(samples: list[float]) -> dict[str, Any]:
-    """The JSON fields of a row's samples in milliseconds."""
+    """Return the JSON fields of a row's samples in milliseconds."""
     summary = summarise(samples)
     return times_json(summary) | {"samples_ms": summary.samples}
 
 
 def timed(sample: Callable[[], float], device: str) -> dict[str, Any]:
-    """The times of `sample`, warmed up once, for as long as a row of `device` may take."""
+    """Return the times of `sample`, after one warm-up call, within the time budget of `device`."""
     sample()
     budget, least = (GPU_BUDGET_S, _LEAST) if device == "cuda" else (CPU_BUDGET_S, 1)
     return times_of(repeat(sample, budget, least, MOST))
 
 
 def on_the_cpu() -> str:
-    """Whose time a serial row is, on a machine with a GPU too."""
+    """Return a note that names the CPU of a serial row, for machines with a GPU too."""
     return f"on one thread of the CPU, {cpu_name()}"
 
 
 def _means(x: Any) -> Any:
-    """The means in float64 of the 2x2 windows of x (N, H, W, C)."""
+    """Return the float64 means of the 2x2 windows of x (N, H, W, C)."""
     n, height, width, maps = x.shape
     windows = x.reshape(n, height // 2, 2, width // 2, 2, maps)
     return windows.mean(axis=(2, 4), dtype=np.float64)
 
 
 def passed(bench: StageBench, name: str, limits: Ceilings | None) -> dict[str, Any]:
-    """RELU in place or MEAN alone, on the map that the pool reads; checked here against CuPy."""
+    """Time RELU in place or MEAN alone on the map that the pool reads, checked against CuPy."""
     from lenetgpu.stages.pool.looped import access_counts, mean_alone, relu_in_place
 
     problem, x = bench.problem, bench.input
@@ -295,7 +298,7 @@ def passed(bench: StageBench, name: str, limits: Ceilings | None) -> dict[str, A
 
 
 def serial_pass(stage: str, name: str, images: int) -> dict[str, Any]:
-    """The report's serial ReLU or mean on one thread of the CPU, scaled to `images`."""
+    """Time the report's serial ReLU or mean on one thread of the CPU, scaled to `images`."""
     from lenetgpu.stages.pool.serial import mean_loops, relu_loops
 
     problem = stage_of(stage).problem
@@ -328,21 +331,17 @@ def serial_pass(stage: str, name: str, images: int) -> dict[str, Any]:
     return row
 
 
-NAMES = ("course", "report")
-"""What the command line calls this suite; the first is its name."""
-CPU_LINEAR = 500
-"""Images that two stages take together on a CPU."""
-PASSES_OF = "basic.in_place"
-"""The variant whose two kernels RELU and MEAN are."""
-SAME = 1.02
-"""A gain of less than this is none."""
+NAMES = ("course", "report")  # Names of this suite on the command line; the first is its own.
+CPU_LINEAR = 500  # Images that two stages process together on a CPU.
+PASSES_OF = "basic.in_place"  # The variant that consists of the two kernels RELU and MEAN.
+SAME = 1.02  # Gains below this ratio count as none.
 
 
 class CourseRun:
-    """Measures each (stage, variant) once and fills the report's rows with it.
+    """Measurement of each (stage, variant) once, from which the report's rows are filled.
 
-    `speedup`, the report's time over this one, is given for as many images as the report's; with
-    another batch a row's note says why there is none.
+    `speedup`, the report's time over this one, is given for the report's number of images only;
+    with another batch a row's note gives the reason.
     """
 
     def __init__(
@@ -360,7 +359,7 @@ class CourseRun:
         self.interrupted = False
 
     def run(self) -> None:
-        """Fill `rows`; Ctrl-C keeps those that are done."""
+        """Fill `rows`; on Ctrl-C, finished rows stay."""
         try:
             for figure in FIGURES:
                 row = {
@@ -509,7 +508,7 @@ def _row(name: str, checked: Verdict) -> dict[str, Any]:
 
 
 def _explanation(variant: Variant, problem: Any, images: int, row: dict[str, Any]) -> str:
-    """One line: what the report's tables say of a kernel, as figures of this run."""
+    """Return one line with this run's values of what the report's tables say of a kernel."""
     explained = variant.explain(problem, images, machines.current()) if variant.explain else ()
     words = [f"{what} {found}" for what, found in explained]
     if row.get("occupancy") is not None:
@@ -522,14 +521,15 @@ def _explanation(variant: Variant, problem: Any, images: int, row: dict[str, Any
 
 
 def verdict(gain: float) -> str:
-    """Whether an idea still holds, is gone (a gain within SAME of 1) or has turned."""
+    """Return "holds" or "turned" for a gain or a loss, "gone" within SAME of 1."""
     return "holds" if gain > SAME else "gone" if gain > 1 / SAME else "turned"
 
 
 def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each step of the report's ladders: its gain there, its gain here, and whether it still holds.
+    """Return each step of the report's ladders: the report's gain, this run's gain, and a verdict.
 
-    A gain is the time of the step before over the time of the step; within 2 % of 1 is no change.
+    A gain is the time of the step before over the time of the step; within 2 % of 1 it is no
+    change.
     """
     found = {(row["stage"], row["variant"]): row for row in rows}
     steps = []

@@ -1,4 +1,4 @@
-"""The shapes of the convolution papers, with what the papers say of them."""
+"""Shapes of the convolution papers, with the papers' claims about them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ KERNEL_SIDES = (1, 3, 5)
 
 @dataclass(frozen=True)
 class Shape:
-    """A convolution of a suite: its label, how many images, and the paper's figure for it.
+    """A convolution of a suite: its label, its number of images, and the paper's figure for it.
 
-    `count` is how often a network has it.
+    `count` is how often a network contains it.
     """
 
     label: str
@@ -30,7 +30,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Untaken:
-    """A convolution that is not taken, whose `problem` may not be known: `why` says why."""
+    """An unsupported convolution: `why` gives the reason; `problem` is None if it is unknown."""
 
     label: str
     problem: Conv | None
@@ -44,12 +44,12 @@ Row = Shape | Untaken
 
 @dataclass(frozen=True)
 class Suite:
-    """Shapes of one paper. `literal` are the variants that are its kernels to the letter.
+    """Shapes of one paper. `literal` are the variants that reproduce its kernels faithfully.
 
-    `after` are ours that follow its proposal. `claim` is the paper's speed-up over its own
-    reference: (average, least, most), None where it gives none; `says` is the claim in words;
-    `notes` say how its text was read. `source` says where a network's convolutions are from; they
-    are summed, each as often as it is there.
+    `after` are our variants that follow its proposal. `claim` is the paper's speed-up over its
+    own baseline: (average, least, most), None if it gives none; `says` is the claim in words;
+    `notes` say how its text was interpreted. `source` cites the origin of a network's
+    convolutions; their times are summed, each as often as it occurs.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Suite:
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """The rows that variants are asked for."""
+        """The supported rows."""
         return tuple(row for row in self.rows if isinstance(row, Shape))
 
 
@@ -73,7 +73,7 @@ _MULTI = (
     (7, 512), (14, 512), (28, 512), (28, 256), (56, 256),
     (56, 128), (112, 128), (112, 64), (224, 64), (512, 64),
 )  # fmt: skip
-# layer -> (channels, maps, taps, pad, stride, input side), the paper's FFMA per byte
+# layer -> (channels, maps, filter side, pad, stride, input side), the paper's FFMA per byte
 _OVERFEAT = {
     1: ((3, 96, 7, 0, 2, 221), 31.8),
     2: ((96, 256, 7, 0, 1, 36), 173.8),
@@ -86,7 +86,7 @@ LENET_BATCHES = (1, 10_000)
 CONVNET2_LITERAL = (
     "convnet2.rolled", "convnet2.unrolled", "convnet2.strength_reduced", "convnet2.hoisted_checks",
 )  # fmt: skip
-# hardware that was proposed, by what a GPU has: a look-up, the TMA, tensor cores
+# the proposed hardware, replaced by what a GPU has: a look-up, the TMA, tensor cores
 CONVNET2_AFTER = (
     "convnet2.index_table", "convnet2.inner_product", "convnet2.outer_product",
     "convnet2.index_engine",
@@ -115,7 +115,7 @@ def _convnet2() -> Iterator[Shape]:
 
 
 def images_of(batch: int) -> str:
-    """What ends the label of a shape that a suite has for several numbers of images."""
+    """Return the label suffix of a shape that a suite has for several numbers of images."""
     return f", {batch:,} images"
 
 
@@ -126,8 +126,7 @@ def _lenet() -> Iterator[Shape]:
                 yield Shape(f"{stage.name}{images_of(batch)}", stage.problem, batch)
 
 
-BATCH, SIDE = 64, 224
-"""Images in a pass of these suites, and the width of an image, RGB."""
+BATCH, SIDE = 64, 224  # Images in a pass of these suites, and the side of an RGB image.
 PADDED = "the table does not say how it pads: 3x3 filters have 1 on every side here, 7x7 ones 3"
 # stage -> (map's side, channels of a block, its blocks)
 _RESNET_50 = {2: (56, 64, 3), 3: (28, 128, 4), 4: (14, 256, 6), 5: (7, 512, 3)}
@@ -148,7 +147,10 @@ def _conv(side: int, channels: int, maps: int, taps: int = 1, stride: int = 1, g
 
 
 def resnet_50() -> Iterator[Layer]:
-    """All 53: the first block of a stage halves its map, in its 1x1 and in the way past it."""
+    """Yield all 53 convolutions.
+
+    The first block of stages 3 to 5 halves its map, in its first 1x1 and in the shortcut.
+    """
     yield "conv1", _conv(SIDE, 3, 64, 7, 2)
     before, last = 64, 56
     for stage, (side, channels, blocks) in _RESNET_50.items():
@@ -163,7 +165,7 @@ def resnet_50() -> Iterator[Layer]:
 
 
 def vgg_16() -> Iterator[Layer]:
-    """The 13 of column D."""
+    """Yield the 13 convolutions of column D."""
     before = 3
     for block, (side, layers) in enumerate(_VGG_16, 1):
         for maps in layers:
@@ -172,7 +174,7 @@ def vgg_16() -> Iterator[Layer]:
 
 
 def mobilenet_v2() -> Iterator[Layer]:
-    """All 53, the classes' own 1x1 among them; 17 are depthwise."""
+    """Yield all 53 convolutions, the classifier's 1x1 included; 17 are depthwise."""
     yield "first", _conv(SIDE, 3, 32, 3, 2)
     side, before = SIDE // 2, 32
     for row, (expansion, channels, blocks, first) in enumerate(_MOBILENET_V2, 1):
@@ -190,7 +192,7 @@ def mobilenet_v2() -> Iterator[Layer]:
 
 
 def distinct(layers: Iterator[Layer]) -> Iterator[tuple[str, Conv, int]]:
-    """Each convolution once: a name of its own, and how often it is there."""
+    """Yield each convolution once, with a unique name and its count."""
     layers_of: dict[Conv, str] = {}
     counts: Counter[Conv] = Counter()
     for name, asked in layers:

@@ -1,8 +1,9 @@
-"""How long warps take on one multiprocessor: a small timing model, without a GPU.
+"""A small timing model of warps on one multiprocessor, which runs without a GPU.
 
 Warps issue in order. An instruction waits for the registers that it reads (a scoreboard), for its
-scheduler, which issues one a cycle, for the memory unit where it is one of memory, and for its line
-of instructions. Nothing is cached but instructions: whether a load is a hit is its latency.
+scheduler, which issues one instruction a cycle, for the memory unit if it accesses memory, and for
+its line of instructions. Only instructions are cached: a load's latency decides whether it models a
+hit or a miss.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from enum import Enum
 
 
 class Op(Enum):
-    """What an instruction waits for and is waited for; MAD is a multiply-add."""
+    """Kind of an instruction, which decides its latency and units; MAD is a multiply-add."""
 
     ARITHMETIC = "arithmetic"
     MAD = "mad"
@@ -35,13 +36,14 @@ _BEYOND = {Op.LOCAL, Op.GLOBAL}
 
 @dataclass(frozen=True)
 class Core:
-    """One multiprocessor, in its cycles.
+    """One multiprocessor; times are in its cycles.
 
-    `schedulers` issue an instruction a cycle each; warp w is of scheduler w mod `schedulers`. The
-    latencies are from issue until a dependent instruction may issue; that of `branch` holds its
-    warp. The one memory unit takes an instruction every `port` cycles, and a line of 128 bytes from
-    beyond the first cache every `line`. Instructions come in lines of `fetch_line`; a warp that
-    enters one which is not among its last `fetched` instructions waits `fetch` cycles more.
+    Each of the `schedulers` issues an instruction a cycle; warp w belongs to scheduler w mod
+    `schedulers`. Latencies count from an instruction's issue until a dependent one may issue;
+    `branch` holds its warp. The one memory unit accepts an instruction every `port` cycles, and
+    a line of 128 bytes from beyond the first-level cache every `line` cycles. Instructions are
+    fetched in lines of `fetch_line`; a warp that enters a line outside its last `fetched`
+    instructions waits `fetch` more cycles.
     """
 
     name: str
@@ -60,7 +62,7 @@ class Core:
     fetched: int
 
     def latencies(self) -> dict[Op, int]:
-        """Cycles until a result may be read; of operations that have none, 1."""
+        """Return the cycles until a result may be read; 1 for operations without a result."""
         return dict.fromkeys(Op, 1) | {
             Op.ARITHMETIC: self.arithmetic,
             Op.MAD: self.mad,
@@ -74,11 +76,12 @@ class Core:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One of a warp's program; `reads` are the indices of those whose results it needs.
+    """One instruction of a warp's program; `reads` are the indices of its operands' producers.
 
-    `at` is where it lies, so that a loop's passes share it; `part` what its time is charged to.
-    `cycles` are an engine's own, on top of a shared load's; `lines` come from beyond the first
-    cache; `held` is how long it keeps the memory unit, where that is not the core's own `port`.
+    `at` is its address, shared by all passes of a loop; `part` is the part that its time is
+    charged to. `cycles` are an engine's own, on top of a shared load's; `lines` are fetched
+    from beyond the first-level cache; `held` is how long it occupies the memory unit, if not
+    the core's own `port`.
     """
 
     op: Op
@@ -91,7 +94,7 @@ class Instruction:
 
 
 class Listing:
-    """A warp's program as it is written down: `emit` gives the index that later ones read."""
+    """Builder of a warp's program: `emit` returns the index that later instructions read."""
 
     def __init__(self) -> None:
         self.program: list[Instruction] = []
@@ -101,7 +104,7 @@ class Listing:
     def emit(
         self, op: Op, *reads: int, cycles: int = 0, lines: int = 1, held: int | None = None
     ) -> int:
-        """Append an instruction; its index."""
+        """Append an instruction; return its index."""
         if any(not 0 <= index < len(self.program) for index in reads):
             raise ValueError(f"expected indices below {len(self.program)}, found {reads}")
         said = Instruction(op, reads, self._at, self.part, cycles, lines, held)
@@ -110,13 +113,13 @@ class Listing:
         return len(self.program) - 1
 
     def chain(self, count: int, *reads: int) -> int:
-        """`count` arithmetic instructions, each needing the one before it; the last's index."""
+        """Append `count` dependent arithmetic instructions; return the last one's index."""
         for _ in range(count):
             reads = (self.emit(Op.ARITHMETIC, *reads),)
         return reads[0]
 
     def repeat(self, times: int, body: Callable[[int], None]) -> None:
-        """A loop: `body` once a pass, every pass at the same place, then an add, a test, a jump."""
+        """Append a loop: `body` at the same addresses in each pass, then an add, a test, a jump."""
         start = self._at
         for index in range(times):
             self._at = start
@@ -127,10 +130,10 @@ class Listing:
 
 @dataclass(frozen=True)
 class Timing:
-    """What came of it: `cycles` from the first issue until the last result is there.
+    """Result of a run: `cycles` from the first issue until the last result is available.
 
-    `parts` are warp-cycles: the time from each instruction's issue to the same warp's next one, so
-    that their sum over `warps` is a warp's mean time.
+    `parts` are warp-cycles: the time from each instruction's issue to the same warp's next one,
+    so that their sum over `warps` is a warp's mean time.
     """
 
     cycles: int
@@ -139,7 +142,7 @@ class Timing:
 
 
 def fetch_stalls(core: Core, program: list[Instruction]) -> list[int]:
-    """Cycles that each instruction waits for its line: the least recently entered one is lost."""
+    """Return the cycles that each instruction waits for its line, with LRU eviction of lines."""
     held: dict[int, None] = {}
     room = core.fetched // core.fetch_line
     stalls, before = [], None
@@ -157,10 +160,10 @@ def fetch_stalls(core: Core, program: list[Instruction]) -> list[int]:
 
 
 def run(core: Core, program: list[Instruction], blocks: int, warps: int) -> Timing:
-    """`blocks` blocks of `warps` warps on `core` at once, each warp with all of `program`.
+    """Run `blocks` blocks of `warps` warps on `core` at once; every warp runs all of `program`.
 
-    Of the warps that wait for a scheduler the one that could go first goes, then the lower number.
-    Raises ValueError for an empty program, no block or no warp.
+    Among the warps that wait for a scheduler, the one that became ready first issues; ties go
+    to the lower number. Raises ValueError for an empty program, no blocks or no warps.
     """
     if not program or blocks < 1 or warps < 1:
         raise ValueError(
