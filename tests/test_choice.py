@@ -1,4 +1,4 @@
-"""Plan `auto` on a GPU: measured once per device and batch range, remembered, shown by doctor."""
+"""Plan `auto` on a GPU: measured once per device and batch range, cached, shown by doctor."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def test_auto_chooses_among_plans_that_the_device_runs(precision):
 
 @pytest.fixture
 def fitting(monkeypatch):
-    """Errors by plan (None: does not fit; else 1e-7), and what was asked for, instead of runs."""
+    """Replace `fit`; return the errors by plan and the list of calls.
+
+    An error of None means that the plan does not fit; the default is 1e-7.
+    """
     errors, asked = {}, []
 
     def fit(plan, weights, device, dtype, batch):
@@ -141,7 +144,7 @@ def test_fp32_takes_a_faster_plan_that_is_as_exact(errors, taken, fitting, shipp
 def test_a_plan_without_memory_is_held_against_the_weights_in_smaller_passes(
     fitting, shipped_weights, monkeypatch
 ):
-    given_back = []  # each time costs a look at every object of the process: hundreds, a minute
+    given_back = []  # the real one calls gc.collect, which is slow in a full test run
     monkeypatch.setattr(faults, "release", lambda: given_back.append(1))
     errors, asked = fitting
     remember("fp32", 10_000, "sgemm")
@@ -170,7 +173,7 @@ def test_a_choice_made_beside_others_is_made_again_when_they_are_gone(monkeypatc
     others = []
     monkeypatch.setattr(roofline, "load_on", lambda device: others.pop())
     made, path = remember("fp32", 1, "fp32")
-    assert choice.still_holds(HOPPER, "fp32", 1) == made  # nobody else is looked for
+    assert choice.still_holds(HOPPER, "fp32", 1) == made  # the load is not read
     entries.keep("auto", path.stem, replace(made, load=2.0))
     others[:] = [1.0, 2.0]
     assert choice.still_holds(HOPPER, "fp32", 1).load == 2.0
@@ -222,7 +225,7 @@ def test_the_fastest_is_taken_and_remembered(precision, monkeypatch):
 
 
 def test_auto_with_a_stage_overridden_does_not_give_way(monkeypatch):
-    """docs/weights.md says so: what was asked for runs, or nothing does."""
+    """A requested plan that does not fit is refused, and no other is run (docs/weights.md)."""
 
     def unfit(plan, *asked):
         raise LenetError(f"plan {plan.name} does not fit")

@@ -1,4 +1,4 @@
-"""Right candidates run again on the same images: whether runs agree to the bit, what they err."""
+"""Correct candidates run again on the same images: bitwise agreement and errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ SHAPE = ("2,9,8,3,3", "--batch", "2", "--device", "cpu", "--rounds", "5", "--wat
 
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
-    """Runs `conv` with a variant of one's own; (exit code, its row, the row of another, stderr)."""
+    """Return a function that runs `conv` with a plugin.
+
+    It returns the exit code, the plugin's row, another variant's row, and stderr.
+    """
     monkeypatch.setattr(compared, "peer_version", lambda device: None)
 
     def ran(*words, repeats=True):
@@ -70,7 +73,7 @@ def test_a_variant_can_say_that_its_runs_need_not_agree(rows):
 
 
 class Leaving:
-    """A bench that leaves one of `outputs` after the other."""
+    """A bench that returns one of `outputs` after the other."""
 
     repeats = True
 
@@ -96,7 +99,7 @@ def test_a_difference_in_any_run_counts(odd):
 
 
 def test_what_adds_in_any_order_says_so():
-    """The one kernel whose blocks add floats in global memory, as it happens."""
+    """Only one kernel has blocks that add floats in global memory in any order."""
     said = {v.full_name for v in variants(device="cuda") if not v.repeats}
     assert said == {"prefetch.strict_channels"}
     assert find("conv", "prefetch.strict", "cuda").repeats
@@ -119,7 +122,7 @@ def test_errors_are_over_the_largest_output_and_the_root_mean_square():
 
 
 def test_every_candidate_gets_the_same_images():
-    """However often those that are timed were changed."""
+    """Errors are taken on the same images, no matter how often the timed images changed."""
     case = Case(PROBLEM, 3, gpu=False)
     seen = []
     for name in ("unrolled.blas", "serial.loops"):
@@ -133,7 +136,7 @@ def test_every_candidate_gets_the_same_images():
 
 
 def given(found, status="right", **more):
-    """A candidate that errs so much, or breaks."""
+    """Return a candidate whose bench returns the errors `found`, or raises it."""
     bench = SimpleNamespace(once=False, errors=Mock(side_effect=[found]))
     return Candidate("", never, status=status, bench=bench, **more)
 

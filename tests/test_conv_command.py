@@ -167,15 +167,15 @@ def test_wrong_refusing_and_failing_variants(monkeypatch, without_torch):
     right = find("conv", "tiled", "cpu")
 
     def swaps_images(x, w, y, problem):
-        """Gives each image the answer of another."""
+        """Write each output to another image."""
         y[:] = reference(x, w, problem)[::-1]
 
     def fails(x, w, y, problem):
-        """Raises."""
+        """Raise RuntimeError."""
         raise RuntimeError("an illegal address")
 
     def never(x, w, y, problem):
-        """Refuses."""
+        """Support nothing."""
 
     refusing = replace(broken(never), supports=lambda problem: "supports odd days only")
     listed = [right, broken(swaps_images), broken(fails), refusing]

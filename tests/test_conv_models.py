@@ -1,4 +1,4 @@
-"""`lenetgpu conv --model`: an ONNX model's convolutions, and files that are none."""
+"""`lenetgpu conv --model`: an ONNX model's convolutions, and files without any."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(*arguments):
 
 
 def tensor(name, *shape, kind=TensorProto.FLOAT):
-    """A weight without its numbers, as it is when they are stepped over."""
+    """Return a weight without values, as the parser leaves it when it skips them."""
     return TensorProto(name=name, dims=shape, data_type=kind)
 
 
@@ -34,7 +34,7 @@ def numbers(name, values):
 
 
 def model(nodes, weights=(), size=("N", 3, 32, 32), kind=TensorProto.FLOAT, **more):
-    """A model of these nodes that reads x, of `size`."""
+    """Return a model of these nodes that reads x, of `size`."""
     x = helper.make_tensor_value_info("x", kind, size)
     y = helper.make_tensor_value_info(nodes[-1].output[0], kind, None)
     graph = helper.make_graph(nodes, "net", [x], [y], list(weights))
@@ -103,7 +103,7 @@ def test_real_graphs_have_the_sizes_that_onnx_infers(name):
 
 
 def test_shapes_are_followed_whatever_the_file_says_of_them(tmp_path):
-    """By numbers that the graph works out, with a batch that is left open."""
+    """Shapes come from values that the graph computes, with an open batch."""
     nodes = [node("Shape", ["x"], "z"), node("Gather", ["z", "i"], "n"),
              node("Concat", ["n", "s"], "c", axis=0), node("Reshape", ["x", "c"], "p"),
              conv("p", "w", "y")]  # fmt: skip
@@ -200,7 +200,7 @@ def test_a_model_that_is_none_is_one_sentence(tmp_path, nodes, weights, words):
 
 
 def test_weights_elsewhere_are_never_opened(tmp_path, monkeypatch):
-    """Their sizes are in the model; the file that holds them need not even be there."""
+    """The model has their sizes; the file with their values need not exist."""
     far = TensorProto(name="w", dims=[8, 3, 3, 3], data_type=TensorProto.FLOAT, data_location=1)
     entry = far.external_data.add()
     entry.key, entry.value = "location", "../../etc/passwd"
@@ -250,7 +250,7 @@ FOLLOWED = [
 
 @pytest.mark.parametrize(("nodes", "ends"), FOLLOWED, ids=range(len(FOLLOWED)))
 def test_a_bias_and_a_relu_are_taken_where_that_is_asked_for(tmp_path, nodes, ends):
-    """ReLU where nothing else reads the sums: no other node, no branch, and not the caller."""
+    """ReLU counts if nothing else reads the sums: no other node, no branch, and not the caller."""
     path = written(tmp_path, model(nodes, [W, tensor("b", 8)]))
     (alone,), (whole,) = onnx_convs.read(path, None), onnx_convs.read(path, None, True)
     assert (alone.problem.bias, alone.problem.relu) == (False, False)
@@ -274,7 +274,7 @@ HALF, WIDE = TensorProto.FLOAT16, TensorProto.DOUBLE
     ],
 )  # fmt: skip
 def test_the_type_of_filters_is_that_of_what_makes_them(tmp_path, makes, kind, dtype, why):
-    """Also where they are no initializer: constants, casts, inputs of the model."""
+    """Filters need not be initializers: constants, casts and inputs of the model count too."""
     kinds = {"f": TensorProto.FLOAT, "h": HALF, "i": TensorProto.INT8}
     weights = [tensor(name, 8, 3, 3, 3, kind=of) for name, of in kinds.items()]
     weights += [tensor("s"), numbers("to", [8, 3, 3, 3])]

@@ -1,4 +1,4 @@
-"""The predicted rounding error of Winograd: as emulated, as measured, and within the tolerance."""
+"""Predicted rounding error of Winograd, against emulation, measurements and the tolerance."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MAPS = {"reads": "NCHW", "writes": "NCHW"}
 PLAIN = next(tile for tile in TILES if tile.warps_k == 1 and tile.bk == 16)
 PARTED = next(tile for tile in TILES if tile.warps_k == 4)
 
-# Root mean squares over that of the outputs, of cuDNN in a row, winograd.f2, winograd.f4: measured
-# on an NVIDIA H100 80GB HBM3 on 2026-11-26, beside one another on the same images.
+# Rms errors over the rms of the outputs, of cuDNN (sequential sums), winograd.f2 and winograd.f4,
+# measured on the same images on an NVIDIA H100 80GB HBM3 on 2026-11-26.
 MEASURED = {
     ("512,28,28,512,3,1,0", 1): (1.212e-6, 4.899e-7, 1.088e-6),
     ("512,15,15,512,3,1,1", 1): (1.180e-6, 3.568e-7, 1.077e-6),
@@ -36,12 +36,15 @@ MEASURED = {
 
 
 def fused(total, a, b):
-    """An fma: rounded once."""
+    """Return an fma, which is rounded once."""
     return (total.astype(np.float64) + a.astype(np.float64) * b).astype(np.float32)
 
 
 def emulated(outputs, taps, channels, parts, bound=0, tiles=100, maps=4, seed=7):
-    """Outputs (maps, tiles, y, x) of random tiles, rounded to fp32 where kernels do, and exact."""
+    """Emulate Winograd on random tiles, rounding to fp32 where kernels do.
+
+    Return its outputs (maps, tiles, y, x) and the exact ones.
+    """
     rng = np.random.default_rng(seed)
     to_output, from_filter, from_input = (
         np.array(matrix, float) for matrix in winograd.transforms(outputs, taps)
@@ -106,7 +109,7 @@ def test_it_is_what_was_measured(shape, images):
     for (name, outputs), error in zip(WINOGRAD.items(), errors, strict=True):
         if (problem.R, outputs) == (5, 4):
             assert not possible(name, problem, H100, images=images)
-            continue  # measured at other points, and with sums of 32
+            continue  # measured with other transform points, and sums of 32
         product = winograd.plan(problem, images, outputs, H100)
         found = rounding.of_winograd(product, problem, outputs)
         assert 0.95 * error < found < 1.12 * error
@@ -114,7 +117,10 @@ def test_it_is_what_was_measured(shape, images):
 
 
 def worst(channels, draws, seed):
-    """The largest error of images of the fewest outputs taken: a tile, of one channel 16."""
+    """Return the largest error of images with the fewest supported outputs.
+
+    These have one tile, or 16 tiles with one channel.
+    """
     bound = winograd.longest(4, Conv(8, 8, channels, 32, 5, 5))
     found, exact = emulated(4, 5, channels, 1, bound, tiles=draws, maps=32, seed=seed)
     errors, largest = (
@@ -125,7 +131,7 @@ def worst(channels, draws, seed):
 
 
 def test_f4_of_5x5_keeps_its_tolerance_with_room_to_spare():
-    """Of one draw on a GPU sums of 32 products erred 1.004e-5."""
+    """Sums of 32 products had an error of 1.004e-5 in one draw on a GPU."""
     assert max(worst(channels, 320, 11) for channels in (1, 16, 64)) < 8e-6
     refusal = find("conv", "winograd.f4", "cuda").refusal
     few = "supports 5x5 filters with at least {} outputs an image, not {}"

@@ -1,4 +1,4 @@
-"""The table of measured convolutions: whose times scripts/conv_choices.py takes, and which."""
+"""The table of measured convolutions: the times that scripts/conv_choices.py selects."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_quick_runs_cpus_and_shapes_that_best_refuses_are_no_part_of_the_table(s
 
 @pytest.fixture
 def told(script):
-    """What counts of candidates of SHAPE, beside one that adds fp32."""
+    """Return a function that names the candidates of SHAPE that count, next to an fp32 kernel."""
 
     def of(*entries, shape=SHAPE, machine=H200, **more):
         plain = entry("direct.tuned", 9.0, relative_error=1e-6)
@@ -136,7 +136,7 @@ def test_a_product_in_one_launch_counts_by_its_kernel_or_its_threads(told):
 
 
 def test_cudnn_s_error_on_the_same_data_is_the_limit(script):
-    """Without errors on the same images the model says what Winograd errs."""
+    """Without errors on the same images, the predicted error of Winograd counts."""
     table = script("conv_choices")
 
     def ran(name, us, error, **more):

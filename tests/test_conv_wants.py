@@ -1,6 +1,6 @@
-"""What a convolution may want: strides, padding, dilation, groups, bias, ReLU, fp16 and bf16.
+"""Options of convolutions: strides, padding, dilation, groups, bias, ReLU, fp16 and bf16.
 
-Computed, held, judged, refused, found wrong.
+They are computed, stored, checked, refused, and found wrong.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NAMES = ("serial.loops", "unrolled.blas")
 
 
 def drawn(rng, wanted=SHAPES):
-    """A small convolution's numbers as they may be given, of which at least one output comes."""
+    """Draw the parameters of a small convolution with at least one output."""
     while True:
         groups = int(rng.integers(1, 5)) if "groups" in wanted else 1
         numbers = {
@@ -83,7 +83,7 @@ def drawn(rng, wanted=SHAPES):
 
 
 def counted(H, W, R, S, strides, pads, dilation, **rest):
-    """Outputs of rows and columns: places of the first tap from which the last one is inside."""
+    """Return rows and columns of the output: positions at which the whole filter is inside."""
     above, left, below, right = pads
     sides = ((H + above + below, R), (W + left + right, S))
     return tuple(
@@ -93,7 +93,7 @@ def counted(H, W, R, S, strides, pads, dilation, **rest):
 
 
 def by_hand(x, w, strides, pads, dilation, groups, **sizes):
-    """The definition, a product at a time; the image ends where it ends."""
+    """Compute the definition, one product at a time, without padding the image."""
     n, H, W, _ = x.shape
     R, S, each, M = w.shape
     OH, OW = counted(strides=strides, pads=pads, dilation=dilation, **sizes)
@@ -164,7 +164,7 @@ def test_forms_that_compute_the_same_are_one():
     assert Conv(9, 8, 4, 6, 3, 3, pads=(0, 0, 1, 1)) != Conv(9, 8, 4, 6, 3, 3)
     assert {name: problem.wants for name, (problem, _) in ASKS.items()} == {n: {n} for n in WANTS}
     assert TOGETHER.wants == {*SHAPES} == ConvPool(TOGETHER).wants
-    # a side of one output has the other's stride where it stays one
+    # a dimension of one output takes the other's stride if that leaves one output
     assert Conv(1, 20, 4, 4, 1, 3, strides=(1, 2)) == Conv(1, 20, 4, 4, 1, 3, 2)
     assert Conv(5, 3, 2, 2, 3, 3, strides=(2, 1)) == Conv(5, 3, 2, 2, 3, 3, 2)
     assert Conv(9, 9, 1, 1, 3, 3, strides=(9, 1)).wants == {"strides"}
@@ -213,7 +213,7 @@ def test_what_a_variant_makes_room_for_is_asked_of_the_free_memory_first(
 
 
 def test_the_rate_on_a_few_rows_is_asked_of_any_shape(rng, monkeypatch):
-    """Of dilated filters, and of those that reach over the image into its padding."""
+    """The estimate works for dilated filters, and for filters that extend into the padding."""
     monkeypatch.setattr(conv_bench, "_LONG_FLOP", 1)
     variant = find("conv", "unrolled.blas", "cpu")
     for numbers in [drawn(rng) for _ in range(10)]:
@@ -223,7 +223,7 @@ def test_the_rate_on_a_few_rows_is_asked_of_any_shape(rng, monkeypatch):
 
 @pytest.fixture(params=[*NAMES, "direct.grouped"])
 def variant(request):
-    """Each that takes them; the GPU's launched on this CPU where there is a compiler for it."""
+    """Each variant that supports all options; the GPU's runs on this CPU if g++ can compile it."""
     if request.param in NAMES:
         return find("conv", request.param, "cpu")
     if version() < 11:
@@ -233,7 +233,7 @@ def variant(request):
 
 
 def computed(variant, problem, x, w):
-    """Its output in NHWC, as float32."""
+    """Return a variant's output in NHWC as float32."""
     state = variant.prepare(w, problem, len(x)) if variant.prepare else w
     y = np.empty((len(x), *problem.out_shape), narrowed(np.zeros(1, "f"), problem.dtype).dtype)
     Mounted.poison(y)
@@ -243,7 +243,7 @@ def computed(variant, problem, x, w):
 
 
 def by_definition(values, dtype):
-    """Float64 `values` as the nearest of a dtype, of two as near the even one."""
+    """Round float64 `values` to a dtype: to the nearest value, ties to even."""
     bits, least, most = {"fp16": (11, -13, 15), "bf16": (8, -125, 127)}[dtype]
     exponent = np.maximum(np.frexp(values)[1], least)
     unit = np.ldexp(1.0, exponent - bits)
@@ -296,18 +296,18 @@ def test_the_truth_adds_a_bias_then_takes_relu_in_float64(ends, rng):
     )
 
 
-SMALL = Conv(1, 6, 1, 3, 1, 1, bias=True)  # one shape, so that a kernel is compiled once a dtype
+SMALL = Conv(1, 6, 1, 3, 1, 1, bias=True)  # one shape: a kernel is compiled once per dtype
 
 
 def held(dtype, x, w, bias):
-    """Images of six pixels, three filters of one tap and three values, as `dtype` has them."""
+    """Return images of six pixels, three 1x1 filters and three bias values, in `dtype`."""
     of = (np.reshape(x, (-1, 1, 6, 1)), np.reshape(w, (1, 1, 1, 3)), np.asarray(bias))
     x, w, bias = (narrowed(array.astype("f"), dtype) for array in of)
     return x, (w, bias)
 
 
 def test_an_output_is_the_nearest_half_of_its_sum(variant, rng):
-    """Sums of few whole numbers are exact: the bits are known. Ties are among them."""
+    """Sums of small whole numbers are exact, so that the bits are known; some are ties."""
     for dtype, bits in BITS.items():
         problem, most = replace(SMALL, dtype=dtype), 2 ** (bits - 1)
         x, w = held(dtype, rng.integers(-most, most, 600), [1, 3, -7], [0, 0.5, 1.5])
@@ -318,7 +318,7 @@ def test_an_output_is_the_nearest_half_of_its_sum(variant, rng):
 
 
 def test_no_number_stays_none_and_endless_stays_endless(variant):
-    """In an image, in a filter and in a bias; ReLU of NaN is NaN, and of -infinity zero."""
+    """Test images, filters and biases; ReLU of NaN is NaN, and of -infinity zero."""
     nan, inf = np.nan, np.inf
     for dtype, relu in product(ITEM_BYTES, (False, True)):
         problem = replace(SMALL, relu=relu, dtype=dtype)
@@ -337,7 +337,7 @@ def test_no_number_stays_none_and_endless_stays_endless(variant):
 
 
 def test_padding_is_zeros_that_endless_filters_make_no_numbers_of(variant, rng):
-    """As in the truth, whether a variant copies images amid zeros or looks where a tap falls."""
+    """Agree with the reference, whether a variant pads copies of images or tests each position."""
     for dtype, groups in product(ITEM_BYTES, (1, 2)):
         problem = Conv(4, 5, 2, 2, 3, 3, pads=(1, 0, 2, 1), groups=groups, dtype=dtype)
         x = narrowed(rng.standard_normal((2, *problem.in_shape)).astype("f"), dtype)
@@ -377,7 +377,7 @@ def test_half_a_unit_is_no_error_and_the_tolerance_lies_beyond(dtype):
         return judge(narrowed(np.array(found, "f"), dtype), np.array(truth), "fp32")
 
     assert not judged([8.0, 0.0], [8.0, 1e-3]).passed, "a unit is the value's own"
-    for side in (1, -1):  # of two units the larger one's half
+    for side in (1, -1):  # at a power of two, half of the larger unit
         assert judged([1.0], [1.0 + side * 2.0 ** -BITS[dtype]]).passed
     least = {"fp16": 2.0**-24, "bf16": 2.0**-133}[dtype]
     assert judged([0.0], [least / 2]).error == 0.0
@@ -388,7 +388,7 @@ def test_half_a_unit_is_no_error_and_the_tolerance_lies_beyond(dtype):
 
 
 def test_rows_of_halves_are_fenced_poisoned_and_turned_as_others_are(rng):
-    """A bench of one's own checks: what is not written shows, and windows are as aligned."""
+    """Unwritten outputs show up, and buffers are aligned, for every dtype."""
     for dtype in ITEM_BYTES:
         problem = replace(PLAIN, bias=True, relu=True, dtype=dtype)
         case = Case(problem, 3, gpu=False)
@@ -416,7 +416,7 @@ def test_pytorch_computes_it_too(problem):
 
 
 def test_a_gpu_without_bf16_says_so(monkeypatch):
-    """For every candidate, PyTorch's too; other rows of the same command run."""
+    """Every candidate is refused, also PyTorch; other rows of the same command run."""
     problem = replace(PLAIN, dtype="bf16")
     assert lacking(problem, 75) == "bf16 needs cuda 8.0, found 7.5"
     assert lacking(problem, 80) is lacking(replace(problem, dtype="fp16"), 75) is None
@@ -434,7 +434,7 @@ def test_a_gpu_without_bf16_says_so(monkeypatch):
 
 
 def ran(monkeypatch, *words):
-    """`conv` on a CPU: (exit code, its document, what it says)."""
+    """Run `conv` on a CPU; return the exit code, the document and stderr."""
     monkeypatch.setattr(compared, "peer_version", lambda device: None)
     quick = ("--device", "cpu", "--seconds", "0.02", "--rounds", "5", "--watch", "0")
     words = ["conv", *quick, "--json", "-", *words]
@@ -460,7 +460,7 @@ def test_what_gets_a_shape_wrong_is_found(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_what_gets_an_end_wrong_is_found(monkeypatch, dtype):
-    """Of fp32 nothing is cut off and nothing rounded but as it is computed."""
+    """In fp32 nothing is truncated or rounded after the computation."""
     beside = ROOT / "tests" / "broken" / "epilogue.py"
     words = ("3,9,8,8,3,1,1", "--bias", "--relu", "--dtype", dtype, "--batch", 3)
     code, document, _ = ran(monkeypatch, *words, "--with", beside, "--only", "serial")
@@ -511,7 +511,7 @@ MIOPEN = "./bin/MIOpenDriver"
     ],
 )
 def test_lines_say_what_happens_at_both_ends(line, alone, whole):
-    """A bias, which benchdnn has where nothing is said, is taken where that is asked for."""
+    """A bias, which is benchdnn's default, counts only with `epilogue`."""
     plain = Conv(8, 8, 8, 8, 3, 3)
     for epilogue, ends in ((False, alone), (True, whole)):
         given = parse_shape(line, epilogue)

@@ -1,4 +1,4 @@
-"""Ways into `lenetgpu conv`: benchdnn's and MIOpenDriver's lines, files of them, networks."""
+"""Inputs of `lenetgpu conv`: lines of benchdnn and MIOpenDriver, files of them, networks."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_a_file_of_lines_is_a_row_a_distinct_convolution_and_a_sum(tmp_path):
 def test_each_row_has_the_command_that_repeats_it_alone(tmp_path):
     path = tmp_path / "lines.txt"
     lines = 'mb3ic8ih10oc16oh10kh3ph1n"a"\n8,10,9,16,3x1,1,0\n'
-    path.write_text(lines, "utf-8-sig")  # as some editors write it, a mark in front
+    path.write_text(lines, "utf-8-sig")  # with a byte order mark, as some editors write it
     result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled", "--seconds", 0.02,
                  "--warmup", 2, "--json", "-")  # fmt: skip
     document = json.loads(result.stdout)

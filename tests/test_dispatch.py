@@ -1,4 +1,4 @@
-"""`best.fp32`: which algorithm `decide` takes, what --explain says of it, and `conv --tune`."""
+"""`best.fp32`: the choice of `decide`, the report of --explain, and `conv --tune`."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ HOPPER, ANY, ONE = "tensor.wgmma_fp16x3", "tensor.fp16x3", "tensor.wgmma_tf32x3"
 OTHER_H200 = replace(H200, name="not in the table", multiprocessors=128)
 DEEP = Conv(14, 14, 256, 256, 3, 3, 1, 1, **MAPS)
 SHALLOW = Conv(112, 112, 3, 64, 3, 3, 1, 1, **MAPS)
+# Winograd adds channels sequentially at many images, in parts at one.
 FEW = Conv(28, 28, 128, 128, 3, 3, 1, 1, **MAPS)
-"""Whose channels are added in a row at many images, and in parts at one."""
+# Winograd adds channels in parts at one image, sequentially at two.
 PARTED = Conv(56, 56, 256, 256, 3, 3, **MAPS)
-"""Winograd's sums are in parts at one image, in a row at two."""
 WORD = next(made.word for made in wgmma.FP16X3.products(DEEP, 64, H200)[1:] if made.split == 1)
 
 
@@ -66,7 +66,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def here(monkeypatch):
-    """A GPU that is here, and what `conv --tune` kept of it."""
+    """Pretend that a GPU is present; return a function that caches times as `conv --tune` does."""
     monkeypatch.setattr(measured, "driver_gpus", lambda: (HERE_IS,))
     return lambda images, us, problem=OTHER, **more: measured.keep(
         problem, Measured(HERE_IS.name, images, us, DAY, **more)
@@ -75,7 +75,7 @@ def here(monkeypatch):
 
 @pytest.fixture
 def ships(monkeypatch):
-    """A table that ships instead of ours: what is added to it."""
+    """Replace the shipped table by an empty one; return a function that adds rows to it."""
     rows = {}
     monkeypatch.setattr(measured, "_shipped", lambda: rows)
 
@@ -94,7 +94,7 @@ def others_than(name, problem=OTHER):
     return next(c.algorithm for c in choices(problem, 1, MACHINE) if c.algorithm != name)
 
 
-SLOW = others_than(by_model())  # the model would not take it
+SLOW = others_than(by_model())  # not the model's choice
 ALGORITHMS_IN_ORDER = [v.full_name for v in variants("conv", "cuda") if v.full_name in ALGORITHMS]
 
 
@@ -175,7 +175,7 @@ def test_every_row_of_the_table_can_be_and_is_taken():
 
 
 def promised(problem, row, machine=H200):
-    """Who has no time in a row that ships, and is to be faster than all that have."""
+    """Return the untried algorithm that replaces a shipped row's choice, or None."""
     predicted = {c.algorithm: c.us(machine) for c in choices(problem, row.images, machine)}
     rest = {name: us for name, us in predicted.items() if name not in {*row.us, *row.dropped}}
     first = min(rest, key=rest.get, default=None)
@@ -223,7 +223,7 @@ def test_rows_of_the_same_multiprocessors_count_where_there_are_no_others(here, 
     apart = (replace(MACHINE, multiprocessors=131), replace(MACHINE, compute_capability=100))
     assert [measured.near(OTHER, 4, machine) for machine in apart] == [[], []]
     assert here(8, {by_model(): 1.0, SLOW: 2.0})
-    assert taken(OTHER, 4, MACHINE)[1].device == HERE_IS.name  # its own, though not as near
+    assert taken(OTHER, 4, MACHINE)[1].device == HERE_IS.name  # its own row, though not as near
     assert taken(OTHER, 3, MACHINE)[1].device == "NVIDIA H200"
     ships(2, {"winograd.f4": 0.1, "texture.split": 0.2}, PARTED, device="NVIDIA H200")
     assert [taken(PARTED, 2, m)[0] for m in (H200, MACHINE)] == ["winograd.f4", "texture.split"]
@@ -244,7 +244,7 @@ def test_this_machine_s_own_comes_before_what_ships_as_near(here, ships, monkeyp
     assert (name, row.source) == (by_model(), HERE)
     ships(5, {by_model(): 2.0, SLOW: 1.0})
     assert taken(OTHER, 5, MACHINE)[1].source == SHIPS  # exactly as many
-    monkeypatch.setattr(measured, "driver_gpus", lambda: ())  # it is no GPU that is here
+    monkeypatch.setattr(measured, "driver_gpus", lambda: ())  # the GPU is not present
     assert taken(OTHER, 4, MACHINE)[1].source == SHIPS
 
 
@@ -373,7 +373,10 @@ def ran(name, us, error, status="right"):
 
 
 def test_what_errs_more_than_fp32_does_not_count():
-    """More than cuDNN on the same data and than fp32 sums; beside no cuDNN Winograd may."""
+    """The limits are cuDNN's error on the same data and that of our fp32 sums.
+
+    Without cuDNN, Winograd is held to its tolerance only.
+    """
     found = [ran("winograd.f4", 5, 1.3e-6), ran("direct.tuned", 9, 3e-7), ran(ANY, 4, 4e-7),
              ran(f"{HOPPER}{TILED}taps-272x64", 2, 5e-7), ran("winograd.f2", 1, 1, "wrong"),
              ran("best.fp32", 1, 1e-7), ran(HOPPER, 1, 1e-7, "failed")]  # fmt: skip
@@ -394,7 +397,7 @@ def test_what_errs_more_than_fp32_does_not_count():
 
 
 def alike(name, us, rms):
-    """Whose largest error says something else than that on the same images."""
+    """Return a candidate whose largest error contradicts that on the same images."""
     return ran(name, us, 1.0 / us) | {"same_images": {"images": 1, "largest": 1.0, "rms": rms}}
 
 
@@ -466,7 +469,7 @@ def test_an_architecture_that_is_not_listed_runs_what_the_one_below_does(arch, e
 
 
 class Run:
-    """Variants that note what they are asked, by name; `full` has no memory for its workspace."""
+    """Replace the variants; log their calls by name. Those in `full` raise in `prepare`."""
 
     def __init__(self, monkeypatch, full=()):
         self.log, self.full = [], full
@@ -503,7 +506,7 @@ def test_best_prepares_and_launches_what_was_chosen(ships, monkeypatch):
 
 
 def test_a_choice_that_memory_does_not_hold_gives_way(ships, monkeypatch):
-    """To what was measured, then to the model's, then to what needs next to no memory."""
+    """Fall back to the measured algorithm, the model's, then one that needs almost no workspace."""
     ran = Run(monkeypatch, {HOPPER: MemoryError("no room")})
     state = choose._prepare("w", DEEP, 64)
     assert state.says == "takes direct.tuned, memory holds no other"
@@ -576,7 +579,7 @@ def test_what_was_measured_of_the_problem_itself_comes_first(here, ships):
     assert here(64, {ANY: 3.0, HOPPER: 4.0}, ENDED)
     name, found = taken(ENDED, 64, MACHINE)
     assert (name, found.us, found.lacks) == (ANY, {ANY: 3.0, HOPPER: 4.0}, ())
-    assert taken(DEEP, 64, MACHINE)[0] == ONE  # whose row is of the plain shape
+    assert taken(DEEP, 64, MACHINE)[0] == ONE  # its row is of the plain shape
     assert taken(replace(ENDED, relu=False), 64, MACHINE)[1].lacks == ("bias",)
     assert here(40, {HOPPER: 4.0}, DEEP)
     assert taken(ENDED, 40, MACHINE)[0] == HOPPER  # nearer
@@ -607,7 +610,7 @@ def test_what_is_taken_and_each_further_tiling_is_right(ends, rng):
 
 
 class Bench:
-    """Takes `us` microseconds; wrong where that is said."""
+    """A bench that takes `us` microseconds, and is wrong unless `passed`."""
 
     problem, launched, once, passes, method, note, repeats = None, (), False, 1, "", "", True
 
@@ -629,7 +632,7 @@ class Bench:
 
 @pytest.fixture
 def gpu(here, ships, monkeypatch):
-    """A GPU that is pretended: what each algorithm takes on it, by the channels of a shape."""
+    """Pretend a GPU; return the times of each algorithm on it, by the channels of a shape."""
     times = {}
     monkeypatch.setattr(tuning, "choose_device", lambda wanted: (HERE_IS, ""))
     for module in (compared, asking):
@@ -678,7 +681,8 @@ def test_tune_keeps_the_fastest_and_says_how_far_the_model_was_off(gpu):
     assert case["command"] == "lenetgpu conv 16,9,9,16,3,1,0 --batch 1 --tune"
     again = next(e for e in case["candidates"] if e["name"] == SLOW)["command"]
     assert f"--only {SLOW}" in again and "--watch 0.0" in again and "--tune" not in again
-    gpu[16] = {"winograd.f4": 1.0, "winograd.f2": 2.0}  # of which one errs more by the model
+    # by the model, f4 has a larger error than fp32
+    gpu[16] = {"winograd.f4": 1.0, "winograd.f2": 2.0}
     found = tune("16,9,9,16,3", "--batch", 1)[0]["cases"][0]["tuned"]
     assert found["before"] == SLOW and found["algorithm"] == "winograd.f2"
     assert "winograd.f4" not in found["us"]
@@ -700,7 +704,7 @@ def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu):
 
 
 def test_those_who_tune_one_shape_at_once_all_keep_theirs(here, ships, monkeypatch):
-    """Each reads what is kept and writes it with its own: nobody may come between."""
+    """Reading the cached rows and writing them with a new one must be atomic."""
     keep, counts = entries.keep, range(1, 9)
 
     def slow(*asked):
@@ -772,7 +776,7 @@ def test_what_tune_keeps_on_a_gpu_is_what_best_takes():
     found = document["cases"][0]["tuned"]
     assert found["why"] is None and found["algorithm"] == min(found["us"], key=found["us"].get)
     assert {"direct.tuned", "winograd.f2", "prefetch.stride_fixed"} <= {*found["us"]}
-    assert "winograd.f4" not in found["us"]  # errs more, by the model
+    assert "winograd.f4" not in found["us"]  # larger error than fp32 by the model
     assert "1 of 1 choices kept" in said
     name, row = taken(OTHER, 3)
     assert (name, row.source, row.images) == (found["algorithm"], HERE, 3)

@@ -1,4 +1,4 @@
-"""What a run lost since an earlier file: of compare and conv, of old files and damaged ones."""
+"""Regressions of compare and conv since an earlier file, also since old and damaged files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compare(**ratios):
 
 @pytest.fixture
 def written(tmp_path):
-    """A file with a document in it."""
+    """Return a function that writes a document to a file and returns its path."""
 
     def write(document):
         path = tmp_path / "earlier.json"

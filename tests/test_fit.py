@@ -1,4 +1,4 @@
-"""Plans held against float64 with the weights at hand: passed, refused, remembered."""
+"""Plans checked against float64 with the user's weights: passed, refused, cached."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def times(weights, factor):
 
 
 def changed(run):
-    """The plan with a last product that `run` computes."""
+    """Return the plan with fc2 computed by `run`."""
     variant = replace(find("fc", "blas.numpy", "cpu"), run=run)
     slots = [replace(s, variant=variant) if s.name == "fc2" else s for s in PLAN.slots]
     return replace(PLAN, slots=tuple(slots))
@@ -69,7 +69,7 @@ def test_each_group_is_looked_at_by_itself(what, where, shipped_weights, own_cac
         np.matmul(x, w, out=y)
         if len(y) > 6:
             y[what.start : what.stop] += np.float32(1e-3)
-        else:  # the images behind the first chunk of 64
+        else:  # the images after the first chunk of 64
             y[max(what.start - 64, 0) : what.stop - 64] += np.float32(1e-3) * (what.start >= 64)
 
     with pytest.raises(LenetError, match=rf"unrolled \(fp32\) does not fit.*1e-05.*on {where}, f"):

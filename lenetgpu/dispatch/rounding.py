@@ -1,8 +1,8 @@
 """Predicted rounding errors of fp32 Winograd and of sequential fp32 sums.
 
 Errors are root mean squares over that of the outputs, for zero-mean data. A sequential sum of n
-products is rounded n times, after k of them with an error of STEP sqrt(k): its error is STEP sqrt(n
-/ 2).
+products is rounded n times, after k of them with an error of STEP sqrt(k), so that its own error is
+STEP sqrt(n / 2).
 """
 
 from __future__ import annotations
