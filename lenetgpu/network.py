@@ -7,7 +7,6 @@ logical, (H, W, C); `reads` and `writes` of a problem name the memory layouts (`
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 from lenetgpu.problems import FLOAT_BYTES, Argmax, Conv, ConvPool, Fc, Pool, Relayout, Scale
@@ -99,10 +98,11 @@ class Stage:
         return () if self.weight is None else (self.weight,)
 
 
+_CONV1, _CONV2 = Conv(28, 28, 1, 32, 5, 5), Conv(12, 12, 32, 64, 5, 5)
 STAGES: tuple[Stage, ...] = (
-    Stage("conv1", "conv", Conv(28, 28, 1, 32, 5, 5), "conv1"),
+    Stage("conv1", "conv", _CONV1, "conv1"),
     Stage("pool1", "pool", Pool(24, 24, 32)),
-    Stage("conv2", "conv", Conv(12, 12, 32, 64, 5, 5), "conv2"),
+    Stage("conv2", "conv", _CONV2, "conv2"),
     Stage("pool2", "pool", Pool(8, 8, 64)),
     Stage("fc1", "fc", Fc(1024, 128, relu=True), "fc1"),
     Stage("fc2", "fc", Fc(128, CLASSES, relu=False), "fc2"),
@@ -129,20 +129,12 @@ class Span:
         return "+".join(self.stages)
 
 
-def _conv_pool_spans() -> tuple[Span, ...]:
-    found = []
-    for first, second in itertools.pairwise(STAGES):
-        if isinstance(first.problem, Conv) and second.kind == "pool" and first.weight:
-            names = (first.name, second.name)
-            found.append(Span(names, CONV_POOL, ConvPool(first.problem), (first.weight,)))
-    return tuple(found)
-
-
 _ALL_WEIGHTS = ("conv1", "conv2", "fc1", "fc2")
 SPANS: tuple[Span, ...] = (
     Span(FEATURE_STAGES, FEATURES, Features(), _ALL_WEIGHTS),
     Span(CLASSIFIER_STAGES, CLASSIFIER, Classifier(), _ALL_WEIGHTS),
-    *_conv_pool_spans(),
+    Span(("conv1", "pool1"), CONV_POOL, ConvPool(_CONV1), ("conv1",)),
+    Span(("conv2", "pool2"), CONV_POOL, ConvPool(_CONV2), ("conv2",)),
 )
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from lenetgpu.cpu.flush import flushed
@@ -19,19 +20,18 @@ from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.layouts import dtype_of, equivalent, physical_shape
 from lenetgpu.network import CLASSES, CLASSIFIER, FEATURES, IMAGE_SHAPE, STAGES, Problem
-from lenetgpu.plan import Plan, Slot
+from lenetgpu.plan import Plan
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.mounted import Mounted, array_module
 
-ALIGNED = 16
-# bytes; kernels read images in vectors of this size
+ALIGNED = 16  # bytes; kernels read images in vectors of this size
 CPU_CHUNK = 64
 _CPU_FUSED_CHUNK = 512
 _IMAGES_EACH = 4 * 80  # of a multiprocessor: whole tiles of 80 images
 _SCORES_AT = STAGES[-1].problem.in_shape
+# of a stage: float32's leaves room for sums on the way, as of transforms and of scores
 _LARGEST_FLOAT, _LARGEST_HALF = 2.0**100, 65504.0
-"""Of a stage: float32's leaves room for sums on the way, as of transforms and of scores."""
 
 
 @dataclass
@@ -135,25 +135,6 @@ def default_chunk(device: str, fused: bool = False) -> int:
     return _IMAGES_EACH * multiprocessors()
 
 
-@dataclass
-class Arena:
-    """A flat buffer on one device; steps use views of the shape they need."""
-
-    raw: Any
-    views: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-
-    def view(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """A contiguous array of `shape` at the start of the arena."""
-        key = (shape, dtype)
-        if key not in self.views:
-            items = 1
-            for extent in shape:
-                items *= extent
-            typed = self.raw.view(dtype)
-            self.views[key] = typed[:items].reshape(shape)
-        return self.views[key]
-
-
 def _require_room(plan: Plan, weights: Weights) -> None:
     """LenetError unless the numbers of each stage hold what any image can make of `weights`."""
     for slot in plan.slots:
@@ -228,13 +209,12 @@ class Pipeline:
                 self._scores_device = step.device
                 continue
             layout, shape = step.writes
-            items = 1
-            for extent in physical_shape(layout, self.chunk, shape):
-                items *= extent
             place = (at, turn)
             self._places.append(place)
-            sizes[place] = max(sizes.get(place, 0), 4 * items)
-        self._arenas = {place: Arena(self._empty(size, place[0])) for place, size in sizes.items()}
+            size = 4 * prod(physical_shape(layout, self.chunk, shape))
+            sizes[place] = max(sizes.get(place, 0), size)
+        self._arenas = {place: self._empty(size, place[0]) for place, size in sizes.items()}
+        self._views: dict[tuple[Any, ...], Any] = {}
         self.labels = array_module(self.plan.device).empty(self.batch, "int32")
         self._scores = array_module(self._scores_device).empty((self.batch, CLASSES), "float32")
 
@@ -267,7 +247,7 @@ class Pipeline:
     def poison(self) -> None:
         """Fill every buffer that the pipeline writes with NaN (labels with -1)."""
         for arena in self._arenas.values():
-            arena.raw.view("float32").fill(float("nan"))
+            arena.view("float32").fill(float("nan"))
         self._scores.fill(float("nan"))
         self.labels.fill(-1)
 
@@ -287,7 +267,14 @@ class Pipeline:
             return self._scores[part]
         layout, shape = step.writes
         assert isinstance(place, tuple)
-        return self._arenas[place].view(physical_shape(layout, n, shape), step.dtype)
+        return self._view(place, physical_shape(layout, n, shape), step.dtype)
+
+    def _view(self, place: tuple[str, int], shape: tuple[int, ...], dtype: str) -> Any:
+        """Return a contiguous array of `shape` at the start of an arena."""
+        key = (place, shape, dtype)
+        if key not in self._views:
+            self._views[key] = self._arenas[place].view(dtype)[: prod(shape)].reshape(shape)
+        return self._views[key]
 
     def run(self, x: Any, observer: Observer | None = None, labels: Any = None) -> Any:
         """Classify `x` (n, 28, 28, 1); return labels (n,) int32, a view of the label buffer.
@@ -340,8 +327,3 @@ class Pipeline:
         """Scores (n, 10) float32 of the last run, as a NumPy array."""
         part = self.held_scores(n)
         return part.get() if self.scores_on_gpu else part.copy()
-
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """The plan's variants by stage."""
-        return self.plan.slots

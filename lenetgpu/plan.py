@@ -48,17 +48,10 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
         },
     },
     "block": {
-        "cuda": {
-            **_FAST_CUDA,
-            "conv": "unrolled",
-            "conv1+pool1": "block",
-            "conv2+pool2": "block",
-        },
+        "cuda": _FAST_CUDA | {"conv": "unrolled", "conv1+pool1": "block", "conv2+pool2": "block"}
     },
     "sgemm": {"cuda": {**_FAST_CUDA, "conv": "cublas", "fc": "cublas"}},
-    "half": {
-        "cuda": {**_FAST_CUDA, "conv": "cublas.half", "fc": "cublas.half"},
-    },
+    "half": {"cuda": {**_FAST_CUDA, "conv": "cublas.half", "fc": "cublas.half"}},
     "fp32": {
         "cpu": {**_FAST_CPU, "conv": "tiled", SPANS[0].name: "winograd", "argmax": "numpy"},
         "cuda": _spanned("cuda_cores_fp32"),
@@ -74,12 +67,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "mma_winograd": {"cuda": _spanned("mma_winograd_fp16", "mma_fp16")},
 }
 # old plan names
-ALIASES = {
-    "fast": "fp16",
-    "fp16_winograd": "fp16_roles",
-    "mma": "mma_fp16",
-    "report": "course",
-}
+ALIASES = {"fast": "fp16", "fp16_winograd": "fp16_roles", "mma": "mma_fp16", "report": "course"}
 AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
 # measured (dispatch/auto.py); where nothing can be, the first whose needs are met is taken

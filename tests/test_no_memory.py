@@ -14,7 +14,7 @@ from lenetgpu.gpu import faults, workspace
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory, within_memory
 from lenetgpu.measure import rounds
-from lenetgpu.net.streaming import ring as ring_module
+from lenetgpu.net.streaming import streamer as streamer_module
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 
@@ -172,7 +172,7 @@ def passes(gpu, locked):
 @pytest.mark.parametrize("locked", [True, False])
 def test_wherever_memory_lacks_the_labels_are_the_same(locked, monkeypatch):
     """Every allocation in turn is refused once: lanes, ring, events, graphs, and their launches."""
-    monkeypatch.setattr(ring_module, "core_count", lambda: 2)
+    monkeypatch.setattr(streamer_module, "core_count", lambda: 2)
     probe = Refusing(1 << 30)
     assert passes(probe, locked).chunk == 8
     assert probe.asked >= 14

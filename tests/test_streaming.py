@@ -21,8 +21,8 @@ from pretended_gpu import (
 )
 
 from lenetgpu.errors import LenetError
-from lenetgpu.net.streaming import ring as ring_module
 from lenetgpu.net.streaming import schedule
+from lenetgpu.net.streaming import streamer as streamer_module
 from lenetgpu.network import CLASSES
 
 
@@ -200,8 +200,8 @@ def no_thread_is_left():
 @pytest.fixture
 def small_slots(monkeypatch):
     """Four images a slot, three readers."""
-    monkeypatch.setattr(ring_module, "SLOT_BYTES", 4 * 28 * 28)
-    monkeypatch.setattr(ring_module, "core_count", lambda: 3)
+    monkeypatch.setattr(streamer_module, "SLOT_BYTES", 4 * 28 * 28)
+    monkeypatch.setattr(streamer_module, "core_count", lambda: 3)
 
 
 @pytest.mark.parametrize("locked", [(), ("images",), ("images", "labels"), ("labels", "scores")])

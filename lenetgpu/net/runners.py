@@ -21,7 +21,8 @@ from lenetgpu.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from lenetgpu.net.images import Taken
-    from lenetgpu.net.single import One
+    from lenetgpu.net.single import OneImage
+    from lenetgpu.stages.fused.resident import Once
 
 Passed = Callable[[int], None]
 Mark = Callable[[int, str | None], None]
@@ -214,7 +215,7 @@ class GpuRunner(Runner):
         make: Callable[[int], Pipeline],
         feed: Feed,
         index: int,
-        one: Callable[[], One | None] | None = None,
+        one: Callable[[], OneImage | Once | None] | None = None,
     ) -> None:
         import cupy
         import numpy as np

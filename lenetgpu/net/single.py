@@ -9,7 +9,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.fit import judged, looked_at
 from lenetgpu.cpu.turns import Left, in_turn
@@ -24,19 +24,12 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan, resolve
 
+if TYPE_CHECKING:
+    from lenetgpu.stages.fused.resident import Once, Resident
+
 _AS_EXACT = ("fp32", "fp16x3", "tf32x3")
 _LOOKS = 1 << 13  # polls of the label before waiting for the stream, which reports errors
 _NONE = -1
-
-
-class One(Protocol):
-    """Interface of a path for single images, for one caller at a time."""
-
-    def label(self, image: Any) -> int:
-        """Return the label of `image`, (28, 28) or (28, 28, 1)."""
-
-    def scores(self) -> Any:
-        """Return the scores (10,) float32 of the last image."""
 
 
 class OneImage:
@@ -153,14 +146,14 @@ class Single:
 
 def one_image(
     plan: Plan, weights: Weights, dtype: str, chosen: bool, make: Callable[[int], Pipeline]
-) -> One | None:
+) -> OneImage | Once | None:
     """Return the fastest path for single host images of `dtype` on the current GPU, or None.
 
     If plan "auto" was `chosen` with fp32 accuracy: the persistent kernel launched for one image, if
     it is supported and fits `weights`. Otherwise a recorded pass of the pipeline from `make(1)`.
     None if neither is possible or memory is short.
     """
-    ways: list[Callable[[], One]] = [lambda: OneImage(make)]
+    ways: list[Callable[[], OneImage | Once]] = [lambda: OneImage(make)]
     if chosen and plan.precision in _AS_EXACT and dtype == "uint8":
         ways.insert(0, lambda: _once(weights))
     for way in ways:
@@ -172,7 +165,7 @@ def one_image(
     return None
 
 
-def _once(weights: Weights) -> One:
+def _once(weights: Weights) -> Once:
     from lenetgpu.stages.fused.resident import Once
 
     once = Once(weights)
@@ -180,7 +173,7 @@ def _once(weights: Weights) -> One:
     return once
 
 
-def check_resident(net: One, weights: Weights) -> None:
+def check_resident(net: Once | Resident, weights: Weights) -> None:
     """Raise LenetError if the persistent kernel differs from float64 for `weights`."""
     import numpy as np
 

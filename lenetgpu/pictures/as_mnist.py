@@ -15,8 +15,17 @@ import numpy as np
 from lenetgpu.errors import LenetError
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
 from lenetgpu.pictures.digits import Digit, digits_of
-from lenetgpu.pictures.ink import COLOUR, apart, ink_of, lines_of
-from lenetgpu.pictures.masks import box_of, eroded, grown, resized, shrunk
+from lenetgpu.pictures.masks import (
+    MANY,
+    averaged,
+    averaged_by,
+    blurred,
+    box_of,
+    eroded,
+    grown,
+    resized,
+    shrunk,
+)
 from lenetgpu.pictures.shapes import FILLED, filled_outline, sheet_of
 
 Array = np.ndarray[Any, Any]
@@ -27,7 +36,10 @@ _EDGE = 0.15  # share of full ink at which a digit's box ends
 # nested sheets tried; width of the strokes of an empty sheet, relative to its size
 _SHEETS, _EMPTY = 3, 0.36
 _HOLLOW = 0.1  # maximum line width of an outline, relative to the digit's size
-_TURNED = "dark on light, turned"
+_TURNED, _COLOUR = "dark on light, turned", "told by colour, not by brightness"
+_FIT = 64
+# minimum contrast of ink in levels of 255, and in standard deviations of the paper's noise
+_FAINTEST, _NOISES = 12.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -64,11 +76,11 @@ def of_colours(bands: list[Array]) -> Prepared:
     Brightness does not tell which of two colours is ink, so ink is the part that stands out.
     Raises LenetError if it has no strokes. Faint lines are not searched for.
     """
-    found = _found(apart([shrunk(band) for band in bands]), lines=False)
+    found = _found(_apart([shrunk(band) for band in bands]), lines=False)
     digit = found.digits[0]
     if digit.doubtful or digit.cut > 2:
         raise LenetError("expected a digit, found fields of colour")
-    return _made(found, [COLOUR])
+    return _made(found, [_COLOUR])
 
 
 def _made(found: Found, notes: list[str]) -> Prepared:
@@ -93,7 +105,7 @@ def _found(grey: Array, sheet: Array | None = None, depth: int = 0, lines: bool 
     """
     refused, standing = None, None
     try:
-        ink, turned = ink_of(grey, sheet)
+        ink, turned = _ink_of(grey, sheet)
         standing = Found(ink, turned, digits_of(ink, sheet), depth)
     except LenetError as error:
         if not lines:
@@ -106,7 +118,7 @@ def _found(grey: Array, sheet: Array | None = None, depth: int = 0, lines: bool 
         if not standing.digits[0].doubtful or not lines:
             return standing
     try:
-        thin = lines_of(grey)
+        thin = _lines_of(grey)
         drawn = digits_of(thin, lines=True)
         if not drawn[0].doubtful:
             return Found(thin, True, drawn, depth)
@@ -202,3 +214,140 @@ def _centred(fitted: Array) -> Array:
     pixels = np.rint(fitted * PIXEL_SCALE).astype(np.uint8)
     out[top : top + len(pixels), left : left + pixels.shape[1]] = pixels
     return out
+
+
+def _ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
+    """Return how much each pixel (H, W) stands out from the paper, in 0..1, and if ink is darker.
+
+    Pixels outside `sheet` (H, W) bool are zero. Raises LenetError if nothing stands out.
+    """
+    away = grey - _paper(grey, sheet)
+    if sheet is not None:
+        away[~sheet] = 0
+    smooth = blurred(away)
+    far = float(np.abs(smooth).max())
+    dark = float(smooth[np.abs(smooth) > far / 2].sum()) < 0
+    if dark:
+        away, smooth = -away, -smooth
+    return _scaled(away, smooth), dark
+
+
+def _lines_of(grey: Array) -> Array:
+    """Return how much each pixel (H, W) is darker than the paper nearby, in 0..1, for thin lines
+    only.
+
+    The paper is found by a morphological closing over a tenth of the picture, so edges of
+    sheets and shadows are no lines. Raises LenetError if nothing stands out.
+    """
+    if min(grey.shape) < MANY:
+        raise LenetError("expected a digit, found a small picture of other things")
+    smooth, by = blurred(blurred(grey)), min(grey.shape) // 20
+    away = -grown(-grown(smooth, by), by) - smooth
+    away -= np.median(away)
+    return _scaled(away, away)
+
+
+def _scaled(away: Array, smooth: Array) -> Array:
+    """Scale `away` (H, W) to 0..1 from paper noise to full ink; raise LenetError without ink."""
+    top = smooth[smooth > float(smooth.max()) / 2]
+    level = float(np.median(top)) if top.size else 0.0
+    if level < _FAINTEST:
+        raise LenetError("expected a digit, found a blank picture")
+    noise = _spread(smooth[np.abs(smooth) < level / 2])
+    if level < _NOISES * noise:
+        raise LenetError("expected a digit, found only noise")
+    floor = min(0.4 * level, max(0.1 * level, 3 * noise))
+    found: Array = np.clip((away - floor) / (level - floor), 0, 1)
+    return found
+
+
+def _paper(grey: Array, sheet: Array | None = None) -> Array:
+    """Fit a quadratic surface to the paper in `grey` (H, W), or in its part `sheet`.
+
+    The fit uses a reduced picture and is repeated without outliers.
+    """
+    small = shrunk(grey, _FIT)
+    terms = np.stack([term.reshape(-1) for term in _terms(*small.shape)], axis=1)
+    values = small.reshape(-1).astype(np.float64)
+    on = np.ones(small.shape, bool)
+    if sheet is not None:
+        on = averaged(sheet.astype(np.float32), averaged_by(grey.shape, _FIT)) > 0.99
+        if not on.any():
+            raise LenetError("expected a digit, found a blank picture")
+    border, inside = _border(on).reshape(-1), on.reshape(-1)
+    kept = border & _of_most(values, border)
+    clear = kept.sum() > 0.8 * border.sum()
+    fit = np.array([np.median(values[kept])])
+    for order in (1, 3, 6, 6, 6) if clear else (1, 1):
+        if kept.sum() < 4 * order:
+            break
+        near, wanted = terms[kept, :order].astype(np.float64), values[kept]
+        squares = np.einsum("ij,ik->jk", near, near)  # no library's threads for what is small
+        fit = np.linalg.lstsq(squares, np.einsum("ij,i->j", near, wanted), rcond=None)[0]
+        away = values - np.einsum("ij,j->i", terms[:, :order], fit)
+        kept = inside & (np.abs(away) <= max(4.0, 3 * _spread(away[kept])))
+    surface = np.zeros(grey.shape, np.float32)
+    for factor, term in zip(fit, _terms(*grey.shape), strict=False):
+        surface += np.float32(factor) * term
+    return np.clip(surface, values[inside].min(), values[inside].max(), out=surface)
+
+
+def _spread(values: Array) -> float:
+    """Estimate the standard deviation from the median absolute deviation; 0 for no values."""
+    if not values.size:
+        return 0.0
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+
+
+def _of_most(values: Array, border: Array) -> Array:
+    """Return which `values` (n,) resemble most border values: paper, where ink meets the border."""
+    levels = np.sort(values[border])
+    counts = np.arange(1, len(levels))
+    sums = np.cumsum(levels)
+    below, above = sums[:-1] / counts, (sums[-1] - sums[:-1]) / (len(levels) - counts)
+    between = counts * (len(levels) - counts) * (above - below) ** 2 / len(levels) ** 2
+    if between.size and between.max() > 0.85 * levels.var() > 1:
+        cut = levels[between.argmax()]
+        lower: Array = values <= cut
+        heavier = 2 * counts[between.argmax()] > len(levels)
+        return lower if heavier else ~lower
+    near: Array = np.abs(values - np.median(levels)) <= 1 + 2 * _spread(levels)
+    return near
+
+
+def _border(on: Array) -> Array:
+    """Return bool (H, W): the outer twelfth of the sheet `on` (H, W) on each side, at least a
+    pixel.
+    """
+    height, width = on.shape
+    down, across = (max(1, side // 12) for side in on[box_of(on)].shape)
+    inner = on.copy()
+    inner[:down] = inner[height - down :] = False
+    inner[:, :across] = inner[:, width - across :] = False
+    if not on.all():
+        inner &= eroded(on, max(1, min(down, across)))
+    found: Array = on & ~inner
+    return found
+
+
+def _terms(height: int, width: int) -> list[Array]:
+    y, x = np.meshgrid(
+        np.linspace(-1, 1, height, dtype=np.float32),
+        np.linspace(-1, 1, width, dtype=np.float32),
+        indexing="ij",
+    )
+    return [np.ones_like(y), y, x, y * y, y * x, x * x]
+
+
+def _apart(bands: list[Array]) -> Array:
+    """Project `bands` (H, W) onto the axis of largest colour contrast; (H, W) float32 around 128.
+
+    Colours far from the picture's median colour have the largest weight. Differences keep their
+    size, up to 442 between opposite corners of the colour cube.
+    """
+    away = np.stack([band - np.float32(np.median(band)) for band in bands])
+    calm = np.stack([blurred(blurred(band)) for band in away]).reshape(len(bands), -1)
+    spread = np.einsum("in,jn->ij", calm, calm).astype(np.float64)
+    axis = np.linalg.eigh(spread)[1][:, -1].astype(np.float32)
+    found: Array = np.einsum("i,ihw->hw", axis, away) + np.float32(128)
+    return found

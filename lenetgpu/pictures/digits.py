@@ -173,7 +173,7 @@ def digits_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> li
     none.
 
     Parts that touch the border of the picture or of `sheet` (H, W) bool are ignored if there
-    are others. `lines`: the ink comes from `lines_of`, whose faint rims are no strokes.
+    are others. `lines`: the ink is that of thin dark lines, whose faint rims are no strokes.
     """
     smooth = blurred(ink)
     mask = smooth > _MOST

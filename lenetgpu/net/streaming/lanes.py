@@ -7,7 +7,7 @@ memory.
 
 Programmatic dependent launch (`gpu.launch`, overlap) applies only between two kernels of one lane.
 A kernel behind a copy or an event waits for all of it, on a stream as in a graph, where only edges
-between two kernels are programmatic (tests/test_gpu_streams.py).
+between two kernels are programmatic.
 """
 
 from __future__ import annotations

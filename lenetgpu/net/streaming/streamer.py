@@ -7,11 +7,15 @@ CUDA graph and replayed from then on. Pageable memory goes through a ring of pag
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
 from typing import Any
+from weakref import ref
 
+from lenetgpu.cpu.threads import core_count
 from lenetgpu.cpu.turns import Turn, in_turn
 from lenetgpu.errors import LenetError
 from lenetgpu.files.reading import Source
@@ -20,13 +24,15 @@ from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.workspace import host_empty, pinned_empty
 from lenetgpu.net.streaming.cuda import Cuda
 from lenetgpu.net.streaming.lanes import Chunk, Lanes, Mark
-from lenetgpu.net.streaming.replays import Replays
-from lenetgpu.net.streaming.ring import Ring, Slot
 from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 
 MOST_RECORDED = 256  # chunks per graph; with more, single launches hide behind the copies
+_GRAPHS = 4  # graphs kept, least recently used dropped
+SLOT_BYTES = 8 << 20  # most image bytes of one buffer
+MOST_READERS = 8
+Key = tuple[int, ...]  # number of images and the address of each array
 OnChunk = Callable[[int], None]
 Deliver = Callable[[Any, Any], None]
 # called with labels (n,) int32 and scores (n, 10) float32 or None, valid during the call
@@ -53,6 +59,118 @@ def _expect(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
             f"{name}: expected a C-contiguous array {shape} of {dtype}, "
             f"found {array.shape} of {array.dtype}, strides {array.strides}"
         )
+
+
+class Replays:
+    """Recorded passes by the addresses of their arrays; `refusal`: why none can be recorded."""
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self._graphs: OrderedDict[Key, Graph | None] = OrderedDict()
+        self._last: tuple[Graph, tuple[ref[Any] | None, ...]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def forget(self) -> None:
+        """Drop all graphs."""
+        self._graphs.clear()
+        self._last = None
+
+    def again(self, whole: Chunk) -> Graph | None:
+        """Return the last graph if `whole` consists of the same array objects.
+
+        Comparing objects is cheaper than comparing addresses. The arrays are not kept alive, so
+        freed and reused memory does not match.
+        """
+        if self._last is None:
+            return None
+        graph, known = self._last
+        for reference, array in zip(known, whole.arrays, strict=True):
+            if (None if reference is None else reference()) is not array:
+                return None
+        return graph
+
+    def has(self, key: Key) -> bool:
+        """Return True if there is a graph for these addresses."""
+        return self._graphs.get(key) is not None
+
+    def find(self, key: Key, whole: Chunk, record: Callable[[], Graph]) -> Graph | None:
+        """Return the graph of `whole`; call `record` when its arrays are used a second time."""
+        if self.refusal:
+            return None
+        if key not in self._graphs:
+            self._graphs[key] = None
+            if len(self._graphs) > _GRAPHS:
+                self._graphs.popitem(last=False)
+            return None
+        try:
+            graph = self._graphs[key] or record()
+        except RuntimeError as error:
+            self.refusal = str(error)
+            return None
+        self._graphs[key] = graph
+        self._graphs.move_to_end(key)
+        self._last = graph, tuple(None if array is None else ref(array) for array in whole.arrays)
+        return graph
+
+
+@dataclass
+class Slot:
+    """A page-locked buffer for `n` images and their results; event `done` follows the results."""
+
+    images: Any
+    labels: Any
+    scores: Any
+    done: Any
+    n: int = 0
+
+    def chunk(self) -> Chunk:
+        """Return the images in use with their labels and scores."""
+        scores = None if self.scores is None else self.scores[: self.n]
+        return Chunk(self.images[: self.n], self.labels[: self.n], scores)
+
+
+class Ring:
+    """Reader threads and at most `readers` + `lanes` + 1 slots, created on demand.
+
+    A slot holds up to SLOT_BYTES of images plus labels and scores (about 9 MB of page-locked
+    memory), however long the source is. As a context manager: an exception cancels reads that have
+    not started and joins the threads.
+    """
+
+    def __init__(self, device: Cuda, dtype: str, chunk: int, lanes: int, with_scores: bool) -> None:
+        import numpy as np
+
+        self._device, self._dtype, self.with_scores = device, dtype, with_scores
+        fitting = SLOT_BYTES // (prod(IMAGE_SHAPE) * np.dtype(dtype).itemsize)
+        self.images = max(1, min(chunk, fitting))
+        readers = min(MOST_READERS, core_count())
+        self.threads = ThreadPoolExecutor(readers, thread_name_prefix="lenetgpu-read")
+        self.free: list[Slot] = []
+        self._left = readers + lanes + 1
+
+    def __enter__(self) -> Ring:
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is not None:
+            self.threads.shutdown(wait=True, cancel_futures=True)
+
+    def take(self) -> Slot | None:
+        """Return a free slot, or None if all are in use."""
+        if self.free:
+            return self.free.pop()
+        if not self._left:
+            return None
+        made = Slot(
+            self._device.pinned((self.images, *IMAGE_SHAPE), self._dtype),
+            self._device.pinned((self.images,), "int32"),
+            self._device.pinned((self.images, CLASSES), "float32") if self.with_scores else None,
+            self._device.event(),
+        )
+        self._left -= 1
+        return made
 
 
 class Streamer:
