@@ -202,8 +202,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     keeper = session.config.pluginmanager.get_plugin("gpu-parts")
     if keeper is None or not keeper.passed:
         return
-    skipped = len(reporter.stats.get("skipped", []))
-    receipt.write(receipt.fresh(_facts(keeper, skipped)))
+    ran = {
+        "date": datetime.date.today().isoformat(),  # of runs in parts, the last one's
+        "tests_passed": keeper.passed,
+        "tests_skipped": len(reporter.stats.get("skipped", [])),
+        "runs": keeper.runs,
+        "known_failures": FAILING,
+    }
+    receipt.write(receipt.fresh(_used() | ran))
 
 
 def _is_whole(config: pytest.Config) -> bool:
@@ -221,25 +227,8 @@ def _used() -> dict[str, Any]:
     """What GPU tests run on."""
     gpu = driver_gpus()[0]
     used = software(gpu)
-    return {
-        "device": gpu.name,
-        "driver": used["driver"] or "unknown",
-        "cuda_driver": used["cuda_driver"] or "unknown",
-        "nvrtc": used["nvrtc"],
-        "cupy": used["cupy"],
-    }
-
-
-def _facts(keeper: parts.Keeper, skipped: int) -> dict[str, Any]:
-    """What the run was on, and how much of it; of runs in parts, the last one's date."""
-    return {
-        **_used(),
-        "date": datetime.date.today().isoformat(),
-        "tests_passed": keeper.passed,
-        "tests_skipped": skipped,
-        "runs": keeper.runs,
-        "known_failures": FAILING,
-    }
+    known = {name: used[name] or "unknown" for name in ("driver", "cuda_driver")}
+    return {"device": gpu.name, **known, "nvrtc": used["nvrtc"], "cupy": used["cupy"]}
 
 
 def pytest_terminal_summary(terminalreporter) -> None:  # type: ignore[no-untyped-def]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import subprocess
 import sys
 
 import pytest
 
-from lenetgpu import __main__, cli
 from lenetgpu.stages import registry
 
 
@@ -113,22 +110,3 @@ def test_infer_on_a_gpu_loads_no_compiler_and_no_science():
     assert "cupy" in loaded
     assert {name for name in loaded if name.startswith(("cupyx.scipy", "cuda.bindings"))} == set()
     assert loaded & (NEVER - {"cupyx"} | {"numpy.ma", "numba"}) == set()
-
-
-@pytest.fixture
-def collecting():
-    """The collector as it was, afterwards; what was frozen is not any more."""
-    yield
-    gc.unfreeze()
-    gc.enable()
-
-
-@pytest.mark.parametrize(("words", "looks"), [(["infer"], False), (["profile"], True), ([], True)])
-def test_a_short_process_does_not_look_for_garbage(monkeypatch, collecting, words, looks):
-    found, at_exit = [], []
-    monkeypatch.setattr(sys, "argv", ["lenetgpu", *words])
-    monkeypatch.setattr(cli, "main", lambda: found.append(gc.isenabled()))
-    monkeypatch.setattr(atexit, "register", at_exit.append)
-    __main__.main()
-    assert found == [looks]
-    assert at_exit == ([] if looks else [gc.freeze])

@@ -50,12 +50,6 @@ def test_a_devices_figures_stand_in_one_place():
     assert found == {"gpu/machines.py"}
 
 
-def test_the_gpu_layer_knows_no_stages():
-    assert [
-        name for name, text in TEXTS.items() if name.startswith("gpu/") and "stages" in text
-    ] == []
-
-
 def test_headers_include_no_circle():
     include = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
     arrows = {str(p.relative_to(PACKAGE)): set(include.findall(p.read_text())) for p in CUDA}
