@@ -1,9 +1,10 @@
 """Hostile HDF5 files, written by `write_all`.
 
-Each maker gets a file open for writing, and paths of a file and of a FIFO that it must not open;
-/x is meant as images, the four arrays of weights lie beside it. Families: FOREIGN refers to other
-files, BOMBS declare more than they hold, SHORT hold chunks of too few bytes (or too many), OTHER
-is what is left. HEADERS and WHOLE are files that are patched, or made otherwise, as a whole.
+Each maker gets a file open for writing, and the paths of a file and of a FIFO that a reader must
+not open. /x stands for images; the four weight arrays are further datasets. Families: FOREIGN files
+refer to other files, BOMBS declare more than they hold, SHORT files hold chunks of too few bytes
+(or too many), OTHER files are the rest. HEADERS, WHOLE and LENGTHS hold files that are patched or
+generated as a whole.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SECRET = 77
 
 
 def _virtual(file, source, first):
-    """As many images as `source` has: HDF5 opens it to say how many."""
+    """Create a virtual dataset as long as `source`'s; HDF5 opens `source` to get the length."""
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     spaces = []
     for _ in range(2):
@@ -66,7 +67,7 @@ FOREIGN = {
 
 
 def _zeros(length):
-    """`length` zeros as deflate has them, in little memory."""
+    """Return `length` zeros in deflate's format, using little memory."""
     packer, data = zlib.compressobj(9), b""
     for at in range(0, length, 1 << 24):
         data += packer.compress(bytes(min(1 << 24, length - at)))
@@ -107,7 +108,7 @@ def _inflates_on(file, secret, fifo):
 
 
 def _checksum(data):
-    """HDF5's checksum of metadata, Jenkins' lookup3."""
+    """Return HDF5's checksum of metadata, Jenkins' lookup3."""
     full = 0xFFFFFFFF
     a = b = c = (0xDEADBEEF + len(data)) & full
 
@@ -127,7 +128,7 @@ def _checksum(data):
 
 
 def _dense(path):
-    """Links and attributes in heaps, found by B-trees."""
+    """Return a file with links and attributes in heaps, indexed by B-trees."""
     with h5py.File(path, "w", libver="latest") as file:
         for number in range(20):
             file[f"group {number}"] = np.zeros(1)
@@ -137,7 +138,7 @@ def _dense(path):
 
 
 def _patched(path, signature, length, at, form, value):
-    """Every header of `signature`, its field at `at` changed and its checksum right again."""
+    """Write a file with a field at `at` changed in every header of `signature`, checksums valid."""
     data, place = _dense(path), -1
     while (place := data.find(signature, place + 1)) >= 0:
         struct.pack_into(form, data, place + at, value)
@@ -157,7 +158,7 @@ HEADERS = {
 
 
 def _free_for_ever(path):
-    """The names of a group in a heap whose first free place leads to itself."""
+    """Write a file with a heap of names whose first free block links to itself."""
     with h5py.File(path, "w", libver="earliest") as file:
         file["x"] = np.zeros(SHAPE, "u1")
     data = bytearray(path.read_bytes())
@@ -167,7 +168,7 @@ def _free_for_ever(path):
 
 
 def _narrow(path):
-    """Nothing is wrong with it, but that the package reads addresses of eight bytes only."""
+    """Write a valid file with 4-byte addresses; the package reads 8-byte addresses only."""
     sizes = h5py.h5p.create(h5py.h5p.FILE_CREATE)
     sizes.set_sizes(4, 4)
     with h5py.File(h5py.h5f.create(os.fsencode(path), fcpl=sizes)) as file:
@@ -175,7 +176,7 @@ def _narrow(path):
 
 
 def _said_length(name, change):
-    """A chunk without filters of which the index says that it is of another length."""
+    """Return a maker of an unfiltered chunk whose length in the index is wrong."""
 
     def make(path):
         with h5py.File(path, "w", libver="earliest") as file:
@@ -197,6 +198,7 @@ def _said_length(name, change):
     return make
 
 
+# HDF5 reads as many bytes as the index says into a buffer of the chunk's size.
 LENGTHS = {
     f"{name} {said}": _said_length(name, change)
     for name in ("x", "fc2")
@@ -205,12 +207,11 @@ LENGTHS = {
         "of bytes without end": lambda n: n + 90_000,
     }.items()
 }
-"""HDF5 reads as many bytes as the index says into room of the chunk's size."""
 WHOLE = {"names that are free for ever": _free_for_ever, "addresses of 4 bytes": _narrow}
 
 
 def _compressed_bomb(file, secret, fifo):
-    """Two filters of deflate, a million to one."""
+    """Write a dataset with two deflate filters, a million to one."""
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_chunk((1 << 20, 28, 28))
     plist.set_deflate(9)
@@ -221,7 +222,7 @@ def _compressed_bomb(file, secret, fifo):
 
 
 def _blank(count, chunk, kind):
-    """Nothing but zeros, all of them there: as much as so few bytes may be."""
+    """Return a maker of images that are all zeros and all stored, at the highest compression."""
 
     def make(file, secret, fifo):
         data = _zeros(chunk * 784 * np.dtype(kind).itemsize)
@@ -246,7 +247,7 @@ BOMBS = {
 
 
 def _short(name, packed):
-    """Dataset `name` in one chunk whose bytes are `packed(length)`; its filters are `options`."""
+    """Return a maker of dataset `name` in one chunk; `packed(length)` gives (filters, bytes)."""
 
     def make(file, secret, fifo):
         shape = WEIGHTS.get(name, SHAPE if name == "x" else SHAPE[:1])
@@ -302,7 +303,7 @@ FAMILIES = {"foreign": FOREIGN, "bombs": BOMBS, "short": SHORT, "other": OTHER}
 
 
 def write(path, make, secret, fifo):
-    """One hostile file."""
+    """Write one hostile file; return its path."""
     with h5py.File(path, "w") as file:
         for name, shape in WEIGHTS.items():
             file[name] = np.zeros(shape, "f4") if name == "fc1" else np.ones(shape, "f4")
@@ -311,14 +312,14 @@ def write(path, make, secret, fifo):
 
 
 def small(path, make, secret, fifo):
-    """One hostile file without weights."""
+    """Write one hostile file without weights; return its path."""
     with h5py.File(path, "w") as file:
         make(file, secret, fifo)
     return path
 
 
 def bait(folder):
-    """What no hostile file may make a reader open: a file of images of SECRET, and a FIFO."""
+    """Write a file of SECRET images and a FIFO, which no hostile file may make a reader open."""
     secret, fifo = folder / "secret.h5", folder / "fifo"
     with h5py.File(secret, "w") as file:
         file["x"] = np.full(SHAPE, SECRET, "u1")
@@ -327,7 +328,7 @@ def bait(folder):
 
 
 def write_all(folder):
-    """Every file of the corpus, by family and name; the paths."""
+    """Write every file of the corpus, named by family and name; return the paths."""
     folder.mkdir(parents=True)
     secret, fifo = bait(folder)
     found = []

@@ -1,4 +1,4 @@
-"""Weights and models as others write them, to be read or refused."""
+"""Weight files and models as other tools write them, to be read or refused."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import numpy as np
 
 from lenetgpu.files.models import forms
 
+# endings of forms that are read and written without PyTorch
 FORMS = {".safetensors": "safetensors", ".npz": ".npz", ".onnx": "ONNX"}
-"""Endings of what is read and written without PyTorch."""
 TORCH_NAMES = ("features.0.weight", "features.3.weight", "classifier.0.weight", "last.weight")
 
 
 def written(folder: Path, ending: str, tensors: dict[str, Any], facts: Any = None) -> Path:
-    """A file of our own making."""
+    """Write a file with our own writer; return its path."""
     path = folder / f"model{ending}"
     path.write_bytes(forms.written(path, FORMS[ending], tensors, facts or {}))
     return path
 
 
 def planar(tensors: dict[str, Any]) -> dict[str, Any]:
-    """The tensors as PyTorch has them, element by element: a second opinion on the layouts."""
+    """Return the tensors in PyTorch's layouts, converted element by element as a cross-check."""
     found = {}
     for name in ("conv1", "conv2"):
         rows, columns, inputs, maps = tensors[name].shape
@@ -46,7 +46,7 @@ def planar(tensors: dict[str, Any]) -> dict[str, Any]:
 def safetensors(
     tensors: dict[str, Any], change: Callable[[dict[str, Any]], Any] = lambda header: None
 ) -> bytes:
-    """A file of arrays of any type, its header changed before it is written."""
+    """Return a file of arrays of any type; `change` edits its header before it is written."""
     kinds = {"f8": "F64", "f4": "F32", "f2": "F16", "u2": "BF16", "i8": "I64"}
     header: dict[str, Any] = {}
     at = 0
@@ -61,14 +61,14 @@ def safetensors(
 
 
 def npz(tensors: dict[str, Any]) -> bytes:
-    """What np.savez_compressed writes."""
+    """Return a file of np.savez_compressed."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **tensors)
     return buffer.getvalue()
 
 
 def archive(files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """A zip archive."""
+    """Return a zip archive of these files."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", method) as made:
         for name, data in files.items():
@@ -77,14 +77,14 @@ def archive(files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> byte
 
 
 def npy(array: Any) -> bytes:
-    """An array as a .npy file has it."""
+    """Return an array as a .npy file."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=True)
     return buffer.getvalue()
 
 
 def state_dict(tensors: dict[str, Any]) -> bytes:
-    """What torch.save writes of tensors in our layouts."""
+    """Return a file of torch.save with tensors as given, without layout conversion."""
     import torch
 
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Images in files of every form that is read, and what a source gives of them."""
+"""Image files in every supported form, and the images that a source should return."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def npy(path, images):
 
 
 def as_read(images):
-    """What a source gives of stored images."""
+    """Return stored images as a source returns them."""
     kind = np.uint8 if images.dtype == np.uint8 else np.float32
     return images.astype(kind).reshape(-1, 28, 28, 1)
 
 
 def parts(source, sizes):
-    """All of a source's images, read in parts of these sizes, round and round."""
+    """Return all of a source's images, read in parts of these sizes, cyclically."""
     found = np.full((len(source), 28, 28, 1), 7, source.dtype)
     lo = turn = 0
     while lo < len(source):
@@ -53,7 +53,7 @@ def parts(source, sizes):
 
 
 def in_any_order(source, size, threads=4, seed=0):
-    """All of a source's images, read by several threads in a shuffled order."""
+    """Return all of a source's images, read by several threads in a shuffled order."""
     found = np.full((len(source), 28, 28, 1), 7, source.dtype)
     order = np.random.default_rng(seed).permutation(range(0, len(source), size))
     with ThreadPoolExecutor(threads) as pool:
@@ -71,7 +71,7 @@ MAKERS = {
 
 
 def direct(path, data, mask=0, **options):
-    """A file whose only chunk's bytes are `data`."""
+    """Write a file whose only chunk has the bytes `data`; return its path."""
     with h5py.File(path, "w") as file:
         item = file.create_dataset("x", (7, 28, 28), "u1", chunks=(7, 28, 28), **options)
         item.id.write_direct_chunk((0, 0, 0), data, mask)

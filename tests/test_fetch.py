@@ -1,4 +1,4 @@
-"""Downloading MNIST from a server on this machine: what is kept, and what a failure leaves."""
+"""Downloads of MNIST from a local server: files written, and files left after failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUMS = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.i
 
 
 class Server(ThreadingHTTPServer):
-    """Answers GET with `files`; `asked` are the names that were, `cut` those that break off."""
+    """A server of `files`; `asked` are the requested names, `cut` the files sent only in part."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -123,7 +123,7 @@ def test_a_download_that_fails_leaves_what_was_there(tmp_path, server, fault, wo
 
 
 def drip(asked):
-    """A byte every 0.05 s until the client has gone, for 20 s at most."""
+    """Send a byte every 0.05 s until the client disconnects, for 20 s at most."""
     asked.send_response(200)
     asked.end_headers()
     with suppress(OSError):
@@ -207,7 +207,7 @@ def test_a_mirror_that_is_no_http_is_a_sentence(mirror, tmp_path, server):
 
 
 def test_the_pinned_sums_are_mnists(mnist):
-    """Needs the four files; what is pinned is what they unpack to."""
+    """Requires the four files; the pinned digests are of their unpacked bytes."""
     from lenetgpu.files.mnist import SHA256
 
     for name, pinned in SHA256.items():

@@ -1,4 +1,4 @@
-"""Files in: what is accepted, and one clear sentence for what is not."""
+"""Input files: accepted forms, and one clear message for each refused file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def h5(path, **datasets):
 
 
 def held(path):
-    """What h5py reads of a file's datasets."""
+    """Return a file's datasets as h5py reads them."""
     with h5py.File(path) as file:
         return {name: file[name][()] for name in file}
 

@@ -1,4 +1,4 @@
-"""HDF5 files that Ctrl-C ends while they are written: what is left, and how the process ends."""
+"""Ctrl-C while an HDF5 file is being written: leftover files, and the exit status."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from conftest import ROOT
 
 from lenetgpu.files.assets import default_weights
 
-# A moment is a line about to run, of h5py's Python code or of the file that calls it, from where a
-# new HDF5 file begins. They are counted in a first child; each later child sends SIGINT to itself
-# at one, and ends as it can.
+# A moment is a line about to run, in h5py's Python code or in hdf5.py, after `new_hdf5` began. The
+# first child counts the moments; each later child sends SIGINT to itself at one of them.
 DRIVER = """
 import json, os, signal, sys
 import h5py, numpy

@@ -1,4 +1,4 @@
-"""A flipped bit in a file that ships or is written is refused in a sentence, or changes nothing."""
+"""A flipped bit in a shipped or written file is refused with a message, or changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def flips(monkeypatch):
 
 
 def rewritten(path, target, change):
-    """A copy of a file after `change` of it as h5py has it open."""
+    """Copy a file and apply `change` to the copy, opened by h5py; return its path."""
     target.write_bytes(path.read_bytes())
     with h5py.File(target, "a") as file:
         change(file)
@@ -68,7 +68,7 @@ def weight_file(tmp_path):
 
 
 def test_no_flip_is_silent():
-    """`scripts/flips.py` without `--flips` takes 1,000 of each file."""
+    """`scripts/flips.py` flips 1,000 bits of each file by default; this test uses `--flips 8`."""
     command = [sys.executable, SCRIPT, "--json", "--flips", "8", "--seed", "3"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     rows = json.loads(done.stdout)
@@ -78,7 +78,7 @@ def test_no_flip_is_silent():
 
 
 def test_the_script_sees_what_is_silent(flips, tmp_path, weight_file):
-    """Without checksums nearly every flip of the weights is silent."""
+    """Without checksums nearly every flip in the weights is silent."""
     with h5py.File(tmp_path / "plain.h5", "w") as file:
         for name, tensor in load_weights(weight_file).tensors.items():
             file[name] = tensor
@@ -88,7 +88,7 @@ def test_the_script_sees_what_is_silent(flips, tmp_path, weight_file):
 
 
 def test_what_fletcher_does_not_see_sha_does(tmp_path, weight_file):
-    """Data written anew by HDF5, with a right checksum of its own."""
+    """Data rewritten by HDF5 have a valid Fletcher checksum."""
 
     def change(file):
         file["fc2"][0, 0] *= -1
@@ -171,7 +171,7 @@ def test_what_is_not_data_is_compared_too(converted, tmp_path, change, message):
 
 
 def test_labels_are_compared_whole(converted, tmp_path):
-    """Also where few are asked for."""
+    """The comparison covers all labels even if few are requested."""
 
     def change(file):
         file["y"][2_000] ^= 1
@@ -199,7 +199,7 @@ def test_files_without_checksums_load_and_are_said_to_have_none(converted, weigh
 
 
 def test_all_that_is_written_says_its_sums(converted, weight_file, tmp_path, rng):
-    """Each data set's, by the words of the page; HDF5's own checksum on all that is in chunks."""
+    """Every dataset has the documented SHA-256, and HDF5's own checksum on its chunks."""
     scores = rng.standard_normal((40_000, 10), np.float32)
     write_labels(tmp_path / "labels.h5", scores.argmax(1), scores, 50_000)
     shipped = assets.default_weights(), assets.default_digits()
@@ -260,7 +260,7 @@ def test_what_has_no_sum_is_said_and_the_rest_is_compared(converted, tmp_path, c
 
 
 def test_data_sets_copied_into_another_file_keep_their_sums(converted, tmp_path):
-    """Images without their blocks' sums are read whole when they are opened."""
+    """Images without block checksums are read whole when they are opened."""
     path = tmp_path / "copied.h5"
     with h5py.File(path, "w") as file, h5py.File(converted) as source:
         source.copy("x", file)

@@ -1,4 +1,4 @@
-"""What must not happen: foreign data read, damaged files kept, half a file seen, stale results."""
+"""Guards against bad input values, partial files, stale caches and mixed-up buffers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_floats_are_pixels_in_0_to_1_but_for_rounding(tmp_path, low, high, fine)
 
 
 def test_a_file_is_replaced_and_never_written_over(tmp_path):
-    """Who has the old file open, or linked, keeps it whole."""
+    """A process that has the old file open or linked still sees it whole."""
     target, linked = tmp_path / "file", tmp_path / "linked"
     target.write_bytes(b"old")
     os.link(target, linked)
@@ -89,7 +89,7 @@ def test_a_verified_plan_is_another_one_when_anything_of_it_changes(cuda_plan, m
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """NVRTC that counts what it is asked to compile."""
+    """A stub of NVRTC that records every compilation."""
     asked = []
 
     def run(kernel, arch, options):
@@ -166,7 +166,7 @@ def test_poison_reaches_every_buffer(shipped_weights):
 
 @pytest.mark.parametrize("chunk", [3, 20])
 def test_every_chunk_is_of_its_own_images(chunk, shipped_weights):
-    """Digits, whose labels differ: random pixels all look like one digit."""
+    """Digits are used because their labels differ; random pixels all look like one digit."""
     images = load_dataset(assets.default_digits()).images[:20]
     expected, labels = reference_scores(images, shipped_weights)
     assert len(set(labels)) > 5

@@ -1,4 +1,4 @@
-"""Hostile HDF5 files, and others: what they refer to is not opened, what they declare not taken."""
+"""Hostile HDF5 and IDX files: references are not followed, declared sizes are not trusted."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.hdf5_trees import require_trees
 from lenetgpu.files.weights import load_weights
 
-# A child for each file, which says how long it took on a core (s), what memory it had at most
-# (MiB), what it said, and whether it gave anything.
+# One child process per file and loader reports its CPU time (s), its peak memory (MiB) and its
+# message ("" if the file was read).
 DRIVER = """
 import json, os, resource, signal, sys, time
 from contextlib import nullcontext
@@ -79,7 +79,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ends(corpus):
-    """What came of every file: (status, seconds, MiB, sentence)."""
+    """The outcome of every file: (status, seconds, MiB, message)."""
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, *map(str, corpus)],
         capture_output=True, text=True, cwd=ROOT, timeout=300, check=False,
@@ -93,7 +93,7 @@ def of(ends, family, load):
 
 
 def test_every_hostile_file_ends_in_a_sentence_or_in_what_it_holds(ends):
-    """No signal, no traceback, no hang, of images, images by parts, and weights."""
+    """Reading images, images by parts, and weights gives no signal, traceback or hang."""
     others = len(hostile.HEADERS) + len(hostile.WHOLE) + len(hostile.LENGTHS)
     files = sum(map(len, hostile.FAMILIES.values())) + others
     assert len(ends) == 2 * files + len(hostile.BOMBS)
@@ -108,7 +108,7 @@ def test_foreign_files_are_refused_whatever_leads_there(ends):
 
 
 def test_no_bomb_takes_memory_or_time(corpus, ends):
-    """Of files under 100 KB and beyond: 200 MB and 1 s of a core, Python and its libraries too."""
+    """Limits are 190 MiB and 1 s of a core, imported libraries included, for files of any size."""
     bombs = of(ends, "(bombs|headers|whole)", r"\w+")
     others = len(hostile.HEADERS) + len(hostile.WHOLE)
     assert len(bombs) == 3 * len(hostile.BOMBS) + 2 * others
@@ -135,7 +135,7 @@ def test_chunks_of_another_length_are_refused_and_nothing_is_made_up(ends):
 
 
 def test_a_chunk_is_as_long_as_its_index_says(ends):
-    """HDF5 would leave heap as data, or write behind its room: 90,000 bytes there end the child."""
+    """HDF5 would return uninitialized memory, or overflow its buffer by 90,000 bytes and crash."""
     found = {}
     for load, names in (("images", "x"), ("load_weights", "fc2")):
         found |= of(ends, f"lengths-({names})", load)
@@ -166,7 +166,7 @@ for path in map(Path, sys.argv[1:]):
 
 
 def traced(folder, *command, **environment):
-    """The lines of strace about files that are opened and programs that are run."""
+    """Return the lines of strace about opened files and executed programs."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     log = folder / "trace"
@@ -187,7 +187,7 @@ def programs(lines):
 
 
 def test_no_foreign_file_nor_plugin_is_opened_and_no_program_run(corpus, tmp_path):
-    """Of the whole corpus, where a marker lies in the folder that is named for plugins."""
+    """Tests the whole corpus, with a marker library in the plugin folder."""
     (tmp_path / "libmarker.so").write_bytes(b"\x7fELF")
     lines = traced(tmp_path, "-c", TRACED, *map(str, corpus), HDF5_PLUGIN_PATH=str(tmp_path))
     assert sum(corpus[0].name in line for line in lines) >= 2
@@ -210,7 +210,7 @@ def test_a_fifo_or_device_is_not_opened(tmp_path, load):
 
 
 def test_another_file_in_its_place_is_not_read(tmp_path, monkeypatch, weight_file):
-    """Where the system has no way to open the very file that was looked at."""
+    """Tests systems without a way to reopen the very file that was checked."""
     monkeypatch.setattr(hdf5, "_OWN_FILES", str(tmp_path / "nothing"))
     load_weights(weight_file)
     other, look = tmp_path / "other.h5", hdf5.require_trees
@@ -263,7 +263,7 @@ def test_whole_reads_are_bounded_by_free_memory(tmp_path, monkeypatch, weight_fi
 
 
 def test_idx_files_declare_what_gzip_can_hold(tmp_path):
-    """Not 256 MB of labels for five images, nor images by the thousand million."""
+    """Refuse 256 MB of labels for five images, and billions of images."""
     images, labels = tmp_path / "x-images.gz", tmp_path / "x-labels.gz"
     vast = (1 << 32) - 1
 
@@ -292,7 +292,7 @@ BAD_HEADERS = {
 
 @pytest.mark.parametrize("kind", BAD_HEADERS)
 def test_every_byte_of_a_large_file_is_looked_at(kind, tmp_path, monkeypatch):
-    """At the ends, within a part, over the edges of steps and parts; by threads."""
+    """Bad headers at the ends, within a part, and across the edges of parts; with threads."""
     monkeypatch.setattr(trees, "_PART", 1 << 10)
     path, bad, size = tmp_path / "x.h5", BAD_HEADERS[kind], 1 << 15
     plain = bytearray(np.random.default_rng(0).integers(128, 256, size).astype("u1").tobytes())
@@ -311,7 +311,7 @@ def test_every_byte_of_a_large_file_is_looked_at(kind, tmp_path, monkeypatch):
 
 
 def test_another_drivers_block_is_not_read(tmp_path):
-    """HDF5 takes as much memory as the block's header says."""
+    """HDF5 would allocate as much memory as the block's header says."""
     path = hostile.small(tmp_path / "x.h5", hostile.OTHER["a compound"], None, None)
     data = bytearray(path.read_bytes())
     assert data[8] == 0 and data[48:56] == b"\xff" * 8

@@ -1,4 +1,4 @@
-"""Weights in safetensors, ONNX and .npz: out and in again, as others have them, by all commands."""
+"""Weights in safetensors, ONNX and .npz: round trips, foreign files, and the commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tensors(rng):
 
 @each_form
 def test_out_and_in_again_is_the_same_file(tmp_path, ending):
-    """Every bit, the provenance too."""
+    """Every bit survives the round trip, provenance included."""
     shipped, way = assets.default_weights(), tmp_path / f"way{ending}"
     convert_weights(shipped, tmp_path / "straight.h5")
     assert convert_weights(shipped, way) == model_files.FORMS[ending]
@@ -65,7 +65,7 @@ def test_both_layouts_under_our_names(tmp_path, tensors, form, layout):
 
 
 def test_what_is_exported_has_pytorchs_layout(tmp_path, tensors):
-    """By the other reader of safetensors, and element by element."""
+    """Compares with the safetensors library and with an element-by-element conversion."""
     library = pytest.importorskip("safetensors.numpy", reason="the extra `models` brings it")
     path = model_files.written(tmp_path, ".safetensors", tensors, {"who": "a test"})
     found = library.load_file(path)
@@ -109,7 +109,7 @@ def test_names_do_not_matter_where_shapes_say_it(tmp_path, tensors):
 
 @each_form
 def test_checksums_are_said_and_compared(tmp_path, tensors, ending):
-    """Of the facts, what is a sum is not told again."""
+    """`weights info` shows provenance without the checksums."""
     facts = {"who": "a test", checksums.ATTRIBUTE: "x"}
     path = model_files.written(tmp_path, ending, tensors, facts)
     for command in ("weights", "data"):
@@ -126,7 +126,7 @@ def test_checksums_are_said_and_compared(tmp_path, tensors, ending):
 
 
 def test_a_headers_length_is_not_taken_for_a_pickle(tmp_path, tensors):
-    """640 is 80 02 in its first bytes, as a pickle of protocol 2 begins."""
+    """A length of 640 begins with the bytes 80 02, like a pickle of protocol 2."""
     length = 640
     data = model_files.safetensors(tensors)
     at = 8 + int.from_bytes(data[:8], "little")
@@ -136,7 +136,7 @@ def test_a_headers_length_is_not_taken_for_a_pickle(tmp_path, tensors):
 
 
 def test_onnx_runtime_gives_the_same_labels(tmp_path, shipped_weights):
-    """All 10,000 digits that ship; our own labels are float64's, of which fp32 may miss none."""
+    """All 10,000 shipped digits get the same labels in fp32 from ONNX Runtime and from our plan."""
     onnx = pytest.importorskip("onnx", reason="the extra `models` brings it")
     runtime = pytest.importorskip("onnxruntime", reason="the extra `peers` brings it")
     path = tmp_path / "lenet.onnx"

@@ -1,4 +1,4 @@
-"""ONNX graphs: this network in the ways that exporters write it, and nothing else."""
+"""ONNX graphs: this network as various exporters write it, and refusal of anything else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tensors(rng):
 
 
 class Net:
-    """The graph that our own exporter makes, to be changed node by node before it is written."""
+    """The graph that our own exporter writes; tests change it node by node before writing."""
 
     def __init__(self, tensors):
         self.weights = dict(model_files.planar(tensors))
@@ -60,7 +60,7 @@ class Net:
         node.attribute.extend(made)
 
     def put(self, before, kind, *inputs, **attributes):
-        """A new node between `before` and what it read."""
+        """Insert a new node between `before` and its first input."""
         node, name = self[before], f"new{len(self.nodes)}"
         self.nodes.insert(
             self.nodes.index(node),
@@ -69,14 +69,14 @@ class Net:
         node.input[0] = name
 
     def end(self, kind, *inputs, **attributes):
-        """A new node behind the last one."""
+        """Append a node after the last one."""
         name = f"end{len(self.nodes)}"
         node = helper.make_node(kind, [self.outputs[0], *inputs], [name], name, **attributes)
         self.nodes.append(node)
         self.outputs = [name]
 
     def drop(self, name):
-        """Leave a node out."""
+        """Remove a node and connect its readers to its input."""
         node = self[name]
         self.nodes.remove(node)
         for other in self.nodes:
@@ -85,7 +85,7 @@ class Net:
                     other.input[place] = node.input[0]
 
     def matmul(self, name, weight):
-        """A MatMul in place of a Gemm."""
+        """Turn a Gemm into a MatMul."""
         node = self[name]
         node.op_type = "MatMul"
         del node.attribute[:]
@@ -136,7 +136,7 @@ def with_matmul(net):
 
 
 def turned(net):
-    """MatMul of a Transpose of the weights, and the biases added apart."""
+    """Use MatMul on a transpose of the weights, and add the biases in a separate node."""
     with_matmul(net)
     net.weights["fc1"] = np.ascontiguousarray(net.weights["fc1"].T)
     node = helper.make_node("Transpose", ["fc1"], ["fc1.T"], "turn", perm=[1, 0])

@@ -1,4 +1,4 @@
-"""Weights to PyTorch and back: state_dict, safetensors in a module, what its exporters write."""
+"""Weights to PyTorch and back: state_dict, safetensors, and PyTorch's ONNX exporters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def expected(images):
 
 
 def lenet(bias=False):
-    """The network as a user of PyTorch writes it."""
+    """Return the network as a PyTorch user would write it."""
     from torch import nn
 
     return nn.Sequential(OrderedDict([
@@ -68,7 +68,7 @@ def labels(net, images):
 
 @pytest.mark.parametrize("ending", [".pth", ".safetensors"])
 def test_a_module_gives_the_same_labels(tmp_path, images, expected, ending):
-    """All 10,000 digits that ship; none may differ."""
+    """All 10,000 shipped digits must get the same label."""
     import torch
 
     path = tmp_path / f"lenet{ending}"
@@ -95,7 +95,7 @@ def test_a_module_gives_the_same_labels(tmp_path, images, expected, ending):
     ("dtype", "ending"), [("bfloat16", ".pt"), ("float64", ".pt"), ("float16", ".safetensors")]
 )
 def test_a_trained_module_comes_in(tmp_path, dtype, ending):
-    """Any float type, any names, zero biases."""
+    """Any float type and any names are accepted, and biases of zero."""
     import torch
     from safetensors.torch import save_file
 
@@ -116,7 +116,7 @@ def test_a_trained_module_comes_in(tmp_path, dtype, ending):
 
 
 class Viewed:
-    """Made when PyTorch is there: the same net with `view`, of bytes, with labels."""
+    """Builder of the same network with `view`, byte input and labels; imports PyTorch on use."""
 
     @staticmethod
     def made(net):

@@ -1,4 +1,4 @@
-"""Weights of other forms, damaged, hostile or another network's: a sentence, exit code 2."""
+"""Weight files that are damaged, hostile or of another network: one message, exit code 2."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tensors(rng):
 
 
 def refused(path, data, *parts):
-    """`load_weights` and a command refuse these bytes, in one sentence that has these parts."""
+    """Assert that `load_weights` and a command refuse `data` with one message that has `parts`."""
     path.write_bytes(data)
     with pytest.raises(LenetError) as caught:
         load_weights(path)
@@ -99,7 +99,7 @@ def test_safetensors_before_the_header_is_known(tmp_path, head, body, parts):
 
 
 def with_flag(data, bit):
-    """An archive whose list says of every file that it has that flag."""
+    """Return an archive with this flag set for every file in its directory."""
     changed = bytearray(data)
     at = -1
     while (at := changed.find(b"PK\1\2", at + 1)) >= 0:
@@ -113,7 +113,7 @@ class Harm:
 
 
 def test_archives(tmp_path, tensors, monkeypatch):
-    """Bombs, pickles, paths, passwords, two of a name, methods that need much memory."""
+    """Bombs, pickles, passwords, duplicate names, methods that require much memory."""
     monkeypatch.chdir(tmp_path)
     path, first = tmp_path / "x", {"conv1.npy": model_files.npy(tensors["conv1"])}
     bomb = np.zeros((128, 1 << 18), np.float32)
@@ -138,7 +138,7 @@ def test_archives(tmp_path, tensors, monkeypatch):
 
 
 def test_every_byte_of_an_archives_comment_counts(tmp_path, tensors):
-    """What is changed or cut of the comment takes the checksums with it, and is said."""
+    """Changing or cutting the comment, which holds the checksums, is detected."""
     path = model_files.written(tmp_path, ".npz", tensors, {"who": "a test"})
     whole = path.read_bytes()
     begins = whole.rindex(b"PK\5\6") + 22
@@ -151,7 +151,7 @@ def test_every_byte_of_an_archives_comment_counts(tmp_path, tensors):
 
 
 def test_a_file_is_as_large_as_this_networks_may_be(tmp_path, tensors):
-    """And no FIFO or device is waited for."""
+    """Reading does not wait for a FIFO or device either."""
     data = model_files.safetensors(tensors)
     refused(tmp_path / "x", data + bytes(9 << 20), "in at most 8,388,608 bytes, found 10,")
     os.mkfifo(tmp_path / "fifo")
@@ -161,7 +161,7 @@ def test_a_file_is_as_large_as_this_networks_may_be(tmp_path, tensors):
 
 
 def test_pickles_are_not_read(tmp_path, monkeypatch):
-    """Neither a bare one, nor one in an archive where PyTorch is old enough to be got around."""
+    """A bare pickle is refused, and one in an archive if PyTorch is too old to read it safely."""
     refused(tmp_path / "x", b"\x80\x02}q\0.", "found a bare pickle, which is not read")
     data = model_files.archive({"x/data.pkl": b"\x80\x02}."})
     torch = type(sys)("torch")
@@ -174,7 +174,7 @@ def test_pickles_are_not_read(tmp_path, monkeypatch):
 
 @each_form
 def test_mutations_are_refused_or_harmless(tmp_path, tensors, ending):
-    """Bits flipped, bytes cut, runs overwritten: a sentence, or the very same weights."""
+    """Flipped bits, cut bytes and overwritten runs give a message or exactly the same weights."""
     path = model_files.written(tmp_path, ending, tensors, {"who": "a test"})
     whole, expected = path.read_bytes(), load_weights(path).digest
     known = about(path).facts
@@ -250,7 +250,7 @@ def test_what_is_no_message_of_onnx(tmp_path, data, part):
 
 @pytest.mark.parametrize("what", BOMBS)
 def test_models_that_would_fill_the_memory(tmp_path, what):
-    """8 MiB of empty messages would become gigabytes."""
+    """8 MiB of empty messages would expand to gigabytes."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused(tmp_path / "x", b"\x08\x08" + BOMBS[what], "of at most 20,000 fields")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10

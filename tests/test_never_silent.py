@@ -1,4 +1,4 @@
-"""No plan gives an answer that is none: NaN, infinity, overflow, denormal numbers."""
+"""No plan answers with wrong results silently: NaN, infinity, overflow, denormal numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lenetgpu.plan import NAMED, resolve, runnable_plans
 from lenetgpu.stages.mounted import Mounted
 
 CPU_PLANS = runnable_plans("cpu", None)
-# a plan of each precision and of each way to launch
+# a plan of each precision and of each launch method
 GPU_PLANS = ["fp32", "course", "fft", "half", "fp16", "fp16x3", "int8", "int8_sparse", "mma_fp16"]
 BAD = {"NaN": np.nan, "inf": np.inf, "-inf": -np.inf, "1e38": 1e38, "-1e38": -1e38}
 FIRST, SECOND, COUNT = 7, 9, 11
@@ -45,7 +45,7 @@ by_plan = pytest.mark.parametrize("plan", CPU_PLANS)
     ids=lambda on: "-".join(on),
 )
 def on(request):
-    """(device, plan) of a CPU's plans and of those that this GPU has."""
+    """(device, plan) for every CPU plan and for the GPU plans that this GPU supports."""
     device, plan = request.param
     if device == "cuda":
         try:
@@ -56,7 +56,7 @@ def on(request):
 
 
 def asked_of(on, *words):
-    """Words of `infer` for passes of three images."""
+    """Return arguments of `infer` for chunks of three images."""
     device, plan = on
     return (*words, "--device", device, "--plan", plan, CHUNKS[device], 3)
 
@@ -65,7 +65,7 @@ CHUNKS = {"cpu": "--batch", "cuda": "--chunk"}
 
 
 def assert_labels(on, found, truth):
-    """Float64's labels, but where its two best scores are as near as the plan may err."""
+    """Assert float64's labels, except where the two best scores differ less than the tolerance."""
     scores, labels = truth
     largest = np.abs(scores).max(1, keepdims=True)
     differ = np.asarray(found) != labels
@@ -108,7 +108,7 @@ def run(*words):
 
 
 def refused(result):
-    """The one sentence of an `infer` that gave nothing."""
+    """Return the one error message of an `infer` that gave no result."""
     assert result.exit_code == 2 and not result.stdout
     lines = result.stderr.strip().splitlines()
     assert lines[-1].startswith("lenetgpu: error: "), result.stderr
@@ -117,7 +117,7 @@ def refused(result):
 
 @pytest.mark.parametrize("values", [(np.nan, 1e-40), (np.inf, -np.inf)], ids=["whole", "by parts"])
 def test_infer_names_the_first_image_that_is_no_image(on, values, digits, tmp_path, monkeypatch):
-    """Chunks of three: it lies in a later one, another bad one behind it, some are skipped."""
+    """The first bad image is in a later chunk of three, a second one follows, one is skipped."""
     if np.inf in values:
         monkeypatch.setattr(job, "WHOLE_BYTES", 0)
     data, output = tmp_path / "images.npy", tmp_path / "labels.npy"
@@ -129,7 +129,7 @@ def test_infer_names_the_first_image_that_is_no_image(on, values, digits, tmp_pa
 
 
 def test_the_library_names_the_first_image_that_is_no_image(on, digits):
-    """In host memory; those on the GPU are marked."""
+    """Images in host memory raise; bad images on the GPU get label -1 and NaN scores."""
     device, plan = on
     with LeNet.load(device=device, plan=plan, batch=3) as net:
         expected = net(spoiled(digits, 1.0, ()))
@@ -155,7 +155,7 @@ def test_the_library_names_the_first_image_that_is_no_image(on, digits):
 @by_plan
 @pytest.mark.parametrize("value", list(BAD.values()), ids=list(BAD))
 def test_scores_that_are_no_numbers_end_a_run(plan, value, digits, shipped_weights):
-    """Of images that nobody looked at: no ReLU on the way swallows them."""
+    """The images bypass validation, and no ReLU on the way hides their values."""
     images, batch = spoiled(digits, value), 3
     pipeline = Pipeline(resolve(plan, "cpu"), shipped_weights, batch, "float32")
     pipeline.with_scores = False
@@ -208,7 +208,7 @@ MIDDLE = {
 
 @pytest.mark.parametrize("name", MIDDLE)
 def test_weights_that_overflow_in_the_middle_only_give_the_labels(on, name, digits, tmp_path):
-    """Of an array, of one image, and of a file that is read meanwhile."""
+    """Tests an array, single images, and a file that is streamed."""
     held = tensors(**MIDDLE[name])
     path, output, data = (tmp_path / file for file in ("weights.h5", "labels.npy", "images.npy"))
     write(tmp_path, held)
@@ -224,9 +224,9 @@ def test_weights_that_overflow_in_the_middle_only_give_the_labels(on, name, digi
 
 @pytest.fixture(scope="module")
 def brim(shipped_weights):
-    """Weights whose scores of all images that a plan is judged by are float32's, and one image.
+    """Weights whose scores fit float32 for all validation images, and an image that overflows.
 
-    Of this the scores are beyond: waves, which no digit is.
+    The image shows waves and no digit.
     """
     down, right = np.mgrid[:28, :28]
     waves = 255 * (np.sin(down * 7 / 4) + np.sin(right * 2) > 0).astype(np.uint8)
@@ -240,7 +240,7 @@ def brim(shipped_weights):
 
 @pytest.mark.parametrize("whole", [True, False], ids=["read whole", "streamed"])
 def test_scores_beyond_float32_of_one_image_name_it(on, whole, brim, digits, tmp_path, monkeypatch):
-    """Labels alone need no such score, and are right; on the GPU it is waited for and refused."""
+    """Labels alone do not require the score and are right; `scores` raises, also on the GPU."""
     if not whole:
         monkeypatch.setattr(job, "WHOLE_BYTES", 0)
     held, waves = brim
@@ -250,12 +250,13 @@ def test_scores_beyond_float32_of_one_image_name_it(on, whole, brim, digits, tmp
     beyond = np.abs(truth[0]).max(1) > np.finfo(np.float32).max
     assert np.flatnonzero(beyond).tolist() == [FIRST]
     path, data, output = write(tmp_path, held), tmp_path / "x.npy", tmp_path / "labels.json"
-    many = np.concatenate([images, *[digits] * -(-FEW // len(digits))])  # no table, so no scores
+    # more than FEW images: no table of images, which would require scores
+    many = np.concatenate([images, *[digits] * -(-FEW // len(digits))])
     np.save(data, many[..., 0])
     asked = asked_of(on, "infer", data, "--weights", path, "--output", output)
     sentence = refused(run(*asked, "--skip", 1, "--scores"))
     assert not output.exists()
-    if "does not fit" in sentence:  # the plan's precision does not suffice for such weights
+    if "does not fit" in sentence:  # the plan's precision is too low for these weights
         return
     assert f"infinity in those of image {FIRST} (from 0)" in sentence
     assert run(*asked).exit_code == 0
@@ -284,7 +285,7 @@ def test_the_bound_of_scores_holds_and_says_where_it_does_not(brim, shipped_weig
 
 
 class Uneven(Weights):
-    """Weights that nothing evens out."""
+    """Weights that balancing leaves as they are."""
 
     @cached_property
     def balanced(self):
@@ -295,7 +296,7 @@ class Uneven(Weights):
     ("plan", "device"), [(name, device) for name, devices in NAMED.items() for device in devices]
 )
 def test_no_pipeline_is_made_where_a_stage_could_overflow(plan, device, monkeypatch):
-    """Whatever evening out should have seen to: asked before anything is allocated."""
+    """Weights that skipped balancing are refused before anything is allocated."""
     resolved = resolve(plan, device)
     monkeypatch.setattr(Pipeline, "_allocate", lambda self: pytest.fail("allocates"))
     low = resolved.precision in ("fp16", "fp16x3", "int8")
@@ -312,7 +313,7 @@ def test_no_pipeline_is_made_where_a_stage_could_overflow(plan, device, monkeypa
 @pytest.mark.parametrize("name", ["conv1", "conv2", "fc1", "fc2"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_weights_that_are_not_finite_are_refused(name, value, tmp_path):
-    """In a file when it is read, in memory when a plan, int8's too, is made of them."""
+    """Weights in a file are refused on reading, those in memory when a plan is made (also int8)."""
     held = tensors()
     held[name].flat[3] = value
     path = write(tmp_path, held)
@@ -328,7 +329,7 @@ def test_weights_that_are_not_finite_are_refused(name, value, tmp_path):
 
 
 def state():
-    """Rounding, masks and flushing of this thread, without the flags that any operation raises."""
+    """Return this thread's rounding, masks and flushing, without the exception flags."""
     held = (ctypes.c_uint32 * 64)()
     read, _, word, _ = flush._access()
     read(held)
@@ -341,7 +342,7 @@ here = pytest.mark.skipif(flush._access() is None, reason="no fegetenv of a know
 @here
 @by_plan
 def test_denormals_are_zeros_while_a_plan_computes_and_the_callers_own_after(plan, digits, rng):
-    """Every kernel of a plan takes 1e-40 for 0, on every thread; the caller's state is put back."""
+    """Every kernel on every thread treats 1e-40 as 0; the caller's state is restored."""
     weights = load_weights(assets.default_weights())
     pipeline = Pipeline(resolve(plan, "cpu"), weights, 64, "float32", 64)
     images = np.full((64, 28, 28, 1), 1e-40, np.float32)
@@ -363,7 +364,7 @@ def test_denormals_are_zeros_while_a_plan_computes_and_the_callers_own_after(pla
 
 
 def test_a_kernel_that_gives_nan_is_no_answer_of_one_image(digits, shipped_weights, monkeypatch):
-    """Whatever goes wrong on the way: one image, and many, by the runner that the net has."""
+    """A NaN from a kernel raises for one image and for many."""
     real = Mounted.run
 
     def broken(self, x, y):

@@ -1,8 +1,8 @@
-"""Caches that were damaged, planted or taken away: nothing of them is taken, and nothing fails.
+"""Caches that are damaged, planted or inaccessible: no bad entry is used, and no command fails.
 
-Each way to poison an entry meets one kind of cache, and each kind of cache the ways that differ by
-kind. What was computed is right, at most one line is on stderr, and the entry is whole again or,
-where that cannot be, left alone. Last comes the doctor who empties the cache.
+Every way to poison an entry is tried on one kind of cache, and ways that depend on the kind on each
+kind. Results are right, at most one line is on stderr, and the entry is whole again or, if it
+cannot be replaced, left alone. The last tests cover `doctor --repair`, which empties the cache.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def plus_three(x):
 
 @dataclass
 class Kind:
-    """A kind of cache: `use` gives what it is for, as in a process that begins; `made` counts."""
+    """A kind of cache: `use` uses it as a new process would; `made` records each computation."""
 
     name: str
     use: object
@@ -56,7 +56,7 @@ class Kind:
 
 
 def told_of(monkeypatch, module, name, found):
-    """`module.name` stubbed to give `found`: the list of its calls."""
+    """Stub `module.name` to return `found`; return the list of its calls."""
     calls = []
     monkeypatch.setattr(module, name, lambda *a, **k: calls.append(name) or found)
     return calls
@@ -122,7 +122,7 @@ KINDS = [cpu_kind, numba_kind, fits_kind, kernels_kind, cubins_kind]
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """A cache folder of the test's own, in a process that has said nothing yet."""
+    """An empty cache folder, in a process without earlier warnings."""
     where = tmp_path / "cache"
     monkeypatch.setenv("LENETGPU_CACHE", str(where))
     entries.told.cache_clear()
@@ -134,7 +134,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def used(make, monkeypatch, tmp_path):
-    """A kind of cache with one entry that is used."""
+    """Return a kind of cache with one entry, which has been used."""
     found = make(monkeypatch, tmp_path)
     assert found.use() and found.use() and len(found.made) == 1
     return found
@@ -148,12 +148,12 @@ def kind(request, cache, monkeypatch, tmp_path):
 
 @pytest.fixture
 def fit(cache, monkeypatch, tmp_path):
-    """One kind, where all are the same."""
+    """One kind of cache, for behavior that all kinds share."""
     return used(fits_kind, monkeypatch, tmp_path)
 
 
 class Evil:
-    """A pickle that makes a file where it is opened."""
+    """A pickle that creates a file when it is loaded."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -187,7 +187,7 @@ def _evil(path, tmp_path):
 
 
 def _evil_made_for_another(path, tmp_path):
-    """The right form and digest, of an entry by another name: somebody renamed it."""
+    """Write an entry with the right form and digest, but for another name, as if renamed."""
     data = pickle.dumps(Evil(str(tmp_path / "marker")))
     path.write_bytes(entries.enclosed(path.parent.name, "another", data))
 
@@ -198,7 +198,7 @@ def _too_large(path, tmp_path):
 
 
 def _link(path, tmp_path):
-    """To a copy that is right in every byte, and somebody else's to change."""
+    """Replace the entry by a link to an identical copy, which another user could change."""
     target = tmp_path / "target"
     shutil.move(path, target)
     path.symlink_to(target)
@@ -348,7 +348,7 @@ def test_where_there_is_no_home_nothing_is_kept(fit, monkeypatch, capfd):
 
 @pytest.mark.parametrize("made", [fits_kind, kernels_kind])
 def test_facts_that_are_none_are_not_believed(made, cache, tmp_path, monkeypatch):
-    """Whole and of the right name: a version of ours that knew other facts wrote them."""
+    """An intact entry of the right name may hold other fields, as written by another version."""
     kind = used(made, monkeypatch, tmp_path)
     name = kind.entry().name.removesuffix(".kept")
     for times, change in enumerate(({}, dict.fromkeys(entries.facts_of(kind.name, name))), 2):
@@ -364,7 +364,7 @@ def test_nothing_of_the_cache_is_for_others_eyes(fit, cache):
 
 @pytest.fixture
 def cupys(cache, tmp_path, monkeypatch):
-    """A home of the test's own and CuPy's folder in it."""
+    """CuPy's cache folder in a temporary home folder."""
     monkeypatch.setattr(os, "environ", dict(os.environ) | {"HOME": str(tmp_path)})
     for name in ("CUPY_CACHE_DIR", "CUPY_CACHE_IN_MEMORY"):
         os.environ.pop(name, None)
@@ -403,7 +403,7 @@ def test_threads_that_write_at_once_are_all_kept(cache):
 
 
 def test_one_process_at_a_time_holds_the_cache(cache):
-    """The lock is a file of ours; without a folder to hold it in, all go on."""
+    """The lock is a file in the cache folder; without a usable folder, all processes continue."""
     order = []
 
     def hold(number):

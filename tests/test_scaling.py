@@ -1,7 +1,7 @@
-"""Weights of any scale: evened out exactly, and every plan's packed operands hold them.
+"""Weights of any scale: exact balancing, and packed operands of every plan within range.
 
-The plans of the tensor cores are computed here from their packed operands (emulated.py), so that
-what can be wrong without a GPU is.
+Tensor-core plans are computed here from their packed operands (emulated.py), so that range errors
+show without a GPU.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HELD = [name for name in SETS if "float32's" not in name]
 
 @pytest.fixture(scope="module")
 def given():
-    """Images, their groups, and float64's scores by set of weights, found as they are asked for."""
+    """Images, their groups, and a function for float64 scores by weight set, which are cached."""
     images, parts = groups(load_dataset(assets.default_digits()).images[:32], 4)
     truth = {}
 
@@ -99,7 +99,7 @@ def test_evened_out_weights_are_the_same_network(name, given):
 
 @pytest.mark.parametrize("name", HELD)
 def test_no_activation_leaves_its_level(name, given):
-    """Not with any image of 0..1, of which those that wake a channel most are tried."""
+    """The bound holds for every image in 0..1; tests use those that activate a channel most."""
     held = SETS[name].balanced
     taps = held["conv1"][:, :, 0].transpose(2, 0, 1) > 0
     most = np.tile(taps, (1, 6, 6))[:, :28, :28, None].astype(np.float32)

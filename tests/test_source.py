@@ -1,4 +1,4 @@
-"""Images by parts: the same however they are stored and read, or refused in a sentence."""
+"""Images read by parts: identical for every storage form and read order, or refused."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_no_images_left(tmp_path, digits, skip, limit, message):
         open_source(path, skip, limit)
 
 
-# --- what is read ---
+# --- bytes that are read ---
 
 
 @pytest.fixture
@@ -141,8 +141,7 @@ def bytes_read(monkeypatch):
     return counted
 
 
-HUGE = 130_000_000
-"""Images of 102 GB."""
+HUGE = 130_000_000  # images, 102 GB
 
 
 def sparse_h5(path, count, dtype="u1"):
@@ -199,7 +198,7 @@ with open_source(Path(sys.argv[1])) as source:
 
 @pytest.mark.slow
 def test_memory_is_bounded(tmp_path):
-    """What a few megabytes inflate to."""
+    """A file of a few megabytes inflates to 390 MB."""
     path, count = tmp_path / "x", 500_000
     with h5py.File(path, "w") as file:
         item = file.create_dataset("x", (count, 28, 28), "u1", chunks=(3_000, 28, 28), **DEFLATE)
@@ -211,7 +210,7 @@ def test_memory_is_bounded(tmp_path):
     assert done.stderr == ""
     found, grown = map(int, done.stdout.split())
     assert found == count
-    assert grown < 60_000  # kilobytes; all images are 390 MB
+    assert grown < 60_000  # KiB; all images are 390 MB
 
 
 def test_the_example_in_the_docs(tmp_path, monkeypatch, digits):
@@ -238,7 +237,7 @@ def test_packed_files_are_right_in_any_order(tmp_path, monkeypatch, digits, kept
 
 
 def test_isal_inflates_where_it_is_installed(tmp_path, digits, labels):
-    """All others inflate by zlib where it is not."""
+    """Other tests inflate with zlib if ISA-L is not installed."""
     isal = pytest.importorskip("isal.isal_zlib", reason="the extra isal is not installed")
     assert regular._modules()[0] is isal
     path = idx_file(tmp_path / "x-images.gz", digits, labels)
@@ -259,7 +258,7 @@ from lenetgpu.files.source import open_source
 hdf5_source.core_count = lambda: 1
 with open_source(Path(sys.argv[1])) as source:
     images = source.whole().images
-    time.sleep(0.2)  # the thread waits for work now
+    time.sleep(0.2)  # the pool thread is idle now
     child = os.fork()
     if child == 0:
         signal.alarm(10)
@@ -276,7 +275,7 @@ def test_a_forked_child_reads_chunks_too(tmp_path, digits):
     assert done.returncode == 0, done.stderr
 
 
-# --- what is refused ---
+# --- refused files ---
 
 
 def refusals(path, skip=0):
@@ -313,7 +312,8 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path, rng, make):
     with open_source(path) as source:
         source.read(0, out)
         os.truncate(path, path.stat().st_size * 5 // 8)
-        if make not in ("chunked", "idx.gz"):  # after HDF5 only the file's size is believed
+        # chunked HDF5 checks the file's size on every read, because it reads zeros past the end
+        if make not in ("chunked", "idx.gz"):
             source.read(1_000, out)
             np.testing.assert_array_equal(out, as_read(images)[1_000:2_000])
         with pytest.raises(LenetError) as caught:
@@ -329,7 +329,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path, rng, make):
 
 
 def test_labels_and_weights_that_shrink_are_not_zeros(tmp_path, weight_file, monkeypatch):
-    """HDF5 fills with zeros what lies past a file's end."""
+    """HDF5 reads zeros past a file's end."""
     path = tmp_path / "x.h5"
     h5(path, np.ones((9, 28, 28), np.uint8), np.full(9, 3))
     find = hdf5.find
