@@ -1,7 +1,7 @@
-"""A GPU that does what it is given late and in any order that streams and events allow.
+"""Simulated GPU that runs queued work late, in any order that streams and events allow.
 
-It stands for `lenetgpu.net.streaming.cuda.Cuda`: what waits for too little gives wrong labels, what
-writes to a buffer that is still read does too. Arrays on it are NumPy's.
+It replaces `lenetgpu.net.streaming.cuda.Cuda`. Code that synchronizes too little, or writes to a
+buffer that is still read, produces wrong labels. Its arrays are NumPy's.
 """
 
 import math
@@ -61,9 +61,9 @@ class Graph:
 
 
 class PretendedGpu:
-    """`room`: images that all lanes' buffers may hold; `seed`: of the order of what may run.
+    """Simulated GPU: lanes' buffers hold `room` images, `seed` determines the order of execution.
 
-    `reaches_host`: its kernels write labels to the host's memory. `copied`: bytes of each copy.
+    `reaches_host`: its kernels write labels to host memory. `copied`: bytes of each copy.
     """
 
     def __init__(self, room=1 << 20, seed=0, reaches_host=True):
@@ -158,7 +158,7 @@ class PretendedGpu:
 
 
 class FailingCopies(PretendedGpu):
-    """The `at`-th copy in raises `error`, once; copies wait until readers are ahead."""
+    """The `at`-th input copy raises `error`, once; copies wait until readers are ahead."""
 
     copies, at, error = 0, 5, MemoryError
 
@@ -172,7 +172,10 @@ class FailingCopies(PretendedGpu):
 
 
 class PretendedPipeline:
-    """Labels are an image's first pixel, scores that and what follows; in two steps, as kernels."""
+    """A pipeline of two steps whose labels are each image's first pixel.
+
+    Score i is the first pixel + i.
+    """
 
     input_dtype = "uint8"
     scores_on_gpu = True
@@ -214,14 +217,14 @@ def streamer_on(gpu, chunk, streams, with_scores=True, **how):
 
 
 def pixels(n, seed=0):
-    """Images (n, 28, 28, 1) uint8 whose first pixels tell them apart from their neighbours."""
+    """Return images (n, 28, 28, 1) uint8 whose first pixels differ from their neighbours'."""
     images = np.zeros((n, 28, 28, 1), np.uint8)
     images[:, 0, 0, 0] = np.random.default_rng(seed).integers(0, 255, n)
     return images
 
 
 class Interrupts:
-    """Called for each chunk; raises at the `at`-th."""
+    """Callback for each chunk; raises at the `at`-th."""
 
     def __init__(self, at, error=KeyboardInterrupt):
         self.told, self.at, self.error = [], at, error
@@ -252,9 +255,9 @@ def assert_right(images, labels, scores=None):
 
 
 def assert_right_each_time(gpu, streamer, given, images=None):
-    """Launched the first time, recorded and replayed the next ones.
+    """Run once directly, then recorded and replayed, and check the results.
 
-    `given` are pixels, others each time, or what was made of `images`.
+    `given` are pixels, different each time, or the input made from `images`.
     """
     n = len(given)
     labels, scores = results(gpu, n)

@@ -1,6 +1,6 @@
-"""What a GPU may refuse or lose: memory at every allocation, its context, forks, threads, guests.
+"""GPU failures: failed allocations, a lost context, forked children, concurrent threads.
 
-Each program has a process of its own, a time limit, and copies of the records that others made.
+Each program has its own process, a time limit, and copies of the cached records of others.
 """
 
 import os
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.gpu
 PLANS = ("fp32", "fp16", "sgemm", "fft", "tiled")
 THREADS, CALLS, EACH = 8, 40, 33
 LIMIT_S = 400
-TRIED_S = 30  # of allocations refused one by one, in any order, in a process that shares its GPU
+TRIED_S = 30  # seconds of failing allocations in random order
 
 COMMON = """
     import os, signal, sys, threading, time
@@ -39,7 +39,7 @@ COMMON = """
     images = load_dataset(assets.default_digits()).images[:700].reshape(-1, 28, 28).copy()
 
     def forget():
-        "What was measured and checked before; compiled kernels stay."
+        "Delete cached measurements and checks; compiled kernels stay."
         import shutil
         for name in ("auto", "fits", "verified", "schedule"):
             shutil.rmtree(Path(os.environ["LENETGPU_CACHE"]) / name, ignore_errors=True)
@@ -48,7 +48,7 @@ COMMON = """
 
 @pytest.fixture(scope="module")
 def own_cache(tmp_path_factory):
-    """The kernels that are compiled already, and records of its own."""
+    """A cache folder with the compiled kernels and its own records."""
     folder = tmp_path_factory.mktemp("faults") / "cache"
     shutil.copytree(place(), folder, ignore=shutil.ignore_patterns("*.lock", ".lenetgpu.*"))
     return folder
@@ -56,7 +56,7 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture
 def ran(own_cache):
-    """Runs a program; its exit code, stdout and stderr."""
+    """Run a program; return its exit code, stdout and stderr."""
 
     def run(program, *arguments, seconds=LIMIT_S):
         try:
@@ -82,9 +82,10 @@ def runs_here(plan):
 @pytest.mark.long
 @pytest.mark.parametrize("plan", PLANS)
 def test_wherever_memory_lacks_the_labels_are_the_same(plan, ran):
-    """Each allocation, on the GPU and page-locked, is refused once; then all from the k-th on.
+    """Fail each allocation, on the GPU and page-locked, once; then all from the k-th on.
 
-    In any order, while there is time: some hundreds of passes, each of which measures anew.
+    The order is random, within a time limit: some hundreds of passes, each of which measures
+    anew.
     """
     if not runs_here(plan):
         pytest.skip(f"this GPU has no plan {plan}")
@@ -192,9 +193,9 @@ FILLED = (
 @pytest.mark.alone
 @pytest.mark.parametrize("plan", ["fp32", "fp16x3", "unrolled", "fft", "auto:fp16"])
 def test_a_full_gpu_gives_the_same_labels_or_a_sentence(plan, ran, tmp_path):
-    """10,000 digits beside what leaves 256 MiB free, 64, 2: 256 suffice for every plan.
+    """Label 10,000 digits with 256, 64 and 2 MiB of GPU memory free; 256 suffice for every plan.
 
-    One plan of each way to take memory.
+    There is one plan for each way to allocate memory.
     """
     if not runs_here(plan.partition(":")[0]):
         pytest.skip(f"this GPU has no plan {plan}")
@@ -211,7 +212,7 @@ def test_a_full_gpu_gives_the_same_labels_or_a_sentence(plan, ran, tmp_path):
             last = errors.strip().splitlines()[-1]
             assert last.startswith("lenetgpu: error: "), where
             assert "memory" in last.lower() or "ALLOC" in last, where
-    most = 1e-3 if plan.startswith("auto") else 0  # which plan that is may depend on the memory
+    most = 1e-3 if plan.startswith("auto") else 0  # the dispatched plan may depend on free memory
     for left, labels in found.items():
         assert (labels != found[0]).mean() <= most, f"{left} bytes left"
 
@@ -228,7 +229,7 @@ BREAK = """
         code, where = sys.argv[1], cupy.zeros(64)
         kernel = cupy.RawKernel(code, "bad")
         kernel((1,), (1,), (np.uint64(where.data.ptr if "char" in code else 64),))
-        with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):  # it has happened by then
+        with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):  # surfaced already
             cupy.cuda.runtime.deviceSynchronize()
 """
 
@@ -312,7 +313,7 @@ def test_a_forked_child_is_refused_at_once_and_a_spawned_one_works(ran, tmp_path
                     if at < 3:
                         os._exit(0 if fine else 3)
                     del net
-                    sys.exit(0 if fine else 3)  # through the interpreter's end
+                    sys.exit(0 if fine else 3)  # runs the interpreter's exit handlers
                 codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             running.clear()
             thread.join()
@@ -339,7 +340,7 @@ def digits():
 
 
 def at_once(call):
-    """Whether `call(thread)` is true CALLS times in each of THREADS threads."""
+    """Return True if `call(thread)` is true CALLS times in each of THREADS threads."""
     gate = threading.Barrier(THREADS)
 
     def work(thread):

@@ -1,4 +1,4 @@
-"""What a short pass leaves alone, what long sums lose, what peaks and graphs claim; on a GPU."""
+"""Edge cases on a GPU: short passes, long sums, measured peaks, graphs."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_a_short_pass_leaves_other_images_alone(plan, shipped_weights):
 
 @pytest.mark.alone
 def test_measured_peaks_are_the_hardwares():
-    """Below what the data sheet says and above half of it; tensor cores well above the rest."""
+    """Peaks are below the data sheet's and above half of it; tensor cores well above the rest."""
     import cupy
 
     from lenetgpu.gpu.machines import current

@@ -1,4 +1,4 @@
-"""A GPU begun: page-locked memory, the driver, the compiler asked once, launches."""
+"""Starting a GPU: page-locked memory, the driver, the cached compiler version, launches."""
 
 import ctypes
 import ctypes.util
@@ -19,7 +19,7 @@ from lenetgpu.store.entries import folder
 
 
 class Driver:
-    """A CUDA driver of two GPUs, whose contexts are made when `may_create` is set."""
+    """A CUDA driver with two GPUs, whose contexts are created once `may_create` is set."""
 
     def __init__(self):
         self.said, self.may_create = [], threading.Event()
@@ -48,7 +48,7 @@ class Driver:
 
 @pytest.fixture
 def driver(monkeypatch):
-    """A driver in place of this machine's; `.files` are the names that it was looked for under."""
+    """A driver in place of this machine's; `.files` are the library names that were loaded."""
     found = Driver()
     found.files = []
     monkeypatch.setattr(ctypes, "CDLL", lambda name: found.files.append(name) or found)
@@ -79,7 +79,7 @@ def test_the_driver_is_loaded_by_its_name(driver, monkeypatch, platform, file):
 def test_the_context_is_made_while_other_things_are_done(driver):
     device.begin("cuda:1")
     gpu = device.driver_gpus()[1]
-    assert driver.said == ["init"]  # listed, while the context is not there yet
+    assert driver.said == ["init"]  # the GPUs are listed before the context exists
     timer = threading.Timer(0.05, driver.may_create.set)
     timer.start()
     device.activate(gpu)
@@ -96,7 +96,7 @@ def test_no_context_is_made_where_no_such_device_is_there(driver, wanted):
 
 
 class Nvrtc:
-    """NVRTC's functions, of version `minor`; `loads` counts who wanted them."""
+    """NVRTC's functions, of version `minor`; `loads` counts how often it was loaded."""
 
     def __init__(self, minor):
         self.minor, self.loads = minor, 0
@@ -114,7 +114,7 @@ class Nvrtc:
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """A process that begins, with NVRTC of that version beside it; it lies in the folder's lib."""
+    """Start a process with an NVRTC of the given version; its library is in a temporary folder."""
     monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "site-packages" / "libnvrtc.so.13"
     file.parent.mkdir()
@@ -179,7 +179,7 @@ def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
     monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *_: made.append(nvrtc.version()) or (b"c", ""))
     start(5)
     cubin = compile_kernel(Kernel(source, "first"), "sm_90a").path
-    later = start(6)  # the files do not tell: it is believed until it is loaded
+    later = start(6)  # unchanged files: the cached version is used until the library is loaded
     assert compile_kernel(Kernel(source, "first"), "sm_90a").path == cubin and later.loads == 0
     compile_kernel(Kernel(source, "second"), "sm_90a")
     assert made == [(13, 5), (13, 6)] and later.loads == 1

@@ -1,4 +1,4 @@
-"""Schedules on a GPU: graphs of copies and kernels, the ring, one image, lack of memory."""
+"""Schedules on a GPU: graphs of copies and kernels, the ring, one image, failed allocations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def digits():
 
 
 def on_device(plan, weights, images):
-    """Labels and scores of one pass over images that lie on the device."""
+    """Return labels and scores of one pass over images on the device."""
     import cupy
 
     pipeline = Pipeline(plan, weights, len(images), str(images.dtype))
@@ -53,7 +53,7 @@ def on_device(plan, weights, images):
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("plan", PLANS)
 def test_replays_follow_the_images(plan, dtype, how, digits, shipped_weights):
-    """Other images in the same memory each time: a kernel that did not wait would show."""
+    """The same memory has other images each time, so a kernel that does not wait would fail."""
     chunk, streams, zero_copy = how
     chosen = resolved(plan)
     images = digits[:N]
@@ -94,7 +94,7 @@ def test_pageable_arrays_and_a_source_give_the_same_labels(digits, shipped_weigh
 
 
 def test_lack_of_memory_makes_chunks_smaller(digits, shipped_weights):
-    """CuPy's pool is given less than the lanes want; later it is as it was."""
+    """CuPy's pool is limited to less than the lanes require, and restored afterwards."""
     import cupy
 
     pool, plan = cupy.get_default_memory_pool(), resolved("tiled")
@@ -126,7 +126,7 @@ def test_one_image_has_the_label_of_many(plan, digits, shipped_weights):
 @pytest.mark.alone
 @pytest.mark.parametrize("plan", ["fp16", "fp16x3"])
 def test_the_model_predicts_what_a_pass_takes(plan, digits, shipped_weights):
-    """Within 30 % of the schedule it takes, and of three others, by figures of a quiet GPU."""
+    """The error is within 30 % for the chosen schedule and three others, by idle-GPU costs."""
     from lenetgpu.measure.timing import cpu_ms
     from lenetgpu.net.streaming.costs import measure_costs
 

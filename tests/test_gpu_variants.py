@@ -1,4 +1,4 @@
-"""Every GPU variant and plan against the float64 reference, on a GPU."""
+"""Every GPU variant and plan against the float64 reference output, on a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lenetgpu.stages.reference import conv_reference
 pytestmark = pytest.mark.gpu
 BATCHES = (1, 3, 133)
 FULL = 10_000
-# the two kernels of a fused family share a private layout: whole plans check them
+# the two kernels of a fused family share a private layout, so whole plans check them
 GPU = [v for v in variants(device="cuda") if v.kind not in (FEATURES, CLASSIFIER)]
 PLANS = [name for name, devices in NAMED.items() if "cuda" in devices]
 
@@ -41,7 +41,7 @@ def needs(variant):
 
 
 def plain(problem):
-    """The problem without its layouts, which the reference does not know."""
+    """Return the problem without its layouts, which the reference does not support."""
     names = [field.name for field in fields(problem) if field.name not in ("reads", "writes")]
     return tuple((name, getattr(problem, name)) for name in names)
 
@@ -140,7 +140,7 @@ def fused_plan(name):
 
 
 def assert_labelled(pipeline, images, truth, part=slice(None)):
-    """Labels and scores of a poisoned pass over `part`; near a tie any label will do."""
+    """Check labels and scores of a poisoned pass over `part`; near a tie any label is accepted."""
     import cupy
 
     precision = pipeline.plan.precision

@@ -1,4 +1,4 @@
-"""Errors after which a process has no GPU any more: one sentence, exit code 2, and an end."""
+"""Errors that lose a process its GPU: one message, exit code 2, and an immediate end."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ from lenetgpu.net.streaming.cuda import Cuda
 
 
 class CUDARuntimeError(RuntimeError):
-    """As CuPy's, by name and status."""
+    """Stand-in for CuPy's error, by name and status."""
 
     def __init__(self, status=719, text="cudaErrorLaunchFailure: unspecified launch failure"):
         super().__init__(text)
@@ -35,7 +35,7 @@ CUBLASError = type("CUBLASError", (CUDARuntimeError,), {})
 
 @pytest.fixture(autouse=True)
 def nothing_is_lost(monkeypatch):
-    """Before each test, and after it."""
+    """Reset the recorded error before and after each test."""
     monkeypatch.setattr(faults, "_said", [])
     monkeypatch.setattr(faults, "last_queued", type(faults.last_queued)(maxlen=1))
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
@@ -104,7 +104,7 @@ def test_a_comparison_ends_where_the_gpu_is_lost():
 
 
 class Plain:
-    """CuPy 13's stream: what its constructor and its destructor do, and in which order."""
+    """CuPy 13's stream: its constructor and its destructor, in CuPy's order of operations."""
 
     def __init__(self, non_blocking=False):
         assert non_blocking
@@ -136,7 +136,7 @@ def test_a_stream_of_a_lost_gpu_is_an_error_and_nothing_more(monkeypatch):
 
 
 def test_a_process_whose_gpu_is_lost_ends_at_once():
-    """Nothing is freed, nobody waited for; what was printed is there."""
+    """Nothing is freed, exit handlers do not run, and printed output is complete."""
     program = """
     import atexit, sys
 
@@ -144,7 +144,7 @@ def test_a_process_whose_gpu_is_lost_ends_at_once():
         status = 700
 
     class Memory:
-        "Cannot be freed where the GPU is lost."
+        "Cannot be freed once the GPU is lost."
         def __del__(self):
             raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access")
 

@@ -1,4 +1,4 @@
-"""Memory that is refused, by whom and wherever it may be: less at once, same labels, a sentence."""
+"""Failed allocations of any library at any place: smaller chunks, same labels, a message."""
 
 import sys
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ HOPPER = Gpu(0, "Some Hopper", 90)
 
 
 def named(name, status=None, text="refused", result=None):
-    """An error of one of CuPy's classes, by its name and number."""
+    """Return an error with the name and number of one of CuPy's classes."""
     error = type(name, (RuntimeError,), {})(text)
     for word, value in (("status", status), ("result", result)):
         if value is not None:
@@ -109,7 +109,7 @@ def test_host_memory_that_cannot_be_page_locked_is_ordinary(monkeypatch):
 
 
 class Refusing(PretendedGpu):
-    """Whatever takes memory or resources is counted; from the `at`-th on `times` are refused."""
+    """Counts allocations of memory and resources; fails `times` of them from the `at`-th on."""
 
     def __init__(self, at, times=1, **how):
         super().__init__(**how)
@@ -151,7 +151,7 @@ class Refusing(PretendedGpu):
 
 
 def passes(gpu, locked):
-    """Labels and scores of five passes, each of other pixels, and of what they should be."""
+    """Check labels and scores of five passes, each with other pixels; return the streamer."""
     free, gpu.take = gpu.take, lambda: None
     given, (labels, scores) = pixels(23), results(gpu, 23)
     images = pinned(gpu, given) if locked else given.copy()
@@ -171,7 +171,7 @@ def passes(gpu, locked):
 
 @pytest.mark.parametrize("locked", [True, False])
 def test_wherever_memory_lacks_the_labels_are_the_same(locked, monkeypatch):
-    """Every allocation in turn is refused once: lanes, ring, events, graphs, and their launches."""
+    """Every allocation in turn fails once: lanes, ring, events, graphs, and their launches."""
     monkeypatch.setattr(streamer_module, "core_count", lambda: 2)
     probe = Refusing(1 << 30)
     assert passes(probe, locked).chunk == 8
@@ -191,7 +191,7 @@ def test_where_even_one_image_does_not_fit_it_is_said():
 
 
 class TimedGpu:
-    """Plan `auto`'s candidates: how long each takes, and where it asks for memory too much."""
+    """Plan `auto`'s candidates: the time of each, and the images at which each step runs out."""
 
     def __init__(self, monkeypatch, tmp_path):
         monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
@@ -269,7 +269,7 @@ def test_where_no_candidate_has_room_passes_are_smaller(timed):
 
 @pytest.mark.parametrize("ask", ["__call__", "scores", "probabilities", "top", "stream"])
 def test_images_that_no_memory_holds_are_refused_in_a_sentence(ask):
-    """A view may have any number of them, which nobody looks at one by one."""
+    """A view may have any number of images; nothing iterates over them."""
     one = np.zeros((28, 28), np.uint8)
     with LeNet.load(device="cpu") as net:
         call = getattr(net, ask) if ask != "stream" else lambda x: list(net.stream([x]))

@@ -1,4 +1,4 @@
-"""Occupancy and waves: by hand, the paper's own case, and the driver's answers."""
+"""Occupancy and waves: computed by hand, the paper's own case, and the driver's answers."""
 
 from fractions import Fraction
 from itertools import islice
@@ -37,14 +37,14 @@ def test_the_papers_case():
         (90, Demand(168, 128, 0), (3, 228, 16, 32), "registers"),
         # 33 registers round up to 1,280 a warp, not 1,056: 12 in each quarter, not 15
         (90, Demand(33, 256, 0), (6, 228, 8, 32), "registers"),
-        # 48 KiB + 1 KiB of the driver's: 228 / 49 = 4
+        # 48 KiB + 1 KiB for the driver: 228 / 49 = 4
         (90, Demand(32, 128, 48 << 10), (16, 4, 16, 32), "shared memory"),
         (86, Demand(32, 128, 48 << 10), (16, 2, 12, 16), "shared memory"),
-        # nothing of the driver's on 7.5, where 100 bytes round up to 256
+        # the driver reserves nothing on 7.5; 100 bytes round up to 256
         (75, Demand(32, 256, 100), (8, 256, 4, 16), "threads"),
         (75, Demand(32, 256, 0), (8, None, 4, 16), "threads"),
         (89, Demand(16, 32, 0), (128, 100, 48, 24), "blocks"),
-        # 5 warps are checked as 8: 8 x 8,192 registers are there, 12 x 8,192 are not
+        # 5 warps are checked as 8: 8 x 8,192 registers fit, 12 x 8,192 do not
         (90, Demand(255, 160, 0), (1, 228, 12, 32), "registers"),
         (90, Demand(255, 288, 0), (0, 228, 7, 32), "registers"),
         (90, Demand(0, 32, 0), (None, 228, 64, 32), "blocks"),

@@ -1,7 +1,7 @@
-"""What the fused kernels are launched with: packed weights, their scales, tilings by device.
+"""Launch arguments of the fused kernels: packed weights, their scales, tilings by device.
 
-Packed weights are unpacked here by the layout that is written down, element by element. What the
-features kernels run on a CPU with (test_kernels_on_tensor_cores.py) is not unpacked again.
+Packed weights are unpacked here by the documented layout, element by element, except those with
+which test_kernels_on_tensor_cores.py runs the features kernels on a CPU.
 """
 
 from dataclasses import replace
@@ -20,8 +20,8 @@ from lenetgpu.stages.fused.mma import features as tilings
 from lenetgpu.stages.fused.mma import pack as mma
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
 
-HALF = 2.0**-11  # of a value: fp16's rounding
-TINY = 2.0**-25  # fp16's rounding below its least normal number
+HALF = 2.0**-11  # relative rounding error of fp16
+TINY = 2.0**-25  # absolute rounding error of fp16 subnormals
 SPLIT = 2.0**-22
 
 
@@ -39,7 +39,7 @@ def assert_half(packed, w):
 
 
 def assert_split(parts, w):
-    """fp16 high and low along the first axis are `w` times one power of two."""
+    """Check that fp16 high and low along the first axis are `w` times one power of two."""
     assert parts.dtype == np.float16
     high, low = parts.astype(np.float64)
     k = round(np.log2(np.abs(high).max() / np.abs(w).max()))
@@ -50,7 +50,7 @@ def assert_split(parts, w):
 
 
 def conv1_by_columns(packed):
-    """[K step][half][column][8] as (5, 5, 32), the shifted copy compared with the first."""
+    """Unpack [K step][half][column][8] to (5, 5, 32); compare the shifted copy with the first."""
     found = np.full((2, 5, 6, 32), np.nan)
     for step, half, column, item in product(range(2), range(2), range(64), range(8)):
         k = 16 * step + 8 * half + item
@@ -65,7 +65,10 @@ def conv1_by_columns(packed):
 
 
 def mma_place(i):
-    """Of feature i of mma.sync's kernel: [row of windows][half of 32 channels][lane][8]."""
+    """Return the place of feature i of the mma.sync kernel: (row, column, channel).
+
+    The kernel's order is [row of windows][half of 32 channels][lane][8].
+    """
     rows, half, lane, item = i // 512, i // 256 % 2, i // 8 % 32, i % 8
     window = lane // 4
     return (
@@ -103,13 +106,15 @@ def test_int8_filters_have_127_steps_on_either_side(rng):
 
 
 def test_int8_ranges_are_those_that_no_image_leaves(rng):
-    """Each channel's 255 is its largest output or up to an eighth more, white a whole step."""
+    """Each channel's 255 is its largest output or up to an eighth more; white is a whole step."""
     conv1 = rng.standard_normal((5, 5, 1, 32))
     conv1[..., 3], conv1[..., 4], conv1[..., 5] = 0, -1, np.abs(conv1[..., 5])
     most, ranges = most_pooled(conv1), int8_pack.ranges(conv1)
     assert (ranges >= most * (1 - 1e-9)).all() and (ranges <= most * 1.126).all()
     assert most[3] == most[4] == ranges[3] == ranges[4] == 0
-    assert ranges[5] == pytest.approx(conv1[..., 5].sum())  # white is its largest: all taps count
+    assert ranges[5] == pytest.approx(
+        conv1[..., 5].sum()
+    )  # white gives its largest output: all elements are positive
     white = np.maximum(conv1.sum((0, 1, 2)), 0)
     steps = 255 * white[ranges > 0] / ranges[ranges > 0]
     large = steps >= 8
@@ -149,20 +154,20 @@ def test_fp16x3_operands_are_high_and_low_of_one_scale(tensors):
     assert packed.fc2.shape == (128, 12) and not packed.fc2[:, 10:].any()
     f = packed.factors
     assert f.floats / f.bytes == pytest.approx(255 * 2.0 ** (-8 - 8), rel=1e-12)
-    # through all stages no scale is left but those of the features, which are powers of two
+    # all scales cancel across the stages except those of the features, which are powers of two
     a1, a2 = (np.log2(4 * f.floats) + k1 + 8), (np.log2(4 * f.conv2) + k2)
     assert a1 == round(a1)
     assert np.log2(f.fc1) == -k3 - (a1 + a2)
 
 
 def fragment(step, column, lane, item):
-    """(k, n) of a lane's item of mma's B: two tiles of 8 columns, 2 x 2 of K each."""
+    """Return (k, n) of a lane's item of mma's B: two tiles of 8 columns, 2 x 2 of K each."""
     tile, half, pair = item // 4, item // 2 % 2, item % 2
     return 16 * step + 8 * half + 2 * (lane % 4) + pair, 16 * column + 8 * tile + lane // 4
 
 
 def unpacked(fragments):
-    """[K step][columns/16][lane][8] as a matrix."""
+    """Unpack [K step][columns/16][lane][8] to a matrix."""
     steps, columns = fragments.shape[:2]
     matrix = np.full((16 * steps, 16 * columns), np.nan, np.float16)
     for at in product(range(steps), range(columns), range(32), range(8)):
@@ -171,7 +176,7 @@ def unpacked(fragments):
 
 
 def assert_parts(parts, w):
-    """One part is `w`, rounded and not scaled; two are `w` times 2**k: that k."""
+    """Check that one part is `w` rounded, or two parts are `w` times 2**k; return k (0 for one)."""
     if len(parts) == 2:
         return assert_split(parts, w)
     assert_half(np.ascontiguousarray(parts[0]), w)
@@ -212,24 +217,24 @@ def test_mma_operands_are_what_lanes_hold_of_b(tensors, parts):
     scales = np.log2([8 * f.floats, 8 * f.conv2, f.fc1, f.fc2])
     if parts == 1:
         assert scales.tolist() == [0, 0, 0, 0]
-    # every stage undoes what came in and its own weights: the last one's output has no scale
+    # every stage divides by its input's and weights' scales; the last output is unscaled
     first = scales[0] + k1 + (8 if parts == 2 else 0)
     assert first + (scales[1] + k2) + (scales[2] + k3) + (scales[3] + k4) == 0
     assert f.bytes * 255 == pytest.approx(f.floats * (256 if parts == 2 else 1), rel=1e-12)
 
 
-# F(4,5) at 0, 1, -1, 2, -2, 1/2, -1/2 and infinity: Vandermonde matrices on either side
+# F(4,5) at 0, 1, -1, 2, -2, 1/2, -1/2 and infinity: Vandermonde matrices on both sides
 POINTS = (0, 1, -1, 2, -2, 0.5, -0.5)
 
 
 def values_at_points(taps):
-    """Filters' values (8, ...) at the points, the last tap at infinity."""
+    """Return the filters' values (8, ...) at the points; at infinity that is the last element."""
     rows = [[point**k for k in range(5)] for point in POINTS] + [[0, 0, 0, 0, 1]]
     return np.tensordot(np.array(rows, np.float64), taps, axes=(1, 0))
 
 
 def norms():
-    """What G divides each row by: the products of a point's distances to the others."""
+    """Return the divisors of G's rows: products of a point's distances to the others."""
     found = [np.prod([p - q for q in POINTS if q != p]) for p in POINTS]
     return np.array([*found, 1.0])
 

@@ -1,4 +1,4 @@
-"""Completeness: what the registry knows, the CLI offers, the tables list and the tests run."""
+"""Completeness of the registry, the CLI's choices, the tables and the tests."""
 
 import pytest
 from click.testing import CliRunner
@@ -79,4 +79,4 @@ def test_a_name_is_registered_once():
 
         @variant(kind="fc", family="serial", reads="NC", writes="NC", needs=cpu())
         def loops(x, w, y, problem):
-            """Already there."""
+            """A name that is taken."""

@@ -1,7 +1,7 @@
-"""The resident kernel and its host side: arithmetic and protocol without a GPU, and with one.
+"""The persistent kernel and its host side: arithmetic and protocol with and without a GPU.
 
-The kernel is compiled as C++ with fibers for threads (cpu_cluster.hpp) and runs in a thread
-of its own over the memory that the package's host side writes and watches.
+The kernel is compiled as C++ with fibers for threads (cpu_cluster.hpp) and runs in its own thread
+on the memory that the package's host side writes and polls.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ HEADERS = ("barrier", "cluster", "global", "host", "registers", "send", "shared"
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """The kernel of a design as a function of this machine."""
+    """Return the kernel of a design as a native function."""
     folder = tmp_path_factory.mktemp("resident")
     (folder / "gpu" / "ptx").mkdir(parents=True)
     for name in HEADERS:
@@ -68,7 +68,7 @@ extern "C" bool run(unsigned char* host, const float* weights, unsigned last, un
 
 
 class OnACpu:
-    """What `resident.Cluster` is on a GPU; lives come one after the other, as on a stream."""
+    """CPU stand-in for `resident.Cluster`; launches run one after the other, as on a stream."""
 
     library = None
     seed = 0
@@ -123,7 +123,7 @@ def truth(image, weights):
 @needs_a_compiler
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
 def test_labels_and_scores(design, on_a_cpu, weight_file, rng):
-    """Noise as bytes and as floats, by random weights, with a sleep between."""
+    """Noise as bytes and as floats, with random weights, and a sleep in between."""
     weights = load_weights(weight_file)
     image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
     noise = rng.random(784, np.float32)
@@ -141,7 +141,7 @@ def test_labels_and_scores(design, on_a_cpu, weight_file, rng):
 @needs_a_compiler
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
 def test_a_launch_answers_one_image_and_ends(design, on_a_cpu, weight_file, monkeypatch, rng):
-    """Bytes and floats, any tag; nothing is left of a life that would have waited for days."""
+    """Bytes and floats, any tag; no launch stays running, in spite of an idle limit of days."""
     weights, made = load_weights(weight_file), []
 
     class Kept(OnACpu):
@@ -168,13 +168,13 @@ def test_a_launch_answers_one_image_and_ends(design, on_a_cpu, weight_file, monk
         label = net.label(given)
         assert judge(net.scores(), expected, "fp32").passed
         assert label == expected.argmax()
-        net._tag = once._LAST_TAG  # the next is of the other kind, and so of another tag
+        net._tag = once._LAST_TAG  # the next image is of the other kind, so it has another tag
     assert len(made[0].lives) == 5
 
 
 @needs_a_compiler
 def test_weights_of_any_size_give_scores_or_a_sentence(on_a_cpu, shipped_weights, rng):
-    """Scaled far beyond fp32's products, a channel at a time too; a map that is off."""
+    """Weights are scaled far beyond fp32's products, some per channel; one map is zero."""
     image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
     tensors = {name: tensor.copy() for name, tensor in shipped_weights.tensors.items()}
     tensors["conv1"] *= np.float32(1e-30)
@@ -193,7 +193,10 @@ def test_weights_of_any_size_give_scores_or_a_sentence(on_a_cpu, shipped_weights
 
 @needs_a_compiler
 def test_an_image_that_is_half_written_waits(on_a_cpu, shipped_weights, rng):
-    """Rows with the new tag come one by one: no answer before all. An old tag is no news."""
+    """Rows with the new tag arrive one by one; the kernel answers after the last row.
+
+    The kernel ignores an old tag.
+    """
     image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
     with Resident(shipped_weights, idle_ms=1000, timeout_s=120, design=DESIGNS[0]) as net:
         words, box = net._words, net._box
@@ -213,7 +216,7 @@ def test_an_image_that_is_half_written_waits(on_a_cpu, shipped_weights, rng):
 
 
 class Still(OnACpu):
-    """Memory, and nobody who answers."""
+    """Memory without a kernel that answers."""
 
     def __init__(self, design, weights):
         self.memory = np.zeros(mailbox.BYTES, np.uint8)
@@ -227,7 +230,7 @@ class Still(OnACpu):
 
 @pytest.fixture
 def net(monkeypatch, shipped_weights):
-    """A Resident whose answer is 7 whenever it is launched, which is once."""
+    """A Resident that answers 7 on its only launch."""
     monkeypatch.setattr(resident, "Cluster", Still)
     return Resident(shipped_weights, timeout_s=0.01)
 

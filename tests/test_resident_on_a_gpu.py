@@ -1,4 +1,4 @@
-"""The resident kernel on a GPU: right, asleep and back, shared, beside others, outlived."""
+"""The persistent kernel on a GPU: results, sleep, restart, threads, other work, owner's death."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def hopper():
 
 @pytest.fixture(scope="module")
 def digits(shipped_weights):
-    """(COUNT, 28, 28) uint8 images, and their scores (COUNT, 10) in float64."""
+    """Return (COUNT, 28, 28) uint8 images, and their scores (COUNT, 10) in float64."""
     images = load_dataset(assets.default_digits()).images[:COUNT].reshape(COUNT, 28, 28)
     truth = reference_stages(images.reshape(COUNT, 28, 28, 1), shipped_weights)["fc2"]
     return np.ascontiguousarray(images), truth
@@ -58,7 +58,7 @@ def test_a_net_of_fp32_answers_single_images_by_it(hopper, digits):
 
 
 def test_images_that_come_as_it_falls_asleep(hopper, digits, shipped_weights, rng):
-    """Before, while and after it does so, until it has a hundred times."""
+    """Images arrive before, while and after the kernel falls asleep, a hundred times."""
     images, truth = digits
     with Resident(shipped_weights, idle_ms=0.05) as net:
         for n in range(100_000):
@@ -72,7 +72,7 @@ def test_images_that_come_as_it_falls_asleep(hopper, digits, shipped_weights, rn
 
 
 def test_the_rest_of_the_process_goes_on_beside_it(hopper, digits, shipped_weights):
-    """Kernels beside it, memory freed, the device waited for; two of them at once."""
+    """Other kernels run, memory is freed, the device is synchronized; two instances run at once."""
     import cupy
 
     images, truth = digits
@@ -100,7 +100,7 @@ while True:
 
 
 def test_it_ends_with_its_owner(hopper, digits, shipped_weights):
-    """Killed in the middle of an image; what comes after has the GPU at once."""
+    """The owner is killed during an image; the next process can use the GPU at once."""
     images, truth = digits
     owner = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE)
     assert owner.stdout is not None

@@ -1,7 +1,7 @@
-"""No image is lost between a host that asks and a kernel that falls asleep: every interleaving.
+"""Host and kernel lose no image while the kernel falls asleep, in every interleaving.
 
-The package's host side runs against a model of the kernel, which moves by up to three of its steps
-between any two of the host's looks at the shared words; all ways are tried, up to a depth.
+The package's host side runs against a model of the kernel, which advances up to three steps between
+any two reads of the shared words by the host. All interleavings are tried, up to a depth.
 """
 
 from threading import Event
@@ -19,13 +19,15 @@ IMAGES, LOOKS = 3, 300
 
 
 class HangError(AssertionError):
-    """The host waits for what no kernel will say."""
+    """The host waits for an answer that no kernel will give."""
 
 
 class Choices:
-    """What is chosen after the first `skip` times, `depth` times, and as usual from there.
+    """Enumeration of the model's choices.
 
-    `advance` goes to the next way of doing so, False after the last.
+    The first `skip` choices are the usual ones, the next `depth` take every option, and the
+    rest are usual again. `advance` moves to the next combination and returns False after the
+    last.
     """
 
     def __init__(self, depth, skip=0):
@@ -56,7 +58,7 @@ class Life:
 
 
 class World:
-    """The shared words and the kernel, as `resident.Cluster` and `resident.Mailbox` at once."""
+    """Shared words and kernel: `resident.Cluster` and `resident.Mailbox` in one."""
 
     def __init__(self, choices, interrupt=None):
         self.choices, self.interrupt = choices, interrupt
@@ -92,7 +94,7 @@ class World:
             self.move()
 
     def __getitem__(self, word):
-        if word != LABEL:  # it lies beside ANSWERED
+        if word != LABEL:  # LABEL is next to ANSWERED
             self.breathe()
         return self.said[word]
 
@@ -116,7 +118,7 @@ class World:
 
 @pytest.fixture
 def net(monkeypatch):
-    """A maker of a Resident in a world, which labels its first image while it is made."""
+    """Return a factory of a Resident in a world; the constructor labels a first image."""
     monkeypatch.setattr(resident, "_SPINS", range(1))
     monkeypatch.setattr(resident, "_ROUNDS", LOOKS)
     monkeypatch.setattr(resident, "pack", lambda weights: (None, (1.0, 0)))

@@ -1,6 +1,6 @@
-"""scripts/sanitize.py with a compute-sanitizer that finds, misses, crashes or takes its time.
+"""scripts/sanitize.py with a compute-sanitizer that has findings, has none, crashes or is slow.
 
-On a GPU it is `make sanitize`.
+On a GPU, run `make sanitize`.
 """
 
 import json
@@ -174,7 +174,7 @@ def test_only_the_named_pairs_are_excused(sanitize, monkeypatch, copy, file):
 
 
 def test_every_variant_is_among_the_cases(script):
-    """On a GPU that can run all: each variant by itself or in a plan, first cases first."""
+    """With a GPU that runs all, each variant is a case, alone or in a plan; first cases first."""
     cases, gpu = script("sanitize_cases"), Gpu(0, "NVIDIA H200", 90)
     found = cases.in_order([*cases.of_plans(gpu), *cases.of_variants(gpu)])
     named = {case.of for case in found}

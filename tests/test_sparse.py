@@ -1,4 +1,4 @@
-"""2:4 sparse filters: what is dropped, and what is made up for."""
+"""2:4 sparse filters: pruning and refit."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from lenetgpu.stages.fused.wgmma_sparse import pack, prune
 
 
 def of_fours(filters):
-    """(K, M) as how many of each four of K are not zero."""
+    """Return the number of nonzeros in each four of K of (K, M) filters."""
     return (filters.reshape(-1, 4, filters.shape[-1]) != 0).sum(1)
 
 
@@ -37,7 +37,7 @@ def of_largest(exact):
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 def test_moments_of_any_kind_are_taken(scale, rng):
-    """Inputs that never wake or are all alike; nothing there at all."""
+    """Inputs that are always zero, all alike, or missing."""
     exact = rng.standard_normal((8, 3))
     alike = np.ones((8, 8))
     alike[2] = alike[:, 2] = 0
@@ -60,7 +60,7 @@ def test_second_moments_are_of_windows_and_exact(rng):
 
 
 def test_the_shipped_filters_are_sparse_and_do_what_they_did(shipped_weights):
-    """On digits that they were not fitted to, by features; dropping the smallest is far worse."""
+    """Compare features on digits outside the calibration set; magnitude pruning is far worse."""
     held = shipped_weights.balanced
     conv1, conv2 = held["conv1"], held["conv2"]
     found = prune.pruned(conv1, conv2)
@@ -83,7 +83,7 @@ def test_filters_behind_channels_that_never_wake_are_no_obstacle(
 ):
     few = prune.calibration()[::16]
     monkeypatch.setattr(prune, "calibration", lambda: few)
-    monkeypatch.setattr(prune, "_pruned", prune._pruned.__wrapped__)  # others' are kept
+    monkeypatch.setattr(prune, "_pruned", prune._pruned.__wrapped__)  # bypass the cache
     conv1 = shipped_weights.balanced["conv1"].copy()
     conv1[..., 3 if dead == "one channel" else slice(None)] = -1
     found = prune.pruned(conv1, shipped_weights.balanced["conv2"])

@@ -1,1 +1,1 @@
-"""The GPU: which one, compiling kernels for it, launching them, memory."""
+"""The GPU: selection, kernel compilation, launches, memory."""

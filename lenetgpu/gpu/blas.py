@@ -1,4 +1,4 @@
-"""cuBLAS products: SGEMM at full fp32 precision, GemmEx on halves."""
+"""cuBLAS products: SGEMM at full fp32 precision, GemmEx in fp16."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def _shared_handle() -> Iterator[int]:
-    """CuPy's cuBLAS handle of this thread, its scalars on the host whoever used it before."""
+    """Yield CuPy's cuBLAS handle of this thread, its pointer mode set to host."""
     from cupy.cuda import cublas, device
 
     handle = device.get_cublas_handle()
@@ -25,7 +25,7 @@ def _shared_handle() -> Iterator[int]:
 
 @cache
 def _search_handle(device: int, thread: int) -> int:
-    """A cuBLAS handle of our own that leaves its results on `device`, for one thread."""
+    """Return one thread's cuBLAS handle, separate from CuPy's, that leaves results on `device`."""
     from cupy.cuda import cublas
 
     handle: int = cublas.create()
@@ -34,7 +34,7 @@ def _search_handle(device: int, thread: int) -> int:
 
 
 def half_gemm(a: Any, b: Any, out: Any) -> None:
-    """out (m, n) float32 = a (m, k) @ b (k, n), both float16, summed in fp32, by cuBLAS GemmEx."""
+    """Compute out (m, n) float32 = a (m, k) @ b (k, n), both float16, fp32 sums, by GemmEx."""
     import numpy as np
     from cupy.cuda import cublas, runtime
 
@@ -50,9 +50,9 @@ def half_gemm(a: Any, b: Any, out: Any) -> None:
 
 
 def exact_sgemm(a: Any, b: Any, out: Any) -> None:
-    """out (m, n) = a (m, k) @ b (k, n), float32, row-major, by cuBLAS SGEMM with TF32 off.
+    """Compute out (m, n) = a (m, k) @ b (k, n), float32, row-major, by SGEMM with TF32 off.
 
-    cuBLAS is column-major, so it is asked for out^T = b^T a^T on the same memory.
+    cuBLAS is column-major, so it computes out^T = b^T a^T on the same memory.
     """
     import numpy as np
     from cupy.cuda import cublas, get_current_stream
@@ -72,11 +72,12 @@ def exact_sgemm(a: Any, b: Any, out: Any) -> None:
 
 
 def largest_of_rows(rows: Any, found: Any) -> None:
-    """found[n] = 1 + the first place of the largest magnitude of rows[n], by cuBLAS Idamax.
+    """Set found[n] = 1 + the first index of the largest magnitude of rows[n], by cuBLAS Idamax.
 
-    `rows` (n, k) float64; `found` (n,) int64, cleared before it is first written: builds of CuPy
-    differ in whether 4 or 8 bytes of each are. One call a row, no wait between them, on a handle
-    that nothing else uses: products on CuPy's take their scalars from the host.
+    `rows` is (n, k) float64. `found` is (n,) int64 and must be zero before its first use,
+    because CuPy builds differ in whether 4 or 8 bytes of each element are written. There is one
+    call per row and no wait between calls. The handle is not CuPy's, because CuPy's products
+    read their scalars from the host.
     """
     from cupy.cuda import cublas, get_current_stream, runtime
 

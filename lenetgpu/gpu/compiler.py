@@ -1,7 +1,7 @@
-"""The NVRTC that is there, remembered: loading it takes longer than taking kernels from the cache.
+"""The installed NVRTC's version, cached: loading NVRTC takes longer than loading cached kernels.
 
-What its library answered is kept with the library's size and time and those of the folders that
-packages are installed in; where one differs, or there is no such file, the library is asked again.
+The version is cached with the library's size and modification time and the modification times of
+the package folders. If one differs, or there is no cache entry, the library is queried again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MAPPED = Path("/proc/self/maps")
 
 @dataclass(frozen=True)
 class Compiler:
-    """NVRTC's (major, minor), its option against its own cache where it has that one.
+    """NVRTC's (major, minor), and its option to disable its own cache if it supports that option.
 
-    `build` tells builds of a version apart: the library's name and size, "" where it is unknown.
+    `build` distinguishes builds of a version: the library's name and size, "" if unknown.
     """
 
     version: tuple[int, int]
@@ -38,7 +38,7 @@ class Compiler:
 
 
 def installed(*names: str) -> tuple[str, str] | None:
-    """(version, name) of the first of these distributions that is installed, or None."""
+    """Return (version, name) of the first of these distributions that is installed, or None."""
     from importlib import metadata
 
     for name in names:
@@ -51,7 +51,7 @@ def installed(*names: str) -> tuple[str, str] | None:
 
 @cache
 def library() -> Any:
-    """NVRTC's functions; LenetError where there are none."""
+    """Return NVRTC's functions; raise LenetError if it is not installed."""
     try:
         with libraries_by_name():
             from cuda.bindings import nvrtc
@@ -67,7 +67,7 @@ def library() -> Any:
 
 @cache
 def asked() -> Compiler:
-    """The library's own answer; LenetError where there is none."""
+    """Query the library and cache the result; raise LenetError if it is not installed."""
     nvrtc = library()
     _, major, minor = nvrtc.nvrtcVersion()
     _, program = nvrtc.nvrtcCreateProgram(b"", b"probe.cu", 0, [], [])
@@ -77,7 +77,7 @@ def asked() -> Compiler:
     places = _loaded()
     build = f"{Path(places[0][0]).name} {places[0][1]}" if places else ""
     found = Compiler((int(major), int(minor)), options, build)
-    if places:  # it is known which file is loaded
+    if places:  # only if the loaded file is known
         facts = asdict(found) | {"library": places[0][0], "places": places}
         entries.keep("nvrtc", _record(), facts)
     return found
@@ -97,12 +97,12 @@ def _remembered() -> Compiler | None:
 
 
 def current() -> Compiler:
-    """The remembered compiler, else the library's own answer."""
+    """Return the cached compiler if it is valid, else query the library."""
     return _remembered() or asked()
 
 
 def outdated() -> bool:
-    """True if the library, which this loads, is not as remembered; `current` then is right."""
+    """Load the library; return True if it differs from the cache, which `current` then ignores."""
     was = _remembered()
     changed = was is not None and was != asked()
     if changed:
@@ -111,7 +111,7 @@ def outdated() -> bool:
 
 
 def _record() -> str:
-    """The entry for this Python and what else chooses between libraries."""
+    """Return the cache entry's name, for this Python and the variables that select a library."""
     chosen = [sys.prefix, *(os.environ.get(name) for name in _CHOOSES)]
     return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:16]
 
@@ -123,7 +123,7 @@ def _places(file: str) -> list[list[Any]]:
 
 
 def _loaded() -> list[list[Any]] | None:
-    """`_places` of the library that is loaded; None where it cannot be told which file that is."""
+    """Return `_places` of the loaded library; None if its file is unknown."""
     try:
         lines = _MAPPED.read_text().splitlines()
         (file,) = {line.split(maxsplit=5)[-1] for line in lines if "libnvrtc.so" in line}

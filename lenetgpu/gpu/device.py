@@ -1,4 +1,4 @@
-"""The GPUs that are there, found without importing CuPy, and the current one's limits."""
+"""The available GPUs, found without importing CuPy, and the current GPU's limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAJOR, _MINOR = 75, 76
 
 @dataclass(frozen=True)
 class Gpu:
-    """An NVIDIA GPU as the driver names it; `compute_capability` is 90 for 9.0."""
+    """An NVIDIA GPU with the driver's name for it; `compute_capability` is 90 for 9.0."""
 
     index: int
     name: str
@@ -32,20 +32,20 @@ class Gpu:
 
     @property
     def version(self) -> str:
-        """Its compute capability as NVIDIA writes it: 9.0."""
+        """Its compute capability in NVIDIA's notation: 9.0."""
         return f"{self.compute_capability // 10}.{self.compute_capability % 10}"
 
     @property
     def arch(self) -> str:
-        """NVRTC's architecture: with the `a` suffix where the chip has its own instructions."""
+        """NVRTC's architecture name; with the suffix `a` for architecture-specific instructions."""
         suffix = "a" if self.compute_capability == 90 else ""
         return f"sm_{self.compute_capability}{suffix}"
 
 
 @cache
 def driver() -> Any:
-    """The CUDA driver, initialised, or None where there is none or it finds no GPU."""
-    try:  # by its file's name: a search would run ldconfig, gcc and ld
+    """Return the initialised CUDA driver, or None if there is no driver or no GPU."""
+    try:  # by file name: a search would run ldconfig, gcc and ld
         library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
         return None
@@ -56,12 +56,12 @@ def driver() -> Any:
 
 
 class _Process:
-    """The right of this process to use CUDA, which the child of one that did has not."""
+    """Tracks if this process may use CUDA; a child forked from a process that uses CUDA may not."""
 
     is_child = False
 
     def forked(self) -> None:
-        """Called in a child of a process that has the driver."""
+        """Record that this process is the child of a process that has loaded the driver."""
         self.is_child = True
         faults.silence()
 
@@ -75,7 +75,7 @@ FORKED = (
 
 
 def usable() -> bool:
-    """True if calls to CUDA can end well: the GPU is not lost, nor another process's."""
+    """Return True if CUDA calls can succeed: the GPU is not lost and belongs to this process."""
     return not (_here.is_child or faults.lost())
 
 
@@ -101,9 +101,9 @@ _contexts: list[threading.Thread] = []
 
 
 def driver_gpus() -> tuple[Gpu, ...]:
-    """The GPUs the CUDA driver lists, empty where there is no driver or no GPU.
+    """Return the CUDA driver's GPUs; empty if there is no driver or no GPU.
 
-    LenetError in a child that was forked from a process that had asked before.
+    Raises LenetError in a child that was forked from a process that used the driver.
     """
     if _here.is_child:
         raise LenetError(FORKED)
@@ -112,10 +112,10 @@ def driver_gpus() -> tuple[Gpu, ...]:
 
 
 def begin(wanted: str = "auto") -> None:
-    """Start what `--device wanted` needs, the driver and the GPU's context, and return at once.
+    """Start loading the driver and creating the context of `--device wanted`; return at once.
 
-    `driver_gpus` and `activate` wait for them. Nothing is started for "cpu"; what fails is said by
-    who needs it.
+    `driver_gpus` and `activate` wait for the result and report errors. Nothing is started for
+    "cpu".
     """
     index = "0" if wanted in ("auto", "cuda") else wanted.removeprefix("cuda:")
     if index.isascii() and index.isdecimal():
@@ -132,12 +132,12 @@ def _create_context(index: int) -> None:
 
 
 def cupy_installed() -> bool:
-    """True if CuPy can be imported, found without importing it."""
+    """Return True if CuPy can be imported, without importing it."""
     return importlib.util.find_spec("cupy") is not None
 
 
 def require_gpu(index: int = 0) -> Gpu:
-    """The GPU called cuda:`index`; LenetError where it, or CuPy, is missing."""
+    """Return GPU cuda:`index`; raise LenetError if it or CuPy is missing."""
     gpus = driver_gpus()
     if not gpus:
         said = "expected an NVIDIA GPU and its driver, found none; use --device cpu or auto"
@@ -152,9 +152,10 @@ def require_gpu(index: int = 0) -> Gpu:
 
 @contextmanager
 def libraries_by_name() -> Iterator[None]:
-    """While NVIDIA's packages and CuPy are imported: the C library's part `dl` by its file's name.
+    """Make ctypes find the C library's part `dl` by file name while a block imports GPU packages.
 
-    They ask ctypes to search for it, which runs ldconfig, gcc and ld from wherever PATH says.
+    NVIDIA's packages and CuPy call `ctypes.util.find_library`, which would run ldconfig, gcc
+    and ld from PATH.
     """
     search = ctypes.util.find_library
     named = {"dl": "libdl.so.2"} if sys.platform == "linux" else {}
@@ -166,7 +167,7 @@ def libraries_by_name() -> Iterator[None]:
 
 
 def activate(gpu: Gpu) -> None:
-    """Make `gpu` the current device and create its context, or wait for what `begin` started."""
+    """Make `gpu` the current device with a context, waiting for the one that `begin` started."""
     settle_cupy()
     with libraries_by_name():
         import cupy
@@ -180,7 +181,7 @@ def activate(gpu: Gpu) -> None:
 
 
 def current_arch() -> str:
-    """NVRTC's name for the current device's architecture."""
+    """Return NVRTC's name for the current device's architecture."""
     import cupy
 
     gpu: Gpu = driver_gpus()[cupy.cuda.runtime.getDevice()]
@@ -188,7 +189,7 @@ def current_arch() -> str:
 
 
 def free_bytes() -> int:
-    """Free memory of the current device, in bytes, its pool's unused blocks included."""
+    """Return the current device's free memory in bytes, including unused blocks of CuPy's pool."""
     import cupy
 
     free: int = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()

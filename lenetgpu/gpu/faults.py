@@ -1,6 +1,6 @@
-"""Meanings of a GPU's errors: no memory, after which less is tried, or a lost context.
+"""Classification of GPU errors: out of memory, after which less is tried, or a lost context.
 
-Nobody imports CuPy to ask: its errors are known by their names and numbers.
+This module does not import CuPy: errors are recognized by class name and number.
 """
 
 from __future__ import annotations
@@ -18,17 +18,27 @@ from lenetgpu.errors import LenetError
 
 _Made = TypeVar("_Made")
 
-OUT_OF_MEMORY = 2
-"""`cudaErrorMemoryAllocation` of the runtime, `CUDA_ERROR_OUT_OF_MEMORY` of the driver."""
+OUT_OF_MEMORY = 2  # runtime: cudaErrorMemoryAllocation; driver: CUDA_ERROR_OUT_OF_MEMORY
 _NO_MEMORY = {
     "CUDARuntimeError": (OUT_OF_MEMORY,),
     "CUDADriverError": (OUT_OF_MEMORY,),
-    "CUBLASError": (1, 3),  # CUBLAS_STATUS_NOT_INITIALIZED: no room for its context; ALLOC_FAILED
+    "CUBLASError": (
+        1,
+        3,
+    ),  # CUBLAS_STATUS_NOT_INITIALIZED (no memory for its context); ALLOC_FAILED
     "CuFFTError": (2,),  # CUFFT_ALLOC_FAILED
-    "CuDNNError": (2, 4000, 4001, 4002, 4003),  # CUDNN_STATUS_ALLOC_FAILED, and since version 9
+    "CuDNNError": (
+        2,
+        4000,
+        4001,
+        4002,
+        4003,
+    ),  # CUDNN_STATUS_ALLOC_FAILED before and since version 9
 }
 _WORDS = ("ALLOC_FAILED", "ALLOCATION_FAILED")
 _LITTLE_BYTES = 256 << 20
+# After these errors every call in the process fails the same way. The runtime uses the same
+# numbers.
 _LOST = {
     214: "CUDA_ERROR_ECC_UNCORRECTABLE",
     220: "CUDA_ERROR_NVLINK_UNCORRECTABLE",
@@ -45,15 +55,14 @@ _LOST = {
     719: "CUDA_ERROR_LAUNCH_FAILED",
     721: "CUDA_ERROR_TENSOR_MEMORY_LEAK",
 }
-"""After these every call in the process answers the same; the runtime's numbers are the same."""
 
+# The last kernel queued, for the message: errors surface after it.
 last_queued: deque[Any] = deque(maxlen=1)
-"""The kernel that was queued last, for the sentence: errors come up behind it."""
 _said: list[str] = []
 
 
 def _chain(error: BaseException | None) -> Iterator[tuple[BaseException, str, Any]]:
-    """An error and what it was raised from, each with its class's name and its number."""
+    """Yield an error and its causes, each with its class name and error number."""
     while error is not None:
         status = getattr(error, "status", getattr(error, "result", None))
         yield error, type(error).__name__, status
@@ -61,41 +70,43 @@ def _chain(error: BaseException | None) -> Iterator[tuple[BaseException, str, An
 
 
 def _refused(error: BaseException, name: str, status: Any) -> bool:
-    if isinstance(error, MemoryError) or name == "OutOfMemoryError":  # PyTorch's is none
+    if (
+        isinstance(error, MemoryError) or name == "OutOfMemoryError"
+    ):  # PyTorch's is not a MemoryError
         return True
-    if name == "CuFFTError" and status == 5:  # CUFFT_INTERNAL_ERROR: for want of memory too
+    if name == "CuFFTError" and status == 5:  # CUFFT_INTERNAL_ERROR, also when out of memory
         return _little_left()
     known = _NO_MEMORY.get(name, ())
     return status in known or (bool(known) and any(word in str(error) for word in _WORDS))
 
 
 def _little_left() -> bool:
-    """True if the GPU has so little free memory that a library may lack it."""
+    """Return True if the GPU has so little free memory that a library may run out."""
     cupy: Any = sys.modules.get("cupy")
     if not hasattr(cupy, "cuda"):
         return False
     try:
         return bool(cupy.cuda.runtime.memGetInfo()[0] < _LITTLE_BYTES)
-    except Exception:  # a GPU that does not answer lacks more than memory
+    except Exception:  # the GPU does not answer: not a memory problem
         return False
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """True if `error`, or its cause, says that memory was refused, by whomever."""
+    """Return True if `error` or one of its causes is a failed allocation in any library."""
     return any(_refused(*found) for found in _chain(error))
 
 
 def loses_context(error: BaseException) -> bool:
-    """True if `error`, or its cause, says that the process can use no GPU any more.
+    """Return True if `error` or one of its causes means that this process can use no GPU any more.
 
-    What it is is kept, and what destructors raise about it from now on is not printed.
+    The first such error is recorded, and later CUDA errors in destructors are not printed.
     """
     cuda = ("CUDARuntimeError", "CUDADriverError")
     return any(name in cuda and note_lost(status) for _, name, status in _chain(error))
 
 
 def note_lost(status: Any) -> bool:
-    """True if the runtime's or driver's `status` says so; it is kept like such an error."""
+    """Return True if `status` of the runtime or driver means a lost context, and record it."""
     if status in _LOST and not _said:
         queued = f", the kernel queued last was {last_queued[0].entry}" if last_queued else ""
         _said.append(
@@ -107,14 +118,15 @@ def note_lost(status: Any) -> bool:
 
 
 def lost() -> str:
-    """The sentence of the error that took this process its GPU, or nothing."""
+    """Return the message of the error that lost this process its GPU, or ""."""
     return _said[0] if _said else ""
 
 
 def silence() -> None:
-    """Print no error of CUDA's that a destructor raises: without a context all of them do.
+    """Suppress CUDA errors in destructors: without a context all of them fail.
 
-    As Python ends there are destructors that heed no hook: stderr then leads to nowhere.
+    Some destructors at interpreter exit bypass the hook, so stderr is redirected to /dev/null
+    then.
     """
     atexit.register(_hush)
     shown = sys.unraisablehook
@@ -135,7 +147,7 @@ def _hush() -> None:
 
 
 def sentence(error: BaseException) -> str:
-    """The sentence for a lack of memory or a lost context; empty for other errors."""
+    """Return the message for exhausted memory or a lost context; "" for other errors."""
     if loses_context(error):
         return lost()
     if not lacks_memory(error):
@@ -144,12 +156,15 @@ def sentence(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of what `error` says."""
+    """Return the first line of the message of `error`."""
     return (str(error).splitlines() or [""])[0] or "no more memory"
 
 
 def tell(error: Exception) -> None:
-    """Raise the LenetError of `sentence` where there is one; one that has its own keeps it."""
+    """Raise LenetError with the message of `sentence` if there is one.
+
+    Unless the context is lost, a LenetError keeps its own message: nothing is raised then.
+    """
     said = sentence(error)
     if said and (lost() or not isinstance(error, LenetError)):
         raise LenetError(said) from error
@@ -157,7 +172,7 @@ def tell(error: Exception) -> None:
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """A block whose lack of memory or lost context is a LenetError."""
+    """Convert exhausted memory or a lost context within the block to LenetError."""
     try:
         yield
     except Exception as error:
@@ -166,8 +181,8 @@ def telling() -> Iterator[None]:
 
 
 def release() -> None:
-    """Give the GPU's and page-locked memory that nobody holds back to the driver."""
-    gc.collect()  # cycles of what was tried hold some, and `infer` has it disabled
+    """Return unused GPU and page-locked memory in CuPy's pools to the driver."""
+    gc.collect()  # reference cycles hold memory, and `infer` disables the collector
     cupy: Any = sys.modules.get("cupy")
     if hasattr(cupy, "get_default_memory_pool"):
         cupy.get_default_memory_pool().free_all_blocks()
@@ -175,10 +190,10 @@ def release() -> None:
 
 
 def within_memory(make: Callable[[int], _Made], most: int, what: str) -> tuple[_Made, int]:
-    """`make(n)` and n: `most`, or where memory does not suffice half as many, and so on.
+    """Return `make(n)` and n, where n is `most`, halved each time that memory does not suffice.
 
-    What nobody holds is given back in between, also before one image is tried again. LenetError,
-    which begins with `what`, where memory does not suffice for one.
+    Unused memory is released between attempts, and one image is tried twice. Raises LenetError,
+    with a message that begins with `what`, if memory does not suffice for one image.
     """
     size, last = most, False
     while True:
@@ -190,5 +205,5 @@ def within_memory(make: Callable[[int], _Made], most: int, what: str) -> tuple[_
             refusal = reason(error)
         if last:
             raise LenetError(f"{what}: expected memory for one image, found: {refusal}")
-        release()  # out of the except block, which keeps what was tried
+        release()  # outside the except block, whose traceback holds memory
         last, size = size == 1, -(-size // 2)

@@ -1,4 +1,4 @@
-"""Streams, and CUDA graphs: calls recorded once, launched together without the host's overhead."""
+"""Streams, and CUDA graphs: calls recorded once, launched together without host overhead."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 
 @cache
 def _quiet(kind: type) -> Any:
-    """CuPy's stream, whose destructor says nothing where the constructor failed.
+    """Return a CuPy stream class whose destructor is silent if the constructor failed.
 
-    Once the GPU is lost the constructor raises before it sets what the destructor asks for: CuPy
-    13's for `ptr`, 14's first for an owner elsewhere. They find here that nothing is to be freed.
+    Once the GPU is lost, the constructor raises before it sets the attributes that the
+    destructor reads: `ptr` in CuPy 13, first the owner in CuPy 14. The class defaults mean that
+    nothing is freed.
     """
     return type("Stream", (kind,), {"ptr": 0, "_foreign_stream_ref": None})
 
 
 def new_stream(priority: int | None = None) -> Any:
-    """A CuPy stream that does not wait for the default one.
+    """Return a CuPy stream that does not wait for the default stream.
 
-    Work of a lower `priority` number comes first; CuPy 13's streams have none.
+    Work of a lower `priority` number runs first; CuPy 13's streams have no priority.
     """
     import cupy
 
@@ -31,12 +32,12 @@ def new_stream(priority: int | None = None) -> Any:
 
 
 class Graph:
-    """`calls` calls of `work`, one after the other, recorded on a stream of their own.
+    """`calls` consecutive calls of `work`, recorded on a stream of their own.
 
-    `branches` are other streams that `work` queues on, idle now: in the graph they begin where it
-    begins, and it ends when all of them have. Raises RuntimeError with the reason where something
-    in `work` cannot be recorded. What `work` needs (compiled kernels, workspaces) must be there
-    already: nothing is allocated while it is recorded.
+    `branches` are other streams, idle now, on which `work` queues: in the graph they begin with
+    `work`, and it ends when all of them have. Raises RuntimeError with the reason if `work`
+    cannot be recorded. Whatever `work` requires (compiled kernels, workspaces) must exist:
+    recording allocates nothing.
     """
 
     def __init__(self, work: Callable[[], Any], calls: int, branches: Sequence[Any] = ()) -> None:
@@ -63,7 +64,7 @@ class Graph:
 
     @staticmethod
     def _order(before: Any, streams: Sequence[Any]) -> None:
-        """Make what is queued on `streams` from now on wait for what `before` holds."""
+        """Make future work on `streams` wait for the work queued on `before`."""
         import cupy
 
         event = cupy.cuda.Event(disable_timing=True)
@@ -76,14 +77,14 @@ class Graph:
         self._graph.launch()
 
     def launch_alone(self) -> None:
-        """Queue all calls on the stream that they were recorded on."""
+        """Queue all calls on the stream on which they were recorded."""
         self._graph.launch(self.stream)
 
 
 class TorchGraph:
-    """The same of calls of PyTorch, which records them itself: its allocator has to know.
+    """`Graph` for calls of PyTorch, which records them itself because of its allocator.
 
-    `stream` is CuPy's name for the stream of PyTorch's that it is launched on.
+    `stream` is CuPy's view of the PyTorch stream on which it is launched.
     """
 
     def __init__(self, work: Callable[[], Any], calls: int) -> None:

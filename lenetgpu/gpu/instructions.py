@@ -1,6 +1,7 @@
-"""Clocks that an instruction keeps a warp of the current GPU: figures 9 and 13 of convnet2's paper.
+"""Latency of instructions on the current GPU, in clocks: figures 9 and 13 of convnet2's paper.
 
-Read as there: from an instruction's issue to the next of its warp, which waits for the result.
+As in the paper, this is the time from an instruction's issue to the issue of the warp's next
+instruction, which depends on its result.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ _WARP, _BLOCK = 32, 64
 
 @dataclass(frozen=True)
 class Instruction:
-    """One that is measured: `op` of instructions.cu, the PTX of the paper's figures, and the SASS.
+    """A measured instruction: `op` of instructions.cu, the PTX of the paper's figures, its SASS.
 
-    A step is `each` of them; `line` is how figures 9 and 13 of the paper name theirs, "" where they
-    have none.
+    A step is `each` of them; `line` is its name in figures 9 and 13 of the paper, or "".
     """
 
     op: int
@@ -32,7 +32,7 @@ class Instruction:
     remark: str = ""
 
     def kernels(self) -> list[Kernel]:
-        """The chain in both lengths."""
+        """Return the chain's kernel in both lengths."""
         entry = "instruction_latency"
         return [Kernel.beside(__file__, entry, STEPS=steps, OP=self.op) for steps in STEPS]
 
@@ -52,6 +52,7 @@ INSTRUCTIONS = (
     Instruction(11, "bar.sync", "BAR", threads=_BLOCK, remark="two warps, a block of Table 1"),
     Instruction(12, "mov %clock64", "CS2R", remark="what a part's end costs"),
 )
+# Instructions of figures 9 and 13 that this method cannot measure, and why.
 NOT_MEASURED = {
     "mov.f32": "the compiler leaves none: registers are renamed, not copied",
     "add.u64": "no instruction of its own: two 32-bit additions with a carry",
@@ -59,12 +60,11 @@ NOT_MEASURED = {
     "single lines of the kernel": "a clock read at each would keep the compiler from overlapping "
     "them, and a GPU counts no cycles an instruction",
 }
-"""Instructions of figures 9 and 13 that cannot be measured so, and why."""
 
 
 @cache
 def measured() -> dict[str, float]:
-    """Clocks of each of `INSTRUCTIONS` by its PTX on the current GPU: the least of some runs."""
+    """Return the minimum clocks of each of `INSTRUCTIONS`, by PTX, on the current GPU."""
     import cupy
     import numpy as np
 

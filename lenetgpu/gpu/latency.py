@@ -11,41 +11,41 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 
-STEPS = (2048, 4096)
-"""The two lengths of a chain, whose difference is the time of steps alone."""
+STEPS = (2048, 4096)  # two chain lengths; their difference cancels the fixed cost
 FMA_LATENCY, LOAD_LATENCY = (
     tuple(Kernel.beside(__file__, entry, STEPS=steps) for steps in STEPS)
     for entry in ("fma_latency", "load_latency")
 )
-_CACHES = 2  # the chain's places lie in so many caches' worth of memory
+_CACHES = 2  # memory of the chain, in L2 cache sizes
 _RUNS = 5
 _INT = 4
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Clocks from one multiply-add, or load from global memory, to the next that needs it."""
+    """Clocks from a multiply-add, or a load from global memory, to the next that depends on it."""
 
     fma: float
     load: float
 
     def n_fma(self, machine: Machine) -> int:
-        """Multiply-adds of a multiprocessor that hide a load: latency x cores x 2."""
+        """Return the multiply-adds that hide a load on one SM: latency x cores x 2."""
         return round(self.load * machine.cores * 2)
 
     def issued(self, machine: Machine) -> int:
-        """Those that its cores can issue meanwhile, one a clock each: half of the paper's."""
+        """Return the multiply-adds that an SM's cores issue during a load: half of `n_fma`."""
         return round(self.load * machine.cores)
 
     def busy_warps(self, machine: Machine) -> int:
-        """Warps of chained multiply-adds that keep a multiprocessor's cores busy."""
+        """Return the number of warps of chained multiply-adds that keep an SM's cores busy."""
         return -(-round(self.fma) * machine.cores // 32)
 
 
 def chain(places: int, spread: int, steps: int, rng: Any) -> Any:
-    """(which, next): `steps` + 1 of `places` // `spread` cells and where each leads, from cell 0.
+    """Return (which, next): `steps` + 1 of `places` // `spread` cells, and each one's successor.
 
-    Both are int32 arrays, of elements of the memory; every step leads to a cell not yet seen.
+    Both are int32 arrays of element indices; the chain starts at cell 0 and visits no cell
+    twice.
     """
     import numpy as np
 
@@ -55,7 +55,7 @@ def chain(places: int, spread: int, steps: int, rng: Any) -> Any:
 
 
 def per_step(clocks: Sequence[int]) -> float:
-    """Clocks of a step, of the clocks of both numbers of steps."""
+    """Return clocks per step from the clocks of both chain lengths."""
     return (clocks[1] - clocks[0]) / (STEPS[1] - STEPS[0])
 
 
@@ -66,7 +66,7 @@ def least_per_step(
     threads: int = 1,
     before: Callable[[], Any] = lambda: None,
 ) -> float:
-    """Clocks of a step, of the least of some runs of each kernel; `before()` comes first."""
+    """Return clocks per step, from the fastest run of each kernel; `before` precedes every run."""
     import cupy
 
     clocks, found = cupy.zeros(1, cupy.int64), []
@@ -82,9 +82,9 @@ def least_per_step(
 
 @cache
 def measured(machine: Machine) -> Latency:
-    """Both latencies on the current GPU, which `machine` describes: about half a second.
+    """Measure both latencies on the current GPU, which `machine` describes; takes about 0.5 s.
 
-    Loads miss the L2 cache: what lies there is replaced before each run.
+    Loads miss the L2 cache, because its content is replaced before each run.
     """
     import cupy
     import numpy as np

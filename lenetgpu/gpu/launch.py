@@ -1,4 +1,4 @@
-"""Launches of compiled kernels on the current device, recorded, and their use of it."""
+"""Launches of compiled kernels on the current device, their record and their occupancy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAIN_SHARED_BYTES = 48 << 10
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: its grid, block and dynamic shared memory in bytes."""
+    """A kernel launch: grid, block, and dynamic shared memory in bytes."""
 
     kernel: Kernel
     grid: Dim
@@ -48,7 +48,7 @@ def record() -> Iterator[list[Launch]]:
 
 
 def load_module(kernel: Kernel) -> Any:
-    """A fresh module of `kernel`, with constant memory of its own (CuPy's RawModule shares it)."""
+    """Load a new module of `kernel` with its own constant memory (CuPy's RawModule shares it)."""
     from cupy.cuda.function import Module
 
     module = Module()
@@ -60,7 +60,7 @@ _allowed: dict[int, int] = {}
 
 
 def _allow_shared(function: int, shared: int) -> None:
-    """Let `function` take `shared` bytes of dynamic shared memory; past 48 KiB it must be asked."""
+    """Allow `function` to use `shared` bytes of dynamic shared memory; CUDA's default is 48 KiB."""
     if shared <= _allowed.get(function, _PLAIN_SHARED_BYTES):
         return
     from cupy.cuda import driver
@@ -76,14 +76,14 @@ def _function(kernel: Kernel, device: int) -> Any:
 
 
 def function(kernel: Kernel) -> Any:
-    """The loaded function of `kernel` on the current device, compiled on first use."""
+    """Return the loaded function of `kernel` on the current device, compiled on first use."""
     import cupy
 
     return _function(kernel, cupy.cuda.runtime.getDevice())
 
 
 class _Attribute(ctypes.Structure):
-    """`CUlaunchAttribute` of cuda.h, its value a flag."""
+    """`CUlaunchAttribute` of cuda.h with a flag as its value."""
 
     _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("flag", ctypes.c_int),
                 ("rest", ctypes.c_int * 15)]  # fmt: skip
@@ -106,7 +106,7 @@ def _can_overlap(arch: str) -> bool:
 def _launch_overlapping(
     function: int, grid: Dim, block: Dim, args: tuple[Any, ...], shared: int
 ) -> None:
-    """Launch a function whose blocks may start before the kernel before it is over."""
+    """Launch a function whose blocks may start before the previous kernel ends."""
     import cupy
     import numpy as np
 
@@ -116,7 +116,7 @@ def _launch_overlapping(
     values: list[Any] = [
         ctypes.c_uint64(arg.data.ptr)
         if isinstance(arg, cupy.ndarray)
-        else np.ctypeslib.as_ctypes_type(arg.dtype)(arg.item())  # the value of the same bytes
+        else np.ctypeslib.as_ctypes_type(arg.dtype)(arg.item())  # reinterprets the same bytes
         for arg in args
     ]
     addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
@@ -142,10 +142,11 @@ def launch(
     loaded: Any = None,
     overlap: bool = False,
 ) -> None:
-    """Launch `kernel` on the current stream; `loaded` is a function of a module of its own.
+    """Launch `kernel` on the current stream; `loaded` is a function of a separate module.
 
-    `overlap` lets its blocks start while the kernel before it is ending (from sm_90 on): it must
-    wait for that kernel itself (`ptx::wait_for_grid`) before it touches what others read or write.
+    `overlap` lets its blocks start while the previous kernel is ending (sm_90 and later). The
+    kernel must then call `ptx::wait_for_grid` before it touches memory that others read or
+    write.
     """
     call = loaded if loaded is not None else function(kernel)
     _allow_shared(call.ptr, shared)
@@ -159,28 +160,28 @@ def launch(
 
 
 def blocks_for(count: int, per_block: int) -> int:
-    """Blocks that cover `count` items."""
+    """Return the number of blocks that cover `count` items."""
     return -(-count // per_block)
 
 
 def grid_of(launched: Launch) -> int:
-    """Blocks of a recorded launch."""
+    """Return the number of blocks of a recorded launch."""
     return prod(launched.grid)
 
 
 def demand_of(launched: Launch) -> Demand:
-    """The demand of a recorded launch's block on the current device, by ptxas' report."""
+    """Return the resource demand of a recorded launch's block, from ptxas' report."""
     used = nvrtc.compile_kernel(launched.kernel, current_arch()).resources
     return Demand(used.registers, prod(launched.block), used.shared_bytes + launched.shared)
 
 
 def binding_limit(launched: Launch) -> str:
-    """The resource that keeps more blocks of a recorded launch off a multiprocessor."""
+    """Return the resource that limits the blocks per SM of a recorded launch."""
     return residency(demand_of(launched), current().limits).limit
 
 
 def active_blocks(launched: Launch) -> int:
-    """Blocks per multiprocessor of a recorded launch, by the driver."""
+    """Return the blocks per SM of a recorded launch, from the driver."""
     from cupy.cuda import driver
 
     count: int = driver.occupancyMaxActiveBlocksPerMultiprocessor(
@@ -190,7 +191,7 @@ def active_blocks(launched: Launch) -> int:
 
 
 def occupancy(launched: Launch) -> float:
-    """Resident threads over the multiprocessor's limit for a recorded launch, 0 to 1."""
+    """Return resident threads over the SM's maximum for a recorded launch, 0 to 1."""
     import cupy
 
     limit = cupy.cuda.Device().attributes["MaxThreadsPerMultiProcessor"]
@@ -201,7 +202,7 @@ def occupancy(launched: Launch) -> float:
 def explain_launch(
     launched: Launch, per_image: Fraction | int | None = None
 ) -> list[tuple[str, str]]:
-    """`explain_waves` of a recorded launch on the current device."""
+    """Return `explain_waves` of a recorded launch on the current device."""
     machine, demand = current(), demand_of(launched)
     grid = grid_of(launched)
     return explain_waves(demand, machine.limits, machine.multiprocessors, grid, per_image)

@@ -1,7 +1,7 @@
-"""A GPU's figures, which planners plan with: the current one's, or a known one's by name.
+"""GPU parameters for planners: those of the current GPU, or of a known one by name.
 
-The only place that knows how many multiprocessors, which clocks and how much memory a GPU has;
-what one multiprocessor holds at once, by capability, is in gpu/occupancy.py.
+Only this module knows a GPU's number of SMs, clocks and memory; gpu/occupancy.py has the limits of
+an SM by compute capability.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _CORES, _USUAL_CORES = {75: 64, 80: 64}, 128
 
 @dataclass(frozen=True)
 class Machine:
-    """Figures of one GPU; cores and shared memory are one multiprocessor's (Chang, Table 1).
+    """Parameters of a GPU; cores and shared memory are per SM (Chang, Table 1).
 
-    `clock_mhz` is the highest, `bandwidth_gbs` the memory's, `latency` a load's in clocks,
-    `block_bytes` the shared memory that one block may ask for, `cache_bytes` the L2 cache.
+    `clock_mhz` is the maximum clock, `bandwidth_gbs` the memory bandwidth, `latency` a load's
+    in clocks, `block_bytes` the maximum shared memory of a block, `cache_bytes` the L2 cache.
     """
 
     name: str
@@ -42,73 +42,72 @@ class Machine:
 
     @property
     def limits(self) -> Processor:
-        """A multiprocessor's limits; for an unknown capability those of the one before it."""
+        """Return an SM's limits; an unknown capability has those of the next lower known one."""
         return PROCESSORS[max(c for c in PROCESSORS if c <= self.compute_capability)]
 
     @property
     def bytes_per_clock(self) -> int:
-        """Transmission rate of the whole device."""
+        """Memory bandwidth of the whole device, in bytes per clock."""
         return int(1000 * self.bandwidth_gbs / self.clock_mhz)
 
     @property
     def n_fma(self) -> int:
-        """Multiply-adds that hide the latency in one multiprocessor: latency x cores x 2."""
+        """Multiply-adds that hide the latency on one SM: latency x cores x 2."""
         return self.latency * self.cores * 2
 
     @property
     def data_requirement(self) -> int:
-        """Bytes under way that hide the latency."""
+        """Bytes in flight that hide the latency."""
         return self.bytes_per_clock * self.latency
 
     @property
     def threads(self) -> int:
-        """Threads of a multiprocessor that ask for these bytes, four each, in whole warps."""
+        """Threads per SM that request these bytes, four each, in whole warps."""
         words = ceil(self.data_requirement / FLOAT)
         return ceil(ceil(words / self.multiprocessors) / WARP) * WARP
 
     @property
     def v_s(self) -> int:
-        """Least bytes of one bulk transfer to all multiprocessors."""
+        """Minimum bytes of a bulk transfer to all SMs."""
         return self.threads * FLOAT * self.multiprocessors
 
     def resident(self, threads: int, registers: int, shared: int) -> int:
-        """Blocks that one multiprocessor holds at once; 0 where not even one fits."""
+        """Return the blocks that an SM holds at once; 0 if not even one fits."""
         return residency(Demand(registers, threads, shared), self.limits).blocks
 
 
 _KIB = 1 << 10
+# Maximum shared memory of a block on capability 9.0; some wgmma kernels use all of it.
 SM_90_BLOCK_BYTES = 227 * _KIB
-"""Shared memory that one block may ask for on capability 9.0; some wgmma kernels take it all."""
 GTX_1080_TI = Machine("GTX 1080Ti", 61, 28, 128, 1480, 484, 258, 96 * _KIB, 48 * _KIB, 2816 * _KIB)
-# The paper gives no latency for its other GPU: the GTX 1080 Ti's. Clocks are base clocks, as its.
+# The paper gives no latency for its other GPU; this is the GTX 1080 Ti's. Base clocks, as there.
 GTX_TITAN_X = Machine(
     "GTX Titan X", 52, 24, 128, 1000, 336.5, 258, 96 * _KIB, 48 * _KIB, 3072 * _KIB
 )
 H100 = Machine("H100", 90, 132, 128, 1980, 3352, 700, 228 * _KIB, SM_90_BLOCK_BYTES, 50 << 20)
 H200 = Machine("H200", 90, 132, 128, 1980, 4814, 700, 228 * _KIB, SM_90_BLOCK_BYTES, 60 << 20)
 KNOWN = {"gtx1080ti": GTX_1080_TI, "titanx": GTX_TITAN_X, "h100": H100, "h200": H200}
+# GPUs of the measured rows, by the driver's names.
 FULL_NAMES = {"NVIDIA H100 80GB HBM3": H100, "NVIDIA H200": H200}
-"""Those that measured rows are of, by the driver's names."""
-USUAL = H200
-"""Whose figures stand in where there is no GPU, and for what a driver does not say."""
+USUAL = H200  # Default parameters without a GPU, and for values that a driver does not report.
 
 
 def known(name: str) -> Machine:
-    """The known machine called `name`; LenetError with their names where there is none."""
+    """Return the known machine `name`; raise LenetError with the known names if there is none."""
     if name not in KNOWN:
         raise LenetError(f"--as {name}: expected one of {', '.join(KNOWN)}")
     return KNOWN[name]
 
 
 def full_names(machine: Machine) -> tuple[str, ...]:
-    """The driver's names of a known machine; none for others, whose name is the driver's."""
+    """Return the driver's names of a known machine; () for others, named by the driver already."""
     return tuple(full for full, found in FULL_NAMES.items() if found.name == machine.name)
 
 
 def twins(machine: Machine) -> tuple[str, ...]:
-    """Full names of known GPUs with the multiprocessors of `machine`: as many, of its capability.
+    """Return the names of known GPUs with the SM count and compute capability of `machine`.
 
-    One chip, with other memory or at other clocks.
+    They are the same chip with other memory or clocks.
     """
 
     def size(of: Machine) -> tuple[int, int]:
@@ -138,7 +137,7 @@ def _of_device(index: int) -> Machine:
 
 
 def current() -> Machine:
-    """The current GPU's figures by the driver's attributes; USUAL's where there is none."""
+    """Return the current GPU's parameters from the driver's attributes; USUAL without a GPU."""
     return _current() if driver_gpus() and cupy_installed() else USUAL
 
 
@@ -149,5 +148,5 @@ def _current() -> Machine:
 
 
 def multiprocessors() -> int:
-    """Multiprocessors of the current device."""
+    """Return the number of SMs of the current device."""
     return _current().multiprocessors

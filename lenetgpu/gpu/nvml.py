@@ -1,6 +1,6 @@
-"""A GPU's clock, power, temperature and energy by NVML, the driver's management library.
+"""A GPU's clock, power, temperature and energy from NVML, the driver's management library.
 
-It is read through `nvidia-ml-py`. Where that, the library or a figure is missing, what is asked for
+It is accessed through `nvidia-ml-py`. If the package, the library or a value is missing, the result
 is None: no measurement depends on it.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from lenetgpu.gpu.device import Gpu
 
-# nvml.h, nvmlClocksEventReasons by bit; the lowest, GPU_IDLE, stands between two samples
+# nvml.h, nvmlClocksEventReasons by bit; the lowest, GPU_IDLE, is set between two samples
 _REASONS = ["idle", "application clocks", "power cap", "hardware slowdown", "sync boost"]
 _REASONS += ["software thermal", "hardware thermal", "power brake", "display clocks"]
 _REASONS += ["board limit", "reliability"]
@@ -23,7 +23,7 @@ _PROC_VERSION = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True)
 class Reading:
-    """One look: MHz, watts, degrees Celsius and why the clock is held down; None: not told."""
+    """A sample: MHz, watts, degrees Celsius, reasons for a lower clock; None if unavailable."""
 
     sm_mhz: float | None
     power_w: float | None
@@ -33,7 +33,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some readings, the least and the most of them."""
+    """Median, minimum and maximum of some readings."""
 
     median: float
     least: float
@@ -42,12 +42,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class MachineState:
-    """The state of a GPU over `watched_s` seconds of the same work back to back.
+    """The state of a GPU over `watched_s` seconds of continuous identical work.
 
-    Clock in MHz, power in watts, temperature in degrees Celsius; `throttle` names every reason
-    that a reading gave for a lower clock, () where none did. Energy is in microjoules an image,
-    of the whole board, what passes between two samples included; `energy_from` is "counter" (the
-    driver's own) or "power" (the readings over time). None: the driver does not tell.
+    Clock in MHz, power in watts, temperature in degrees Celsius. `throttle` lists every reason
+    for a lower clock in any reading, () if there was none. Energy is in microjoules per image,
+    of the whole board, including the time between samples; `energy_from` is "counter" (the
+    driver's counter) or "power" (readings integrated over time). None: the driver does not
+    report it.
     """
 
     sm_mhz: Spread | None
@@ -60,7 +61,7 @@ class MachineState:
     readings: int
 
     def as_json(self) -> dict[str, Any]:
-        """The `machine` object of the schema: medians, the temperature's highest, and ranges."""
+        """Return the schema's `machine` object: medians, the maximum temperature, and ranges."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         found["throttle"] = None if self.throttle is None else list(self.throttle)
         for name in ("sm_mhz", "power_w", "temperature_c"):
@@ -72,7 +73,7 @@ class MachineState:
 
 
 def spread(values: list[float | None]) -> Spread | None:
-    """The spread of the values that are not None; None if all are."""
+    """Return the spread of the values that are not None; None if all are None."""
     from statistics import median
 
     told = [value for value in values if value is not None]
@@ -80,7 +81,7 @@ def spread(values: list[float | None]) -> Spread | None:
 
 
 def reasons(bits: int) -> tuple[str, ...]:
-    """A mask of reasons for a lower clock as words; the idle bit is left out."""
+    """Return the words for a bit mask of reasons for a lower clock, without the idle bit."""
     said = dict(enumerate(_REASONS))
     places = [place for place in range(1, bits.bit_length()) if bits >> place & 1]
     return tuple(said.get(place, f"reason {1 << place:#x}") for place in places)
@@ -88,7 +89,7 @@ def reasons(bits: int) -> tuple[str, ...]:
 
 @cache
 def library() -> Any:
-    """The module pynvml with NVML started, or None where either is missing."""
+    """Return the module pynvml with NVML initialised, or None if either is missing."""
     try:
         import pynvml
     except ImportError:
@@ -101,7 +102,7 @@ def library() -> Any:
 
 
 def _told(name: str, *arguments: Any) -> Any:
-    """The answer of NVML's function `name`; None where it is missing or refuses."""
+    """Return the result of NVML's function `name`; None if it is missing or fails."""
     nvml = library()
     try:
         said = getattr(nvml, name)(*arguments) if hasattr(nvml, name) else None
@@ -111,18 +112,18 @@ def _told(name: str, *arguments: Any) -> Any:
 
 
 def nvml_version() -> str | None:
-    """NVML's version, None where it is missing."""
+    """Return NVML's version, None if it is missing."""
     said: str | None = _told("nvmlSystemGetNVMLVersion")
     return said
 
 
 def driver_version() -> str | None:
-    """The driver's version, "580.159.04", by NVML or else the kernel module; None without one."""
+    """Return the driver's version, "580.159.04", from NVML or the kernel module, or None."""
     return _told("nvmlSystemGetDriverVersion") or loaded_driver()
 
 
 def loaded_driver() -> str | None:
-    """The version of the driver's kernel module, which costs no library; None where none says."""
+    """Return the driver's kernel module version, read without a library; None if unknown."""
     if not _PROC_VERSION.is_file():
         return None
     words = _PROC_VERSION.read_text().partition("\n")[0].split()
@@ -130,13 +131,13 @@ def loaded_driver() -> str | None:
 
 
 def cuda_driver_version() -> str | None:
-    """The highest CUDA version that the driver knows, "13.0"; None where NVML is missing."""
+    """Return the highest CUDA version that the driver supports, "13.0"; None without NVML."""
     said = _told("nvmlSystemGetCudaDriverVersion_v2")
     return None if said is None else f"{said // 1000}.{said % 1000 // 10}"
 
 
 def others() -> int:
-    """Processes beside this one that compute on the current GPU; 0 where nobody tells."""
+    """Return the number of other processes that compute on the current GPU; 0 if unknown."""
     import cupy
 
     if library() is None:
@@ -147,7 +148,7 @@ def others() -> int:
 
 
 def pci_bus_id(gpu: Gpu) -> str:
-    """The PCI bus id of `gpu`, "0000:1B:00.0": CUDA and NVML may number GPUs differently."""
+    """Return the PCI bus id of `gpu`, "0000:1B:00.0": CUDA and NVML may number GPUs differently."""
     import cupy
 
     said: str = cupy.cuda.Device(gpu.index).pci_bus_id
@@ -155,7 +156,7 @@ def pci_bus_id(gpu: Gpu) -> str:
 
 
 class Monitor:
-    """One GPU as NVML sees it."""
+    """A GPU in NVML."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -169,7 +170,7 @@ class Monitor:
         return None if told is None else float(told) / per
 
     def _power_w(self) -> float | None:
-        """At this moment where the driver tells it; since Ampere the usual figure is a second's."""
+        """Return the instantaneous power in watts, or else an average (of 1 s since Ampere)."""
         field = getattr(self._nvml, "NVML_FI_DEV_POWER_INSTANT", None)
         told = None if field is None else self._ask("nvmlDeviceGetFieldValues", [field])
         if told is not None and told[0].nvmlReturn == self._nvml.NVML_SUCCESS:
@@ -183,18 +184,18 @@ class Monitor:
         return None if bits is None else reasons(int(bits))
 
     def read(self) -> Reading:
-        """The GPU as it is now."""
+        """Return a reading of the GPU now."""
         nvml = self._nvml
         mhz = self._number(1, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)
         celsius = self._number(1, "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
         return Reading(mhz, self._power_w(), celsius, self._throttle())
 
     def energy_j(self) -> float | None:
-        """Joules since the driver was loaded, in steps of some ten milliseconds."""
+        """Return the joules since the driver was loaded, in steps of tens of milliseconds."""
         return self._number(1e3, "nvmlDeviceGetTotalEnergyConsumption")
 
 
 def monitor(gpu: Gpu, bus_id: Callable[[Gpu], str] = pci_bus_id) -> Monitor | None:
-    """`gpu` for NVML, found by its PCI bus id; None where NVML is missing or does not know it."""
+    """Return the monitor of `gpu`, found by PCI bus id; None without NVML or if it is unknown."""
     handle = None if library() is None else _told("nvmlDeviceGetHandleByPciBusId", bus_id(gpu))
     return None if handle is None else Monitor(handle)

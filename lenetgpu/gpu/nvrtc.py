@@ -1,8 +1,8 @@
-"""CUDA C++ source to cubin through NVRTC, cached on disk; needs no GPU.
+"""Compilation of CUDA C++ source to cubin with NVRTC, cached on disk; needs no GPU.
 
 The cache key covers the source, every header it includes, the options, the architecture, and the
-versions of NVRTC, CuPy and the driver, so that a changed header never meets an old binary. A binary
-is taken where its digest is the one in its facts.
+versions of NVRTC, CuPy and the driver, so that a changed header never uses an old binary. A binary
+is used only if its digest matches its entry.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENTRY = r"Compiling entry function '(\w+)'"
 
 
 def _listed(arch: str) -> str:
-    """`arch` or the nearest below it of ARCHITECTURES: "sm_87" runs what "sm_86" does."""
+    """Return `arch` or the nearest lower one of ARCHITECTURES: "sm_87" runs "sm_86" kernels."""
     below = [known for known in ARCHITECTURES if _number(known) <= _number(arch)]
     return below[-1] if below else arch
 
@@ -50,9 +50,9 @@ def _source_beside(module: str) -> Path:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One entry point of one `.cu` file with its `-D` definitions.
+    """An entry point of a `.cu` file with its `-D` definitions.
 
-    `only` names the architectures it is meant for; empty: all that its variant needs.
+    `only` lists the architectures that it is for; empty: all that its variant supports.
     """
 
     source: Path
@@ -62,11 +62,11 @@ class Kernel:
 
     @classmethod
     def beside(cls, module: str, entry: str, /, **defines: int | str) -> Kernel:
-        """An entry of the `.cu` file of the same name beside the Python file `module`."""
+        """Return an entry of the `.cu` file with the path of the Python file `module`."""
         return cls(_source_beside(module), entry, tuple(defines.items()))
 
     def meant_for(self, arch: str) -> bool:
-        """True if it is launched on `arch`, or on the listed one below it."""
+        """Return True if it is launched on `arch`, or on the next lower listed architecture."""
         return not self.only or _listed(arch) in self.only
 
     @property
@@ -77,7 +77,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Resources:
-    """A kernel's use of a multiprocessor, per thread or per block, by ptxas."""
+    """A kernel's resource usage per thread or per block, from ptxas."""
 
     registers: int
     shared_bytes: int
@@ -87,9 +87,9 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel's cubin, its resources and the compiler's remarks.
+    """A kernel's cubin, its resources and the compiler's log.
 
-    `path` is where the cubin is kept; None where it is not.
+    `path` is the cached cubin; None if it is not cached.
     """
 
     path: Path | None
@@ -99,7 +99,7 @@ class Compiled:
 
 
 class CompileError(LenetError):
-    """A kernel that does not compile: file, line and what was said first; `log` is all of it."""
+    """A compilation failure with file, line and first message; `log` is the complete log."""
 
     def __init__(self, sentence: str, log: str = "") -> None:
         super().__init__(sentence)
@@ -107,7 +107,7 @@ class CompileError(LenetError):
 
 
 def _refused(kernel: Kernel, arch: str, status: str, log: str) -> CompileError:
-    """The error for NVRTC's `log`: where its first error is, and how many follow."""
+    """Return the error for NVRTC's `log`: the first error's location, and the number of others."""
     source, what = kernel.source.name, f"{kernel.entry} for {arch}"
     errors = re.findall(_SOURCE_ERROR, log)
     said = [message for _, _, message in errors]
@@ -123,7 +123,7 @@ def _refused(kernel: Kernel, arch: str, status: str, log: str) -> CompileError:
 
 
 def source_files(source: Path) -> list[Path]:
-    """`source` and every header there is that it includes by a quoted name, directly or not."""
+    """Return `source` and every file that it includes by a quoted name, directly or not."""
     found, todo = [], [source]
     while todo:
         path = todo.pop()
@@ -138,7 +138,7 @@ def source_files(source: Path) -> list[Path]:
 
 @cache
 def source_hash(source: Path) -> str:
-    """SHA-256 of a kernel source together with its headers."""
+    """Return the SHA-256 of a kernel source and its headers."""
     digest = hashlib.sha256()
     for path in sorted(source_files(source)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -146,25 +146,25 @@ def source_hash(source: Path) -> str:
 
 
 def version() -> tuple[int, int]:
-    """NVRTC's (major, minor)."""
+    """Return NVRTC's (major, minor)."""
     return compiler.current().version
 
 
 @cache
 def surroundings() -> tuple[str | None, ...]:
-    """The versions of the driver and of CuPy that run compiled kernels, None without."""
+    """Return the versions of the driver and of CuPy that run compiled kernels; None if missing."""
     found = compiler.installed(*compiler.CUPY)
     return nvml.loaded_driver() or nvml.driver_version(), found and found[0]
 
 
 def environment() -> tuple[object, ...]:
-    """All beside its source that shapes a kernel: NVRTC's version and build, `surroundings`."""
+    """Return the inputs to compilation except source: NVRTC's version, build, `surroundings`."""
     return (version(), compiler.current().build, *surroundings())
 
 
 @cache
 def supported(arch: str) -> bool:
-    """True if this NVRTC compiles for `arch`."""
+    """Return True if this NVRTC compiles for `arch`."""
     _, archs = compiler.library().nvrtcGetSupportedArchs()
     return int(re.sub(r"\D", "", arch)) in archs
 
@@ -193,7 +193,9 @@ def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, st
 
     def read(size_of: Any, get: Any) -> bytes:
         size = int(size_of(program)[1])
-        buffer = bytes(size + 2)  # NVRTC writes into it, and Python shares the shorter ones
+        buffer = bytes(
+            size + 2
+        )  # NVRTC writes into it; Python shares bytes objects of length 0 and 1
         get(program, buffer)
         return buffer[:size]
 
@@ -212,7 +214,7 @@ def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, st
 
 
 def _place(kernel: Kernel, arch: str) -> tuple[str, list[str]]:
-    """The entry of a kernel whose source is there, and the options that make its cubin."""
+    """Return the cache entry's name of a kernel, and the options that compile it."""
     folders = dict.fromkeys((kernel.source.parent, INCLUDE_ROOT))
     options = [*_OPTIONS, *compiler.current().options, f"-arch={arch}"]
     options += [*(f"-I{folder}" for folder in folders), *kernel.macros]
@@ -223,12 +225,11 @@ def _place(kernel: Kernel, arch: str) -> tuple[str, list[str]]:
     return f"{kernel.source.stem}.{kernel.entry}.{arch}.{key}", options
 
 
-_not_kept: dict[str, Compiled] = {}
-"""Kernels that this process compiled and could not keep."""
+_not_kept: dict[str, Compiled] = {}  # kernels of this process that could not be cached
 
 
 def _kept(name: str) -> Compiled | None:
-    """The kernel that was kept as `name`; None where it, or its cubin, is not what it was."""
+    """Return the cached kernel `name`; None if it, or its cubin, is missing or damaged."""
     found = None if name in _not_kept else entries.read_cubin(name)
     if found is None:
         return _not_kept.get(name)
@@ -250,9 +251,10 @@ def _keep(name: str, made: Compiled) -> Compiled:
 
 
 def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
-    """Compile those of `kernels` that are meant for `arch` and not cached, by threads.
+    """Compile in threads the `kernels` that are meant for `arch` and not cached.
 
-    One that does not compile is left to who takes it with `compile_kernel`, which says why.
+    A kernel that fails to compile is skipped; `compile_kernel` reports the error when it is
+    used.
     """
     meant = [k for k in dict.fromkeys(kernels) if k.meant_for(arch) and k.source.is_file()]
     todo = [kernel for kernel in meant if _kept(_place(kernel, arch)[0]) is None]
@@ -269,9 +271,9 @@ def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
 
 
 def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
-    """Compile `kernel` for `arch` ("sm_90a"), or take it from the cache, without loading NVRTC.
+    """Compile `kernel` for `arch` ("sm_90a"), or load it from the cache without loading NVRTC.
 
-    Raises CompileError where it is not CUDA C++, or LenetError where NVRTC is not installed.
+    Raises CompileError if it does not compile, or LenetError if NVRTC is not installed.
     """
     if not kernel.source.is_file():
         raise CompileError(

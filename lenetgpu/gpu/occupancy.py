@@ -1,7 +1,7 @@
-"""Blocks that a multiprocessor holds at once, and waves in which a grid runs.
+"""Blocks that a multiprocessor (SM) holds at once, and waves of a grid.
 
 Equations (2) to (7) of the cuda-convnet2 paper: blocks by registers, by shared memory and by the
-hardware, here with the units in which each is given out. Needs no GPU.
+hardware limit, here with the allocation units of each. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _FULL = 0.9
 
 @dataclass(frozen=True)
 class Processor:
-    """A multiprocessor's limits; registers come in units per warp, shared bytes per block.
+    """An SM's limits; registers are allocated in units per warp, shared bytes in units per block.
 
-    `reserved_bytes` of shared memory go to the driver in each block.
+    `reserved_bytes` of shared memory belong to the driver in each block.
     """
 
     warps: int
@@ -52,7 +52,7 @@ PROCESSORS = {
 
 @dataclass(frozen=True)
 class Demand:
-    """A block's demand: registers a thread, threads, shared bytes (static and dynamic)."""
+    """A block's demand: registers per thread, threads, shared bytes (static and dynamic)."""
 
     registers: int
     threads: int
@@ -60,13 +60,13 @@ class Demand:
 
     @property
     def warps(self) -> int:
-        """Warps of a block."""
+        """Warps per block."""
         return _up(self.threads, _WARP) // _WARP
 
 
 @dataclass(frozen=True)
 class Residency:
-    """Blocks a multiprocessor can hold by each resource; None where it sets no limit."""
+    """Blocks that an SM can hold by each resource; None if a resource sets no limit."""
 
     by_registers: int | None
     by_shared: int | None
@@ -75,12 +75,12 @@ class Residency:
 
     @property
     def blocks(self) -> int:
-        """Equation (4): the least of them."""
+        """Equation (4): the minimum."""
         return self._least()[0]
 
     @property
     def limit(self) -> str:
-        """The resource that runs out first; of several, the one that a kernel can change."""
+        """The resource that runs out first; on a tie, one that a kernel can change."""
         return self._least()[1]
 
     def _least(self) -> tuple[int, str]:
@@ -95,16 +95,16 @@ def _up(value: int, unit: int) -> int:
 
 
 def _per_block(demand: Demand, limits: Processor) -> tuple[int, int]:
-    """Registers and shared bytes that a block takes, the driver's among them, in whole units."""
+    """Return a block's registers and shared bytes, including the driver's, in whole units."""
     registers = demand.warps * _up(demand.registers * _WARP, limits.register_unit)
     return registers, _up(demand.shared_bytes + limits.reserved_bytes, limits.shared_unit)
 
 
 @cache
 def residency(demand: Demand, limits: Processor) -> Residency:
-    """Equations (2), (3) and (4): the blocks that a multiprocessor holds at once.
+    """Apply equations (2), (3) and (4): the blocks that an SM holds at once.
 
-    A register file is split between `partitions`, and a warp's registers lie in one of them.
+    A register file is split into `partitions`, and a warp's registers are in one of them.
     """
     by_registers = by_shared = None
     registers, shared = _per_block(demand, limits)
@@ -121,36 +121,39 @@ def residency(demand: Demand, limits: Processor) -> Residency:
 
 @dataclass(frozen=True)
 class Waves:
-    """A grid of `grid` blocks on a GPU that holds `at_once` of them."""
+    """A grid of `grid` blocks on a GPU that holds `at_once` blocks."""
 
     grid: int
     at_once: int
 
     @property
     def waves(self) -> float:
-        """Grid over blocks at once: how often the GPU is filled."""
+        """Grid over blocks at once: the number of waves."""
         return self.grid / self.at_once
 
     @property
     def last(self) -> float:
-        """Share of the last wave that has blocks."""
+        """Occupied share of the last wave."""
         return (self.grid - 1) % self.at_once / self.at_once + 1 / self.at_once
 
     @property
     def used(self) -> float:
-        """Share of all waves' places that have blocks."""
+        """Occupied share of all waves."""
         return self.waves / -(-self.grid // self.at_once)
 
 
 def grid_blocks(images: int, outputs: int, images_per_block: int, outputs_per_block: int) -> int:
-    """Equation (5): blocks of cuda-convnet2's kernel, `outputs` being width x height x filters."""
+    """Return the blocks of cuda-convnet2's kernel; `outputs` is width x height x filters.
+
+    Equation (5) of its paper.
+    """
     return -(-images // images_per_block) * -(-outputs // outputs_per_block)
 
 
 def filling_batches(per_image: Fraction | int, at_once: int) -> Iterator[int]:
-    """Batches, ascending, whose last wave is full or lacks a tenth at most (section 2.3).
+    """Yield ascending batches whose last wave is at least 90 % full (section 2.3).
 
-    `per_image` is the blocks of one image, a fraction where a block takes several.
+    `per_image` is the blocks of one image, a fraction if a block covers several.
     """
     batch, wave = 0, 0
     while True:
@@ -167,7 +170,7 @@ def explain_waves(
     grid: int,
     per_image: Fraction | int | None = None,
 ) -> list[tuple[str, str]]:
-    """(what, how much) lines: each equation with its numbers for one launch of `grid` blocks."""
+    """Return (quantity, value) lines: the equations' numbers for a launch of `grid` blocks."""
     held = residency(demand, limits)
     file, shared = _per_block(demand, limits)
     lines = [

@@ -1,4 +1,4 @@
-"""Versions behind a result: the package, its commit, Python, libraries and the GPU's driver."""
+"""Versions behind a result: the package, its commit, Python, libraries and the GPU driver."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def _version(*names: str) -> str | None:
 
 @cache
 def commit(folder: Path = CHECKOUT) -> str | None:
-    """The commit of the checkout that the package runs from.
+    """Return the commit of the checkout that the package runs from.
 
-    "+changes" follows where the files that a result comes of (COUNTED) differ from the commit or
-    are unknown to it. Results written into docs/ are no change. Where there is no checkout it is
-    what LENETGPU_COMMIT says, as of a copy, or None.
+    "+changes" is appended if files that affect results (COUNTED) differ from the commit or are
+    untracked; results written to docs/ do not count. Without a checkout it is the value of
+    LENETGPU_COMMIT (for a copy), or None.
     """
     if not (folder / ".git").exists():
         return os.environ.get("LENETGPU_COMMIT") or None
@@ -48,7 +48,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def software(gpu: Gpu | None) -> dict[str, str | None]:
-    """Versions, for the head of a document; what a GPU needs is None where none was used."""
+    """Return versions for a document's header; None for GPU software if no GPU was used."""
     found = {
         "version": __version__,
         "commit": commit(),

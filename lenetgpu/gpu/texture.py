@@ -1,4 +1,4 @@
-"""A float32 3D texture whose border reads as zero, and the surface through which it is written."""
+"""A float32 3D texture whose border reads as zero, and the surface that writes it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ MAX_SIDE = 16_384
 class Texture3D:
     """A CUDA array of `depth` planes of `height` x `width` floats: a texture and a surface.
 
-    The texture's coordinates are in elements (the centre of element i is i + 0.5), it reads the
-    nearest one, and outside the array it reads zero. Raises LenetError where the device makes none.
-    `texture` and `surface` are kernels' arguments.
+    The texture's coordinates are in elements (the centre of element i is i + 0.5); it reads the
+    nearest element, and zero outside the array. `texture` and `surface` are kernel arguments.
+    Raises LenetError if the device cannot create it.
     """
 
     def __init__(self, width: int, height: int, depth: int) -> None:

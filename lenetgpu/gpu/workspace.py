@@ -12,20 +12,20 @@ CONSTANT_BYTES = 64 << 10
 
 
 def in_units(size: int) -> int:
-    """`size` in whole units of 16 bytes, as a kernel's bulk copies are."""
+    """Round `size` up to whole units of 16 bytes, as kernels' bulk copies require."""
     return -(-size // 16) * 16
 
 
 def images_within(batch: int, bytes_per_image: int, limit: int = WORKSPACE_BYTES) -> int:
-    """The number of images, of `batch`, that fit into `limit` bytes, at least one."""
+    """Return the number of images, at most `batch` and at least one, that fit in `limit` bytes."""
     return max(1, min(batch, limit // max(1, bytes_per_image)))
 
 
 def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Uninitialised page-locked NumPy array, which the copy engine reads at full speed.
+    """Return an uninitialised page-locked NumPy array, which the copy engine reads at full speed.
 
-    Its memory is the runtime's own (`cudaHostAlloc`) and goes back when nothing views it any more:
-    CuPy's pool would keep it until the process ends. It is of whole units.
+    Its memory comes from the runtime (`cudaHostAlloc`) and is freed with its last view; CuPy's
+    pool would hold it until the process ends. The size is a multiple of 16 bytes.
     """
     import numpy as np
     from cupy.cuda import PinnedMemory, PinnedMemoryPointer
@@ -36,7 +36,7 @@ def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def host_empty(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Uninitialised NumPy array, page-locked where the system gives such memory."""
+    """Return an uninitialised NumPy array, page-locked if the system allows it."""
     import numpy as np
 
     try:

@@ -1,4 +1,4 @@
-"""Every way to compute a stage. Importing this package registers all variants, and is cheap."""
+"""Implementations of every stage. Importing this package registers all variants and is cheap."""
 
 from lenetgpu.stages import argmax, conv, fc, fused, pool, support
 from lenetgpu.stages.registry import Variant, choices, families, find, variants

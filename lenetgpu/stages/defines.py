@@ -12,19 +12,19 @@ MAPS = ("NHWC", "NCHW")
 
 
 def conv_kernel(module: str, entry: str, problem: Conv, /, **tile: int) -> Kernel:
-    """An entry of the `.cu` file beside `module` for the problem's shape, layouts and a tile."""
+    """Return an entry of the `.cu` file next to `module` for a problem and its tile."""
     return Kernel.beside(module, entry, **conv_defines(problem), **tile)
 
 
 def odd_outputs(problem: Conv) -> str | None:
-    """A sentence where 2x2 windows do not cover the output."""
+    """Return a refusal if 2x2 windows do not cover the output (an odd size), else None."""
     if problem.OH % 2 or problem.OW % 2:
         return f"supports even output sizes, not {problem.OH}x{problem.OW}"
     return None
 
 
 def map_defines(problem: Any) -> dict[str, int | str]:
-    """An (H, W, C) map's shape and the layouts it is read and written in."""
+    """Return the shape of an (H, W, C) map and the layouts it is read and written in."""
     return {
         "CH": problem.C,
         "H": problem.H,
@@ -35,7 +35,10 @@ def map_defines(problem: Any) -> dict[str, int | str]:
 
 
 def conv_defines(problem: Conv) -> dict[str, int | str]:
-    """A plain convolution's shape and layouts: one stride, one padding, no dilation or groups."""
+    """Return the shape and layouts of a plain convolution.
+
+    Plain means one stride, one padding, no dilation and no groups.
+    """
     assert not problem.wants, f"no names for {', '.join(sorted(problem.wants))}"
     filters = {"M": problem.M, "R": problem.R, "S": problem.S}
     window = {"STRIDE": problem.stride, "PAD": problem.pad}
@@ -43,6 +46,9 @@ def conv_defines(problem: Conv) -> dict[str, int | str]:
 
 
 def launch_each(kernel: Kernel, items: int, *arrays: Any, each: int = 1) -> None:
-    """Launch `kernel` in blocks of its THREADS, `each` of `items` a thread, which it is told."""
+    """Launch `kernel` in blocks of THREADS threads, `each` items per thread.
+
+    The number of items is the kernel's last argument.
+    """
     threads = int(dict(kernel.defines)["THREADS"])
     launch(kernel, (blocks_for(items, each * threads),), (threads,), (*arrays, int(items)))

@@ -1,4 +1,4 @@
-"""Kernels that are emitted for this CPU: compiled once, kept in the cache folder, loaded."""
+"""Kernels emitted for this CPU: compiled once, stored in the cache folder, loaded from there."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 @cache
 def native(kernel: Emitted, *sources: str) -> Native:
-    """`kernel` as a function of integers; `sources` are the files beside cpu/ that it is made of.
+    """Return `kernel` as a native function of integers, from the cache or newly compiled.
 
-    What the cache holds is compiled anew where it is damaged.
+    `sources` are the files outside cpu/ that define the kernel; their content is part of the
+    cache key. A damaged cache entry is recompiled.
     """
     from lenetgpu.cpu import native as code
 
@@ -30,5 +31,5 @@ def native(kernel: Emitted, *sources: str) -> Native:
 
 
 def addresses(*arrays: Any) -> tuple[int, ...]:
-    """The addresses of NumPy arrays."""
+    """Return the addresses of NumPy arrays."""
     return tuple(array.ctypes.data for array in arrays)

@@ -1,4 +1,4 @@
-"""The matrix of stages and families: which variant each cell is, or why there is none."""
+"""The matrix of stages and families: the variant of each cell, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from lenetgpu.errors import LenetError
 from lenetgpu.network import STAGES, Stage
 from lenetgpu.stages.registry import Variant, find, refused
 
+# Families of every stage; on a GPU, `serial` is the CPU variant with copies around it.
 FAMILIES = ("serial", "tiled", "unrolled", "cublas", "fft")
-"""Families that every stage takes; on a GPU `serial` is a CPU's, with copies around it."""
 DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A stage by a family on a device: its variant and that one's name there, or a refusal."""
+    """A stage and a family on a device: the variant and its name there, or a refusal."""
 
     stage: str
     family: str
@@ -26,11 +26,11 @@ class Cell:
 
     @property
     def copies(self) -> bool:
-        """True if its variant runs on the CPU of a GPU's machine."""
+        """True if the variant runs on the CPU of a GPU's machine."""
         return self.variant is not None and self.variant.needs.device != self.device
 
     def as_json(self) -> dict[str, str | bool | None]:
-        """The cell as JSON has it; `variant` is null where it is refused."""
+        """Return the cell's JSON form; `variant` is null if the cell is refused."""
         return {
             "stage": self.stage,
             "family": self.family,
@@ -42,9 +42,9 @@ class Cell:
 
 
 def cells(only: str | None = None) -> list[Cell]:
-    """Every stage by every family on both devices, or those of one stage or kind.
+    """Return every stage and family on both devices, or those of one stage or kind.
 
-    Needs no GPU. Raises LenetError where `only` is neither.
+    Needs no GPU. Raises LenetError if `only` is neither a stage nor a kind.
     """
     stages = [stage for stage in STAGES if only in (None, stage.name, stage.kind)]
     if not stages:

@@ -1,4 +1,4 @@
-"""A variant on a problem: prepared weights, buffers, poison, run. The one caller of `prepare`."""
+"""A variant prepared for a problem: weights, buffers, poison, run. The only caller of `prepare`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLAT = ("NC", "N")
 
 
 def array_module(device: str) -> Any:
-    """CuPy for "cuda", NumPy for "cpu"."""
+    """Return CuPy for "cuda", NumPy for "cpu"."""
     if device == "cuda":
         return cupy
     import numpy
@@ -23,9 +23,9 @@ def array_module(device: str) -> Any:
 
 
 class Fenced:
-    """`array`, uninitialised, between two zones of memory that nobody may write.
+    """Uninitialised `array` between two guard zones that nobody may write.
 
-    On `arrays`' device (the module NumPy or CuPy); the array starts where 256 bytes do.
+    `arrays` is the module that allocates it, NumPy or CuPy; the array is aligned to 256 bytes.
     """
 
     ZONE = 32 << 10
@@ -43,22 +43,23 @@ class Fenced:
         self.mend()
 
     def mend(self) -> None:
-        """Put both zones in order."""
+        """Restore the pattern of both guard zones."""
         for zone in self._zones:
             zone.fill(self._PATTERN)
 
     @property
     def intact(self) -> bool:
-        """True if neither zone was written since."""
+        """True if neither guard zone was written."""
         return all(bool((zone == self._PATTERN).all()) for zone in self._zones)
 
 
 class Mounted:
     """`variant` prepared for up to `batch` images of `problem`, whose layouts are chosen.
 
-    `weights` are float32 host arrays (of a convolution as its dtype has them): none, one, a span's
-    in its order, or filters and bias. `state` is what `prepare` made of them (or they themselves,
-    on the device). Arrays passed in and out lie on the variant's device.
+    `weights` are float32 host arrays (a convolution's in its own dtype): none, one, those of a
+    span in its order, or filters and bias. `state` is the result of `prepare`, or the weights
+    on the device if the variant has no `prepare`. Input and output arrays are on the variant's
+    device.
     """
 
     def __init__(self, variant: Variant, problem: Any, weights: Sequence[Any], batch: int) -> None:
@@ -73,32 +74,35 @@ class Mounted:
         self._fenced: list[Fenced] = []
 
     def run(self, x: Any, y: Any) -> None:
-        """Compute `y` from `x`, both of as many images, at most `batch`; a GPU may still work."""
+        """Compute `y` from `x`, both of at most `batch` images; a GPU may still be working."""
         self.variant.launch(x, self.state, y, self.problem)
 
     def run_all(self, x: Any, y: Any) -> None:
-        """`run` in parts of `batch` images."""
+        """Call `run` in parts of `batch` images."""
         for lo in range(0, len(x), self.batch):
             self.run(x[lo : lo + self.batch], y[lo : lo + self.batch])
 
     def input(self, x: Any) -> Any:
-        """Host or device array `x` in NHWC (or (N, K)) on the device, contiguous as it is read."""
+        """Return array `x` in NHWC or (N, K), from host or device, as the variant reads it.
+
+        The result is on the device, contiguous in the problem's input layout.
+        """
         held = x if self.problem.reads in _FLAT else from_nhwc(x, self.problem.reads)
         return self.arrays.ascontiguousarray(self.arrays.asarray(held))
 
     def output(self, n: int) -> Any:
-        """A poisoned, fenced buffer for `n` images, as it is written."""
+        """Return a poisoned, fenced buffer for `n` images in the output layout."""
         shape = physical_shape(self.problem.writes, n, self.problem.out_shape)
         return self.lent(Fenced(self.arrays, shape, held_as(self.problem)))
 
     def lent(self, fenced: Fenced) -> Any:
-        """A buffer of somebody else's as an output, poisoned."""
+        """Return a caller's buffer for use as an output, poisoned."""
         self._fenced.append(fenced)
         self.poison(fenced.array)
         return fenced.array
 
     def trespassed(self) -> bool:
-        """True if a zone around an output was written since; puts them in order again."""
+        """Return True if a guard zone of an output was written, and restore it."""
         broken = [fenced for fenced in self._fenced if not fenced.intact]
         for fenced in broken:
             fenced.mend()
@@ -106,11 +110,11 @@ class Mounted:
 
     @staticmethod
     def poison(buffer: Any) -> None:
-        """Fill a buffer with NaN, of bfloat16's bits too, one of labels with -1."""
+        """Fill a buffer with NaN (bfloat16's bits too); a buffer of labels with -1."""
         buffer.fill({"i": -1, "u": 0xFFFF}.get(buffer.dtype.kind, float("nan")))
 
     def found(self, y: Any) -> Any:
-        """`y` as a host array in NHWC, (N, K) or (N,)."""
+        """Return `y` as a host array in NHWC, (N, K) or (N,)."""
         held = y.get() if self.on_gpu else y.copy()
         if self.problem.writes in _FLAT:
             return held

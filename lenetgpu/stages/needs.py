@@ -1,4 +1,4 @@
-"""The device that a variant asks for."""
+"""The device that a variant requires."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BF16 = 80
 
 
 def require_known(words: str) -> frozenset[str]:
-    """The wants that `words` name; ValueError where it has other words."""
+    """Return the requirements that `words` name; raise ValueError for unknown words."""
     found = frozenset(words.split())
     if not found <= {*WANTS}:
         others = ", ".join(sorted(found - {*WANTS}))
@@ -37,14 +37,14 @@ def require_known(words: str) -> frozenset[str]:
 
 
 def lacking(problem: Any, compute_capability: int) -> str | None:
-    """A sentence where a GPU of that compute capability (75 = 7.5) has no such dtype, or None."""
+    """Return a refusal if that compute capability (75 = 7.5) lacks the problem's dtype, or None."""
     if "bf16" in problem.wants and compute_capability < _BF16:
         return f"bf16 needs cuda {_BF16 / 10}, found {compute_capability / 10}"
     return None
 
 
 def untaken(problem: Any, takes: frozenset[str]) -> str | None:
-    """A sentence on the first thing that `problem` wants and that is not in `takes`, or None."""
+    """Return a refusal for the first of the problem's `wants` that is not in `takes`, or None."""
     wanted: frozenset[str] = getattr(problem, "wants", frozenset()) - takes
     conv = getattr(problem, "conv", problem)
     return next((_SAID[name](conv) for name in WANTS if name in wanted), None)
@@ -52,9 +52,9 @@ def untaken(problem: Any, takes: frozenset[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Needs:
-    """The device a variant runs on: "cpu", or "cuda" with a least compute capability (75 = 7.5).
+    """Required device: "cpu", or "cuda" with a minimum compute capability (75 = 7.5).
 
-    `exact` means that capability and no later one: instructions of one architecture only.
+    `exact` means that capability only: the kernels use instructions of one architecture.
     """
 
     device: str
@@ -62,7 +62,7 @@ class Needs:
     exact: bool = False
 
     def met_by(self, gpu: Gpu | Machine) -> bool:
-        """True if `gpu` meets them."""
+        """Return True if `gpu` meets the requirements."""
         if self.exact:
             return gpu.compute_capability == self.compute_capability
         return gpu.compute_capability >= self.compute_capability
@@ -75,15 +75,15 @@ class Needs:
 
 
 def cpu() -> Needs:
-    """Runs anywhere."""
+    """Return the requirements of a variant that runs anywhere."""
     return Needs("cpu")
 
 
 def cuda(compute_capability: int = 75) -> Needs:
-    """Runs on an NVIDIA GPU of at least this compute capability."""
+    """Require an NVIDIA GPU of at least this compute capability."""
     return Needs("cuda", compute_capability)
 
 
 def hopper() -> Needs:
-    """Runs on Hopper (compute capability 9.0) and nothing else: wgmma, setmaxnreg."""
+    """Require Hopper (compute capability 9.0) and nothing else: wgmma, setmaxnreg."""
     return Needs("cuda", 90, exact=True)

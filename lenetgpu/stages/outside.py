@@ -1,4 +1,4 @@
-"""Variants from files outside the package: imported under private names, and forgotten again."""
+"""Plugins: variants from files outside the package, imported under private names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LAYOUTS = (*MAP_LAYOUTS, *PRIVATE, "NC", "N")
 
 @contextmanager
 def loaded(paths: Iterable[Path]) -> Iterator[list[Variant]]:
-    """Load what the files and folders register, and forget it at the end of the block."""
+    """Load the variants of plugin files and folders; unregister them at the end of the block."""
     import_offered()
     before = dict(REGISTRY)
     try:
@@ -43,11 +43,12 @@ def loaded(paths: Iterable[Path]) -> Iterator[list[Variant]]:
 
 
 def load(path: Path) -> list[Variant]:
-    """Import `path`, a .py file or a folder of them, and return what it registered.
+    """Import `path`, a .py file or a folder of .py files, and return the variants it registered.
 
-    A file may import another beside it by a relative import (`from .helper import tile`). Raises
-    LenetError, with file and line, where there is no such file, it cannot be imported, or it
-    registers nothing, what is no variant, or a name that is taken; nothing stays registered then.
+    A file may import another in its folder by a relative import (`from .helper import tile`).
+    Raises LenetError, with file and line, if the file does not exist or cannot be imported,
+    registers nothing or something that is not a variant, or uses a name that is taken. Nothing
+    stays registered then.
     """
     import_offered()
     before = dict(REGISTRY)
@@ -68,7 +69,7 @@ def load(path: Path) -> list[Variant]:
 
 
 def _restore(before: dict[tuple[str, str], Variant]) -> None:
-    """Forget what is not in `before`, and every module from outside."""
+    """Unregister variants that are not in `before`, and remove all plugin modules."""
     REGISTRY.clear()
     REGISTRY.update(before)
     for name in [name for name in sys.modules if name.startswith(OUTSIDE)]:
@@ -86,7 +87,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _import(file: Path) -> None:
-    """Import `file` as a module of a private package that stands for its folder."""
+    """Import `file` as a module of a private package that represents its folder."""
     folder = file.resolve().parent
     package = f"{OUTSIDE}{abs(hash(folder)):x}"
     if package not in sys.modules:
@@ -111,7 +112,7 @@ def _import(file: Path) -> None:
 
 
 def _place(file: Path, error: BaseException) -> str:
-    """The file, beside `file` or itself, and the line of it where `error` came up."""
+    """Return the file in the folder of `file`, and the line in it, where `error` was raised."""
     folder = file.resolve().parent
     if isinstance(error, SyntaxError):
         places = [(Path(error.filename or ""), error.lineno)]
@@ -126,7 +127,7 @@ def _place(file: Path, error: BaseException) -> str:
 
 
 def _require_sound(path: Path, made: Variant) -> None:
-    """LenetError where a field of a variant is none that the rest can work with."""
+    """Raise LenetError if a field of a variant is invalid."""
     kinds = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
     given = (made.reads, made.writes)
     layouts = {x for each in given for x in (each if isinstance(each, tuple) else (each,))}

@@ -1,4 +1,4 @@
-"""The truth, in float64, for every kind of stage."""
+"""Reference outputs, in float64, for every kind of stage."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from lenetgpu.problems import Argmax, Conv, ConvPool, Fc, Pool, Relayout, Scale
 
 
 def conv_pool_reference(x: Any, w: Any, problem: ConvPool) -> Any:
-    """Convolution, ReLU, 2x2 mean in float64: (N, H, W, C) -> (N, OH/2, OW/2, M)."""
+    """Compute convolution, ReLU, 2x2 mean in float64: (N, H, W, C) -> (N, OH/2, OW/2, M)."""
     return pool_reference(conv_reference(x, w, problem.conv), problem.pool)
 
 
 def scale_reference(x: Any, problem: Scale) -> Any:
-    """Pixels over 255 in float64, or floats as they are: (N, H, W, C)."""
+    """Return pixels over 255 in float64, or floats unchanged: (N, H, W, C)."""
     values = np.asarray(x, np.float64)
     return values / PIXEL_SCALE if problem.dtype == "uint8" else values
 
 
 def relayout_reference(x: Any, problem: Relayout) -> Any:
-    """Layouts move values and change none: (N, H, W, C)."""
+    """Return `x` unchanged, because a layout conversion changes no value: (N, H, W, C)."""
     return np.asarray(x, np.float64)
 
 
 def pool_reference(x: Any, problem: Pool) -> Any:
-    """max(x, 0), then the mean of each 2x2 window, in float64: (N, H, W, C) -> (N, H/2, W/2, C)."""
+    """Compute max(x, 0), then 2x2 means, in float64: (N, H, W, C) -> (N, H/2, W/2, C)."""
     x = np.maximum(np.asarray(x, np.float64), 0)
     n = len(x)
     return x.reshape(n, problem.H // 2, 2, problem.W // 2, 2, problem.C).mean(axis=(2, 4))
 
 
 def fc_reference(x: Any, w: Any, problem: Fc) -> Any:
-    """x (N, K) @ w (K, M) in float64, then ReLU where the problem has one: (N, M)."""
+    """Compute x (N, K) @ w (K, M) in float64, then ReLU if the problem has one: (N, M)."""
     y = np.asarray(x, np.float64) @ np.asarray(w, np.float64)
     return np.maximum(y, 0) if problem.relu else y
 
 
 def argmax_reference(x: Any, problem: Argmax) -> Any:
-    """Index of the first largest of K scores: (N, K) -> (N,) int32."""
+    """Return the index of the first largest of K scores: (N, K) -> (N,) int32."""
     return np.asarray(x).argmax(axis=1).astype(np.int32)
 
 
 def conv_reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
-    """Cross-correlation in float64: x (N, H, W, C), w (R, S, C / groups, M) -> (N, OH, OW, M).
+    """Compute a convolution in float64: x (N, H, W, C), w (R, S, C / groups, M) -> (N, OH, OW, M).
 
-    With a bias `w` is (filters, bias (M,)). What is of fewer bits is taken as it is; the sums are
-    not rounded. `arrays` is the module that computes it: NumPy, or CuPy where given.
+    It is a cross-correlation. With a bias, `w` is (filters, bias (M,)). Values of narrower
+    dtypes are used as they are; the sums are not rounded. `arrays` is the module that computes
+    it: NumPy by default, or CuPy.
     """
     import numpy
 

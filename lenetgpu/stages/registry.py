@@ -1,9 +1,9 @@
-"""Variants: how they are registered, named and found.
+"""Registration, names and lookup of variants.
 
 A variant is one algorithm for one kind of stage on one kind of device. Its function writes a
-pre-allocated output and returns nothing; what the CLI, the tests and the tables need to know
-about it is data in its registration. Which families a module registers is told beside it
-(`offer`), so that a plan is found without importing what it does not run.
+pre-allocated output and returns nothing; the data that the CLI, the tests and the tables need about
+it is in its registration. Packages declare with `offer` which families each module registers, so
+that a plan is resolved without importing modules that it does not run.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ Rows = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Variant:
-    """One algorithm for one kind of stage; its fields are `variant`'s keywords.
+    """One algorithm for one kind of stage; its fields are the keywords of `variant`.
 
-    `run` computes it; its docstring's first line is the summary. `reads` and `writes` list the
-    layouts it takes and makes, preferred first; the problem it is launched with names the pair in
-    use. `also` are other full names of it, `default`: its family's name alone means it.
+    `run` computes it; the first line of its docstring is the summary. `reads` and `writes` list
+    the supported input and output layouts, preferred first; the problem names the pair in use.
+    `also` are aliases (full names). `default`: the family's name alone means this variant.
 
-    - `prepare(w, problem, batch)` turns a float32 weight array (of a span: the tuple of them; of a
-      convolution with a bias: filters and bias, as its dtype has them) into what `run` receives,
+    - `prepare(w, problem, batch)` turns a float32 weight array (a span: the tuple of them; a
+      convolution with bias: filters and bias, in its dtype) into the argument that `run` receives,
       and may allocate workspace for up to `batch` images.
     - `kernels(problem, batch)` lists every CUDA kernel that a run of 1 to `batch` images may launch
-      after `prepare(w, problem, batch)`; `of_shape` makes it of a function of the problem alone.
-    - `takes` names what of a convolution's `wants` it knows of (`lenetgpu.stages.needs`): one that
-      wants more is refused, before `supports` is asked: None, or a sentence saying why not.
-    - `explain(problem, batch, machine)` gives (what, found) rows on how it divides that work on a
-      `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
-    - `local_memory`: its kernels use per-thread local memory on purpose; `raw_images`: it takes
+      after `prepare(w, problem, batch)`; `of_shape` makes it from a function of the problem alone.
+    - `takes` names the supported `wants` of a convolution (`lenetgpu.stages.needs`). A problem with
+      others is refused before `supports` is called, which returns None or a refusal.
+    - `explain(problem, batch, machine)` returns (property, value) rows on how it divides that work
+      on a `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
+    - `local_memory`: its kernels use per-thread local memory on purpose; `raw_images`: it accepts
       uint8 or float32 images; `repeats`: two runs on the same images agree to the bit.
     """
 
@@ -83,21 +83,21 @@ class Variant:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The full name and the other full names it answers to."""
+        """The full name and all aliases."""
         return (self.full_name, *self.also)
 
     @property
     def summary(self) -> str:
-        """First line of its docstring."""
+        """First line of the docstring."""
         return (self.run.__doc__ or "").strip().splitlines()[0]
 
     def refusal(self, problem: Any) -> str | None:
-        """None where it can solve `problem`, else a sentence saying what it supports."""
+        """Return None if the variant supports `problem`, else a sentence on what it supports."""
         unknown = untaken(problem, self.takes)
         return unknown or (self.supports(problem) if self.supports else None)
 
     def laid_out(self, problem: Any) -> Any:
-        """`problem` in the first of its layouts that it does not refuse, or the last refusal."""
+        """Return `problem` in the first layouts that the variant supports, or the last refusal."""
         for reads, writes in product(self.reads, self.writes):
             laid_out = replace(problem, reads=reads, writes=writes)
             refusal = self.refusal(laid_out)
@@ -114,7 +114,7 @@ class Variant:
 
 
 class TakenError(ValueError):
-    """A name that another variant of its kind goes by."""
+    """The name is taken by another variant of the same kind."""
 
 
 REGISTRY: dict[tuple[str, str], Variant] = {}
@@ -131,11 +131,11 @@ def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def make_variant(run: Callable[..., None], **fields: Any) -> Variant:
-    """`run` as variant `family.<function name>`, not registered; `fields` are Variant's.
+    """Return `run` as variant `family.<function name>`, not registered; `fields` are Variant's.
 
-    A layout or another name may stand alone, without a tuple around it; `takes` is a text of words.
-    ValueError where it has others than wants. Without `needs` it runs on a GPU if it has kernels;
-    without layouts it has its kind's plain ones.
+    A single layout or alias needs no tuple; `takes` is a string of words. Raises ValueError if
+    `takes` names an unknown word. Without `needs` the variant runs on a GPU if it has kernels;
+    without layouts it has the plain ones of its kind.
     """
     fields.setdefault("needs", cuda() if "kernels" in fields else cpu())
     fields.setdefault("raw_images", fields.get("kind") == FEATURES)
@@ -147,7 +147,7 @@ def make_variant(run: Callable[..., None], **fields: Any) -> Variant:
 
 
 def of_shape(make: Callable[[Any], Kernel | tuple[Kernel, ...]]) -> Kernels:
-    """`Variant.kernels` of a function of the problem alone, to one kernel or several."""
+    """Return `Variant.kernels` from a function of the problem alone, to one kernel or several."""
 
     def kernels(problem: Any, batch: int) -> tuple[Kernel, ...]:
         made = make(problem)
@@ -171,7 +171,7 @@ def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None
 
 
 class _Offer(NamedTuple):
-    """A module that registers variants when it is imported; `families` None: any."""
+    """A module that registers variants on import; `families` None means any family."""
 
     rank: int
     kinds: tuple[str, ...]
@@ -185,19 +185,19 @@ _REFUSED = {
 
 
 def refused(kind: str, family: str) -> str | None:
-    """The reason why no variant of `kind` can be of `family`; None where one could."""
+    """Return the reason why no variant of `kind` can belong to `family`; None if one could."""
     return _REFUSED.get((kind, family))
 
 
 def offer(
     package: str, folders: Iterable[str], kinds: str | tuple[str, ...], families: Mapping[str, str]
 ) -> None:
-    """Tell of the modules of `package`, to be imported when variants of `kinds` are asked for.
+    """Declare the modules of `package`, to be imported when variants of `kinds` are requested.
 
-    `families` names the families that a module registers, "" for none, in naive to fast order of
-    the modules: that is the order of `variants`. A module that it does not name comes last and is
-    imported for any: a new file registers its variants by being there. What begins with "lenetgpu."
-    is a module outside `package`.
+    `families` maps a module to the families that it registers ("" for none), with the modules
+    in naive to fast order, which is the order of `variants`. A module without an entry comes
+    last and is imported for any family, so a new file registers its variants by existing. A
+    name that begins with "lenetgpu." is a module outside `package`.
     """
     told = {name.partition(".")[0] for name in families}
     found = [each.name for each in pkgutil.iter_modules(list(folders)) if each.name not in told]
@@ -215,7 +215,7 @@ def import_offered(kind: str | None = None, family: str | None = None) -> None:
 
 
 def _rank(made: Variant) -> tuple[int, int]:
-    """Its kind, then where its module stands among those offered; from outside comes last."""
+    """Return the kind's rank, then the module's rank among those offered; plugins come last."""
     module = made.run.__module__
     while module and module not in _OFFERS:
         module = module.rpartition(".")[0]
@@ -224,27 +224,27 @@ def _rank(made: Variant) -> tuple[int, int]:
 
 
 def _loaded(kind: str | None, device: str | None) -> list[Variant]:
-    """Registered variants, of one kind and device where given, in order."""
+    """Return registered variants in order, optionally of one kind and device."""
     found = [v for (_, name), v in REGISTRY.items() if name == v.full_name]
     found = [v for v in found if kind in (None, v.kind) and device in (None, v.needs.device)]
     return sorted(found, key=_rank)
 
 
 def variants(kind: str | None = None, device: str | None = None) -> list[Variant]:
-    """All variants by kind, then in their modules' order; of one kind and device where given."""
+    """Return all variants by kind, then in module order; optionally of one kind and device."""
     import_offered(kind)
     return _loaded(kind, device)
 
 
 def _members(kind: str, family: str, device: str) -> list[Variant]:
-    """Variants of `kind` that answer to a name of `family` on `device`."""
+    """Return variants of `kind` with a name or alias in `family` on `device`."""
     import_offered(kind, family)
     prefix = f"{family}."
     return [v for v in _loaded(kind, device) if any(n.startswith(prefix) for n in v.names)]
 
 
 def families(kind: str, device: str) -> dict[str, list[Variant]]:
-    """Family name to its variants, aliases included, for one kind and device."""
+    """Return variants by family name, aliases included, for one kind and device."""
     found: dict[str, list[Variant]] = {}
     for candidate in variants(kind, device):
         for family in dict.fromkeys(name.split(".")[0] for name in candidate.names):
@@ -253,7 +253,7 @@ def families(kind: str, device: str) -> dict[str, list[Variant]]:
 
 
 def choices(kind: str, device: str) -> list[str]:
-    """Every name `find` accepts for a stage of `kind` on `device`, families first."""
+    """Return every name `find` accepts for a stage of `kind` on `device`, families first."""
     names = list(families(kind, device))
     if device != "cpu" and "serial" not in names:
         names.append("serial")
@@ -261,16 +261,16 @@ def choices(kind: str, device: str) -> list[str]:
 
 
 def find_span(kind: str, name: str, device: str) -> Variant | None:
-    """The span variant called `name` (full name or family, now or before) on `device`, or None."""
+    """Return the span variant `name` (full name, alias or family) on `device`, or None."""
     family, _, rest = name.partition(".")
     return next((v for v in _members(kind, family, device) if not rest or name in v.names), None)
 
 
 def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant:
-    """The variant called `name`: a full name, or a family's name for its default variant.
+    """Return the variant `name`: a full name, or a family's name for its default variant.
 
     On a GPU, `serial` and any CPU variant's full name mean the CPU variant, run with copies.
-    Raises LenetError with the valid choices where there is none.
+    Raises LenetError with the valid choices if there is none.
     """
     import_offered(kind, name.partition(".")[0])
     exact = REGISTRY.get((kind, name))

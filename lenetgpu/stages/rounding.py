@@ -1,4 +1,4 @@
-"""Filters in fp16 and in bytes whose rounding errors cancel under a flat area; on the host."""
+"""fp16 and int8 filters whose rounding errors cancel over a flat area; on the host."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ _MOVES = 8
 
 
 def to_half(filters: Array) -> Array:
-    """(R, S, C, M) float32 as float16, the sum of each window's R x S taps kept as near as it goes.
+    """Round (R, S, C, M) float32 to float16, nearly preserving the sum of each R x S window.
 
-    Rounded one by one their errors add up wherever pixels are alike. So taps of a sum that came out
-    wrong go to their other neighbour, those first that lose least for what they mend.
+    Errors of individually rounded filter elements add up wherever pixels are alike. So elements
+    of a window whose sum is off are rounded the other way, those first that add least error per
+    correction.
     """
     taps = filters.reshape(-1, *filters.shape[2:])
     exact, found = taps.astype(np.float64), taps.astype(np.float16)
@@ -32,9 +33,9 @@ def to_half(filters: Array) -> Array:
 
 
 def to_whole(filters: Array) -> Array:
-    """(R, S, C, M) floats as whole ones, the sum of each window's R x S taps kept within a half.
+    """Round (R, S, C, M) floats to integers, preserving each R x S window's sum to within a half.
 
-    The taps that lose least go to their other neighbour, as in `to_half`.
+    The filter elements that add least error are rounded the other way, as in `to_half`.
     """
     taps = filters.reshape(-1, *filters.shape[2:])
     found = np.rint(taps)

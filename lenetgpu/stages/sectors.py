@@ -1,8 +1,8 @@
-"""Efficiency of global accesses, counted from the addresses of every warp of a block's work.
+"""Efficiency of global accesses, counted from the addresses of all warps of a block.
 
-NVVP's definition (the course report's figures 4 to 6): bytes that a warp asks for, each address
-once, over the bytes of the 32-byte sectors that they lie in. Counted, not measured: what a cache
-serves costs the same here.
+NVVP's definition (the course report's figures 4 to 6): bytes requested by a warp, each address
+once, over the bytes of the 32-byte sectors that contain them. This is counted, not measured: cache
+hits cost the same here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _SECTOR_FLOATS = _SECTOR // _FLOAT
 
 
 def moved_per_needed(stride: int, lanes: int = WARP) -> float:
-    """32-byte sectors a warp touches, in bytes, over the bytes it uses.
+    """Return the bytes of the 32-byte sectors that a warp touches over the bytes it uses.
 
-    `lanes` neighbours `stride` floats apart; 1.0 is fully coalesced, 8.0 is one sector a float.
+    `lanes` neighbours are `stride` floats apart; 1.0 is fully coalesced, 8.0 is one sector a
+    float.
     """
     span = (lanes - 1) * stride * _FLOAT + _FLOAT
     sectors = min(lanes, -(-span // _SECTOR))
@@ -31,7 +32,7 @@ def moved_per_needed(stride: int, lanes: int = WARP) -> float:
 
 
 def _moves(conv: Conv, reads: str, writes: str, stored: int) -> Rows:
-    """Loads of warps along a map's rows, and their stores of `stored` neighbours."""
+    """Return loads of warps along a map's rows, and their stores of `stored` neighbours."""
     apart = conv.stride * (conv.C if reads == "NHWC" else 1)
     loads = moved_per_needed(apart)
     stores = moved_per_needed(conv.M if writes == "NHWC" else 1, stored)
@@ -39,35 +40,35 @@ def _moves(conv: Conv, reads: str, writes: str, stored: int) -> Rows:
 
 
 def conv_moves(problem: Conv) -> Rows:
-    """Loads and stores of a convolution whose warps run along a map's rows."""
+    """Return loads and stores of a convolution whose warps run along a map's rows."""
     return _moves(problem, problem.reads, problem.writes, WARP)
 
 
 def conv_pool_moves(problem: ConvPool) -> Rows:
-    """The same with a pool behind it: 8 neighbours of its output a warp."""
+    """Return the same for a convolution with a pool; a warp stores 8 neighbouring outputs."""
     return _moves(problem.conv, problem.reads, problem.writes, 8)
 
 
 def reuse(uses: float) -> Rows:
-    """Uses of an input value per load from global memory."""
+    """Return the row for uses of an input value per load from global memory."""
     return [("reuse", f"{uses:.0f}")]
 
 
 def idle(outputs: int, threads: int) -> Rows:
-    """Share of `threads` without one of `outputs` of their own."""
+    """Return the row for the share of `threads` that have none of the `outputs`."""
     return [("idle threads", f"{max(0.0, 1 - outputs / threads):.0%}")]
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Floats that warps ask for, and 32-byte sectors that they lie in."""
+    """Floats that warps request, and 32-byte sectors that contain them."""
 
     floats: int
     sectors: int
 
     @property
     def efficiency(self) -> float:
-        """Bytes asked for over bytes moved, 0 to 1."""
+        """Bytes requested over bytes moved, 0 to 1."""
         return self.floats / (_SECTOR_FLOATS * self.sectors) if self.sectors else 1.0
 
     def __add__(self, other: Counted) -> Counted:
@@ -78,7 +79,7 @@ NONE = Counted(0, 0)
 
 
 def _distinct(values: Any) -> int:
-    """Different values >= 0 of each row, added up."""
+    """Count distinct values >= 0 of each row, and return the sum over rows."""
     ordered = np.sort(values, axis=1)
     first = np.ones(ordered.shape, bool)
     first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -86,18 +87,18 @@ def _distinct(values: Any) -> int:
 
 
 def counted(indices: Any) -> Counted:
-    """Count a warp's float indices (..., 32), a row an instruction; -1 means an idle lane."""
+    """Count a warp's float indices (..., 32), a row per instruction; -1 means an idle lane."""
     rows = np.asarray(indices).reshape(-1, WARP)
     return Counted(_distinct(rows), _distinct(np.where(rows < 0, -1, rows // _SECTOR_FLOATS)))
 
 
 def total(parts: Iterable[Counted]) -> Counted:
-    """The sum of `parts`."""
+    """Return the sum of `parts`."""
     return sum(parts, NONE)
 
 
 def lanes(width: int, height: int) -> tuple[Any, Any]:
-    """(threadIdx.x, threadIdx.y), each (warps, 32), of a width x height block; -1 past its end."""
+    """Return threadIdx.x and .y, each (warps, 32), of a width x height block; -1 past its end."""
     thread = np.arange(-(-width * height // WARP) * WARP).reshape(-1, WARP)
     there = thread < width * height
     return np.where(there, thread % width, -1), np.where(there, thread // width, -1)
@@ -105,13 +106,13 @@ def lanes(width: int, height: int) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Cells:
-    """The place of element (y, x, c) of the first image of (H, W, C) `shape` in `layout`."""
+    """Offsets of elements (y, x, c) of the first image of (H, W, C) `shape` in `layout`."""
 
     layout: str
     shape: tuple[int, int, int]
 
     def at(self, y: Any, x: Any, c: Any) -> Any:
-        """Its place in floats, of integers or arrays of them."""
+        """Return the offset in floats, for integers or arrays of integers."""
         height, width, channels = self.shape
         if self.layout == "NHWC":
             return (y * width + x) * channels + c
@@ -122,18 +123,18 @@ class Cells:
 
 
 def gather(where: Cells, y: Any, x: Any, c: Any) -> Any:
-    """`where.at(y, x, c)`, -1 where any of the three lies outside."""
+    """Return `where.at(y, x, c)`, or -1 if any coordinate is out of range."""
     rows, columns, channels = where.shape
     inside = (y >= 0) & (y < rows) & (x >= 0) & (x < columns) & (c >= 0) & (c < channels)
     return np.where(inside, where.at(y, x, c), -1)
 
 
 def some(of: Sequence[Any], most: int = 64) -> Sequence[Any]:
-    """All of `of`, or `most` of them, evenly spaced: what is counted of a large shape."""
+    """Return all of `of`, or `most` evenly spaced elements: the sample for a large shape."""
     return of if len(of) <= most else [of[i * len(of) // most] for i in range(most)]
 
 
 def efficiency_rows(loads: Counted, stores: Counted) -> Rows:
-    """The two efficiencies as a variant's `explain` gives them."""
+    """Return the two efficiencies as rows of a variant's `explain`."""
     found = f"{loads.efficiency:.1%} of loads, {stores.efficiency:.1%} of stores"
     return [("counted efficiency", found)]

@@ -1,4 +1,4 @@
-"""Scores to labels, the first of equals: one file per family."""
+"""Argmax: scores to labels, the first of equal scores winning; one file per family."""
 
 from lenetgpu.stages.registry import offer
 

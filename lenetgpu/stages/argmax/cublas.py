@@ -1,4 +1,4 @@
-"""Argmax by the library's own search for the largest magnitude, one call an image."""
+"""Argmax by cuBLAS Idamax, the library's search for the largest magnitude; one call per image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RANKS, _LABELS = (Kernel.beside(__file__, name, THREADS=256) for name in ("rank
 
 
 def _prepare(w: None, problem: Argmax, batch: int) -> tuple[Any, Any]:
-    """Workspace: shifted scores (batch, K) float64, what was found (batch,) int64."""
+    """Allocate workspace: shifted scores (batch, K) float64 and 1-based indices (batch,) int64."""
     return cupy.empty((batch, problem.K), cupy.float64), cupy.zeros(batch, cupy.int64)
 
 

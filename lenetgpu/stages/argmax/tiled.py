@@ -15,13 +15,12 @@ from lenetgpu.stages.registry import of_shape, variant
 
 _IMAGES = 128
 _TILE = 32
-_LEAST = 4096
-"""Images that pay for another thread."""
+_LEAST = 4096  # images per thread below which another thread does not pay off
 
 
 @lazy_njit
 def _four(x, y, lo, hi):  # type: ignore[no-untyped-def]
-    """Labels lo to hi, four images at a time, what is left one at a time."""
+    """Compute labels lo to hi four images at a time, and the remainder one at a time."""
     n = lo
     while n < hi:
         wide = 4 if n + 4 <= hi else 1

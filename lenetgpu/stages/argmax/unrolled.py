@@ -1,7 +1,7 @@
-"""Argmax with its comparisons unrolled: every pair of an image's scores at once.
+"""Argmax with unrolled comparisons: all pairs of an image's scores are compared at once.
 
-On a CPU the pairs' differences are one BLAS product, x (n, K) @ pairs (K, K(K-1)/2), as the
-report's section 2.2 makes a convolution one.
+On a CPU the differences of all pairs are one BLAS product, x (n, K) @ pairs (K, K(K-1)/2), like the
+unrolled convolution in the report's section 2.2.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _CPU_WORKSPACE_BYTES = 8 << 20
 
 
 def _prepare(w: None, problem: Argmax, batch: int) -> SimpleNamespace:
-    """Constants of the two products, and workspaces for `chunk` images.
+    """Return the constant matrices of both products, and workspace for `chunk` images.
 
-    `pairs` (K, P) has 1 and -1 where a column's two scores are; `tally` (P, K) the same turned.
-    A score i that none beats wins its K - 1 - i pairs as the first and loses none as the second.
+    `pairs` (K, P) holds 1 and -1 in the rows of a pair's two scores; `tally` (P, K) is its
+    transpose. A score i that no other exceeds wins its K - 1 - i pairs as first member and
+    loses none as second.
     """
     k = problem.K
     first, second = np.triu_indices(k, 1)

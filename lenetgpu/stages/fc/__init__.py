@@ -1,4 +1,4 @@
-"""Fully connected layers, with ReLU where the stage has one: one file per family."""
+"""Fully connected layers, with ReLU if the stage has one; one file per family."""
 
 from lenetgpu.stages.registry import offer
 

@@ -1,4 +1,4 @@
-"""Fully connected layers with the report's launches: its grid, and the ReLU apart, in place."""
+"""Fully connected layers with the report's launches: its grid, then ReLU in place on its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TILE, _COLUMNS = 32, 4
 
 
 def _columns(problem: Fc) -> int:
-    """Columns of blocks: the report's 4, more where M needs them."""
+    """Return the columns of blocks: 4 as in the report, more if M requires them."""
     return max(_COLUMNS, blocks_for(problem.M, _TILE))
 
 
@@ -29,7 +29,7 @@ def _kernels(problem: Fc) -> tuple[Kernel, ...]:
 
 
 def access_counts(problem: Fc) -> tuple[Counted, Counted]:
-    """Loads and stores of a row of blocks: of 32 images."""
+    """Count loads and stores of one row of blocks (32 images)."""
     lane, row = np.arange(_TILE)[None, :], np.arange(_TILE)[:, None]
     loads, stores = NONE, NONE
     for column in range(_columns(problem)):

@@ -27,7 +27,7 @@ def numpy(x: Any, w: Any, y: Any, problem: Fc) -> None:
 
 
 def rectify(y: Any) -> None:
-    """max(y, 0) in place, of a GPU's float32 array, by the kernel RELU."""
+    """Apply max(y, 0) in place to a float32 GPU array with the kernel RELU."""
     launch_each(RELU, y.size, y)
 
 
@@ -47,7 +47,7 @@ def sgemm(x: Any, w: Any, y: Any, problem: Fc) -> None:
 
 
 def _prepare_half(w: Any, problem: Fc, batch: int) -> tuple[Any, Any]:
-    """fp16 weights (K, M) and workspace for fp16 inputs."""
+    """Return fp16 weights (K, M) and workspace for fp16 inputs."""
     return cupy.asarray(w).astype(cupy.float16), cupy.empty((batch, problem.K), cupy.float16)
 
 

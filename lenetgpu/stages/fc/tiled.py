@@ -14,8 +14,7 @@ from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import of_shape, variant
 
 _TILE = 32
-_PART = 1 << 23
-"""Multiply-adds that pay for handing them to another thread."""
+_PART = 1 << 23  # multiply-adds per thread below which another thread does not pay off
 
 
 def _pack(w: Any, problem: Fc, batch: int) -> Any:

@@ -1,7 +1,7 @@
-"""Fully connected layers as the convolutions that they are: one output per filter, no padding.
+"""Fully connected layers as equivalent valid convolutions: one output per filter, no padding.
 
-fc1 sees pool2's 4x4 map of 64 channels with 128 filters as large as it; fc2 is a 1x1 convolution.
-NHWC flattened is the order of fc1's inputs, so that neither x nor w moves.
+fc1 reads pool2's 4x4 map of 64 channels with 128 filters of the map's size; fc2 is a 1x1
+convolution. Flattened NHWC is already the order of fc1's inputs, so neither x nor w is rearranged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lenetgpu.stages.registry import of_shape, variant
 
 
 def as_conv(problem: Fc) -> Conv:
-    """The valid convolution that `problem` is: over pool2's map if it reads one, else 1x1."""
+    """Return the equivalent valid convolution: over pool2's map if `problem` reads it, or 1x1."""
     shape = stage("pool2").problem.out_shape
     height, width, channels = shape if prod(shape) == problem.K else (1, 1, problem.K)
     return Conv(height, width, channels, problem.M, height, width)

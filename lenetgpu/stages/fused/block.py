@@ -1,4 +1,4 @@
-"""Block-level fusion: a convolution with the ReLU and mean behind it (report, section 3.4.1)."""
+"""Block-level fusion: a convolution, then its ReLU and mean (report, section 3.4.1)."""
 
 from __future__ import annotations
 

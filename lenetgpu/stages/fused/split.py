@@ -1,9 +1,9 @@
-"""fp32 accuracy of fp16 tensor cores: operands as fp16 hi + lo, and the scales they are split at.
+"""fp32 accuracy on fp16 tensor cores: split fp16 operands (hi + lo) and their scales.
 
-Every operand is multiplied by a power of two and split into fp16 hi + lo (22 bits); the three
-products that matter are accumulated apart from long sums (Ootomo & Yokota, arXiv 2203.03341).
+Every operand is multiplied by a power of two and split into fp16 hi + lo (22 bits). The three
+significant products are accumulated separately from long sums (Ootomo & Yokota, arXiv 2203.03341).
 Scales are chosen from the weights so that no activation of images within +-`PIXEL_BOUND` overflows
-fp16. A scale is named by its exponent: `k` stands for 2**k.
+fp16. A scale is given by its exponent: `k` means 2**k.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lenetgpu.stages.registry import Kernels
 
 
 def output_args(y: tuple[Any, Any]) -> tuple[Any, Any, Any]:
-    """Labels (n,) int32, scores (n, 10) or a null pointer where nobody asked for them, and n."""
+    """Return labels (n,) int32, scores (n, 10) or a null pointer if not requested, and n."""
     labels, scores = y
     return labels, np.uint64(0) if scores is None else scores, np.int32(len(labels))
 
@@ -36,7 +36,8 @@ _HALF_EXPONENT = 15
 class Factors:
     """Factors from sums of scaled products to a stage's scaled output.
 
-    conv1 has one for bytes and one for pixels in 0..1; the convolutions' hold the mean's share.
+    conv1 has one factor for bytes and one for pixels in 0..1; the convolutions' factors include
+    the mean's divisor.
     """
 
     bytes: float
@@ -58,7 +59,7 @@ class Packed:
 
 
 def on_device(**held: Any) -> SimpleNamespace:
-    """A kernel's arguments by name: host arrays on the device, numbers as they are."""
+    """Return a kernel's arguments by name: host arrays copied to the device, numbers unchanged."""
     return SimpleNamespace(
         **{name: cupy.asarray(it) if it.ndim else it for name, it in held.items()}
     )
@@ -66,9 +67,9 @@ def on_device(**held: Any) -> SimpleNamespace:
 
 @dataclass(frozen=True)
 class Filters:
-    """The convolutions' operands on the device: conv1's for floats in 0..1 and for bytes, conv2's.
+    """The convolutions' operands on the device: conv1 for floats in 0..1 and for bytes, and conv2.
 
-    `scales` are the factors, for floats and for bytes, of kernels that take them.
+    `scales` are the factors for floats and for bytes, for kernels that take them.
     """
 
     conv1: Any
@@ -76,23 +77,23 @@ class Filters:
     scales: tuple[tuple[Any, ...], tuple[Any, ...]] = ((), ())
 
     def args(self, x: Any, y: Any) -> tuple[Any, ...]:
-        """A kernel's arguments for images `x` (n, ...), uint8 or float32, and features `y`."""
+        """Return a kernel's arguments for uint8 or float32 images `x` (n, ...) and features `y`."""
         form = int(x.dtype == "uint8")
         return (x, self.conv1[form], self.conv2, y, np.int32(len(x)), *self.scales[form])
 
 
 def in_halves(conv1: Callable[[Any], Array], conv2: Callable[[Any], Array]) -> Prepare:
-    """`Variant.prepare` of what packs the two convolutions' filters."""
+    """Return a `Variant.prepare` from functions that pack the two convolutions' filters as fp16."""
     return lambda w, problem, batch: Filters(cupy.asarray(conv1(w[0])), cupy.asarray(conv2(w[1])))
 
 
 def of_pixels(kernel: Callable[[bool], Kernel]) -> Kernels:
-    """`Variant.kernels` of one for uint8 pixels (divided by 255) and one for floats in 0..1."""
+    """Return `Variant.kernels` for uint8 pixels (divided by 255) and for float pixels in 0..1."""
     return lambda problem, batch: (kernel(True), kernel(False))
 
 
 def filters(packed: Packed) -> Filters:
-    """The convolutions' operands and factors on the current device."""
+    """Copy the convolutions' operands and factors to the current device."""
     conv1, factors = cupy.asarray(packed.conv1), packed.factors
     scale2 = np.float32(factors.conv2)
     scales = (np.float32(factors.floats), scale2), (np.float32(factors.bytes), scale2)
@@ -100,12 +101,12 @@ def filters(packed: Packed) -> Filters:
 
 
 def _exponent(bound: float) -> int:
-    """Smallest e with bound <= 2**e; 0 for a bound of zero."""
+    """Return the smallest e with bound <= 2**e; 0 for a bound of zero."""
     return math.ceil(math.log2(bound)) if bound > 0 else 0
 
 
 def halves(w: Array, axis: int = 0) -> tuple[Array, int]:
-    """`w` times 2**k as fp16 hi and lo stacked along a new axis, and k; |hi| stays below 2**15."""
+    """Return `w` times 2**k as fp16 hi and lo stacked along a new axis, and k; |hi| < 2**15."""
     k = _HALF_EXPONENT - 1 - _exponent(float(np.abs(w).max()))
     scaled = np.ldexp(w.astype(np.float64), k)
     high = scaled.astype(np.float16)
@@ -113,10 +114,10 @@ def halves(w: Array, axis: int = 0) -> tuple[Array, int]:
 
 
 def activation_exponents(tensors: Sequence[Array]) -> tuple[int, int, int]:
-    """The scales at which pool1's, pool2's and fc1's outputs are kept in fp16.
+    """Return the scales at which the outputs of pool1, pool2 and fc1 are stored in fp16.
 
-    `tensors` are conv1 (5, 5, 1, 32), conv2 (5, 5, 32, 64), fc1 (1024, 128) and what follows; each
-    scale is what the largest output that they allow leaves room for.
+    `tensors` are conv1 (5, 5, 1, 32), conv2 (5, 5, 32, 64), fc1 (1024, 128) and any that
+    follow. Each scale leaves room for the largest output that the weights allow.
     """
     conv1, conv2, fc1 = (np.abs(tensor.astype(np.float64)) for tensor in tensors[:3])
     pool1 = PIXEL_BOUND * conv1.sum((0, 1, 2))
@@ -134,10 +135,10 @@ def factors(
     weights: tuple[int, int, int, int],
     outputs: tuple[int, int, int],
 ) -> Factors:
-    """The factors of kernels that multiply a window's sum by `mean` to have its mean.
+    """Return the factors of kernels that multiply a window's sum by `mean` to obtain its mean.
 
-    The rest are exponents: of the scales of bytes and of float pixels, of the four tensors, and of
-    what pool1, pool2 and fc1 write; 0 where nothing is scaled.
+    The other arguments are exponents: of the scales of bytes and of float pixels, of the four
+    tensors, and of the outputs of pool1, pool2 and fc1; 0 means unscaled.
     """
     (byte, unit), (k1, k2, k3, k4), (a1, a2, a3) = pixels, weights, outputs
     return Factors(

@@ -1,4 +1,4 @@
-"""ReLU and 2x2 mean, naive to fast: one file per family."""
+"""ReLU and 2x2 mean, naive to fast; one file per family."""
 
 from lenetgpu.stages.registry import offer
 

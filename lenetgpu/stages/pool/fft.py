@@ -1,4 +1,4 @@
-"""Pools as a box filter by FFT: the report's section 2.4 on its section 3.2."""
+"""Pools as a box filter by FFT: the method of the report's section 2.4 for its section 3.2."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _MAPS = ("NCHW", "NHWC")
 
 
 def _box(problem: Pool) -> Conv:
-    """The mean as a convolution, every channel with its own 2x2 box of stride 2."""
+    """Return the mean as a convolution: each channel with its own 2x2 box filter of stride 2."""
     box = Conv(*problem.in_shape, problem.C, 2, 2, stride=2)
     return replace(box, reads=problem.reads, writes=problem.writes)
 
 
 def _spectrum(size: tuple[int, int]) -> Any:
-    """Conjugate spectrum of the box filter, (rows, columns/2 + 1) complex64."""
+    """Return the conjugate spectrum of the box filter, (rows, columns/2 + 1) complex64."""
     return np.fft.rfft2(np.full((2, 2), 0.25), s=size).conj().astype(np.complex64)
 
 
 def _prepare_cpu(w: None, problem: Pool, batch: int) -> tuple[Any, tuple[int, int], int]:
-    """The box's spectrum, the transforms' size, and how many images are transformed at once."""
+    """Return the box filter's spectrum, the transform size, and the images per transform."""
     size = fft_size(_box(problem))
     per_image = 8 * size[0] * size[1] * problem.C
     return _spectrum(size)[..., None], size, images_within(batch, per_image, _CPU_WORKSPACE_BYTES)
@@ -63,7 +63,7 @@ def _kernels(problem: Pool) -> tuple[Kernel, ...]:
 
 
 def _prepare_gpu(w: None, problem: Pool, batch: int) -> SimpleNamespace:
-    """The box's spectrum, plans and workspaces for the maps of `chunk` images."""
+    """Return the box filter's spectrum, and plans and workspace for the maps of `chunk` images."""
     size = fft_size(_box(problem))
     rows, columns = size
     half = columns // 2 + 1

@@ -1,4 +1,4 @@
-"""The report's pools with its threads: a block an image, a thread a pixel, the maps in a loop."""
+"""The report's pools with its threads: a block per image, a thread per pixel, a loop over maps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _kernel(problem: Pool, entry: str = "looped_relu_mean") -> Kernel:
 
 
 def _block(problem: Pool) -> tuple[int, int]:
-    """Threads (x, y): the output map."""
+    """Return the block's threads (x, y): the output map's size."""
     return problem.W // 2, problem.H // 2
 
 
@@ -34,7 +34,7 @@ def _fits(problem: Pool) -> str | None:
 
 
 def access_counts(problem: Pool) -> tuple[Counted, Counted]:
-    """Loads and stores of the mean's block for the first image, map by map."""
+    """Count loads and stores of the mean's block for the first image, map by map."""
     tx, ty = lanes(*_block(problem))
     read = Cells(problem.reads, problem.in_shape)
     written = Cells(problem.writes, problem.out_shape)
@@ -47,12 +47,12 @@ def access_counts(problem: Pool) -> tuple[Counted, Counted]:
 
 
 def relu_in_place(x: Any, problem: Pool) -> None:
-    """x = max(x, 0), float32 of any layout: the report's relu4 (3.1.1), a thread an element."""
+    """Apply max(x, 0) in place, float32: the report's relu4 (3.1.1), a thread an element."""
     launch_each(_kernel(problem, "relu_in_place"), x.size, x)
 
 
 def mean_alone(x: Any, y: Any, problem: Pool) -> None:
-    """The mean without a ReLU (3.2.1), by the report's blocks: (N, ...) float32 to (N, ...)."""
+    """Compute the mean without ReLU (3.2.1) by the report's blocks, in float32."""
     launch(_kernel(problem, "looped_mean"), (len(x),), _block(problem), (x, y))
 
 
@@ -80,8 +80,8 @@ pool = partial(
 def in_place(x: Any, room: Any, y: Any, problem: Pool) -> None:
     """ReLU written back in place by 1,024-thread blocks, then the mean, a block an image.
 
-    In place in a copy of the input: a variant leaves its input as it was. The copy is ours; the
-    suite `course` times the two kernels alone.
+    The kernel works on a copy of the input, because a variant must not change its input. The
+    report has no copy; the suite `course` times the two kernels alone.
     """
     held = room[: len(x)].reshape(x.shape)
     held[...] = x

@@ -37,7 +37,7 @@ def _kernel(problem: Pool, entry: str = "relu_mean") -> Kernel:
 
 
 def access_counts(problem: Pool) -> tuple[Counted, Counted]:
-    """Loads and stores of the first image's outputs, threads along their memory order."""
+    """Count loads and stores of the first image's outputs, threads along their memory order."""
     y, x, c = np.indices(problem.out_shape)
     order = np.argsort(Cells(problem.writes, problem.out_shape).at(y, x, c), axis=None)
     outputs = np.full(-(-order.size // WARP) * WARP, -1)

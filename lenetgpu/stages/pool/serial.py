@@ -12,14 +12,14 @@ from lenetgpu.stages.registry import variant
 
 @lazy_njit
 def relu_loops(x, y):  # type: ignore[no-untyped-def]
-    """y = max(x, 0), NaN where x is, one element after another."""
+    """Compute y = max(x, 0) element by element; NaN stays NaN."""
     for i in range(x.size):
         y[i] = 0 if x[i] < 0 else x[i]
 
 
 @lazy_njit
 def mean_loops(x, y):  # type: ignore[no-untyped-def]
-    """Mean of each 2x2 window of one (H, W, C) map."""
+    """Compute the mean of each 2x2 window of one (H, W, C) map."""
     for oy in range(y.shape[0]):
         for ox in range(y.shape[1]):
             for c in range(y.shape[2]):

@@ -1,4 +1,4 @@
-"""ReLU and mean by tiles: of rows in shared memory (report, section 3.2.3), on a CPU in cache."""
+"""ReLU and mean by tiles: on a GPU rows in shared memory (report, 3.2.3), on a CPU in cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHARED_BYTES = 48 << 10
 
 @lazy_njit
 def _lines_in(x, y, lo, hi):  # type: ignore[no-untyped-def]
-    """Lines lo to hi of y (lines, OW, C) from x (lines, 2, OW, 2, C), one input row at a time."""
+    """Compute lines lo to hi of y (lines, OW, C) from x (lines, 2, OW, 2, C), row by row."""
     zero, quarter = y.dtype.type(0), y.dtype.type(0.25)
     for line in range(lo, hi):
         for row in range(2):

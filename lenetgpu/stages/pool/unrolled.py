@@ -1,6 +1,7 @@
-"""Pools as a matrix product: windows unrolled to rows, ReLU taken, times a box filter.
+"""Pools as a matrix product: windows unrolled to rows with ReLU, times a box filter.
 
-The report's section 2.2 on its section 3.2: y (1, outputs) = box (1, 4) @ rows (4, outputs).
+The method of the report's section 2.2 for its section 3.2: y (1, outputs) = box (1, 4) @ rows (4,
+outputs).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ product = partial(variant, kind="pool", reads=("NHWC", "NCHW"), writes=("NHWC", 
 
 
 def _room(arrays: Any, problem: Pool, batch: int, limit: int = WORKSPACE_BYTES) -> Any:
-    """Workspace for the unrolled windows of as many images as fit, flat."""
+    """Allocate flat workspace for the unrolled windows of as many images as `limit` bytes hold."""
     values = _WINDOW * prod(problem.out_shape)
     return arrays.empty(images_within(batch, FLOAT_BYTES * values, limit) * values, "float32")
 
@@ -35,7 +36,7 @@ def _box(arrays: Any) -> Any:
 
 
 def _parts(x: Any, rows: Any, y: Any, problem: Pool) -> Iterator[tuple[Any, Any, Any]]:
-    """(images, room for their windows, outputs) of as many images at a time as `rows` holds."""
+    """Yield (images, workspace, outputs) for as many images at a time as `rows` holds."""
     chunk = int(rows.size) // (_WINDOW * prod(problem.out_shape))
     for lo in range(0, len(x), chunk):
         out = y[lo : lo + chunk]
@@ -68,7 +69,7 @@ def _kernel(problem: Pool, entry: str = "unroll_windows") -> Kernel:
 def _in_parts(
     x: Any, rows: Any, y: Any, problem: Pool, multiply: Callable[[Any, Any], None]
 ) -> None:
-    """Unroll the windows of a part, then `multiply(its rows, its outputs)`."""
+    """Unroll the windows of each part, then call `multiply(rows, outputs)`."""
     for part, used, out in _parts(x, rows, y, problem):
         grid = (blocks_for(used.size, _THREADS),)
         launch(_kernel(problem), grid, (_THREADS,), (part, used, int(out.size)))

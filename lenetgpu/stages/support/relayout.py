@@ -1,4 +1,4 @@
-"""An activation from one memory layout to another: a timed row of the report like any stage."""
+"""Layout conversion of an activation: a timed row of the report like any stage."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def _shared_bytes(size: Tuning) -> int:
 
 @cache
 def kernel(size: Tuning) -> Kernel:
-    """The kernel of one tuning."""
+    """Return the kernel for a tuning."""
     return size.kernel(
         __file__,
         "plain_classify",
@@ -37,7 +37,7 @@ def kernel(size: Tuning) -> Kernel:
 
 
 def pack(fc1: Array, fc2: Array) -> tuple[Array, Array]:
-    """fc1 (1024, 128) with pool2's 1/4 as it is, fc2 (128, 10) as (10, 128); both float32."""
+    """Return fc1 (1024, 128) scaled by pool2's 1/4 and fc2 (128, 10) as (10, 128), both float32."""
     quarter = np.asarray(fc1, np.float64) / 4
     return quarter.astype(np.float32), np.ascontiguousarray(np.asarray(fc2).T, np.float32)
 

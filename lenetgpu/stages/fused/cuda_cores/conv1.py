@@ -1,4 +1,4 @@
-"""conv1, ReLU and pool1 in fp32 on CUDA cores: images to the tiles that conv2 takes."""
+"""conv1, ReLU and pool1 in fp32 on CUDA cores: images to the input tiles of conv2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARED_BYTES = 4 * (28 * 6 * 8 + 12 * 16 * 32)
 
 @cache
 def kernel(dtype: str, size: Tuning) -> Kernel:
-    """The kernel for uint8 pixels or float32 ones in 0..1."""
+    """Return the kernel for uint8 pixels or for float32 pixels in 0..1."""
     return size.kernel(
         __file__,
         "plain_conv1",
@@ -31,9 +31,10 @@ def kernel(dtype: str, size: Tuning) -> Kernel:
 
 
 def pack(conv1: Array) -> dict[str, Array]:
-    """(5, 5, 1, 32) filters, transformed, by the images' dtype: (5, 8, 32) row, point x, map.
+    """Transform (5, 5, 1, 32) filters for each image dtype.
 
-    Those for uint8 hold the pixels' 1/255.
+    Each array is (5, 8, 32): row, transform point along x, map. The uint8 filters include the
+    pixels' factor 1/255.
     """
     transform, taps = filter_transform(), np.asarray(conv1, np.float64).reshape(5, 5, tuning.MAPS1)
     return {
@@ -43,13 +44,13 @@ def pack(conv1: Array) -> dict[str, Array]:
 
 
 def tiles_shape(images: int) -> tuple[int, ...]:
-    """Shape of the float32 output for `images`: 32 KiB an image, in groups of eight."""
+    """Return the float32 output's shape for `images`: 32 KiB an image, in groups of eight."""
     points = tuning.POINTS
     return (blocks_for(images, GROUP), points, points, tuning.MAPS1, tuning.TILES)
 
 
 def run(x: Any, filters: dict[str, Any], tiles: Any, size: Tuning) -> None:
-    """Launch the kernel on images `x` (n, ...) into `tiles` (`tiles_shape`)."""
+    """Launch the kernel on images `x` (n, ...) into `tiles` (shape from `tiles_shape`)."""
     dtype = str(x.dtype)
     blocks, args = GROUP * blocks_for(len(x), GROUP), (x, filters[dtype], tiles, np.int32(len(x)))
     launch(kernel(dtype, size), (blocks,), (_THREADS,), args, shared=_SHARED_BYTES)

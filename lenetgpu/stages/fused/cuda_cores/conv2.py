@@ -16,7 +16,7 @@ _THREADS = 256
 
 @cache
 def kernel(size: Tuning) -> Kernel:
-    """The kernel of one tuning."""
+    """Return the kernel for a tuning."""
     return size.kernel(
         __file__,
         "plain_conv2",
@@ -29,9 +29,9 @@ def kernel(size: Tuning) -> Kernel:
 
 
 def pack(conv2: Array) -> Array:
-    """(5, 5, 32, 64) filters, transformed, with pool1's 1/4.
+    """Transform (5, 5, 32, 64) filters, scaled by pool1's 1/4.
 
-    (8, 8, 32, 64) float32: point x, point y, channel, map.
+    The result is (8, 8, 32, 64) float32: transform point y, transform point x, channel, map.
     """
     transform, taps = filter_transform(), np.asarray(conv2, np.float64) / 4
     found = np.einsum("ir,js,rscm->jicm", transform, transform, taps)

@@ -1,4 +1,4 @@
-"""Block sizes of the fp32 kernels, by the shared memory that a block may have."""
+"""Block sizes of the fp32 kernels, by the shared memory available to a block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TAPS = 5
 
 
 def filter_transform() -> np.ndarray[Any, Any]:
-    """G of F(4,5), (8, 5) float64: the values of a 5-tap filter at the eight points."""
+    """Return G of F(4,5), (8, 5) float64: from 5 filter elements to the eight transform points."""
     rows = []
     for point in _FINITE:
         scale = prod(point - other for other in _FINITE if other != point)
@@ -33,10 +33,11 @@ _TILE_PITCH = MAPS2 // 2 + 4
 
 @dataclass(frozen=True)
 class Tuning:
-    """Sizes for the architectures `only`: blocks a multiprocessor, and what a block copies.
+    """Block sizes for the architectures `only`.
 
-    conv2 copies `depth` channels at once into one of `stages` and has `buffers` for its exchange;
-    a classifier's block takes `images` and copies `depth` features at once.
+    `*_blocks` is the minimum blocks per SM. conv2 copies `conv2_depth` channels at a time into
+    one of `conv2_stages` pipeline stages and has `conv2_buffers` exchange buffers. A classifier
+    block processes `classifier_images` images and copies `classifier_depth` features at a time.
     """
 
     conv1_blocks: int
@@ -49,12 +50,12 @@ class Tuning:
     only: tuple[str, ...]
 
     def kernel(self, module: str, entry: str, **defines: int | str) -> Kernel:
-        """A kernel beside `module` for these architectures."""
+        """Return a kernel of the `.cu` file next to `module`, restricted to these architectures."""
         return replace(Kernel.beside(module, entry, **defines), only=self.only)
 
     @property
     def conv2_bytes(self) -> int:
-        """Dynamic shared memory of conv2's block: its ring and its exchange; the most of all."""
+        """Dynamic shared memory of a conv2 block (stages and exchange), the largest of all."""
         ring = self.conv2_stages * ((self.conv2_depth + 1) * TILES + self.conv2_depth * MAPS2)
         return 4 * POINTS * (ring + self.conv2_buffers * TILES * _TILE_PITCH)
 
@@ -67,6 +68,6 @@ TUNINGS = (SMALL, MIDDLE, LARGE)
 
 
 def tuning() -> Tuning:
-    """The sizes for the current device: the largest that fit its shared memory."""
+    """Return the sizes for the current device: the largest that fit its shared memory."""
     room = current().block_bytes
     return next((size for size in (LARGE, MIDDLE) if size.conv2_bytes <= room), SMALL)

@@ -1,1 +1,1 @@
-"""The whole network on the tensor cores of every GPU from sm_80 on."""
+"""The whole network on tensor cores of sm_80 and later."""

@@ -1,4 +1,4 @@
-"""Features to labels in one kernel on mma.sync: every GPU from sm_80 on."""
+"""Features to labels in one kernel on mma.sync (sm_80 and later)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHARED_BYTES = _STAGES * _STAGE_BYTES
 
 
 def kernel(parts: int) -> Kernel:
-    """The kernel for operands of `parts` parts: 80 images a block, stages of weights and images."""
+    """Return the kernel for operands of `parts` parts; a block classifies 80 images."""
     sizes = {"TILE": _TILE, "STAGES": _STAGES, "BLOCKS": 1, "SHARED_BYTES": _SHARED_BYTES}
     return Kernel.beside(__file__, "mma_classifier", PARTS=parts, **sizes)
 

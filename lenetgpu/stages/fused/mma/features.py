@@ -1,4 +1,4 @@
-"""Images to pool2's features in one kernel on mma.sync: every GPU from sm_80 on."""
+"""Images to pool2's features in one kernel on mma.sync (sm_80 and later)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STAGE_BYTES = 4096
 
 @dataclass(frozen=True)
 class Tiling:
-    """Warps a block, warps an image, blocks a multiprocessor."""
+    """Warps per block, warps per image, minimum blocks per SM."""
 
     warps: int
     share: int
@@ -31,27 +31,30 @@ class Tiling:
 
     @property
     def images(self) -> int:
-        """Images a block holds."""
+        """Images per block."""
         return self.warps // self.share
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         return self.warps * WARP
 
     def shared_bytes(self, uint8: bool, parts: int) -> int:
-        """Dynamic shared memory of a block; uint8 pixels are exact in one part."""
+        """Return the dynamic shared memory of a block; uint8 pixels are exact in one part."""
         pixel_parts = 1 if uint8 else parts
         per_image = parts * _MAP_BYTES + pixel_parts * _PIXEL_BYTES
         return self.images * per_image + (2 * parts + 1) * _STAGE_BYTES
 
     def resident(self, uint8: bool, parts: int, limits: Processor) -> int:
-        """Blocks whose threads and shared memory a multiprocessor holds; registers are bounded."""
+        """Return the blocks that an SM holds by threads and shared memory.
+
+        Registers are not counted, because the kernel's launch bounds limit them.
+        """
         demand = Demand(0, self.threads, self.shared_bytes(uint8, parts))
         return residency(demand, limits).blocks
 
 
-# by parts, fastest first; a device takes the first that its shared memory holds
+# by number of parts, fastest first; a device uses the first that fits its shared memory
 TILINGS = {
     1: (Tiling(4, 1, 2), Tiling(8, 1, 1)),
     2: (Tiling(4, 2, 2), Tiling(8, 2, 1), Tiling(6, 2, 1)),
@@ -59,7 +62,7 @@ TILINGS = {
 
 
 def kernel(uint8: bool, parts: int, tiling: Tiling) -> Kernel:
-    """The kernel for uint8 pixels or float32 ones in 0..1."""
+    """Return the kernel for uint8 pixels or for float32 pixels in 0..1."""
     return Kernel.beside(
         __file__,
         "mma_features",
@@ -74,20 +77,20 @@ def kernel(uint8: bool, parts: int, tiling: Tiling) -> Kernel:
 
 
 def _tilings(uint8: bool, parts: int) -> list[Tiling]:
-    """Those of which every GPU that the kernels run on can hold a block."""
+    """Return the tilings of which every supported GPU can hold at least one block."""
     every = [limits for c, limits in PROCESSORS.items() if c >= _NEEDS.compute_capability]
     return [t for t in TILINGS[parts] if all(t.resident(uint8, parts, some) for some in every)]
 
 
 @cache
 def tiling(uint8: bool, parts: int, limits: Processor) -> Tiling:
-    """The tiling for a device with these limits."""
+    """Return the tiling for a device with these limits."""
     sizes = _tilings(uint8, parts)
     return next(t for t in sizes if t.resident(uint8, parts, limits) >= t.blocks)
 
 
 def kernels(parts: int) -> tuple[Kernel, ...]:
-    """Every kernel of `parts` parts that a device may take."""
+    """Return all kernels of `parts` parts that any device may use."""
     forms = [(uint8, size) for uint8 in (True, False) for size in _tilings(uint8, parts)]
     return tuple(kernel(uint8, parts, size) for uint8, size in forms)
 

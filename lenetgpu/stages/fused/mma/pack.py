@@ -1,6 +1,7 @@
-"""Weights for the mma.sync kernels: in the order lanes read them, as fp16 or as fp16 hi + lo.
+"""Weights for the mma.sync kernels: in the order lanes read them, as fp16 or split fp16 (hi + lo).
 
-With two parts every operand is scaled by a power of two (`fused/split.py`); with one scales are 1.
+With two parts every operand is scaled by a power of two (`fused/split.py`); with one part all
+scales are 1.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from lenetgpu.arrays import Array, np
 from lenetgpu.stages.fused import split
 from lenetgpu.stages.rounding import to_half
 
-# The mean's 1/4, halved, since the kernels' ReLUs are doubled.
+# The mean's 1/4, halved because the kernels' ReLU returns twice its value.
 _MEAN = 0.125
 
 
 def fragments(matrix: Array) -> Array:
-    """(..., K, N) as mma's B: (..., K/16, N/16, 32 lanes, 8), two tiles of 8 columns a lane."""
+    """Arrange (..., K, N) as mma's B: (..., K/16, N/16, 32 lanes, 8).
+
+    A lane has two tiles of 8 columns.
+    """
     *outer, depth, width = matrix.shape
     cut = matrix.reshape(*outer, depth // 16, 2, 4, 2, width // 16, 2, 8)
     # step, half, quad, pair, columns/16, tile, column -> step, columns/16, lane, tile, half, pair
@@ -27,7 +31,7 @@ def fragments(matrix: Array) -> Array:
 
 
 def feature_order() -> Array:
-    """(1024,) where feature i, as the kernel writes it, lies in (4, 4, 64) order."""
+    """Return (1024,): each feature's index in (4, 4, 64) order, in the order the kernel writes."""
     rows, half, lane, item = np.indices((2, 2, 32, 8))
     window = lane // 4
     place = (2 * rows + window // 4) * 4 + window % 4
@@ -37,12 +41,15 @@ def feature_order() -> Array:
 
 
 def _parts(w: Array, parts: int) -> tuple[Array, int]:
-    """`w` times 2**k as fp16 (hi, and lo where there are two), stacked in front, and k."""
+    """Return `w` times 2**k as fp16 parts (hi, or hi and lo) along a new first axis, and k."""
     return split.halves(w) if parts == 2 else (w.astype(np.float16)[None], 0)
 
 
 def _conv1_matrix(conv1: Array) -> Array:
-    """(5, 5, 1, 32) filters as (32, 64): 5 rows of 6 pixels and two zeros by channel/8, dx, 8."""
+    """Arrange (5, 5, 1, 32) filters as (32, 64).
+
+    K is 5 rows of 6 pixels and two zeros; N is channel/8, dx, channel % 8.
+    """
     taps = np.zeros((5, 6, 4, 2, 8), np.float32)
     for dx in range(2):
         taps[:, dx : dx + 5, :, dx] = conv1.reshape(5, 5, 4, 8)
@@ -52,11 +59,11 @@ def _conv1_matrix(conv1: Array) -> Array:
 
 
 def pack(tensors: Sequence[Array], parts: int) -> split.Packed:
-    """The network's four float32 tensors, conv1 first, as `parts` fp16 parts.
+    """Pack the network's four float32 tensors, conv1 first, as `parts` fp16 parts.
 
-    `conv1` [part][channel/8][lane][dx][K step][4], `conv2`
-    [tap][half of the outputs, with two parts][K step][part][output/16][lane][8], `fc1`
-    [slice][part][K step][output/16][lane][8], `fc2` [part][K step][lane][8].
+    `conv1` [part][channel/8][lane][dx][K step][4], `conv2` [tap][half of the outputs, with two
+    parts][K step][part][output/16][lane][8], `fc1` [slice][part][K step][output/16][lane][8],
+    `fc2` [part][K step][lane][8].
     """
     conv1, conv2, fc1, fc2 = tensors
     filters1, k1 = _parts(_conv1_matrix(conv1 if parts == 2 else to_half(conv1)), parts)

@@ -1,1 +1,1 @@
-"""The features on mma.sync (sm_80 and later), Winograd transforms in front of conv2."""
+"""The features on mma.sync (sm_80 and later) with a Winograd conv2."""

@@ -15,28 +15,34 @@ from lenetgpu.stages.fused.split import Filters, in_halves, of_pixels
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack
 from lenetgpu.stages.registry import cuda, variant
 
-WARPS = IMAGES = 8
-"""Warps of a block, 8 of conv2's outputs each, and its images."""
+WARPS = IMAGES = 8  # warps of a block (8 conv2 outputs each), and images of a block
 
 
 def channel_order() -> Array:
-    """(32,) which channel conv2's K has where: a cell is a pair of each plane of 8 channels."""
+    """Return (32,): conv2's input channels in K order.
+
+    A 16-byte vector holds a pair from each plane of 8 channels.
+    """
     cell, item = np.divmod(np.arange(32), 8)
     order: Array = 8 * (item // 2) + 2 * cell + item % 2
     return order
 
 
 def output_order() -> Array:
-    """(64,) conv2's outputs, warp after warp: a warp's are one cell of the features."""
+    """Return (64,): conv2's outputs, warp by warp.
+
+    A warp's outputs are one 16-byte vector of the features.
+    """
     warp, column = np.divmod(np.arange(64), 8)
     order: Array = 32 * (warp // 4) + 8 * (column // 2) + 2 * (warp % 4) + column % 2
     return order
 
 
 def pack_conv1(conv1: Array) -> Array:
-    """(5, 5, 1, 32) filters as (2, 4, 32, 2, 2, 4) fp16: scale, channel/8, lane, dx, K step, 4.
+    """Arrange (5, 5, 1, 32) filters as (2, 4, 32, 2, 2, 4) fp16.
 
-    The scales and K are those of the kernels on wgmma.
+    Axes: scale, channel/8, lane, dx, K step, 4. The scales and the order of K are those of the
+    wgmma kernels.
     """
     columns = fp16_pack.pack_conv1(conv1).transpose(0, 1, 2, 4, 3).reshape(2, 32, 64)
     packed = fragments(columns).reshape(2, 2, 4, 32, 2, 4).transpose(0, 2, 3, 4, 1, 5)
@@ -44,9 +50,10 @@ def pack_conv1(conv1: Array) -> Array:
 
 
 def pack_conv2(conv2: Array) -> Array:
-    """(5, 5, 32, 64) filters as (8, 5, 8, 32, 2, 4) fp16: point, row, warp, lane, K step, 4.
+    """Arrange (5, 5, 32, 64) filters as (8, 5, 8, 32, 2, 4) fp16.
 
-    Infinity is the first point, 0 the second; the others are as `fp16_pack.ORDER` has them.
+    Axes: point, row, warp, lane, K step, 4. The point at infinity is first and 0 second; the
+    others follow `fp16_pack.ORDER`.
     """
     points = fp16_pack.in_halves(conv2)[[1, 0, *range(2, POINTS)]]
     matrix = points[:, :, channel_order()][:, :, :, output_order()]
@@ -58,12 +65,12 @@ def pack_conv2(conv2: Array) -> Array:
 THREADS = WARPS * WARP
 _CELL_BYTES = 16
 _MAP_BYTES = POINTS * 12 * 2 * 32 * 2
+# Transformed maps, with a vector of padding between images; pixels share the maps' memory.
 SHARED_BYTES = IMAGES * (_MAP_BYTES + _CELL_BYTES)
-"""Transformed maps, a cell between images; pixels lie where maps will."""
 
 
 def kernel(uint8: bool) -> Kernel:
-    """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
+    """Return the kernel for uint8 pixels (divided by 255) or for float32 pixels in 0..1."""
     defines = {"UINT8_PIXELS": int(uint8), "SHARED_BYTES": SHARED_BYTES}
     return Kernel.beside(__file__, "mma_winograd_features", **defines)
 

@@ -1,4 +1,4 @@
-"""One image at a time: a kernel that watches the host's memory, for one image or many."""
+"""Single-image inference by a persistent kernel that polls host memory, for one image or many."""
 
 from lenetgpu.stages.fused.resident.once import Once
 from lenetgpu.stages.fused.resident.resident import Resident

@@ -1,4 +1,4 @@
-"""The memory that the host and the resident kernel share: where what lies, as the host sees it."""
+"""Host view of the memory that the host and the persistent kernel share, and its layout."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.network import CLASSES, PIXEL_SCALE
 
-_MEANS = 1 / 16  # the kernel adds where the network takes means, twice of four
+_MEANS = 1 / 16  # the kernel sums where the network averages: two pools of 2x2
 
 
 def _near_one(tensor: Array) -> tuple[Array, int]:
-    """`tensor` over the power of two above its largest absolute value, and that power."""
+    """Return `tensor` over the power of two above its largest absolute value, and the exponent."""
     wide = np.asarray(tensor, np.float64)
     power = int(np.frexp(np.abs(wide).max())[1])
     return np.ldexp(wide, -power), power
 
 
 def pack(weights: Weights) -> tuple[Array, tuple[float, int]]:
-    """One flat float32 array, and (f, p): scores are what the kernel finds times f * 2**p.
+    """Return all weights as a flat float32 array, and (f, p): scores are kernel sums * f * 2**p.
 
-    conv1 [map 32][25 taps, 3 zeros]; conv2 [map/4][tap][map in] of four maps; fc1 [row][map/16]
-    [map 8][unit/16, unit/4 4, column 4, map/8 2] of four hidden units; fc2 [class][lane] of four.
-    Each tensor is scaled by a power of two to at most 1: exact, but for what is 2**-126 of its
-    largest weight and less.
+    conv1 [map 32][25 filter elements, 3 zeros]; conv2 [map/4][filter element][input map] of
+    four maps; fc1 [row][map/16] [map 8][unit/16, unit/4 4, column 4, map/8 2] of four hidden
+    units; fc2 [class][lane] of four. Each tensor is scaled by a power of two to at most 1. This
+    is exact except for weights at or below 2**-126 of the tensor's largest.
     """
     (conv1, a), (conv2, b), (fc1, c), (fc2, d) = (
         _near_one(weights[name]) for name in ("conv1", "conv2", "fc1", "fc2")
@@ -54,9 +54,10 @@ ANSWERED, LABEL, ASLEEP = ANSWER_AT // 4 + 15, ANSWER_AT // 4 + 13, ASLEEP_AT //
 class Mailbox:
     """`BYTES` of page-locked memory at `address`, zeroed.
 
-    `pixels` (28, 28) uint8 and `tags` (28,) uint32 are an image's rows; `floats` (784,) float32 the
-    pixels of one whose tag is odd. `words[ANSWERED]` is the tag of the newest answer,
-    `words[LABEL]` its label, `words[ASLEEP]` the newest life that has ended.
+    `pixels` (28, 28) uint8 and `tags` (28,) uint32 are an image's rows; `floats` (784,) float32
+    are the pixels of an image whose tag is odd. `words[ANSWERED]` is the tag of the latest
+    answer, `words[LABEL]` its label, `words[ASLEEP]` the number of the latest launch that has
+    ended.
     """
 
     def __init__(self, address: int) -> None:
@@ -71,10 +72,10 @@ class Mailbox:
         self._answer = everything[ANSWER_AT : ANSWER_AT + 64].view(np.uint32).reshape(4, 4)
 
     def write(self, image: Any) -> int:
-        """Put the pixels of any image there; 1 where they are floats, else 0.
+        """Write an image's pixels to the mailbox; return 1 for float pixels, 0 for bytes.
 
-        `image` is (28, 28), (28, 28, 1), (1, 28, 28) or (784,), uint8 or float32 in 0..1;
-        LenetError for another.
+        `image` is (28, 28), (28, 28, 1), (1, 28, 28) or (784,), uint8 or float32 in 0..1.
+        Raises LenetError for any other image.
         """
         given = np.asarray(image)
         if given.shape not in _SHAPES or given.dtype not in (np.uint8, np.float32):
@@ -92,7 +93,7 @@ class Mailbox:
         return 1
 
     def sums(self, tag: int) -> Array | None:
-        """The ten sums of the image `tag`, float32; None until all four parts have arrived."""
+        """Return the ten float32 sums of image `tag`, or None until all four parts have arrived."""
         found = self._answer.copy()
         if (found[:, 3] != tag).any():
             return None
@@ -101,9 +102,9 @@ class Mailbox:
 
 
 def scaled(sums: Array, tag: int, scale: tuple[float, int]) -> Array:
-    """Scores (10,) float32 of the `sums` of image `tag`: `scale` is what `pack` gave.
+    """Return float32 scores (10,) from the `sums` of image `tag`; `scale` comes from `pack`.
 
-    LenetError where they are beyond float32's range.
+    Raises LenetError if a score exceeds float32's range.
     """
     factor, power = scale
     wide = np.ldexp(sums.astype(np.float64), power) * factor

@@ -1,4 +1,4 @@
-"""One image from host memory to its label by one recorded launch of the resident kernel."""
+"""One image from host memory to its label by one graph launch of the persistent kernel."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from lenetgpu.gpu.graph import Graph
 from lenetgpu.stages.fused.resident.mailbox import ANSWERED, LABEL, SIDE, Mailbox, scaled
 from lenetgpu.stages.fused.resident.resident import Cluster, Design, opened
 
-_IDLE_NS = 1_000_000_000  # the image is there when it starts
-_LAST_TAG = 0x7FFFFFFE  # a launch answers any tag from 1 on, as a signed number
+_IDLE_NS = 1_000_000_000  # ns; never reached, because the image is written before the launch
+_LAST_TAG = 0x7FFFFFFE  # a launch answers any tag that is positive as int32
 _LOOKS = 1 << 13
 _TIMEOUT_S = 1.0
 
 
 class Once:
-    """Labels single images on the current GPU in fp32, a launch an image; nothing stays behind.
+    """Labels single images on the current GPU in fp32, one launch per image.
 
-    Raises LenetError where there is no GPU of compute capability 9.0 or the host is no x86-64,
-    for a thread that comes while another is inside, and for scores of another thread's image.
+    No kernel stays on the GPU. Raises LenetError if there is no GPU of compute capability 9.0
+    or the host is not x86-64, if two threads call it at once, and if a thread asks for the
+    scores of another thread's image.
     """
 
     def __init__(self, weights: Weights, design: Design | None = None) -> None:
@@ -42,9 +43,10 @@ class Once:
 
     @in_turn
     def label(self, image: Any) -> int:
-        """The label of `image`: (28, 28) or (784,), uint8 or float32 in 0..1, in host memory.
+        """Return the label of `image` in host memory.
 
-        Raises LenetError for another image, and where no answer comes.
+        `image` is (28, 28) or (784,), uint8 or float32 in 0..1. Raises LenetError for any
+        other image, and if the GPU does not answer.
         """
         kind = self._box.write(image)
         self._tag = tag = (self._tag | 1) + 1 + kind if self._tag < _LAST_TAG else 2 + kind
@@ -60,9 +62,9 @@ class Once:
         return words[LABEL]
 
     def scores(self) -> Array:
-        """The ten scores of the image that was labelled last, float32.
+        """Return the ten float32 scores of the image that was labelled last.
 
-        Raises LenetError where they are beyond float32's range.
+        Raises LenetError if a score exceeds float32's range.
         """
         with self._turn.last():
             self._graph.stream.synchronize()

@@ -1,9 +1,10 @@
 """One image from host memory to its label without a launch, by a kernel that stays on the GPU.
 
-The host writes an image into page-locked memory, each row of 28 pixels with the image's tag behind
-it; the kernel waits for a new tag in every row, computes, and writes scores, label and tag to where
-the host watches. Without an image for a while it says that it sleeps, and ends; the host, which
-looks at both, launches it again. So a kernel never outlives its owner by more than that while.
+The host writes an image to page-locked memory; each row of 28 pixels is followed by the image's
+tag. The kernel waits for a new tag in every row, computes, and writes scores, label and tag to host
+memory, which the host polls. After an idle period the kernel reports that it sleeps, and ends; the
+host polls that flag too and launches the kernel again. So the kernel outlives its owner by at most
+one idle period.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP, LABEL, SIDE
 
 _ARCH = "sm_90a"
 _THREADS = 384
-_LAST_TAG, _LAST_LIFE = 0xFFFFFFFE, 0xFFFFFFFF  # 0 is none
-_SPINS = range(200)  # looks at the answer between two at the rest
-_ROUNDS = 100  # of them before it takes pauses
+_LAST_TAG, _LAST_LIFE = 0xFFFFFFFE, 0xFFFFFFFF  # 0 means none
+_SPINS = range(200)  # reads of the answer between two checks of the other words
+_ROUNDS = 100  # such rounds before the host sleeps between them
 _PAUSE_S = 0.001
 _NON_PORTABLE_CLUSTER = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 _PENDING = 600  # cudaErrorNotReady
-_FIRST = -1  # a stream whose blocks come before those of ordinary streams that wait
+_FIRST = -1  # stream priority: blocks run before waiting blocks of default streams
 
 
 @dataclass(frozen=True)
 class Design:
-    """The number of blocks that share the work: 8 or 16."""
+    """Kernel design: the number of blocks that share the work, 8 or 16."""
 
     blocks: int
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block."""
+        """Shared memory of a block in bytes."""
         passes, seen = 16 // self.blocks, 10
         mail = 28 * 32 + seen * (32 + 4 * SIDE)
         maps = 32 * (6 * 12 + 4)
@@ -71,11 +72,11 @@ class Design:
         return replace(made, only=(_ARCH,))
 
 
-DESIGNS = (Design(16), Design(8))  # the second where 16 blocks do not fit together
+DESIGNS = (Design(16), Design(8))  # 8 blocks if 16 do not fit at once
 
 
 class Cluster:
-    """A kernel of `design` on the current GPU, its weights, its stream, the memory it watches."""
+    """A kernel of `design` on the current GPU, its weights, its stream and the memory it polls."""
 
     def __init__(self, design: Design, weights: Array) -> None:
         require_gpu()
@@ -95,12 +96,12 @@ class Cluster:
         self._seen = runtime.pointerGetAttributes(self.address).devicePointer
 
     def start(self, last: int, life: int, idle_ns: int) -> None:
-        """Queue a life of the kernel that answers what is newer than tag `last`."""
+        """Launch the kernel on its own stream; it answers images with tags after `last`."""
         with self._device, self._stream:
             self.queue(last, life, idle_ns)
 
     def queue(self, last: int, life: int, idle_ns: int, most: int = 0) -> None:
-        """The same on the current stream, of `most` images at most; 0: as many as come."""
+        """Launch the kernel on the current stream for at most `most` images (0: no limit)."""
         begins = (np.uint64(self._seen), self._weights, np.uint32(last), np.uint32(life))
         arguments = (*begins, np.uint64(idle_ns), np.uint32(most))
         design = self._design
@@ -108,7 +109,7 @@ class Cluster:
         launch(design.kernel, (design.blocks,), (_THREADS,), arguments, shared=shared)
 
     def over(self) -> bool:
-        """True if nothing of it is on the GPU; LenetError if it broke."""
+        """Return True if no launch is pending or running; raise LenetError if the kernel failed."""
         status = self._runtime.streamQuery(self._stream.ptr)
         if note_lost(status):
             raise LenetError(lost())
@@ -117,10 +118,11 @@ class Cluster:
         return bool(status == 0)
 
     def close(self, timeout_s: float) -> None:
-        """Free the shared memory once the kernel is over; LenetError after `timeout_s` of waiting.
+        """Free the shared memory once the kernel has ended.
 
-        Memory that a kernel may still read stays where it is, and all of it where the GPU is lost
-        or another process's.
+        Raises LenetError if it still runs after `timeout_s`. Memory that a running kernel
+        may still read is not freed, and nothing is freed if the GPU is lost or belongs to
+        another process.
         """
         if not usable():
             return
@@ -135,16 +137,17 @@ class Cluster:
 
 
 def pauses(seconds: float) -> int:
-    """The number of waits of a millisecond in `seconds`, at least one."""
+    """Return the number of 1 ms waits in `seconds`, at least one."""
     return max(1, int(seconds / _PAUSE_S))
 
 
 def opened(
     weights: Weights, open_it: Callable[[Cluster], None], design: Design | None = None
 ) -> tuple[Design, tuple[float, int]]:
-    """The first design that the GPU takes, and the scores' scale; `open_it` makes a first call.
+    """Return the first design that the GPU supports, and the scale of the scores.
 
-    LenetError where there is none, no GPU of compute capability 9.0, or the host is no x86-64.
+    `open_it` makes a first call. Raises LenetError if no design works, the GPU is not of
+    compute capability 9.0, or the host is not x86-64.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         raise LenetError(
@@ -164,11 +167,11 @@ def opened(
 class Resident:
     """Labels single images by a kernel that stays on the current GPU, in fp32.
 
-    It ends by itself after `idle_ms` without an image, and costs a launch to come back. While it is
-    there, whatever waits for the whole device (`cudaDeviceSynchronize`, `cudaFree`) waits for that.
-    Threads may share it; they take turns. Raises LenetError where there is no GPU of compute
-    capability 9.0, where the host is no x86-64 (whose stores a device sees in their order), and,
-    here and in `label`, where no answer comes within `timeout_s`.
+    The kernel ends after `idle_ms` without an image; the next image then costs a launch. While
+    it runs, calls that wait for the whole device (`cudaDeviceSynchronize`, `cudaFree`) wait for
+    it. Threads may share the object; they take turns. Raises LenetError if there is no GPU of
+    compute capability 9.0, if the host is not x86-64 (the protocol relies on its store order),
+    and, here and in `label`, if no answer comes within `timeout_s`.
     """
 
     def __init__(
@@ -199,15 +202,16 @@ class Resident:
         self.close()
 
     def close(self) -> None:
-        """Wait until the kernel sleeps, and free its memory; LenetError where it does not end."""
+        """Wait until the kernel sleeps, and free its memory; LenetError if it does not end."""
         with self._turn:
             self._closed = True
             self._end()
 
     def label(self, image: Any) -> int:
-        """The label of `image`: (28, 28) or (784,), uint8 or float32 in 0..1, in host memory.
+        """Return the label of `image` in host memory.
 
-        Raises LenetError for another image, after `close`, and where the GPU does not answer.
+        `image` is (28, 28) or (784,), uint8 or float32 in 0..1. Raises LenetError for any
+        other image, after `close`, and if the GPU does not answer.
         """
         with self._turn:
             if self._closed:
@@ -235,7 +239,7 @@ class Resident:
         self._life = life
 
     def _wait(self, tag: int) -> int:
-        """The label of image `tag`, which may have come when the kernel was falling asleep."""
+        """Return the label of image `tag`, which may have arrived as the kernel fell asleep."""
         words = self._words
         for turn in range(_ROUNDS + pauses(self._timeout_s)):
             if words[ASLEEP] == self._life and words[ANSWERED] != tag:
@@ -251,9 +255,10 @@ class Resident:
         )
 
     def scores(self) -> Array:
-        """The ten scores of the image that was labelled last, float32.
+        """Return the ten float32 scores of the image that was labelled last.
 
-        Raises LenetError where they are beyond float32's range, and where another thread's was.
+        Raises LenetError if a score exceeds float32's range, or if another thread labelled
+        that image.
         """
         with self._turn:
             tag, words = self._tag, self._words

@@ -25,7 +25,7 @@ _SHARED_BYTES = _FILTER_BYTES + _RING_BYTES + _SCORE_BYTES + _BARRIER_BYTES
 
 
 def kernel() -> Kernel:
-    """The kernel from features to labels; a block finishes 80 images."""
+    """Return the kernel from features to labels; a block classifies 80 images."""
     sizes = {"TILE": TILE_IMAGES, "STAGES": _STAGES, "SHARED_BYTES": _SHARED_BYTES}
     return Kernel.beside(__file__, "classifier", **sizes)
 

@@ -13,13 +13,12 @@ from lenetgpu.stages.fused.split import Filters, in_halves, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_pack import pack_conv1, pack_conv2
 from lenetgpu.stages.registry import hopper, variant
 
-IMAGES = 2
-"""Images that a warpgroup holds."""
+IMAGES = 2  # images per warpgroup
 TILE_IMAGES = 80
 
 
 def shared_bytes(groups: int, filter2_bytes: int, map_bytes: int, barriers: int) -> int:
-    """Dynamic shared memory of a block: filters, an image's maps and pixels each, barriers."""
+    """Return a block's dynamic shared memory: filters, maps and pixels of its groups, barriers."""
     filter1_bytes, pixel_bytes = 32 * 64 * 2, 28 * 28 * 2
     images = groups * IMAGES * (map_bytes + pixel_bytes)
     return filter1_bytes + filter2_bytes + images + 8 * barriers
@@ -27,7 +26,7 @@ def shared_bytes(groups: int, filter2_bytes: int, map_bytes: int, barriers: int)
 
 @dataclass(frozen=True)
 class Tiling:
-    """Warpgroups of a block, conv2 steps before one hands its turn on, dynamic shared memory."""
+    """Warpgroups per block, conv2 steps before one yields its turn, dynamic shared memory."""
 
     groups: int
     pass_step: int
@@ -35,11 +34,11 @@ class Tiling:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         return 128 * self.groups
 
     def kernel(self, module: str, entry: str, uint8: bool) -> Kernel:
-        """A kernel of conv2.cuh's, beside `module`, for such pixels."""
+        """Return a kernel of conv2.cuh, of the `.cu` file next to `module`, for uint8 or floats."""
         sizes = {"GROUPS": self.groups, "IMAGES": IMAGES, "PASS_STEP": self.pass_step}
         sizes |= {"TILE": TILE_IMAGES, "SHARED_BYTES": self.shared_bytes}
         return Kernel.beside(module, entry, UINT8_PIXELS=int(uint8), SPLIT=0, **sizes)
@@ -47,7 +46,7 @@ class Tiling:
     def launch(self, kernel: Kernel, args: tuple[Any, ...]) -> None:
         """Launch `kernel`, whose first argument is the images, in as many blocks as they fill.
 
-        The rest of the last tile is zeros.
+        The last tile is padded with zeros.
         """
         blocks = blocks_for(len(args[0]), TILE_IMAGES) * TILE_IMAGES // IMAGES
         grid, shared = (min(multiprocessors(), blocks),), self.shared_bytes

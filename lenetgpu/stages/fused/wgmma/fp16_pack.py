@@ -1,4 +1,4 @@
-"""Weights for the fp16 kernels on wgmma, in the order they are read; NumPy on the host."""
+"""Weights for the fp16 wgmma kernels, in the order they are read; NumPy on the host."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from lenetgpu.network import CLASSES, FEATURE_COUNT
 from lenetgpu.stages.fused import split
 from lenetgpu.stages.rounding import to_half
 
-CELLS = 8
-"""Cells of 8 features that the classifier multiplies before it moves their sums to registers."""
-_BYTE_PIXEL_EXPONENT = -8  # conv1.cuh takes byte / 256
+CELLS = 8  # 16-byte feature vectors the classifier multiplies before moving their sums to registers
+_BYTE_PIXEL_EXPONENT = -8  # conv1.cuh reads byte / 256
 _MEAN = 0.25
 
 
 def pack(tensors: Sequence[Array]) -> split.Packed:
-    """The network's four float32 tensors, conv1 first, as fp16 hi and lo, but for fc2.
+    """Pack the network's four float32 tensors, conv1 first, as fp16 hi and lo; fc2 stays float32.
 
-    `conv1` (2, 2, 2, 64, 8) [part][K step][half][column][8] as `arrange_conv1`, `conv2`
-    (25, 2, 4, 64, 8) [tap][part][channel/8][map][8], `fc1` (16, 2, 8, 128, 8)
-    [chunk][part][k/8][output][8], `fc2` (128, 12) float32, zeros past class 9.
+    `conv1` (2, 2, 2, 64, 8) [part][K step][half][column][8] as `arrange_conv1`, `conv2` (25, 2,
+    4, 64, 8) [filter element][part][channel/8][map][8], `fc1` (16, 2, 8, 128, 8)
+    [chunk][part][k/8][output][8], `fc2` (128, 12) float32, zeros after class 9.
 
-    Features lie as cells of one thread: cell 32*warp + 4*g + px, element 2*py + h is channel
-    16*warp + 8*h + g of pooled position (py, px).
+    Features are stored in 16-byte vectors, each written by one thread: in vector 32*warp + 4*g
+    + px, element 2*py + h is channel 16*warp + 8*h + g of pooled position (py, px).
     """
     conv1, k1 = split.halves(tensors[0])
     conv2, k2 = split.halves(tensors[1].reshape(25, 4, 8, 64), axis=1)
@@ -47,9 +46,9 @@ HIDDEN = 128
 
 
 def feature_order() -> Array:
-    """(1024,) where feature i, as the kernel writes it, lies in (4, 4, 64) order.
+    """Return (1024,): each feature's index in (4, 4, 64) order, in the order the kernel writes.
 
-    Thread t of a warpgroup writes 8: for each pooled row, channel c and c + 8.
+    Thread t of a warpgroup writes 8 features: channels c and c + 8 of each pooled row.
     """
     thread, row, half = np.meshgrid(np.arange(128), np.arange(4), np.arange(2), indexing="ij")
     warp, lane = thread // 32, thread % 32
@@ -59,9 +58,9 @@ def feature_order() -> Array:
 
 
 def arrange_conv1(conv1: Array) -> Array:
-    """(5, 5, 1, 32) filters as (2, 2, 64, 8): K step, half of it, column, K.
+    """Arrange (5, 5, 1, 32) filters as (2, 2, 64, 8): K step, half of the step, column, K.
 
-    Column 16a + 8dx + b is channel 8a + b shifted dx pixels to the right; K runs over 5 rows of 6
+    Column 16a + 8dx + b is channel 8a + b shifted dx pixels to the right; K covers 5 rows of 6
     pixels and ends in two zeros.
     """
     shifted = np.zeros((32, 4, 2, 8), conv1.dtype)
@@ -73,15 +72,16 @@ def arrange_conv1(conv1: Array) -> Array:
 
 
 def in_pair_order(conv1: Array, order: Sequence[int] | Array) -> Array:
-    """(2, 2, 2, 64, 8) of `arrange_conv1`, K's 16 pairs in such an order."""
+    """Reorder K's 16 pairs of `arrange_conv1`'s (2, 2, 2, 64, 8) by `order`."""
     pairs = conv1.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, np.asarray(order)]
     return np.ascontiguousarray(pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3))
 
 
 def pack_conv1(conv1: Array) -> Array:
-    """(5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: scale, then as `arrange_conv1`.
+    """Arrange (5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: scale, then as `arrange_conv1`.
 
-    The first serve pixels in 0..1, the second bytes / 256; the quarter of the mean is in both.
+    The first scale is for pixels in 0..1, the second for bytes / 256; both include the mean's
+    1/4.
     """
     scales = (0.25, 0.25 * 256 / 255)
     packed = [arrange_conv1(to_half(np.float32(scale) * conv1)) for scale in scales]
@@ -89,22 +89,25 @@ def pack_conv1(conv1: Array) -> Array:
 
 
 def pack_conv2(conv2: Array) -> Array:
-    """(5, 5, 32, 64) filters as (50, 2, 64, 8) fp16: tap and channel half, channel/8, output, 8."""
+    """Arrange (5, 5, 32, 64) filters as (50, 2, 64, 8) fp16.
+
+    Axes: filter element and channel half, channel/8, output, 8.
+    """
     split = conv2.reshape(25, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3)
     return np.ascontiguousarray(split, dtype=np.float16).reshape(50, 2, 64, 8)
 
 
 def pack_fc1(fc1: Array) -> Array:
-    """(1024, 128) weights as (2, 64, 2, 64, 8) fp16, rows in the order of the features kernel.
+    """Arrange (1024, 128) weights as (2, 64, 2, 64, 8) fp16, rows in the features kernel's order.
 
-    Half of the outputs, K step, half of it, output, feature.
+    Axes: half of the outputs, K step, half of the step, output, feature.
     """
     rows = fc1[feature_order()].reshape(FEATURE_COUNT // 16, 2, 8, 2, HIDDEN // 2)
     return np.ascontiguousarray(rows.transpose(3, 0, 1, 4, 2), dtype=np.float16)
 
 
 def pack_fc2(fc2: Array) -> Array:
-    """(128, 10) weights as (8, 32, 8) fp16: 16 outputs, lane, mma's A; zeros past class 10."""
+    """Arrange (128, 10) weights as (8, 32, 8) fp16: K step, lane, mma's A; zeros after class 9."""
     padded = np.zeros((HIDDEN, 16), np.float16)
     padded[:, :CLASSES] = fc2
     band, lane, item = np.indices((HIDDEN // 16, 32, 8))

@@ -19,7 +19,7 @@ _SHARED_BYTES = SM_90_BLOCK_BYTES
 
 
 def kernel() -> Kernel:
-    """The kernel from features to labels."""
+    """Return the kernel from features to labels."""
     tile = {"CLASSIFIER_IMAGES": TILE_IMAGES, "CLASSIFIER_CELLS": CELLS, "STAGES": 4}
     return Kernel.beside(__file__, "split_classifier", SHARED_BYTES=_SHARED_BYTES, **tile)
 

@@ -1,4 +1,4 @@
-"""Images to pool2's features at fp32 accuracy on wgmma: operands as fp16 hi and lo (sm_90a)."""
+"""Images to pool2's features at fp32 accuracy on wgmma: split fp16 operands (sm_90a)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHARED_BYTES = SM_90_BLOCK_BYTES
 
 
 def kernel(uint8: bool) -> Kernel:
-    """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
+    """Return the kernel for uint8 pixels (divided by 255) or for float32 pixels in 0..1."""
     form = {"UINT8_PIXELS": int(uint8), "SPLIT": 1, "SHARED_BYTES": _SHARED_BYTES}
     sizes = {"IMAGES": 2, "TILE": TILE_IMAGES, "PROMOTE": 3, "STAGES": 8}
     return Kernel.beside(__file__, "split_features", **form, **sizes)

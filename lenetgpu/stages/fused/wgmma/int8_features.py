@@ -1,4 +1,4 @@
-"""Images to pool2's features with conv2 in bytes: twice the rate of fp16 (sm_90a)."""
+"""Images to pool2's features with conv2 in int8: twice the rate of fp16 (sm_90a)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ TILING = fp16.Tiling(4, 25, fp16.shared_bytes(4, 5 * 5 * 32 * 64, 12 * 12 * 32, 
 
 
 def kernel(uint8: bool) -> Kernel:
-    """The kernel for such pixels."""
+    """Return the kernel for uint8 or for float pixels."""
     return TILING.kernel(__file__, "int8_features", uint8)
 
 
 def on_gpu(packed: tuple[Array, Array, Array]) -> SimpleNamespace:
-    """The result of `int8_pack.pack` on the device: conv1, conv2 and scales."""
+    """Copy the result of `int8_pack.pack` to the device: conv1, conv2 and scales."""
     conv1, conv2, scales = packed
     return on_device(conv1=conv1, conv2=conv2, scales=scales)
 
 
 def args(x: Any, w: SimpleNamespace, y: Any) -> tuple[Any, ...]:
-    """A kernel's arguments, conv2 in bytes, for images `x` and features `y`."""
+    """Return the arguments of an int8 conv2 kernel for images `x` and features `y`."""
     return (x, w.conv1[int(x.dtype == "uint8")], w.conv2, w.scales, y, np.int32(len(x)))
 
 

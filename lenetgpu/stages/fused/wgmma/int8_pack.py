@@ -1,4 +1,4 @@
-"""Filters for the kernel with conv2 in bytes, in the order they are read; NumPy on the host."""
+"""Filters for the int8 conv2 kernel, in the order they are read; NumPy on the host."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from lenetgpu.stages.fused.wgmma import fp16_pack
 from lenetgpu.stages.rounding import to_whole
 
 BYTE_MOST, FILTER_MOST = 255, 127
-_WIDEST = 256  # a filter over its largest output: times 64 of both, fp16 holds it
-_ROUNDING = 1e-9  # of sums in another order
-_LEAST_STEPS = 8  # a channel's 255 then stands for at most an eighth more than it must
+_WIDEST = 256  # bound on filter element / largest output, so that fp16 holds the scaled filters
+_ROUNDING = 1e-9  # tolerance for another summation order
+_LEAST_STEPS = 8  # so that a channel's range grows by at most an eighth
 
 
 def ranges(conv1: Array) -> Array:
-    """(32,) float64: what 255 stands for in each of pool1's channels, such that no image is cut.
+    """Return (32,) float64: the value of 255 in each of pool1's channels.
 
-    A white image gives a whole number of steps where that costs little: flat strokes are exact.
+    No image saturates. Where it costs little precision, a white image maps to a whole number of
+    steps: flat strokes are then exact.
     """
     most = most_pooled(conv1)
     most = np.where(most > 0, np.maximum(most, np.abs(conv1).max((0, 1, 2)) / _WIDEST), 0.0)
@@ -27,9 +28,9 @@ def ranges(conv1: Array) -> Array:
 
 
 def quantize(conv2: Array, largest: Array) -> tuple[Array, Array]:
-    """(5, 5, 32, 64) filters as int8 and, per output, what four sums of byte products mean.
+    """Return (5, 5, 32, 64) filters as int8, and per output the scale of four summed products.
 
-    `largest` (32,) is what the input's 255 stands for.
+    `largest` (32,) is the value of 255 in each input channel.
     """
     scaled = conv2 * (largest / BYTE_MOST)[:, None]
     widest = np.abs(scaled).max((0, 1, 2))
@@ -39,7 +40,7 @@ def quantize(conv2: Array, largest: Array) -> tuple[Array, Array]:
 
 
 def pack_conv1(conv1: Array, largest: Array) -> Array:
-    """fp16's packing with `largest` (32,) as 255, channels ordered so that a thread's are adjacent.
+    """Pack as for fp16 with `largest` (32,) as 255; the channels of a thread are adjacent.
 
     Column 16a + 8dx + 2q + e is channel 8q + 2a + e.
     """
@@ -50,12 +51,12 @@ def pack_conv1(conv1: Array, largest: Array) -> Array:
 
 
 def pack_conv2(whole: Array) -> Array:
-    """(5, 5, 32, 64) int8 as (25, 2, 64, 16): tap, channel/16, output, channel."""
+    """Arrange (5, 5, 32, 64) int8 as (25, 2, 64, 16): tap, channel/16, output, channel."""
     return np.ascontiguousarray(whole.reshape(25, 2, 16, 64).transpose(0, 1, 3, 2))
 
 
 def pack(conv1: Array, conv2: Array) -> tuple[Array, Array, Array]:
-    """Filters (5, 5, 1, 32) and (5, 5, 32, 64) as the kernel takes them, and scales (64,)."""
+    """Pack filters (5, 5, 1, 32) and (5, 5, 32, 64) for the kernel; also return scales (64,)."""
     largest = ranges(conv1)
     whole, scales = quantize(conv2, largest)
     return pack_conv1(conv1, largest), pack_conv2(whole), scales

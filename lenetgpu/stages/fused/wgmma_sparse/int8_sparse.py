@@ -15,17 +15,18 @@ from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
 from lenetgpu.stages.registry import hopper, variant
 
 _PRODUCERS, _SLOTS = 3, 2
+# Bytes of an image's maps: half of what two images take, whose planes are four core-matrix rows
+# apart.
 _MAP_BYTES = 12 * 12 * 32 + 4 * 16
-"""Bytes of an image's maps: half of what two have, whose planes lie four cells apart."""
 _BARRIERS = 2 * _PRODUCERS * _SLOTS + 1
-# The last warpgroup multiplies, each of the others has two rooms for maps.
+# The last warpgroup multiplies; each of the others has two map buffers.
 TILING = fp16.Tiling(
     _PRODUCERS + 1, 0, fp16.shared_bytes(_PRODUCERS, 0, _SLOTS * _MAP_BYTES, _BARRIERS)
 )
 
 
 def kernel(uint8: bool) -> Kernel:
-    """The kernel for such pixels."""
+    """Return the kernel for uint8 or for float pixels."""
     return TILING.kernel(__file__, "sparse_features", uint8)
 
 

@@ -6,23 +6,22 @@ from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
 
-_CELL = 16  # channels of a plane, bytes of a core
-_TAPS = 4  # that a step takes, from one plane but in the last step
+_CELL = 16  # channels per plane, bytes per core-matrix row
+_TAPS = 4  # filter elements per step, from one plane except in the last step
 _LINES = (*([(r, s) for s in range(4)] for r in range(5)), [(r, 4) for r in range(4)])
 _THREADS = 128
+# fp16's pixel pairs (3 * row + pair) in the order of K's pairs 4 * m + q; pair 15 has no weight.
+# With this order the loads of a warp, four pairs at 2 x 4 pooled positions, have no bank conflicts.
 PAIR_ORDER = (1, 4, 9, 12, 2, 7, 10, 13, 5, 8, 11, 14, 0, 3, 6, 15)
-"""fp16's pixel pairs (3 * row + pair) in the order of K's pairs 4 * m + q; 15 has no weight.
-
-The loads of a warp, four pairs at 2 x 4 pooled positions, then meet in no bank of shared memory.
-"""
 STEPS = 2 * len(_LINES) + 1
 FILTER_BYTES = STEPS * (64 * 2 * _CELL + 4 * _THREADS)
 
 
 def steps_of(whole: Array) -> Array:
-    """(5, 5, 32, 64) filters as (13, 64, 64): step, output, K. K is cell, channel of its plane.
+    """Arrange (5, 5, 32, 64) filters as (13, 64, 64): step, output, K.
 
-    Two cells of the last step have no tap and are zeros.
+    K is core-matrix row, then channel of its plane. Two rows of the last step have no filter
+    element and are zeros.
     """
     taps = whole.reshape(5, 5, 2, _CELL, 64).transpose(0, 1, 2, 4, 3)
     made = np.zeros((STEPS, 64, _TAPS, _CELL), whole.dtype)
@@ -36,10 +35,10 @@ def steps_of(whole: Array) -> Array:
 
 
 def halved(steps: Array) -> tuple[Array, Array]:
-    """(..., K) with two of every four at most as (..., K / 2) of them and (..., K / 4, 2) places.
+    """Compress (..., K) with at most two nonzeros in every four to (..., K / 2) values and places.
 
-    Places ascend and differ; where fewer than two are not zero the first zeros are kept too.
-    LenetError where more than two are not.
+    Places (..., K / 4, 2) ascend and differ; if fewer than two of a four are nonzero, the first
+    zeros are included. Raises LenetError if more than two are nonzero.
     """
     fours = steps.reshape(*steps.shape[:-1], -1, 4)
     if ((fours != 0).sum(-1) > 2).any():
@@ -50,9 +49,10 @@ def halved(steps: Array) -> tuple[Array, Array]:
 
 
 def by_thread(places: Array) -> Array:
-    """Places (..., 64 rows, 16 fours, 2) as the 32 bits that each of 128 threads gives a product.
+    """Encode places (..., 64 rows, 16 fours, 2) as 32 bits per product for each of 128 threads.
 
-    Row, and which 8 fours: ptx/wgmma_sparse.cuh says the same. The first four has the lowest bits.
+    ptx/wgmma_sparse.cuh documents which row and which 8 fours a thread has. The first four is
+    in the lowest bits.
     """
     thread = np.arange(_THREADS)
     row = thread % 2 * 8 + thread // 4 % 8 + 16 * (thread // 32)
@@ -63,18 +63,19 @@ def by_thread(places: Array) -> Array:
 
 
 def by_register(kept: Array) -> Array:
-    """Kept bytes (products, 64, 32) as (products, warp, row, quad, K half, row half, 4).
+    """Arrange kept bytes (products, 64, 32) as (products, warp, row, quad, K half, row half, 4).
 
-    That is what each of 128 threads has of A, four words a product.
+    This is each of 128 threads' part of A, four words a product.
     """
     parts = kept.reshape(-1, 4, 2, 8, 2, 4, 4)  # warp, row half, row, K half, quad, bytes
     return np.ascontiguousarray(parts.transpose(0, 1, 3, 5, 4, 2, 6))
 
 
 def pack_conv2(whole: Array) -> Array:
-    """(5, 5, 32, 64) int8, 2:4 along channels, as FILTER_BYTES bytes.
+    """Pack (5, 5, 32, 64) int8, 2:4 sparse along channels, as FILTER_BYTES bytes.
 
-    [step][thread][4 words] kept as wgmma has A in registers, then [step][thread] places.
+    [step][thread][4 words] of kept values, as wgmma expects A in registers, then [step][thread]
+    places.
     """
     kept, places = halved(steps_of(whole))
     parts = by_register(kept), by_thread(places).astype("<u4")
@@ -82,7 +83,7 @@ def pack_conv2(whole: Array) -> Array:
 
 
 def pack(conv1: Array, conv2: Array) -> tuple[Array, Array, Array]:
-    """Filters (5, 5, 1, 32) and 2:4 sparse (5, 5, 32, 64) as the kernel takes them.
+    """Pack filters (5, 5, 1, 32) and 2:4 sparse (5, 5, 32, 64) in the order that the kernel reads.
 
     conv1 (2, 2, 2, 64, 8) fp16 with K in PAIR_ORDER, conv2 as `pack_conv2`, scales (64,).
     """

@@ -1,4 +1,4 @@
-"""conv2's filters 2:4 sparse for what digits send through them; NumPy on the host.
+"""2:4 pruning of conv2's filters, calibrated on digits; NumPy on the host.
 
 One pass and a least-squares refit, without training or labels: Frantar and Alistarh, arXiv
 2301.00774.
@@ -17,15 +17,16 @@ from lenetgpu.stages.fused.wgmma.int8_pack import BYTE_MOST, ranges
 from lenetgpu.stages.reference import conv_pool_reference
 
 _FOUR, _KEPT = 4, 2
-_DAMPING = 1e-3  # of the mean second moment: what no digit wakes has one too
+_DAMPING = 1e-3  # of the mean second moment, so that inputs that are always zero have one too
 _EVERY, _NOISE, _WHITE = 33, 16, 3
 _PART, _BLOCK = 32, 40
 
 
 def calibration() -> Array:
-    """(N, 28, 28, 1) uint8: every 33rd of the shipped digits, some noise and white.
+    """Return (N, 28, 28, 1) uint8: every 33rd of the shipped digits, some noise, and white.
 
-    With digits alone, filters are free where no digit is, and white comes out wrong.
+    With digits alone the filters are unconstrained where no digit has ink, and white images
+    come out wrong.
     """
     digits = load_dataset(assets.default_digits()).images[::_EVERY]
     noise = np.random.default_rng(0).integers(0, 256, (_NOISE, *IMAGE_SHAPE), dtype=np.uint8)
@@ -33,14 +34,14 @@ def calibration() -> Array:
 
 
 def _unit(conv1: Array) -> Array:
-    """(32,): what 1 stands for in each channel of the maps."""
+    """Return (32,): the value of 1 in each channel of the maps."""
     largest = ranges(conv1)
     found: Array = np.where(largest > 0, largest, 1.0) / BYTE_MOST
     return found
 
 
 def maps_of(images: Array, conv1: Array) -> Array:
-    """pool1's outputs (N, 12, 12, 32) of uint8 images as the kernel rounds them: whole numbers."""
+    """Return pool1's outputs (N, 12, 12, 32) of uint8 images, as integers like the kernel's."""
     first = next(span.problem for span in SPANS if isinstance(span.problem, ConvPool))
     maps = conv_pool_reference(images / PIXEL_SCALE, conv1, first)
     found: Array = np.rint(maps / _unit(conv1))
@@ -48,9 +49,10 @@ def maps_of(images: Array, conv1: Array) -> Array:
 
 
 def second_moments(maps: Array) -> Array:
-    """(800, 800): summed products of what two filter taps of conv2 meet in `maps` (N, 12, 12, 32).
+    """Return (800, 800): summed products of the inputs of every two filter elements of conv2.
 
-    Whole numbers up to 255 give it exactly, in whatever order a library adds.
+    `maps` is (N, 12, 12, 32). The result is exact in any summation order, because the maps are
+    integers up to 255.
     """
     found = np.zeros((5 * 5 * maps.shape[3],) * 2)
     for lo in range(0, len(maps), _PART):
@@ -61,11 +63,11 @@ def second_moments(maps: Array) -> Array:
 
 
 def prune(filters: Array, moments: Array) -> Array:
-    """(K, M) filters with two of every four of K at most that are not zero, float64.
+    """Prune (K, M) filters to at most two nonzeros in every four of K, float64.
 
-    `moments` (K, K) is what they meet. Going down K, the two of a four are dropped whose loss the
-    others can make up for best, and what is kept is fitted anew at the end. Singular moments are
-    taken with a little of the identity.
+    `moments` (K, K) are the second moments of the inputs. Going down K, each four loses the two
+    filter elements whose loss the remaining elements compensate best; at the end the kept
+    elements are refitted. A multiple of the identity regularizes singular moments.
     """
     exact = filters.astype(np.float64)
     inputs = len(exact)
@@ -85,7 +87,7 @@ def prune(filters: Array, moments: Array) -> Array:
 
 
 def _dropped(left: Array, root: Array, kept: Array) -> Array:
-    """Goes down the rows of `left` (B, M): marks those `kept`; what is lost, each by its root."""
+    """Prune the rows of `left` (B, M) in order and mark `kept`; return errors over their roots."""
     dropped = np.empty_like(left)
     for row, own in enumerate(np.diag(root)):
         if row % _FOUR == 0:
@@ -99,9 +101,10 @@ def _dropped(left: Array, root: Array, kept: Array) -> Array:
 
 
 def pruned(conv1: Array, conv2: Array) -> Array:
-    """(5, 5, 32, 64) float64: `conv2` 2:4 sparse along its inputs, for digits behind `conv1`.
+    """Return `conv2` (5, 5, 32, 64), 2:4 sparse along its inputs, float64.
 
-    LenetError where the shipped digits are not to be had.
+    It is fitted to digits through `conv1`. Raises LenetError if the shipped digits are not
+    available.
     """
     return _pruned(*(np.ascontiguousarray(w, np.float32).tobytes() for w in (conv1, conv2)))
 

@@ -1,1 +1,1 @@
-"""The network on Hopper's tensor cores (sm_90a), Winograd transforms in front of conv2."""
+"""The network on Hopper's tensor cores (sm_90a) with a Winograd conv2."""

@@ -1,4 +1,4 @@
-"""Filters for the fp16 kernel with Winograd, in the order they are read; NumPy on the host."""
+"""Filters for the fp16 Winograd kernel, in the order they are read; NumPy on the host."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from lenetgpu.stages.fused.cuda_cores.tuning import POINTS, filter_transform
 from lenetgpu.stages.fused.wgmma import fp16_pack
 from lenetgpu.stages.rounding import to_half
 
+# Exponent by which pool1's scale is lowered: eight neighbours in 0..m sum to up to 8.5m at a point.
+# Scales leave maps up to 2**15; 8.5 / 8 times that is still below fp16's largest.
 GROWTH = 3
-"""Exponent that pool1's scale is lowered by: eight neighbours in 0..m are up to 8.5m at a point.
-
-Scales leave maps up to 2**15; 8.5 / 8 times that is still below fp16's largest.
-"""
 _MEAN = 0.25
 
 
 def pack(tensors: Sequence[Array]) -> split.Packed:
-    """As fp16x3's packing, the convolutions for this kernel: pool1 at a scale lower by `GROWTH`.
+    """Pack as for fp16x3, with this kernel's convolutions: pool1's scale is lower by `GROWTH`.
 
-    `conv2` (8, 2, 5, 2, 2, 64, 8) [point][part][row][channel/16][/8][output][8]; all points have
-    one scale, so that their products can be added.
+    `conv2` (8, 2, 5, 2, 2, 64, 8) [point][part][row][channel/16][/8][output][8]; all points
+    share one scale, so that their products can be added.
     """
     direct = fp16_pack.pack(tensors)
     parts, k2 = split.halves(at_points(tensors[1]).reshape(POINTS, 5, 2, 2, 8, 64), axis=1)
@@ -40,40 +38,42 @@ def pack(tensors: Sequence[Array]) -> split.Packed:
     return replace(direct, conv1=conv1, conv2=conv2, factors=factors)
 
 
+# Points in the order they are multiplied, by their number in `filter_transform`: 0, infinity,
+# pairs.
 ORDER = (0, 7, 1, 2, 3, 4, 5, 6)
-"""Points as they are multiplied, by their number in `filter_transform`: 0, infinity, pairs."""
 
 
+# fp16's pixel pairs (3 * row + pair) in the order of K's pairs 4 * m + q. Lane q of four takes the
+# three pairs of row q and one of row 4, so that pairs it holds serve the next columns too; pair 15
+# has no weight.
 PAIR_ORDER = (0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11, 12, 13, 14, 15)
-"""fp16's pixel pairs (3 * row + pair) in the order of K's pairs 4 * m + q.
-
-Lane q of four takes the three pairs of row q and one of row 4, so that pairs it has serve the
-next columns too; pair 15 has no weight.
-"""
 
 
 def pack_conv1(conv1: Array) -> Array:
-    """(5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: fp16's packing with K in `PAIR_ORDER`."""
+    """Arrange (5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: fp16's, with K in `PAIR_ORDER`."""
     return fp16_pack.in_pair_order(fp16_pack.pack_conv1(conv1), PAIR_ORDER)
 
 
 def at_points(conv2: Array) -> Array:
-    """(5, 5, 32, 64) filters as (8, 5, 32, 64) float64: a row's five taps become eight points."""
+    """Transform each row of (5, 5, 32, 64) filters to eight points: (8, 5, 32, 64) float64."""
     transform = filter_transform()[list(ORDER)]
     found: Array = np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64))
     return found
 
 
 def in_halves(conv2: Array) -> Array:
-    """(5, 5, 32, 64) filters at the points of `ORDER`, a row's taps each: (8, 5, 32, 64) fp16.
+    """Transform (5, 5, 32, 64) filters along rows to the points of `ORDER`: (8, 5, 32, 64) fp16.
 
-    A row's five taps are transformed in float64 and rounded once, the sum of each point's five rows
-    kept: upright strokes are alike in all of them.
+    The transform is in float64 and rounds once. The sum of each point's five rows is preserved,
+    because upright strokes are alike in all five.
     """
     return np.stack([to_half(rows[:, None])[:, 0] for rows in at_points(conv2)])
 
 
 def pack_conv2(conv2: Array) -> Array:
-    """(5, 5, 32, 64) filters as (8, 5, 2, 2, 64, 8) fp16: point, row, channel/16, /8, output, 8."""
+    """Arrange (5, 5, 32, 64) filters as (8, 5, 2, 2, 64, 8) fp16.
+
+    Axes: point, row, channel/16, channel/8 % 2, output, 8.
+    """
     split = in_halves(conv2).reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
     return np.ascontiguousarray(split)

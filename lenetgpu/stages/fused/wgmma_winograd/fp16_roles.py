@@ -1,6 +1,6 @@
 """Images to pool2's features, conv2 by Winograd F(4,5): fp16 operands on wgmma (sm_90a).
 
-Three producer warpgroups do conv1 and the transforms, one consumer warpgroup multiplies.
+Three producer warpgroups compute conv1 and the transforms; one consumer warpgroup multiplies.
 """
 
 from __future__ import annotations
@@ -17,24 +17,21 @@ from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack_conv1, pack_conv2
 from lenetgpu.stages.registry import hopper, variant
 
-BATCH = 4
-"""Images that a block has on their way through conv2 at a time."""
-FILTER_BYTES = POINTS * 5 * 32 * 64 * 2
-"""conv2's filters, as halves."""
-MAP_BYTES = POINTS * 12 * 2 * 32 * 2
-"""An image's transformed maps, as halves."""
+BATCH = 4  # images of a block in flight through conv2
+FILTER_BYTES = POINTS * 5 * 32 * 64 * 2  # conv2's filters, fp16
+MAP_BYTES = POINTS * 12 * 2 * 32 * 2  # an image's transformed maps, fp16
 
 
-_BANDS = 3  # of lines, a warpgroup each; the fourth multiplies
+_BANDS = 3  # bands of rows, one per producer warpgroup; the fourth multiplies
 THREADS = (_BANDS + 1) * 128
 _BARRIERS = 1 + POINTS + 4
 _PIXEL_BYTES = _BANDS * 12 * 28 * 2
+# Filters, transformed maps, pixels and mbarriers.
 SHARED_BYTES = 32 * 64 * 2 + FILTER_BYTES + BATCH * (MAP_BYTES + _PIXEL_BYTES) + 8 * _BARRIERS
-"""Filters, transformed maps, pixels and mbarriers."""
 
 
 def kernel(uint8: bool) -> Kernel:
-    """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
+    """Return the kernel for uint8 pixels (divided by 255) or for float32 pixels in 0..1."""
     forms = {"UINT8_PIXELS": int(uint8), "SPLIT": 0, "IMAGES": BATCH // 2, "TILE": TILE_IMAGES}
     room = {"SHARED_BYTES": SHARED_BYTES, "MOST_BYTES": SM_90_BLOCK_BYTES}
     return Kernel.beside(__file__, "roles_features", **forms, **room)

@@ -23,7 +23,10 @@ _BARRIERS = 1 + 4 * _PARTS + POINTS
 
 
 def _shared_bytes(uint8: bool) -> int:
-    """Filters of two points and of conv1, maps of a batch, pixels under three bands, mbarriers."""
+    """Return shared memory in bytes: filters of two points and of conv1, maps, pixels, mbarriers.
+
+    Maps are those of a batch; pixels are those under three bands.
+    """
     filters2 = 2 * FILTER_BYTES // POINTS
     pixels = BATCH * _BANDS * 12 * 28 * 2 * (1 if uint8 else _PARTS)
     conv1 = 32 * 64 * 2
@@ -31,7 +34,7 @@ def _shared_bytes(uint8: bool) -> int:
 
 
 def kernel(uint8: bool) -> Kernel:
-    """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
+    """Return the kernel for uint8 pixels (divided by 255) or for float32 pixels in 0..1."""
     room = {"SHARED_BYTES": _shared_bytes(uint8), "MOST_BYTES": SM_90_BLOCK_BYTES}
     forms = {"UINT8_PIXELS": int(uint8), "SPLIT": 1, "IMAGES": BATCH // 2, "TILE": TILE_IMAGES}
     return Kernel.beside(__file__, "split_features", **forms, **room)

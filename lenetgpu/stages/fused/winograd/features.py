@@ -1,4 +1,4 @@
-"""conv1 to pool2 on a CPU, image by image in a core's own cache."""
+"""conv1 to pool2 on a CPU, one image at a time in a core's own cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lenetgpu.stages.registry import variant
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
-    """Filters of conv1 as the tile takes them, of conv2 at the 64 points, and a room a thread."""
+    """Return conv1's filters in tile order, conv2's at the 64 points, a workspace per thread."""
     from lenetgpu.cpu.tile import pack_weights
     from lenetgpu.stages.fused.winograd import kernel
 

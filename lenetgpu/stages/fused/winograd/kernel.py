@@ -24,19 +24,19 @@ EACH = TILES * TILES
 ROWS = IMAGES * EACH
 assert ROWS % PIXELS == 0 and IMAGE % VECTOR == 0
 HALF, VALUES, PRODUCTS = room_sizes(TILES, WIDTH, MAPS, FILTERS)
+# Floats of a thread's workspace: pixels, their pooled map, and conv2's sizes from `room_sizes`.
 ROOM = IMAGE + MAP + HALF + VALUES + PRODUCTS
-"""Floats of a thread's room: pixels, their pooled map, and what `room_sizes` says of conv2."""
 
 
 def _unscale(v: Vectors, x: Any, y: Any) -> None:
-    """An image's bytes to floats in 0..1."""
+    """Convert an image's bytes to floats in 0..1."""
     with v.loop(IMAGE // VECTOR) as part:
         pixels = v.bytes(v.at(x, (part, VECTOR)))
         v.store(v.scaled(1 / PIXEL_SCALE, pixels), v.at(y, (part, FLOAT * VECTOR)))
 
 
 def _first(v: Vectors, x: Any, w: Any, y: Any) -> None:
-    """conv1, ReLU and mean of an image (28, 28): the map (12, 12, 32)."""
+    """Compute conv1, ReLU and mean of an image (28, 28): the map (12, 12, 32)."""
     columns = PIXELS // 2
     line, pixel = FLOAT * LINE, FLOAT * MAPS
     shape = TAPS, LINE, TAPS, 1, MAPS
@@ -51,9 +51,10 @@ def _first(v: Vectors, x: Any, w: Any, y: Any) -> None:
 def _features(
     v: Vectors, x: Any, size: Any, w1: Any, w2: Any, y: Any, room: Any, *part: Any
 ) -> None:
-    """Images x (N, 28, 28) to their features y (N, 1024), those that `part` (lo, hi) says.
+    """Compute features y (N, 1024) of images x (N, 28, 28), for the range `part` (lo, hi).
 
-    `size` is a pixel's in bytes: 1 for bytes, 4 for floats in 0..1. ROOM floats lie at `room`.
+    `size` is a pixel's size in bytes: 1 for bytes, 4 for floats in 0..1. The workspace `room`
+    holds ROOM floats.
     """
     b, (lo, hi) = v.builder, part
     pooled_map = v.at(room, (IMAGE, FLOAT))
