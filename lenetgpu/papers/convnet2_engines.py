@@ -114,7 +114,7 @@ class Kernel:
 
     `engines_hold` means that an engine occupies the memory unit while it reads shared memory;
     the paper gives every thread an engine and lets all of them read at once. `together` loads
-    are in flight before the first of them is stored; figures 26 to 30 store each one before
+    are in flight before the first one is stored; figures 26 to 30 store each one before
     they issue the next.
     """
 
