@@ -91,7 +91,7 @@ class Feed:
         self._expected, self.scale = expected, largest(expected) or 1.0
 
     def judged(self, call: tuple[Any, Any, int], precision: str) -> Verdict:
-        """Judge the output of `call`, which must be the last one that ran."""
+        """Judge the output of `call`, the last call that ran."""
         _, y, first = call
         each = max(1, _PART_BYTES // (8 * (y[:1].size or 1)))
         ranges = ((lo, min(lo + each, len(y))) for lo in range(0, len(y), each))

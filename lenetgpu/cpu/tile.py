@@ -63,7 +63,7 @@ def tile(
     shape: tuple[Any, ...],
     added: bool = False,
 ) -> None:
-    """y[p, m] = sum over rows r and depth k of x[r*x_row + p*x_pixel + k] * w[r, k, m].
+    """Emit y[p, m] = sum over rows r and depth k of x[r*x_row + p*x_pixel + k] * w[r, k, m].
 
     `ends` are the addresses of x, w and y. `shape` is (rows, x_row, depth, x_pixel, y_pixel),
     followed by a vector with the lower bound of the sums if they have one. `added` adds the

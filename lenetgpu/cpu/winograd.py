@@ -161,12 +161,12 @@ def pack_points(w: np.ndarray) -> np.ndarray:
 def products(
     v: Vectors, ends: tuple[Any, Any, Any], rows: Any, pixels: Any, channels: Any, filters: Any
 ) -> None:
-    """y[p, r, m] = sum over c of x[p, r, c] * w[p, m / CHANNELS, c, m % CHANNELS], 64 points p.
+    """Emit y[p, r, m] = sum over c of x[p, r, c] * w[p, m / CHANNELS, c, m % CHANNELS].
 
-    `ends` are x (64, pixels, channels), packed w, y (64, pixels, filters). `rows` pixels are
-    filled, rounded up to a multiple of PIXELS; `filters` is a multiple of CHANNELS and
-    `channels` of PART. Parts of PART channels are summed separately, because most of the error
-    comes from long sums.
+    p is one of the 64 points. `ends` are x (64, pixels, channels), packed w, y (64, pixels,
+    filters). `rows` pixels are filled, rounded up to a multiple of PIXELS; `filters` is a
+    multiple of CHANNELS and `channels` of PART. Parts of PART channels are summed separately,
+    because most of the error comes from long sums.
     """
     x, w, y = ends
     with v.loop(POINTS * POINTS) as point:

@@ -1,5 +1,4 @@
-"""Tables 1 to 13 and Figures 4 to 6 of the course report, and the variant to measure for each
-figure.
+"""Tables 1 to 13 and Figures 4 to 6 of the course report, with the variants to measure for them.
 
 Times are the report's, in milliseconds, for IMAGES images on its 2016 GPU (serial: on its CPU).
 """
@@ -18,8 +17,7 @@ RELU, MEAN, SERIAL_RELU, SERIAL_MEAN = "relu", "mean", "serial relu", "serial me
 TOTAL = "plan course"
 APART, MERGED = "mean, then linear", "mean and linear in one"
 HOST, RESIDENT = "plan course, by the host", "plan course, resident"
-STREAMS = ((1, 1), (1, 4), (2, 2), (2, 4), (4, 4), (8, 8))
-"""How many streams take how many chunks of all images."""
+STREAMS = ((1, 1), (1, 4), (2, 2), (2, 4), (4, 4), (8, 8))  # (streams, chunks of all images).
 
 
 def streamed(streams: int, chunks: int) -> str:
