@@ -1,1 +1,1 @@
-"""A file a command: what is asked, checked and run."""
+"""One module per command: its options, their checks, and the run."""

@@ -1,7 +1,7 @@
-"""Charts as Vega-Lite specifications: for the page, and as the pictures that --plot writes.
+"""Vega-Lite specifications of charts, for the page and for the pictures of --plot.
 
-Colours, fonts and sizes of the page are its own (report.js reads them from its style sheet). Field
-names are ours; what files hold is data only, never part of an expression.
+On the page, colours, fonts and sizes come from its style sheet (through report.js). Field names are
+fixed here; file contents are only ever data, never part of an expression.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ ENDINGS = (".png", ".svg")
 STAGE_ORDER = [*STAGE_NAMES, "other"]
 TIMES = "median_ms p05_ms p95_ms"
 POINT = {"type": "point", "filled": True, "size": 90, "opacity": 1}
-STEP = 24
-"""Pixels of a bar or a row of points."""
+STEP = 24  # height of a bar or a row of points, in pixels
 _WIDTH = 480
 _MOST_FAMILIES = 8
 _COLOURS = "#2563eb #0d9488 #7c3aed #c2410c #ca8a04 #db2777 #475569 #9ca3af"
@@ -51,7 +50,7 @@ _NUMBERS = {
 
 
 def tips(keys: str) -> list[Spec]:
-    """Return what hovering shows of the fields `keys`, words of a text."""
+    """Return the tooltip of the fields `keys`, separated by spaces."""
     found: list[Spec] = []
     for key in keys.split():
         kind, how = _NUMBERS.get(key), {"title": key.replace("_", " "), "type": "nominal"}
@@ -62,28 +61,28 @@ def tips(keys: str) -> list[Spec]:
 
 
 def spec(rows: Rows, height: int, **more: Any) -> Spec:
-    """Return a chart as wide as its place and `height` pixels high, of `rows` drawn by `more`."""
+    """Return a chart of `rows`, as wide as its container and `height` pixels high."""
     return {"data": {"values": list(rows)}, "width": "container", "height": height, **more}
 
 
 def layer(rows: Rows | None, mark: Any, **encoding: Any) -> Spec:
-    """Return a layer of `rows`, of the chart's own where there are none."""
+    """Return a layer of `rows`, or of the chart's own rows if None."""
     drawn = {"mark": {"type": mark} if isinstance(mark, str) else mark, "encoding": encoding}
     return drawn if rows is None else {"data": {"values": list(rows)}, **drawn}
 
 
 def picked(row: Mapping[str, Any], keys: str, **more: Any) -> dict[str, Any]:
-    """Return what a row has under `keys`, words of a text, and `more`."""
+    """Return a row's values under `keys`, separated by spaces, and `more`."""
     return {key: row.get(key) for key in keys.split()} | more
 
 
 def bars_high(names: Iterable[Any]) -> int:
-    """Return the height of bars or rows of points, one a name."""
+    """Return the height in pixels of one bar or row of points per name."""
     return max(2, len(set(names))) * STEP
 
 
 def quantity(field: str, title: str | None, log: bool = False, **more: Any) -> Spec:
-    """Return a numeric axis; a logarithmic one does not begin at 0."""
+    """Return a numeric axis; a logarithmic one does not start at 0."""
     found: Spec = {"field": field, "type": "quantitative", "title": title, **more}
     if log:
         found["scale"] = {"type": "log", "nice": False, "padding": 12}
@@ -92,13 +91,13 @@ def quantity(field: str, title: str | None, log: bool = False, **more: Any) -> S
 
 
 def names(field: str, order: Sequence[str] | None = None) -> Spec:
-    """Return an axis of names in the order that they are given, None: that of the rows."""
+    """Return an axis of names in the given order; None means the order of the rows."""
     sort = None if order is None else [*map(str, order)]
     return {"field": field, "type": "nominal", "title": None, "sort": sort}
 
 
 def colour(field: str, order: Iterable[Any], title: str | None = None) -> Spec:
-    """Return a colour a name, the same in every chart that lists it in the same place."""
+    """Return a colour scale over names; equal positions in `order` give equal colours."""
     domain = [*dict.fromkeys(map(str, order))]
     legend: Spec | None = None if len(domain) < 2 else {}
     kind = {"field": field, "type": "nominal", "title": title}
@@ -106,28 +105,28 @@ def colour(field: str, order: Iterable[Any], title: str | None = None) -> Spec:
 
 
 def stage_colour(rows: Rows) -> Spec:
-    """Return a colour a stage; only those that occur are in the legend."""
+    """Return the colour scale of stages, with a legend of those that occur in `rows`."""
     there = {row["stage"] for row in rows}
     found = [stage for stage in STAGE_ORDER if stage in there]
     return colour("stage", STAGE_ORDER) | {"legend": {"values": found, "title": None}}
 
 
 def timed(row: Mapping[str, Any], key: str = "median_ms") -> bool:
-    """Return whether a row has a time above 0."""
+    """Return True if a row has a time above 0."""
     return (row.get(key) or 0) > 0
 
 
 def spread(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's times with their percentiles, the median where it has none above 0."""
+    """Return a row's median and percentiles; missing percentiles are replaced by the median."""
     median = row["median_ms"]
     ends = {key: row[key] if timed(row, key) else median for key in ("p05_ms", "p95_ms")}
     return {"median_ms": median} | ends
 
 
 def dots(rows: Rows, field: str, tint: Spec, keys: str, title: str = "ms, logarithmic") -> Spec:
-    """Return a point a row over ms, with the line from its 5th to its 95th percentile behind it.
+    """Return a point per row over ms, with a line from its 5th to its 95th percentile.
 
-    Hovering shows `keys` and the times.
+    The tooltip shows `keys` and the times.
     """
     shown = [picked(row, f"{tint['field']} {field} {keys}") | spread(row) for row in rows]
     x = quantity("median_ms", title, log=True)
@@ -139,7 +138,7 @@ def dots(rows: Rows, field: str, tint: Spec, keys: str, title: str = "ms, logari
 
 
 def beside_one(rows: Rows, field: str, x: Spec, tint: Spec, keys: str) -> Spec:
-    """Return a point a row over a ratio, and a dashed line where that is 1."""
+    """Return a point per row over a ratio, and a dashed line at 1."""
     at = {"field": "at", "type": "quantitative"}
     one = layer([{"at": 1}], {"type": "rule", "strokeDash": [4, 4]}, x=at)
     order = list(dict.fromkeys(row[field] for row in rows))
@@ -148,7 +147,7 @@ def beside_one(rows: Rows, field: str, x: Spec, tint: Spec, keys: str) -> Spec:
 
 
 def stacked(rows: Rows, field: str, x: Spec, tint: Spec, keys: str = "") -> Spec:
-    """Return a bar a name, of the parts of its rows in their `order`."""
+    """Return a stacked bar per name, its parts sorted by `order`."""
     order = list(dict.fromkeys(row[field] for row in rows))
     encoding = {"y": names(field, order), "x": x, "color": tint, "tooltip": tips(keys)}
     encoding["order"] = {"field": "order"}
@@ -156,15 +155,15 @@ def stacked(rows: Rows, field: str, x: Spec, tint: Spec, keys: str = "") -> Spec
 
 
 def shares(title: str) -> Spec:
-    """Return an axis of shares that come to 1."""
+    """Return an axis of shares that add up to 1."""
     scale = {"domain": [0, 1.0001], "clamp": True}
     return quantity("share", title, axis={"format": ".0%"}, scale=scale, stack="zero")
 
 
 def plan_bars(plans: Mapping[str, Rows], totals: Mapping[str, float]) -> Spec:
-    """Return a bar a plan, as long as its total and divided as its stages' shares are.
+    """Return a bar per plan, as long as its total and divided by its stages' shares.
 
-    A plan over ten times the fastest would hide the others: its bar is cut, and says so.
+    A plan slower than ten times the fastest gets a truncated bar, marked as such.
     """
     times = [totals[name] for name in plans]
     limit = max(ms for ms in times if ms <= 10 * min(times))
@@ -188,9 +187,9 @@ def plan_bars(plans: Mapping[str, Rows], totals: Mapping[str, float]) -> Spec:
 
 
 def roofline(points: Rows, limits: Any, tint: Spec, floor: float = 0.0) -> Spec:
-    """Return rates (`tflops`) over `intensity` under the roofs of `limits`, ceilings of a device.
+    """Return rates (`tflops`) over `intensity` under the roofs of `limits`, a device's ceilings.
 
-    Points are at `floor` where they are below it.
+    Points below `floor` are drawn at `floor`.
     """
     found, rates = [p["intensity"] for p in points], [p["tflops"] for p in points]
     low, high = min([0.2, *found]) / 1.5, max([200.0, *found]) * 1.5
@@ -211,7 +210,7 @@ def roofline(points: Rows, limits: Any, tint: Spec, floor: float = 0.0) -> Spec:
 
 
 def _roofs(limits: Any, low: float, high: float) -> list[dict[str, Any]]:
-    """Return the lines: up the copy's slope to each rate, then level."""
+    """Return the roof lines: up the copy's slope to each peak rate, then level."""
     peaks = {"fp32 multiply-adds": limits["fma_tflops"]}
     peaks["tensor cores, mma.sync"] = limits["tensor_tflops"]
     rows = []
@@ -227,7 +226,7 @@ def _roofs(limits: Any, low: float, high: float) -> list[dict[str, Any]]:
 
 
 def point_of(row: Mapping[str, Any], **about: Any) -> list[dict[str, Any]]:
-    """Return a row as a point of `roofline`, none where it did not count or was not timed."""
+    """Return a row as a point of `roofline`, or [] if it has no counts or no time."""
     gflop, mbytes, rate = (row.get(key) for key in ("gflop", "mbytes", "tflops"))
     if not gflop or not mbytes or not rate or min(gflop, mbytes, rate) <= 0:
         return []
@@ -241,7 +240,7 @@ def _required(found: Any, what: str = "candidates with timings") -> None:
 
 
 def candidates(entries: Rows, limits: Any) -> Spec:
-    """Return candidates under the roofs, each of a colour of its own with its rate beside it."""
+    """Return candidates under the roofs, each labelled with its rate, each in its own colour."""
     points = [
         point
         for one in entries
@@ -255,7 +254,7 @@ def candidates(entries: Rows, limits: Any) -> Spec:
 
 
 def best_of_families(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return of each family but the baseline's its fastest of every case, best family first."""
+    """Return each family's fastest variant per case, without the baseline's; best family first."""
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for index, case in enumerate(document["cases"]):
         for entry in case["candidates"]:
@@ -271,7 +270,7 @@ def best_of_families(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def speedups(document: Mapping[str, Any]) -> Spec:
-    """Return speed-ups over a suite's baseline, a row a shape and a point a family."""
+    """Return speed-ups over a suite's baseline, a row per shape and a point per family."""
     best = best_of_families(document)
     _required(best)
     place = {case["label"]: number for number, case in enumerate(document["cases"])}
@@ -282,7 +281,7 @@ def speedups(document: Mapping[str, Any]) -> Spec:
 
 
 def ladder(rows: Rows) -> dict[str, Spec]:
-    """Return a chart a convolution of the course's: a bar a variant, the slowest first."""
+    """Return a chart per convolution of the course: a bar per variant, slowest first."""
     found = {}
     for stage in ("conv1", "conv2"):
         times = {r["variant"]: r["median_ms"] for r in rows if r["stage"] == stage and timed(r)}
@@ -306,7 +305,7 @@ def _slowest_first(times: Mapping[str, float]) -> Spec:
 
 
 def parted(case: Mapping[str, Any], told: bool = False) -> Spec:
-    """Return a bar a kernel, of the parts of its warps' time; `told`: with the paper's figure."""
+    """Return a bar per kernel, split by its warps' time; `told` adds the paper's figure."""
 
     def name(row: Mapping[str, Any]) -> str:
         paper = f"; the paper: compute {row['paper']:.0%}" if row.get("paper") is not None else ""
@@ -346,9 +345,10 @@ def save(
     columns: int = 2,
     apart: bool = True,
 ) -> None:
-    """Write charts by their titles as `path` ends, `columns` a row, whole or not at all.
+    """Write charts by title to `path` atomically, `columns` per row, as .png or .svg.
 
-    A PNG holds the words that are `told`. Charts have their colours `apart`, or one legend.
+    A PNG stores the texts `told`. With `apart` each chart has its own colours, otherwise all
+    share a legend.
     """
     import vl_convert
 

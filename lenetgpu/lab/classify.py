@@ -1,4 +1,4 @@
-"""Many files to labels, in shards: begun, gone on with after whatever ended it, summed up."""
+"""`lenetgpu classify`: label many files in shards, resume after any interruption, and summarise."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ClassifyRequest:
-    """What `lenetgpu classify` was asked for: `shard` images of a shard, `form` an ending.
+    """The options of `lenetgpu classify`.
 
-    `shard` None: SHARD images, or PICTURES. `as_is`: pictures are not prepared.
-    `workers` None: this process; "N" processes of Dask's; "cuda" one a GPU. `scheduler`: the
-    address of a cluster's instead.
+    `shard` is the number of images per shard; None means SHARD, or PICTURES for pictures.
+    `form` is the extension of the label files. `as_is` leaves pictures unprepared. `workers` is
+    None for this process, "N" for N Dask processes, or "cuda" for one per GPU; `scheduler` is
+    the address of a running Dask cluster instead.
     """
 
     sources: tuple[Path, ...]
@@ -63,7 +64,7 @@ class ClassifyRequest:
     as_is: bool = False
 
     def check(self) -> None:
-        """LenetError unless its numbers and words can be run."""
+        """Raise LenetError if an option has an invalid value."""
         for option, number in {"--shard": self.shard, "--tries": self.tries}.items():
             if number is not None and not 1 <= number < 1 << 53:
                 raise LenetError(f"{option}: expected at least 1 and below 2^53, found {number}")
@@ -79,7 +80,7 @@ class ClassifyRequest:
         self.run().check()
 
     def run(self) -> Request:
-        """What each worker is asked for."""
+        """Return the inference request that each worker runs."""
         weights = Path(self.weights or assets.default_weights()).absolute()
         return Request(
             None,
@@ -93,10 +94,11 @@ class ClassifyRequest:
 
 
 def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
-    """Do what the manifest lacks; `say` is told how far it is, `tell` what is worth a line.
+    """Run the shards that the manifest does not list yet.
 
-    LenetError for bad input before anything is written, where the folder holds another job, and
-    where the job cannot go on; what is done stays done, and the same command goes on.
+    `say` receives the progress, `tell` the events. Raises LenetError for bad input (before
+    anything is written), if the folder holds another job, or if the job cannot continue.
+    Finished shards stay, and the same command resumes the job.
     """
     request.check()
     out = request.out.absolute()
@@ -105,7 +107,7 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
     with manifest.alone(out):
         begun = manifest.read(out)
         run = request.run()
-        if begun is not None and run.plan == AUTO:  # the plan that was chosen then
+        if begun is not None and run.plan == AUTO:  # the plan chosen at the start
             run = replace(run, plan=begun.job.plan, precision=run.precision or begun.job.precision)
         with crew(run, request.workers, request.scheduler, request.tries) as found:
             unreadable = [entry.sentence for entry in read.bad]
@@ -132,7 +134,7 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
 
 
 def look(request: ClassifyRequest, say: Say) -> Gathered:
-    """What a job reads; LenetError of `gather`, and where arrays are to be left as they are."""
+    """Return the job's inputs; raise LenetError if they are unusable or are arrays with --as-is."""
     found = gather(request.sources, lambda done, of: say("looking at files", done, of))
     if not found.listed:
         require_pictures(request.as_is, f"images in {found.inputs[0].path}")
@@ -140,7 +142,7 @@ def look(request: ClassifyRequest, say: Say) -> Gathered:
 
 
 def _tell_some(sentences: list[str], tell: Tell, what: str) -> None:
-    """The first of them, and how many more there are of `what`."""
+    """Report the first few sentences, and the number of further `what`."""
     for sentence in sentences[:_TOLD]:
         tell(sentence)
     if len(sentences) > _TOLD:
@@ -148,9 +150,9 @@ def _tell_some(sentences: list[str], tell: Tell, what: str) -> None:
 
 
 def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> None:
-    """Take in files that can be read now; LenetError where the job is another one.
+    """Add input files that have become readable; raise LenetError if the job differs.
 
-    Pictures may be others as long as nothing is done of them.
+    The pictures may change until the first one is labelled.
     """
     if listed and begun.job.pictures:
         if begun.done:
@@ -162,7 +164,7 @@ def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> Non
 
 
 def _require_whole(out: Path, begun: manifest.Manifest, tell: Tell) -> None:
-    """Files of labels that are not what was listed are done again, and what is left over goes."""
+    """Schedule altered label files to be made again, and delete leftovers."""
     found = altered(out, begun.done.values())
     for row, _ in found:
         begun.drop(row)
@@ -171,7 +173,10 @@ def _require_whole(out: Path, begun: manifest.Manifest, tell: Tell) -> None:
 
 
 def _look_again(outcome: ClassifyOutcome, told: tuple[Say, Tell]) -> None:
-    """In the end the files of labels are to be what was listed, and no others; not after Ctrl-C."""
+    """Check at the end that the folder holds the listed label files and no others.
+
+    An interrupted run skips the check.
+    """
     if outcome.interrupted or not outcome.fresh:
         return
     say, tell = told
@@ -193,7 +198,7 @@ def _look_again(outcome: ClassifyOutcome, told: tuple[Say, Tell]) -> None:
 def job_of(
     request: ClassifyRequest, run: Request, read: Gathered, crew: Here | OnDask
 ) -> tuple[Job, dict[str, Any]]:
-    """The job that a request comes to, and the device as JSON."""
+    """Return the job described by a request, and the device as JSON."""
     size = request.shard or (PICTURES if read.listed else SHARD)
     plan, precision, device, machine = crew.resolve(read.inputs[0].dtype, size)
     weights = load_weights(run.weights or assets.default_weights())
@@ -219,7 +224,7 @@ def job_of(
 
 
 def require_outside(out: Path, file: Path | None) -> None:
-    """LenetError where `file` (None: none, -: stdout), which is written, lies in `out`."""
+    """Raise LenetError if the output `file` (None: none, -: stdout) lies in `out`."""
     if file is None or str(file) == "-":
         return
     if resolved(file).is_relative_to(resolved(out)):
@@ -229,7 +234,7 @@ def require_outside(out: Path, file: Path | None) -> None:
 
 
 def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
-    """LenetError where `out` is no folder, has files and no manifest, or lies among its sources."""
+    """Raise LenetError if `out` is a file, has files but no manifest, or lies in a source."""
     for source in sources:
         if is_pattern(str(source)):
             _require_unseen(out, str(source), form)
@@ -254,7 +259,7 @@ def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
 
 
 def _require_unseen(out: Path, pattern: str, form: str) -> None:
-    """LenetError where `pattern` would match a file that the job writes into `out`."""
+    """Raise LenetError if `pattern` matches a file that the job writes into `out`."""
     names = [f"part-{number:06}.{form}" for number in range(_LOOKED_FOR)]
     place = os.path.realpath(out)
     for name in (*names, manifest.MANIFEST, SUMMARY, LIST):
@@ -266,7 +271,7 @@ def _require_unseen(out: Path, pattern: str, form: str) -> None:
 
 
 def _files(folder: Path) -> list[str]:
-    """Names in `folder`; LenetError of a device, a pipe or a folder that has a result's name."""
+    """Return the names in `folder`; raise LenetError if a result's name is not that of a file."""
     with os.scandir(folder) as entries:
         found = [(e.name, not e.is_file() and Path(e).exists()) for e in entries]
     for name, odd in found:
@@ -284,7 +289,7 @@ def _run(
     tries: int,
     told: tuple[Say, Tell],
 ) -> None:
-    """The shards that are left, into `outcome`; until Ctrl-C."""
+    """Run the remaining shards and record them in `outcome`; Ctrl-C ends the run."""
     (say, tell), job = told, outcome.job
     for number in left:
         outcome.rows.pop(number, None)
@@ -309,7 +314,7 @@ def _run(
             outcome.seconds = clock() - started
     except KeyboardInterrupt:
         outcome.interrupted = True
-        for row in manifest.whole(outcome.folder):  # done, and not heard of
+        for row in manifest.whole(outcome.folder):  # finished but not reported yet
             if row.shard not in outcome.rows:
                 count(row)
         if outcome.fresh:
@@ -317,14 +322,14 @@ def _run(
 
 
 def _sum_up(folder: Path, outcome: ClassifyOutcome) -> None:
-    if not (folder / manifest.MANIFEST).exists():  # somebody removed it: a summary alone is no job
+    if not (folder / manifest.MANIFEST).exists():  # removed meanwhile: a summary alone is no job
         return
     sweep(folder)
     write_atomically(folder / SUMMARY, (json_text(outcome.document(), indent=1) + "\n").encode())
 
 
 def foresee(request: ClassifyRequest, say: Say) -> Predicted:
-    """Measure what one worker costs here, for a second or two; nothing is left in the folder."""
+    """Measure one worker's costs for a second or two; the folder stays unchanged."""
     request.check()
     read = look(request, say)
     run = request.run()
@@ -340,7 +345,7 @@ def foresee(request: ClassifyRequest, say: Say) -> Predicted:
 
 
 def lines(outcome: ClassifyOutcome) -> list[str]:
-    """What was read, what came of it, and how fast this run was."""
+    """Return lines on the inputs, the results and the speed of this run."""
     job = outcome.job
     right, labelled = outcome.right
     word = "pictures" if job.pictures else "images"
@@ -371,7 +376,7 @@ def lines(outcome: ClassifyOutcome) -> list[str]:
 
 
 def predicted(foreseen: Predicted) -> list[Part]:
-    """What one worker was measured at, and what several would come to by the model."""
+    """Return one worker's measured costs and the model's prediction for several workers."""
     job = foreseen.job
     every = columns(
         ("workers", str),

@@ -1,4 +1,4 @@
-"""`lenetgpu compare`: what is loaded, compared, drawn and shown."""
+"""`lenetgpu compare`: load the data, compare candidates, and draw and print the results."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ from lenetgpu.papers.course_counters import counted_rows
 from lenetgpu.papers.course_ladder import NAMES, CourseRun, step_rows
 from lenetgpu.plan import choose_device
 
-LONGEST_S = 1e9
-"""Of what a comparison may be given: sums and shares of it are finite."""
+LONGEST_S = 1e9  # upper limit on time options in seconds, so that sums and shares stay finite
 INTERRUPTED = "interrupted: what was measured until then"
 
 
+# A candidate: its check, times, ratio to the baseline and launch
 COMPARED = columns(
     "candidate=name, check",
     ("error=relative_error", short_error),
@@ -76,7 +76,7 @@ COMPARED = columns(
     *MACHINE,
     "timed by=method, note",
 )
-"""A candidate: its check, its times, its ratio to the baseline and what it launched."""
+# A figure of the course's report and this device's
 COURSE = columns(
     "table, what=label, stage, variant, check",
     ("course ms=report", str),
@@ -84,33 +84,33 @@ COURSE = columns(
     ("course/here=speedup", fixed(1)),
     "why=explanation, note",
 )
-"""A figure of the course's report beside this device's."""
+# An activation's shape in the report's table 10 and here
 LAYOUTS = columns(
     "table, stage, end",
     ("course before=report_before, course after=report_after", dimensions),
     "layout here=layout",
     ("after here=after", dimensions),
 )
-"""An activation's shape in the report's table 10 and here."""
+# Efficiencies in the report's figures 4 to 6, and those counted from addresses
 COUNTED = columns(
     "figure, stage, variant",
     ("loads % there=report_loads, counted=loads", fixed(1)),
     ("stores % there=report_stores, counted here=stores", fixed(1)),
     "note",
 )
-"""Efficiencies of the report's figures 4 to 6 beside those counted from addresses."""
+# A step of the course's ladder: its gain in the course and here
 STEPS = columns(
     "stage, the course's step=step",
     ("gain there=report_gain, gain here=gain", fixed(2)),
     "today=verdict, measured=why",
 )
-"""A step of the course's ladder: what it gained there, and gains here."""
 
 
 def judged(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a candidate of a document with its status as a word and its ratio's ends apart.
+    """Return a candidate with its status in words and its ratio as median, low and high.
 
-    Its note says too where its time is scaled from, and what its samples warn of.
+    Its note also names the batch that its time is scaled from, and the warnings about its
+    samples.
     """
     ratio = entry.get("ratio") or {}
     few, images = entry.get("scaled_from") or 0, entry.get("images") or 0
@@ -127,7 +127,7 @@ def judged(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def legend(reference: str, rounds: int) -> str:
-    """Return what the ratios, intervals and verdicts of a comparison rest on."""
+    """Return an explanation of a comparison's ratios, intervals and verdicts."""
     if rounds < LEAST:
         return f"ratio: time over {reference}, of single samples: no verdict"
     return (
@@ -140,12 +140,12 @@ def legend(reference: str, rounds: int) -> str:
 
 
 def fastest_first(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return candidates by their times, those without times last."""
+    """Return the candidates in order of time; those without a time come last."""
     return sorted(entries, key=lambda entry: entry.get("median_ms") or inf)
 
 
 def compared_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the document's candidates, and the baseline's second run, fastest first."""
+    """Return the document's candidates and the baseline's second run, fastest first."""
     rows = []
     again = document["reference_again"]
     for entry in fastest_first([*document["candidates"], *([again] if again else [])]):
@@ -159,7 +159,7 @@ def compared_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def course_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the suite's rows, the report's figure and the check as words."""
+    """Return the suite's rows, with the report's figure and the check in words."""
     found = []
     for row in rows:
         figure = None
@@ -171,7 +171,7 @@ def course_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table(document: Mapping[str, Any]) -> Table:
-    """Return the document's rows as one table, with their counters where they were taken."""
+    """Return the document's rows as one table, including their counters if they were collected."""
     more = counters.nested(document.get("counters"))
     if "rows" in document:
         return Table([*COURSE, *more], course_rows(document["rows"]))
@@ -179,7 +179,7 @@ def table(document: Mapping[str, Any]) -> Table:
 
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:
-    """Yield what is shown of a comparison or a suite."""
+    """Yield the tables and notes of a comparison or a suite."""
     yield from (_suite_parts if "rows" in document else _compared_parts)(document)
     if document["interrupted"]:
         yield INTERRUPTED
@@ -210,7 +210,7 @@ def _suite_parts(document: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def suite_notes(document: Mapping[str, Any]) -> list[str]:
-    """Return what the table leaves out: ratios of another batch, rows without a GPU."""
+    """Return notes on what the table omits: ratios at another batch, rows that need a GPU."""
     notes, rows, n = [], document["rows"], document["images"]
     if n != IMAGES:
         notes.append(
@@ -226,7 +226,7 @@ def suite_notes(document: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What `compare` and `conv` are both asked for."""
+    """Options common to `compare` and `conv`."""
 
     device: str = "auto"
     reference: str | None = None
@@ -244,11 +244,11 @@ class Asked:
 
     @property
     def effort(self) -> Effort:
-        """Return what the checks and the rounds may take, in seconds."""
+        """The time limits of the checks and the rounds, in seconds."""
         return Effort(self.seconds, self.rounds, self.warmup, checks=self.checks)
 
     def check(self) -> None:
-        """Raise LenetError unless rounds can be run, a gate gone by, and a picture drawn."""
+        """Raise LenetError if an option is out of range or a gate or plot is not possible."""
         if not 0 <= self.watch <= LONGEST_S:
             raise LenetError(
                 f"--watch: expected a finite time from 0 to {LONGEST_S:g} s, found {self.watch:g}"
@@ -275,7 +275,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class CompareRequest(Asked):
-    """What `lenetgpu compare` was asked for."""
+    """The options of `lenetgpu compare`."""
 
     what: str | None = None
     suite: str | None = None
@@ -286,7 +286,7 @@ class CompareRequest(Asked):
 
     @property
     def counted(self) -> Images:
-        """What counters are taken with."""
+        """The images, weights and batch that counters are collected with."""
         return Images(
             self.data or assets.default_digits(), self.weights or assets.default_weights(),
             self.batch,
@@ -295,7 +295,7 @@ class CompareRequest(Asked):
 
 @dataclass
 class CompareOutcome:
-    """The JSON document and what decides the exit code."""
+    """The JSON document and the findings that decide the exit code."""
 
     document: dict[str, Any]
     wrong: list[str]
@@ -304,19 +304,19 @@ class CompareOutcome:
     draw: Callable[[], None] = lambda: None
 
     def sentences(self) -> list[str]:
-        """What was left out, is wrong or lost, a line each."""
+        """Return the notes, and a line per wrong and per slower candidate."""
         wrong = [f"WRONG: {name}" for name in self.wrong]
         return self.notes + wrong + [f"slower: {line}" for line in self.lost]
 
     @property
     def failed(self) -> bool:
-        """Whether the exit code is 1."""
+        """True if the exit code is 1."""
         return bool(self.wrong or self.lost)
 
 
 @dataclass
 class Gate:
-    """What an earlier file lets pass: made before anything runs, asked when all is done."""
+    """A regression gate: the earlier file is read before anything runs and compared at the end."""
 
     request: Asked
     command: str
@@ -328,12 +328,12 @@ class Gate:
             self.earlier = load_earlier(self.request.against, self.command, self.what)
 
     def check(self, now: dict[str, Any]) -> None:
-        """Raise LenetError where the setting of the earlier file is not that of `now`."""
+        """Raise LenetError unless the earlier file has the settings `now`."""
         if self.request.against is not None:
             check_earlier(self.earlier, str(self.request.against), now)
 
     def end(self, document: dict[str, Any], notes: list[str], left_out: list[str]) -> list[str]:
-        """Return what was lost, with what was `left_out`, a sentence each; a note says how much."""
+        """Return a sentence per regression, including `left_out`; append a summary to `notes`."""
         percent = self.request.regression
         if self.request.against is None or percent is None:
             return []
@@ -346,7 +346,7 @@ class Gate:
 
 
 def gate_note(earlier: dict[str, Any], percent: float, lost: list[str]) -> str:
-    """What the gate went by, and how it ended."""
+    """Return a sentence on the gate's baseline and its result."""
     timed = sum(
         "median_ms" in entry
         for part in earlier.get("cases", [earlier])
@@ -369,7 +369,7 @@ class _Setting:
 
 
 def open_device(wanted: str, say: Say) -> tuple[Gpu | None, Ceilings]:
-    """The device that `wanted` names, current from now on, and what it can do at most."""
+    """Make the device named by `wanted` current; return it with its ceilings."""
     gpu, _ = choose_device(wanted)
     if gpu is not None:
         gpu_device.activate(gpu)
@@ -393,7 +393,7 @@ def _setting(request: CompareRequest, say: Say) -> _Setting:
 
 
 def _require_room(request: CompareRequest, image_bytes: int, on_cpu: bool) -> None:
-    """LenetError where the host's memory lacks for the images, or on a CPU for a stage's."""
+    """Raise LenetError if host memory cannot hold the images and, on a CPU, the stage's arrays."""
     needed = request.batch * image_bytes
     if on_cpu and request.what not in (None, PLANS):
         needed += stage_of(request.what).problem.bytes(request.batch)
@@ -441,7 +441,7 @@ def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
 
 
 def _candidates(request: CompareRequest, setting: _Setting, say: Say) -> list[Candidate]:
-    """Return what is compared: the plans, or the stage's variants."""
+    """Return the candidates: the plans, or the stage's variants."""
     what = request.what or PLANS
     if what == PLANS:
         return plan_candidates(
@@ -452,7 +452,7 @@ def _candidates(request: CompareRequest, setting: _Setting, say: Say) -> list[Ca
 
 
 def _run(request: CompareRequest, found: plugins.Plugins, say: Say) -> CompareOutcome:
-    """`run_compare` with the variants that were `found` outside."""
+    """Run `run_compare` with the plugins `found`."""
     gate = Gate(request, "compare", request.what)
     if request.suite is not None:
         return _run_suite(request, say)

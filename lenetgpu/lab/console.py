@@ -1,4 +1,4 @@
-"""What results and progress are printed to: lines by themselves, tables and bars by Rich."""
+"""Output to stdout and stderr: plain lines directly, tables and progress bars through Rich."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 _FILE_WIDTH, _USUAL_WIDTH = 250, 80
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+# Markers of bold text in a line not yet folded; `one_line` output never contains them
 _ON, _OFF = "\1", "\2"
-"""Where bold begins and ends in a line that is still to be folded; `one_line` leaves neither."""
 _LABEL = re.compile(r"\S+(?: \S+)? {2,}(?=\S)")
 Told = Callable[[int, int], None]
+# say(text, done, total) shows the current activity and, with a total, the progress
 Say = Callable[..., None]
-"""`say(text, done, total)` shows what is being done and, with a total, how far it is."""
 
 
 def styled(stream: Any) -> bool:
-    """Return whether `stream` may have escape codes: NO_COLOR refuses them, FORCE_COLOR forces."""
+    """Return True if `stream` gets escape codes: NO_COLOR disables and FORCE_COLOR enables them."""
     told = os.environ
     if told.get("NO_COLOR") or told.get("TERM") in ("dumb", "unknown"):
         return False
@@ -35,7 +35,7 @@ def styled(stream: Any) -> bool:
 
 
 def columns(stream: Any) -> int:
-    """Return the characters of a terminal's line: as COLUMNS says, or its own."""
+    """Return the width of a line in characters, from COLUMNS or the terminal."""
     told = os.environ.get("COLUMNS", "")
     if told.isdecimal() and int(told):
         return int(told)
@@ -46,7 +46,7 @@ def columns(stream: Any) -> int:
 
 
 def folded(text: str, width: int) -> str:
-    """Return `text` in lines of `width` between words, below what a label at its start says.
+    """Return `text` broken between words at `width`; later lines are indented under its label.
 
     A word that is longer than a line stays whole.
     """
@@ -65,8 +65,8 @@ def folded(text: str, width: int) -> str:
 class Console:
     """stdout or stderr: `print` and `width`.
 
-    A line is printed as `one_line` has it. A terminal gets lines that it holds, a stream that is
-    none long ones without spaces at their ends.
+    Lines pass through `one_line`. On a terminal they are folded to its width; other streams get
+    long lines without trailing spaces.
     """
 
     def __init__(self, stderr: bool = False) -> None:
@@ -81,7 +81,7 @@ class Console:
         from rich.console import Console as Rich
 
         class Failing(Rich):
-            """A console whose pipe breaks like a stream's; Rich would end the process."""
+            """A Rich console that raises on a broken pipe, where Rich would end the process."""
 
             def on_broken_pipe(self) -> None:
                 raise
@@ -93,11 +93,11 @@ class Console:
 
     @property
     def width(self) -> int:
-        """Return the characters of a line: of a terminal its own, elsewhere many."""
+        """The characters per line: the terminal's width, or _FILE_WIDTH for other streams."""
         return columns(self._stream) if self._stream.isatty() else _FILE_WIDTH
 
     def print(self, what: Any, bold: str = "") -> None:
-        """Print a line, behind the part of it that is `bold`, or what Rich prints."""
+        """Print a line, with `bold` in bold before it, or an object that Rich prints."""
         if not isinstance(what, str):
             self._print_rich(what)
             return
@@ -110,7 +110,7 @@ class Console:
         self._write(line.replace(_ON, on).replace(_OFF, off))
 
     def _print_rich(self, what: Any) -> None:
-        how = {"highlight": False, "soft_wrap": hasattr(what, "plain")}  # a text is no table
+        how = {"highlight": False, "soft_wrap": hasattr(what, "plain")}  # Text, not a table
         if self._stream.isatty():
             self._rich.print(what, **how)
             return
@@ -125,18 +125,18 @@ class Console:
 
 
 class Tally:
-    """Images that have passed, of those that are to pass, an image once a pass."""
+    """A progress count of images over all passes; every image counts once per pass."""
 
     def __init__(self, images: int, progress: Told | None) -> None:
         self._images, self._progress = images, progress
         self._done = self._total = 0
 
     def expect(self, passes: int) -> None:
-        """Expect so many more passes over all images."""
+        """Set the total to this many more passes over all images."""
         self._total = self._done + passes * self._images
 
     def passed(self, count: int | None = None) -> None:
-        """Count `count` images that passed, or all."""
+        """Count `count` images as processed, or all of them."""
         self._done += self._images if count is None else count
         if self._progress is not None:
             self._progress(self._done, max(self._done, self._total))
@@ -144,21 +144,21 @@ class Tally:
 
 @contextmanager
 def progress_bar(enabled: bool, what: str = "images, all passes") -> Iterator[Told | None]:
-    """Yield `progress(done, total)`, in images through the pipeline; None where none is shown.
+    """Yield `progress(done, total)` in images, or None if no progress is shown.
 
-    None is where stderr is no terminal or it is not wanted. An image counts once a pass.
+    Progress is shown if `enabled` and stderr is a terminal. An image counts once per pass.
     """
-    shown = enabled and sys.stderr.isatty()  # Rich before 15 puts what is none in its place
+    shown = enabled and sys.stderr.isatty()  # Rich before 15 draws elsewhere too
     with status_line(enabled, rate=True) as say:
         yield (lambda done, total: say(what, done, total)) if shown else None
 
 
 @contextmanager
 def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
-    """Yield `say(text, done, total)`, which shows what is being done where stderr is a terminal.
+    """Yield `say(text, done, total)`, which shows the current activity if stderr is a terminal.
 
-    `rate`: with how many parts a second are done, and the time that is left. Without escape codes
-    a line is written over, a percent at a time.
+    `rate` adds items per second and the remaining time. Without escape codes the line is
+    rewritten once per percent.
     """
     if not enabled or not sys.stderr.isatty():
         yield lambda text, done=0, total=0: None
@@ -194,9 +194,9 @@ def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
 
 
 def _bar(console: RichConsole, rate: bool = False) -> Progress:
-    """Return a spinner with what is done and, once a total is known, a bar and its two numbers.
+    """Return a spinner with the current activity and, once a total is known, a bar and a count.
 
-    `rate`: also how many a second, and the time that is left. A narrow terminal has fewer of them.
+    `rate` adds items per second and the remaining time. Narrow terminals get fewer columns.
     """
     from rich.progress import (
         BarColumn,

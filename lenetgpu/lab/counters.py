@@ -1,4 +1,4 @@
-"""Counters of comparisons and suites: taken when every time is, put to their rows, as tables."""
+"""Counters of comparisons and suites: collected after all timing, added to the rows, tabulated."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _STALLS_SHOWN, _LEAST_SHARE, _NAME = 3, 0.05, 44
 
 
 def stalls(shares: dict[str, float]) -> str:
-    """Write the largest shares by cause: "long_scoreboard 61 %, wait 12 %"."""
+    """Format the largest stall shares by cause: "long_scoreboard 61 %, wait 12 %"."""
     found = [(cause, share) for cause, share in shares.items() if share >= _LEAST_SHARE]
     return ", ".join(f"{cause} {share:.0%}" for cause, share in found[:_STALLS_SHOWN])
 
 
+# GPU counters of a kernel, or of all kernels of a stage: the columns of NVVP's figures
 COUNTED = [
     replace(one, empty="-")
     for one in columns(
@@ -39,26 +40,25 @@ COUNTED = [
         words("warps stalled by", "stalls", stalls),
     )
 ]
-"""A kernel, or all of a stage's, by the GPU's counters: the columns of NVVP's figures."""
 _OF_A_KERNEL = ("kernel", "launches", "ms")
 _OF_ADDRESSES = ("stage", "variant", "global_load_efficiency", "global_store_efficiency")
 
 
 def columns_of(found: Mapping[str, Any], kernels: bool) -> list[Column]:
-    """Return the columns of a source: "counted" has efficiencies of global accesses only."""
+    """Return the columns of a source; "counted" has only the efficiencies of global accesses."""
     if found["source"] != "ncu":
         return [one for one in COUNTED if one.key in _OF_ADDRESSES]
     return [one for one in COUNTED if kernels or one.key not in _OF_A_KERNEL]
 
 
 def nested(found: Mapping[str, Any] | None) -> list[Column]:
-    """Return the same as columns of rows that hold their counters under `counters`."""
+    """Return the same columns for rows that hold their counters under `counters`."""
     own = [] if found is None else columns_of(found, False)[2:]
     return within("counters", own)
 
 
 def rows_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row a kernel, those of a stage one below the other; one where it has none."""
+    """Return a row per kernel, grouped by stage; a stage without kernels gets one row."""
     return [
         {**entry, "stage": row["stage"], "variant": row["variant"], "error": row["error"]}
         for row in rows
@@ -69,7 +69,7 @@ def rows_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def parts(
     found: Mapping[str, Any], rows: Sequence[dict[str, Any]], kernels: bool = False
 ) -> Iterator[Part]:
-    """Yield a table of rows of stages, by `kernels` one by one, and where its figures come from."""
+    """Yield a table of stages, or of kernels with `kernels`, and the origin of its figures."""
     shown = rows_of(rows) if kernels else rows
     yield Table(columns_of(found, kernels), shown, f"counters, {found['images']:,} images")
     for row in rows:
@@ -95,9 +95,10 @@ def of_entries(document: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -
 def _counted(
     places: Mapping[Key, Place], document: dict[str, Any], images: Images, gpu: Gpu, say: Say
 ) -> dict[Key, dict[str, Any]]:
-    """Return a row of counters a place, their head in `document`; of none, or interrupted, none.
+    """Return a row of counters per place, and put their head into `document`.
 
-    Ctrl-C ends the counting, not what was timed before it.
+    Returns {} if there are no places or the run was interrupted. Ctrl-C ends the counting and
+    leaves the timings intact.
     """
     if document["interrupted"] or not places:
         return {}
@@ -114,10 +115,10 @@ def _counted(
 def count_candidates(
     comparison: Comparison, document: dict[str, Any], images: Images, gpu: Gpu, say: Say
 ) -> None:
-    """Give `document`, a stage's comparison, its `counters`, and each right candidate its own.
+    """Add `counters` to the comparison `document`, and to each candidate that passed its check.
 
-    Plugins are not known to the process that counts: theirs are None. The benches are let go of,
-    the process needs their memory.
+    The counting process does not load plugins: their counters are None. All benches are
+    released, because that process needs their memory.
     """
     places = {}
     for candidate in comparison.candidates:
@@ -133,9 +134,9 @@ def count_candidates(
 
 
 def count_suite(document: dict[str, Any], images: Images, gpu: Gpu, say: Say) -> None:
-    """Give the course's suite its `counters`, and each row that is a variant's its own.
+    """Add `counters` to the document of the course's suite, and to each row of a variant.
 
-    A row's explanation says what they are, where they are measured.
+    If the counters are measured, the row's explanation describes them.
     """
     by_place = _counted(places_of(document["rows"]), document, images, gpu, say)
     measured = document.get("counters", {}).get("source") == counters.SOURCE

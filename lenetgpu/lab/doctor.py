@@ -1,4 +1,4 @@
-"""What is installed, which GPU there is, and what would run."""
+"""`lenetgpu doctor`: installed packages, the GPU, caches, and the defaults that would run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _version(*names: str) -> str:
 
 
 def _nvml_line() -> str:
-    """Whether clocks, power and energy can be read beside a time."""
+    """Return a line that states if clocks, power and energy can be read during measurements."""
     if importlib.util.find_spec("pynvml") is None:
         return "nvidia-ml-py not installed: no clocks, power and energy beside the times"
     version = nvml.nvml_version()
@@ -61,7 +61,7 @@ def _auto_line(gpu: Gpu | None, precision: str) -> str:
 
 
 def cache_rows() -> list[tuple[str, str]]:
-    """Where things are kept, how many of each kind, and each that is damaged."""
+    """Return the cache folder, the number of entries of each kind, and each damaged entry."""
     found = survey()
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts.items()) or "empty"
     where = place() or "none: no home folder and no LENETGPU_CACHE"
@@ -75,9 +75,9 @@ def cache_rows() -> list[tuple[str, str]]:
 
 
 def repaired() -> list[str]:
-    """Empty the cache: a sentence of what was removed and one for each thing that was left.
+    """Empty the cache; return a sentence on what was removed and one per entry left.
 
-    Raises LenetError where the cache folder is not the user's, and then removes nothing.
+    Raises LenetError, and removes nothing, if the cache folder does not belong to the user.
     """
     removed = repair()
     counts = ", ".join(f"{count} {kind}" for kind, count in removed.counts.items())
@@ -86,7 +86,7 @@ def repaired() -> list[str]:
 
 
 def findings() -> list[tuple[str, str]]:
-    """(what, found) rows, in the order a user would check them."""
+    """Return (item, finding) rows in the order in which a user would check them."""
     from lenetgpu.plan import choose_device
 
     gpus = device.driver_gpus()
@@ -117,6 +117,6 @@ def findings() -> list[tuple[str, str]]:
 
 
 def as_json() -> dict[str, Any]:
-    """The findings as one object."""
+    """Return the findings as one object."""
     used = software(next(iter(device.driver_gpus()), None))
     return {"schema": 1, "command": "doctor", **used, **dict(findings())}

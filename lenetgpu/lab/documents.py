@@ -1,8 +1,8 @@
-"""JSON files of earlier commands, maybe a stranger's: cleaned for a page, checked for a gate.
+"""JSON files of earlier commands, treated as untrusted: cleaned for a page, checked for a gate.
 
-A page gets documents whose texts can be shown, whose numbers can be drawn, whose times are from 0,
-and in which a key that is missing is None; what else is wrong with one shows when it is drawn. A
-gate gets what it compares, with the type that it takes it for.
+In a page's document, texts are printable, numbers can be drawn, times are at least 0, and a missing
+key reads as None. Other damage shows up when the document is drawn. In a gate's document, every
+value that is compared has the expected type.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ MAX_BYTES = 64 << 20
 MOST_ROWS = 20_000
 _LEAST, _MOST = 1e-30, 1e30  # of a time or a ratio, so that no sum or quotient of two overflows
 _ROUNDING = 1 + 1e-9
-TRACED = "trace"
-"""The command of a trace of `profile --trace`, which names none."""
+TRACED = "trace"  # command assigned to a trace of `profile --trace`, which names none
 DRAWN = (
     *("infer", "profile", "compare", "conv", "peers", "end-to-end", "one", "cold", "counters"),
     *("streams", "shares"),
 )
+# Commands of lenetgpu whose documents have nothing to draw
 UNDRAWN = (
     *("weights", "instrument", "measure", "mutants", "sanitize", "variants", "doctor", "engines"),
     "scale",
 )
-"""Ours too, and nothing of them is drawn."""
 
 
 class Known(dict[str, Any]):
-    """An object of JSON in which a key that is missing is None."""
+    """A JSON object in which a missing key reads as None."""
 
     def __missing__(self, key: str) -> None:
         """Return None."""
 
     def __or__(self, other: Mapping[str, Any]) -> Known:  # type: ignore[override]
-        """Return an object with what `other` says before what this one does."""
+        """Return the merged object; the values of `other` take precedence."""
         return Known({**self, **other})
 
 
@@ -55,7 +54,7 @@ def _refuse(where: str, wanted: str, value: Any) -> NoReturn:
 
 
 def number(value: Any, where: str, least: float = -_MOST) -> int | float:
-    """Return a number that can be drawn; ValueError for another thing."""
+    """Return `value` if it is a number that can be drawn; raise ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         _refuse(where, "a number", value)
     if not least <= value <= _MOST:
@@ -65,16 +64,16 @@ def number(value: Any, where: str, least: float = -_MOST) -> int | float:
 
 
 def text(value: Any, where: str) -> str:
-    """Return a text that says something; ValueError for another thing."""
+    """Return `value` as one line if it is a non-empty text; raise ValueError otherwise."""
     if not isinstance(value, str) or not value:
         _refuse(where, "a text", value)
     return one_line(value)
 
 
 def cleaned(value: Any, where: str, times: bool = False) -> Any:
-    """Return a value of JSON as it may be shown; ValueError where it is too large, or no time.
+    """Return a JSON value that is safe to show; raise ValueError if it is too large or a bad time.
 
-    What lies under a key that ends in _ms are `times`.
+    All values under a key that ends in _ms are `times`, except under residual_ms.
     """
     if isinstance(value, dict | list) and len(value) > MOST_ROWS:
         raise ValueError(f"{where}: expected at most {MOST_ROWS:,} entries, found {len(value):,}")
@@ -94,7 +93,7 @@ def cleaned(value: Any, where: str, times: bool = False) -> Any:
 
 
 def checked(value: Any) -> Known:
-    """Return a document that a page may draw; ValueError where it is none of ours."""
+    """Return a document that a page can draw; raise ValueError if lenetgpu did not write it."""
     if not isinstance(value, dict):
         _refuse("document", "an object", value)
     if "traceEvents" in value:
@@ -118,9 +117,10 @@ def checked(value: Any) -> Known:
 
 
 def read(path: Path, what: str, check: Callable[[Any], Any]) -> Any:
-    """Return what `check` makes of the JSON of a file, which should be `what`.
+    """Return the result of `check` on the JSON of a file, which should be `what`.
 
-    LenetError where the file is another one, or `check` raises ValueError.
+    Raises LenetError if the file cannot be read, is not such JSON, or `check` raises
+    ValueError.
     """
     try:
         with open_regular(path, what) as raw:
@@ -140,7 +140,7 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> Entry:
-    """Return an object, each key of which is there once."""
+    """Return an object; raise ValueError if a key occurs twice."""
     made = dict(pairs)
     if len(made) != len(pairs):
         raise ValueError("a key twice in one object")
@@ -161,18 +161,18 @@ _ABOUT = {
     **{"device": {"name": str}, "date?": str, "what?": str},
     **{"reference?": str, "images?": _LEAST, "cold_l2?": bool},
 }
+# Parts of a document that a gate reads, as a shape for `shaped`
 _GATED = {
     "compare": _ABOUT | _PART,
     "conv": _ABOUT | {"cases": [_PART | {"shape": str, "label": str, "images": _LEAST}]},
 }
-"""What a gate reads of a document, as `shaped` has it."""
 
 
 def shaped(value: Any, shape: Any, where: str = "") -> Any:
-    """Return what `shape` names of a value of JSON; ValueError where that is something else.
+    """Return the parts of a JSON value that `shape` names; raise ValueError if the types differ.
 
-    A shape is str for a text, bool, the least number that may stand there, [shape] for a list, or
-    {key: shape}; a key that ends in ? may be missing.
+    A shape is str for a text, bool, a number for the least value allowed, [shape] for a list,
+    or {key: shape}; a key that ends in ? may be missing.
     """
     if shape is str:
         return text(value, where)
@@ -201,7 +201,7 @@ def _require_between(entry: Entry, keys: tuple[str, ...], where: str) -> None:
 
 
 def _earlier(value: Any, command: str) -> Entry:
-    """Return what a gate reads of a document of `command`; ValueError where it is another one."""
+    """Return what a gate needs of a document of `command`; raise ValueError for another command."""
     if not isinstance(value, dict) or value.get("command") != command:
         found = value.get("command") if isinstance(value, dict) else value
         _refuse("command", repr(command), found)
@@ -221,8 +221,8 @@ def _earlier(value: Any, command: str) -> Entry:
 def load_earlier(path: Path, command: str, what: str | None) -> Entry:
     """Return what a gate needs of an earlier JSON file of `command` ("compare" or "conv").
 
-    `what` is the stage, span or "plans" of compare; None for conv. Plans have their names of today.
-    LenetError where the file is something else or damaged.
+    `what` is the stage, span or "plans" of compare; None for conv. Old names of plans are
+    replaced by the current ones. Raises LenetError if the file is damaged or something else.
     """
 
     document: Entry = read(path, f"JSON of {command}", lambda value: _earlier(value, command))

@@ -1,4 +1,4 @@
-"""The main job: images in, labels and an account of the time out, each image once."""
+"""`lenetgpu infer`: classify every image once, and measure the time."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 _GPU_BUDGET_S, _CPU_BUDGET_S = 0.5, 2.0
 _GPU_LEAST, _CPU_LEAST = 10, 5
 _PROFILE_REPEATS = {"cuda": 20, "cpu": 5}
-WHOLE_BYTES = 256 << 20
-"""Images of up to so many bytes are read whole before they are computed, more of them meanwhile."""
+WHOLE_BYTES = 256 << 20  # images of up to this many bytes are read completely before the first pass
 
 
 def infer(
@@ -49,12 +48,13 @@ def infer(
     output: Path | None = None,
     source: Source | None = None,
 ) -> Outcome:
-    """Classify the data set as the request says; `progress` is told how many images have passed.
+    """Classify the data set; `progress(done, total)` counts images over all passes.
 
-    The images are those of `source` where it is given. Labels, with scores where they are wanted,
-    go to `output` where there is one, as they come. Ctrl-C ends it with what there is, once one
-    image is classified; before that, and when it comes again, KeyboardInterrupt is raised, nothing
-    written. LenetError for bad input, before anything is computed but what only large files show.
+    The images come from `source` if it is given. Labels go to `output` as they become
+    available, with scores if requested. After the first labelled image, Ctrl-C ends the run
+    with a partial outcome; before that, or at a second Ctrl-C, KeyboardInterrupt is raised and
+    nothing is written. Raises LenetError for bad input, before anything is computed unless only
+    reading a large file shows it.
     """
     engine = Engine(request)
     set_threads(request.threads)
@@ -83,11 +83,11 @@ def infer(
 
 
 class _Run:
-    """What a run is given, and what there is of it, filled as it goes: Ctrl-C leaves what was done.
+    """The state of a run, updated as it proceeds, so that Ctrl-C preserves finished work.
 
-    `images` (N, 28, 28, 1) in host memory, on a GPU page-locked; None where they are read from
-    `source` while they are computed. Of `labels` (N,) int32 and `scores` (N, 10) the first `done`
-    are there; samples of repeated passes are in milliseconds.
+    `images` (N, 28, 28, 1) are in host memory, page-locked on a GPU; None if they are read from
+    `source` during the computation. The first `done` entries of `labels` (N,) int32 and
+    `scores` (N, 10) are valid. Samples of repeated passes are in milliseconds.
     """
 
     writer: LabelWriter | Noting | None = None
@@ -111,10 +111,10 @@ class _Run:
             with engine.phases.timed("load"):
                 self.images = self.runner.whole(source)
         profiled = (_PROFILE_REPEATS[engine.device] + 1) * request.timing
-        self._later = profiled + request.trace  # passes after those that are repeated
+        self._later = profiled + request.trace  # passes after the repeated ones
 
     def whole(self) -> None:
-        """All passes, or what there is of them when Ctrl-C ended them."""
+        """Run all passes, or those before Ctrl-C."""
         gpu, request = self.engine.gpu, self.request
         name, device = gpu.name if gpu else cpu_name(), self.engine.device
         try:
@@ -139,7 +139,7 @@ class _Run:
                 self.limits = known(device, name)
 
     def write(self) -> None:
-        """The labels that were not written meanwhile, and the file to its place."""
+        """Write the labels not yet written, and move the file into place."""
         if self.writer is None:
             return
         left, wanted = slice(self.writer.done, self.done), self.writer.with_scores
@@ -148,9 +148,9 @@ class _Run:
         self.writer.close(len(self.source) if self.interrupted else None)
 
     def outcome(self) -> Outcome:
-        """Times of the repeated passes, or of the one that labelled where there was no other.
+        """Return the outcome; its times are of the repeated passes, or of the labelling pass.
 
-        On a GPU that one has no compute time of its own: its copies lie under its kernels.
+        On a GPU the labelling pass has no compute time: its copies overlap its kernels.
         """
         engine, request, n = self.engine, self.request, self.done
         feed, truth = engine.feed(self.source.dtype), self.source.labels
@@ -187,9 +187,10 @@ class _Run:
         )
 
     def _classify(self) -> float:
-        """The pass that labels: its seconds. What is done stays there.
+        """Run the labelling pass and return its seconds; finished labels survive Ctrl-C.
 
-        Images that are read meanwhile have labels written meanwhile; scores go nowhere else.
+        Images read during the pass have their labels written during it; their scores are
+        not stored.
         """
         held, phases = self.images is not None, self.engine.phases
         self.labels, self.scores = self.runner.results(
@@ -211,20 +212,21 @@ class _Run:
             if self.writer is not None:
                 self.writer.write(labels, scores if self.writer.with_scores else None)
             self.done += len(labels)
-        finally:  # Ctrl-C: what is in the file is done
+        finally:  # Ctrl-C: labels in the file count as done
             self.done = max(self.done, 0 if self.writer is None else self.writer.done)
 
     def _pixels(self) -> Any:
-        """The images (N, 28, 28, 1) as pixels in host memory."""
+        """Return the images (N, 28, 28, 1) in host memory."""
         import numpy as np
 
         held = isinstance(self.images, np.ndarray)
         return self.images if held else self.source.whole().images
 
     def _passes(self, pass_s: float, budget_s: float, least: int) -> tuple[float, int, int]:
-        """(budget, least, most) of the passes that are repeated: as many as asked, or none.
+        """Return (budget in seconds, least, most) of the repeated passes.
 
-        Stages take as many beside them as fit into `budget_s`, with the first pass in it.
+        Without stage timing, exactly the requested number of passes runs. With it, as many
+        run as fit into `budget_s`, which includes the first pass.
         """
         asked = self.request.repeat
         if asked or not self.request.timing:
@@ -232,7 +234,7 @@ class _Run:
         return max(0.0, budget_s - pass_s), least, MOST
 
     def _sampled(self, measure: Callable[[], float]) -> Callable[[], float]:
-        """`measure`, which tells the tally that all images have passed once more."""
+        """Wrap `measure` so that each call adds a pass to the progress."""
 
         def sample() -> float:
             took = measure()
@@ -242,7 +244,7 @@ class _Run:
         return sample
 
     def _again(self, spare: Any) -> Callable[[], float]:
-        """A timed pass over all images whose labels are for nobody."""
+        """Return a timed pass over all images that discards its labels."""
 
         def run() -> None:
             if self.images is None:
@@ -298,7 +300,7 @@ class _Run:
             self._trace(True, spare)
 
     def _compute_on_gpu(self, gpu: Gpu, passes: tuple[float, int, int]) -> None:
-        """Passes from images on the GPU to labels there, and where asked stage by stage."""
+        """Time passes from images on the GPU to labels on it and, if requested, each stage."""
         import cupy
 
         engine, n = self.engine, len(self.source)

@@ -1,4 +1,4 @@
-"""What can be switched and what files hold: `variants`, `data info`, `weights info`, `verify`."""
+"""Listings of variants and files: `variants`, `data info`, `weights info`, `verify`."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ MARK = "*"
 HEADING, NAME, TEXT, GREEN, RED = "bold", "", "dim", "green", "red"
 _LEAST_BESIDE, _INDENT = 40, 4
 _AT_ONCE = 4096
+# First bytes of IDX and .npy files, which have no place for a checksum
 _WITHOUT = b"\0\0\x08", b"\x93NUMPY"
-"""How IDX and .npy files begin, which have no place for a checksum."""
-Line = list[tuple[str, str]]
-"""Texts, each with its style."""
+Line = list[tuple[str, str]]  # texts, each with its style
 _ENDINGS = {".py": "launches it, and computes the same on a CPU", ".cu": "the kernel"}
+# Options that keep a comparison short on a CPU, where loops are slow
 _SHORT = " --batch 20 --seconds 5"
-"""What keeps a comparison short on a CPU, where loops are slow."""
 
 
 def print_lines(console: Console, lines: Iterable[Line]) -> None:
-    """Print lines of texts with styles."""
+    """Print lines made of styled texts."""
     from rich.text import Text
 
     for line in lines:
@@ -51,11 +50,11 @@ def print_lines(console: Console, lines: Iterable[Line]) -> None:
 
 
 def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
-    """One object per switchable variant, of a stage or kind where given, naive to fast.
+    """Return one object per variant, of a stage or kind if given, naive to fast.
 
-    A kind's families stand together, in the order of their first variants. `here`: whether it runs
-    on this machine; `lacks`: what this machine does not have, null where nothing. Raises LenetError
-    where `stage` is neither.
+    A kind's families stand together, in the order of their first variants. `here` is true if
+    the variant runs on this machine; `lacks` names the missing requirement, or is null. Raises
+    LenetError if `stage` is neither a stage, a kind nor a span.
     """
     gpu, _ = choose_device("auto")
     listed = _listed(stage)
@@ -64,7 +63,7 @@ def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
 
 
 def table_rows(stage: str | None = None) -> tuple[list[dict[str, Any]], str]:
-    """The same objects, and what the ones marked `here` run on and the others need."""
+    """Return the same objects, and a text on the devices here and the unmet needs."""
     rows = variant_rows(stage)
     lacking = sorted({row["lacks"] for row in rows if row["lacks"]})
     others = f"; the others need {' or '.join(lacking)}" if lacking else ""
@@ -72,13 +71,13 @@ def table_rows(stage: str | None = None) -> tuple[list[dict[str, Any]], str]:
 
 
 def machine() -> str:
-    """What variants run on here."""
+    """Return the devices of this machine that variants run on."""
     gpu, why = choose_device("auto")
     return f"cpu ({why})" if gpu is None else f"cpu and {gpu.name}, cuda {gpu.version}"
 
 
 def kinds() -> dict[str, str]:
-    """Stages, kinds and spans, whose variants can be listed, with the kind of each."""
+    """Map each stage, kind and span with variants to its kind."""
     found = {s.name: s.kind for s in STAGES} | {kind: kind for kind in (*KINDS, *SPAN_KINDS)}
     return found | {span.name: span.kind for span in SPANS}
 
@@ -94,7 +93,7 @@ def _listed(stage: str | None) -> list[Variant]:
 
 
 def _lacks(needs: Needs, gpu: Gpu | None) -> str | None:
-    """What this machine does not have of what a variant needs."""
+    """Return a variant's requirement that this machine does not meet, or None."""
     if needs.device == "cpu" or (gpu is not None and needs.met_by(gpu)):
         return None
     if gpu is None:
@@ -123,10 +122,10 @@ def _row(v: Variant, gpu: Gpu | None) -> dict[str, Any]:
 
 
 def variant_lines(rows: list[dict[str, Any]], machine: str, width: int) -> list[Line]:
-    """Return lines of at most `width` characters: a heading a kind, a paragraph a family.
+    """Return lines of at most `width` characters: a heading per kind, a paragraph per family.
 
-    What a variant does stands beside its name where there is room for it, else below; where it
-    comes from only beside. `machine` says what the marked rows run on.
+    A description stands next to the variant's name if there is room, otherwise below it and
+    without its source. `machine` names the devices that the marked rows run on.
     """
     names, needs, precisions = (
         max(len(row[key]) for row in rows) for key in ("variant", "needs", "precision")
@@ -164,16 +163,17 @@ def _family(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _text(row: dict[str, Any], with_source: bool) -> str:
-    """What a variant does, its other names and, where asked, where it comes from."""
+    """Return a variant's description, its other names and, with `with_source`, its source."""
     also = f" Also {', '.join(row['also'])}." if row["also"] else ""
     source = f" ({row['paper']})" if row["paper"] and with_source else ""
     return f"{row['description']}{also}{source}"
 
 
 def matrix_lines(cells: list[Cell], width: int) -> list[Line]:
-    """Lines of (text, style): a table a device, rows stages, columns families, then the notes.
+    """Return a table per device (rows are stages, columns families), then the notes.
 
-    A cell is its variant's name in that family, or `refused`; notes are at most `width` wide.
+    Lines are lists of (text, style). A cell is the variant's name within its family, or
+    `refused`; notes are at most `width` wide.
     """
     lines: list[Line] = []
     for _, on_device in groupby(cells, lambda cell: cell.device):
@@ -188,7 +188,7 @@ def matrix_lines(cells: list[Cell], width: int) -> list[Line]:
 
 
 def _table(rows: list[list[Cell]]) -> list[Line]:
-    """A row of cells a stage below their families; no line has spaces at its end."""
+    """Return a row of cells per stage under the families' names, without trailing spaces."""
     device, families = rows[0][0].device, [cell.family for cell in rows[0]]
     first = max(len(head) for head in (device, *(row[0].stage for row in rows)))
     wide = [max(len(head), *(len(_shown(row[at])[0]) for row in rows))
@@ -205,7 +205,7 @@ def _table(rows: list[list[Cell]]) -> list[Line]:
 
 
 def _list(rows: list[list[Cell]]) -> list[Line]:
-    """A cell a line, stage by stage: what a terminal gets that is too narrow for the table."""
+    """Return one cell per line, stage by stage, for terminals too narrow for the table."""
     lines: list[Line] = []
     for row in rows:
         lines.append([(f"{row[0].device} {row[0].stage}", HEADING)])
@@ -220,7 +220,7 @@ def _shown(cell: Cell) -> tuple[str, str]:
 
 
 def _notes(cells: list[Cell]) -> list[str]:
-    """What a star means, and a sentence a reason with the cells that it refuses."""
+    """Return the meaning of the star, and a sentence per refused combination."""
     notes = ["* the CPU's, with copies"] if any(cell.copies for cell in cells) else []
     reasons: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
@@ -233,7 +233,7 @@ def _notes(cells: list[Cell]) -> list[str]:
 
 
 def data_rows(path: Path) -> list[tuple[str, str]]:
-    """(what, found) rows of an image file."""
+    """Return (property, value) rows about an image file."""
     with open_source(path) as source:
         dataset = source.whole()
     images = dataset.images
@@ -251,7 +251,7 @@ def data_rows(path: Path) -> list[tuple[str, str]]:
 
 
 def weight_rows(path: Path) -> list[tuple[str, str]]:
-    """(what, found) rows of a weight file, its attributes included."""
+    """Return (property, value) rows about a weight file, including its attributes."""
     weights, said = load_weights(path), about(path)
     rows = [("file", weights.source), ("form", said.form)]
     for name, tensor in weights.tensors.items():
@@ -269,9 +269,9 @@ def weight_rows(path: Path) -> list[tuple[str, str]]:
 
 
 def verified(path: Path) -> str:
-    """Read all of an image, weight or label file; what its checksums say, in words.
+    """Read all of an image, weight or label file; return the result of its checksums in words.
 
-    LenetError where they say that it is damaged.
+    Raises LenetError if the checksums show that the file is damaged.
     """
     with open_regular(path, "a file of images, weights or labels") as file:
         start = file.read(forms.START)
@@ -292,7 +292,7 @@ def verified(path: Path) -> str:
 
 
 def shipped() -> list[tuple[str, str]]:
-    """(what, found) rows of the weights and the digits that ship."""
+    """Return (name, state) rows for the weights and the digits included in the package."""
 
     def row(find: Callable[[], Path]) -> str:
         try:
@@ -305,10 +305,10 @@ def shipped() -> list[tuple[str, str]]:
 
 
 def start(kind: str, folder: Path) -> list[tuple[str, str]]:
-    """Write KIND.py and KIND.cu into `folder`, and give (what, found) lines on what to do next.
+    """Write KIND.py and KIND.cu into `folder`; return (file, purpose) rows and the next command.
 
-    Raises LenetError where `kind` is none, `folder` is no folder or a file of either name is there;
-    nothing is written then.
+    Raises LenetError, and writes nothing, if `kind` is unknown, `folder` is a file, or either
+    file exists.
     """
     if kind not in KINDS:
         raise LenetError(f"--new: expected a kind of {', '.join(KINDS)}, found {kind!r}")
@@ -327,7 +327,7 @@ def start(kind: str, folder: Path) -> list[tuple[str, str]]:
             file.unlink(missing_ok=True)
         raise
     stage = "conv2" if kind == "conv" else next(s.name for s in STAGES if s.kind == kind)
-    text = f"./{folder}" if str(folder).startswith("-") else str(folder)  # no option, and a folder
+    text = f"./{folder}" if str(folder).startswith("-") else str(folder)  # cannot be taken for an option
     command = f"lenetgpu compare {stage} --with {shlex.quote(text.rstrip(os.sep) + os.sep)}"
     if choose_device("auto")[0] is None:
         command += _SHORT

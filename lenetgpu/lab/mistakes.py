@@ -1,4 +1,4 @@
-"""What a run reads wrong: noted as it comes, said in lines, listed or drawn in a file."""
+"""Misread images of a run: recorded as labels arrive, summarised, listed or drawn to a file."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ _COLUMNS = (
 )
 _ROWS = 1 << 15
 _PAIRS = 5
-_LABEL = 9
-"""Characters before a summary line's words."""
+_LABEL = 9  # width of the label of a summary line
 
 
 class Noting:
-    """A writer of labels that hands them to `inner`, where there is one, and notes the wrong ones.
+    """A label writer that records mistakes and passes the labels to `inner`, if there is one.
 
-    `inner` gets scores where it takes them. `source` has the images, with labels.
+    `inner` gets scores only if it accepts them. `source` provides the images and their labels.
     """
 
     with_scores = True
@@ -46,28 +45,28 @@ class Noting:
 
     @property
     def done(self) -> int:
-        """Labels that were written so far, or noted where none are written."""
+        """The number of labels written so far, or recorded if there is no `inner`."""
         return self._count if self._inner is None else self._inner.done
 
     def write(self, labels: Any, scores: Any) -> None:
-        """The next labels (n,) with their scores (n, 10), in order; LenetError as of a writer."""
+        """Add the next labels (n,) and scores (n, 10); LenetError as of the inner writer."""
         self._mistakes.add(self.done, labels, scores)
         if self._inner is not None:
             self._inner.write(labels, scores if self._inner.with_scores else None)
         self._count += len(labels)
 
     def close(self, asked: int | None = None) -> None:
-        """Close the file where there is one; `asked` as LabelWriter has it."""
+        """Close the file if there is one; `asked` is as in LabelWriter."""
         if self._inner is not None:
             self._inner.close(asked)
 
     def found(self, done: int) -> Gallery:
-        """The wrong ones of the first `done` images; the worst are read once more."""
+        """Return the mistakes among the first `done` images; the worst images are read again."""
         return gallery(self._mistakes.rows(done), self._source)
 
 
 def share(part: float, places: int = 1) -> str:
-    """A share as a percentage; what is not all is not 100%, nor is a little 0%."""
+    """Format a share as a percentage that shows 0% and 100% only for exactly none and all."""
     if part in (0, 1):
         return f"{part:.0%}"
     least = 10.0 ** -(places + 2)
@@ -75,16 +74,17 @@ def share(part: float, places: int = 1) -> str:
 
 
 def probability(value: float) -> str:
-    """A probability as a percentage of one decimal, its ends said as bounds."""
+    """Format a probability with one decimal; the extremes are <0.1% and >99.9%."""
     if value >= 0.9995:
         return ">99.9%"
     return "<0.1%" if value < 0.0005 else f"{value:.1%}"
 
 
 def lines(counts: Any, width: int) -> Iterator[str]:
-    """Lines of `width` characters at most about a (10, 10) of `confusion`; none where all is right.
+    """Yield lines of at most `width` characters about a confusion matrix (10, 10).
 
-    The share of each digit that is right, and the pairs that are confused most.
+    They give the accuracy of each digit and the most frequent confusions; none if all are
+    right.
     """
     pairs = confusions(counts)
     if not pairs:
@@ -104,7 +104,7 @@ def lines(counts: Any, width: int) -> Iterator[str]:
 
 
 def _folded(name: str, words: list[str], width: int) -> Iterator[str]:
-    """`words` with commas behind `name`, on as few lines as `width` allows."""
+    """Yield `words`, comma-separated after `name`, on as few lines as `width` allows."""
     line = f"{name:<{_LABEL}}"
     for number, word in enumerate(words):
         piece = word + ("," if number + 1 < len(words) else "")
@@ -116,14 +116,14 @@ def _folded(name: str, words: list[str], width: int) -> Iterator[str]:
 
 
 def title(counts: Any) -> str:
-    """How many of the images were read wrong."""
+    """Return a title with the number of misread images."""
     images, wrong = int(counts.sum()), int(counts.sum() - counts.trace())
     noun = "digit" if images == 1 else "digits"
     return f"{format(wrong, ',') if wrong else 'None'} of {images:,} {noun} read wrong"
 
 
 def lead(counts: Any) -> str:
-    """The share that is right, and the pair that is confused most."""
+    """Return a sentence with the accuracy and one with the most frequent confusion."""
     right = f"{share(float(counts.trace() / counts.sum()), 2)} are read right."
     pairs = confusions(counts)
     if not pairs:
@@ -135,7 +135,7 @@ def lead(counts: Any) -> str:
 
 
 def bounded(shown: int, total: int) -> str:
-    """How many of the wrong ones are shown, and which."""
+    """Return a sentence that states how many of the mistakes are shown, and which."""
     if total == 1:
         return "One mistake."
     if shown == total:
@@ -144,7 +144,7 @@ def bounded(shown: int, total: int) -> str:
 
 
 def check_errors(path: Path) -> None:
-    """Raise LenetError unless mistakes can be written in the form that `path` ends in."""
+    """Raise LenetError unless mistakes can be written in the format of `path`."""
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise LenetError(
@@ -156,7 +156,7 @@ def check_errors(path: Path) -> None:
 
 
 def write_errors(path: Path, outcome: Outcome) -> None:
-    """Write what a run read wrong, whole or not at all; LenetError where it cannot be written."""
+    """Write a run's mistakes atomically; raise LenetError if that fails."""
     assert outcome.mistakes is not None
     if path.suffix.lower() == ".csv":
         write_list(path, outcome.mistakes.rows)
@@ -167,7 +167,7 @@ def write_errors(path: Path, outcome: Outcome) -> None:
 
 
 def write_list(path: Path, rows: Any) -> None:
-    """A line a wrong image, in order; `rows` (k,) of ROW."""
+    """Write a CSV line per misread image, in order; `rows` (k,) of ROW."""
     kinds = dict(ROW)
     line = ",".join("%.9g" if kinds[name] == "<f8" else "%d" for name in _COLUMNS) + "\n"
     with replacing(path) as made, made.open("w", encoding="ascii", newline="") as file:

@@ -1,4 +1,4 @@
-"""`lenetgpu infer` of a person's pictures: which they are, their labels, and how they are shown."""
+"""`lenetgpu infer` on individual pictures: gather them, label them, and show the results."""
 
 from __future__ import annotations
 
@@ -24,24 +24,22 @@ if TYPE_CHECKING:
 _GAP = 2
 _BRAILLE, _DOTS = 0x2800, ((0, 1, 2, 6), (3, 4, 5, 7))
 _SHADES = " .:*#"
+# Minimum width of a name, width of a narrow terminal, width of the columns besides name and note
 _LEAST_NAME, _NARROW, _REST = 12, 70, 48
-"""Characters of a name at least, of a narrow terminal, of the table beside name and notes."""
 
 
 @dataclass(frozen=True)
 class Classified:
-    """What came of pictures: the run, and what was gathered for it; `done` are labelled."""
+    """The result of classifying pictures: the run and its inputs; the first `done` are labelled."""
 
     outcome: Outcome
     found: Gathered
-    images: Any
-    """(N, 28, 28, 1) as the network saw them."""
-    likely: Any
-    """Probabilities (done, 10) float64."""
+    images: Any  # (N, 28, 28, 1), the network's input
+    likely: Any  # probabilities (done, 10) float64
 
     @classmethod
     def of_file(cls, outcome: Outcome, name: str) -> Classified | None:
-        """Of a file of many images, called `name`, whose images are few; None of more."""
+        """Return the result for a file with few images, called `name`; None if it has more."""
         if outcome.images is None or outcome.scores is None:
             return None
         found, first = Gathered(), outcome.request.skip
@@ -50,7 +48,7 @@ class Classified:
         return cls(outcome, found, outcome.images, probabilities(outcome.scores))
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row an image: file, label, its probability, the runner-up with its own, notes."""
+        """Return a row per image: file, label, probability, runner-up, notes."""
         order = (-self.likely).argsort(axis=1, kind="stable")
         rows = []
         for number, label in enumerate(self.outcome.labels.tolist()):
@@ -68,7 +66,7 @@ class Classified:
         return rows
 
     def as_json(self) -> dict[str, Any]:
-        """What the JSON says besides: the rows, and a sentence for each bad picture."""
+        """Return the additional JSON keys: the rows, and a sentence per bad picture."""
         return {"rows": self.rows(), "bad": self.found.bad}
 
 
@@ -79,10 +77,10 @@ def gathered(
     as_is: bool = False,
     told: Progress | None = None,
 ) -> Gathered:
-    """The images of `paths` that the request asks for, prepared unless `as_is`.
+    """Return the images of `paths` that the request selects, prepared unless `as_is`.
 
-    `bad` are sentences for what has been found to be none, which come first. `told` is called with
-    how many of how many files are read.
+    `bad` are sentences about files already rejected; they come first. `told(done, total)` is
+    called with the number of files read.
     """
     request.check()
     phases = Phases()
@@ -96,9 +94,9 @@ def gathered(
 def classify(
     request: Request, found: Gathered, progress: Progress | None = None, output: Path | None = None
 ) -> Classified:
-    """Labels of what was gathered, to `output` too where there is one, with the files' names.
+    """Label the gathered images; with `output`, also write the labels and file names there.
 
-    Ctrl-C as in `infer`. LenetError as there, and where nothing was gathered.
+    Ctrl-C and LenetError are as in `infer`. Raises LenetError if nothing was gathered.
     """
     if not found.names:
         raise LenetError(_nothing(found.bad, request.skip))
@@ -124,7 +122,7 @@ def _nothing(bad: Sequence[str], skip: int) -> str:
 
 
 def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[Part]:
-    """Yield up to FEW rows as a table, with `images` (N, 28, 28, 1) drawn; more as counts."""
+    """Yield up to FEW rows as a table, with `images` (N, 28, 28, 1) drawn; more rows as counts."""
     from lenetgpu.lab.render import Table
     from lenetgpu.lab.rows import columns
 
@@ -159,7 +157,7 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
 
 
 def _notes(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A line for each note, with the numbers of the rows that have it."""
+    """Return a line per distinct note, with the numbers of its rows."""
     having: dict[str, list[int]] = {}
     for number, row in enumerate(rows, 1):
         for note in row["notes"]:
@@ -168,7 +166,7 @@ def _notes(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """Ascending numbers as 1-3, 5."""
+    """Format ascending numbers as 1-3, 5."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -179,7 +177,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:
-    """Return how many images are each digit, and the least of their probabilities where known."""
+    """Return a table of images per digit, with each digit's lowest probability if known."""
     from lenetgpu.lab.render import Table
     from lenetgpu.lab.rows import columns, count
 
@@ -193,10 +191,10 @@ def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:
 
 
 def drawn(images: Any, labels: Sequence[int], width: int, braille: bool) -> list[str]:
-    """Lines of at most `width` characters: `images` (N, 28, 28, 1) beside each other, numbered.
+    """Return `images` (N, 28, 28, 1) side by side, numbered, in lines of at most `width`.
 
-    Each is 14 characters by 7: a dot a pixel in braille, else a shade for each 2x4 pixels. Images
-    behind those that have labels are not drawn.
+    Each image is 14 by 7 characters: a dot per pixel in braille, otherwise a shade per 2x4
+    pixels. Images without labels are not drawn.
     """
     import numpy as np
 
@@ -217,7 +215,7 @@ def drawn(images: Any, labels: Sequence[int], width: int, braille: bool) -> list
 
 
 def _characters(pixels: Any, braille: bool) -> list[str]:
-    """One image (28, 28) of floats from 0 to 1 as rows of characters."""
+    """Return one image (28, 28) of floats from 0 to 1 as rows of characters."""
     import numpy as np
 
     height, width = pixels.shape
@@ -232,7 +230,7 @@ def _characters(pixels: Any, braille: bool) -> list[str]:
 
 
 def _encodes(code: int) -> bool:
-    """Whether stdout takes the character of this code."""
+    """Return True if stdout can encode the character of this code."""
     try:
         chr(code).encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -241,6 +239,6 @@ def _encodes(code: int) -> bool:
 
 
 def _shortened(name: str, most: int) -> str:
-    """`name` as a terminal may have it, of at most so many characters; its end is what counts."""
+    """Return `name` on one line of at most `most` characters; its end is preserved."""
     shown = one_line(name)
     return shown if len(shown) <= most else "..." + shown[3 - most :]

@@ -1,4 +1,4 @@
-"""`lenetgpu profile`: a plan's stages measured, and written in every form."""
+"""`lenetgpu profile`: measure a plan's stages and write them in every format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lenetgpu.store import json_text
 
 
 def _beside_model(outcome: Outcome) -> str:
-    """What the schedule's model says of a pass, and what it took."""
+    """Return the pass time predicted by the schedule's model, and the measured one."""
     assert outcome.model is not None and outcome.chunk is not None
     how = ", zero-copy" if outcome.zero_copy else ""
     return (
@@ -36,7 +36,7 @@ def _beside_model(outcome: Outcome) -> str:
 
 @dataclass(frozen=True)
 class Profile:
-    """An outcome with its stage rows, and the counters of its kernels where they were asked for."""
+    """An outcome with its stage rows and, if requested, the counters of its kernels."""
 
     outcome: Outcome
     rows: list[dict[str, Any]]
@@ -44,14 +44,14 @@ class Profile:
 
     @property
     def residual_ms(self) -> float | None:
-        """The unprofiled pass less the sum of the stages; None where one of the two is missing."""
+        """The unprofiled pass minus the sum of the stages, or None if either is missing."""
         if not self.rows or not self.outcome.compute.samples:
             return None
         total: float = sum(row["median_ms"] for row in self.rows)
         return self.outcome.compute.median - total
 
     def hint(self) -> str | None:
-        """Return where the time goes and what to try; None where no stage was timed."""
+        """Return the dominant cost and a suggestion, or None if no stage was timed."""
         if not self.rows:
             return None
         heaviest = max(self.rows, key=lambda row: float(row["median_ms"]))
@@ -63,7 +63,7 @@ class Profile:
         return said + "; a plan whose stages agree on device and layout has no such row"
 
     def document(self) -> dict[str, Any]:
-        """Schema 1, as infer's, with the residual, the ceilings and the hint."""
+        """Return the JSON document: infer's schema 1, residual, ceilings and hint."""
         limits = self.outcome.limits
         document = infer_json(self.outcome, 0.0) | {
             "command": "profile",
@@ -77,16 +77,16 @@ class Profile:
         return document
 
     def as_json(self) -> str:
-        """The document as text."""
+        """Return the document as JSON text."""
         return json_text(self.document(), indent=1) + "\n"
 
     def passes(self) -> str:
-        """How many passes were timed stage by stage, as the end of a sentence."""
+        """Return the number of passes timed stage by stage, worded as the end of a sentence."""
         timings = self.outcome.rows
         return f", stages timed in {len(timings[0].samples) if timings else 0} passes"
 
     def table(self) -> Table:
-        """Return the rows, with the counters of all kernels of each behind them."""
+        """Return the rows, with the counters of each row's kernels."""
         if self.counters is None:
             return Table(STAGE, self.rows)
         own = {(row["stage"], row["variant"]): row for row in self.counters["rows"]}
@@ -94,7 +94,7 @@ class Profile:
         return Table([*STAGE, *hardware.nested(self.counters)], rows)
 
     def as_trace(self) -> str:
-        """The traced pass for chrome://tracing or Perfetto, with what it was made on."""
+        """Return the traced pass for chrome://tracing or Perfetto, with its device and sources."""
         outcome = self.outcome
         where = outcome.gpu.name if outcome.gpu else cpu_name()
         title = f"lenetgpu profile --plan {outcome.plan.name} on {where}"
@@ -104,7 +104,7 @@ class Profile:
         return json_text(trace)
 
     def parts(self) -> Iterator[Part]:
-        """Yield the table, the ceilings it is judged by, and the hint."""
+        """Yield the table, the device's ceilings, and the hint."""
         outcome, limits = self.outcome, self.outcome.limits
         yield f"device  {describe_device(outcome)}"
         if limits is not None:
@@ -132,10 +132,10 @@ class Profile:
 
 
 def profile(request: Request, progress: Progress | None = None, counters: bool = False) -> Profile:
-    """Run `request` with stage timing, ceilings and, where asked, a trace; Ctrl-C as in infer.
+    """Run `request` with stage timing, ceilings and, if requested, a trace; Ctrl-C as in infer.
 
-    `counters`: those of one pass of the plan's kernels follow, when every time is taken; Ctrl-C
-    leaves them out. LenetError where they are asked for and there is no GPU.
+    With `counters`, one pass of the plan's kernels is counted after all timing; Ctrl-C skips
+    it. Raises LenetError if counters are requested without a GPU.
     """
     if counters:
         counters_of.require_gpu(*choose_device(request.device, request.plan))

@@ -1,4 +1,4 @@
-"""The one renderer: tables for a terminal, as Markdown, as CSV and for a page; lines between them.
+"""Tables for terminals, Markdown, CSV and HTML, with lines of text between them.
 
 A command's results are a list of parts: `Table`s, and lines of text. `show` prints them;
 `Table.markdown`, `Table.csv` and `Table.cells` (HTML) write one table.
@@ -31,16 +31,17 @@ _FIRST_TO_GO = (
     "tflops share roofline gflop images reference_us note explanation machine.throttle "
     "relative_error"
 )
+# Columns dropped if folded words do not fit either; a name, its check and its time always stay
 _LAST_TO_GO = "speedup verdict table section label paper images_per_second"
-"""What goes where not even folded words let the rest fit; a name, its check and its time stay."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, objects of JSON, under columns.
+    """Rows (JSON objects) under columns.
 
-    Columns in which no row has a value are left out. `below` is the key of a column of sentences:
-    in a terminal too narrow for it they stand under the table, behind the row's first cell.
+    Columns without values are left out. `below` is the key of a column of sentences: if the
+    terminal is too narrow for it, the sentences follow the table, each with its row's first
+    cell.
     """
 
     every: Sequence[Column]
@@ -50,13 +51,13 @@ class Table:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Return the columns that have values."""
+        """The columns that have values."""
         return tuple(
             c for c in self.every if c.empty or any(c.value(row) is not None for row in self.rows)
         )
 
     def cells(self, row: Any) -> list[tuple[str, float | None]]:
-        """Return a row's texts, each with the unrounded number that it is sorted by on a page."""
+        """Return a row's texts, each with the unrounded number that sorts it on a page."""
         found = []
         for one in self.columns:
             value = one.value(row)
@@ -73,7 +74,7 @@ class Table:
         return "".join([head, f"|{rule}|\n", *rest])
 
     def csv(self) -> str:
-        """Return CSV with the keys as heads and unrounded values."""
+        """Return CSV with keys as headings and unrounded values."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([one.key for one in self.columns])
@@ -82,9 +83,10 @@ class Table:
         return text.getvalue()
 
     def fitting(self, width: int) -> tuple[Column, ...]:
-        """Return the columns that `width` characters hold, without _FIRST_TO_GO in that order.
+        """Return the columns that fit in `width` characters, dropping _FIRST_TO_GO in order.
 
-        Where that is not enough words are folded, and _LAST_TO_GO go, then the last ones.
+        If that is not enough, words are folded, then the _LAST_TO_GO columns are dropped,
+        then the rightmost columns.
         """
         kept = list(self.columns)
         for key in _FIRST_TO_GO.split():
@@ -101,7 +103,7 @@ class Table:
         return tuple(kept)
 
     def rich(self, width: int = 250) -> RichTable:
-        """Return a table for a terminal; it says which columns `width` characters leave out."""
+        """Return a table for a terminal; its caption names the columns too many for `width`."""
         from rich import box
         from rich.table import Table as Rich
 
@@ -129,7 +131,7 @@ class Table:
         return table
 
     def notes(self, width: int) -> list[str]:
-        """Return the sentences that `width` characters have no column for, a line each."""
+        """Return the sentences of the `below` column if it does not fit in `width`, one per row."""
         if not self.below or self.below in [one.key for one in self.fitting(width)]:
             return []
         every = {one.key: one for one in self.columns}
@@ -141,7 +143,7 @@ class Table:
         return [f"{name}: {word}{said}" for name, said in found if said]
 
     def _needed(self, one: Column, fold: bool = False) -> int:
-        """Return the characters a column takes with two behind it; `fold`: in many lines."""
+        """Return the width of a column plus its gap; `fold` allows several lines per cell."""
         widest = max((len(one.cell(row)) for row in self.rows), default=0)
         if one.key in _WRAPPED:
             widest = min(widest, _WRAPPED_LEAST)
@@ -152,7 +154,7 @@ class Table:
         return sum(self._needed(one, fold) for one in columns) + 1 <= width
 
     def _widths(self, columns: Sequence[Column], width: int) -> dict[str, int]:
-        """Return the characters for each column of words: the widest give up theirs."""
+        """Return the width of each text column, shortening the widest first."""
         texts = [one for one in columns if not one.numeric]
         numbers = sum(self._needed(one) for one in columns if one.numeric)
         room = width - 1 - numbers - 2 * len(texts)
@@ -162,8 +164,7 @@ class Table:
         return found
 
 
-Part = Table | str | Any
-"""A table, a line, or what Rich prints."""
+Part = Table | str | Any  # a table, a line, or any object that Rich prints
 
 
 def show(console: Console, parts: Iterable[Part]) -> None:
@@ -178,7 +179,7 @@ def show(console: Console, parts: Iterable[Part]) -> None:
 
 
 def in_lines(text: str, most: int | None) -> str:
-    """Return `text` in lines of `most` characters, a name broken behind one of its joints."""
+    """Return `text` in lines of `most` characters; names are broken after a joint."""
     if most is None:
         return text
     lines = [""]
@@ -190,7 +191,7 @@ def in_lines(text: str, most: int | None) -> str:
 
 
 def _unrounded(value: Any) -> Any:
-    """Return a value for a cell of CSV: a number as it is, extents as 32x8, text as printed."""
+    """Return a value for a CSV cell: a number unrounded, dimensions as 32x8, text as printed."""
     if isinstance(value, list):
         texts = not value or isinstance(value[0], str)
         value = listed(value) if texts else "x".join(map(str, value))

@@ -1,4 +1,4 @@
-"""The report command: a page of a fresh run on this machine, or of JSON files of earlier ones."""
+"""`lenetgpu report`: a page of a fresh run on this machine, or of JSON files of earlier runs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ from lenetgpu.store import json_text
 
 ENDINGS = (".html", ".htm")
 MOST_FILES = 1_000
+# Comparisons of a fresh run, in order, as far as its time allows
 COMPARED = (PLANS, "conv2", "conv1", "fc1", "pool1", "pool2", "fc2", "argmax")
-"""What a fresh run compares as far as its time reaches, in this order."""
 _NAMED = 3
 _WATCH_S = 0.3
-_MOST_IMAGES = {"cpu": 1_000, "cuda": 10_000}
-"""Images of a comparison at most."""
-_PER_SECOND = {"cpu": 200, "cuda": 10_000}
-"""Images of a comparison for each second that it has."""
+_MOST_IMAGES = {"cpu": 1_000, "cuda": 10_000}  # upper limit on the images of a comparison
+_PER_SECOND = {"cpu": 200, "cuda": 10_000}  # images per second of a comparison's time
 _LEAST_IMAGES = 32
 _UNKNOWN = {"kind": "unknown", "name": "device not recorded", "cores": None}
 _ABOUT = ("version", "commit", "driver", "kernels", "quick", "ceilings", "images", "data",
@@ -46,10 +44,11 @@ _ABOUT = ("version", "commit", "driver", "kernels", "quick", "ceilings", "images
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What `lenetgpu report` was asked for: a page at `out`, of `files` or of a fresh run.
+    """The options of `lenetgpu report`: a page at `out`, made from `files` or from a fresh run.
 
-    `seconds` is the time for comparing plans and stages in a fresh run; 0 for none. `given` names
-    the options of a fresh run that were given, whatever their values.
+    `seconds` is the time for comparing plans and stages in a fresh run; 0 skips the
+    comparisons. `given` names the fresh-run options present on the command line, whatever their
+    values.
     """
 
     out: Path
@@ -63,7 +62,7 @@ class ReportRequest:
     given: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """LenetError unless the page can be made and written."""
+        """Raise LenetError unless the page can be made and written."""
         if self.out.suffix.lower() not in ENDINGS:
             raise LenetError(
                 f"{self.out}: expected a name ending in {' or '.join(ENDINGS)}, "
@@ -82,26 +81,26 @@ class ReportRequest:
 
 @dataclass
 class ReportOutcome:
-    """How large the page is, what it shows, and which candidates were wrong."""
+    """The size of the page in bytes, the documents on it, and the candidates that were wrong."""
 
     size: int
     documents: list[Document]
-    files: int = 0
-    """How many files it was made of, those of which nothing is drawn too."""
+    files: int = 0  # number of input files, including those with nothing to draw
     wrong: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
     def sentences(self) -> list[str]:
-        """What was left out or is wrong, a line each."""
+        """Return a line for the comparisons left out and one per wrong candidate."""
         names = ", ".join(self.left_out)
         late = [f"not compared for time: {names}; --seconds takes more"] if names else []
         return late + [f"WRONG: {name}" for name in self.wrong]
 
 
 def run_report(request: ReportRequest, say: Say) -> ReportOutcome:
-    """Make the page and write it, whole or not at all.
+    """Make the page and write it atomically.
 
-    Ctrl-C leaves nothing: KeyboardInterrupt. LenetError for bad input, before anything runs.
+    Ctrl-C raises KeyboardInterrupt and leaves no file. Raises LenetError for bad input, before
+    anything runs.
     """
     request.check()
     files = json_files(request.files)
@@ -117,7 +116,7 @@ def run_report(request: ReportRequest, say: Say) -> ReportOutcome:
 
 
 def json_files(paths: Iterable[Path]) -> list[Path]:
-    """The files that `paths` name, of a folder every .json in it, each once, in order."""
+    """Return the files that `paths` name, without duplicates; a folder means its .json files."""
     seen: dict[Path, Path] = {}
     for path in paths:
         inside = sorted(islice(path.rglob("*.json"), MOST_FILES + 1)) if path.is_dir() else [path]
@@ -131,7 +130,7 @@ def json_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def load_document(path: Path) -> Document:
-    """Return what a page draws of a JSON file; LenetError where it is none of ours, or damaged."""
+    """Return a JSON file's document; raise LenetError if it is damaged or not lenetgpu's."""
     label = f"{path.absolute().parent.name}/{path.name}"
 
     def drawn(value: Any) -> Document:
@@ -148,7 +147,7 @@ def load_document(path: Path) -> Document:
 
 
 def _labelled(document: Document, label: str, stem: str, fresh: bool = False) -> Document:
-    """`document` with its name; of a trace, with whose it is where it says so."""
+    """Return `document` with its name; a trace also gets the device and date recorded in it."""
     if document["command"] == TRACED:
         made = document["otherData"]["made"] or {}
         about = {"date": made.get("date"), "device": made.get("device") or _UNKNOWN}
@@ -162,7 +161,7 @@ def _written(out: Path, html: str, documents: list[Document], **more: Any) -> Re
 
 
 def _taken(document: dict[str, Any], name: str) -> Document:
-    """A document of this run, as if it had been read from a file."""
+    """Return a document of this run in the form that reading it from a file gives."""
     return _labelled(checked(json.loads(json_text(document))), name, name, fresh=True)
 
 
@@ -190,7 +189,7 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
 
 
 def _unchecked(what: str, entries: list[dict[str, Any]]) -> list[str]:
-    """Candidates that time did not suffice for: their names where they are few, else how many."""
+    """Return the candidates that there was no time for: by name if few, otherwise their number."""
     names = [f"{what} {entry['name']}" for entry in entries if entry.get("note") == UNCHECKED]
     return names if len(names) <= _NAMED else [f"{len(names)} of {what}'s {len(entries)}"]
 
@@ -207,7 +206,7 @@ def _of_profile(found: Profile) -> list[Document]:
 def _comparisons(
     request: ReportRequest, outcome: Outcome, say: Say
 ) -> Iterator[tuple[str, CompareOutcome]]:
-    """What was compared, as far as `seconds` has room, and what came of it."""
+    """Yield (name, outcome) of each comparison that fits into `seconds`."""
     device = "cpu" if outcome.gpu is None else "cuda"
     start, took = clock(), inf
     for place, what in enumerate(COMPARED):

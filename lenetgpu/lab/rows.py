@@ -1,9 +1,9 @@
-"""Columns of tables: what a command measures is objects of JSON, and columns say what is shown.
+"""Columns of tables: measurements are JSON objects, and columns define how they are shown.
 
     TIMED = columns("candidate=name", ("median ms=median_ms, to=high", fixed(3)), *LAUNCH)
     print(Table(TIMED, document["candidates"]).markdown())    # lenetgpu/lab/render.py
 
-A column has a title, a key and a way to write values; words stand left, numbers right.
+A column has a title, a key and a formatter; text is left-aligned, numbers right-aligned.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Write = Callable[[Any], str]
 
 @dataclass(frozen=True)
 class Column:
-    """A title, the key of the value, and how the value is written; `empty` stands for none.
+    """A title, the key of the value, and its formatter; `empty` replaces a missing value.
 
-    A key with dots leads into objects.
+    A key with dots leads into nested objects.
     """
 
     title: str
@@ -32,26 +32,26 @@ class Column:
     empty: str = ""
 
     def value(self, row: Any) -> Any:
-        """Return what an object of JSON holds under the key, None where nothing."""
+        """Return the value of a JSON object under the key, or None."""
         for name in self.key.split("."):
             row = row.get(name) if isinstance(row, Mapping) else None
         return row
 
     def cell(self, row: Any) -> str:
-        """Return the value as text, safe to print."""
+        """Return the value as text that is safe to print."""
         value = self.value(row)
         return self.empty if value is None else one_line(self.write(value))
 
 
 def words(title: str, key: str, write: Write = str) -> Column:
-    """Return a column of words, for tables of dictionaries."""
+    """Return a text column for tables of dictionaries."""
     return Column(title, key, write, numeric=False)
 
 
 def columns(*groups: Column | str | tuple[str, Write]) -> tuple[Column, ...]:
-    """Return columns of "title=key, title=key, key": words or, with a way to write them, numbers.
+    """Return columns of "title=key, title=key, key": text or, with a formatter, numbers.
 
-    A key without a title is its own.
+    A key without a title is its own title.
     """
     found = []
     for group in groups:
@@ -66,12 +66,12 @@ def columns(*groups: Column | str | tuple[str, Write]) -> tuple[Column, ...]:
 
 
 def within(key: str, inner: Iterable[Column]) -> list[Column]:
-    """Return the same columns, of the object under `key`."""
+    """Return the same columns for the object under `key`."""
     return [replace(one, key=f"{key}.{one.key}") for one in inner]
 
 
 def fixed(digits: int) -> Write:
-    """Write a float with `digits` decimals, and with more where that would leave only zeros."""
+    """Return a formatter with `digits` decimals, or more if those would all be zeros."""
 
     def write(value: float) -> str:
         return f"{value:,.{digits}f}" if not 0 < abs(value) < 0.5 * 10**-digits else f"{value:.1e}"
@@ -80,7 +80,7 @@ def fixed(digits: int) -> Write:
 
 
 def significant(digits: int) -> Write:
-    """Write a float with `digits` digits that count, whatever its size, and none of it lost."""
+    """Return a formatter with `digits` significant digits at any magnitude."""
 
     def write(value: float) -> str:
         size = math.floor(math.log10(abs(value))) if value else 0
@@ -90,12 +90,12 @@ def significant(digits: int) -> Write:
 
 
 def percent(value: float) -> str:
-    """Write a share as a percentage."""
+    """Format a share as a percentage."""
     return f"{value:.1%}"
 
 
 def dimensions(value: list[int]) -> str:
-    """Write a grid or block, without trailing ones."""
+    """Format a grid or block without trailing ones."""
     kept = list(value)
     while len(kept) > 1 and kept[-1] == 1:
         kept.pop()
@@ -103,17 +103,17 @@ def dimensions(value: list[int]) -> str:
 
 
 def listed(value: list[str]) -> str:
-    """Write words in one cell, "no" for none."""
+    """Join words in one cell, "no" if there are none."""
     return ", ".join(value) or "no"
 
 
 def short_error(value: float) -> str:
-    """Write an error with one digit after the point."""
+    """Format an error with one digit after the point."""
     return f"{value:.1e}"
 
 
 def count(value: float) -> str:
-    """Write a whole number."""
+    """Format an integer."""
     return f"{value:,}"
 
 
@@ -128,6 +128,7 @@ STATUS_WORDS = {
 }
 
 
+# The launch of a variant's main kernels, and their multiprocessor resources
 LAUNCH = columns(
     ("grid, block", dimensions),
     ("regs/thread=registers, shared B/block=shared_bytes, local B/thread=local_bytes", str),
@@ -136,7 +137,7 @@ LAUNCH = columns(
     "limited by=limited_by",
     ("waves", fixed(2)),
 )
-"""The launch of a kernel's sums and what it takes of a multiprocessor."""
+# State of a GPU during a measurement
 MACHINE = within(
     "machine",
     columns(
@@ -145,19 +146,18 @@ MACHINE = within(
         ("uJ/image=energy_uj_per_image", fixed(2)),
     ),
 )
-"""A GPU while something ran on it."""
+# The rates reached on the device, and the bound
 RATES = columns(
     ("TFLOP/s=tflops", significant(3)),
     ("GB/s=gbs", fixed(1)),
     ("of the roof=roofline", percent),
     "bound by=bound",
 )
-"""What was reached of the device, and what bounds it."""
+# The median of the samples and their percentiles, in ms
 TIMES = columns(("median ms=median_ms, p05 ms=p05_ms, p95 ms=p95_ms, p99 ms=p99_ms", fixed(3)))
-"""The median of samples in ms, and their percentiles."""
+# The ratio to the baseline's time, its interval, and the verdict
 RATIO = columns(("ratio, 95 % from=low, to=high", fixed(3)), "verdict")
-"""A time over the baseline's with its interval, and what that says."""
+# A stage of a plan, or a layout conversion, timed by itself
 STAGE = columns(
     "stage=name, variant", *TIMES, ("of the sum=share", percent), *RATES, *LAUNCH, *MACHINE
 )
-"""A stage of a plan, or a conversion between two, timed by itself."""

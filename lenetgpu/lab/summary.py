@@ -1,4 +1,4 @@
-"""What `lenetgpu infer` says in the end: device, data, plan, stages, accuracy, times and scores."""
+"""Final output of `lenetgpu infer`: device, data, plan, stages, accuracy, times and scores."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ if TYPE_CHECKING:
     from lenetgpu.lab.render import Part
     from lenetgpu.measure.outcome import Outcome
 
-MOST = 20
-"""Images whose scores are printed; a file takes those of all."""
+MOST = 20  # images whose scores are printed; an output file gets all
 _LEAST_WIDTH = 100
 _EVERYWHERE = "--output FILE.csv writes"
 
 
 def shown(source: str) -> str:
-    """A path as the user would type it: relative where it lies below the working folder."""
+    """Return a path as the user would type it: relative if it is below the working folder."""
     path = Path(source)
     try:
         folder = Path.cwd()
-    except OSError:  # it was deleted
+    except OSError:  # the folder was deleted
         return source
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else source
 
 
 def describe_device(outcome: Outcome) -> str:
-    """One line: the device and why it was chosen."""
+    """Return the device and the reason for its choice on one line."""
     found = device_json(outcome.gpu)
     detail = f"{found['cores']} cores"
     if outcome.gpu is not None:
@@ -43,7 +42,7 @@ def describe_device(outcome: Outcome) -> str:
 def stage_parts(outcome: Outcome) -> Iterator[Part]:
     """Yield the per-stage table, which ends with the residual to the unprofiled pass.
 
-    Stages that are above the roof that they are judged by are named, with why that can be.
+    A note names the stages that exceed their roof and explains how that can happen.
     """
     from lenetgpu.lab.render import Table
     from lenetgpu.lab.rows import STAGE
@@ -71,7 +70,7 @@ def stage_parts(outcome: Outcome) -> Iterator[Part]:
 
 
 def _images(outcome: Outcome) -> str:
-    """How many images, and how many at once where that is not all of them as asked."""
+    """Return the number of images, and the batch or chunk size if it is smaller."""
     n, asked = outcome.done, outcome.request.batch or DEFAULT_BATCH
     of = f" of {outcome.asked:,}" if n < outcome.asked else ""
     whole = outcome.chunk is not None and outcome.chunk >= outcome.asked
@@ -88,7 +87,7 @@ def _images(outcome: Outcome) -> str:
 
 
 def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
-    """Print the lines that end `lenetgpu infer`."""
+    """Print the final lines of `lenetgpu infer`."""
     n = outcome.done
     console.print(f"device   {describe_device(outcome)}")
     console.print(f"data     {_images(outcome)}, {shown(outcome.data)}")
@@ -127,7 +126,7 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
 
 
 def _passes(outcome: Outcome) -> str:
-    """What the times are of: the one pass, or of how many that were repeated the medians."""
+    """Return a description of the timed passes: the single pass, or medians of repeated ones."""
     if not outcome.repeated:
         return "one pass"
     whole, compute = outcome.end_to_end, len(outcome.compute.samples)
@@ -149,7 +148,7 @@ def score_rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def print_scores(console: Console, outcome: Outcome) -> None:
-    """Print a row an image, in a narrow terminal a paragraph, and how to have what is left out."""
+    """Print the scores of each image and where to find omitted ones; paragraphs if narrow."""
     from lenetgpu.lab.render import Table, show
     from lenetgpu.lab.rows import Column, fixed
 

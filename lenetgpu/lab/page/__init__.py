@@ -1,1 +1,1 @@
-"""HTML pages that stand alone: one file, nothing loaded from anywhere, light and dark."""
+"""Self-contained HTML pages: one file, no network requests, light and dark themes."""

@@ -1,4 +1,4 @@
-"""The frame that every page shares: templates, a head with facts, sheets of digits."""
+"""Parts shared by all pages: templates, the page head, and sprite sheets of digits."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SIDE = IMAGE_SHAPE[0]
 
 @dataclass(frozen=True)
 class Head:
-    """What stands above a page: its title, a sentence or two, and where its figures come from.
+    """The head of a page: title, introduction, and the origin of its figures.
 
-    `facts` are shown after device, date and commit, by name and in order.
+    `facts` follow device, date and commit, by name and in order.
     """
 
     title: str
@@ -38,16 +38,16 @@ class Head:
 
     @property
     def shown(self) -> dict[str, str]:
-        """Device, date, commit and the other facts, as the page lists them."""
+        """Device, date, commit and the other facts, in the order that the page lists them."""
         commit = self.commit or "not recorded"
         return {"device": self.device, "date": self.date, "commit": commit, **self.facts}
 
 
 @cache
 def environment() -> Environment:
-    """The templates of this folder: every value is escaped, and one that is missing is an error.
+    """Return the template environment: values are escaped, and an undefined one is an error.
 
-    Text is shown as `one_line` has it; what is Markup, as of `tojson`, goes as it is.
+    Text passes through `one_line`. Markup, as returned by `tojson`, is inserted unchanged.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -68,24 +68,24 @@ def _printable(value: Any) -> Any:
 
 
 def render(template: str, head: Head, **values: Any) -> str:
-    """The page of a template that extends base.html.j2."""
+    """Return the page made from a template that extends base.html.j2."""
     return environment().get_template(template).render(head=head, version=__version__, **values)
 
 
 def fragment(template: str, **values: Any) -> Any:
-    """A template that is a part of a page, as Markup to be put into one."""
+    """Return part of a page, rendered from a template, as Markup."""
     from markupsafe import Markup
 
     return Markup(environment().get_template(template).render(**values))
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write a page, whole or not at all; LenetError where it cannot be written."""
+    """Write a page atomically; raise LenetError if it cannot be written."""
     write_atomically(path, html.encode(errors="backslashreplace"))
 
 
 def png_uri(pixels: Any) -> str:
-    """A picture (H, W) or (H, W, 3) of uint8 as a data URI that holds a PNG."""
+    """Return a picture (H, W) or (H, W, 3) of uint8 as a PNG data URI."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -95,21 +95,21 @@ def png_uri(pixels: Any) -> str:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Digits side by side in one picture, `columns` a row; `digits` in parts.html.j2 cuts it."""
+    """A sprite sheet of digits, `columns` per row; a macro in parts.html.j2 crops them."""
 
     uri: str
     columns: int
     rows: int
 
     def place(self, number: int) -> tuple[int, int]:
-        """(column, row) of a digit."""
+        """Return the (column, row) of a digit."""
         return number % self.columns, number // self.columns
 
 
 def sheet(images: Any) -> Sheet:
-    """A sheet of images (N, 28, 28) or (N, 28, 28, 1), uint8, in order; N may be 0.
+    """Return a sheet of images (N, 28, 28) or (N, 28, 28, 1), uint8, in order; N may be 0.
 
-    A page holds one far cheaper than a picture a digit: 30 KB for 120 of them.
+    One sheet is far smaller than a picture per digit: 30 KB for 120 digits.
     """
     import numpy as np
 

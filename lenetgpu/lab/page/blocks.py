@@ -1,4 +1,4 @@
-"""What a page is made of: sections of charts, tables and pictures, each with where it is from."""
+"""Building blocks of a page: sections of charts, tables and pictures, each with its origin."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import lenetgpu
 from lenetgpu.gpu.nvrtc import source_hash
 from lenetgpu.lab.render import Table
 
-Document = dict[str, Any]
-"""What `documents.checked` keeps of a file; `label` is the file's name."""
+Document = dict[str, Any]  # a file as `documents.checked` returns it; `label` is the file's name
 SOURCES = Path(lenetgpu.__file__).resolve().parent.parent
 _OURS = re.compile(r"lenetgpu(/\w+)+\.(cu|py)")
 _NAMED, _DIGITS = 3, 6
@@ -22,9 +21,9 @@ _NAMED, _DIGITS = 3, 6
 
 @dataclass(frozen=True)
 class Chart:
-    """A Vega-Lite `spec`; `title` says what is drawn, and stands above it.
+    """A Vega-Lite `spec` under the heading `title`.
 
-    A `wide` one stands alone, others side by side where there is room.
+    A `wide` chart has a row of its own; the others stand side by side if there is room.
     """
 
     title: str
@@ -33,14 +32,14 @@ class Chart:
 
     @property
     def empty(self) -> bool:
-        """Whether it has nothing to draw: an axis without a value has no ends."""
+        """True if the chart has nothing to draw."""
         layers = [self.spec, *self.spec.get("layer", ())]
         return not any(layer["data"]["values"] for layer in layers if "data" in layer)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure in large: its value, what it is, and where it is from."""
+    """One figure in large print: its value, its caption, and its origin."""
 
     value: str
     what: str
@@ -56,7 +55,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Markup of our own: the picture of the stages, digits of another page's template."""
+    """Markup made by lenetgpu: the picture of the stages, or digits from another template."""
 
     title: str
     markup: Any
@@ -67,7 +66,7 @@ Part = Chart | Table | list[Tile] | Facts | Drawing
 
 @dataclass(frozen=True)
 class Block:
-    """Parts that one line tells the origin of; several charts stand side by side."""
+    """Parts that share one line of origin; several charts stand side by side."""
 
     parts: Sequence[Part]
     source: str = ""
@@ -76,7 +75,7 @@ class Block:
 
 @dataclass
 class Section:
-    """A heading with what stands below it; left out where there are no blocks."""
+    """A heading and its blocks; left out if there are no blocks."""
 
     anchor: str
     title: str
@@ -85,42 +84,42 @@ class Section:
 
 
 def of_command(documents: Sequence[Document], *commands: str) -> list[Document]:
-    """The documents of these commands, in the order that they were given."""
+    """Return the documents of these commands, in the order given."""
     return [document for document in documents if document["command"] in commands]
 
 
 def short(value: float, digits: int = _DIGITS) -> str:
-    """A number in a few digits, as 0.0661 or 10,000."""
+    """Return a number rounded to a few digits, as 0.0661 or 10,000."""
     return f"{value:,.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"
 
 
 def device_name(document: dict[str, Any]) -> str:
-    """The device as a table names it, a CPU with its cores."""
+    """Return the device name for a table; a CPU's includes its core count."""
     device = document["device"]
     cores = device.get("cores") if device["kind"] == "cpu" else None
     return str(device["name"]) + (f", {cores} cores" if cores else "")
 
 
 def short_commit(commit: str | None) -> str:
-    """A commit's first digits, with what marks a changed checkout behind them."""
+    """Return the first digits of a commit, with the marker of a modified checkout."""
     if not commit:
         return "commit not recorded"
     return re.sub("^([0-9a-f]{10})[0-9a-f]*", r"\1", commit)
 
 
 def of_what(document: dict[str, Any]) -> str:
-    """Whose weights a run had, and which images."""
+    """Return the names of a run's weights and images."""
     weights = document.get("weights") or "weights not recorded"
     return f"{weights}, {document.get('data') or 'data not recorded'}"
 
 
 def either(words: Iterable[str]) -> str:
-    """The words, each once."""
+    """Return the distinct words, joined."""
     return ", ".join(dict.fromkeys(words))
 
 
 def where(*documents: dict[str, Any]) -> str:
-    """Device, date and commit: what a table's line begins with."""
+    """Return device, date and commit, the start of a line of origin."""
     names = either(device_name(document) for document in documents)
     dates = sorted({document["date"] or "undated" for document in documents})
     date = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
@@ -132,13 +131,13 @@ def where(*documents: dict[str, Any]) -> str:
 
 @cache
 def _hash_of(name: str) -> str | None:
-    """The hash that the package's file has today, None where it has no such file."""
+    """Return the current hash of a package file, or None if there is no such file."""
     path = SOURCES / name
     return source_hash(path) if _OURS.fullmatch(name) and path.is_file() else None
 
 
 def changed(document: dict[str, Any]) -> list[str]:
-    """The sources of `document` that are no longer what it ran, deleted ones too."""
+    """Return the sources of `document` that have changed or been deleted since it was measured."""
     then = document.get("kernels") or {}
     return sorted(name for name, digest in then.items() if _hash_of(name) != digest)
 
@@ -155,7 +154,7 @@ def _since(documents: Sequence[dict[str, Any]]) -> str:
 
 
 def samples(rows: Iterable[dict[str, Any]]) -> str:
-    """How many samples rows have, "" where they do not say."""
+    """Return the number of samples in the rows, or "" if they do not record it."""
     counts = [len(row["samples_ms"]) for row in rows if row.get("samples_ms")]
     if not counts:
         return ""
@@ -165,7 +164,7 @@ def samples(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def source(*documents: dict[str, Any], how: str = "") -> str:
-    """The line under a chart or table: device, date, commit, driver, files and what changed."""
+    """Return the line of origin: device, date, commit, driver, files, and changes since."""
     files = [document["label"] for document in documents]
     named = either(files) if len(files) < 4 else f"{len(files)} files"
     since = "" if all(document.get("fresh") for document in documents) else _since(documents)

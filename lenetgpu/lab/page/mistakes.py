@@ -1,4 +1,4 @@
-"""Mistakes as a page, as a part of one, or as a picture: who was read as whom, the wrong images."""
+"""Mistakes as a page, a page section or a picture: the confusion matrix and the misread images."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 _PAIRS = 8
 _INK, _SOFT, _RIGHT, _WRONG, _READ = "#1d1c1a", "#5d5a55", "#6fa8dc", "#f0a35e", "#a64b06"
+# Tiles per row; tile (width, height) with its captions, and side of its digit, in pixels
 _ACROSS, _TILE, _SIDE = 12, (90, 108), 64
-"""Tiles a row; pixels of a tile with its words, and of its digit."""
 _LINE = 150
 
 
 def section(counts: Any, gallery: Gallery | None = None) -> Any:
-    """A part of a page, as Markup: sections with the matrix and, where there is one, the gallery.
+    """Return Markup with the confusion matrix and, if there is one, the gallery.
 
-    `counts` (10, 10) as `confusion` or `counts_of` give them. What it looks like is in style.css.
+    `counts` (10, 10) is as `confusion` or `counts_of` return it. The styles are in style.css.
     """
     digits = {row["digit"]: share(row["accuracy"]) for row in per_digit(counts)}
     return base.fragment(
@@ -44,10 +44,11 @@ def section(counts: Any, gallery: Gallery | None = None) -> Any:
 
 
 def _cells(counts: Any) -> list[list[dict[str, Any]]]:
-    """Return each cell's count and how deep its colour is: the root of its share of the most.
+    """Return each cell's count and colour depth.
 
-    Right ones and wrong ones have a scale each, so that few mistakes show beside many that are
-    right.
+    The depth is the square root of the cell's share of the largest count. The diagonal and the
+    mistakes have separate scales, so that a few mistakes remain visible next to many correct
+    labels.
     """
     rows = counts.tolist()
     most = {"right": max(rows[digit][digit] for digit in range(len(rows)))}
@@ -95,13 +96,13 @@ def told(outcome: Outcome) -> base.Head:
 
 
 def write(path: Path, outcome: Outcome) -> None:
-    """The page of a run that kept its mistakes; LenetError where it cannot be written."""
+    """Write the page of a run that recorded its mistakes; raise LenetError if that fails."""
     content = section(outcome.counts, outcome.mistakes)
     base.write_page(path, base.render("mistakes_page.html.j2", told(outcome), content=content))
 
 
 def draw(path: Path, outcome: Outcome) -> None:
-    """Write a picture of a run that kept its mistakes; LenetError where it cannot be written."""
+    """Write the picture of a run that recorded its mistakes; raise LenetError if that fails."""
     assert outcome.mistakes is not None
     said, found = told(outcome), outcome.mistakes
     facts = ", ".join(f"{name} {value}" for name, value in said.shown.items())
@@ -121,7 +122,7 @@ def _text(rows: Any, field: str, colour: str = _INK, **encoding: Any) -> Spec:
 
 
 def _matrix(counts: Any) -> Spec:
-    """Return counts in cells, right ones and mistakes in colours of their own."""
+    """Return the confusion matrix, with separate colours for correct labels and mistakes."""
     rows = [
         {
             "is": label,
@@ -150,7 +151,7 @@ def _matrix(counts: Any) -> Spec:
 
 
 def _gallery(found: Gallery) -> Spec:
-    """Return the worst ones in rows, ink dark on light, with their words."""
+    """Return the worst mistakes in rows, dark ink on a light ground, with captions."""
     wide, high = _TILE
     rows = []
     for place, (row, image) in enumerate(zip(found.worst, found.images, strict=True)):

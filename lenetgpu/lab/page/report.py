@@ -1,4 +1,4 @@
-"""The page of a laboratory's figures: a chapter a device, its sections, the charts' program."""
+"""The report page: a chapter per device, its sections, and the script that draws the charts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROGRAM = Path(__file__).parent / "report.js"
 
 @dataclass(frozen=True)
 class Chapter:
-    """A device's sections, and the names of those that its files have nothing for."""
+    """The sections of one device, and the titles of the sections without data."""
 
     name: str
     anchor: str
@@ -40,7 +40,7 @@ class Chapter:
 
 
 def chapters(documents: Sequence[Document]) -> list[Chapter]:
-    """The documents by device, in the order in which devices come first."""
+    """Group the documents by device and build a chapter for each, in order of first appearance."""
     devices: dict[str, list[Document]] = {}
     for document in documents:
         devices.setdefault(device_name(document), []).append(document)
@@ -63,7 +63,7 @@ def _parts(made: Sequence[Chapter]) -> Iterator[Part]:
 
 
 def tried(document: Document) -> None:
-    """Make the sections and cells of a document alone, which fails where it is damaged."""
+    """Build the sections and cells of one document, which raises an exception if it is damaged."""
     for part in _parts(chapters([document])):
         if isinstance(part, Table):
             for row in part.rows:
@@ -71,7 +71,7 @@ def tried(document: Document) -> None:
 
 
 def as_data(value: Any) -> str:
-    """JSON that may stand in a script element: nothing in it ends the element or a line."""
+    """Return JSON that is safe inside a script element: <, > and & are escaped."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -79,12 +79,12 @@ def as_data(value: Any) -> str:
 
 
 def place(chart: Chart) -> str:
-    """The name of a chart's place: its own as long as the page is made."""
+    """Return the element id of a chart, unique while the page is being built."""
     return f"c{id(chart):x}"
 
 
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one program that leaves no names of its own behind."""
+    """Return Vega, Vega-Lite and Vega-Embed as one script whose only global is `vegaEmbed`."""
     import vl_convert
 
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -92,7 +92,7 @@ def _library() -> str:
 
 
 def _allowed(program: str) -> str:
-    """What a content security policy calls an inline program by."""
+    """Return the hash source by which a content security policy allows an inline script."""
     digest = hashlib.sha256(program.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
@@ -123,10 +123,10 @@ def _head(documents: Sequence[Document], files: int, left_out: Sequence[str]) ->
 def page(
     documents: Sequence[Document], undrawn: Sequence[str] = (), left_out: Sequence[str] = ()
 ) -> str:
-    """The page of the documents; LenetError where it would be larger than MOST_BYTES.
+    """Return the report page; raise LenetError if it is larger than MOST_BYTES.
 
-    `undrawn` are files that are ours and of which nothing is drawn, `left_out` what a fresh run had
-    no time to compare.
+    `undrawn` names lenetgpu files that have nothing to draw. `left_out` names the candidates
+    that a fresh run had no time to compare.
     """
     made = chapters(documents)
     charts = (part for part in _parts(made) if isinstance(part, Chart))

@@ -1,4 +1,4 @@
-"""Sections of a page: a network's runs, contests with peers, comparisons, convolutions, labels."""
+"""Sections of the report: network runs, peers, comparisons, convolutions, labels."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ from lenetgpu.network import STAGE_NAMES, STAGES
 OURS = "lenetgpu"
 THEN, NOW = "the course, 2016", "here"
 VERDICTS = ("reference", "faster", "same", "slower", "undecided")
-FLOOR = 0.001
-"""TFLOP/s that the roofline begins with."""
+FLOOR = 0.001  # TFLOP/s at the lower end of the roofline
 _MOST_SHOWN, _MOST_EVENTS = 16, 4_000
 _SOFTWARE = {
     "driver": "driver",
@@ -78,12 +77,12 @@ _KINDS = {
 }
 
 Make = Callable[[Sequence[Document]], Iterable[Block]]
+# The makers of a chapter's sections, in order
 SECTIONS: list[Callable[[Sequence[Document]], Section]] = []
-"""What makes each section of a chapter, in their order."""
 
 
 def section(anchor: str, title: str, lead: str = "") -> Callable[[Make], Make]:
-    """Put a section among SECTIONS: the blocks that a function yields, without empty charts."""
+    """Register a generator of blocks as a section in SECTIONS; empty charts are dropped."""
 
     def kept(make: Make) -> Make:
         def made(documents: Sequence[Document]) -> Section:
@@ -172,7 +171,7 @@ _COURSE = columns(
 
 
 def _named_plans(documents: Sequence[Document]) -> list[Document]:
-    """Return runs of a plan, slowest first; `plan_label` is the plan, or the file's name."""
+    """Return the runs of plans, slowest first; `plan_label` is the plan name or the file name."""
     found = [
         document | {"plan_label": document["plan_name"] or document["stem"]}
         for document in of_command(documents, "infer", "profile")
@@ -181,11 +180,11 @@ def _named_plans(documents: Sequence[Document]) -> list[Document]:
 
 
 def _stage_of(stages: Sequence[str]) -> str:
-    """Return whose colour a row has: its span's first stage, "other" of none of ours."""
+    """Return the stage that colours a row: the first of its span, or "other" for unknown stages."""
     return next((stage for stage in stages if stage in STAGE_NAMES), "other")
 
 
-# the figures to read first, and the machine
+# key figures and the machine
 
 
 def _ms(value: float) -> str:
@@ -202,7 +201,7 @@ def _right(correct: float, judged: float, what: str) -> tuple[str, str]:
 
 
 def _of_a_contest(document: Document) -> Iterator[tuple[str, str]]:
-    """Yield what the fastest of ours did in a contest."""
+    """Yield the key figures of our fastest entry in a peer comparison."""
     ours = [row for row in document["rows"] if row["maker"] == OURS and row["median_ms"] > 0]
     if not ours:
         return
@@ -257,7 +256,7 @@ def _headline(documents: Sequence[Document]) -> Iterator[Block]:
 
 
 def _latest_ceilings(documents: Sequence[Document]) -> Document | None:
-    """Return the ceilings that were measured last, None where no file has any."""
+    """Return the most recently measured ceilings, or None if no file has any."""
     found = [document["ceilings"] for document in documents if document.get("ceilings")]
     return max(found, key=lambda limits: limits["date"] or "", default=None)
 
@@ -287,7 +286,7 @@ def _machine(documents: Sequence[Document]) -> Iterator[Block]:
 
 
 def _cells(document: Document) -> list[dict[str, Any]]:
-    """Return what ran in the seven stages: `wide` columns each, with its time where known."""
+    """Return the variants that ran in the seven stages: columns spanned (`wide`), time if known."""
     timed = {tuple(row["stages"]): row for row in document["stages"]}
     cells = []
     for slot in document["plan"]:
@@ -333,7 +332,7 @@ def _pipeline(documents: Sequence[Document]) -> Iterator[Block]:
 
 
 def _where_time_goes(plans: Sequence[Document]) -> Spec:
-    """Return a stacked bar a plan, whole: what share of its pass each stage took."""
+    """Return a normalized stacked bar per plan: each stage's share of the pass."""
     keys = "plan name variant median_ms share"
     rows = [
         picked(row, keys, plan=document["plan_label"], stage=_stage_of(row["stages"]), order=index)
@@ -346,7 +345,7 @@ def _where_time_goes(plans: Sequence[Document]) -> Spec:
 
 
 def _times(plans: Sequence[Document]) -> Spec:
-    """Return a plan's compute time and its time from host to host."""
+    """Return a chart of each plan's compute time and host-to-host time."""
     ways = {"compute": "on the device", "end_to_end": "host to host"}
     rows = []
     for document in plans:
@@ -381,11 +380,11 @@ def _plans(documents: Sequence[Document]) -> Iterator[Block]:
     yield Block(parts, source(*plans), note)
 
 
-# beside PyTorch, JAX and others
+# PyTorch, JAX and other peers
 
 
 def _best(rows: Sequence[Document]) -> list[Document]:
-    """Return the fastest of each maker at each precision where there are many; fastest first."""
+    """Return all rows, or the fastest per maker and precision if there are many; fastest first."""
     ordered = sorted(rows, key=lambda row: float(row["median_ms"]))
     if len(ordered) <= _MOST_SHOWN:
         return ordered
@@ -396,7 +395,7 @@ def _best(rows: Sequence[Document]) -> list[Document]:
 
 
 def _contest(rows: Sequence[Document], title: str, what: str, line: str, *more: Chart) -> Block:
-    """Return contestants as a chart, of those that lead where they are many, and as a table."""
+    """Return a chart of the contestants (the leaders, if there are many) and a table of all."""
     shown = [row for row in _best(rows) if charts.timed(row)]
     makers = sorted({row["maker"] for row in shown}, key=lambda maker: (maker != OURS, maker))
     drawn = charts.dots(shown, "name", charts.colour("maker", makers), "precision")
@@ -458,12 +457,12 @@ def _peers(documents: Sequence[Document]) -> Iterator[Block]:
 
 
 def _on_a_cpu(row: Document) -> bool:
-    """Return whether a row of the course's suite ran on the CPU of a machine with a GPU."""
+    """Return True if a row of the course's suite ran on the CPU of a machine with a GPU."""
     return str(row["variant"]).startswith("serial")
 
 
 def _points(documents: Sequence[Document]) -> list[dict[str, Any]]:
-    """Return what was timed of the network's stages, as points."""
+    """Return roofline points for every timed stage of the network."""
     found: list[tuple[Document, list[str], str, str]] = []
     for document in _named_plans(documents):
         about = f"plan {document['plan_label']}"
@@ -519,7 +518,7 @@ def _roofline(documents: Sequence[Document]) -> Iterator[Block]:
 
 
 def _rungs(document: Document, stage: str) -> list[dict[str, Any]]:
-    """Return the course's figures for `stage` in its order, each variant once, no CPU rows."""
+    """Return the course's figures for `stage` in its order, one per variant, without CPU rows."""
     found: dict[str, dict[str, Any]] = {}
     for row in document["rows"]:
         timed = charts.timed(row) and charts.timed(row, "report_ms")
@@ -529,7 +528,7 @@ def _rungs(document: Document, stage: str) -> list[dict[str, Any]]:
 
 
 def _then_and_now(rows: list[dict[str, Any]]) -> Spec:
-    """Return two points a rung on one line, the course's and today's."""
+    """Return two points per variant on one line: the course's time and the time measured here."""
     keys = "label table variant when ms speedup"
     ends = [
         picked(row, keys, when=when, ms=row[key])
@@ -547,7 +546,7 @@ def _then_and_now(rows: list[dict[str, Any]]) -> Spec:
 
 
 def _gains(steps: Sequence[Document]) -> Spec:
-    """Return what each step of the course's ladders gained there and gains here."""
+    """Return the gain of each step of the course's ladders, in the course and here."""
     keys = "step when gain verdict"
     rows = [
         picked(row, keys, step=f"{row['stage']}: {row['step']}", when=when, gain=row[key])
@@ -612,7 +611,7 @@ def _candidates(document: Document) -> Spec:
 
 
 def _power(documents: Sequence[Document]) -> Spec:
-    """Return what each candidate draws while it runs, over its time."""
+    """Return a chart of each candidate's power over its time."""
     watched = "power_w sm_mhz energy_uj_per_image"
     rows = [
         picked(entry["machine"], watched)
@@ -713,7 +712,7 @@ def _shares(documents: Sequence[Document]) -> Iterator[Block]:
 
 
 def _sweep(rows: Sequence[Document]) -> Spec:
-    """Return ms over images a chunk, a line a number of streams; bare ways are drawn across."""
+    """Return ms over images per chunk, a line per number of streams, with rules for bare copies."""
     timed = [row for row in rows if charts.timed(row)]
     keys = f"lanes chunk {charts.TIMES} predicted_ms"
     ways = [
@@ -813,11 +812,11 @@ def _traces(documents: Sequence[Document]) -> Iterator[Block]:
         yield Block([chart, rows], source(document), note)
 
 
-# right and wrong
+# correctness
 
 
 def _judged(documents: Sequence[Document]) -> tuple[list[dict[str, Any]], list[Document]]:
-    """Return what counted right labels, and the documents that it is from."""
+    """Return the rows with correct-label counts, and the documents that they are from."""
     found = [
         (row | picked(document, "data weights"), document)
         for document in of_command(documents, "peers")
@@ -836,7 +835,7 @@ def _judged(documents: Sequence[Document]) -> tuple[list[dict[str, Any]], list[D
 
 
 def _read_as(documents: Sequence[Document]) -> Block | None:
-    """Return the digits that a fresh run got wrong, or the first confusion matrix of the files."""
+    """Return the misread digits of a fresh run, or the first confusion matrix of the files."""
     for document in documents:
         if document.get("mistakes") is not None:
             return Block([Drawing("", document["mistakes"])], source(document))

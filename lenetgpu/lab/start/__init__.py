@@ -1,1 +1,1 @@
-"""What `lenetgpu variants --new` writes: a kind a pair of files, copied and never imported here."""
+"""Templates for `lenetgpu variants --new`: two files per kind, copied and never imported here."""
