@@ -1,4 +1,4 @@
-"""Pages opened in a real browser: what they complain of, what they ask for, how they look."""
+"""Pages opened in a headless browser: console messages, requests, layout."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ARGUMENTS = (
 
 @dataclass
 class Opened:
-    """A page of Playwright's; `console` has its errors and warnings, `requests` what it asked for.
+    """A Playwright page; `console` lists errors and warnings, `requests` URLs outside the page.
 
-    It may ask for itself and for data URIs.
+    The page itself, data URIs and blobs are not listed in `requests`.
     """
 
     page: Any
@@ -30,7 +30,7 @@ class Opened:
     requests: list[str] = field(default_factory=list)
 
     def overflow(self) -> int:
-        """Pixels by which the page is wider than its window."""
+        """Return the width in pixels by which the page exceeds its window."""
         return self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
@@ -38,13 +38,13 @@ class Opened:
 
 @dataclass
 class Browser:
-    """Chromium without a window."""
+    """Headless Chromium."""
 
     chromium: Any
 
     @contextmanager
     def open(self, path: Path, width: int = DESK, dark: bool = False) -> Iterator[Opened]:
-        """The page in the file `path`, in a window `width` pixels wide, closed with the block."""
+        """Open `path` in a window `width` pixels wide; it is closed when the block ends."""
         scheme = "dark" if dark else "light"
         page = self.chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.set_default_timeout(120_000)
@@ -70,7 +70,7 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Chromium for a module's tests, which are skipped where it or Playwright is missing."""
+    """Yield Chromium for a module's tests, or skip them if it or Playwright is missing."""
     api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: extra dev")
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:

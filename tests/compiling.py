@@ -1,4 +1,4 @@
-"""Whether kernels can be compiled here: NVRTC needs no GPU, and is not everywhere."""
+"""Availability of NVRTC, which compiles kernels without a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lenetgpu.gpu import nvrtc
 
 
 def nvrtc_missing() -> str | None:
-    """Why no kernel can be compiled here, None where one can."""
+    """Return the reason why kernels cannot be compiled here, or None if they can."""
     try:
         nvrtc.version()
     except LenetError as error:
@@ -17,5 +17,5 @@ def nvrtc_missing() -> str | None:
     return None
 
 
+# for tests that compile a kernel
 compiles = pytest.mark.skipif(nvrtc_missing() is not None, reason=str(nvrtc_missing()))
-"""For tests that compile a kernel."""

@@ -1,4 +1,4 @@
-"""Fixtures, outside data, and the receipt that a GPU run leaves behind."""
+"""Fixtures, external data, and the receipt that a GPU run writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ import_offered()
 
 
 def outside(variable: str, what: str) -> Path:
-    """The folder an environment variable names, or skip saying how to set it."""
+    """Return the folder named by an environment variable; skip with instructions if it is unset."""
     value = os.environ.get(variable)
     if not value:
         pytest.skip(f"set {variable} to the folder that holds {what}")
@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One new cache folder for the session: each kernel is compiled once, and none is stale."""
+    """Set a new cache folder for the session: kernels are compiled once, and none is stale."""
     if hasattr(config, "workerinput"):
         return  # a worker of pytest-xdist inherits both variables
     folder = tempfile.mkdtemp(prefix="lenetgpu-tests-")
@@ -74,14 +74,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def found_again() -> Iterator[None]:
-    """A GPU that a test lost, or pretended to, is there again for the next."""
+    """Forget a lost GPU, real or simulated, after each test."""
     yield
     faults._said.clear()
 
 
 @pytest.fixture(autouse=True)
 def soon_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`infer` on a CPU repeats its passes for 0.1 s, not for two."""
+    """Limit the repeated passes of `infer` on a CPU to 0.1 s instead of 2 s."""
     monkeypatch.setattr(infer, "_CPU_BUDGET_S", 0.1)
 
 
@@ -102,7 +102,7 @@ def shipped_weights() -> Weights:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Fresh numbers in every run; the seed is in the failure report."""
+    """Return a generator with a new seed per run; failure reports include the seed."""
     seed = int.from_bytes(os.urandom(4), "little")
     request.node.user_properties.append(("seed", seed))
     print(f"seed {seed}")
@@ -120,9 +120,10 @@ def weight_file(tmp_path: Path, rng: np.random.Generator) -> Path:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """GPU tests are skipped without a GPU, and where several processes would share it.
+    """Skip GPU tests if there is no GPU, or if several processes would share it.
 
-    Those of PyTorch are skipped without it: the package index has it with CUDA's libraries only.
+    Tests against PyTorch are skipped without PyTorch, because the package index has it only
+    with the CUDA libraries.
     """
     for item in items:
         if item.nodeid in FAILING:
@@ -146,10 +147,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def in_turns(items: list[pytest.Item]) -> list[pytest.Item]:
-    """GPU tests as several processes are best given them, one by one.
+    """Return GPU tests in the order that suits several processes taking one at a time.
 
-    Long ones first, with another behind each since a process begins with two; last those that are
-    alone on the GPU: who waits for that does nothing else.
+    Long tests come first, each followed by another, since a process starts with two. Tests that
+    need the GPU to themselves come last: a process that waits for the GPU is idle.
     """
     kinds = ("long", "alone")
     long, alone = ([item for item in items if kind in item.keywords] for kind in kinds)
@@ -160,7 +161,7 @@ def in_turns(items: list[pytest.Item]) -> list[pytest.Item]:
 
 @pytest.fixture(autouse=True)
 def gpu_turn(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Where several processes run GPU tests, those that measure have the GPU to themselves."""
+    """Lock the GPU when several processes run GPU tests: exclusively for tests marked `alone`."""
     if "gpu" not in request.keywords or not hasattr(request.config, "workerinput"):
         yield None
         return
@@ -172,14 +173,14 @@ def gpu_turn(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def give_memory_back() -> None:
-    """Leave to other processes what this one holds of the GPU's memory and does not use."""
+    """Release GPU memory that this process holds but does not use."""
     if cupy := sys.modules.get("cupy"):
         cupy.get_default_memory_pool().free_all_blocks()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
-    """Run a test again with the GPU to itself where other processes left it no memory."""
+    """Run a test again with the GPU to itself if other processes left it too little memory."""
     lock = pyfuncitem.funcargs.get("gpu_turn")
     try:
         return (yield)
@@ -213,7 +214,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _is_whole(config: pytest.Config) -> bool:
-    """Whether every GPU test was asked for: no file, word or failure of last time chosen."""
+    """Return True if all GPU tests were selected: no file, keyword or last-failed option given."""
     chosen = config.option
     narrowed = ("keyword", "deselect", "ignore", "ignore_glob", "lf")
     return (
@@ -224,7 +225,7 @@ def _is_whole(config: pytest.Config) -> bool:
 
 
 def _used() -> dict[str, Any]:
-    """What GPU tests run on."""
+    """Return the device and software versions that GPU tests run on."""
     gpu = driver_gpus()[0]
     used = software(gpu)
     known = {name: used[name] or "unknown" for name in ("driver", "cuda_driver")}
@@ -241,7 +242,7 @@ def pytest_terminal_summary(terminalreporter) -> None:  # type: ignore[no-untype
 
 @pytest.fixture
 def script(monkeypatch):
-    """The script of a name, its neighbours importable; forgotten afterwards."""
+    """Return an importer for modules in scripts/, which are unloaded afterwards."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     yield importlib.import_module
     for path in (ROOT / "scripts").glob("*.py"):

@@ -1,6 +1,7 @@
-"""GPU tests that are known to fail, with why: a run is whole beside them, its receipt names them.
+"""GPU tests known to fail, with reasons; a run is complete despite them, and its receipt names
+them.
 
-What mends one takes its line away, and is listed as unrun until a GPU has run it.
+A fix removes its test's line and is listed as unrun until it has run on a GPU.
 """
 
 FAILING: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""How far each precision may be off, for tests: written down here, not read from what they test.
+"""Error limits per precision for tests, stated here rather than read from the code under test.
 
-fp32, fp16x3 and tf32x3: docs/weights.md and docs/convolutions.md say 1e-5; int8 and int8s:
-docs/weights.md says 4e-2 and 6e-2 of the largest logit; fp16: a rounding is 2**-11, and 4 of them
-are allowed; fp16w, where maps are transformed and then rounded: 8.
+fp32, fp16x3 and tf32x3: 1e-5, as in docs/weights.md and docs/convolutions.md. int8 and int8s: 4e-2
+and 6e-2 of the largest logit, as in docs/weights.md. fp16: four roundings of 2**-11. fp16w, in
+which transformed maps are rounded: eight.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ LIMITS |= {"int8": 4e-2, "int8s": 6e-2}
 
 
 def excused(scores, precision):
-    """Images whose two best scores lie within twice the limit: another label is no error there.
+    """Return a mask of images whose two best scores lie within twice the limit.
 
-    With fp32's accuracy none is.
+    A different label is not an error for them. With fp32's limit there are none.
     """
     if LIMITS[precision] == 1e-5:
         return np.zeros(len(scores), bool)

@@ -1,9 +1,9 @@
-"""GPU runs in parts: a test that passed is written down, and `--rest` runs those that have not yet.
+"""GPU runs in parts: passed tests are recorded, and `--rest` runs the others.
 
-A line of tests/gpu-passed.jsonl is a test, the hash of its file, the run that it was in, and the
-key of what it ran on: the GPU, its software and every source that the receipt covers. A run with
-`--rest` leaves out the tests of which file and key are the same, so that together they are a whole
-run over the same sources; the receipt says in how many runs.
+A line of tests/gpu-passed.jsonl holds a test, the hash of its file, its run, and the key of its
+environment: the GPU, its software and every source that the receipt covers. A run with `--rest`
+skips the tests whose file and key are unchanged, so that the parts together form a complete run
+over the same sources. The receipt states the number of runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SNAPSHOT = "gpu-passed.json"
 
 
 def key(facts: dict[str, Any], root: Path = receipt.ROOT) -> str:
-    """What tests on a GPU ran on: `facts` of it and its software, and the covered sources."""
+    """Return the key of the environment: a hash of `facts` and of the covered sources."""
     found = [facts, receipt.kernel_hashes(root), receipt.python_hashes(root)]
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
@@ -32,9 +32,9 @@ def _file_hash(test: str, root: Path) -> str | None:
 
 
 def kept(key: str, path: Path = PASSED, root: Path = receipt.ROOT) -> dict[str, str]:
-    """The tests that passed on `key`, their files as they are, each with the run it passed in.
+    """Return the tests that passed with `key` and whose files are unchanged, with their runs.
 
-    A line that a killed run did not finish counts for nothing.
+    An incomplete line, left by a killed run, is ignored.
     """
     found: dict[str, str] = {}
     for text in path.read_text().splitlines() if path.is_file() else ():
@@ -51,9 +51,9 @@ def kept(key: str, path: Path = PASSED, root: Path = receipt.ROOT) -> dict[str, 
 
 
 class Keeper:
-    """A pytest plugin of the process that gets every report: it writes down what passes.
+    """A pytest plugin for the process that receives all reports; it records the tests that pass.
 
-    `before`: the tests of earlier runs that this one leaves out, with their runs.
+    `before` maps the tests that this run skips to the earlier runs that they passed in.
     """
 
     def __init__(self, key: str, before: dict[str, str], run: str, path: Path = PASSED) -> None:
@@ -61,7 +61,7 @@ class Keeper:
         self._found = dict(before)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """What passes when it is called, unless its end fails, has passed."""
+        """Record a pass when the test body passes, and a failure of any phase."""
         if report.failed or (report.when == "call" and report.passed):
             self._write(report.nodeid, report.passed)
 
@@ -76,21 +76,21 @@ class Keeper:
 
     @property
     def passed(self) -> int:
-        """Tests that passed, in this run or before."""
+        """The number of tests that passed, in this run or earlier."""
         return len(self._found)
 
     @property
     def runs(self) -> int:
-        """Runs that these tests passed in."""
+        """The number of runs in which these tests passed."""
         return len(set(self._found.values()))
 
 
 def tell(before: dict[str, str]) -> None:
-    """Leave for the processes of this run what they are to leave out."""
+    """Write the tests to skip to a file for the other processes of this run."""
     (Path(os.environ["LENETGPU_CACHE"]) / _SNAPSHOT).write_text(json.dumps(sorted(before)))
 
 
 def told() -> set[str]:
-    """The tests that this run leaves out."""
+    """Return the tests that this run skips."""
     path = Path(os.environ["LENETGPU_CACHE"]) / _SNAPSHOT
     return set(json.loads(path.read_text())) if path.is_file() else set()

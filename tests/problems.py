@@ -1,4 +1,4 @@
-"""The problems every variant is checked on: the network's, in every layout, and odd shapes."""
+"""Problems that every variant is checked on: the network's in every layout, and odd shapes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ODD: dict[str, list[Any]] = {
 
 
 def in_layouts(variant: Variant, base: Any) -> list[Any]:
-    """`base` in each layout pair that `variant` reads and writes and does not refuse."""
+    """Return `base` in each layout pair that `variant` reads and writes and does not refuse."""
     if variant.kind == "argmax" or variant.kind == "fc":
         laid_out = [base]
     else:
@@ -55,6 +55,6 @@ def in_layouts(variant: Variant, base: Any) -> list[Any]:
 
 
 def all_problems(variant: Variant) -> list[Any]:
-    """Network problems and odd ones, in every layout."""
+    """Return the network's problems and odd ones, in every layout."""
     odd = [problem for base in ODD.get(variant.kind, []) for problem in in_layouts(variant, base)]
     return network_problems(variant) + odd

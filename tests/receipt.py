@@ -1,14 +1,14 @@
-"""The receipt of a GPU run: what was run, on what, and whether the sources are still those.
+"""Receipt of a GPU run: the tests, their environment, and hashes of the covered sources.
 
-Covered are the kernels, each with the headers it includes, and the Python that packs, plans and
-launches: the package without the folders of `_APART`, which only ask for results or show them. Of
-a kernel every byte counts, of Python the syntax tree without docstrings, so that prose, comments
-and layout void nothing.
+Covered are the kernels with the headers that they include, and the Python code that packs, plans
+and launches: the package without the folders of `_APART`, which only request or display results.
+Kernels are hashed byte by byte. Python files are hashed by syntax tree without docstrings, so that
+changes to prose, comments and formatting do not invalidate the receipt.
 
-    python tests/receipt.py                                says whether the receipt holds
-    python tests/receipt.py --unrun "reason" FILES...      lists changed files as not run since
+    python tests/receipt.py                                check that the receipt holds
+    python tests/receipt.py --unrun "reason" FILES...      list changed files as not run since
 
-FILES may be folders, of which entries that hold stay; a header stands for the kernels that include
+FILES may include folders, whose valid entries stay. A header stands for the kernels that include
 it.
 """
 
@@ -34,20 +34,23 @@ _OF_NO_EFFECT = {"ctx", "kind", "type_comment"}
 
 
 def kernel_hashes(root: Path = ROOT) -> dict[str, str]:
-    """Every kernel source of the package to the hash of it and its headers."""
+    """Map every kernel source of the package to the hash of its text and headers."""
     sources = sorted((root / "lenetgpu").rglob("*.cu"))
     return {path.relative_to(root).as_posix(): source_hash(path) for path in sources}
 
 
 def covered(root: Path = ROOT) -> list[Path]:
-    """The Python files that a result on a GPU depends on."""
+    """Return the Python files that GPU results depend on."""
     package = root / "lenetgpu"
     found = sorted(package.rglob("*.py"))
     return [path for path in found if path.relative_to(package).parts[0] not in _APART]
 
 
 def _plain(node: Any) -> Any:
-    """A syntax tree as lists, the same on every Python: no docstrings, places or empty fields."""
+    """Return a syntax tree as lists, independent of the Python version.
+
+    Docstrings, positions and empty fields are omitted.
+    """
     if isinstance(node, list):
         return [_plain(item) for item in node if not _is_prose(item)]
     if not isinstance(node, ast.AST):
@@ -63,35 +66,35 @@ def _plain(node: Any) -> Any:
 
 
 def _is_prose(node: Any) -> bool:
-    """Whether a statement is a text that nobody reads: a docstring, of a constant too."""
+    """Return True if a statement is a bare string, such as a docstring."""
     value = node.value if isinstance(node, ast.Expr) else None
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def python_hash(path: Path) -> str:
-    """SHA-256 of what a Python file does: its syntax tree without docstrings."""
+    """Return the SHA-256 of a Python file's syntax tree without docstrings."""
     text = json.dumps(_plain(ast.parse(path.read_text())))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def python_hashes(root: Path = ROOT) -> dict[str, str]:
-    """Every covered Python file to its hash."""
+    """Map every covered Python file to its hash."""
     return {path.relative_to(root).as_posix(): python_hash(path) for path in covered(root)}
 
 
 @dataclass(frozen=True)
 class State:
-    """Of the sources as they are: files that differ from the run without a word, and with one."""
+    """Files that differ from the receipt: `changed` are not listed in it, `unrun` are."""
 
     changed: tuple[str, ...]
     unrun: tuple[str, ...]
 
 
 def compared(receipt: dict[str, Any], root: Path = ROOT) -> State:
-    """The sources below `root` beside a receipt.
+    """Compare the sources below `root` with a receipt.
 
-    A file is as it was run, or has an entry in `unrun` with its present hash (null: removed) and a
-    reason; else it has changed.
+    A file matches its hash in the receipt, or has an entry in `unrun` with its current hash
+    (null: deleted) and a reason; otherwise it counts as changed.
     """
     ran = receipt["kernels"] | receipt.get("python", {})
     now = kernel_hashes(root) | python_hashes(root)
@@ -106,24 +109,24 @@ def compared(receipt: dict[str, Any], root: Path = ROOT) -> State:
 
 
 def fresh(facts: dict[str, Any], root: Path = ROOT) -> dict[str, Any]:
-    """The receipt of a run just done: `facts` of it, and the sources as they are."""
+    """Return the receipt of a run just finished: `facts` and the hashes of the current sources."""
     hashes = {"unrun": {}, "kernels": kernel_hashes(root), "python": python_hashes(root)}
     return facts | hashes
 
 
 def write(receipt: dict[str, Any], path: Path = RECEIPT) -> None:
-    """The receipt as a file, an entry a line."""
+    """Write the receipt to a file, one entry per line."""
     path.write_text(json.dumps(receipt, indent=1) + "\n")
 
 
 def read(path: Path = RECEIPT) -> dict[str, Any] | None:
-    """The receipt of a file, None where there is none."""
+    """Return the receipt in a file, or None if there is no file."""
     found: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
     return found
 
 
 def sentences(receipt: dict[str, Any] | None, root: Path = ROOT) -> tuple[bool, list[str]]:
-    """Whether the receipt holds, and what there is to say of it."""
+    """Return True if the receipt holds, and lines that describe its state."""
     if receipt is None:
         return False, ["No GPU has run these sources: run `make test-gpu` on one."]
     state = compared(receipt, root)
@@ -146,7 +149,7 @@ def sentences(receipt: dict[str, Any] | None, root: Path = ROOT) -> tuple[bool, 
 
 
 def _meant(names: Iterable[str], state: State, root: Path) -> Iterator[str]:
-    """The changed files that the names stand for; ValueError for a name that stands for none."""
+    """Yield the changed files that the names stand for; raise ValueError for a name without any."""
     for name in names:
         place = (Path.cwd() / name).resolve()
         meant = [path for path in state.unrun if (root / path) == place]
@@ -165,10 +168,10 @@ def _meant(names: Iterable[str], state: State, root: Path) -> Iterator[str]:
 def list_unrun(
     receipt: dict[str, Any], reason: str, names: Iterable[str], root: Path = ROOT
 ) -> list[str]:
-    """Put the changed files that `names` stand for into the receipt; their paths.
+    """Add the changed files that `names` stand for to the receipt; return their paths.
 
-    Entries that no file needs any more go. ValueError for a reason without a word or a name that
-    stands for no changed file.
+    Obsolete entries are removed. Raises ValueError for a blank reason or a name that stands for
+    no changed file.
     """
     if not reason.strip():
         raise ValueError("--unrun: expected a reason, found none")
@@ -182,7 +185,7 @@ def list_unrun(
 
 
 def main(arguments: list[str] | None = None, path: Path = RECEIPT, root: Path = ROOT) -> int:
-    """0 where the receipt of `path` holds below `root`, else 1; lists files as unrun first."""
+    """List files as unrun if asked; return 0 if the receipt at `path` holds for `root`, else 1."""
     parser = argparse.ArgumentParser(description="whether the GPU receipt holds")
     parser.add_argument("--unrun", metavar="REASON", help="list FILES as changed but not run")
     parser.add_argument("files", nargs="*")

@@ -1,6 +1,6 @@
-"""`compare` and `conv` over absurd numbers, shapes, names and files: refused in one sentence.
+"""`compare` and `conv` with absurd numbers, shapes, names and files: refused in one sentence.
 
-Each case is a process of its own, with 8 GB of addresses and a minute.
+Each case runs in its own process, limited to 8 GB of address space and one minute.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAIRS = [
 
 
 def walk():
-    """Command lines that are refused."""
+    """Yield command lines that are refused."""
     for base in (COMPARE, CONV):
         for option in ("--batch", "--seconds", "--rounds", "--warmup", "--watch"):
             large = LARGE if option in ("--batch", "--seconds", "--watch") else []

@@ -1,4 +1,4 @@
-"""README's "Add a variant" as printed: pasted into a copy of the package, and from outside."""
+"""README's "Add a variant" as printed: pasted into a copy of the package, and used as a plugin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COPIED = ("lenetgpu", "scripts", "tests", "docs", "README.md", "pyproject.toml")
 
 
 def paste(folder):
-    """The section's two blocks as ours.py and ours.cu in `folder`; the first of them."""
+    """Write the section's two blocks as ours.py and ours.cu in `folder`; return the first."""
     text = (ROOT / "README.md").read_text()
     section = re.search(r"^## Add a variant\n(.*?)^## ", text, re.MULTILINE | re.DOTALL).group(1)
     for language, ending in (("python", ".py"), ("cuda", ".cu")):
@@ -38,7 +38,7 @@ def paste(folder):
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory):
-    """A copy of the repository with the example pasted into stages/pool/, and nothing else."""
+    """Return a copy of the repository with the example pasted into stages/pool/."""
     copy = tmp_path_factory.mktemp("copy")
     for name in COPIED:
         copied = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -48,7 +48,7 @@ def copied(tmp_path_factory):
 
 
 def run_in(copy, *command):
-    """What a Python module of that name prints in the copy; its exit code must be 0."""
+    """Run a Python module in the copy, which must exit with 0; return its output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     environment |= {"PYTHONPATH": str(copy), "LENETGPU_CACHE": str(copy / "cache")}
     done = subprocess.run(
@@ -63,7 +63,7 @@ def test_pasted_it_passes_lint_and_types(copied):
     source = copied / "lenetgpu" / "stages" / "pool" / "ours.py"
     run_in(copied, "-m", "ruff", "check", "--no-cache", source)
     run_in(copied, "-m", "ruff", "format", "--check", "--no-cache", source)
-    # the file by its path: all of the package would be checked again for the same answer
+    # only the file: checking the whole package again gives the same answer
     assert "no issues" in run_in(copied, "-m", "mypy", "--cache-dir", copied / "types", source)
 
 

@@ -1,4 +1,4 @@
-"""Every plan of the GPU with weights of any scale: right, or refused in a sentence."""
+"""All GPU plans with weights of any scale: correct, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_plan_is_right_or_refused_with_any_weights(script, gpu, sets):
 
 @pytest.mark.parametrize("name", ["fp16", "mma_fp16", "int8", "fp16x3", "fp32"])
 def test_a_captured_run_undoes_the_scale_each_time(name, gpu, script, sets):
-    """Once a launch, in whole and in chunks, as scores and not as labels."""
+    """Once per launch, for whole batches and chunks, for scores as well as labels."""
     import cupy
 
     from lenetgpu.gpu.graph import Graph
@@ -86,7 +86,7 @@ def test_a_captured_run_undoes_the_scale_each_time(name, gpu, script, sets):
 
 
 def test_fp32_s_default_is_as_exact_as_fp32(gpu, sets):
-    """Whatever it takes; on a Hopper with the shipped weights that is of split halves."""
+    """Holds for any dispatched plan; on Hopper with the shipped weights it uses split fp16."""
     from lenetgpu.check.fit import fit
 
     for name in ("as they ship", "channels times 2^-6 to 2^2", "random"):

@@ -1,4 +1,4 @@
-"""Whom a sentence blames: the name that was given, the folder that is full; no address is in it."""
+"""Error sentences blame the given name or the full folder, and contain no memory address."""
 
 from __future__ import annotations
 

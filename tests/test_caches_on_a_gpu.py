@@ -1,4 +1,4 @@
-"""Kernels out of a cache that was damaged or planted, loaded by a driver: the labels are right."""
+"""Kernels from a damaged or tampered cache, loaded by a driver: the labels are correct."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOW = ["cut in half", "a bit in the middle", "a link", "a pipe", "a folder", "go
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory):
-    """A cache folder with the kernels that plan tiled takes from it."""
+    """Return a cache folder with the kernels of plan tiled."""
     where = tmp_path_factory.mktemp("filled") / "cache"
     taken, read = set(), entries.read_cubin
     with pytest.MonkeyPatch.context() as patch:
@@ -34,7 +34,7 @@ def filled(tmp_path_factory):
         assert right()
     for path in (where / "kernels").iterdir():
         if path.name.removesuffix(path.suffix) not in taken:
-            path.unlink()  # what this process loaded before and keeps
+            path.unlink()  # files of kernels that this process loaded earlier
     assert len(taken) > 2
     return where
 
@@ -50,7 +50,7 @@ def cache(filled, tmp_path, monkeypatch):
 
 
 def begun_anew():
-    """What a process has loaded is forgotten, as if it began."""
+    """Forget the loaded kernels, as in a new process."""
     entries.told.cache_clear()
     nvrtc._not_kept.clear()
     launch._function.cache_clear()
@@ -81,7 +81,7 @@ def test_poisoned_kernels_are_compiled_anew(how, suffix, cache, tmp_path, capfd)
 
 
 def test_a_planted_kernel_is_not_loaded(cache, capfd):
-    """Every cubin is another's, whole and fit to load: labels of it would be wrong or a crash."""
+    """Every cubin is a different valid one: loading it would give wrong labels or a crash."""
     cubins = sorted((cache / "kernels").glob("*.cubin"))
     assert len(cubins) > 2
     held = [path.read_bytes() for path in cubins]

@@ -1,4 +1,4 @@
-"""`lenetgpu classify --workers cuda`: a Dask worker on every GPU."""
+"""`lenetgpu classify --workers cuda`: one Dask worker per GPU."""
 
 from __future__ import annotations
 

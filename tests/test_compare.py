@@ -15,7 +15,7 @@ GPU = Gpu(0, "test", 90)
 
 
 class FakeBench:
-    """A bench with times from a list, right or wrong as told."""
+    """A bench with times from a list, correct or wrong as configured."""
 
     def __init__(self, times, passed=True):
         self._times, self._passed = iter(times), passed

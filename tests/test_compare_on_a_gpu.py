@@ -1,4 +1,4 @@
-"""compare and conv on a GPU: replayed plans, a cold cache, what the GPU was doing."""
+"""compare and conv on a GPU: replayed plans, a cold cache, the state of the GPU."""
 
 from __future__ import annotations
 

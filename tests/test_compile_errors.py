@@ -1,4 +1,4 @@
-"""A kernel that does not compile: a sentence with file, line and what was said, and the log."""
+"""A kernel that does not compile: a sentence with file, line and compiler message, and the log."""
 
 import pytest
 from compiling import compiles

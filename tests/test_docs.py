@@ -1,4 +1,4 @@
-"""What the repository says of itself is generated, current, and of right measurements."""
+"""Documentation is generated, current, and based on correct measurements."""
 
 from __future__ import annotations
 
@@ -130,7 +130,10 @@ FIGURE = re.compile(
 
 
 def unbacked(text):
-    """Figures in no generated part that no line of the section, or above it, excuses."""
+    """Return figures outside generated parts, except those that an EXCUSE covers.
+
+    An excuse covers its section and the subsections.
+    """
     text = re.sub(r"<!-- begin:([\w-]+) -->.*?<!-- end:\1 -->", "", text, flags=re.DOTALL)
     text = re.sub(r"<!-- figure:[\w-]+ -->.*?<!-- end -->", "", text, flags=re.DOTALL)
     found, excused = [], [False] * 7
@@ -156,7 +159,7 @@ def test_no_figure_stands_without_a_file_behind_it(page):
 
 
 def test_every_step_of_the_ladder_links_to_its_kernel():
-    """The launcher defines the variant, and the kernel is one that it launches on this network."""
+    """The launcher defines the variant, which launches the linked kernel on this network."""
     page = ROOT / "docs" / "ladder.md"
     row = r"^(?:\| \d+ \| |- )\[`([\w.]+)`\]\(([^)]+)\)(?: \[\.cu\]\(([^)]+)\))?"
     rows = set(re.findall(row, page.read_text(), re.MULTILINE))
@@ -178,7 +181,7 @@ def test_every_step_of_the_ladder_links_to_its_kernel():
 
 
 def fragments(page):
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub generates them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     words = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in words}

@@ -1,6 +1,7 @@
-"""Damaged files of every format are read right or refused; `scripts/fuzz.py` sees what is not.
+"""Damaged files of every format are read correctly or refused; `scripts/fuzz.py` finds the others.
 
-A short form of it: `python scripts/fuzz.py --seconds 3600` goes on, with other numbers each time.
+This is a short version: `python scripts/fuzz.py --seconds 3600` runs longer, with a new seed each
+time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def fuzz(script):
 
 @pytest.mark.slow
 def test_every_planted_harm_is_found(fuzz, monkeypatch):
-    """A signal, an endless loop, a KeyError, 400 MB, a print, data that no two reads share."""
+    """A signal, an endless loop, a KeyError, 400 MB, a print, and data that varies by read."""
     fuzz.prove(jobs=2)
     monkeypatch.setattr(fuzz, "_planted", lambda path: "fine")
     with pytest.raises(Exception, match=r"the planted signal: expected it to be found, found \{\}"):
@@ -37,7 +38,7 @@ def test_no_format_does_harm(fuzz):
 
 
 def test_findings_are_kept_by_their_digest_and_run_again(fuzz, tmp_path):
-    """IDX has no checksum: said to have some, other data than a valid file's are a harm."""
+    """IDX has no checksum; if the format claims one, data other than the original is a finding."""
     form = fuzz.FORMATS["idx"]
     summed = type(form)(form.name, form.file, form.seeds, form.mutate, form.read, form.beside, True)
     options = fuzz.Options(seed=1, cases=100, jobs=2, findings=tmp_path / "findings")
@@ -46,5 +47,5 @@ def test_findings_are_kept_by_their_digest_and_run_again(fuzz, tmp_path):
     assert 0 < len(kept) <= 4
     assert all(path.name == f"idx--wrong-data--{fuzz.digest(path.read_bytes())}" for path in kept)
     done = CliRunner().invoke(fuzz.main, ["--replay", str(tmp_path / "findings")])
-    assert done.exit_code == 0, done.output  # read as it is: an IDX file has no sums
+    assert done.exit_code == 0, done.output  # read normally: an IDX file has no checksums
     assert done.output.count(": read, ") == len(kept)

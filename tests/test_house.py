@@ -1,4 +1,4 @@
-"""Rules of the sources that ruff and import-linter have no words for: who may do what, how long."""
+"""Rules that ruff and import-linter cannot express: allowed places, lengths, duplication."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXTS = {str(path.relative_to(PACKAGE)): path.read_text() for path in (*SOURCES,
 
 
 def places(pattern: str, *endings: str) -> set[str]:
-    """Files with a line that matches."""
+    """Return the files with a line that matches."""
     found = re.compile(pattern, re.MULTILINE)
     return {name for name, text in TEXTS.items() if name.endswith(endings) and found.search(text)}
 
@@ -45,7 +45,7 @@ def test_few_places_do_it(pattern, where):
 
 
 def test_a_devices_figures_stand_in_one_place():
-    """Multiprocessors and clocks of a GPU that is known: other files ask the machine."""
+    """Multiprocessor counts and clocks of known GPUs; all other code queries the machine."""
     found = places(r"(?<![\w.])(132|1980|1785|3352|4800|4814|4917)(?![\w.])", ".py", ".cu", ".cuh")
     assert found == {"gpu/machines.py"}
 
@@ -57,7 +57,7 @@ def test_headers_include_no_circle():
 
 
 def test_functions_are_short_and_take_few_arguments():
-    """What stands for a kernel's arguments (Numba, LLVM) or for a command's options apart."""
+    """Arguments of kernels (Numba, LLVM) and options of commands are not limited in number."""
     apart = re.compile(r"njit|jit|intrinsic|click\.|\.command|\.group")
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -69,14 +69,14 @@ def test_functions_are_short_and_take_few_arguments():
 
 
 def told(path: Path) -> list[str]:
-    """Lines without blank ones, comments, imports and lone punctuation."""
+    """Return the lines without blank ones, comments, imports and lone punctuation."""
     lines = (" ".join(line.split()) for line in path.read_text().splitlines())
     return [line for line in lines if re.match(r"\w|\W+\w", line) and not re.match(
         r"#|//|import |from |[\w\" ]+,$", line)]  # fmt: skip
 
 
 def test_little_is_written_twice():
-    """Six lines that stand in two to eight files; what stands in more is a form."""
+    """Counts six-line blocks found in two to eight files; more frequent ones are boilerplate."""
     where: dict[tuple[str, ...], set[Path]] = defaultdict(set)
     for path in (*SOURCES, *CUDA):
         lines = told(path)

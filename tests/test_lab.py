@@ -1,4 +1,4 @@
-"""The laboratory: statistics, comparisons, suites, traces, tables, plots."""
+"""Commands of the laboratory: statistics, comparisons, suites, traces, tables, plots."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_wrong_variant_fails_its_bench(shipped_weights):
     right = find("conv", "serial", "cpu")
 
     def shifted(x, w, y, problem):
-        """One pixel off."""
+        """Compute a convolution shifted by one pixel."""
         right.launch(x, right.prepare(w, problem, len(x)), y, problem)
         y[:] = np.roll(y, 5, axis=2)
 

@@ -1,4 +1,4 @@
-"""The microbenchmark behind N_FMA: its chains on a CPU, its arithmetic, its clocks on a GPU."""
+"""The microbenchmark for N_FMA: its chains on a CPU, its arithmetic, its clocks on a GPU."""
 
 from __future__ import annotations
 

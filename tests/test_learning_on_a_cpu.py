@@ -1,4 +1,4 @@
-"""What `variants --new` writes and the tutorial's steps, loops and kernels, on odd shapes.
+"""Templates of `variants --new` and the tutorial's steps, loops and kernels, on odd shapes.
 
 The CUDA kernels run as C++, thread by thread.
 """
@@ -32,7 +32,7 @@ def assert_all_right(file, problems, rng):
         assert {variant.needs.device for variant in found} == {"cpu", "cuda"}
         for variant in found:
             if variant.needs.device == "cuda":
-                variant.run.__globals__["launch"] = defines.launch  # that of `on_a_cpu`
+                variant.run.__globals__["launch"] = defines.launch  # `on_a_cpu` replaced it
             for problem in problems:
                 assert_right(variant, in_layouts(variant, problem)[0], 21, rng)
 

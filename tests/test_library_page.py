@@ -1,4 +1,4 @@
-"""The page on the library says what its code prints."""
+"""The output printed on the library page matches its code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPTIONAL = ("torch", "jax")
 
 
 def blocks():
-    """(code, what it prints) of the page, in order."""
+    """Return (code, output) pairs of the page, in order."""
     found = BLOCK.findall(PAGE.read_text())
     kinds = [kind for kind, _ in found]
     assert kinds == ["python", "output"] * (len(found) // 2)
@@ -24,7 +24,7 @@ def blocks():
 
 
 def lacks(code):
-    """The optional framework that `code` imports and that is not installed."""
+    """Return the optional framework that `code` imports and that is not installed."""
     asked = [name for name in OPTIONAL if re.search(rf"^import {name}\b", code, re.MULTILINE)]
     return next((name for name in asked if importlib.util.find_spec(name) is None), None)
 

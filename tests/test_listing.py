@@ -1,4 +1,4 @@
-"""`lenetgpu variants`: order, what runs here, and any width of terminal."""
+"""`lenetgpu variants`: order, support on this machine, and any width of terminal."""
 
 from __future__ import annotations
 

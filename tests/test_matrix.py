@@ -1,4 +1,4 @@
-"""Seven stages by five families on two devices: every cell runs and is right, or says why not."""
+"""Seven stages by five families on two devices: every cell is correct or gives a reason."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lenetgpu.stages import find
 from lenetgpu.stages.matrix import DEVICES, FAMILIES, cells
 
 CELLS = cells()
+# the one meaningless combination, on both devices
 REASON = "an FFT is for sums of products, and the largest of K scores is no sum"
-"""The one cell that means nothing, on both devices."""
 
 
 def called(cell):
@@ -58,7 +58,7 @@ def test_a_cell_is_what_its_family_means_for_the_stage(cell):
     if cell.device == "cuda" and not cell.copies:
         problem = cell.variant.laid_out(stage(cell.stage).problem)
         own = cell.variant.kernels(problem, 10_000)
-        library_alone = (cell.stage, cell.family) == ("fc2", "cublas")  # no ReLU behind it
+        library_alone = (cell.stage, cell.family) == ("fc2", "cublas")  # without the ReLU
         assert bool(own) != library_alone
 
 
@@ -112,7 +112,7 @@ def test_those_plans_are_right(family, shipped_weights, rng):
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [64, 133])
 def test_products_after_a_search_on_a_gpu(n, rng):
-    """Searches, a product of CuPy's in float64 and pools as products, in one process."""
+    """Searches, a float64 product by CuPy and pools as products, in one process."""
     import cupy
 
     cublas = {c.stage: c for c in CELLS if (c.family, c.device) == ("cublas", "cuda")}

@@ -1,7 +1,7 @@
-"""Counted and measured: the sectors that Nsight Compute found are those that we count.
+"""Sectors measured by Nsight Compute agree with those counted from addresses.
 
-Of the course's rungs, in each `counters.json` of docs/measured; rows whose kernels changed since
-say nothing and are left out.
+Covers the course's variants in each `counters.json` of docs/measured; rows whose kernels changed
+since are skipped.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lenetgpu.papers.course_counters import places, suite_keys
 
 FILES = sorted((ROOT / "docs" / "measured").glob("*/counters.json"))
 POINTS = 3.0
-RELU_ALONE = ("relu_in_place", "relu2")  # the count is of the kernel beside it
+RELU_ALONE = ("relu_in_place", "relu2")  # counted with the main kernel
 
 
 def wanted():
-    """(stage, variant) of the course's rungs to its slot and both counted efficiencies."""
+    """Map (stage, variant) of the course's variants to the slot and both counted efficiencies."""
     keys = [key for key in suite_keys() if "+" not in key[0]]
     found = {}
     for key, place in places(keys).items():
@@ -33,13 +33,16 @@ def wanted():
 
 
 def main_kernel(row):
-    """The row's one kernel that is no ReLU alone."""
+    """Return the row's only kernel other than a plain ReLU."""
     (found,) = [one for one in row["kernels"] if one["kernel"] not in RELU_ALONE]
     return found
 
 
 def differing(document, changed):
-    """What is measured otherwise than counted by more than POINTS; how many rows were compared."""
+    """Return the measured values that differ from the counts, and the number of rows compared.
+
+    Differences of up to POINTS percentage points are allowed.
+    """
     rows = {(row["stage"], row["variant"]): row for row in document["rows"]}
     told, compared = [], 0
     for key, (slot, counted) in wanted().items():

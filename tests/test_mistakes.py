@@ -1,4 +1,4 @@
-"""What is read wrong: counted by hand, listed in full, said in short, however it is read."""
+"""Mistakes of a run: counted by hand, listed in full, summarised, for every way of reading."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_counts_by_hand(monkeypatch):
 
 
 def noted(parts, done, first=100):
-    """What is noted of LABELS that come in parts, with scores whose softmax is known."""
+    """Return the mistakes recorded when LABELS arrive in parts, with scores of known softmax."""
     shares = np.full((len(LABELS), 10), 0.01)
     shares[np.arange(len(LABELS)), READ] = 0.71 - np.arange(len(LABELS)) / 100
     shares[:, 5] = 0.21 + np.arange(len(LABELS)) / 100
@@ -91,7 +91,7 @@ def test_wrong_ones_by_hand():
 
 
 def test_the_images_of_wrong_ones_are_read_forwards(rng):
-    """As a gzip file is read best; those after the first ones that were left out."""
+    """Gzip files read fastest forwards; `index` includes the images skipped at the start."""
     images = rng.random((9, 28, 28, 1), np.float32)
     images[8, 0, :2] = [[1.5], [-0.5]]
     read = []
@@ -148,7 +148,7 @@ def test_no_share_is_rounded_to_all_or_nothing():
 
 @pytest.fixture
 def data(tmp_path):
-    """Digits of which some are called what they are not: there are mistakes enough."""
+    """Return a file of digits, some with wrong labels, so that there are enough mistakes."""
     path = tmp_path / "digits.h5"
     with h5py.File(DIGITS) as source, h5py.File(path, "w") as file:
         file["x"], labels = source["x"][:N], source["y"][:N].reshape(-1).astype(np.int64)
@@ -192,7 +192,7 @@ def test_the_list_is_what_the_labels_and_scores_say(data, tmp_path):
 
 @pytest.mark.parametrize("floats", [False, True])
 def test_images_read_meanwhile_give_the_same_mistakes(data, tmp_path, monkeypatch, floats):
-    """The same list and the same pictures as where they are read whole."""
+    """The list and the pictures equal those of a file that is read whole."""
     path, whole = data, job.infer(asked(data))
     with h5py.File(data) as file:
         images, labels = file["x"][()].reshape(-1, 28, 28), file["y"][()]
@@ -237,7 +237,7 @@ def test_ctrl_c_leaves_what_there_is(data, tmp_path, monkeypatch, large, output)
 
 
 def test_ctrl_c_while_labels_are_written(data, tmp_path, monkeypatch):
-    """What was noted of labels that the file did not get any more is no mistake of the run."""
+    """Mistakes among labels that never reached the file do not count."""
     whole, plain = job.infer(asked(data)).mistakes.rows, LabelWriter.write
 
     def write(self, labels, scores=None):

@@ -28,7 +28,7 @@ def outcome(data):
 
 
 def cells(page):
-    """The matrix as the page shows it."""
+    """Return the matrix shown on the page."""
     rows = page.locator("table.confusion tbody tr").all()
     shown = [[cell.inner_text() for cell in row.locator("td").all()] for row in rows]
     return np.array([[int(text or 0) for text in row[:-1]] for row in shown]), [
@@ -66,14 +66,14 @@ def test_the_page_shows_every_count(chromium, outcome, tmp_path):
 
 
 def colour(page, selector):
-    """The average of what is drawn there, without its edge."""
+    """Return the average colour of an element without its border."""
     image = pytest.importorskip("PIL.Image")
     shot = image.open(io.BytesIO(page.locator(selector).first.screenshot())).convert("RGB")
     return np.asarray(shot)[3:6, 3:-3].reshape(-1, 3).mean(axis=0)
 
 
 def test_small_counts_can_be_seen_beside_large_ones(chromium, outcome, tmp_path):
-    """One mistake beside 10,000 right ones is no empty cell's colour; more are deeper."""
+    """One mistake among 10,000 correct labels differs from an empty cell; more are deeper."""
     counts = 10_000 * np.eye(10, dtype=int)
     counts[3, 5], counts[3, 8], counts[4, 9] = 1, 25, 100
     vars(outcome)["counts"] = counts

@@ -1,4 +1,4 @@
-"""The mutants of scripts/mutants.py still apply, and name tests that exist."""
+"""The mutants of scripts/mutants.py still apply, and name existing tests."""
 
 from __future__ import annotations
 

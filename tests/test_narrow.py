@@ -1,4 +1,4 @@
-"""Terminals that are narrow, dumb, without colours or Unicode, and streams that are none."""
+"""Narrow terminals, dumb terminals, no colours, no Unicode, and streams that are not terminals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NARROW = {
 
 
 def row_of(columns):
-    """A row with a value of the largest size in every column."""
+    """Return a row with a value of the largest size in every column."""
     row = {}
     for index, column in enumerate(columns):
         parts = column.key.split(".")
@@ -96,19 +96,21 @@ def test_a_matrix_that_does_not_fit_is_a_list():
 
 @pytest.mark.parametrize("name", NARROW)
 def test_narrow_and_without_colours(name):
-    """NO_COLOR: not an escape code, on stdout or stderr, progress included."""
+    """NO_COLOR: no escape code on stdout or stderr, including progress."""
     width = 40
     written = in_terminal(width, *NARROW[name], NO_COLOR="1")
     assert "\x1b" not in written and "\u2026" not in written
     if name == "infer":
-        assert "\rimages, all passes 100%" in written  # progress is a line written over
+        assert "\rimages, all passes 100%" in written  # progress rewrites its line
     lines = [line.rpartition("\r")[2] for line in written.splitlines()]
-    # what is longer than a line has no place to be broken
+    # words longer than a line cannot be broken
     assert [line for line in lines if len(line) > width and " " in line.strip()] == []
 
 
 def test_a_terminal_has_bold_and_a_bar():
-    words = ["3000" if word == "20" else word for word in NARROW["infer"]]  # long enough to be seen
+    words = [
+        "3000" if word == "20" else word for word in NARROW["infer"]
+    ]  # long enough for progress
     written = in_terminal(80, *words)
     assert "\x1b[1maccuracy" in written and "images, all passes" in written
 

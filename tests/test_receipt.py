@@ -1,4 +1,4 @@
-"""The receipt of the last GPU run holds for these sources; and what it notices, on a small tree."""
+"""The receipt of the last GPU run holds for these sources; changes are noticed in a small tree."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TREE = {
 
 
 def test_the_receipt_holds():
-    """Fails where a file that a GPU result depends on changed without a GPU run or a reason."""
+    """Fails if a source of GPU results changed without a GPU run or a recorded reason."""
     done = subprocess.run([sys.executable, receipt.__file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -124,7 +124,7 @@ def test_files_are_listed_by_name_folder_and_header(ran, tree):
     assert ran["unrun"]["lenetgpu/stages/pool.cu"] == {"hash": None, "reason": "the rest"}
     replace(tree, LAUNCHER, "64", "32")
     receipt.list_unrun(ran, "again", [KERNEL], tree)
-    assert LAUNCHER not in ran["unrun"]  # nothing needs it any more
+    assert LAUNCHER not in ran["unrun"]  # no longer needed
     for name in (LAUNCHER, SHOWS, "none.py"):
         with pytest.raises(ValueError, match=f"{name}: expected a covered file that changed"):
             receipt.list_unrun(ran, "why", [name], tree)

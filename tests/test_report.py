@@ -1,4 +1,4 @@
-"""The page of measured figures: what is on it, how it behaves in a browser, whom it believes."""
+"""The report page: its contents, its behaviour in a browser, and untrusted input files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read(*parts):
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """The page of everything that was measured on the H200."""
+    """Return the page of all measurements on the H200."""
     out = tmp_path_factory.mktemp("page") / "h200.html"
     done = run(out, H200)
     assert done.exit_code == 0, done.output
@@ -56,7 +56,7 @@ def file(tmp_path_factory):
 
 
 class Parsed(HTMLParser):
-    """Ids, links, scripts' types, and what each table's cells hold."""
+    """Ids, links, types of scripts, and the cells of each table."""
 
     def __init__(self, html):
         super().__init__()
@@ -88,7 +88,7 @@ def test_every_section_is_there_and_nothing_leads_outside(file):
 
 
 def test_the_figures_are_those_of_the_files(file):
-    """Unrounded in what is sorted by and drawn, in words where a person reads them."""
+    """Sort keys and charts hold unrounded figures, visible text holds words."""
     html = file.read_text()
     keys = set(Parsed(html).keys)
     peers, one, course = read("peers.json"), read("one.json"), read("course.json")
@@ -130,7 +130,7 @@ def test_what_changed_since_is_seen(monkeypatch):
 
 
 def test_devices_are_apart(tmp_path):
-    """Two devices: a chapter each, and no chart with figures of both."""
+    """Two devices give a chapter each, and no chart mixes their figures."""
     out = tmp_path / "both.html"
     cpu = ROOT / "docs" / "measured" / "cpu-2-cores"
     assert run(out, H200 / "peers.json", cpu / "peers.json").exit_code == 0
@@ -148,7 +148,7 @@ def test_devices_are_apart(tmp_path):
 
 
 def seen_whole(opened):
-    """Every chart drawn, as it is for a printer."""
+    """Draw all charts, as for a printer."""
     page = opened.page
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.wait_for_function("document.querySelectorAll('.plot:not(.drawn)').length === 0")
@@ -177,7 +177,7 @@ def test_a_browser_draws_everything_and_asks_for_nothing(chromium, file, width, 
 
 
 def tooltip(page, mark):
-    """What hovering over `mark` shows; the pointer comes again where the page moved under it."""
+    """Return the tooltip of `mark`; the pointer moves again if the page shifted under it."""
     tip = page.locator("#vg-tooltip-element.visible")
     for _ in range(50):
         mark.hover()
@@ -210,7 +210,7 @@ def test_tables_sort_and_filter(chromium, file):
         button.focus()
         opened.page.keyboard.press("Enter")
         assert head.get_attribute("aria-sort") == "ascending" and column(found, 1) == names
-        button.press("Enter")  # a click meets what charts above have moved there meanwhile
+        button.press("Enter")  # a click could hit another element: charts above move the page
         assert head.get_attribute("aria-sort") == "descending" and column(found, 1) == names[::-1]
         found.locator("thead th button").nth(0).press("Enter")
         assert head.get_attribute("aria-sort") is None
@@ -243,13 +243,13 @@ def test_hovering_shows_the_numbers(chromium, file):
         assert all(word in text for word in ("tiled", row["variant"], f"{row['share']:.1%}")), text
 
 
-# a stranger's files
+# untrusted files
 
 EVIL = "</script><script>window.hit=1</script><img src=x onerror=window.hit=2>\u2028{{7*7}}\u202e"
 
 
 def poisoned(value):
-    """`value` with every text that says nothing to the reader made hostile."""
+    """Return `value` with all texts made hostile, except those that select what is drawn."""
     if isinstance(value, dict):
         return {key: part if key in ("command", "kind", "maker", "status", "way", "stages", "what",
                                      "stage", "ph")
@@ -260,7 +260,7 @@ def poisoned(value):
 
 
 def test_a_hostile_file_is_text(chromium, tmp_path):
-    """Its texts are shown, in tables, charts and tooltips, and none becomes markup or runs."""
+    """Its texts appear in tables, charts and tooltips; none becomes markup or runs."""
     for parts in (("peers.json",), ("course.json",), ("streams.json",), ("cells", "conv2.json"),
                   ("plans", "fp16.json"), ("conv", "overfeat.json"), ("shares.json",),
                   ("counters.json",)):  # fmt: skip
@@ -285,7 +285,7 @@ def test_a_hostile_file_is_text(chromium, tmp_path):
 
 
 def test_what_slips_in_does_not_run(chromium, file, tmp_path):
-    """Only the page's own programs may run, and nothing is loaded: its policy says so."""
+    """The page's policy allows only its own scripts and no external resources."""
     bad = tmp_path / "bad.html"
     more = "<script>window.hit = 1</script><img src='none.png'></main>"
     bad.write_text(file.read_text().replace("</main>", more))
@@ -316,7 +316,7 @@ def test_a_damaged_file_is_a_sentence_with_its_name(text, said, tmp_path):
 
 
 def holders(value):
-    """Every object and list of a document."""
+    """Return every object and list of a document."""
     if isinstance(value, dict | list):
         yield value
         for part in value.values() if isinstance(value, dict) else value:
@@ -324,7 +324,7 @@ def holders(value):
 
 
 def test_a_mutated_document_is_a_sentence_or_a_page(tmp_path, monkeypatch):
-    """Whatever is wrong with its values: what can be loaded can be drawn, and is text."""
+    """Any document that loads despite mutated values can also be drawn, and is text."""
     random_, path, refused = random.Random(7), tmp_path / "m.json", 0
     values = (None, True, -1, 0, 1e30, 10**400, "", EVIL, [], {}, [1], {"signal": "window.hit"})
     documents = [read(*parts) for parts in (("peers.json",), ("cells", "conv2.json"),
@@ -351,7 +351,7 @@ def test_a_mutated_document_is_a_sentence_or_a_page(tmp_path, monkeypatch):
 
 
 def test_numbers_at_their_ends_are_drawn(chromium, tmp_path):
-    """Zero, negative and huge ones: no chart breaks, and nothing divides by them."""
+    """Zero, negative and huge numbers break no chart, and nothing divides by them."""
     row = {"maker": "lenetgpu", "precision": "fp32", "correct": 0, "judged": 0, "peer_ms": 0}
     rows = [row | {"name": f"n{i}", "median_ms": ms} for i, ms in enumerate((0, 1, 1e-30, 1e30))]
     scaling = [{"plan": "p", "images": 0, "ns_per_image": 0}]
@@ -400,7 +400,7 @@ def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
 
 
 def test_a_fresh_run_is_a_page(chromium, tmp_path, monkeypatch):
-    """On a CPU, with a comparison: what ran, its trace, the digits read wrong, who failed."""
+    """A CPU run with a comparison: its plan, trace, misread digits and failed candidates."""
     real = command.run_compare
 
     def wrong(request, say):
@@ -449,7 +449,7 @@ def test_a_folder_is_read_whole_and_each_file_once(tmp_path, monkeypatch):
         command.json_files([tmp_path])
 
 
-# what every page shares
+# parts shared by all pages
 
 
 @pytest.mark.parametrize("count", [0, 1, 17])
@@ -475,7 +475,7 @@ def luminance(colour):
 
 
 def test_text_can_be_read_in_light_and_dark():
-    """WCAG 2.2: 4.5 to 1 for text on what it stands on, 3 to 1 for what charts draw."""
+    """WCAG 2.2: contrast 4.5 to 1 for text on its background, 3 to 1 for graphics."""
     css = (base._TEMPLATES / "style.css").read_text()
     blocks = re.findall(r":root \{(.*?)\}", css, re.S)
     light, dark = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in blocks)

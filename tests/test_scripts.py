@@ -1,4 +1,4 @@
-"""The scripts that take and show figures: measure.py, peers.py, measured.py, tables.py."""
+"""Scripts that take and show measurements: measure.py, peers.py, measured.py, tables.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_script_finds_what_it_imports(script, name):
 
 
 def runs(measure, monkeypatch, codes):
-    """Jobs that run these lines of Python, which find their target in sys.argv."""
+    """Replace the jobs by these lines of Python, which find their target in sys.argv."""
     monkeypatch.setattr(
         measure,
         "command_of",

@@ -1,4 +1,4 @@
-"""The Tegra X1 slides' kernel and tables: how it is cut, what it computes, run on a CPU."""
+"""The kernel and tables of the Tegra X1 slides: tiling, results, and a run on a CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OVERFEAT_6 = LAYERS[6].problem
 
 
 def printed(layer):
-    """The slides' multiply-adds per byte, of the suite's label."""
+    """Return the slides' multiply-adds per byte for a layer, from the suite's label."""
     return LAYERS[layer].paper.split()[0]
 
 
@@ -46,7 +46,7 @@ def test_math_per_byte_is_the_slides(layer):
 
 
 def test_layer_1_is_not():
-    """32.1 against 31.8: the slides' figure needs 1.1 % more bytes than their formula has."""
+    """32.1 against 31.8: the slides' figure needs 1.1 % more bytes than their formula gives."""
     assert f"{slides.math_per_byte(LAYERS[1].problem):.1f}" == "32.1" != printed(1) == "31.8"
 
 

@@ -1,4 +1,4 @@
-"""What CI installs is locked by hashes, and covers what the project asks for."""
+"""Requirements that CI installs are locked by hashes and cover the project's dependencies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENTRIES = re.split(r"^(?=[a-z])", LOCK, flags=re.MULTILINE)[1:]
 
 
 def locked():
-    """Requirements as they are pinned, without hashes."""
+    """Return the pinned requirements without hashes."""
     return [Requirement(entry.split("\\")[0].strip()) for entry in ENTRIES]
 
 

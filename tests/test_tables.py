@@ -1,4 +1,4 @@
-"""Rows know their columns; tables keep what counts, whatever the width, and in every form."""
+"""Tables keep the important columns at any width and in every format."""
 
 from __future__ import annotations
 

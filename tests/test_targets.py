@@ -1,4 +1,4 @@
-"""Files out: what may be written over, whose rights they get, what killed runs leave."""
+"""Output files: permission to overwrite, file modes, leftovers of killed runs."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_places_that_are_none_are_sentences(tmp_path, monkeypatch):
 
 
 def test_a_pipe_without_a_name_is_written(tmp_path):
-    """`infer --json /dev/stdout | cat`, where the name leads to no path."""
+    """`infer --json /dev/stdout | cat`, in which the name resolves to no path."""
     read, write = os.pipe()
     with os.fdopen(read, "rb") as pipe:
         write_atomically(Path(f"/proc/self/fd/{write}"), b"bytes")

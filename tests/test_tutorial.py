@@ -1,4 +1,4 @@
-"""docs/tutorial.md: its commands run in order, its steps are right and its mistake is found."""
+"""docs/tutorial.md: its commands run in order, its steps are correct, its mistake is detected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tutorial(script):
 
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
-    """A folder with the tutorial's files and nothing else, which commands run in."""
+    """Change to a folder that holds only the tutorial's files, and return it."""
     shutil.copytree(STEPS, tmp_path / "docs" / "tutorial")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -38,7 +38,7 @@ def fresh(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_its_commands_run_in_order_and_do_as_the_page_says(tutorial, fresh):
-    """As typed, but for fewer images and less time: no learner waits for a test."""
+    """As typed, except for fewer images and less time."""
     for run in tutorial.RUNS:
         words = shlex.split(run.command("cpu"))[1:]
         if run.timed:
@@ -67,7 +67,7 @@ def test_the_first_step_is_what_new_writes():
 
 
 def test_the_page_is_in_step_with_the_files(tutorial):
-    """Its code is that of the steps, its outputs are of their files and commands."""
+    """Its code is that of the steps, its outputs are those of their files and commands."""
     text = (ROOT / "docs" / "tutorial.md").read_text()
     assert tutorial.stale(text) == []
     blocks = re.findall(r"```(python|cuda)\n(.*?)```", text, re.DOTALL)
@@ -84,7 +84,7 @@ def test_the_page_is_in_step_with_the_files(tutorial):
 
 @compiles
 def test_its_kernels_compile_for_every_architecture():
-    """The first step's is what `--new` writes, whose own test compiles it."""
+    """The first step is omitted: it is the template of `--new`, which has a test of its own."""
     problem = next(stage.problem for stage in STAGES if stage.name == "conv2")
     with outside.loaded([STEPS]) as found:
         kernels = [v.kernels(problem, 1)[0] for v in found if v.kernels and v.family != "step1"]

@@ -1,4 +1,4 @@
-"""Operations, bytes, peaks and rates against figures worked out by hand."""
+"""Operations, bytes, peaks and rates, against figures worked out by hand."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_share_is_of_the_roof_above(flop, moved, precision, share, bound):
 
 
 class Recorded:
-    """A graph that takes 30 ms, and the stream that it wants."""
+    """A graph that takes 30 ms, and the stream that it requires."""
 
     def __init__(self):
         self.launched, self.stream = 0, nullcontext()

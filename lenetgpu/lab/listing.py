@@ -327,7 +327,7 @@ def start(kind: str, folder: Path) -> list[tuple[str, str]]:
             file.unlink(missing_ok=True)
         raise
     stage = "conv2" if kind == "conv" else next(s.name for s in STAGES if s.kind == kind)
-    text = f"./{folder}" if str(folder).startswith("-") else str(folder)  # cannot be taken for an option
+    text = f"./{folder}" if str(folder).startswith("-") else str(folder)  # not an option
     command = f"lenetgpu compare {stage} --with {shlex.quote(text.rstrip(os.sep) + os.sep)}"
     if choose_device("auto")[0] is None:
         command += _SHORT
