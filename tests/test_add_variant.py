@@ -21,7 +21,7 @@ from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import stage_of
 from lenetgpu.stages import outside
 
-NAME = "ours.per_warp"  # of the example under another family, so that it may be pasted for good
+NAME = "ours.per_warp"  # renamed, so that the example itself may be added to the package
 NOT_COMPILED = "not compiled: no NVRTC is here that knows such a GPU"
 COPIED = ("lenetgpu", "scripts", "tests", "docs", "README.md", "pyproject.toml")
 
