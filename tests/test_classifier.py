@@ -1,4 +1,4 @@
-"""The library's face on a CPU: what it takes, what it answers, what it refuses."""
+"""The library API on a CPU: inputs, results, refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def truth(digits):
-    """(scores, labels) in float64."""
+    """Return (scores, labels) in float64."""
     scores, labels = reference_scores(digits[..., None], load_weights(assets.default_weights()))
     return scores, labels
 
@@ -116,7 +116,7 @@ def test_probabilities_are_the_softmax_and_the_top_is_in_order(net, digits, trut
 
 
 class Speaks:
-    """An array that speaks DLPack and nothing else, of a device by its type and number."""
+    """An array that supports DLPack only, on a device given by type and number."""
 
     def __init__(self, array, device=(1, 0)):
         self._array, self.dtype, self._device = array, array.dtype, device
@@ -172,7 +172,7 @@ def test_what_cannot_be_loaded_is_refused_too(options, words):
 
 
 def test_threads_are_those_of_the_last_load(monkeypatch):
-    """None takes all again; a load that is refused changes nothing."""
+    """None restores all threads; a refused load changes nothing."""
 
     def refuse(*_):
         raise LenetError("refused")
@@ -194,7 +194,7 @@ def test_threads_are_those_of_the_last_load(monkeypatch):
 
 
 def test_a_plan_that_gave_way_is_said(monkeypatch, tmp_path):
-    """By a warning, and by infer in a line; asked for by name it would be refused."""
+    """The library warns and infer prints a line; a plan requested by name is refused instead."""
     from click.testing import CliRunner
 
     from lenetgpu.cli import main
@@ -213,7 +213,7 @@ def test_a_plan_that_gave_way_is_said(monkeypatch, tmp_path):
 
 
 def test_a_stream_gives_the_labels_of_each_batch_in_order(net, digits, truth):
-    """Each batch may lie where the one before it did."""
+    """All batches may use the same memory."""
     sizes, held = [3, 0, 20, 1, 16], np.empty((N, 28, 28), np.uint8)
 
     def batches():
@@ -261,7 +261,7 @@ def test_what_a_batch_raises_comes_behind_the_answers_before_it(net, digits, tru
 
 
 def test_a_call_that_fails_leaves_the_net_usable(digits, truth, monkeypatch):
-    """With another runner: nobody knows what the first has done."""
+    """The next call gets a new runner, since the state of the first is unknown."""
     made, plain = [], Engine.runner
 
     def runner(self, *asked, **words):

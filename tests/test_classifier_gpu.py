@@ -1,4 +1,4 @@
-"""The library's face on a GPU: arrays that lie there, streams, and what floats must be."""
+"""The library API on a GPU: device arrays, streams, and the range of floats."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def installed(framework):
 @pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 @pytest.mark.parametrize("with_scores", [True, False])
 def test_floats_outside_are_marked_and_others_are_not(monkeypatch, folder, with_scores):  # noqa: F811
-    """The kernel, compiled for a CPU: one float of an image is enough, wherever it is."""
+    """The kernel is compiled for a CPU; one float of an image suffices, at any position."""
     import ctypes
 
     def launch(kernel, grid, block, args):
@@ -101,7 +101,7 @@ def test_arrays_of_cupy_are_answered_on_the_gpu(net, digits, truth, n, kind):
 
 @pytest.mark.gpu
 def test_the_answer_comes_in_the_order_of_the_callers_stream(net, digits, truth):
-    """Images are written late by the caller's stream; nobody waits until the answer is read."""
+    """The caller's stream writes the images late; nothing blocks until the result is read."""
     import cupy
 
     ready, late = cupy.asarray(digits), cupy.zeros((N, 28, 28), np.uint8)

@@ -32,7 +32,7 @@ def assert_all_right(file, problems, rng):
         assert {variant.needs.device for variant in found} == {"cpu", "cuda"}
         for variant in found:
             if variant.needs.device == "cuda":
-                variant.run.__globals__["launch"] = defines.launch  # the one that `on_a_cpu` provides
+                variant.run.__globals__["launch"] = defines.launch  # the one of `on_a_cpu`
             for problem in problems:
                 assert_right(variant, in_layouts(variant, problem)[0], 21, rng)
 

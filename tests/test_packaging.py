@@ -1,8 +1,7 @@
-"""What is built is whole: the wheel, made from the sdist, runs in an environment of its own.
+"""Built packages are complete: the wheel, made from the sdist, runs in its own environment.
 
-Every Python that is promised and is here reads the sources and lists the variants; its own
-libraries are not asked for. The whole suite runs on another Python by `make test PYTHON=python3.10
-VENV=.venv-3.10`.
+Every supported Python that is installed reads the sources and lists the variants, without libraries
+of its own. `make test PYTHON=python3.10 VENV=.venv-3.10` runs the whole suite on another Python.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SHIPPED = {"lenetgpu/_shipped/weights/lenet-mnist.h5", "lenetgpu/_shipped/data/d
 
 
 def run(*command, cwd):
-    """Output of a command that sees nothing of this checkout but what it is given."""
+    """Return the output of a command that sees nothing of this checkout except its arguments."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LENETGPU_"))}
     env["XDG_CACHE_HOME"] = str(cwd)
     words = list(map(str, command))
@@ -37,13 +36,13 @@ def run(*command, cwd):
 
 
 def files(folder):
-    """Those of the checkout below `folder`, without what running leaves there."""
+    """Return the files of the checkout below `folder`, without generated ones."""
     found = (path for path in (ROOT / folder).rglob("*") if path.is_file())
     return {str(p.relative_to(ROOT)) for p in found if "__pycache__" not in p.parts}
 
 
 def environment(folder):
-    """A new one without pip that has this one's libraries, but none of its .pth files."""
+    """Create an environment without pip that has this one's libraries but no .pth files."""
     run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     python = folder / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))",
@@ -97,7 +96,7 @@ main(["variants", "--json"])
 
 
 def interpreter(version):
-    """A Python of this version that starts; None where there is none, or only pyenv's shim."""
+    """Return a working Python of this version on PATH, or None."""
     path = shutil.which(f"python{version}")
     return path if path and subprocess.run([path, "-c", ""]).returncode == 0 else None
 

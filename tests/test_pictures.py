@@ -22,7 +22,7 @@ def run(*arguments):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The charts that were saved."""
+    """Return the list of charts that are saved."""
     kept, real = [], charts.save
 
     def save(path, title, found, **how):

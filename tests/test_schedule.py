@@ -1,4 +1,4 @@
-"""The model that chooses streams and chunks, against what was measured by hand."""
+"""The model that chooses streams and chunks, against measurements taken by hand."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ SLOW = replace(INT8, image_ns=52.0)
     ("costs", "streams", "chunk", "measured"), [(INT8, 3, 4_000, 0.196), (FP16, 5, 2_000, 0.218)]
 )
 def test_the_model_says_what_was_measured(costs, streams, chunk, measured):
-    """One captured graph on an H100, by hand; the model is fitted to neither."""
+    """One captured graph on an H100, timed by hand; the model is fitted to none of these times."""
     assert predicted_ms(10_000, streams, chunk, costs) == pytest.approx(measured, rel=0.1)
 
 
 def test_the_model_worked_out_by_hand():
-    """In us: a copy 2 and 1 an image, kernels 3 and 2 an image, a call 10."""
+    """In us: a copy 2 and 1 per image, kernels 3 and 2 per image, a call 10."""
     costs = Costs(
         bus_gbs=0.1, copy_us=2, image_ns=2_000, chunk_us=3, lane_us=1, call_us=10, image_bytes=100,
         zero_copy_gbs=0.05, zero_copy_us=5,
@@ -100,7 +100,7 @@ def test_what_is_asked_for_is_kept():
 
 
 def test_long_passes_are_followed_as_short_ones_are():
-    """What is extrapolated past some chunks agrees with following each."""
+    """Extrapolation past a number of chunks agrees with simulating each."""
     for costs in (INT8, FP16, SLOW):
         for taper in (1.0, 2.0, 0.5):
             whole = (costs.call_us + _ends(chunk_sizes(1_000_000, 5_000, taper), 3, costs)) / 1e3

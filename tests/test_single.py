@@ -1,4 +1,4 @@
-"""Single images on a GPU that is pretended: which way answers them, and who waits for what."""
+"""Single images on a simulated GPU: the path that answers them, and synchronization."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lenetgpu.stages.fused import resident
 
 
 class Stream:
-    """What is launched on it is done when it is waited for."""
+    """A stream whose launches complete when it is synchronized."""
 
     def __init__(self):
         self.pending, self.waits = [], 0
@@ -37,7 +37,7 @@ class Stream:
 
 
 class Recorded:
-    """A graph that is over at once, or when its stream is waited for."""
+    """A graph that completes at once, or when its stream is synchronized."""
 
     prompt, fails = True, False
 
@@ -94,7 +94,7 @@ def test_labels_are_seen_without_a_wait(gpu):
 
 
 def test_a_late_label_is_waited_for_also_behind_a_pass_that_ctrl_c_left(gpu, monkeypatch):
-    """Its label would be taken for the next one's."""
+    """Otherwise its label would be taken for the next image's."""
     gpu.prompt = False
     one = OneImage(lambda n: Pipe())
     assert [one.label(image(label)) for label in (3, 3, 7)] == [3, 3, 7]
@@ -125,7 +125,7 @@ def test_plans_that_cannot_be_recorded_are_refused(gpu):
 
 @pytest.fixture
 def ways(monkeypatch):
-    """Which of them refuse, by what."""
+    """Return a dict from the name of a path to the error that it raises."""
     refusing = {}
 
     def made(name, *given):
@@ -160,7 +160,7 @@ def test_where_it_is_not_to_be_had_or_does_not_fit_the_plan_answers(ways, refusa
 
 
 class Resident:
-    """Scores are ten times the last image's first pixel; another image may come before them."""
+    """A stub with scores ten times the last image's first pixel; another call may interleave."""
 
     def __init__(self, weights):
         self.asked, self.other = threading.Event(), threading.Event()

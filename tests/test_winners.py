@@ -55,7 +55,7 @@ def test_a_cell_is_measured_where_it_was_and_else_the_model_s(winners):
     assert (planted[at].winner, planted[at].margin) == ("texture.split", 2.0)
     assert planted[at].measured and plain[at].winner == "tensor.wgmma_fp16x3"
     assert {key for key in planted if planted[key] != plain[key]} == {at}
-    assert not any(cell.measured for cell in plain.values())  # one measured candidate is no comparison
+    assert not any(cell.measured for cell in plain.values())  # one candidate is no comparison
     assert len(plain) == len(winners.MAPS) * len(winners.CHANNELS) * len(winners.IMAGES)
     one = winners.choices(winners.problem_of(7, 16), 1, winners.H200)
     cell = plain["7x7", 1, 16]
