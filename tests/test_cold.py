@@ -1,4 +1,4 @@
-"""What a fresh process loads, and what it leaves alone."""
+"""Modules that a new process imports, and modules that it does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lenetgpu.stages import registry
 
 
 def fresh(code):
-    """What `code` prints in a process of its own, line by line."""
+    """Return the lines that `code` prints in a process of its own."""
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return ran.stdout.splitlines()
 
@@ -62,7 +62,7 @@ def test_a_plan_is_resolved_without_importing_what_it_does_not_run(plan, device,
 
 
 def test_importing_the_package_is_light():
-    """Nothing but the package's own few lines until the face is asked for; no CuPy for a CPU."""
+    """Only the package's few lines are loaded before first use, and CuPy never for a CPU."""
     light, heavy = fresh(
         "import sys; import lenetgpu; print(*{'numpy'} & set(sys.modules));"
         "lenetgpu.LeNet; print(*{'cupy', 'numba', 'h5py', 'torch', 'click'} & set(sys.modules))"
@@ -84,7 +84,7 @@ finally:
 
 
 def loaded_by(*words):
-    """The modules of a fresh process that labelled 31 of its digits: too many to show each."""
+    """Return the modules loaded by a process that labels 31 digits, too many to print each."""
     command = [sys.executable, "-c", INFER, *map(str, words)]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""How a request is made ready and run on a GPU that is pretended: memory, schedules, threads."""
+"""Preparing and running a request on a simulated GPU: memory, schedules, threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lenetgpu.network import CLASSES
 
 @pytest.fixture
 def fits(monkeypatch):
-    """What `fit` is asked for; more images than `room` are refused as `refusal` says."""
+    """Record the calls of `fit`; more images than `room` raise the error made by `refusal`."""
     asked = SimpleNamespace(room=1 << 30, refusal=MemoryError, sizes=[], alive=[], held=[])
 
     def fit(plan, weights, device, dtype, size):
@@ -71,7 +71,7 @@ def test_no_memory_for_one_image_and_what_is_no_lack_of_it_are_raised(fits):
 
 @pytest.fixture
 def feeds(monkeypatch):
-    """What each runner is fed by, with no GPU that runs it."""
+    """Return the list of feeds that runners are made with; no GPU runs them."""
     made = []
     monkeypatch.setattr(
         engine_module, "GpuRunner", lambda make, feed, index, one: made.append(feed)
@@ -83,7 +83,7 @@ def feeds(monkeypatch):
 def test_zero_copy_reaches_the_runner_where_it_takes_less(
     fits, feeds, monkeypatch, batch, zero_copy
 ):
-    """In chunks of a batch each has its own beginning: small ones are copied."""
+    """Each chunk of a batch has a start-up cost, so small chunks are copied."""
     costs = Costs(50, 2, 3, 5, 3, 10, 784, 48, 6)
     monkeypatch.setattr("lenetgpu.net.streaming.costs_of", lambda *_: costs)
     engine = Engine(Request(plan="fp32", batch=batch))
@@ -98,7 +98,7 @@ def test_zero_copy_reaches_the_runner_where_it_takes_less(
 
 
 def test_each_type_of_images_keeps_its_schedule(fits, feeds, monkeypatch):
-    """A runner of the first type that is made later goes by what was checked for it."""
+    """A later runner of the first type uses the schedule that was checked for it."""
     costs = {
         "uint8": Costs(50, 1, 2, 5, 3, 10, 784, 40, 900),
         "float32": Costs(50, 1, 2, 5, 3, 10, 3_136, 40, 900),
@@ -121,7 +121,7 @@ def test_each_type_of_images_keeps_its_schedule(fits, feeds, monkeypatch):
 
 
 def test_threads_that_need_runners_prepare_one_after_the_other(fits, feeds, monkeypatch):
-    """One image is checked once, and nobody's time is lost or counted for another."""
+    """A single image is checked once, and no thread's time is lost or counted for another."""
     inside, most, plain = [], [], engine_module.fit
 
     def slowly(*asked):
@@ -173,7 +173,7 @@ def expected(images):
 
 @pytest.mark.parametrize("n", [0, 1, 5, 6, 9, 10, 40])
 def test_few_images_go_through_staged_arrays_and_many_through_the_ring(gpu, monkeypatch, n):
-    """Staged ones are recorded at their second pass, and answers are not views of what is held."""
+    """Staged passes are recorded at the second call; results are no views of reused buffers."""
     monkeypatch.setattr(runners, "_STAGES", (5, 9))
     monkeypatch.setattr(runners, "_COPIED_AT_ONCE", 2)
     runner, kept = runner_on(gpu), []

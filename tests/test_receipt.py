@@ -159,7 +159,7 @@ ONE, TWO, THREE = (f"tests/test_a.py::test_{name}" for name in ("one", "two", "t
 
 @pytest.fixture
 def passing(tree, monkeypatch):
-    """A tree with a file of tests that passed."""
+    """Return a tree with a file of passed tests."""
     monkeypatch.setattr(parts.receipt, "ROOT", tree)
     return planted(tree, {"tests/test_a.py": "def test_one(): pass\n"})
 

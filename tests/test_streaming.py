@@ -1,4 +1,4 @@
-"""Chunks over lanes, graphs and a ring of buffers, on a GPU that is pretended: order, memory."""
+"""Chunks over stream slots, graphs and buffer rings, on a simulated GPU: order, memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_order_that_the_gpu_may_take_gives_the_same_labels(
 
 
 def test_a_graph_is_of_its_arrays():
-    """Others of the same length, or fewer of the same images, are not what was recorded."""
+    """Other arrays of the same length, or fewer of the same images, do not match the graph."""
     gpu = PretendedGpu()
     streamer = streamer_on(gpu, 4, 2)
     images, others = pinned(gpu, pixels(10)), pinned(gpu, pixels(10, seed=1))
@@ -183,7 +183,7 @@ def readers():
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
-    """The threads of a ring end with it."""
+    """Check that the threads of a ring end with it."""
     yield
     gc.collect()
     end = time.monotonic() + 5
@@ -194,7 +194,7 @@ def no_thread_is_left():
 
 @pytest.fixture
 def small_slots(monkeypatch):
-    """Four images a slot, three readers."""
+    """Set four images per slot and three readers."""
     monkeypatch.setattr(streamer_module, "SLOT_BYTES", 4 * 28 * 28)
     monkeypatch.setattr(streamer_module, "core_count", lambda: 3)
 
@@ -215,7 +215,7 @@ def test_arrays_that_are_not_page_locked_go_through_the_ring(locked, small_slots
 
 
 class Source:
-    """Images by number; `slow(lo)` is called by the reading thread first."""
+    """A source of numbered images; the reading thread calls `slow(lo)` before each read."""
 
     dtype = "uint8"
 
@@ -244,7 +244,7 @@ class Delivered:
 @pytest.mark.parametrize("with_scores", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_source_is_delivered_in_order(with_scores, seed, small_slots):
-    """Readers that take turns in being slow, a GPU that takes any order."""
+    """Readers take turns in being slow, and the GPU accepts any order."""
     gpu = PretendedGpu(seed=seed)
     streamer = streamer_on(gpu, 9, 2, with_scores)
     source = Source(pixels(61), slow=lambda lo: time.sleep(0.002 * (lo // 4 % 3)))
@@ -258,7 +258,7 @@ def test_a_source_is_delivered_in_order(with_scores, seed, small_slots):
 
 
 def test_a_long_source_takes_no_more_memory_than_a_short_one(small_slots):
-    """At most readers + lanes + 1 slots of four images, however slow labels are taken."""
+    """At most readers + lanes + 1 slots of four images, however slowly labels are consumed."""
     for n in (60, 2_000):
         gpu, found, ahead = PretendedGpu(), Delivered(), []
         source = Source(pixels(n), lambda lo, f=found, a=ahead: a.append(lo - len(f.labels)))
@@ -297,7 +297,7 @@ def test_ctrl_c_between_deliveries_delivers_what_is_queued(small_slots):
 
 
 def test_what_is_ready_is_delivered_before_more_can_be_read(small_slots):
-    """A reader that waits for the first labels does not wait for ever."""
+    """A reader that waits for the first labels does not deadlock."""
     first = threading.Event()
 
     def slow(lo):
@@ -327,7 +327,7 @@ def test_a_delivery_that_raises_is_the_last_of_them(small_slots, error):
 
 
 def test_nothing_of_the_larger_chunks_is_used_again():
-    """Neither a graph nor the ring."""
+    """Neither a graph nor the ring is reused."""
     gpu = FailingCopies()
     gpu.at = 0
     streamer = streamer_on(gpu, 4, 2)
