@@ -77,7 +77,7 @@ def _packed(files: Mapping[str, bytes], comment: bytes = b"") -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as made:
         for name, data in files.items():
-            info = zipfile.ZipInfo(name)  # dated 1980-01-01, zip's first date
+            info = zipfile.ZipInfo(name)  # with zip's earliest date
             info.external_attr = _RIGHTS
             made.writestr(info, data)
         made.comment = comment
