@@ -194,7 +194,8 @@ def test_files_without_checksums_load_and_are_said_to_have_none(converted, weigh
         result = CliRunner().invoke(main, ["data", "verify", str(path)])
         assert (result.exit_code, result.output) == (0, f"{path}: {said}\n")
     assert (
-        "cannot tell damage" in CliRunner().invoke(main, ["weights", "verify", str(weights)]).output
+        "damage cannot be detected"
+        in CliRunner().invoke(main, ["weights", "verify", str(weights)]).output
     )
 
 
@@ -242,8 +243,8 @@ def _labels(file):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_more, "; /more, /other have none: cannot tell damage"),
-        (_labels, "; /a\\x1b[31m\\nb, /z have none: cannot tell damage"),
+        (_more, "; /more, /other have none: damage cannot be detected"),
+        (_labels, "; /a\\x1b[31m\\nb, /z have none: damage cannot be detected"),
         (lambda file: file.attrs.pop(checksums.ATTRIBUTE), "; names and attributes have none"),
     ],
 )
@@ -265,7 +266,7 @@ def test_data_sets_copied_into_another_file_keep_their_sums(converted, tmp_path)
     with h5py.File(path, "w") as file, h5py.File(converted) as source:
         source.copy("x", file)
         file["y"] = source["y"][...]
-    said = "checksums right (1 data set); /y has none: cannot tell damage"
+    said = "checksums right (1 data set); /y has none: damage cannot be detected"
     assert verified(path) == f"{said}; names and attributes have none"
     assert (load_dataset(path).images == load_dataset(converted).images).all()
     with h5py.File(path, "a") as file:

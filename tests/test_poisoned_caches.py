@@ -310,7 +310,7 @@ def test_a_folder_that_is_not_ours_alone_is_done_without(how, inner, fit, tmp_pa
 def test_a_link_of_ours_to_the_cache_is_followed(fit, tmp_path, cache):
     _as_link(cache, tmp_path)
     assert fit.use() and len(fit.made) == 1 and entries.told() == []
-    with pytest.raises(LenetError, match="found a link or another's; nothing is removed"):
+    with pytest.raises(LenetError, match="found a link or another user's; nothing is removed"):
         repair()
     assert fit.use() and len(fit.made) == 1
 
@@ -340,7 +340,7 @@ def test_where_there_is_no_home_nothing_is_kept(fit, monkeypatch, capfd):
     assert fit.use() and len(fit.made) == 2
     assert capfd.readouterr().err == (
         "lenetgpu: cache: no folder: expected a home or LENETGPU_CACHE, found neither; "
-        "done without\n"
+        "continuing without it\n"
     )
     with pytest.raises(LenetError, match="expected a home or LENETGPU_CACHE, found neither"):
         repair()
@@ -447,7 +447,7 @@ def test_the_doctor_counts_what_is_kept_and_names_what_is_damaged(filled):
     row = next(line for line in doctor().output.splitlines() if line.startswith("damaged"))
     name = f"{paths[0].parent.name}/{paths[0].name.removesuffix('.kept')}"
     assert f"{name}: expected an entry of format 1, found an empty file" in row
-    assert f"{cache / 'numba'}: expected what others cannot write, found mode 0777" in row
+    assert f"{cache / 'numba'}: expected no write access for others, found mode 0777" in row
     assert doctor("--repair").exit_code == 0
     assert "damaged" not in doctor().output and "kernel cache  " in doctor().output
 
@@ -469,7 +469,7 @@ def test_the_doctor_removes_what_is_kept_and_nothing_else(filled, tmp_path):
     assert first.startswith(f"removed from {cache}: ") and "1 numba" in first
     assert sorted(left) == [
         f"left: {full}: Directory not empty",
-        f"left: {strange}: no name of an entry",
+        f"left: {strange}: not an entry",
     ]
     assert {path for path in cache.rglob("*") if path.is_file()} == {strange, nested, full / "mine"}
     assert target.read_text() == "not an entry" and not (cache / "auto").is_symlink()

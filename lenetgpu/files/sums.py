@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ATTRIBUTE = "lenetgpu_sha256"
 OF_BLOCKS = "_sha256"  # suffix of the name of a dataset of block checksums
-NONE = "has no checksums: cannot tell damage"
+NONE = "has no checksums: damage cannot be detected"
 _SHOWN, _NAMED = 12, 8
 
 
@@ -92,7 +92,9 @@ class Sums:
             named = ", ".join(f"/{name}" for name in self.without[:_NAMED])
             more = len(self.without) - _NAMED
             named += f" and {more} more" * (more > 0)
-            said += f"; {named} {'have' if self.without[1:] else 'has'} none: cannot tell damage"
+            said += (
+                f"; {named} {'have' if self.without[1:] else 'has'} none: damage cannot be detected"
+            )
         if not self.whole:
             said += "; names and attributes have none"
         return said

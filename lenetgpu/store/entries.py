@@ -112,10 +112,10 @@ def _require_folder(path: Path, follow: bool = True) -> None:
 
 def _require_ours(found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
-        raise OSError(f"expected an owner of number {os.geteuid()}, found {found.st_uid}")
+        raise OSError(f"expected owner uid {os.geteuid()}, found {found.st_uid}")
     if found.st_mode & _OTHERS_WRITE:
         mode = stat.S_IMODE(found.st_mode)
-        raise OSError(f"expected what others cannot write, found mode {mode:04o}")
+        raise OSError(f"expected no write access for others, found mode {mode:04o}")
 
 
 def _read_ours(path: Path) -> bytes:
@@ -141,7 +141,7 @@ def told() -> list[str]:
     return []
 
 
-def tell(where: Path | str, what: str, then: str = "done without") -> None:
+def tell(where: Path | str, what: str, then: str = "continuing without it") -> None:
     """Record that `where` is not used because of `what`; print the first record to stderr."""
     told().append(one_line(f"{where}: {what}; {then}"))
     if len(told()) == 1 and sys.stderr is not None:
@@ -152,7 +152,7 @@ def tell(where: Path | str, what: str, then: str = "done without") -> None:
 
 def refuse(kind: str, name: str, what: str) -> None:
     """Report that an entry is not used."""
-    tell(f"{kind}/{name}", what, "made anew")
+    tell(f"{kind}/{name}", what, "rebuilt")
 
 
 def enclosed(kind: str, name: str, data: bytes) -> bytes:
@@ -220,7 +220,7 @@ def _write(kind: str, file: str, data: bytes) -> Path | None:
             made.file.write(data)
             made.publish(where / file, lasting=False, private=True)
     except OSError as error:
-        tell(f"{kind}/{file}", f"cannot be written: {_reason(error)}", "not kept")
+        tell(f"{kind}/{file}", f"cannot be written: {_reason(error)}", "not cached")
         return None
     return where / file
 
@@ -365,17 +365,17 @@ def repair() -> Looked:
         return removed
     found = root.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        reason = "expected a folder of the user's, found a link or another's"
+        reason = "expected a folder that the user owns, found a link or another user's"
         raise LenetError(f"doctor --repair: {root}: {reason}; nothing is removed")
     if found.st_mode & stat.S_ISVTX:
-        reason = "expected a folder of one user's, found one that several share"
+        reason = "expected a private folder, found one that several users share"
         raise LenetError(f"doctor --repair: {root}: {reason}; nothing is removed")
     for where in (root / kind for kind in KINDS if os.path.lexists(root / kind)):
         plain = where.is_dir() and not where.is_symlink()
         for path in sorted(where.iterdir()) if plain else [where]:
             try:
                 if plain and not _NAMES.fullmatch(path.name):
-                    raise OSError("no name of an entry")
+                    raise OSError("not an entry")
                 path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
                 removed.count(where.name)
             except OSError as error:
