@@ -1,10 +1,10 @@
-"""An `ncu` that stands for Nsight Compute's: it runs nothing, and says what it is told to.
+"""Stand-in for Nsight Compute's `ncu` that runs nothing and prints what it is configured to.
 
-Told by ncu.json beside it: `kernels` of each variant, those of its own; `extra` ones of a library
-before them; `lost` ones that it does not print; `cut`, how many characters its end lacks; `errors`
-of variants; `end`, its code; `fail`, a sentence with which it ends instead. It reads work.json as
-the process under it would, leaves sections.json, and prints raw CSV with remarks, device columns
-and thousands' commas.
+It is configured by ncu.json in its folder. `kernels`: each variant's own kernels. `extra`: library
+kernels before them. `lost`: kernels that it does not print. `cut`: characters missing at the end.
+`errors`: errors of variants. `end`: exit code. `fail`: an error message to exit with instead. It
+reads work.json like the process it would profile, writes sections.json, and prints raw CSV with
+remarks, device columns and thousands separators.
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 
 MARK = "section_begins"
 UNITS = {"gpu__time_duration.sum": "ns"}
+# Printed value by the end of a metric's name; the first match counts.
 VALUES = {
     "gpu__time_duration.sum": "2,000,000",
     "dram__bytes_read.sum.per_second": "1,500,000,000,000.50",
@@ -28,11 +29,10 @@ VALUES = {
     "per_issue_active.ratio": "0",
     "": "4,096",
 }
-"""What is printed of a metric that ends so; the first that fits."""
 
 
 def install(folder, monkeypatch, **told):
-    """Put it first on PATH, from `folder`."""
+    """Install it in `folder`, first on PATH."""
     folder.mkdir(exist_ok=True)
     program = folder / "ncu"
     program.write_text(f"#!{sys.executable}\n" + Path(__file__).read_text())

@@ -1,4 +1,4 @@
-"""Cheats of kernel leaderboards are called WRONG, and their honest twins right."""
+"""Cheats known from kernel leaderboards are reported WRONG, and their honest twins right."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def facts(shipped_weights):
 
 
 def compared(work, *paths, gpu=None, kind="pool"):
-    """Candidates of the files by name, beside the first of the package that is right."""
+    """Return candidates of the files by name, compared with the first of them."""
     found = plugins.Plugins(paths, gpu)
     candidates = [found.candidate(one, work) for one in found.of_kind(kind)[0]]
     done = rounds.compare("any", candidates, candidates[0].name, rounds.Effort(9, rounds=6))
@@ -53,13 +53,13 @@ def stage(facts, what="pool1", images=200):
 
 
 def guest(name):
-    """The variant of that name in the file called as its family."""
+    """Return the variant of that name, from the file named after its family."""
     with outside.loaded([BROKEN / f"{name.partition('.')[0]}.py"]) as found:
         return next(variant for variant in found if variant.full_name == name)
 
 
 def assert_only_cheats_are_wrong(found, why):
-    """Cheats by name are wrong as `why` says, and the others, at least one, right and timed."""
+    """Assert that cheats are wrong as `why` says, and all others right and timed."""
     for name, candidate in found.items():
         assert candidate.status == ("wrong" if name in why else "right"), candidate.note
         assert bool(candidate.samples) == (name not in why)
@@ -140,7 +140,7 @@ def test_who_patches_its_own_process_lies_in_vain_or_changes_nothing(tmp_path, f
 
 def test_a_time_below_the_devices_floor_is_refused():
     pool, conv = Pool(24, 24, 32), Conv(56, 56, 64, 64, 3, 3)
-    assert plugins.least_ms(pool, 100, LIMITS) < 1e-3  # in a cache bytes take no time
+    assert plugins.least_ms(pool, 100, LIMITS) < 1e-3  # bytes that fit a cache take no time
     past = pool.bytes(20_000) - (256 << 20)
     assert plugins.least_ms(pool, 20_000, LIMITS) == pytest.approx(1e3 * past / 1e12)
     least = plugins.least_ms(conv, 1, LIMITS)
@@ -154,7 +154,7 @@ def test_a_time_below_the_devices_floor_is_refused():
 
 
 def test_outputs_of_images_that_the_parent_draws_are_judged_by_it(facts):
-    """Also where the process says that all is right."""
+    """The parent rejects wrong outputs even if the process reports them as right."""
     one = next(iter(plugins.Plugins([BROKEN / "partial.py"], None).found))
     laid = stage_of("pool1").problem
     bench = plugins.PluginBench(one, None, laid, stage(facts))

@@ -1,6 +1,6 @@
-"""Hardware counters without a GPU: what ncu prints, whose launches they are, what commands show.
+"""Hardware counters without a GPU: parsing ncu's output, matching launches, and showing results.
 
-An `ncu` that runs nothing (pretended_ncu.py) says what its test wants.
+A stand-in for `ncu` that runs nothing (pretended_ncu.py) prints what each test needs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ KEYS = [("pool1", PASSES_OF), ("conv2", "direct.two_maps")]
 
 @pytest.fixture
 def pretended(tmp_path, monkeypatch):
-    """Install an `ncu` that is told so."""
+    """Return a function that installs a stand-in for `ncu` with the given settings."""
 
     def install(**told):
         told = {"kernels": {PASSES_OF: ["relu_in_place", "looped_mean"]}} | told
@@ -104,7 +104,7 @@ def test_what_is_not_whole_is_a_sentence(said, part):
 
 
 def values(**some):
-    """A launch's metrics by hand; none stalls but as told, by cause."""
+    """Return a launch's metrics; stalls are zero unless given by cause."""
     found = dict.fromkeys(UNITS, 0.0) | {TIME: 2e6, ncu.LOADED: 10.0, ncu.LOADS: 50.0}
     return found | {stall(cause): share for cause, share in some.items()}
 
@@ -123,7 +123,7 @@ def test_units_shares_of_stalls_and_what_there_is_nothing_of():
 
 
 def test_kernels_of_a_stage_are_one_by_time_by_sectors_and_by_wavefronts():
-    """By hand: 1 ms and 3 ms; 100 sectors half used and 300 whole; 128 B a wave and 32 B."""
+    """By hand: 1 ms and 3 ms; 100 half-used and 300 full sectors; 128 B and 32 B a wavefront."""
     one = of_values("a", values(wait=1.0) | {
         TIME: 1e6, ncu.READ: 4e9, ncu.LOADED: 100.0, ncu.LOADS: 50.0,
         ncu.SHARED: 100.0, ncu.SHARED_BYTES: 1280.0, ncu.OCCUPANCY: 80.0,
@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_no_counter(pretended, told, part):
 
 
 def alive(pid):
-    """Whether a process runs; one that ended and that nobody waited for does not."""
+    """Return True if a process runs; a zombie does not count."""
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -250,7 +250,7 @@ def test_works_come_through_json_as_they_were():
 
 @pytest.fixture
 def marks(monkeypatch):
-    """What the process marks and starts, with CuPy on NumPy: numbers, "start" and "stop"."""
+    """Section numbers, "start" and "stop" in call order; CuPy is replaced by NumPy."""
     cupy = ModuleType("cupy")
     cupy.asarray, cupy.concatenate = np.asarray, np.concatenate
     cupy.cuda = SimpleNamespace(runtime=SimpleNamespace(deviceSynchronize=lambda: 0))
@@ -322,7 +322,7 @@ def test_counters_are_refused_on_a_cpu_before_anything_is_timed(words, part):
 
 
 def profiled(monkeypatch, find_counters):
-    """`profile --counters` of a CPU's run that says it was a GPU's, and what was done in order."""
+    """Return `profile --counters` of a CPU run that poses as a GPU's, and its steps in order."""
     order = []
     outcome = profiling.infer(Request(limit=70, device="cpu", plan="tiled", timing=True))
 
@@ -363,7 +363,7 @@ def test_ctrl_c_under_ncu_leaves_what_was_timed(monkeypatch):
 
 
 def pools(*names):
-    """A comparison of pool1's variants that were all right, and its document."""
+    """Return a comparison of correct variants of pool1, and its document."""
     candidates = []
     for name in names:
         variant = find("pool", name, "cuda")
@@ -382,7 +382,7 @@ def test_each_candidate_has_its_own_and_a_guest_none(pretended):
         "fused.maps_looped", "layout.quad_looped", PASSES_OF, "fused.relu_in_mean"
     )
     comparison.candidates[0].status = "wrong"
-    comparison.candidates[2].bench = SimpleNamespace(problem=None)  # no bench of the package
+    comparison.candidates[2].bench = SimpleNamespace(problem=None)  # a plugin's bench
     shown.count_candidates(comparison, held, IMAGES, GPU, lambda line: None)
     wrong, failed, guest, _ = (entry["counters"] for entry in held["candidates"])
     assert wrong is guest is None and failed["error"] == "needs more memory"
@@ -393,7 +393,7 @@ def test_each_candidate_has_its_own_and_a_guest_none(pretended):
 
 
 def suite():
-    """Rows of the suite that were right, with times, and one that was wrong."""
+    """Return suite rows, correct with times except for a wrong one."""
     rows = [
         {"stage": stage, "variant": name, "status": "right", "median_ms": 1.0, "explanation": "e"}
         for stage, ladder in LADDERS

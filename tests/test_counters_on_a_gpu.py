@@ -1,4 +1,4 @@
-"""Counters by Nsight Compute on a GPU: what is counted from addresses is what it measures."""
+"""Counters by Nsight Compute on a GPU: values derived from addresses equal the measured ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTED = [
 
 @pytest.fixture(scope="module")
 def version():
-    """Of the Nsight Compute that is there."""
+    """Version of the installed Nsight Compute."""
     try:
         return ncu.version(ncu.find())
     except NoCounters as why:
@@ -36,7 +36,7 @@ def version():
 
 @pytest.fixture(scope="module")
 def found(version):
-    """The counters of COUNTED, each alone, by (stage, variant)."""
+    """Counters of COUNTED, each alone, by (stage, variant)."""
     own = places(COUNTED)
     images = Images(assets.default_digits(), assets.default_weights(), 1000)
     try:

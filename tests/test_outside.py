@@ -1,4 +1,4 @@
-"""Variants from files outside the package: loaded, refused in a sentence, compared, forgotten."""
+"""Variants from files outside the package: loaded, refused with a reason, compared, unloaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def slices(x, y, problem):
 CONV = """
 @variant(kind="conv", family="guest", reads="NHWC", writes="NHWC", needs=cpu())
 def plain(x, w, y, problem):
-    y[...] = 0  # quick: a sample is many calls
+    y[...] = 0  # fast: a sample makes many calls
     for r, s in np.ndindex(problem.R, problem.S):
         y += x[:, r : r + problem.OH, s : s + problem.OW] @ w[r, s]
 """
@@ -111,7 +111,7 @@ def test_a_bad_file_is_one_sentence(text, words, tmp_path):
     with pytest.raises(LenetError) as caught:
         outside.load(write(tmp_path, text=HEAD + text + "\n"))
     said = str(caught.value)
-    if sys.version_info < (3, 11):  # a decorator that fails is in the line of what it decorates
+    if sys.version_info < (3, 11):  # a failing decorator is reported at its function
         said = re.sub(r"line (6|11)(?=: )", lambda line: f"line {int(line[1]) - 1}", said)
     assert words in said and "\n" not in said.strip()
 
@@ -240,7 +240,7 @@ def test_what_breaks_crashes_or_hangs_is_named_and_stops_no_other(kind, tmp_path
 
 
 def test_a_list_that_crashed_is_asked_anew_for_the_next_variant(tmp_path):
-    """What answers for all files may crash in a variant's own words."""
+    """The process that answers for all files may crash in a variant's own functions."""
     text = HEAD + POOL.replace("needs", "supports=lambda p: ctypes.string_at(0), needs")
     text += POOL.replace("slices", "honest")
     work = plugins.Work(stage_of("pool1").problem, 10, None)

@@ -1,4 +1,4 @@
-"""What a GPU was doing while it was watched, by an NVML of our own; what is watched of a run."""
+"""GPU state while watched, from a fake NVML, and the parts of a run that are watched."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STATE = MachineState(
 
 
 class FakeNvml(ModuleType):
-    """One GPU at BUS, second by NVML's index; what `lacks` names answers "not supported"."""
+    """One GPU at BUS, NVML's second; functions named in `lacks` answer "not supported"."""
 
     NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVML_SUCCESS = 1, 0, 0
     NVML_FI_DEV_POWER_INSTANT = 186
@@ -93,7 +93,7 @@ class FakeNvml(ModuleType):
 
 @pytest.fixture
 def fake(monkeypatch):
-    """Put an NVML in the place of the real one, and CUDA's device 0 at BUS."""
+    """Replace NVML with a fake one, with CUDA's device 0 at BUS."""
 
     def install(*lacks):
         made = FakeNvml(lacks)
@@ -108,7 +108,7 @@ def fake(monkeypatch):
 
 
 def watched(monkeypatch, made, weights=repeat(1000.0), images=100):  # noqa: B008
-    """The state after a warm-up and two samples of a second each, with a reading in each."""
+    """Return the state after a warm-up and two samples of one second, with one reading in each."""
     durations, samples = iter(weights), []
 
     def sample():
@@ -250,7 +250,7 @@ def candidate(name, status="right", samples=(1.0, 1.1), state=STATE):
 
 @pytest.fixture
 def watching(monkeypatch):
-    """`watch` that gives what the sample does, or raises it; what it was asked, in order."""
+    """Images of each call of a fake `watch`, which returns or raises the sample's result."""
     asked = []
 
     def watch(sample, images, gpu, seconds):

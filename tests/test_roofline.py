@@ -1,4 +1,4 @@
-"""Ceilings: what they count, when they are believed, and what is done where a stage beats them."""
+"""Ceilings: what they count, when they are valid, and the response to a stage above them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Measurements that take no time: rates are taken from this list, which says how many."""
+    """Rates for fake measurements, consumed in order."""
     rates = []
 
     def measure(name):
@@ -45,7 +45,7 @@ def kept(folder):
 
 
 def test_rates_count_what_a_copy_reads_and_writes_and_both_halves_of_a_multiply_add(monkeypatch):
-    """Each pass takes a millisecond but the first, which only warms up."""
+    """Each pass takes a millisecond, except for the warm-up pass."""
     from lenetgpu.cpu import tile
 
     copied, done, passes = [], [], 25
@@ -150,7 +150,7 @@ def test_a_share_above_one_on_a_gpu_forgets_what_was_chosen_there(monkeypatch):
     ("second", "noted"), [((1e9, 1e9), False), ((2e-6, 2e-6), True), (None, False)]
 )
 def test_a_share_above_one_has_them_measured_again(measured, second, noted, tmp_path):
-    """Ceilings of a thousandth of what stages do; then right ones, or others as low."""
+    """Ceilings start far below the stages' rates; the second ones are correct or as low."""
     measured += [(1e9, 1e9)] if second is None else [(1e-6, 1e-6), second]
     report = tmp_path / "p.json"
     words = ["profile", "--limit", "70", "--device", "cpu", "--json", str(report)]

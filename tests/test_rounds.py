@@ -1,4 +1,4 @@
-"""Balanced rounds: orders, the control, warm-up, the time limit, and a simulated machine."""
+"""Balanced rounds on a simulated machine: orders, the control, warm-up and the time limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lenetgpu.measure.rounds import AGAIN, LEAST_ROUNDS, Candidate, Effort, bala
 
 
 class Machine:
-    """A clock that benches advance, with caches that hold whoever ran last."""
+    """Clock that benches advance, with caches that hold the data of the last one run."""
 
     def __init__(self, seed=0, spread=0.01, cold=1.0):
         self.now, self.last, self.log = 0.0, None, []
@@ -135,7 +135,7 @@ def test_rounds_end_when_ratios_are_known_or_the_time_is_over(machine):
 
 
 def changed(machine, name, change, milliseconds=4.0):
-    """A candidate whose `sample` is `change(sample)`."""
+    """Return a candidate whose `sample` is `change(sample)`."""
 
     def build():
         bench = Bench(machine, milliseconds)
@@ -146,7 +146,7 @@ def changed(machine, name, change, milliseconds=4.0):
 
 
 def breaking(error, after):
-    """What samples as before, and raises `error` from sample number `after` on."""
+    """Return a change that raises `error` from sample number `after` on."""
 
     def change(real):
         left = iter(range(after))

@@ -1,4 +1,4 @@
-"""Medians, intervals for a second run, verdicts and warnings, against simulated machines."""
+"""Medians, intervals for a second run, verdicts and warnings on simulated machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ TIMES = st.floats(1e-4, 1e4)
 
 
 def noisy(source, n, spread=0.03, memory=0.0, bursts=0.0):
-    """`n` times around 1 ms: lognormal, neighbours alike by `memory`, some ten times longer."""
+    """Return `n` lognormal times around 1 ms.
+
+    Neighbours correlate by `memory`; a share `bursts` of the times is ten times longer.
+    """
     state, found = 0.0, []
     for _ in range(n):
         state = memory * state + math.sqrt(1 - memory**2) * source.gauss(0, spread)

@@ -1,4 +1,4 @@
-"""Chrome traces: times, processes and lanes; which operations are copies, and what hides them."""
+"""Chrome traces: times, processes, lanes, and which copies are hidden under kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lenetgpu.measure.trace import (
 
 
 def parts(document):
-    """The spans, and the names by (what is named, thread)."""
+    """Return the spans, and the names by (kind, thread)."""
     events = json.loads(document)["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     names = {(e["name"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M"}
@@ -40,7 +40,7 @@ def test_the_process_and_its_streams_have_names_and_times_are_in_microseconds():
 
 
 class Event:
-    """As CuPy's: its time in milliseconds is when it was recorded, by a clock moved by hand."""
+    """Stand-in for CuPy's event; its time (ms) comes from a clock that the test moves."""
 
     now = 10.0
 

@@ -1,1 +1,1 @@
-"""Variants that are wrong on purpose: the checker must reject each of them."""
+"""Deliberately wrong variants: the checker must reject each of them."""

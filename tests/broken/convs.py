@@ -1,4 +1,4 @@
-"""Convolutions that cheat a timer that calls them many times over, and one that does not."""
+"""Convolutions that cheat a timer of repeated calls, and an honest one."""
 
 import threading
 import time
@@ -12,13 +12,13 @@ cache, calls = {}, {"second": 0}
 
 
 def conv(family):
-    """Registers a convolution of `family` in NHWC on a CPU."""
+    """Register a convolution of `family` in NHWC on a CPU."""
     return variant(kind="conv", family=family, reads="NHWC", writes="NHWC", needs=cpu())
 
 
 @conv("convs")
 def by_address(x, w, y, problem):
-    """Remembers by the addresses of input and filters."""
+    """Cache outputs by the addresses of input and filters."""
     key = (x.ctypes.data, w.ctypes.data)
     if key not in cache:
         cache[key] = reference(x, w, problem)
@@ -27,25 +27,25 @@ def by_address(x, w, y, problem):
 
 @conv("convs")
 def every_third(x, w, y, problem):
-    """Works in every third call, and where the output is poisoned."""
+    """Compute in every third call, and if the output is poisoned."""
     calls["second"] += 1
     if calls["second"] % 3 == 0 or np.isnan(y[0]).any():
         y[...] = reference(x, w, problem)
 
 
 def write(x, w, y, problem):
-    """The answer, a millisecond from now."""
+    """Write the correct output after a millisecond."""
     time.sleep(0.001)
     y[...] = reference(x, w, problem)
 
 
 @conv("convs")
 def thread(x, w, y, problem):
-    """Starts a thread and does not wait for it."""
+    """Start a thread without waiting for it."""
     threading.Thread(target=write, args=(x, w, y, problem)).start()
 
 
 @conv("twin")
 def plain(x, w, y, problem):
-    """The reference."""
+    """Compute the reference output."""
     y[...] = reference(x, w, problem)

@@ -15,27 +15,27 @@ GPU_NAMES = ("writes_nothing", "off_by_one", "writes_nan", "races", "low_precisi
 
 
 def writes_nothing(x, w, y, problem):
-    """Leaves the output as it was."""
+    """Leave the output unchanged."""
 
 
 def off_by_one(x, w, y, problem):
-    """Forgets the last output."""
+    """Omit the last output."""
     y.reshape(-1)[:-1] = (x @ w).reshape(-1)[:-1]
 
 
 def writes_nan(x, w, y, problem):
-    """Writes one NaN."""
+    """Write one NaN."""
     y[:] = x @ w
     y[0, 0] = np.nan
 
 
 def low_precision(x, w, y, problem):
-    """Rounds its operands to fp16."""
+    """Round the operands to fp16."""
     y[:] = x.astype(np.float16).astype(np.float32) @ w
 
 
 def swaps_images(x, w, y, problem):
-    """Gives each image the answer of another."""
+    """Give each image the output of another."""
     y[:] = np.roll(x @ w, 1, axis=0)
 
 
@@ -43,13 +43,13 @@ _CPU = (writes_nothing, off_by_one, writes_nan, low_precision, swaps_images)
 
 
 def cpu_variants() -> list[Variant]:
-    """Wrong CPU variants."""
+    """Return the wrong CPU variants."""
     fields = {"kind": "fc", "family": "broken", "reads": "NC", "writes": "NC", "needs": cpu()}
     return [make_variant(run, **fields) for run in _CPU]
 
 
 def gpu_variant(name: str) -> Variant:
-    """The wrong GPU variant that launches kernel `name`."""
+    """Return the wrong GPU variant that launches kernel `name`."""
 
     def run(x, w, y, problem):
         kernel = Kernel(_SOURCE, name, (("K", problem.K), ("M", problem.M)))

@@ -1,4 +1,4 @@
-"""Pools for a GPU that cheat events, graphs and checks; and one that does not."""
+"""GPU pools that cheat events, graphs and checks, and an honest one."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ side = []
 
 
 def kernels(entry):
-    """What a pool of kernel `entry` launches."""
+    """Return a function that lists the kernel of a pool, `entry`."""
 
     def of(problem, batch):
         defines = (("H", problem.H), ("W", problem.W), ("C", problem.C))
@@ -27,20 +27,20 @@ def kernels(entry):
 
 
 def pool(family, entry="pool"):
-    """Registers a pool of `family` in NHWC on a GPU that launches kernel `entry`."""
+    """Register a pool of `family` in NHWC on a GPU that launches kernel `entry`."""
     return variant(kind="pool", family=family, reads="NHWC", writes="NHWC", needs=cuda(),
                    kernels=kernels(entry))  # fmt: skip
 
 
 def run(x, y, problem, entry="pool"):
-    """Launch it on the current stream."""
+    """Launch the kernel on the current stream."""
     grid = (-(-y.size // THREADS),)
     launch(kernels(entry)(problem, len(x))[0], grid, (THREADS,), (x, y, np.int32(len(x))))
 
 
 @pool("gpu_pools")
 def keeps_last(x, y, problem):
-    """Works for its first thirty calls, then leaves last run's answer."""
+    """Compute in the first thirty calls, then leave the previous output."""
     state["first"] += 1
     if state["first"] <= 30:
         run(x, y, problem)
@@ -48,7 +48,7 @@ def keeps_last(x, y, problem):
 
 @pool("gpu_pools")
 def every_tenth(x, y, problem):
-    """Works in every tenth call once it was checked."""
+    """Compute in every tenth call after the check."""
     state["calls"] += 1
     if state["calls"] < 5 or state["calls"] % 10 == 0:
         run(x, y, problem)
@@ -56,7 +56,7 @@ def every_tenth(x, y, problem):
 
 @pool("gpu_pools")
 def by_address(x, y, problem):
-    """Remembers by the input's address."""
+    """Cache outputs by the input's address."""
     key = (x.data.ptr, x.shape)
     if key not in cache:
         run(x, y, problem)
@@ -66,7 +66,7 @@ def by_address(x, y, problem):
 
 @pool("gpu_pools", "slow_pool")
 def another_stream(x, y, problem):
-    """Launches on a stream of its own that nobody waits for."""
+    """Launch on a separate stream that nothing waits for."""
     if not side:
         side.append(cupy.cuda.Stream(non_blocking=True))
     with side[0]:
@@ -75,7 +75,7 @@ def another_stream(x, y, problem):
 
 @pool("gpu_pools", "slow_pool")
 def another_stream_later(x, y, problem):
-    """The same once it was checked."""
+    """Launch on the separate stream after the check."""
     state["later"] = state.get("later", 0) + 1
     if state["later"] <= 5:
         run(x, y, problem)
@@ -85,23 +85,23 @@ def another_stream_later(x, y, problem):
 
 @pool("gpu_pools", "but_tail")
 def but_tail(x, y, problem):
-    """Leaves out what is past 512 images, more than any check of its own has."""
+    """Omit images past 512, more than a check on its own input has."""
     run(x, y, problem, "but_tail")
 
 
 @pool("gpu_pools", "one_too_many")
 def behind_its_output(x, y, problem):
-    """Stores a few floats too many."""
+    """Store a few floats too many."""
     run(x, y, problem, "one_too_many")
 
 
 @pool("gpu_pools", "in_place")
 def its_input(x, y, problem):
-    """Applies the ReLU where the input lies."""
+    """Apply the ReLU in place, in the input."""
     run(x, y, problem, "in_place")
 
 
 @pool("twin")
 def one_thread_one_output(x, y, problem):
-    """One thread an output, as it should be."""
+    """Compute one output per thread, correctly."""
     run(x, y, problem)

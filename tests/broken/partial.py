@@ -1,4 +1,4 @@
-"""Pools and a convolution that are right for some input only."""
+"""Pools and a convolution that are correct for some inputs only."""
 
 import numpy as np
 
@@ -10,20 +10,20 @@ from .pooled import pool, pooled
 
 @pool("partial")
 def zeros(x, y, problem):
-    """Right where the input is zero."""
+    """Write zeros, which is correct for zero input."""
     y[...] = 0
 
 
 @pool("partial")
 def whole_tiles(x, y, problem):
-    """Handles eight images at a time and no rest."""
+    """Process eight images at a time, without the rest."""
     whole = len(x) // 8 * 8
     y[:whole] = pooled(x[:whole])
 
 
 @pool("partial")
 def but_last(x, y, problem):
-    """Leaves the last value out, in batches that no check by itself has."""
+    """Omit the last value of batches of 64, a size that only timed calls use."""
     y[...] = pooled(x)
     if len(x) == 64:
         y[-1, -1, -1, -1] = np.nan
@@ -31,12 +31,12 @@ def but_last(x, y, problem):
 
 @variant(kind="conv", family="partial", reads="NHWC", writes="NHWC", needs=cpu())
 def same_filters(x, w, y, problem):
-    """Right where all filters are the first one."""
+    """Use the first filter for all maps."""
     y[...] = reference(x, np.repeat(w[..., :1], w.shape[-1], axis=-1), problem)
 
 
 @pool("twin")
 def tiles_and_rest(x, y, problem):
-    """Handles eight images at a time, and the rest."""
+    """Process eight images at a time, and the rest."""
     for lo in range(0, len(x), 8):
         y[lo : lo + 8] = pooled(x[lo : lo + 8])

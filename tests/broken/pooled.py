@@ -1,4 +1,4 @@
-"""What the cheats beside it hide behind: a right ReLU and 2x2 mean in NumPy."""
+"""Correct ReLU and 2x2 mean in NumPy, which the cheats in this folder build on."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ from lenetgpu.stages.registry import cpu, variant
 
 
 def pooled(x):
-    """(N, H, W, C) to (N, H/2, W/2, C), float32."""
+    """Pool (N, H, W, C) to (N, H/2, W/2, C), float32."""
     r = np.maximum(x, 0)
     return (r[:, ::2, ::2] + r[:, ::2, 1::2] + r[:, 1::2, ::2] + r[:, 1::2, 1::2]) / 4
 
 
 def pool(family):
-    """Registers a pool of `family` in NHWC on a CPU."""
+    """Register a pool of `family` in NHWC on a CPU."""
     return variant(kind="pool", family=family, reads="NHWC", writes="NHWC", needs=cpu())

@@ -1,4 +1,4 @@
-// ReLU and 2x2 mean of (images, H, W, C), one output per thread, and what cheats make of it.
+// ReLU and 2x2 mean of (images, H, W, C), one output per thread, and cheating versions of it.
 
 __device__ __forceinline__ int corner(int i) {
     const int c = i % C, ox = i / C % (W / 2), row = i / C / (W / 2);  // row of all images' outputs
@@ -18,7 +18,7 @@ extern "C" __global__ void pool(const float* x, float* y, int images) {
     if (i < outputs(images)) y[i] = mean(x, i);
 }
 
-// Late enough that whoever does not wait for its stream finds nothing.
+// Slow enough that a reader that does not wait for its stream finds nothing.
 extern "C" __global__ void slow_pool(const float* x, float* y, int images) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     for (int wait = 0; wait < 500; ++wait) __nanosleep(1000);

@@ -1,4 +1,4 @@
-"""Pools that leave calls out, compute once and remember, or return first and write afterwards."""
+"""Pools that skip calls, cache outputs, or return first and write afterwards."""
 
 import sys
 import threading
@@ -14,14 +14,14 @@ calls, by_place, by_size, by_start = Counter(), {}, {}, {}
 
 @pool("stale")
 def keeps_last(x, y, problem):
-    """Works where the output is poisoned, else leaves last run's answer."""
+    """Compute if the output is poisoned, else leave the previous output."""
     if np.isnan(y[0]).any():
         y[...] = pooled(x)
 
 
 @pool("stale")
 def every_tenth(x, y, problem):
-    """Works in every tenth call once it was checked."""
+    """Compute in every tenth call after the check."""
     calls["tenth"] += 1
     if calls["tenth"] < 20 or calls["tenth"] % 10 == 0:
         y[...] = pooled(x)
@@ -29,14 +29,14 @@ def every_tenth(x, y, problem):
 
 @pool("stale")
 def first_calls(x, y, problem):
-    """Works while it is likely to be checked."""
+    """Compute only while a check is likely."""
     calls["first"] += 1
     if calls["first"] <= 30:
         y[...] = pooled(x)
 
 
 def callers():
-    """Names of the functions that are running."""
+    """Yield the names of the functions on the stack."""
     frame = sys._getframe()
     while frame is not None:
         yield frame.f_code.co_name
@@ -45,14 +45,14 @@ def callers():
 
 @pool("stale")
 def unless_timed(x, y, problem):
-    """Looks at who calls, and works unless it is timed."""
+    """Inspect the stack, and compute only if not timed."""
     if "sample" not in callers():
         y[...] = pooled(x)
 
 
 @pool("cached")
 def by_address(x, y, problem):
-    """Remembers by the address and size of the input."""
+    """Cache outputs by the address and shape of the input."""
     key = (x.ctypes.data, x.shape)
     if key not in by_place:
         by_place[key] = pooled(x)
@@ -61,7 +61,7 @@ def by_address(x, y, problem):
 
 @pool("cached")
 def by_shape(x, y, problem):
-    """Remembers by the shape alone, once it was checked on that shape three times."""
+    """Cache the output by shape alone, after three computed calls on that shape."""
     seen = by_size.setdefault(x.shape, [])
     if len(seen) < 3:
         seen.append(pooled(x))
@@ -70,7 +70,7 @@ def by_shape(x, y, problem):
 
 @pool("cached")
 def by_first_image(x, y, problem):
-    """Remembers by all of the first image and of the last."""
+    """Cache outputs by the contents of the first and the last image."""
     key = (x[0].tobytes(), x[-1].tobytes(), len(x))
     if key not in by_start:
         by_start[key] = pooled(x)
@@ -78,33 +78,33 @@ def by_first_image(x, y, problem):
 
 
 def write(x, y, after):
-    """The answer, `after` seconds from now."""
+    """Write the correct output after `after` seconds."""
     time.sleep(after)
     y[...] = pooled(x)
 
 
 @pool("late")
 def thread(x, y, problem):
-    """Starts a thread and does not wait for it."""
+    """Start a thread without waiting for it."""
     threading.Thread(target=write, args=(x, y, 0.001)).start()
 
 
 def spoil(y):
-    """Another answer, after a moment."""
+    """Write a wrong output after a moment."""
     time.sleep(0.001)
     y[...] = -1
 
 
 @pool("late")
 def afterwards(x, y, problem):
-    """Right at once, and something else a moment later."""
+    """Write the correct output at once, and spoil it a moment later."""
     y[...] = pooled(x)
     threading.Thread(target=spoil, args=(y,)).start()
 
 
 @pool("twin")
 def keeps_scratch(x, y, problem):
-    """Counts its calls, and keeps memory by shape, which each call fills."""
+    """Count calls, and reuse scratch memory by shape, overwritten by each call."""
     calls["honest"] += 1
     scratch = by_size.setdefault(("scratch", x.shape), np.empty_like(x))
     np.maximum(x, 0, out=scratch)
@@ -113,7 +113,7 @@ def keeps_scratch(x, y, problem):
 
 @pool("twin")
 def waits(x, y, problem):
-    """Starts a thread and waits for it."""
+    """Start a thread and wait for it."""
     worker = threading.Thread(target=write, args=(x, y, 0))
     worker.start()
     worker.join()

@@ -1,4 +1,4 @@
-"""Convolutions that take every shape and get one thing of it wrong; and one that gets none."""
+"""Convolutions that accept every shape and get one property wrong, and a correct one."""
 
 import numpy as np
 
@@ -6,14 +6,18 @@ from lenetgpu.stages.registry import cpu, variant
 
 
 def shape(family):
-    """Registers a convolution of `family` for everything that one can want."""
+    """Register a convolution of `family` that supports every property."""
     takes = "strides pads dilation groups"
     return variant(kind="conv", family=family, reads="NHWC", writes="NHWC", needs=cpu(),
                    takes=takes)  # fmt: skip
 
 
 def sums(x, w, y, problem, step=None, far=None, turned=False, shift=1):
-    """By slices; `step`, `far`: in place of the problem's, `shift`: of channels from a group on."""
+    """Compute by slices, with wrong parameters on request.
+
+    `step` and `far` replace the problem's stride and dilation. `turned` swaps the padding of
+    opposite sides. `shift` is the factor of each group's channel offset.
+    """
     (down, across), (far, wide) = step or problem.step, far or problem.dilation
     above, left, below, right = problem.around
     if turned:
@@ -30,29 +34,29 @@ def sums(x, w, y, problem, step=None, far=None, turned=False, shift=1):
 
 @shape("shapes")
 def first_group(x, w, y, problem):
-    """Every map from the first group's channels."""
+    """Compute every map from the first group's channels."""
     sums(x, w, y, problem, shift=0)
 
 
 @shape("shapes")
 def swapped_pads(x, w, y, problem):
-    """What pads above pads below, what pads left pads right."""
+    """Swap the padding above and below, left and right."""
     sums(x, w, y, problem, turned=True)
 
 
 @shape("shapes")
 def dilated_rows(x, w, y, problem):
-    """Columns of taps side by side."""
+    """Ignore the dilation of columns."""
     sums(x, w, y, problem, far=(problem.dilation[0], 1))
 
 
 @shape("shapes")
 def one_stride(x, w, y, problem):
-    """Rows and columns by the rows' stride."""
+    """Use the rows' stride for columns too."""
     sums(x, w, y, problem, step=(problem.step[0],) * 2)
 
 
 @shape("twin")
 def plain_loops(x, w, y, problem):
-    """As it is to be."""
+    """Compute the correct output."""
     sums(x, w, y, problem)

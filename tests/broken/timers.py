@@ -1,4 +1,4 @@
-"""A right pool that makes the clock run slow; MODE says how, one to a run (see test_cheats.py)."""
+"""A correct pool that slows the clock; each run has one MODE (see test_cheats.py)."""
 
 import time
 
@@ -15,12 +15,12 @@ honest_clock, calls = time.perf_counter, [0]
 
 
 def slow_clock():
-    """A thousandth of the time."""
+    """Return a thousandth of the time."""
     return honest_clock() / 1000
 
 
 def a_microsecond(work, times=1):
-    """Does the work and fabricates a time."""
+    """Do the work and return a made-up time."""
     for _ in range(times):
         work()
     return 0.001
@@ -30,13 +30,13 @@ started = []
 
 
 def once_slow():
-    """The time when the first call began, and the right clock is back in its place."""
+    """Return the start of the first call once, and restore the correct clock."""
     time.perf_counter = honest_clock
     return started[-1]
 
 
 def when_imported():
-    """What a file does before it registers anything."""
+    """Cheat on import, before anything is registered."""
     if MODE == "clock":
         time.perf_counter = slow_clock
     elif MODE == "timing":
@@ -52,7 +52,7 @@ def when_imported():
 
 
 def when_called():
-    """What it does in a call."""
+    """Cheat within a call."""
     calls[0] += 1
     if MODE == "run, in a call" and calls[0] == 20:
         Mounted.run = lambda self, x, y: None
@@ -66,6 +66,6 @@ when_imported()
 
 @pool("timers")
 def patches(x, y, problem):
-    """Right, and not as fast as it says."""
+    """Compute correctly, but slower than claimed."""
     when_called()
     y[...] = pooled(x)

@@ -1,4 +1,4 @@
-"""Right answers from variants that write what is not theirs."""
+"""Variants with correct outputs that write to memory they must not."""
 
 import numpy as np
 
@@ -9,13 +9,13 @@ from .pooled import pool, pooled
 
 @pool("writes")
 def its_input(x, y, problem):
-    """Applies the ReLU where the input lies."""
+    """Apply the ReLU in place, in the input."""
     np.maximum(x, 0, out=x)
     y[...] = pooled(x)
 
 
 def beside(y, first):
-    """The float32 before `y`'s first one, or behind its last."""
+    """Return the float32 just before `y` if `first`, else the one just after it."""
     import ctypes
 
     at = y.ctypes.data + (-4 if first else y.nbytes)
@@ -24,21 +24,21 @@ def beside(y, first):
 
 @pool("writes")
 def behind_its_output(x, y, problem):
-    """Stores one float too many, where that is behind all of the output."""
+    """Store one float past the end of the whole output."""
     y[...] = pooled(x)
     beside(y, first=False).value = 1.0
 
 
 @pool("writes")
 def before_its_output(x, y, problem):
-    """Stores one float too early."""
+    """Store one float before the output."""
     y[...] = pooled(x)
     beside(y, first=True).value = 1.0
 
 
 @variant(kind="fc", family="writes", reads="NC", writes="NC", needs=cpu())
 def its_weights(x, w, y, problem):
-    """Leaves the weights another sign than it found."""
+    """Flip the sign of the weights after use."""
     y[...] = x @ w
     if problem.relu:
         np.maximum(y, 0, out=y)
@@ -47,7 +47,7 @@ def its_weights(x, w, y, problem):
 
 @pool("twin")
 def into_its_own(x, y, problem):
-    """Applies the ReLU to a copy."""
+    """Apply the ReLU to a copy."""
     own = x.copy()
     np.maximum(own, 0, out=own)
     y[...] = pooled(own)
