@@ -143,7 +143,8 @@ def tests_of(file: str) -> list[str]:
         rf"|from {re.escape(parent)} import \([^)]*\b{last}\b"
     )
     files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda path: path.stat().st_size)
-    found = [f"tests/{path.name}" for path in files if own.search(path.read_text())]
+    about = [path for path in files if path.stem.startswith(f"test_{last}")]
+    found = [f"tests/{p.name}" for p in files if p in about or own.search(p.read_text())]
     always = ["tests/test_infer.py", "tests/test_cli.py"]
     wanted = list(dict.fromkeys([*found, *always]))
     return ["-m", "not slow and not gpu", *(name for name in wanted if (ROOT / name).is_file())]
