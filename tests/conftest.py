@@ -174,6 +174,9 @@ def gpu_turn(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def give_memory_back() -> None:
     """Release GPU memory that this process holds but does not use."""
+    # frames of a failed test hold its arrays
+    for name in ("last_exc", "last_value", "last_traceback"):
+        sys.__dict__.pop(name, None)
     if cupy := sys.modules.get("cupy"):
         cupy.get_default_memory_pool().free_all_blocks()
 

@@ -33,8 +33,9 @@ def shown(source: str) -> str:
 def describe_device(outcome: Outcome) -> str:
     """Return the device and the reason for its choice on one line."""
     found = device_json(outcome.gpu)
-    detail = f"{found['cores']} cores"
-    if outcome.gpu is not None:
+    if outcome.gpu is None:
+        detail = f"{found['cores']} cores"
+    else:
         detail = f"compute capability {found['compute_capability']}"
     return f"{found['name']} ({detail}; {outcome.why_device})"
 
