@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
+from typing import Any
 
 FLOAT_BYTES = 4
 ITEM_BYTES = {"fp32": FLOAT_BYTES, "fp16": 2, "bf16": 2}
@@ -46,8 +48,16 @@ def _alone(size: int, span: int, stride: int, before: int) -> bool:
     return outputs(size, span, stride, before + max(0, span - size - before)) == 1
 
 
+class _Moved:
+    def bytes(self: Any, n: int) -> int:
+        """Fewest bytes moved for `n` images: input and weights read once, output written once."""
+        items: int = n * (prod(self.in_shape) + prod(self.out_shape))
+        items += prod(getattr(self, "weight_shape", (0,)))
+        return FLOAT_BYTES * items
+
+
 @dataclass(frozen=True)
-class OfMap:
+class OfMap(_Moved):
     """Base of problems that read an (H, W, C) map and, by default, write one of the same shape."""
 
     H: int
@@ -206,13 +216,9 @@ class Pool(OfMap):
         """Floating-point operations: four ReLUs, three adds and a multiply per output."""
         return 2 * n * self.H * self.W * self.C
 
-    def bytes(self, n: int) -> int:
-        """Fewest bytes moved for `n` images."""
-        return FLOAT_BYTES * n * self.H * self.W * self.C * 5 // 4
-
 
 @dataclass(frozen=True)
-class Fc:
+class Fc(_Moved):
     """(K) times a (K, M) matrix, then ReLU where `relu` is set."""
 
     K: int
@@ -240,13 +246,9 @@ class Fc:
         """Floating-point operations for `n` images, two per multiply-add."""
         return 2 * n * self.K * self.M
 
-    def bytes(self, n: int) -> int:
-        """Fewest bytes moved for `n` images."""
-        return FLOAT_BYTES * (n * (self.K + self.M) + self.K * self.M)
-
 
 @dataclass(frozen=True)
-class Argmax:
+class Argmax(_Moved):
     """Index of the largest of K scores, the first of equals, as int32."""
 
     K: int
@@ -266,10 +268,6 @@ class Argmax:
     def flop(self, n: int) -> int:
         """Comparisons for `n` images."""
         return n * (self.K - 1)
-
-    def bytes(self, n: int) -> int:
-        """Fewest bytes moved for `n` images."""
-        return FLOAT_BYTES * n * (self.K + 1)
 
 
 @dataclass(frozen=True)
@@ -301,13 +299,9 @@ class Relayout(OfMap):
         """A copy computes nothing."""
         return 0
 
-    def bytes(self, n: int) -> int:
-        """Fewest bytes moved for `n` images."""
-        return 2 * FLOAT_BYTES * n * self.H * self.W * self.C
-
 
 @dataclass(frozen=True)
-class ConvPool:
+class ConvPool(_Moved):
     """A convolution followed by ReLU and 2x2 mean: a span of two stages."""
 
     conv: Conv
@@ -342,9 +336,3 @@ class ConvPool:
     def flop(self, n: int) -> int:
         """Floating-point operations of both stages."""
         return self.conv.flop(n) + self.pool.flop(n)
-
-    def bytes(self, n: int) -> int:
-        """Fewest bytes moved: the map between the stages is not among them."""
-        height, width, channels = self.out_shape
-        per_image = self.conv.H * self.conv.W * self.conv.C + height * width * channels
-        return FLOAT_BYTES * (n * per_image + self.conv.depth * self.conv.M)

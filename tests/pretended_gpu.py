@@ -7,7 +7,6 @@ buffer that is still read, produces wrong labels. Its arrays are NumPy's.
 import math
 import random
 import time
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +25,15 @@ class Stream:
     def __init__(self, gpu):
         self.gpu, self.last = gpu, None
 
+    def __enter__(self):
+        self.before, self.gpu.current = self.gpu.current, self
+
+    def __exit__(self, *error):
+        self.gpu.current = self.before
+
+    def wait_event(self, event):
+        self.gpu.queue(lambda: None, self, event.at)
+
     def synchronize(self):
         self.gpu.finish(self.last)
 
@@ -33,6 +41,9 @@ class Stream:
 class Event:
     def __init__(self, gpu):
         self.gpu, self.at = gpu, None
+
+    def record(self, stream):
+        self.at = stream.last
 
     def synchronize(self):
         self.gpu.finish(self.at)
@@ -80,18 +91,6 @@ class PretendedGpu:
 
     def event(self):
         return Event(self)
-
-    @contextmanager
-    def on(self, stream):
-        before, self.current = self.current, stream
-        yield stream
-        self.current = before
-
-    def record(self, event, stream):
-        event.at = stream.last
-
-    def wait(self, stream, event):
-        self.queue(lambda: None, stream, event.at)
 
     def queue(self, work, stream, *after):
         operation = Operation(work, [stream.last, *after])

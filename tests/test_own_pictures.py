@@ -119,17 +119,13 @@ def test_only_the_first_frame_is_read_and_that_is_said(put):
         assert alike(made.pixels, SEVEN)
 
 
-def shipped(count=120):
-    with open_source(default_digits(), limit=count) as source:
-        return source.whole()
-
-
 @pytest.mark.parametrize(("dark", "tight"), [(True, False), (False, True)])
 def test_what_is_prepared_already_stays_what_it_is(dark, tight):
     """Digits in MNIST's form do not change, in either polarity, also when cropped to the ink."""
     from lenetgpu import LeNet
 
-    digits = shipped()
+    with open_source(default_digits(), limit=120) as source:
+        digits = source.whole()
     made = []
     for image in digits.images[..., 0]:
         if tight:
@@ -157,33 +153,22 @@ def test_the_form_is_mnists():
     assert abs((pixels * x).sum() / pixels.sum() - 14) <= 0.5
 
 
-def shaded(image, how):
-    page = np.asarray(image, np.float32)
-    height, width = page.shape
-    y, x = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j]
+@pytest.mark.parametrize("how", ["from the left", "a lamp's", "a hard shadow"])
+def test_uneven_light_does_not_change_the_digit(how):
+    y, x = np.mgrid[-1:1:400j, -1:1:300j]
     light = {
         "from the left": 0.7 + 0.3 * x,
         "a lamp's": np.exp(-(x * x + y * y) / 2),
         "a hard shadow": np.where(x < 0.1, 0.55, 1.0),
     }[how]
-    return (page * light).astype(np.float32)
-
-
-@pytest.mark.parametrize("how", ["from the left", "a lamp's", "a hard shadow"])
-def test_uneven_light_does_not_change_the_digit(how):
-    page = shaded(seven(300, 400, stroke=22), how)
+    page = np.asarray(seven(300, 400, stroke=22)) * light
     page += np.random.default_rng(5).normal(0, 12, page.shape)
     assert alike(as_mnist(np.clip(page, 0, 255).astype(np.float32)).pixels, SEVEN)
 
 
 def test_several_digits_are_said():
-    digits, gap = 3, 110
-    page = np.full((160, 60 + gap * digits), 235, np.float32)
-    one = np.asarray(seven())[30:140, 30:90]
-    for number in range(digits):
-        page[30:140, 30 + gap * number : 90 + gap * number] = one
-    made = as_mnist(page)
-    assert f"{digits} digits stand apart, the largest is taken" in made.notes
+    made = as_mnist(np.tile(np.asarray(seven(), np.float32), 3))
+    assert "3 digits stand apart, the largest is taken" in made.notes
     assert alike(made.pixels, SEVEN)
 
 

@@ -23,10 +23,9 @@ def gpu_of(compute_capability):
     return Gpu(0, "a test", compute_capability)
 
 
-@pytest.mark.parametrize("name", [n for n, d in NAMED.items() if "cuda" in d])
-def test_no_named_gpu_plan_converts_or_copies(name):
-    rows = names(resolve(name, "cuda"))
-    assert not [row for row in rows if " to " in row]
+def test_no_named_gpu_plan_converts_or_copies():
+    for name in (name for name, devices in NAMED.items() if "cuda" in devices):
+        assert not [row for row in names(resolve(name, "cuda")) if " to " in row], name
 
 
 def test_a_conversion_is_a_row_where_layouts_disagree():
@@ -47,10 +46,7 @@ def test_serial_inside_a_gpu_plan_shows_its_copies():
         (("course", "cpu"), "plan course needs a GPU and does not run on cpu; plans that do: s"),
         (("serial", "cuda"), "plan serial needs a CPU and does not run on cuda"),
         (("auto", "cpu", {"conv3": "fft"}), "stage 'conv3' does not exist"),
-        (
-            ("auto", "cpu", {}, "fp16"),
-            "precision 'fp16': expected one of fp32 for plan auto on cpu",
-        ),
+        (("auto", "cpu", {}, "fp16"), "precision 'fp16': expected one of fp32 for plan auto on c"),
     ],
 )
 def test_refusals_name_the_choices(arguments, message):

@@ -17,13 +17,13 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lenetgpu.cpu.threads import threads_kept
 from lenetgpu.cpu.turns import tell_children
@@ -32,12 +32,13 @@ from lenetgpu.gpu.device import FORKED
 from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
 from lenetgpu.net.engine import Engine
-from lenetgpu.net.images import Taken, in_order_of, take
+from lenetgpu.net.images import Taken, current, in_order_of, take
 from lenetgpu.net.runners import CpuRunner, DeviceRunner, GpuRunner, Pool
 from lenetgpu.net.single import Single
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.plan import AUTO, Plan
 
+_Made = TypeVar("_Made")
 Finish = Callable[[Any, Any, Any], Any]
 # (NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to one result or several
 _AHEAD = 2  # batches that `stream` requests in advance
@@ -62,6 +63,7 @@ class LeNet:
         import numpy as np
 
         self._engine, self._single, self._making = engine, single, threading.Lock()
+        self._index = engine.index
         self._pools: dict[tuple[str, bool], Pool] = {}
         self._on_gpu: dict[tuple[str, bool], DeviceRunner] = {}
         self._batch = engine.request.images_a_pass(sys.maxsize)
@@ -71,7 +73,7 @@ class LeNet:
     def forked(self) -> None:
         """Reset in a forked child: work in progress never ends there; CUDA objects stay."""
         pools, self._making, self._pools = self._pools, threading.Lock(), {}
-        if self._engine.gpu is not None:
+        if self._index is not None:
             self._refusal = FORKED
             self._left, self._single = (pools, self._single), None
 
@@ -110,7 +112,7 @@ class LeNet:
             None, file, batch, plan=plan, precision=precision, device=device, threads=threads
         )
         engine = Engine(request)
-        with telling(), threads_kept(threads), _current(engine):
+        with telling(), threads_kept(threads), current(engine.index):
             engine.start("uint8", batch)
             for note in engine.notes:
                 warnings.warn(note, stacklevel=2)
@@ -125,8 +127,7 @@ class LeNet:
     @property
     def device(self) -> str:
         """The device: "cpu" or "cuda:K"."""
-        gpu = self._engine.gpu
-        return "cpu" if gpu is None else f"cuda:{gpu.index}"
+        return "cpu" if self._index is None else f"cuda:{self._index}"
 
     def __repr__(self) -> str:
         return f"<LeNet plan {self.plan.name} ({self.plan.precision}) on {self.device}>"
@@ -254,41 +255,42 @@ class LeNet:
     def _on_device(self, taken: Taken, with_scores: bool, finish: Finish) -> Any:
         import cupy
 
-        with telling(), ExitStack() as stack:
+        with telling():
             runner = self._device_runner(taken.dtype, with_scores)
-            stack.enter_context(cupy.cuda.Device(taken.raw.device.id))
-            stack.enter_context(in_order_of(taken.home.stream()))
-            labels, scores = runner.run(taken)
-            return _given(taken, finish(cupy, labels, scores))
+            with current(taken.raw.device.id), in_order_of(taken.home.stream()):
+                labels, scores = runner.run(taken)
+                return _given(taken, finish(cupy, labels, scores))
 
     def _pool(self, dtype: str, with_scores: bool) -> Pool:
-        key = dtype, with_scores
-        with self._making:
-            self._require_open()
-            if key not in self._pools:
-                self._start(dtype)
-                most = 1 if self._engine.gpu is None else _AHEAD
-                self._pools[key] = Pool(partial(self._runner, dtype, with_scores), most)
-            return self._pools[key]
+        most = 1 if self._index is None else _AHEAD
+        make = partial(self._runner, dtype, with_scores)
+        return self._kept(self._pools, dtype, with_scores, lambda: Pool(make, most))
 
     def _device_runner(self, dtype: str, with_scores: bool) -> DeviceRunner:
-        key = dtype, with_scores
+        assert self._index is not None
+        make = partial(self._engine.whole_pipeline, dtype, self._batch, with_scores)
+        runner = partial(DeviceRunner, make, self._index)
+        return self._kept(self._on_gpu, dtype, with_scores, runner)
+
+    def _kept(
+        self,
+        kept: dict[tuple[str, bool], _Made],
+        dtype: str,
+        scored: bool,
+        make: Callable[[], _Made],
+    ) -> _Made:
+        """Return what is kept for these images and results; start the engine and make it first."""
         with self._making:
             self._require_open()
-            if key not in self._on_gpu:
-                self._start(dtype)
-                assert self._engine.gpu is not None
-                make = partial(self._engine.whole_pipeline, dtype, self._batch, with_scores)
-                self._on_gpu[key] = DeviceRunner(make, self._engine.gpu.index)
-            return self._on_gpu[key]
+            if (dtype, scored) not in kept:
+                with current(self._index):
+                    self._engine.start(dtype, self._batch)
+                kept[dtype, scored] = make()
+            return kept[dtype, scored]
 
     def _runner(self, dtype: str, with_scores: bool) -> CpuRunner | GpuRunner:
-        with _current(self._engine):
+        with current(self._index):
             return self._engine.runner(dtype, self._batch, with_scores, one=True)
-
-    def _start(self, dtype: str) -> None:
-        with _current(self._engine):
-            self._engine.start(dtype, self._batch)
 
     def _require_open(self) -> None:
         if self._refusal:
@@ -301,16 +303,6 @@ def _whole(expected: str, value: Any) -> int:
         if not isinstance(value, bool):
             return index(value)
     raise LenetError(f"{expected}, found {value!r}")
-
-
-def _current(engine: Engine) -> AbstractContextManager[Any]:
-    """Return a context in which the engine's GPU is current."""
-    if engine.gpu is None:
-        return nullcontext()
-    import cupy
-
-    device: AbstractContextManager[Any] = cupy.cuda.Device(engine.gpu.index)
-    return device
 
 
 def _within(pixels: Any) -> bool:

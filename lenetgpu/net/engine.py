@@ -25,7 +25,7 @@ from lenetgpu.plan import AUTO, choose_device, resolve
 
 
 class Engine:
-    """Resolved and checked request: `gpu` (None: the CPU), `plan`, `weights`.
+    """Resolved and checked request: `gpu` (None: the CPU) and its `index`, `plan`, `weights`.
 
     `why`: reason for the device; `phases`: time of each part; `notes`: sentences about anything
     the user would not expect. Nothing before `start` needs a GPU or a compiler. Raises LenetError
@@ -38,6 +38,7 @@ class Engine:
         self.phases = Phases() if phases is None else phases
         self.notes: list[str] = []
         self.gpu, self.why = choose_device(request.device, request.plan)
+        self.index = None if self.gpu is None else self.gpu.index
         self._require_device()
         self.plan = resolve(
             request.plan, self.device, request.overrides, request.precision, self.gpu
@@ -68,10 +69,6 @@ class Engine:
     def _name(self) -> str:
         return cpu_name() if self.gpu is None else self.gpu.name
 
-    def batch(self, images: int) -> int:
-        """Return the images per pass, for `images` in total."""
-        return self.request.images_a_pass(images)
-
     def feed(self, dtype: str) -> Feed:
         """Return the input schedule that the last `start` for `dtype` chose."""
         return self._feeds.get(dtype, Feed(1, self.request.chunk))
@@ -87,7 +84,7 @@ class Engine:
         with self.phases.timed("import"):
             if self.gpu is not None:
                 import cupy  # noqa: F401
-        batch = self.batch(images)
+        batch = self.request.images_a_pass(images)
         if self.gpu is not None:
             with self.phases.timed("context"):
                 gpu_device.activate(self.gpu)
@@ -109,7 +106,7 @@ class Engine:
         request = self.request
         if request.transfers == "host":
             streams = request.streams or 1
-            return Feed(streams, request.chunk or self.batch(-(-images // streams)))
+            return Feed(streams, request.chunk or self.request.images_a_pass(-(-images // streams)))
         if request.streams is not None and request.chunk is not None and not request.timing:
             return Feed(request.streams, request.chunk)
         return self._by_model(gpu, dtype, images)
@@ -126,7 +123,7 @@ class Engine:
             costs = None
         if costs is None:
             release()
-            return Feed(request.streams or 1, self.batch(request.chunk or images))
+            return Feed(request.streams or 1, self.request.images_a_pass(request.chunk or images))
         most = request.batch or images
         chunk = None if request.chunk is None else min(request.chunk, most)
         found = best_schedule(images, costs, request.streams, chunk, most)
@@ -173,7 +170,7 @@ class Engine:
 
     def whole_pipeline(self, dtype: str, images: int, scores: bool | None = None) -> Pipeline:
         """Create and check a pipeline for whole batches on one stream."""
-        batch = self.batch(images)
+        batch = self.request.images_a_pass(images)
         chunk = self.request.chunk
         asked = min(batch, chunk or batch)
         held = self.check(dtype, asked)
@@ -194,14 +191,16 @@ class Engine:
         if self.gpu is None:
             with self.phases.timed("compile"):
                 return CpuRunner(
-                    self.pipeline(dtype, self.batch(images), self.request.chunk, scores)
+                    self.pipeline(
+                        dtype, self.request.images_a_pass(images), self.request.chunk, scores
+                    )
                 )
         from lenetgpu.net.single import one_image
 
         if one:
             self.check(dtype, 1)
         feed = self.feed(dtype)
-        feed = replace(feed, chunk=feed.chunk or self.batch(images))
+        feed = replace(feed, chunk=feed.chunk or self.request.images_a_pass(images))
 
         def make(size: int) -> Pipeline:
             return self.pipeline(dtype, size, None, scores)

@@ -129,9 +129,7 @@ class _Torch(Home):
 @cache
 def _own_stream(index: int) -> Any:
     """Return this package's stream on GPU `index`, for frameworks without a current stream."""
-    import cupy
-
-    with cupy.cuda.Device(index):
+    with current(index):
         return new_stream()
 
 
@@ -275,7 +273,7 @@ def take(images: Any, device: str) -> Taken:
                 f"found them on cuda:{home.index}"
             )
         _check_type(images)
-        with _readable(images), _current(home), in_order_of(home.stream()):
+        with _readable(images), current(home.index), in_order_of(home.stream()):
             raw = home.view(images)
         _check_type(raw)
     shape = tuple(raw.shape)
@@ -326,13 +324,13 @@ def _readable(images: Any) -> Iterator[None]:
         ) from error
 
 
-def _current(home: Home) -> AbstractContextManager[Any]:
-    """Return a context in which the images' GPU is current, as CuPy needs for its streams."""
-    if not home.on_gpu:
+def current(index: int | None) -> AbstractContextManager[Any]:
+    """Return a context in which GPU `index` (None: any) is current, as CuPy's streams need."""
+    if index is None:
         return nullcontext()
     import cupy
 
-    device: AbstractContextManager[Any] = cupy.cuda.Device(home.index)
+    device: AbstractContextManager[Any] = cupy.cuda.Device(index)
     return device
 
 

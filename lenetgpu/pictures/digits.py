@@ -102,13 +102,9 @@ _ALONG = 0.15  # share of the picture's border; more on two sides is a shadow
 # relative to a digit's size: ruled lines are narrower; wider strokes are none, are none if cut off
 # by borders, are a solid shape
 _RULED, _SOLID, _CUT, _SHAPE = 0.05, 0.3, 0.24, 0.45
-
-
 # share of full ink (3x3 mean) of a stroke; the same for strokes narrower than the third figure in
 # pixels, in at most so many pieces (more is noise)
 _MOST, _SOME, _THIN, _PIECES = 0.4, 0.2, 2.5, 60
-
-
 # relative to its size: parts that lie further along a sheet's edge belong to the edge
 _ALONG_SHEET = 0.5
 

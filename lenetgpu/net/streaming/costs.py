@@ -95,7 +95,7 @@ def _beside_us(device: Cuda, pipelines: list[Pipeline], images: Any) -> float:
     def work() -> None:
         for _ in range(_CALLS):
             for stream, pipeline in lanes:
-                with device.on(stream):
+                with stream:
                     pipeline.run(images)
 
     device.current().synchronize()

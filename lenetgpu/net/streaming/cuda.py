@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from lenetgpu.gpu.faults import release
@@ -29,22 +28,9 @@ class Cuda:
         """Return a new event without timing."""
         return self._cupy.cuda.Event(disable_timing=True)
 
-    def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """Return a context in which launches go to `stream`."""
-        current: AbstractContextManager[Any] = stream
-        return current
-
     def current(self) -> Any:
         """Return the current stream."""
         return self._cupy.cuda.get_current_stream()
-
-    def record(self, event: Any, stream: Any) -> None:
-        """Record `event` on `stream`."""
-        event.record(stream)
-
-    def wait(self, stream: Any, event: Any) -> None:
-        """Make later work on `stream` wait for `event`."""
-        stream.wait_event(event)
 
     def copy(self, to: Any, source: Any, stream: Any) -> None:
         """Queue a copy between a device array and a page-locked array of equal size."""

@@ -67,7 +67,7 @@ class Lanes:
         self._lanes: list[Lane] = []
         for number in range(count):
             stream = device.stream()
-            with device.on(stream):
+            with stream:
                 pipeline = make_pipeline(chunk)
                 images = None if zero_copy else self._images(pipeline.input_dtype)
             stream.synchronize()
@@ -94,7 +94,7 @@ class Lanes:
 
         def tell(stream: Any, name: str | None) -> None:
             if mark is not None:
-                with device.on(stream):
+                with stream:
                     mark(lane.number, name)
 
         if self._zero_copy and chunk.images.ctypes.data % ALIGNED == 0:
@@ -102,19 +102,19 @@ class Lanes:
             tell(lane.stream, None)
         else:
             if lane.used:
-                device.wait(self._copying, lane.emptied)
+                self._copying.wait_event(lane.emptied)
             tell(self._copying, None)
             if lane.images is None:
                 lane.images = self._images(self.dtype)
             taken = lane.images[: len(chunk.images)]
             device.copy(taken, chunk.images, self._copying)
             tell(self._copying, "images to device")
-            device.record(lane.copied, self._copying)
-            device.wait(lane.stream, lane.copied)
-        with device.on(lane.stream):
+            lane.copied.record(self._copying)
+            lane.stream.wait_event(lane.copied)
+        with lane.stream:
             self._run(lane, taken, chunk, mark)
         if done is not None:
-            device.record(done, lane.stream)
+            done.record(lane.stream)
 
     def _run(self, lane: Lane, buffer: Any, chunk: Chunk, mark: Mark | None) -> None:
         """Queue the kernels; labels go directly to host memory if a kernel writes them."""
@@ -122,7 +122,7 @@ class Lanes:
         direct = lane.pipeline.labels_by_kernel
         there = self._device.mapped(chunk.labels) if direct else None
         labels = lane.pipeline.run(buffer, observer, there)
-        self._device.record(lane.emptied, lane.stream)
+        lane.emptied.record(lane.stream)
         lane.used = True
         if not direct:
             self._device.copy(chunk.labels, labels, lane.stream)

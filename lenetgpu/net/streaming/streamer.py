@@ -193,8 +193,6 @@ class Streamer:
     ) -> None:
         if streams < 1:
             raise LenetError(f"streams: expected at least 1, found {streams}")
-        if not taper > 0:
-            raise LenetError(f"taper: expected more than 0, found {taper}")
         self._turn = Turn("streamer")
         self.taper, self.zero_copy = taper, zero_copy
         self.asked = self.chunk = chunk
