@@ -45,5 +45,5 @@ def test_weights_and_activations_begin_where_cache_lines_do(shipped_weights):
         packed = pack_weights(np.ones((3, 7, 40), np.float32))
         assert packed.ctypes.data % 64 == 0
         pipeline = Pipeline(resolve("fp32", "cpu"), shipped_weights, 5, "uint8")
-        at = [pipeline._arenas[place].raw.ctypes.data for place in pipeline._arenas]
+        at = [arena.ctypes.data for arena in pipeline._arenas.values()]
         assert at and not any(address % 64 for address in at)
