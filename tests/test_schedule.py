@@ -14,7 +14,6 @@ from lenetgpu.net.streaming.schedule import (
     Costs,
     Schedule,
     _ends,
-    _images_held,
     best_schedule,
     chunk_sizes,
     predicted_ms,
@@ -66,8 +65,6 @@ def test_zero_copy_is_taken_where_it_takes_less_and_nothing_is_asked_for():
     halves = best_schedule(10_000, quick, most=5_000)
     assert (halves.zero_copy, halves.chunk) == (True, 5_000)
     assert halves.predicted_ms == pytest.approx(0.012 + 2 * 0.005 + 7.84 / 45)
-    whole, single = Schedule(1, 10_000, 0, zero_copy=True), Schedule(1, 1, 0)
-    assert _images_held(whole) < _images_held(single)  # to a percent: nothing lies on the GPU
     for found in (
         best_schedule(10_000, slow),
         best_schedule(10_000, quick, streams=1),

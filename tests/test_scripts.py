@@ -82,38 +82,31 @@ def test_every_measured_file_has_a_job_and_data_is_asked_for(measure):
         measure.command_of(job, measure.data() | {"json": "x"})
 
 
-def contestant(peers, name, maker, samples, answer=(0, 1, 2, 3), precision="fp16"):
+def contestant(peers, name, maker, ms=1.0, precision="fp16", answer=(0, 1, 2, 3)):
     made = peers.Contestant(
         name, maker, precision, "pinned", lambda: None, lambda: np.array(answer)
     )
-    made.samples = list(samples)
+    made.samples = [ms] * 3
     return made
 
 
 def test_ratios_are_over_the_best_peer_and_the_bare_copy(script):
     peers = script("peers")
-    rows = {
-        row["name"]: row
-        for row in peers.summary(
-            [
-                contestant(peers, "copy", peers.BUS, [1.0, 2.0, 3.0]),
-                contestant(peers, "ours", peers.OURS, [3.0, 3.0, 3.0], precision="int8"),
-                contestant(peers, "slow", "torch", [9.0] * 3),
-                contestant(peers, "quick", "torch", [6.0] * 3),
-                contestant(peers, "other", "torch", [1.0] * 3, precision="fp32"),
-            ]
-        )
-    }
-    assert rows["ours"]["peer"] == "quick" and rows["ours"]["times_faster"] == 2
-    assert rows["ours"]["over_copy"] == 1.5
+    made = [
+        contestant(peers, "copy", peers.BUS, 2.0),
+        contestant(peers, "ours", peers.OURS, 3.0, "int8"),
+        contestant(peers, "slow", "torch", 9.0),
+        contestant(peers, "quick", "torch", 6.0),
+        contestant(peers, "other", "torch", 1.0, "fp32"),
+    ]
+    (ours,) = (row for row in peers.summary(made) if row["name"] == "ours")
+    assert (ours["peer"], ours["times_faster"], ours["over_copy"]) == ("quick", 2, 1.5)
 
 
 def test_a_contestant_with_other_labels_is_not_timed(script):
     peers, said = script("peers"), []
-    right, wrong = (
-        contestant(peers, "right", "torch", []),
-        contestant(peers, "wrong", "torch", [], (1,) * 4),
-    )
+    right = contestant(peers, "right", "torch")
+    wrong = contestant(peers, "wrong", "torch", answer=(1,) * 4)
     assert peers.check([right, wrong], np.arange(4), np.arange(4), said.append) == [right]
     assert right.facts == {"flips": 0, "judged": 4, "correct": 4}
     assert said == ["wrong: WRONG, 3 of 4 labels differ; not timed"]
@@ -123,10 +116,8 @@ def test_a_table_says_which_kernels_changed_since_its_figures(script):
     measured, source = script("measured"), "lenetgpu/stages/fused/wgmma/int8_features.cu"
     document = measured.load("nvidia-h200", "plans", "int8.json")
     now = measured.kernels_of(document)
-    assert (
-        measured.kernels_line((document | {"kernels": now},))
-        == "kernels as they are in the sources"
-    )
+    same = measured.kernels_line((document | {"kernels": now},))
+    assert same == "kernels as they are in the sources"
     old = measured.kernels_line((document | {"kernels": now | {source: "0" * 64}},))
     assert old == "since then changed: fused/wgmma/int8_features.cu"
     assert measured.kernels_line((document | {"kernels": {}},)) == "kernels not recorded"

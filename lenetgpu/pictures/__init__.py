@@ -17,30 +17,15 @@ def read_digit(path: str | PathLike[str], as_is: bool = False) -> Prepared:
     is not a supported picture, damaged or too large, or shows no digit.
     """
     from lenetgpu.errors import LenetError
-    from lenetgpu.pictures.as_mnist import Prepared, as_it_is, as_mnist
-    from lenetgpu.pictures.read import read_grey
+    from lenetgpu.pictures.as_mnist import Prepared, as_it_is, as_mnist, of_colours
+    from lenetgpu.pictures.read import read_colours, read_grey
 
     grey, notes, size = read_grey(Path(path))
     try:
         made = as_it_is(grey, size) if as_is else as_mnist(grey)
     except LenetError as error:
-        told = _by_colour(Path(path))
-        if told is None:
+        try:
+            made = of_colours(read_colours(Path(path)))
+        except LenetError:
             raise LenetError(f"{path}: {error}") from error
-        made = told
     return Prepared(made.pixels, (*notes, *made.notes))
-
-
-def _by_colour(path: Path) -> Prepared | None:
-    """Return the digit of a picture whose ink and paper differ only in colour, or None."""
-    from lenetgpu.errors import LenetError
-    from lenetgpu.pictures.as_mnist import of_colours
-    from lenetgpu.pictures.read import read_colours
-
-    bands = read_colours(path)
-    if not bands:
-        return None
-    try:
-        return of_colours(bands)
-    except LenetError:
-        return None

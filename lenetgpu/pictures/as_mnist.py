@@ -71,11 +71,13 @@ def as_mnist(grey: Array) -> Prepared:
 
 
 def of_colours(bands: list[Array]) -> Prepared:
-    """Prepare `bands`, three (H, W) float32 arrays, like `as_mnist`, using colour contrast.
+    """Prepare `bands`, three (H, W) float32 arrays or none, like `as_mnist`, by colour contrast.
 
     Brightness does not tell which of two colours is ink, so ink is the part that stands out.
     Raises LenetError if it has no strokes. Faint lines are not searched for.
     """
+    if not bands:
+        raise LenetError("expected a digit, found no colours")
     found = _found(_apart([shrunk(band) for band in bands]), lines=False)
     digit = found.digits[0]
     if digit.doubtful or digit.cut > 2:
