@@ -40,11 +40,11 @@ from lenetgpu.stages.reference import conv_reference as reference
 TAKING = [v for v in variants("conv", "cpu") if v.takes]
 ASKS = {
     "strides": (Conv(9, 8, 4, 6, 3, 3, strides=(2, 1)), "one stride, not 2x1"),
-    "pads": (Conv(9, 8, 4, 6, 3, 3, pads=(1, 0, 2, 1)), "alike on every side, not 1,0,2,1"),
+    "pads": (Conv(9, 8, 4, 6, 3, 3, pads=(1, 0, 2, 1)), "equal padding on every side, not 1,0,2,1"),
     "dilation": (Conv(9, 8, 4, 6, 3, 3, dilation=(1, 2)), "no dilation, not 1x2"),
     "groups": (Conv(9, 8, 4, 6, 3, 3, groups=2), "one group, not 2"),
-    "bias": (Conv(9, 8, 4, 6, 3, 3, bias=True), "sums as they are, not with a bias"),
-    "relu": (Conv(9, 8, 4, 6, 3, 3, relu=True), "sums as they are, not through ReLU"),
+    "bias": (Conv(9, 8, 4, 6, 3, 3, bias=True), "supports no bias"),
+    "relu": (Conv(9, 8, 4, 6, 3, 3, relu=True), "supports no ReLU"),
     "fp16": (Conv(9, 8, 4, 6, 3, 3, dtype="fp16"), "fp32 in and out, not fp16"),
     "bf16": (Conv(9, 8, 4, 6, 3, 3, dtype="bf16"), "fp32 in and out, not bf16"),
 }

@@ -254,7 +254,7 @@ def test_what_is_closed_says_so_and_closes_twice(net):
     net.close()
     with pytest.raises(LenetError, match="expected it open, found it closed"):
         net.label(np.zeros((28, 28), np.uint8))
-    with pytest.raises(LenetError, match="expected a label before"):
+    with pytest.raises(LenetError, match="expected a labelled image"):
         net.scores()
 
 

@@ -152,7 +152,7 @@ def sentence(error: BaseException) -> str:
         return lost()
     if not lacks_memory(error):
         return ""
-    return f"memory: expected enough for this job, found: {reason(error)}; take less at once"
+    return f"memory: expected enough for this job, found: {reason(error)}; use a smaller batch"
 
 
 def reason(error: BaseException) -> str:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 _SAID: dict[str, Callable[[Conv], str]] = {
     "strides": lambda p: "supports rows and columns of one stride, not {}x{}".format(*p.step),
-    "pads": lambda p: "supports padding alike on every side, not {},{},{},{}".format(*p.around),
+    "pads": lambda p: "supports equal padding on every side, not {},{},{},{}".format(*p.around),
     "dilation": lambda p: "supports no dilation, not {}x{}".format(*p.dilation),
     "groups": lambda p: f"supports one group, not {p.groups}",
-    "bias": lambda p: "supports sums as they are, not with a bias",
-    "relu": lambda p: "supports sums as they are, not through ReLU",
+    "bias": lambda p: "supports no bias",
+    "relu": lambda p: "supports no ReLU",
     "fp16": lambda p: "supports fp32 in and out, not fp16",
     "bf16": lambda p: "supports fp32 in and out, not bf16",
 }

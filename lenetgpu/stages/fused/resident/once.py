@@ -70,7 +70,7 @@ class Once:
             self._graph.stream.synchronize()
             sums, tag = self._box.sums(self._tag), self._tag
         if sums is None:
-            raise LenetError("scores: expected a label before, found none")
+            raise LenetError("scores: expected a labelled image, found none; call label first")
         return scaled(sums, tag, self._scale)
 
 

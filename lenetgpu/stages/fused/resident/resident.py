@@ -263,7 +263,7 @@ class Resident:
         with self._turn:
             tag, words = self._tag, self._words
             if self._closed or words[ANSWERED] != tag:
-                raise LenetError("scores: expected a label before, found none")
+                raise LenetError("scores: expected a labelled image, found none; call label first")
             if self._caller != get_ident():
                 raise LenetError("scores: expected this thread's image, found another thread's")
             sums = None
