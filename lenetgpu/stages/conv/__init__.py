@@ -1,4 +1,4 @@
-"""Convolutions, naive to fast: a file or folder a family."""
+"""Convolutions from naive to fast: one file or folder per family."""
 
 from lenetgpu.network import CONV_POOL
 from lenetgpu.stages.registry import offer

@@ -1,4 +1,4 @@
-"""Convolution by a library matrix product: what the report could not link (sections 2.2.6, 3.6)."""
+"""Convolution by a library matrix product, not available to the report (sections 2.2.6, 3.6)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THREADS = 256
 
 @dataclass
 class _Matrix:
-    """Filters as (DEPTH, M) and workspace for the unrolled rows of `chunk` images."""
+    """Filters as (DEPTH, M) and a workspace for the unrolled rows of `chunk` images."""
 
     filters: Any
     rows: Any

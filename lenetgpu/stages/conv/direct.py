@@ -1,4 +1,4 @@
-"""Direct convolution on the GPU: the report's section 2.1, one output per thread."""
+"""Direct convolution on the GPU with one output per thread: the report's section 2.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolution by FFT: what the report's server could not run (section 2.4)."""
+"""Convolution by FFT, which the report's server could not run (section 2.4)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _smooth(length: int) -> bool:
 
 
 def fast_length(n: int) -> int:
-    """Smallest even number >= `n` whose prime factors are all at most 7."""
+    """Return the smallest even number >= `n` whose prime factors are all at most 7."""
     return next(length for length in count(n + n % 2, 2) if _smooth(length))
 
 
 def fft_size(problem: Conv) -> tuple[int, int]:
-    """Transform size: the padded image, so that no valid output wraps around."""
+    """Return the transform size: the padded image, so that no valid output wraps around."""
     rows, columns = problem.padded
     return fast_length(rows), fast_length(columns)
 
@@ -51,9 +51,9 @@ class CpuSpectrum:
 
 
 def cpu_spectrum(w: Any, problem: Conv, batch: int) -> CpuSpectrum:
-    """What `pocketfft` takes of filters `w` (R, S, C, M), for up to `batch` images.
+    """Prepare `pocketfft` for filters `w` (R, S, C, M) and up to `batch` images.
 
-    MemoryError where the host's free memory does not hold it while it is made.
+    Raises MemoryError if the host has too little free memory to compute the spectrum.
     """
     size = fft_size(problem)
     far, wide = problem.dilation
@@ -107,7 +107,7 @@ class GpuSpectrum:
 
 @cache
 def fft_kernels(problem: Conv) -> tuple[Kernel, ...]:
-    """Kernels around the transforms: pad the images, multiply the spectra, crop the maps."""
+    """Return the kernels around the transforms: pad images, multiply spectra, crop maps."""
     rows, columns = fft_size(problem)
     sizes = {"FFT_H": rows, "FFT_W": columns, "THREADS": _THREADS}
     each = {"IMAGES_EACH": _IMAGES_EACH, "MAPS_EACH": _MAPS_EACH}
@@ -116,7 +116,7 @@ def fft_kernels(problem: Conv) -> tuple[Kernel, ...]:
 
 
 def fft_plan(size: tuple[int, int], batch: int, inverse: bool) -> Any:
-    """cuFFT's plan for `batch` real maps of `size` to half spectra, or back, not scaled."""
+    """Return cuFFT's unscaled plan for `batch` real maps of `size` to half spectra, or back."""
     from cupy.cuda import cufft
 
     rows, columns = size
@@ -128,7 +128,7 @@ def fft_plan(size: tuple[int, int], batch: int, inverse: bool) -> Any:
 
 
 def gpu_spectrum(w: Any, problem: Conv, batch: int) -> GpuSpectrum:
-    """What `cufft` takes of filters `w` (R, S, C, M), for up to `batch` images."""
+    """Prepare `cufft` for filters `w` (R, S, C, M) and up to `batch` images."""
     size = fft_size(problem)
     rows, columns = size
     half = columns // 2 + 1

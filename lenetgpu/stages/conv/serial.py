@@ -1,4 +1,4 @@
-"""Serial convolution: one thread, scalar loops (the report's baseline; the book's Figure 16.4)."""
+"""Serial convolution in scalar loops (the report's baseline; the book's Figure 16.4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lenetgpu.stages.registry import variant
 
 @lazy_njit
 def _loops(x, w, y, step, pad, far):  # type: ignore[no-untyped-def]
-    channels, maps = w.shape[2], y.shape[3] // (x.shape[3] // w.shape[2])  # of a group
+    channels, maps = w.shape[2], y.shape[3] // (x.shape[3] // w.shape[2])  # per group
     zero = y.dtype.type(0)
     for n in range(y.shape[0]):
         for m in range(y.shape[3]):
@@ -25,7 +25,7 @@ def _loops(x, w, y, step, pad, far):  # type: ignore[no-untyped-def]
                             iy = oy * step[0] + r * far[0] - pad[0]
                             if iy < 0 or iy >= x.shape[1]:
                                 for s in range(w.shape[1]):
-                                    total += zero * w[r, s, c, m]  # NaN of an infinite filter
+                                    total += zero * w[r, s, c, m]  # NaN for an infinite filter
                                 continue
                             for s in range(w.shape[1]):
                                 ix = ox * step[1] + s * far[1] - pad[1]

@@ -1,4 +1,4 @@
-"""Direct convolution from a 3D texture: the Tegra X1 slides, tiles of outputs in registers."""
+"""Direct convolution from a 3D texture after the Tegra X1 slides, output tiles in registers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import variant
 
 BLOCK_MAPS = 32
-# (tile rows, tile columns, maps) of a thread; the slides' tile is 5x8 of one map
+# (tile rows, tile columns, maps) per thread; the slides' tile is 5x8 of one map
 SLIDES = ((5, 8, 1), (4, 8, 1), (3, 8, 1), (4, 4, 1), (2, 4, 1), (1, 8, 1))
 _FIRST = ((3, 8, 2), (4, 4, 2), (5, 4, 2), (5, 8, 1), (2, 8, 2), (1, 8, 2))
 SHAPES = (*_FIRST, (2, 8, 4), (4, 4, 4), (2, 4, 4), (4, 4, 1), (2, 4, 1), (1, 8, 1))
@@ -30,7 +30,7 @@ _FILL_THREADS = 256
 _MOST_STAGE, _MOST_FETCHED = 8, 16
 _HELD = {1: 36, 2: 20, 4: 20}  # coefficients in one set of registers, by maps
 _PLENTY, _WORTH_A_PLACE = 10_000, 0.002
-# Fitted to times of 400 tilings of 12 shapes on one H200.
+# Fitted to measurements of 400 tilings of 12 shapes on one H200.
 _BUSY_WARPS, _WORD_CYCLES, _TEXEL_CYCLES, _SET_CYCLES = 12, 1.3, 0.1, 900
 _SECTOR_CYCLES, _MARGIN = 2.5, 1.1
 _SHORT_SUM = 256
@@ -43,9 +43,9 @@ def _largest_divisor(number: int, limit: int) -> int:
 
 @dataclass(frozen=True)
 class Tiling:
-    """A thread's outputs, of `maps` maps, and a block's tiles down and across, of `images` images.
+    """A thread's outputs of `maps` maps, and a block's tiles, down and across, of `images` images.
 
-    `split` units of a block share out the channels of the same outputs.
+    `split` units of a block divide the channels of the same outputs among them.
     """
 
     problem: Conv
@@ -57,13 +57,13 @@ class Tiling:
 
     @property
     def unit(self) -> int:
-        """Threads that compute a block's outputs from the same channels, whole warps."""
+        """Threads, in whole warps, that compute a block's outputs from the same channels."""
         lanes = self.images * self.tiles[0] * self.tiles[1] * BLOCK_MAPS // self.maps
         return blocks_for(lanes, 32) * 32
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         return self.unit * self.split
 
     @property
@@ -80,7 +80,7 @@ class Tiling:
 
     @property
     def plane_bytes(self) -> int:
-        """Shared memory of a channel of the footprints, rows at 16 bytes."""
+        """Shared memory of a channel of the footprints in bytes, rows aligned to 16 bytes."""
         return 16 * self.images * self.footprint[0] * blocks_for(self.footprint[1], 4)
 
     @property
@@ -91,7 +91,7 @@ class Tiling:
 
     @property
     def stage(self) -> int:
-        """Channels fetched at a time, a divisor of a unit's."""
+        """Channels fetched at a time, a divisor of a unit's channels."""
         fit = min(
             _SHARED_BYTES // (self.split * 2 * self.plane_bytes), _MOST_FETCHED // self.fetches
         )
@@ -112,7 +112,7 @@ class Tiling:
 
     @property
     def registers(self) -> int:
-        """Registers of a thread, about."""
+        """Estimated registers per thread."""
         row = (self.tile[1] - 1) * self.problem.stride + self.problem.S
         sums = self.tile[0] * self.tile[1] * self.maps
         fetched = self.fetches * self.stage
@@ -120,7 +120,7 @@ class Tiling:
 
     @property
     def fits(self) -> bool:
-        """Whether it needs no more registers and shared memory than there are."""
+        """True if the registers and shared memory suffice."""
         outputs = self.tile[0] * self.tile[1] * self.maps
         shared = max(self.split * 2 * self.plane_bytes, (self.split - 1) * 4 * outputs * self.unit)
         return (
@@ -132,25 +132,25 @@ class Tiling:
 
     @property
     def paired_stores(self) -> bool:
-        """Whether lanes in pairs write whole sectors: where stores are much of the work."""
+        """True if lanes write whole sectors in pairs, which pays off if stores dominate."""
         p = self.problem
         return self.tile[1] == 8 and p.OW % 4 == 0 and p.depth <= _SHORT_SUM
 
     def blocks(self, n: int) -> int:
-        """Blocks for `n` images."""
+        """Return the number of blocks for `n` images."""
         p = self.problem
         rows = blocks_for(p.OH, self.tiles[0] * self.tile[0])
         columns = blocks_for(p.OW, self.tiles[1] * self.tile[1])
         return blocks_for(n, self.images) * rows * columns * blocks_for(p.M, BLOCK_MAPS)
 
     def cycles(self, n: int, machine: Machine) -> float:
-        """About how long `n` images take by multiply-adds, shared memory or waiting for sets."""
+        """Estimate the cycles for `n` images: multiply-adds, shared memory or waits for sets."""
         p = self.problem
         blocks, warps = blocks_for(self.blocks(n), machine.multiprocessors), self.unit // 32
         taps = p.R * p.S * self.maps
         row = blocks_for((self.tile[1] - 1) * p.stride + p.S, 2) * 2
         rows = ((self.tile[0] - 1) * p.stride + self.filter_rows) * (p.R // self.filter_rows)
-        # `registers` is a guess, not worth rounding to a unit of the file
+        # `registers` is an estimate; rounding to the register file's unit would not help
         wanted = _MARGIN * self.registers * self.threads
         held = max(1, int(machine.limits.registers / wanted))
         resident = min(blocks, held) * warps * self.split
@@ -179,7 +179,7 @@ class Tiling:
 
 
 def _candidates(problem: Conv, slides: bool) -> Iterator[tuple[int, Tiling]]:
-    """Tilings by place in their list: blocks of a warp or four, or warps that share channels."""
+    """Yield (index of the shape, tiling): one or four warps, or warps that divide channels."""
     for place, (rows, columns, maps) in enumerate(SLIDES if slides else SHAPES):
         down, across = blocks_for(problem.OH, rows), blocks_for(problem.OW, columns)
         for split in SPLITS[:1] if slides else SPLITS:
@@ -194,9 +194,10 @@ def _candidates(problem: Conv, slides: bool) -> Iterator[tuple[int, Tiling]]:
 
 @cache
 def tilings(problem: Conv, machine: Machine, slides: bool = False) -> tuple[Tiling, ...]:
-    """The fastest for one image and for many, by the model; none where none fits.
+    """Return the fastest tilings for one image and for many by the cost model, if any fits.
 
-    `slides` keeps to theirs: one map a thread, every thread over all channels.
+    `slides` restricts them to the slides' tilings: one map per thread, every thread over all
+    channels.
     """
     found = list(_candidates(problem, slides))
 
@@ -210,18 +211,18 @@ def tilings(problem: Conv, machine: Machine, slides: bool = False) -> tuple[Tili
 
 @cache
 def tiling_for(problem: Conv, n: int, machine: Machine, slides: bool = False) -> Tiling:
-    """Which of `tilings` is the faster for `n` images on `machine`."""
+    """Return the faster of `tilings` for `n` images on `machine`."""
     return min(tilings(problem, machine, slides), key=lambda tiling: tiling.cycles(n, machine))
 
 
 @cache
 def fill_kernel(problem: Conv) -> Kernel:
-    """The kernel that copies images into a texture's array."""
+    """Return the kernel that copies images into a texture's array."""
     return conv_kernel(__file__, "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
 
 
 def refusal(problem: Conv) -> str | None:
-    """None, or what no texture holds."""
+    """Return the reason if a texture is too small for the problem, else None."""
     if max(problem.H, problem.W, problem.C) > MAX_SIDE:
         return f"supports maps and channels up to {MAX_SIDE}, a 3D texture's side"
     return None
@@ -229,7 +230,7 @@ def refusal(problem: Conv) -> str | None:
 
 @dataclass
 class Prepared:
-    """Coefficients (C, R, S, whole blocks of maps) with spare zeros behind, and the texture."""
+    """Coefficients (C, R, S, whole blocks of maps), followed by spare zeros, and the texture."""
 
     coefficients: Any
     input: Texture3D
@@ -248,7 +249,7 @@ def _prepare(w: Any, problem: Conv, batch: int) -> Prepared:
 
 
 def by_parts(x: Any, w: Prepared, y: Any, problem: Conv, convolve: Convolve) -> None:
-    """Copy as many images as the texture holds there, then `convolve(how many, their y)`."""
+    """Copy images to the texture part by part, and call `convolve(images in the part, their y)`."""
     for lo in range(0, len(x), w.chunk):
         part = x[lo : lo + w.chunk]
         grid = (blocks_for(part.size, _FILL_THREADS),)
@@ -263,7 +264,7 @@ texture = partial(
 
 
 def _offer(name: str, slides: bool, summary: str) -> None:
-    """Register the variant whose tilings are the slides', or all."""
+    """Register a variant with the slides' tilings or with all."""
 
     def kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
         found = tilings(problem, machines.current(), slides)

@@ -1,4 +1,4 @@
-"""CPU convolution by register tiles: 8 pixels x 32 channels held in vector registers."""
+"""CPU convolution by register tiles: 8 pixels x 32 channels in vector registers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lenetgpu.stages.registry import variant
 
 @dataclass
 class _Packed:
-    """Filters, and room for images: padded, and as (batch, rows, OW, S, C) of dilated columns."""
+    """Filters, and image workspaces: padded, and (batch, rows, OW, S, C) of dilated columns."""
 
     lines: Any
     padded: Padded | None

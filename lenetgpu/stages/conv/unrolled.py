@@ -27,10 +27,10 @@ TILE = 32
 
 @dataclass
 class _Unrolled:
-    """Filters as (groups, DEPTH, M / groups), both ends and workspace for `chunk` images' rows.
+    """Filters as (groups, DEPTH, M / groups), epilogue, and workspace for `chunk` images' rows.
 
-    `rows` are (groups, chunk, OH, OW, R, S, C / groups); of one channel a group, whose products are
-    not BLAS's, the products of one tap: (chunk, OH, OW, C, M / C).
+    `rows` are (groups, chunk, OH, OW, R, S, C / groups). With one channel per group, which does
+    not use BLAS, they are the products of one filter element: (chunk, OH, OW, C, M / C).
     """
 
     matrix: Any
@@ -57,7 +57,7 @@ def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
 
 
 def _by_taps(seen: Any, matrix: Any, room: Any, y: Any) -> None:
-    """Of one channel a group: y (n, OH, OW, M) from seen (n, OH, OW, R, S, C), tap by tap."""
+    """Compute y (n, OH, OW, M) from seen (n, OH, OW, R, S, C) tap by tap, one channel per group."""
     *pixels, rows, columns, _ = seen.shape
     out = y.reshape(*pixels, *room.shape[-2:])
     for tap in range(rows * columns):
@@ -95,7 +95,7 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
 
 @cache
 def naive_kernel(problem: Conv) -> tuple[Kernel, ...]:
-    """The one kernel that `naive` launches."""
+    """Return the only kernel that `naive` launches."""
     return (conv_kernel(__file__, "conv_naive", problem, THREADS=_NAIVE_THREADS, MAPS_EACH=1),)
 
 
@@ -115,12 +115,12 @@ def naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
 
 
 def maps_each(problem: Conv) -> int:
-    """Output maps of one thread of the tiled product."""
+    """Return the output maps per thread of the tiled product."""
     return 2 if problem.M > TILE else 1
 
 
 def tile_reuse(problem: Conv) -> Rows:
-    """Uses of a value of the tiled product's input: the maps of a block."""
+    """Return the uses of an input value in the tiled product: the maps of a block."""
     return reuse(TILE * maps_each(problem))
 
 
@@ -130,7 +130,7 @@ def _explain_tiled(problem: Conv, batch: int, machine: Machine) -> Rows:
 
 
 def product_grid(x: Any, problem: Conv) -> tuple[int]:
-    """Blocks of the tiled product for the images `x`."""
+    """Return the blocks of the tiled product for the images `x`."""
     pixels = blocks_for(problem.OH * problem.OW, 2 * TILE)
     return (len(x) * blocks_for(problem.M, TILE * maps_each(problem)) * pixels,)
 
@@ -152,7 +152,7 @@ def tiled(x: Any, w: Any, y: Any, problem: Conv) -> None:
 
 
 def _part_rows(problem: Conv) -> int:
-    """Rows of W' that fit into constant memory."""
+    """Return the rows of W' that fit into constant memory."""
     return min(problem.depth, CONSTANT_BYTES // (4 * problem.M))
 
 
@@ -164,7 +164,7 @@ def _constant(problem: Conv) -> Kernel:
 
 @dataclass
 class _Rolled:
-    """Filters (DEPTH, M), the kernel of a module of its own, its constant memory's address."""
+    """Filters (DEPTH, M), the kernel of its own module, and the address of its constant memory."""
 
     matrix: Any
     function: Any

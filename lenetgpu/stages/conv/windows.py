@@ -1,4 +1,4 @@
-"""What CPU convolutions share: images amid zeros, what filters see of them as views, both ends."""
+"""Common code of CPU convolutions: padding, views of the inputs per filter element, epilogue."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lenetgpu.problems import Conv
 
 @dataclass(frozen=True)
 class Ends:
-    """What a convolution's sums in float32 have before and behind them: its dtype, bias, ReLU.
+    """Dtype conversions around a convolution's float32 sums, with bias and ReLU.
 
-    `filters` are float32, `bias` (M,) or None; `images` and `sums` are room for some images' in
-    float32, None where they are held so.
+    `filters` are float32, `bias` is (M,) or None; `images` and `sums` are float32 workspaces
+    for some images, or None if the data is float32 already.
     """
 
     problem: Conv
@@ -27,7 +27,7 @@ class Ends:
     sums: Any
 
     def read(self, x: Any) -> Any:
-        """Images x (n, H, W, C) in float32, until the next call."""
+        """Return images x (n, H, W, C) in float32, valid until the next call."""
         if self.images is None:
             return x
         room = self.images[: len(x)]
@@ -40,11 +40,11 @@ class Ends:
         return room
 
     def room(self, y: Any) -> Any:
-        """Where the sums of outputs y (n, OH, OW, M) are to be made; `write` has to follow."""
+        """Return the array for the sums of outputs y (n, OH, OW, M), to pass to `write`."""
         return y if self.sums is None else self.sums[: len(y)]
 
     def write(self, sums: Any, y: Any) -> None:
-        """Outputs y of the `sums` that lie in their room, which this changes; NaN stays."""
+        """Write `sums` to y after bias and ReLU; modifies `sums`, and NaN stays NaN."""
         if self.bias is not None:
             sums += self.bias
         if self.problem.relu:
@@ -54,7 +54,7 @@ class Ends:
 
 
 def ends(w: Any, problem: Conv, batch: int) -> Ends:
-    """Both ends for up to `batch` images; `w` are filters, with a bias (filters, bias)."""
+    """Return the conversions for up to `batch` images; `w` are filters, or (filters, bias)."""
     filters, bias = map(widened, w) if problem.bias else (widened(w), None)
     filters = np.asarray(filters, np.float32)
     bias = None if bias is None else np.asarray(bias, np.float32)
@@ -68,20 +68,20 @@ def ends(w: Any, problem: Conv, batch: int) -> Ends:
 
 @dataclass(frozen=True)
 class Padded:
-    """Zeros for some images, (batch, padded rows, padded columns, C), and where these lie in it."""
+    """Zeros for some images, (batch, padded rows, padded columns, C), and slices of the images."""
 
     zeros: Any
     rows: slice
     columns: slice
 
     def around(self, x: Any) -> Any:
-        """Images x (n, H, W, C) amid the zeros, until the next call."""
+        """Return images x (n, H, W, C) with padding, valid until the next call."""
         self.zeros[: len(x), self.rows, self.columns] = x
         return self.zeros[: len(x)]
 
 
 def padding(problem: Conv, batch: int) -> Padded | None:
-    """Room for `batch` images with their padding; None where there is none."""
+    """Return a workspace for `batch` images with their padding, or None without padding."""
     above, left, _, _ = problem.around
     if not any(problem.around):
         return None
@@ -90,7 +90,7 @@ def padding(problem: Conv, batch: int) -> Padded | None:
 
 
 def columns(x: Any, problem: Conv) -> Any:
-    """Padded images (n, rows, columns, C) as (n, rows, OW, S, C), a view."""
+    """Return padded images (n, rows, columns, C) as a view (n, rows, OW, S, C)."""
     from numpy.lib.stride_tricks import sliding_window_view
 
     seen = sliding_window_view(x, problem.span[1], axis=2)
@@ -98,7 +98,7 @@ def columns(x: Any, problem: Conv) -> Any:
 
 
 def windows(x: Any, problem: Conv) -> Any:
-    """Padded images (n, rows, columns, C) as (n, OH, OW, R, S, C), a view."""
+    """Return padded images (n, rows, columns, C) as a view (n, OH, OW, R, S, C)."""
     from numpy.lib.stride_tricks import sliding_window_view
 
     seen = sliding_window_view(x, problem.span, axis=(1, 2))

@@ -1,4 +1,4 @@
-"""Winograd F(4x4,5x5) on a CPU, around the register tile (Lavin & Gray, arXiv 1509.09308)."""
+"""Winograd F(4x4,5x5) on a CPU with the register tile (Lavin & Gray, arXiv 1509.09308)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from lenetgpu.cpu.native import Native
 
 _TAPS, _OUTPUTS, _CHANNELS, _FILTERS = 5, 4, 16, 32
-PART = 8
-"""Images that pay for handing them to another thread."""
+PART = 8  # least images worth handing to another thread
 
 
 @dataclass(frozen=True)
 class Rooms:
-    """A workspace of `size` floats for each thread, taken and put back by `run`."""
+    """One workspace of `size` floats per thread, borrowed and returned by `run`."""
 
     size: int
     free: SimpleQueue[Any] = field(default_factory=SimpleQueue)
@@ -34,7 +33,7 @@ class Rooms:
             self.free.put(aligned_empty((self.size,), np.float32))
 
     def run(self, n: int, body: Callable[[int, int, int], object]) -> None:
-        """Call `body(address of a room, lo, hi)` over a split of n images, on every thread."""
+        """Call `body(workspace address, lo, hi)` over a split of n images, on every thread."""
 
         def part(lo: int, hi: int) -> None:
             room = self.free.get()
@@ -48,7 +47,7 @@ class Rooms:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Filters at the 64 points as the tile takes them, `room_sizes`' sizes, a room a thread."""
+    """Filters at the 64 points in the tile's layout, problem sizes, a workspace per thread."""
 
     filters: Any
     sizes: tuple[int, int, int, int]
@@ -57,7 +56,7 @@ class Prepared:
 
 
 def filters_at_points(w: Any) -> Any:
-    """Filters (5, 5, C, M) at the 64 points, transformed in float64, packed for the tile."""
+    """Transform filters (5, 5, C, M) to the 64 points in float64, and pack them for the tile."""
     from lenetgpu.cpu.winograd import pack_points
     from lenetgpu.stages.fused.cuda_cores.tuning import filter_transform
 
@@ -67,7 +66,7 @@ def filters_at_points(w: Any) -> Any:
 
 
 def refusal(problem: Conv) -> str | None:
-    """Why the algorithm or the tile does not apply, or None."""
+    """Return the reason if the algorithm or the tile does not support the problem, else None."""
     if (problem.R, problem.S, problem.stride, problem.pad) != (_TAPS, _TAPS, 1, 0):
         return "supports 5x5 filters with stride 1 and no padding"
     if problem.H != problem.W or problem.OH < 1 or problem.OH % _OUTPUTS:
@@ -78,7 +77,7 @@ def refusal(problem: Conv) -> str | None:
 
 
 def prepare(w: Any, problem: Conv, means: bool) -> Prepared:
-    """Filters and room for `problem`; `means` says whether ReLU and mean follow."""
+    """Return filters and workspaces for `problem`; `means` is True if ReLU and mean follow."""
     from lenetgpu.cpu.winograd import CONVOLVE, CONVOLVE_POOL, room_sizes
 
     sizes = problem.OH // _OUTPUTS, problem.W, problem.C, problem.M

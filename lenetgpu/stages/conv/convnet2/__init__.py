@@ -1,1 +1,1 @@
-"""cuda-convnet2's convolution, the paper's ladder on it, and its engines."""
+"""cuda-convnet2's convolution, the paper's optimization ladder on it, and the paper's engines."""

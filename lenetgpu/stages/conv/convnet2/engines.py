@@ -16,7 +16,7 @@ _MANY_FILTERS = 32
 
 
 def _engine_tile(problem: Conv, images: int, least_rows: int) -> Tile:
-    """Table 1's threads, 16 or 32 filters a block, chunks of `least_rows` rows or a little more."""
+    """Return Table 1's threads, 16 or 32 filters per block, chunks of `least_rows` rows or more."""
     channels = min(problem.C, CHANNELS)
     pixels = next(
         p for p in (2, 4, 8, 16, 32) if p * channels >= least_rows and p * channels % _DEEP == 0
@@ -27,13 +27,13 @@ def _engine_tile(problem: Conv, images: int, least_rows: int) -> Tile:
 
 
 def inner_tile(problem: Conv, images: int) -> Tile:
-    """Shallow chunks where a warp holds many sums: a deep dot product needs registers too."""
+    """Return a tile with shallow chunks if a warp holds many sums, to limit the registers."""
     shallow = images <= FEW_IMAGES or problem.M > _MANY_FILTERS
     return _engine_tile(problem, images, _SHALLOW if shallow else _DEEP_CHUNK)
 
 
 def outer_tile(problem: Conv, images: int) -> Tile:
-    """Deep chunks, so that fewer barriers are met."""
+    """Return a tile with deep chunks, which needs fewer barriers."""
     return _engine_tile(problem, images, _SHALLOW if images <= FEW_IMAGES else _DEEP_CHUNK)
 
 

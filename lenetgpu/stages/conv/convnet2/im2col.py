@@ -28,35 +28,35 @@ _MANY_BLOCKS = 64
 
 @dataclass(frozen=True)
 class Im2colTile(Tile):
-    """The paper's parameters with output pixels for images, channels a copy, stages of the ring."""
+    """The paper's parameters with output pixels for images, channels per copy, and stages."""
 
     stages: int
 
     @property
     def stage_bytes(self) -> int:
-        """Shared memory of a stage: windows, then filters, to a multiple of the swizzle."""
+        """Shared memory per stage in bytes: windows, then filters, rounded up to the swizzle."""
         rows = self.cached_pixels * self.cached_channels
         held = rows * (self.images + self.filters) * FLOAT_BYTES
         return blocks_for(held, _SWIZZLE_BYTES) * _SWIZZLE_BYTES
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: the ring, and a barrier for each stage."""
+        """Shared memory per block in bytes: all stages, each with a barrier."""
         return self.stages * (self.stage_bytes + _BARRIER_BYTES)
 
     def blocks(self, problem: Conv, images: int) -> int:
-        """Blocks for `images` images."""
+        """Return the number of blocks for `images` images."""
         pixels = images * problem.OH * problem.OW
         return blocks_for(pixels, self.images) * blocks_for(problem.M, self.filters)
 
     def defines(self) -> dict[str, int]:
-        """As `-D` definitions."""
+        """Return the tile as `-D` definitions."""
         sizes = super().defines() | {"STAGE_BYTES": self.stage_bytes}
         return sizes | {"CHUNK": sizes.pop("CACHED_CHANNELS")}
 
 
 def im2col_tile(problem: Conv, images: int) -> Im2colTile:
-    """64 output pixels, 32 or 64 filters by how many blocks there are, 16 rows or more a stage."""
+    """Return 64 output pixels, 32 filters (64 for many blocks), at least 16 rows per stage."""
     chunk = next(c for c in _CHUNKS if c >= problem.C or c == _CHUNKS[-1])
     wide = Im2colTile(16, 8, 4, 8, max(1, 16 // chunk), chunk, 3)
     if problem.M > 32 and wide.blocks(problem, images) >= _MANY_BLOCKS:
@@ -66,7 +66,7 @@ def im2col_tile(problem: Conv, images: int) -> Im2colTile:
 
 @cache
 def im2col_kernel(problem: Conv, tile: Im2colTile, clock: bool = False) -> Kernel:
-    """The kernel; it reads NHWC whatever the variant reads."""
+    """Return the kernel, which reads NHWC whatever layout the variant reads."""
     extra = {"CLOCK": 1} if clock else {}
     held = replace(problem, reads="NHWC")
     return conv_kernel(__file__, "conv_index_engine", held, **tile.defines(), **extra)
@@ -77,7 +77,7 @@ def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
 
 
 def _upper(problem: Conv, taps: int) -> int:
-    """Where the last window begins, counted from the image's last pixel."""
+    """Return the offset of the last window's start from the image's last pixel."""
     return problem.pad - taps + 1
 
 
@@ -96,9 +96,9 @@ def _supports(problem: Conv) -> str | None:
 
 @dataclass
 class Windows:
-    """The tile, filters packed for it, the padded NHWC workspace (None where x is read as it lies).
+    """The tile, its packed filters, and the padded NHWC workspace (None if `x` is read in place).
 
-    `maps` are the tensor maps made so far, by address and number of images.
+    `maps` caches tensor maps by address and number of images.
     """
 
     tile: Im2colTile
@@ -109,9 +109,9 @@ class Windows:
     maps: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def map_of(self, address: int, problem: Conv, images: int) -> Any:
-        """The tensor map, 128 bytes, of `images` NHWC images at `address`, encoded once.
+        """Return the cached 128-byte tensor map of `images` NHWC images at `address`.
 
-        Raises LenetError where the driver refuses it.
+        Raises LenetError if the driver refuses it.
         """
         if (address, images) in self.maps:
             return self.maps[address, images]
@@ -144,7 +144,7 @@ class Windows:
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> Windows:
-    """Filters as (blocks, R*S, channels, filters a block), zeros past C and M."""
+    """Pack filters as (blocks, R*S, channels, filters per block), zero-padded past C and M."""
     tile = im2col_tile(problem, batch)
     taps, blocks = problem.R * problem.S, blocks_for(problem.M, tile.filters)
     deep = blocks_for(problem.C, tile.cached_channels) * tile.cached_channels
@@ -162,7 +162,7 @@ def _prepare(w: Any, problem: Conv, batch: int) -> Windows:
 
 
 def convolve(images: Any, state: Windows, y: Any, n: int, problem: Conv, spans: Any = None) -> None:
-    """Launch the kernel on `n` NHWC images; `spans` takes every block's span."""
+    """Launch the kernel on `n` NHWC images; `spans` receives every block's time span."""
     tile, noted = state.tile, () if spans is None else (spans,)
     encoded = state.map_of(images.data.ptr, problem, len(images))
     args = (encoded, state.filters, y, np.int32(n * problem.OH * problem.OW), *noted)

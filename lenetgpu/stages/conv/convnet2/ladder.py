@@ -1,4 +1,4 @@
-"""cuda-convnet2's convolution and the software ladder of the paper on its enhancement."""
+"""cuda-convnet2's convolution and the paper's software ladder, which improves it step by step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OUTSIDE = -(2**30)
 
 @dataclass(frozen=True)
 class Tile:
-    """The paper's parameters (section 2.2), and how many channels a chunk holds."""
+    """The paper's parameters (section 2.2) and the number of channels per chunk."""
 
     threads_x: int
     threads_y: int
@@ -40,33 +40,34 @@ class Tile:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Threads of a block."""
+        """Threads per block."""
         return self.threads_x, self.threads_y
 
     @property
     def images(self) -> int:
-        """Images of a block."""
+        """Images per block."""
         return self.threads_x * self.images_per_thread
 
     @property
     def filters(self) -> int:
-        """Filters of a block."""
+        """Filters per block."""
         return self.threads_y * self.filters_per_thread
 
     def defines(self) -> dict[str, int]:
-        """As `-D` definitions."""
+        """Return the tile as `-D` definitions."""
         return {name.upper(): value for name, value in vars(self).items()}
 
     def blocks(self, problem: Conv, images: int) -> int:
-        """Blocks for `images` images: equation (5), rounded up where it does not divide."""
+        """Return the number of blocks for `images` images: equation (5), rounded up."""
         pixels = problem.OH * problem.OW
         return blocks_for(images, self.images) * pixels * blocks_for(problem.M, self.filters)
 
 
 def ladder_tile(problem: Conv, images: int) -> Tile:
-    """Table 1's parameters, filters a thread by how many there are.
+    """Return Table 1's parameters; the filters per thread depend on M.
 
-    Few images leave nothing to share a filter among: a block then takes one, and a warp of filters.
+    For few images a block computes one image and a warp of filters, since no images share a
+    filter.
     """
     channels = min(problem.C, CHANNELS)
     if images <= FEW_IMAGES:
@@ -76,7 +77,7 @@ def ladder_tile(problem: Conv, images: int) -> Tile:
 
 
 class Loads(IntEnum):
-    """How a chunk is loaded (loads.cuh): each as the one before and a step of section 4."""
+    """Ways to load a chunk (loads.cuh); each adds one step of section 4 to the previous one."""
 
     PLAIN = 0
     REDUCED = 1
@@ -86,9 +87,10 @@ class Loads(IntEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel on images innermost: where it is, how it loads, how its tile is chosen.
+    """One kernel on data with images innermost: its source, load strategy and tile selection.
 
-    `noted` is what a build with a clock notes: CLOCK, every block's span, or PARTS (parts.cuh).
+    `noted` selects what a build with a clock records: CLOCK (every block's span) or PARTS
+    (parts.cuh).
     """
 
     module: str
@@ -98,20 +100,21 @@ class Step:
     noted: str = "CLOCK"
 
     def kernel(self, problem: Conv, images: int, clock: bool = False) -> Kernel:
-        """The kernel for `images` images; with `clock` it notes what `noted` says."""
+        """Return the kernel for `images` images; with `clock` it records what `noted` selects."""
         return _kernel(self, problem, self.tile(problem, images), clock)
 
     def kernels(self, problem: Conv, batch: int) -> tuple[Kernel, ...]:
-        """For one image, for `batch` of them, and the relayout."""
+        """Return the kernels for one image and for `batch` images, and the layout conversion."""
         sizes = dict.fromkeys((1, min(batch, FEW_IMAGES + 1)))
         return (*dict.fromkeys(self.kernel(problem, images) for images in sizes), TRANSPOSE)
 
     def convolve(
         self, images: Any, state: Innermost, outputs: Any, n: int, problem: Conv, spans: Any = None
     ) -> None:
-        """Launch it on `n` images; `spans` takes what a build with a clock notes, int64.
+        """Launch on `n` images; `spans` (int64) receives what a build with a clock records.
 
-        Of CLOCK (blocks, 3): multiprocessor, begin and end; of PARTS (blocks, warps, 6): clocks.
+        CLOCK records (blocks, 3): multiprocessor, start and end. PARTS records (blocks,
+        warps, 6): clocks.
         """
         tile, noted = self.tile(problem, n), () if spans is None else (spans,)
         args = (images, state.filters, outputs, np.int32(n), state.table, *noted)
@@ -119,7 +122,7 @@ class Step:
         launch(kernel, (tile.blocks(problem, n),), tile.block, args)
 
     def run(self, x: Any, state: Innermost, y: Any, problem: Conv) -> None:
-        """The whole variant: relayout, convolution, relayout."""
+        """Run the whole variant: layout conversion, convolution, layout conversion."""
 
         def convolve(images: Any, outputs: Any, n: int) -> None:
             self.convolve(images, state, outputs, n, problem)
@@ -141,7 +144,7 @@ INDEX_TABLE = Step(__file__, "conv_index_table", Loads.LOOKED_UP, ladder_tile)
 
 
 def _prepare_table(w: Any, problem: Conv, batch: int) -> Innermost:
-    """With two tables: row (OH, R*S) and column (OW, R*S) offsets, far below zero outside."""
+    """Add tables of row (OH, R*S) and column (OW, R*S) offsets, far below zero in the padding."""
     taps = np.arange(problem.R * problem.S)
 
     def offsets(outputs: int, tap: Any, size: int, pitch: int) -> Any:

@@ -1,4 +1,4 @@
-"""cuda-convnet2's layout: images innermost, in a workspace, and the way there and back."""
+"""cuda-convnet2's layout with images innermost: the workspace and both conversions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TRANSPOSE = Kernel.beside(__file__, "conv_transpose", ROWS=_ROWS)
 def transpose(
     source: Any, target: Any, rows: int, columns: int, pitch: int, matrices: int = 1
 ) -> None:
-    """`matrices` matrices (rows, columns) of `source` to (columns, pitch) of `target`, padded."""
+    """Transpose `matrices` matrices (rows, columns) of `source` to zero-padded (columns, pitch)."""
     down, across = blocks_for(pitch, _TILE), blocks_for(columns, _TILE)
     sizes = [np.int32(value) for value in (rows, columns, pitch, down, across)]
     launch(TRANSPOSE, (matrices * down * across,), (_TILE, _ROWS), (source, target, *sizes))
 
 
 def indexable(problem: Conv) -> str | None:
-    """None where 32-bit indices reach every element, else the sentence that refuses `problem`."""
+    """Return None if 32-bit indices reach every element, else the reason to refuse `problem`."""
     image = problem.H * problem.W * problem.C
     largest = max(image, problem.OH * problem.OW * problem.M, problem.depth * problem.M)
     if largest >= _INDEX_LIMIT:
@@ -39,7 +39,7 @@ def indexable(problem: Conv) -> str | None:
 class Innermost:
     """Device filters (R, S, C, M) and workspaces (C, H, W, n), (M, OH, OW, n) for n <= `chunk`.
 
-    `table` is the index look-up of the steps that have one, else None.
+    `table` is the index lookup table of the steps that use one, else None.
     """
 
     filters: Any
@@ -50,7 +50,7 @@ class Innermost:
 
 
 def prepare_innermost(w: Any, problem: Conv, batch: int, table: Any = None) -> Innermost:
-    """Filters on the device and workspaces for as many of `batch` images as fit."""
+    """Copy filters to the device and allocate workspaces for as many of `batch` images as fit."""
     inputs = problem.H * problem.W * problem.C
     outputs = problem.OH * problem.OW * problem.M
     chunk = images_within(batch, FLOAT_BYTES * (inputs + outputs))
@@ -63,9 +63,9 @@ def prepare_innermost(w: Any, problem: Conv, batch: int, table: Any = None) -> I
 def run_innermost(
     convolve: Callable[[Any, Any, int], None], x: Any, state: Innermost, y: Any, problem: Conv
 ) -> None:
-    """NCHW `x` to NCHW `y` by `convolve(images, outputs, count)` on images innermost.
+    """Convolve NCHW `x` to NCHW `y` by `convolve(images, outputs, count)` with images innermost.
 
-    A single image is the same bytes in both layouts and is not copied.
+    A single image has the same bytes in both layouts and is not copied.
     """
     inputs = problem.H * problem.W * problem.C
     outputs = problem.OH * problem.OW * problem.M

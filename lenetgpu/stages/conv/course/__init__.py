@@ -1,4 +1,5 @@
-"""The course report's convolutions with its own blocks and threads, of the families they belong to.
+"""The course report's convolutions with its own blocks and threads; each belongs to a family.
 
-What is beside them in `direct` and `unrolled` is after the report: other blocks, other launches.
+The other variants of the `direct` and `unrolled` families follow the report with different blocks
+and launches.
 """

@@ -1,7 +1,7 @@
-"""The course kernels' global accesses, warp by warp: what their efficiency is counted from.
+"""Global memory accesses of the course kernels, warp by warp, from which efficiency is computed.
 
-Of the first image. Shapes of the network's size are counted whole, of larger ones some tiles,
-depths and maps of each (`sectors.some`).
+Only the first image is counted. Problems of the network's size are counted completely; of larger
+ones, some tiles, depths and maps of each are sampled (`sectors.some`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _TILE = 32
 
 
 def _weights(problem: Conv, k: Any, m: Any) -> Any:
-    """Where filter element (k, m) lies; -1 past the end."""
+    """Return the offset of filter element (k, m); -1 past the end."""
     inside = (k >= 0) & (k < problem.depth) & (m >= 0) & (m < problem.M)
     return np.where(inside, k * problem.M + m, -1)
 
 
 def _corners(problem: Conv, tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """First output (y, x) of each tile of a map."""
+    """Yield the first output (y, x) of each tile of a map."""
     firsts = product(range(0, problem.OH, tile[0]), range(0, problem.OW, tile[1]))
     yield from some(list(firsts))
 
@@ -36,9 +36,10 @@ def _tile_loads(
     block: tuple[int, int],
     in_a_row: bool,
 ) -> Counted:
-    """The loads of one channel's input tile by a block of (width, height) threads.
+    """Count the loads of one channel's input tile by a block of (width, height) threads.
 
-    `in_a_row`: thread t takes elements t, t + threads, ... of the tile, else (x, y) its (y, x).
+    With `in_a_row`, thread t loads elements t, t + threads, ... of the tile; otherwise thread
+    (x, y) loads element (y, x).
     """
     rows = (tile[0] - 1) * problem.stride + problem.R
     columns = (tile[1] - 1) * problem.stride + problem.S
@@ -68,11 +69,11 @@ def direct_counts(
     constant: bool = False,
     in_a_row: bool = False,
 ) -> tuple[Counted, Counted]:
-    """Loads and stores of all blocks of the first image's first maps, float32.
+    """Count the float32 loads and stores of all blocks of the first image's first maps.
 
-    The kernel loads (height, width) tiles by (width, height) threads, channel by channel, in a row
-    or not (`_tile_loads`). `maps` (across, down) of a block stand side by side; None: one map,
-    its outputs in a row. `constant`: filters in constant memory.
+    The kernel loads (height, width) tiles with (width, height) threads, channel by channel, in
+    a row or not (`_tile_loads`). A block's `maps` (across, down) are adjacent; None means one
+    map whose outputs are in a row. `constant` means filters in constant memory.
     """
     tx, ty = lanes(*block)
     there, m = ty >= 0, np.zeros_like(tx)
@@ -99,7 +100,7 @@ def direct_counts(
 
 
 def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]:
-    """`direct.basic` and `tight`: a block a map, an output a thread, all from global memory."""
+    """Count accesses of `direct.basic` and `tight`: a block per map, all from global memory."""
     tx, ty = lanes(*block)
     read = Cells(problem.reads, problem.in_shape)
     written = Cells(problem.writes, problem.out_shape)
@@ -118,7 +119,7 @@ def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]
 
 
 def _unrolled(problem: Conv, k: Any, p: Any) -> Any:
-    """Where element (k, p) of X lies; -1 past its end or in the padding."""
+    """Return the offset of element (k, p) of X; -1 past its end or in the padding."""
     inside = (k >= 0) & (k < problem.depth) & (p >= 0) & (p < problem.OH * problem.OW)
     tap, c = k // problem.C, k % problem.C
     y = p // problem.OW * problem.stride + tap // problem.S - problem.pad
@@ -129,9 +130,10 @@ def _unrolled(problem: Conv, k: Any, p: Any) -> Any:
 def image_counts(
     problem: Conv, each: tuple[int, int], transposed: bool | None
 ) -> tuple[Counted, Counted]:
-    """All 32x32-thread tiles of an image's product, `each` (maps, pixels) a thread.
+    """Count all tiles of an image's product by 32x32 threads, `each` (maps, pixels) per thread.
 
-    `transposed`: how W' is loaded into shared memory; None: it is in constant memory.
+    `transposed` is how W' is loaded into shared memory; None means that it is in constant
+    memory.
     """
     lane, warp = np.arange(_TILE)[None, :], np.arange(_TILE)[:, None]
     pixels = problem.OH * problem.OW
@@ -159,7 +161,7 @@ def image_counts(
 
 
 def flat_counts(problem: Conv) -> tuple[Counted, Counted]:
-    """An output a thread, in a row over maps and their pixels, nothing shared."""
+    """Count accesses with one output per thread, in a row over maps and pixels, without sharing."""
     pixels = problem.OH * problem.OW
     warps = np.array(some(range(-(-problem.M * pixels // _TILE)), 2048))[:, None]
     outputs = warps * _TILE + np.arange(_TILE)
@@ -175,7 +177,7 @@ def flat_counts(problem: Conv) -> tuple[Counted, Counted]:
 
 
 def naive_counts(problem: Conv) -> tuple[Counted, Counted]:
-    """The same block without shared memory: a thread an output at a time."""
+    """Count the same block without shared memory; a thread computes one output at a time."""
     lane = np.arange(_TILE)
     _, stores = image_counts(problem, (1, 1), None)
     loads = NONE

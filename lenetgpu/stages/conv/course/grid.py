@@ -1,4 +1,4 @@
-"""The report's grids of direct convolutions, and the blocks that a multiprocessor holds of them."""
+"""The report's grids of direct convolutions and the number of blocks per multiprocessor."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lenetgpu.stages.defines import conv_kernel
 
 @dataclass
 class Filters:
-    """Filters in global memory, and the function whose module holds them too, or None."""
+    """Filters in global memory; `function` has them in constant memory too, or is None."""
 
     array: Any
     function: Any
 
 
 def fits(problem: Conv) -> bool:
-    """Whether all filters fit into constant memory."""
+    """Return True if all filters fit into constant memory."""
     return 4 * problem.depth * problem.M <= CONSTANT_BYTES
 
 
 def refusal(problem: Conv) -> str | None:
-    """A sentence where they do not."""
+    """Return the reason if the filters do not fit into constant memory, else None."""
     needed = 4 * problem.depth * problem.M
     if needed <= CONSTANT_BYTES:
         return None
@@ -35,7 +35,7 @@ def refusal(problem: Conv) -> str | None:
 
 
 def hold(w: Any, kernel: Kernel, problem: Conv) -> Filters:
-    """Filters `w` (R, S, C, M) on the device, and where they fit in `kernel`'s own `filters`."""
+    """Copy filters `w` (R, S, C, M) to the device and, if they fit, to constant memory."""
     array = cupy.asarray(w)
     if not fits(problem):
         return Filters(array, None)
@@ -45,26 +45,26 @@ def hold(w: Any, kernel: Kernel, problem: Conv) -> Filters:
     return Filters(array, module.get_function(kernel.entry))
 
 
-_DEEPEST = 65_535  # of a grid's second and third extent
-_HELD_TWICE = 28 * 28  # threads of conv1's block; registers for two larger ones would spill
+_DEEPEST = 65_535  # blocks along a grid's second and third extent
+_HELD_TWICE = 28 * 28  # threads of conv1's block; larger blocks would spill at two per SM
 _SHARED_BYTES = 48 << 10
 _SIDE = 32
 Sides = tuple[int, int]  # (height, width)
 
 
 def inputs(problem: Conv, tile: Sides) -> Sides:
-    """Rows and columns of inputs under a tile of outputs."""
+    """Return the rows and columns of inputs read by a tile of outputs."""
     rows = (tile[0] - 1) * problem.stride + problem.R
     return rows, (tile[1] - 1) * problem.stride + problem.S
 
 
 def parts(problem: Conv, tile: Sides) -> int:
-    """Blocks that cover a map with tiles of outputs."""
+    """Return the number of blocks that cover a map with tiles of outputs."""
     return blocks_for(problem.OH, tile[0]) * blocks_for(problem.OW, tile[1])
 
 
 def tile_refusal(problem: Conv, tile: Sides) -> str | None:
-    """A sentence where a tile's inputs do not fit shared memory."""
+    """Return the reason if a tile's inputs do not fit shared memory, else None."""
     rows, columns = inputs(problem, tile)
     if 4 * rows * columns <= _SHARED_BYTES:
         return None
@@ -72,7 +72,7 @@ def tile_refusal(problem: Conv, tile: Sides) -> str | None:
 
 
 def grid_refusal(problem: Conv, tile: Sides | None = None, maps: int = 1) -> str | None:
-    """A sentence where a tile's inputs do not fit, or a grid has no room for groups of `maps`."""
+    """Return the reason if a tile's inputs or a grid for groups of `maps` are too large."""
     refusal = None if tile is None else tile_refusal(problem, tile)
     groups, places = blocks_for(problem.M, maps), 1 if tile is None else parts(problem, tile)
     if refusal is None and groups > _DEEPEST:
@@ -85,12 +85,12 @@ def grid_refusal(problem: Conv, tile: Sides | None = None, maps: int = 1) -> str
 def maps_grid(
     images: int, problem: Conv, tile: Sides | None = None, maps: int = 1
 ) -> tuple[int, int, int]:
-    """[images,maps] as figures 4 and 5 have it, images fastest; parts of a map lie behind."""
+    """Return the grid [images, maps] of figures 4 and 5; x is the image, z the part of a map."""
     return images, blocks_for(problem.M, maps), 1 if tile is None else parts(problem, tile)
 
 
 def whole_tile(problem: Conv) -> Sides:
-    """Outputs of a block whose input tile has at most 32x32 elements."""
+    """Return the outputs of a block whose input tile has at most 32x32 elements."""
 
     def side(outputs: int, taps: int) -> int:
         return min(outputs, max(1, (_SIDE - taps) // problem.stride + 1))
@@ -99,17 +99,17 @@ def whole_tile(problem: Conv) -> Sides:
 
 
 def whole_block(problem: Conv) -> Sides:
-    """Threads of that block: one an element of the input tile, and at least one an output."""
+    """Return that block's threads: at least one per output, and one per input up to 32x32."""
     tile = whole_tile(problem)
     rows, columns = inputs(problem, tile)
     return max(tile[0], min(_SIDE, rows)), max(tile[1], min(_SIDE, columns))
 
 
 def whole_kernel(module: str, entry: str, problem: Conv) -> Kernel:
-    """The kernel for that block, whose filters are in constant memory where they fit.
+    """Return the kernel for that block, with filters in constant memory if they fit.
 
-    Of as many threads a multiprocessor's registers shall hold as many blocks at least, whatever the
-    kernel: else the step from `shared_constant` to `whole_warps` would be one of registers.
+    All kernels with the same number of threads have the same minimum blocks per SM. Otherwise
+    the step from `shared_constant` to `whole_warps` would also change the registers.
     """
     tile, block = whole_tile(problem), whole_block(problem)
     sizes = {"TILE_H": tile[0], "TILE_W": tile[1], "BLOCK_H": block[0], "BLOCK_W": block[1]}

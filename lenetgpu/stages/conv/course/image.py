@@ -1,4 +1,4 @@
-"""The unrolled product with the report's launch, a block an image (section 2.2)."""
+"""The unrolled product with the report's launch: one block per image (section 2.2)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ unrolled = partial(variant, kind="conv", family="unrolled", reads=MAPS, writes=M
 
 
 def _each(problem: Conv) -> int:
-    """Sub-masks and sub-images of a step: 2 where W' is higher than a tile, as conv2's is."""
+    """Return the sub-masks and sub-images per step: 2 if W' is higher than a tile, as for conv2."""
     return 2 if problem.M > _TILE else 1
 
 
 @cache
 def _kernel(problem: Conv, name: str, **sizes: int) -> Kernel:
     if name != "naive":
-        plain = problem.stride == 1 and problem.pad == 0  # else 32 registers a thread do not do
+        plain = problem.stride == 1 and problem.pad == 0  # else 32 registers do not suffice
         sizes |= {"EACH": _each(problem), "RESIDENT": 1 + plain}
     return conv_kernel(__file__, f"conv_image_{name}", problem, **sizes)
 

@@ -1,4 +1,4 @@
-"""Direct convolution with the report's new design of block (section 2.1.4)."""
+"""Direct convolution with the report's new block design (section 2.1.4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lenetgpu.stages.sectors import efficiency_rows, idle, reuse
 
 _TILE = 8
 _EIGHT = (_TILE, _TILE)
-_MOST_ROWS = 64  # of 16 threads
+_MOST_ROWS = 64  # rows of 16 threads
 
 direct = partial(variant, kind="conv", family="direct", reads=MAPS, writes=MAPS)
 
@@ -25,7 +25,7 @@ direct = partial(variant, kind="conv", family="direct", reads=MAPS, writes=MAPS)
 def _explained(
     problem: Conv, tile: Sides, block: Sides, maps: tuple[int, int] | None, constant: bool = False
 ) -> Rows:
-    """Efficiency, uses of an input value per load, and idle threads; `maps` of a block or one."""
+    """Return efficiency, uses of an input value per load and idle threads; `maps` None is one."""
     together = 1 if maps is None else maps[0] * maps[1]
     rows, columns = grid.inputs(problem, tile)
     used = together * problem.R * problem.S * tile[0] * tile[1] / (rows * columns)
@@ -63,7 +63,7 @@ def whole_warps(x: Any, w: Filters, y: Any, problem: Conv) -> None:
 
 
 def _two_maps_rows(problem: Conv) -> int:
-    """Rows of threads: as many as the input tile has, 12 for conv2."""
+    """Return the rows of threads: the rows of the input tile, 12 for conv2."""
     return max(_TILE, min(_MOST_ROWS, grid.inputs(problem, _EIGHT)[0]))
 
 

@@ -1,1 +1,1 @@
-"""Convolutions of any strides, padding, dilation and groups on a GPU: naive, as yet."""
+"""Convolutions of any strides, padding, dilation and groups on a GPU, so far only naive ones."""

@@ -1,4 +1,4 @@
-"""Direct convolution on the GPU of all that a convolution may want."""
+"""Direct GPU convolution that supports every parameter of a convolution."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
 def grouped(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """Any strides, padding, dilation and groups: an output a thread."""
     (kernel,), (filters, bias) = _kernels(problem), w if problem.bias else (w, w)
-    launch_each(kernel, y.size, x, filters, bias, y)  # without a bias its place is not read
+    launch_each(kernel, y.size, x, filters, bias, y)  # `bias` is not read without one

@@ -1,1 +1,1 @@
-"""The Pascal paper's convolutions (Chang et al.), planner beside kernel."""
+"""The Pascal paper's convolutions (Chang et al.): planners and kernels."""

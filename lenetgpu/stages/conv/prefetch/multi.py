@@ -1,4 +1,4 @@
-"""Convolution of many channels by stride-fixed segments: the Pascal paper's section 3.2."""
+"""Multi-channel convolution by stride-fixed segments: the Pascal paper's section 3.2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import of_shape
 
 _MOST_WINDOW = 28
-_REGISTERS_FOR = 512  # threads of a multiprocessor: 128 registers each
+_REGISTERS_FOR = 512  # threads per multiprocessor: 128 registers each
 
 
 def _tile(problem: Conv) -> MultiTile:
@@ -51,9 +51,10 @@ def _supports(problem: Conv) -> str | None:
 
 
 def pack(w: Any, problem: Conv, tile: MultiTile) -> Any:
-    """w (R, S, C, M) as (filter block, split, tap, filter of the block), zeros where it ends.
+    """Return w (R, S, C, M) as (filter block, split, tap, filter in the block), zero-padded.
 
-    Taps run along (channel, row, column), so that a round's segments of a block are contiguous.
+    Taps are ordered by (channel, row, column), so that a block's segments of a round are
+    contiguous.
     """
     channels, blocks = ceil(problem.C / tile.splits), ceil(problem.M / tile.filters)
     each = problem.R * problem.S
@@ -68,7 +69,7 @@ def pack(w: Any, problem: Conv, tile: MultiTile) -> Any:
 
 
 def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: MultiTile) -> None:
-    """Launch the kernel of `tile` on x (n, C, H, W), packed filters, y (n, M, OH, OW)."""
+    """Launch the kernel of `tile` on x (n, C, H, W), packed filters and y (n, M, OH, OW)."""
     grid = (len(x) * tile.blocks(flat(problem)),)
     shared = tile.shared(flat(problem))
     launch(_kernel(problem, tile), grid, (tile.threads,), (x, w, y), shared=shared)

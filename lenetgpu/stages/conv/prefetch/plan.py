@@ -1,11 +1,15 @@
-"""How convolutions are divided: the Pascal paper's sections 2.2 to 3.2, and our tiles after them.
+"""Work division: the Pascal paper's sections 2.2 to 3.2, and our own tiles derived from them.
 
-Sizes are bytes. The paper writes K for both sides of a filter: here R rows and S columns; where it
-has no padding, its map is the padded one. Of one channel `plan_single` has equations (3) to (9), P
-and Q; to the letter they become parts of multiprocessors that two blocks can hold, divided again
-until V_s bytes move where a part has fewer multiply-adds than N_FMA. Of many, a data set is S bytes
-of each of M' filters, as they lie in memory, and W'y lines of W'x pixels, which run on from line to
-line of the map: S = 4 x `taps`, W'x = `columns` pixels, M' = `filters`, W'y = `lines`.
+Sizes are in bytes. The paper writes K for both sides of a filter; here a filter has R rows and S
+columns. The paper has no padding; here its map is the padded map.
+
+Single-channel maps: `plan_single` evaluates equations (3) to (9) for P and Q. The faithful
+reproduction turns them into parts of multiprocessors that fit two blocks. A part with fewer
+multiply-adds than N_FMA is divided further until V_s bytes move.
+
+Multi-channel maps: a data set is S bytes of each of M' filters, in their memory layout, and W'y
+lines of W'x pixels, which continue from one line of the map to the next. S = 4 x `taps`, W'x =
+`columns` pixels, M' = `filters`, W'y = `lines`.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from lenetgpu.gpu.machines import FLOAT, WARP, Machine
 from lenetgpu.problems import Conv
 from lenetgpu.stages.registry import Rows
 
-# Outputs of a thread: rows below one another x neighbours x maps.
+# Outputs per thread: consecutive rows x neighbours x maps.
 _OUTPUTS = (
     (1, 1, 4), (2, 1, 4), (4, 1, 4), (2, 1, 8), (4, 1, 8), (8, 1, 4),
     (1, 2, 4), (2, 2, 4), (4, 2, 4), (8, 2, 4),
@@ -28,10 +32,10 @@ _OUTPUTS = (
 _STRIPS = (1, 2, 4, 8, 16)
 _THREADS = (128, 256)
 _BLOCKS_EACH = 2
-_CACHED = 64 << 20  # bytes of output that an L2 cache may take
-_SECTOR, _SPLIT_STORES = 8, 1.3  # floats; what lines that start within a sector cost
+_CACHED = 64 << 20  # bytes of output that an L2 cache may absorb
+_SECTOR, _SPLIT_STORES = 8, 1.3  # floats; cost factor of lines that start within a sector
 _MOST_REGISTERS = 128
-_UNROLLED_PAIRS, _ROLLED = 9, 1.3  # taps of the kernel's unrolled pairs; what a loop costs
+_UNROLLED_PAIRS, _ROLLED = 9, 1.3  # most elements unrolled for pairs; cost factor of a loop
 _WIDEST_WINDOW = 26
 Bounds = tuple[int | None, int]
 
@@ -41,17 +45,17 @@ def _round_up(value: int, step: int) -> int:
 
 
 def _padded(problem: Conv) -> tuple[int, int]:
-    """Width and height of the map with its padding."""
+    """Return the width and height of the padded map."""
     return problem.W + 2 * problem.pad, problem.H + 2 * problem.pad
 
 
 @dataclass(frozen=True)
 class SinglePlan:
-    """Section 3.1 for one map: ranges of P and Q (None where empty), the values, the method.
+    """Section 3.1 for one map: ranges of P and Q (None if empty), their values, and the method.
 
     `division` is the method: 1 divides the filters among the multiprocessors and the map into P
-    pieces, 2 divides the map among them and the filters into Q pieces. `pieces` is the P or Q that
-    the method streams.
+    pieces; 2 divides the map among them and the filters into Q pieces. `pieces` is the P or Q
+    that the method streams.
     """
 
     p_bounds: Bounds
@@ -68,7 +72,7 @@ class SinglePlan:
 
 
 def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
-    """Steps 1 to 4 of section 3.1: equations (3) to (9) on this device."""
+    """Evaluate steps 1 to 4 of section 3.1, equations (3) to (9), for this device."""
     taps, halo = problem.R * problem.S, problem.R - 1
     width, height = _padded(problem)
     filters = ceil(problem.M / machine.multiprocessors)
@@ -100,9 +104,9 @@ def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
 
 @dataclass(frozen=True)
 class SingleTile:
-    """A block keeps `rows` x `filters` of one method and streams `pieces` of the other's operand.
+    """A block that holds `rows` x `filters` and streams one method's operand in `pieces`.
 
-    `row_parts` x `filter_parts` blocks cover one image; a thread has `px` rows of `pc`
+    `row_parts` x `filter_parts` blocks cover one image; a thread computes `px` rows of `pc`
     neighbours in `fm` maps.
     """
 
@@ -118,7 +122,7 @@ class SingleTile:
     threads: int
 
     def shared(self, problem: Conv) -> int:
-        """Bytes of shared memory; what streams is double-buffered."""
+        """Return the shared memory in bytes; the streamed operand is double-buffered."""
         left = _round_up(problem.pad, 4)
         pitch = _round_up(left + problem.W + problem.pad, 4)
         lines = (self.rows - 1) * problem.stride + problem.R
@@ -130,7 +134,7 @@ class SingleTile:
 def _candidates(
     problem: Conv, plan: SinglePlan, machine: Machine, streams: bool
 ) -> Iterator[SingleTile]:
-    """Rectangles no larger than the plan's pieces, so many that each multiprocessor has some."""
+    """Yield tiles no larger than the plan's pieces, with enough blocks for every multiprocessor."""
     most_rows = ceil(problem.OH / plan.p) if plan.division == 1 else problem.OH
     most_filters = ceil(problem.M / plan.q) if plan.division == 2 else problem.M
     in_pairs = problem.stride == 1 and problem.OW % 2 == problem.pad % 2 == 0
@@ -149,7 +153,7 @@ def _candidates(
 
 
 def _stream(tile: SingleTile, machine: Machine) -> SingleTile:
-    """The tile's parts as pieces of longer ones, at least two, of which the device holds all."""
+    """Merge the tile's parts into at least two pieces per block, so that all blocks run at once."""
     room = _BLOCKS_EACH * machine.multiprocessors
     pieces = max(2, tile.row_parts * tile.filter_parts // room)
     if tile.method == 1:
@@ -158,7 +162,7 @@ def _stream(tile: SingleTile, machine: Machine) -> SingleTile:
 
 
 def _clocks(tile: SingleTile, problem: Conv, machine: Machine) -> float:
-    """Clocks by instructions issued, blocks at once, and the way of the first bytes."""
+    """Estimate the clocks from instructions issued, concurrent blocks and the initial load."""
     shared, sums = tile.shared(problem), tile.px * tile.pc * tile.fm
     window = (tile.px - 1) * problem.stride + problem.R
     registers = 40 + sums + window * (problem.S + 1 if tile.pc > 1 else 1)
@@ -186,9 +190,9 @@ def _clocks(tile: SingleTile, problem: Conv, machine: Machine) -> float:
 
 @cache
 def single_tile(problem: Conv, machine: Machine) -> SingleTile | None:
-    """The cheapest tile that fits the device, None where not even the smallest does.
+    """Return the cheapest tile that fits the device; None if not even the smallest does.
 
-    It streams pieces where the plan has several and two of them fit.
+    It streams pieces if the plan has several and two of them fit.
     """
     plan = plan_single(problem, machine)
     for streams in (True, False) if plan.pieces > 1 else (False,):
@@ -199,19 +203,19 @@ def single_tile(problem: Conv, machine: Machine) -> SingleTile | None:
     return None
 
 
+# What section 2.3 divides among the multiprocessors -> its letter in Fig. 2
 DIVISIONS = {"channels": "(b)", "filters": "(c)", "maps": "(d)", "both": "(e)"}
-"""Section 2.3's divisions: what the multiprocessors share out, and its letter in Fig. 2."""
 THREADS = 512
 BLOCKS_EACH = 2
 SEGMENTS = (32, 64)
 FILTERS_AT_ONCE = 64
 COLUMNS_AT_ONCE = 128
-_MOST_PIXELS = 4  # of a thread
-_FEW_SUMS = 32  # of a thread: up to there M' may exceed what N_FMA asks for
-_OTHER_REGISTERS = 64  # of a thread, beside its sums, the next round and what it multiplies
+_MOST_PIXELS = 4  # per thread
+_FEW_SUMS = 32  # per thread; up to this number M' may exceed what N_FMA requires
+_OTHER_REGISTERS = 64  # per thread, without sums, the next round and operands
 _MORE_REGISTERS = {"channels": 24, "maps": 16}  # by division
+# per thread, the paper's limit: one block of 512 leaves 128 of 65,536, two blocks leave half
 REGISTERS = 128
-"""The paper's limit of a thread: what one block of 512 leaves it of 65,536, two leave it half."""
 
 
 def _power_of_two(value: int) -> int:
@@ -220,10 +224,10 @@ def _power_of_two(value: int) -> int:
 
 @dataclass(frozen=True)
 class StrictTile:
-    """What the kernel is compiled for; `multiprocessors` x `each` blocks of `threads`.
+    """Compile-time parameters of a kernel with `multiprocessors` x `each` blocks of `threads`.
 
-    `asynchronous` copies past the registers, `packed` filters lie round by round, and `spread`
-    gives each tile a block: departures from the paper.
+    Departures from the paper: `asynchronous` copies bypass registers, `packed` filters are
+    stored round by round, and `spread` gives each tile its own block.
     """
 
     division: str
@@ -240,7 +244,7 @@ class StrictTile:
 
     @property
     def groups(self) -> int:
-        """Groups of threads that share the filters of the same pixels."""
+        """Groups of threads that compute different filters of the same pixels."""
         return max(1, self.threads // self.columns)
 
     @property
@@ -249,52 +253,52 @@ class StrictTile:
 
     @property
     def sums(self) -> int:
-        """Sums of a thread: its pixels x its filters."""
+        """Sums per thread: its pixels x its filters."""
         return self._pixels * (self.filters // self.groups)
 
     def registers(self, problem: Conv) -> int:
-        """Registers of a thread, about: its sums, its share of the next round, four taps."""
+        """Estimate the registers per thread: sums, its share of the next round, four taps."""
         held = ceil(self.filters / max(1, self.threads // self.taps))
         held += ceil(self.lines(problem) / self.groups) * (self._pixels + (problem.S > 1))
         others = _OTHER_REGISTERS + _MORE_REGISTERS.get(self.division, 0)
         return self.sums + held + 4 * (self._pixels + 1) + others
 
     def lines(self, problem: Conv) -> int:
-        """W'y: lines of the map that S bytes of a filter meet."""
+        """Return W'y: the lines of the map that S bytes of a filter span."""
         return ceil(self.taps / problem.S)
 
     def channels(self, problem: Conv) -> int:
-        """Channels of a multiprocessor: C' = C / N_sm where they are divided."""
+        """Return the channels per multiprocessor: C' = C / N_sm if channels are divided."""
         return ceil(problem.C / (self.multiprocessors if self.division == "channels" else 1))
 
     def rounds(self, problem: Conv) -> int:
-        """Data sets of a tile."""
+        """Return the number of data sets per tile."""
         return ceil(self.channels(problem) * problem.R * problem.S / self.taps)
 
     def positions(self, problem: Conv) -> int:
-        """Pixels of the padded map from its first output to its last, running on over lines."""
+        """Return the pixels of the padded map from the first output to the last, across lines."""
         return (problem.OH - 1) * (problem.W + 2 * problem.pad) + problem.OW
 
     def part_lines(self, problem: Conv) -> int:
-        """Lines of the map that a multiprocessor has: all where they are not divided."""
+        """Return the lines of the map per multiprocessor: all if the map is not divided."""
         _, height = _padded(problem)
         return ceil(height / (self.multiprocessors if self.division == "maps" else 1))
 
     def segments(self, problem: Conv) -> int:
-        """Runs of W'x pixels of an image, or of one multiprocessor's lines of it."""
+        """Return the number of runs of W'x pixels in an image, or in one multiprocessor's lines."""
         part = self.part_lines(problem) * (problem.W + 2 * problem.pad)
         return ceil(min(part, self.positions(problem)) / self.columns)
 
     def tiles(self, problem: Conv) -> int:
-        """Tiles of one image: runs of pixels times groups of filters, of all multiprocessors."""
+        """Return the tiles per image over all multiprocessors: pixel runs x groups of filters."""
         parts = ceil(problem.OH / self.part_lines(problem))
         return parts * self.segments(problem) * ceil(problem.M / self.filters)
 
     def shared(self, problem: Conv) -> int:
-        """Bytes of shared memory of a block: two data sets, and a line that both meet.
+        """Return the bytes of shared memory per block: two data sets and a line shared by both.
 
-        A line has W'x pixels, and what the last one's filter row meets. What `cached` keeps is
-        there whole.
+        A line has W'x pixels plus those that the last pixel's filter row reads. The operand
+        that `cached` retains is stored completely.
         """
         sets, lines = 2, 2 * self.lines(problem) + 1
         if self.cached and self.division == "filters":
@@ -305,9 +309,9 @@ class StrictTile:
         return FLOAT * (sets * self.taps * self.filters + lines * pitch)
 
     def fits(self, problem: Conv, machine: Machine) -> bool:
-        """Whether a multiprocessor's memory holds its blocks, and a thread its registers.
+        """Return True if memory suffices for all blocks, and registers for a thread.
 
-        A segment's floats, and the pixels beyond W'x, have a thread each.
+        Each float of a segment, and each pixel beyond W'x, needs its own thread.
         """
         shared = self.shared(problem)
         if max(self.taps, problem.S - 1) > self.threads or self.columns < problem.S:
@@ -319,7 +323,7 @@ class StrictTile:
 
 @dataclass(frozen=True)
 class StrictPlan:
-    """A tile for a problem on a machine, and whether it is what section 3.2 asks for."""
+    """A tile for a problem on a machine, with values that section 3.2 constrains."""
 
     problem: Conv
     machine: Machine
@@ -327,12 +331,12 @@ class StrictPlan:
 
     @property
     def least_filters(self) -> int:
-        """M' >= N_FMA x 4 / (S x W'x)."""
+        """Least M' >= N_FMA x 4 / (S x W'x)."""
         return _least(self.machine, self.tile.taps, self.tile.columns)
 
     @property
     def data_set(self) -> int:
-        """S x M' + W'y x W'x x 4."""
+        """Bytes of a data set: S x M' + W'y x W'x x 4."""
         tile = self.tile
         return FLOAT * (tile.taps * tile.filters + tile.lines(self.problem) * tile.columns)
 
@@ -342,15 +346,19 @@ def _least(machine: Machine, taps: int, columns: int) -> int:
 
 
 def _segment(machine: Machine, columns: int) -> int:
-    """The smaller S of 32 and 64 with which 64 filters hide the latency, else 64: its floats."""
+    """Return S in floats: the smaller of 32 and 64 bytes that hides the latency with 64 filters.
+
+    Return 64 bytes' worth if neither does.
+    """
     enough = (s for s in SEGMENTS if _least(machine, s // FLOAT, columns) <= FILTERS_AT_ONCE)
     return next(enough, SEGMENTS[-1]) // FLOAT
 
 
 def _columns(tile: StrictTile, problem: Conv, machine: Machine, filters: int) -> int:
-    """W'x: 128 pixels, doubled while that many `filters` do not have N_FMA multiply-adds.
+    """Return W'x: 128 pixels, doubled while `filters` filters have fewer than N_FMA multiply-adds.
 
-    No more than the map's, nor a thread's most. Lines of one multiprocessor are taken whole.
+    The map's pixels and a thread's maximum limit it. If the map is divided, W'x covers all
+    lines of one multiprocessor within these limits.
     """
     most = min(_MOST_PIXELS * tile.threads, _power_of_two(tile.positions(problem)))
     if tile.division == "maps":
@@ -363,9 +371,9 @@ def _columns(tile: StrictTile, problem: Conv, machine: Machine, filters: int) ->
 
 
 def _filters(tile: StrictTile, problem: Conv, machine: Machine) -> int:
-    """M': at least 64 and what N_FMA asks for, no more than M or the registers hold.
+    """Return M': at least 64 and the number that N_FMA requires; at most M or what registers hold.
 
-    Where a thread has few sums, with as few of them without a filter as can be.
+    If a thread has few sums, prefer the M' that wastes the fewest of them.
     """
     groups = tile.groups
     if tile.division == "filters":
@@ -381,9 +389,9 @@ def _filters(tile: StrictTile, problem: Conv, machine: Machine) -> int:
 
 
 def _fitting(tile: StrictTile, problem: Conv, machine: Machine) -> StrictTile | None:
-    """`tile` with W'x, then M', halved until two blocks fit; None where the least does not.
+    """Halve W'x, then M', of `tile` until two blocks fit; return None if the smallest does not.
 
-    M' = M / N_sm stays where the filters are divided.
+    M' = M / N_sm is fixed if the filters are divided.
     """
     while not tile.fits(problem, machine):
         kept = tile.division == "filters"
@@ -400,9 +408,9 @@ def _fitting(tile: StrictTile, problem: Conv, machine: Machine) -> StrictTile | 
 def strict_plan(
     problem: Conv, machine: Machine, division: str = "both", segment: int | None = None
 ) -> StrictPlan | None:
-    """Section 3.2 for one `division` of section 2.3; None where two blocks do not fit.
+    """Plan by section 3.2 for one `division` of section 2.3; return None if two blocks do not fit.
 
-    `segment` is S in bytes, by default 32 or 64 as `_segment` chooses.
+    `segment` is S in bytes; by default `_segment` selects 32 or 64.
     """
     taps = segment // FLOAT if segment else _segment(machine, COLUMNS_AT_ONCE)
     tile = StrictTile(division, taps, COLUMNS_AT_ONCE, 1, machine.multiprocessors)
@@ -419,7 +427,7 @@ def strict_plan(
 
 
 def filled(plan: StrictPlan) -> StrictPlan:
-    """The plan with M', then W'x, halved until there is a tile for each block: below N_FMA."""
+    """Halve the plan's M', then W'x, until every block has a tile, even below N_FMA."""
     tile, problem = plan.tile, plan.problem
     while tile.tiles(problem) < tile.multiprocessors * tile.each:
         fewer = _round_up(tile.filters // 2, tile.groups)
@@ -438,7 +446,7 @@ def _met(holds: bool) -> str:
 
 
 def plan_rows(plan: StrictPlan) -> Rows:
-    """(label, value) rows: the division, section 3.2's values, each constraint and its verdict."""
+    """Return (label, value) rows: the division, section 3.2's values, a verdict per constraint."""
     tile, problem, machine = plan.tile, plan.problem, plan.machine
     segment, half = FLOAT * tile.taps, machine.shared_bytes // 2
     each = FLOAT * problem.C * problem.R * problem.S
@@ -470,20 +478,20 @@ def plan_rows(plan: StrictPlan) -> Rows:
 VECTOR = 4
 _BANKS = 32
 _SPLITS = (1, 2, 4, 8, 16)
-# Outputs of a thread: quads of pixels x maps.
+# Outputs per thread: quads of pixels x maps.
 _MULTI_OUTPUTS = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (2, 8))
 _MOST_THREADS = 512
 _MULTI_REGISTERS = 250
-# Clocks: an instruction, waits of a warp for a unit and a round, a sum, a block's first data.
+# Clocks: an instruction, a warp's waits for a unit and a round, a sum, a block's first data.
 _ISSUE, _UNIT_WAIT, _ROUND_WAIT, _SUM, _START = 1.3, 258, 809, 0.046, 2060
 _OVERLAP = 3.74
 _LEAST_UNIT, _MOST_UNIT = 8, 25
 
 
 def plan_multi(problem: Conv, machine: Machine) -> StrictPlan:
-    """S, W'x, M' and W'y: the smaller S whose M' x W'x = 64 x 128 hides the latency, else S = 64.
+    """Plan S, W'x, M' and W'y: the smaller S that hides the latency for M' x W'x = 64 x 128.
 
-    Where 64 filters are too few even then, M' grows by warps of filters.
+    S is 64 if neither does. If 64 filters are too few even then, M' grows by warps of filters.
     """
     taps = _segment(machine, COLUMNS_AT_ONCE)
     filters = max(FILTERS_AT_ONCE, _round_up(_least(machine, taps, COLUMNS_AT_ONCE), WARP))
@@ -495,8 +503,8 @@ def plan_multi(problem: Conv, machine: Machine) -> StrictPlan:
 class MultiTile:
     """`rows` lines of `row_quads` x 4 outputs in `fm` x `groups` maps; S = 4 x `taps` bytes.
 
-    A thread has `quads` x 4 outputs of `fm` maps of one of `splits` parts of the channels;
-    `stages` rounds are in shared memory or on their way to it.
+    A thread computes `quads` x 4 outputs of `fm` maps over one of `splits` parts of the
+    channels; `stages` rounds are in shared memory or in flight.
     """
 
     taps: int
@@ -520,42 +528,42 @@ class MultiTile:
 
     @property
     def threads(self) -> int:
-        """Threads of a block, in whole warps."""
+        """Threads per block, in whole warps."""
         strips = ceil(self.rows * self.row_quads / self.quads)
         return _round_up(strips * self.groups * self.splits, WARP)
 
     @property
     def accumulators(self) -> int:
-        """Sums of a thread."""
+        """Sums per thread."""
         return VECTOR * self.quads * self.fm
 
     def blocks(self, problem: Conv) -> int:
-        """Blocks of one image."""
+        """Return the number of blocks per image."""
         tiles = ceil(problem.OH / self.rows) * ceil(problem.OW / self.columns)
         return tiles * ceil(problem.M / self.filters)
 
     def unit_rows(self, problem: Conv) -> int:
-        """Filter rows that are used without a test between them: a channel's where they are few."""
+        """Return the filter rows per unrolled step: whole channels if their rows are few."""
         per_channel = problem.R * problem.S
         return 1 if per_channel > _MOST_UNIT else problem.R * max(1, _LEAST_UNIT // per_channel)
 
     def rounds(self, problem: Conv) -> int:
-        """Segments of a filter's part of the channels."""
+        """Return the number of segments in a filter's part of the channels."""
         rows = _round_up(ceil(problem.C / self.splits) * problem.R, self.unit_rows(problem))
         return ceil(rows * problem.S / self.taps)
 
     def lines(self, problem: Conv) -> int:
-        """Lines of the map that the tile meets in one channel."""
+        """Return the lines of the map that the tile reads in one channel."""
         return (self.rows - 1) * problem.stride + problem.R
 
     def vectors(self, problem: Conv) -> int:
-        """Copies of a line."""
+        """Return the number of copies per line."""
         vector = VECTOR if problem.W % VECTOR == 0 else 1
         shift = -problem.pad % vector
         return ceil((shift + (self.columns - 1) * problem.stride + problem.S) / vector)
 
     def pitch(self, problem: Conv) -> int:
-        """Floats from line to line; with several rows, so that their quads meet different banks."""
+        """Return the floats between lines; padded so that quads of several rows differ in banks."""
         vector = VECTOR if problem.W % VECTOR == 0 else 1
         span = _round_up(-problem.pad % vector + 3 * problem.stride + problem.S, VECTOR)
         held = self.vectors(problem) * vector
@@ -565,7 +573,7 @@ class MultiTile:
         return pitch
 
     def shared(self, problem: Conv) -> int:
-        """Bytes of shared memory: the rings of filters and lines, later the sums."""
+        """Return the bytes of shared memory: pipelines of filters and lines, later the sums."""
         unit_rows, per_channel = self.unit_rows(problem), problem.R * problem.S
         unit = unit_rows * problem.S
         window = self.stages * self.taps + (unit - 1 if self.taps % unit else 0)
@@ -577,7 +585,7 @@ class MultiTile:
 
 
 def flat(problem: Conv) -> Conv:
-    """A 1x1 convolution's map as one line, where nothing keeps its lines apart."""
+    """Return a 1x1 convolution with its map as one line, if padding and stride permit."""
     if problem.R == problem.S == problem.stride == 1 and problem.pad == 0:
         return replace(problem, H=1, W=problem.H * problem.W)
     return problem
@@ -604,12 +612,12 @@ def _multi_candidates(problem: Conv, machine: Machine) -> Iterator[MultiTile]:
 
 
 def _window(problem: Conv) -> int:
-    """Pixels that four neighbouring outputs need of a line."""
+    """Return the pixels of a line that four neighbouring outputs need."""
     return _round_up(3 * problem.stride + problem.S, VECTOR)
 
 
 def _at_once(tile: MultiTile, problem: Conv, machine: Machine) -> int:
-    """Blocks of one image that a multiprocessor works on at once; 0 where none fits."""
+    """Return the blocks of one image that run concurrently on a multiprocessor; 0 if none fits."""
     registers = tile.accumulators + tile.fm + tile.quads * _window(problem) + 32
     if registers > _MULTI_REGISTERS or tile.threads > _MOST_THREADS:
         return 0
@@ -618,7 +626,7 @@ def _at_once(tile: MultiTile, problem: Conv, machine: Machine) -> int:
 
 
 def _multi_clocks(tile: MultiTile, problem: Conv, machine: Machine) -> float:
-    """Clocks by instructions issued, the waits of a lone warp, rounds, and blocks at once.
+    """Estimate the clocks from instructions, single-warp latency, rounds and concurrent blocks.
 
     The constants were fitted to 900 tiles of the paper's shapes on an H200.
     """
@@ -647,7 +655,7 @@ def _multi_clocks(tile: MultiTile, problem: Conv, machine: Machine) -> float:
 
 @cache
 def multi_tile(problem: Conv, machine: Machine) -> MultiTile | None:
-    """The cheapest tile that fits the device, None where not even the smallest does."""
+    """Return the cheapest tile that fits the device; None if not even the smallest does."""
     problem = flat(problem)
     tiles = _multi_candidates(problem, machine)
     best = min(tiles, key=lambda tile: _multi_clocks(tile, problem, machine))
@@ -658,15 +666,16 @@ def multi_tile(problem: Conv, machine: Machine) -> MultiTile | None:
     return next((tile for tile in deeper if _at_once(tile, problem, machine) >= wanted), best)
 
 
-_OTHER_REGISTERS_OF_PARTS = 40  # of a thread, beside the next piece and the pixels under a filter
+_OTHER_REGISTERS_OF_PARTS = 40  # per thread, without the next piece and a filter's pixels
 
 
 @dataclass(frozen=True)
 class StrictParts:
-    """`row_parts` x `filter_parts` multiprocessors; each goes through `pieces` of its part.
+    """Parts for `row_parts` x `filter_parts` multiprocessors, each processed in `pieces`.
 
-    `streams` says what the pieces are of: "lines" of the map (method 1), "filters" (method 2). Two
-    blocks share a piece out, half of its lines or filters each: the paper does not say how.
+    `streams` names what is divided into pieces: "lines" of the map (method 1) or "filters"
+    (method 2). Two blocks share a piece, half of its lines or filters each; the paper does not
+    say how.
     """
 
     row_parts: int
@@ -678,49 +687,49 @@ class StrictParts:
     threads: int = THREADS
 
     def part_lines(self, problem: Conv) -> int:
-        """Lines of a multiprocessor: ceil(W_y / row parts)."""
+        """Return the lines per multiprocessor: ceil(W_y / row parts)."""
         return ceil((problem.H + 2 * problem.pad) / self.row_parts)
 
     def part_filters(self, problem: Conv) -> int:
-        """Filters of a multiprocessor: ceil(M / filter parts)."""
+        """Return the filters per multiprocessor: ceil(M / filter parts)."""
         return ceil(problem.M / self.filter_parts)
 
     def _piece(self, problem: Conv, shared_by: int = 1) -> tuple[int, int]:
-        """Lines and filters of a piece, or of one of the blocks that share it."""
+        """Return the lines and filters of a piece, or of one of the blocks that share it."""
         lines, filters = self.part_lines(problem), self.part_filters(problem)
         if self.streams == "lines":
             return ceil(ceil(lines / self.pieces) / shared_by), filters
         return lines, ceil(ceil(filters / self.pieces) / shared_by)
 
     def _floats(self, problem: Conv, lines: int, filters: int) -> tuple[int, int]:
-        """Pixels under so many lines of outputs, K - 1 more, and coefficients of the filters."""
+        """Return the input pixels of `lines` lines of outputs, and the floats of `filters`."""
         width, _ = _padded(problem)
         return (lines + problem.R - 1) * width, problem.R * problem.S * filters
 
     def data(self, problem: Conv) -> int:
-        """D of a multiprocessor: equation (5) or (8), and both of them where both are divided."""
+        """Return D of a multiprocessor: equation (5) or (8), or their generalization to both."""
         return FLOAT * sum(self._floats(problem, *self._piece(problem)))
 
     def operations(self, problem: Conv) -> int:
-        """Th of a multiprocessor: equation (6) or (9)."""
+        """Return Th of a multiprocessor: equation (6) or (9)."""
         (width, _), (lines, filters) = _padded(problem), self._piece(problem)
         return problem.R * problem.S * filters * lines * width
 
     def busy(self, problem: Conv) -> int:
-        """Multiprocessors that have a part."""
+        """Return the number of multiprocessors that have a part."""
         rows = ceil((problem.H + 2 * problem.pad) / self.part_lines(problem))
         return rows * ceil(problem.M / self.part_filters(problem))
 
     def moved(self, problem: Conv) -> int:
-        """Bytes of one piece for all multiprocessors: what step 4 compares with V_s."""
+        """Return the bytes of one piece for all multiprocessors, which step 4 compares with V_s."""
         return self.busy(problem) * self.data(problem)
 
     def shared(self, problem: Conv) -> int:
-        """Bytes of shared memory of a block."""
+        """Return the bytes of shared memory per block."""
         return FLOAT * sum(self._floats(problem, *self._piece(problem, self.each)))
 
     def held(self, problem: Conv) -> int:
-        """Registers that a thread needs for the next piece: none where there is one."""
+        """Return the registers per thread for the next piece; 0 if there is only one piece."""
         pixels, filters = self._floats(problem, *self._piece(problem, self.each))
         if self.pieces == 1:
             return 0
@@ -728,7 +737,7 @@ class StrictParts:
         return ceil(pixels / self.threads) + more
 
     def fits(self, problem: Conv, machine: Machine) -> bool:
-        """Whether two blocks, and so D, fit shared memory, and a thread has the registers."""
+        """Return True if two blocks, so also D, fit shared memory and the registers suffice."""
         shared = self.shared(problem)
         if shared > machine.block_bytes:
             return False
@@ -740,10 +749,11 @@ class StrictParts:
 
 @dataclass(frozen=True)
 class StrictSingle:
-    """The paper's `plan`, the `parts` that run, and what step 4 made of them.
+    """The paper's `plan`, the `parts` that run, and the result of step 4.
 
-    `redivided` says that the plan's parts have fewer multiply-adds than N_FMA and move fewer bytes
-    than V_s, and others were taken; `most` is the most that any division would move.
+    `redivided` means that the plan's parts have fewer multiply-adds than N_FMA and move fewer
+    bytes than V_s, and that other parts replace them; `most` is the most bytes that any
+    division moves.
     """
 
     plan: SinglePlan
@@ -755,7 +765,7 @@ class StrictSingle:
 def _by_method(
     method: int, plan: SinglePlan, problem: Conv, machine: Machine
 ) -> StrictParts | None:
-    """Parts by a method of section 3.1, in no fewer pieces than planned; None where none fit."""
+    """Return parts by a method of section 3.1 in at least the planned pieces; None if none fit."""
     every = machine.multiprocessors
     if method == 1:
         parts = StrictParts(1, every, "lines", plan.p, every)
@@ -768,7 +778,7 @@ def _by_method(
 
 
 def divisions(problem: Conv, machine: Machine) -> Iterator[StrictParts]:
-    """Whole parts for all multiprocessors, from map alone to filters alone (section 2.3)."""
+    """Yield whole parts for all multiprocessors, from map only to filters only (section 2.3)."""
     every = machine.multiprocessors
     for filter_parts in range(1, min(every, problem.M) + 1):
         row_parts = max(1, min(every // filter_parts, problem.H + 2 * problem.pad))
@@ -781,10 +791,10 @@ def divisions(problem: Conv, machine: Machine) -> Iterator[StrictParts]:
 
 @cache
 def strict_single(problem: Conv, machine: Machine, both: bool = False) -> StrictSingle | None:
-    """Section 3.1, then step 4 of section 2.2; None where no part fits two blocks.
+    """Apply section 3.1, then step 4 of section 2.2; return None if no part fits two blocks.
 
-    `both` departs: map and filters divided so that every multiprocessor has a part, and then the
-    least is moved.
+    `both` departs from the paper: map and filters are divided so that the most multiprocessors
+    have a part, and among these divisions the fewest bytes move.
     """
     plan = plan_single(problem, machine)
     if both:
@@ -819,7 +829,7 @@ def _approach(found: StrictSingle, problem: Conv, machine: Machine) -> str:
 
 
 def parts_rows(found: StrictSingle, problem: Conv, machine: Machine) -> Rows:
-    """(label, value) rows: P and Q, the approach of section 2.2, and each constraint's verdict."""
+    """Return (label, value) rows: P and Q, the approach of section 2.2, verdicts per constraint."""
     plan, parts, room = found.plan, found.parts, machine.shared_bytes
     name, data, operations = ("P", plan.d1, plan.th1)
     if plan.division == 2:
@@ -846,7 +856,7 @@ def parts_rows(found: StrictSingle, problem: Conv, machine: Machine) -> Rows:
 
 
 def explain_machine(machine: Machine) -> Rows:
-    """(label, value) rows: Table 1 of the machine."""
+    """Return (label, value) rows: Table 1 for the machine."""
     values = {
         "device": f"{machine.name}: {machine.multiprocessors} multiprocessors of {machine.cores} "
         f"cores at {machine.clock_mhz:g} MHz, {machine.shared_bytes >> 10} KiB shared memory each",
@@ -874,7 +884,7 @@ _METHODS = {
 
 
 def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
-    """(label, value) rows: Table 1 of the machine, then section 3.1."""
+    """Return (label, value) rows: Table 1 for the machine, then section 3.1."""
     plan, tile = plan_single(problem, machine), single_tile(problem, machine)
     width, height = _padded(problem)
     filters, pixels = FLOAT * problem.R * problem.S * problem.M, FLOAT * height * width
@@ -908,7 +918,7 @@ def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
 
 
 def explain_multi(problem: Conv, batch: int, machine: Machine) -> Rows:
-    """(label, value) rows: Table 1 of the machine, then section 3.2."""
+    """Return (label, value) rows: Table 1 for the machine, then section 3.2."""
     plan, tile = plan_multi(problem, machine), multi_tile(problem, machine)
     paper, room = plan.tile, machine.shared_bytes
     within = f"{'within' if plan.data_set <= room // 2 else 'MORE THAN'} half of {room:,}"

@@ -1,4 +1,4 @@
-"""Convolution of single-channel maps, divided as the Pascal paper does: section 3.1."""
+"""Single-channel convolution divided as in the Pascal paper's section 3.1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import of_shape
 
 _MOST_ROWS = 16
-_REGISTERS_FOR = 512  # threads of a multiprocessor: 128 registers each
+_REGISTERS_FOR = 512  # threads per multiprocessor: 128 registers each
 
 
 def _tile(problem: Conv) -> SingleTile:
@@ -50,7 +50,7 @@ def _supports(problem: Conv) -> str | None:
 
 
 def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: SingleTile) -> None:
-    """Launch the kernel of `tile` on x (n, 1, H, W), w (R, S, 1, M), y (n, M, OH, OW)."""
+    """Launch the kernel of `tile` on x (n, 1, H, W), w (R, S, 1, M) and y (n, M, OH, OW)."""
     grid = (len(x) * tile.row_parts * tile.filter_parts,)
     shared = tile.shared(problem)
     launch(_kernel(problem, tile), grid, (tile.threads,), (x, w, y), shared=shared)

@@ -1,4 +1,4 @@
-"""Convolution of single-channel maps to the letter: the Pascal paper's section 3.1."""
+"""Single-channel convolution: faithful reproduction of the Pascal paper's section 3.1."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _kernel(problem: Conv, parts: StrictParts) -> Kernel:
 
 
 def prepare(w: Any, problem: Conv, batch: int) -> Any:
-    """float32 w (R, S, 1, M) as (M, 1, R, S): filters one after the other (Fig. 1(a))."""
+    """Return float32 w (R, S, 1, M) as (M, 1, R, S): one filter after another (Fig. 1(a))."""
     return cupy.asarray(np.ascontiguousarray(np.asarray(w, np.float32).transpose(3, 2, 0, 1)))
 
 
@@ -51,7 +51,7 @@ def launch_parts(x: Any, w: Any, y: Any, problem: Conv, parts: StrictParts) -> N
 
 
 def _offer(name: str, both: bool, paper: str, summary: str) -> None:
-    """Register the variant whose map and filters are divided as `both` says (`strict_single`)."""
+    """Register the variant that divides map and filters as `both` selects (`strict_single`)."""
 
     def parts(problem: Conv) -> StrictParts:
         found = strict_single(problem, machines.current(), both)

@@ -1,4 +1,4 @@
-"""Stride-fixed blocks to the letter: the Pascal paper's sections 2.3 and 3.2, then departures."""
+"""Stride-fixed blocks: faithful reproduction of the Pascal paper's 2.3 and 3.2, then departures."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _FILTER = 0  # S of one whole filter plane, K x K x 4 bytes (Chen et al.)
 
 @dataclass(frozen=True)
 class Choice:
-    """A variant of the kernel: section 2.3's division, S in bytes, and how far it departs.
+    """A variant of the kernel: section 2.3's division, S in bytes, and its departures.
 
-    `segment` None is the paper's 32 or 64. Departures add up: copies past the registers, filters
-    packed round by round, a block for each tile, and tiles too small for N_FMA.
+    `segment` None selects the paper's 32 or 64. Departures add up: copies that bypass
+    registers, filters packed round by round, a block per tile, and tiles too small for N_FMA.
     """
 
     division: str = "both"
@@ -37,7 +37,7 @@ class Choice:
 
 @cache
 def plan(choice: Choice, problem: Conv, machine: Machine) -> StrictPlan | None:
-    """The plan of `choice`; None where its data sets do not fit shared memory."""
+    """Return the plan of `choice`; None if its data sets do not fit shared memory."""
     segment = FLOAT * problem.R * problem.S if choice.segment == _FILTER else choice.segment
     found = planning.strict_plan(problem, machine, choice.division, segment)
     if found is None:
@@ -62,9 +62,10 @@ def _kernel(problem: Conv, tile: StrictTile) -> Kernel:
 
 
 def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:
-    """float32 w (R, S, C, M) as (M, C, R, S), or packed (filter group, round, M', tap), zeros last.
+    """Return w as (M, C, R, S), or packed (filter group, round, M', tap), zero-padded; float32.
 
-    Unpacked is how the paper's Fig. 1(b) stores filters: along the channels, then the maps.
+    Input filters are (R, S, C, M). Unpacked is the layout of the paper's Fig. 1(b): along the
+    channels, then the maps.
     """
     plain = np.ascontiguousarray(np.asarray(w, np.float32).transpose(3, 2, 0, 1))
     if not tile.packed:
@@ -77,9 +78,9 @@ def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:
 
 
 def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: StrictTile) -> None:
-    """Launch the kernel of `tile` on x (n, C, H, W), `pack`'s filters and y (n, M, OH, OW)."""
+    """Launch the kernel of `tile` on x (n, C, H, W), filters from `pack` and y (n, M, OH, OW)."""
     if tile.division == "channels":
-        y.fill(0)  # what the multiprocessors add to
+        y.fill(0)  # multiprocessors add their parts to it
     blocks = tile.multiprocessors * tile.each
     if tile.spread:
         blocks = len(x) * tile.tiles(problem)

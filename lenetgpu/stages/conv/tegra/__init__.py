@@ -1,1 +1,1 @@
-"""The Tegra X1 slides' convolution as they give it, and their analysis."""
+"""The Tegra X1 slides' convolution, faithfully reproduced, and their analysis."""

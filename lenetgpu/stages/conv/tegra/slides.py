@@ -1,4 +1,4 @@
-"""Direct convolution as the Tegra X1 slides have it: 5x8 outputs a thread, a block a whole map."""
+"""Direct convolution as on the Tegra X1 slides: 5x8 outputs per thread, a block per whole map."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import Rows, of_shape
 
 TILE = (5, 8)
-_MOST_TILES = 16  # of a block: 512 threads, of 128 registers each
+_MOST_TILES = 16  # per block: 512 threads of 128 registers each
 _SHARED_BYTES = 48 * 1024
 
 
 def _inputs(problem: Conv) -> int:
-    """C x H x W, the padding counted."""
+    """Return C x H x W, including the padding."""
     return problem.C * (problem.H + 2 * problem.pad) * (problem.W + 2 * problem.pad)
 
 
 def math_per_byte(problem: Conv) -> float:
-    """#1: multiply-adds over the bytes of inputs, coefficients and outputs, each moved once."""
+    """Return #1: multiply-adds per byte of inputs, coefficients and outputs, each moved once."""
     coefficients, pixels = problem.M * problem.depth, problem.OH * problem.OW
     moved = FLOAT_BYTES * (_inputs(problem) + coefficients + problem.M * pixels)
     return coefficients * pixels / moved
 
 
 def input_per_coefficient(problem: Conv) -> float:
-    """#3: C x H x W over K x C x R x S."""
+    """Return #3: C x H x W over K x C x R x S."""
     return _inputs(problem) / (problem.M * problem.depth)
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a problem is cut: BLOCK_MAPS maps of one image a block, a tile of one map a thread."""
+    """Division of a problem: BLOCK_MAPS maps of one image per block, a tile of a map per thread."""
 
     problem: Conv
 
     @cached_property
     def tiles(self) -> tuple[int, int]:
-        """Tiles of a block, down and across: the whole map's where a block has so many threads.
+        """Tiles per block, down and across: the whole map's if a block has enough threads.
 
-        (0, 0) where not even one tile's footprints fit shared memory.
+        (0, 0) if not even one tile's input footprint fits shared memory twice.
         """
         down = blocks_for(self.problem.OH, TILE[0])
         across = blocks_for(self.problem.OW, TILE[1])
@@ -58,24 +58,24 @@ class Blocks:
         return 0, 0
 
     def footprint(self, y: int, x: int) -> int:
-        """Pixels of a channel under `y` by `x` tiles."""
+        """Return the input pixels of a channel under `y` by `x` tiles."""
         p = self.problem
         rows = (y * TILE[0] - 1) * p.stride + p.R
         return rows * ((x * TILE[1] - 1) * p.stride + p.S)
 
     @property
     def threads(self) -> int:
-        """Threads of a block: a warp for each tile."""
+        """Threads per block: one warp per tile."""
         return BLOCK_MAPS * self.tiles[0] * self.tiles[1]
 
     @property
     def regions(self) -> int:
-        """Parts of the map that a block goes through: one on the slides."""
+        """Regions of the map that a block processes in turn: one on the slides."""
         down = blocks_for(self.problem.OH, TILE[0] * self.tiles[0])
         return down * blocks_for(self.problem.OW, TILE[1] * self.tiles[1])
 
     def grid(self, n: int) -> int:
-        """Blocks for `n` images: K / 32 each."""
+        """Return the number of blocks for `n` images: K / 32 each."""
         return n * blocks_for(self.problem.M, BLOCK_MAPS)
 
     @cached_property
@@ -98,7 +98,7 @@ def _supports(problem: Conv) -> str | None:
 
 
 def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
-    """(label, value) rows: the slides' analysis of the layer, its blocks and what they load."""
+    """Return (label, value) rows: the slides' analysis of the layer, its blocks and their loads."""
     blocks = Blocks(problem)
     grid, (y, x) = blocks.grid(batch), blocks.tiles
     loaded = grid * blocks.regions * problem.C * blocks.footprint(y, x)

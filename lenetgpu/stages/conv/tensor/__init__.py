@@ -1,1 +1,1 @@
-"""Any convolution on the tensor cores of every GPU from sm_80 on, at fp32 accuracy."""
+"""Any convolution at fp32 accuracy on the tensor cores of every GPU from sm_80 on."""

@@ -1,6 +1,6 @@
-"""What follows a product: parts of a split depth added, and a second look in float64.
+"""Work after a product: the reduction of split-K parts, and a float64 recheck of outputs.
 
-The look is for images that fp16 high and low may not have held.
+The recheck covers images that split fp16 may represent too coarsely.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from lenetgpu.stages.conv.tensor.packed import ABLE, Layout
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 _MOST_BLOCKS = 264
-# Below 2^15 fp16 high and low are off by 2^-25 at most. Operands of a sum of `depth` products are
-# off by depth * 2^(15 - 24) then, if all are the same way; outputs 2^20 times that are right to
-# 1e-6. Where images are sampled their scale has HEAD powers to spare: 2^17 times, right to 8e-6.
+# Split fp16 values below 2^15 have an error of at most 2^-25. In a sum of `depth` products these
+# errors add up to at most depth * 2^(15 - 24); outputs 2^20 times as large are accurate to 1e-6.
+# Scales of sampled images leave HEAD powers of two unused: 2^17 times as large, accurate to 8e-6.
 _ROOM = 15 - 24 + 20
 
 
 def room(layout: Layout) -> int:
-    """The exponent of the least largest output, of scaled operands, that needs no second look."""
+    """Return the least exponent of an image's largest scaled output that needs no recheck."""
     spare = HEAD if layout.sampled else 0
-    cancelled = int(layout.pairs)  # a power: points of pairs may cancel
+    cancelled = int(layout.pairs)  # one power of two: transform points of pairs may cancel
     return _ROOM + int(layout.problem.depth).bit_length() + cancelled - spare
 
 
@@ -36,12 +36,12 @@ def _kernel(name: str, layout: Layout, **more: int) -> Kernel:
 
 
 def kernel(layout: Layout) -> Kernel:
-    """`tensor_again`."""
+    """Return the kernel `tensor_again`."""
     return _kernel("tensor_again", layout)
 
 
 def meeting(layout: Layout, split: int) -> Kernel:
-    """`tensor_meet`, of `split` parts."""
+    """Return the kernel `tensor_meet` for `split` parts."""
     return _kernel("tensor_meet", layout, SPLIT=split)
 
 
@@ -53,9 +53,10 @@ def _blocks(layout: Layout, images: int) -> int:
 def again(
     layout: Layout, x: Any, w: Any, bias: Any, images: Any, y: Any, count: int, worst: int
 ) -> None:
-    """Look at `count` images of `y`, by what `images` says of each; queue what must be done.
+    """Recheck `count` images of `y` by the records in `images`; recompute outputs where needed.
 
-    `w` are the float32 filters (R, S, C, M), `worst` their largest drop, `bias` float32 as well.
+    `w` are the float32 filters (R, S, C, M), `worst` is their largest output scale exponent,
+    `bias` is float32.
     """
     numbers = (np.int32(number) for number in (count, worst, room(layout)))
     args = (x, w, images.tops, images.reached, y, *numbers, bias)
@@ -64,7 +65,7 @@ def again(
 
 
 def meet(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None:
-    """Add the parts of `images` images, on the current stream.
+    """Add the parts of `images` images on the current stream.
 
     `args` are (parts, tops, drops, y, reached, bias).
     """

@@ -1,4 +1,4 @@
-"""Images to fp16 high and low on the GPU, each scaled by its largest input."""
+"""Conversion of images to split fp16 on the GPU, each scaled by its largest input."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, Layout
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 THREADS = 256
-_MOST_SHARES = 128  # so that one image alone has a block for every multiprocessor
+_MOST_SHARES = 128  # enough for a single image to occupy most multiprocessors
 _INPUTS_A_THREAD = 16
-_SAMPLED_FROM = 60_000  # inputs of an image of which some say how large all are
-_ALL_FROM = 1 << 21  # of all images: what another launch costs is read in no time
-SAMPLE = 8  # of so many lines one
-HEAD = 3  # inputs 2**HEAD times as large as those have room
+_SAMPLED_FROM = 60_000  # inputs per image; larger images are sampled
+_ALL_FROM = 1 << 21  # inputs of all images; for fewer, sampling's extra launch costs more
+SAMPLE = 8  # one line of so many is read
+HEAD = 3  # the scale has room for inputs 2**HEAD times as large as the sampled ones
 _RESPLIT_BLOCKS = 256
 _WARPS = THREADS // WARP
 
 
 def worth_sampling(problem: Conv, images: int) -> bool:
-    """Whether looking at some inputs of `images` images is faster than at all of them."""
+    """Return True if reading some inputs of `images` images is faster than reading all of them."""
     inputs = problem.H * problem.W * problem.C
     return bool(inputs >= _SAMPLED_FROM and images * inputs >= _ALL_FROM)
 
 
 def sample(layout: Layout) -> int:
-    """Of how many lines of an image one is looked at for its largest input."""
+    """Return the number of lines per line that is read to find an image's largest input."""
     return SAMPLE if layout.sampled else 1
 
 
 def _shares(layout: Layout) -> int:
-    """Blocks that look for an image's largest input: a power of two."""
+    """Return the number of blocks that find an image's largest input: a power of two."""
     problem = layout.problem
     read = blocks_for(problem.H * problem.W * problem.C, sample(layout))
     wanted = blocks_for(read, THREADS * _INPUTS_A_THREAD)
@@ -45,9 +45,9 @@ def _shares(layout: Layout) -> int:
 
 
 def _blocks(layout: Layout) -> tuple[int, int]:
-    """Blocks that split an image, and neighbouring cells that a warp takes of each of its pixels.
+    """Return the blocks per image, and the neighbouring 16-byte vectors per pixel and warp.
 
-    One cell where both sides are planes.
+    One vector if both input and output are planes.
     """
     groups = blocks_for(layout.held, CELL)
     alone = layout.planes and layout.problem.reads == "NCHW"
@@ -58,7 +58,7 @@ def _blocks(layout: Layout) -> tuple[int, int]:
 
 @cache
 def kernels(layout: Layout) -> tuple[Kernel, ...]:
-    """`tensor_largest`, `tensor_halves` and, where images are sampled, `tensor_resplit`."""
+    """Return `tensor_largest`, `tensor_halves` and, if images are sampled, `tensor_resplit`."""
     blocks, across = _blocks(layout)
     sizes = {"THREADS": THREADS, "SHARES": _shares(layout), "BLOCKS": blocks, "ACROSS": across}
     sizes |= {"SAMPLE": sample(layout), "HEAD": HEAD if layout.sampled else 0}
@@ -68,14 +68,14 @@ def kernels(layout: Layout) -> tuple[Kernel, ...]:
 
 
 class Images:
-    """Split images on the device, the exponent that each was scaled by, and what became of it.
+    """Split images on the device, the scale exponent of each image, and records for the recheck.
 
-    `packed` has room for `room` images, `found` a number an image and share, `tops`, `reached` and
-    `beyond` one an image.
+    `packed` has space for `room` images, `found` one number per image and share; `tops`,
+    `reached` and `beyond` have one per image.
     """
 
     def __init__(self, layout: Layout, room: int) -> None:
-        made = cupy.zeros if layout.planes else cupy.empty  # between planes' images zeros stay
+        made = cupy.zeros if layout.planes else cupy.empty  # zeros between images stay
         self.layout, self.room = layout, room
         self.packed = made(layout.bytes(room), cupy.uint8)
         self.found = cupy.empty(room * _shares(layout), cupy.uint32)
@@ -83,7 +83,7 @@ class Images:
         self.reached, self.beyond = (cupy.empty(room, cupy.uint32) for _ in range(2))
 
     def fill(self, x: Any, lifts: Any, images: int) -> None:
-        """Split `images` images of `x` by the channels' `lifts`, on the current stream."""
+        """Split `images` images of `x` with the channels' `lifts`, on the current stream."""
         largest, halves, *again = kernels(self.layout)
         plane, blocks = np.int32(self.layout.plane(self.room)), images * _blocks(self.layout)[0]
 

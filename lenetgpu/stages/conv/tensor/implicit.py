@@ -1,4 +1,4 @@
-"""Convolutions on tensor cores: by three products of fp16 halves at fp32 accuracy, or by one."""
+"""Implicit GEMM on tensor cores: one fp16 product, or three of split fp16 at fp32 accuracy."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, ranked
 from lenetgpu.stages.defines import MAPS
 from lenetgpu.stages.registry import Rows, variant
 
-_MOST = 1 << 30  # elements of an image, whose offsets are 32-bit
-_UNLIKE = 16.0  # times a filter's columns may differ for its points
+_MOST = 1 << 30  # elements of an image; offsets are 32-bit
+_UNLIKE = 16.0  # largest ratio of a filter's columns for Winograd pairs
 
 
 @dataclass(frozen=True)
 class State:
-    """Filters as float32 and as halves, the product, and its workspace for `batch` images.
+    """Filters as float32 and as split fp16, the product, and its workspace for `batch` images.
 
-    `bias` has a float32 value for every padded filter; without one it is `drops`, and not read.
+    `bias` has a float32 value for every padded filter; without a bias it is `drops` and is not
+    read.
     """
 
     w: Any
@@ -45,23 +46,23 @@ class State:
 
 
 def images_at_once(layout: Layout, batch: int) -> int:
-    """How many of `batch` images are split and multiplied at a time."""
+    """Return the number of the `batch` images that are split and multiplied at a time."""
     problem = layout.problem
     rows = max(problem.OH * problem.OW, layout.slot)
     return min(images_within(batch, layout.image_bytes), max(1, _MOST // rows))
 
 
 def _turns(layout: Layout, batch: int) -> tuple[int, int]:
-    """How often images are split and multiplied, and how many at a time."""
+    """Return the number of passes over `batch` images, and the images per pass."""
     once = images_at_once(layout, batch)
     return blocks_for(batch, once), once
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What sets a variant apart: the parts of its operands, and its tilings.
+    """The distinguishing properties of a variant: the parts of its operands, and its tilings.
 
-    `word` names the one product that it runs; the model chooses where it is empty.
+    `word` names the only product that it runs; if empty, the cost model selects one.
     """
 
     parts: int
@@ -71,9 +72,9 @@ class Kind:
     def products(
         self, problem: Conv, batch: int, machine: Machine | None = None
     ) -> tuple[Product, ...]:
-        """Products for up to `batch` images, the fastest by the model of `machine` first.
+        """Return the products for up to `batch` images, fastest first by the cost model.
 
-        Empty where there is no product of its word.
+        Empty if no product is named `word`.
         """
         layout = Layout(problem, self.parts)
         images = images_at_once(layout, batch)
@@ -82,33 +83,34 @@ class Kind:
         return tuple(made for made in found if self.word in ("", made.word))
 
     def suited(self, w: Any, problem: Conv, batch: int) -> Product:
-        """The product for the filters `w`, or them and a bias, on the host.
+        """Return the product for the filters `w` on the host, or for (filters, bias).
 
-        What is at one input of a pair counts at two points and cancels where its tap is small: to
-        no more than _UNLIKE times the error of taps, or pairs are left.
+        In pairs, an input with a small filter element contributes to two transform points
+        and cancels. If the columns differ by more than _UNLIKE, pairs would have more than
+        _UNLIKE times the error of the taps product, so another product replaces them.
         """
         found = self.plan(problem, batch)
         filters = w[0] if problem.bias else w
         return found if not found.tiling.pairs or _alike(filters) else self._instead(found, batch)
 
     def _instead(self, pairs: Product, batch: int) -> Product:
-        """The fastest that is none of pairs, whatever it was asked to be."""
+        """Return the fastest product without Winograd pairs, ignoring `word`."""
         found = replace(self, word="").products(pairs.layout.problem, batch)
         return next(made for made in found if not made.tiling.pairs)
 
     def plan(self, problem: Conv, batch: int, machine: Machine | None = None) -> Product:
-        """The product for up to `batch` images on `machine`, the current one where None."""
+        """Return the product for up to `batch` images on `machine`, by default the current one."""
         return self.products(problem, batch, machine)[0]
 
     @staticmethod
     def clocks(product: Product, batch: int, machine: Machine) -> float:
-        """Estimated clocks of every launch of a run of `batch` images by that product."""
+        """Estimate the clocks of every launch of a run of `batch` images with that product."""
         turns, once = _turns(product.layout, batch)
         passes = product.splitting_clocks(once, machine)
         return turns * (product.clocks(once, machine) + FIT.launch + passes)
 
     def kernels(self, problem: Conv, batch: int) -> tuple[Kernel, ...]:
-        """Every kernel that a run of up to `batch` images launches."""
+        """Return every kernel that a run of up to `batch` images launches."""
         product = self.plan(problem, batch)
         made = (product, self._instead(product, batch)) if product.tiling.pairs else (product,)
         found: list[Kernel] = []
@@ -117,7 +119,7 @@ class Kind:
         return tuple(dict.fromkeys(found))
 
     def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
-        """How the work is divided, and what the model predicts of it."""
+        """Return the division of the work and the cost model's prediction."""
         product = self.plan(problem, batch, machine)
         layout = product.layout
         turns, once = _turns(layout, batch)
@@ -134,16 +136,16 @@ class Kind:
 
 
 def _alike(w: Any) -> bool:
-    """Whether no column of a filter (R, S, C, M) is small beside another of it."""
+    """Return True if no column of the filters (R, S, C, M) is small compared with another."""
     sizes = np.abs(widened(w).astype(np.float32)).max((0, 2))
     with np.errstate(invalid="ignore"):
         return not bool((_UNLIKE * sizes.min(0) < sizes.max(0)).any())
 
 
 def prepare(w: Any, batch: int, product: Product) -> State:
-    """What a run needs for up to `batch` images; `w` (R, S, C, M) on the host, or it and a bias.
+    """Prepare a run of up to `batch` images; `w` is (R, S, C, M) on the host, or (filters, bias).
 
-    Both are as the problem's dtype has them.
+    Both have the problem's dtype.
     """
     layout, problem = product.layout, product.layout.problem
     filters, bias = w if problem.bias else (w, None)
@@ -180,7 +182,7 @@ def run(x: Any, w: State, y: Any) -> None:
 
 
 def refusal(problem: Conv) -> str | None:
-    """Why offsets of 32 bits do not reach, or None."""
+    """Return the reason if 32-bit offsets are too small, else None."""
     layout = Layout(problem, 2)
     outputs = problem.OH * problem.OW * problem.M
     inputs = max(problem.H * problem.W * problem.C, layout.image_bytes // (2 * layout.parts))
@@ -190,7 +192,7 @@ def refusal(problem: Conv) -> str | None:
 
 
 def parts_of(kind: Kind) -> dict[str, Any]:
-    """Those fields of a variant that follow from its kind."""
+    """Return the fields of a variant that follow from its kind."""
     return {
         "prepare": lambda w, problem, batch: prepare(w, batch, kind.suited(w, problem, batch)),
         "kernels": kind.kernels,
@@ -199,7 +201,7 @@ def parts_of(kind: Kind) -> dict[str, Any]:
 
 
 def tensor(kind: Kind, **fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a variant of this kind."""
+    """Return a decorator that registers a variant of this kind."""
     precision = "fp16x3" if kind.parts == 2 else "fp16"
     takes = {"supports": refusal, "takes": "bias relu fp16 bf16", "precision": precision}
     maps = {"kind": "conv", "family": "tensor", "reads": MAPS, "writes": MAPS}

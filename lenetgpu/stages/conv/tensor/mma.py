@@ -1,4 +1,4 @@
-"""Products by mma.sync: every GPU from sm_80 on."""
+"""Products by mma.sync, on every GPU from sm_80 on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 @dataclass(frozen=True)
 class MmaTiling(RowsTiling):
-    """Warps of a block along rows and columns, each with tiles of 16 rows x 8 columns."""
+    """A block's warps along rows and columns, each with tiles of 16 rows x 8 columns."""
 
     warps_m: int
     warps_n: int
@@ -27,7 +27,7 @@ class MmaTiling(RowsTiling):
     share = 0.62
 
     def sizes(self) -> tuple[int, int, int]:
-        """Rows, columns and threads of a block."""
+        """Return the rows, columns and threads of a block."""
         rows, columns = 16 * self.tiles_m * self.warps_m, 8 * self.tiles_n * self.warps_n
         return rows, columns, WARP * self.warps_m * self.warps_n
 

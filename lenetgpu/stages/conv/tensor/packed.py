@@ -1,8 +1,8 @@
-"""How the tensor cores' operands lie in memory, and filters split into fp16 high and low.
+"""Memory layout of the tensor cores' operands, and filters as split fp16.
 
-Scales are powers of two, named by their exponents. A channel's inputs are multiplied by 2**lift,
-its filters divided by it, so that inputs compare by what they can make of an output; each filter is
-then scaled to stay below 2**15 and its sums multiplied by 2**drop.
+Scales are powers of two, stored as exponents. A channel's inputs are multiplied by 2**lift and its
+filters divided by it, so that inputs are comparable by their effect on an output. Each filter is
+then scaled to stay below 2**15, and its sums are multiplied by 2**drop.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from lenetgpu.gpu.nvrtc import ARCHITECTURES
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import conv_defines
 
+# Architectures whose tensor cores support these operands
 ABLE = tuple(arch for arch in ARCHITECTURES if int(arch[3:].rstrip("a")) >= 80)
-"""Architectures of tensor cores that take these operands, which the kernels are meant for."""
-CELL = 8  # channels, 16 bytes of halves
-ROW = 8  # cells of a chunk's row: of high halves, or of high and low in turn
-FILTERS = 64  # of a block that reads planes
+CELL = 8  # channels, 16 bytes of fp16
+ROW = 8  # cells of a chunk's row: all high, or high and low in turn
+FILTERS = 64  # per block that reads planes
 POINTS = 4  # of Winograd's F(2, 3)
-PAIR = 2  # outputs that they make
-_BLOCK = 512  # positions: no block computes as many
+PAIR = 2  # outputs per pair
+_BLOCK = 512  # positions, more than any block computes
 _HALF_TOP = 15
 _NONE = -(1 << 12)  # the exponent of zeros
 _NO_FILTER = -300  # the lift of a channel that no filter reads
@@ -30,7 +30,7 @@ _NO_FILTER = -300  # the lift of a channel that no filter reads
 
 @dataclass(frozen=True)
 class Way:
-    """Rows or columns: inputs with padding, the taps of a filter, a stride, outputs."""
+    """One direction, rows or columns: inputs, padding, filter elements, stride, outputs."""
 
     size: int
     pad: int
@@ -40,17 +40,17 @@ class Way:
 
     @property
     def phases(self) -> int:
-        """Remainders of a stride that a tap reads from."""
+        """Remainders modulo the stride that filter elements read."""
         return min(self.stride, self.taps)
 
     @property
     def reach(self) -> int:
-        """Positions from an output's first input to its last, of a phase."""
+        """Positions between an output's first and last input within a phase."""
         return (self.taps - 1) // self.stride
 
     @property
     def positions(self) -> int:
-        """Of a phase: room for outputs and what they read; zeros are shared at a stride of 1."""
+        """Positions of a phase: outputs and inputs they read; at stride 1 zeros are shared."""
         if self.stride == 1:
             return max(self.size + self.pad, self.outputs)
         return self.outputs + self.reach
@@ -58,15 +58,20 @@ class Way:
 
 @dataclass(frozen=True)
 class Layout:
-    """Split images of `problem` with `parts` parts: [H][width][part][channels / 8][8] halves.
+    """Split images of `problem` in `parts` parts: [H][width][part][channels / 8][8] fp16.
 
-    `folded`: a filter row's S x C inputs are the channels of an output column, where C alone would
-    leave most of a cell empty. `planes`: [part][phase][channels / 8][position][8] instead, whole
-    chunks of channels; positions are padded rows of all images one after another, whose zeros
-    beside a row and below an image are those before the next one. They are written once, when room
-    is made. A stride takes every so many-th row and column, which are a phase each. `pairs`: a
-    position is two output columns, of Winograd's F(2, 3) along rows, whose points are phases.
-    `sampled`: some of an image's inputs say how large all are.
+    `folded`: the S x C inputs of a filter row are the channels of an output column, used if C
+    alone would leave most of a 16-byte vector empty.
+
+    `planes`: [part][phase][channels / 8][position][8] instead, in whole chunks of channels.
+    Positions are the padded rows of all images, one after another; the zeros next to a row and
+    below an image are shared with the following ones. The zeros are written once, at
+    allocation. With a stride, each remainder of the rows and columns is a phase.
+
+    `pairs`: a position is two output columns of Winograd's F(2, 3) along rows; its transform
+    points are phases.
+
+    `sampled`: the scale of an image is derived from some of its inputs.
     """
 
     problem: Conv
@@ -77,36 +82,36 @@ class Layout:
 
     @property
     def folded(self) -> bool:
-        """Whether fewer cells hold a filter row's inputs together than tap by tap."""
+        """True if a filter row's inputs together need fewer 16-byte vectors than one by one."""
         return self.problem.C < CELL and self.problem.S > 1
 
     @property
     def held(self) -> int:
-        """Inputs of a column."""
+        """Inputs per column."""
         return self.problem.C * (self.problem.S if self.folded else 1)
 
     @property
     def channels(self) -> int:
-        """Channels of a column, in whole cells or chunks."""
+        """Channels per column, in whole 16-byte vectors or chunks."""
         whole = CELL * (ROW // self.parts if self.planes else 1)
         return whole * blocks_for(self.held, whole)
 
     @property
     def width(self) -> int:
-        """Columns of an image."""
+        """Columns per image."""
         if self.pairs:
             return int(blocks_for(self.problem.OW, PAIR))
         return self.problem.OW if self.folded else self.problem.W
 
     @property
     def down(self) -> Way:
-        """What an image's rows are to its outputs."""
+        """The vertical direction."""
         problem = self.problem
         return Way(problem.H, problem.pad, problem.R, problem.stride, problem.OH)
 
     @property
     def along(self) -> Way:
-        """What its columns are."""
+        """The horizontal direction."""
         problem = self.problem
         if self.folded:
             return Way(problem.OW, 0, 1, 1, problem.OW)
@@ -116,37 +121,37 @@ class Layout:
 
     @property
     def phases(self) -> int:
-        """Planes that 8 channels have."""
+        """Planes per 8 channels."""
         return self.down.phases * self.along.phases
 
     @property
     def pitch(self) -> int:
-        """Positions of a row."""
+        """Positions per row."""
         return self.along.positions if self.planes else self.width
 
     @property
     def slot(self) -> int:
-        """Positions of an image."""
+        """Positions per image."""
         return (self.down.positions if self.planes else self.problem.H) * self.pitch
 
     @property
     def reach(self) -> int:
-        """Positions from an output's first input to its last, in planes."""
+        """Positions between an output's first and last input, in planes."""
         return self.down.reach * self.pitch + self.along.reach
 
     def plane(self, images: int) -> int:
-        """Positions of a plane of `images` images, as far as blocks read; 0 where there is none."""
+        """Return the positions of a plane of `images` images that blocks read; 0 without planes."""
         read = images * self.slot + _BLOCK + self.reach
         return CELL * blocks_for(read, CELL) if self.planes else 0
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of one image."""
+        """Bytes per image."""
         return 2 * self.parts * self._all_channels * self.slot
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of one image that are no zeros for good."""
+        """Bytes per image that are not permanent zeros."""
         cells = blocks_for(self.held, CELL) * self.problem.H * self.width
         read = self.phases / (self.down.stride * self.along.stride) if self.planes else 1
         return int(2 * CELL * self.parts * cells * read * (POINTS if self.pairs else 1))
@@ -156,22 +161,22 @@ class Layout:
         return self.channels * (self.phases if self.planes else 1)
 
     def bytes(self, images: int) -> int:
-        """Bytes of `images` images."""
+        """Return the bytes of `images` images."""
         positions = self.plane(images) if self.planes else images * self.slot
         return 2 * self.parts * self._all_channels * positions
 
     @property
     def depth_cells(self) -> int:
-        """Cells that one output is summed over."""
+        """16-byte vectors over which one output is summed."""
         return self.problem.R * self.along.taps * self.channels // CELL
 
     @property
     def chunks(self) -> int:
-        """Rows of ROW cells that hold an output's depth."""
+        """Rows of ROW 16-byte vectors that contain an output's depth."""
         return blocks_for(self.depth_cells, ROW // self.parts)
 
     def defines(self) -> dict[str, int | str]:
-        """The problem and its layout as `-D` definitions."""
+        """Return the problem and its layout as `-D` definitions."""
         problem = self.problem
         plain = replace(problem, bias=False, relu=False, dtype="fp32")
         return conv_defines(plain) | {
@@ -191,13 +196,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Packed:
-    """Filters as blocks copy them, and the scales' exponents.
+    """Filters in the order that blocks copy them, and the exponents of the scales.
 
-    They are [chunk][filter][cell][8] halves, cells swizzled; for planes [filters / FILTERS][phase]
-    [chunk][tap][cell][FILTERS][8]. A chunk's cells are the high halves of its depth, then the low
-    ones.
+    The shape is [chunk][filter][cell][8] fp16 with swizzled cells; for planes it is [filters /
+    FILTERS] [phase][chunk][tap][cell][FILTERS][8]. A chunk has the high parts of its depth,
+    then the low parts.
 
-    `lifts` (C,) and `drops` (a filter each, padded with zeros) are int32; `worst` is the largest
+    `lifts` (C,) and `drops` (one per filter, zero-padded) are int32; `worst` is the largest
     drop of a filter that is not all zeros.
     """
 
@@ -208,12 +213,12 @@ class Packed:
 
 
 def _tops(sizes: Array) -> Array:
-    """The least e with size < 2**e; _NONE of zeros."""
+    """Return the least e with size < 2**e; _NONE for zeros."""
     return np.where(sizes > 0, np.frexp(sizes)[1], _NONE).astype(np.int32)
 
 
 def _cells(w: Array, layout: Layout, padded: int) -> Array:
-    """(R, S, C, M) as (chunks, cells of a chunk, 8, padded), zeros where there is no filter."""
+    """Return (R, S, C, M) as (chunks, cells per chunk, 8, padded), zero-padded."""
     rows, taps, channels, maps = w.shape
     if layout.folded:
         w = w.reshape(rows, 1, taps * channels, maps)
@@ -226,14 +231,17 @@ def _cells(w: Array, layout: Layout, padded: int) -> Array:
 
 
 def _in_halves(scaled: Array, parts: int) -> Array:
-    """Float64 numbers as fp16: high, and low where there are two parts, along a new first axis."""
+    """Return float64 numbers as fp16 along a new first axis: high, and low if `parts` is 2."""
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         high = scaled.astype(np.float16)
         return np.stack([high, (scaled - high).astype(np.float16)][:parts])
 
 
 def _in_rows(halves: Array) -> Array:
-    """(part, chunk, cell, channel, filter) as (chunk, filter, part and cell, channel), swizzled."""
+    """Return (part, chunk, cell, channel, filter) as (chunk, filter, part x cell, channel).
+
+    The cells of a filter are swizzled.
+    """
     _, chunks, _, _, padded = halves.shape
     cells = halves.transpose(1, 4, 0, 2, 3).reshape(chunks, padded, ROW, CELL)
     places = np.arange(ROW) ^ np.arange(padded)[:, None] % ROW
@@ -241,7 +249,7 @@ def _in_rows(halves: Array) -> Array:
 
 
 def _by_taps(halves: Array, layout: Layout) -> Array:
-    """The same as (filters / 64, phase and chunk and tap, part and cell, filter of 64, channel)."""
+    """Return that as (filters / 64, phase x chunk x tap, part x cell, filter of 64, channel)."""
     down, along, padded = layout.down, layout.along, halves.shape[-1]
     each = layout.chunks // (down.taps * along.taps)
     order = [
@@ -258,7 +266,7 @@ def _by_taps(halves: Array, layout: Layout) -> Array:
 
 
 def _at_points(w: Array) -> Array:
-    """Filters (R, 3, C, M) at the points 0, 1, -1 and infinity: (R, 4, C, M)."""
+    """Transform filters (R, 3, C, M) to the points 0, 1, -1 and infinity: (R, 4, C, M)."""
     first, middle, last = (w[:, s] for s in range(3))
     with np.errstate(invalid="ignore"):
         one, other = (first + middle + last) / 2, (first - middle + last) / 2
@@ -266,9 +274,9 @@ def _at_points(w: Array) -> Array:
 
 
 def pack(w: Array, layout: Layout, padded: int) -> Packed:
-    """Filters (R, S, C, M) float32 for blocks that take `padded` filters in all.
+    """Pack filters (R, S, C, M) float32 for blocks that compute `padded` filters in total.
 
-    NaN and infinity count for no scale, and stay what they are or become NaN.
+    NaN and infinity do not affect the scales; they stay or become NaN.
     """
     exact = w.astype(np.float64)
     if layout.pairs:

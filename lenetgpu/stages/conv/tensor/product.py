@@ -1,6 +1,6 @@
-"""Products of split operands on the tensor cores: tilings, their cost, their launches.
+"""Products of split operands on the tensor cores: tilings, cost model, launches.
 
-The constants of `Fit` come from runs on an H200 (docs/convolutions.md says which).
+The constants of `Fit` come from runs on an H200 (see docs/convolutions.md).
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ HOPPER = ("sm_90a",)
 
 @dataclass(frozen=True)
 class Fit:
-    """The model's constants, for one multiprocessor: rates a clock, and clocks."""
+    """Constants of the cost model per multiprocessor: rates per clock, and durations in clocks."""
 
-    products: float = 2048.0  # of fp16 operands, the dense rate
-    full_warps: float = 8.0  # that reach this rate
-    cache_rate: float = 39.0  # bytes, from the L2 cache
-    memory_share: float = 0.8  # of the memory's bytes a clock
-    held: float = 0.85  # of the highest clock, under tensor cores
-    row: float = 6.0  # of eight warps: to copy a chunk's row cell by cell, beside its products
-    stored: float = 1.1  # an output at NCHW, where rows are outputs
-    block: float = 2500.0  # first copies and last stores
-    launch: float = 2700.0
-    parts: float = 1.05  # what a split must promise to be taken
-    line: float = 1.5  # bytes that a sampled line costs, over its own
+    products: float = 2048.0  # fp16 products per clock, the dense rate
+    full_warps: float = 8.0  # warps that reach this rate
+    cache_rate: float = 39.0  # bytes per clock from the L2 cache
+    memory_share: float = 0.8  # fraction of the memory's bytes per clock
+    held: float = 0.85  # fraction of the highest clock sustained with tensor cores
+    row: float = 6.0  # clocks of eight warps to copy a chunk's row cell by cell
+    stored: float = 1.1  # clocks per output stored as NCHW, if rows are outputs
+    block: float = 2500.0  # clocks: first copies and last stores
+    launch: float = 2700.0  # clocks
+    parts: float = 1.05  # predicted speedup that a split requires
+    line: float = 1.5  # cost of a sampled line, as a multiple of its bytes
 
 
 FIT = Fit()
 
 
 class Block(ABC):
-    """What a block computes of a product, and how it is launched.
+    """The part of a product that a block computes, and its launch.
 
-    `planes` says whether it reads split images as planes, `pairs` whether its positions are two
-    outputs, by Winograd's F(2, 3); `only` are the architectures that its kernel is meant for.
+    `planes`: it reads split images as planes. `pairs`: its positions are two outputs, by
+    Winograd's F(2, 3). `only` lists the architectures of its kernel.
     """
 
     planes: bool = False
@@ -64,47 +64,47 @@ class Block(ABC):
 
     @abstractmethod
     def sizes(self) -> tuple[int, int, int]:
-        """Outputs of a filter, filters and threads of a block."""
+        """Return the outputs per filter, filters and threads of a block."""
 
     def kept(self, layout: Layout, split: int, blocks: int) -> int:
-        """Floats that `blocks` blocks' work needs beside its parts, in a workspace before them."""
+        """Return the workspace floats that `blocks` blocks need in front of their split-K parts."""
         return 0
 
     def grid(self, blocks: int) -> int:
-        """Blocks launched for so many blocks' work."""
+        """Return the number of blocks to launch for the work of `blocks` blocks."""
         return blocks
 
     @property
     def word(self) -> str:
-        """What names its kernel."""
+        """Name of its kernel."""
         return "pairs" if self.pairs else self.entry.removeprefix("tensor_")
 
     @property
     def bm(self) -> int:
-        """Outputs of a filter that a block computes, or pairs of them."""
+        """Outputs per filter, or pairs of outputs, of a block."""
         return self.sizes()[0]
 
     @property
     def bn(self) -> int:
-        """Filters of a block."""
+        """Filters per block."""
         return self.sizes()[1]
 
     @property
     def threads(self) -> int:
-        """All that work on a block."""
+        """Threads per block, including producers."""
         return self.sizes()[2]
 
     def products(self, layout: Layout) -> int:
-        """Products of fp16 operands in a chunk of a block, a tap's where it has taps."""
+        """Return the fp16 products per chunk of a block, or per filter element if it has taps."""
         depth = ROW // layout.parts * CELL
         return self.bm * self.bn * depth * (3 if layout.parts == 2 else 1)
 
 
 @dataclass(frozen=True)
 class RowsTiling(Block):
-    """Rows are outputs, gathered from split images pixel by pixel through a ring of stages.
+    """Rows are outputs, gathered from split images pixel by pixel in a multi-stage pipeline.
 
-    `resident` blocks are meant to share a multiprocessor.
+    `resident` is the minimum blocks per SM.
     """
 
     tiles_m: int
@@ -115,39 +115,39 @@ class RowsTiling(Block):
     @property
     @abstractmethod
     def share(self) -> float:
-        """What of the tensor cores' dense rate its instruction should reach."""
+        """Fraction of the tensor cores' dense rate that its instruction should reach."""
 
     @property
     def _stage_bytes(self) -> int:
         return (self.bm + self.bn) * _ROW_BYTES
 
     def takes(self, layout: Layout) -> bool:
-        """Whether it computes this product."""
+        """Return True if the tiling supports this product."""
         return True
 
     def rows(self, layout: Layout, images: int) -> int:
-        """Outputs of one filter, which blocks share out."""
+        """Return the outputs per filter, which are divided among blocks."""
         return images * layout.problem.OH * layout.problem.OW
 
     def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
-        """The kernel's last arguments for `count` images in workspace for `room`."""
+        """Return the kernel's last arguments for `count` images in a workspace for `room`."""
         return (self.rows(layout, count),)
 
     def chunks(self, layout: Layout) -> int:
-        """Parts that a depth can be split into."""
+        """Return the number of parts into which the depth can be split."""
         return layout.chunks
 
     def shared_bytes(self, layout: Layout) -> int:
-        """Dynamic shared memory of a block: its ring."""
+        """Return the dynamic shared memory per block in bytes: its pipeline."""
         return self.stages * self._stage_bytes
 
     def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
-        """The tiling as `-D` definitions."""
+        """Return the tiling as `-D` definitions."""
         own: dict[str, int | str] = {name.upper(): value for name, value in vars(self).items()}
         return own | {"SHARED_BYTES": self.shared_bytes(layout)}
 
     def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
-        """Products with the instructions that copy rows, or bytes from the cache."""
+        """Estimate the clocks: products and row copies, or the bytes from the cache."""
         busiest = blocks_for(blocks, machine.multiprocessors)
         room = max(1, machine.resident(self.threads, 0, self.shared_bytes(layout)))
         together = min(busiest, self.resident, room)
@@ -164,7 +164,7 @@ Tiling = Union[RowsTiling, "TapsTiling"]
 
 @dataclass(frozen=True)
 class Product:
-    """A layout's product by a tiling, its depth in `split` parts."""
+    """A layout's product by a tiling, with its depth in `split` parts."""
 
     layout: Layout
     tiling: Tiling
@@ -172,7 +172,7 @@ class Product:
 
     @property
     def word(self) -> str:
-        """What names it among a variant's products: `taps-272x64`, `/4` where parts are added."""
+        """Name among a variant's products: `taps-272x64`, with `/4` for four split-K parts."""
         parts = f"/{self.split}" if self.split > 1 else ""
         return f"{self.tiling.word}-{self.tiling.bm}x{self.tiling.bn}{parts}"
 
@@ -186,28 +186,28 @@ class Product:
 
     @property
     def padded(self) -> int:
-        """Filters in whole blocks."""
+        """Filters, rounded up to whole blocks."""
         return self.tiling.bn * blocks_for(self.layout.problem.M, self.tiling.bn)
 
     def outputs(self, images: int) -> int:
-        """Floats that it comes to."""
+        """Return the number of outputs for `images` images."""
         problem = self.layout.problem
         return int(images * problem.OH * problem.OW * problem.M)
 
     def blocks(self, images: int) -> int:
-        """Blocks' work of a launch."""
+        """Return the number of blocks' work in a launch."""
         high = blocks_for(self.tiling.rows(self.layout, images), self.tiling.bm)
         return high * (self.padded // self.tiling.bn) * self.split
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """The tiling's kernel, and `tensor_meet` where parts are added."""
+        """Return the tiling's kernel, and `tensor_meet` for split-K parts."""
         defines = self.layout.defines() | {"MP": self.padded, "SPLIT": self.split}
         product = tuple((defines | self.tiling.defines(self.layout, self.split)).items())
         found = Kernel(self.tiling.source, self.tiling.entry, product, self.tiling.only)
         return (found,) if self.split == 1 else (found, after.meeting(self.layout, self.split))
 
     def clocks(self, images: int, machine: Machine) -> float:
-        """Estimated clocks of its launches for `images` images."""
+        """Estimate the clocks of its launches for `images` images."""
         chunks = blocks_for(self.tiling.chunks(self.layout), self.split)
         multiply = self.tiling.clocks(self.layout, chunks, self.blocks(images), machine) / FIT.held
         outputs = self.outputs(images)
@@ -220,7 +220,7 @@ class Product:
         return found
 
     def splitting_clocks(self, images: int, machine: Machine) -> float:
-        """Estimated clocks of the launches that split `images` images for it."""
+        """Estimate the clocks of the launches that split `images` images."""
         problem, lines = self.layout.problem, sample(self.layout)
         inputs = images * problem.H * problem.W * problem.C
         read = (1 + FIT.line / lines if lines > 1 else 2) * ITEM_BYTES[problem.dtype] * inputs
@@ -232,7 +232,7 @@ class Product:
     ) -> None:
         """Launch on the current stream for `count` of `images` (halves.Images).
 
-        `ends` are what each padded filter's sums end with: its drop and its bias.
+        `ends` are the epilogue's inputs per padded filter: output scale exponents and bias.
         """
         tiling, (drops, bias) = self.tiling, ends
         outputs = images.tops, drops, y
@@ -245,18 +245,18 @@ class Product:
             after.meet(self.layout, self.split, count, (own, *outputs, images.reached, bias))
 
     def parts_elements(self, images: int) -> int:
-        """Floats of what a run sets aside and of parts that meet; one where there are none."""
+        """Return the workspace floats of intermediate sums and split-K parts, at least 1."""
         kept = self.tiling.kept(self.layout, self.split, self.blocks(images))
         return max(1, kept + (self.split * self.outputs(images) if self.split > 1 else 0))
 
 
 def memory_rate(machine: Machine) -> float:
-    """Bytes a clock that kernels of streams reach, of the whole machine."""
+    """Return the bytes per clock of the whole machine that streaming kernels reach."""
     return FIT.memory_share * machine.bytes_per_clock
 
 
 def options(layout: Layout, tilings: Iterable[Tiling]) -> tuple[Product, ...]:
-    """Every product for `layout` by `tilings`: each part of a split depth has chunks."""
+    """Return every product for `layout` by `tilings`, for splits that leave no part empty."""
     found = []
     for tiling in tilings:
         own = replace(layout, planes=tiling.planes, pairs=tiling.pairs)
@@ -270,7 +270,7 @@ def options(layout: Layout, tilings: Iterable[Tiling]) -> tuple[Product, ...]:
 def ranked(
     layout: Layout, images: int, machine: Machine, tilings: tuple[Tiling, ...]
 ) -> tuple[Product, ...]:
-    """Every product for `images` images, that with the fewest estimated clocks first."""
+    """Return every product for `images` images, fewest estimated clocks first."""
 
     def clocks(made: Product) -> float:
         return made.clocks(images, machine) + made.splitting_clocks(images, machine)

@@ -1,4 +1,4 @@
-"""Products on Hopper whose taps all read one patch of split images in shared memory."""
+"""Products on Hopper in which all filter elements read one input tile in shared memory."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _MULTIPLIERS = 2  # warpgroups
 _WARPS = 4  # of a warpgroup
 _THREADS = 384
 _CELL_BYTES = 2 * CELL
-_BARRIER_BYTES = 16  # two a patch or tap: it is there, it is free
-_LINES_BYTES = 4 * 8 * 40  # of a warp, by which 32 positions of 8 filters change hands
-_RINGS = ((4, 8), (3, 8), (3, 6), (2, 8), (2, 6), (2, 4))  # patches and taps of filters
-_MOST = 1 << 29  # positions, of which one launch has as many again at most
-_SHARE = 0.9  # of the dense rate
-_CHUNK = 150.0  # clocks: the wait for a patch
-_TILE = 5000.0  # its outputs stored
-_TWICE = 170.0  # a tap of pairs, whose sums go to two outputs
-_ASIDE = 1000.0  # predicted: sums to the cache and back, while the other warpgroup multiplies
-_ROUNDINGS = 24  # of taps' sums that may follow one another
-_LEAST_CHANNELS = 32  # that Winograd's points are taken for: a chunk's
+_BARRIER_BYTES = 16  # two barriers per input tile or filter element: full and empty
+_LINES_BYTES = 4 * 8 * 40  # per warp, to transpose 32 positions of 8 filters
+_RINGS = ((4, 8), (3, 8), (3, 6), (2, 8), (2, 6), (2, 4))  # input tiles, filter elements
+_MOST = 1 << 29  # positions of an image; a launch has at most twice as many
+_SHARE = 0.9  # fraction of the dense rate
+_CHUNK = 150.0  # clocks: the wait for an input tile
+_TILE = 5000.0  # clocks: storing a tile's outputs
+_TWICE = 170.0  # clocks per filter element of pairs, whose sums go to two outputs
+_ASIDE = 1000.0  # clocks, estimated: sums to the cache and back while the other group multiplies
+_ROUNDINGS = 24  # most consecutive additions of filter elements' sums
+_LEAST_CHANNELS = 32  # for Winograd's points: those of a chunk
 
 
 @dataclass(frozen=True)
 class TapsTiling(Block):
-    """Two warpgroups of a block, each with FILTERS filters x `wide` positions.
+    """Two warpgroups per block, each with FILTERS filters x `wide` positions.
 
-    `pairs`: a position is a pair of outputs, of three filter columns at a stride of 1.
+    `pairs`: a position is a pair of outputs, for three filter columns and stride 1.
     """
 
     wide: int
@@ -46,13 +46,14 @@ class TapsTiling(Block):
     only = HOPPER
 
     def sizes(self) -> tuple[int, int, int]:
-        """Positions, filters and threads of a block."""
+        """Return the positions, filters and threads of a block."""
         return _MULTIPLIERS * self.wide, FILTERS, _THREADS
 
     def takes(self, layout: Layout) -> bool:
-        """Maps and filters of which two patches fit into shared memory.
+        """Return True if two input tiles fit into shared memory.
 
-        In pairs where Winograd's F(2, 3) along rows computes it; of fewer channels fp32 errs less.
+        Pairs also require a problem for Winograd's F(2, 3) along rows, with enough
+        channels: for fewer, fp32 has a smaller error.
         """
         problem = layout.problem
         in_pairs = problem.S == 3 and problem.stride == 1 and problem.C >= _LEAST_CHANNELS
@@ -65,11 +66,11 @@ class TapsTiling(Block):
         return PAIR if self.pairs else 1
 
     def rows(self, layout: Layout, images: int) -> int:
-        """All positions, of which some are no outputs."""
+        """Return the number of all positions, including those that are not outputs."""
         return images * layout.slot
 
     def chunks(self, layout: Layout) -> int:
-        """Those of a tap, in each phase."""
+        """Return the chunks of a filter element, summed over phases."""
         return layout.channels * layout.parts // (ROW * CELL) * layout.phases
 
     def _patch_bytes(self, layout: Layout) -> int:
@@ -82,21 +83,21 @@ class TapsTiling(Block):
         return rings + (lines if layout.problem.writes == "NCHW" else 0)
 
     def _rings(self, layout: Layout) -> tuple[int, int] | None:
-        """The most patches and taps that shared memory holds; None where not even the fewest."""
+        """Return the most input tiles and filter elements that fit shared memory, or None."""
         room = machines.SM_90_BLOCK_BYTES
         return next((ring for ring in _RINGS if self._bytes(layout, *ring) <= room), None)
 
     def _held(self, layout: Layout) -> tuple[int, int]:
         found = self._rings(layout)
-        assert found is not None, "taken where shared memory holds two patches"
+        assert found is not None, "supported only if shared memory fits two input tiles"
         return found
 
     def shared_bytes(self, layout: Layout) -> int:
-        """Both rings and their barriers, and outputs on their way."""
+        """Return the shared memory in bytes: both pipelines, barriers, outputs in transit."""
         return self._bytes(layout, *self._held(layout))
 
     def _turns(self, layout: Layout, chunks: int) -> tuple[int, int]:
-        """How often sums of so many chunks start anew, and the taps between."""
+        """Return how often sums of `chunks` chunks restart, and the filter elements between."""
         taps = chunks * prod(
             blocks_for(way.taps, way.phases) for way in (layout.down, layout.along)
         )
@@ -104,12 +105,12 @@ class TapsTiling(Block):
         return turns, blocks_for(taps, turns)
 
     def kept(self, layout: Layout, split: int, blocks: int) -> int:
-        """Floats in which blocks set sums aside."""
+        """Return the workspace floats in which blocks save intermediate sums."""
         turns, _ = self._turns(layout, blocks_for(self.chunks(layout), split))
         return self.grid(blocks) * self._each * self.bm * FILTERS if turns > 1 else 0
 
     def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
-        """The tiling as `-D` definitions."""
+        """Return the tiling as `-D` definitions."""
         patches, taps = self._held(layout)
         turns, at_once = self._turns(layout, blocks_for(self.chunks(layout), split))
         return {
@@ -122,15 +123,15 @@ class TapsTiling(Block):
         }
 
     def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
-        """Images, and positions from one plane to the next."""
+        """Return the number of images, and the positions from one plane to the next."""
         return count, layout.plane(room)
 
     def grid(self, blocks: int) -> int:
-        """A block a multiprocessor, which takes its share in turn."""
+        """Return at most one block per multiprocessor: the kernel is persistent."""
         return min(blocks, machines.current().multiprocessors)
 
     def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
-        """Products or bytes from the cache, whichever takes longer."""
+        """Estimate the clocks: products or bytes from the cache, whichever takes longer."""
         busiest = blocks_for(blocks, machine.multiprocessors)
         taps = layout.down.taps * layout.along.taps / layout.phases
         multiply = taps * self.products(layout) / (FIT.products * _SHARE)

@@ -1,4 +1,4 @@
-"""Products by wgmma: Hopper alone."""
+"""Products by wgmma, on Hopper only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WIDE = 16  # tiles of 8 columns
 
 @dataclass(frozen=True)
 class WgmmaTiling(RowsTiling):
-    """Warpgroups of a block, one below the other, each with tiles of 64 rows x all columns."""
+    """A block's warpgroups, stacked along the rows, each with tiles of 64 rows x all columns."""
 
     groups_m: int
 
@@ -29,11 +29,11 @@ class WgmmaTiling(RowsTiling):
 
     @property
     def share(self) -> float:
-        """Less where a product has 64 columns: shared memory gives 128 bytes a clock."""
+        """Fraction of the dense rate; less for 64 columns: shared memory supplies 128 B/clock."""
         return 0.8 if self.tiles_n >= _WIDE else 0.65
 
     def sizes(self) -> tuple[int, int, int]:
-        """Rows, columns and threads of a block."""
+        """Return the rows, columns and threads of a block."""
         return 64 * self.tiles_m * self.groups_m, 8 * self.tiles_n, _WARPGROUP * self.groups_m
 
 

@@ -1,4 +1,4 @@
-"""Three products of TF32 by mma.sync, inputs split on their way to the tensor cores."""
+"""Three TF32 products by mma.sync, with inputs split in registers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from lenetgpu.stages.conv.tf32.one_launch import (
 from lenetgpu.stages.registry import cuda
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_RATE = FIT.products / 2 * MmaTiling.share  # products of TF32 operands a clock
-# Not measured: those of tf32/wgmma.py, whose copies have warps of their own.
-_COPIES = 16.0  # clocks of a warp's copies, a float a lane
-_WIDE_COPIES = 28.0  # four floats a lane
+_RATE = FIT.products / 2 * MmaTiling.share  # TF32 products per clock
+# Not measured: the constants of tf32/wgmma.py, which has producer warps.
+_COPIES = 16.0  # clocks of a warp's copy, one float per lane
+_WIDE_COPIES = 28.0  # clocks, four floats per lane
 
 
-# every GPU from sm_80 on gives a block the shared memory of each
+# each fits a block's shared memory on every GPU from sm_80 on
 TILINGS = (
     MmaTiling(2, 8, stages=2, resident=1, warps_m=4, warps_n=2),  # 128 x 128
     MmaTiling(2, 8, stages=2, resident=2, warps_m=4, warps_n=1),  # 128 x 64
@@ -43,7 +43,7 @@ TILINGS = (
 
 @dataclass(frozen=True)
 class Product(OneLaunch):
-    """A convolution divided as `tiling` has it."""
+    """A convolution divided by `tiling`."""
 
     tiling: MmaTiling
 
@@ -53,11 +53,11 @@ class Product(OneLaunch):
 
     @property
     def shared_bytes(self) -> int:
-        """Its chunks."""
+        """Dynamic shared memory per block in bytes: its pipeline of chunks."""
         return self.tiling.stages * self._stage_bytes
 
     def kernel(self) -> Kernel:
-        """`tf32_mma`."""
+        """Return the kernel `tf32_mma`."""
         own = {name.upper(): value for name, value in vars(self.tiling).items()}
         return self.built(_SOURCE, (), **own)
 
@@ -66,12 +66,12 @@ class Product(OneLaunch):
         return max(1, min(self.tiling.resident, room))
 
     def grid(self, images: int) -> int:
-        """As many as the GPU holds at once, each with tiles in turn."""
+        """Return at most the blocks that fit the GPU at once: the kernel is persistent."""
         machine = machines.current()
         return min(self.tiles(images), machine.multiprocessors * self._together(machine))
 
     def clocks(self, images: int, machine: Machine) -> float:
-        """Estimated clocks of a run of `images` images: products with copies, or memory."""
+        """Estimate the clocks of a run of `images` images: products with copies, or memory."""
         busiest = blocks_for(self.tiles(images), machine.multiprocessors)
         together = min(busiest, self._together(machine))
         full = min(1.0, together * self.threads / WARP / FIT.full_warps)
@@ -84,14 +84,14 @@ class Product(OneLaunch):
 
 
 def divided(problem: Conv, tiling: MmaTiling) -> Product:
-    """The product of `problem` that `tiling` makes."""
+    """Return the product of `problem` by `tiling`."""
     rows, width, threads = tiling.sizes()
     return Product(problem, width, rows, threads, tiling)
 
 
 @cache
 def plan(problem: Conv, batch: int, machine: Machine | None = None) -> Product:
-    """The product for up to `batch` images, the fastest by the model of `machine`."""
+    """Return the fastest product for up to `batch` images by the cost model of `machine`."""
     used = machine or machines.current()
     made = [divided(problem, tiling) for tiling in TILINGS]
     return min(made, key=lambda product: product.clocks(batch, used))

@@ -1,6 +1,6 @@
-"""What products of TF32 share: filters as high and low, a tile a block, tiles in turn, one launch.
+"""Common code of TF32 products: split filters, tiles and persistent blocks in a single launch.
 
-A filter is scaled by a power of two, and its low part is what is left of its high one.
+A filter is scaled by a power of two and split into a high part and the rest, its low part.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from lenetgpu.stages.defines import MAPS, conv_defines
 from lenetgpu.stages.registry import Rows, variant
 
 FLOAT = 4
-CHUNK = 32  # products of the depth that are added before they meet fp32 sums
-CELL = 4  # floats of 16 bytes
+CHUNK = 32  # products of the depth that are summed before they are added to fp32 sums
+CELL = 4  # floats in 16 bytes
 _PARTS = 2
-_KEPT = 13  # bits of a float's significand that TF32 has not
+_KEPT = 13  # bits of a float's significand that TF32 drops
 _NORMAL = 126  # 2**-126 to 2**126 are normal floats
 _MOST = 1 << 30  # elements of an image, outputs of a filter in a launch
 _MOST_TAPS = 32  # a bit for each row or column of a filter
@@ -32,20 +32,20 @@ _SECTOR = 32
 
 @dataclass(frozen=True)
 class Fit:
-    """What the models on Hopper share, fitted to 74 runs of tf32/wgmma.py on an H200.
+    """Constants of the cost models on Hopper, fitted to 74 runs of tf32/wgmma.py on an H200.
 
-    For one multiprocessor, rates a clock, and clocks (docs/convolutions.md).
+    Per multiprocessor: rates per clock, and durations in clocks (docs/convolutions.md).
     """
 
-    rate: float = 1024.0  # products of TF32 operands, the dense rate
-    cache_rate: float = 34.7  # bytes
-    memory_share: float = 0.67  # of the memory's bytes
-    copies: float = 16.0  # of a warp, a float a lane
-    wide_copies: float = 28.0  # four floats a lane
-    chunk: float = 180.0  # sums that meet
-    tile: float = 670.0  # the begin and end of 128 outputs
-    filter: float = 17.0  # 128 outputs of a filter stored
-    launch: float = 4200.0
+    rate: float = 1024.0  # TF32 products per clock, the dense rate
+    cache_rate: float = 34.7  # bytes per clock
+    memory_share: float = 0.67  # fraction of the memory's bytes per clock
+    copies: float = 16.0  # clocks of a warp's copy, one float per lane
+    wide_copies: float = 28.0  # clocks, four floats per lane
+    chunk: float = 180.0  # clocks to add a chunk's sums
+    tile: float = 670.0  # clocks: start and end of 128 outputs
+    filter: float = 17.0  # clocks to store 128 outputs of a filter
+    launch: float = 4200.0  # clocks
 
 
 TF32_FIT = Fit()
@@ -53,7 +53,7 @@ TF32_FIT = Fit()
 
 @dataclass(frozen=True)
 class OneLaunch(ABC):
-    """A convolution whose blocks of `threads` compute `rows` outputs of `width` filters."""
+    """A convolution whose blocks of `threads` threads compute `rows` outputs of `width` filters."""
 
     problem: Conv
     width: int
@@ -63,19 +63,19 @@ class OneLaunch(ABC):
     @property
     @abstractmethod
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block."""
+        """Dynamic shared memory per block in bytes."""
 
     @abstractmethod
     def kernel(self) -> Kernel:
-        """What is launched, the one kernel."""
+        """Return the only kernel that is launched."""
 
     @abstractmethod
     def grid(self, images: int) -> int:
-        """Blocks of a launch."""
+        """Return the number of blocks of a launch."""
 
     @abstractmethod
     def clocks(self, images: int, machine: Machine) -> float:
-        """Estimated clocks of a run of `images` images."""
+        """Estimate the clocks of a run of `images` images."""
 
     def __str__(self) -> str:
         tile = f"{self.rows} outputs x {self.width} filters"
@@ -83,18 +83,18 @@ class OneLaunch(ABC):
 
     @property
     def across(self) -> int:
-        """Blocks that hold all filters."""
+        """Blocks that cover all filters."""
         return blocks_for(self.problem.M, self.width)
 
     @property
     def point(self) -> bool:
-        """Whether an output is of one pixel that is there."""
+        """True if an output reads a single pixel, never padding."""
         problem = self.problem
         return problem.R == problem.S == 1 and problem.pad == 0
 
     @property
     def wide(self) -> bool:
-        """Whether inputs are copied four floats at a time, neighbours of a pixel or of a map."""
+        """True if inputs are copied four floats at a time: neighbours in a pixel or in a map."""
         problem = self.problem
         if problem.reads == "NHWC":
             return problem.C % 4 == 0
@@ -102,11 +102,11 @@ class OneLaunch(ABC):
 
     @property
     def filter_bytes(self) -> int:
-        """Filters of a chunk, high and low."""
+        """Bytes of a chunk's filters, high and low."""
         return 2 * FLOAT * CHUNK * self.width
 
     def built(self, source: Path, only: tuple[str, ...], **own: int) -> Kernel:
-        """The kernel of `source`, called as its folder and it are, with its `own` definitions."""
+        """Return the kernel `tf32_<stem>` of `source` with its `own` definitions."""
         problem = self.problem
         own |= {"MP": self.width * self.across, "SHARED_BYTES": self.shared_bytes}
         own |= {"BIAS": int(problem.bias), "RELU": int(problem.relu)}
@@ -114,12 +114,12 @@ class OneLaunch(ABC):
         return Kernel(source, f"tf32_{source.stem}", tuple((plain | own).items()), only)
 
     def tiles(self, images: int) -> int:
-        """What blocks share out of `images` images."""
+        """Return the number of tiles of `images` images."""
         pixels = self.problem.OH * self.problem.OW
         return blocks_for(images * pixels, self.rows) * self.across
 
     def image_bytes(self) -> float:
-        """Bytes of memory that one image's inputs and outputs come to, whole sectors."""
+        """Return the bytes of memory traffic of one image's inputs and outputs, in sectors."""
         problem = self.problem
         down = max(1.0, problem.stride / problem.R)
         apart = 1 if problem.reads == "NHWC" else _SECTOR // FLOAT
@@ -129,7 +129,7 @@ class OneLaunch(ABC):
 
 
 def _rounded(x: Array) -> Array:
-    """float32 to the nearest of TF32's 11 bits, ties away from zero, as cvt.rna has it."""
+    """Round float32 to the nearest of TF32's 11 bits, ties away from zero, like cvt.rna."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     with np.errstate(over="ignore"):
         near = (bits + np.uint32(1 << (_KEPT - 1))) & np.uint32(-1 << _KEPT & 0xFFFFFFFF)
@@ -137,16 +137,16 @@ def _rounded(x: Array) -> Array:
 
 
 def chunks(problem: Conv) -> int:
-    """Parts of CHUNK products that hold an output's depth."""
+    """Return the number of parts of CHUNK products in an output's depth."""
     return blocks_for(problem.depth, CHUNK)
 
 
 def _packed(w: Array, problem: Conv, width: int) -> tuple[Array, Array]:
-    """Filters (R, S, C, M) float32 for blocks of `width` of them, zeros behind the last.
+    """Pack filters (R, S, C, M) float32 for blocks of `width` filters, zero-padded.
 
-    As (blocks, chunks, 2, CHUNK / CELL, width, CELL) float32, high ones, then low ones; and what
-    undoes each filter's scale, 0 where it is all zeros. NaN and infinity count for no scale; what
-    they meet is NaN.
+    Return (blocks, chunks, 2, CHUNK / CELL, width, CELL) float32, high parts, then low parts;
+    and the factor that reverses each filter's scale, 0 for all zeros. NaN and infinity do not
+    affect the scales; sums with them are NaN.
     """
     ordered = w.transpose(2, 0, 1, 3) if problem.reads == "NCHW" else w
     exact = ordered.reshape(problem.depth, problem.M).astype(np.float64)
@@ -165,14 +165,14 @@ def _packed(w: Array, problem: Conv, width: int) -> tuple[Array, Array]:
     return np.ascontiguousarray(ordered), factors
 
 
-Plan = Callable[..., OneLaunch]  # of a problem, a batch and a machine, the current one where None
+Plan = Callable[..., OneLaunch]  # (problem, batch, machine or None for the current one)
 
 
 @dataclass(frozen=True)
 class State:
-    """Filters as float32 and as TF32, what undoes their scales, a bias, and the product.
+    """Filters as float32 and as TF32, factors that reverse their scales, a bias, and the product.
 
-    `bias` has a value for every padded filter; without one it is `factors`, and not read.
+    `bias` has a value for every padded filter; without a bias it is `factors` and is not read.
     """
 
     w: Any
@@ -183,7 +183,7 @@ class State:
 
 
 def refusal(problem: Conv) -> str | None:
-    """Why offsets of 32 bits, or a filter's bits, do not reach; or None."""
+    """Return the reason if 32-bit offsets or a filter's bit mask are too small, else None."""
     if max(problem.R, problem.S) > _MOST_TAPS:
         return f"supports filters of up to {_MOST_TAPS}x{_MOST_TAPS}"
     outputs = problem.OH * problem.OW * problem.M
@@ -194,7 +194,7 @@ def refusal(problem: Conv) -> str | None:
 
 
 def prepare(w: Any, product: OneLaunch) -> State:
-    """What a run needs; `w` are filters (R, S, C, M) float32 on the host, or they and a bias."""
+    """Prepare a run; `w` are float32 filters (R, S, C, M) on the host, or (filters, bias)."""
     problem = product.problem
     filters, bias = w if problem.bias else (w, None)
     packed, scales = _packed(filters, problem, product.width)
@@ -208,7 +208,7 @@ def prepare(w: Any, product: OneLaunch) -> State:
 
 
 def run(x: Any, w: State, y: Any) -> None:
-    """Launch on the current stream; once more for every 2**30 outputs of a filter."""
+    """Launch on the current stream, once per 2**30 outputs of a filter."""
     product = w.product
     pixels = product.problem.OH * product.problem.OW
     once = max(1, _MOST // pixels)
@@ -220,7 +220,7 @@ def run(x: Any, w: State, y: Any) -> None:
 
 
 def by_tf32(plan: Plan, **fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a variant whose products `plan` chooses."""
+    """Return a decorator that registers a variant whose products `plan` selects."""
 
     def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
         product = plan(problem, batch, machine)

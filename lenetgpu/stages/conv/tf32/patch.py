@@ -1,4 +1,4 @@
-"""Three products of TF32 by wgmma for few channels, from patches of inputs in shared memory."""
+"""Three TF32 products by wgmma for few channels, from input tiles in shared memory."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from lenetgpu.stages.conv.tensor.product import FIT, HOPPER
 from lenetgpu.stages.conv.tf32.one_launch import CELL, CHUNK, FLOAT, TF32_FIT, OneLaunch, chunks
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_ROWS = 64  # outputs of a filter that a warpgroup computes
+_ROWS = 64  # outputs per filter and warpgroup
 _WIDTH = 64
 _TEAMS = 4  # warpgroups that multiply
 _WARPGROUP = 128
-_BARRIER_BYTES = 16  # two a stage: it is there, it is free
+_BARRIER_BYTES = 16  # two barriers per stage: full and empty
 _RESIDENT_BYTES = 8  # one more barrier
 _STAGES = 8
 _LEAST_STAGES = 2
 _CHANNELS = 16
 _BANKS = 32
-_BANK_BYTES = 4 * _BANKS  # of shared memory a clock
-# A guess: an H100 took 1.2 to 1.8 times as long as is predicted (docs/convolutions.md).
-_BUSY = 0.9  # of the tensor cores' rate that warpgroups in turn reach
+_BANK_BYTES = 4 * _BANKS  # of shared memory per clock
+# An estimate: an H100 took 1.2 to 1.8 times the predicted time (docs/convolutions.md).
+_BUSY = 0.9  # fraction of the tensor cores' rate that alternating warpgroups reach
 
 
 @dataclass(frozen=True)
 class Product(OneLaunch):
-    """A convolution whose warpgroups compute _ROWS outputs of _WIDTH filters from a patch each."""
+    """A convolution whose warpgroups compute _ROWS x _WIDTH sums from an input tile each."""
 
     width: int = _WIDTH
     rows: int = _ROWS
@@ -46,7 +46,7 @@ class Product(OneLaunch):
 
     @property
     def taken(self) -> bool:
-        """Whether it is for few channels, and shared memory holds filters and patches."""
+        """True if there are few channels, and filters and input tiles fit shared memory."""
         few = self.across <= machines.current().multiprocessors and self.problem.C <= _CHANNELS
         held = self._always_bytes < machines.SM_90_BLOCK_BYTES
         return few and held and self.stages >= _LEAST_STAGES
@@ -65,15 +65,15 @@ class Product(OneLaunch):
 
     @property
     def wide(self) -> bool:
-        """Whether inputs are copied four floats at a time, neighbours in a row."""
+        """True if inputs are copied four floats at a time, neighbours in a row."""
         return self._line % CELL == 0
 
     @property
     def patch_rows(self) -> int:
-        """Rows of padded images, one after another, that a tile's outputs read at most."""
+        """Most rows of consecutive padded images that a tile's outputs read."""
         p = self.problem
         steps = (p.OW - gcd(p.OW, _ROWS) + _ROWS - 1) // p.OW
-        whole = p.OH * p.OW % _ROWS == 0  # no tile is of two images
+        whole = p.OH * p.OW % _ROWS == 0  # no tile spans two images
         images = 0 if whole else (steps + (p.OH - 1 if p.stride < p.R else 0)) // p.OH
         return steps * p.stride + p.R + images * (p.R - p.stride)
 
@@ -89,34 +89,34 @@ class Product(OneLaunch):
 
     @property
     def stages(self) -> int:
-        """Patches that shared memory holds beside all filters, `most` at most."""
+        """Input tiles that fit shared memory next to all filters, at most `most`."""
         room = machines.SM_90_BLOCK_BYTES - self._always_bytes
         return min(self.most, room // (self._bytes + _BARRIER_BYTES))
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block."""
+        """Dynamic shared memory per block in bytes."""
         return self.stages * (self._bytes + _BARRIER_BYTES) + self._always_bytes
 
     def kernel(self) -> Kernel:
-        """`tf32_patch`."""
+        """Return the kernel `tf32_patch`."""
         sizes = {"BN": self.width, "PATCH_ROWS": self.patch_rows, "PITCH": _pitch(self)}
         return self.built(_SOURCE, HOPPER, STAGES=self.stages, **sizes)
 
     def grid(self, images: int) -> int:
-        """Blocks of a launch, each of which has the same filters in all turns."""
+        """Return the number of persistent blocks, each with the same filters for all its tiles."""
         most = machines.current().multiprocessors
         return min(self.tiles(images), most - most % self.across)
 
     def clocks(self, images: int, machine: Machine) -> float:
-        """Estimated clocks of a run of `images` images: what most of a tile waits for, or memory.
+        """Estimate the clocks of a run of `images` images: a tile's slowest stage, or memory.
 
-        Predicted with what was measured of tf32/wgmma.py.
+        The constants were measured with tf32/wgmma.py.
         """
         deep = chunks(self.problem)
         product = 3 * _ROWS * self.width * CHUNK / TF32_FIT.rate
         read = _ROWS * CHUNK / WARP * wavefronts(self.problem, _pitch(self))
-        filters = 1.5 * self.filter_bytes / _BANK_BYTES  # high ones twice
+        filters = 1.5 * self.filter_bytes / _BANK_BYTES  # high parts are read twice
         stored = TF32_FIT.filter * self.width / 2
         alone = deep * (product + TF32_FIT.chunk) + TF32_FIT.tile + stored
         tile = max(
@@ -134,7 +134,7 @@ class Product(OneLaunch):
 
     @property
     def _copied(self) -> tuple[float, float]:
-        """Clocks of a tile's copies and of its bytes, mean of tiles of one row and of others."""
+        """Clocks of a tile's copies and of its bytes, averaged over tiles of one and more rows."""
         p, apart = self.problem, gcd(self.problem.OW, _ROWS)
         alone = max(0, (p.OW - _ROWS) // apart + 1) * apart / p.OW
         once, each = (CELL, TF32_FIT.wide_copies) if self.wide else (1, TF32_FIT.copies)
@@ -152,7 +152,7 @@ class Product(OneLaunch):
 
 
 def _place(problem: Conv, pitch: int, rows: int, k: int) -> int:
-    """How far from an output's place in a patch product `k` of its depth is."""
+    """Return the offset, from an output's place in the input tile, of product `k` of its depth."""
     p, taps = problem, problem.R * problem.S
     if p.reads == "NHWC":
         tap, channel = divmod(k, p.C)
@@ -163,7 +163,7 @@ def _place(problem: Conv, pitch: int, rows: int, k: int) -> int:
 
 @cache
 def wavefronts(problem: Conv, pitch: int) -> float:
-    """In how many turns banks give a warp an input a lane: the mean of a tile's first loads."""
+    """Return the shared memory wavefronts per warp load, averaged over a tile's first loads."""
     p = problem
     rows = Product(p).patch_rows
     column = p.C if p.reads == "NHWC" else 1
@@ -189,7 +189,7 @@ def _best_pitch(problem: Conv, least: int) -> int:
 
 
 def _pitch(product: Product) -> int:
-    """Floats from a row of a patch to the next, by which banks give soonest what warps ask for."""
+    """Return the floats between rows of an input tile, with the fewest bank conflicts."""
     p, column = product.problem, product._column
     left = CELL * blocks_for(p.pad * column, CELL)
     right = max(0, (p.OW - 1) * p.stride + p.S - p.pad - p.W) * column

@@ -1,4 +1,4 @@
-"""Three products of TF32 by Hopper's wgmma, inputs split on their way to the tensor cores."""
+"""Three TF32 products by Hopper's wgmma, with inputs split in registers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from lenetgpu.stages.conv.tf32.one_launch import (
 from lenetgpu.stages.registry import hopper
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_ROWS = 128  # outputs of a filter that a block computes
+_ROWS = 128  # outputs per filter and block
 _THREADS = 384
-_BARRIER_BYTES = 16  # two a stage: it is there, it is free
+_BARRIER_BYTES = 16  # two barriers per stage: full and empty
 _RESIDENT_BYTES = 8  # one more barrier
-_TURNS = 4  # two of each warpgroup, whose factors are there
+_TURNS = 4  # sets of factors in shared memory, two per warpgroup
 _STAGES = 8
 _LEAST_STAGES = 4
 _WIDTHS = (64, 128)
@@ -41,7 +41,7 @@ _WIDTHS = (64, 128)
 class Product(OneLaunch):
     """A convolution whose blocks compute _ROWS outputs of `width` filters.
 
-    `resident`: a block has the same filters in all its turns, and shared memory holds them.
+    If `resident`, a block uses the same filters for all of its tiles, held in shared memory.
     """
 
     rows: int = _ROWS
@@ -65,7 +65,7 @@ class Product(OneLaunch):
 
     @property
     def resident(self) -> bool:
-        """Whether all chunks of a block's filters fit beside a few stages of inputs."""
+        """True if all of a block's filters fit shared memory with a few stages of inputs."""
         always = FLOAT * _TURNS * self.width + _RESIDENT_BYTES
         inputs = _LEAST_STAGES * (self._input_bytes + _BARRIER_BYTES)
         few = self.across <= machines.current().multiprocessors
@@ -82,40 +82,40 @@ class Product(OneLaunch):
 
     @property
     def stages(self) -> int:
-        """Chunks that shared memory holds, `most` at most."""
+        """Chunks that fit shared memory, at most `most`."""
         room = machines.SM_90_BLOCK_BYTES - self._always_bytes
         return min(self.most, room // self._stage_bytes)
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block."""
+        """Dynamic shared memory per block in bytes."""
         return self.stages * self._stage_bytes + self._always_bytes
 
     @property
     def skips(self) -> bool:
-        """Whether every other of the inputs that are copied is used."""
+        """True if only every other copied input is used."""
         problem = self.problem
         aligned = problem.reads == "NCHW" and problem.W % 4 == 0
         return aligned and self.point and problem.stride == 2
 
     @property
     def wide(self) -> bool:
-        """Whether inputs are copied four floats at a time."""
+        """True if inputs are copied four floats at a time."""
         return self.skips or super().wide
 
     def kernel(self) -> Kernel:
-        """`tf32_wgmma`."""
+        """Return the kernel `tf32_wgmma`."""
         resident = int(self.resident)
         return self.built(_SOURCE, HOPPER, BN=self.width, STAGES=self.stages, RESIDENT=resident)
 
     def grid(self, images: int) -> int:
-        """Blocks of a launch, each of which has the same filters in all turns where they stay."""
+        """Return the number of persistent blocks; `resident` ones never change filters."""
         most = machines.current().multiprocessors
         whole = most - most % self.across if self.resident else most
         return min(self.tiles(images), whole)
 
     def clocks(self, images: int, machine: Machine) -> float:
-        """Estimated clocks of a run of `images` images: products, copies, or memory."""
+        """Estimate the clocks of a run of `images` images: products, copies, or memory."""
         multiply = 3 * _ROWS * self.width * CHUNK / TF32_FIT.rate
         moved = (FLOAT * CHUNK * _ROWS + self._moved_bytes) / TF32_FIT.cache_rate
         each = TF32_FIT.copies
@@ -133,7 +133,7 @@ class Product(OneLaunch):
 
 @cache
 def plan(problem: Conv, batch: int, machine: Machine | None = None) -> OneLaunch:
-    """The product for up to `batch` images, the fastest by the model of `machine`."""
+    """Return the fastest product for up to `batch` images by the cost model of `machine`."""
     used = machine or machines.current()
     widths = _WIDTHS if problem.reads == problem.writes else _WIDTHS[:1]  # else registers spill
     made: list[OneLaunch] = [Product(problem, width) for width in widths]

@@ -1,4 +1,4 @@
-"""Our own fastest fp32 convolution of any shape."""
+"""Our own fastest fp32 convolution for any shape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tuned.product import Product, Workspace, cheapest
 from lenetgpu.stages.registry import variant
 
-_MOST_INPUTS = 1 << 31  # of an image, whose offsets are 32-bit
+_MOST_INPUTS = 1 << 31  # per image; offsets are 32-bit
 
 
 @dataclass
@@ -28,14 +28,15 @@ class State:
 
 
 def plan(problem: Conv, batch: int, machine: Machine | None = None) -> Product:
-    """The product for up to `batch` images on `machine`, the current one where None."""
+    """Return the product for up to `batch` images on `machine`, by default the current one."""
     return cheapest(problem, batch, machine or machines.current())
 
 
 def prepare(w: Any, problem: Conv, batch: int, product: Product | None = None) -> State:
-    """What `tuned` needs for up to `batch` images at a time.
+    """Prepare `tuned` for up to `batch` images at a time.
 
-    Returns once the filters are there: kernels fetch them before the one in front has ended.
+    Returns when the filters are on the device: kernels fetch them before the preceding kernel
+    ends.
     """
     maps = 4 * blocks_for(problem.M, 4)
     filters = cupy.zeros((problem.depth, maps), cupy.float32)
@@ -47,14 +48,14 @@ def prepare(w: Any, problem: Conv, batch: int, product: Product | None = None) -
 
 
 def refusal(problem: Conv) -> str | None:
-    """Why the product does not apply here, or None."""
+    """Return the reason if the product does not support the problem, else None."""
     if problem.C * problem.H * problem.W >= _MOST_INPUTS:
         return f"supports images of fewer than {_MOST_INPUTS} elements"
     return None
 
 
 def kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
-    """The kernel for up to `batch` images."""
+    """Return the kernel for up to `batch` images."""
     return (plan(problem, batch).kernel(problem),)
 
 

@@ -1,4 +1,4 @@
-"""Our own fastest convolution of one-channel maps."""
+"""Our own fastest convolution of single-channel maps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WRITTEN_TOGETHER = 16 << 20
 
 
 class Tile(NamedTuple):
-    """Outputs of a thread: `columns` (one store) by `rows`."""
+    """Outputs per thread: `columns` (one store) by `rows`."""
 
     columns: int
     rows: int
@@ -39,9 +39,9 @@ def _inputs(problem: Conv, columns: int, rows: int) -> int:
 
 
 def tiles(problem: Conv) -> tuple[Tile, ...]:
-    """The widest stores that rows of this width allow, with the rows found best, most first.
+    """Return the widest stores that OW permits, with the best measured rows, most rows first.
 
-    Many taps are worth more rows where that leaves blocks enough.
+    Filters with many elements benefit from more rows if enough blocks remain.
     """
     columns = next(width for width in (4, 2, 1) if problem.OW % width == 0)
     while columns > 1 and _inputs(problem, columns, 1) > _INPUT_REGISTERS:
@@ -57,13 +57,13 @@ def tiles(problem: Conv) -> tuple[Tile, ...]:
 
 
 def _blocks(problem: Conv, n: int, shape: Tile) -> tuple[int, int]:
-    """(threads that compute, blocks) for one group of filters."""
+    """Return (computing threads, blocks) for one group of filters."""
     vectors = n * blocks_for(problem.OH, shape.rows) * (problem.OW // shape.columns)
     return vectors, blocks_for(vectors, _THREADS)
 
 
 def _tile(problem: Conv, n: int, processors: int) -> Tile:
-    """The first of `tiles` that leaves each multiprocessor about two blocks, else the last."""
+    """Return the first of `tiles` with about two blocks per multiprocessor, else the last."""
     *larger, last = tiles(problem)
     wanted = _BLOCKS_EACH * processors / blocks_for(problem.M, _MANY_GROUP)
     return next((shape for shape in larger if _blocks(problem, n, shape)[1] >= wanted), last)
@@ -84,10 +84,10 @@ def _supported(problem: Conv) -> str | None:
 
 
 def _filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
-    """Filters a block runs over, as many as leave each multiprocessor about two blocks.
+    """Return the most filters per block that leave about two blocks per multiprocessor.
 
-    With some arithmetic for each byte, but not much, blocks that run together also write no more
-    maps than the memory takes well side by side.
+    For filters of medium size, concurrent blocks are also limited in the maps that they write,
+    because memory is slow to write many maps at once.
     """
     one_map = 4 * problem.OH * problem.OW
     some = _FEW_TAPS < problem.R * problem.S < _MANY_TAPS
@@ -101,7 +101,7 @@ def _filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
 
 
 def _pack(w: Any, problem: Conv, batch: int) -> Any:
-    """Filters (R, S, 1, M) as (M, R*S rounded up to 4), zeros behind."""
+    """Return filters (R, S, 1, M) as (M, R*S rounded up to 4), zero-padded."""
     taps = problem.R * problem.S
     packed = cupy.zeros((problem.M, 4 * blocks_for(taps, 4)), cupy.float32)
     packed[:, :taps] = cupy.asarray(w).reshape(taps, problem.M).T

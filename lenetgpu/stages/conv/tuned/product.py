@@ -1,13 +1,14 @@
-"""Tiled products: the work of `direct.tuned` and `winograd`, its tiles, plans and launches.
+"""Tiled products of `direct.tuned` and `winograd`: tiles, plans and launches.
 
-A product is a tile and a split: how many blocks share a tile's depth, each summing a part.
+A product is a tile and a split: the number of blocks that divide a tile's depth, each of which sums
+a part.
 
-Which should be the fastest says a small model in clocks of one multiprocessor. The busiest one
-works in rounds of as many blocks as it holds. A round takes its instructions over the rate at which
-that many warps issue, or the latency of its chain of copies, whichever is longer, and the sums that
-meet at its end. The launch takes its rounds, the bytes from the L2 cache or those from memory,
-whichever is longest. The constants were fitted to times measured on one H200, and scale with a
-machine's multiprocessors and memory; the model asks no GPU.
+A small cost model ranks the products in clocks of the busiest multiprocessor, which works in rounds
+of as many blocks as fit at once. A round takes its instructions at the issue rate of that many
+warps, or the latency of its chain of copies, whichever is longer, plus the reduction at its end.
+The launch takes the longest of its rounds, the bytes from the L2 cache and the bytes from memory.
+The constants were fitted to measurements on one H200 and scale with a machine's multiprocessors and
+memory; the model runs without a GPU.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from lenetgpu.stages.defines import conv_defines
 
 _SOURCE = Path(__file__).with_name("direct.cu").resolve()
 
-_OTHER_REGISTERS = 56  # of a thread, beside its sums
+_OTHER_REGISTERS = 56  # per thread, without its sums
 _SHARED_STEP = 128
-_RAGGED_ROWS = 16  # of a warp's chunk, where each row must find its own tap and channel
-SPLITS = (1, 2, 3, 4, 6, 8)  # a cluster has at most eight blocks everywhere
+_RAGGED_ROWS = 16  # most rows of a warp's chunk if each computes its own tap and channel
+SPLITS = (1, 2, 3, 4, 6, 8)  # eight is the portable limit of blocks per cluster
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes, by warps along the maps, the columns and the depth.
+    """A block's work, by warps along the maps, the columns and the depth.
 
-    A chunk has `bk` rows, the ring `stages` of them; `blocks` are meant to share a multiprocessor.
-    A thread has tm x tn sums on CUDA cores, `lanes_m` lanes of a warp lie along the maps.
+    A chunk has `bk` rows, the pipeline has `stages` chunks, and `blocks` is the minimum blocks
+    per SM. A thread has tm x tn sums on CUDA cores; `lanes_m` lanes of a warp are along the
+    maps.
     """
 
     warps_m: int
@@ -53,36 +55,36 @@ class Tile:
 
     @property
     def bm(self) -> int:
-        """Maps of a block."""
+        """Maps per block."""
         return self.tm * self.lanes_m * self.warps_m
 
     @property
     def bn(self) -> int:
-        """Columns of a block."""
+        """Columns per block."""
         return self.tn * (32 // self.lanes_m) * self.warps_n
 
     @property
     def sums(self) -> int:
-        """Sums of a thread."""
+        """Sums per thread."""
         return self.tm * self.tn
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         return 32 * self.warps_m * self.warps_n * self.warps_k
 
     def instructions(self) -> float:
-        """Instructions of a warp for its rows of a chunk: multiply-adds, reads of shared memory."""
+        """Return a warp's instructions per chunk: multiply-adds, reads of shared memory."""
         return self.bk / self.warps_k * (self.sums + (self.tm + self.tn) / 4)
 
     def shared(self, split: int) -> int:
-        """Dynamic shared memory in bytes: the ring, or the sums that meet after it."""
+        """Return the dynamic shared memory in bytes: the pipeline, or the sums reduced after it."""
         ring = 4 * self.stages * self.bk * (self.bm + self.bn)
         meet = 4 * self.warps_k * self.bm * self.bn if self.warps_k > 1 or split > 1 else 0
         return max(ring, meet)
 
     def defines(self) -> dict[str, int | str]:
-        """The tile as `-D` definitions; multiply-adds snake along the operand as long at least."""
+        """Return the tile as `-D` definitions; multiply-adds snake along the longer operand."""
         named = {name.upper(): value for name, value in vars(self).items() if name != "blocks"}
         return named | {"ORDER": int(self.tn >= self.tm)}
 
@@ -109,7 +111,7 @@ TILES = (
 
 @dataclass(frozen=True)
 class Product:
-    """A tile, how many blocks share one tile's depth, and the longest sum (0: any)."""
+    """A tile, the number of blocks that divide its depth, and the longest sum (0: any)."""
 
     tile: Tile
     split: int
@@ -123,7 +125,7 @@ class Product:
         return words + (f", sums of {self.sum_rows}" if self.sum_rows else "")
 
     def resident(self, machine: Machine) -> int:
-        """Blocks of a multiprocessor of `machine`; fewer where a thread holds its sums twice."""
+        """Return the blocks per multiprocessor; fewer if a thread holds its sums twice."""
         if self.sum_rows == 0:
             return self.tile.blocks
         wanted = 2 * self.tile.sums + _OTHER_REGISTERS
@@ -131,17 +133,17 @@ class Product:
 
     @property
     def walks(self) -> bool:
-        """Whether a block takes tile after tile: few are resident, and no sums meet."""
+        """True if the kernel is persistent: few blocks per multiprocessor, and no reduction."""
         return self.sum_rows > 0 and self.split == self.tile.warps_k == 1
 
     @staticmethod
     def dense(problem: Conv) -> bool:
-        """Whether columns are copied four at a time: a 1x1 filter on maps of whole quads."""
+        """Return True if columns are copied four at a time: 1x1 filters on maps of whole quads."""
         plain = problem.R == problem.S == problem.stride == 1 and problem.pad == 0
         return plain and problem.H * problem.W % 4 == 0
 
     def kernel(self, problem: Conv) -> Kernel:
-        """The kernel for `problem`."""
+        """Return the kernel for `problem`."""
         ragged = bool(problem.C % self.tile.bk)
         defines: dict[str, int | str] = conv_defines(problem) | self.tile.defines()
         defines |= {"SPLIT": self.split, "SUM_ROWS": self.sum_rows}
@@ -149,14 +151,14 @@ class Product:
         return Kernel(_SOURCE, "conv_tuned", tuple(defines.items()))
 
     def tiles(self, problem: Conv, images: int) -> int:
-        """Tiles that cover the outputs of `images` images."""
+        """Return the number of tiles that cover the outputs of `images` images."""
         columns = images * problem.OH * problem.OW
         return -(-problem.M // self.tile.bm) * -(-columns // self.tile.bn)
 
     def run(
         self, problem: Conv, x: Any, w: Any, y: Any, space: Workspace, images: int, groups: int = 1
     ) -> None:
-        """Launch on the current stream; `groups` products, whose operands follow one another."""
+        """Launch on the current stream; the operands of `groups` products are consecutive."""
         blocks = groups * self.tiles(problem, images) * self.split
         resident = self.resident(machines.current())
         if self.walks:
@@ -169,18 +171,18 @@ class Product:
         launch(self.kernel(problem), (blocks,), (self.tile.threads,), args, shared, overlap=True)
 
 
-_CLUSTER = 16  # multiprocessors whose blocks can share a cluster; a few more stay empty
+_CLUSTER = 16  # multiprocessors whose blocks can share a cluster; about 5% stay idle
 
 
 def usable_multiprocessors(count: int, split: int) -> int:
-    """Of `count` multiprocessors, those that blocks in clusters of `split` can fill."""
+    """Return how many of `count` multiprocessors blocks in clusters of `split` can fill."""
     return count if split == 1 else int(0.95 * count * (_CLUSTER // split * split) / _CLUSTER)
 
 
 def _keeps_out(blocks: int) -> int:
-    """Shared memory of a block, in bytes, with which no multiprocessor holds `blocks` of them.
+    """Return the shared memory in bytes at which `blocks` blocks do not fit a multiprocessor.
 
-    Blocks that start early crowd where there is room; this spreads them evenly.
+    Blocks that start early would otherwise share one multiprocessor; this spreads them evenly.
     """
     machine = machines.current()
     room = machine.shared_bytes // blocks - machine.limits.reserved_bytes
@@ -189,14 +191,17 @@ def _keeps_out(blocks: int) -> int:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where blocks that share a tile's depth meet before sm_90; clusters need none."""
+    """Partial sums and counters of blocks that divide a tile's depth, before sm_90 only.
+
+    Clusters do not need them.
+    """
 
     parts: Any
     counters: Any
 
     @staticmethod
     def of(product: Product, problem: Conv, images: int, groups: int = 1) -> Workspace:
-        """Enough for `images` images."""
+        """Return a workspace for `images` images."""
         tiles = groups * product.tiles(problem, images)
         used = product.split > 1 and int(cupy.cuda.Device().compute_capability) < 90
         tile = product.tile.bm * product.tile.bn
@@ -205,13 +210,13 @@ class Workspace:
 
 
 def options(problem: Conv, longest: int = 0) -> tuple[Product, ...]:
-    """Every product for `problem` with sums of at most `longest` products (0: any length)."""
+    """Return every product for `problem` with sums of at most `longest` products (0: any)."""
     found = (_bounded(tile, split, problem, longest) for tile in TILES for split in SPLITS)
     return tuple(product for product in found if product is not None)
 
 
 def _bounded(tile: Tile, split: int, problem: Conv, longest: int) -> Product | None:
-    """Tile and split with sums of at most `longest` products, or None where they do not fit."""
+    """Return tile and split with sums of at most `longest` products, or None if they do not fit."""
     chunks = -(-problem.depth // tile.bk)
     if split > chunks or (problem.C % tile.bk and tile.bk // tile.warps_k > _RAGGED_ROWS):
         return None
@@ -219,30 +224,30 @@ def _bounded(tile: Tile, split: int, problem: Conv, longest: int) -> Product | N
     if longest == 0 or -(-chunks // split) * step <= longest:
         return Product(tile, split)
     if longest % step:
-        return None  # sums end where chunks end
+        return None  # sums end at chunk boundaries
     product = Product(tile, split, longest)
     return product if product.resident(machines.current()) else None
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The model's constants: clocks, instructions, and shares of what a machine has."""
+    """Constants of the cost model: clocks, instructions, and fractions of a machine's resources."""
 
-    cached: float = 40e6 / H200.cache_bytes  # of the L2 cache, that inputs and outputs may take
-    issued: float = 3.34  # instructions a clock, of four
-    full_warps: float = 5.52  # that reach this rate
-    copy: float = 1.07  # instructions of one copy
-    chunk: float = 6.99  # instructions around one chunk
-    latency: float = 2090.0
-    launch: float = 2730.0
-    block: float = 212.0  # a round's first bytes and last stores
-    each: float = 929.0  # more for each of its blocks
-    meet: float = 3.66  # per sum and part, over 128 lanes
-    cluster: float = 1680.0
-    cache_rate: float = 5170.0 / H200.multiprocessors  # bytes a clock of one multiprocessor
-    memory_rate: float = 1630.0 / H200.bytes_per_clock  # of the memory's
-    transform: float = 2270.0
-    transform_rate: float = 1740.0 / H200.multiprocessors
+    cached: float = 40e6 / H200.cache_bytes  # fraction of the L2 cache for inputs and outputs
+    issued: float = 3.34  # instructions per clock, out of four
+    full_warps: float = 5.52  # warps that reach this rate
+    copy: float = 1.07  # instructions per copy
+    chunk: float = 6.99  # instructions per chunk, without copies and multiply-adds
+    latency: float = 2090.0  # clocks
+    launch: float = 2730.0  # clocks
+    block: float = 212.0  # clocks: a round's first bytes and last stores
+    each: float = 929.0  # clocks per block of a round
+    meet: float = 3.66  # clocks per sum and part, over 128 lanes
+    cluster: float = 1680.0  # clocks
+    cache_rate: float = 5170.0 / H200.multiprocessors  # bytes per clock and multiprocessor
+    memory_rate: float = 1630.0 / H200.bytes_per_clock  # fraction of the memory's
+    transform: float = 2270.0  # clocks
+    transform_rate: float = 1740.0 / H200.multiprocessors  # bytes per clock and SM
 
 
 FIT = Fit()
@@ -263,7 +268,7 @@ def _cached(moved: float, machine: Machine) -> bool:
 def product_clocks(
     product: Product, problem: Conv, images: int, groups: int, machine: Machine
 ) -> float:
-    """Estimated clocks of one launch of `groups` products."""
+    """Estimate the clocks of one launch of `groups` products."""
     tile, split = product.tile, product.split
     chunks = -(-problem.depth // tile.bk)
     chunks = -(-chunks // split)
@@ -295,14 +300,14 @@ def product_clocks(
 
 
 def transform_clocks(moved: int, machine: Machine) -> float:
-    """Estimated clocks of the two launches around Winograd's products, which move `moved` bytes."""
+    """Estimate the clocks of the two launches that transform `moved` bytes for Winograd."""
     near = FIT.transform_rate * machine.multiprocessors
     rate = near if _cached(moved, machine) else _memory_rate(machine)
     return 2 * FIT.transform + moved / rate
 
 
 def single_clocks(problem: Conv, images: int, machine: Machine) -> float:
-    """Estimated clocks of `direct.tuned_single`: a launch, and its bytes or its multiply-adds."""
+    """Estimate the clocks of `direct.tuned_single`: a launch, and bytes or multiply-adds."""
     moved = problem.bytes(images)
     memory = moved / (_cache_rate(machine) if _cached(moved, machine) else _memory_rate(machine))
     multiply = problem.flop(images) / 2 / (machine.multiprocessors * 32 * FIT.issued)
@@ -313,9 +318,9 @@ def single_clocks(problem: Conv, images: int, machine: Machine) -> float:
 def cheapest(
     problem: Conv, images: int, machine: Machine, groups: int = 1, longest: int = 0
 ) -> Product:
-    """The product with the fewest estimated clocks on `machine`, the first of equals.
+    """Return the product with the fewest estimated clocks on `machine`, the first if equal.
 
-    `longest` bounds how many products one fp32 sum may take; 0 does not.
+    `longest` limits the products per fp32 sum; 0 means no limit.
     """
     return min(
         options(problem, longest),

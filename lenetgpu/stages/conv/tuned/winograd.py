@@ -26,7 +26,7 @@ from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import variant
 
 _THREADS = 128
-# Pairs of points +-a by how many a transform has: of dyadic ones those with the smallest error.
+# Number of pairs -> points +-a, the dyadic ones with the smallest error.
 _PAIRS = {
     1: (Fraction(1),),
     2: (Fraction(3, 4), Fraction(3, 2)),
@@ -36,14 +36,14 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 
 def _times(a: list[Fraction], root: Fraction) -> list[Fraction]:
-    """Coefficients, lowest first, of the polynomial `a` times (x - root)."""
+    """Return the coefficients, lowest first, of the polynomial `a` times (x - root)."""
     shifted = [Fraction(0), *a]
     return [s - root * c for s, c in zip(shifted, [*a, Fraction(0)], strict=True)]
 
 
 @cache
 def transforms(outputs: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Cook and Toom's (A^T, G, B^T): y = A^T ((G g) * (B^T d)) for `taps` taps."""
+    """Return Cook and Toom's (A^T, G, B^T): y = A^T ((G g) * (B^T d)) for `taps` elements."""
     count = outputs + taps - 1
     points = [Fraction(0)]
     for pair in _PAIRS[(count - 2) // 2]:
@@ -72,9 +72,9 @@ def _literal(matrix: Matrix) -> str:
 
 
 def _divided(problem: Conv, batch: int, outputs: int) -> tuple[int, Conv, int]:
-    """Points, the product at one point, and how many of `batch` images are transformed at a time.
+    """Return the points, the product at one point, and the images transformed at a time.
 
-    The product is a 1x1 convolution of an image with a pixel per tile, in multiples of four.
+    The product is a 1x1 convolution of an image with one pixel per tile, in multiples of four.
     """
     points = (outputs + problem.R - 1) ** 2
     tiles = blocks_for(problem.OH, outputs) * blocks_for(problem.OW, outputs)
@@ -97,10 +97,11 @@ def _transform_kernels(problem: Conv, outputs: int) -> tuple[Kernel, Kernel]:
 
 
 def longest(outputs: int, problem: Conv) -> int:
-    """Return the most products of one fp32 sum, 0 for any: errors grow with it and with the points.
+    """Return the most products per fp32 sum (0: any); errors grow with it and with the points.
 
-    By 8 points sums of 32 products err 1e-5, the tolerance, in one of 7,000 emulated draws; sums of
-    16 err 0.8 times as much. Of more than 256 channels so many parts meet that it is as much.
+    With 8 points, sums of 32 products have an error above 1e-5, the tolerance, in one of 7,000
+    emulated draws; sums of 16 have 0.8 times that error. For more than 256 channels, adding so
+    many parts makes the error as large.
     """
     if outputs + problem.R - 1 < 8:
         return {4: 0, 6: 256}[outputs + problem.R - 1]
@@ -108,14 +109,14 @@ def longest(outputs: int, problem: Conv) -> int:
 
 
 def plan(problem: Conv, batch: int, outputs: int, machine: Machine | None = None) -> Product:
-    """The product between the transforms, for up to `batch` images on `machine` or the current."""
+    """Return the product between the transforms, on `machine` or the current one."""
     points, inner, images = _divided(problem, batch, outputs)
     bound = longest(outputs, problem)
     return cheapest(inner, images, machine or machines.current(), points, bound)
 
 
 def clocks(product: Product, problem: Conv, batch: int, outputs: int, machine: Machine) -> float:
-    """Estimated clocks of both transforms and the product."""
+    """Estimate the clocks of both transforms and the product."""
     points, inner, chunk = _divided(problem, batch, outputs)
     maps = problem.C * problem.H * problem.W + problem.M * problem.OH * problem.OW
     moved = 4 * chunk * (points * inner.W * (problem.C + problem.M) + maps)
@@ -137,7 +138,7 @@ class State:
 
 
 def transform_filters(w: Array, outputs: int) -> Array:
-    """Filters (R, R, C, M) as (points, C, M rounded up to 4), float64 until the last step."""
+    """Return filters (R, R, C, M) as (points, C, M rounded up to 4); rounds once, from float64."""
     taps, _, channels, maps = w.shape
     g = np.array(transforms(outputs, taps)[1], np.float64)
     rows = np.tensordot(g, w.astype(np.float64), axes=(1, 0))
@@ -151,7 +152,7 @@ def transform_filters(w: Array, outputs: int) -> Array:
 def prepare(
     w: Any, problem: Conv, batch: int, outputs: int, product: Product | None = None
 ) -> State:
-    """What `run` needs for up to `batch` images at a time; returns once the filters are there."""
+    """Prepare `run` for up to `batch` images at a time; returns with the filters on the device."""
     points, inner, chunk = _divided(problem, batch, outputs)
     product = product or plan(problem, batch, outputs)
     state = State(
@@ -167,7 +168,7 @@ def prepare(
 
 
 def run(x: Any, w: State, y: Any, problem: Conv, outputs: int) -> None:
-    """Transform, multiply, transform back, in chunks of images."""
+    """Transform the inputs, multiply and transform back, in chunks of images."""
     into, out = _transform_kernels(problem, outputs)
     points, inner, _ = _divided(problem, w.chunk, outputs)
     for lo in range(0, len(x), w.chunk):
@@ -179,16 +180,15 @@ def run(x: Any, w: State, y: Any, problem: Conv, outputs: int) -> None:
         launch(out, grid, (_THREADS,), (w.products, y[lo:], np.int32(images)), overlap=True)
 
 
+# Least outputs per image with 8 points, for several channels and for one. Errors are relative to
+# the largest output; with fewer outputs they may exceed the tolerance: with 128 outputs, one of
+# 20,000 emulated draws has an error above 1e-5. With these least outputs, the largest error is
+# 8.8e-6 in 40,000 draws of two to 48 channels, and 8.7e-6 in 2,400 draws of one channel.
 _LEAST_OUTPUTS, _OF_ONE_CHANNEL = 512, 8192
-"""Of an image by 8 points: over the largest of fewer outputs an error may exceed the tolerance.
-
-Of 128 outputs one of 20,000 emulated draws errs more than 1e-5. Of as many as this the largest is
-8.8e-6 in 40,000 draws of two to 48 channels, and 8.7e-6 in 2,400 of one channel.
-"""
 
 
 def refusal(problem: Conv, outputs: int = 2) -> str | None:
-    """Return why Winograd's algorithm does not apply here, or None."""
+    """Return the reason if Winograd's algorithm does not support the problem, else None."""
     few = problem.OH * problem.OW * problem.M
     if problem.R != problem.S or problem.R not in (3, 5) or problem.stride != 1:
         return "supports 3x3 and 5x5 filters with stride 1"
@@ -199,7 +199,7 @@ def refusal(problem: Conv, outputs: int = 2) -> str | None:
 
 
 def kernels(problem: Conv, batch: int, outputs: int) -> tuple[Kernel, ...]:
-    """The kernels for up to `batch` images."""
+    """Return the kernels for up to `batch` images."""
     _, inner, _ = _divided(problem, batch, outputs)
     return (*_transform_kernels(problem, outputs), plan(problem, batch, outputs).kernel(inner))
 
