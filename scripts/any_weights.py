@@ -5,8 +5,6 @@ white image; each group is judged by its own largest score. The exit code is 1 i
 right nor refused.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

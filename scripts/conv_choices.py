@@ -8,8 +8,6 @@ variant would no longer launch on that GPU are left out. Of several runs, the on
 algorithms counts, then the newest.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

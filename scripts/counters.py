@@ -4,8 +4,6 @@ Rows are keyed by `stage` and `variant`; `plans` has each plan's rows by name. T
 without Nsight Compute. Counts derived from addresses need no GPU and are not stored.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

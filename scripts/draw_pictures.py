@@ -5,8 +5,6 @@ the table in docs/pictures.md is rewritten from `DRAWN` pictures of seed `SEED`;
 another table, `--folder F` keeps the pictures. tests/test_drawn.py draws the same pictures.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import tempfile

@@ -3,8 +3,6 @@
 The model's figures stand next to the paper's and an H200's from docs/measured/.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace

@@ -5,8 +5,6 @@ signal, another exception, no end within a minute). Loads run in child processes
 if one was silent or broken.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -12,8 +12,6 @@ alone. Files that are read, or refused in a new sentence, are damaged further. E
 first, and must be found. Exits with 1 where there was harm.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import faulthandler

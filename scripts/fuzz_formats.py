@@ -4,8 +4,6 @@
 a refused file. Anything else is a finding.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """The ideas of the four texts: their gain then, the source of today's gain, and its table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial

@@ -11,8 +11,6 @@ worker may have been done twice. Prints a row each, and what was wrong; ends wit
 was.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import itertools

@@ -4,8 +4,6 @@ The source is the 1,797 8x8 images that scikit-learn carries (``load_digits``), 
 of Optical Recognition of Handwritten Digits (Alpaydin & Kaynak, 1998, CC BY 4.0).
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 from pathlib import Path

@@ -8,8 +8,6 @@ Run nothing else on the machine meanwhile. Failures are reported and the others 
 replaced completely or not at all. External data: LENETGPU_MNIST and LENETGPU_COURSE.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

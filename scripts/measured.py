@@ -6,8 +6,6 @@ and `.txt`, `weights.json`, `streams.json` and `.png`, `shares.json` and `.png`,
 `scale.json`, `winners.json`.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Iterable, Iterator, Sequence

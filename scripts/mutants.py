@@ -11,8 +11,6 @@ is applied to a copy of the checkout.
     python scripts/mutants.py --sample 200 --seed 1 # Python
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

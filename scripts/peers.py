@@ -10,8 +10,6 @@ from the call until the labels can be read. A peer counts by its best mode at a 
     python scripts/peers.py --device cpu --json docs/measured/cpu-2-cores/peers.json
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -12,8 +12,6 @@ that ends its process ends that process's cases. Exits with 1 where a tool finds
 is wrong, a process dies, or a variant had no case; with 2 where it cannot run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ and float32, with and without scores. Each case is printed at its begin and end,
 line names one that crashed. Kernels carry line numbers.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

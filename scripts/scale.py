@@ -8,8 +8,6 @@ GPUs. The rate covers the time from the first shard, when all workers are ready,
 the manifest; the model is calibrated by the same workers. Labels of all jobs are compared.
 """
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import json

@@ -4,8 +4,6 @@ An item there is [kind, number, title, places, reason]. Variants cite the texts 
 (`paper=`), which `cited` parses.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ commit it is and what has changed since (measured.py). `--check` writes nothing 
 where a page is stale; a variant that a page does not name yet makes no page stale.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -3,8 +3,6 @@
 Outputs of other devices stay; a part says so if the files of a step changed since a GPU ran it.
 """
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import os

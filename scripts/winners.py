@@ -8,8 +8,6 @@ Cells come from docs/measured/nvidia-h200/winners.json if they are there, otherw
 digest of its data, so that a test knows when it is stale.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Pages opened in a headless browser: console messages, requests, layout."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

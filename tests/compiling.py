@@ -1,7 +1,5 @@
 """Availability of NVRTC, which compiles kernels without a GPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from lenetgpu.errors import LenetError

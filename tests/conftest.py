@@ -1,7 +1,5 @@
 """Fixtures, external data, and the receipt that a GPU run writes."""
 
-from __future__ import annotations
-
 import datetime
 import fcntl
 import importlib

@@ -7,8 +7,6 @@ refer to other files, BOMBS declare more than they hold, SHORT files hold chunks
 generated as a whole.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import struct

@@ -5,8 +5,6 @@ and 6e-2 of the largest logit, as in docs/weights.md. fp16: four roundings of 2*
 which transformed maps are rounded: eight.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 LIMITS = {"fp32": 1e-5, "fp16x3": 1e-5, "tf32x3": 1e-5, "fp16": 2e-3, "fp16w": 4e-3}

@@ -1,7 +1,5 @@
 """Weight files and models as other tools write them, to be read or refused."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

@@ -6,8 +6,6 @@ skips the tests whose file and key are unchanged, so that the parts together for
 over the same sources. The receipt states the number of runs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

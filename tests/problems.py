@@ -1,7 +1,5 @@
 """Problems that every variant is checked on: the network's in every layout, and odd shapes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -12,8 +12,6 @@ FILES may include folders, whose valid entries stay. A header stands for the ker
 it.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import hashlib

@@ -1,7 +1,5 @@
 """Image files in every supported form, and the images that a source should return."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from concurrent.futures import ThreadPoolExecutor

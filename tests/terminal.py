@@ -1,7 +1,5 @@
 """Helpers that run commands: in this process, in a terminal of a given width, or to be refused."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -3,8 +3,6 @@
 Each case runs in its own process, limited to 8 GB of address space and one minute.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

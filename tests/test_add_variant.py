@@ -1,7 +1,5 @@
 """README's "Add a variant" as printed: pasted into a copy of the package, and used as a plugin."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """All GPU plans with weights of any scale: correct, or refused in one sentence."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Error sentences blame the given name or the full folder, and contain no memory address."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Kernels from a damaged or tampered cache, loaded by a driver: the labels are correct."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cheats known from kernel leaderboards are reported WRONG, and their honest twins right."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import time

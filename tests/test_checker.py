@@ -1,7 +1,5 @@
 """The checker rejects wrong kernels, and accepts a correct one."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Plan `auto` on a GPU: measured once per device and batch range, cached, shown by doctor."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The library API on a CPU: inputs, results, refusals."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import pickle

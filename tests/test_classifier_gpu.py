@@ -1,7 +1,5 @@
 """The library API on a GPU: device arrays, streams, and the range of floats."""
 
-from __future__ import annotations
-
 import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 

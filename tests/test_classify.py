@@ -1,7 +1,5 @@
 """`lenetgpu classify`: every row exactly once, however the job is interrupted; pictures."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json

@@ -1,7 +1,5 @@
 """`lenetgpu classify --workers cuda`: one Dask worker per GPU."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

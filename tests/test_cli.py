@@ -1,7 +1,5 @@
 """The command line from a user's point of view."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import platform

@@ -1,7 +1,5 @@
 """Modules that a new process imports, and modules that it does not."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

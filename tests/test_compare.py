@@ -1,7 +1,5 @@
 """Comparisons: wrong candidates, memory, Ctrl-C, regressions."""
 
-from __future__ import annotations
-
 import random
 
 from lenetgpu.check.judge import Checked, Verdict

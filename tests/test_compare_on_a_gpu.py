@@ -1,7 +1,5 @@
 """compare and conv on a GPU: replayed plans, a cold cache, the state of the GPU."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Shell completion: its lists, and bash using them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Correct candidates run again on the same images: bitwise agreement and errors."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`lenetgpu conv`: shapes, suites, refusals, wrong variants, files."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

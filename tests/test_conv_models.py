@@ -1,7 +1,5 @@
 """`lenetgpu conv --model`: an ONNX model's convolutions, and files without any."""
 
-from __future__ import annotations
-
 import builtins
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predicted rounding error of Winograd, against emulation, measurements and the tolerance."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import sqrt
 

@@ -1,7 +1,5 @@
 """The table of measured convolutions: the times that scripts/conv_choices.py selects."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

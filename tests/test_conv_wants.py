@@ -3,8 +3,6 @@
 They are computed, stored, checked, refused, and found wrong.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Inputs of `lenetgpu conv`: lines of benchdnn and MIOpenDriver, files of them, networks."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

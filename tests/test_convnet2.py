@@ -1,7 +1,5 @@
 """The cuda-convnet2 paper's ladder: its parameters, refusals and figures, without a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

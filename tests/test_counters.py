@@ -3,8 +3,6 @@
 A stand-in for `ncu` that runs nothing (pretended_ncu.py) prints what each test needs.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

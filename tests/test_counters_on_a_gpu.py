@@ -1,7 +1,5 @@
 """Counters by Nsight Compute on a GPU: values derived from addresses equal the measured ones."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

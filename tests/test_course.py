@@ -1,7 +1,5 @@
 """The course's model on real MNIST: every CPU plan finds the published count."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

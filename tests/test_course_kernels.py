@@ -4,8 +4,6 @@ Figures 4 to 6 of the report print grids, blocks and the global load and store e
 measured. The efficiency counted from our addresses must be the same.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 import sys

@@ -1,7 +1,5 @@
 """Rows of the course suite other than variants: merged stages, transfers, streams, layouts."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every CPU variant against the float64 reference: network and odd shapes, odd batches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from problems import all_problems

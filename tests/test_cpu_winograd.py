@@ -1,7 +1,5 @@
 """Winograd on a CPU: supported shapes, short batches, narrow vectors, plans, cached code."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Crews and workers of a job: writing overlaps computing; retries; predicted times."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import sys

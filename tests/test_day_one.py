@@ -1,7 +1,5 @@
 """First commands of a new user: scores, typos, no arguments, README's commands without a GPU."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`best.fp32`: the choice of `decide`, the report of --explain, and `conv --tune`."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

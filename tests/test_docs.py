@@ -1,7 +1,5 @@
 """Documentation is generated, current, and based on correct measurements."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

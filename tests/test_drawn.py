@@ -1,7 +1,5 @@
 """Fifty pictures drawn by a script, classified with the shipped weights; the table in the docs."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

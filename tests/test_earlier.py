@@ -1,7 +1,5 @@
 """Regressions of compare and conv since an earlier file, also since old and damaged files."""
 
-from __future__ import annotations
-
 import json
 import math
 

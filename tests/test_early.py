@@ -1,7 +1,5 @@
 """Small files are read in the background; an error is raised where the images are used."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Preparing and running a request on a simulated GPU: memory, schedules, threads."""
 
-from __future__ import annotations
-
 import sys
 import time
 import weakref

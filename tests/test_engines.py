@@ -1,7 +1,5 @@
 """Timing model of the convnet2 paper's engines: against its figures, and as a command."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

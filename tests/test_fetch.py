@@ -1,7 +1,5 @@
 """Downloads of MNIST from a local server: files written, and files left after failures."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import threading

@@ -1,7 +1,5 @@
 """Input files: accepted forms, and one clear message for each refused file."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 

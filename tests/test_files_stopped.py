@@ -1,7 +1,5 @@
 """Ctrl-C while an HDF5 file is being written: leftover files, and the exit status."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Plans checked against float64 with the user's weights: passed, refused, cached."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

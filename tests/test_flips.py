@@ -1,7 +1,5 @@
 """A flipped bit in a shipped or written file is refused with a message, or changes nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

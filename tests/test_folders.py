@@ -1,7 +1,5 @@
 """Files that a folder or a pattern stands for."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Children forked while their parent computes: they work, or fail at once with a reason."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ This is a short version: `python scripts/fuzz.py --seconds 3600` runs longer, wi
 time.
 """
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 

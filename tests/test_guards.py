@@ -1,7 +1,5 @@
 """Guards against bad input values, partial files, stale caches and mixed-up buffers."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 A new option of a command with many options needs an entry in `HEADINGS`.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 

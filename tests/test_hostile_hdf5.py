@@ -1,7 +1,5 @@
 """Hostile HDF5 and IDX files: references are not followed, declared sizes are not trusted."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

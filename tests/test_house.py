@@ -1,7 +1,5 @@
 """Rules that ruff and import-linter cannot express: allowed places, lengths, duplication."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

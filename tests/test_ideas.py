@@ -1,7 +1,5 @@
 """docs/old-ideas.md: ideas exist in their texts, name measured rows, and have verdicts."""
 
-from __future__ import annotations
-
 import pytest
 
 from lenetgpu.lab.conv.document import summary_json

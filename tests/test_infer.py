@@ -1,7 +1,5 @@
 """Runs of the pipeline: passes, files read in parallel, results after Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`lenetgpu infer` with pictures: arguments, tables, results, exit codes, Ctrl-C."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

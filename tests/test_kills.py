@@ -1,7 +1,5 @@
 """A few of the cases of scripts/kills.py: runs ended by a signal, or killed at a given point."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,5 @@
 """Commands of the laboratory: statistics, comparisons, suites, traces, tables, plots."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

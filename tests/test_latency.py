@@ -1,7 +1,5 @@
 """The microbenchmark for N_FMA: its chains on a CPU, its arithmetic, its clocks on a GPU."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 

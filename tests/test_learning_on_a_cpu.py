@@ -3,8 +3,6 @@
 The CUDA kernels run as C++, thread by thread.
 """
 
-from __future__ import annotations
-
 import pytest
 from conftest import ROOT
 from problems import in_layouts

@@ -1,7 +1,5 @@
 """The output printed on the library page matches its code."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

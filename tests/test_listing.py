@@ -1,7 +1,5 @@
 """`lenetgpu variants`: order, support on this machine, and any width of terminal."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Seven stages by five families on two devices: every cell is correct or gives a reason."""
 
-from __future__ import annotations
-
 import json
 import re
 

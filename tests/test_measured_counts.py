@@ -4,8 +4,6 @@ Covers the course's variants in each `counters.json` of docs/measured; rows whos
 since are skipped.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Mistakes of a run: counted by hand, listed in full, summarised, for every way of reading."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 

@@ -1,7 +1,5 @@
 """Mistakes as a page, opened in a browser, and as a picture: every count, every wrong image."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

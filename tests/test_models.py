@@ -1,7 +1,5 @@
 """Weights in safetensors, ONNX and .npz: round trips, foreign files, and the commands."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import model_files

@@ -1,7 +1,5 @@
 """ONNX graphs: this network as various exporters write it, and refusal of anything else."""
 
-from __future__ import annotations
-
 import model_files
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Weights to PyTorch and back: state_dict, safetensors, and PyTorch's ONNX exporters."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections import OrderedDict

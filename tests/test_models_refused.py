@@ -1,7 +1,5 @@
 """Weight files that are damaged, hostile or of another network: one message, exit code 2."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

@@ -1,7 +1,5 @@
 """The mutants of scripts/mutants.py still apply, and name existing tests."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Narrow terminals, dumb terminals, no colours, no Unicode, and streams that are not terminals."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """No plan answers with wrong results silently: NaN, infinity, overflow, denormal numbers."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Label files written in parts: the same bytes as one write, or no file at all."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Variants from files outside the package: loaded, refused with a reason, compared, unloaded."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Reading and preparing pictures: every mode and orientation, notes, and refusals."""
 
-from __future__ import annotations
-
 import io
 import math
 import struct

@@ -4,8 +4,6 @@ Every supported Python that is installed reads the sources and lists the variant
 of its own. `make test PYTHON=python3.10 VENV=.venv-3.10` runs the whole suite on another Python.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Lists of the source texts' contents: complete, reproduced in existing places, cited correctly."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

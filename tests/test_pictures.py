@@ -1,7 +1,5 @@
 """Charts show the figures of their tables, and an impossible chart is refused before the run."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Digits on a sheet or screen, hollow, thin, or differing from the paper only in colour."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter

@@ -5,8 +5,6 @@ kind. Results are right, at most one line is on stderr, and the entry is whole a
 cannot be replaced, left alone. The last tests cover `doctor --repair`, which empties the cache.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

@@ -1,7 +1,5 @@
 """GPU state while watched, from a fake NVML, and the parts of a run that are watched."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

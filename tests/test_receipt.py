@@ -1,7 +1,5 @@
 """The receipt of the last GPU run holds for these sources; changes are noticed in a small tree."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from types import SimpleNamespace

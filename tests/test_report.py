@@ -1,7 +1,5 @@
 """The report page: its contents, its behaviour in a browser, and untrusted input files."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import io

@@ -1,7 +1,5 @@
 """Ceilings: what they count, when they are valid, and the response to a stage above them."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Balanced rounds on a simulated machine: orders, the control, warm-up and the time limit."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

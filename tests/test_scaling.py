@@ -4,8 +4,6 @@ Tensor-core plans are computed here from their packed operands (emulated.py), so
 show without a GPU.
 """
 
-from __future__ import annotations
-
 import importlib.util
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The model that chooses streams and chunks, against measurements taken by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

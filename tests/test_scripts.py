@@ -1,7 +1,5 @@
 """Scripts that take and show measurements: measure.py, peers.py, measured.py, tables.py."""
 
-from __future__ import annotations
-
 import json
 import sys
 

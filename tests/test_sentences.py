@@ -1,7 +1,5 @@
 """Messages of a command for hostile arguments and streams: one safe line, and an exit code."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Parts, tiles and instructions of the convnet2 kernels: clocked builds, arithmetic, command."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

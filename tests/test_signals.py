@@ -1,7 +1,5 @@
 """Signals at moments when Python alone would lose them or crash."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

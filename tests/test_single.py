@@ -1,7 +1,5 @@
 """Single images on a simulated GPU: the path that answers them, and synchronization."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor

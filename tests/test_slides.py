@@ -1,7 +1,5 @@
 """The kernel and tables of the Tegra X1 slides: tiling, results, and a run on a CPU."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 from types import SimpleNamespace

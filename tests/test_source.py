@@ -1,7 +1,5 @@
 """Images read by parts: identical for every storage form and read order, or refused."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import re

@@ -1,7 +1,5 @@
 """`lenetgpu variants --new`: written variants are correct, and no file is overwritten."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Medians, intervals for a second run, verdicts and warnings on simulated machines."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Chunks over stream slots, graphs and buffer rings, on a simulated GPU: order, memory."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

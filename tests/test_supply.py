@@ -1,7 +1,5 @@
 """Requirements that CI installs are locked by hashes and cover the project's dependencies."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

@@ -1,7 +1,5 @@
 """Environments: folders without access, no folder for temporary files, Numba switched off."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Tables keep the important columns at any width and in every format."""
 
-from __future__ import annotations
-
 import csv
 import io
 

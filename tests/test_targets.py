@@ -1,7 +1,5 @@
 """Output files: permission to overwrite, file modes, leftovers of killed runs."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Thread counts: affinity, the cgroup's quota, --threads; and the work that justifies a thread."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Chrome traces: times, processes, lanes, and which copies are hidden under kernels."""
 
-from __future__ import annotations
-
 import json
 import os
 

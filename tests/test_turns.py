@@ -1,7 +1,5 @@
 """Objects that several threads use at once: correct results or a clear refusal, never a mix."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """docs/tutorial.md: its commands run in order, its steps are correct, its mistake is detected."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

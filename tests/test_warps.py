@@ -1,7 +1,5 @@
 """The warp-level timing model on schedules worked out by hand, and its invariants."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Fastest algorithm per shape: the picture of winners, and the tables next to it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

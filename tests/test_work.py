@@ -1,7 +1,5 @@
 """Operations, bytes, peaks and rates, against figures worked out by hand."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

@@ -1,7 +1,5 @@
 """Wrong fully connected layers, for a CPU and for a GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
