@@ -1,7 +1,7 @@
-"""What the tensor cores' plans compute, in NumPy, from the operands that are packed for them.
+"""NumPy emulation of the tensor core plans, from the operands packed for them.
 
-Sums are float32 or float64 where the kernels' are fp32: what is compared is the operands' rounding.
-Everything takes balanced tensors (`Weights.balanced`) and gives its scores times 2**exponent.
+Sums are float32 or float64 where the kernels use fp32: tests compare the operands' rounding. All
+functions take balanced tensors (`Weights.balanced`) and return their scores times 2**exponent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def half(x):
 
 
 def windows(x):
-    """(n, H, W, C) as (n, H - 4, W - 4, 5 * 5 * C)."""
+    """Return (n, H, W, C) as (n, H - 4, W - 4, 5 * 5 * C)."""
     found = np.lib.stride_tricks.sliding_window_view(x, (5, 5), axis=(1, 2))
     return found.transpose(0, 1, 2, 4, 5, 3).reshape(*found.shape[:3], -1)
 
@@ -35,7 +35,7 @@ def convolve(x, filters):
 
 
 def quarters(x):
-    """The four places of each 2x2 window, ReLU done."""
+    """Return the four places of each 2x2 window after ReLU."""
     x = np.maximum(x, 0)
     return x[:, ::2, ::2], x[:, 1::2, ::2], x[:, ::2, 1::2], x[:, 1::2, 1::2]
 
@@ -46,7 +46,7 @@ def summed(x):
 
 
 def columns_of(packed):
-    """fp16's packed conv1 [K step][half][column][8] as (5, 5, 1, 32) float32."""
+    """Return fp16's packed conv1 [K step][half][column][8] as (5, 5, 1, 32) float32."""
     matrix = packed.transpose(0, 1, 3, 2).reshape(32, 4, 2, 8)[:30].reshape(5, 6, 4, 2, 8)
     return matrix[:, :5, :, 0].reshape(5, 5, 1, 32).astype(np.float32)
 
@@ -56,7 +56,7 @@ def pixels(images):
 
 
 def fp16_maps(images, packed):
-    """pool1 as wgmma's fp16 kernels round it: the sums to fp16, then added there."""
+    """Return pool1 as wgmma's fp16 kernels round it: sums rounded to fp16, then added in fp16."""
     x = half(pixels(images)).astype(np.float32)
     sums = convolve(x, columns_of(packed[int(images.dtype == np.uint8)]))
     a, b, c, d = (half(q) for q in quarters(sums))
@@ -68,7 +68,7 @@ def fp16_conv2(packed):
 
 
 def fp16_scores(features, fc1, fc2):
-    """Features (n, 1024) in (4, 4, 64) order; fc1's outputs become fp16, as in all classifiers."""
+    """Return scores of features (n, 1024) in (4, 4, 64) order; rounds fc1's outputs to fp16."""
     packed = fp16_pack.pack_fc1(fc1).transpose(1, 2, 4, 0, 3).reshape(1024, 128)
     ordered = half(features)[:, fp16_pack.feature_order()].astype(np.float32)
     hidden = half(np.maximum(ordered @ packed.astype(np.float32), 0)).astype(np.float32)
@@ -86,7 +86,7 @@ POINTS = (0, None, 1, -1, 2, -2, 0.5, -0.5)  # None: infinity
 
 
 def input_transform():
-    """(8, 8): 8 neighbouring inputs at POINTS."""
+    """Return the (8, 8) transform of 8 neighbouring inputs to POINTS."""
     finite = [point for point in POINTS if point is not None]
     rows = []
     for point in POINTS:
@@ -96,7 +96,7 @@ def input_transform():
 
 
 def in_halves(inputs):
-    """(n, rows, 8, channels) maps at POINTS in front, as transform_in_halves rounds every step."""
+    """Return (n, rows, 8, channels) maps with POINTS first, rounded like transform_in_halves."""
     d = np.moveaxis(inputs.astype(np.float64), 2, 0)
 
     def add(a, quarters, b):
@@ -116,7 +116,7 @@ def in_halves(inputs):
 
 
 def roles_features(images, tensors):
-    """Maps transformed in fp16; their products are summed as float32."""
+    """Return features of maps transformed in fp16, with float32 sums of their products."""
     conv1, conv2 = tensors[:2]
     maps = fp16_maps(images, fp16_pack.pack_conv1(conv1)).astype(np.float32)
     filters = winograd_pack.pack_conv2(conv2).transpose(0, 1, 2, 3, 5, 4).reshape(8, 160, 64)
@@ -135,7 +135,7 @@ def roles_features(images, tensors):
 
 
 def mma_fp16_features(images, tensors):
-    """(n, 1024) in (4, 4, 64) order."""
+    """Return features (n, 1024) in (4, 4, 64) order."""
     conv1, conv2 = tensors[:2]
     packed = mma.pack(tensors, 1)
     uint8 = images.dtype == np.uint8
@@ -148,7 +148,7 @@ def mma_fp16_features(images, tensors):
 
 
 def cublas_half(images, tensors):
-    """Activations are fp32 and rounded where a product reads them."""
+    """Return scores with fp32 activations that are rounded when a product reads them."""
     conv1, conv2, fc1, fc2 = tensors
     x = images.astype(np.float32) / np.float32(255 if images.dtype == np.uint8 else 1)
     for filters in (to_half(conv1), half(conv2)):
@@ -158,7 +158,7 @@ def cublas_half(images, tensors):
 
 
 def byte_maps(images, conv1, largest):
-    """pool1 as bytes, whole numbers in float32, the channels in order."""
+    """Return pool1's bytes as whole numbers in float32, with channels in order."""
     packed = int8_pack.pack_conv1(conv1, largest)
     plane, quad, item = np.meshgrid(np.arange(4), np.arange(4), np.arange(2), indexing="ij")
     order = np.argsort((8 * quad + 2 * plane + item).reshape(-1))
@@ -179,10 +179,11 @@ def int8_features(images, tensors):
 
 
 def whole_of_sparse(packed):
-    """What the sparse kernel's packed conv2 means: (5, 5, 32, 64) int8.
+    """Return the sparse kernel's packed conv2 as dense filters (5, 5, 32, 64) int8.
 
-    A product's thread t has 32 bits of places: row 16 * (t / 32) + t / 4 % 8, of odd ones 8 more;
-    of its 16 fours along K the lower eight where t / 2 is even; the lowest four bits first.
+    A product's thread t holds 32 index bits for row 16 * (t / 32) + t / 4 % 8, plus 8 if t is
+    odd. Of the row's 16 groups of four along K, it holds the lower eight if t / 2 is even, else
+    the upper; four bits per group, lowest first.
     """
     held = packed[: 13 * 2048].view(np.int8).reshape(13, 4, 8, 4, 2, 2, 4)
     # step, warp, row, quad, K half, row half, bytes -> step, K half, whole row, K
@@ -217,7 +218,7 @@ def sparse_features(images, tensors):
 
 
 def three_products(x, w, exponent):
-    """`x` times 2**exponent and `w` times its own scale, as hi and lo without lo * lo."""
+    """Multiply `x` times 2**exponent by scaled `w` as hi and lo, without lo * lo."""
     scaled = np.ldexp(x, exponent)
     high = half(scaled)
     low = half(scaled - high).astype(np.float64)
@@ -228,7 +229,7 @@ def three_products(x, w, exponent):
 
 
 def fp16x3(images, tensors, rounds_hidden):
-    """`rounds_hidden`: mma.sync's classifier splits fc1's outputs too, wgmma's keeps fp32."""
+    """Return scores; with `rounds_hidden` (mma.sync) fc1's outputs are split, else fp32 (wgmma)."""
     a1, a2, a3 = split.activation_exponents(tensors)
     conv1, conv2, fc1, fc2 = tensors
     uint8 = images.dtype == np.uint8
@@ -244,18 +245,18 @@ def fp16x3(images, tensors, rounds_hidden):
 
 
 def parts_of(x):
-    """float32 as fp16 hi and lo, in float64."""
+    """Return float32 split into fp16 hi and lo, as float64."""
     high = half(x)
     return high.astype(np.float64), half(x - high.astype(np.float32)).astype(np.float64)
 
 
 def cut(x):
-    """float64 cut off at 24 bits, as the tensor cores cut their sums."""
+    """Truncate float64 to 24 bits, as the tensor cores truncate their sums."""
     return (x.view(np.int64) & -(1 << 29)).view(np.float64)
 
 
 def chained(pairs):
-    """The products of [(A (m, K), B (K, n))] in one sum that is cut after every 16 of each K."""
+    """Sum the products of [(A (m, K), B (K, n))], truncated after every 16 of each K."""
     found = np.zeros((len(pairs[0][0]), pairs[0][1].shape[1]))
     for a, b in pairs:
         for k in range(0, len(b), 16):
@@ -264,7 +265,7 @@ def chained(pairs):
 
 
 def at_points_in_fp32(inputs):
-    """(n, rows, 8, channels) maps at POINTS in front, by transform_input: every step is rounded."""
+    """Return (n, rows, 8, channels) maps with POINTS first, rounded like transform_input."""
     d = np.moveaxis(inputs, 2, 0)
     c = np.float32
     found = [(d[6] - d[0]) + c(5.25) * (d[2] - d[4]), (d[7] - d[1]) + c(5.25) * (d[3] - d[5])]
@@ -275,7 +276,7 @@ def at_points_in_fp32(inputs):
 
 
 def split_maps(images, packed):
-    """pool1 in float32, at its scale, from conv1's packed hi and lo."""
+    """Return pool1 in float32, at its scale, from conv1's packed hi and lo."""
     order = np.argsort(winograd_pack.PAIR_ORDER)
     pairs = packed.conv1.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, order]
     straight = pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3)
@@ -289,7 +290,10 @@ def split_maps(images, packed):
 
 
 def split_winograd_features(images, tensors):
-    """Maps and filters at points as hi and lo, corrections first; at the scale of pool2."""
+    """Return features at pool2's scale from maps and filters at POINTS as hi and lo.
+
+    Corrections are added first.
+    """
     packed = winograd_pack.pack(tensors)
     maps = split_maps(images, packed)
     filters = packed.conv2.transpose(0, 1, 2, 3, 4, 6, 5).reshape(8, 2, 160, 64)
@@ -315,7 +319,7 @@ def wgmma_winograd_fp16x3(images, tensors):
 
 
 def classified(features):
-    """Scores by fp16's classifier of the features that a kernel makes."""
+    """Return a function that classifies a kernel's features with fp16's classifier."""
 
     def classify(images, tensors):
         return fp16_scores(features(images, tensors).reshape(len(images), -1), *tensors[2:])
@@ -323,6 +327,8 @@ def classified(features):
     return classify
 
 
+# Plan -> its precision, and a function of images (n, 28, 28, 1) and balanced tensors that returns
+# the scores (n, 10)
 PLANS = {
     "fp16": ("fp16", classified(fp16_features)),
     "fp16_roles": ("fp16w", classified(roles_features)),
@@ -335,11 +341,10 @@ PLANS = {
     "fp16x3_winograd": ("fp16x3", wgmma_winograd_fp16x3),
     "mma_fp16x3": ("fp16x3", lambda images, tensors: fp16x3(images, tensors, True)),
 }
-"""Plan -> its precision, and the scores (n, 10) of images (n, 28, 28, 1) by balanced tensors."""
 
 
 def scores(plan, images, weights):
-    """What `plan` gives for `weights`, in float32."""
+    """Return the float32 scores of `plan` for `weights`."""
     return unscaled(PLANS[plan][1], images, weights)
 
 

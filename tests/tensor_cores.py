@@ -1,4 +1,4 @@
-"""Kernels for tensor cores compiled as C++ and launched on this CPU (cpu_mma.hpp)."""
+"""Helpers to compile tensor core kernels as C++ and launch them on this CPU (cpu_mma.hpp)."""
 
 import ctypes
 import re
@@ -32,19 +32,19 @@ extern "C" const char* run%d(unsigned grid, unsigned threads, unsigned long byte
 
 
 def cases(fast, slow=()):
-    """Parametrise `case`: with the first in every run, with the others in long ones."""
+    """Parametrize `case` with `fast` in every run and with `slow` in long runs."""
     marked = [pytest.param(case, marks=pytest.mark.slow) for case in slow]
     return pytest.mark.parametrize("case", [*fast, *marked], ids=str)
 
 
 def conv(text, **how):
-    """C,H,W,M,R,S[,stride[,pad]] as the command line has it, R and S apart."""
+    """Return the problem C,H,W,M,R,S[,stride[,pad]], like the command line with R and S apart."""
     c, h, w, m, r, s, *rest = (int(word) for word in text.split(","))
     return Conv(h, w, c, m, r, s, *rest, **how)
 
 
 def flat(path, seen):
-    """A source with the folder's headers in place, and without what a namespace cannot hold."""
+    """Return a source with the folder's headers inlined, without what namespaces cannot contain."""
     if path in seen:
         return ""
     seen.add(path)
@@ -68,7 +68,7 @@ def in_a_namespace(number, kernel):
 
 
 def compiled(kernels, folder):
-    """Kernel -> its function and its library; two are built side by side."""
+    """Return kernel -> its function and its library; two libraries are built concurrently."""
     kernels = list(dict.fromkeys(kernels))
 
     def built(half):
@@ -89,7 +89,7 @@ def compiled(kernels, folder):
 
 
 def selected(request, module):
-    """The cases that tests of a module are run with here; None where one is not of one case."""
+    """Return the cases of a module's selected tests; None if one of the tests has no case."""
     items = [item for item in request.session.items if item.module.__name__ == module]
     using = [item for item in items if "functions" in item.fixturenames]
     found = [getattr(item, "callspec", None) and item.callspec.params.get("case") for item in using]
@@ -103,7 +103,7 @@ def argument(value):
 
 
 def launcher(functions, rng):
-    """`launch` on this CPU: nothing beside its arguments is read, and every thread waits."""
+    """Return a CPU `launch` that checks reads outside the arguments, and that all threads wait."""
 
     def launch(kernel, grid, block, args, shared=0, overlap=False):
         run, library = functions[kernel]
@@ -123,7 +123,7 @@ def launcher(functions, rng):
 
 
 def operands(case, rng):
-    """Images and filters, which come with a bias where there is one, as they are held."""
+    """Return random images and filters, or (filters, bias), in the problem's dtype."""
     problem = case.problem
     drawn = [
         narrowed(rng.standard_normal(shape).astype(np.float32), problem.dtype)
@@ -133,7 +133,7 @@ def operands(case, rng):
 
 
 def assert_each_right(found, x, w, case):
-    """Every image and filter by itself, whatever the others are and ReLU leaves of it."""
+    """Check every image and filter separately, relative to its sums before ReLU."""
     expected = reference(x, w, case.problem)
     sums = reference(x, w, replace(case.problem, relu=False)) if case.problem.relu else expected
     for image, truth, whole in zip(found, expected, sums, strict=True):
@@ -144,7 +144,7 @@ def assert_each_right(found, x, w, case):
 
 
 def no_numbers(case, value, compute, rng):
-    """NaN and infinity of an image or a filter stay so where they reach; the rest is right."""
+    """Check that NaN and infinity of inputs and filters propagate where read, and nowhere else."""
     one, frame = np.zeros((2, *case.problem.in_shape[:2]), bool)
     one[2, 3] = frame[[0, -1]] = frame[:, [0, -1]] = True
     for pixels in (one, frame):

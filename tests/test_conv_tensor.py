@@ -1,7 +1,7 @@
-"""`tensor.*` without a GPU: filters as they are packed, and the kernels compiled as C++.
+"""Tests of `tensor.*` without a GPU: packed filters, and kernels compiled as C++.
 
-What their threads do runs as it stands, launched by the package's own launchers; tensor cores,
-copies and barriers are those of cpu_mma.hpp. Workspace and outputs are poisoned, shared memory too.
+The threads' code runs unchanged through the package's own launchers; cpu_mma.hpp emulates tensor
+cores, copies and barriers. Workspaces, outputs and shared memory are poisoned.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PAIRS, PAIRS_96, PAIRS_80 = taps.PAIRS
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution with its images, and how it is divided."""
+    """A convolution, its number of images, and its tiling."""
 
     problem: Conv
     images: int
@@ -79,7 +79,7 @@ class Case:
         return f"{shape}-{self.images}-{cut}-{self.split}-{self.parts}{ends}" + "-s" * self.sampled
 
     def ended(self, dtype="fp32", bias=True, relu=True):
-        """The same with a bias, ReLU and operands of `dtype`."""
+        """Return the same case with a bias, ReLU and operands of `dtype`."""
         return replace(self, problem=replace(self.problem, dtype=dtype, bias=bias, relu=relu))
 
     @property
@@ -114,11 +114,11 @@ MORE_ROWS = [
     Case(conv("24,9,8,130,3,3,1,1"), 2, SQUARE),
     Case(conv("36,10,14,70,3,3,1,1"), 2, TOWER, 2),
     Case(conv("70,9,8,40,3,3,2,1"), 2, HALF, parts=1),
-    Case(conv("8,1,33000,4,3,3,300,1"), 1, NARROW),  # corners that no half of a register holds
+    Case(conv("8,1,33000,4,3,3,300,1"), 1, NARROW),  # corners that do not fit 16 bits
     Case(conv("8,130,130,1,1,1,64"), 2, NARROW),  # more shares of an image than lanes
 ]
-# 36 taps are set aside once; of three chunks of 16 taps in two parts the second has as many as
-# are set aside together, and sets none aside.
+# With 36 filter elements, sums are saved once. With three chunks of 16 elements in two parts, the
+# second part has as many elements as are saved together, and saves none.
 ASIDE, ASIDE_ONCE = (
     Case(conv("100,6,7,10,3,3,1,1"), 3, TAPS),
     Case(conv("96,7,7,12,4,4,1,2", **NCHW), 2, TAPS_96, 2),
@@ -140,12 +140,12 @@ MORE_PLANES = [
     Case(conv("130,6,8,70,3,3,1,1", **NCHW), 2, TAPS_112, 3, parts=1),
     ASIDE,
 ]
-IN_PAIRS = [  # rows of an even and an odd number of outputs, padding of none to 3
+IN_PAIRS = [  # rows with even and odd numbers of outputs, padding 0 to 3
     PAIRED,
     Case(conv("40,9,9,10,3,3", **NCHW), 4, PAIRS_96),
     Case(conv("64,5,9,65,1,3,1,2"), 3, PAIRS_80),
     Case(conv("36,6,6,12,5,3,1,1", reads="NCHW"), 4, PAIRS, 3),
-    Case(conv("100,6,7,10,3,3,1,1", writes="NCHW"), 6, PAIRS_96),  # sums set aside once
+    Case(conv("100,6,7,10,3,3,1,1", writes="NCHW"), 6, PAIRS_96),  # sums saved once
     Case(conv("33,1,3,5,3,3,1,3", **NCHW), 7, PAIRS_80, 2),
     Case(conv("32,3,3,4,1,3"), 40, PAIRS_96),
 ]
@@ -193,7 +193,7 @@ def poisoned(shape, dtype):
 
 @pytest.fixture
 def with_second_look(functions, monkeypatch, rng):
-    """The package's launchers launch on this CPU."""
+    """Make the package's launchers launch on this CPU."""
     types = {name: getattr(np, name) for name in ("float32", "uint8", "uint32", "int32")}
     made = {"empty": poisoned, "zeros": np.zeros, "asarray": np.ascontiguousarray}
     stand_in = SimpleNamespace(**made, **types)
@@ -205,12 +205,12 @@ def with_second_look(functions, monkeypatch, rng):
 
 @pytest.fixture
 def on_a_cpu(with_second_look, monkeypatch):
-    """The same without `tensor_again`, which would mend what comes out wrong."""
+    """Launch on this CPU without `tensor_again`, which would repair wrong results."""
     monkeypatch.setattr(after, "again", lambda *_: None)
 
 
 def computed(case, x, w, batch=None):
-    """What the kernels make of NHWC `x`, in NHWC, fenced and poisoned."""
+    """Return the kernels' outputs for NHWC `x`, in NHWC; the output is fenced and poisoned."""
     problem = case.problem
     state = implicit.prepare(w, batch or len(x), case.product)
     shape = physical_shape(problem.writes, len(x), problem.out_shape)
@@ -224,7 +224,7 @@ def computed(case, x, w, batch=None):
 
 
 def assert_right(found, x, w, case, most=None):
-    """By the one table; `most` is what it comes to here, far below."""
+    """Check by the common tolerance table; `most` is the much smaller error expected here."""
     verdict = judge(found, reference(x, w, case.problem), "fp16x3" if case.parts == 2 else "fp16")
     assert verdict.passed and (most is None or verdict.error <= most), f"{verdict} for {case}"
 
@@ -267,7 +267,7 @@ def test_zeros_between_images_stay_zeros_after_a_larger_run(case, on_a_cpu, rng)
 @compiled_here
 @cases([DEEP])
 def test_deep_sums_are_not_cut_by_the_tensor_cores(case, on_a_cpu, rng):
-    """Of 4,608 products of one sign; summed in the tensor cores alone they are off by 6e-5."""
+    """Sum 4,608 products of one sign; tensor core accumulation alone has an error of 6e-5."""
     problem = case.problem
     x = rng.random((1, *problem.in_shape), np.float32)
     w = rng.random(problem.weight_shape, np.float32)
@@ -278,7 +278,7 @@ def test_deep_sums_are_not_cut_by_the_tensor_cores(case, on_a_cpu, rng):
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "most"), [(DEEP_TAPS, 1.9e-7), (DEEP_PAIRS, 2.3e-7)], ids=str)
 def test_taps_sums_are_set_aside_before_they_are_many(case, most, on_a_cpu, rng):
-    """Of 144 taps' sums one after another the roundings come to 2.5e-7 of the root of 4,608."""
+    """Bound the error: 144 filter elements added one by one give 2.5e-7 of the root of 4,608."""
     problem = case.problem
     x, w = operands(case, rng)
     off = computed(case, x, w) - reference(x, w, problem)
@@ -302,7 +302,7 @@ def test_the_largest_input_of_an_image_is_found_wherever_it_lies(case, at, on_a_
 @cases(SAMPLED[1:3], [SAMPLED[0], *SAMPLED[3:]])
 @pytest.mark.parametrize("usual", [1, 0])
 def test_an_image_larger_than_its_sample_is_split_once_more(usual, case, on_a_cpu, rng):
-    """Wherever a larger input lies; images beside it are what they are without it."""
+    """Place a larger input anywhere; the other images' outputs must not change."""
     problem = case.problem
     few = replace(case, images=3)
     x, w = operands(few, rng)
@@ -318,7 +318,7 @@ def test_an_image_larger_than_its_sample_is_split_once_more(usual, case, on_a_cp
 @compiled_here
 @cases([PAIRED])
 def test_points_of_the_largest_inputs_are_numbers(case, on_a_cpu, rng):
-    """A sum of two just below 2**16 is no fp16."""
+    """Check transform points at the limit: a sum of two just below 2**16 overflows fp16."""
     x, w = operands(case, rng)
     for sign in (1, np.resize([1, 1, -1, -1], (case.problem.W, 1))):
         largest = np.full_like(x, np.nextafter(np.float32(2), 0)) * np.float32(sign)
@@ -371,7 +371,7 @@ def test_what_is_no_number_stays_none(value, case, on_a_cpu, rng):
 def test_outputs_too_small_for_halves_are_computed_once_more(
     case, with_second_look, monkeypatch, rng
 ):
-    """An input that no output reads is 1e30: what the others leave in fp16 is nothing."""
+    """Set an input that no output reads to 1e30; the other inputs then vanish in fp16."""
     x, w = operands(case, rng)
     x[1, 1, 1], x[2, 3, 2] = 1e30, -3e7
     assert_each_right(computed(case, x, w), x, w, case)
@@ -422,7 +422,7 @@ def test_a_bias_and_relu_of_what_is_computed_once_more(case, with_second_look, m
 def test_relu_of_no_number_is_none_and_of_minus_infinity_nothing(
     case, value, with_second_look, rng
 ):
-    """Of an input, a filter and a bias; every other output is right."""
+    """Set an element of an input, a filter and a bias; every other output must be right."""
     dtype = case.problem.dtype
     for spoilt in ("an input", "a filter", "a bias"):
         x, (w, bias) = operands(case, rng)
@@ -445,7 +445,7 @@ def test_relu_of_no_number_is_none_and_of_minus_infinity_nothing(
 def test_every_image_of_many_is_looked_at_once_more(
     case, blocks, with_second_look, monkeypatch, rng
 ):
-    """By few blocks, which take turns, and by more than there are turns."""
+    """Recheck with few blocks, which loop over images, and with more blocks than needed."""
     monkeypatch.setattr(after, "_MOST_BLOCKS", blocks)
     layout, problem = case.product.layout, case.problem
     count = 600
@@ -465,7 +465,7 @@ def test_every_image_of_many_is_looked_at_once_more(
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16"])
 def test_on_a_gpu_nothing_common_needs_a_second_look(name, monkeypatch, rng):
-    """And two runs agree to the bit."""
+    """Check that common inputs need no recheck and that two runs agree bit for bit."""
     chosen = find("conv", f"tensor.{name}", "cuda")
     if not chosen.needs.met_by(driver_gpus()[0]):
         pytest.skip(f"needs {chosen.needs}")
@@ -485,7 +485,7 @@ def test_on_a_gpu_nothing_common_needs_a_second_look(name, monkeypatch, rng):
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_filters_whose_columns_are_unlike_are_not_multiplied_by_pairs(dtype, rng):
-    """What is under a small tap cancels at two points, and leaves what it rounds to."""
+    """Check that pairs are not used if inputs under a small filter element would cancel."""
     problem = conv("256,14,14,256,3,3,1,1", **NCHW, dtype=dtype, bias=True)
     usual = wgmma.FP16X3.plan(problem, 64)
     named = replace(wgmma.FP16X3, word=usual.word)
@@ -523,7 +523,7 @@ DIVIDED = (
 
 
 def assert_right_on_a_gpu(products, x, w, monkeypatch):
-    """Without a second look, which would mend what comes out wrong."""
+    """Check without the recheck, which would repair wrong results."""
     import cupy
 
     monkeypatch.setattr(after, "again", lambda *_: None)
@@ -590,7 +590,7 @@ def test_every_division_of_every_shape_has_work_and_room(tilings, least):
         assert not options(Layout(conv(text), 2), taps.TILINGS), text
 
 
-SPILLING = [  # ptxas unrolls a loop of few known turns, and serialises wgmma of few taps
+SPILLING = [  # ptxas unrolls short loops of known length, and serializes wgmma of few elements
     *((RESNET[0], 2, tiling, split) for split, tiling in ((6, LARGE), (3, TALL), (3, MIDDLE))),
     *((replace(RESNET[0], **ENDS, dtype="fp16"), 2, tiling, 1) for tiling in (LARGE, TALL)),
     (conv("256,56,56,64,1,1"), 1, TAPS_136, 1),

@@ -1,7 +1,8 @@
-"""`tensor.tf32x3` and `tensor.wgmma_tf32x3` without a GPU: packed filters, kernels compiled as C++.
+"""Tests of `tensor.tf32x3` and `tensor.wgmma_tf32x3` without a GPU.
 
-What their threads do runs as it stands, launched by the package's launcher; tensor cores, copies
-and barriers are those of cpu_mma.hpp. Outputs are poisoned, and shared memory too.
+Covers packed filters and kernels compiled as C++. The threads' code runs unchanged through the
+package's launcher; cpu_mma.hpp emulates tensor cores, copies and barriers. Outputs and shared
+memory are poisoned.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ SQUARE, TALL, SMALL, NARROW = mma.TILINGS
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution with its images, and the filters of a block of wgmma's, or mma's tiling.
+    """A convolution, its number of images, and the filters per wgmma block or the mma tiling.
 
-    `patch`: by patches of inputs.
+    `patch` selects the kernel that reads input tiles.
     """
 
     problem: Conv
@@ -144,7 +145,7 @@ def functions(request, tmp_path_factory):
 
 @pytest.fixture
 def on_a_cpu(functions, monkeypatch, rng, request):
-    """The package's launcher launches on this CPU, on two multiprocessors or as many as it must."""
+    """Make the package's launcher launch on this CPU, on at least two multiprocessors."""
     case = request.node.callspec.params["case"]
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.ascontiguousarray))
     monkeypatch.setattr(one_launch, "launch", launcher(functions, rng))
@@ -153,9 +154,9 @@ def on_a_cpu(functions, monkeypatch, rng, request):
 
 
 def computed(case, x, w, looks_at=None):
-    """What the kernel makes of NHWC `x`, in NHWC, fenced and poisoned.
+    """Return the kernel's outputs for NHWC `x`, in NHWC; the output is fenced and poisoned.
 
-    `looks_at`: filters for the second look, `w` where None.
+    `looks_at` are the filters of the recheck, `w` if None.
     """
     problem = case.problem
     state = one_launch.prepare(w, case.product)
@@ -172,7 +173,7 @@ def computed(case, x, w, looks_at=None):
 @compiled_here
 @cases(FIRST, [case for case in CASES if case not in FIRST])
 def test_right_and_nothing_beside(case, on_a_cpu, rng):
-    """By the tensor cores: who looks again would find zeros."""
+    """Check the tensor cores' results: the recheck has filters of zeros."""
     x, w = operands(case, rng)
     found = computed(case, x, w, looks_at=0 * w)
     verdict = judge(found, reference(x, w, case.problem), "tf32x3")
@@ -191,7 +192,7 @@ def test_runs_agree_to_the_bit_and_images_stand_alone(case, on_a_cpu, rng):
 @compiled_here
 @cases(DEEP[1:], DEEP[:1])
 def test_deep_sums_are_not_cut_by_the_tensor_cores(case, on_a_cpu, rng):
-    """Of 1,440 products of one sign; summed in the tensor cores alone they are off by 1e-5."""
+    """Sum 1,440 products of one sign; tensor core accumulation alone has an error of 1e-5."""
     x = rng.random((1, *case.problem.in_shape), np.float32)
     w = rng.random(case.problem.weight_shape, np.float32)
     verdict = judge(computed(case, x, w), reference(x, w, case.problem), "tf32x3")
@@ -222,13 +223,13 @@ def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng)
 @compiled_here
 @cases(NUMBERS[:2], NUMBERS[2:])
 def test_only_rows_that_need_it_are_computed_once_more(case, on_a_cpu, rng):
-    """Filters are replaced for the second look: what it did not touch is not theirs."""
+    """Replace the filters of the recheck, which reveals the outputs that it recomputes."""
     x, w = operands(case, rng)
     x[1] *= np.float32(1e-35)
     found = computed(case, x, w, looks_at=2 * w)
     assert_each_right(found[[0, 2]], x[[0, 2]], w, case)
     assert_each_right(found[1:2], x[1:2], 2 * w, case)
-    x[2], w[..., 2:4] = 0, 0  # all filters of a lane
+    x[2], w[..., 2:4] = 0, 0  # all filters of one lane
     found = computed(case, x, w, looks_at=w + 1)
     assert not found[2].any() and not found[0, ..., 2:4].any()
 
@@ -244,7 +245,7 @@ def test_what_is_no_number_stays_none(value, case, on_a_cpu, rng):
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 @cases(ENDED[:2], ENDED[2:])
 def test_a_bias_and_relu(case, value, on_a_cpu, rng):
-    """Of sums of the tensor cores, of those computed once more, and of what is no number."""
+    """Check bias and ReLU for tensor core sums, recomputed sums, NaN and infinity."""
     x, (w, bias) = operands(case, rng)
     x[1] *= np.float32(1e-35)
     x[2, 3, 3, 0] = value
@@ -259,7 +260,7 @@ def test_a_bias_and_relu(case, value, on_a_cpu, rng):
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("case", [*WGMMA, *PATCH], ids=str)
 def test_both_ways_of_inputs_on_a_gpu(case, few, monkeypatch, rng):
-    """Whichever the model takes; many images and `few` blocks, which have tiles in turn."""
+    """Check both kernels, whichever the cost model selects, with many images and `few` blocks."""
     import cupy
 
     if not find("conv", "tensor.wgmma_tf32x3", "cuda").needs.met_by(driver_gpus()[0]):
@@ -296,7 +297,7 @@ def test_a_block_whose_filters_stay_has_the_same_in_every_turn(maps, width, monk
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [arch for arch in ("sm_80", "sm_120") if supported(arch)])
 def test_no_division_spills(arch):
-    """Of shapes with and without four neighbours a copy, each layout, on this architecture."""
+    """Compile shapes with and without 16-byte copies in each layout for this architecture."""
     for text, tiling in zip(SPILLING, mma.TILINGS, strict=True):
         for layouts in ({"reads": "NCHW"}, {"writes": "NCHW"}):
             kernel = mma.divided(conv(text, **layouts), tiling).kernel()
@@ -306,7 +307,7 @@ def test_no_division_spills(arch):
 
 @pytest.mark.parametrize("case", PATCH, ids=str)
 def test_a_patch_has_the_rows_that_a_tile_may_read_and_few_more(case):
-    """Counted tile by tile, until one begins where an image does."""
+    """Count the rows tile by tile, until a tile starts at the start of an image."""
     problem = case.problem
     pixels, high = problem.OH * problem.OW, (problem.OH - 1) * problem.stride + problem.R
 
@@ -323,7 +324,7 @@ def test_few_channels_are_read_from_patches_where_they_fit():
         ("16,56,56,64,3,3,1,1", True),
         ("17,56,56,64,3,3,1,1", False),
         ("3,99,9000,8,7,7", False),
-        ("3,32,32,9000,3,3", False),  # filters of more blocks than there are
+        ("3,32,32,9000,3,3", False),  # more blocks of filters than multiprocessors
     ):
         for layouts in ({}, NCHW):
             clocks, found = PRICED["tensor.wgmma_tf32x3"](conv(text, **layouts), 64, H200)

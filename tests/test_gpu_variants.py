@@ -1,4 +1,4 @@
-"""Every GPU variant and plan against the float64 reference output, on a GPU."""
+"""Tests of every GPU variant and plan against the float64 reference output, on a GPU."""
 
 from __future__ import annotations
 

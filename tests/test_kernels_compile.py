@@ -1,4 +1,4 @@
-"""Every kernel compiles for every architecture, without spills or undeclared local memory."""
+"""Tests that every kernel compiles for every architecture, without spills or local memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lenetgpu.stages.registry import KINDS
 
 BATCHES = (1, 10_000)
 MANY = 64
-WHOLE = "sm_90a"  # every kernel is compiled for it, a choice for the others
+WHOLE = "sm_90a"  # every kernel is compiled for it, some for the others
 OLDEST = "sm_75"  # below every `__CUDA_ARCH__ >=` of the headers: paths that WHOLE never takes
 
 
@@ -34,7 +34,7 @@ pytestmark = compiles
 
 
 def lossy_unrolls(text):
-    """Loops unrolled by what is no power of two whose trip count the compiler does not know."""
+    """Yield loops of unknown trip count that are unrolled by a number that is no power of two."""
     sizes = dict(re.findall(r"constexpr int (\w+) = (\d+);", text))
     for by, bound in re.findall(r"#pragma unroll (\w+)\n\s*for \([^;]*;\s*\w+ < ([^;]*);", text):
         size = sizes.get(by, by)
@@ -44,14 +44,14 @@ def lossy_unrolls(text):
 
 
 def test_no_unroll_that_nvrtc_cuts_short():
-    """NVRTC 13 leaves out the rest of a loop to min(32, n) that is unrolled by 5."""
+    """NVRTC 13 omits the rest of a loop to min(32, n) that is unrolled by 5."""
     assert list(lossy_unrolls("#pragma unroll 5\nfor (int k = 0; k < deep; ++k)"))
     for source in (ROOT / "lenetgpu").rglob("*.cu*"):
         assert not list(lossy_unrolls(source.read_text())), source
 
 
 def enough(laid_out):
-    """Of one shape in many layouts, as few as read every layout and write every layout."""
+    """Return the fewest of a shape's problems that read and write every layout."""
     found, read, written = [], set(), set()
     for new in (2, 1):
         for problem in laid_out:
@@ -63,7 +63,7 @@ def enough(laid_out):
 
 
 def problems_of(variant):
-    """The network's problems in every pair of layouts, odd ones in enough of them."""
+    """Return the network's problems in all pairs of layouts, and `enough` odd problems."""
     odd = []
     for index, base in enumerate(ODD.get(variant.kind, [])):
         laid_out = in_layouts(variant, base)
@@ -72,7 +72,7 @@ def problems_of(variant):
 
 
 def kernels_of(variant):
-    """Every kernel of these for one image and for many; of very many every other."""
+    """Return all kernels of these problems for one image and for many; every other if very many."""
     found = [
         kernel
         for problem in problems_of(variant)
@@ -84,10 +84,10 @@ def kernels_of(variant):
 
 
 def chosen(kernels, arch):
-    """Kernels meant for `arch` alone, and of each entry point the one with the most registers.
+    """Return kernels not meant for WHOLE, and per entry point the one with the most registers.
 
     That one is the first to spill. For OLDEST the one with the fewest is added. Registers are
-    counted on WHOLE, where every kernel is compiled anyway.
+    counted on WHOLE, for which every kernel is compiled anyway.
     """
     found, entries = [], defaultdict(list)
     for kernel in kernels:
@@ -126,7 +126,7 @@ def assert_compiled(kernel, arch, local_memory=False):
 
 @pytest.mark.parametrize("variant", GPU, ids=lambda v: f"{v.kind}-{v.full_name}")
 def test_every_entry_compiles_for_hopper(variant):
-    """On the network's problems, a kernel for each entry point; the slow test has all of them."""
+    """Compile one kernel per entry point of the network's problems; the slow test compiles all."""
     entries = {
         (kernel.source, kernel.entry): kernel
         for problem in network_problems(variant)

@@ -1,7 +1,7 @@
-"""Plain CUDA kernels without a GPU: their sources compiled as C++, launched as the package does.
+"""Tests of plain CUDA kernels without a GPU, compiled as C++ and launched by the package.
 
-What has no PTX and no warp instructions runs here thread by thread (cpu_cuda.hpp); the output lies
-between zones that nobody may touch.
+Kernels without PTX and warp instructions run thread by thread (cpu_cuda.hpp); guard zones surround
+the output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADERS = ("cpu_cuda.hpp", "cpu_half.hpp")
 
 
 def version():
-    """g++'s first number; 0 where there is none."""
+    """Return g++'s major version; 0 without g++."""
     if COMPILER is None:
         return 0
     said = subprocess.run([COMPILER, "-dumpversion"], capture_output=True, text=True).stdout
@@ -57,7 +57,7 @@ def build(*arguments):
 
 
 def common_folder(tmp_path_factory, name):
-    """A folder of this run, the same for all processes of pytest-xdist."""
+    """Return a folder of this run, the same for all processes of pytest-xdist."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     folder.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ def common_folder(tmp_path_factory, name):
 
 
 def build_once(source, text, library, *options):
-    """Build a library of `text`, but for the process that finds it built by another."""
+    """Build a library of `text`, unless another process has built it."""
     with library.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
@@ -76,7 +76,7 @@ def build_once(source, text, library, *options):
 
 
 def compiled(kernel, folder):
-    """The kernel as a function of a shared library, and whether its threads wait for each other."""
+    """Return the kernel as a function of a shared library, and True if its threads synchronize."""
     name = f"{kernel.entry}-{abs(hash(kernel))}"
     source, library = folder / f"{name}.cpp", folder / f"{name}.so"
     text = kernel.source.read_text()
@@ -101,7 +101,7 @@ def compiled(kernel, folder):
 
 
 def extents(grid):
-    """A grid as `run` takes it."""
+    """Return a grid in the format of `run`."""
     return (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
 
 
@@ -113,7 +113,7 @@ def argument(value):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where kernels are compiled, beside the header that they share, compiled once."""
+    """Return a folder for compiled kernels, with the precompiled header that they share."""
     made = tmp_path_factory.mktemp("kernels")
     header, *_ = (shutil.copy(ROOT / "tests" / name, made) for name in HEADERS)
     build("-x", "c++-header", header, "-o", f"{header}.gch")
@@ -121,17 +121,17 @@ def folder(tmp_path_factory):
 
 
 def product(a, b, out):
-    """cuBLAS SGEMM."""
+    """Stand in for cuBLAS SGEMM."""
     np.matmul(a, b, out=out)
 
 
 def found_magnitudes(rows, found):
-    """cuBLAS Idamax of a 32-bit build of CuPy, row by row."""
+    """Stand in for cuBLAS Idamax of a 32-bit build of CuPy, row by row."""
     found.view(np.int32)[::2] = np.abs(rows).argmax(axis=1) + 1
 
 
 class Transforms:
-    """cuFFT's plan: whole batches, real to half a spectrum or back, not scaled."""
+    """A cuFFT plan: whole batches, real to half a spectrum or back, unscaled."""
 
     def __init__(self, size, batch, inverse):
         self.size, self.batch, self.inverse = size, batch, inverse
@@ -149,7 +149,7 @@ class Transforms:
 
 @pytest.fixture
 def on_a_cpu(folder, monkeypatch):
-    """Modules of the package launch on this CPU, and take NumPy for CuPy."""
+    """Make the package's modules launch on this CPU, with NumPy in place of CuPy."""
 
     def launch(kernel, grid, block, args, shared=0, loaded=None, overlap=False):
         run, together = compiled(kernel, folder)
@@ -221,7 +221,7 @@ CASES = [
 ]
 
 
-# In every run a kernel of each source; the rest of shapes and dtypes in long ones.
+# Every run tests a kernel of each source; long runs test the other shapes and dtypes.
 OFTEN = ("fused.relu_in_mean", "layout.quad", "unrolled.windows", "thread.per_image",
          "reduction.list", "cuda.pixels", "cuda.gather", "direct.basic", "direct.four_maps",
          "unrolled.tiled")  # fmt: skip
@@ -244,7 +244,7 @@ def test_right_and_nothing_beside(kind, name, base, n, on_a_cpu, rng):
 @pytest.mark.parametrize("name", ["pool unrolled.windows", "pool cublas.sgemm", "pool fft.cufft",
                                   "fc fft.cufft"])  # fmt: skip
 def test_workspace_for_fewer_images_than_there_are(name, on_a_cpu, monkeypatch, rng):
-    """Images in parts of two; cuFFT's plans are of two, of which the last part has one."""
+    """Process images in parts of two, also the cuFFT plans; the last part has one image."""
     kind, _, full_name = name.partition(" ")
     variant = REGISTRY[kind, full_name]
     for module in list(sys.modules.values()):
@@ -266,7 +266,7 @@ SCORES = [[0.0, -0.0, 0.0], [-0.0, 0.0, -1.0], [-3e38, -3.1e38, -2.9e38], [-5, -
     ids=lambda v: f"{v.needs.device}-{v.full_name}",
 )
 def test_labels_of_scores_that_are_near_far_or_endless(variant, on_a_cpu):
-    """Ties go to the first, zeros of both signs tie, no rounding makes a tie."""
+    """Check that ties, including zeros of both signs, go to the first and rounding makes no tie."""
     x = np.array(SCORES, np.float32)
     problem = Argmax(x.shape[1])
     state = variant.prepare(None, problem, len(x)) if variant.prepare else None

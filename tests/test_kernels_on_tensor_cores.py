@@ -1,8 +1,8 @@
-"""Features kernels on tensor cores without a GPU: compiled as C++, wgmma by cpu_wgmma.hpp, mma by
-cpu_mma.hpp, which add exactly and cut.
+"""Tests of tensor core features kernels without a GPU, compiled as C++.
 
-What their threads do runs as it stands: descriptors, layouts, barriers, turns, rounding. Shared
-memory and features are poisoned.
+cpu_wgmma.hpp and cpu_mma.hpp emulate wgmma and mma; they add exactly and truncate. The threads'
+code runs unchanged: descriptors, layouts, barriers, loops, rounding. Shared memory and features are
+poisoned.
 """
 
 import ctypes
@@ -60,10 +60,9 @@ extern "C" const char* run(unsigned grid, unsigned threads, unsigned seed, const
                            out, n%s);
 }
 """
-OF_BYTES = ("int8_features", "sparse_features")
-"""Entries that take scales."""
+OF_BYTES = ("int8_features", "sparse_features")  # entries that require scales
+# arguments of the entry with split operands, which runs in clusters of two
 SPLIT = ", scales[2 * UINT8_PIXELS], scales[2 * UINT8_PIXELS + 1]"
-"""What the entry takes whose operands are split, and which runs in clusters of two."""
 
 
 def runner(entry):
@@ -79,7 +78,7 @@ def tensors():
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A kernel as a function of this machine."""
+    """Return a function that compiles a kernel for this machine."""
     folder = tmp_path_factory.mktemp("tensor_cores")
     (folder / "gpu" / "ptx").mkdir(parents=True)
     for name in HEADERS:
@@ -115,7 +114,7 @@ def on_a_cpu(text):
 
 
 def launched(run, images, packed, grid, threads, seed, parts):
-    """The features as the kernel leaves them, (tiles of 80, 1024) float32 in its own order."""
+    """Return the kernel's features, (tiles of 80, 1024) float32 in its own order."""
     given = [np.ascontiguousarray(array) for array in (images, *packed)]
     out = np.full((ceil(len(images) / TILE), 16, parts, TILE, 8, 8), NAN, np.uint16)
     pointers = (ctypes.c_void_p(array.ctypes.data) for array in (*given, out))
@@ -128,7 +127,7 @@ def launched(run, images, packed, grid, threads, seed, parts):
 
 
 def in_halves(pack):
-    """Packs (conv1, conv2) as (conv1 for floats and for bytes, conv2, no scales)."""
+    """Return a function that packs (conv1 for floats and for bytes, conv2, no scales)."""
     nothing = np.zeros(0, np.float32)
     return lambda conv1, conv2, *_: (pack.pack_conv1(conv1), pack.pack_conv2(conv2), nothing)
 
@@ -144,6 +143,7 @@ def in_sparse_bytes(conv1, conv2, *_):
     return sparse_pack.pack(conv1, pruned(conv1, conv2))
 
 
+# Module, pack function, reference for the packed operands
 KERNELS = {
     "direct": (direct, in_halves(fp16_pack), fp16_features),
     "roles": (roles, in_halves(winograd_pack), roles_features),
@@ -151,7 +151,6 @@ KERNELS = {
     "sparse": (sparse, in_sparse_bytes, sparse_features),
     "split": (split, in_parts, split_winograd_features),
 }
-"""Module, what packs for it, what it computes from that."""
 
 
 @pytest.mark.slow
@@ -195,7 +194,10 @@ def on_mma(tmp_path_factory):
 
 @pytest.fixture
 def features_of(on_mma, tensors, monkeypatch):
-    """(n, 1024) float32 as the package's launcher leaves them; nothing beyond them is written."""
+    """Return a function that runs the launcher and returns its features, (n, 1024) float32.
+
+    It checks that nothing is written after them.
+    """
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.ascontiguousarray))
 
     def launch(kernel, grid, block, args, shared):
@@ -232,7 +234,7 @@ def test_features_on_mma_are_those_of_the_packed_operands(
 
 
 def test_mma_fp16_writes_the_features_of_its_images_and_nothing_behind_them(features_of, tensors):
-    """Nine images in blocks of four: the last has one, whose neighbours' places are poisoned."""
+    """Run nine images in blocks of four; the last block has one image, its other places poison."""
     images = load_dataset(assets.default_digits()).images[:9]
     found = features_of(images, 1, "mma_fp16")
     expected = mma_fp16_features(images, tensors)[:, feature_order()]

@@ -1,7 +1,7 @@
-"""Grids of fused kernels without a GPU: a recorder stands for `launch`, NumPy's arrays for CuPy's.
+"""Tests of fused kernels' grids without a GPU: a recorder replaces `launch`, NumPy replaces CuPy.
 
-Blocks have to cover what there is to compute, and no block may be idle altogether. That those of
-plain kernels do is seen by their outputs, test_kernels_on_a_cpu.py.
+Blocks must cover all outputs, and no block may be entirely idle. The outputs of plain kernels in
+test_kernels_on_a_cpu.py cover their grids.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lenetgpu.stages.registry import REGISTRY
 
 @pytest.fixture
 def launches(monkeypatch):
-    """What modules of the package launch, instead of launching it."""
+    """Record the launches of the package's modules instead of executing them."""
     found = []
 
     def record(kernel, grid, block, args, shared=0, loaded=None, overlap=False):
@@ -69,7 +69,7 @@ def fused(kind, name, n, w, launches, dtype="uint8"):
 
 
 class Anything:
-    """Weights of any family: every field is there."""
+    """Weights of any family, with every field."""
 
     conv1 = conv2 = (1, 2)
     fc1 = fc2 = scales = scale1 = scale2 = scores = tiles = None
@@ -133,7 +133,7 @@ def test_the_fp32_plans_two_kernels_take_groups_of_eight(launches, monkeypatch, 
 
 
 def test_no_block_asks_for_more_than_its_gpu_has():
-    """What a block may have is less than a multiprocessor by a KiB."""
+    """Check the limit of a block: a multiprocessor's shared memory less 1 KiB."""
     room = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
     for size in tuning.TUNINGS:
         for arch in size.only:

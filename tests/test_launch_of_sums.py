@@ -1,4 +1,4 @@
-"""Which of a variant's launches its grid, registers and occupancy are of."""
+"""Tests that grid, registers and occupancy describe the right launch of a variant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def registers(kernel: Kernel) -> int:
 
 
 def launches(variant, problem, blocks=None):
-    """One of each entry that it names, the helper with the most threads."""
+    """Return one launch per entry that the variant names; the helper has the most threads."""
     kernels = {kernel.entry: kernel for kernel in variant.kernels(problem, 1)}
     return [Launch(one, ((blocks or {}).get(one.entry, 8),), (256,), 0) for one in kernels.values()]
 

@@ -1,4 +1,4 @@
-"""Plans of our own convolutions, by hand: exact transforms, legal tiles, costs; without a GPU."""
+"""Tests of the plans of our own convolutions, without a GPU: transforms, tiles, costs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_transforms_are_exact(outputs, taps):
 def test_tiles_are_legal():
     for tile in TILES:
         assert tile.threads <= 1024
-        assert tile.bk % (tile.threads // (tile.bm // 4)) == 0  # a pass of copies is whole rows
+        assert tile.bk % (tile.threads // (tile.bm // 4)) == 0  # each pass copies whole rows
         for columns in (tile.bn, tile.bn // 4):
             assert tile.threads % columns == 0 and tile.bk % (tile.threads // columns) == 0
         for split in SPLITS:
@@ -147,7 +147,7 @@ def test_a_texture_too_deep_is_refused():
 @pytest.mark.parametrize("n", [1, 5])
 @pytest.mark.parametrize("variant", TEXTURE, ids=lambda v: v.full_name)
 def test_a_batch_in_parts(variant, n, rng):
-    """Images that fill the array's planes alone: every one is a part of its own."""
+    """Fill the array's planes with each image, so that every image is a part of its own."""
     problem = Conv(3, 4, 9000, 5, 1, 2, 1, 1, reads="NCHW", writes="NCHW")
     x, w = random_input("conv", problem, n, rng)
     verdict = check_variant(variant, problem, x, w, reference("conv", x, w, problem))

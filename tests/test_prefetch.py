@@ -1,4 +1,4 @@
-"""The Pascal paper's planners, by hand, and its kernels with tiles of other devices and shapes."""
+"""Tests of the Pascal paper's planners by hand, and of its kernels with other tiles and shapes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SINGLE = [shape.problem for shape in SUITES["pascal-single"].shapes]
 
 
 def violated(plan):
-    """The paper's constraints that a plan does not meet, by what --explain says of each."""
+    """Return the paper's constraints that a plan violates, according to --explain."""
     rows = dict(plan_rows(plan))
     names = {"M'": "M' >= ", "data set": "S x M'", "segments": "S and filters"}
     missed = [label for label, said in rows.items() if "NOT met" in said]
@@ -101,7 +101,7 @@ def test_the_papers_choice_of_64_filters_and_128_pixels():
 
 def test_its_64_filters_are_one_too_few_with_segments_of_32_bytes():
     plan = strict_plan(Conv(112, 112, 64, 64, 3, 3), GTX_1080_TI, segment=32)
-    # 66048 * 4 / (32 * 128) = 64.5: of 64 filters there are too few, so W'x is doubled
+    # 66048 * 4 / (32 * 128) = 64.5: 64 filters are too few, so W'x is doubled
     papers = StrictPlan(plan.problem, GTX_1080_TI, StrictTile("both", 8, 128, 64, 28))
     assert papers.least_filters == 65 and violated(papers) == ["M'"]
     assert (plan.tile.columns, plan.least_filters, violated(plan)) == (256, 33, [])
@@ -114,7 +114,7 @@ def test_chens_segment_is_no_multiple_of_32_bytes():
     plan = strict_plan(Conv(56, 56, 64, 64, 1, 1), H200, segment=4)
     assert violated(plan) == ["M'", "segments"]  # 1,400 filters of 4 bytes
     odd = strict_plan(Conv(9, 9, 3, 64, 3, 3), GTX_1080_TI)
-    assert violated(odd) == ["segments"]  # filters of 108 bytes begin anywhere
+    assert violated(odd) == ["segments"]  # filters of 108 bytes are not aligned
 
 
 def test_divisions_share_out_what_they_name():
@@ -148,7 +148,7 @@ def test_a_small_map_is_divided_again_until_v_s_is_met():
     assert found.plan.division == 2 and not found.plan.hides
     parts = found.parts
     assert found.redivided and (parts.row_parts, parts.filter_parts) == (1, 27)
-    # 19 filters each: 27 multiprocessors have some
+    # 19 filters each occupy 27 multiprocessors
     assert (parts.busy(single(28, 512, 1)), parts.data(single(28, 512, 1))) == (27, 3212)
     assert parts.moved(single(28, 512, 1)) == 27 * 3212 == 86_724 >= GTX_1080_TI.v_s
 
@@ -294,7 +294,7 @@ TILES = {
 }
 
 
-# Stands for gpu/ptx/async.cuh: copies that land at once, as early as they may.
+# Replaces gpu/ptx/async.cuh: copies complete immediately, as early as permitted.
 COPIES = """
 namespace ptx {
 inline void copy4_or_zero(float* to, const float* from, bool there) { *to = there ? *from : 0; }
@@ -325,7 +325,7 @@ def assert_right(problem, n, rng, w, launch):
 
 
 def long(cases, fast):
-    """Parameters of `cases`, those of `fast` in every run, the others in long ones."""
+    """Return parameters of `cases`: those in `fast` for every run, the others for long runs."""
     return [pytest.param(case, id=name, marks=() if name in fast else pytest.mark.slow)
             for name, case in cases.items()]  # fmt: skip
 
@@ -404,7 +404,7 @@ def test_on_the_papers_shapes(variant, rng):
 @pytest.mark.parametrize("streams", ["lines", "filters"])
 @pytest.mark.parametrize("pieces", [1, 2, 5])
 def test_pieces_are_prefetched(streams, pieces, rng):
-    """What no shape of the paper needs on a large GPU."""
+    """Test several pieces, which none of the paper's shapes needs on a large GPU."""
     problem = Conv(60, 50, 1, 70, 3, 5, pad=1, reads="NCHW", writes="NCHW")
     divided = (1, 7) if streams == "lines" else (7, 1)
     parts = StrictParts(*divided, streams, pieces, 9)

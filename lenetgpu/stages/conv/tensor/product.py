@@ -181,7 +181,7 @@ class Product:
         words = f"{self.tiling.bm} {two}outputs x {self.tiling.bn} filters"
         words += f" a block of {self.tiling.threads} threads"
         words += ", Winograd's F(2, 3) along rows" if self.tiling.pairs else ""
-        words += ", all taps from one patch" if self.layout.planes else ""
+        words += ", all filter elements from one input tile" if self.layout.planes else ""
         return words + (f", depth in {self.split} parts" if self.split > 1 else "")
 
     @property

@@ -42,7 +42,7 @@ class Product(OneLaunch):
 
     def __str__(self) -> str:
         tile = f"{_ROWS} outputs x {_WIDTH} filters a warpgroup, {_TEAMS} of a block in turn"
-        return f"{tile}, inputs of a tile brought as a patch, one launch"
+        return f"{tile}, inputs of a tile in shared memory, one launch"
 
     @property
     def taken(self) -> bool:
