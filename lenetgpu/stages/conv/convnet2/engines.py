@@ -33,7 +33,7 @@ def inner_tile(problem: Conv, images: int) -> Tile:
 
 
 def outer_tile(problem: Conv, images: int) -> Tile:
-    """Return a tile with deep chunks, which needs fewer barriers."""
+    """Return a tile with deep chunks, which need fewer barriers."""
     return _engine_tile(problem, images, _SHALLOW if images <= FEW_IMAGES else _DEEP_CHUNK)
 
 

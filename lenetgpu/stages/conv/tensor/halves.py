@@ -32,12 +32,12 @@ def worth_sampling(problem: Conv, images: int) -> bool:
 
 
 def sample(layout: Layout) -> int:
-    """Return the number of lines per line that is read to find an image's largest input."""
+    """Return n if one of n lines of an image is read to find its largest input."""
     return SAMPLE if layout.sampled else 1
 
 
 def _shares(layout: Layout) -> int:
-    """Return the number of blocks that find an image's largest input: a power of two."""
+    """Return the number of blocks per image that find its largest input: a power of two."""
     problem = layout.problem
     read = blocks_for(problem.H * problem.W * problem.C, sample(layout))
     wanted = blocks_for(read, THREADS * _INPUTS_A_THREAD)

@@ -32,7 +32,7 @@ class MmaTiling(RowsTiling):
         return rows, columns, WARP * self.warps_m * self.warps_n
 
 
-# every GPU from sm_80 on gives a block the shared memory of each
+# each fits a block's shared memory on every GPU from sm_80 on
 TILINGS = (
     MmaTiling(4, 4, stages=3, resident=1, warps_m=2, warps_n=4),  # 128 x 128
     MmaTiling(4, 4, stages=2, resident=1, warps_m=4, warps_n=2),  # 256 x 64

@@ -40,12 +40,12 @@ class Way:
 
     @property
     def phases(self) -> int:
-        """Remainders modulo the stride that filter elements read."""
+        """Number of remainders modulo the stride among the filter elements."""
         return min(self.stride, self.taps)
 
     @property
     def reach(self) -> int:
-        """Positions between an output's first and last input within a phase."""
+        """Positions from an output's first input to its last within a phase."""
         return (self.taps - 1) // self.stride
 
     @property
@@ -105,13 +105,13 @@ class Layout:
 
     @property
     def down(self) -> Way:
-        """The vertical direction."""
+        """The vertical direction, from an image's rows to output rows."""
         problem = self.problem
         return Way(problem.H, problem.pad, problem.R, problem.stride, problem.OH)
 
     @property
     def along(self) -> Way:
-        """The horizontal direction."""
+        """The horizontal direction, from an image's columns to output columns."""
         problem = self.problem
         if self.folded:
             return Way(problem.OW, 0, 1, 1, problem.OW)
@@ -136,7 +136,7 @@ class Layout:
 
     @property
     def reach(self) -> int:
-        """Positions between an output's first and last input, in planes."""
+        """Positions from an output's first input to its last, in planes."""
         return self.down.reach * self.pitch + self.along.reach
 
     def plane(self, images: int) -> int:
@@ -249,7 +249,7 @@ def _in_rows(halves: Array) -> Array:
 
 
 def _by_taps(halves: Array, layout: Layout) -> Array:
-    """Return that as (filters / 64, phase x chunk x tap, part x cell, filter of 64, channel)."""
+    """Return halves as (filters / 64, phase x chunk x tap, part x cell, 64 filters, channel)."""
     down, along, padded = layout.down, layout.along, halves.shape[-1]
     each = layout.chunks // (down.taps * along.taps)
     order = [

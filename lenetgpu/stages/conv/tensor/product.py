@@ -71,7 +71,7 @@ class Block(ABC):
         return 0
 
     def grid(self, blocks: int) -> int:
-        """Return the number of blocks to launch for the work of `blocks` blocks."""
+        """Return the number of blocks to launch, given the number of blocks' worth of work."""
         return blocks
 
     @property
@@ -95,7 +95,7 @@ class Block(ABC):
         return self.sizes()[2]
 
     def products(self, layout: Layout) -> int:
-        """Return the fp16 products per chunk of a block, or per filter element if it has taps."""
+        """Return the fp16 products per chunk of a block, or per filter element for `taps`."""
         depth = ROW // layout.parts * CELL
         return self.bm * self.bn * depth * (3 if layout.parts == 2 else 1)
 
@@ -195,7 +195,7 @@ class Product:
         return int(images * problem.OH * problem.OW * problem.M)
 
     def blocks(self, images: int) -> int:
-        """Return the number of blocks' work in a launch."""
+        """Return the blocks' worth of work in a launch for `images` images."""
         high = blocks_for(self.tiling.rows(self.layout, images), self.tiling.bm)
         return high * (self.padded // self.tiling.bn) * self.split
 
