@@ -4,8 +4,6 @@ Sums are float32 or float64 where the kernels use fp32: tests compare the operan
 functions take balanced tensors (`Weights.balanced`) and return their scores times 2**exponent.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from lenetgpu.stages.fused import split

@@ -4,8 +4,6 @@ The threads' code runs unchanged through the package's own launchers; cpu_mma.hp
 cores, copies and barriers. Workspaces, outputs and shared memory are poisoned.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from types import SimpleNamespace

@@ -5,8 +5,6 @@ package's launcher; cpu_mma.hpp emulates tensor cores, copies and barriers. Outp
 memory are poisoned.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Schedules on a GPU: graphs of copies and kernels, the ring, one image, failed allocations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

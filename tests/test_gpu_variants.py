@@ -1,7 +1,5 @@
 """Tests of every GPU variant and plan against the float64 reference output, on a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from functools import lru_cache
 

@@ -159,7 +159,7 @@ def test_poison_reaches_every_buffer(shipped_weights):
     assert (pipeline.labels == -1).all()
     assert pipeline._arenas
     for arena in pipeline._arenas.values():
-        assert np.isnan(arena.raw.view("float32")).all()
+        assert np.isnan(arena.view("float32")).all()
 
 
 @pytest.mark.parametrize("chunk", [3, 20])

@@ -1,7 +1,5 @@
 """Tests that every kernel compiles for every architecture, without spills or local memory."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from pathlib import Path

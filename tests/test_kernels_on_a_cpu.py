@@ -4,8 +4,6 @@ Kernels without PTX and warp instructions run thread by thread (cpu_cuda.hpp); g
 the output.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

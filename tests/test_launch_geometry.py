@@ -4,8 +4,6 @@ Blocks must cover all outputs, and no block may be entirely idle. The outputs of
 test_kernels_on_a_cpu.py cover their grids.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from math import ceil

@@ -1,7 +1,5 @@
 """Tests that grid, registers and occupancy describe the right launch of a variant."""
 
-from __future__ import annotations
-
 import pytest
 
 from lenetgpu.check.warmup import network_problems

@@ -1,7 +1,5 @@
 """Tests of the plans of our own convolutions, without a GPU: transforms, tiles, costs."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of the Pascal paper's planners by hand, and of its kernels with other tiles and shapes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from math import ceil

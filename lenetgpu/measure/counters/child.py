@@ -32,7 +32,7 @@ from lenetgpu.stages.mounted import Mounted
 WORK, SECTIONS = "work.json", "sections.json"
 # Empty kernel that marks the start of a section in the profile: its blocks are the section's
 # number, from 1.
-MARK = Kernel(Path(__file__).with_name("mark.cu").resolve(), "section_begins")
+MARK = Kernel(Path(__file__).with_suffix(".cu").resolve(), "section_begins")
 _FEW = 100
 
 
