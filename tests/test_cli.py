@@ -105,7 +105,7 @@ def test_data_without_labels(tmp_path):
         ("profile --json - --csv -", ["stdout", "found two"]),
         ("compare", ["a stage, plans or --suite NAME"]),
         ("compare fc1 --seconds nan", ["--seconds", "nan"]),
-        ("compare --suite report --reference x", ["--suite", "--reference"]),
+        ("compare --suite report --reference x", ["--suite", "--baseline"]),
         ("conv", ["SHAPE", "--suite NAME"]),
         ("conv 1,2", ["SHAPE '1,2'", "64,56,56,64,3,1,1"]),
         ("completion", ["'SHELL'", "bash, zsh, fish"]),

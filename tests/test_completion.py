@@ -46,7 +46,7 @@ def test_a_stages_variants_come_from_the_registry():
         ("infer --precision", "", {"fp32", "fp16x3", "fp16", "int8"}, {"tf32"}),
         ("infer --device", "", {"auto", "cpu", "cuda"}, {"gpu"}),
         ("compare conv2 --only", "fft,winograd.", {"fft,winograd.f2"}, {"fft,fft"}),
-        ("compare plans --reference", "fp", {"fp16", "fp32"}, {"auto"}),
+        ("compare plans --baseline", "fp", {"fp16", "fp32"}, {"auto"}),
         ("compare fc1 --reference", "", {"tiled", "cublas.sgemm"}, {"winograd.f2"}),
         ("conv --only", "wino", {"winograd", "winograd.f4"}, {"fft"}),
         ("infer --batch many --nosuch x --plan", "cour", {"course"}, set()),

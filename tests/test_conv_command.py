@@ -55,7 +55,7 @@ def test_a_shape_is_parsed():
         (("1,8,8,4,3", "--seconds", "nan"), "--seconds: expected a finite time above 0"),
         (("--suite", "alexnet"), "choose from: pascal-single, pascal-multi, overfeat"),
         (("1,8,8,4,3", "--device", "cpu", "--only", "fft,nothing"), "--only 'nothing': expected"),
-        (("1,8,8,4,3", "--device", "cpu", "--reference", "x"), "--reference x: expected one of"),
+        (("1,8,8,4,3", "--device", "cpu", "--baseline", "x"), "--baseline x: expected one of"),
         (("1,8,8,4,3", "--plot", "a.gif"), "expected a name ending in .png or .svg"),
         (("1,8,8,4,3", "--as", "gtx9", "--explain"), "--as gtx9: expected one of gtx1080ti, titan"),
         (("1,8,8,4,3", "--as", "h100"), "--as h100: expected --explain beside it"),

@@ -62,7 +62,13 @@ GATE = together(
 @WEIGHTS
 @option("--batch N", "Images per run.", default=10_000)
 @DEVICE
-@option("--reference NAME", "Baseline of the ratios.", show_default="the variant of auto")
+@option(
+    "--baseline NAME",
+    "Baseline of the ratios.",
+    "reference",
+    "--reference",
+    show_default="the variant of auto",
+)
 @option("--seconds SECONDS", "Time limit of all rounds.", default=20.0)
 @option(
     "--only NAMES", "Only these variants, families or plans (comma-separated) and the baseline."
@@ -184,7 +190,13 @@ def _require_only(ctx: click.Context, flag: str) -> None:
     "Repeat runs on the same images and report if they agree to the bit.",
 )
 @WITH
-@option("--reference NAME", "Baseline of the ratios.", show_default="PyTorch's cuDNN")
+@option(
+    "--baseline NAME",
+    "Baseline of the ratios.",
+    "reference",
+    "--reference",
+    show_default="PyTorch's cuDNN",
+)
 @option("--explain", "Show lower bounds, tilings and waves instead of timing.")
 @option(
     "--as GPU",

@@ -71,10 +71,10 @@ def _auto_or_count(ctx: click.Context, param: click.Parameter, value: str) -> in
         ) from error
 
 
-def option(usage: str, words: str, to: str = "", **how: Any) -> Decorator:
+def option(usage: str, words: str, to: str = "", old: str = "", **how: Any) -> Decorator:
     """Declare an option by its usage: "--flag", or "--name METAVAR" with a value.
 
-    `to` is the parameter's name if it differs.
+    `to` is the parameter's name if it differs; `old` is a former name that is still accepted.
     """
     name, _, metavar = usage.partition(" ")
     if metavar:
@@ -83,7 +83,7 @@ def option(usage: str, words: str, to: str = "", **how: Any) -> Decorator:
         how = {"metavar": metavar} | known | how
     else:
         how["is_flag"] = True
-    return click.option(name, *filter(None, [to]), help=words, **how)
+    return click.option(name, *filter(None, [old, to]), help=words, **how)
 
 
 def argument(name: str, words: str, **how: Any) -> Decorator:

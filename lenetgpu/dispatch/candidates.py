@@ -135,5 +135,5 @@ def resolve_reference(what: str, device: str, wanted: str, candidates: list[Cand
         variant = find_span(kind, wanted, device) if spans else find(kind, wanted, device, what)
         wanted = wanted if variant is None else variant.full_name
     if wanted not in names:
-        raise LenetError(f"--reference {wanted} is no candidate; {choose(wanted, names)}")
+        raise LenetError(f"--baseline {wanted} is no candidate; {choose(wanted, names)}")
     return wanted

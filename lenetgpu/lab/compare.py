@@ -417,7 +417,7 @@ def _check_request(request: CompareRequest) -> None:
     plain = CompareRequest()
     alone = {name: f"--{name.replace('_', '-')}" for name in ("reference", "cold_l2", "against",
              "only", "rounds", "warmup", "seconds", "watch")}  # fmt: skip
-    alone["regression"] = "--fail-on-regression"
+    alone |= {"reference": "--baseline", "regression": "--fail-on-regression"}
     given = [word for name, word in alone.items() if getattr(request, name) != getattr(plain, name)]
     if request.suite is not None and given:
         raise LenetError(f"--suite: expected none of {', '.join(alone.values())}, found {given[0]}")

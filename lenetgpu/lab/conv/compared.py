@@ -178,7 +178,7 @@ class _Run:
         if found is not None and found in chosen:
             return found.full_name
         names = [*filter(None, [peer]), *(v.full_name for v in chosen)]
-        raise LenetError(f"--reference {wanted}: expected one of {', '.join(names)}")
+        raise LenetError(f"--baseline {wanted}: expected one of {', '.join(names)}")
 
     def candidates(self, shape: Shape, case: Case) -> list[Candidate]:
         """Return the candidates for a shape: variants, plugins and the peer."""
