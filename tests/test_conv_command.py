@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from lenetgpu.cli import main
 from lenetgpu.lab.conv import compared as convolution
 from lenetgpu.lab.conv.compared import chosen_variants
-from lenetgpu.lab.conv.document import shape_text
-from lenetgpu.lab.conv.request import ConvRequest, rows_asked, taken
+from lenetgpu.lab.conv.request import ConvRequest, rows_asked
 from lenetgpu.measure import conv_bench
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure import torch_peer as conv_peer
@@ -33,13 +32,6 @@ def run(*arguments):
 @pytest.fixture
 def without_torch(monkeypatch):
     monkeypatch.setattr(convolution, "peer_version", lambda device: None)
-
-
-def test_a_shape_is_parsed():
-    assert taken("3,11,13,7,2").problem == Conv(11, 13, 3, 7, 2, 2)
-    assert taken(" 3, 11,13,7,3,2 ,1").problem == Conv(11, 13, 3, 7, 3, 3, stride=2, pad=1)
-    assert shape_text(Conv(9, 7, 2, 5, 3, 2)) == "2,9,7,5,3x2,1,0"
-    assert taken("2,9,7,5,3x2,1,0").problem == Conv(9, 7, 2, 5, 3, 2)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,6 @@ def test_forms_that_compute_the_same_are_one():
     assert Conv(9, 9, 4, 6, 3, 3, 2, pads=(0, 0, 0, 1)) == Conv(9, 9, 4, 6, 3, 3, 2)
     least, more = (Conv(9, 8, 4, 6, 3, 3, 2, pads=(0, 0, 0, right)) for right in (1, 2))
     assert least == more and least.OW == 4
-    assert Conv(9, 8, 4, 6, 3, 3, pads=(0, 0, 1, 1)) != Conv(9, 8, 4, 6, 3, 3)
     assert {name: problem.wants for name, (problem, _) in ASKS.items()} == {n: {n} for n in WANTS}
     assert TOGETHER.wants == {*SHAPES} == ConvPool(TOGETHER).wants
     # a dimension of one output takes the other's stride if that leaves one output
@@ -414,21 +413,15 @@ def test_pytorch_computes_it_too(problem):
 
 
 def test_a_gpu_without_bf16_says_so(monkeypatch):
-    """Every candidate is refused, also PyTorch; other rows of the same command run."""
     problem = replace(PLAIN, dtype="bf16")
     assert lacking(problem, 75) == "bf16 needs cuda 8.0, found 7.5"
     assert lacking(problem, 80) is lacking(replace(problem, dtype="fp16"), 75) is None
-    gpu = Gpu(0, "T4", 75)
     chosen = [find("conv", "direct.grouped", "cuda")]
-    run = compared._Run(ConvRequest(), None, gpu, None, "torch cudnn", chosen, None, [])
-    case = SimpleNamespace(images=1)
-    for dtype, statuses in (("bf16", ["refused"] * 2), ("fp16", ["waiting"] * 2)):
-        found = run.candidates(Shape("", replace(PLAIN, dtype=dtype)), case)
-        assert [candidate.name for candidate in found] == ["direct.grouped", "torch cudnn"]
-        assert [candidate.status for candidate in found] == statuses
-        assert {candidate.note for candidate in found} == (
-            {"bf16 needs cuda 8.0, found 7.5"} if dtype == "bf16" else {""}
-        )
+    run = compared._Run(ConvRequest(), None, Gpu(0, "T4", 75), None, "torch", chosen, None, [])
+    found = run.candidates(Shape("", problem), SimpleNamespace(images=1))
+    assert [(one.name, one.status) for one in found] == [
+        ("direct.grouped", "refused"), ("torch", "refused"),
+    ]  # fmt: skip
 
 
 def ran(monkeypatch, *words):
@@ -455,21 +448,7 @@ def test_what_gets_a_shape_wrong_is_found(monkeypatch):
     }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_what_gets_an_end_wrong_is_found(monkeypatch, dtype):
-    """In fp32 nothing is truncated or rounded after the computation."""
-    beside = ROOT / "tests" / "broken" / "epilogue.py"
-    words = ("3,9,8,8,3,1,1", "--bias", "--relu", "--dtype", dtype, "--batch", 3)
-    code, document, _ = ran(monkeypatch, *words, "--with", beside, "--only", "serial")
-    rows, cut = statuses(document), ("ends.towards_zero", "ends.rounded_twice")
-    wrong = {f"ends.{name}": "wrong" for name in ("no_bias", "one_bias", "relu_first")}
-    assert {rows.pop(name) for name in cut} == {"wrong"} or dtype == "fp32"
-    assert code == 1
-    assert rows == {"serial.loops": "right", "twin.as_it_is": "right"} | wrong
-
-
-def test_a_row_says_what_it_is_and_is_repeated_by_its_command(monkeypatch):
+def test_a_row_and_its_command_say_what_it_is(monkeypatch):
     words = ("g2ic4ih6oc4oh6kh3ph1", "--batch", 2, "--bias", "--relu", "--dtype", "bf16")
     code, document, _ = ran(monkeypatch, *words, "--only", "serial,unrolled,tiled", "--bitwise")
     (case,) = document["cases"]
@@ -482,10 +461,6 @@ def test_a_row_says_what_it_is_and_is_repeated_by_its_command(monkeypatch):
     command = shlex.split(rows["unrolled.blas"]["command"])
     at = command.index("--bias")
     assert command[at : at + 4] == ["--bias", "--relu", "--dtype", "bf16"]
-    again = CliRunner().invoke(main, [*command[1:], "--json", "-"])
-    assert again.exit_code == 0, again.output
-    (found,) = json.loads(again.stdout)["cases"]
-    assert (found["shape"], found["images"]) == (text, 2)
 
 
 LINE = as_line(TOGETHER)
@@ -524,16 +499,14 @@ def test_what_is_said_of_every_convolution_is_said_of_lines_and_suites(tmp_path,
     def rows(*words):
         done = CliRunner().invoke(main, ["conv", *map(str, words), "--json", "-"])
         assert done.exit_code == 0, done.output
-        document = json.loads(done.stdout)
-        return [row["shape"] for row in document["network"]["rows"]], document["notes"][0]
+        return [row["shape"] for row in json.loads(done.stdout)["network"]["rows"]]
 
-    assert rows(*listed)[0] == ["8,8,8,8,3,1,0", "8,8,8,8,3,1,0 --dtype fp16", "4,5,5,2,3,1,0"]
-    assert "alone: without its bias" in rows(*listed)[1]
-    found, note = rows(*listed, "--epilogue")
-    assert found == ["8,8,8,8,3,1,0 --bias", "8,8,8,8,3,1,0 --bias --dtype fp16", "4,5,5,2,3,1,0"]
-    assert "with its bias" in note
-    assert rows(*listed, "--dtype", "fp32", "--batch", "2")[0] == ["8,8,8,8,3,1,0", "4,5,5,2,3,1,0"]
-    every, _ = rows("--suite", "vgg16", "--list", "--relu", "--bias", "--dtype", "bf16")
+    assert rows(*listed) == ["8,8,8,8,3,1,0", "8,8,8,8,3,1,0 --dtype fp16", "4,5,5,2,3,1,0"]
+    assert rows(*listed, "--epilogue") == [
+        "8,8,8,8,3,1,0 --bias", "8,8,8,8,3,1,0 --bias --dtype fp16", "4,5,5,2,3,1,0",
+    ]  # fmt: skip
+    assert rows(*listed, "--dtype", "fp32", "--batch", "2") == ["8,8,8,8,3,1,0", "4,5,5,2,3,1,0"]
+    every = rows("--suite", "vgg16", "--list", "--relu", "--bias", "--dtype", "bf16")
     assert len(every) == 9 and all(row.endswith("--bias --relu --dtype bf16") for row in every)
 
 

@@ -28,7 +28,7 @@ from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT, compile_kernel
 from lenetgpu.gpu.occupancy import Demand, residency
-from lenetgpu.layouts import MAP_LAYOUTS, dtype_of, from_nhwc, physical_shape, to_nhwc
+from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
 from lenetgpu.network import stage
 from lenetgpu.papers import course_ladder
 from lenetgpu.papers.course import MEAN, RELU
@@ -40,7 +40,7 @@ from lenetgpu.stages.fc import apart
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.pool import looped, mean
 from lenetgpu.stages.registry import REGISTRY
-from lenetgpu.stages.sectors import Cells, counted, some, total
+from lenetgpu.stages.sectors import counted, some, total
 
 __all__ = ["folder", "launches"]
 CONV1, CONV2, POOL1, POOL2 = (stage(name).problem for name in ("conv1", "conv2", "pool1", "pool2"))
@@ -163,14 +163,6 @@ def assert_right(variant, problem, n, rng):
     verdict = judge(found, expected, "fp32")
     assert verdict.passed, f"{verdict} for {problem}"
     assert fence.intact and np.array_equal(held, before)
-
-
-@pytest.mark.parametrize("layout", MAP_LAYOUTS)
-def test_cells_lie_where_the_layouts_put_them(layout):
-    shape = (6, 4, 5)
-    places = np.arange(120).reshape(physical_shape(layout, 1, shape))
-    found = Cells(layout, shape).at(*np.indices(shape))
-    np.testing.assert_array_equal(found, to_nhwc(places, layout, shape)[0])
 
 
 def test_of_large_shapes_some_is_counted_and_of_the_networks_all():
