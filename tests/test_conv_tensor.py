@@ -28,7 +28,6 @@ from test_kernels_on_a_cpu import common_folder
 from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import random_input, tensors
 from lenetgpu.gpu.device import driver_gpus
-from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import compile_kernel, supported
 from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import from_nhwc, held_as, narrowed, physical_shape, to_nhwc, widened
@@ -36,7 +35,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.tensor import after, halves, implicit, mma, product, taps, wgmma
 from lenetgpu.stages.conv.tensor.packed import Layout
-from lenetgpu.stages.conv.tensor.product import Product, Tiling, options, ranked
+from lenetgpu.stages.conv.tensor.product import Product, Tiling, options
 from lenetgpu.stages.conv.tf32 import one_launch
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.reference import conv_reference as reference
@@ -342,18 +341,10 @@ def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng)
     w *= np.logspace(-6, 6, case.problem.M).astype(np.float32)
     x, w = x * channels, w / channels[:, None]
     assert_each_right(computed(case, x, w), x, w, case)
-    x[..., 3], w[:, :, 5] = 0, 0
+    x[1], x[..., 3], w[:, :, 5] = 0, 0, 0
     x[..., 5] = np.where(x[..., 5] > 0, 1e38, x[..., 5])  # no filter reads it
-    assert_each_right(computed(case, x, w), x, w, case)
-
-
-@compiled_here
-@cases([PLAIN, TAPPED], [PARTED, PAIRED])
-def test_nothing_at_all_gives_zeros(case, on_a_cpu, rng):
-    x, w = operands(case, rng)
-    x[1] = 0
     found = computed(case, x, w)
-    assert_right(found, x, w, case)
+    assert_each_right(found, x, w, case)
     assert not found[1].any() and not computed(case, x, 0 * w).any()
 
 
@@ -362,23 +353,6 @@ def test_nothing_at_all_gives_zeros(case, on_a_cpu, rng):
 @cases([PLAIN, TAPPED], [PARTED, PAIRED])
 def test_what_is_no_number_stays_none(value, case, on_a_cpu, rng):
     no_numbers(case, value, computed, rng)
-
-
-@compiled_here
-@cases([STRIDED])
-def test_outputs_too_small_for_halves_are_computed_once_more(
-    case, with_second_look, monkeypatch, rng
-):
-    """Set an input that no output reads to 1e30; the other inputs then vanish in fp16."""
-    x, w = operands(case, rng)
-    x[1, 1, 1], x[2, 3, 2] = 1e30, -3e7
-    assert_each_right(computed(case, x, w), x, w, case)
-    monkeypatch.setattr(after, "again", lambda *_: None)
-    found = computed(case, x, w)
-    assert_each_right(found[:1], x[:1], w, case)
-    for wrong in (slice(1, 2), slice(2, 3)):
-        with pytest.raises(AssertionError):
-            assert_each_right(found[wrong], x[wrong], w, case)
 
 
 @compiled_here
@@ -397,21 +371,24 @@ def test_who_looks_again_knows_the_largest_output_of_each_image(case, on_a_cpu, 
 
 @compiled_here
 @cases(ENDED_STRIDED)
-def test_a_bias_and_relu_of_what_is_computed_once_more(case, with_second_look, monkeypatch, rng):
+def test_outputs_too_small_for_halves_are_computed_once_more(
+    case, with_second_look, monkeypatch, rng
+):
+    """Beside the largest inputs, the others vanish in fp16; doubled filters show who looks."""
     x, w = operands(case, rng)
     large = {"fp32": 1e30, "fp16": 6e4, "bf16": 1e30}[case.problem.dtype]
     values = widened(x).astype("f")
     values[1:] *= np.float32(1e-3)
-    values[1, 1, 1] = large
+    values[1, 1, 1], values[2, 3, 2] = large, -3e4  # no output reads them
     x, bias = narrowed(values, case.problem.dtype), 1e-3 * widened(w[1]).astype("f")
     w = w[0], narrowed(bias, case.problem.dtype)
     assert_each_right(computed(case, x, w), x, w, case)
     look = after.again
     monkeypatch.setattr(after, "again", lambda layout, x, w, *rest: look(layout, x, 2 * w, *rest))
     found = computed(case, x, w)
-    assert_each_right(found[[0, 2]], x[[0, 2]], w, case)
+    assert_each_right(found[:1], x[:1], w, case)
     twice = narrowed(2 * widened(w[0]).astype("f"), case.problem.dtype)
-    assert_each_right(found[1:2], x[1:2], (twice, w[1]), case)
+    assert_each_right(found[1:], x[1:], (twice, w[1]), case)
 
 
 @compiled_here
@@ -503,13 +480,6 @@ def test_filters_whose_columns_are_unlike_are_not_multiplied_by_pairs(dtype, rng
     for odd, pairs in ((filters[..., 60:], True), (filters, False)):
         plain = replace(problem, bias=False)
         assert wgmma.FP16X3.suited(narrowed(odd, dtype), plain, 64).tiling.pairs == pairs
-
-
-def test_a_grid_smaller_than_the_machine_splits_the_depth():
-    last = conv("512,7,7,512,1,1")
-    for problem, images, split in ((RESNET[0], 64, 0), (RESNET[2], 1, 1), (last, 10_000, 0)):
-        first = ranked(Layout(problem, 2), images, H200, mma.TILINGS)[0]
-        assert (first.split > 1) == split
 
 
 ENDS = {"bias": True, "relu": True}

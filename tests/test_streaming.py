@@ -19,7 +19,6 @@ from pretended_gpu import (
 )
 
 from lenetgpu.errors import LenetError
-from lenetgpu.net.streaming import schedule
 from lenetgpu.net.streaming import streamer as streamer_module
 from lenetgpu.network import CLASSES
 
@@ -131,16 +130,6 @@ def test_a_pass_that_runs_out_of_memory_goes_on_in_smaller_chunks():
     streamer.run(images, labels, on_chunk=told.append)
     assert_right(images, labels)
     assert told == [4] * 4 + [2] * 7 and (streamer.done, streamer.chunk) == (30, 2)
-
-
-def test_chunks_taper_as_they_are_asked_to(monkeypatch):
-    monkeypatch.setattr(schedule, "_LEAST", 2)
-    gpu = PretendedGpu()
-    streamer, told = streamer_on(gpu, 16, 2, taper=2.0), []
-    images, (labels, _) = pinned(gpu, pixels(30)), results(gpu, 30)
-    streamer.run(images, labels, on_chunk=told.append)
-    assert_right(images, labels)
-    assert told == [1, 2, 4, 8, 15]
 
 
 @pytest.mark.parametrize(("streams", "reaches_host"), [(1, True), (2, False)])
