@@ -23,14 +23,6 @@ from lenetgpu.files.weights import load_weights
 SCRIPT = ROOT / "scripts" / "flips.py"
 
 
-@pytest.fixture
-def flips(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import flips
-
-    return flips
-
-
 def rewritten(path, target, change):
     """Copy a file and apply `change` to the copy, opened by h5py; return its path."""
     target.write_bytes(path.read_bytes())
@@ -75,34 +67,16 @@ def test_no_flip_is_silent():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_script_sees_what_is_silent(flips, tmp_path, weight_file):
-    """Without checksums nearly every flip in the weights is silent."""
-    with h5py.File(tmp_path / "plain.h5", "w") as file:
-        for name, tensor in load_weights(weight_file).tensors.items():
-            file[name] = tensor
-    found, wrong = flips.flips(tmp_path / "plain.h5", flips._read_weights, 50, 1)
-    assert found["silent"] > 40 and found["broken"] == 0
-    assert len(wrong["silent"]) == found["silent"]
-
-
 def test_what_fletcher_does_not_see_sha_does(tmp_path, weight_file):
     """Data rewritten by HDF5 have a valid Fletcher checksum."""
 
     def change(file):
         file["fc2"][0, 0] *= -1
 
-    stated = checksums.verify(weight_file).stated["fc2"][:12]
     path = rewritten(weight_file, tmp_path / "x.h5", change)
-    with h5py.File(path) as file:
-        found = checksums.sum_of(file["fc2"][...])[:12]
-    said = (
-        f"{path}: expected dataset /fc2 to have the SHA-256 {stated}, found {found}: "
-        "the file is damaged, or was changed since"
-    )
     for load in (load_weights, checksums.verify):
-        with pytest.raises(LenetError) as caught:
+        with pytest.raises(LenetError, match=f"{path}: expected dataset /fc2 to have the SHA-256"):
             load(path)
-        assert str(caught.value) == said
     refused = CliRunner().invoke(main, ["weights", "verify", str(path)])
     assert refused.exit_code == 2 and "/fc2" in refused.output
 
@@ -135,17 +109,6 @@ def _rename(file):
     file.move("y", "z")
 
 
-def _drop(file):
-    del file["y"]
-
-
-def _reshape(file):
-    whole, stated = file["y"][...], file["y"].attrs[checksums.ATTRIBUTE]
-    del file["y"]
-    file["y"] = whole[:, None]
-    file["y"].attrs[checksums.ATTRIBUTE] = stated
-
-
 def _drop_blocks(file):
     del file["x_sha256"]
 
@@ -154,8 +117,6 @@ def _drop_blocks(file):
     ("change", "message"),
     [
         (_rename, "names and attributes"),
-        (_drop, "names and attributes"),
-        (_reshape, "names and attributes"),
         (_drop_blocks, "names and attributes"),
         (lambda file: file["x"].attrs.pop(checksums.ATTRIBUTE), "names and attributes"),
         (lambda file: file.attrs.update(note="mine"), "attribute note to be numbers or text of"),
@@ -229,10 +190,6 @@ def verified(path):
     return result.output.removeprefix(f"{path}: ").rstrip("\n")
 
 
-def _more(file):
-    file["more"], file["other"] = np.zeros(3), h5py.SoftLink("/x")
-
-
 def _labels(file):
     file["z"] = np.zeros(5)
     file["a\x1b[31m\nb"] = 1
@@ -241,7 +198,6 @@ def _labels(file):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_more, "; /more, /other have none: damage cannot be detected"),
         (_labels, "; /a\\x1b[31m\\nb, /z have none: damage cannot be detected"),
         (lambda file: file.attrs.pop(checksums.ATTRIBUTE), "; names and attributes have none"),
     ],

@@ -224,7 +224,6 @@ REFUSED = {
         lambda net: setattr(net["p1"], "op_type", "MaxPool"), "expected AveragePool, found MaxPool",
     ),
     "no ReLU": (lambda net: net.drop("r1"), "node a1 (Conv): expected Relu, found Conv"),
-    "ReLU at the end": (ends(("Relu", {})), "(Relu): expected MatMul or Gemm, found Relu"),
     "labels of images": (ends(("ArgMax", {"axis": 0})), "axis to be 1 or -1, found 0"),
     "scores as bytes": (ends(("Cast", {"to": 3})), "(Cast): expected scores of floats"),
     "reshaped": (reshaped(-1, 512), "new9: expected the shape (N, 1024), found (15838, 512)"),

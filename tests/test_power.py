@@ -158,19 +158,6 @@ def test_what_is_not_supported_is_none_or_has_an_older_name(fake, monkeypatch):
     assert set(found.values()) == {None}
 
 
-def test_reasons_are_words():
-    real = pytest.importorskip("pynvml", reason="the extra `dev` brings nvidia-ml-py")
-    for name, word in {
-        "ApplicationsClocksSetting": "application clocks", "SwPowerCap": "power cap",
-        "HwSlowdown": "hardware slowdown", "SyncBoost": "sync boost",
-        "SwThermalSlowdown": "software thermal", "HwThermalSlowdown": "hardware thermal",
-        "HwPowerBrakeSlowdown": "power brake", "DisplayClockSetting": "display clocks",
-    }.items():  # fmt: skip
-        assert nvml.reasons(getattr(real, f"nvmlClocksEventReason{name}")) == (word,)
-    assert nvml.reasons(real.nvmlClocksEventReasonGpuIdle) == ()
-    assert nvml.reasons(0x1005) == ("power cap", "reason 0x1000")
-
-
 @pytest.mark.parametrize("lack", ["init", "bus", "module"])
 def test_no_nvml_no_state(fake, monkeypatch, lack):
     fake(lack)
@@ -180,7 +167,7 @@ def test_no_nvml_no_state(fake, monkeypatch, lack):
     assert nvml.nvml_version() is None
 
 
-def test_versions_of_a_gpus_software(fake, monkeypatch, tmp_path):
+def test_versions_of_a_gpus_software(fake, monkeypatch):
     fake()
     monkeypatch.setattr(software, "commit", lambda: "0123456789ab")
     monkeypatch.setattr(software.nvrtc, "version", lambda: (13, 1))
@@ -190,12 +177,6 @@ def test_versions_of_a_gpus_software(fake, monkeypatch, tmp_path):
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
     found = software.software(None)
     assert {found[name] for name in ("cupy", "driver", "cuda_driver", "nvrtc")} == {None}
-    fake("init")
-    version = tmp_path / "version"
-    monkeypatch.setattr(nvml, "_PROC_VERSION", version)
-    assert nvml.driver_version() is None
-    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module  570.86.15  Release\nGCC\n")
-    assert nvml.driver_version() == "570.86.15"
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git to make a commit with")
@@ -307,9 +288,6 @@ def test_json_and_columns():
     assert [one.cell(entry) for one in MACHINE] == ["1,755", "312", "41", "power cap", "12.25"]
     assert MACHINE[3].cell(calm) == "no"
     assert Table(MACHINE, [{"machine": None}, {}]).columns == ()
-    for width, first_gone in ((39, 0), (35, 1), (30, 2)):
-        shown = [one.title for one in Table(MACHINE, [entry]).fitting(width)]
-        assert shown == [h for h in HEADINGS if h not in ("C", "W")[:first_gone]]
 
 
 def test_passes_are_the_calls_of_a_sample():

@@ -3,8 +3,10 @@
 import gzip
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import zlib
 
 import h5py
@@ -248,29 +250,20 @@ def test_isal_inflates_where_it_is_installed(tmp_path, digits, labels):
             load_dataset(bad)
 
 
-FORKED = """
-import os, signal, sys, time
-from pathlib import Path
-from lenetgpu.files import hdf5_source
-from lenetgpu.files.source import open_source
-hdf5_source.core_count = lambda: 1
-with open_source(Path(sys.argv[1])) as source:
-    images = source.whole().images
-    time.sleep(0.2)  # the pool thread is idle now
-    child = os.fork()
-    if child == 0:
-        signal.alarm(10)
-        os._exit(0 if (source.whole().images == images).all() else 3)
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_reads_chunks_too(tmp_path, digits):
-    path = h5(tmp_path / "x.h5", digits, chunks=(7, 28, 28))
-    words = [sys.executable, "-c", FORKED, str(path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+def test_a_forked_child_reads_chunks_too(tmp_path, monkeypatch, digits):
+    monkeypatch.setattr(hdf5_source, "core_count", lambda: 1)
+    with open_source(h5(tmp_path / "x.h5", digits, chunks=(7, 28, 28))) as source:
+        images = source.whole().images
+        time.sleep(0.2)  # the pool thread is idle now
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            try:
+                os._exit(0 if (source.whole().images == images).all() else 3)
+            finally:
+                os._exit(4)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 # --- refused files ---
@@ -319,11 +312,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path, rng, make):
             source.read(3_000, out)
     message = str(caught.value)
     assert message.startswith(f"{path}: expected ") and "\n" not in message
-    if make == "idx.gz":
-        assert "found a damaged" in message
-    else:
-        assert ("bytes from byte" in message) == (make != "chunked")
-        assert message.endswith(": the file became shorter while it was read")
+    assert ("found a damaged" if make == "idx.gz" else "the file became shorter") in message
 
 
 def test_labels_and_weights_that_shrink_are_not_zeros(tmp_path, weight_file, monkeypatch):
