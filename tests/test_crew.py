@@ -19,12 +19,11 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits, default_weights
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.jobs import crew, manifest, worker
 from lenetgpu.jobs.costs import Costs, lot, predict
-from lenetgpu.jobs.crew import OnDask, UnfinishedError, run_here
-from lenetgpu.jobs.inputs import Input, fingerprint, gather
+from lenetgpu.jobs.crew import OnDask, UnfinishedError
+from lenetgpu.jobs.inputs import gather
 from lenetgpu.jobs.job import Job
 from lenetgpu.jobs.manifest import Failed, Row
 from lenetgpu.jobs.worker import StopError, Worker
@@ -105,44 +104,6 @@ def test_the_shard_before_is_listed_while_the_next_is_computed(begun, monkeypatc
     rows = [row for _, row in made.run(map(job.shard, (0, 1, 3)))]
     assert computed == [0, 1, 3] and [row.shard for row in rows] == [0, 1, 3]
     assert sorted(manifest.read(out).done) == [0, 1, 3]
-
-
-def test_a_file_is_opened_once_for_shards_that_follow(begun, monkeypatch):
-    out, job, _ = begun
-    opened, held, made = [], [], Worker(out, job, REQUEST)
-
-    def noted(path, lo, count):
-        opened.append((path.name, lo))
-        held.append(open_source(path, lo, count))
-        return held[-1]
-
-    monkeypatch.setattr(worker, "open_source", noted)
-    rows = [row for lot in ((1, 3), (4,)) for _, row in made.run(map(job.shard, lot))]
-    assert len(opened) == 1 and not held[0]._file.file.closed
-    rows += run_here(made, [0])
-    assert opened == [("f.npy", 50), ("f.npy", 0)] and [row.lo for row in rows] == [50, 150, 200, 0]
-    assert [source._file.file.closed for source in held] == [True, True]
-
-
-def test_damage_behind_a_shard_is_not_its_own(tmp_path):
-    """Labels are only read for the opened part of a file."""
-    head = (0x803).to_bytes(4, "big") + b"".join(n.to_bytes(4, "big") for n in (300, 28, 28))
-    images = load_dataset(default_digits()).images[:300]
-    (tmp_path / "t-images-idx3-ubyte").write_bytes(head + images.tobytes())
-    labels = np.zeros(300, np.uint8)
-    labels[250] = 77
-    head = (0x801).to_bytes(4, "big") + (300).to_bytes(4, "big")
-    (tmp_path / "t-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
-    images = tmp_path / "t-images-idx3-ubyte"
-    weights = load_weights(default_weights())
-    entry = Input(str(images), 300, "uint8", True, fingerprint(images))
-    job = Job((entry,), weights.source, weights.digest, "fp32", "fp32", "cpu", 100)
-    out = tmp_path / "out"
-    out.mkdir()
-    manifest.begin(out, job)
-    found = [row for _, row in Worker(out, job, REQUEST).run(job.shards)]
-    assert [isinstance(row, Row) for row in found] == [True, True, False]
-    assert "77" in str(found[2])
 
 
 def test_a_full_disk_ends_a_lot(begun, monkeypatch):
@@ -253,16 +214,6 @@ def test_a_task_at_which_workers_die_is_taken_apart(begun, dask, monkeypatch):
     assert TASKS == [[3, 4], [3], [4]]
     (failed,) = [row for row in found if isinstance(row, Failed)]
     assert failed == Failed(4, 50, failed.sentence, 1) and "images 200 to 250" in failed.sentence
-
-
-def test_a_scheduler_that_is_gone_ends_the_job():
-    distributed = pytest.importorskip("distributed", reason="no Dask")
-
-    def gone():
-        raise distributed.CancelledError("task")
-
-    with pytest.raises(StopError, match="scheduler: expected it to stay until the job ends"):
-        crew.result(SimpleNamespace(result=gone))
 
 
 def test_a_job_without_workers_ends_with_a_sentence(begun, dask, monkeypatch):

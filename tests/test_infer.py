@@ -6,6 +6,7 @@ import sys
 import threading
 import tracemalloc
 from functools import cache
+from itertools import count
 from types import SimpleNamespace
 
 import h5py
@@ -69,17 +70,6 @@ def test_repeats_are_as_many_as_asked_and_the_first_pass_is_none(passes, monkeyp
     assert "60.00 ms host to host (median of 3 passes, 60.00 to 60.00), " in result.stderr
 
 
-class SteppedClock:
-    """A clock that advances by `step` seconds at every reading."""
-
-    def __init__(self, step):
-        self.step, self.reads = step, 0
-
-    def __call__(self):
-        self.reads += 1
-        return self.reads * self.step
-
-
 def test_stages_add_up_to_the_pass(monkeypatch):
     """Stages of 1 and 3 ms, twice per batch; three batches of five images; slower first passes."""
     now, slow = [5.0], [2.0]
@@ -120,7 +110,7 @@ def test_percentiles_are_interpolated():
 
 
 def test_samples_are_taken_between_least_and_most(monkeypatch):
-    monkeypatch.setattr(timing, "clock", SteppedClock(1.0))
+    monkeypatch.setattr(timing, "clock", count(1.0).__next__)
     assert repeat(lambda: 5.0, budget_s=3.0) == [5.0] * 3
     assert repeat(lambda: 5.0, budget_s=0.0, least=4) == [5.0] * 4
     assert repeat(lambda: 5.0, budget_s=0.0, least=0) == []

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from terminal import refused, run
 
 from lenetgpu import __main__ as entry
-from lenetgpu.cli import ending
 from lenetgpu.errors import LenetError, one_line
 from lenetgpu.files import assets
 from lenetgpu.lab.console import Console
@@ -239,11 +238,6 @@ def test_what_the_system_refuses_is_a_sentence(error, words, monkeypatch):
 
     monkeypatch.setattr("lenetgpu.lab.doctor.findings", refuse)
     refused(run("doctor"), words)
-
-
-def test_a_module_of_ours_that_is_not_there_is_a_mistake():
-    with pytest.raises(ImportError):
-        ending.of_system(ImportError("no such name", name="lenetgpu.cli"))
 
 
 def test_a_mistake_of_ours_is_a_traceback_with_what_to_do(monkeypatch, capsys):
