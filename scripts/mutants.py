@@ -133,7 +133,7 @@ def python_mutants(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def tests_of(file: str) -> list[str]:
-    """Return pytest arguments for the fast tests that name a module or its definitions."""
+    """Return pytest arguments for the fast tests that import or are named after a module."""
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     parent, _, last = module.rpartition(".")
     own = re.compile(
@@ -141,7 +141,8 @@ def tests_of(file: str) -> list[str]:
         rf"|from {re.escape(parent)} import \([^)]*\b{last}\b"
     )
     files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda path: path.stat().st_size)
-    about = [path for path in files if path.stem.startswith(f"test_{last}")]
+    named = f"test_{last}", f"test_{parent.rpartition('.')[2]}"
+    about = [path for path in files if path.stem.startswith(named)]
     found = [f"tests/{p.name}" for p in files if p in about or own.search(p.read_text())]
     always = ["tests/test_infer.py", "tests/test_cli.py"]
     wanted = list(dict.fromkeys([*found, *always]))

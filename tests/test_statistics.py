@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lenetgpu.measure.statistics import (
     Interval,
+    _student,
     ratio_interval,
     second_run_interval,
     single_ratio,
@@ -121,3 +122,8 @@ def test_a_ratio_is_widened_by_what_differs_between_processes_or_the_controls_dr
 def test_warnings(samples, words):
     found = warnings(samples)
     assert found == [] if words is None else words in "; ".join(found)
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(6, 2.446912), (10, 2.228139), (100, 1.983972)])
+def test_students_quantile_is_the_tables(freedom, quantile):
+    assert _student(freedom) == pytest.approx(quantile, rel=2e-3)
