@@ -159,6 +159,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(net, what):
         ({"device": "cpu", "batch": "a"}, "batch: expected a whole number of images, found 'a'"),
         ({"device": "cpu", "threads": 1.5}, "threads: expected a whole number, found 1.5"),
         ({"weights": 3}, "weights: expected the path of a file, found 3"),
+        ({"plan": None}, "plan: expected a plan's name, found None"),
         ({"device": "cpu", "threads": 1_025}, "--threads: expected at most 1,024, found 1,025"),
     ],
 )
@@ -276,6 +277,8 @@ def test_a_closed_net_says_so(digits):
         assert repr(net) == "<LeNet plan auto (fp32) on cpu>"
     with pytest.raises(LenetError, match="expected one that is open, found it closed"):
         net(digits)
+    with pytest.raises(LenetError, match="expected one that is open"), net:
+        pass
 
 
 @pytest.mark.peers

@@ -197,7 +197,7 @@ def _require_only(ctx: click.Context, flag: str) -> None:
     "--reference",
     show_default="PyTorch's cuDNN",
 )
-@option("--explain", "Show lower bounds, tilings and waves instead of timing.")
+@option("--explain", "Also show lower bounds, tilings and waves.")
 @option(
     "--as GPU",
     "GPU to explain for: gtx1080ti, titanx, h100, h200.",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lenetgpu.cpu.threads import cpu_name
+from lenetgpu.dispatch.candidates import comparable
 from lenetgpu.files import assets
 from lenetgpu.lab import counters as hardware
 from lenetgpu.lab.infer import infer
@@ -59,6 +60,8 @@ class Profile:
         if heaviest["roofline"] is not None:
             said += f" at {heaviest['roofline']:.0%} of the {heaviest['bound']} roof"
         if heaviest["stages"]:
+            if heaviest["name"] not in comparable():
+                return said + "; `lenetgpu compare plans` ranks the plans"
             return said + f"; `lenetgpu compare {heaviest['name']}` ranks its variants"
         return said + "; a plan whose stages agree on device and layout has no such row"
 

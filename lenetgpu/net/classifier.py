@@ -103,6 +103,8 @@ class LeNet:
         if not isinstance(weights, str | PathLike | None):
             raise LenetError(f"weights: expected the path of a file, found {weights!r}")
         file = None if weights is None else Path(weights)
+        if not isinstance(plan, str):
+            raise LenetError(f"plan: expected a plan's name, found {plan!r}")
         if not isinstance(device, str):
             raise LenetError(f"device: expected auto, cpu, cuda or cuda:K, found {device!r}")
         batch = min(_MOST, _whole("batch: expected a whole number of images", batch))
@@ -216,6 +218,7 @@ class LeNet:
                 self._single.close()
 
     def __enter__(self) -> LeNet:
+        self._require_open()
         return self
 
     def __exit__(self, *error: object) -> None:
