@@ -150,6 +150,6 @@ def test_those_that_are_right_and_fast_enough_get_errors():
     err_all(comparison, lambda *words: None)
     assert [candidate.errors for candidate in found] == [errors, *[None] * 6]
     *_, short, fails, none, _ = found
-    assert short.status == "right" and short.note == "no memory to tell its rms error"
+    assert short.status == "right" and short.note == "not enough memory to measure its rms error"
     assert fails.status == "failed" and none.status == "wrong" and "NaN" in none.note
     assert comparison.interrupted

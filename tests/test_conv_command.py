@@ -50,7 +50,7 @@ def without_torch(monkeypatch):
         (("1,8,8,4,3", "--device", "cpu", "--baseline", "x"), "--baseline x: expected one of"),
         (("1,8,8,4,3", "--plot", "a.gif"), "expected a name ending in .png or .svg"),
         (("1,8,8,4,3", "--as", "gtx9", "--explain"), "--as gtx9: expected one of gtx1080ti, titan"),
-        (("1,8,8,4,3", "--as", "h100"), "--as h100: expected --explain beside it"),
+        (("1,8,8,4,3", "--as", "h100"), "--as h100: expected --explain too"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, words):

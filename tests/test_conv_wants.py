@@ -514,7 +514,7 @@ def test_what_is_said_of_every_convolution_is_said_of_lines_and_suites(tmp_path,
     ("words", "said"),
     [
         (("4,5,5,2,3", "--dtype", "fp64"), "dtype 'fp64' does not exist"),
-        (("4,5,5,2,3", "--epilogue"), "which may have one, found 4,5,5,2,3; --bias and --relu"),
+        (("4,5,5,2,3", "--epilogue"), "or a model, found 4,5,5,2,3; use --bias and --relu"),
         (("4,5,5,2,3", "--engines", "--relu"), "--engines: expected SHAPE"),
         (("--engines", "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"), "supports fp32 in and out, not fp16"),
         (("--shares", "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"), "supports fp32 in and out, not fp16"),

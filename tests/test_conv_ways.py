@@ -87,7 +87,7 @@ def test_lines_are_read_as_their_tools_read_them(line, images, conv):
 def test_what_is_not_taken_is_said(line, why):
     result = run("--", line)
     assert result.exit_code == 2
-    assert f"expected a convolution that is taken, found {why}" in result.output
+    assert f"expected a supported convolution, found {why}" in result.output
     assert len(result.output.strip().splitlines()) == 1
 
 
@@ -273,7 +273,7 @@ def test_a_command_says_all_that_shapes_its_times():
 
         (b"\xff\xfe", "expected convolutions, one a line, found text that is not UTF-8"),
         (b"#" * ((1 << 20) + 1), "at most 1,048,576 bytes"),
-        (b"--dt=s8 ic8ih8oc8kh3\nic8id8oc8kd3", "found s8 operands, 1 others beside it"),
+        (b"--dt=s8 ic8ih8oc8kh3\nic8id8oc8kd3", "found s8 operands; 1 more unsupported"),
     ],
 )  # fmt: skip
 def test_a_bad_file_is_one_sentence_with_the_lines_number(tmp_path, text, words):

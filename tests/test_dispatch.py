@@ -633,7 +633,10 @@ def test_tune_keeps_the_fastest_and_says_how_far_the_model_was_off(gpu):
     assert case["tuned"]["algorithm"] == SLOW and case["tuned"]["why"] is None
     assert (case["tuned"]["before"], case["tuned"]["model"]) == (model, model)
     assert case["tuned"]["off"] == pytest.approx(1.5, rel=1e-3)
-    assert "1 of 1 choices kept; the model's were 1.50x the fastest, 1.50x at most" in said
+    assert (
+        "1 of 1 choices cached; the model's choices took 1.50x the fastest time, at most 1.50x"
+        in said
+    )
     name, found = taken(OTHER, 1, MACHINE)
     assert (name, found.source, found.device) == (SLOW, HERE, HERE_IS.name)
     assert found.us["texture.split"] == pytest.approx(5.0, rel=1e-3)
@@ -660,7 +663,7 @@ def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu):
     assert row["command"] == case["command"] == (
         "lenetgpu conv 64,14,14,256,3,1,1 --batch 64 --tune"
     )  # fmt: skip
-    assert taken(problem, 64, MACHINE)[0] == winner and "1 of 1 choices kept" in said
+    assert taken(problem, 64, MACHINE)[0] == winner and "1 of 1 choices cached" in said
 
 
 def test_those_who_tune_one_shape_at_once_all_keep_theirs(here, ships, monkeypatch):
@@ -699,7 +702,7 @@ def test_an_interrupt_keeps_what_was_finished(gpu, tmp_path):
     assert [case["tuned"]["why"] for case in document["cases"]] == [
         None, "interrupted before every algorithm was timed",
     ]  # fmt: skip
-    assert "1 of 2 choices kept" in said
+    assert "1 of 2 choices cached" in said
     assert taken(OTHER, 1, MACHINE)[0] == SLOW
     assert taken(replace(OTHER, C=17), 1, MACHINE)[1] is None
 
@@ -707,13 +710,17 @@ def test_an_interrupt_keeps_what_was_finished(gpu, tmp_path):
 def test_what_tune_kept_is_printed(gpu):
     gpu[16] = {by_model(): 6.0, SLOW: 4.0}
     shown = CliRunner().invoke(main, ["conv", "16,9,9,16,3", "--tune"]).stdout
-    line = f"best.fp32 takes {SLOW}, 4.00 us; it took {by_model()}; the model takes {by_model()}"
-    assert f"{line}, 6.00 us, 1.50x" in shown
+    line = f"best.fp32 dispatches {SLOW}, 4.00 us; before, it dispatched {by_model()}"
+    assert f"{line}; the model predicts {by_model()}, 6.00 us, 1.50x" in shown
     held = asdict(tuning.Tuned({"a": 1.0}, "a", "a", "a", 1.0))
-    beside = "best.fp32 takes a, 1.00 us, beside 2 other processes; so does the model"
+    beside = (
+        "best.fp32 dispatches a, 1.00 us, measured while 2 other processes ran; the model agrees"
+    )
     assert tuned_line(held | {"load": 2.0}) == beside
-    assert "would take a, not kept: full" in tuned_line(held | {"why": "full"})
-    assert tuned_line(asdict(tuning.Tuned({}, why="x"))) == "best.fp32: nothing kept: x"
+    assert "a is the fastest, but the choice is not cached: full" in tuned_line(
+        held | {"why": "full"}
+    )
+    assert tuned_line(asdict(tuning.Tuned({}, why="x"))) == "best.fp32: no choice cached: x"
 
 
 @pytest.mark.parametrize(
@@ -737,6 +744,6 @@ def test_what_tune_keeps_on_a_gpu_is_what_best_takes():
     assert found["why"] is None and found["algorithm"] == min(found["us"], key=found["us"].get)
     assert {"direct.tuned", "winograd.f2", "prefetch.stride_fixed"} <= {*found["us"]}
     assert "winograd.f4" not in found["us"]  # larger error than fp32 by the model
-    assert "1 of 1 choices kept" in said
+    assert "1 of 1 choices cached" in said
     name, row = taken(OTHER, 3)
     assert (name, row.source, row.images) == (found["algorithm"], HERE, 3)

@@ -97,7 +97,9 @@ def test_the_gallery_shows_each_image_with_its_words(chromium, outcome, tmp_path
     images = load_dataset(DIGITS).images[..., 0]
     with chromium.open(path) as seen:
         note = seen.page.locator("section:has(#gallery) > p.note").inner_text()
-        assert note.startswith(f"7 of {len(few.rows)} shown, the surest mistakes.")
+        assert note.startswith(
+            f"7 of {len(few.rows)} shown: those with the most probable wrong labels."
+        )
         tiles = seen.page.locator(".gallery li").all()
         assert len(tiles) == 7
         uri = re.search(r"--sheet: url\((.*?)\)", path.read_text())[1]

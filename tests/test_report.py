@@ -197,7 +197,7 @@ def column(found, index):
 
 def test_tables_sort_and_filter(chromium, file):
     with chromium.open(file) as opened:
-        title = "All contestants: images on the device to labels there"
+        title = "All candidates: from images to labels, both on the device"
         found = table(opened.page, title)
         head = found.locator("thead th").nth(3)
         button = head.locator("button")
@@ -400,7 +400,7 @@ def test_a_fresh_run_is_a_page(chromium, tmp_path, monkeypatch):
     out = tmp_path / "fresh.html"
     done = run(out, "--device", "cpu", "--limit", 300, "--seconds", 0.05)
     assert done.exit_code == 1 and "WRONG: argmax argmax.mine" in done.output, done.output
-    assert "not compared for time: fc2, argmax " in done.output
+    assert "not compared for lack of time: fc2, argmax " in done.output
     html = out.read_text()
     assert re.search(r"not compared for time</dt>\s*<dd>fc2, argmax ", html)
     page = Parsed(html)

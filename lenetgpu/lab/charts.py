@@ -195,7 +195,7 @@ def roofline(points: Rows, limits: Any, tint: Spec, floor: float = 0.0) -> Spec:
     low, high = min([0.2, *found]) / 1.5, max([200.0, *found]) * 1.5
     top = 2 * max(limits["fma_tflops"], limits["tensor_tflops"], *rates)
     floor = floor or min(rates) / 2
-    x = quantity("intensity", "operations a byte that must be moved, logarithmic", log=True)
+    x = quantity("intensity", "operations per byte that must be moved, logarithmic", log=True)
     y = quantity("tflops", None, log=True)
     x["scale"] |= {"domain": [low, high], "padding": 0}
     y["scale"] |= {"domain": [floor, max(top, 10 * floor)], "padding": 0, "clamp": True}

@@ -385,7 +385,7 @@ def predicted(foreseen: Predicted) -> list[Part]:
         "bound by=bound",
     )
     rows = [asdict(row) for row in foreseen.rows()]
-    title = f"{job.images:,} images in shards of {job.size:,}, by the model"
+    title = f"{job.images:,} images in shards of {job.size:,}, predicted"
     return [*_measured(foreseen), Table(every, rows, title)]
 
 
@@ -394,7 +394,7 @@ def _measured(foreseen: Predicted) -> list[str]:
     found = [
         f"a worker, plan {job.plan} on {foreseen.machine['name']}, measured here:",
         f"  ready in            {costs.start:,.2f} s",
-        f"  a reader            {costs.read:,.0f} images/s; a reader a core {costs.read_all:,.0f}",
+        f"  one reader          {costs.read:,.0f} images/s; one per core {costs.read_all:,.0f}",
         f"  memory to labels    {costs.label:,.0f} images/s",
     ]
     if costs.bus is not None and costs.kernels is not None:
@@ -405,7 +405,7 @@ def _measured(foreseen: Predicted) -> list[str]:
         found.append(f"  {costs.there} workers at once   {costs.label_all:,.0f} images/s")
     found.append(
         f"  a shard             {costs.opening * 1e3:,.2f} ms to open; {costs.ending * 1e3:,.2f} "
-        f"to write and list, {costs.line * 1e3:,.2f} of it its line"
+        f"to write and list, {costs.line * 1e3:,.2f} of that for the manifest line"
     )
     task = f"{costs.task * 1e3:,.2f} ms a task" if costs.task else "none; --workers 1 measures one"
     return [*found, f"  a scheduler         {task}"]

@@ -60,7 +60,7 @@ from lenetgpu.papers.course_ladder import NAMES, CourseRun, step_rows
 from lenetgpu.plan import choose_device
 
 LONGEST_S = 1e9  # upper limit on time options in seconds, so that sums and shares stay finite
-INTERRUPTED = "interrupted: what was measured until then"
+INTERRUPTED = "interrupted: the results are incomplete"
 
 
 # A candidate: its check, times, ratio to the baseline and launch
@@ -129,13 +129,13 @@ def judged(entry: Mapping[str, Any]) -> dict[str, Any]:
 def legend(reference: str, rounds: int) -> str:
     """Return an explanation of a comparison's ratios, intervals and verdicts."""
     if rounds < LEAST:
-        return f"ratio: time over {reference}, of single samples: no verdict"
+        return f"ratio: time divided by that of {reference}; single samples give no verdict"
     return (
-        f"ratio: time over {reference}'s of the same round, median of {rounds:,} rounds (not one "
-        "median over the other). The interval is where a second run's ratio lies 19 times of 20, "
-        f"{SYSTEMATIC:.0%} on either side of it for what differs between processes. same: all of "
-        f"it is within {MARGIN:.0%} of 1; undecided: it holds 1 and reaches further, "
-        f"or one of the two has fewer than {LEAST} samples."
+        f"ratio: time divided by that of {reference} in the same round; median of {rounds:,} "
+        "rounds, not the ratio of the medians. low to high: interval that contains the ratio of a "
+        f"second run 19 times out of 20, widened by {SYSTEMATIC:.0%} on each side for differences "
+        f"between processes. same: the interval lies within {MARGIN:.0%} of 1. undecided: it "
+        f"contains 1 but extends further, or there are fewer than {LEAST} samples."
     )
 
 
@@ -200,11 +200,11 @@ def _suite_parts(document: Mapping[str, Any]) -> Iterator[Part]:
     yield Table(COURSE, course_rows(document["rows"]), title)
     yield from suite_notes(document)
     if document["ladder"]:
-        title = "the course's ladder: time of the step before over time of the step"
+        title = "the course's ladder: time of the previous step divided by time of this step"
         yield Table(STEPS, document["ladder"], title)
     yield Table(LAYOUTS, document["layouts"], "table 10: activation shapes")
     if found := document.get("counted"):
-        title = "global efficiency: figures 4 to 6 by NVVP, and counted from addresses"
+        title = "global memory efficiency: NVVP (figures 4 to 6) and counted from addresses"
         yield Table(COUNTED, found, title)
     yield from counters.of_entries(document, document["rows"])
 
@@ -214,9 +214,8 @@ def suite_notes(document: Mapping[str, Any]) -> list[str]:
     notes, rows, n = [], document["rows"], document["images"]
     if n != IMAGES:
         notes.append(
-            f"The course's times are of {IMAGES:,} images, those here of {n:,}: no ratio is made "
-            f"of the two, since a stage's time does not grow in step with its images; "
-            f"--batch {IMAGES} gives course/here."
+            f"The course timed {IMAGES:,} images, this run {n:,}. Times are not proportional to "
+            f"the number of images, so course/here is not given; --batch {IMAGES} gives it."
         )
     absent = sum(row["status"] == "absent" for row in rows)
     if absent:
@@ -352,8 +351,9 @@ def gate_note(earlier: dict[str, Any], percent: float, lost: list[str]) -> str:
         for part in earlier.get("cases", [earlier])
         for entry in part["candidates"]
     )
-    found = f"{len(lost)} sentences follow" if lost else f"none lost more than {percent:g} %"
-    return f"gate: {timed} timed candidates of {earlier.get('date', 'an undated file')}, {found}"
+    found = f"{len(lost)} failed" if lost else f"none is more than {percent:g} % slower"
+    date = earlier.get("date", "an undated file")
+    return f"gate: compared with {timed} timed candidates of {date}, {found}"
 
 
 @dataclass(frozen=True)

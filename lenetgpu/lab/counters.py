@@ -77,8 +77,8 @@ def parts(
             yield f"{row['stage']} {row['variant']}: {row['error']}"
     if found["source"] == "ncu":
         yield (
-            f"counters measured by Nsight Compute {found['version']}, every kernel alone and "
-            "several times over: its milliseconds are none to compare"
+            f"counters measured by Nsight Compute {found['version']}, which runs each "
+            "kernel alone and several times: do not compare its milliseconds with other times"
         )
     else:
         yield f"counters counted from addresses, not measured: {found['note']}"

@@ -29,7 +29,7 @@ def _version(*names: str) -> str:
 def _nvml_line() -> str:
     """Return a line that states if clocks, power and energy can be read during measurements."""
     if importlib.util.find_spec("pynvml") is None:
-        return "nvidia-ml-py not installed: no clocks, power and energy beside the times"
+        return "nvidia-ml-py not installed: clocks, power and energy are not measured"
     version = nvml.nvml_version()
     return "not found: no driver answers" if version is None else version
 

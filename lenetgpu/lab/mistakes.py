@@ -139,8 +139,8 @@ def bounded(shown: int, total: int) -> str:
     if total == 1:
         return "One mistake."
     if shown == total:
-        return f"All {total:,} shown, the surest mistakes first."
-    return f"{shown:,} of {total:,} shown, the surest mistakes."
+        return f"All {total:,} shown, sorted by probability of the wrong label."
+    return f"{shown:,} of {total:,} shown: those with the most probable wrong labels."
 
 
 def check_errors(path: Path) -> None:

@@ -30,8 +30,8 @@ def _beside_model(outcome: Outcome) -> str:
     how = ", zero-copy" if outcome.zero_copy else ""
     return (
         f"chunks of up to {outcome.chunk:,} images, streams {outcome.streams}{how}, host to host: "
-        f"{outcome.end_to_end.median:.3f} ms, by the model {outcome.model['predicted']:.3f} ms, "
-        f"the bare copy {outcome.model['bare_copy']:.3f} ms"
+        f"{outcome.end_to_end.median:.3f} ms, predicted {outcome.model['predicted']:.3f} ms, "
+        f"copy alone {outcome.model['bare_copy']:.3f} ms"
     )
 
 
@@ -127,8 +127,8 @@ class Profile:
         if outcome.trace and outcome.gpu is not None:
             total, hidden = copies_under_kernels(outcome.trace)
             yield (
-                f"trace   {total:.3f} ms of copies, {hidden:.3f} ms of them under other streams' "
-                "stages"
+                f"trace   {total:.3f} ms of copies, {hidden:.3f} ms of them overlap with stages "
+                "of other streams"
             )
         if self.rows:
             yield self.hint()

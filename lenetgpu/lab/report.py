@@ -92,7 +92,11 @@ class ReportOutcome:
     def sentences(self) -> list[str]:
         """Return a line for the comparisons left out and one per wrong candidate."""
         names = ", ".join(self.left_out)
-        late = [f"not compared for time: {names}; --seconds takes more"] if names else []
+        late = (
+            [f"not compared for lack of time: {names}; a larger --seconds compares more"]
+            if names
+            else []
+        )
         return late + [f"WRONG: {name}" for name in self.wrong]
 
 

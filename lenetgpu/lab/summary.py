@@ -66,7 +66,7 @@ def stage_parts(outcome: Outcome) -> Iterator[Part]:
         verb = "is" if len(names) == 1 else "are"
         yield (
             f"note: {', '.join(names)} {verb} above a ceiling measured {outcome.limits.date}: "
-            "what lies in a cache moves faster than the copy that measures memory"
+            "data in a cache moves faster than the memory copy that measures the ceiling"
         )
 
 
@@ -76,7 +76,7 @@ def _images(outcome: Outcome) -> str:
     of = f" of {outcome.asked:,}" if n < outcome.asked else ""
     whole = outcome.chunk is not None and outcome.chunk >= outcome.asked
     if outcome.zero_copy and whole and not outcome.streamed:
-        return f"{n:,}{of} images, read by the kernels where they lie (zero-copy)"
+        return f"{n:,}{of} images, read by the kernels from host memory (zero-copy)"
     if outcome.chunk is not None and outcome.chunk < outcome.asked:
         streams = f"{outcome.streams} streams" if outcome.streams > 1 else "one stream"
         return f"{n:,}{of} images in chunks of up to {outcome.chunk:,} on {streams}"
@@ -155,8 +155,7 @@ def print_scores(console: Console, outcome: Outcome) -> None:
 
     if outcome.scores is None:
         console.print(
-            f"scores   none were kept of so many images: {_EVERYWHERE} them, --limit N prints the "
-            "first"
+            f"scores   not kept for so many images: {_EVERYWHERE} them, --limit N prints the first"
         )
         return
     rows = score_rows(outcome)
@@ -172,4 +171,4 @@ def print_scores(console: Console, outcome: Outcome) -> None:
         )
     left = outcome.done - len(rows)
     if left:
-        console.print(f"scores   of {left:,} more images: {_EVERYWHERE} all, --skip N begins later")
+        console.print(f"scores   of {left:,} more images: {_EVERYWHERE} all, --skip N starts later")

@@ -292,7 +292,7 @@ def err_all(comparison: Comparison, say: Say) -> None:
             _note(candidate, "outputs NaN, infinite or unwritten in one more run")
 
     try:
-        _each_right(comparison, "errors", err, "no memory to tell its rms error")
+        _each_right(comparison, "errors", err, "not enough memory to measure its rms error")
     except KeyboardInterrupt:
         comparison.interrupted = True
 
@@ -310,7 +310,7 @@ def repeat_all(comparison: Comparison, say: Say) -> None:
         most = max(differing(first, bench.one_output()) for _ in range(RUNS - 1))
         candidate.bits = "others" if most else "same"
         if not bench.repeats:
-            found = f"{most:,} values differ" if most else "these do"
+            found = f"{most:,} values differ" if most else "these agree"
             _note(candidate, f"runs need not agree to the bit: {found}")
         elif most:
             candidate.status = "wrong"

@@ -366,26 +366,28 @@ def _of_network(network: Mapping[str, Any], reference: str) -> Iterator[Part]:
         line += f", {held / network['gflop']:.1%} of {network['gflop']:,.3g} GFLOP"
     yield line
     if sums := wholes(network):
-        yield Table(WHOLES, sums, "all of them, each as often as it is there")
+        yield Table(WHOLES, sums, "all convolutions, repeats included")
 
 
 def tuned_line(tuned: Mapping[str, Any]) -> str:
     """Return what `conv --tune` cached for a shape, and what the cost model would have chosen."""
     algorithm, model = tuned["algorithm"], tuned["model"]
     if algorithm is None:
-        return f"best.fp32: nothing kept: {tuned['why']}"
-    line = f"best.fp32 takes {algorithm}, {tuned['us'][algorithm]:,.2f} us"
+        return f"best.fp32: no choice cached: {tuned['why']}"
+    line = f"best.fp32 dispatches {algorithm}, {tuned['us'][algorithm]:,.2f} us"
     if tuned["load"]:
-        line += f", beside {tuned['load']:.0f} other processes"
+        line += f", measured while {tuned['load']:.0f} other processes ran"
     if tuned["why"]:
-        line = f"best.fp32 would take {algorithm}, not kept: {tuned['why']}"
+        line = (
+            f"best.fp32: {algorithm} is the fastest, but the choice is not cached: {tuned['why']}"
+        )
     if tuned["before"] != algorithm:
-        line += f"; it took {tuned['before']}"
+        line += f"; before, it dispatched {tuned['before']}"
     if model == algorithm:
-        return f"{line}; so does the model"
+        return f"{line}; the model agrees"
     off = tuned["off"]
     time = "not timed" if off is None else f"{tuned['us'][model]:,.2f} us, {off:.2f}x"
-    return f"{line}; the model takes {model}, {time}"
+    return f"{line}; the model predicts {model}, {time}"
 
 
 def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
@@ -407,7 +409,7 @@ def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
     if case["rounds"]:
         yield legend(case["reference"], case["rounds"])
     if case.get("ladder"):
-        title = f"the paper's ladder, {case['label']}: the convolution alone, steps interleaved"
+        title = f"the paper's ladder, {case['label']}: convolution only, steps interleaved"
         steps = []
         for step in case["ladder"]:
             gain, note = step.get("paper_gain"), step["note"] or step.get("what")

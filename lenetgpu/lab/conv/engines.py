@@ -70,9 +70,9 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
     """Yield the steps' cycles, then the paper's figures with the model's, then each change."""
     rows = document["figures"]
     of = f"{document['simulated']}, simulated: {document['shape']}, batch {document['images']:,}"
-    title = f"{of}; cycles, and a warp's mean cycles in each part"
+    title = f"{of}; cycles in total, and mean cycles of a warp in each part"
     yield Table(STEP_COLUMNS, document["steps"], title)
-    yield Table(FIGURES, rows, "the paper's figures, the model's")
+    yield Table(FIGURES, rows, "the paper's figures and the model's")
     title = "the model's figures with one assumption changed"
     yield Table([*columns("figure"), *_CHANGES], rows, title)
     for name, what in document["changes"].items():

@@ -66,12 +66,12 @@ def latency_rows(measure: Callable[[], Latency], machine: Machine) -> Rows:
     """Return the load latency and N_FMA, as measured here and as planned with."""
     found = measure()
     busy, issued = found.busy_warps(machine), found.issued(machine)
-    chained = f"{busy} warps of chained multiply-adds a multiprocessor"
+    chained = f"{busy} warps of dependent multiply-adds per multiprocessor"
     return [
         ("load from global memory", f"{found.load:,.0f} clocks, planned with {machine.latency:,}"),
         ("N_FMA", f"{found.n_fma(machine):,} multiply-adds, planned with {machine.n_fma:,}"),
-        ("multiply-add", f"{found.fma:.1f} clocks until the next that needs it"),
-        ("busy cores", f"{chained}; in a load's time they issue {issued:,}"),
+        ("multiply-add", f"{found.fma:.1f} clocks until a dependent one can start"),
+        ("busy cores", f"{chained}; they issue {issued:,} during one load"),
     ]
 
 

@@ -30,8 +30,8 @@ _MOST_BYTES = 1 << 20
 _WIDEST = 256
 _MOST_CHECKED = 2 * 10**12  # FLOP of the check on a CPU: some minutes
 
-ALONE = "each convolution alone: without its bias, and without what follows it"
-FUSED = "each convolution with its bias, and with the ReLU that alone follows it"
+ALONE = "each convolution without its bias and without the operators after it"
+FUSED = "each convolution with its bias, and with its ReLU if nothing else reads the sums"
 AS_SAID = "each convolution with the bias and the ReLU that its row names, and nothing else"
 # Fields of a request on how a shape is measured, not on where results go.
 _KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "reference")
@@ -104,7 +104,7 @@ def taken(text: str) -> Shape:
     (row,) = rows_of([parse_shape(text)])
     if isinstance(row, Shape):
         return row
-    raise LenetError(f"{text}: expected a convolution that is taken, found {row.why}")
+    raise LenetError(f"{text}: expected a supported convolution, found {row.why}")
 
 
 def from_file(path: Path, epilogue: bool) -> Iterator[Given]:
@@ -231,8 +231,8 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
     plain = request.suite or (request.shape and is_ours(request.shape) and request.shape)
     if request.epilogue and plain:
         raise LenetError(
-            f"--epilogue: expected another tool's line, a file of lines or a model, which may have "
-            f"one, found {plain}; --bias and --relu give one"
+            f"--epilogue: expected another tool's line, a file of lines or a model, found {plain}; "
+            "use --bias and --relu for it"
         )
     suite, rows = _of_others(request) if request.suite is None else _of_suite(request)
     for row in rows:
@@ -248,13 +248,13 @@ def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
     if request.machine is not None:
         machines.known(request.machine)
     if request.machine is not None and not request.explain:
-        raise LenetError(f"--as {request.machine}: expected --explain beside it, found none")
+        raise LenetError(f"--as {request.machine}: expected --explain too, found none")
     suite, rows = rows_asked(request)
     untaken = [row for row in rows if isinstance(row, Untaken)]
     if len(untaken) == len(rows):
         first = untaken[0]
-        more = f", {len(rows) - 1} others beside it" if len(rows) > 1 else ""
-        words = f"expected a convolution that is taken, found {first.why}{more}"
+        more = f"; {len(rows) - 1} more unsupported" if len(rows) > 1 else ""
+        words = f"expected a supported convolution, found {first.why}{more}"
         raise LenetError(f"conv {first.label}: {words}")
     return suite, rows
 

@@ -230,7 +230,7 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
         )
         title = f"{where}: tiles of the unrolled kernel"
         yield from _shown(TILES, tile_rows(case), title)
-    title = "clocks until the warp's next instruction, which waits for the result"
+    title = "clocks until the warp's next, dependent instruction"
     yield Table(INSTRUCTIONS, document["instructions"], title)
     for what, why in document["not_measured"].items():
         yield f"{what}: not measured, {why}"

@@ -78,13 +78,13 @@ def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
     if case["interrupted"]:
         return Tuned(us, why="interrupted before every algorithm was timed")
     if not us:
-        return Tuned(us, why="no algorithm was right and timed")
+        return Tuned(us, why="no algorithm passed its check and was timed")
     today, load = datetime.date.today().isoformat(), load_on("cuda")
     found = Measured(machine.name, shape.batch, us, today, load=load)
     before = decide(problem, shape.batch, machine).algorithm
     model = choices(problem, shape.batch, machine)[0].algorithm
     with alone():  # another process may be tuning the shape for other images
-        why = None if keep(problem, found) else "the cache folder takes no entry"
+        why = None if keep(problem, found) else "the cache folder cannot be written"
     return Tuned(us, found.algorithm, before, model, found.off(model), why, load)
 
 
@@ -92,9 +92,10 @@ def note(cases: list[dict[str, Any]]) -> str:
     """Return how many choices were cached, and how far the model was off."""
     found = {case["label"]: case["tuned"] for case in cases if case.get("tuned")}
     held = sum(tuned["why"] is None for tuned in found.values())
-    said = f"tune: {held} of {len(found)} choices kept"
+    said = f"tune: {held} of {len(found)} choices cached"
     off = [(tuned["off"], label) for label, tuned in found.items() if tuned["off"]]
     if not off:
         return said
     mean, (most, worst) = geometric_mean(times for times, _ in off), max(off)
-    return f"{said}; the model's were {mean:.2f}x the fastest, {most:.2f}x at most ({worst})"
+    model = f"{mean:.2f}x the fastest time, at most {most:.2f}x ({worst})"
+    return f"{said}; the model's choices took {model}"

@@ -106,12 +106,12 @@ def draw(path: Path, outcome: Outcome) -> None:
     assert outcome.mistakes is not None
     said, found = told(outcome), outcome.mistakes
     facts = ", ".join(f"{name} {value}" for name, value in said.shown.items())
-    drawn = {"Images by what they are (down) and were read as (across)": _matrix(outcome.counts)}
+    drawn = {"Images by true label (rows) and predicted label (columns)": _matrix(outcome.counts)}
     if len(found.worst):
         words = bounded(len(found.worst), len(found.rows))
         drawn[
-            f"The mistakes. {words} Under each: what was read, how probable; the second; "
-            "the image's number, from 0."
+            f"The mistakes. {words} Below each: the predicted label and its probability, the "
+            "second choice, and the image's number, from 0."
         ] = _gallery(found)
     lines = [said.title, said.lead, *textwrap.wrap(facts, _LINE, max_lines=3)]
     charts.save(path, lines, drawn)

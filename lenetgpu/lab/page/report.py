@@ -101,8 +101,8 @@ def _head(documents: Sequence[Document], files: int, left_out: Sequence[str]) ->
     dates = sorted({document["date"] for document in documents if document.get("date")})
     commits = list(dict.fromkeys(short_commit(document.get("commit")) for document in documents))
     lead = (
-        "What was measured, read from files. Under each chart and table stands whose it is: "
-        "device, date, commit, and what has changed since."
+        "Results of earlier runs, read from files. The line below each chart and table gives the "
+        "device, date and commit, and the kernels that changed since."
     )
     facts = {"files": f"{files:,}"}
     if any(document.get("fresh") for document in documents):
@@ -113,7 +113,7 @@ def _head(documents: Sequence[Document], files: int, left_out: Sequence[str]) ->
         lead=lead,
         device=either(device_name(document) for document in documents),
         date=" to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "not recorded",
-        commit=f"{len(commits)} of them, under each chart"
+        commit=f"{len(commits)} commits, given below each chart"
         if len(commits) > 1
         else commits[0].removeprefix("commit "),
         facts=facts | {"page made": datetime.date.today().isoformat()},

@@ -64,8 +64,8 @@ _SOFTWARE = {
     "cudnn": "cuDNN",
 }
 _TITLES = {
-    "peers": "images on the device to labels there",
-    "end-to-end": "images in host memory to labels in it",
+    "peers": "from images to labels, both on the device",
+    "end-to-end": "from images to labels, both in host memory",
     "one": "one image, from the host to its label",
     "cold": "a new process, from its start to the labels",
 }
@@ -213,7 +213,7 @@ def _of_a_contest(document: Document) -> Iterator[tuple[str, str]]:
     yield _ms(ms), f"{name}: {images:,} {_TITLES[document['command']]}"
     if document["command"] == "end-to-end":
         return
-    yield _rate(images * 1e3 / ms), f"{name}: images a second in that pass"
+    yield _rate(images * 1e3 / ms), f"{name}: images per second in that pass"
     if best["times_faster"]:
         faster = f"as fast as the best peer of its precision, {best['peer']}"
         yield f"{best['times_faster']:.1f}x", faster
@@ -302,8 +302,8 @@ def _cells(document: Document) -> list[dict[str, Any]]:
 @section(
     "pipeline",
     "The pipeline",
-    "Seven stages, each switchable. Below them, what ran in each: a variant that takes several "
-    "stages in one launch is as wide as they are. The bar under a name is its share of the "
+    "Seven stages, each switchable, and below them the variants that ran. A variant that "
+    "computes several stages in one launch spans them. The bar below a name is its share of the "
     "profiled pass.",
 )
 def _pipeline(documents: Sequence[Document]) -> Iterator[Block]:
@@ -374,8 +374,7 @@ def _plans(documents: Sequence[Document]) -> Iterator[Block]:
         every = columns("plan=plan_label", *STAGE)
         parts.append(Table(every, stages, "Stages of every plan, timed one by one"))
     note = (
-        "A span of stages has the colour of its first; lines reach from the 5th to the 95th "
-        "percentile."
+        "A span has the colour of its first stage; lines reach from the 5th to the 95th percentile."
     )
     yield Block(parts, source(*plans), note)
 
@@ -400,21 +399,25 @@ def _contest(rows: Sequence[Document], title: str, what: str, line: str, *more: 
     makers = sorted({row["maker"] for row in shown}, key=lambda maker: (maker != OURS, maker))
     drawn = charts.dots(shown, "name", charts.colour("maker", makers), "precision")
     few = len(_best(rows)) < len(rows)
-    note = "The fastest of each maker at each precision; the table has all. " if few else ""
-    table = Table(_CONTESTANTS, rows, f"All contestants{what}")
+    note = (
+        "The chart shows the fastest of each maker and precision; the table lists all. "
+        if few
+        else ""
+    )
+    table = Table(_CONTESTANTS, rows, f"All candidates{what}")
     return Block([Chart(title, drawn, wide=True), *more, table], line, note)
 
 
 def _scaling(rows: Sequence[Document]) -> Chart:
     rows = [row for row in rows if row["images"] > 0 and row["ns_per_image"] > 0]
     encoding = {
-        "x": quantity("images", "images a pass, logarithmic", log=True),
+        "x": quantity("images", "images per pass, logarithmic", log=True),
         "y": quantity("ns_per_image", None, log=True),
         "color": charts.colour("plan", [row["plan"] for row in rows]),
         "tooltip": tips("plan images ns_per_image"),
     }
     mark = {"type": "line", "point": {"size": 70, "filled": True}}
-    title = "Nanoseconds an image (logarithmic, upwards) over images a pass"
+    title = "Nanoseconds per image (logarithmic) over images per pass"
     return Chart(title, charts.spec(rows, 280, mark=mark, encoding=encoding), wide=True)
 
 
@@ -422,14 +425,14 @@ def _phases(phases: dict[str, float]) -> Chart:
     rows = [{"phase": name, "ms": ms, "order": 0, "of": "ours"} for name, ms in phases.items()]
     axis, tint = quantity("ms", "ms of our own process"), charts.colour("of", ["ours"])
     drawn = charts.stacked(rows, "phase", axis, tint, "phase ms")
-    return Chart("A cold start of ours, by phase", drawn, wide=True)
+    return Chart("Cold start of lenetgpu, by phase", drawn, wide=True)
 
 
 @section(
     "peers",
-    "Beside PyTorch, JAX and others",
-    "Contestants took turns in rounds, so that a slow moment of the machine met all of them. "
-    "Labels that differ from float64's are flips.",
+    "Compared with PyTorch, JAX and others",
+    "Candidates are timed in interleaved rounds, so that disturbances affect all of them alike. "
+    "Flips are labels that differ from the float64 reference output's.",
 )
 def _peers(documents: Sequence[Document]) -> Iterator[Block]:
     for document in (d for command in _TITLES for d in of_command(documents, command)):
@@ -488,9 +491,10 @@ def _points(documents: Sequence[Document]) -> list[dict[str, Any]]:
 @section(
     "roofline",
     "Roofline",
-    "A point is a stage or variant: its rate over the operations that it does a byte it has to "
-    "move. The slope is what a copy reaches, the level lines what multiply-adds and tensor "
-    "cores reach, all measured; a point on a line leaves nothing to gain there.",
+    "Each point is a stage or variant: its rate over its arithmetic intensity, the operations per "
+    "byte that must be moved. The slope is the measured copy bandwidth; the horizontal lines are "
+    "the measured rates of multiply-adds and of tensor cores. A point on a line has reached that "
+    "limit.",
 )
 def _roofline(documents: Sequence[Document]) -> Iterator[Block]:
     limits, points = _latest_ceilings(documents), _points(documents)
@@ -503,13 +507,13 @@ def _roofline(documents: Sequence[Document]) -> Iterator[Block]:
         if document["rows"] or document["what"].split("+")[0] in STAGE_NAMES
     ]
     note = (
-        "Operations are those of the plain algorithm: Winograd and FFT do fewer, and can stand "
-        "above a line; so can wgmma's products above mma.sync's rate, and data that a cache holds "
-        "above the copy's slope."
+        "Operations are counted for the direct algorithm. A point can lie above a line if it uses "
+        "Winograd or FFT, which do fewer; if wgmma exceeds the rate measured with mma.sync; or if "
+        "its data is in a cache, which is faster than the measured copy."
     )
     if any(point["tflops"] < FLOOR for point in points):
-        note += f" What is slower than {FLOOR} TFLOP/s stands on the lower edge."
-    title = "TFLOP/s (logarithmic, upwards) over operations a byte, by stage"
+        note += f" Points below {FLOOR} TFLOP/s are drawn on the lower edge."
+    title = "TFLOP/s (logarithmic) over operations per byte, by stage"
     drawn = charts.roofline(points, limits, charts.stage_colour(points), FLOOR)
     yield Block([Chart(title, drawn, wide=True)], source(*used), note)
 
@@ -575,16 +579,19 @@ def _ladder(documents: Sequence[Document]) -> Iterator[Block]:
             if (rungs := _rungs(document, stage))
         ]
         note = (
-            f"{THEN[0].upper()}{THEN[1:]}: a GPU of that year, as its report prints it. Serial "
-            "rows ran on a CPU: they are in the table below, and in no chart."
+            f"{THEN[0].upper()}{THEN[1:]}: a GPU of that year, as printed in the report. Serial "
+            "rows ran on a CPU and are only in the table below."
         )
         yield Block(drawn, line, note)
         if steps := document["ladder"]:
             parts: list[Part] = [Table(STEPS, steps, "The steps of the ladder")]
             if any(row["report_gain"] for row in steps):
-                title = "What each step gained then and gains now"
+                title = "Gain of each step, then and now"
                 parts.append(Chart(title, _gains(steps), wide=True))
-            note = "Gains within 2 % of 1 are none: gone. Below that the idea has turned."
+            note = (
+                "gone: the gain is within 2 % of 1, so none is left. turned: it is below, so the "
+                "step costs time."
+            )
             yield Block(parts, line, note)
         rows = [r | {"check": STATUS_WORDS.get(r["status"], r["status"])} for r in document["rows"]]
         yield Block([Table(_COURSE, rows, "Every row of the course's suite")], line)
@@ -640,9 +647,9 @@ def _order(document: Document) -> tuple[int, str]:
 @section(
     "comparisons",
     "Comparisons",
-    "Every candidate was compared with float64 before it was timed, then timed in rounds in "
-    "turn with the others. A ratio is over the baseline's time of the same round; the verdict "
-    "says whether its whole interval agrees.",
+    "Every candidate was compared with float64 and then timed in interleaved rounds. A ratio is "
+    "the time divided by the baseline's in the same round. The verdict is faster or slower only "
+    "if the ratio's whole interval is.",
 )
 def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
     found = sorted((d for d in of_command(documents, "compare") if d["candidates"]), key=_order)
@@ -653,8 +660,8 @@ def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
     parts = [Chart(f"{d['what']}, over {d['reference']}", _candidates(d)) for d in found]
     every = columns("of=what", *COMPARED)
     yield Block([*parts, Table(every, rows, "All candidates")], line)
-    note = "Read while each candidate ran without a pause, after the rounds."
-    chart = Chart("W of the whole device (upwards) over time of a run", _power(found), wide=True)
+    note = "Measured after the rounds, while each candidate ran without pauses."
+    chart = Chart("Power of the whole device (W) over time of a run", _power(found), wide=True)
     yield Block([chart], line, note)
 
 
@@ -664,8 +671,8 @@ def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
 @section(
     "suites",
     "Convolutions of any shape",
-    "Convolutions of shapes that papers measured, by every variant that takes them. A point is "
-    "a family's fastest variant; right of the dashed line it is faster than the baseline.",
+    "Shapes that papers measured, by every variant that supports them. Each point is the fastest "
+    "variant of a family; points right of the dashed line are faster than the baseline.",
 )
 def _suites(documents: Sequence[Document]) -> Iterator[Block]:
     for document in of_command(documents, "conv"):
@@ -677,7 +684,7 @@ def _suites(documents: Sequence[Document]) -> Iterator[Block]:
         if document["summary"]:
             parts.append(Table(SUMMED, document["summary"], f"Speed-ups over all shapes: {label}"))
         if network := document["network"]:
-            title = f"All convolutions, each as often as it is there: {label}"
+            title = f"All convolutions, repeats included: {label}"
             parts.append(Table(WHOLES, wholes(network), title))
             parts.append(Table(LAYERS, layers(network), f"Each distinct convolution: {label}"))
         rows = [row for case in document["cases"] for row in case_rows(case)]
@@ -693,7 +700,7 @@ def _suites(documents: Sequence[Document]) -> Iterator[Block]:
 @section(
     "shares",
     "Where a convolution's time goes",
-    "Kernels with clocks inside say which part of them takes how much of their warps' time.",
+    "Kernels that read the clock inside show how their warps' time is divided among their parts.",
 )
 def _shares(documents: Sequence[Document]) -> Iterator[Block]:
     for document in of_command(documents, "shares"):
@@ -745,13 +752,13 @@ def _sweep(rows: Sequence[Document]) -> Spec:
 @section(
     "streams",
     "Streams and chunks",
-    "Images go to the GPU in chunks, round several streams, so that copies lie under kernels. "
-    "How many streams and how large a chunk is a model's choice; here is what it chose from.",
+    "Chunks of images go to the GPU on several streams, so that copies overlap with kernels. A "
+    "model chooses the number of streams and the chunk size; these are the measured options.",
 )
 def _sweeps(documents: Sequence[Document]) -> Iterator[Block]:
     note = (
-        "Upwards: ms of a pass. Lines across: the bare copy, the kernels alone, kernels that read "
-        "the host's memory. The diamond is what the model of the schedule chooses."
+        "Vertical axis: ms per pass. Horizontal lines: the copy alone, the kernels alone, and "
+        "kernels that read host memory. The diamond is the model's choice."
     )
     for document in of_command(documents, "streams"):
         drawn = [
@@ -806,7 +813,7 @@ def _traces(documents: Sequence[Document]) -> Iterator[Block]:
         note, copies = "", about["copies_ms"]
         if copies:
             hidden = about["copies_under_kernels_ms"] or 0.0
-            note = f"{copies:.3f} ms of copies, {hidden:.3f} ms of them under stages."
+            note = f"{copies:.3f} ms of copies, {hidden:.3f} ms of them overlap with stages."
         chart = Chart(about["title"] or document["label"], _gantt(events), wide=True)
         rows = Table(_EVENTS, events, "Stages and copies of the pass")
         yield Block([chart, rows], source(document), note)
@@ -859,7 +866,7 @@ def _labels(documents: Sequence[Document]) -> Iterator[Block]:
 @section(
     "counters",
     "Hardware counters",
-    "Counted by the GPU's hardware in a run of its own, read by Nsight Compute.",
+    "Hardware counters of the GPU, read by Nsight Compute in a separate run.",
 )
 def _counters(documents: Sequence[Document]) -> Iterator[Block]:
     for document in of_command(documents, "counters"):
