@@ -263,7 +263,7 @@ def test_a_hostile_file_is_text(chromium, tmp_path):
     assert "{{7*7}}" in shown and "{{7*7}}" in html.replace(shown, "")
     with chromium.open(out) as opened:
         seen_whole(opened)
-        figure = opened.page.locator(CHARTS, has_text="Images on the device").first
+        figure = opened.page.locator(CHARTS, has_text="both on the device").first
         mark = figure.locator("path[aria-roledescription=point]").first
         assert "window.hit" in tooltip(opened.page, mark)
         assert opened.page.locator("#vg-tooltip-element img").count() == 0
