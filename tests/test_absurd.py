@@ -95,7 +95,7 @@ for words in json.load(sys.stdin):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
-def test_what_is_absurd_is_refused_in_a_sentence(tmp_path):
+def test_absurd_arguments_are_refused_in_one_sentence(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
@@ -112,7 +112,7 @@ def test_what_is_absurd_is_refused_in_a_sentence(tmp_path):
         assert left == ["folder", "loop", "pipe"], (words, left)
 
 
-def test_a_check_of_hours_is_refused_where_it_would_run():
+def test_too_many_operations_to_check_are_refused():
     heavy = [Shape("heavy", Conv(4000, 4000, 64, 64, 200, 200, 7))]
     with pytest.raises(LenetError, match=r"at most 2e\+12 operations to check on a CPU, found "):
         request.require_checkable(heavy, "cpu")
@@ -124,7 +124,7 @@ def test_a_check_of_hours_is_refused_where_it_would_run():
         request.require_checkable(wide, "cuda")
 
 
-def test_a_case_that_memory_does_not_hold_is_not_begun(monkeypatch):
+def test_case_larger_than_free_memory_raises_memory_error(monkeypatch):
     problem = Conv(64, 64, 8, 8, 3, 3)
     monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 20)
     with pytest.raises(MemoryError, match="1,048,576 bytes free of the "):

@@ -57,7 +57,7 @@ def run_in(copy, *command):
     return done.stdout
 
 
-def test_pasted_it_passes_lint_and_types(copied):
+def test_pasted_variant_passes_lint_and_types(copied):
     source = copied / "lenetgpu" / "stages" / "pool" / "ours.py"
     run_in(copied, "-m", "ruff", "check", "--no-cache", source)
     run_in(copied, "-m", "ruff", "format", "--check", "--no-cache", source)
@@ -66,7 +66,7 @@ def test_pasted_it_passes_lint_and_types(copied):
 
 
 @pytest.mark.slow
-def test_pasted_it_passes_the_tests_of_every_variant(copied):
+def test_pasted_variant_passes_the_variant_tests(copied):
     printed = run_in(
         copied, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-o", "addopts=",
         "tests/test_registry.py", "tests/test_docs.py", "tests/test_kernels_compile.py",
@@ -78,7 +78,7 @@ def test_pasted_it_passes_the_tests_of_every_variant(copied):
         assert passed or not nvrtc.supported(arch), arch
 
 
-def test_pasted_it_is_listed(copied):
+def test_pasted_variant_is_listed(copied):
     rows = json.loads(run_in(copied, "-m", "lenetgpu", "variants", "pool", "--json"))["variants"]
     (row,) = [row for row in rows if row["variant"] == NAME]
     assert row["description"] == "A warp takes a map, a lane one window after another."
@@ -95,7 +95,7 @@ def candidate(result):
     return next(entry for entry in found if entry["name"] == NAME)
 
 
-def test_from_outside_it_is_listed_without_a_gpu(tmp_path):
+def test_plugin_is_listed_without_gpu(tmp_path):
     result = compare("--with", paste(tmp_path), "--device", "cpu", "--json", "-")
     assert result.exit_code == 0, result.output
     entry = candidate(result)
@@ -105,7 +105,7 @@ def test_from_outside_it_is_listed_without_a_gpu(tmp_path):
     assert NAME in result.stderr
 
 
-def test_from_outside_it_is_said_not_to_be_compiled_without_nvrtc(tmp_path, monkeypatch):
+def test_plugin_note_without_nvrtc_says_not_compiled(tmp_path, monkeypatch):
     def missing():
         raise LenetError("no NVRTC")
 
@@ -116,7 +116,7 @@ def test_from_outside_it_is_said_not_to_be_compiled_without_nvrtc(tmp_path, monk
 
 
 @pytest.mark.skipif(nvrtc_missing() is not None, reason="no NVRTC to compile with")
-def test_from_outside_it_is_said_to_be_broken_without_a_gpu(tmp_path):
+def test_plugin_that_does_not_compile_is_broken(tmp_path):
     mine = paste(tmp_path)
     source = mine.with_suffix(".cu")
     source.write_text(source.read_text().replace("blockIdx.x * H", "blockIdx.x * HEIGHT", 1))
@@ -133,7 +133,7 @@ def test_from_outside_it_is_said_to_be_broken_without_a_gpu(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_from_outside_it_is_right_and_timed(tmp_path):
+def test_plugin_is_correct_and_timed(tmp_path):
     result = compare("--with", paste(tmp_path), "--device", "cuda", "--json", "-")
     assert result.exit_code == 0, result.output
     entry = candidate(result)

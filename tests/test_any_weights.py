@@ -41,7 +41,7 @@ def sets(script):
     return {name: Weights(tensors, name) for name, tensors in script.sets(shipped)}
 
 
-def test_every_plan_is_right_or_refused_with_any_weights(script, gpu, sets):
+def test_plans_are_correct_or_refused_for_any_weights(script, gpu, sets):
     images, parts = script.all_groups(DIGITS)
     plans = [resolve(name, "cuda", gpu=gpu) for name in runnable_plans("cuda", gpu)]
     wrong = {}
@@ -56,7 +56,7 @@ def test_every_plan_is_right_or_refused_with_any_weights(script, gpu, sets):
 
 
 @pytest.mark.parametrize("name", ["fp16", "mma_fp16", "int8", "fp16x3", "fp32"])
-def test_a_captured_run_undoes_the_scale_each_time(name, gpu, script, sets):
+def test_graph_replay_rescales_on_every_launch(name, gpu, script, sets):
     """Once per launch, for whole batches and chunks, for scores as well as labels."""
     import cupy
 
@@ -83,7 +83,7 @@ def test_a_captured_run_undoes_the_scale_each_time(name, gpu, script, sets):
     assert np.abs(once - expected).max() <= 4e-2 * np.abs(expected).max()
 
 
-def test_fp32_s_default_is_as_exact_as_fp32(gpu, sets):
+def test_default_fp32_plan_has_fp32_accuracy(gpu, sets):
     """Holds for any dispatched plan; on Hopper with the shipped weights it uses split fp16."""
     from lenetgpu.check.fit import fit
 

@@ -20,7 +20,7 @@ from lenetgpu.errors import LenetError
         ["report", ""], ["weights", "info", ""], ["data", "fetch-mnist", ""],
     ],
 )  # fmt: skip
-def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch, words):
+def test_empty_file_name_is_refused(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2 and done.stderr.count("\n") == 1
@@ -28,13 +28,13 @@ def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch, words):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sentence_has_no_address():
+def test_error_messages_contain_no_memory_address():
     said = str(LenetError(f"x: found a damaged header (malformed: {object()!r}, <a.B at 0x12>)"))
     assert said == "x: found a damaged header (malformed: <object>, <a.B at 0x12>)"
     assert str(LenetError("a object at 0x12.png: found")) == "a object at 0x12.png: found"
 
 
-def test_a_copy_of_stdin_that_has_no_room_is_not_blamed_on_stdout():
+def test_full_disk_while_copying_stdin_is_not_blamed_on_stdout():
     words = [sys.executable, "-m", "lenetgpu", "infer", "-"]
     done = subprocess.run(
         ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", *words], input=b"P4 " + bytes(100_000),

@@ -61,14 +61,14 @@ def right():
     return (labels == data.labels[:N]).mean() > 0.9
 
 
-def test_a_right_cache_is_used(cache, monkeypatch):
+def test_intact_kernel_cache_is_used(cache, monkeypatch):
     monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *_: pytest.fail("compiled again"))
     assert right() and entries.told() == []
 
 
 @pytest.mark.parametrize("suffix", [".cubin", ".kept"])
 @pytest.mark.parametrize("how", HOW)
-def test_poisoned_kernels_are_compiled_anew(how, suffix, cache, tmp_path, capfd):
+def test_damaged_cached_kernels_are_recompiled(how, suffix, cache, tmp_path, capfd):
     for number, path in enumerate(sorted((cache / "kernels").glob(f"*{suffix}"))):
         room = tmp_path / str(number)
         room.mkdir()
@@ -78,7 +78,7 @@ def test_poisoned_kernels_are_compiled_anew(how, suffix, cache, tmp_path, capfd)
     assert how == "a folder" or survey().said == []
 
 
-def test_a_planted_kernel_is_not_loaded(cache, capfd):
+def test_swapped_cubins_are_not_loaded(cache, capfd):
     """Every cubin is a different valid one: loading it would give wrong labels or a crash."""
     cubins = sorted((cache / "kernels").glob("*.cubin"))
     assert len(cubins) > 2

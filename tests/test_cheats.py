@@ -88,11 +88,11 @@ WHY = {
 
 
 @pytest.mark.parametrize("file", WHY)
-def test_cheats_are_wrong_and_their_twins_right(file, facts):
+def test_cheating_variants_fail_and_honest_twins_pass(file, facts):
     assert_only_cheats_are_wrong(compared(stage(facts), BROKEN / f"{file}.py"), WHY[file])
 
 
-def test_the_command_names_a_cheat_and_fails(tmp_path):
+def test_compare_names_cheating_variant_and_fails(tmp_path):
     for name in ("pooled.py", "partial.py"):
         shutil.copy(BROKEN / name, tmp_path)
     command = ["compare", "pool1", "--with", str(tmp_path / "partial.py"), "--batch", "20",
@@ -117,7 +117,7 @@ def what_judges():
 
 
 @pytest.mark.slow
-def test_who_patches_its_own_process_lies_in_vain_or_changes_nothing(tmp_path, facts):
+def test_monkey_patching_the_benchmark_has_no_effect(tmp_path, facts):
     before, text, names = what_judges(), (BROKEN / "timers.py").read_text(), {}
     shutil.copy(BROKEN / "pooled.py", tmp_path)
     for number, mode in enumerate((*LYING, *PATCHES, "run, in a call")):
@@ -136,7 +136,7 @@ def test_who_patches_its_own_process_lies_in_vain_or_changes_nothing(tmp_path, f
             assert re.search("claims .* ms where .* ms passed|left is wrong", found[name].note)
 
 
-def test_a_time_below_the_devices_floor_is_refused():
+def test_time_below_device_floor_is_refused():
     pool, conv = Pool(24, 24, 32), Conv(56, 56, 64, 64, 3, 3)
     assert plugins.least_ms(pool, 100, LIMITS) < 1e-3  # bytes that fit a cache take no time
     past = pool.bytes(20_000) - (256 << 20)
@@ -151,7 +151,7 @@ def test_a_time_below_the_devices_floor_is_refused():
     assert re.search("claims .* ms for what this device needs .* ms for", bench._too_fast())
 
 
-def test_outputs_of_images_that_the_parent_draws_are_judged_by_it(facts):
+def test_parent_checks_outputs_of_its_own_random_images(facts):
     """The parent rejects wrong outputs even if the process reports them as right."""
     one = next(iter(plugins.Plugins([BROKEN / "partial.py"], None).found))
     laid = stage_of("pool1").problem
@@ -161,7 +161,7 @@ def test_outputs_of_images_that_the_parent_draws_are_judged_by_it(facts):
     assert "what it leaves of other images is wrong, error " in bench._outputs_wrong()
 
 
-def test_weights_that_are_written_are_seen_and_put_back(facts):
+def test_overwritten_weights_are_detected_and_restored(facts):
     weights = facts.weights["fc1"].copy()
     bench = StageBench(guest("writes.its_weights"), stage_of("fc1"), 20, facts)
     assert not bench.check().verdict.passed
@@ -171,7 +171,7 @@ def test_weights_that_are_written_are_seen_and_put_back(facts):
 @pytest.mark.parametrize(
     ("name", "why"), [("its_weights", "changes its weights"), ("its_input", "changes its input")]
 )
-def test_one_check_by_itself_sees_what_is_written(name, why, rng):
+def test_single_check_detects_overwritten_inputs(name, why, rng):
     writes = guest(f"writes.{name}")
     problem = Fc(7, 5, relu=False) if writes.kind == "fc" else Pool(4, 4, 3)
     x, w = random_input(writes.kind, problem, 9, rng)
@@ -180,7 +180,7 @@ def test_one_check_by_itself_sees_what_is_written(name, why, rng):
     assert not verdict.passed and why in verdict.note
 
 
-def test_right_for_equal_filters_only_is_wrong(facts):
+def test_variant_correct_only_for_equal_filters_fails(facts):
     bench = StageBench(guest("partial.same_filters"), stage_of("conv1"), 40, facts)
     assert not bench.check().verdict.passed
 
@@ -188,7 +188,7 @@ def test_right_for_equal_filters_only_is_wrong(facts):
 @pytest.mark.parametrize(
     ("what", "images"), [("pool1", 70), ("pool1", 1), ("conv1", 70), ("fc1", 70), ("argmax", 70)]
 )
-def test_no_variant_of_the_package_is_accused(what, images, facts):
+def test_cpu_variants_are_not_reported_as_cheats(what, images, facts):
     candidates = stage_candidates(what, "cpu", images, facts, None)
     done = rounds.compare(what, candidates, candidates[0].name, rounds.Effort(0.05, rounds=5))
     assert {c.status for c in done.candidates} - {"refused"} == {"right"}
@@ -199,7 +199,7 @@ CONVS = {"by_address": LEFT, "every_third": LEFT, "thread": LATE}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("images", [2, 40])
-def test_convolutions_that_cheat_are_wrong(images):
+def test_cheating_convolutions_fail(images):
     case = Case(Conv(7, 6, 3, 5, 3, 3, pad=1), images, gpu=False)
     work = plugins.Work(case.problem, images, LIMITS, case=case, seconds=0.5)
     found = compared(work, BROKEN / "convs.py", kind="conv")
@@ -210,7 +210,7 @@ def test_convolutions_that_cheat_are_wrong(images):
 @pytest.mark.parametrize(
     "entry", ["pool", "slow_pool", "but_tail", "one_too_many", "in_place", "conv"]
 )
-def test_kernels_that_cheat_compile(entry):
+def test_cheating_kernels_compile(entry):
     names = ("H", "W", "C", "M", "R", "S", "OH", "OW", "STRIDE", "PAD")
     defines = tuple(zip(names, (24, 24, 32, 5, 3, 3, 24, 24, 1, 1), strict=True))
     kernel = Kernel(BROKEN / ("convs.cu" if entry == "conv" else "pools.cu"), entry, defines)
@@ -238,7 +238,7 @@ def gpu():
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_kernels_that_cheat_are_wrong_and_their_twin_right(facts, gpu):
+def test_cheating_kernels_fail_and_honest_twin_passes(facts, gpu):
     found = compared(stage(facts, images=1000), BROKEN / "gpu_pools.py", gpu=gpu)
     why = {f"gpu_pools.{name}": words for name, words in ON_A_GPU.items()}
     assert_only_cheats_are_wrong(found, why)
@@ -247,7 +247,7 @@ def test_kernels_that_cheat_are_wrong_and_their_twin_right(facts, gpu):
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.parametrize("images", [1, 40])
-def test_convolutions_that_cheat_graphs_are_wrong(images, gpu):
+def test_cheating_cuda_graph_convolutions_fail(images, gpu):
     case = Case(Conv(7, 6, 3, 5, 3, 3, pad=1), images, gpu=True)
     work = plugins.Work(case.problem, images, LIMITS, case=case, seconds=0.5)
     found = compared(work, BROKEN / "gpu_convs.py", gpu=gpu, kind="conv")
@@ -259,7 +259,7 @@ def test_convolutions_that_cheat_graphs_are_wrong(images, gpu):
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.parametrize("what", ["conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax"])
-def test_no_variant_of_the_package_is_accused_on_a_gpu(what, facts, gpu):
+def test_gpu_variants_are_not_reported_as_cheats(what, facts, gpu):
     images = 1 if what == "fc2" else 1000
     candidates = stage_candidates(what, "cuda", images, facts, gpu)
     done = rounds.compare(what, candidates, candidates[0].name, rounds.Effort(9, rounds=6))

@@ -28,7 +28,7 @@ PROBLEM = Fc(512, 33, relu=False)
 @pytest.mark.parametrize(
     "variant", [*cpu_variants(), find("fc", "serial", "cpu")], ids=lambda v: v.name
 )
-def test_rejects_broken_cpu_variants_and_accepts_a_right_one(variant, rng):
+def test_broken_cpu_variants_are_rejected(variant, rng):
     x, w = random_input("fc", PROBLEM, 9, rng)
     verdict = check_variant(variant, PROBLEM, x, w, reference("fc", x, w, PROBLEM))
     assert verdict.passed == (variant.family == "serial")
@@ -36,7 +36,7 @@ def test_rejects_broken_cpu_variants_and_accepts_a_right_one(variant, rng):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", GPU_NAMES)
-def test_rejects_broken_kernels(name, rng):
+def test_broken_kernels_are_rejected(name, rng):
     x, w = random_input("fc", PROBLEM, 9, rng)
     verdict = check_variant(gpu_variant(name), PROBLEM, x, w, reference("fc", x, w, PROBLEM))
     assert not verdict.passed
@@ -44,7 +44,7 @@ def test_rejects_broken_kernels(name, rng):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("precision", LIMITS)
-def test_one_value_that_is_no_number_is_wrong(precision, value):
+def test_one_nan_output_is_wrong(precision, value):
     expected = np.ones((3, 4))
     found = expected.copy()
     found[2, 3] = value
@@ -53,7 +53,7 @@ def test_one_value_that_is_no_number_is_wrong(precision, value):
     assert not judge(found, found, precision).passed
 
 
-def test_the_tolerance_is_where_it_is_said_to_be():
+def test_tolerance_limits_are_exact():
     assert LIMITS.keys() == TOLERANCE.keys()
     # the largest is 4: the tolerance is relative to it
     expected, last = np.array([[1.0, -4.0, 0.0]]), np.array([[0, 0, 1]])
@@ -67,7 +67,7 @@ def test_the_tolerance_is_where_it_is_said_to_be():
 
 
 @pytest.mark.parametrize("shape", [(1, 6), (6, 1), (2, 3), (5,)])
-def test_a_shape_that_would_broadcast_is_wrong_too(shape):
+def test_broadcastable_shape_is_wrong(shape):
     assert not judge(np.zeros(shape), np.zeros(6), "fp32").passed
     assert not judge(np.zeros(shape, int), np.zeros(6, int), "fp32").passed
 
@@ -78,7 +78,7 @@ def test_labels_must_be_equal():
     assert not verdict.passed and verdict.error == 1
 
 
-def test_only_low_precision_excuses_a_flip_and_only_where_scores_are_near():
+def test_flips_are_excused_only_at_low_precision_near_ties():
     # the largest is 10: each of two scores may be off by 0.02 at fp16 and by 0.4 at int8
     scores = np.array([[10.0, 9.97, 0.0], [9.0, 5.0, 8.95], [3.0, 2.25, 0.0], [0.0, 3.0, 2.1]])
     for precision, near in (
@@ -90,7 +90,7 @@ def test_only_low_precision_excuses_a_flip_and_only_where_scores_are_near():
         assert excused(scores, precision).tolist() == near
 
 
-def test_probabilities_of_scores_of_any_size():
+def test_probabilities_do_not_overflow():
     scores = np.array([[1e4] + [0.0] * 9, [-1e4] * 10, [3e38] + [-3e38] * 9], np.float32)
     found = probabilities(scores)
     assert found.sum(axis=1) == pytest.approx(1.0)
@@ -98,7 +98,7 @@ def test_probabilities_of_scores_of_any_size():
     assert probabilities(np.log([[11.0] + [1.0] * 9]))[0, 0] == pytest.approx(11 / 20)
 
 
-def test_the_first_bad_stage_is_named(shipped_weights, rng):
+def test_first_wrong_stage_is_named(shipped_weights, rng):
     images = rng.integers(0, 256, (8, 28, 28, 1), dtype=np.uint8)
     pipeline = Pipeline(resolve("unrolled", "cpu"), shipped_weights, 8)
     assert first_bad_stage(pipeline, images, shipped_weights) is None
@@ -109,7 +109,7 @@ def test_the_first_bad_stage_is_named(shipped_weights, rng):
     assert not verdict.passed
 
 
-def test_a_plan_is_verified_once_and_an_empty_record_verifies_nothing(tmp_path, monkeypatch):
+def test_plan_is_verified_once(tmp_path, monkeypatch):
     monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
     plan = resolve("tiled", "cpu")
     assert verify_once(plan, "this one") and not verify_once(plan, "this one")
@@ -122,7 +122,7 @@ def test_a_plan_is_verified_once_and_an_empty_record_verifies_nothing(tmp_path, 
 
 
 @pytest.mark.parametrize("file", ["stages/a/pack.py", "gpu/launch.py", "layouts.py"])
-def test_a_plan_is_verified_again_where_what_packs_for_it_changed(file, tmp_path, monkeypatch):
+def test_plan_is_verified_again_if_packing_code_changed(file, tmp_path, monkeypatch):
     (tmp_path / "__init__.py").write_text("")
     for name in ("stages/a/pack.py", "gpu/launch.py", "cpu/tile.py", *fits.PACKERS[3:]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def test_a_plan_is_verified_again_where_what_packs_for_it_changed(file, tmp_path
     assert keys[0] != keys[1]
 
 
-def test_a_wrong_plan_is_refused_and_not_remembered(tmp_path, monkeypatch):
+def test_wrong_plan_is_refused_and_not_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
     plan = resolve("tiled", "cpu")
     broken = replace(find("argmax", "serial", "cpu"), run=lambda x, y, problem: y.fill(3))

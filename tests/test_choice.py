@@ -48,7 +48,7 @@ def remember(precision, batch, plan, device=HOPPER):
 
 
 @pytest.mark.parametrize("precision", AUTO_PLANS)
-def test_auto_chooses_among_plans_that_the_device_runs(precision):
+def test_auto_candidates_run_on_the_device(precision):
     plans = auto_plans("cuda", precision, HOPPER)
     assert list(plans) == ON_HOPPER[precision]
     for name, plan in plans.items():
@@ -80,7 +80,7 @@ def fitting(monkeypatch):
     return errors, asked
 
 
-def test_a_measured_choice_is_taken_for_its_range_alone(fitting, shipped_weights):
+def test_auto_choice_applies_only_to_its_batch_range(fitting, shipped_weights):
     _, asked = fitting
     made, _ = remember("fp32", 10_000, "sgemm")
     assert remembered(HOPPER, "fp32", 70_000) == made
@@ -92,7 +92,7 @@ def test_a_measured_choice_is_taken_for_its_range_alone(fitting, shipped_weights
     assert asked == [("sgemm", "uint8", 10_000)]
 
 
-def test_a_plan_that_does_not_fit_the_weights_gives_way_to_the_next(fitting, shipped_weights):
+def test_auto_falls_back_if_plan_does_not_fit_weights(fitting, shipped_weights):
     errors, asked = fitting
     remember("int8", 10_000, "int8")
     remember("fp16w", 10_000, "fp16_roles")
@@ -111,7 +111,7 @@ def test_a_plan_that_does_not_fit_the_weights_gives_way_to_the_next(fitting, shi
     assert notes[-1] == "plan fp16 is wrong"
 
 
-def test_weights_that_no_plan_fits_are_refused_with_every_reason(fitting, shipped_weights):
+def test_weights_that_fit_no_plan_are_refused_with_reasons(fitting, shipped_weights):
     errors, _ = fitting
     for precision in ("fp16", "fp16x3", "fp32"):
         remember(precision, 1, "none")
@@ -130,7 +130,7 @@ def test_weights_that_no_plan_fits_are_refused_with_every_reason(fitting, shippe
         ({"fp16x3": None, "mma_fp16x3": None, "sgemm": None, "fp32": 8e-7}, "fp32"),
     ],
 )
-def test_fp32_takes_a_faster_plan_that_is_as_exact(errors, taken, fitting, shipped_weights):
+def test_fp32_dispatches_faster_plan_of_equal_accuracy(errors, taken, fitting, shipped_weights):
     fitting[0].update(errors)
     made, path = remember("fp32", 1, "fp16x3")
     times = {"fp16x3": 1.0, "mma_fp16x3": 2.0, "sgemm": 3.0, "fp32": 4.0}
@@ -139,9 +139,7 @@ def test_fp32_takes_a_faster_plan_that_is_as_exact(errors, taken, fitting, shipp
     assert plan.slots == resolve(taken, "cuda").slots
 
 
-def test_a_plan_without_memory_is_held_against_the_weights_in_smaller_passes(
-    fitting, shipped_weights, monkeypatch
-):
+def test_fit_is_checked_in_smaller_chunks_without_memory(fitting, shipped_weights, monkeypatch):
     given_back = []  # the real one calls gc.collect, which is slow in a full test run
     monkeypatch.setattr(faults, "release", lambda: given_back.append(1))
     errors, asked = fitting
@@ -156,7 +154,7 @@ def test_a_plan_without_memory_is_held_against_the_weights_in_smaller_passes(
         choose(HOPPER, "fp32", 10_000, shipped_weights)
 
 
-def test_a_cpu_s_plan_is_held_against_the_weights_too(fitting, shipped_weights):
+def test_cpu_plan_fit_is_checked(fitting, shipped_weights):
     errors, asked = fitting
     assert choose(None, "fp32", 100, shipped_weights).slots == resolve("fp32", "cpu").slots
     assert asked == [("fp32", "uint8", 64)]
@@ -167,7 +165,7 @@ def test_a_cpu_s_plan_is_held_against_the_weights_too(fitting, shipped_weights):
         choose(None, "fp32", 100, shipped_weights)
 
 
-def test_a_choice_made_beside_others_is_made_again_when_they_are_gone(monkeypatch):
+def test_auto_choice_on_busy_gpu_is_measured_again(monkeypatch):
     others = []
     monkeypatch.setattr(roofline, "load_on", lambda device: others.pop())
     made, path = remember("fp32", 1, "fp32")
@@ -185,20 +183,20 @@ def test_a_choice_made_beside_others_is_made_again_when_they_are_gone(monkeypatc
      {"medians_ms": {"unknown": 1.0}}],
     ids=str,
 )  # fmt: skip
-def test_a_choice_that_cannot_be_is_not_taken(change):
+def test_impossible_cached_auto_choice_is_ignored(change):
     made, path = remember("fp32", 1, "fp32")
     entries.keep("auto", path.stem, asdict(made) | change)
     assert remembered(HOPPER, "fp32", 1) is None
 
 
-def test_changed_kernels_are_measured_again(monkeypatch):
+def test_auto_choice_is_invalid_after_kernel_changes(monkeypatch):
     remember("fp16", 1, "half")
     assert remembered(HOPPER, "fp16", 1) is not None
     monkeypatch.setattr(choice, "plan_key", lambda *_: "other sources")
     assert remembered(HOPPER, "fp16", 1) is None
 
 
-def test_doctor_shows_the_choice_and_its_figures():
+def test_doctor_shows_auto_choice_and_times():
     remember("fp32", 1, "sgemm")
     line = doctor._auto_line(HOPPER, "fp32")
     assert "sgemm for 1 images (sgemm 1.000 ms, fp32 2.000 ms, " in line
@@ -207,7 +205,7 @@ def test_doctor_shows_the_choice_and_its_figures():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", AUTO_PLANS)
-def test_the_fastest_is_taken_and_remembered(precision, monkeypatch):
+def test_auto_dispatches_and_caches_fastest_plan(precision, monkeypatch):
     import cupy
 
     cupy.zeros(1)
@@ -222,7 +220,7 @@ def test_the_fastest_is_taken_and_remembered(precision, monkeypatch):
     assert plan.slots in [found.slots for found in auto_plans("cuda", precision, gpu).values()]
 
 
-def test_auto_with_a_stage_overridden_does_not_give_way(monkeypatch):
+def test_auto_with_stage_override_does_not_fall_back(monkeypatch):
     """A requested plan that does not fit is refused, and no other is run (docs/weights.md)."""
 
     def unfit(plan, *asked):

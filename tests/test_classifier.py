@@ -62,7 +62,7 @@ TYPES = {
     ("layout", "kind"),
     [*((layout, "uint8") for layout in LAYOUTS), *(("(N, 28, 28)", kind) for kind in TYPES)],
 )
-def test_every_shape_and_type_gives_the_scores_of_float64(net, digits, truth, layout, kind):
+def test_scores_match_reference_for_every_layout_and_dtype(net, digits, truth, layout, kind):
     images = LAYOUTS[layout](TYPES[kind](digits))
     labels, scores = net(images), net.scores(images)
     assert (labels.dtype, scores.dtype) == (np.int32, np.float32)
@@ -71,7 +71,7 @@ def test_every_shape_and_type_gives_the_scores_of_float64(net, digits, truth, la
     assert abs(scores - truth[0]).max() <= rounding * abs(truth[0]).max()
 
 
-def test_one_image_has_an_answer_without_an_axis(net, digits, truth):
+def test_single_image_gives_scalar_label(net, digits, truth):
     label = net(digits[3])
     assert isinstance(label, np.int32) and label == truth[1][3]
     assert net.scores(digits[3]).shape == (10,)
@@ -81,19 +81,19 @@ def test_one_image_has_an_answer_without_an_axis(net, digits, truth):
 
 
 @pytest.mark.parametrize("empty", [np.empty((0, 28, 28), np.uint8), np.empty((0, 1, 28, 28)), []])
-def test_no_images_have_an_empty_answer(net, empty):
+def test_empty_input_gives_empty_output(net, empty):
     assert net(empty).shape == (0,) and net(empty).dtype == np.int32
     assert net.scores(empty).shape == net.probabilities(empty).shape == (0, 10)
     assert [part.shape for part in net.top(empty, 3)] == [(0, 3), (0, 3)]
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_net_is_not_copied(net, take):
+def test_net_cannot_be_copied_or_pickled(net, take):
     with pytest.raises(TypeError, match="a LeNet cannot be pickled or copied; load one in each"):
         take(net)
 
 
-def test_probabilities_are_the_softmax_and_the_top_is_in_order(net, digits, truth):
+def test_probabilities_are_softmax_and_top_is_sorted(net, digits, truth):
     raised = np.exp(truth[0] - truth[0].max(axis=1, keepdims=True))
     expected = raised / raised.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(net.probabilities(digits), expected, rtol=1e-3, atol=1e-7)
@@ -144,7 +144,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_does_not_fit_is_refused_in_a_sentence(net, what):
+def test_unsupported_images_are_refused(net, what):
     images, words = REFUSED[what]
     with pytest.raises(LenetError, match=words) as found:
         net(images)
@@ -163,12 +163,12 @@ def test_what_does_not_fit_is_refused_in_a_sentence(net, what):
         ({"device": "cpu", "threads": 1_025}, "--threads: expected at most 1,024, found 1,025"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused_too(options, words):
+def test_invalid_load_arguments_are_refused(options, words):
     with pytest.raises(LenetError, match=words):
         LeNet.load(**options)
 
 
-def test_threads_are_those_of_the_last_load(monkeypatch):
+def test_last_load_sets_number_of_threads(monkeypatch):
     """None restores all threads; a refused load changes nothing."""
 
     def refuse(*_):
@@ -186,7 +186,7 @@ def test_threads_are_those_of_the_last_load(monkeypatch):
         set_threads(None)
 
 
-def test_a_plan_that_gave_way_is_said(monkeypatch, tmp_path):
+def test_fallback_to_another_plan_is_reported(monkeypatch, tmp_path):
     """The library warns and infer prints a line; a plan requested by name is refused instead."""
     from click.testing import CliRunner
 
@@ -205,7 +205,7 @@ def test_a_plan_that_gave_way_is_said(monkeypatch, tmp_path):
     assert "\nnote     plan quick (fp16) does not fit these weights\n" in said
 
 
-def test_a_stream_gives_the_labels_of_each_batch_in_order(net, digits, truth):
+def test_stream_yields_labels_in_order(net, digits, truth):
     """All batches may use the same memory."""
     sizes, held = [3, 0, 20, 1, 16], np.empty((N, 28, 28), np.uint8)
 
@@ -221,7 +221,7 @@ def test_a_stream_gives_the_labels_of_each_batch_in_order(net, digits, truth):
     assert list(net.stream(digits[:2])) == truth[1][:2].tolist()
 
 
-def test_a_stream_asks_for_a_few_batches_ahead_and_ends_with_its_reader(net, digits):
+def test_stream_prefetches_few_batches_and_closes_its_threads(net, digits):
     asked = []
 
     def batches():
@@ -237,7 +237,7 @@ def test_a_stream_asks_for_a_few_batches_ahead_and_ends_with_its_reader(net, dig
     assert not [name for name in names if name.startswith("lenetgpu-stream")]
 
 
-def test_what_a_batch_raises_comes_behind_the_answers_before_it(net, digits, truth):
+def test_stream_yields_earlier_results_before_an_error(net, digits, truth):
     def broken():
         yield digits[:4]
         yield digits[4:8]
@@ -253,7 +253,7 @@ def test_what_a_batch_raises_comes_behind_the_answers_before_it(net, digits, tru
         np.testing.assert_array_equal(np.concatenate(found), truth[1][:8])
 
 
-def test_a_call_that_fails_leaves_the_net_usable(digits, truth, monkeypatch):
+def test_net_is_usable_after_a_failed_call(digits, truth, monkeypatch):
     """The next call gets a new runner, since the state of the first is unknown."""
     made, plain = [], Engine.runner
 
@@ -272,7 +272,7 @@ def test_a_call_that_fails_leaves_the_net_usable(digits, truth, monkeypatch):
     assert len(made) == 2
 
 
-def test_a_closed_net_says_so(digits):
+def test_closed_net_is_refused(digits):
     with LeNet.load(device="cpu") as net:
         assert repr(net) == "<LeNet plan auto (fp32) on cpu>"
     with pytest.raises(LenetError, match="expected one that is open, found it closed"):
@@ -282,7 +282,7 @@ def test_a_closed_net_says_so(digits):
 
 
 @pytest.mark.peers
-def test_a_tensor_is_answered_with_a_tensor(net, digits):
+def test_torch_input_gives_torch_output(net, digits):
     import torch
 
     expected, images = net(digits), torch.from_numpy(digits)
@@ -300,7 +300,7 @@ def test_a_tensor_is_answered_with_a_tensor(net, digits):
 
 
 @pytest.mark.peers
-def test_tensors_that_do_not_fit(net):
+def test_unsupported_tensors_are_refused(net):
     import torch
 
     for images, words in (
@@ -316,7 +316,7 @@ def test_tensors_that_do_not_fit(net):
 
 @pytest.mark.peers
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="no JAX")
-def test_an_array_of_jax_is_answered_with_one(net, digits):
+def test_jax_input_gives_jax_output(net, digits):
     import jax
     import jax.numpy as jnp
 
@@ -334,7 +334,7 @@ def test_an_array_of_jax_is_answered_with_one(net, digits):
 
 
 @pytest.mark.peers
-def test_a_stream_of_mixed_arrays_is_answered_each_in_its_own(net, digits):
+def test_stream_of_mixed_arrays_keeps_each_type(net, digits):
     import torch
 
     expected = net(digits)

@@ -43,7 +43,7 @@ def installed(framework):
 
 @pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 @pytest.mark.parametrize("with_scores", [True, False])
-def test_floats_outside_are_marked_and_others_are_not(monkeypatch, folder, with_scores):  # noqa: F811
+def test_out_of_range_floats_are_marked(monkeypatch, folder, with_scores):  # noqa: F811
     """The kernel is compiled for a CPU; one float of an image suffices, at any position."""
     import ctypes
 
@@ -78,7 +78,7 @@ def test_floats_outside_are_marked_and_others_are_not(monkeypatch, folder, with_
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [0, 1, 129, N])
 @pytest.mark.parametrize("kind", ["uint8", "float16", "float32", "float64"])
-def test_arrays_of_cupy_are_answered_on_the_gpu(net, digits, truth, n, kind):
+def test_cupy_input_gives_cupy_output(net, digits, truth, n, kind):
     import cupy
 
     images = cupy.asarray(digits[:n])
@@ -98,7 +98,7 @@ def test_arrays_of_cupy_are_answered_on_the_gpu(net, digits, truth, n, kind):
 
 
 @pytest.mark.gpu
-def test_the_answer_comes_in_the_order_of_the_callers_stream(net, digits, truth):
+def test_result_is_ordered_in_callers_stream(net, digits, truth):
     """The caller's stream writes the images late; nothing blocks until the result is read."""
     import cupy
 
@@ -123,7 +123,7 @@ def test_the_answer_comes_in_the_order_of_the_callers_stream(net, digits, truth)
 
 
 @pytest.mark.gpu
-def test_floats_on_the_gpu_that_leave_0_to_1_have_no_label(net, digits, truth):
+def test_out_of_range_device_floats_have_no_label(net, digits, truth):
     import cupy
 
     images = cupy.asarray(digits / 255, dtype=np.float32)
@@ -141,7 +141,7 @@ def test_floats_on_the_gpu_that_leave_0_to_1_have_no_label(net, digits, truth):
 
 @pytest.mark.gpu
 @installed("torch")
-def test_tensors_are_answered_on_their_gpu_in_their_stream(net, digits, truth):
+def test_tensors_are_classified_in_their_stream(net, digits, truth):
     import torch
 
     ready = torch.from_numpy(digits).cuda()
@@ -173,7 +173,7 @@ def test_tensors_are_answered_on_their_gpu_in_their_stream(net, digits, truth):
 
 @pytest.mark.gpu
 @installed("jax")
-def test_arrays_of_jax_are_answered_where_they_lie(net, digits, truth):
+def test_jax_arrays_are_classified_on_their_device(net, digits, truth):
     import jax
 
     try:
@@ -190,7 +190,7 @@ def test_arrays_of_jax_are_answered_where_they_lie(net, digits, truth):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [0, 1, 5, N, 4 * _STAGES[0], 2 * _STAGES[1]])
-def test_host_images_are_answered_in_host_memory(net, digits, truth, n):
+def test_host_images_give_host_results(net, digits, truth, n):
     many = np.resize(digits, (n, 28, 28))
     expected, sums = np.resize(truth[1], n), np.resize(truth[0], (n, CLASSES))
     for _ in range(4):  # launched, recorded, replayed
@@ -202,7 +202,7 @@ def test_host_images_are_answered_in_host_memory(net, digits, truth, n):
 
 
 @pytest.mark.gpu
-def test_single_images_are_answered_by_the_kernel_that_stays(digits, truth):
+def test_persistent_kernel_classifies_single_images(digits, truth):
     with LeNet.load(device="cuda", plan="fp16", batch=128, latency=True) as net:
         for k in range(N):
             assert net(digits[k]) == truth[1][k]
@@ -218,7 +218,7 @@ def test_single_images_are_answered_by_the_kernel_that_stays(digits, truth):
 
 
 @pytest.mark.gpu
-def test_threads_share_a_gpus_net(net, digits, truth):
+def test_threads_share_a_net_on_a_gpu(net, digits, truth):
     import cupy
 
     def call(k):

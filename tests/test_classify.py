@@ -76,7 +76,7 @@ def truth(tmp_path_factory):
     return np.load(out)
 
 
-def test_a_folder_in_shards_has_infers_labels(out, folder, truth):
+def test_shards_have_the_labels_of_infer(out, folder, truth):
     said = run(folder, "--out", out, "--shard", 128).stdout
     assert (labels(out) == truth).all()
     parts = sorted(path.name for path in out.glob("part-*"))
@@ -87,13 +87,13 @@ def test_a_folder_in_shards_has_infers_labels(out, folder, truth):
     assert found["accuracy"] is None and found["images_done"] == 600
 
 
-def test_accuracy_where_there_are_labels(out, digits):
+def test_accuracy_is_printed_if_labels_exist(out, digits):
     said = run(default_digits(), "--out", out, "--shard", 4_000).stdout
     right = int((labels(out) == digits.labels).sum())
     assert f"accuracy {right:,}/10,000" in said
 
 
-def test_a_restart_does_what_is_missing_and_nothing_else(out, folder, truth):
+def test_restart_computes_only_missing_shards(out, folder, truth):
     run(folder, "--out", out, "--shard", 128)
     lines = (out / "manifest.json").read_text().splitlines(keepends=True)
     torn = lines[4][: len(lines[4]) // 2]
@@ -111,7 +111,7 @@ def test_a_restart_does_what_is_missing_and_nothing_else(out, folder, truth):
     assert (out / "manifest.json").read_bytes() == before
 
 
-def test_another_job_in_the_folder_is_refused(out, folder, weight_file):
+def test_different_job_in_the_folder_is_refused(out, folder, weight_file):
     run(folder, "--out", out, "--shard", 128)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     said = run(folder, "--out", out, "--shard", 100, code=2).stderr
@@ -121,7 +121,7 @@ def test_another_job_in_the_folder_is_refused(out, folder, weight_file):
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_other_inputs_are_refused(out, folder, digits):
+def test_changed_inputs_are_refused(out, folder, digits):
     run(folder, "--out", out)
     assert "is not among them now" in run(folder / "a.npy", "--out", out, code=2).stderr
     np.save(folder / "d.npy", digits.images[:5])
@@ -131,7 +131,7 @@ def test_other_inputs_are_refused(out, folder, digits):
     assert "a.npy: expected the file that the job in" in run(folder, "--out", out, code=2).stderr
 
 
-def test_a_file_that_was_damaged_is_done_when_it_is_whole(tmp_path, folder, truth):
+def test_damaged_file_is_classified_once_repaired(tmp_path, folder, truth):
     """A truncated file is detected before the job starts; the other files are classified."""
     out, path = tmp_path / "out", folder / "more" / "c.npy"
     whole = path.read_bytes()
@@ -144,7 +144,7 @@ def test_a_file_that_was_damaged_is_done_when_it_is_whole(tmp_path, folder, trut
     assert (labels(out) == truth).all()
 
 
-def test_a_shard_that_cannot_be_read_is_set_aside_after_its_tries(tmp_path, folder, digits):
+def test_unreadable_shard_is_set_aside_after_retries(tmp_path, folder, digits):
     """An invalid float pixel is only found when the shard is read."""
     floats = digits.images[:300].astype(np.float32) / 255
     floats[150] = np.nan
@@ -159,13 +159,13 @@ def test_a_shard_that_cannot_be_read_is_set_aside_after_its_tries(tmp_path, fold
     assert json.loads((out / "summary.json").read_text())["this_run"]["shards"] == 0
 
 
-def test_a_second_job_is_refused_while_the_first_runs(out, folder):
+def test_concurrent_job_is_refused(out, folder):
     with manifest.alone(out):
         assert "no other job is writing to" in run(folder, "--out", out, code=2).stderr
     run(folder, "--out", out)
 
 
-def test_a_folder_with_other_files_is_left_alone(out, folder):
+def test_folder_with_other_files_is_left_alone(out, folder):
     out.mkdir()
     (out / "thesis.txt").write_text("years")
     assert "found 1 other files, as thesis.txt" in run(folder, "--out", out, code=2).stderr
@@ -178,7 +178,7 @@ def test_a_folder_with_other_files_is_left_alone(out, folder):
     "line", ["{}", '{"done": 3}', "not json", {"hash": "0" * 16}, {"counts": [0] * 10},
              {"right": 601}, {"said": 5}, {"files": 2}, {"size": "1"}], ids=str
 )  # fmt: skip
-def test_a_damaged_manifest_is_a_sentence(out, folder, line):
+def test_damaged_manifest_is_refused(out, folder, line):
     """Cases: lines that are not valid entries, and entries that contradict their shard."""
     run(folder, "--out", out)
     if isinstance(line, dict):
@@ -190,7 +190,7 @@ def test_a_damaged_manifest_is_a_sentence(out, folder, line):
     assert "line 3 damaged" in said and said.count("\n") == 1
 
 
-def test_workers_of_a_cpu_share_its_cores(monkeypatch):
+def test_cpu_workers_share_the_cores(monkeypatch):
     pytest.importorskip("distributed", reason="no Dask")
     monkeypatch.setattr(crew, "core_count", lambda: 8)
     monkeypatch.setattr(crew, "choose_device", lambda wanted, plan: (None, "none here"))
@@ -202,14 +202,14 @@ def test_workers_of_a_cpu_share_its_cores(monkeypatch):
     assert crew.share(Request(), "4").threads is None
 
 
-def test_workers_and_schedulers_that_are_not_there(out, folder):
+def test_invalid_workers_and_schedulers_are_refused(out, folder):
     assert "--workers: expected cuda or 1 to 1024" in run(folder, "--out", out, "--workers", "many",
                                                           code=2).stderr  # fmt: skip
     both = run(folder, "--out", out, "--workers", 2, "--scheduler", "tcp://x:1", code=2)
     assert "one of --workers and --scheduler" in both.stderr
 
 
-def test_the_rest_of_a_line_is_cut_off(out, folder):
+def test_torn_manifest_line_is_truncated(out, folder):
     run(folder, "--out", out)
     whole = (out / "manifest.json").read_bytes()
     with open(out / "manifest.json", "ab") as file:
@@ -247,7 +247,7 @@ def meanwhile(monkeypatch):
     return happens
 
 
-def test_ctrl_c_in_the_second_shard(images, out, monkeypatch):
+def test_ctrl_c_in_second_shard_keeps_first(images, out, monkeypatch):
     """The first shard has its line, though it was not yet reported."""
     begin = worker.Worker._begin
 
@@ -262,7 +262,7 @@ def test_ctrl_c_in_the_second_shard(images, out, monkeypatch):
     assert "for 100 images of this run" in done.stdout
 
 
-def test_images_that_are_written_over_while_they_are_read(images, out, meanwhile):
+def test_images_changed_while_reading_are_reported(images, out, meanwhile):
     def change():
         with open(images, "r+b") as file:
             file.seek(images.stat().st_size // 2)
@@ -275,7 +275,7 @@ def test_images_that_are_written_over_while_they_are_read(images, out, meanwhile
     assert [name for name in os.listdir(out) if name.startswith(".")] == [".lenetgpu.lock"]
 
 
-def test_nothing_else_is_written_into_the_folder(images, out):
+def test_other_outputs_inside_the_folder_are_refused(images, out):
     run(images, "--out", out, "--shard", 200)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     for more in ((), ("--predict",)):
@@ -286,7 +286,7 @@ def test_nothing_else_is_written_into_the_folder(images, out):
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_a_job_that_took_the_place_is_left_alone(images, out, meanwhile):
+def test_folder_of_a_newer_job_is_left_alone(images, out, meanwhile):
     """The folder is emptied and another job begun in it while a worker computes a shard."""
     seen = {}
 
@@ -304,14 +304,14 @@ def test_a_job_that_took_the_place_is_left_alone(images, out, meanwhile):
     assert {path.name: path.read_bytes() for path in out.iterdir()} == seen
 
 
-def test_more_shards_than_their_names_have_an_order_for(images, out, monkeypatch):
+def test_too_many_shards_are_refused(images, out, monkeypatch):
     monkeypatch.setattr(classify, "MOST", 3)
     done = run(images, "--out", out, "--shard", 99, code=2)
     assert "--shard 99: expected at most 3 shards, found 4 of 300 images" in done.stderr
     assert not (out / "manifest.json").exists()
 
 
-def test_long_names_are_whole(images, out):
+def test_long_names_are_stored_whole(images, out):
     """Shortened in the middle, as for a terminal, the names of two folders would be the same."""
     folder, names = images.parent / ("y" * 150), []
     for middle in "ab":
@@ -357,7 +357,7 @@ def labelled(tmp_path, digits):
     return read / "t-labels-idx1-ubyte"
 
 
-def test_small_files_share_files_of_labels(small, out, few):
+def test_small_files_share_label_files(small, out, few):
     said = run(small, "--out", out, "--shard", 30).stdout
     assert list(parts(out)) == [f"part-0000{n}.npy" for n in ("00", "10", "20")]
     assert (labels(out) == few).all() and "75 images, 25 shards" in said
@@ -375,7 +375,7 @@ def test_small_files_share_files_of_labels(small, out, few):
     assert (out / "manifest.json").read_bytes() == before
 
 
-def test_rows_of_a_shared_file_name_theirs(small, out, few):
+def test_shared_label_file_names_each_image(small, out, few):
     run(small, "--out", out, "--form", "csv")
     (path,) = out.glob("part-*")
     names = [str(small / f"{number:02}.npy") for number in range(25) for _ in range(3)]
@@ -385,7 +385,7 @@ def test_rows_of_a_shared_file_name_theirs(small, out, few):
     assert [int(row[2]) for row in rows] == few.tolist()
 
 
-def test_two_dask_workers_share_them_out_alike(small, out, tmp_path):
+def test_two_dask_workers_give_the_same_files(small, out, tmp_path):
     pytest.importorskip("distributed", reason="no Dask")
     floats = np.load(small / "17.npy")
     floats[1] = np.nan
@@ -397,7 +397,7 @@ def test_two_dask_workers_share_them_out_alike(small, out, tmp_path):
     assert {**manifest.read(two).failed} == {**manifest.read(out).failed} != {}
 
 
-def test_of_files_done_together_only_the_bad_one_is_set_aside(small, out, few):
+def test_bad_file_of_a_shard_is_set_aside_alone(small, out, few):
     path = small / "07.npy"
     whole, floats = path.read_bytes(), np.load(path)
     floats[1] = np.nan
@@ -413,7 +413,7 @@ def test_of_files_done_together_only_the_bad_one_is_set_aside(small, out, few):
     assert kept.items() <= parts(out).items()
 
 
-def test_a_line_of_other_files_is_not_that_of_some(small, out):
+def test_manifest_line_must_match_its_files(small, out):
     run(small, "--out", out, "--shard", 30)
     lines = manifest.read(out)
     job = lines.job
@@ -424,7 +424,7 @@ def test_a_line_of_other_files_is_not_that_of_some(small, out):
     assert lines.listed(out, job.several(0, 10)) is None
 
 
-def test_how_small_files_are_put_together(monkeypatch):
+def test_small_files_are_grouped_into_shards(monkeypatch):
     monkeypatch.setattr(cutting, "LITTLE", 50)
     monkeypatch.setattr(cutting, "TOGETHER", 100)
     monkeypatch.setattr(cutting, "FILES", 3)
@@ -440,7 +440,7 @@ def test_how_small_files_are_put_together(monkeypatch):
 
 
 @pytest.mark.parametrize("harm", ["edited", "cut", "gone"])
-def test_labels_that_are_not_as_listed_are_made_again(small, out, harm):
+def test_damaged_label_file_is_recomputed(small, out, harm):
     run(small, "--out", out, "--shard", 30)
     before, path = parts(out), out / "part-000010.npy"
     whole = bytearray(before[path.name])
@@ -455,7 +455,7 @@ def test_labels_that_are_not_as_listed_are_made_again(small, out, harm):
     assert json.loads((out / "summary.json").read_text())["this_run"]["shards"] == 10
 
 
-def test_labels_that_change_before_the_end_are_said(small, out, monkeypatch):
+def test_label_file_changed_during_the_job_is_reported(small, out, monkeypatch):
     look, path = classify._look_again, out / "part-000010.npy"
 
     def disturbed(outcome, told):
@@ -472,7 +472,7 @@ def test_labels_that_change_before_the_end_are_said(small, out, monkeypatch):
     assert len(labels(out)) == 75
 
 
-def test_files_that_no_line_names_go_at_the_end(small, out, monkeypatch):
+def test_unlisted_label_files_are_removed_at_the_end(small, out, monkeypatch):
     begin = worker.Worker._begin
 
     def disturbed(self, shard, writer):
@@ -486,7 +486,7 @@ def test_files_that_no_line_names_go_at_the_end(small, out, monkeypatch):
     assert [*parts(out)] == [f"part-0000{n}.npy" for n in ("00", "10", "20", "25")]
 
 
-def test_labels_beside_images_that_change_are_noticed(labelled, out):
+def test_changed_labels_of_images_are_detected(labelled, out):
     said = run(labelled.parent, "--out", out).stdout
     assert "50 images in 1 file" in said and "accuracy" in said
     before = {path.name: path.read_bytes() for path in out.iterdir()}
@@ -500,7 +500,7 @@ def test_labels_beside_images_that_change_are_noticed(labelled, out):
 
 
 @pytest.mark.parametrize("pattern", ["**/*", "o?t/p*.npy", "link/*.npy"])
-def test_a_pattern_that_would_match_the_results(tmp_path, small, out, pattern, monkeypatch):
+def test_pattern_that_matches_results_is_refused(tmp_path, small, out, pattern, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to(out)
     for _ in range(2):
@@ -510,7 +510,7 @@ def test_a_pattern_that_would_match_the_results(tmp_path, small, out, pattern, m
     run(small / "0?.npy", "read/**/1*.npy", "--out", out)
 
 
-def test_patterns_match_what_they_would_find(tmp_path):
+def test_patterns_match_future_result_files(tmp_path):
     places = ["a/out/p.npy", "a/.b/out/p.npy", "out/p.npy", ".out/p.npy", "out/p.h5", "a/x/y/p.npy"]
     for place in places:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
@@ -523,7 +523,7 @@ def test_patterns_match_what_they_would_find(tmp_path):
             assert looks_at(str(tmp_path / pattern), path) == (path in found), (pattern, place)
 
 
-def test_a_manifest_of_another_version_is_no_damaged_one(small, out):
+def test_manifest_of_another_version_is_refused_as_such(small, out):
     run(small, "--out", out)
     path = out / "manifest.json"
     first, *rest = path.read_text().splitlines(keepends=True)
@@ -572,7 +572,7 @@ def table(folder):
 
 
 @pytest.mark.parametrize("as_is", [(), ("--as-is",)], ids=["prepared", "as it is"])
-def test_labels_and_names_are_infers(tmp_path, scans, as_is):
+def test_labels_and_names_equal_those_of_infer(tmp_path, scans, as_is):
     out, truth = tmp_path / "out", tmp_path / "truth.csv"
     said = run(scans, "--out", out, "--shard", 7, "--form", "csv", "--scores", *as_is).stdout
     infer(scans, "--output", truth, "--scores", *as_is)
@@ -593,7 +593,7 @@ def bad(scans):
     return places, ["Truncated File Read", "found a blank picture"]
 
 
-def test_a_picture_without_a_label_is_a_row_and_the_others_go_on(tmp_path, scans, bad):
+def test_unreadable_picture_is_a_row_without_label(tmp_path, scans, bad):
     places, why = bad
     out, truth = tmp_path / "out", tmp_path / "truth.json"
     done = run(scans, "--out", out, "--shard", 3, code=1)
@@ -613,7 +613,7 @@ def test_a_picture_without_a_label_is_a_row_and_the_others_go_on(tmp_path, scans
     assert (parts(out), (out / "manifest.json").read_bytes()) == before
 
 
-def test_how_each_form_says_that_there_is_no_label(tmp_path, scans, bad, monkeypatch):
+def test_each_format_represents_missing_labels(tmp_path, scans, bad, monkeypatch):
     monkeypatch.setattr(worker, "AT_ONCE", 4)
     places, why = bad
     for form in ("npy", "h5", "csv", "json"):
@@ -636,7 +636,7 @@ def test_how_each_form_says_that_there_is_no_label(tmp_path, scans, bad, monkeyp
         assert part in lines[place]["error"] and part in document["errors"][place]
 
 
-def test_parquet_has_null_and_the_sentence(out, scans, bad, monkeypatch):
+def test_parquet_has_null_label_and_error_message(out, scans, bad, monkeypatch):
     monkeypatch.setattr(worker, "AT_ONCE", 4)
     dataset = pytest.importorskip("pyarrow.dataset", reason="no pyarrow")
     places, why = bad
@@ -656,7 +656,7 @@ def change(path):
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
 
 
-def test_other_pictures_between_two_starts(out, scans):
+def test_pictures_changed_between_starts_are_refused(out, scans):
     run(scans, "--out", out, "--shard", 3)
     lines = (out / "manifest.json").read_text().splitlines(keepends=True)
     (out / "manifest.json").write_text("".join(lines[:-1]))
@@ -667,7 +667,7 @@ def test_other_pictures_between_two_starts(out, scans):
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_a_damaged_list_is_made_anew(out, scans):
+def test_damaged_list_is_rebuilt(out, scans):
     run(scans, "--out", out, "--shard", 3)
     whole, listed = parts(out), (out / LIST).read_bytes()
     (out / "part-000002.npy").unlink()
@@ -677,9 +677,7 @@ def test_a_damaged_list_is_made_anew(out, scans):
     assert (parts(out), (out / LIST).read_bytes()) == (whole, listed)
 
 
-def test_a_picture_that_changes_while_the_job_runs_sets_its_shard_aside(
-    tmp_path, scans, monkeypatch
-):
+def test_picture_changed_during_the_job_sets_shard_aside(tmp_path, scans, monkeypatch):
     out, begin = tmp_path / "out", manifest.begin
 
     def begun(*words):
@@ -692,7 +690,7 @@ def test_a_picture_that_changes_while_the_job_runs_sets_its_shard_aside(
     assert "found it changed since" in done.stderr and len(manifest.read(out).done) == 3
 
 
-def test_what_may_pass_is_tried_again_and_is_no_row_without_a_label(out, scans, monkeypatch):
+def test_transient_read_error_is_retried(out, scans, monkeypatch):
     real, left = reading.read_whole, [2]
 
     def fails(path, *words):
@@ -707,7 +705,7 @@ def test_what_may_pass_is_tried_again_and_is_no_row_without_a_label(out, scans, 
     assert left == [0] and (labels(out) >= 0).all()
 
 
-def test_other_files_in_a_folder_are_said_and_the_pictures_done(out, scans):
+def test_other_files_in_a_folder_are_reported(out, scans):
     for number in range(12):
         (scans / f"{number}.txt").write_text("hello")
     (scans / "gone.png").symlink_to("nothing")
@@ -725,7 +723,7 @@ def test_other_files_in_a_folder_are_said_and_the_pictures_done(out, scans):
     assert "5 bytes of another form" in why["3.txt"]
 
 
-def test_bad_sources_are_a_sentence_each(tmp_path, scans, digits):
+def test_invalid_sources_are_refused(tmp_path, scans, digits):
     np.save(tmp_path / "a.npy", digits.images)
     np.save(tmp_path / "floats.npy", digits.images[:3].astype(np.float32) / 255)
     (tmp_path / "empty").mkdir()
@@ -746,7 +744,7 @@ def test_bad_sources_are_a_sentence_each(tmp_path, scans, digits):
     assert not (tmp_path / "out").exists()
 
 
-def test_differences_are_named():
+def test_changed_sources_are_named():
     one, two = b"1 1 /a\0", b"2 2 /b\0"
     assert difference(one, one + two) == "another one, /b"
     assert difference(one + two, two) == "that /a is not among them now"
@@ -754,7 +752,7 @@ def test_differences_are_named():
     assert difference(one + two, b"1 2 /a\0" + two) == "that /a changed since"
 
 
-def test_folders_and_patterns_mean_the_same_to_infer_and_classify(tmp_path, scans, monkeypatch):
+def test_infer_and_classify_expand_sources_alike(tmp_path, scans, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for source in ("scans", "scans/*.png", "scans/**/*.png", "scans/more/**"):
         ours = [os.path.abspath(path) for path in meant([source]).paths]

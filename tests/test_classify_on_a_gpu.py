@@ -48,7 +48,7 @@ def expected(tmp_path, folder):
     return parts(out)
 
 
-def test_a_worker_a_gpu_writes_the_files_of_none(tmp_path, folder, expected):
+def test_one_worker_per_gpu_gives_the_same_files(tmp_path, folder, expected):
     pytest.importorskip("dask_cuda", reason="no Dask-CUDA")
     out = tmp_path / "workers"
     process = start(folder, out, "--workers", "cuda")

@@ -22,14 +22,14 @@ from lenetgpu.measure.outcome import Outcome
 from lenetgpu.network import STAGE_NAMES
 
 
-def test_the_main_job():
+def test_infer_prints_accuracy_and_times():
     result = run("infer", "--batch", 10_000, "--device", "cpu")
     assert result.exit_code == 0
     for words in ("accuracy 9,822/10,000 = 98.22%", "images/s", "import", "compile", "load"):
         assert words in result.output
 
 
-def test_json_schema():
+def test_infer_json_schema():
     words = ["--device", "cpu", "--plan", "tiled", "--timing", "--json", "-"]
     document = json.loads(run("infer", "--limit", 300, *words).stdout)
     assert document["schema"] == 1
@@ -54,13 +54,13 @@ def test_json_schema():
     assert rows["conv2"]["gflop"] == pytest.approx(2 * 300 * 3_276_800 / 1e9)
 
 
-def test_switching_stages_shows_what_ran():
+def test_overridden_stages_are_printed():
     result = run("infer", "--limit", 20, "--device", "cpu", "--conv1", "fft", "--pool2", "serial")
     assert "conv1=fft.pocketfft" in result.output
     assert "pool2=serial.loops" in result.output
 
 
-def test_data_without_labels(tmp_path):
+def test_infer_of_data_without_labels(tmp_path):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file["x"] = np.zeros((3, 28, 28), np.uint8)
@@ -109,7 +109,7 @@ def test_data_without_labels(tmp_path):
          ["train-images-idx3-ubyte.gz", "http://127.0.0.1:9/"]),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_sentence(words, parts, tmp_path, monkeypatch):
+def test_invalid_arguments_are_refused_in_one_sentence(words, parts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(run(*words.split()), *parts)
     assert list(tmp_path.iterdir()) == []
@@ -126,7 +126,7 @@ def test_bad_input_is_one_sentence(words, parts, tmp_path, monkeypatch):
         "weights convert {data} {data}",
     ],
 )
-def test_what_is_read_is_not_written(words, tmp_path):
+def test_input_files_are_not_overwritten(words, tmp_path):
     data, link = tmp_path / "x.h5", tmp_path / "link.h5"
     with h5py.File(data, "w") as file:
         file["x"] = np.zeros((3, 28, 28), np.uint8)
@@ -138,7 +138,7 @@ def test_what_is_read_is_not_written(words, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
-def test_labels_beside_images_are_not_written(end, tmp_path):
+def test_label_file_of_images_is_not_overwritten(end, tmp_path):
     images = tmp_path / f"t10k-images-idx3-ubyte{end}"
     labels = tmp_path / f"t10k-labels-idx1-ubyte{end}"
     opened = gzip.open if end else open
@@ -151,7 +151,7 @@ def test_labels_beside_images_are_not_written(end, tmp_path):
     assert labels.read_bytes() == before
 
 
-def test_nothing_is_written_when_the_weights_are_bad(tmp_path, weight_file):
+def test_bad_weights_write_no_files(tmp_path, weight_file):
     with h5py.File(weight_file, "a") as file:
         file["fc2"][3, 4] = np.nan
     target, report = tmp_path / "labels.npy", tmp_path / "out.json"
@@ -160,7 +160,7 @@ def test_nothing_is_written_when_the_weights_are_bad(tmp_path, weight_file):
     assert not target.exists() and not report.exists()
 
 
-def test_a_gpu_that_is_not_there_or_cannot_be_used(monkeypatch):
+def test_missing_or_unusable_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(device, "driver_gpus", lambda: ())
     refused(run("infer", "--device", "cuda"), "expected an NVIDIA GPU", "found none")
     assert "no NVIDIA GPU found" in run("infer", "--limit", 10).output
@@ -172,14 +172,14 @@ def test_a_gpu_that_is_not_there_or_cannot_be_used(monkeypatch):
     assert "CuPy is missing" in run("infer", "--limit", 10).output
 
 
-def test_doctor():
+def test_doctor_lists_every_component():
     text = run("doctor").output
     for word in ("cpu", "gpu", "cupy", "nvrtc", "driver", "nvml", "auto fp32"):
         assert f"\n{word} " in text
 
 
 @pytest.mark.parametrize("words", ["doctor --json", "infer --limit 5 --device cpu --json -"])
-def test_every_document_says_what_made_it(words):
+def test_json_documents_have_provenance(words):
     made = json.loads(run(*words.split()).stdout)
     assert set(made) >= {
         "version", "commit", "python", "numpy", "numba", "cupy", "driver", "cuda_driver", "nvrtc",
@@ -200,7 +200,7 @@ def test_warmup():
     assert "variants ready for cpu" in run("warmup", "--device", "cpu").output
 
 
-def test_help_imports_next_to_nothing():
+def test_help_imports_few_modules():
     """Guard the 0.1 s in which --help and completion answer.
 
     NumPy would double it, Numba would add half a second. Modules are counted, because timings
@@ -229,7 +229,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 @pytest.mark.parametrize("error", [MemoryError, CUDARuntimeError])
-def test_running_out_of_memory_is_one_sentence(error, monkeypatch):
+def test_out_of_memory_is_one_sentence(error, monkeypatch):
     def exhaust(*arguments):
         raise error("Unable to allocate 730. GiB")
 
@@ -237,7 +237,7 @@ def test_running_out_of_memory_is_one_sentence(error, monkeypatch):
     refused(run("infer"), "memory: expected", "730. GiB")
 
 
-def test_a_comparison_fails_where_something_is_wrong_or_lost():
+def test_compare_fails_on_wrong_or_lost_candidates():
     for wrong, lost in (([], []), (["x"], []), ([], ["x"])):
         outcome = CompareOutcome({}, wrong, lost)
         assert outcome.failed == bool(outcome.sentences()) == bool(wrong or lost)
@@ -247,6 +247,6 @@ def test_a_comparison_fails_where_something_is_wrong_or_lost():
     ("least", "correct", "low"),
     [(None, 0, False), (0.5, 5, False), (0.5, 4, True), (1.0, 10, False), (0.0, 0, False)],
 )
-def test_an_accuracy_that_is_just_met_is_enough(least, correct, low):
+def test_min_accuracy_is_inclusive(least, correct, low):
     outcome = SimpleNamespace(request=SimpleNamespace(min_accuracy=least), done=10, correct=correct)
     assert Outcome.too_low.fget(outcome) == low

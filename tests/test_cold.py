@@ -19,7 +19,7 @@ def told():
 
 
 @pytest.mark.parametrize("module", told())
-def test_a_module_registers_the_families_that_are_told_of_it(module):
+def test_modules_register_their_declared_families(module):
     registry.import_offered()
     made = [
         (kind, name.split(".")[0])
@@ -34,7 +34,7 @@ def test_a_module_registers_the_families_that_are_told_of_it(module):
 ORDER = "from lenetgpu.stages import {0}; {1}[print(v.kind, v.full_name) for v in variants()]"
 
 
-def test_the_order_of_variants_is_that_of_the_files_whatever_is_asked_first():
+def test_variant_order_is_independent_of_lookup_order():
     first = "find('argmax', 'numpy', 'cpu'); find('conv', 'best', 'cuda'); "
     assert fresh(ORDER.format("variants", "")) == fresh(ORDER.format("find, variants", first))
 
@@ -50,7 +50,7 @@ FAR = {"conv.convnet2", "conv.prefetch", "conv.texture", "conv.fft", "conv.tuned
         ("fp16", "cuda", "fused.wgmma.fp16_features", FAR | {"conv.tiled", "pool.mean"}),
     ],
 )
-def test_a_plan_is_resolved_without_importing_what_it_does_not_run(plan, device, near, far):
+def test_plan_resolution_imports_only_needed_modules(plan, device, near, far):
     modules = fresh(
         f"import sys; from lenetgpu.plan import resolve; resolve({plan!r}, {device!r});"
         "print(*sys.modules, sep='\\n')"
@@ -59,7 +59,7 @@ def test_a_plan_is_resolved_without_importing_what_it_does_not_run(plan, device,
     assert near in ours and ours & far == set()
 
 
-def test_importing_the_package_is_light():
+def test_package_import_is_light():
     """Only the package's few lines are loaded before first use, and CuPy never for a CPU."""
     light, heavy = fresh(
         "import sys; import lenetgpu; print(*{'numpy'} & set(sys.modules));"
@@ -90,7 +90,7 @@ def loaded_by(*words):
 
 
 @pytest.mark.parametrize("plan", ["serial", "fp32", "auto"])
-def test_infer_leaves_alone_what_it_does_not_need(plan):
+def test_infer_on_cpu_imports_no_gpu_modules(plan):
     loaded_by("--device", "cpu", "--plan", plan)  # compiles, and checks the plan
     loaded = loaded_by("--device", "cpu", "--plan", plan)
     assert "numpy" in loaded and loaded & (NEVER | {"cupy", "cuda"}) == set()
@@ -102,7 +102,7 @@ def test_infer_leaves_alone_what_it_does_not_need(plan):
 
 
 @pytest.mark.gpu
-def test_infer_on_a_gpu_loads_no_compiler_and_no_science():
+def test_infer_on_gpu_imports_no_compiler_or_scipy():
     loaded_by("--device", "cuda")  # compiles and chooses, where nobody did
     loaded = loaded_by("--device", "cuda")
     assert "cupy" in loaded

@@ -46,7 +46,7 @@ def interrupt():
     raise KeyboardInterrupt
 
 
-def test_wrong_candidates_get_no_time_and_big_ones_are_skipped():
+def test_wrong_candidates_are_not_timed_and_large_ones_skipped():
     candidates = [
         Candidate("good", lambda: FakeBench(endless(1.0))),
         Candidate("slow", lambda: FakeBench(endless(2.0, seed=2))),
@@ -65,7 +65,7 @@ def test_wrong_candidates_get_no_time_and_big_ones_are_skipped():
     assert len(entries["good"]["samples_ms"]) >= comparing.LEAST_ROUNDS
 
 
-def test_ctrl_c_keeps_what_was_measured():
+def test_ctrl_c_keeps_finished_measurements():
     candidates = [
         Candidate("good", lambda: FakeBench(endless(1.0))),
         Candidate("stops", lambda: FakeBench(interrupt())),
@@ -90,7 +90,7 @@ def document(times, reference=1.0):
     return comparison_json(done, GPU, None)
 
 
-def test_a_regression_is_called_only_when_the_interval_says_so():
+def test_regression_requires_interval_beyond_threshold():
     assert regressions(document(2.0), document(2.0), 1) == []
     assert regressions(document(2.06), document(2.0), 5) == []
     (line,) = regressions(document(2.4), document(2.0), 5)

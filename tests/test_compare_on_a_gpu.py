@@ -16,7 +16,7 @@ def run(*arguments):
     return json.loads(result.stdout)
 
 
-def test_plans_are_replayed_and_watched():
+def test_plans_are_replayed_with_gpu_state_recorded():
     document = run("compare", "plans", "--only", "fp32,tiled", "--batch", 2_000, "--seconds", 1,
                    "--watch", 0.3)  # fmt: skip
     entries = {entry["name"]: entry for entry in document["candidates"]}
@@ -29,7 +29,7 @@ def test_plans_are_replayed_and_watched():
     assert document["reference_again"]["verdict"] in ("same", "undecided")
 
 
-def test_the_l2_cache_is_cold_where_asked():
+def test_cold_l2_option_clears_the_cache():
     shape = ("conv", "64,56,56,64,3,1,1", "--only", "direct.tight", "--watch", 0, "--seconds", 0.5,
              "--reference", "direct.tight")  # fmt: skip
     (warm,) = run(*shape)["cases"]

@@ -63,7 +63,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("case", SAID)
-def test_what_nvrtc_says_first_is_the_sentence(case, tmp_path):
+def test_first_nvrtc_error_is_the_message(case, tmp_path):
     text, sentence = SAID[case]
     error = refused(tmp_path, text)
     assert str(error).startswith(sentence)
@@ -71,7 +71,7 @@ def test_what_nvrtc_says_first_is_the_sentence(case, tmp_path):
         assert '3 errors detected in the compilation of "mine.cu"' in error.log
 
 
-def test_an_error_in_a_header_names_header_and_source(tmp_path):
+def test_header_error_names_header_and_source(tmp_path):
     (tmp_path / "tile.cuh").write_text("\n\n__device__ float tile() { return nothing; }\n")
     error = refused(tmp_path, '#include "tile.cuh"\n' + HEAD + "    x[0] = tile();\n}\n")
     assert str(error) == (
@@ -80,6 +80,6 @@ def test_an_error_in_a_header_names_header_and_source(tmp_path):
     )
 
 
-def test_an_architecture_that_nvrtc_does_not_know(tmp_path):
+def test_unknown_architecture_is_refused(tmp_path):
     error = refused(tmp_path, HEAD + "}\n", arch="sm_12")
     assert "per_warp for sm_12: expected it to compile, found: invalid value for" in str(error)

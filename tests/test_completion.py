@@ -21,14 +21,14 @@ def completed(line, incomplete=""):
     return [item.value for item in shell.get_completions(line.split(), incomplete)]
 
 
-def test_plans_are_those_of_the_asked_device():
+def test_completion_lists_plans_of_the_device():
     assert completed("infer --plan") == [AUTO, *NAMED]
     assert not set(completed("infer --plan")) & set(ALIASES)
     assert "course" not in completed("profile --device cpu --plan")
     assert "serial" not in completed("infer --device cuda:1 --plan")
 
 
-def test_a_stages_variants_come_from_the_registry():
+def test_completion_lists_registered_variants():
     found = completed("infer --conv2")
     assert len(found) == len(set(found))
     assert set(found) == {*choices("conv", "cpu"), *choices("conv", "cuda")}
@@ -52,7 +52,7 @@ def test_a_stages_variants_come_from_the_registry():
         ("infer --batch many --nosuch x --plan", "cour", {"course"}, set()),
     ],
 )
-def test_what_else_is_completed(line, begun, some, not_those):
+def test_completion_of_other_words(line, begun, some, not_those):
     found = set(completed(line, begun))
     assert some <= found and not found & not_those
     assert all(word.startswith(begun) for word in found)
@@ -64,7 +64,7 @@ def params(command):
     yield from command.params
 
 
-def test_every_word_is_completed():
+def test_every_parameter_has_completion():
     """Every parameter has a list, a choice or files, except numbers and a URL."""
     known = (click.Path, click.Choice, type(click.INT), type(click.FLOAT), type(click.BOOL))
     for param in params(main):
@@ -72,7 +72,7 @@ def test_every_word_is_completed():
             assert param._custom_shell_complete is not None, param.name
 
 
-def test_files_are_left_to_the_shell():
+def test_file_names_are_completed_by_the_shell():
     shell = ZshComplete(main, {}, "lenetgpu", "_LENETGPU_COMPLETE")
     for line, kind in (("infer --weights", "file"), ("data fetch-mnist", "dir")):
         (item,) = shell.get_completions(line.split(), "x")
@@ -80,7 +80,7 @@ def test_files_are_left_to_the_shell():
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this machine")
-def test_bash_completes_by_the_script_that_is_printed(tmp_path):
+def test_bash_completion_script_works(tmp_path):
     command = tmp_path / "lenetgpu"
     lines = (f"#!{sys.executable}", "from lenetgpu.__main__ import main", "main()", "")
     command.write_text("\n".join(lines))

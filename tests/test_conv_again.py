@@ -54,7 +54,7 @@ def rows(tmp_path, monkeypatch):
     return ran
 
 
-def test_runs_that_differ_in_a_bit_are_wrong(rows):
+def test_bitwise_differences_between_runs_are_wrong(rows):
     code, own, other, said = rows("--bitwise")
     assert (code, own["status"], own["bits"]) == (1, "wrong", "others")
     assert own["note"] == "1 of 252 values differ between runs on the same images"
@@ -63,7 +63,7 @@ def test_runs_that_differ_in_a_bit_are_wrong(rows):
     assert "--bitwise" in shlex.split(own["command"])
 
 
-def test_a_variant_can_say_that_its_runs_need_not_agree(rows):
+def test_nonrepeatable_variant_may_differ_between_runs(rows):
     code, own, _, _ = rows("--bitwise", repeats=False)
     assert (code, own["status"], own["bits"]) == (0, "right", "others")
     assert own["note"].endswith("runs need not agree to the bit: 1 values differ")
@@ -83,7 +83,7 @@ class Leaving:
 
 
 @pytest.mark.parametrize("odd", [0, RUNS - 1])
-def test_a_difference_in_any_run_counts(odd):
+def test_bitwise_difference_in_any_run_counts(odd):
     outputs = [[1.0, 2.0, (-1 if run == odd else 1) * 0.0] for run in range(RUNS)]
     wrong = Candidate("odd", never, status="right", bench=Leaving(outputs))
     failed = Candidate("gone", never, status="wrong", bench=Leaving([]))
@@ -96,7 +96,7 @@ def test_a_difference_in_any_run_counts(odd):
     assert short.status == "failed"
 
 
-def test_what_adds_in_any_order_says_so():
+def test_atomic_float_sums_are_declared_nonrepeatable():
     """Only one kernel has blocks that add floats in global memory in any order."""
     said = {v.full_name for v in variants(device="cuda") if not v.repeats}
     assert said == {"prefetch.strict_channels"}
@@ -106,7 +106,7 @@ def test_what_adds_in_any_order_says_so():
 PROBLEM = Conv(7, 6, 3, 5, 3, 3, 1, 1)
 
 
-def test_errors_are_over_the_largest_output_and_the_root_mean_square():
+def test_errors_are_relative_to_largest_and_rms():
     case = Case(PROBLEM, 4, gpu=False)
     truth = case.expected[:4]
     found = truth.copy()
@@ -119,7 +119,7 @@ def test_errors_are_over_the_largest_output_and_the_root_mean_square():
     assert case.errors(case.expected[:2]) == Errors(2, 0.0, 0.0)
 
 
-def test_every_candidate_gets_the_same_images():
+def test_candidates_get_the_same_images():
     """Errors are taken on the same images, no matter how often the timed images changed."""
     case = Case(PROBLEM, 3, gpu=False)
     seen = []
@@ -139,7 +139,7 @@ def given(found, status="right", **more):
     return Candidate("", never, status=status, bench=bench, **more)
 
 
-def test_those_that_are_right_and_fast_enough_get_errors():
+def test_correct_and_fast_candidates_get_errors():
     errors = Errors(1, 2e-7, 1e-8)
     found = [
         given(errors), given(errors, "wrong"), given(errors, single=True),

@@ -53,14 +53,14 @@ def without_torch(monkeypatch):
         (("1,8,8,4,3", "--as", "h100"), "--as h100: expected --explain too"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments, words):
+def test_invalid_arguments_are_refused_in_one_sentence(arguments, words):
     result = run(*arguments)
     assert result.exit_code == 2
     assert words in result.output
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_only_takes_variants_families_and_aliases():
+def test_only_accepts_variants_families_and_aliases():
     assert [v.full_name for v in chosen_variants("fft.pocketfft, serial", "cpu")] == [
         "serial.loops", "fft.pocketfft",
     ]  # fmt: skip
@@ -69,7 +69,7 @@ def test_only_takes_variants_families_and_aliases():
     assert named == ["direct.shared_constant"]
 
 
-def test_layouts_are_nchw_where_a_variant_takes_them():
+def test_nchw_is_used_where_supported():
     problem = Conv(9, 7, 2, 5, 3, 3)
     both = find("conv", "direct.tight", "cuda")
     assert (laid_out(both, problem).reads, laid_out(both, problem).writes) == ("NCHW", "NCHW")
@@ -79,7 +79,7 @@ def test_layouts_are_nchw_where_a_variant_takes_them():
     assert laid_out(refusing, problem) == "supports nothing"
 
 
-def test_a_run_on_a_cpu_with_every_file(tmp_path, without_torch):
+def test_cpu_run_writes_every_file(tmp_path, without_torch):
     csv, markdown = tmp_path / "out.csv", tmp_path / "out.md"
     result = run(
         "3,12,13,8,3,2,1", "--batch", 3, "--device", "cpu", "--seconds", 0.05, "--explain",
@@ -107,7 +107,7 @@ def test_a_run_on_a_cpu_with_every_file(tmp_path, without_torch):
     assert case["best"] == min(timed, key=lambda entry: entry["median_ms"])["name"]
 
 
-def test_a_gpu_variant_is_planned_for_another_machine_without_timing(without_torch, tmp_path):
+def test_gpu_variant_is_planned_for_another_gpu_untimed(without_torch, tmp_path):
     asked = ("16,14,14,8,3", "--device", "cpu", "--explain", "--as", "titanx")
     result = run(*asked, "--only", "prefetch.strict", "--json", tmp_path / "planned.json")
     assert result.exit_code == 0, result.output
@@ -125,7 +125,7 @@ def test_a_gpu_variant_is_planned_for_another_machine_without_timing(without_tor
 
 
 @pytest.mark.parametrize("change", [{"batch": 3}, {"relu": True}])
-def test_what_a_paper_says_stands_beside_its_own_convolutions_alone(change):
+def test_paper_figures_apply_only_to_its_own_convolutions(change):
     suite, rows = rows_asked(ConvRequest(suite="convnet2", batch=128))
     assert suite == SUITES["convnet2"] and rows == [*suite.rows] and suite.says
     suite, rows = rows_asked(ConvRequest(suite="convnet2", **change))
@@ -133,7 +133,7 @@ def test_what_a_paper_says_stands_beside_its_own_convolutions_alone(change):
     assert not any(row.paper for row in rows)
 
 
-def test_a_suite_ends_with_a_summary(without_torch):
+def test_suite_ends_with_a_summary(without_torch):
     result = run("--suite", "lenet", "--device", "cpu", "--batch", 2, "--seconds", 0.02,
                  "--only", "tiled,unrolled", "--json", "-")  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -153,7 +153,7 @@ def broken(run_):
     )
 
 
-def test_wrong_refusing_and_failing_variants(monkeypatch, without_torch):
+def test_wrong_refused_and_failing_variants_are_reported(monkeypatch, without_torch):
     right = find("conv", "tiled", "cpu")
 
     def swaps_images(x, w, y, problem):
@@ -195,7 +195,7 @@ def test_a_slow_variant_is_timed_once(monkeypatch):
     assert len(done.candidates[1].samples) >= comparing.LEAST_ROUNDS
 
 
-def test_what_would_take_minutes_on_a_cpu_is_skipped(monkeypatch):
+def test_variant_too_slow_on_cpu_is_skipped(monkeypatch):
     monkeypatch.setattr(conv_bench, "_LONG_FLOP", 1)
     monkeypatch.setattr(conv_bench, "_PATIENCE_S", 0.0)
     case = Case(Conv(64, 64, 4, 8, 3, 3, stride=2, pad=1), 1, gpu=False)
@@ -207,7 +207,7 @@ def test_what_would_take_minutes_on_a_cpu_is_skipped(monkeypatch):
 
 
 @pytest.mark.peers
-def test_pytorch_stands_beside(tmp_path):
+def test_pytorch_is_compared(tmp_path):
     result = run("3,9,10,4,3,2,1", "--device", "cpu", "--seconds", 0.05, "--only", "serial",
                  "--json", "-")  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -221,14 +221,14 @@ def test_pytorch_stands_beside(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.peers
-def test_pytorch_s_row_on_a_gpu_names_kernels():
+def test_pytorch_row_names_its_gpu_kernels():
     case = Case(Conv(28, 28, 32, 32, 3, 3), 8, gpu=True)
     bench = conv_peer.TorchBench(case.problem, case, 0.1)
     assert bench.check().verdict.passed
     assert "kernels not named" not in bench.note and len(bench.note.split(", ")) >= 2
 
 
-def test_a_picture_of_a_shape_and_of_a_suite(tmp_path, without_torch):
+def test_charts_of_a_shape_and_a_suite(tmp_path, without_torch):
     pytest.importorskip("vl_convert")
     for arguments in (("1,8,8,4,3",), ("--suite", "lenet", "--batch", 1)):
         target = tmp_path / f"{len(arguments)}.png"
@@ -243,7 +243,7 @@ def test_a_picture_of_a_shape_and_of_a_suite(tmp_path, without_torch):
 @pytest.mark.parametrize(
     "shape", ["3,13,11,7,3,2,1", "1,28,28,32,5", "g2ic4oc6_ih9oh5kh3sh2dh1ph2"]
 )
-def test_a_small_shape_on_a_gpu(shape):
+def test_small_shape_on_a_gpu(shape):
     result = run(shape, "--batch", 3, "--device", "cuda", "--seconds", 0.02, "--watch", 0.05,
                  "--explain", "--json", "-")  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -258,9 +258,7 @@ def test_a_small_shape_on_a_gpu(shape):
 
 
 @pytest.mark.parametrize("stops", [KeyboardInterrupt, MemoryError])
-def test_finished_shapes_are_kept_where_a_later_one_ends_it(
-    stops, monkeypatch, tmp_path, without_torch
-):
+def test_finished_shapes_are_kept_after_an_error(stops, monkeypatch, tmp_path, without_torch):
     made = []
 
     def case(*arguments):

@@ -61,7 +61,7 @@ def found(folder, nodes, weights=(), batch=None, **more):
 W = tensor("w", 8, 3, 3, 3)
 
 
-def test_a_model_is_a_row_a_distinct_convolution(tmp_path):
+def test_distinct_convolutions_of_a_model_are_rows(tmp_path):
     nodes = [
         node("Conv", ["x", "w", "b"], "a", pads=[1] * 4),
         node("Relu", ["a"], "r"),
@@ -85,7 +85,7 @@ def test_a_model_is_a_row_a_distinct_convolution(tmp_path):
 
 
 @pytest.mark.parametrize("name", NET[:2])
-def test_real_graphs_have_the_sizes_that_onnx_infers(name):
+def test_shapes_of_real_models_match_onnx_inference(name):
     path = LIGHT / name
     made = onnx_convs.read(path, None)
     inferred = shape_inference.infer_shapes(onnx.load(path), data_prop=True)
@@ -100,7 +100,7 @@ def test_real_graphs_have_the_sizes_that_onnx_infers(name):
         assert [given.images, problem.M, problem.OH, problem.OW] == sizes[one.output[0]]
 
 
-def test_shapes_are_followed_whatever_the_file_says_of_them(tmp_path):
+def test_shapes_are_inferred_from_the_graph(tmp_path):
     """Shapes come from values that the graph computes, with an open batch."""
     nodes = [node("Shape", ["x"], "z"), node("Gather", ["z", "i"], "n"),
              node("Concat", ["n", "s"], "c", axis=0), node("Reshape", ["x", "c"], "p"),
@@ -123,7 +123,7 @@ def test_shapes_are_followed_whatever_the_file_says_of_them(tmp_path):
         ({"dilations": [2, 3]}, Conv(32, 32, 3, 8, 3, 3, dilation=(2, 3))),
     ],
 )  # fmt: skip
-def test_attributes_are_as_onnx_means_them(tmp_path, attributes, shape):
+def test_conv_attributes_follow_onnx(tmp_path, attributes, shape):
     (given,) = found(tmp_path, [conv("x", "w", "y", **attributes)], [W])
     assert (given.problem, given.why) == (shape, "")
 
@@ -147,12 +147,12 @@ def test_attributes_are_as_onnx_means_them(tmp_path, attributes, shape):
          {}, "int8 operands"),
     ],
 )  # fmt: skip
-def test_what_is_not_taken_is_said(tmp_path, nodes, weights, more, why):
+def test_unsupported_convolutions_give_the_reason(tmp_path, nodes, weights, more, why):
     (given,) = found(tmp_path, nodes, weights, **more)
     assert given.why == why
 
 
-def test_convolutions_of_branches_and_functions_are_counted(tmp_path):
+def test_convolutions_in_branches_and_functions_are_counted(tmp_path):
     made_there = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
     inner = helper.make_graph([conv("x", "w", "z")], "then", [], [made_there])
     branch = helper.make_node("If", ["c"], ["y"], "choice", then_branch=inner, else_branch=inner)
@@ -169,7 +169,7 @@ def test_convolutions_of_branches_and_functions_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize(("size", "batch", "images"), [("N", 5, 5), (4, None, 4), (4, 6, 6)])
-def test_images_are_those_of_the_model_or_as_asked(tmp_path, size, batch, images):
+def test_batch_is_the_models_or_as_requested(tmp_path, size, batch, images):
     (given,) = found(tmp_path, [conv("x", "w", "y")], [W], batch, size=(size, 3, 32, 32))
     assert given.images == images
 
@@ -189,7 +189,7 @@ def test_images_are_those_of_the_model_or_as_asked(tmp_path, size, batch, images
          "a list of more than 131,072 numbers"),
     ],
 )  # fmt: skip
-def test_a_model_that_is_none_is_one_sentence(tmp_path, nodes, weights, words):
+def test_invalid_models_are_refused_in_one_sentence(tmp_path, nodes, weights, words):
     path = written(tmp_path, model(nodes, weights))
     result = run("--model", path, "--list")
     assert result.exit_code == 2, result.output
@@ -197,7 +197,7 @@ def test_a_model_that_is_none_is_one_sentence(tmp_path, nodes, weights, words):
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_weights_elsewhere_are_never_opened(tmp_path, monkeypatch):
+def test_external_weights_are_not_opened(tmp_path, monkeypatch):
     """The model has their sizes; the file with their values need not exist."""
     far = TensorProto(name="w", dims=[8, 3, 3, 3], data_type=TensorProto.FLOAT, data_location=1)
     entry = far.external_data.add()
@@ -216,7 +216,7 @@ def test_weights_elsewhere_are_never_opened(tmp_path, monkeypatch):
     assert not any("passwd" in str(name) for name in opened)
 
 
-def test_other_files_are_one_sentence(tmp_path, monkeypatch):
+def test_non_onnx_files_are_refused_in_one_sentence(tmp_path, monkeypatch):
     path = tmp_path / "net.onnx"
     for data in (b"", b"\x89PNG\r\n\x1a\n" + bytes(99), b"hello there"):
         path.write_bytes(data)
@@ -247,7 +247,7 @@ FOLLOWED = [
 
 
 @pytest.mark.parametrize(("nodes", "ends"), FOLLOWED, ids=range(len(FOLLOWED)))
-def test_a_bias_and_a_relu_are_taken_where_that_is_asked_for(tmp_path, nodes, ends):
+def test_epilogue_option_includes_bias_and_relu(tmp_path, nodes, ends):
     """ReLU counts if nothing else reads the sums: no other node, no branch, and not the caller."""
     path = written(tmp_path, model(nodes, [W, tensor("b", 8)]))
     (alone,), (whole,) = onnx_convs.read(path, None), onnx_convs.read(path, None, True)
@@ -271,7 +271,7 @@ HALF, WIDE = TensorProto.FLOAT16, TensorProto.DOUBLE
         ([], HALF, "fp16", ()),
     ],
 )  # fmt: skip
-def test_the_type_of_filters_is_that_of_what_makes_them(tmp_path, makes, kind, dtype, why):
+def test_filter_type_follows_the_graph(tmp_path, makes, kind, dtype, why):
     """Filters need not be initializers: constants, casts and inputs of the model count too."""
     kinds = {"f": TensorProto.FLOAT, "h": HALF, "i": TensorProto.INT8}
     weights = [tensor(name, 8, 3, 3, 3, kind=of) for name, of in kinds.items()]

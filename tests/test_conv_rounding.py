@@ -91,7 +91,7 @@ def relative(found, exact):
      (4, 5, 16, Product(PLAIN, 1)), (2, 3, 256, Product(PARTED, 2))],
     ids=str,
 )  # fmt: skip
-def test_it_is_what_fp32_gives_when_emulated(outputs, taps, channels, product):
+def test_predicted_error_matches_fp32_emulation(outputs, taps, channels, product):
     size = 6 * outputs + taps - 1  # whole tiles
     problem = Conv(size, size, channels, 64, taps, taps, **MAPS)
     parts = product.split * product.tile.warps_k
@@ -100,7 +100,7 @@ def test_it_is_what_fp32_gives_when_emulated(outputs, taps, channels, product):
 
 
 @pytest.mark.parametrize(("shape", "images"), MEASURED)
-def test_it_is_what_was_measured(shape, images):
+def test_predicted_error_matches_measurements(shape, images):
     problem = replace(taken_shape(shape).problem, **MAPS)
     row, *errors = MEASURED[shape, images]
     assert rounding.in_a_row(problem) == pytest.approx(row, rel=0.03)
@@ -128,7 +128,7 @@ def worst(channels, draws, seed):
     return (errors / largest).max()
 
 
-def test_f4_of_5x5_keeps_its_tolerance_with_room_to_spare():
+def test_f4_5x5_stays_well_within_tolerance():
     """Sums of 32 products had an error of 1.004e-5 in one draw on a GPU."""
     assert max(worst(channels, 320, 11) for channels in (1, 16, 64)) < 8e-6
     refusal = find("conv", "winograd.f4", "cuda").refusal

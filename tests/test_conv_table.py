@@ -19,7 +19,7 @@ PROBLEM = Conv(56, 56, 64, 64, 3, 3, 1, 1, **MAPS)
 TWO = [("direct.tuned", 2.0), ("winograd.f2", 3.0)]
 
 
-def test_the_table_is_what_was_measured(script):
+def test_table_matches_the_measurements(script):
     assert script("conv_choices").text() == measured.TABLE.read_text()
 
 
@@ -35,7 +35,7 @@ def entry(name, us, status="right", **more):
     return {"name": name, "status": status, "median_ms": us / 1e3} | MAPS | more
 
 
-def test_the_table_takes_the_fullest_run_and_of_those_the_newest(script, tmp_path):
+def test_table_prefers_fullest_then_newest_run(script, tmp_path):
     table = script("conv_choices").table
     two = [entry("direct.tuned", 2.0), entry("winograd.f2", 3.0)]
     planted(tmp_path, "conv/a.json", "2026-01-01", two)
@@ -56,7 +56,7 @@ def test_the_table_takes_the_fullest_run_and_of_those_the_newest(script, tmp_pat
     [{"status": "wrong"}, {"name": "best.fp32"}, {"reads": "NHWC"}, {"median_ms": None}],
     ids=str,
 )
-def test_what_best_does_not_run_is_no_part_of_the_table(change, script, tmp_path):
+def test_table_omits_algorithms_best_cannot_run(change, script, tmp_path):
     table = script("conv_choices").table
     third = entry("texture.split", 1.0) | change
     planted(tmp_path, "conv/a.json", DAY, [entry("direct.tuned", 2.0), third])
@@ -67,7 +67,7 @@ def test_what_best_does_not_run_is_no_part_of_the_table(change, script, tmp_path
     assert row["us"] == {"direct.tuned": 2.0, "winograd.f2": 3.0}
 
 
-def test_quick_runs_cpus_and_shapes_that_best_refuses_are_no_part_of_the_table(script, tmp_path):
+def test_table_omits_quick_cpu_and_refused_runs(script, tmp_path):
     table, two = script("conv_choices").table, [entry(*one) for one in TWO]
     for more in ({"quick": True}, {"device": {"kind": "cpu", "name": "x"}}):
         planted(tmp_path, "conv/a.json", DAY, two, **more)
@@ -94,7 +94,7 @@ def product(name, us=1.0, **more):
     return entry(name, us, relative_error=1e-7, **more)
 
 
-def test_times_of_the_kernel_that_is_launched_now_count(told):
+def test_table_uses_times_of_the_current_kernel(told):
     own = wgmma.FP16X3.plan(PROBLEM, 64, H200).tiling.entry
     other = {"tensor_taps": "tensor_wgmma", "tensor_wgmma": "tensor_taps"}[own]
     assert told(product(HALVES, launched=["tensor_halves", own])) == {HALVES}
@@ -102,7 +102,7 @@ def test_times_of_the_kernel_that_is_launched_now_count(told):
     assert told(product(HALVES)) == {HALVES}  # older documents do not say
 
 
-def test_a_tiling_counts_by_its_own_kernel_while_it_is_there(told):
+def test_tilings_are_tied_to_their_kernel(told):
     found = wgmma.FP16X3.products(PROBLEM, 64, H200)
     for entry_ in ("tensor_taps", "tensor_wgmma"):
         made = next(one for one in found if one.tiling.entry == entry_)
@@ -113,7 +113,7 @@ def test_a_tiling_counts_by_its_own_kernel_while_it_is_there(told):
     assert told(product(f"{HALVES}{TILED}taps-1x1")) == set()
 
 
-def test_a_time_of_another_tiling_stands_until_the_model_promises_more(told):
+def test_time_of_another_tiling_counts_until_model_predicts_more(told):
     made = wgmma.FP16X3.plan(PROBLEM, 64, H200)
     threads, shared = made.tiling.threads, made.tiling.shared_bytes(made.layout)
     us = wgmma.FP16X3.clocks(made, 64, H200) / H200.clock_mhz
@@ -125,7 +125,7 @@ def test_a_time_of_another_tiling_stands_until_the_model_promises_more(told):
         assert told(product(HALVES, slow * us, **how)) == expected, (slow, how)
 
 
-def test_a_product_in_one_launch_counts_by_its_kernel_or_its_threads(told):
+def test_single_launch_rows_match_kernel_and_threads(told):
     own = tf32.plan(PROBLEM, 64, H200)
     assert told(product(ONE, launched=[own.kernel().entry])) == {ONE}
     assert told(product(ONE, launched=["tf32_another"], block=[own.threads, 1, 1])) == set()
@@ -133,7 +133,7 @@ def test_a_product_in_one_launch_counts_by_its_kernel_or_its_threads(told):
     assert told(product(ONE, block=[own.threads + 32, 1, 1])) == set()
 
 
-def test_cudnn_s_error_on_the_same_data_is_the_limit(script):
+def test_cudnn_error_on_the_same_data_is_the_limit(script):
     """Without errors on the same images, the predicted error of Winograd counts."""
     table = script("conv_choices")
 

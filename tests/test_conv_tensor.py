@@ -232,14 +232,14 @@ def assert_right(found, x, w, case, most=None):
     [PARTED_MAPS, *MORE_ROWS, *MORE_PLANES, *IN_PAIRS[1:], PAIRS_ENDED[0], *PAIRS_ENDED[2:],
      *MORE_ENDED, *SAMPLED[1:]],
 )  # fmt: skip
-def test_right_and_nothing_beside(case, on_a_cpu, rng):
+def test_outputs_are_correct_and_in_bounds(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     assert_right(computed(case, x, w), x, w, case, 1.5e-6 if case.parts == 2 else 1e-3)
 
 
 @compiled_here
 @cases([PLAIN, TAPPED], [PARTED, PAIRED, *ENDED_AGAIN])
-def test_images_in_turns_and_runs_that_agree_to_the_bit(case, on_a_cpu, rng):
+def test_chunked_and_repeated_runs_agree_bitwise(case, on_a_cpu, rng):
     x, w = operands(replace(case, images=5), rng)
     found = computed(case, x, w)
     assert_right(found, x, w, case)
@@ -249,7 +249,7 @@ def test_images_in_turns_and_runs_that_agree_to_the_bit(case, on_a_cpu, rng):
 
 @compiled_here
 @cases([TAPPED])
-def test_zeros_between_images_stay_zeros_after_a_larger_run(case, on_a_cpu, rng):
+def test_zero_padding_survives_a_larger_run(case, on_a_cpu, rng):
     case = replace(case, images=9)
     x, w = operands(case, rng)
     x[3:] = np.nan
@@ -263,7 +263,7 @@ def test_zeros_between_images_stay_zeros_after_a_larger_run(case, on_a_cpu, rng)
 
 @compiled_here
 @cases([DEEP])
-def test_deep_sums_are_not_cut_by_the_tensor_cores(case, on_a_cpu, rng):
+def test_long_sums_keep_fp32_accuracy(case, on_a_cpu, rng):
     """Sum 4,608 products of one sign; tensor core accumulation alone has an error of 6e-5."""
     problem = case.problem
     x = rng.random((1, *problem.in_shape), np.float32)
@@ -274,7 +274,7 @@ def test_deep_sums_are_not_cut_by_the_tensor_cores(case, on_a_cpu, rng):
 @compiled_here
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "most"), [(DEEP_TAPS, 1.9e-7), (DEEP_PAIRS, 2.3e-7)], ids=str)
-def test_taps_sums_are_set_aside_before_they_are_many(case, most, on_a_cpu, rng):
+def test_filter_element_sums_are_flushed_regularly(case, most, on_a_cpu, rng):
     """Bound the error: 144 filter elements added one by one give 2.5e-7 of the root of 4,608."""
     problem = case.problem
     x, w = operands(case, rng)
@@ -285,7 +285,7 @@ def test_taps_sums_are_set_aside_before_they_are_many(case, most, on_a_cpu, rng)
 @compiled_here
 @cases([MORE_ROWS[-1]])
 @pytest.mark.parametrize("at", [(0, 0, 0), (62, 4, 7), (129, 129, 7)])
-def test_the_largest_input_of_an_image_is_found_wherever_it_lies(case, at, on_a_cpu, rng):
+def test_max_input_of_an_image_is_found_anywhere(case, at, on_a_cpu, rng):
     problem = case.problem
     x, w = operands(case, rng)
     x[(1, *at)] = 1e20
@@ -298,7 +298,7 @@ def test_the_largest_input_of_an_image_is_found_wherever_it_lies(case, at, on_a_
 @compiled_here
 @cases(SAMPLED[1:3], [SAMPLED[0], *SAMPLED[3:]])
 @pytest.mark.parametrize("usual", [1, 0])
-def test_an_image_larger_than_its_sample_is_split_once_more(usual, case, on_a_cpu, rng):
+def test_image_with_outlier_is_split_again(usual, case, on_a_cpu, rng):
     """Place a larger input anywhere; the other images' outputs must not change."""
     problem = case.problem
     few = replace(case, images=3)
@@ -314,7 +314,7 @@ def test_an_image_larger_than_its_sample_is_split_once_more(usual, case, on_a_cp
 
 @compiled_here
 @cases([PAIRED])
-def test_points_of_the_largest_inputs_are_numbers(case, on_a_cpu, rng):
+def test_transform_points_do_not_overflow_fp16(case, on_a_cpu, rng):
     """Check transform points at the limit: a sum of two just below 2**16 overflows fp16."""
     x, w = operands(case, rng)
     for sign in (1, np.resize([1, 1, -1, -1], (case.problem.W, 1))):
@@ -325,7 +325,7 @@ def test_points_of_the_largest_inputs_are_numbers(case, on_a_cpu, rng):
 @compiled_here
 @cases([PLAIN, TAPPED], [PARTED, PAIRED])
 @pytest.mark.parametrize("name", SCALES)
-def test_operands_of_any_size(name, case, on_a_cpu, rng):
+def test_operands_of_any_scale(name, case, on_a_cpu, rng):
     x, w = operands(case, rng)
     large, small = (np.float32(scale) for scale in SCALES[name])
     x, w = x * large, w * small
@@ -334,7 +334,7 @@ def test_operands_of_any_size(name, case, on_a_cpu, rng):
 
 @compiled_here
 @cases([PLAIN, TAPPED], [PARTED, PAIRED, PARTED_MAPS])
-def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng):
+def test_scales_differ_by_image_channel_and_filter(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     x *= np.array([1e-20, 1, 1e12], np.float32)[:, None, None, None]
     channels = np.logspace(-9, 9, case.problem.C).astype(np.float32)
@@ -351,13 +351,13 @@ def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng)
 @compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 @cases([PLAIN, TAPPED], [PARTED, PAIRED])
-def test_what_is_no_number_stays_none(value, case, on_a_cpu, rng):
+def test_nan_and_infinity_propagate(value, case, on_a_cpu, rng):
     no_numbers(case, value, computed, rng)
 
 
 @compiled_here
 @cases([PLAIN, TAPPED], [PARTED, PAIRED, *(case for case in MORE_PLANES if case.images < 4)])
-def test_who_looks_again_knows_the_largest_output_of_each_image(case, on_a_cpu, rng):
+def test_recheck_gets_max_output_of_each_image(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     x *= np.exp2(rng.integers(-9, 9, (case.images, 1, 1, 1))).astype(np.float32)
     for sign in (1, -1) if case in SOME else (-1,):
@@ -371,9 +371,7 @@ def test_who_looks_again_knows_the_largest_output_of_each_image(case, on_a_cpu, 
 
 @compiled_here
 @cases(ENDED_STRIDED)
-def test_outputs_too_small_for_halves_are_computed_once_more(
-    case, with_second_look, monkeypatch, rng
-):
+def test_outputs_too_small_for_fp16_are_recomputed(case, with_second_look, monkeypatch, rng):
     """Beside the largest inputs, the others vanish in fp16; doubled filters show who looks."""
     x, w = operands(case, rng)
     large = {"fp32": 1e30, "fp16": 6e4, "bf16": 1e30}[case.problem.dtype]
@@ -394,9 +392,7 @@ def test_outputs_too_small_for_halves_are_computed_once_more(
 @compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 @cases(ENDED_AGAIN[:1], ENDED_AGAIN[1:])
-def test_relu_of_no_number_is_none_and_of_minus_infinity_nothing(
-    case, value, with_second_look, rng
-):
+def test_relu_keeps_nan_and_zeroes_minus_infinity(case, value, with_second_look, rng):
     """Set an element of an input, a filter and a bias; every other output must be right."""
     dtype = case.problem.dtype
     for spoilt in ("an input", "a filter", "a bias"):
@@ -417,9 +413,7 @@ def test_relu_of_no_number_is_none_and_of_minus_infinity_nothing(
 @compiled_here
 @cases([STRIDED])
 @pytest.mark.parametrize("blocks", [2, 264])
-def test_every_image_of_many_is_looked_at_once_more(
-    case, blocks, with_second_look, monkeypatch, rng
-):
+def test_recheck_visits_every_image(case, blocks, with_second_look, monkeypatch, rng):
     """Recheck with few blocks, which loop over images, and with more blocks than needed."""
     monkeypatch.setattr(after, "_MOST_BLOCKS", blocks)
     layout, problem = case.product.layout, case.problem
@@ -439,7 +433,7 @@ def test_every_image_of_many_is_looked_at_once_more(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16"])
-def test_on_a_gpu_nothing_common_needs_a_second_look(name, monkeypatch, rng):
+def test_common_inputs_need_no_recheck_on_gpu(name, monkeypatch, rng):
     """Check that common inputs need no recheck and that two runs agree bit for bit."""
     chosen = find("conv", f"tensor.{name}", "cuda")
     if not chosen.needs.met_by(driver_gpus()[0]):
@@ -459,7 +453,7 @@ def test_on_a_gpu_nothing_common_needs_a_second_look(name, monkeypatch, rng):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_filters_whose_columns_are_unlike_are_not_multiplied_by_pairs(dtype, rng):
+def test_pairs_are_not_used_for_unlike_filter_columns(dtype, rng):
     """Check that pairs are not used if inputs under a small filter element would cancel."""
     problem = conv("256,14,14,256,3,3,1,1", **NCHW, dtype=dtype, bias=True)
     usual = wgmma.FP16X3.plan(problem, 64)
@@ -514,7 +508,7 @@ def here(name):
 @pytest.mark.gpu
 @pytest.mark.long
 @pytest.mark.parametrize("problem", DIVIDED, ids=str)
-def test_on_a_gpu_every_division_is_right(problem, monkeypatch, rng):
+def test_all_tilings_are_correct_on_gpu(problem, monkeypatch, rng):
     if not here("fp16x3"):
         pytest.skip("needs a GPU of 8.0")
     tilings = mma.TILINGS + (taps.TILINGS + wgmma.TILINGS if here("wgmma_fp16x3") else ())
@@ -523,7 +517,7 @@ def test_on_a_gpu_every_division_is_right(problem, monkeypatch, rng):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_pairs_and_sampled_images_are_right(monkeypatch, rng):
+def test_pairs_and_sampled_images_are_correct_on_gpu(monkeypatch, rng):
     if not here("wgmma_fp16x3"):
         pytest.skip("needs a GPU of 9.0")
     for case in (*IN_PAIRS, *PAIRS_ENDED, *SAMPLED):
@@ -536,7 +530,7 @@ def test_on_a_gpu_pairs_and_sampled_images_are_right(monkeypatch, rng):
 @pytest.mark.parametrize(
     ("tilings", "least"), [(mma.TILINGS, 80), (wgmma.TILINGS, 90), (taps.TILINGS + taps.PAIRS, 90)]
 )
-def test_every_division_of_every_shape_has_work_and_room(tilings, least):
+def test_all_tilings_fit_and_have_work(tilings, least):
     room = min(p.shared_bytes - p.reserved_bytes for c, p in PROCESSORS.items()
                if c == least or c > least == 80)  # fmt: skip
     for problem in (*RESNET, *(case.problem for case in ALL)):
@@ -570,7 +564,7 @@ SPILLING = [  # ptxas unrolls short loops of known length, and serializes wgmma 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("problem", "parts", "tiling", "split"), SPILLING)
-def test_short_parts_of_a_depth_and_few_taps_do_not_spill(problem, parts, tiling, split):
+def test_short_k_splits_and_few_filter_elements_do_not_spill(problem, parts, tiling, split):
     arch = "sm_90a" if tiling.planes else "sm_100"
     if not supported(arch):
         pytest.skip(f"this NVRTC does not know {arch}")
@@ -583,7 +577,7 @@ def test_short_parts_of_a_depth_and_few_taps_do_not_spill(problem, parts, tiling
 @pytest.mark.parametrize(
     "name", ["fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16", "tf32x3", "wgmma_tf32x3"]
 )
-def test_launched_kernels_are_those_that_are_listed(name, monkeypatch):
+def test_launched_kernels_are_listed(name, monkeypatch):
     launched = []
     for module in (halves, product, after, one_launch):
         monkeypatch.setattr(module, "launch", lambda kernel, *_, **__: launched.append(kernel))
@@ -602,7 +596,7 @@ def test_launched_kernels_are_those_that_are_listed(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["fp16x3", "tf32x3", "wgmma_tf32x3"])
-def test_shapes_that_offsets_do_not_reach_are_refused(name):
+def test_shapes_beyond_32bit_offsets_are_refused(name):
     refusal = find("conv", f"tensor.{name}", "cuda").refusal
     assert refusal(RESNET[0]) is None
     for text in ("64,4096,4096,1,1,1", "1,40000,40000,1,1,1", "4096,9,9,30000,3,3,1,1"):

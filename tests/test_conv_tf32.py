@@ -170,7 +170,7 @@ def computed(case, x, w, looks_at=None):
 
 @compiled_here
 @cases(FIRST, [case for case in CASES if case not in FIRST])
-def test_right_and_nothing_beside(case, on_a_cpu, rng):
+def test_outputs_are_correct_and_in_bounds(case, on_a_cpu, rng):
     """Check the tensor cores' results: the recheck has filters of zeros."""
     x, w = operands(case, rng)
     found = computed(case, x, w, looks_at=0 * w)
@@ -180,7 +180,7 @@ def test_right_and_nothing_beside(case, on_a_cpu, rng):
 
 @compiled_here
 @cases(NUMBERS[:2], NUMBERS[2:])
-def test_runs_agree_to_the_bit_and_images_stand_alone(case, on_a_cpu, rng):
+def test_runs_agree_bitwise_and_images_are_independent(case, on_a_cpu, rng):
     x, w = operands(replace(case, images=5), rng)
     found = computed(case, x, w)
     np.testing.assert_array_equal(computed(case, x, w), found)
@@ -189,7 +189,7 @@ def test_runs_agree_to_the_bit_and_images_stand_alone(case, on_a_cpu, rng):
 
 @compiled_here
 @cases(DEEP[1:], DEEP[:1])
-def test_deep_sums_are_not_cut_by_the_tensor_cores(case, on_a_cpu, rng):
+def test_long_sums_keep_fp32_accuracy(case, on_a_cpu, rng):
     """Sum 1,440 products of one sign; tensor core accumulation alone has an error of 1e-5."""
     x = rng.random((1, *case.problem.in_shape), np.float32)
     w = rng.random(case.problem.weight_shape, np.float32)
@@ -200,7 +200,7 @@ def test_deep_sums_are_not_cut_by_the_tensor_cores(case, on_a_cpu, rng):
 @compiled_here
 @cases(NUMBERS[:2], NUMBERS[2:])
 @pytest.mark.parametrize("name", SCALES)
-def test_operands_of_any_size(name, case, on_a_cpu, rng):
+def test_operands_of_any_scale(name, case, on_a_cpu, rng):
     x, w = operands(case, rng)
     large, small = (np.float32(scale) for scale in SCALES[name])
     x, w = x * large, w * small
@@ -209,7 +209,7 @@ def test_operands_of_any_size(name, case, on_a_cpu, rng):
 
 @compiled_here
 @cases(NUMBERS[:2], NUMBERS[2:])
-def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng):
+def test_scales_differ_by_image_channel_and_filter(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     x *= np.array([1e-20, 1, 1e12], np.float32)[:, None, None, None]
     w *= np.logspace(-6, 6, case.problem.M).astype(np.float32)
@@ -220,7 +220,7 @@ def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng)
 
 @compiled_here
 @cases(NUMBERS[:2], NUMBERS[2:])
-def test_only_rows_that_need_it_are_computed_once_more(case, on_a_cpu, rng):
+def test_only_flagged_rows_are_recomputed(case, on_a_cpu, rng):
     """Replace the filters of the recheck, which reveals the outputs that it recomputes."""
     x, w = operands(case, rng)
     x[1] *= np.float32(1e-35)
@@ -235,14 +235,14 @@ def test_only_rows_that_need_it_are_computed_once_more(case, on_a_cpu, rng):
 @compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 @cases(NUMBERS[:2], NUMBERS[2:])
-def test_what_is_no_number_stays_none(value, case, on_a_cpu, rng):
+def test_nan_and_infinity_propagate(value, case, on_a_cpu, rng):
     no_numbers(case, value, computed, rng)
 
 
 @compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 @cases(ENDED[:2], ENDED[2:])
-def test_a_bias_and_relu(case, value, on_a_cpu, rng):
+def test_bias_and_relu(case, value, on_a_cpu, rng):
     """Check bias and ReLU for tensor core sums, recomputed sums, NaN and infinity."""
     x, (w, bias) = operands(case, rng)
     x[1] *= np.float32(1e-35)
@@ -257,7 +257,7 @@ def test_a_bias_and_relu(case, value, on_a_cpu, rng):
 @pytest.mark.gpu
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("case", [*WGMMA, *PATCH], ids=str)
-def test_both_ways_of_inputs_on_a_gpu(case, few, monkeypatch, rng):
+def test_both_input_paths_are_correct_on_gpu(case, few, monkeypatch, rng):
     """Check both kernels, whichever the cost model selects, with many images and `few` blocks."""
     import cupy
 
@@ -281,7 +281,7 @@ def test_both_ways_of_inputs_on_a_gpu(case, few, monkeypatch, rng):
 
 @pytest.mark.parametrize("maps", [64, 640, 9000])
 @pytest.mark.parametrize("width", [64, 128])
-def test_a_block_whose_filters_stay_has_the_same_in_every_turn(maps, width, monkeypatch):
+def test_filters_in_shared_memory_serve_every_tile(maps, width, monkeypatch):
     monkeypatch.setattr(machines, "current", lambda: H200)
     product = wgmma.Product(Conv(14, 14, 64, maps, 1, 1, **NCHW), width)
     grid = product.grid(64)
@@ -294,7 +294,7 @@ def test_a_block_whose_filters_stay_has_the_same_in_every_turn(maps, width, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [arch for arch in ("sm_80", "sm_120") if supported(arch)])
-def test_no_division_spills(arch):
+def test_no_tiling_spills(arch):
     """Compile shapes with and without 16-byte copies in each layout for this architecture."""
     for text, tiling in zip(SPILLING, mma.TILINGS, strict=True):
         for layouts in ({"reads": "NCHW"}, {"writes": "NCHW"}):
@@ -304,7 +304,7 @@ def test_no_division_spills(arch):
 
 
 @pytest.mark.parametrize("case", PATCH, ids=str)
-def test_a_patch_has_the_rows_that_a_tile_may_read_and_few_more(case):
+def test_input_tile_height_is_sufficient_and_tight(case):
     """Count the rows tile by tile, until a tile starts at the start of an image."""
     problem = case.problem
     pixels, high = problem.OH * problem.OW, (problem.OH - 1) * problem.stride + problem.R
@@ -316,7 +316,7 @@ def test_a_patch_has_the_rows_that_a_tile_may_read_and_few_more(case):
     assert most <= case.product.patch_rows <= most + problem.stride + problem.R
 
 
-def test_few_channels_are_read_from_patches_where_they_fit():
+def test_few_channels_use_input_tiles_where_they_fit():
     for text, taken in (
         ("3,224,224,64,7,7,2,3", True),
         ("16,56,56,64,3,3,1,1", True),
@@ -330,7 +330,7 @@ def test_few_channels_are_read_from_patches_where_they_fit():
             assert clocks == found.clocks(64, H200)
 
 
-def test_blocks_are_as_many_as_a_gpu_holds_and_have_room():
+def test_grid_fits_the_gpu():
     room = min(p.shared_bytes - p.reserved_bytes for c, p in PROCESSORS.items() if c >= 80)
     for tiling in mma.TILINGS:
         product = mma.divided(RESNET, tiling)

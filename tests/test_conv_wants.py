@@ -106,7 +106,7 @@ def by_hand(x, w, strides, pads, dilation, groups, **sizes):
     return y
 
 
-def test_the_truth_is_what_a_loop_by_hand_makes_of_60_shapes(rng):
+def test_reference_matches_naive_loops_on_60_shapes(rng):
     for number in range(60):
         numbers = drawn(rng, SHAPES if number % 2 else (SHAPES[number // 2 % 4],))
         problem = Conv(**numbers)
@@ -118,7 +118,7 @@ def test_the_truth_is_what_a_loop_by_hand_makes_of_60_shapes(rng):
 
 
 @pytest.mark.parametrize("variant", TAKING, ids=lambda v: v.full_name)
-def test_variants_that_take_a_want_are_right_on_drawn_shapes(variant, rng):
+def test_variants_are_correct_for_supported_options(variant, rng):
     taken = tuple(name for name in SHAPES if name in variant.takes)
     for number in range(40):
         wanted = taken if number % 2 else (taken[number // 2 % len(taken)],)
@@ -129,7 +129,7 @@ def test_variants_that_take_a_want_are_right_on_drawn_shapes(variant, rng):
 
 
 @pytest.mark.parametrize("variant", TAKING, ids=lambda v: v.full_name)
-def test_every_want_is_right_in_chunks_and_on_fewer_images(variant, rng, monkeypatch):
+def test_options_work_in_chunks_and_smaller_batches(variant, rng, monkeypatch):
     monkeypatch.setattr(unrolled, "_CPU_WORKSPACE_BYTES", 20_000)
     bases = [PLAIN, TOGETHER, DEPTHWISE, replace(TOGETHER, groups=2, M=12)]
     bases = bases if "groups" in variant.takes else [PLAIN, replace(TOGETHER, groups=1)]
@@ -145,7 +145,7 @@ def test_every_want_is_right_in_chunks_and_on_fewer_images(variant, rng, monkeyp
             assert judge(mounted.found(y), reference(images, w, problem), "fp32").passed, problem
 
 
-def test_forms_that_compute_the_same_are_one():
+def test_equivalent_convolutions_are_equal():
     plain = Conv(9, 8, 4, 6, 3, 3, 2, 1)
     forms = [
         Conv(9, 8, 4, 6, 3, 3, strides=(2, 2), pads=(1, 1, 1, 1), dilation=(1, 1), groups=1),
@@ -167,7 +167,7 @@ def test_forms_that_compute_the_same_are_one():
     assert Conv(9, 9, 1, 1, 3, 3, strides=(9, 1)).wants == {"strides"}
 
 
-def test_a_variant_refuses_what_it_does_not_name():
+def test_variants_refuse_unsupported_options():
     for variant in variants("conv"):
         layouts = [(reads, writes) for reads in variant.reads for writes in variant.writes]
         for name, (problem, words) in ASKS.items():
@@ -182,7 +182,7 @@ def test_a_variant_refuses_what_it_does_not_name():
             assert words in (variant.refusal(ConvPool(problem)) or "")
 
 
-def test_one_kernel_and_the_truths_loops_take_everything():
+def test_three_variants_support_every_option():
     everything = {v.full_name for v in variants("conv") if v.takes == {*WANTS}}
     assert everything == {"serial.loops", "unrolled.blas", "direct.grouped"}
     ends = {*WANTS} - {"strides", "pads", "dilation", "groups"}
@@ -197,9 +197,7 @@ def test_one_kernel_and_the_truths_loops_take_everything():
      for name in ("unrolled.blas", "tiled.blocked", "fft.pocketfft")]
     + [(name, Conv(64, 64, 4, 4, 3, 3, dtype="fp16")) for name in NAMES],
 )  # fmt: skip
-def test_what_a_variant_makes_room_for_is_asked_of_the_free_memory_first(
-    name, problem, monkeypatch
-):
+def test_workspace_is_checked_against_free_memory(name, problem, monkeypatch):
     variant = find("conv", name, "cpu")
     w = narrowed(np.ones(problem.weight_shape, np.float32), problem.dtype)
     monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 30)
@@ -209,7 +207,7 @@ def test_what_a_variant_makes_room_for_is_asked_of_the_free_memory_first(
         Mounted(variant, problem, [w], 1)
 
 
-def test_the_rate_on_a_few_rows_is_asked_of_any_shape(rng, monkeypatch):
+def test_rate_estimate_works_for_any_shape(rng, monkeypatch):
     """The estimate works for dilated filters, and for filters that extend into the padding."""
     monkeypatch.setattr(conv_bench, "_LONG_FLOP", 1)
     variant = find("conv", "unrolled.blas", "cpu")
@@ -251,7 +249,7 @@ def by_definition(values, dtype):
 
 
 @pytest.mark.parametrize("dtype", BITS)
-def test_every_half_and_what_lies_between_is_held_as_the_nearest(dtype, rng):
+def test_every_16bit_value_rounds_to_nearest(dtype, rng):
     every = np.arange(1 << 16, dtype=np.uint16)
     held = every if dtype == "bf16" else every.view(np.float16)
     values = widened(held).astype(np.float32)
@@ -275,7 +273,7 @@ def test_every_half_and_what_lies_between_is_held_as_the_nearest(dtype, rng):
 
 
 @pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
-def test_the_truth_adds_a_bias_then_takes_relu_in_float64(ends, rng):
+def test_reference_adds_bias_then_relu_in_float64(ends, rng):
     problem = replace(TOGETHER, **ends)
     given = x, w = random_input("conv", problem, 2, rng)
     w, *bias = w if problem.bias else (w,)
@@ -303,7 +301,7 @@ def held(dtype, x, w, bias):
     return x, (w, bias)
 
 
-def test_an_output_is_the_nearest_half_of_its_sum(variant, rng):
+def test_output_is_rounded_to_nearest(variant, rng):
     """Sums of small whole numbers are exact, so that the bits are known; some are ties."""
     for dtype, bits in BITS.items():
         problem, most = replace(SMALL, dtype=dtype), 2 ** (bits - 1)
@@ -314,7 +312,7 @@ def test_an_output_is_the_nearest_half_of_its_sum(variant, rng):
         assert (found != exact).any()
 
 
-def test_no_number_stays_none_and_endless_stays_endless(variant):
+def test_nan_and_infinity_propagate(variant):
     """Test images, filters and biases; ReLU of NaN is NaN, and of -infinity zero."""
     nan, inf = np.nan, np.inf
     for dtype, relu in product(ITEM_BYTES, (False, True)):
@@ -333,7 +331,7 @@ def test_no_number_stays_none_and_endless_stays_endless(variant):
             assert not verdict.passed and "NaN" in str(verdict)
 
 
-def test_padding_is_zeros_that_endless_filters_make_no_numbers_of(variant, rng):
+def test_infinite_filters_make_no_nan_in_padding(variant, rng):
     """Agree with the reference, whether a variant pads copies of images or tests each position."""
     for dtype, groups in product(ITEM_BYTES, (1, 2)):
         problem = Conv(4, 5, 2, 2, 3, 3, pads=(1, 0, 2, 1), groups=groups, dtype=dtype)
@@ -348,7 +346,7 @@ def test_padding_is_zeros_that_endless_filters_make_no_numbers_of(variant, rng):
             np.testing.assert_array_equal(mark(found), mark(truth))
 
 
-def test_what_is_beyond_the_end_of_a_half_is_endless(variant):
+def test_overflow_of_16bit_outputs_is_infinite(variant):
     for dtype, largest, step in (("fp16", 65504.0, 16.0), ("bf16", 255 * 2.0**120, 2.0**119)):
         for off, expected in ((0, largest), (0.5, largest), (1, np.inf), (1.5, np.inf)):
             problem = replace(SMALL, dtype=dtype)
@@ -359,7 +357,7 @@ def test_what_is_beyond_the_end_of_a_half_is_endless(variant):
 
 
 @pytest.mark.parametrize("dtype", BITS)
-def test_half_a_unit_is_no_error_and_the_tolerance_lies_beyond(dtype):
+def test_half_ulp_is_no_error_but_more_is(dtype):
     ulp = 2.0 ** (3 - BITS[dtype])  # of values from 4 up to 8
     expected = np.array([5.0, -7.75, 0.0, 1e-30])
     for off, error in ((0.49, 0.0), (0.5, 0.0), (0.5 + 1e-5, ulp * 1e-5 / 7.75),
@@ -384,7 +382,7 @@ def test_half_a_unit_is_no_error_and_the_tolerance_lies_beyond(dtype):
     assert not judge(plain, np.array([8.0]), "fp32").passed, "of float32 nothing is forgiven"
 
 
-def test_rows_of_halves_are_fenced_poisoned_and_turned_as_others_are(rng):
+def test_16bit_buffers_are_guarded_poisoned_and_aligned(rng):
     """Unwritten outputs show up, and buffers are aligned, for every dtype."""
     for dtype in ITEM_BYTES:
         problem = replace(PLAIN, bias=True, relu=True, dtype=dtype)
@@ -402,7 +400,7 @@ def test_rows_of_halves_are_fenced_poisoned_and_turned_as_others_are(rng):
 
 @pytest.mark.peers
 @pytest.mark.parametrize("problem", [*(p for p, _ in ASKS.values()), TOGETHER])
-def test_pytorch_computes_it_too(problem):
+def test_pytorch_matches_the_reference(problem):
     for asked in [problem] + [replace(DEPTHWISE, **ends) for ends in ENDS]:
         bench = torch_peer.TorchBench(asked, Case(asked, 2, gpu=False), 0.05)
         assert bench.check().verdict.passed and bench.recheck().verdict.passed
@@ -412,7 +410,7 @@ def test_pytorch_computes_it_too(problem):
                           "bf16": "torch.bfloat16"}[asked.dtype]}  # fmt: skip
 
 
-def test_a_gpu_without_bf16_says_so(monkeypatch):
+def test_bf16_is_refused_by_older_gpus(monkeypatch):
     problem = replace(PLAIN, dtype="bf16")
     assert lacking(problem, 75) == "bf16 needs cuda 8.0, found 7.5"
     assert lacking(problem, 80) is lacking(replace(problem, dtype="fp16"), 75) is None
@@ -438,7 +436,7 @@ def statuses(document):
     return {row["name"]: row["status"] for row in case["candidates"]}
 
 
-def test_what_gets_a_shape_wrong_is_found(monkeypatch):
+def test_wrong_shape_handling_is_detected(monkeypatch):
     beside = ROOT / "tests" / "broken" / "shapes.py"
     code, document, _ = ran(monkeypatch, LINE, "--with", beside, "--only", "serial")
     wrong = ("first_group", "swapped_pads", "dilated_rows", "one_stride")
@@ -448,7 +446,7 @@ def test_what_gets_a_shape_wrong_is_found(monkeypatch):
     }  # fmt: skip
 
 
-def test_a_row_and_its_command_say_what_it_is(monkeypatch):
+def test_row_and_repeat_command_describe_the_convolution(monkeypatch):
     words = ("g2ic4ih6oc4oh6kh3ph1", "--batch", 2, "--bias", "--relu", "--dtype", "bf16")
     code, document, _ = ran(monkeypatch, *words, "--only", "serial,unrolled,tiled", "--bitwise")
     (case,) = document["cases"]
@@ -483,7 +481,7 @@ MIOPEN = "./bin/MIOpenDriver"
         (f"{MIOPEN} convbfp16 -n 2 -c 8 -H 8 -W 8 -k 8", {"dtype": "bf16"}, {"dtype": "bf16"}),
     ],
 )
-def test_lines_say_what_happens_at_both_ends(line, alone, whole):
+def test_line_parsers_read_bias_relu_and_dtype(line, alone, whole):
     """A bias, which is benchdnn's default, counts only with `epilogue`."""
     plain = Conv(8, 8, 8, 8, 3, 3)
     for epilogue, ends in ((False, alone), (True, whole)):
@@ -491,7 +489,7 @@ def test_lines_say_what_happens_at_both_ends(line, alone, whole):
         assert given.problem == replace(plain, **ends) and not given.others
 
 
-def test_what_is_said_of_every_convolution_is_said_of_lines_and_suites(tmp_path, monkeypatch):
+def test_options_apply_to_lines_files_and_suites(tmp_path, monkeypatch):
     path = tmp_path / "lines.txt"
     path.write_text("ic8ih8oc8kh3\n--dt=f16 mb3ic8ih8oc8kh3\n4,5,5,2,3\n")
     listed = ("--from", path, "--list")
@@ -520,7 +518,7 @@ def test_what_is_said_of_every_convolution_is_said_of_lines_and_suites(tmp_path,
         (("--shares", "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"), "supports fp32 in and out, not fp16"),
     ],
 )
-def test_bad_input_is_one_sentence(words, said):
+def test_invalid_arguments_are_refused_in_one_sentence(words, said):
     done = CliRunner().invoke(main, ["conv", *words])
     assert done.exit_code == 2 and said in done.output, done.output
     assert len(done.output.strip().splitlines()) == 1

@@ -65,7 +65,7 @@ def without_torch(monkeypatch):
          Conv(32, 32, 3, 32, 3, 3, strides=(2, 1), dilation=(2, 3))),
     ],
 )  # fmt: skip
-def test_lines_are_read_as_their_tools_read_them(line, images, conv):
+def test_benchdnn_and_miopen_lines_are_parsed(line, images, conv):
     shape = taken(line)
     assert (shape.batch, shape.problem) == (images, conv)
 
@@ -84,7 +84,7 @@ def test_lines_are_read_as_their_tools_read_them(line, images, conv):
         ("--attr-post-ops=sum+relu ic8ih8oc8kh3", "post-operations sum+relu"),
     ],
 )
-def test_what_is_not_taken_is_said(line, why):
+def test_unsupported_lines_give_the_reason(line, why):
     result = run("--", line)
     assert result.exit_code == 2
     assert f"expected a supported convolution, found {why}" in result.output
@@ -99,7 +99,7 @@ def test_what_is_not_taken_is_said(line, why):
         ("--attr-post-ops=relu ic8ih8oc8kh3", False, AS_SAID),
     ],
 )
-def test_a_file_says_what_its_convolutions_are_with(tmp_path, line, epilogue, said):
+def test_notes_list_epilogues_of_a_file(tmp_path, line, epilogue, said):
     path = tmp_path / "lines"
     path.write_text(f"ic3ih8oc8kh3\n{line}\n")
     assert rows_asked(ConvRequest(lines=path, epilogue=epilogue))[0].notes == (said,)
@@ -125,7 +125,7 @@ def test_a_file_says_what_its_convolutions_are_with(tmp_path, line, epilogue, sa
         ("MIOpenDriver", "behind its name, found nothing"),
     ],
 )
-def test_a_bad_line_is_one_sentence(line, words):
+def test_invalid_lines_are_refused_in_one_sentence(line, words):
     result = run("--", line)
     assert result.exit_code == 2, result.output
     assert words in result.output
@@ -140,7 +140,7 @@ def test_a_bad_line_is_one_sentence(line, words):
         ("1,256,256,32767,1", "1,256,256,32768,1", "output"),
     ],
 )
-def test_offsets_of_32_bits_are_enough_or_it_is_refused(taken_, refused, name):
+def test_sizes_beyond_32bit_offsets_are_refused(taken_, refused, name):
     shape = taken(taken_)
     require_countable(shape.problem, 1, "it")
     result = run(refused, "--list")
@@ -157,7 +157,7 @@ PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
     pad=st.tuples(st.integers(0, 3), st.integers(0, 3)), groups=st.integers(1, 3),
     behind=st.tuples(st.integers(0, 3), st.integers(0, 3)),
 )  # fmt: skip
-def test_a_convolution_is_read_from_its_own_text(numbers, stride, dilation, pad, groups, behind):
+def test_convolutions_round_trip_through_their_text(numbers, stride, dilation, pad, groups, behind):
     n, h, w, c, m, r, s = numbers
     spans = [(k - 1) * far + 1 for k, far in zip((r, s), dilation, strict=True)]
     sides = zip((h, w), spans, stride, pad, behind, strict=True)
@@ -183,7 +183,7 @@ ic8id4oc8kd3
 """
 
 
-def test_a_file_of_lines_is_a_row_a_distinct_convolution_and_a_sum(tmp_path):
+def test_file_of_lines_gives_distinct_rows_and_a_total(tmp_path):
     path, csv = tmp_path / "lines.txt", tmp_path / "out.csv"
     path.write_text(LINES)
     result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled", "--seconds", 0.02,
@@ -225,7 +225,7 @@ def test_a_file_of_lines_is_a_row_a_distinct_convolution_and_a_sum(tmp_path):
     assert tiled["speedup"] == pytest.approx(tiled["reference_ms"] / tiled["ms"])
 
 
-def test_each_row_has_the_command_that_repeats_it_alone(tmp_path):
+def test_rows_have_a_command_that_repeats_them(tmp_path):
     path = tmp_path / "lines.txt"
     lines = 'mb3ic8ih10oc16oh10kh3ph1n"a"\n8,10,9,16,3x1,1,0\n'
     path.write_text(lines, "utf-8-sig")  # with a byte order mark, as some editors write it
@@ -248,7 +248,7 @@ def test_each_row_has_the_command_that_repeats_it_alone(tmp_path):
             assert found["reference"] == case["reference"]
 
 
-def test_a_command_says_all_that_shapes_its_times():
+def test_repeat_command_has_all_options():
     shape = taken("8,9,9,8,3")
     asked = ConvRequest(
         lines=Path("x"), batch=3, device="cuda:1", seconds=0.5, only="tiled", reference="fft",
@@ -276,7 +276,7 @@ def test_a_command_says_all_that_shapes_its_times():
         (b"--dt=s8 ic8ih8oc8kh3\nic8id8oc8kd3", "found s8 operands; 1 more unsupported"),
     ],
 )  # fmt: skip
-def test_a_bad_file_is_one_sentence_with_the_lines_number(tmp_path, text, words):
+def test_bad_file_is_refused_with_line_number(tmp_path, text, words):
     path = tmp_path / "lines.txt"
     path.write_bytes(text)
     result = run("--from", path)
@@ -285,7 +285,7 @@ def test_a_bad_file_is_one_sentence_with_the_lines_number(tmp_path, text, words)
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_ways_do_not_stand_beside_one_another(tmp_path):
+def test_conflicting_inputs_are_refused(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("ic8ih8oc8kh3\n")
     for arguments, words in (
@@ -309,9 +309,7 @@ def test_ways_do_not_stand_beside_one_another(tmp_path):
     [("resnet50", 53, 0, 3.8, 0.02), ("vgg16", 13, 0, 15.3, 0.005),
      ("mobilenet-v2", 53, 17, 0.300, 0.005)],
 )  # fmt: skip
-def test_networks_have_the_convolutions_and_the_work_of_their_papers(
-    name, convolutions, depthwise, billions, rel
-):
+def test_network_suites_match_their_papers(name, convolutions, depthwise, billions, rel):
     rows = SUITES[name].rows
     assert sum(row.count for row in rows) == convolutions
     shapes = SUITES[name].shapes
@@ -322,7 +320,7 @@ def test_networks_have_the_convolutions_and_the_work_of_their_papers(
     assert flop / 2 / 1e9 == pytest.approx(billions, rel=rel)
 
 
-def test_names_are_each_once():
+def test_row_names_are_unique():
     names = ("same", "same (3)", "same", "same")
     sizes = enumerate(names, 1)
     asked = [Given(Conv(4, 4, c, 1, 1, 1), name=name) for c, name in sizes]
@@ -333,7 +331,7 @@ def test_names_are_each_once():
 
 @settings(max_examples=100, deadline=None)
 @given(st.text('gmbicohwkspdnt_0123456789-=" ', max_size=40))
-def test_any_text_is_a_convolution_or_a_sentence(text):
+def test_any_text_parses_or_is_refused(text):
     for read in (benchdnn.read, lambda line: miopen.read(f"MIOpenDriver conv {line}")):
         try:
             given_ = read(text)

@@ -24,7 +24,7 @@ from lenetgpu.stages.conv.convnet2.ladder import ROLLED, UNROLLED, Tile, ladder_
 ALL = [variant for variant in variants("conv", "cuda") if variant.family == "convnet2"]
 
 
-def test_table_1_gives_the_papers_parameters_and_blocks():
+def test_table_1_tile_matches_the_paper():
     tile = ladder_tile(TABLE_1, TABLE_1_BATCH)
     assert tile == Tile(16, 4, 4, 4, 4, 3)
     assert tile.blocks(TABLE_1, TABLE_1_BATCH) == 120
@@ -33,7 +33,7 @@ def test_table_1_gives_the_papers_parameters_and_blocks():
 @pytest.mark.parametrize("images", [1, 8, 9, 128])
 @pytest.mark.parametrize("channels", [1, 3, 4, 7, 9, 64])
 @pytest.mark.parametrize("filters", [1, 5, 16, 33, 200])
-def test_tiles_meet_what_the_kernels_assert(images, channels, filters):
+def test_tiles_satisfy_kernel_assertions(images, channels, filters):
     problem = Conv(9, 9, channels, filters, 3, 3)
     plain = ladder_tile(problem, images)
     threads = plain.threads_x * plain.threads_y
@@ -48,7 +48,7 @@ def test_tiles_meet_what_the_kernels_assert(images, channels, filters):
     assert windows.shared_bytes <= 227 << 10
 
 
-def test_every_step_is_a_variant_and_every_variant_a_step():
+def test_ladder_steps_and_variants_correspond():
     assert {step.variant for step in STEPS} == {variant.full_name for variant in ALL}
     seen = set()
     for step in STEPS:
@@ -58,7 +58,7 @@ def test_every_step_is_a_variant_and_every_variant_a_step():
 
 
 @pytest.mark.parametrize("variant", ALL, ids=lambda v: v.name)
-def test_the_papers_shapes_are_accepted_and_what_indices_cannot_reach_is_refused(variant):
+def test_paper_shapes_fit_32bit_indices_and_larger_are_refused(variant):
     wide = Conv(50_000, 50_000, 1, 1, 3, 3)
     for problem in [problem for problem, _ in SHAPES.values()] + [wide]:
         found = variant.refusal(replace(problem, reads="NCHW", writes="NCHW"))
@@ -74,17 +74,17 @@ def test_the_papers_shapes_are_accepted_and_what_indices_cannot_reach_is_refused
         (Conv(9, 9, 4, 4, 3, 3, pad=130), "within 128 pixels"),
     ],
 )
-def test_the_index_engine_refuses_in_one_sentence(problem, words):
+def test_index_engine_refuses_in_one_sentence(problem, words):
     assert words in find("conv", "convnet2.index_engine", "cuda").refusal(problem)
 
 
-def test_a_span_is_the_busiest_multiprocessors():
+def test_span_is_that_of_the_busiest_multiprocessor():
     spans = np.array([[0, 100, 150], [0, 140, 190], [7, 5, 60], [7, 70, 80]])
     assert longest_span(spans) == 90
 
 
 @compiles
-def test_a_clock_changes_neither_local_memory_nor_shared():
+def test_clock_reads_change_no_memory_use():
     for step in STEPS:
         plain, clocked = (
             compile_kernel(kernel, "sm_90a").resources
@@ -96,7 +96,7 @@ def test_a_clock_changes_neither_local_memory_nor_shared():
 
 
 @compiles
-def test_only_the_rolled_sums_lie_in_local_memory_and_are_fewer_instructions():
+def test_only_rolled_sums_use_local_memory():
     rolled, unrolled = (
         compile_kernel(step.kernel(TABLE_1, TABLE_1_BATCH), "sm_90a") for step in (ROLLED, UNROLLED)
     )
@@ -109,7 +109,7 @@ def test_only_the_rolled_sums_lie_in_local_memory_and_are_fewer_instructions():
 
 
 @pytest.mark.gpu
-def test_every_step_of_the_ladder_is_right_and_timed():
+def test_every_ladder_step_is_correct_and_timed():
     gpu = device.require_gpu()
     device.activate(gpu)
     rows = measure_ladder(TABLE_1, 9, gpu=gpu)

@@ -72,7 +72,7 @@ def few():
     return [Work("few", tuple(places(KEYS).values())), Work.of(resolve("course", "cuda"))]
 
 
-def test_what_an_h200_printed_is_read_with_its_commas():
+def test_ncu_output_of_an_h200_is_parsed():
     first, second = ncu.parsed(H200, OF_SAMPLE)
     assert first.kernel == second.kernel == "k" and first.blocks == 512
     assert first.values == {
@@ -94,7 +94,7 @@ def test_what_an_h200_printed_is_read_with_its_commas():
         (H200.replace('"(512, 1, 1)"', '"many"'), "a grid, found 'many'"),
     ],
 )
-def test_what_is_not_whole_is_a_sentence(said, part):
+def test_incomplete_ncu_output_is_refused(said, part):
     with pytest.raises(NoCounters) as error:
         ncu.parsed(said, OF_SAMPLE)
     assert part in str(error.value) and "\n" not in str(error.value)
@@ -106,7 +106,7 @@ def values(**some):
     return found | {stall(cause): share for cause, share in some.items()}
 
 
-def test_units_shares_of_stalls_and_what_there_is_nothing_of():
+def test_units_and_stall_shares_of_counters():
     more = {ncu.READ: 2e12, ncu.OCCUPANCY: 31.0}
     found = of_values("k", values(wait=1.0, long_scoreboard=3.0) | more)
     assert (found.ms, found.dram_read_gbs, found.occupancy) == (2.0, 2000.0, 0.31)
@@ -119,7 +119,7 @@ def test_units_shares_of_stalls_and_what_there_is_nothing_of():
     assert "selected" not in CAUSES and len(set(CAUSES)) == 18
 
 
-def test_kernels_of_a_stage_are_one_by_time_by_sectors_and_by_wavefronts():
+def test_kernel_counters_are_combined_by_weight():
     """By hand: 1 ms and 3 ms; 100 half-used and 300 full sectors; 128 B and 32 B a wavefront."""
     one = of_values("a", values(wait=1.0) | {
         TIME: 1e6, ncu.READ: 4e9, ncu.LOADED: 100.0, ncu.LOADS: 50.0,
@@ -138,7 +138,7 @@ def test_kernels_of_a_stage_are_one_by_time_by_sectors_and_by_wavefronts():
     assert ncu.merged("one", [one]).as_json() == one.as_json() | {"kernel": "one"}
 
 
-def test_launches_go_to_their_sections(pretended):
+def test_launches_are_assigned_to_sections(pretended):
     pretended(extra=["void cupy_copy<float, 4>(float*)"])
     version, ((pool, conv), course) = document.read(few(), IMAGES, GPU)
     assert version == "2025.3.1.0"
@@ -166,7 +166,7 @@ def test_launches_go_to_their_sections(pretended):
         ({"end": 3}, "code 3: ==PROF== Disconnected"),
     ],
 )
-def test_what_does_not_fit_is_no_counter(pretended, told, part):
+def test_mismatched_ncu_output_is_refused(pretended, told, part):
     pretended(**told)
     with pytest.raises(NoCounters, match=r"^ncu") as error:
         document.read(few(), IMAGES, GPU)
@@ -181,7 +181,7 @@ def alive(pid):
         return False
 
 
-def test_a_process_that_does_not_end_is_ended_with_those_it_started(tmp_path):
+def test_hanging_process_is_killed_with_children(tmp_path):
     pid = tmp_path / "pid"
     code = f"echo $$ >{pid}; sleep 60 >/dev/null 2>&1 & echo $! >>{pid}; wait"
     with pytest.raises(NoCounters, match="expected an end in 1 s"):
@@ -199,7 +199,7 @@ def printed(counters, kernels):
     return console.file.getvalue()
 
 
-def test_without_ncu_efficiencies_are_counted_and_never_called_measured(no_ncu):
+def test_without_ncu_efficiencies_are_labelled_counted(no_ncu):
     none = Work("w", (Place("fc1", "cublas.sgemm", "NC", "NC"),))
     found = document.find([*few(), none], IMAGES, GPU)
     assert found.head == {
@@ -218,7 +218,7 @@ def test_without_ncu_efficiencies_are_counted_and_never_called_measured(no_ncu):
     assert row.split() == ["fc1", "cublas.sgemm", "-", "-"]
 
 
-def test_a_row_a_kernel_and_where_it_is_from(pretended):
+def test_each_kernel_is_a_row_with_its_source(pretended):
     pretended()
     counters = document.find(few()[:1], IMAGES, GPU).as_json()
     text = printed(counters, True)
@@ -228,14 +228,14 @@ def test_a_row_a_kernel_and_where_it_is_from(pretended):
     assert "looped_mean" not in printed(counters, False)
 
 
-def test_only_hopper_is_asked_for_its_own_stall(pretended):
+def test_gmma_stall_is_requested_only_on_hopper(pretended):
     assert asked(90) == UNITS and asked(89) == asked(120) == asked(75)
     assert UNITS.keys() - asked(89).keys() == {stall("gmma")}
     pretended()
     assert document.read(few(), IMAGES, Gpu(0, "Card", 86))[1][0][0].whole is not None
 
 
-def test_works_come_through_json_as_they_were():
+def test_works_round_trip_through_json():
     works, images, device = from_json(json.loads(json.dumps(as_json(few(), IMAGES, 3))))
     assert (works, images, device) == (few(), IMAGES, 3)
     for name in ("course", "int8", "block"):
@@ -262,7 +262,7 @@ def marks(monkeypatch):
     return found
 
 
-def test_the_process_counts_one_pass_of_each_and_keeps_numbers_of_what_fails(marks):
+def test_child_counts_one_pass_and_continues_after_failures(marks):
     process = child._Child(Images(IMAGES.data, IMAGES.weights, 130))
     alone = (
         Place("conv1", "tiled.blocked", "NHWC", "NHWC", "cpu"),
@@ -287,7 +287,7 @@ def test_the_process_counts_one_pass_of_each_and_keeps_numbers_of_what_fails(mar
     assert first.dtype == np.float32 and first.max() <= 1 and len(first) == 100
 
 
-def test_a_pass_has_the_counters_of_its_own_kernel(pretended):
+def test_each_pass_has_counters_of_its_kernel(pretended):
     pretended()
     own = places(KEYS)
     (rows,) = document.find([Work("suite", tuple(own.values()))], IMAGES, GPU).rows
@@ -311,7 +311,7 @@ def test_a_pass_has_the_counters_of_its_own_kernel(pretended):
         ("compare plans --counters", "expected a stage, a span or --suite to compare, found plans"),
     ],
 )
-def test_counters_are_refused_on_a_cpu_before_anything_is_timed(words, part):
+def test_counters_are_refused_on_cpu_before_timing(words, part):
     result = CliRunner().invoke(main, words.split())
     assert result.exit_code == 2, result.output
     assert result.stderr.count("\n") == 1
@@ -338,7 +338,7 @@ def profiled(monkeypatch, find_counters):
     return profiling.profile(Request(skip=3, chunk=7), counters=True), order
 
 
-def test_profile_counts_its_plan_when_every_time_is_taken(pretended, monkeypatch):
+def test_profile_counts_after_timing(pretended, monkeypatch):
     pretended()
     found, order = profiled(monkeypatch, document.find)
     (works, images) = order[1]
@@ -351,7 +351,7 @@ def test_profile_counts_its_plan_when_every_time_is_taken(pretended, monkeypatch
     assert rows["input"]["counters.global_load_efficiency"] == ""
 
 
-def test_ctrl_c_under_ncu_leaves_what_was_timed(monkeypatch):
+def test_ctrl_c_under_ncu_keeps_times(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -373,7 +373,7 @@ def pools(*names):
     return comparison, held | {"reference_again": None}
 
 
-def test_each_candidate_has_its_own_and_a_guest_none(pretended):
+def test_candidates_have_counters_and_plugins_none(pretended):
     pretended(errors={"layout.quad_looped": "needs more memory"})
     comparison, held = pools(
         "fused.maps_looped", "layout.quad_looped", PASSES_OF, "fused.relu_in_mean"
@@ -402,7 +402,7 @@ def suite():
     return held, {(row["stage"], row["variant"]): row for row in rows}
 
 
-def test_the_ladder_says_why_by_counters(pretended):
+def test_ladder_explanations_use_counters(pretended):
     pretended()
     held, by_key = suite()
     assert by_key["pool1", MEAN]["explanation"].startswith("e, measured loads 12%")
@@ -413,14 +413,14 @@ def test_the_ladder_says_why_by_counters(pretended):
     assert "measured" not in by_key["all", LADDERS[-1][1][0][0]]["explanation"]
 
 
-def test_what_is_counted_from_addresses_is_no_reason_that_was_measured(no_ncu):
+def test_counted_values_are_not_reported_as_measured(no_ncu):
     held, by_key = suite()
     assert held["counters"]["source"] == "counted"
     assert {row.get("explanation") for row in held["rows"]} == {"e", None}
     assert by_key["conv2", "direct.two_maps"]["counters"]["global_store_efficiency"] == 0.25
 
 
-def test_every_kernel_of_the_file_is_hashed(pretended, script):
+def test_kernels_of_a_counter_file_are_hashed(pretended, script):
     pretended()
     plans = {name: resolve(name, "cuda") for name in ("course", "fp16x3")}
     made = json.loads(json.dumps(script("counters").measured(GPU, plans, 10_000)))

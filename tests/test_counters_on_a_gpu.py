@@ -48,7 +48,7 @@ def found(version):
 
 
 @pytest.mark.parametrize("key", COUNTED, ids="-".join)
-def test_what_is_counted_from_addresses_is_what_is_measured(found, key):
+def test_counted_values_equal_measured_ones(found, key):
     section = found[key]
     assert section.error is None
     later = key[1] in ("layout.quad_looped", "unrolled.image_layout")
@@ -60,7 +60,7 @@ def test_what_is_counted_from_addresses_is_what_is_measured(found, key):
     assert own.global_store_efficiency == pytest.approx(stores.efficiency, abs=POINTS)
 
 
-def test_a_pool_moves_bytes_and_asks_for_no_shared_memory(found):
+def test_pool_uses_dram_and_no_shared_memory(found):
     whole = found["pool1", PASSES_OF].whole
     assert whole.dram_read_gbs > 0 and whole.dram_write_gbs > 0 and whole.l2_gbs > 0
     assert whole.shared_efficiency is None and 0 < whole.occupancy <= 1
@@ -68,7 +68,7 @@ def test_a_pool_moves_bytes_and_asks_for_no_shared_memory(found):
     assert found["conv2", "direct.two_maps"].whole.shared_efficiency > 0
 
 
-def test_profile_has_a_row_for_every_step(found, version):
+def test_profile_has_a_row_per_step(found, version):
     words = ["profile", "--counters", "--plan", "course", "--limit", "500", "--json", "-"]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
@@ -79,7 +79,7 @@ def test_profile_has_a_row_for_every_step(found, version):
     assert all(row["error"] is None and row["ms"] > 0 for row in counters["rows"])
 
 
-def test_compare_gives_each_right_candidate_its_own(found):
+def test_compare_has_counters_per_correct_candidate(found):
     words = ["compare", "pool2", "--counters", "--only", "fused.maps_looped,basic.in_place",
              "--batch", "500", "--seconds", "0.5", "--watch", "0", "--json", "-"]  # fmt: skip
     result = CliRunner().invoke(main, words)

@@ -34,7 +34,7 @@ def truth(mnist, course):
 
 
 @pytest.mark.slow
-def test_the_reference_counts_what_is_published(truth):
+def test_reference_finds_the_published_count(truth):
     dataset, _, _, labels = truth
     assert (labels == dataset.labels).sum() == CORRECT
 
@@ -52,7 +52,7 @@ def assert_like_reference(pipeline, images, truth):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", CPU_PLANS)
-def test_cpu_plans(plan, truth):
+def test_cpu_plans_find_the_published_count(plan, truth):
     dataset, weights, _, _ = truth
     images = dataset.images[: SERIAL_IMAGES if plan == "serial" else None]
     assert_like_reference(Pipeline(resolve(plan, "cpu"), weights, len(images)), images, truth)
@@ -60,7 +60,7 @@ def test_cpu_plans(plan, truth):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("plan", GPU_PLANS)
-def test_gpu_plans(plan, truth):
+def test_gpu_plans_find_the_published_count(plan, truth):
     import cupy
 
     dataset, weights, _, _ = truth
@@ -69,7 +69,7 @@ def test_gpu_plans(plan, truth):
 
 
 @pytest.mark.parametrize("batch", [133, 9_973])
-def test_the_command_says_it_for_every_batch(batch, mnist, course):
+def test_infer_finds_the_published_count_at_any_batch(batch, mnist, course):
     data = str(mnist / "t10k-images-idx3-ubyte.gz")
     model = str(course / "model.hdf5")
     arguments = ["infer", data, "--weights", model, "--batch", str(batch), "--json", "-"]
@@ -82,14 +82,14 @@ def test_the_command_says_it_for_every_batch(batch, mnist, course):
 
 
 @pytest.mark.parametrize("plan", CPU_PLANS)
-def test_ten_of_ten(plan, course):
+def test_all_ten_test_images_are_correct(plan, course):
     dataset = load_dataset(course / "test10.hdf5")
     weights = load_weights(course / "model.hdf5")
     labels = Pipeline(resolve(plan, "cpu"), weights, 10, "float32").run(dataset.images)
     assert (labels == dataset.labels).sum() == 10
 
 
-def test_the_shipped_weights_read_mnist(mnist, shipped_weights):
+def test_shipped_weights_classify_mnist(mnist, shipped_weights):
     dataset = load_dataset(mnist / "t10k-images-idx3-ubyte.gz")
     labels = Pipeline(resolve("fp32", "cpu"), shipped_weights, 10_000).run(dataset.images)
     assert (labels == dataset.labels).mean() >= 0.9955

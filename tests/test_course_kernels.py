@@ -53,7 +53,7 @@ def quad(problem, writes="QUAD"):
 
 
 @pytest.mark.parametrize("line", NVVP, ids=[f"fig{line.figure}-{line.stage}" for line in NVVP])
-def test_counted_sectors_are_what_nvvp_measured(line):
+def test_counted_sectors_match_nvvp(line):
     loads, stores = (100 * part.efficiency for part in line.counted())
     assert f"{stores:.1f}" == f"{line.stores:.1f}"
     same = f"{loads:.1f}" == f"{line.loads:.1f}"
@@ -94,7 +94,7 @@ GEOMETRY = [
     GEOMETRY,
     ids=[f"{c[2]}-{c[0]}-{'x'.join(map(str, c[3].in_shape))}" for c in GEOMETRY],
 )
-def test_blocks_and_threads_are_the_reports(launches, where, kind, name, problem, blocks, threads):
+def test_grids_match_the_report(launches, where, kind, name, problem, blocks, threads):
     state = grid.Filters(None, None)
     if name == "basic.in_place":
         state = np.broadcast_to(np.float32(0), (IMAGES, *problem.in_shape)).view(Unwritten)
@@ -165,7 +165,7 @@ def assert_right(variant, problem, n, rng):
     assert fence.intact and np.array_equal(held, before)
 
 
-def test_of_large_shapes_some_is_counted_and_of_the_networks_all():
+def test_large_shapes_are_sampled_and_network_counted_whole():
     assert list(some(range(64))) == list(range(64))
     assert list(some(range(200), 4)) == [0, 50, 100, 150]
     large = Conv(226, 226, 64, 64, 3, 3, reads="NCHW", writes="NCHW")
@@ -291,9 +291,7 @@ COUNTS |= {"layout.quad", "tiled.relu_apart"}
 
 @pytest.mark.parametrize(("name", "problem", "blocks", "count"), often(TRACED, 0, COUNTS))
 @pytest.mark.skipif(emulator.version() < 11, reason="no g++ 11 to compile kernels for a CPU")
-def test_the_count_is_of_the_addresses_that_the_kernel_asks_for(
-    asked, name, problem, blocks, count, rng
-):
+def test_counted_addresses_are_those_of_the_kernel(asked, name, problem, blocks, count, rng):
     kind = {Conv: "conv", Pool: "pool", Fc: "fc"}[type(problem)]
     n = 32 if kind == "fc" else 1
     variant = REGISTRY[kind, name]
@@ -355,7 +353,7 @@ FIRST |= {"thread.wide_blocks", "tiled.relu_apart"}
 
 @pytest.mark.parametrize(("kind", "name", "bases"), often(RIGHT, 1, FIRST))
 @pytest.mark.skipif(emulator.version() < 11, reason="no g++ 11 to compile kernels for a CPU")
-def test_right_and_nothing_beside(kind, name, bases, on_a_cpu, rng):
+def test_outputs_are_correct_and_in_bounds(kind, name, bases, on_a_cpu, rng):
     variant = REGISTRY[kind, name]
     done = 0
     for base in bases:
@@ -368,7 +366,7 @@ def test_right_and_nothing_beside(kind, name, bases, on_a_cpu, rng):
 
 @pytest.mark.parametrize("name", [RELU, MEAN])
 @pytest.mark.skipif(emulator.version() < 11, reason="no g++ 11 to compile kernels for a CPU")
-def test_the_passes_of_a_pool_are_checked_before_they_are_timed(name, on_a_cpu, rng, monkeypatch):
+def test_pool_passes_are_checked_before_timing(name, on_a_cpu, rng, monkeypatch):
     monkeypatch.setattr(course_ladder, "gpu_ms", lambda work: (work(), 2.0)[1])
     x = rng.standard_normal((3, *POOL2.in_shape)).astype(np.float32)
     bench = SimpleNamespace(problem=POOL2, input=x)
@@ -386,7 +384,7 @@ LITERAL = sorted({(kind, name) for _, kind, name, *_ in GEOMETRY if kind != "arg
 
 
 @pytest.mark.parametrize(("kind", "name"), LITERAL)
-def test_the_compiler_may_take_no_load_of_w_out_of_a_loop(kind, name):
+def test_weight_loads_are_not_hoisted_out_of_loops(kind, name):
     """`__restrict__` pointers would allow it."""
     variant = REGISTRY[kind, name]
     for problem in {case[3] for case in GEOMETRY if case[1:3] == (kind, name)}:
@@ -407,7 +405,7 @@ def held(name, problem=CONV1):
 
 
 @nvrtc_here
-def test_two_rungs_of_the_ladder_differ_in_no_launch_bound():
+def test_ladder_steps_share_launch_bounds():
     assert held("direct.shared_constant") == held("direct.whole_warps") == (2, 784, 2)
     wide = Conv(64, 64, 1, 3, 1, 1)
     assert held("direct.shared_constant", wide)[1:] == (1024, 1)
@@ -417,7 +415,7 @@ def test_two_rungs_of_the_ladder_differ_in_no_launch_bound():
 @pytest.mark.parametrize(
     ("name", "together", "side"), [("tight", 1, None), ("whole_warps", 1, 28), ("quadrants", 4, 8)]
 )
-def test_what_a_grid_has_no_room_for_is_refused(name, together, side):
+def test_shapes_beyond_the_grid_are_refused(name, together, side):
     variant = REGISTRY["conv", f"direct.{name}"]
     most = (1 << 16) - 1
 

@@ -40,7 +40,7 @@ POOLED = [
 
 
 @pytest.mark.parametrize(("pool", "after"), POOLED, ids=str)
-def test_a_mean_and_what_is_behind_it_are_one_linear_stage(pool, after, rng):
+def test_mean_pool_merges_into_the_next_linear_stage(pool, after, rng):
     kind = "fc" if isinstance(after, Fc) else "conv"
     x = np.abs(rng.standard_normal((3, *pool.in_shape)))
     _, w = random_input(kind, after, 3, rng)
@@ -54,7 +54,7 @@ def test_a_mean_and_what_is_behind_it_are_one_linear_stage(pool, after, rng):
     np.testing.assert_allclose(merged, apart, rtol=1e-12, atol=1e-12)
 
 
-def test_merging_behind_a_mean_takes_four_times_the_products():
+def test_merging_a_mean_pool_quadruples_products():
     """By hand: 8*8*64 outputs of 100*32 products, not of 25*32 and 24*24*32 additions."""
     found = course_ladder.count(stage("pool1").problem, stage("conv2").problem)
     assert found.merged == 8 * 8 * 64 * 100 * 32
@@ -80,14 +80,14 @@ def test_merged_stages_are_checked_and_timed(run, span, name):
 
 
 @pytest.mark.parametrize("span", ["pool1+conv2", "pool2+fc1"])
-def test_wrongly_merged_weights_get_no_time(run, span, monkeypatch):
+def test_wrongly_merged_weights_are_not_timed(run, span, monkeypatch):
     right = course_ladder.merged_weights
     monkeypatch.setattr(course_ladder, "merged_weights", lambda *about: right(*about)[::-1].copy())
     row = run._one(span, MERGED)
     assert row["status"] == "wrong" and "median_ms" not in row
 
 
-def test_what_crosses_the_bus_between_stages():
+def test_bytes_crossing_the_bus_between_stages():
     n = 10
     plan = resolve("course", "cuda")
     outputs = [24 * 24 * 32, 12 * 12 * 32, 8 * 8 * 64, 1024, 128, 10]
@@ -112,13 +112,13 @@ def test_what_crosses_the_bus_between_stages():
         ("conv1", "direct.four_maps", None),
     ],
 )
-def test_kernels_before_the_transformation_read_what_the_report_had(where, name, expected):
+def test_early_kernels_read_the_reports_layouts(where, name, expected):
     variant = find("conv" if where.startswith("conv") else "pool", name, "cuda")
     assert layouts_of(where, variant) == expected
     assert variant.refusal(stage(where).problem) is None
 
 
-def test_every_step_of_a_ladder_is_a_row():
+def test_every_ladder_step_is_a_row():
     rows = {(f.stage, f.variant) for f in FIGURES}
     rows |= {(where, name) for *_, where, name in (*UNTIMED, *LINEAR, *MOVES)}
     steps = [(where, name) for where, ladder in LADDERS for name, _ in ladder]
@@ -156,7 +156,7 @@ def checked(run, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_transfers_with_other_labels_get_no_time(checked, monkeypatch, wrong):
+def test_transfers_with_wrong_labels_are_not_timed(checked, monkeypatch, wrong):
     moved = FakePipeline(), lambda: np.arange(10) + wrong, "so many bytes"
     monkeypatch.setattr(course_ladder, "transfers", lambda *about: moved)
     monkeypatch.setattr(course_ladder, "cpu_ms", lambda work: 3.0)
@@ -175,7 +175,7 @@ class FakeStreamer:
         labels[:] = 7
 
 
-def test_streams_with_other_labels_get_no_time_and_the_suite_goes_on(checked, monkeypatch):
+def test_streams_with_wrong_labels_are_not_timed(checked, monkeypatch):
     monkeypatch.setattr(streaming, "Streamer", FakeStreamer)
     monkeypatch.setattr(streaming, "pinned_copy", np.copy)
     results = np.empty(10, np.int32), None
@@ -220,7 +220,7 @@ def on_a_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize(("images", "ratio"), [(IMAGES, 17200 / 2), (100, None), (20_000, None)])
-def test_a_ratio_is_of_as_many_images_or_there_is_none(on_a_gpu, images, ratio):
+def test_ratios_require_equal_batch_sizes(on_a_gpu, images, ratio):
     run = on_a_gpu(images)
     figure = next(f for f in FIGURES if (f.stage, f.table) == ("conv2", "1"))
     for _ in range(2):  # the second has a note of its own
@@ -231,7 +231,7 @@ def test_a_ratio_is_of_as_many_images_or_there_is_none(on_a_gpu, images, ratio):
         assert (row.get("note") or "").count("of 10,000 images") == (ratio is None)
 
 
-def test_a_serial_row_beside_a_gpu_names_its_cpu(on_a_gpu):
+def test_serial_row_on_a_gpu_names_the_cpu(on_a_gpu):
     run = on_a_gpu(IMAGES)
     for where, variant in (("conv1", "serial.loops"), ("pool2", SERIAL_RELU)):
         note = run._measure(where, variant)["note"]
@@ -240,7 +240,7 @@ def test_a_serial_row_beside_a_gpu_names_its_cpu(on_a_gpu):
 
 
 @pytest.mark.parametrize("name", [SERIAL_RELU, SERIAL_MEAN])
-def test_few_images_are_timed_themselves(name):
+def test_small_batches_are_not_scaled(name):
     notes = {n: course_ladder.serial_pass("pool2", name, n)["note"] for n in (100, 101)}
     assert "scaled" not in notes[100]
     assert notes[101].startswith("scaled from 100 images, on one thread")

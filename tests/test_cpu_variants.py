@@ -20,7 +20,7 @@ CASES = [
 
 @pytest.mark.parametrize(("variant", "problem"), CASES)
 @pytest.mark.parametrize("n", [1, 5, 67])
-def test_right(variant, problem, n, rng):
+def test_every_cpu_variant_matches_the_reference(variant, problem, n, rng):
     x, w = random_input(variant.kind, problem, n, rng)
     expected = reference(variant.kind, x, w, problem)
     verdict = check_variant(variant, problem, x, w, expected)
@@ -28,7 +28,7 @@ def test_right(variant, problem, n, rng):
 
 
 @pytest.mark.parametrize("variant", variants("conv", "cpu"), ids=lambda v: v.full_name)
-def test_input_and_weights_are_left_alone(variant, rng):
+def test_input_and_weights_are_not_modified(variant, rng):
     problem = all_problems(variant)[0]
     x, w = random_input("conv", problem, 3, rng)
     kept_x, kept_w = x.copy(), w.copy()
@@ -37,7 +37,7 @@ def test_input_and_weights_are_left_alone(variant, rng):
     np.testing.assert_array_equal(w, kept_w)
 
 
-def test_weights_and_activations_begin_where_cache_lines_do(shipped_weights):
+def test_weights_and_activations_are_cache_line_aligned(shipped_weights):
     """With unaligned weights, one of two plans took a tenth longer in conv2 than the other."""
     for _ in range(8):
         packed = pack_weights(np.ones((3, 7, 40), np.float32))

@@ -35,7 +35,7 @@ WHOLE = find_span(FEATURES, "winograd", "cpu")
     ("side", "channels", "filters", "n"),
     [(8, 16, 32, 1), (8, 48, 96, 9), (12, 32, 64, 3), (20, 16, 32, 4)],
 )
-def test_other_maps(side, channels, filters, n, rng):
+def test_other_sizes_are_correct(side, channels, filters, n, rng):
     """A tile of 8 windows covers 2 to 8 images, and one image may fill several tiles."""
     conv = Conv(side, side, channels, filters, 5, 5)
     for variant, problem in ((BLOCKED, conv), (POOLED, ConvPool(conv))):
@@ -57,14 +57,14 @@ def errors(channels, filters, draws):
 
 
 @pytest.mark.parametrize("channels", [16, 96])
-def test_the_error_does_not_grow_with_the_channels(channels):
+def test_error_does_not_grow_with_channels(channels):
     """A single sum over 96 channels has an error of 5.5e-6, and sometimes exceeds the tolerance."""
     assert np.median(errors(channels, 32, 24)) < 3e-6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("channels", "filters"), [(16, 32), (48, 96)])
-def test_the_tolerance_holds_in_thousands_of_draws(channels, filters):
+def test_tolerance_holds_in_thousands_of_draws(channels, filters):
     assert max(errors(channels, filters, 2_000)) < 0.95 * TOLERANCE["fp32"]
 
 
@@ -76,7 +76,7 @@ def test_the_tolerance_holds_in_thousands_of_draws(channels, filters):
         (Conv(12, 12, 32, 48, 5, 5), "channels in 16s and filters in 32s"),
     ],
 )
-def test_what_it_does_not_take(problem, why):
+def test_unsupported_shapes_are_refused(problem, why):
     assert BLOCKED.refusal(problem) == POOLED.refusal(ConvPool(problem)) == f"supports {why}"
 
 
@@ -84,7 +84,7 @@ def weights(rng):
     return random_input(FEATURES, Features(), 1, rng)[1]
 
 
-def test_what_an_image_before_left_does_not_show(rng):
+def test_workspace_keeps_nothing_from_earlier_images(rng):
     """A thread's workspace is reused: by fewer images, and after NaN."""
     w = weights(rng)
     images = rng.random((8, 28, 28, 1)).astype(np.float32)
@@ -99,7 +99,7 @@ def test_what_an_image_before_left_does_not_show(rng):
             assert judge(y, expected[:n], "fp32").passed
 
 
-def test_bytes_and_floats_are_the_same_pixels(rng):
+def test_bytes_and_floats_give_the_same_output(rng):
     w = weights(rng)
     pixels = rng.integers(0, 256, (5, 28, 28, 1), dtype=np.uint8)
     mounted = Mounted(WHOLE, Features(writes="NC"), w, 5)
@@ -111,7 +111,7 @@ def test_bytes_and_floats_are_the_same_pixels(rng):
         assert judge(y, expected, "fp32").passed
 
 
-def test_any_number_of_threads(rng):
+def test_any_number_of_threads_is_correct(rng):
     w = weights(rng)
     x = rng.random((67, 28, 28, 1)).astype(np.float32)
     expected = reference(FEATURES, x, w, Features())
@@ -127,7 +127,7 @@ def test_any_number_of_threads(rng):
 
 
 @pytest.mark.parametrize("power", [-60, 40])
-def test_weights_of_any_size_and_zeros_among_them(power, rng):
+def test_weights_of_any_scale_with_zeros(power, rng):
     """Sums of products of four tensors stay in fp32's range; pixels are at most 1."""
     w = tuple(np.ldexp(one, power // 2).astype(np.float32) for one in weights(rng))
     w[0][..., ::2] = w[1][..., 1::3] = w[1][:, :, ::5] = 0
@@ -137,7 +137,7 @@ def test_weights_of_any_size_and_zeros_among_them(power, rng):
     assert verdict.passed, verdict
 
 
-def test_the_default_plan_of_a_cpu(shipped_weights, rng):
+def test_default_cpu_plan(shipped_weights, rng):
     plan = resolve("auto", "cpu")
     assert plan.slots[0].variant.full_name == "winograd.features"
     assert resolve("tiled", "cpu").slots[0].name == "conv1"
@@ -151,7 +151,7 @@ def test_the_default_plan_of_a_cpu(shipped_weights, rng):
     assert judge(pipeline.scores(len(images)), truth["fc2"], "fp32").passed
 
 
-def test_a_later_stage_switched_leaves_the_span_whole():
+def test_later_stage_override_keeps_the_fused_span():
     def names(overrides):
         return {s.name: s.variant.full_name for s in resolve("fp32", "cpu", overrides).slots}
 
@@ -187,7 +187,7 @@ AVX2 = SSE + ",+sse3,+ssse3,+sse4.1,+sse4.2,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+po
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names features of x86-64")
 @pytest.mark.parametrize(("name", "features", "width"), [("x86-64", SSE, 4), ("haswell", AVX2, 8)])
-def test_narrower_vectors_are_right(name, features, width, tmp_path):
+def test_narrower_vectors_are_correct(name, features, width, tmp_path):
     """Compile as Numba does for another processor; this one must support its features."""
     from llvmlite.binding import get_host_cpu_features
 
@@ -205,7 +205,7 @@ def test_narrower_vectors_are_right(name, features, width, tmp_path):
     assert len(right) >= 7 and all(right.values()), right
 
 
-def test_the_key_is_of_all_that_the_code_depends_on(monkeypatch):
+def test_cache_key_covers_all_code_inputs(monkeypatch):
     """The emitting files, LLVM, the processor with its features, and the kernel's name."""
     kernel = Emitted("plus_one", 2, lambda v, x, y: v.store(v.add(v.load(x), v.all(1.0)), y))
     keys = {code.key(kernel, b""), code.key(kernel, b"a file"), code.key(FEATURE_KERNEL, b"")}
@@ -220,7 +220,7 @@ def test_the_key_is_of_all_that_the_code_depends_on(monkeypatch):
     assert len(keys) == 7
 
 
-def test_the_networks_kernel_depends_on_the_network(monkeypatch, rng):
+def test_kernel_cache_depends_on_problem_sources(monkeypatch, rng):
     asked = []
     monkeypatch.setattr(features, "native", lambda kernel, *sources: asked.append(sources))
     Mounted(WHOLE, Features(writes="NC"), weights(rng), 1)
@@ -242,7 +242,7 @@ print("numba" in sys.modules)
 """
 
 
-def test_the_default_plan_of_a_cpu_needs_no_numba():
+def test_default_cpu_plan_needs_no_numba():
     """Numba's import and first call take longer than ten thousand images."""
     done = subprocess.run(
         [sys.executable, "-c", FREE], cwd=ROOT, capture_output=True, text=True, check=False

@@ -47,7 +47,7 @@ def begun(tmp_path):
     return out, job, (str(out), job.key, pickle.dumps(REQUEST))
 
 
-def test_a_task_goes_on_behind_a_bad_shard_and_does_none_again(begun):
+def test_task_continues_after_bad_shard_without_repeats(begun):
     out, _, told = begun
     with pytest.raises(UnfinishedError) as raised:
         crew._task(*told, [1, 2, 3])
@@ -62,7 +62,7 @@ def test_a_task_goes_on_behind_a_bad_shard_and_does_none_again(begun):
     assert manifest.read(out).redone == 0
 
 
-def test_tasks_of_one_process_take_turns(begun, monkeypatch):
+def test_tasks_of_one_process_are_serialized(begun, monkeypatch):
     """A cluster's worker may have several threads, but a runner supports one caller at a time."""
     _, _, told = begun
     label, inside = Worker._label, threading.Lock()
@@ -81,7 +81,7 @@ def test_tasks_of_one_process_take_turns(begun, monkeypatch):
     assert [row.shard for (row,) in rows] == [0, 1, 3, 4]
 
 
-def test_the_shard_before_is_listed_while_the_next_is_computed(begun, monkeypatch):
+def test_shard_is_listed_while_next_is_computed(begun, monkeypatch):
     out, job, _ = begun
     made, waited, computed = Worker(out, job, REQUEST), threading.Event(), []
     end = Worker._end
@@ -106,7 +106,7 @@ def test_the_shard_before_is_listed_while_the_next_is_computed(begun, monkeypatc
     assert sorted(manifest.read(out).done) == [0, 1, 3]
 
 
-def test_a_full_disk_ends_a_lot(begun, monkeypatch):
+def test_full_disk_stops_the_worker(begun, monkeypatch):
     out, job, _ = begun
 
     def full(folder, row, job):
@@ -120,7 +120,7 @@ def test_a_full_disk_ends_a_lot(begun, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [None, pytest.param("1", marks=pytest.mark.slow)])
-def test_what_a_worker_costs(tmp_path, workers):
+def test_worker_cost_estimate(tmp_path, workers):
     """No files are left; a scheduler is measured if there is one."""
     if workers is not None:
         pytest.importorskip("distributed", reason="no Dask")
@@ -159,7 +159,7 @@ def dask():
     return made
 
 
-def test_a_bad_shard_is_begun_as_often_as_asked_and_set_aside(begun, dask, monkeypatch):
+def test_bad_shard_is_retried_then_set_aside(begun, dask, monkeypatch):
     out, job, _ = begun
     label, begins = Worker._label, []
 
@@ -177,7 +177,7 @@ def test_a_bad_shard_is_begun_as_often_as_asked_and_set_aside(begun, dask, monke
     assert sorted(begins) == [0, 1, 2, 2, 3]
 
 
-def test_what_ends_a_job_passes_through_dask(begun, dask, monkeypatch):
+def test_fatal_errors_pass_through_dask(begun, dask, monkeypatch):
     """Cases: a worker's full disk, and a worker that cannot be prepared; neither is retried."""
     out, job, _ = begun
     calls = []
@@ -206,7 +206,7 @@ def dies(folder, key, asked, numbers):
     return REAL(folder, key, asked, numbers)
 
 
-def test_a_task_at_which_workers_die_is_taken_apart(begun, dask, monkeypatch):
+def test_task_that_kills_workers_is_split(begun, dask, monkeypatch):
     monkeypatch.setattr(crew, "_task", dies)
     monkeypatch.setattr(crew, "lot", lambda shards, workers: 2)
     with dask(1) as client:
@@ -216,7 +216,7 @@ def test_a_task_at_which_workers_die_is_taken_apart(begun, dask, monkeypatch):
     assert failed == Failed(4, 50, failed.sentence, 1) and "images 200 to 250" in failed.sentence
 
 
-def test_a_job_without_workers_ends_with_a_sentence(begun, dask, monkeypatch):
+def test_job_without_workers_ends_with_an_error(begun, dask, monkeypatch):
     out, job, _ = begun
     monkeypatch.setattr(crew, "LOOK_S", 0.1)
     monkeypatch.setattr(crew, "JOIN_S", 0.3)
