@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from lenetgpu.check.fit import Group, fit, groups, judge_groups
-from lenetgpu.check.truth import reference_scores
+from lenetgpu.check.reference import reference_scores
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
@@ -97,22 +97,22 @@ def tried(
     plan: Plan, weights: Weights, gpu: Gpu | None, given: tuple[Any, list[Group], Any]
 ) -> dict[str, Any]:
     """Return the result of `plan` on (images, groups, float64 scores), or why it is refused."""
-    images, parts, truth = given
+    images, parts, expected = given
     count = SLOW.get(plan.name, len(images))
     if count < len(images):
         images, parts = all_groups(count)
-        truth = reference_scores(images, weights)[0]
+        expected = reference_scores(images, weights)[0]
     batch = min(len(images), default_chunk(plan.device))
     try:
         fit(plan, weights, gpu.name if gpu else cpu_name(), "uint8", batch)
     except LenetError as error:
         return {"refused": str(error)}
     found, labels = run(plan, weights, images, gpu)
-    verdicts = judge_groups(parts, found, labels, truth, plan.precision)
+    verdicts = judge_groups(parts, found, labels, expected, plan.precision)
     return {
         "right": all(v.passed for v in verdicts.values()),
         "error": _short(max((v.error for v in verdicts.values()), key=lambda e: (e != e, e))),
-        "flips": int(np.count_nonzero(labels != truth.argmax(1))),
+        "flips": int(np.count_nonzero(labels != expected.argmax(1))),
         "groups": {name: _short(verdict.error) for name, verdict in verdicts.items()},
     }
 

@@ -26,7 +26,7 @@ import click
 import numpy as np
 
 from lenetgpu import LeNet, LenetError
-from lenetgpu.check.truth import reference_scores
+from lenetgpu.check.reference import reference_scores
 from lenetgpu.files import assets
 from lenetgpu.files.convert import convert_weights
 from lenetgpu.files.dataset import load_dataset
@@ -306,7 +306,7 @@ def jax_contestants(weights: Weights, images: Any) -> Iterator[Contestant]:
         yield Contestant(f"jax jit {precision}", "jax", precision, "device", run, labels)
 
 
-def check(contestants: list[Contestant], truth: Any, right: Any, say: Say) -> list[Contestant]:
+def check(contestants: list[Contestant], expected: Any, right: Any, say: Say) -> list[Contestant]:
     """Return the contestants whose labels match float64 except for a few near ties."""
     kept = []
     for one in contestants:
@@ -315,7 +315,7 @@ def check(contestants: list[Contestant], truth: Any, right: Any, say: Say) -> li
             continue
         found = one.labels()
         n = len(found)
-        flips = int((found != truth[:n]).sum())
+        flips = int((found != expected[:n]).sum())
         one.facts |= {"flips": flips, "judged": n}
         if right is not None:
             one.facts["correct"] = int((found == right[:n]).sum())
@@ -410,11 +410,11 @@ def main(
         sys.exit(2)
     IMAGES["all"] = np.ascontiguousarray(dataset.images[:most]).reshape(-1, 28, 28)
     weights = load_weights(weight_file)
-    truth = reference_scores(IMAGES["all"][..., None], weights)[1]
+    expected = reference_scores(IMAGES["all"][..., None], weights)[1]
     contestants, absent = gathered(
         gpu, weight_file, list(where or WHERE), not quick, partial(click.echo, err=True)
     )
-    contestants = check(contestants, truth, dataset.labels, partial(click.echo, err=True))
+    contestants = check(contestants, expected, dataset.labels, partial(click.echo, err=True))
     measure(contestants, rounds)
     rows = summary(contestants)
     for row in rows:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from problems import all_problems  # noqa: E402
 
 from lenetgpu.check.judge import check_variant, excusable_flips  # noqa: E402
-from lenetgpu.check.truth import random_input, reference, reference_scores  # noqa: E402
+from lenetgpu.check.reference import random_input, reference, reference_scores  # noqa: E402
 from lenetgpu.errors import LenetError  # noqa: E402
 from lenetgpu.files import assets  # noqa: E402
 from lenetgpu.files.dataset import load_dataset  # noqa: E402

@@ -136,10 +136,10 @@ def assert_each_right(found, x, w, case):
     """Check every image and filter separately, relative to its sums before ReLU."""
     expected = reference(x, w, case.problem)
     sums = reference(x, w, replace(case.problem, relu=False)) if case.problem.relu else expected
-    for image, truth, whole in zip(found, expected, sums, strict=True):
+    for image, exact, whole in zip(found, expected, sums, strict=True):
         for m in range(case.problem.M):
             most = narrowed(np.float32([abs(whole[..., m]).max()]), case.problem.dtype)
-            both = np.append(image[..., m], most), np.append(truth[..., m], widened(most))
+            both = np.append(image[..., m], most), np.append(exact[..., m], widened(most))
             assert judge(*both, "fp16x3").passed, (case, m)
 
 

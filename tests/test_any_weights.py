@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from lenetgpu.check.truth import reference_scores
+from lenetgpu.check.reference import reference_scores
 from lenetgpu.dispatch.auto import choose
 from lenetgpu.files import assets
 from lenetgpu.files.weights import Weights, load_weights

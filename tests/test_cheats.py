@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from compiling import compiles
 
 from lenetgpu.check import judge
-from lenetgpu.check.truth import random_input, reference, truth
+from lenetgpu.check.reference import network_reference, random_input, reference
 from lenetgpu.cli import main
 from lenetgpu.dispatch.candidates import stage_candidates
 from lenetgpu.files import assets
@@ -35,7 +35,7 @@ LIMITS = Ceilings("any", 1e3, 10.0, 0.0)
 
 @pytest.fixture(scope="module")
 def facts(shipped_weights):
-    return truth(load_dataset(assets.default_digits()).images[:100], shipped_weights)
+    return network_reference(load_dataset(assets.default_digits()).images[:100], shipped_weights)
 
 
 def compared(work, *paths, gpu=None, kind="pool"):

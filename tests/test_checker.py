@@ -13,7 +13,7 @@ from lenetgpu.check import fit as fits
 from lenetgpu.check.fit import verify_once
 from lenetgpu.check.judge import TOLERANCE, check_variant, excusable_flips, first_bad_stage, judge
 from lenetgpu.check.mistakes import probabilities
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.reference import random_input, reference
 from lenetgpu.errors import LenetError
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lenetgpu import LeNet, LenetError
-from lenetgpu.check.truth import reference_scores
+from lenetgpu.check.reference import reference_scores
 from lenetgpu.cpu.threads import core_count, set_threads, thread_count
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
@@ -33,7 +33,7 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def truth(digits):
+def reference(digits):
     """Return (scores, labels) in float64."""
     scores, labels = reference_scores(digits[..., None], load_weights(assets.default_weights()))
     return scores, labels
@@ -62,18 +62,18 @@ TYPES = {
     ("layout", "kind"),
     [*((layout, "uint8") for layout in LAYOUTS), *(("(N, 28, 28)", kind) for kind in TYPES)],
 )
-def test_scores_match_reference_for_every_layout_and_dtype(net, digits, truth, layout, kind):
+def test_scores_match_reference_for_every_layout_and_dtype(net, digits, reference, layout, kind):
     images = LAYOUTS[layout](TYPES[kind](digits))
     labels, scores = net(images), net.scores(images)
     assert (labels.dtype, scores.dtype) == (np.int32, np.float32)
-    np.testing.assert_array_equal(labels, truth[1])
+    np.testing.assert_array_equal(labels, reference[1])
     rounding = 2e-3 if kind in ("float16", "just outside") else 5e-6
-    assert abs(scores - truth[0]).max() <= rounding * abs(truth[0]).max()
+    assert abs(scores - reference[0]).max() <= rounding * abs(reference[0]).max()
 
 
-def test_single_image_gives_scalar_label(net, digits, truth):
+def test_single_image_gives_scalar_label(net, digits, reference):
     label = net(digits[3])
-    assert isinstance(label, np.int32) and label == truth[1][3]
+    assert isinstance(label, np.int32) and label == reference[1][3]
     assert net.scores(digits[3]).shape == (10,)
     labels, likely = net.top(digits[3].tolist(), 2)
     assert labels.shape == likely.shape == (2,) and labels[0] == label
@@ -93,15 +93,15 @@ def test_net_cannot_be_copied_or_pickled(net, take):
         take(net)
 
 
-def test_probabilities_are_softmax_and_top_is_sorted(net, digits, truth):
-    raised = np.exp(truth[0] - truth[0].max(axis=1, keepdims=True))
+def test_probabilities_are_softmax_and_top_is_sorted(net, digits, reference):
+    raised = np.exp(reference[0] - reference[0].max(axis=1, keepdims=True))
     expected = raised / raised.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(net.probabilities(digits), expected, rtol=1e-3, atol=1e-7)
     labels, likely = net.top(digits, 10)
     assert (labels.dtype, likely.dtype) == (np.int32, np.float32)
     assert (np.sort(labels, axis=1) == np.arange(10)).all()
     assert (np.diff(likely, axis=1) <= 0).all()
-    np.testing.assert_array_equal(labels[:, 0], truth[1])
+    np.testing.assert_array_equal(labels[:, 0], reference[1])
     np.testing.assert_array_equal(net.top(digits, 3)[1], likely[:, :3])
     blank, _ = net.top(np.zeros((28, 28), np.uint8), 10)
     np.testing.assert_array_equal(blank, np.arange(10))
@@ -205,7 +205,7 @@ def test_fallback_to_another_plan_is_reported(monkeypatch, tmp_path):
     assert "\nnote     plan quick (fp16) does not fit these weights\n" in said
 
 
-def test_stream_yields_labels_in_order(net, digits, truth):
+def test_stream_yields_labels_in_order(net, digits, reference):
     """All batches may use the same memory."""
     sizes, held = [3, 0, 20, 1, 16], np.empty((N, 28, 28), np.uint8)
 
@@ -216,9 +216,9 @@ def test_stream_yields_labels_in_order(net, digits, truth):
 
     found = list(net.stream(batches()))
     assert [len(labels) for labels in found] == sizes
-    np.testing.assert_array_equal(np.concatenate(found), truth[1])
+    np.testing.assert_array_equal(np.concatenate(found), reference[1])
     assert list(net.stream([])) == []
-    assert list(net.stream(digits[:2])) == truth[1][:2].tolist()
+    assert list(net.stream(digits[:2])) == reference[1][:2].tolist()
 
 
 def test_stream_prefetches_few_batches_and_closes_its_threads(net, digits):
@@ -237,7 +237,7 @@ def test_stream_prefetches_few_batches_and_closes_its_threads(net, digits):
     assert not [name for name in names if name.startswith("lenetgpu-stream")]
 
 
-def test_stream_yields_earlier_results_before_an_error(net, digits, truth):
+def test_stream_yields_earlier_results_before_an_error(net, digits, reference):
     def broken():
         yield digits[:4]
         yield digits[4:8]
@@ -250,10 +250,10 @@ def test_stream_yields_earlier_results_before_an_error(net, digits, truth):
         found = []
         with pytest.raises(error):
             found.extend(net.stream(batches))
-        np.testing.assert_array_equal(np.concatenate(found), truth[1][:8])
+        np.testing.assert_array_equal(np.concatenate(found), reference[1][:8])
 
 
-def test_net_is_usable_after_a_failed_call(digits, truth, monkeypatch):
+def test_net_is_usable_after_a_failed_call(digits, reference, monkeypatch):
     """The next call gets a new runner, since the state of the first is unknown."""
     made, plain = [], Engine.runner
 
@@ -268,7 +268,7 @@ def test_net_is_usable_after_a_failed_call(digits, truth, monkeypatch):
             with pytest.raises(ZeroDivisionError):
                 net(digits)
         for _ in range(2):
-            np.testing.assert_array_equal(net(digits), truth[1])
+            np.testing.assert_array_equal(net(digits), reference[1])
     assert len(made) == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 from test_kernels_on_a_cpu import compiled, extents, folder, version  # noqa: F401
 
 from lenetgpu import LeNet, LenetError
-from lenetgpu.check.truth import reference_scores
+from lenetgpu.check.reference import reference_scores
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
@@ -33,7 +33,7 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def truth(digits):
+def reference(digits):
     return reference_scores(digits[..., None], load_weights(assets.default_weights()))
 
 
@@ -78,7 +78,7 @@ def test_out_of_range_floats_are_marked(monkeypatch, folder, with_scores):  # no
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [0, 1, 129, N])
 @pytest.mark.parametrize("kind", ["uint8", "float16", "float32", "float64"])
-def test_cupy_input_gives_cupy_output(net, digits, truth, n, kind):
+def test_cupy_input_gives_cupy_output(net, digits, reference, n, kind):
     import cupy
 
     images = cupy.asarray(digits[:n])
@@ -90,15 +90,15 @@ def test_cupy_input_gives_cupy_output(net, digits, truth, n, kind):
         view[...] = images
         assert (net(view) == labels).all()
     assert isinstance(labels, cupy.ndarray) and labels.dtype == np.int32
-    np.testing.assert_array_equal(labels.get(), truth[1][:n])
+    np.testing.assert_array_equal(labels.get(), reference[1][:n])
     if n:
         rounding = 4e-3 if kind == "float16" else ROUNDING
-        assert abs(scores.get() - truth[0][:n]).max() <= rounding * abs(truth[0]).max()
+        assert abs(scores.get() - reference[0][:n]).max() <= rounding * abs(reference[0]).max()
         assert net(images[0]).shape == ()
 
 
 @pytest.mark.gpu
-def test_result_is_ordered_in_callers_stream(net, digits, truth):
+def test_result_is_ordered_in_callers_stream(net, digits, reference):
     """The caller's stream writes the images late; nothing blocks until the result is read."""
     import cupy
 
@@ -118,18 +118,18 @@ def test_result_is_ordered_in_callers_stream(net, digits, truth):
         labels, scores = net(late), net.scores(late)
         late[...] = 0
         assert not stream.done, "the call waited"
-        np.testing.assert_array_equal(labels.get(), truth[1])
-        assert abs(scores.get() - truth[0]).max() <= ROUNDING * abs(truth[0]).max()
+        np.testing.assert_array_equal(labels.get(), reference[1])
+        assert abs(scores.get() - reference[0]).max() <= ROUNDING * abs(reference[0]).max()
 
 
 @pytest.mark.gpu
-def test_out_of_range_device_floats_have_no_label(net, digits, truth):
+def test_out_of_range_device_floats_have_no_label(net, digits, reference):
     import cupy
 
     images = cupy.asarray(digits / 255, dtype=np.float32)
     images[5, 3, 3], images[130, 27, 27] = np.nan, 255.0
     labels, scores = net(images).get(), net.scores(images).get()
-    expected = truth[1].copy()
+    expected = reference[1].copy()
     expected[[5, 130]] = -1
     np.testing.assert_array_equal(labels, expected)
     assert [k for k in range(N) if np.isnan(scores[k]).any()] == [5, 130]
@@ -141,7 +141,7 @@ def test_out_of_range_device_floats_have_no_label(net, digits, truth):
 
 @pytest.mark.gpu
 @installed("torch")
-def test_tensors_are_classified_in_their_stream(net, digits, truth):
+def test_tensors_are_classified_in_their_stream(net, digits, reference):
     import torch
 
     ready = torch.from_numpy(digits).cuda()
@@ -161,10 +161,10 @@ def test_tensors_are_classified_in_their_stream(net, digits, truth):
             late.zero_()
             assert not stream.query(), "the call waited"
             assert labels.device == late.device and labels.dtype == torch.int32
-            np.testing.assert_array_equal(doubled.cpu().numpy(), 2 * truth[1])
+            np.testing.assert_array_equal(doubled.cpu().numpy(), 2 * reference[1])
     floats = (ready[:, None].float() / 255).requires_grad_()
-    np.testing.assert_array_equal(net(floats).cpu().numpy(), truth[1])
-    np.testing.assert_array_equal(net(ready.flip(2).flip(2)).cpu().numpy(), truth[1])
+    np.testing.assert_array_equal(net(floats).cpu().numpy(), reference[1])
+    np.testing.assert_array_equal(net(ready.flip(2).flip(2)).cpu().numpy(), reference[1])
     assert net(ready[0]).shape == () and net(ready[:0]).shape == (0,)
     assert net(torch.from_numpy(digits)).device.type == "cpu"
     with LeNet.load(device="cpu") as elsewhere, pytest.raises(LenetError, match="found them on cu"):
@@ -173,7 +173,7 @@ def test_tensors_are_classified_in_their_stream(net, digits, truth):
 
 @pytest.mark.gpu
 @installed("jax")
-def test_jax_arrays_are_classified_on_their_device(net, digits, truth):
+def test_jax_arrays_are_classified_on_their_device(net, digits, reference):
     import jax
 
     try:
@@ -184,15 +184,15 @@ def test_jax_arrays_are_classified_on_their_device(net, digits, truth):
         images = jax.device_put(digits, gpu)
         labels = net(images * 1)
         assert labels.devices() == {gpu}
-        np.testing.assert_array_equal(np.asarray(labels + 1), truth[1] + 1)
+        np.testing.assert_array_equal(np.asarray(labels + 1), reference[1] + 1)
     assert net(images[0]).shape == ()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [0, 1, 5, N, 4 * _STAGES[0], 2 * _STAGES[1]])
-def test_host_images_give_host_results(net, digits, truth, n):
+def test_host_images_give_host_results(net, digits, reference, n):
     many = np.resize(digits, (n, 28, 28))
-    expected, sums = np.resize(truth[1], n), np.resize(truth[0], (n, CLASSES))
+    expected, sums = np.resize(reference[1], n), np.resize(reference[0], (n, CLASSES))
     for _ in range(4):  # launched, recorded, replayed
         labels, scores = net(many), net.scores(many)
         np.testing.assert_array_equal(labels, expected)
@@ -202,36 +202,36 @@ def test_host_images_give_host_results(net, digits, truth, n):
 
 
 @pytest.mark.gpu
-def test_persistent_kernel_classifies_single_images(digits, truth):
+def test_persistent_kernel_classifies_single_images(digits, reference):
     with LeNet.load(device="cuda", plan="fp16", batch=128, latency=True) as net:
         for k in range(N):
-            assert net(digits[k]) == truth[1][k]
+            assert net(digits[k]) == reference[1][k]
         sums = np.stack([net.scores(digits[k]) for k in range(20)])
-        assert abs(sums - truth[0][:20]).max() <= 1e-5 * abs(truth[0]).max()
-        assert net((digits[0] / 255).tolist()) == truth[1][0]
-        assert net(np.where(digits[0] == 255, 1.0005, digits[0] / 255)) == truth[1][0]
-        np.testing.assert_array_equal(net(digits), truth[1])
+        assert abs(sums - reference[0][:20]).max() <= 1e-5 * abs(reference[0]).max()
+        assert net((digits[0] / 255).tolist()) == reference[1][0]
+        assert net(np.where(digits[0] == 255, 1.0005, digits[0] / 255)) == reference[1][0]
+        np.testing.assert_array_equal(net(digits), reference[1])
         with ThreadPoolExecutor(4) as callers:
-            assert list(callers.map(net, digits)) == truth[1].tolist()
+            assert list(callers.map(net, digits)) == reference[1].tolist()
     with pytest.raises(LenetError, match="closed"):
         net(digits[0])
 
 
 @pytest.mark.gpu
-def test_threads_share_a_net_on_a_gpu(net, digits, truth):
+def test_threads_share_a_net_on_a_gpu(net, digits, reference):
     import cupy
 
     def call(k):
         part = slice(k % 90, k % 90 + 1 + 7 * (k % 30))
         if k % 3:
-            return (net(digits[part]) == truth[1][part]).all()
+            return (net(digits[part]) == reference[1][part]).all()
         with cupy.cuda.Stream(non_blocking=True):
-            return bool((net(cupy.asarray(digits[part])).get() == truth[1][part]).all())
+            return bool((net(cupy.asarray(digits[part])).get() == reference[1][part]).all())
 
     with ThreadPoolExecutor(6) as callers:
         assert all(callers.map(call, range(120)))
     batches = [digits[lo : lo + 9] for lo in range(0, N, 9)]
-    np.testing.assert_array_equal(np.concatenate(list(net.stream(batches))), truth[1])
+    np.testing.assert_array_equal(np.concatenate(list(net.stream(batches))), reference[1])
     on_gpu = [cupy.asarray(batch) for batch in batches]
     found = [labels.get() for labels in net.stream(on_gpu)]
-    np.testing.assert_array_equal(np.concatenate(found), truth[1])
+    np.testing.assert_array_equal(np.concatenate(found), reference[1])

@@ -68,22 +68,22 @@ def folder(tmp_path, digits):
 
 
 @pytest.fixture(scope="module")
-def truth(tmp_path_factory):
+def expected(tmp_path_factory):
     """Labels of the first 600 digits by `infer`."""
-    out = tmp_path_factory.mktemp("truth") / "labels.npy"
+    out = tmp_path_factory.mktemp("expected") / "labels.npy"
     words = ["infer", "--limit", "600", "--output", str(out), *CPU]
     assert CliRunner().invoke(main, words).exit_code == 0
     return np.load(out)
 
 
-def test_shards_have_the_labels_of_infer(out, folder, truth):
+def test_shards_have_the_labels_of_infer(out, folder, expected):
     said = run(folder, "--out", out, "--shard", 128).stdout
-    assert (labels(out) == truth).all()
+    assert (labels(out) == expected).all()
     parts = sorted(path.name for path in out.glob("part-*"))
     assert parts == [f"part-00000{k}.npy" for k in range(6)]
     assert "600 images in 3 files, 6 shards of at most 128" in said
     found = json.loads((out / "summary.json").read_text())
-    assert found["counts"] == np.bincount(truth, minlength=10).tolist()
+    assert found["counts"] == np.bincount(expected, minlength=10).tolist()
     assert found["accuracy"] is None and found["images_done"] == 600
 
 
@@ -93,7 +93,7 @@ def test_accuracy_is_printed_if_labels_exist(out, digits):
     assert f"accuracy {right:,}/10,000" in said
 
 
-def test_restart_computes_only_missing_shards(out, folder, truth):
+def test_restart_computes_only_missing_shards(out, folder, expected):
     run(folder, "--out", out, "--shard", 128)
     lines = (out / "manifest.json").read_text().splitlines(keepends=True)
     torn = lines[4][: len(lines[4]) // 2]
@@ -101,7 +101,7 @@ def test_restart_computes_only_missing_shards(out, folder, truth):
     (out / "part-000000.npy").unlink()
     kept = (out / "part-000002.npy").stat()
     run(folder, "--out", out, "--shard", 128)
-    assert (labels(out) == truth).all()
+    assert (labels(out) == expected).all()
     assert (out / "part-000002.npy").stat().st_mtime_ns == kept.st_mtime_ns
     found = manifest.read(out)
     assert sorted(found.done) == list(range(6)) and found.redone == 1
@@ -131,17 +131,17 @@ def test_changed_inputs_are_refused(out, folder, digits):
     assert "a.npy: expected the file that the job in" in run(folder, "--out", out, code=2).stderr
 
 
-def test_damaged_file_is_classified_once_repaired(tmp_path, folder, truth):
+def test_damaged_file_is_classified_once_repaired(tmp_path, folder, expected):
     """A truncated file is detected before the job starts; the other files are classified."""
     out, path = tmp_path / "out", folder / "more" / "c.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1000])
     done = run(folder, "--out", out, code=1)
     assert "c.npy: expected" in done.stderr and done.stdout.count("500 images") >= 1
-    assert (labels(out) == truth[:500]).all()
+    assert (labels(out) == expected[:500]).all()
     path.write_bytes(whole)
     run(folder, "--out", out)
-    assert (labels(out) == truth).all()
+    assert (labels(out) == expected).all()
 
 
 def test_unreadable_shard_is_set_aside_after_retries(tmp_path, folder, digits):
@@ -327,8 +327,8 @@ def test_long_names_are_stored_whole(images, out):
 
 
 @pytest.fixture
-def few(truth):
-    return truth[:75]
+def few(expected):
+    return expected[:75]
 
 
 @pytest.fixture
@@ -573,13 +573,13 @@ def table(folder):
 
 @pytest.mark.parametrize("as_is", [(), ("--as-is",)], ids=["prepared", "as it is"])
 def test_labels_and_names_equal_those_of_infer(tmp_path, scans, as_is):
-    out, truth = tmp_path / "out", tmp_path / "truth.csv"
+    out, other = tmp_path / "out", tmp_path / "infer.csv"
     said = run(scans, "--out", out, "--shard", 7, "--form", "csv", "--scores", *as_is).stdout
-    infer(scans, "--output", truth, "--scores", *as_is)
+    infer(scans, "--output", other, "--scores", *as_is)
     assert "20 pictures, 3 shards of at most 7" in said and "no label" not in said
     ours = table(out)
     assert all(row.pop("error") == "" for row in ours)
-    assert ours == table(truth)
+    assert ours == table(other)
     assert len({row["label"] for row in ours}) > 1
 
 
@@ -595,12 +595,12 @@ def bad(scans):
 
 def test_unreadable_picture_is_a_row_without_label(tmp_path, scans, bad):
     places, why = bad
-    out, truth = tmp_path / "out", tmp_path / "truth.json"
+    out, other = tmp_path / "out", tmp_path / "infer.json"
     done = run(scans, "--out", out, "--shard", 3, code=1)
-    infer(scans, "--output", truth)
+    infer(scans, "--output", other)
     found = labels(out)
     assert np.flatnonzero(found == -1).tolist() == places
-    assert found[found >= 0].tolist() == json.loads(truth.read_text())["labels"]
+    assert found[found >= 0].tolist() == json.loads(other.read_text())["labels"]
     assert "no label 2 of them" in done.stdout and all(part in done.stdout for part in why)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["no_label"] == 2 and sum(summary["counts"]) == 18

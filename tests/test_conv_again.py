@@ -108,13 +108,13 @@ PROBLEM = Conv(7, 6, 3, 5, 3, 3, 1, 1)
 
 def test_errors_are_relative_to_largest_and_rms():
     case = Case(PROBLEM, 4, gpu=False)
-    truth = case.expected[:4]
-    found = truth.copy()
+    exact = case.expected[:4]
+    found = exact.copy()
     found[1, 2, 3, 4] += 0.5
     errors = case.errors(found)
     assert errors.images == 4
-    assert errors.largest == pytest.approx(0.5 / np.abs(truth).max())
-    assert errors.rms == pytest.approx(0.5 / np.linalg.norm(truth))
+    assert errors.largest == pytest.approx(0.5 / np.abs(exact).max())
+    assert errors.rms == pytest.approx(0.5 / np.linalg.norm(exact))
     case.expected[:] = 0
     assert case.errors(case.expected[:2]) == Errors(2, 0.0, 0.0)
 

@@ -26,7 +26,7 @@ from tensor_cores import (
 from test_kernels_on_a_cpu import common_folder
 
 from lenetgpu.check.judge import judge
-from lenetgpu.check.truth import random_input, tensors
+from lenetgpu.check.reference import random_input, tensors
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.nvrtc import compile_kernel, supported
 from lenetgpu.gpu.occupancy import PROCESSORS

@@ -16,7 +16,7 @@ from conftest import ROOT
 from test_kernels_on_a_cpu import folder, on_a_cpu, version  # noqa: F401
 
 from lenetgpu.check.judge import TOLERANCE, check_variant, judge
-from lenetgpu.check.truth import random_input
+from lenetgpu.check.reference import random_input
 from lenetgpu.cli import main
 from lenetgpu.cpu import memory
 from lenetgpu.files.convs.described import as_line
@@ -322,12 +322,12 @@ def test_nan_and_infinity_propagate(variant):
             x, weights = held(dtype, [1, nan, inf, -inf, -2, 3], w, bias)
             with np.errstate(invalid="ignore"):
                 sums = widened(x)[0, 0].astype("f") * np.array(w, "f") + np.array(bias, "f")
-                truth = reference(x, weights, problem)
+                exact = reference(x, weights, problem)
             expected = np.where(sums < 0, 0, sums) if relu else sums
             found = computed(variant, problem, x, weights)
             np.testing.assert_array_equal(found[0, 0], expected)
-            np.testing.assert_array_equal(truth[0, 0], expected)
-            verdict = judge(found, truth, "fp32")
+            np.testing.assert_array_equal(exact[0, 0], expected)
+            verdict = judge(found, exact, "fp32")
             assert not verdict.passed and "NaN" in str(verdict)
 
 
@@ -339,11 +339,11 @@ def test_infinite_filters_make_no_nan_in_padding(variant, rng):
         w = np.ones(problem.weight_shape, "f")
         w[0, 1, 0, 0], w[2, 2, 0, 1] = np.inf, np.nan
         with np.errstate(invalid="ignore"):
-            truth = reference(x, narrowed(w, dtype), problem)
+            exact = reference(x, narrowed(w, dtype), problem)
             found = computed(variant, problem, x, narrowed(w, dtype))
-        assert np.isnan(truth[:, 0, :, 0]).all() and np.isinf(truth[:, 1:4, :, 0]).all()
+        assert np.isnan(exact[:, 0, :, 0]).all() and np.isinf(exact[:, 1:4, :, 0]).all()
         for mark in (np.isnan, np.isposinf, np.isneginf):
-            np.testing.assert_array_equal(mark(found), mark(truth))
+            np.testing.assert_array_equal(mark(found), mark(exact))
 
 
 def test_overflow_of_16bit_outputs_is_infinite(variant):
@@ -368,8 +368,8 @@ def test_half_ulp_is_no_error_but_more_is(dtype):
         assert verdict.passed == (error < TOLERANCE["fp32"])
         assert verdict.tolerance == TOLERANCE["fp32"]
 
-    def judged(found, truth):
-        return judge(narrowed(np.array(found, "f"), dtype), np.array(truth), "fp32")
+    def judged(found, exact):
+        return judge(narrowed(np.array(found, "f"), dtype), np.array(exact), "fp32")
 
     assert not judged([8.0, 0.0], [8.0, 1e-3]).passed, "a unit is the value's own"
     for side in (1, -1):  # at a power of two, half of the larger unit

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from conftest import ROOT
 from rich.console import Console
 
-from lenetgpu.check.truth import reference_stages
+from lenetgpu.check.reference import reference_stages
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from limits import LIMITS, excused
 
-from lenetgpu.check.truth import reference_scores
+from lenetgpu.check.reference import reference_scores
 from lenetgpu.cli import main
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
@@ -22,7 +22,7 @@ GPU_PLANS = [name for name, devices in NAMED.items() if "cuda" in devices]
 
 
 @pytest.fixture(scope="module")
-def truth(mnist, course):
+def reference(mnist, course):
     dataset = load_dataset(mnist / "t10k-images-idx3-ubyte.gz")
     weights = load_weights(course / "model.hdf5")
     parts = [
@@ -34,13 +34,13 @@ def truth(mnist, course):
 
 
 @pytest.mark.slow
-def test_reference_finds_the_published_count(truth):
-    dataset, _, _, labels = truth
+def test_reference_finds_the_published_count(reference):
+    dataset, _, _, labels = reference
     assert (labels == dataset.labels).sum() == CORRECT
 
 
-def assert_like_reference(pipeline, images, truth):
-    scores, labels = (whole[: len(images)] for whole in truth[2:])
+def assert_like_reference(pipeline, images, reference):
+    scores, labels = (whole[: len(images)] for whole in reference[2:])
     pipeline.poison()
     found = pipeline.run(images)
     found = found.get() if pipeline.plan.device == "cuda" else found
@@ -52,20 +52,20 @@ def assert_like_reference(pipeline, images, truth):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", CPU_PLANS)
-def test_cpu_plans_find_the_published_count(plan, truth):
-    dataset, weights, _, _ = truth
+def test_cpu_plans_find_the_published_count(plan, reference):
+    dataset, weights, _, _ = reference
     images = dataset.images[: SERIAL_IMAGES if plan == "serial" else None]
-    assert_like_reference(Pipeline(resolve(plan, "cpu"), weights, len(images)), images, truth)
+    assert_like_reference(Pipeline(resolve(plan, "cpu"), weights, len(images)), images, reference)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("plan", GPU_PLANS)
-def test_gpu_plans_find_the_published_count(plan, truth):
+def test_gpu_plans_find_the_published_count(plan, reference):
     import cupy
 
-    dataset, weights, _, _ = truth
+    dataset, weights, _, _ = reference
     pipeline = Pipeline(resolve(plan, "cuda"), weights, 10_000)
-    assert_like_reference(pipeline, cupy.asarray(dataset.images), truth)
+    assert_like_reference(pipeline, cupy.asarray(dataset.images), reference)
 
 
 @pytest.mark.parametrize("batch", [133, 9_973])

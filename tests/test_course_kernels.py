@@ -22,7 +22,7 @@ from test_launch_geometry import launches, run
 
 from lenetgpu import stages
 from lenetgpu.check.judge import judge
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.reference import random_input, reference
 from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import H200

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lenetgpu.check.judge import Verdict
-from lenetgpu.check.truth import random_input, reference, truth
+from lenetgpu.check.reference import network_reference, random_input, reference
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.net import streaming
 from lenetgpu.network import stage
@@ -67,7 +67,7 @@ def test_merging_a_mean_pool_quadruples_products():
 @pytest.fixture(scope="module")
 def run(shipped_weights):
     images = np.random.default_rng(7).integers(0, 256, (40, 28, 28, 1), dtype=np.uint8)
-    facts = truth(images, shipped_weights)
+    facts = network_reference(images, shipped_weights)
     return CourseRun("cpu", images, facts, None, lambda line: None)
 
 

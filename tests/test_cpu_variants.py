@@ -5,7 +5,7 @@ import pytest
 from problems import all_problems
 
 from lenetgpu.check.judge import check_variant
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.reference import random_input, reference
 from lenetgpu.cpu.tile import pack_weights
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve

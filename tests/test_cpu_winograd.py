@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu.check.judge import TOLERANCE, check_variant, judge
-from lenetgpu.check.truth import random_input, reference, reference_stages
+from lenetgpu.check.reference import random_input, reference, reference_stages
 from lenetgpu.cpu import native as code
 from lenetgpu.cpu import threads
 from lenetgpu.cpu.native import Emitted
@@ -146,9 +146,9 @@ def test_default_cpu_plan(shipped_weights, rng):
     assert pipeline.chunk == len(images) > CPU_CHUNK
     assert Pipeline(resolve("tiled", "cpu"), shipped_weights, len(images)).chunk == CPU_CHUNK
     pipeline.poison()
-    truth = reference_stages(images, shipped_weights)
-    np.testing.assert_array_equal(pipeline.run(images), truth["argmax"])
-    assert judge(pipeline.scores(len(images)), truth["fc2"], "fp32").passed
+    exact = reference_stages(images, shipped_weights)
+    np.testing.assert_array_equal(pipeline.run(images), exact["argmax"])
+    assert judge(pipeline.scores(len(images)), exact["fc2"], "fp32").passed
 
 
 def test_later_stage_override_keeps_the_fused_span():
@@ -167,7 +167,7 @@ NARROW = """
 import json, sys
 import numpy as np
 from lenetgpu.check.judge import check_variant
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.reference import random_input, reference
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.cpu.vector import WIDTH
 from lenetgpu.stages import variants

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.check.judge import Checked, Verdict, check_variant
-from lenetgpu.check.truth import random_input
+from lenetgpu.check.reference import random_input
 from lenetgpu.cli import main
 from lenetgpu.dispatch import choose, measured, rounding
 from lenetgpu.dispatch.algorithms import ALGORITHMS, EXACT_FROM, TILED, possible, why_not

@@ -9,7 +9,7 @@ from limits import LIMITS, excused
 from problems import ODD, in_layouts
 
 from lenetgpu.check.judge import check_variant
-from lenetgpu.check.truth import random_input, reference, reference_scores
+from lenetgpu.check.reference import random_input, reference, reference_scores
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
@@ -137,13 +137,13 @@ def fused_plan(name):
         pytest.skip(str(error))
 
 
-def assert_labelled(pipeline, images, truth, part=slice(None)):
+def assert_labelled(pipeline, images, exact, part=slice(None)):
     """Check labels and scores of a poisoned pass over `part`; near a tie any label is accepted."""
     import cupy
 
     precision = pipeline.plan.precision
-    expected, near = truth[part], excused(truth, precision)[part]
-    limit = LIMITS[precision] * np.abs(truth).max()
+    expected, near = exact[part], excused(exact, precision)[part]
+    limit = LIMITS[precision] * np.abs(exact).max()
     pipeline.poison()
     found = pipeline.run(cupy.asarray(images)).get()
     assert not ((found != expected.argmax(1)) & ~near).any(), len(images)

@@ -10,7 +10,7 @@ import pytest
 from lenetgpu import store
 from lenetgpu.check.fit import plan_key
 from lenetgpu.check.judge import judge
-from lenetgpu.check.truth import reference_scores
+from lenetgpu.check.reference import reference_scores
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets

@@ -21,7 +21,7 @@ from problems import in_layouts
 
 from lenetgpu import stages
 from lenetgpu.check.judge import judge
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.reference import random_input, reference
 from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lenetgpu.check.truth import truth
+from lenetgpu.check.reference import network_reference
 from lenetgpu.cli import main
 from lenetgpu.dispatch import candidates as comparing
 from lenetgpu.errors import LenetError
@@ -88,7 +88,7 @@ def test_the_block_plan_runs_spans_and_an_override_splits_them():
 
 def test_a_wrong_variant_fails_its_bench(shipped_weights):
     images = load_dataset(assets.default_digits()).images[:200]
-    facts = truth(images, shipped_weights)
+    facts = network_reference(images, shipped_weights)
     right = find("conv", "serial", "cpu")
 
     def shifted(x, w, y, problem):
@@ -208,7 +208,9 @@ def test_a_suite_row_that_does_not_fit_is_skipped(monkeypatch, shipped_weights, 
 
     images = rng.integers(0, 256, (4, 28, 28, 1), dtype=np.uint8)
     monkeypatch.setattr(suites, "StageBench", refuse)
-    suite = suites.CourseRun("cpu", images, truth(images, shipped_weights), None, lambda line: None)
+    suite = suites.CourseRun(
+        "cpu", images, network_reference(images, shipped_weights), None, lambda line: None
+    )
     found = suite._measure("argmax", "serial.loops")
     assert found["status"] == "skipped"
     assert "7 GiB" in found["note"]

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from limits import LIMITS
 
 from lenetgpu.check.judge import check_variant
-from lenetgpu.check.truth import random_input, reference, reference_scores
+from lenetgpu.check.reference import random_input, reference, reference_scores
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.listing import matrix_lines

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.fit import looked_at
 from lenetgpu.check.judge import excusable_flips
-from lenetgpu.check.truth import reference_scores
+from lenetgpu.check.reference import reference_scores
 from lenetgpu.cli import main
 from lenetgpu.cpu import flush
 from lenetgpu.cpu.flush import flushes
@@ -62,9 +62,9 @@ def asked_of(on, *words):
 CHUNKS = {"cpu": "--batch", "cuda": "--chunk"}
 
 
-def assert_labels(on, found, truth):
+def assert_labels(on, found, reference):
     """Assert float64's labels, except where the two best scores differ less than the tolerance."""
-    scores, labels = truth
+    scores, labels = reference
     largest = np.abs(scores).max(1, keepdims=True)
     differ = np.asarray(found) != labels
     precision = resolve(on[1], on[0]).precision
@@ -210,14 +210,14 @@ def test_weights_that_overflow_in_the_middle_only_give_the_labels(on, name, digi
     held = tensors(**MIDDLE[name])
     path, output, data = (tmp_path / file for file in ("weights.h5", "labels.npy", "images.npy"))
     write(tmp_path, held)
-    truth = reference_scores(digits, Weights(held, name))
+    reference = reference_scores(digits, Weights(held, name))
     np.save(data, digits[..., 0])
     done = run(*asked_of(on, "infer", data, "--weights", path, "--output", output))
     assert done.exit_code == 0
-    assert_labels(on, np.load(output), truth)
+    assert_labels(on, np.load(output), reference)
     with LeNet.load(path, device=on[0], plan=on[1], batch=3) as net:
-        assert_labels(on, net(digits), truth)
-        assert_labels(on, [int(net(image[..., 0])) for image in digits], truth)
+        assert_labels(on, net(digits), reference)
+        assert_labels(on, [int(net(image[..., 0])) for image in digits], reference)
 
 
 @pytest.fixture(scope="module")
@@ -244,8 +244,8 @@ def test_scores_beyond_float32_of_one_image_name_it(on, whole, brim, digits, tmp
     held, waves = brim
     images = digits.copy()
     images[FIRST] = waves
-    truth = reference_scores(images, Weights(held, "brim"))
-    beyond = np.abs(truth[0]).max(1) > np.finfo(np.float32).max
+    reference = reference_scores(images, Weights(held, "brim"))
+    beyond = np.abs(reference[0]).max(1) > np.finfo(np.float32).max
     assert np.flatnonzero(beyond).tolist() == [FIRST]
     path, data, output = write(tmp_path, held), tmp_path / "x.npy", tmp_path / "labels.json"
     # more than FEW images: no table of images, which would require scores
@@ -258,9 +258,9 @@ def test_scores_beyond_float32_of_one_image_name_it(on, whole, brim, digits, tmp
         return
     assert f"infinity in those of image {FIRST} (from 0)" in sentence
     assert run(*asked).exit_code == 0
-    assert_labels(on, json.loads(output.read_text())["labels"][: len(images)], truth)
+    assert_labels(on, json.loads(output.read_text())["labels"][: len(images)], reference)
     with LeNet.load(path, device=on[0], plan=on[1], batch=3) as net:
-        assert_labels(on, net(images), truth)
+        assert_labels(on, net(images), reference)
         given = [images]
         if on[0] == "cuda":
             import cupy

@@ -86,7 +86,7 @@ def test_the_driver_agrees():
     import cupy
     import numpy as np
 
-    from lenetgpu.check.truth import random_input
+    from lenetgpu.check.reference import random_input
     from lenetgpu.check.warmup import network_problems
     from lenetgpu.gpu import machines
     from lenetgpu.gpu.launch import active_blocks, demand_of, record

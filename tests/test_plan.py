@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from limits import LIMITS
 
-from lenetgpu.check.truth import reference_scores
+from lenetgpu.check.reference import reference_scores
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.network import FEATURES

@@ -7,7 +7,7 @@ import pytest
 from problems import ODD, in_layouts
 
 from lenetgpu.check.judge import check_variant
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.reference import random_input, reference
 from lenetgpu.dispatch.choose import choices
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.machines import H200

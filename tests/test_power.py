@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lenetgpu.check.truth import truth
+from lenetgpu.check.reference import network_reference
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
@@ -343,7 +343,7 @@ def test_a_real_gpu_is_watched(shipped_weights):
     assert seen is not None, "expected NVML, found none"
     name = pynvml.nvmlDeviceGetName(seen._handle)
     assert (name.decode() if isinstance(name, bytes) else name) == gpu.name
-    facts = truth(load_dataset(assets.default_digits()).images[:100], shipped_weights)
+    facts = network_reference(load_dataset(assets.default_digits()).images[:100], shipped_weights)
     bench = StageBench(find("conv", "direct.basic", "cuda"), stage_of("conv2"), 10_000, facts)
     bench.sample()
     work, passes = bench.burst(20)

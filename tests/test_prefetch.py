@@ -9,7 +9,7 @@ import pytest
 from test_kernels_on_a_cpu import folder, on_a_cpu, version  # noqa: F401
 
 from lenetgpu.check.judge import check_variant, judge
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.reference import random_input, reference
 from lenetgpu.gpu.device import current_arch
 from lenetgpu.gpu.machines import GTX_1080_TI, GTX_TITAN_X, H200, KNOWN
 from lenetgpu.gpu.nvrtc import compile_together

@@ -17,7 +17,7 @@ from conftest import ROOT
 from test_kernels_on_a_cpu import build, version
 
 from lenetgpu.check.judge import judge
-from lenetgpu.check.truth import reference_stages
+from lenetgpu.check.reference import reference_stages
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import driver_gpus
@@ -115,7 +115,7 @@ def on_a_cpu(compiled, monkeypatch, rng):
     monkeypatch.setattr(resident, "Cluster", OnACpu)
 
 
-def truth(image, weights):
+def reference(image, weights):
     return reference_stages(image.reshape(1, 28, 28, 1), weights)["fc2"][0]
 
 
@@ -129,12 +129,12 @@ def test_labels_and_scores(design, on_a_cpu, weight_file, rng):
     noise = rng.random(784, np.float32)
     with Resident(weights, idle_ms=200, timeout_s=120, design=design) as net:
         for given in (image, noise, noise[::-1], image[::-1]):
-            expected = truth(given, weights)
+            expected = reference(given, weights)
             label = net.label(given)
             assert judge(net.scores(), expected, "fp32").passed
             assert label == expected.argmax()
         Event().wait(0.5)
-        assert net.label(image) == truth(image, weights).argmax()
+        assert net.label(image) == reference(image, weights).argmax()
         assert net._life > 1
 
 
@@ -164,7 +164,7 @@ def test_a_launch_answers_one_image_and_ends(design, on_a_cpu, weight_file, monk
     image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
     noise = rng.random(784, np.float32)
     for given in (image, noise, image[::-1, :, None], noise[::-1].copy()):
-        expected = truth(given, weights)
+        expected = reference(given, weights)
         label = net.label(given)
         assert judge(net.scores(), expected, "fp32").passed
         assert label == expected.argmax()
@@ -182,7 +182,7 @@ def test_weights_of_any_size_give_scores_or_a_sentence(on_a_cpu, shipped_weights
     tensors["conv2"][..., 5] = 0
     tensors["fc2"] *= np.float32(1e30)
     weights = Weights(tensors, "scaled")
-    expected = truth(image, weights)
+    expected = reference(image, weights)
     with Resident(weights, idle_ms=10, timeout_s=120, design=DESIGNS[0]) as net:
         assert net.label(image) == expected.argmax()
         assert judge(net.scores(), expected, "fp32").passed
@@ -206,7 +206,7 @@ def test_an_image_that_is_half_written_waits(on_a_cpu, shipped_weights, rng):
             box.pixels[row] = image[row]
             box.tags[row] = tag
             Event().wait(0.02)
-        expected = truth(image, shipped_weights)
+        expected = reference(image, shipped_weights)
         assert net._wait(tag) == expected.argmax()
         assert judge(net.scores(), expected, "fp32").passed
         box.tags.fill(tag - 2)

@@ -10,7 +10,7 @@ from conftest import ROOT
 
 from lenetgpu import LeNet
 from lenetgpu.check.judge import judge
-from lenetgpu.check.truth import reference_stages
+from lenetgpu.check.reference import reference_stages
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu.device import driver_gpus
@@ -31,41 +31,41 @@ def hopper():
 def digits(shipped_weights):
     """Return (COUNT, 28, 28) uint8 images, and their scores (COUNT, 10) in float64."""
     images = load_dataset(assets.default_digits()).images[:COUNT].reshape(COUNT, 28, 28)
-    truth = reference_stages(images.reshape(COUNT, 28, 28, 1), shipped_weights)["fc2"]
-    return np.ascontiguousarray(images), truth
+    reference = reference_stages(images.reshape(COUNT, 28, 28, 1), shipped_weights)["fc2"]
+    return np.ascontiguousarray(images), reference
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
 def test_digits_as_bytes_and_floats(design, hopper, digits, shipped_weights):
-    images, truth = digits
+    images, reference = digits
     found = np.empty((COUNT, 10), np.float32)
     with Resident(shipped_weights, design=design) as net:
         for n, image in enumerate(images):
             given = (image / 255).astype(np.float32) if n % 2 else image
-            assert net.label(given) == truth[n].argmax()
+            assert net.label(given) == reference[n].argmax()
             found[n] = net.scores()
-    assert judge(found, truth, "fp32").passed
+    assert judge(found, reference, "fp32").passed
 
 
 def test_a_net_of_fp32_answers_single_images_by_it(hopper, digits):
-    images, truth = digits
+    images, reference = digits
     with LeNet.load(device="cuda", precision="fp32") as net:
         for n in range(COUNT):
-            assert net(images[n]) == truth[n].argmax()
-        assert judge(np.stack([net.scores(image) for image in images]), truth, "fp32").passed
+            assert net(images[n]) == reference[n].argmax()
+        assert judge(np.stack([net.scores(image) for image in images]), reference, "fp32").passed
         with net._pool("uint8", False).lent() as runner:
             assert isinstance(runner._one, Once)
 
 
 def test_images_that_come_as_it_falls_asleep(hopper, digits, shipped_weights, rng):
     """Images arrive before, while and after the kernel falls asleep, a hundred times."""
-    images, truth = digits
+    images, reference = digits
     with Resident(shipped_weights, idle_ms=0.05) as net:
         for n in range(100_000):
             comes = perf_counter_ns() + int(rng.integers(100_000))
             while perf_counter_ns() < comes:
                 pass
-            assert net.label(images[n % COUNT]) == truth[n % COUNT].argmax()
+            assert net.label(images[n % COUNT]) == reference[n % COUNT].argmax()
             if net._life > 100:
                 break
         assert net._life > 100
@@ -75,10 +75,10 @@ def test_the_rest_of_the_process_goes_on_beside_it(hopper, digits, shipped_weigh
     """Other kernels run, memory is freed, the device is synchronized; two instances run at once."""
     import cupy
 
-    images, truth = digits
+    images, reference = digits
     with Resident(shipped_weights) as net, Resident(shipped_weights, design=DESIGNS[1]) as second:
         for n in range(50):
-            assert net.label(images[n]) == second.label(images[n]) == truth[n].argmax()
+            assert net.label(images[n]) == second.label(images[n]) == reference[n].argmax()
             total = cupy.arange(100_000, dtype=cupy.int64).sum()
             assert int(total) == 4_999_950_000
             del total
@@ -101,11 +101,11 @@ while True:
 
 def test_it_ends_with_its_owner(hopper, digits, shipped_weights):
     """The owner is killed during an image; the next process can use the GPU at once."""
-    images, truth = digits
+    images, reference = digits
     owner = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE)
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"alive\n"
     owner.kill()
     owner.wait(timeout=30)
     with Resident(shipped_weights, timeout_s=1) as net:
-        assert net.label(images[0]) == truth[0].argmax()
+        assert net.label(images[0]) == reference[0].argmax()

@@ -12,7 +12,7 @@ from conftest import ROOT
 from emulated import PLANS, scores
 
 from lenetgpu.check.fit import groups, judge_groups
-from lenetgpu.check.truth import reference_scores, reference_stages
+from lenetgpu.check.reference import reference_scores, reference_stages
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.scaling import LEVELS, most_pooled
@@ -43,12 +43,12 @@ HELD = [name for name in SETS if "float32's" not in name]
 def given():
     """Images, their groups, and a function for float64 scores by weight set, which are cached."""
     images, parts = groups(load_dataset(assets.default_digits()).images[:32], 4)
-    truth = {}
+    reference = {}
 
     def scores_of(name):
-        if name not in truth:
-            truth[name] = reference_scores(images, SETS[name])[0]
-        return truth[name]
+        if name not in reference:
+            reference[name] = reference_scores(images, SETS[name])[0]
+        return reference[name]
 
     return images, parts, scores_of
 
@@ -60,37 +60,37 @@ def assert_within(verdicts):
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("name", HELD)
 def test_packed_operands_hold_any_weights(name, plan, given):
-    images, parts, truth = given
+    images, parts, reference = given
     found = scores(plan, images, SETS[name])
-    assert_within(judge_groups(parts, found, found.argmax(1), truth(name), PLANS[plan][0]))
+    assert_within(judge_groups(parts, found, found.argmax(1), reference(name), PLANS[plan][0]))
 
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_packed_operands_hold_float_images(plan, given):
-    images, parts, truth = given
+    images, parts, reference = given
     found = scores(plan, images.astype(np.float32) / np.float32(255), SETS["as they ship"])
     precision = PLANS[plan][0]
-    expected = truth("as they ship")
+    expected = reference("as they ship")
     assert_within(judge_groups(parts, found, found.argmax(1), expected, precision))
 
 
 @pytest.mark.parametrize("plan", ["unrolled", "tiled"])
 @pytest.mark.parametrize("name", HELD)
 def test_plans_of_the_cpu_hold_any_weights(name, plan, given):
-    images, parts, truth = given
+    images, parts, reference = given
     pipeline = Pipeline(resolve(plan, "cpu"), SETS[name], len(images))
     pipeline.poison()
     labels = pipeline.run(images)
     found = pipeline.scores(len(images))
-    assert_within(judge_groups(parts, found, labels, truth(name), "fp32"))
+    assert_within(judge_groups(parts, found, labels, reference(name), "fp32"))
 
 
 @pytest.mark.parametrize("name", HELD)
 def test_evened_out_weights_are_the_same_network(name, given):
-    images, _, truth = given
+    images, _, reference = given
     held = SETS[name].balanced
     again, _ = reference_scores(images[::7], held)
-    expected = truth(name)[::7]
+    expected = reference(name)[::7]
     error = np.abs(np.ldexp(again, held.exponent) - expected).max()
     assert error <= 1e-12 * np.abs(expected).max()
 

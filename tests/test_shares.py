@@ -17,7 +17,7 @@ from test_kernels_on_a_cpu import folder, on_a_cpu  # noqa: F401
 from test_kernels_on_a_cpu import version as compiler_version
 
 from lenetgpu.check.judge import Verdict, judge
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.reference import random_input, reference
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import instructions, machines

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_gpu_variants import fused_plan
 
-from lenetgpu.check.truth import reference_scores
+from lenetgpu.check.reference import reference_scores
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset

@@ -17,7 +17,7 @@ from typing import Any
 
 from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import Verdict, excusable_flips, judge, largest
-from lenetgpu.check.truth import reference_scores
+from lenetgpu.check.reference import reference_scores
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
@@ -185,14 +185,14 @@ def looked_at(dtype: str = "uint8") -> Any:
 
 
 @lru_cache(maxsize=2)
-def _truth(weights: Weights, dtype: str) -> Any:
+def _scores(weights: Weights, dtype: str) -> Any:
     scores, _ = reference_scores(looked_at(dtype), weights)
     return scores
 
 
-def truth(weights: Weights, dtype: str) -> Any:
+def expected_scores(weights: Weights, dtype: str) -> Any:
     """Return float64's scores (70, 10); raise LenetError if they are outside float32's range."""
-    scores = _truth(weights, dtype)
+    scores = _scores(weights, dtype)
     most = largest(scores)
     if most and not _LEAST <= most <= _MOST:
         raise LenetError(
@@ -207,7 +207,7 @@ def judged(plan: Plan, weights: Weights, dtype: str, found: Any, labels: Any) ->
 
     Raises LenetError if a group is outside the tolerance of the plan's precision.
     """
-    expected = truth(weights, dtype)
+    expected = expected_scores(weights, dtype)
     verdicts = judge_groups(_images()[1], found, labels, expected, plan.precision)
     for name, verdict in verdicts.items():
         if not verdict.passed:
@@ -226,7 +226,7 @@ def measure(plan: Plan, weights: Weights, dtype: str, batch: int) -> Fit:
 
     On a GPU, it runs on the current one. Raises LenetError if a group is outside the tolerance.
     """
-    truth(weights, dtype)
+    expected_scores(weights, dtype)
     scores, labels = _ran(plan, weights, looked_at(dtype), dtype, batch)
     return judged(plan, weights, dtype, scores, labels)
 

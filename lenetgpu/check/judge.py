@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
-from lenetgpu.check.truth import reference_stages, tensors
+from lenetgpu.check.reference import reference_stages, tensors
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.layouts import PRIVATE, to_nhwc, widened

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lenetgpu.arrays import np
-from lenetgpu.check.truth import random_input, tensors
+from lenetgpu.check.reference import random_input, tensors
 from lenetgpu.gpu.device import Gpu, activate, current_arch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES

@@ -84,11 +84,11 @@ def weights_verify(file: Path) -> None:
 
     FILE may have any format that `convert` reads. Exits with 2 if a check fails.
     """
-    from lenetgpu.check.fit import truth
+    from lenetgpu.check.fit import expected_scores
     from lenetgpu.files.weights import load_weights
     from lenetgpu.lab.listing import verified
 
-    truth(load_weights(file), "uint8")
+    expected_scores(load_weights(file), "uint8")
     say(f"{file}: right; {verified(file)}")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lenetgpu.check.truth import Truth
+from lenetgpu.check.reference import Reference
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
@@ -36,7 +36,7 @@ def check_comparable(what: str) -> None:
 
 
 def stage_candidates(
-    stage: str, device: str, n: int, facts: Truth, gpu: Gpu | None
+    stage: str, device: str, n: int, facts: Reference, gpu: Gpu | None
 ) -> list[Candidate]:
     """Return every variant of a stage, or of a span written with +, that this device can run.
 
@@ -64,7 +64,7 @@ def stage_candidates(
 def plan_candidates(
     device: str,
     images: Any,
-    facts: Truth,
+    facts: Reference,
     weights: Weights,
     gpu: Gpu | None,
     say: Callable[[str], None],

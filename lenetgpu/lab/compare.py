@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.check.truth import Truth, truth
+from lenetgpu.check.reference import Reference, network_reference
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.dispatch.candidates import (
     PLANS,
@@ -360,7 +360,7 @@ def gate_note(earlier: dict[str, Any], percent: float, lost: list[str]) -> str:
 class _Setting:
     gpu: Gpu | None
     images: Any
-    facts: Truth
+    facts: Reference
     limits: Ceilings
 
     @property
@@ -388,7 +388,7 @@ def _setting(request: CompareRequest, say: Say) -> _Setting:
     images = np.concatenate([images] * repeats)[: request.batch] if repeats > 1 else images
     images = np.ascontiguousarray(images[: request.batch])
     say("float64 reference")
-    facts = truth(images, weights)
+    facts = network_reference(images, weights)
     return _Setting(gpu, images, facts, limits)
 
 

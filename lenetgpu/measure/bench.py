@@ -23,7 +23,7 @@ from lenetgpu.check.judge import (
     same_bytes,
     settle,
 )
-from lenetgpu.check.truth import Truth, random_input, reference
+from lenetgpu.check.reference import Reference, random_input, reference
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.measure.timing import SAMPLE_MS, Replays, cpu_ms, gpu_ms, time_compute
@@ -227,13 +227,13 @@ class StageBench(FedBench):
         variant: Variant,
         unit: Stage | Span,
         n: int,
-        facts: Truth,
+        facts: Reference,
         layouts: tuple[str, str] | None = None,
     ) -> None:
         import numpy as np
 
         super().__init__(n)
-        self.variant, self.unit, self._truth = variant, unit, facts
+        self.variant, self.unit, self._reference = variant, unit, facts
         if layouts is None:
             self.problem = variant.laid_out(unit.problem)
             if isinstance(self.problem, str):
@@ -272,7 +272,7 @@ class StageBench(FedBench):
         if verdict.passed:
             verdict = judge(found, self._expected[: len(found)], self.variant.precision)
         verdict = self._blamed(verdict)
-        flips = int((self._labels_from(found) != self._truth.labels[: len(found)]).sum())
+        flips = int((self._labels_from(found) != self._reference.labels[: len(found)]).sum())
         largest = largest_difference(found, self._expected[: len(found)])
         self._checked = Checked(verdict, largest, flips, len(found), self._bad(verdict))
         return self._checked
@@ -309,7 +309,7 @@ class StageBench(FedBench):
     def _labels_from(self, x: Any) -> Any:
         """Return the labels that float64 computes from outputs `x`."""
         for stage in STAGES[STAGE_NAMES.index(self.unit.name.split("+")[-1]) + 1 :]:
-            w = None if stage.weight is None else self._truth.weights[stage.weight]
+            w = None if stage.weight is None else self._reference.weights[stage.weight]
             x = reference(stage.kind, x.reshape(len(x), *stage.problem.in_shape), w, stage.problem)
         return x
 
@@ -369,11 +369,11 @@ class PlanBench(Bench):
     the host's launch overhead, which differs between processes.
     """
 
-    def __init__(self, pipeline: Pipeline, images: Any, facts: Truth) -> None:
+    def __init__(self, pipeline: Pipeline, images: Any, facts: Reference) -> None:
         import numpy as np
 
         super().__init__(len(images))
-        self.pipeline, self._truth = pipeline, facts
+        self.pipeline, self._reference = pipeline, facts
         self._gpu = pipeline.plan.device == "cuda"
         self._probed = False
         self._replays: Replays | None = None
@@ -388,16 +388,16 @@ class PlanBench(Bench):
         self.pipeline.poison()
         self.pipeline.with_scores = True
         labels = self._labels(self.pipeline.run(self.input[:n]))
-        found, expected = self.pipeline.scores(n), self._truth.stages["fc2"][which]
+        found, expected = self.pipeline.scores(n), self._reference.stages["fc2"][which]
         self.pipeline.with_scores = False
         verdict = judge(found, expected, self.pipeline.plan.precision)
-        flips = int((labels != self._truth.labels[which]).sum())
+        flips = int((labels != self._reference.labels[which]).sum())
         if verdict.passed and self._wrong(labels, which):
             verdict = replace(verdict, passed=False, note=f", {flips} labels differ")
         bad = None
         if not verdict.passed:
-            few = self._truth.images[:n]
-            place = first_bad_stage(self.pipeline, few, self._truth.weights)
+            few = self._reference.images[:n]
+            place = first_bad_stage(self.pipeline, few, self._reference.weights)
             bad = place[0] if place else "labels"
         return Checked(verdict, largest_difference(found, expected), flips, n, bad)
 
@@ -406,9 +406,9 @@ class PlanBench(Bench):
 
     def _wrong(self, labels: Any, which: Any) -> bool:
         """Return True if labels of images `which` differ where float64's scores are unambiguous."""
-        scores = self._truth.stages["fc2"][which]
+        scores = self._reference.stages["fc2"][which]
         excused = excusable_flips(scores, self.pipeline.plan.precision)
-        return bool(((labels != self._truth.labels[which]) & ~excused).any())
+        return bool(((labels != self._reference.labels[which]) & ~excused).any())
 
     def recheck(self) -> Checked:
         """Repeat `check` on rotated images, and judge the labels that a sample leaves."""
@@ -416,7 +416,7 @@ class PlanBench(Bench):
 
         n = len(self._which)
         self._which = np.roll(self._which, np.random.default_rng().integers(1, max(2, n)))
-        self.input[:n] = self._arrays.asarray(self._truth.images[self._which])
+        self.input[:n] = self._arrays.asarray(self._reference.images[self._which])
         self.sample()
         left = self._labels(self.pipeline.labels[: min(n, self.scaled_from)])
         checked = self.check()

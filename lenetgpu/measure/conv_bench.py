@@ -14,7 +14,7 @@ from typing import Any
 
 from lenetgpu.check.feed import Feed, Images
 from lenetgpu.check.judge import Checked, Errors, judge, largest, largest_difference
-from lenetgpu.check.truth import CHECK_IMAGES, random_input, tensors
+from lenetgpu.check.reference import CHECK_IMAGES, random_input, tensors
 from lenetgpu.cpu.memory import require_free
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.gpu.graph import Graph

@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any, cast
 
 from lenetgpu.check.judge import TOLERANCE, Checked, Errors, judge_parts, largest
-from lenetgpu.check.truth import Truth, random_input, reference
+from lenetgpu.check.reference import Reference, random_input, reference
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu, activate
@@ -148,7 +148,7 @@ class Work:
     images: int
     limits: Ceilings
     stage: str | None = None
-    facts: Truth | None = None
+    facts: Reference | None = None
     case: Case | None = None
     seconds: float = 0.0
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import Verdict, judge
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.reference import random_input, reference
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu, current_arch
 from lenetgpu.gpu.graph import Graph
@@ -193,8 +193,8 @@ class Field:
         self.problem, self.batch = replace(problem, reads="NCHW", writes="NCHW"), batch
         host, self.w = random_input("conv", self.problem, batch, np.random.default_rng())
         self._which = sorted({*range(batch)[:_CHECKED_IMAGES], *range(batch)[-_CHECKED_IMAGES:]})
-        truth = reference("conv", host[self._which], self.w, self.problem)
-        self._truth = truth.transpose(0, 3, 1, 2)
+        expected = reference("conv", host[self._which], self.w, self.problem)
+        self._expected = expected.transpose(0, 3, 1, 2)
         self.x = cupy.asarray(host.transpose(0, 3, 1, 2), order="C")
         self.y = cupy.empty((batch, problem.M, problem.OH, problem.OW), cupy.float32)
         variant = find("conv", _WITH_A_TABLE, "cuda")
@@ -209,7 +209,7 @@ class Field:
         run()
         found = self.y.get()[self._which]
         whole = bool(cupy.isfinite(self.y).all())
-        return judge(found if whole else found * float("nan"), self._truth, precision)
+        return judge(found if whole else found * float("nan"), self._expected, precision)
 
     def verdict(self, step: Step, precision: str, spans: Any = None) -> Verdict:
         """Judge `step` with its relayouts."""

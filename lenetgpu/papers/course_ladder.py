@@ -16,7 +16,7 @@ from typing import Any
 
 from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import Verdict, judge
-from lenetgpu.check.truth import Truth, reference
+from lenetgpu.check.reference import Reference, reference
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files.weights import Weights
@@ -183,7 +183,7 @@ class Linear:
     timed.
     """
 
-    def __init__(self, span: str, name: str, images: int, device: str, facts: Truth) -> None:
+    def __init__(self, span: str, name: str, images: int, device: str, facts: Reference) -> None:
         first, second = (stage(part) for part in span.split("+"))
         pool, after = first.problem, second.problem
         assert isinstance(pool, Pool) and isinstance(after, Conv | Fc) and second.weight
@@ -348,7 +348,7 @@ class CourseRun:
         self,
         device: str,
         images: Any,
-        facts: Truth,
+        facts: Reference,
         limits: Ceilings | None,
         say: Callable[[str], None],
     ) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.check.truth import CHECK_IMAGES
+from lenetgpu.check.reference import CHECK_IMAGES
 from lenetgpu.dispatch.algorithms import TILED
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files.convs import benchdnn, miopen

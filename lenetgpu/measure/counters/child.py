@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.check.truth import reference_stages
+from lenetgpu.check.reference import reference_stages
 from lenetgpu.errors import LenetError
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import Weights, load_weights

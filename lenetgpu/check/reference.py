@@ -113,7 +113,7 @@ def reference_scores(images: Any, weights: Weights) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True)
-class Truth:
+class Reference:
     """Real digits with the float64 output of every stage, shared by all candidates."""
 
     images: Any
@@ -126,7 +126,7 @@ class Truth:
         return self.stages["argmax"]
 
 
-def truth(images: Any, weights: Weights) -> Truth:
+def network_reference(images: Any, weights: Weights) -> Reference:
     """Return the float64 reference for the first CHECK_IMAGES of `images`."""
     few = images[:CHECK_IMAGES]
-    return Truth(few, weights, reference_stages(few, weights))
+    return Reference(few, weights, reference_stages(few, weights))
