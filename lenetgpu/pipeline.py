@@ -23,7 +23,7 @@ from lenetgpu.network import CLASSES, CLASSIFIER, FEATURES, IMAGE_SHAPE, STAGES,
 from lenetgpu.plan import Plan
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
-from lenetgpu.stages.mounted import Mounted, array_module
+from lenetgpu.stages.prepared import PreparedKernel, array_module
 
 ALIGNED = 16  # bytes; kernels read images in vectors of this size
 CPU_CHUNK = 64
@@ -38,7 +38,7 @@ _LARGEST_FLOAT, _LARGEST_HALF = 2.0**100, 65504.0
 class Step:
     """One step of a pipeline: a stage, a layout or dtype conversion, or a copy.
 
-    `device` is where the output lies; `mounted` is the prepared variant, None for a copy.
+    `device` is where the output lies; `prepared` is the prepared variant, None for a copy.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Step:
     reads: tuple[str, tuple[int, ...]]
     writes: tuple[str, tuple[int, ...]]
     weights: tuple[str, ...] = ()
-    mounted: Mounted | None = None
+    prepared: PreparedKernel | None = None
 
     @property
     def label(self) -> str:
@@ -61,8 +61,8 @@ class Step:
 
     def run(self, x: Any, y: Any) -> None:
         """Compute y from x."""
-        if self.mounted is not None:
-            self.mounted.run(x, y)
+        if self.prepared is not None:
+            self.prepared.run(x, y)
         elif self.device == "cuda":
             y.set(x)
         else:
@@ -232,7 +232,7 @@ class Pipeline:
             if step.variant is None:
                 continue
             tensors = [weights[name] for name in step.weights]
-            step.mounted = Mounted(step.variant, step.problem, tensors, self.chunk)
+            step.prepared = PreparedKernel(step.variant, step.problem, tensors, self.chunk)
         if self.exponent and self._scores_device == "cuda":
             self._rescale(0, 1)  # compiled before a graph is captured
 
@@ -255,7 +255,7 @@ class Pipeline:
     def labels_by_kernel(self) -> bool:
         """True if a kernel writes the labels, to any memory that the GPU can reach."""
         last = self.steps[-1]
-        return last.device == "cuda" and last.mounted is not None
+        return last.device == "cuda" and last.prepared is not None
 
     def _output(self, place: tuple[str, int] | str, step: Step, part: slice, labels: Any) -> Any:
         n = part.stop - part.start

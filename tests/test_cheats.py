@@ -27,7 +27,7 @@ from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.plan import choose_device
 from lenetgpu.problems import Conv, Fc, Pool
 from lenetgpu.stages import outside
-from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.prepared import PreparedKernel
 
 BROKEN = Path(__file__).parent / "broken"
 LIMITS = Ceilings("any", 1e3, 10.0, 0.0)
@@ -112,7 +112,7 @@ PATCHES = ("clock", "tolerance", "numpy", "clock, for a moment")
 def what_judges():
     return (
         *(time.perf_counter, timing.cpu_ms, timing.cpu_ms.__code__, np.isfinite),
-        *(StageBench.sample, judge.TOLERANCE["fp32"], Mounted.run),
+        *(StageBench.sample, judge.TOLERANCE["fp32"], PreparedKernel.run),
     )
 
 

@@ -103,7 +103,7 @@ def test_first_wrong_stage_is_named(shipped_weights, rng):
     pipeline = Pipeline(resolve("unrolled", "cpu"), shipped_weights, 8)
     assert first_bad_stage(pipeline, images, shipped_weights) is None
     step = next(step for step in pipeline.steps if step.stages == ("fc1",))
-    step.mounted.state = step.mounted.state * np.float32(1.001)
+    step.prepared.state = step.prepared.state * np.float32(1.001)
     name, verdict = first_bad_stage(pipeline, images, shipped_weights)
     assert name == "fc1"
     assert not verdict.passed

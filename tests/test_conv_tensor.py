@@ -37,7 +37,7 @@ from lenetgpu.stages.conv.tensor import after, halves, implicit, mma, product, t
 from lenetgpu.stages.conv.tensor.packed import Layout
 from lenetgpu.stages.conv.tensor.product import Product, Tiling, options
 from lenetgpu.stages.conv.tf32 import one_launch
-from lenetgpu.stages.mounted import Fenced, Mounted
+from lenetgpu.stages.prepared import Fenced, PreparedKernel
 from lenetgpu.stages.reference import conv_reference as reference
 
 LARGE, TALL, MIDDLE, LONG, SMALL, NARROW = mma.TILINGS
@@ -212,7 +212,7 @@ def computed(case, x, w, batch=None):
     state = implicit.prepare(w, batch or len(x), case.product)
     shape = physical_shape(problem.writes, len(x), problem.out_shape)
     fenced = Fenced(np, shape, held_as(problem))
-    Mounted.poison(fenced.array)
+    PreparedKernel.poison(fenced.array)
     held = np.ascontiguousarray(from_nhwc(x, problem.reads))
     before = held.copy()
     implicit.run(held, state, fenced.array)
@@ -442,14 +442,14 @@ def test_common_inputs_need_no_recheck_on_gpu(name, monkeypatch, rng):
     ended = replace(RESNET[1], bias=True, relu=True, dtype="fp16")
     for problem in (*RESNET, ended, *dict.fromkeys(case.problem for case in (*CASES, *ENDED))):
         x, w = random_input("conv", problem, 3, rng)
-        mounted = Mounted(chosen, problem, tensors(w), 3)
-        fed, outputs = mounted.input(x), [mounted.output(3), mounted.output(3)]
+        prepared = PreparedKernel(chosen, problem, tensors(w), 3)
+        given, outputs = prepared.input(x), [prepared.output(3), prepared.output(3)]
         for output in outputs:
-            mounted.run(fed, output)
-        first, second = map(mounted.found, outputs)
+            prepared.run(given, output)
+        first, second = map(prepared.found, outputs)
         np.testing.assert_array_equal(first, second)
         assert judge(first, reference(x, w, problem), chosen.precision).passed, problem
-        assert not mounted.trespassed()
+        assert not prepared.trespassed()
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -494,7 +494,7 @@ def assert_right_on_a_gpu(products, x, w, monkeypatch):
     held = cupy.asarray(np.ascontiguousarray(from_nhwc(x, problem.reads)))
     for made in products:
         y = cupy.empty(physical_shape(problem.writes, len(x), problem.out_shape), held_as(problem))
-        Mounted.poison(y)
+        PreparedKernel.poison(y)
         implicit.run(held, implicit.prepare(w, len(x), made), y)
         found = to_nhwc(y.get(), problem.writes, problem.out_shape)
         precision = "fp16x3" if made.layout.parts == 2 else "fp16"

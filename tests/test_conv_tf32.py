@@ -37,7 +37,7 @@ from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.tf32 import mma, one_launch, patch, wgmma
-from lenetgpu.stages.mounted import Fenced
+from lenetgpu.stages.prepared import Fenced
 from lenetgpu.stages.reference import conv_reference as reference
 
 SQUARE, TALL, SMALL, NARROW = mma.TILINGS

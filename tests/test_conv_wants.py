@@ -31,8 +31,8 @@ from lenetgpu.papers.shapes import Shape
 from lenetgpu.problems import ITEM_BYTES, Conv, ConvPool
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv import unrolled
-from lenetgpu.stages.mounted import Mounted
 from lenetgpu.stages.needs import WANTS, lacking
+from lenetgpu.stages.prepared import PreparedKernel
 from lenetgpu.stages.reference import conv_reference as reference
 
 TAKING = [v for v in variants("conv", "cpu") if v.takes]
@@ -138,11 +138,11 @@ def test_options_work_in_chunks_and_smaller_batches(variant, rng, monkeypatch):
         x, w = random_input("conv", problem, 7, rng)
         verdict = check_variant(variant, problem, x, w, reference(x, w, problem))
         assert verdict.passed, f"{verdict} for {problem}"
-        mounted = Mounted(variant, problem, w if problem.bias else (w,), 7)
+        prepared = PreparedKernel(variant, problem, w if problem.bias else (w,), 7)
         for images in (x, x[4:2:-1].copy()):
-            y = mounted.output(len(images))
-            mounted.run(images, y)
-            assert judge(mounted.found(y), reference(images, w, problem), "fp32").passed, problem
+            y = prepared.output(len(images))
+            prepared.run(images, y)
+            assert judge(prepared.found(y), reference(images, w, problem), "fp32").passed, problem
 
 
 def test_equivalent_convolutions_are_equal():
@@ -201,10 +201,10 @@ def test_workspace_is_checked_against_free_memory(name, problem, monkeypatch):
     variant = find("conv", name, "cpu")
     w = narrowed(np.ones(problem.weight_shape, np.float32), problem.dtype)
     monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 30)
-    Mounted(variant, problem, [w], 1)
+    PreparedKernel(variant, problem, [w], 1)
     monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 12)
     with pytest.raises(MemoryError, match="4,096 bytes free of the"):
-        Mounted(variant, problem, [w], 1)
+        PreparedKernel(variant, problem, [w], 1)
 
 
 def test_rate_estimate_works_for_any_shape(rng, monkeypatch):
@@ -231,7 +231,7 @@ def computed(variant, problem, x, w):
     """Return a variant's output in NHWC as float32."""
     state = variant.prepare(w, problem, len(x)) if variant.prepare else w
     y = np.empty((len(x), *problem.out_shape), narrowed(np.zeros(1, "f"), problem.dtype).dtype)
-    Mounted.poison(y)
+    PreparedKernel.poison(y)
     with np.errstate(invalid="ignore"):
         variant.launch(x, state, y, problem)
     return widened(y).astype(np.float32)
@@ -392,9 +392,9 @@ def test_16bit_buffers_are_guarded_poisoned_and_aligned(rng):
         assert bench.recheck().verdict.passed
         first = bench.one_output()
         assert first.itemsize == ITEM_BYTES[dtype] and differing(first, bench.one_output()) == 0
-        y = bench._feed.y
+        y = bench._timed.y
         assert y.ctypes.data % 64 == case.held("NHWC").array.ctypes.data % 64 == 0
-        Mounted.poison(y)
+        PreparedKernel.poison(y)
         assert np.isnan(widened(y)).all()
 
 

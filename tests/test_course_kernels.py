@@ -37,8 +37,8 @@ from lenetgpu.problems import Conv, Fc, Pool
 from lenetgpu.stages.conv import direct
 from lenetgpu.stages.conv.course import counts, grid, image, maps
 from lenetgpu.stages.fc import apart
-from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.pool import looped, mean
+from lenetgpu.stages.prepared import Fenced, PreparedKernel
 from lenetgpu.stages.registry import REGISTRY
 from lenetgpu.stages.sectors import counted, some, total
 
@@ -156,7 +156,7 @@ def assert_right(variant, problem, n, rng):
     state = variant.prepare(w, problem, n + 1) if variant.prepare else w
     shape = physical_shape(problem.writes, n, problem.out_shape)
     fence = Fenced(np, shape, dtype_of(problem.writes))
-    Mounted.poison(fence.array)
+    PreparedKernel.poison(fence.array)
     variant.launch(held, state, fence.array, problem)
     y = fence.array
     found = y if problem.writes in ("NC", "N") else to_nhwc(y, problem.writes, problem.out_shape)

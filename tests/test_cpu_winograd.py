@@ -23,7 +23,7 @@ from lenetgpu.problems import Conv, ConvPool
 from lenetgpu.stages import find
 from lenetgpu.stages.fused.winograd import features
 from lenetgpu.stages.fused.winograd.kernel import FEATURES as FEATURE_KERNEL
-from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.prepared import PreparedKernel
 from lenetgpu.stages.registry import find_span
 
 BLOCKED = find("conv", "winograd", "cpu")
@@ -49,9 +49,9 @@ def errors(channels, filters, draws):
     problem, found = Conv(8, 8, channels, filters, 5, 5), []
     for seed in range(draws):
         x, w = random_input("conv", problem, 1, np.random.default_rng(seed))
-        mounted = Mounted(BLOCKED, problem, [w], 1)
-        y = mounted.output(1)
-        mounted.run(x, y)
+        prepared = PreparedKernel(BLOCKED, problem, [w], 1)
+        y = prepared.output(1)
+        prepared.run(x, y)
         found.append(judge(y, reference("conv", x, w, problem), "fp32").error)
     return found
 
@@ -89,25 +89,25 @@ def test_workspace_keeps_nothing_from_earlier_images(rng):
     w = weights(rng)
     images = rng.random((8, 28, 28, 1)).astype(np.float32)
     problem = Features(writes="NC")
-    mounted = Mounted(WHOLE, problem, w, 64)
+    prepared = PreparedKernel(WHOLE, problem, w, 64)
     expected = reference(FEATURES, images, w, problem)
     for before in (np.full((64, 28, 28, 1), np.nan, np.float32), 3e4 * images):
-        mounted.run(before, np.empty((len(before), 1024), np.float32))
+        prepared.run(before, np.empty((len(before), 1024), np.float32))
         for n in (1, 2, 7):
             y = np.full((n, 1024), np.nan, np.float32)
-            mounted.run(images[:n], y)
+            prepared.run(images[:n], y)
             assert judge(y, expected[:n], "fp32").passed
 
 
 def test_bytes_and_floats_give_the_same_output(rng):
     w = weights(rng)
     pixels = rng.integers(0, 256, (5, 28, 28, 1), dtype=np.uint8)
-    mounted = Mounted(WHOLE, Features(writes="NC"), w, 5)
+    prepared = PreparedKernel(WHOLE, Features(writes="NC"), w, 5)
     expected = reference(FEATURES, pixels / 255.0, w, Features())
     floats = (pixels / np.float32(255)).astype(np.float32)
     for images in (pixels, floats, floats.astype(np.float64), pixels.repeat(2, 0)[::2]):
         y = np.full((5, 1024), np.nan, np.float32)
-        mounted.run(images, y)
+        prepared.run(images, y)
         assert judge(y, expected, "fp32").passed
 
 
@@ -115,12 +115,12 @@ def test_any_number_of_threads_is_correct(rng):
     w = weights(rng)
     x = rng.random((67, 28, 28, 1)).astype(np.float32)
     expected = reference(FEATURES, x, w, Features())
-    made = Mounted(WHOLE, Features(writes="NC"), w, 67)
+    made = PreparedKernel(WHOLE, Features(writes="NC"), w, 67)
     threads.set_threads(5)
     try:
-        for mounted in (made, Mounted(WHOLE, Features(writes="NC"), w, 67)):
+        for prepared in (made, PreparedKernel(WHOLE, Features(writes="NC"), w, 67)):
             y = np.full((67, 1024), np.nan, np.float32)
-            mounted.run(x, y)
+            prepared.run(x, y)
             assert judge(y, expected, "fp32").passed
     finally:
         threads.set_threads(None)
@@ -223,7 +223,7 @@ def test_cache_key_covers_all_code_inputs(monkeypatch):
 def test_kernel_cache_depends_on_problem_sources(monkeypatch, rng):
     asked = []
     monkeypatch.setattr(features, "native", lambda kernel, *sources: asked.append(sources))
-    Mounted(WHOLE, Features(writes="NC"), weights(rng), 1)
+    PreparedKernel(WHOLE, Features(writes="NC"), weights(rng), 1)
     assert [{Path(one).name for one in sources} for sources in asked] == [
         {"kernel.py", "network.py"}
     ]

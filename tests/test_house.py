@@ -25,7 +25,7 @@ def places(pattern: str, *endings: str) -> set[str]:
 @pytest.mark.parametrize(
     ("pattern", "where"),
     [
-        (r"\.prepare\(|\.prepare\b.*getattr", {"stages/mounted.py", "dispatch/choose.py"}),
+        (r"\.prepare\(|\.prepare\b.*getattr", {"stages/prepared.py", "dispatch/choose.py"}),
         (r"begin_?[cC]apture|make_graphed_callables|CUDAGraph", {"gpu/graph.py"}),
         (r"^import random|^from random|\.(shuffle|permutation|permuted)\(", {"measure/rounds.py"}),
         (r"^_?TOLERANCES?\b.* = ", {"check/judge.py"}),

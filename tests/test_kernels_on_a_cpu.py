@@ -26,7 +26,7 @@ from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc
 from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
-from lenetgpu.stages.mounted import Fenced, Mounted
+from lenetgpu.stages.prepared import Fenced, PreparedKernel
 from lenetgpu.stages.registry import REGISTRY, variants
 
 COMPILER = shutil.which("g++")
@@ -177,7 +177,7 @@ def assert_right(variant, problem, n, rng):
     shape = physical_shape(problem.writes, n, problem.out_shape)
     fences = [Fenced(np, shape, held_as(problem))]
     y = fences[0].array
-    Mounted.poison(y)
+    PreparedKernel.poison(y)
     if hasattr(state, "shape") and w is None:  # workspace
         fences.append(Fenced(np, state.shape, state.dtype))
         state = fences[1].array

@@ -27,7 +27,7 @@ from lenetgpu.measure.outcome import FEW
 from lenetgpu.net.runners import CpuRunner
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve, runnable_plans
-from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.prepared import PreparedKernel
 
 CPU_PLANS = runnable_plans("cpu", None)
 # a plan of each precision and of each launch method
@@ -363,7 +363,7 @@ def test_denormals_are_zeros_while_a_plan_computes_and_the_callers_own_after(pla
 
 def test_a_kernel_that_gives_nan_is_no_answer_of_one_image(digits, shipped_weights, monkeypatch):
     """A NaN from a kernel raises for one image and for many."""
-    real = Mounted.run
+    real = PreparedKernel.run
 
     def broken(self, x, y):
         real(self, x, y)
@@ -371,7 +371,7 @@ def test_a_kernel_that_gives_nan_is_no_answer_of_one_image(digits, shipped_weigh
             y[-1, 0] = np.nan
 
     runner = CpuRunner(Pipeline(resolve("fp32", "cpu"), shipped_weights, 4))
-    monkeypatch.setattr(Mounted, "run", broken)
+    monkeypatch.setattr(PreparedKernel, "run", broken)
     with pytest.raises(LenetError, match=r"image 0 \(from 0\)"):
         runner.label(digits[0, :, :, 0])
     with pytest.raises(LenetError, match=r"image 3 \(from 0\)"):

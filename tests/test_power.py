@@ -304,7 +304,7 @@ def test_steps_on_the_gpu_are_watched_alone_on_their_own_input(
 ):
     pipeline = Pipeline(resolve("tiled", "cpu"), shipped_weights, 70, chunk=33)
     for step in pipeline.steps:
-        step.mounted.on_gpu = on_gpu
+        step.prepared.on_gpu = on_gpu
     images = load_dataset(assets.default_digits()).images[:70]
     asked, expected = [], pipeline.run(images)[:33].copy()
 

@@ -20,7 +20,7 @@ from lenetgpu.layouts import PRIVATE, to_nhwc, widened
 from lenetgpu.pipeline import Pipeline, Step
 from lenetgpu.plan import Plan
 from lenetgpu.stages import Variant
-from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.prepared import PreparedKernel
 
 TOLERANCE = {"fp32": 1e-5, "fp16x3": 1e-5, "tf32x3": 1e-5, "fp16": 2e-3, "fp16w": 4e-3}
 TOLERANCE |= {"int8": 4e-2, "int8s": 6e-2}
@@ -165,17 +165,17 @@ def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any)
     """
     held = tensors(w)
     kept = [one.copy() for one in held]
-    mounted = Mounted(variant, problem, held, len(x))
-    fed, out = mounted.input(x.copy()), mounted.output(len(x))
-    before = fed.copy()
-    mounted.run(fed, out)
+    prepared = PreparedKernel(variant, problem, held, len(x))
+    given, out = prepared.input(x.copy()), prepared.output(len(x))
+    before = given.copy()
+    prepared.run(given, out)
     early = out.copy()
-    verdict = judge(mounted.found(early), expected, variant.precision)
-    settle(mounted)
+    verdict = judge(prepared.found(early), expected, variant.precision)
+    settle(prepared)
     misdeeds = {
         "writes its output after it has returned": same_bytes(early, out),
-        "writes outside its output": not mounted.trespassed(),
-        "changes its input": same_bytes(before, fed),
+        "writes outside its output": not prepared.trespassed(),
+        "changes its input": same_bytes(before, given),
         "changes its weights": all(map(same_bytes, kept, held)),
     }
     caught = next((what for what, innocent in misdeeds.items() if not innocent), None)
@@ -185,10 +185,10 @@ def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any)
 PAUSE_S = 0.01
 
 
-def settle(mounted: Mounted) -> None:
+def settle(prepared: PreparedKernel) -> None:
     """Wait until work in flight has finished: on a GPU all of its streams, else a short pause."""
-    if mounted.on_gpu:
-        mounted.arrays.cuda.runtime.deviceSynchronize()
+    if prepared.on_gpu:
+        prepared.arrays.cuda.runtime.deviceSynchronize()
     else:
         Event().wait(PAUSE_S)
 

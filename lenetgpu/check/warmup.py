@@ -14,7 +14,7 @@ from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES
 from lenetgpu.plan import Plan
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
-from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.prepared import PreparedKernel
 
 BATCHES = (1, 10_000)  # Images per pass that kernels are compiled for.
 
@@ -51,8 +51,8 @@ def warm_up(gpu: Gpu | None) -> tuple[int, float]:
     for variant, problem in asked:
         if gpu is None:
             x, w = random_input(variant.kind, problem, 1, np.random.default_rng(0))
-            mounted = Mounted(variant, problem, tensors(w), 1)
-            mounted.run(mounted.input(x), mounted.output(1))
+            prepared = PreparedKernel(variant, problem, tensors(w), 1)
+            prepared.run(prepared.input(x), prepared.output(1))
         elif variant.kernels is not None:
             wanted += [kernel for batch in BATCHES for kernel in variant.kernels(problem, batch)]
     if gpu is not None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lenetgpu.check.feed import Feed, Images
 from lenetgpu.check.judge import (
     Checked,
     Verdict,
@@ -24,13 +23,14 @@ from lenetgpu.check.judge import (
     settle,
 )
 from lenetgpu.check.reference import Reference, random_input, reference
+from lenetgpu.check.timed_calls import Images, TimedCalls
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.measure.timing import SAMPLE_MS, Replays, cpu_ms, gpu_ms, time_compute
 from lenetgpu.network import SPANS, STAGE_NAMES, STAGES, Span, Stage
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 from lenetgpu.stages import Variant
-from lenetgpu.stages.mounted import Mounted, array_module
+from lenetgpu.stages.prepared import PreparedKernel, array_module
 
 _RANDOM_IMAGES = 33
 _FLUSH_BYTES = 256 << 20
@@ -130,15 +130,15 @@ def _scaled_from(work: Callable[[int], Any], images: int, slow_s: float) -> int:
 class FedBench(Bench):
     """Input and output buffers of a variant's timed calls, and checks of their contents."""
 
-    def _begin(self, mounted: Mounted, feed: Feed, weights: Sequence[Any]) -> None:
-        self._mounted, self._feed = mounted, feed
+    def _begin(self, prepared: PreparedKernel, timed: TimedCalls, weights: Sequence[Any]) -> None:
+        self._prepared, self._timed = prepared, timed
         self._weights_held = [(held, held.copy()) for held in weights]
         self._caught = ""
 
     def _settle_stream(self) -> None:
         """Wait for the current stream; a graph runs on a stream of its own."""
-        if self._mounted.on_gpu:
-            self._mounted.arrays.cuda.get_current_stream().synchronize()
+        if self._prepared.on_gpu:
+            self._prepared.arrays.cuda.get_current_stream().synchronize()
 
     def _left(self, run: Callable[[], Any], call: tuple[Any, Any, int], poisoned: bool) -> Verdict:
         """Judge the output that `run` leaves; its last call is `call`.
@@ -146,14 +146,14 @@ class FedBench(Bench):
         On a CPU, the output must also stay unchanged after a pause.
         """
         if poisoned:
-            self._mounted.poison(self._feed.y)
+            self._prepared.poison(self._timed.y)
         self._settle_stream()
         run()
-        early = None if self._mounted.on_gpu else self._feed.y.copy()
-        verdict = self._feed.judged(call, self._mounted.variant.precision)
+        early = None if self._prepared.on_gpu else self._timed.y.copy()
+        verdict = self._timed.judged(call, self._prepared.variant.precision)
         if early is not None:
-            settle(self._mounted)
-            if not same_bytes(early, self._feed.y):
+            settle(self._prepared)
+            if not same_bytes(early, self._timed.y):
                 self._catch("writes its output after it has returned")
         return self._blamed(verdict)
 
@@ -162,7 +162,7 @@ class FedBench(Bench):
     ) -> Verdict:
         """Return the first failed verdict of `_left`, each on new images, or the last one."""
         for run, call, poisoned in runs:
-            self._feed.images.renew(self._feed.chunk)
+            self._timed.images.renew(self._timed.chunk)
             verdict = self._left(run, call, poisoned)
             if not verdict.passed:
                 off = verdict.note or f", error {verdict.error:.1e}"
@@ -174,13 +174,13 @@ class FedBench(Bench):
         """Return NHWC outputs of `slots` (host array) of timed calls on host images `x`, cycled."""
         import numpy as np
 
-        self._feed.images.load(self._mounted.input(x))
+        self._timed.images.load(self._prepared.input(x))
         found = []
-        for call in self._feed.calls:
+        for call in self._timed.calls:
             inside = slots[(slots >= call[2]) & (slots < call[2] + len(call[1]))] - call[2]
             if len(inside):
                 self._call(call)
-                found.append(self._mounted.found(call[1][self._mounted.arrays.asarray(inside)]))
+                found.append(self._prepared.found(call[1][self._prepared.arrays.asarray(inside)]))
         return np.concatenate(found)
 
     def _call(self, call: tuple[Any, Any, int]) -> None:
@@ -189,10 +189,10 @@ class FedBench(Bench):
 
     def output(self, x: Any) -> Any:
         """Return a host copy (NHWC) of the output of one run on host images `x`, poisoned first."""
-        y = self._feed.y[: len(x)]
-        self._mounted.poison(y)
-        self._mounted.run(self._mounted.input(x), y)
-        return self._mounted.found(y)
+        y = self._timed.y[: len(x)]
+        self._prepared.poison(y)
+        self._prepared.run(self._prepared.input(x), y)
+        return self._prepared.found(y)
 
     def _catch(self, sentence: str) -> None:
         self._caught = self._caught or sentence
@@ -207,16 +207,16 @@ class FedBench(Bench):
             if not same_bytes(held, kept):
                 held[...] = kept
                 self._catch("changes its weights")
-        if self._mounted.trespassed():
+        if self._prepared.trespassed():
             self._catch("writes outside its output")
-        if not self._feed.images.intact:
-            self._feed.images.restore()
+        if not self._timed.images.intact:
+            self._timed.images.restore()
             self._catch("changes its input")
         return replace(verdict, passed=False, note=f", {self._caught}") if self._caught else verdict
 
 
 class StageBench(FedBench):
-    """One variant on one stage (or span), fed with real activations from the float64 chain.
+    """One variant on one stage (or span)on real activations from the float64 chain.
 
     `n` images are timed: the check's activations, repeated to fill them and shuffled before
     each later check. `layouts` (reads, writes) default to the variant's first supported ones.
@@ -245,18 +245,18 @@ class StageBench(FedBench):
         x = input_of(unit.name, facts.images, facts.stages, self.problem)
         self._few = np.ascontiguousarray(x)
         chunk = n if self._gpu else min(n, CPU_CHUNK)
-        mounted = Mounted(variant, self.problem, self._weights, chunk)
+        prepared = PreparedKernel(variant, self.problem, self._weights, chunk)
         self._weight = next(iter(self._weights), None)
         self._expected = reference(variant.kind, self._few, self._weight, self.problem)
-        images = Images(mounted.input(self._few), n)
-        y = mounted.output(chunk)
-        self._begin(mounted, Feed(images, n, y, self.problem, chunk, self._expected), self._weights)
+        images = Images(prepared.input(self._few), n)
+        timed = TimedCalls(images, n, prepared.output(chunk), self.problem, chunk, self._expected)
+        self._begin(prepared, timed, self._weights)
         self._one_ms, self._probed = 1.0, False
 
     @property
     def input(self) -> Any:
         """Activations that the variant reads, on its device, in its layout."""
-        return self._feed.images.array
+        return self._timed.images.array
 
     def check(self) -> Checked:
         """Check on fresh random input, then on real activations, followed to labels in float64."""
@@ -283,27 +283,27 @@ class StageBench(FedBench):
     def recheck(self) -> Checked:
         """Judge the outputs of further calls like the timed ones, each on other images."""
         assert self._checked is not None, "checked first"
-        calls = self._feed.calls
+        calls = self._timed.calls
         twice = [calls[turn // 2 % len(calls)] for turn in range(len(FURTHER))]
         further = zip(twice, FURTHER, strict=True)
         runs = [(partial(self._call, call), call, poisoned) for call, poisoned in further]
-        sampled = calls[-(-self.scaled_from // self._feed.chunk) - 1]
+        sampled = calls[-(-self.scaled_from // self._timed.chunk) - 1]
         verdict = self._left_again([*runs, (self.sample, sampled, False)])
         return replace(self._checked, verdict=verdict, first_bad=self._bad(verdict))
 
     def _call(self, call: tuple[Any, Any, int]) -> None:
-        self._mounted.run(call[0], call[1])
+        self._prepared.run(call[0], call[1])
 
     def _output(self) -> Any:
         """Return outputs, computed as timed, of the check's activations or of the first ones."""
         import numpy as np
 
         parts, n = [], min(len(self._few), self.images)
-        for x, y, lo in self._feed.calls:
+        for x, y, lo in self._timed.calls:
             if lo < n:
-                self._mounted.poison(y)
-                self._mounted.run(x, y)
-                parts.append(self._mounted.found(y[: n - lo]))
+                self._prepared.poison(y)
+                self._prepared.run(x, y)
+                parts.append(self._prepared.found(y[: n - lo]))
         return np.concatenate(parts)
 
     def _labels_from(self, x: Any) -> Any:
@@ -345,7 +345,7 @@ class StageBench(FedBench):
         return partial(gpu_ms, self._launch, times), times
 
     def _launch(self) -> None:
-        self._call(self._feed.calls[0])
+        self._call(self._timed.calls[0])
 
     def run(self, times: int) -> int:
         """Make `times` passes without a clock, wait for them, and return `times`."""
@@ -358,7 +358,7 @@ class StageBench(FedBench):
         return times
 
     def _chunks(self, n: int) -> None:
-        for call in self._feed.calls[: -(-n // self._feed.chunk)]:
+        for call in self._timed.calls[: -(-n // self._timed.chunk)]:
             self._call(call)
 
 

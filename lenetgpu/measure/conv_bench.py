@@ -12,9 +12,9 @@ from functools import cached_property, partial
 from math import prod
 from typing import Any
 
-from lenetgpu.check.feed import Feed, Images
 from lenetgpu.check.judge import Checked, Errors, judge, largest, largest_difference
 from lenetgpu.check.reference import CHECK_IMAGES, random_input, tensors
+from lenetgpu.check.timed_calls import Images, TimedCalls
 from lenetgpu.cpu.memory import require_free
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.gpu.graph import Graph
@@ -26,7 +26,7 @@ from lenetgpu.measure.timing import CALLS, LEAST_SAMPLES, CallTimer, cpu_ms
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant
-from lenetgpu.stages.mounted import Fenced, Mounted, array_module
+from lenetgpu.stages.prepared import Fenced, PreparedKernel, array_module
 from lenetgpu.stages.reference import conv_reference as reference
 
 _SPARE = 2
@@ -179,12 +179,12 @@ class ConvBench(CallBench, FedBench):
         if not case.gpu:
             self._refuse_what_takes_minutes()
         chunk = case.images if case.gpu else min(case.images, CPU_CHUNK)
-        mounted = Mounted(variant, problem, case.weights, chunk)
-        y = mounted.lent(case.output(problem.writes))
+        prepared = PreparedKernel(variant, problem, case.weights, chunk)
+        y = prepared.lent(case.output(problem.writes))
         images = case.held(problem.reads)
-        feed = Feed(images, case.images, y, problem, case.images, case.expected)
-        self._begin(mounted, feed, case.weights)
-        self.note = getattr(mounted.state, "says", "")
+        timed = TimedCalls(images, case.images, y, problem, case.images, case.expected)
+        self._begin(prepared, timed, case.weights)
+        self.note = getattr(prepared.state, "says", "")
 
     @property
     def repeats(self) -> bool:
@@ -193,10 +193,10 @@ class ConvBench(CallBench, FedBench):
 
     def one_output(self) -> Any:
         """Return a copy of the output of one more run on the first images, poisoned first."""
-        x = self._case.first(self.problem.reads, self._mounted.batch)
-        y = self._feed.y[: len(x)]
-        self._mounted.poison(y)
-        self._mounted.run(x, y)
+        x = self._case.first(self.problem.reads, self._prepared.batch)
+        y = self._timed.y[: len(x)]
+        self._prepared.poison(y)
+        self._prepared.run(x, y)
         return y.copy()
 
     def errors(self) -> Errors:
@@ -222,10 +222,10 @@ class ConvBench(CallBench, FedBench):
         images = self._case.held(p.reads).array
         part = images[:1, :rows] if p.reads == "NHWC" else images[:1, :, :rows]
         x = np.ascontiguousarray(part)
-        mounted = Mounted(self.variant, few, self._case.weights, 1)
-        y = mounted.output(1)
-        mounted.run(x, y)
-        seconds = cpu_ms(lambda: mounted.run(x, y)) / 1e3 * flop / few.flop(1)
+        prepared = PreparedKernel(self.variant, few, self._case.weights, 1)
+        y = prepared.output(1)
+        prepared.run(x, y)
+        seconds = cpu_ms(lambda: prepared.run(x, y)) / 1e3 * flop / few.flop(1)
         if seconds > _PATIENCE_S:
             raise Skip(f"about {seconds:,.0f} s a call, by its rate on a few rows")
 
@@ -245,13 +245,13 @@ class ConvBench(CallBench, FedBench):
         self._settle_stream()
 
     def _launch(self) -> None:
-        x, y, _ = self._feed.calls[0]
-        run = self._mounted.run if len(x) <= self._mounted.batch else self._mounted.run_all
+        x, y, _ = self._timed.calls[0]
+        run = self._prepared.run if len(x) <= self._prepared.batch else self._prepared.run_all
         run(x, y)
 
     def check(self) -> Checked:
         """Judge a poisoned run, choose the timing method, and judge the graph if one is used."""
-        call = self._feed.calls[0]
+        call = self._timed.calls[0]
         with record() as self.launched:
             verdict = self._left(self._launch, call, True)
         if verdict.passed:
@@ -263,7 +263,7 @@ class ConvBench(CallBench, FedBench):
                     verdict = replace(verdict, note=f"{verdict.note}, as a graph")
         verdict = self._blamed(verdict)  # covers the graph too
         judged = min(self.images, len(self._case.expected))
-        self._checked = Checked(verdict, verdict.error * self._feed.scale, None, judged)
+        self._checked = Checked(verdict, verdict.error * self._timed.scale, None, judged)
         return self._checked
 
     def _graph(self, call: Callable[[], Any], calls: int) -> Graph:
@@ -281,6 +281,6 @@ class ConvBench(CallBench, FedBench):
         assert self._checked is not None, "checked first"
         if self.once:
             return replace(self._checked, verdict=self._blamed(self._checked.verdict))
-        call = self._feed.calls[0]
+        call = self._timed.calls[0]
         runs = [(partial(self._call, call), call, poisoned) for poisoned in FURTHER]
         return replace(self._checked, verdict=self._left_again([*runs, (self.sample, call, False)]))

@@ -161,7 +161,7 @@ def watch_steps(
         nonlocal current
         shape = physical_shape(step.reads[0], len(part), step.reads[1])
         row, x, current = next(states), current.reshape(shape), output
-        if step.mounted is not None and not step.mounted.on_gpu:
+        if step.prepared is not None and not step.prepared.on_gpu:
             return
         work = partial(step.run, x, output)
         once = cpu_ms(partial(gpu_ms, work))

@@ -47,7 +47,7 @@ from lenetgpu.stages.conv.convnet2.ladder import (
     Tile,
 )
 from lenetgpu.stages.conv.convnet2.layout import run_innermost
-from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.prepared import PreparedKernel
 
 STATIC_BYTES = 48 << 10  # Bytes of shared memory that a kernel may declare statically.
 _X, _Y, _EACH, _CACHED = 16, 4, 4, 4
@@ -198,7 +198,7 @@ class Field:
         self.x = cupy.asarray(host.transpose(0, 3, 1, 2), order="C")
         self.y = cupy.empty((batch, problem.M, problem.OH, problem.OW), cupy.float32)
         variant = find("conv", _WITH_A_TABLE, "cuda")
-        self._state = Mounted(variant, self.problem, [self.w], batch).state
+        self._state = PreparedKernel(variant, self.problem, [self.w], batch).state
         if self._state.chunk < batch:
             raise MemoryError(f"workspace for {batch} images of {problem}")
 
@@ -503,15 +503,15 @@ def _runs(step: PaperStep, field: Field) -> tuple[Callable[[], None], Callable[.
     if step.variant != _ENGINE:
         chosen = kernel_step(step.variant, step.loads)
         return partial(field.run, chosen), partial(field.convolve, chosen)
-    mounted = Mounted(find("conv", _ENGINE, "cuda"), field.problem, [field.w], field.batch)
-    state = mounted.state
+    prepared = PreparedKernel(find("conv", _ENGINE, "cuda"), field.problem, [field.w], field.batch)
+    state = prepared.state
     if state.chunk < field.batch:
         raise MemoryError(f"workspace for {field.batch} images of {field.problem}")
 
     def alone(spans: Any = None) -> None:
         convolve(state.images, state, field.y, field.batch, field.problem, spans)
 
-    return partial(mounted.run, field.x, field.y), alone
+    return partial(prepared.run, field.x, field.y), alone
 
 
 def _step_row(step: PaperStep, problem: Conv, batch: int) -> dict[str, Any]:

@@ -53,7 +53,7 @@ from lenetgpu.pipeline import Pipeline, Step
 from lenetgpu.plan import NAMED, Plan, resolve
 from lenetgpu.problems import Conv, Fc, Pool
 from lenetgpu.stages import Variant, find, variants
-from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.prepared import PreparedKernel
 
 
 def crossed_bytes(steps: list[Step], images: int) -> int:
@@ -191,11 +191,11 @@ class Linear:
         w = facts.weights[second.weight]
         linear = find(second.kind, VARIANTS[device][second.kind], device)
         if name == MERGED:
-            one = merged_problem(pool, after)
-            self._steps = [Mounted(linear, _plain(one), [merged_weights(pool, after, w)], images)]
+            one = _plain(merged_problem(pool, after))
+            self._steps = [PreparedKernel(linear, one, [merged_weights(pool, after, w)], images)]
         else:
-            mean = Mounted(find("pool", VARIANTS[device]["pool"], device), pool, [], images)
-            self._steps = [mean, Mounted(linear, _plain(after), [w], images)]
+            mean = PreparedKernel(find("pool", VARIANTS[device]["pool"], device), pool, [], images)
+            self._steps = [mean, PreparedKernel(linear, _plain(after), [w], images)]
         before = STAGES[STAGES.index(first) - 1].name
         few = np.maximum(facts.stages[before], 0).astype(np.float32)
         self._few = min(len(few), images)

@@ -27,7 +27,7 @@ from lenetgpu.measure.counters.work import Images, Place, Work, from_json
 from lenetgpu.measure.rounds import BREAKS, why
 from lenetgpu.network import STAGE_NAMES
 from lenetgpu.pipeline import Pipeline, Step
-from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.prepared import PreparedKernel
 
 WORK, SECTIONS = "work.json", "sections.json"
 # Empty kernel that marks the start of a section in the profile: its blocks are the section's
@@ -105,15 +105,15 @@ class _Child:
 
         slot, n = place.slot(), self._asked.count
         tensors = [self._weights[name] for name in slot.weights]
-        mounted = Mounted(slot.variant, slot.problem, tensors, n)
-        few = mounted.input(self._activations(slot.stages[0], slot.problem))
+        prepared = PreparedKernel(slot.variant, slot.problem, tensors, n)
+        few = prepared.input(self._activations(slot.stages[0], slot.problem))
         x = cupy.concatenate([few] * -(-n // len(few)))[:n]
-        y = mounted.output(n)
-        mounted.run(x, y)
+        y = prepared.output(n)
+        prepared.run(x, y)
         section = self._add(index, place.stage, place.variant)
         with _watched() as launched:
             mark(len(self.sections) - 1)
-            mounted.run(x, y)
+            prepared.run(x, y)
         section["launched"] = _entries(launched)
 
     def _activations(self, stage: str, problem: Any) -> Any:

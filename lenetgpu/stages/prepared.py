@@ -53,7 +53,7 @@ class Fenced:
         return all(bool((zone == self._PATTERN).all()) for zone in self._zones)
 
 
-class Mounted:
+class PreparedKernel:
     """`variant` prepared for up to `batch` images of `problem`, whose layouts are chosen.
 
     `weights` are float32 host arrays (a convolution's in its own dtype): none, one, those of a

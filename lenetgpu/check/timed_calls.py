@@ -14,7 +14,7 @@ from typing import Any
 from lenetgpu.arrays import np
 from lenetgpu.check.judge import Verdict, array_module, judge_parts, largest, same_bytes
 from lenetgpu.layouts import MAP_LAYOUTS, to_nhwc
-from lenetgpu.stages.mounted import Fenced
+from lenetgpu.stages.prepared import Fenced
 
 _PART_BYTES = 64 << 20
 
@@ -68,7 +68,7 @@ class Images:
         return self._fenced.intact and all(same_bytes(*pair) for pair in self._parts())
 
 
-class Feed:
+class TimedCalls:
     """Input and output of the timed calls, `chunk` images a call, with the expected output.
 
     `y` holds one call's output. `expected` is the float64 output for the images of the source,
