@@ -74,7 +74,7 @@ def test_pasted_variant_passes_the_variant_tests(copied):
     )  # fmt: skip
     assert re.search(rf"test_registrations_are_complete\[pool-{NAME}\] PASSED", printed)
     for arch in nvrtc.ARCHITECTURES if nvrtc_missing() is None else ():
-        passed = re.search(rf"test_compiles\[pool-{NAME}-{arch}\] PASSED", printed)
+        passed = re.search(rf"test_variant_kernels_compile\[pool-{NAME}-{arch}\] PASSED", printed)
         assert passed or not nvrtc.supported(arch), arch
 
 

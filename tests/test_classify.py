@@ -472,7 +472,7 @@ def test_label_file_changed_during_the_job_is_reported(small, out, monkeypatch):
     assert len(labels(out)) == 75
 
 
-def test_unlisted_label_files_are_removed_at_the_end(small, out, monkeypatch):
+def test_unlisted_shard_files_are_removed_at_the_end(small, out, monkeypatch):
     begin = worker.Worker._begin
 
     def disturbed(self, shard, writer):

@@ -196,7 +196,7 @@ def test_info_commands(weight_file):
     refused(run("weights", "verify", assets.default_digits()), "/conv1")
 
 
-def test_warmup():
+def test_warmup_prepares_variants():
     assert "variants ready for cpu" in run("warmup", "--device", "cpu").output
 
 

@@ -183,7 +183,7 @@ def test_wrong_refused_and_failing_variants_are_reported(monkeypatch, without_to
     assert "WRONG: 2,6,7,3,3,1,0: broken.swaps_images" in result.stderr
 
 
-def test_a_slow_variant_is_timed_once(monkeypatch):
+def test_slow_variant_is_timed_once(monkeypatch):
     case = Case(Conv(6, 6, 1, 2, 3, 3), 2, gpu=False)
     serial = find("conv", "serial", "cpu")
     candidates = [

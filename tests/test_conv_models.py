@@ -247,7 +247,7 @@ FOLLOWED = [
 
 
 @pytest.mark.parametrize(("nodes", "ends"), FOLLOWED, ids=range(len(FOLLOWED)))
-def test_epilogue_option_includes_bias_and_relu(tmp_path, nodes, ends):
+def test_epilogue_option_reads_bias_and_relu(tmp_path, nodes, ends):
     """ReLU counts if nothing else reads the sums: no other node, no branch, and not the caller."""
     path = written(tmp_path, model(nodes, [W, tensor("b", 8)]))
     (alone,), (whole,) = onnx_convs.read(path, None), onnx_convs.read(path, None, True)

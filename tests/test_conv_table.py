@@ -56,7 +56,7 @@ def test_table_prefers_fullest_then_newest_run(script, tmp_path):
     [{"status": "wrong"}, {"name": "best.fp32"}, {"reads": "NHWC"}, {"median_ms": None}],
     ids=str,
 )
-def test_table_omits_algorithms_best_cannot_run(change, script, tmp_path):
+def test_table_omits_unusable_candidates(change, script, tmp_path):
     table = script("conv_choices").table
     third = entry("texture.split", 1.0) | change
     planted(tmp_path, "conv/a.json", DAY, [entry("direct.tuned", 2.0), third])

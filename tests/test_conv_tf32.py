@@ -281,7 +281,7 @@ def test_both_input_paths_are_correct_on_gpu(case, few, monkeypatch, rng):
 
 @pytest.mark.parametrize("maps", [64, 640, 9000])
 @pytest.mark.parametrize("width", [64, 128])
-def test_filters_in_shared_memory_serve_every_tile(maps, width, monkeypatch):
+def test_grid_lets_blocks_keep_their_filters(maps, width, monkeypatch):
     monkeypatch.setattr(machines, "current", lambda: H200)
     product = wgmma.Product(Conv(14, 14, 64, maps, 1, 1, **NCHW), width)
     grid = product.grid(64)
@@ -294,7 +294,7 @@ def test_filters_in_shared_memory_serve_every_tile(maps, width, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [arch for arch in ("sm_80", "sm_120") if supported(arch)])
-def test_no_tiling_spills(arch):
+def test_tilings_do_not_spill(arch):
     """Compile shapes with and without 16-byte copies in each layout for this architecture."""
     for text, tiling in zip(SPILLING, mma.TILINGS, strict=True):
         for layouts in ({"reads": "NCHW"}, {"writes": "NCHW"}):

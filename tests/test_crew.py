@@ -247,19 +247,19 @@ ONE = Costs(
         ({}, "the network", 80_000 / 21),
     ],
 )
-def test_what_bounds_eight_workers(change, bound, rate):
+def test_predicted_bottleneck_of_eight_workers(change, bound, rate):
     found = predict(replace(ONE, **change), 80_000, 1_000, 8)
     assert found.bound == bound and found.rate == pytest.approx(rate)
     assert found.seconds == pytest.approx(3 + 80_000 / rate)
 
 
-def test_a_worker_has_whole_shards():
+def test_workers_get_whole_shards():
     assert predict(ONE, 2_500, 1_000, 1).rate == pytest.approx(2_500 / (5 + 0.3))
     found = predict(ONE, 2_000, 1_000, 8)
     assert found.bound == "the number of shards" and found.rate == pytest.approx(2_000 / 2.1)
 
 
-def test_tasks_are_several_a_worker_and_of_several_shards_where_there_are_many():
+def test_tasks_group_several_shards():
     assert [lot(shards, 4) for shards in (1, 127, 128, 1_000, 10**6)] == [1, 1, 2, 15, 32]
     found = predict(replace(ONE, label=1e9, read=1e9, task=2.0), 100_000, 1_000, 1)
     assert found.bound == "the scheduler" and found.rate == pytest.approx(100_000 / (17 * 2.0))

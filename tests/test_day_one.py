@@ -46,13 +46,13 @@ def test_scores_are_printed(tmp_path):
     assert "of 3 more images: --output FILE.csv writes all" in result.stderr
 
 
-def test_scores_that_were_not_kept_are_said(monkeypatch):
+def test_omitted_scores_are_reported(monkeypatch):
     monkeypatch.setattr(inference, "WHOLE_BYTES", 0)
     result = run("infer", "--limit", 30, *ON_CPU, "--scores")
     assert "not kept for so many images: --output FILE.csv" in result.stdout
 
 
-def test_a_suite_of_another_batch_says_what_is_done(monkeypatch, no_gpu):
+def test_suite_at_another_batch_shows_no_ratio(monkeypatch, no_gpu):
     few = [f for f in FIGURES if f.table == "12"]  # argmax: serial, and a GPU's
     monkeypatch.setattr(course_ladder, "FIGURES", few)
     for other in ("LINEAR", "ON_CPU"):
@@ -73,7 +73,7 @@ def readme_commands():
     return [line.partition("#")[::2] for line in lines]
 
 
-def test_readmes_commands_are_commands():
+def test_readme_commands_parse():
     """Each command is parsed; an unknown option or choice would be refused."""
     for line, _ in readme_commands():
         command, words = main, shlex.split(line)[1:]
@@ -82,7 +82,7 @@ def test_readmes_commands_are_commands():
         assert command.make_context(command.name, words).params is not None, line
 
 
-def test_a_command_that_needs_a_gpu_says_so(no_gpu):
+def test_commands_that_need_a_gpu_are_refused_without(no_gpu):
     marked = [line for line, said in readme_commands() if re.match(r" *GPU(;.*whole.*|$)", said)]
     assert len(marked) >= 2
     for line in marked:
@@ -98,7 +98,7 @@ def test_a_command_that_needs_a_gpu_says_so(no_gpu):
         (90, {"cpu", "cuda 7.5", "cuda 8.0", "cuda 9.0 only"}, set()),
     ],
 )  # fmt: skip
-def test_variants_say_what_runs_here(gpu, here, lacks, monkeypatch):
+def test_variants_lists_support_on_this_machine(gpu, here, lacks, monkeypatch):
     found = None if gpu is None else Gpu(0, "NVIDIA Test", gpu)
     monkeypatch.setattr(listing, "choose_device", lambda wanted: (found, "no NVIDIA GPU found"))
     rows = json.loads(run("variants", "--json").stdout)["variants"]
@@ -109,7 +109,7 @@ def test_variants_say_what_runs_here(gpu, here, lacks, monkeypatch):
     assert all(what in last for what in lacks) and ("the others need" in last) == bool(lacks)
 
 
-def test_variants_of_a_stage_are_marked(no_gpu):
+def test_supported_variants_of_a_stage_are_marked(no_gpu):
     lines = run("variants", "conv2").stdout.splitlines()
     assert next(line for line in lines if "winograd.blocked" in line).startswith("* ")
     assert next(line for line in lines if "direct.basic" in line).startswith("  ")
@@ -128,12 +128,12 @@ def test_variants_of_a_stage_are_marked(no_gpu):
         ("conv --suite overfit", "overfeat"),
     ],
 )
-def test_a_typo_is_met_with_a_near_name(words, near):
+def test_typos_get_a_suggestion(words, near):
     result = run(*words.split())
     refused(result, near)
     assert re.search(rf"did you mean .*{re.escape(near)}", result.stderr.lower())
 
 
-def test_choices_end_with_what_was_meant():
+def test_list_of_choices_ends_with_a_suggestion():
     assert choose("fp61", ["fp16", "int8"]) == "choose from: fp16, int8; did you mean fp16?"
     assert choose("zzz", ["a", "b", "a"]) == "choose from: a, b"

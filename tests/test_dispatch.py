@@ -109,7 +109,7 @@ def predicted(problem=DEEP, images=64, machine=MACHINE):
         (Conv(28, 28, 64, 64, 3, 3, 2, **MAPS), "direct.tuned"),
     ],
 )
-def test_the_model_s_choice_is_known_and_every_price_is_explained(problem, expected):
+def test_model_choice_and_costs_are_explained(problem, expected):
     options = choices(problem, 1, H200)
     assert options[0].algorithm == expected
     assert [o.clocks for o in options] == sorted(o.clocks for o in options)
@@ -120,7 +120,7 @@ def test_the_model_s_choice_is_known_and_every_price_is_explained(problem, expec
     assert priced == [option.algorithm for option in model]
 
 
-def test_explain_says_what_was_taken_and_why():
+def test_explain_gives_choice_and_reason():
     us = predicted(machine=OTHER_H200)
     first, second, *_ = us
     rows = explain(DEEP, 64, OTHER_H200)
@@ -132,7 +132,7 @@ def test_explain_says_what_was_taken_and_why():
     assert found[HOPPER].endswith(f" clocks; {own}") and f"{us[HOPPER]:,.2f} us" in found[HOPPER]
 
 
-def test_winograd_that_errs_more_is_refused_and_said():
+def test_inaccurate_winograd_is_refused_with_reason():
     product = winograd.plan(FEW, 64, 4, H200)
     most = rounding.MARGIN * rounding.of_winograd(product, FEW, 4)
     row = rounding.in_a_row(FEW)
@@ -143,7 +143,7 @@ def test_winograd_that_errs_more_is_refused_and_said():
     assert rows["winograd.f4"] == f"not taken, {said}" and "clocks" in rows["winograd.f2"]
 
 
-def test_every_row_of_the_table_can_be_and_is_taken():
+def test_every_table_row_is_dispatched():
     rows = [(p, row) for (_, p), rows in measured._shipped().items() for row in rows]
     assert len(rows) >= 58
     for problem, row in rows:
@@ -152,7 +152,7 @@ def test_every_row_of_the_table_can_be_and_is_taken():
         assert found == row and (name == row.algorithm or name not in {*row.us, *row.dropped})
 
 
-def test_a_damaged_table_is_one_sentence(tmp_path):
+def test_damaged_table_is_refused_in_one_sentence(tmp_path):
     good = json.loads(measured.TABLE.read_text())
     row = good["rows"][0]
     slower = max(row["us"], key=row["us"].get)
@@ -166,7 +166,7 @@ def test_a_damaged_table_is_one_sentence(tmp_path):
             measured.read_table(path)
 
 
-def test_a_choice_holds_for_its_device_problem_and_layouts(ships):
+def test_measured_choice_needs_same_device_problem_and_layouts(ships):
     ships(4, {by_model(): 2.0, SLOW: 1.0})
     assert taken(OTHER, 4, MACHINE)[0] == SLOW
     assert taken(OTHER, 4, H100) == (choices(OTHER, 4, H100)[0].algorithm, None)
@@ -174,7 +174,7 @@ def test_a_choice_holds_for_its_device_problem_and_layouts(ships):
     assert taken(replace(OTHER, writes="NHWC"), 4, MACHINE)[1] is None
 
 
-def test_a_known_machine_has_the_rows_of_its_full_name(ships):
+def test_short_device_name_finds_its_rows(ships):
     ships(1, {by_model(): 2.0, SLOW: 1.0}, device=NAMED_H100)
     for found in (H100, replace(H100, name=NAMED_H100)):
         name, row = taken(OTHER, 1, found)
@@ -182,7 +182,7 @@ def test_a_known_machine_has_the_rows_of_its_full_name(ships):
     assert taken(OTHER, 1, replace(H100, name="Another", multiprocessors=114))[1] is None
 
 
-def test_rows_of_the_same_multiprocessors_count_where_there_are_no_others(here, ships):
+def test_rows_of_a_similar_gpu_are_the_fallback(here, ships):
     ships(4, {by_model(): 2.0, SLOW: 1.0}, device="NVIDIA H200")
     for machine in (H100, MACHINE, replace(H100, name=NAMED_H100)):
         assert taken(OTHER, 4, machine)[0] == SLOW != choices(OTHER, 4, machine)[0].algorithm
@@ -199,7 +199,7 @@ def test_rows_of_the_same_multiprocessors_count_where_there_are_no_others(here, 
     assert [taken(PARTED, 2, m)[0] for m in (H200, MACHINE)] == ["winograd.f4", "texture.split"]
 
 
-def test_the_nearest_number_of_images_counts_and_none_that_is_far(ships):
+def test_nearest_batch_size_counts_within_a_limit(ships):
     ships(4, {by_model(): 2.0, SLOW: 1.0})
     ships(12, {"direct.tuned": 1.0, "texture.split": 0.5})
     answers = {n: taken(OTHER, n, MACHINE)[1] for n in (1, 2, 3, 6, 7, 8, 24, 25)}
@@ -207,7 +207,7 @@ def test_the_nearest_number_of_images_counts_and_none_that_is_far(ships):
     assert held == {1: None, 2: 4, 3: 4, 6: 4, 7: 12, 8: 12, 24: 12, 25: None}
 
 
-def test_this_machine_s_own_comes_before_what_ships_as_near(here, ships, monkeypatch):
+def test_local_measurements_precede_shipped_ones(here, ships, monkeypatch):
     ships(4, {by_model(): 2.0, SLOW: 1.0})
     assert here(4, {by_model(): 1.0, SLOW: 2.0})
     name, row = taken(OTHER, 4, MACHINE)
@@ -218,7 +218,7 @@ def test_this_machine_s_own_comes_before_what_ships_as_near(here, ships, monkeyp
     assert taken(OTHER, 4, MACHINE)[1].source == SHIPS
 
 
-def test_entries_of_several_numbers_of_images_stand_side_by_side(here, ships):
+def test_entries_for_several_batch_sizes_coexist(here, ships):
     assert here(1, {SLOW: 1.0}) and here(64, {by_model(): 1.0}) and here(1, {by_model(): 3.0})
     rows = {row.images: row for row in measured.kept(HERE_IS.name, OTHER)}
     assert {n: dict(row.us) for n, row in rows.items()} == {
@@ -231,7 +231,7 @@ def test_entries_of_several_numbers_of_images_stand_side_by_side(here, ships):
     ("where", "name"), [(measured.nvrtc, "environment"), (measured, "sources"),
                         (measured, "_kernels")],
 )  # fmt: skip
-def test_other_drivers_and_sources_void_what_was_kept(where, name, here, ships, monkeypatch):
+def test_new_driver_or_sources_invalidate_cached_entries(where, name, here, ships, monkeypatch):
     assert here(4, {by_model(): 2.0, SLOW: 1.0})
     assert taken(OTHER, 4, MACHINE)[0] == SLOW
     monkeypatch.setattr(where, name, lambda *_: "another")
@@ -245,7 +245,7 @@ def test_other_drivers_and_sources_void_what_was_kept(where, name, here, ships, 
      *[{"us": {n: {SLOW: 1.0}}, "dates": {n: DAY}, "loads": {n: 0.0}} for n in ("0", "4.0")]],
     ids=str,
 )  # fmt: skip
-def test_an_entry_that_cannot_be_is_not_taken(change, here, ships):
+def test_impossible_cached_entry_is_ignored(change, here, ships):
     assert here(4, {by_model(): 2.0, SLOW: 1.0})
     (path,) = folder("tuned").glob("*.kept")
     entries.keep("tuned", path.stem, entries.facts_of("tuned", path.stem) | change)
@@ -259,14 +259,14 @@ def test_an_entry_that_cannot_be_is_not_taken(change, here, ships):
     [("winograd.f4", SMALL), ("direct.basic", OTHER), ("texture.nothing", OTHER),
      (f"{HOPPER}{TILED}taps-1x1", DEEP), (f"winograd.f4{TILED}{WORD}", DEEP)],
 )  # fmt: skip
-def test_a_choice_that_is_not_possible_falls_to_the_model(name, problem, here, ships):
+def test_impossible_measured_choice_falls_back_to_model(name, problem, here, ships):
     model = by_model(problem, 4)
     ships(4, {model: 2.0, name: 1.0}, problem)
     assert here(4, {model: 2.0, name: 1.0}, problem)
     assert taken(problem, 4, MACHINE) == (model, None)
 
 
-def test_a_table_without_it_gives_way_where_the_model_promises_enough(ships):
+def test_model_overrides_table_that_lacks_its_algorithm(ships):
     us = predicted()[HOPPER]
     ships(64, {"winograd.f4": 1.01 * CLAIM * us, "direct.tuned": 1e4}, DEEP)
     name, found = taken(DEEP, 64, MACHINE)
@@ -289,13 +289,13 @@ REST = {"winograd.f4": 9e3, "winograd.f2": 9.1e3, "direct.tuned": 9.2e3}
      {"us": REST, "dropped": (ANY, HOPPER, ONE)},
      {"us": REST | {ANY: 9.3e3, ONE: 9.4e3}, "dropped": (f"{HOPPER}{TILED}{WORD}",)}],
 )  # fmt: skip
-def test_a_table_that_has_it_decides(change, ships):
+def test_table_that_has_the_models_algorithm_decides(change, ships):
     row = Measured(HERE_IS.name, 64, date=DAY, source=SHIPS, **change)
     measured._shipped()[HERE_IS.name, DEEP] = (row,)
     assert taken(DEEP, 64, MACHINE) == ("winograd.f4", row)
 
 
-def test_another_run_s_times_and_drops_are_not_overruled_by_the_model(here, ships, monkeypatch):
+def test_model_does_not_override_later_measurements(here, ships, monkeypatch):
     ships(64, {"winograd.f4": 9e3, "texture.split": 9.1e3}, DEEP)
     assert taken(DEEP, 64, MACHINE)[0] == HOPPER
     here(100, {HOPPER: 9e4, "winograd.f4": 9e3}, DEEP)
@@ -307,7 +307,7 @@ def test_another_run_s_times_and_drops_are_not_overruled_by_the_model(here, ship
         assert choose.decide(DEEP, 64, MACHINE).model == expected
 
 
-def test_what_was_measured_of_as_many_images_alone_is_known_to_be_exact(ships):
+def test_measured_accuracy_holds_only_for_its_batch_size(ships):
     assert possible("winograd.f4", PARTED, MACHINE) and inexact(PARTED, 2, MACHINE) == (
         "winograd.f4",
     )
@@ -321,7 +321,7 @@ def test_what_was_measured_of_as_many_images_alone_is_known_to_be_exact(ships):
     assert said.startswith("by the model it errs up to ") and said.endswith("; measured 0.10 us")
 
 
-def test_explain_has_the_model_s_figures_and_the_measured_ones():
+def test_explain_shows_predicted_and_measured_times():
     rows, (found,) = dict(explain(SMALL, 1, H200)), measured.near(SMALL, 1, H200)
     fastest, second = found.us["prefetch.stride_fixed"], found.us["direct.tuned"]
     assert rows["chosen"] == "prefetch.stride_fixed, as measured"
@@ -334,7 +334,7 @@ def ran(name, us, error, status="right"):
     return {"name": name, "status": status, "median_ms": us / 1e3, "relative_error": error}
 
 
-def test_what_errs_more_than_fp32_does_not_count():
+def test_algorithms_less_accurate_than_fp32_are_dropped():
     """The limits are cuDNN's error on the same data and that of our fp32 sums.
 
     Without cuDNN, Winograd is held to its tolerance only.
@@ -363,7 +363,7 @@ def alike(name, us, rms):
     return ran(name, us, 1.0 / us) | {"same_images": {"images": 1, "largest": 1.0, "rms": rms}}
 
 
-def test_errors_on_the_same_images_count_where_all_have_them():
+def test_errors_on_equal_images_are_compared():
     found = [alike("direct.tuned", 9, 3e-7), alike(ANY, 4, 4e-7), alike("winograd.f2", 3, 5e-7),
              alike("winograd.f4", 2, 4e-7)]  # fmt: skip
     us, dropped = counted(found, alike("peer", 9, 4e-7))
@@ -375,7 +375,7 @@ def test_errors_on_the_same_images_count_where_all_have_them():
     assert counted(found, older)[0].keys() == {"direct.tuned", ANY, "winograd.f2", "winograd.f4"}
 
 
-def test_what_was_measured_to_err_no_more_may_sum_few_products(ships):
+def test_short_sums_are_allowed_if_measured_accurate(ships):
     problem = replace(SHALLOW, M=65)
     assert not possible(ONE, problem, MACHINE)
     least = Conv(7, 7, EXACT_FROM, 64, 1, 1, **MAPS)
@@ -388,7 +388,7 @@ def test_what_was_measured_to_err_no_more_may_sum_few_products(ships):
     assert rows[HOPPER].startswith("not taken, sums of 27 products")
 
 
-def test_words_name_one_product_each():
+def test_tiling_names_are_unique():
     for problem in (DEEP, replace(DEEP, stride=2), Conv(224, 224, 3, 64, 7, 7, 2, 3, **MAPS)):
         for kind in (mma.FP16X3, wgmma.FP16X3):
             words = [made.word for made in kind.products(problem, 64, H200)]
@@ -398,7 +398,7 @@ def test_words_name_one_product_each():
                 assert made.word == word
 
 
-def test_a_measured_tiling_is_what_runs(ships, monkeypatch):
+def test_measured_tiling_is_used(ships, monkeypatch):
     algorithm = f"{HOPPER}{TILED}{WORD}"
     ships(64, {algorithm: 1.0, "winograd.f4": 2.0}, DEEP)
     monkeypatch.setattr(choose.machines, "current", lambda: MACHINE)
@@ -421,7 +421,7 @@ def test_a_measured_tiling_is_what_runs(ships, monkeypatch):
     ("arch", "expected"),
     [("sm_75", False), ("sm_80", True), ("sm_90a", True), ("sm_121", True)],
 )
-def test_an_architecture_that_is_not_listed_runs_what_the_one_below_does(arch, expected):
+def test_unlisted_architecture_uses_the_one_below(arch, expected):
     able = find("conv", ANY, "cuda").kernels(DEEP, 64)
     assert all(kernel.meant_for(arch) == expected for kernel in able)
     hopper = find("conv", HOPPER, "cuda").kernels(DEEP, 64)
@@ -454,7 +454,7 @@ class Run:
         return lambda x, w, y, problem: self.log.append((name, w))
 
 
-def test_best_prepares_and_launches_what_was_chosen(ships, monkeypatch):
+def test_best_launches_the_dispatched_algorithm(ships, monkeypatch):
     ships(4, {by_model(): 2.0, "texture.split": 1.0})
     ran = Run(monkeypatch)
     for images, expected in ((4, "texture.split"), (64, by_model(images=64))):
@@ -465,7 +465,7 @@ def test_best_prepares_and_launches_what_was_chosen(ships, monkeypatch):
     assert choose._kernels(OTHER, 64) == (by_model(images=64),)
 
 
-def test_a_choice_that_memory_does_not_hold_gives_way(ships, monkeypatch):
+def test_best_falls_back_if_memory_is_short(ships, monkeypatch):
     """Fall back to the measured algorithm, the model's, then one that needs almost no workspace."""
     ran = Run(monkeypatch, {HOPPER: MemoryError("no room")})
     state = choose._prepare("w", DEEP, 64)
@@ -491,7 +491,7 @@ ends = pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.v
 
 @ends
 @pytest.mark.parametrize("capability", [75, 80, 90, 120])
-def test_what_a_problem_wants_is_taken_by_those_that_take_it(ends, capability, monkeypatch):
+def test_best_dispatches_only_algorithms_with_the_options(ends, capability, monkeypatch):
     problem, machine = replace(DEEP, **ends), replace(OTHER_H200, compute_capability=capability)
     monkeypatch.setattr(choose.machines, "current", lambda: machine)
     one = {ONE} if "dtype" not in ends else set()
@@ -512,14 +512,14 @@ def test_what_a_problem_wants_is_taken_by_those_that_take_it(ends, capability, m
             taken(problem, 64)
 
 
-def test_best_refuses_what_none_of_it_takes():
+def test_best_refuses_unsupported_problems():
     best = find("conv", "best", "cuda").refusal
     assert best(replace(ENDED, groups=2)) == "supports one group, not 2"
     assert "is not taken: supports images" in best(Conv(4096, 4096, 64, 1, 1, 1, bias=True, **MAPS))
 
 
 @ends
-def test_the_table_of_the_plain_shape_counts_for_those_that_take_it(ends, ships):
+def test_table_of_plain_shape_applies_with_epilogue(ends, ships):
     ships(64, {"winograd.f4": 1.0, ONE: 2.0, ANY: 3.0, HOPPER: 4.0}, DEEP)
     problem = replace(DEEP, **ends)
     name, found = taken(problem, 64, MACHINE)
@@ -533,7 +533,7 @@ def test_the_table_of_the_plain_shape_counts_for_those_that_take_it(ends, ships)
     assert taken(DEEP, 64, MACHINE)[0] == "winograd.f4"
 
 
-def test_what_was_measured_of_the_problem_itself_comes_first(here, ships):
+def test_measurement_of_the_exact_problem_comes_first(here, ships):
     ships(64, {ONE: 1.0, HOPPER: 2.0}, DEEP)
     assert taken(ENDED, 64, MACHINE)[0] == ONE
     assert here(64, {ANY: 3.0, HOPPER: 4.0}, ENDED)
@@ -545,7 +545,7 @@ def test_what_was_measured_of_the_problem_itself_comes_first(here, ships):
     assert taken(ENDED, 40, MACHINE)[0] == HOPPER  # nearer
 
 
-def test_a_bias_goes_with_the_filters_and_want_of_memory_has_a_way(monkeypatch):
+def test_bias_is_passed_and_memory_fallback_works(monkeypatch):
     ran = Run(monkeypatch)
     name = taken(ENDED, 64, MACHINE)[0]
     choose.fp32("x", choose._prepare(("w", "b"), ENDED, 64), "y", ENDED)
@@ -556,7 +556,7 @@ def test_a_bias_goes_with_the_filters_and_want_of_memory_has_a_way(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("ends", [{}, *ENDS], ids=lambda e: "-".join(map(str, e.values())))
-def test_what_is_taken_and_each_further_tiling_is_right(ends, rng):
+def test_best_and_its_tilings_are_correct(ends, rng):
     import cupy
 
     problem = replace(DEEP, **ends)
@@ -622,7 +622,7 @@ def tune(*arguments, code=0):
     return json.loads(result.stdout), result.stderr
 
 
-def test_tune_keeps_the_fastest_and_says_how_far_the_model_was_off(gpu):
+def test_tune_caches_fastest_and_reports_model_error(gpu):
     model = by_model()
     gpu[16] = {model: 6.0, SLOW: 4.0, "texture.split": 5.0}
     document, said = tune("16,9,9,16,3", "--batch", 1)
@@ -651,7 +651,7 @@ def test_tune_keeps_the_fastest_and_says_how_far_the_model_was_off(gpu):
     assert "winograd.f4" not in found["us"]
 
 
-def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu):
+def test_tune_tries_tilings_and_caches_a_winner(gpu):
     problem = replace(DEEP, C=64)
     winner = further(problem, 64, MACHINE)[1].full_name
     gpu[64] = {winner: 3.0, HOPPER: 4.0, ANY: 7.0}
@@ -666,7 +666,7 @@ def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu):
     assert taken(problem, 64, MACHINE)[0] == winner and "1 of 1 choices cached" in said
 
 
-def test_those_who_tune_one_shape_at_once_all_keep_theirs(here, ships, monkeypatch):
+def test_concurrent_tuning_keeps_all_results(here, ships, monkeypatch):
     """Reading the cached rows and writing them with a new one must be atomic."""
     keep, counts = entries.keep, range(1, 9)
 
@@ -685,7 +685,7 @@ def test_those_who_tune_one_shape_at_once_all_keep_theirs(here, ships, monkeypat
     assert {row.images for row in measured.kept(HERE_IS.name, OTHER)} == {*counts}
 
 
-def test_a_wrong_algorithm_is_never_kept(gpu):
+def test_wrong_algorithm_is_never_cached(gpu):
     gpu[16] = {by_model(): 6.0, SLOW: -1.0, "texture.split": 5.0}
     document, said = tune("16,9,9,16,3", code=1)
     assert document["cases"][0]["tuned"]["algorithm"] == "texture.split"
@@ -693,7 +693,7 @@ def test_a_wrong_algorithm_is_never_kept(gpu):
     assert SLOW not in taken(OTHER, 1, MACHINE)[1].us
 
 
-def test_an_interrupt_keeps_what_was_finished(gpu, tmp_path):
+def test_interrupted_tuning_keeps_finished_shapes(gpu, tmp_path):
     lines = tmp_path / "lines"
     lines.write_text("16,9,9,16,3\n17,9,9,16,3\n")
     gpu[16] = {SLOW: 1.0}
@@ -707,7 +707,7 @@ def test_an_interrupt_keeps_what_was_finished(gpu, tmp_path):
     assert taken(replace(OTHER, C=17), 1, MACHINE)[1] is None
 
 
-def test_what_tune_kept_is_printed(gpu):
+def test_tuned_result_is_printed(gpu):
     gpu[16] = {by_model(): 6.0, SLOW: 4.0}
     shown = CliRunner().invoke(main, ["conv", "16,9,9,16,3", "--tune"]).stdout
     line = f"best.fp32 dispatches {SLOW}, 4.00 us; before, it dispatched {by_model()}"
@@ -731,14 +731,14 @@ def test_what_tune_kept_is_printed(gpu):
         (("16,9,9,16,3", "--cold-l2"), "beside it, found --cold-l2"),
     ],
 )
-def test_what_cannot_be_tuned_is_one_sentence(arguments, words):
+def test_untunable_requests_are_refused_in_one_sentence(arguments, words):
     result = CliRunner().invoke(main, ["conv", *arguments, "--tune"])
     assert result.exit_code == 2
     assert words in result.output and len(result.output.strip().splitlines()) == 1
 
 
 @pytest.mark.gpu
-def test_what_tune_keeps_on_a_gpu_is_what_best_takes():
+def test_best_uses_what_tune_measured_on_gpu():
     document, said = tune("16,9,9,16,3", "--batch", 3, "--seconds", 0.05)
     found = document["cases"][0]["tuned"]
     assert found["why"] is None and found["algorithm"] == min(found["us"], key=found["us"].get)

@@ -32,12 +32,12 @@ def read(path):
     return json.loads(Path(path).read_text())
 
 
-def test_the_generated_pages_are_current():
+def test_generated_pages_are_current():
     done = subprocess.run([sys.executable, ROOT / "scripts" / "tables.py", "--check"])
     assert done.returncode == 0, "run scripts/tables.py"
 
 
-def test_the_families_in_the_picture_exist():
+def test_families_in_the_diagram_exist():
     lines = re.findall(
         "xml:space='preserve'>([^<]+)<", (ROOT / "docs" / "pipeline.svg").read_text()
     )
@@ -46,13 +46,13 @@ def test_the_families_in_the_picture_exist():
 
 
 @measured("**/*.json")
-def test_measured_files_are_dated_and_of_no_quick_run(path):
+def test_measured_files_are_dated_and_not_quick(path):
     document = read(path)
     assert document["date"] and not document.get("quick"), "take it again without --quick"
 
 
 @measured("*/weights.json")
-def test_every_plan_was_right_or_refused_with_any_weights(path):
+def test_measured_plans_were_correct_or_refused(path):
     for row in read(path)["rows"]:
         assert row["plans"]
         for entry in row["plans"].values():
@@ -60,7 +60,7 @@ def test_every_plan_was_right_or_refused_with_any_weights(path):
 
 
 @measured("*/sanitize.json")
-def test_sanitizers_found_what_was_planted_and_nothing_else(path):
+def test_sanitizers_found_only_planted_errors(path):
     document = read(path)
     assert all(entry["found"] > 0 for entry in document["planted"].values())
     assert all(entry["in_a_clean_kernel"] == 0 for entry in document["planted"].values())
@@ -70,7 +70,7 @@ def test_sanitizers_found_what_was_planted_and_nothing_else(path):
 
 
 @measured("*/*/*.json")
-def test_measured_candidates_were_right_or_refused(path):
+def test_measured_candidates_were_correct_or_refused(path):
     document = read(path)
     if path.parent.name == "plans":
         assert abs(document["correct"] - 8_722) <= (0 if document["precision"] == "fp32" else 5)
@@ -89,19 +89,19 @@ def test_measured_candidates_were_right_or_refused(path):
 
 
 @measured("*/peers.json")
-def test_measured_peers_are_right_and_sampled_enough(path):
+def test_measured_peers_are_correct_and_well_sampled(path):
     for row in read(path)["rows"]:
         assert 10_000 * row.get("flips", 0) <= 25 * row.get("judged", 10_000)
         assert len(row["samples_ms"]) >= 7
 
 
 @measured("*/course.json")
-def test_the_courses_suite_was_right(path):
+def test_measured_course_suite_was_correct(path):
     assert {row["status"] for row in read(path)["rows"]} == {"right"}
 
 
 @measured("*/counters.json")
-def test_counters_are_of_every_step_of_the_course(path):
+def test_measured_counters_cover_every_course_step(path):
     document = read(path)
     found = {(row["stage"], row["variant"]): row for row in document["rows"]}
     assert document["source"] == "ncu" and not any(row["error"] for row in found.values())
@@ -110,7 +110,7 @@ def test_counters_are_of_every_step_of_the_course(path):
 
 
 @measured("*/shares.json")
-def test_parts_are_of_right_kernels_and_make_a_whole(path):
+def test_measured_instruction_shares_sum_to_1(path):
     rows = [row for shape in read(path)["cases"] for row in shape["kernels"]]
     timed = [row for row in rows if row["status"] != "refused"]
     assert len(timed) >= 10 and {row["status"] for row in timed} == {"right"}
@@ -148,7 +148,7 @@ def unbacked(text):
     [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
-def test_no_figure_stands_without_a_file_behind_it(page):
+def test_figures_in_docs_come_from_measured_files(page):
     left = unbacked(page.read_text())
     if page.name == "words.md":  # a glossary defines percentages and quotes the papers
         papers = {f"{figure.milliseconds:g} ms" for figure in FIGURES}
@@ -156,7 +156,7 @@ def test_no_figure_stands_without_a_file_behind_it(page):
     assert left == [], "generate it, quote it (scripts/tables.py), or say that no file records it"
 
 
-def test_every_step_of_the_ladder_links_to_its_kernel():
+def test_ladder_steps_link_to_their_kernels():
     """The launcher defines the variant, which launches the linked kernel on this network."""
     page = ROOT / "docs" / "ladder.md"
     row = r"^(?:\| \d+ \| |- )\[`([\w.]+)`\]\(([^)]+)\)(?: \[\.cu\]\(([^)]+)\))?"
@@ -186,7 +186,7 @@ def fragments(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_relative_links_lead_somewhere(page):
+def test_relative_links_resolve(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     dead = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

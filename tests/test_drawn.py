@@ -23,7 +23,7 @@ def drawing(script):
 
 
 @pytest.mark.slow
-def test_of_fifty_drawn_pictures_nearly_all_are_right(drawing, net, tmp_path):
+def test_nearly_all_drawn_digits_are_correct(drawing, net, tmp_path):
     drawn = drawing.pictures(drawing.SEED)
     assert len(drawn) == 50
     assert {sum(one.digit == digit for one in drawn) for digit in range(10)} == {5}
@@ -41,7 +41,7 @@ def test_of_fifty_drawn_pictures_nearly_all_are_right(drawing, net, tmp_path):
     assert f"{drawing.right(rows)} of 50 are right (seed {drawing.SEED})" in part
 
 
-def test_the_drawing_is_the_same_each_time_and_another_with_another_seed(drawing):
+def test_drawings_are_reproducible_by_seed(drawing):
     one, again, other = (drawing.pictures(seed, 3) for seed in (3, 3, 4))
     assert [picture.data for picture in one] == [picture.data for picture in again]
     assert [picture.data for picture in one] != [picture.data for picture in other]

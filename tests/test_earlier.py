@@ -55,7 +55,7 @@ def written(tmp_path):
     return write
 
 
-def test_convolutions_are_compared_shape_by_shape():
+def test_regressions_are_found_shape_by_shape():
     earlier = conv(case(a=2.0, b=1.0), case(OTHER, a=2.0))
     now = conv(case(a=2.5, b=1.0), case(OTHER, a=2.0), case("1,7,7,4,3,1,0", a=9.0))
     (line,) = regressions(now, earlier, 5)
@@ -67,7 +67,7 @@ def test_convolutions_are_compared_shape_by_shape():
     assert regressions(now, earlier, 5, some=True) == [f"{SHAPE}: a: timed then, not now"]
 
 
-def test_the_baseline_is_compared_by_its_time_also_of_files_without_intervals():
+def test_baseline_regression_needs_no_interval():
     earlier, now = conv(case(a=2.0)), conv(case(a=2.0))
     now["cases"][0]["candidates"][0] = entry("base", 1.0, median=1.2)
     (line,) = regressions(now, earlier, 5)
@@ -90,7 +90,7 @@ def test_the_baseline_is_compared_by_its_time_also_of_files_without_intervals():
         (lambda d, e: d.update(command="compare"), "command: expected 'conv'"),
     ],
 )  # fmt: skip
-def test_damaged_files_are_refused_before_anything_runs(written, damage, words):
+def test_damaged_earlier_files_are_refused_before_timing(written, damage, words):
     document = conv(case(a=2.0))
     damage(document, document["cases"][0]["candidates"][1])
     with pytest.raises(LenetError, match="expected JSON of conv, found another doc") as caught:
@@ -98,7 +98,7 @@ def test_damaged_files_are_refused_before_anything_runs(written, damage, words):
     assert words in str(caught.value)
 
 
-def test_another_setting_is_refused(written):
+def test_different_settings_are_refused(written):
     now = {"device": "test", "reference": "base", "cold_l2": False}
     convs, stage = conv(case(a=2.0)), compare(a=2.0)
     check_earlier(convs, "e.json", now | {"cases": [(SHAPE, 2)]})
@@ -116,7 +116,7 @@ def test_another_setting_is_refused(written):
         load_earlier(written(stage), "compare", "fc2")
 
 
-def test_earlier_results_may_name_plans_as_they_were_called(written):
+def test_earlier_files_may_use_old_plan_names(written):
     earlier = compare(mma=2.0) | {"what": "plans", "reference": "fast"}
     earlier["candidates"][0]["name"] = "fast"
     found = load_earlier(written(earlier), "compare", "plans")
@@ -125,7 +125,7 @@ def test_earlier_results_may_name_plans_as_they_were_called(written):
 
 
 @pytest.mark.parametrize("command", [("conv", "1,8,8,4,3"), ("compare", "fc2", "--batch", "20")])
-def test_the_gate_ends_with_1_where_something_was_lost(command, tmp_path):
+def test_regression_or_loss_exits_with_1(command, tmp_path):
     out = tmp_path / "first.json"
     base = [*command, "--device", "cpu", "--seconds", 0.1, "--only", "serial,tiled"]
     base += ["--reference", "tiled"]
@@ -145,7 +145,7 @@ def test_the_gate_ends_with_1_where_something_was_lost(command, tmp_path):
     assert "none is more than 1e+07 % slower" in kept.stderr
 
 
-def test_json_has_no_nan_and_is_read_again(tmp_path):
+def test_json_has_no_nan_and_reads_back(tmp_path):
     path = tmp_path / "e.json"
     document = conv(case(a=2.0))
     document["cases"][0]["candidates"][1] |= {"relative_error": math.nan, "all": (math.inf, 1.0)}
@@ -159,7 +159,7 @@ def test_json_has_no_nan_and_is_read_again(tmp_path):
     "data", [b"[" * 100_000, b'{"command": "conv", "command": "a"}', b'"\xff"'],
     ids=["deep list", "key twice", "not UTF-8"],
 )  # fmt: skip
-def test_what_is_no_document_is_refused_on_the_command_line(data, tmp_path):
+def test_invalid_earlier_file_is_refused_by_the_command(data, tmp_path):
     path = tmp_path / "earlier.json"
     path.write_bytes(data)
     result = run("conv", "1,8,8,4,3", "--fail-on-regression", 5, "--against", path)

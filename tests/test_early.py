@@ -31,7 +31,7 @@ class Held(Source):
         self.calls.append("closed")
 
 
-def test_it_is_read_once_from_when_it_is_opened():
+def test_file_is_read_once_in_the_background():
     held = Held()
     with read_early(held) as source:
         assert held.calls == [] and len(source) == 9 and source.dtype == "uint8"
@@ -47,7 +47,7 @@ def test_it_is_read_once_from_when_it_is_opened():
     assert held.calls == [(0, 9), "closed"]
 
 
-def test_what_goes_wrong_comes_up_where_it_is_read_each_time():
+def test_read_error_is_raised_on_every_use():
     held = Held(LenetError("held: expected 9 images, found 3"))
     held.may_read.set()
     with read_early(held) as source:
@@ -57,7 +57,7 @@ def test_what_goes_wrong_comes_up_where_it_is_read_each_time():
     assert held.calls[-1] == "closed"
 
 
-def test_large_files_and_arrays_are_read_where_they_are_wanted(monkeypatch):
+def test_large_files_and_arrays_are_not_read_early(monkeypatch):
     memory = MemorySource(IMAGES, None, "memory")
     assert read_early(memory) is memory
     monkeypatch.setattr(source_module, "EARLY_BYTES", IMAGES.nbytes - 1)

@@ -47,7 +47,7 @@ def fits(monkeypatch):
     return asked
 
 
-def test_what_was_tried_is_let_go_before_less_is_tried(fits):
+def test_memory_is_freed_before_smaller_chunks_are_tried(fits):
     fits.room = 30
     engine = Engine(Request(plan="fp32"))
     assert engine.check("uint8", 100) == 25
@@ -56,7 +56,7 @@ def test_what_was_tried_is_let_go_before_less_is_tried(fits):
     assert engine.check("uint8", 25) == 25 and len(fits.sizes) == 3
 
 
-def test_no_memory_for_one_image_and_what_is_no_lack_of_it_are_raised(fits):
+def test_unrecoverable_memory_errors_are_raised(fits):
     fits.room = 0
     sentence = "plan fp32: expected memory for one image, found: no more memory"
     with pytest.raises(LenetError, match=sentence):
@@ -78,9 +78,7 @@ def feeds(monkeypatch):
 
 
 @pytest.mark.parametrize(("batch", "zero_copy"), [(None, True), (5_000, True), (100, False)])
-def test_zero_copy_reaches_the_runner_where_it_takes_less(
-    fits, feeds, monkeypatch, batch, zero_copy
-):
+def test_zero_copy_is_used_where_faster(fits, feeds, monkeypatch, batch, zero_copy):
     """Each chunk of a batch has a start-up cost, so small chunks are copied."""
     costs = Costs(50, 2, 3, 5, 3, 10, 784, 48, 6)
     monkeypatch.setattr("lenetgpu.net.streaming.costs_of", lambda *_: costs)
@@ -95,7 +93,7 @@ def test_zero_copy_reaches_the_runner_where_it_takes_less(
         assert feed.model["predicted"] == pytest.approx((10 + 6 * chunks + 7_840 / 48) / 1e3)
 
 
-def test_each_type_of_images_keeps_its_schedule(fits, feeds, monkeypatch):
+def test_each_dtype_keeps_its_schedule(fits, feeds, monkeypatch):
     """A later runner of the first type uses the schedule that was checked for it."""
     costs = {
         "uint8": Costs(50, 1, 2, 5, 3, 10, 784, 40, 900),
@@ -118,7 +116,7 @@ def test_each_type_of_images_keeps_its_schedule(fits, feeds, monkeypatch):
     assert ("uint8", before.chunk) in fits.sizes
 
 
-def test_threads_that_need_runners_prepare_one_after_the_other(fits, feeds, monkeypatch):
+def test_threads_prepare_runners_one_at_a_time(fits, feeds, monkeypatch):
     """A single image is checked once, and no thread's time is lost or counted for another."""
     inside, most, plain = [], [], engine_module.fit
 
@@ -170,7 +168,7 @@ def expected(images):
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 6, 9, 10, 40])
-def test_few_images_go_through_staged_arrays_and_many_through_the_ring(gpu, monkeypatch, n):
+def test_few_images_are_staged_and_many_are_streamed(gpu, monkeypatch, n):
     """Staged passes are recorded at the second call; results are no views of reused buffers."""
     monkeypatch.setattr(runners, "_STAGES", (5, 9))
     monkeypatch.setattr(runners, "_COPIED_AT_ONCE", 2)
@@ -186,7 +184,7 @@ def test_few_images_go_through_staged_arrays_and_many_through_the_ring(gpu, monk
     assert gpu.launches == (3 if 0 < n <= 9 else 0)
 
 
-def test_a_source_is_read_whole_into_page_locked_memory_or_in_order_by_parts(gpu):
+def test_source_is_read_pinned_or_in_parts(gpu):
     runner, images = runner_on(gpu), pixels(30)
     source = MemorySource(images, None, "memory")
     whole = runner.whole(source)

@@ -40,7 +40,7 @@ def run(*arguments):
     return CliRunner().invoke(main, ["conv", "--engines", *map(str, arguments)])
 
 
-def test_figures_9_and_13_tell_the_filters_side(script):
+def test_figures_9_and_13_imply_5x5_filters(script):
     """80,640 and 1,680 runs of a line; the cheapest lines take 80,641 and 1,681 cycles in all."""
     assert script("engines").sides_told() == [5] == [TABLE_1.R]
     assert executions(True) == 80_640 and executions(False) == 1_680
@@ -49,7 +49,7 @@ def test_figures_9_and_13_tell_the_filters_side(script):
     assert max(line_cycles(FIGURE_9, side=32)) < 10  # a local load takes longer than that
 
 
-def test_the_lines_of_figures_9_and_13_are_the_models_within_four_cycles(script):
+def test_model_matches_figures_9_and_13_within_4_cycles(script):
     module = script("engines")
     figures = (FIGURE_9, module.SORTS_9), (FIGURE_13, module.SORTS_13)
     for (seen, sorts), step in zip(figures, SIMULATED, strict=False):
@@ -67,7 +67,7 @@ def test_the_lines_of_figures_9_and_13_are_the_models_within_four_cycles(script)
         (Sums.INNER, Loads.REDUCED, 4), (Sums.OUTER, Loads.HOISTED, 4),
     ],
 )  # fmt: skip
-def test_a_listing_does_the_kernels_work(sums, loads, together):
+def test_listing_has_the_kernels_instruction_counts(sums, loads, together):
     """12 image and 3 filter floats per thread and chunk; products unless an engine has them."""
     program = listing(Kernel(sums, loads, together=together), TILE, 2)
     count = Counter((said.op, said.part) for said in program)
@@ -87,7 +87,7 @@ def test_a_listing_does_the_kernels_work(sums, loads, together):
 
 
 @pytest.mark.parametrize("together", [1, 2, 4, 8])
-def test_no_load_is_lost_where_they_do_not_divide(together):
+def test_uneven_tiles_lose_no_loads(together):
     """5 channels of 4 images and 8 filters: 20 image floats a thread, 10 filter floats."""
     tile = Tile(16, 2, 4, 4, 4, 5)
     program = listing(Kernel(Sums.INNER, Loads.REDUCED, together=together), tile, 1)
@@ -96,7 +96,7 @@ def test_no_load_is_lost_where_they_do_not_divide(together):
     assert count[Op.GLOBAL, "filters"] == count[Op.STORE, "filters"] == 5
 
 
-def test_full_waves_run_one_after_the_other_and_the_rest_spreads():
+def test_full_waves_run_in_turn_and_the_rest_is_spread():
     """120 blocks are one wave; 240 two; 60 are four a multiprocessor; 180 are 8 and then 4."""
     kernel = Kernel(Sums.INNER, Loads.PLAIN)
     wave, half, two, more = (
@@ -109,7 +109,7 @@ def test_full_waves_run_one_after_the_other_and_the_rest_spreads():
     assert more == wave + half
 
 
-def test_unrolled_sums_are_figure_13s_lines():
+def test_unrolled_sums_match_figure_13():
     """8 shared loads and 16 times mov, mad, mov per (pixel, channel) pair; no jump among them."""
     program = listing(Kernel(Sums.UNROLLED, Loads.PLAIN), TILE, 1)
     ours = [said.op for said in program if said.part == "compute" and said.op is not Op.BARRIER]
@@ -119,7 +119,7 @@ def test_unrolled_sums_are_figure_13s_lines():
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
-def test_the_model_reproduces_what_it_claims_and_nothing_else(claim):
+def test_claims_are_reproduced_as_stated(claim):
     if claim.told is None:
         assert not claim.reproduced
         with pytest.raises(ValueError, match="found none"):
@@ -128,7 +128,7 @@ def test_the_model_reproduces_what_it_claims_and_nothing_else(claim):
         assert agrees(claim, claim.of(BASE)) == claim.reproduced
 
 
-def test_the_papers_figures_are_the_ladders_and_its_total_their_product(script):
+def test_paper_figures_match_the_ladder_and_their_product(script):
     """Figures that papers/convnet2.py has too have the same value there."""
     steps = {step.name: step for step in STEPS}
     assert CLAIM["rolled, cycles"].told == steps["rolled"].cycles
@@ -146,14 +146,14 @@ def test_the_papers_figures_are_the_ladders_and_its_total_their_product(script):
     assert own_total(low=True) < own_total() < own_total(high=True)
 
 
-def test_every_change_changes_something():
+def test_every_assumption_affects_the_result():
     for change in CHANGED:
         under = results(TABLE_1, TABLE_1_BATCH, assumption=change, most=2)
         stated = results(TABLE_1, TABLE_1_BATCH, most=2)
         assert any(under(step.name) != stated(step.name) for step in SIMULATED), change.name
 
 
-def test_more_chunks_than_are_simulated_are_in_proportion():
+def test_unsimulated_chunks_are_extrapolated():
     whole = simulate(Kernel(Sums.INNER, Loads.PLAIN), TABLE_1, 128, most=7)
     part = simulate(Kernel(Sums.INNER, Loads.PLAIN), TABLE_1, 128, most=4)
     assert part.cycles != whole.cycles
@@ -162,7 +162,7 @@ def test_more_chunks_than_are_simulated_are_in_proportion():
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_papers_figures_and_the_models(tmp_path):
+def test_command_prints_paper_and_model_figures(tmp_path):
     done = run("--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv")
     assert done.exit_code == 0, done.output
     assert "524,000" in done.output and "one reader at a time" in done.output
@@ -176,7 +176,7 @@ def test_the_command_prints_the_papers_figures_and_the_models(tmp_path):
     assert [row["figure"] for row in table] == list(rows)
 
 
-def test_another_shape_has_no_figures_of_the_paper(tmp_path):
+def test_other_shapes_have_no_paper_figures(tmp_path):
     done = run("2,6,6,5,3,1,1", "--batch", 16, "--json", "-")
     assert done.exit_code == 0
     document = json.loads(done.stdout)
@@ -194,7 +194,7 @@ def test_another_shape_has_no_figures_of_the_paper(tmp_path):
         (("1,8,8,4",), "expected C,H,W,M,K"),
     ],
 )
-def test_what_says_how_to_run_is_refused(arguments, words):
+def test_options_for_running_kernels_are_refused(arguments, words):
     done = run(*arguments)
     assert done.exit_code == 2
     assert words in done.stderr and done.stderr.count("\n") == 1

@@ -81,7 +81,7 @@ def runs_here(plan):
 
 @pytest.mark.long
 @pytest.mark.parametrize("plan", PLANS)
-def test_wherever_memory_lacks_the_labels_are_the_same(plan, ran):
+def test_labels_survive_any_failed_allocation(plan, ran):
     """Fail each allocation, on the GPU and page-locked, once.
 
     The order is random, within a time limit: some hundreds of passes, each of which measures
@@ -182,7 +182,7 @@ FILLED = (
 
 @pytest.mark.alone
 @pytest.mark.parametrize("plan", ["fp32", "fp16x3", "unrolled", "fft", "auto:fp16"])
-def test_a_full_gpu_gives_the_same_labels_or_a_sentence(plan, ran, tmp_path):
+def test_full_gpu_gives_same_labels_or_an_error(plan, ran, tmp_path):
     """Label 10,000 digits with 256, 64 and 2 MiB of GPU memory free; 256 suffice for every plan.
 
     There is one plan for each way to allocate memory.
@@ -207,7 +207,7 @@ def test_a_full_gpu_gives_the_same_labels_or_a_sentence(plan, ran, tmp_path):
         assert (labels != found[0]).mean() <= most, f"{left} bytes left"
 
 
-def test_a_lost_gpu_is_a_lenet_error_and_the_process_ends(ran):
+def test_lost_gpu_raises_lenet_error_and_process_ends(ran):
     code, out, errors = ran(
         COMMON
         + """
@@ -237,7 +237,7 @@ def test_a_lost_gpu_is_a_lenet_error_and_the_process_ends(ran):
     assert "nothing more can run on it in this process" in out, where
 
 
-def test_a_forked_child_is_refused_at_once_and_a_spawned_one_works(ran, tmp_path):
+def test_forked_child_is_refused_and_spawned_one_works(ran, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent(
@@ -328,7 +328,7 @@ def at_once(call):
 
 
 @pytest.mark.parametrize("latency", [False, True])
-def test_a_net_is_right_in_every_thread(latency, digits):
+def test_net_is_correct_in_every_thread(latency, digits):
     import cupy
 
     try:

@@ -69,7 +69,7 @@ def fetch(folder, server):
     return paths, said
 
 
-def test_files_come_once(tmp_path, server):
+def test_files_are_downloaded_once(tmp_path, server):
     paths, said = fetch(tmp_path / "a" / "b", server)
     assert [gzip.decompress(path.read_bytes()) for path in paths] == list(CONTENT.values())
     assert said == [f"{n}: {len(PACKED[n]):,} bytes from {server.address}" for n in PACKED]
@@ -80,7 +80,7 @@ def test_files_come_once(tmp_path, server):
 
 
 @pytest.mark.parametrize("there", [b"not gzip", b"", gzip.compress(b"other digits", mtime=0), None])
-def test_a_file_that_is_there_is_hashed_and_a_wrong_one_fetched_again(tmp_path, server, there):
+def test_existing_file_is_verified_and_replaced_if_wrong(tmp_path, server, there):
     name = "first.gz"
     (tmp_path / name).write_bytes(PACKED[name][:-9] if there is None else there)
     paths, said = fetch(tmp_path, server)
@@ -90,7 +90,7 @@ def test_a_file_that_is_there_is_hashed_and_a_wrong_one_fetched_again(tmp_path, 
     assert server.asked == list(PACKED)
 
 
-def test_another_packing_of_the_same_file_is_kept(tmp_path, server):
+def test_same_content_compressed_differently_is_kept(tmp_path, server):
     other = gzip.compress(CONTENT["first.gz"], compresslevel=1, mtime=1)
     assert other != PACKED["first.gz"]
     (tmp_path / "first.gz").write_bytes(other)
@@ -108,7 +108,7 @@ def test_another_packing_of_the_same_file_is_kept(tmp_path, server):
         (lambda server: server.files.pop("first.gz"), "404"),
     ],
 )
-def test_a_download_that_fails_leaves_what_was_there(tmp_path, server, fault, words):
+def test_failed_download_leaves_existing_files(tmp_path, server, fault, words):
     fault(server)
     (tmp_path / "first.gz").write_bytes(b"mine")
     result = CliRunner().invoke(main, [*FETCH, str(tmp_path), "--mirror", server.address])
@@ -131,7 +131,7 @@ def drip(asked):
                 return
 
 
-def test_a_drip_ends_after_the_time_that_there_is(tmp_path, server, monkeypatch):
+def test_slow_download_times_out(tmp_path, server, monkeypatch):
     monkeypatch.setattr(mnist, "_ATTEMPT_S", 0.4)
     server.files["first.gz"] = drip
     with pytest.raises(LenetError, match=r"first.gz: .*expected it within 0 s, found it not whole"):
@@ -179,7 +179,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("given", "words"), HOSTILE.values(), ids=HOSTILE)
-def test_what_a_hostile_server_gives_is_a_sentence(given, words, tmp_path, server, monkeypatch):
+def test_hostile_server_is_refused(given, words, tmp_path, server, monkeypatch):
     monkeypatch.setattr(mnist, "MAX_BYTES", 1 << 16)
     monkeypatch.setattr(mnist, "MAX_UNPACKED_BYTES", 1 << 20)
     server.files["first.gz"] = given
@@ -197,14 +197,14 @@ def test_what_a_hostile_server_gives_is_a_sentence(given, words, tmp_path, serve
 
 
 @pytest.mark.parametrize("mirror", ["file:///etc/", "http://["])
-def test_a_mirror_that_is_no_http_is_a_sentence(mirror, tmp_path, server):
+def test_non_http_mirror_is_refused(mirror, tmp_path, server):
     result = CliRunner().invoke(main, [*FETCH, str(tmp_path), "--mirror", mirror])
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("lenetgpu: error: first.gz: expected to download it, found ")
     assert result.stderr[:-1].isprintable()
 
 
-def test_the_pinned_sums_are_mnists(mnist):
+def test_pinned_checksums_match_mnist(mnist):
     """Requires the four files; the pinned digests are of their unpacked bytes."""
     from lenetgpu.files.mnist import SHA256
 

@@ -35,7 +35,7 @@ def held(path):
         return {name: file[name][()] for name in file}
 
 
-def test_packed_images_find_plain_labels(tmp_path, digits):
+def test_gzipped_images_find_uncompressed_labels(tmp_path, digits):
     images, labels = digits
     plain = idx_file(tmp_path / "a-images-idx3-ubyte", images, labels)
     plain.with_name("a-labels-idx3-ubyte").rename(tmp_path / "a-labels-idx1-ubyte")
@@ -45,7 +45,7 @@ def test_packed_images_find_plain_labels(tmp_path, digits):
 
 
 @pytest.mark.parametrize("form", ["one-hot", "column", "float"])
-def test_label_forms(tmp_path, digits, form):
+def test_label_encodings(tmp_path, digits, form):
     images, labels = digits
     held = {
         "one-hot": np.eye(10)[labels],
@@ -87,7 +87,7 @@ def weights_with(weight_file, tmp_path, name, data):
         ("fc2", np.zeros((128, 10), np.int32), r"/fc2 to be floats.*found type int32"),
     ],
 )
-def test_bad_weights(weight_file, tmp_path, name, data, message):
+def test_invalid_weights_are_refused(weight_file, tmp_path, name, data, message):
     path = weights_with(weight_file, tmp_path, name, data)
     with pytest.raises(LenetError, match=message) as caught:
         load_weights(path)
@@ -110,7 +110,7 @@ def test_bad_weights(weight_file, tmp_path, name, data, message):
         ({"x": np.zeros((3, 28, 28), "u1"), "y": np.array([1, 2, 2.5])}, "class numbers"),
     ],
 )
-def test_bad_images(tmp_path, datasets, message):
+def test_invalid_images_are_refused(tmp_path, datasets, message):
     path = h5(tmp_path / "bad.h5", **datasets)
     with pytest.raises(LenetError, match=message) as caught:
         load_dataset(path)
@@ -132,7 +132,7 @@ def test_bad_images(tmp_path, datasets, message):
         (b"\x1f\x8b" + bytes(30), "found a damaged file"),
     ],
 )
-def test_bad_idx(tmp_path, content, message):
+def test_invalid_idx_files_are_refused(tmp_path, content, message):
     path = tmp_path / "x-images-idx3-ubyte"
     path.write_bytes(content)
     with pytest.raises(LenetError, match=message) as caught:
@@ -140,7 +140,7 @@ def test_bad_idx(tmp_path, content, message):
     assert str(path) in str(caught.value)
 
 
-def test_labels_beside_must_match(tmp_path, digits):
+def test_labels_must_match_number_of_images(tmp_path, digits):
     images, labels = digits
     path = idx_file(tmp_path / "x-images", images, labels[:4])
     with pytest.raises(LenetError, match="expected 6 labels for .*found 4"):
@@ -148,7 +148,7 @@ def test_labels_beside_must_match(tmp_path, digits):
 
 
 @pytest.mark.parametrize("load", [load_dataset, load_weights])
-def test_missing_and_folder(tmp_path, load):
+def test_missing_file_and_folder_are_refused(tmp_path, load):
     with pytest.raises(LenetError, match="found no such file"):
         load(tmp_path / "none.h5")
     with pytest.raises(LenetError, match="found a folder"):

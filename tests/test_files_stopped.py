@@ -66,7 +66,7 @@ print(json.dumps([whole, ends]))
         pytest.param("weights convert", 60, marks=pytest.mark.slow),
     ],
 )
-def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path, rng, words, moments):
+def test_ctrl_c_leaves_no_partial_files(tmp_path, rng, words, moments):
     source, folder = tmp_path / "x.npy", tmp_path / "made"
     np.save(source, rng.integers(0, 256, (2_500, 28, 28), dtype=np.uint8))
     folder.mkdir()

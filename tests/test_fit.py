@@ -33,7 +33,7 @@ def changed(run):
     return replace(PLAN, slots=tuple(slots))
 
 
-def test_a_plan_that_fits_says_how_well(shipped_weights):
+def test_fit_reports_errors_by_group(shipped_weights):
     found = fit(PLAN, shipped_weights, "this one")
     assert (found.plan, found.precision) == ("unrolled", "fp32")
     assert set(found.groups) == {"digits", "noise", "a white image", "a blank image"}
@@ -41,7 +41,7 @@ def test_a_plan_that_fits_says_how_well(shipped_weights):
     assert found.groups["a blank image"] == 0
 
 
-def test_it_is_measured_once_for_each_device_weights_and_type(shipped_weights, monkeypatch):
+def test_fit_is_measured_once_per_device_weights_and_dtype(shipped_weights, monkeypatch):
     ran = []
     real = module.measure
     monkeypatch.setattr(module, "measure", lambda *a: ran.append(a) or real(*a))
@@ -62,7 +62,7 @@ def test_it_is_measured_once_for_each_device_weights_and_type(shipped_weights, m
     [(slice(0, 64), "digits"), (slice(64, 68), "noise"), (slice(68, 69), "a white image"),
      (slice(69, 70), "a blank image")],
 )  # fmt: skip
-def test_each_group_is_looked_at_by_itself(what, where, shipped_weights, own_cache):
+def test_fit_checks_each_group_separately(what, where, shipped_weights, own_cache):
     def run(x, w, y, problem):
         np.matmul(x, w, out=y)
         if len(y) > 6:
@@ -75,7 +75,7 @@ def test_each_group_is_looked_at_by_itself(what, where, shipped_weights, own_cac
     assert not list(own_cache.glob("fits/*"))
 
 
-def test_scores_that_are_nan_do_not_fit(shipped_weights):
+def test_nan_scores_do_not_fit(shipped_weights):
     def run(x, w, y, problem):
         np.matmul(x, w, out=y)
         y[3, 3] = np.nan
@@ -85,14 +85,14 @@ def test_scores_that_are_nan_do_not_fit(shipped_weights):
 
 
 @pytest.mark.parametrize(("factor", "found"), [(1e-12, r"\de-4\d"), (1e11, r"\de\+4\d")])
-def test_scores_that_float32_does_not_hold_are_refused(factor, found, shipped_weights):
+def test_scores_beyond_float32_are_refused(factor, found, shipped_weights):
     weights = times(shipped_weights, factor)
     said = f"float32 holds with a margin.* to 1.7e.38, found scores of .*{found} at most"
     with pytest.raises(LenetError, match=said):
         fit(PLAN, weights, "this one")
 
 
-def test_labels_may_differ_only_where_the_scores_are_near():
+def test_labels_may_differ_only_near_ties():
     expected = np.tile(np.arange(10.0), (2, 1))
     expected[1, 8] = 8.999
 
@@ -104,7 +104,7 @@ def test_labels_may_differ_only_where_the_scores_are_near():
     assert "1 labels differ" in str(judged([8, 9], "fp16"))
 
 
-def test_weights_whose_classes_tie_fit(shipped_weights):
+def test_weights_with_tied_classes_fit(shipped_weights):
     assert fit(PLAN, times(shipped_weights, 0), "this one").error == 0
     columns = dict(shipped_weights.tensors)
     columns["fc2"] = np.repeat(columns["fc2"][:, :1], 10, axis=1)
@@ -117,7 +117,7 @@ def test_weights_whose_classes_tie_fit(shipped_weights):
     [(1e-15, 0.0, 8, True), (1e-5, 1e-5, 8, True), (3e-5, 1e-5, 8, False), (1e-5, 0.0, 8, False),
      (1e-5, 1e-5, 7, False), (0.0, 0.0, -1, False), (0.0, 0.0, 10, False)],
 )  # fmt: skip
-def test_a_tie_is_what_the_plans_own_error_cannot_tell_apart(gap, error, label, passes):
+def test_tie_limit_is_the_plans_own_error(gap, error, label, passes):
     expected = np.arange(10.0)[None]
     expected[0, 8] = 9 - gap
     found, parts = expected + error, [("these", slice(0, 1))]

@@ -57,7 +57,7 @@ def weight_file(tmp_path):
     return tmp_path / "weights.h5"
 
 
-def test_no_flip_is_silent():
+def test_bit_flips_are_never_silent():
     """`scripts/flips.py` flips 1,000 bits of each file by default; this test uses `--flips 8`."""
     command = [sys.executable, SCRIPT, "--json", "--flips", "8", "--seed", "3"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -67,7 +67,7 @@ def test_no_flip_is_silent():
     assert done.returncode == 0, done.stderr
 
 
-def test_what_fletcher_does_not_see_sha_does(tmp_path, weight_file):
+def test_sha256_detects_rewritten_data(tmp_path, weight_file):
     """Data rewritten by HDF5 have a valid Fletcher checksum."""
 
     def change(file):
@@ -81,7 +81,7 @@ def test_what_fletcher_does_not_see_sha_does(tmp_path, weight_file):
     assert refused.exit_code == 2 and "/fc2" in refused.output
 
 
-def test_images_are_compared_by_blocks(converted, tmp_path):
+def test_images_are_verified_by_blocks(converted, tmp_path):
     first, message = 2_344, "rows 2,000 to 2,344,"
 
     def change(file):
@@ -122,14 +122,14 @@ def _drop_blocks(file):
         (lambda file: file.attrs.update(note="mine"), "attribute note to be numbers or text of"),
     ],
 )
-def test_what_is_not_data_is_compared_too(converted, tmp_path, change, message):
+def test_attributes_and_structure_are_verified(converted, tmp_path, change, message):
     path = rewritten(converted, tmp_path / "x.h5", change)
     for load in (load_dataset, checksums.verify):
         with pytest.raises(LenetError, match=f"{path}: expected {message}"):
             load(path)
 
 
-def test_labels_are_compared_whole(converted, tmp_path):
+def test_all_labels_are_verified(converted, tmp_path):
     """The comparison covers all labels even if few are requested."""
 
     def change(file):
@@ -140,7 +140,7 @@ def test_labels_are_compared_whole(converted, tmp_path):
         open_source(path, 0, 5)
 
 
-def test_files_without_checksums_load_and_are_said_to_have_none(converted, weight_file, tmp_path):
+def test_files_without_checksums_load_with_a_note(converted, weight_file, tmp_path):
     images = rewritten(converted, tmp_path / "i.h5", bare)
     weights = rewritten(weight_file, tmp_path / "w.h5", bare)
     assert (load_dataset(images).images == load_dataset(converted).images).all()
@@ -158,7 +158,7 @@ def test_files_without_checksums_load_and_are_said_to_have_none(converted, weigh
     )
 
 
-def test_all_that_is_written_says_its_sums(converted, weight_file, tmp_path, rng):
+def test_written_files_have_checksums(converted, weight_file, tmp_path, rng):
     """Every dataset has the documented SHA-256, and HDF5's own checksum on its chunks."""
     scores = rng.standard_normal((40_000, 10), np.float32)
     write_labels(tmp_path / "labels.h5", scores.argmax(1), scores, 50_000)
@@ -202,7 +202,7 @@ def _labels(file):
         (lambda file: file.attrs.pop(checksums.ATTRIBUTE), "; names and attributes have none"),
     ],
 )
-def test_what_has_no_sum_is_said_and_the_rest_is_compared(converted, tmp_path, change, said):
+def test_missing_checksums_are_reported_and_the_rest_verified(converted, tmp_path, change, said):
     path = rewritten(converted, tmp_path / "x.h5", change)
     assert (load_dataset(path).images == load_dataset(converted).images).all()
     assert verified(path) == "checksums right (2 data sets)" + said
@@ -214,7 +214,7 @@ def test_what_has_no_sum_is_said_and_the_rest_is_compared(converted, tmp_path, c
         load_dataset(rewritten(path, tmp_path / "flipped.h5", flip))
 
 
-def test_data_sets_copied_into_another_file_keep_their_sums(converted, tmp_path):
+def test_copied_data_sets_keep_their_checksums(converted, tmp_path):
     """Images without block checksums are read whole when they are opened."""
     path = tmp_path / "copied.h5"
     with h5py.File(path, "w") as file, h5py.File(converted) as source:

@@ -21,7 +21,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_folder_is_the_files_below_it_but_hidden_ones(folder):
+def test_folder_expands_to_its_visible_files(folder):
     found = [os.path.relpath(path, folder) for path in below(str(folder))]
     assert found == ["B.png", "[1]", "c.png", "loop", "a/x.png", "b/z.png", "b/a/y.png"]
     assert list(below("empty")) == []
@@ -29,7 +29,7 @@ def test_a_folder_is_the_files_below_it_but_hidden_ones(folder):
         list(below("none"))
 
 
-def test_a_pattern_is_the_files_that_it_matches(folder):
+def test_pattern_expands_to_matching_files(folder):
     assert matching("*") == ["B.png", "[1]", "c.png", "loop"]
     assert matching("b/**") == ["b/a/y.png", "b/z.png"]
     assert matching("?/*.png") == ["a/x.png", "b/z.png"]
@@ -38,6 +38,6 @@ def test_a_pattern_is_the_files_that_it_matches(folder):
 
 
 @pytest.mark.parametrize("words", [["infer", "."], ["classify", ".", "--out", "../out"]])
-def test_a_file_deep_in_a_folder_that_is_read_is_no_target(folder, words):
+def test_input_file_in_a_folder_is_not_overwritten(folder, words):
     done = CliRunner().invoke(main, [*words, "--json", "b/a/y.png"])
     assert done.exit_code == 2 and "another file to write than those that are read" in done.stderr

@@ -56,7 +56,7 @@ COMMON = """
 """
 
 
-def test_a_child_forked_in_the_middle_of_a_call_has_a_net_that_works():
+def test_child_forked_during_a_call_has_a_working_net():
     out, _ = ran(
         COMMON
         + f"""
@@ -88,7 +88,7 @@ def test_a_child_forked_in_the_middle_of_a_call_has_a_net_that_works():
     assert out.strip() == str([0] * (FORKS + 1))
 
 
-def test_a_fork_waits_for_what_is_being_prepared():
+def test_fork_waits_for_preparation():
     """Compilers hold locks of their own, which nothing would release in the child."""
     out, _ = ran(
         COMMON
@@ -121,7 +121,7 @@ def test_a_fork_waits_for_what_is_being_prepared():
     assert out.strip() == "['prepared', 'forked'] 0"
 
 
-def test_a_forked_process_may_not_use_cuda_and_says_so(monkeypatch):
+def test_forked_process_is_refused_cuda(monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     monkeypatch.setattr(device, "_here", device._Process())
     device._here.forked()

@@ -16,7 +16,7 @@ def fuzz(script):
 
 
 @pytest.mark.slow
-def test_every_planted_harm_is_found(fuzz, monkeypatch):
+def test_fuzzer_finds_every_planted_fault(fuzz, monkeypatch):
     """A signal, an endless loop, a KeyError, 400 MB, a print, and data that varies by read."""
     fuzz.prove(jobs=2)
     monkeypatch.setattr(fuzz, "_planted", lambda path: "fine")
@@ -25,7 +25,7 @@ def test_every_planted_harm_is_found(fuzz, monkeypatch):
 
 
 @pytest.mark.slow
-def test_no_format_does_harm(fuzz):
+def test_formats_survive_fuzzing(fuzz):
     options = fuzz.Options(seed=13, cases=CASES, jobs=2, batch=CASES)
     found = fuzz.fuzz(list(fuzz.FORMATS.values()), options)
     assert all(one.cases >= CASES for one in found.values())
@@ -35,7 +35,7 @@ def test_no_format_does_harm(fuzz):
     assert found["npy"].kept > 5
 
 
-def test_findings_are_kept_by_their_digest_and_run_again(fuzz, tmp_path):
+def test_fuzzer_findings_are_kept_by_digest_and_rerun(fuzz, tmp_path):
     """IDX has no checksum; if the format claims one, data other than the original is a finding."""
     form = fuzz.FORMATS["idx"]
     summed = type(form)(form.name, form.file, form.seeds, form.mutate, form.read, form.beside, True)

@@ -16,7 +16,7 @@ FUSED += ["fp16x3_winograd", "mma_fp16", "mma_winograd", "mma_fp16x3", "fp32"]
 
 
 @pytest.mark.parametrize("plan", FUSED)
-def test_a_short_pass_leaves_other_images_alone(plan, shipped_weights):
+def test_short_pass_leaves_other_images_unchanged(plan, shipped_weights):
     import cupy
 
     try:
@@ -36,7 +36,7 @@ def test_a_short_pass_leaves_other_images_alone(plan, shipped_weights):
 
 
 @pytest.mark.alone
-def test_measured_peaks_are_the_hardwares():
+def test_measured_peaks_agree_with_the_data_sheet():
     """Peaks are below the data sheet's and above half of it; tensor cores well above the rest."""
     import cupy
 
@@ -52,7 +52,7 @@ def test_measured_peaks_are_the_hardwares():
 
 
 @pytest.mark.parametrize("calls", [1, 3, 10])
-def test_a_graph_is_as_many_calls_as_it_says(calls):
+def test_graph_repeats_the_call_as_often_as_requested(calls):
     import cupy
 
     from lenetgpu.gpu.graph import Graph

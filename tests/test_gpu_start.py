@@ -70,13 +70,13 @@ def driver(monkeypatch):
 
 
 @pytest.mark.parametrize(("platform", "file"), [("linux", "libcuda.so.1"), ("win32", "nvcuda.dll")])
-def test_the_driver_is_loaded_by_its_name(driver, monkeypatch, platform, file):
+def test_driver_library_name_depends_on_platform(driver, monkeypatch, platform, file):
     monkeypatch.setattr(sys, "platform", platform)
     names = [(gpu.name, gpu.version) for gpu in device.driver_gpus()]
     assert names == [("GPU 10", "9.0"), ("GPU 11", "9.0")] and driver.files == [file]
 
 
-def test_the_context_is_made_while_other_things_are_done(driver):
+def test_context_is_created_in_the_background(driver):
     device.begin("cuda:1")
     gpu = device.driver_gpus()[1]
     assert driver.said == ["init"]  # the GPUs are listed before the context exists
@@ -88,7 +88,7 @@ def test_the_context_is_made_while_other_things_are_done(driver):
 
 
 @pytest.mark.parametrize("wanted", ["cpu", "cuda:2", "tpu"])
-def test_no_context_is_made_where_no_such_device_is_there(driver, wanted):
+def test_missing_devices_get_no_context(driver, wanted):
     driver.may_create.set()
     device.begin(wanted)
     device.activate(device.driver_gpus()[0])
@@ -141,7 +141,7 @@ def start(tmp_path, monkeypatch):
         cached.cache_clear()
 
 
-def test_the_compiler_is_asked_once_for_its_version(start):
+def test_compiler_version_is_queried_once(start):
     for loads in (1, 0):
         asked = start(5)
         found = nvrtc.version(), compiler.current().options, asked.loads
@@ -164,7 +164,7 @@ def _half_a_record(start, monkeypatch):
 
 
 @pytest.mark.parametrize("change", [_another_size, _another_toolkit, _half_a_record])
-def test_the_compiler_is_asked_again_where_it_may_be_another(start, monkeypatch, change):
+def test_changed_compiler_is_queried_again(start, monkeypatch, change):
     start(5)
     nvrtc.version()
     change(start, monkeypatch)
@@ -172,7 +172,7 @@ def test_the_compiler_is_asked_again_where_it_may_be_another(start, monkeypatch,
     assert (nvrtc.version(), later.loads) == ((13, 6), 1)
 
 
-def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
+def test_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
     source = tmp_path / "kernel.cu"
     source.write_text("// nothing")
     made = []
@@ -187,7 +187,7 @@ def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
     assert compile_kernel(Kernel(source, "first"), "sm_90a").path != cubin
 
 
-def test_kernels_are_compiled_side_by_side(start, monkeypatch, tmp_path):
+def test_kernels_compile_in_parallel(start, monkeypatch, tmp_path):
     start(5)
     source, both, made = tmp_path / "kernel.cu", threading.Barrier(2, timeout=10), []
     source.write_text("// nothing")
@@ -214,7 +214,7 @@ def test_kernels_are_compiled_side_by_side(start, monkeypatch, tmp_path):
     assert made.count("a") == 1
 
 
-def test_a_refused_launch_is_named(driver, monkeypatch):
+def test_failed_launch_names_the_kernel(driver, monkeypatch):
     seen = []
 
     def launch_kernel(config, function, values, extra):

@@ -50,7 +50,7 @@ def on_device(plan, weights, images):
                          ids=["copied", "zero-copy", "zero-copy in chunks"])  # fmt: skip
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("plan", PLANS)
-def test_replays_follow_the_images(plan, dtype, how, digits, shipped_weights):
+def test_graph_replays_use_new_images(plan, dtype, how, digits, shipped_weights):
     """The same memory has other images each time, so a kernel that does not wait would fail."""
     chunk, streams, zero_copy = how
     chosen = resolved(plan)
@@ -74,7 +74,7 @@ def test_replays_follow_the_images(plan, dtype, how, digits, shipped_weights):
     assert len(streamer._replays) == 1 and streamer._replays._last is not None
 
 
-def test_pageable_arrays_and_a_source_give_the_same_labels(digits, shipped_weights):
+def test_pageable_arrays_and_sources_give_the_same_labels(digits, shipped_weights):
     plan = resolved("tiled")
     expected, values = on_device(plan, shipped_weights, digits)
     streamer = Streamer(lambda n: Pipeline(plan, shipped_weights, n), 700, 2)
@@ -91,7 +91,7 @@ def test_pageable_arrays_and_a_source_give_the_same_labels(digits, shipped_weigh
     assert streamer.done == len(digits)
 
 
-def test_lack_of_memory_makes_chunks_smaller(digits, shipped_weights):
+def test_chunks_shrink_when_memory_is_short(digits, shipped_weights):
     """CuPy's pool is limited to less than the lanes require, and restored afterwards."""
     import cupy
 
@@ -112,7 +112,7 @@ def test_lack_of_memory_makes_chunks_smaller(digits, shipped_weights):
 
 
 @pytest.mark.parametrize("plan", ["fp16", "tiled"])
-def test_one_image_has_the_label_of_many(plan, digits, shipped_weights):
+def test_single_image_gives_the_same_label(plan, digits, shipped_weights):
     chosen = resolved(plan)
     expected, values = on_device(chosen, shipped_weights, digits[:300])
     one = OneImage(lambda n: Pipeline(chosen, shipped_weights, n))
@@ -123,7 +123,7 @@ def test_one_image_has_the_label_of_many(plan, digits, shipped_weights):
 
 @pytest.mark.alone
 @pytest.mark.parametrize("plan", ["fp16", "fp16x3"])
-def test_the_model_predicts_what_a_pass_takes(plan, digits, shipped_weights):
+def test_model_predicts_pass_time(plan, digits, shipped_weights):
     """The error is within 30 % for the chosen schedule and three others, by idle-GPU costs."""
     from lenetgpu.measure.timing import cpu_ms
     from lenetgpu.net.streaming.costs import measure_costs

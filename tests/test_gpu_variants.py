@@ -59,7 +59,7 @@ def case(kind, problem_type, known, n):
 
 
 @pytest.mark.parametrize("problem", ODD["conv"], ids=str)
-def test_the_reference_on_the_gpu_is_the_one_on_the_cpu(problem, rng):
+def test_gpu_reference_equals_cpu_reference(problem, rng):
     import cupy
 
     x, w = random_input("conv", problem, 3, rng)
@@ -77,7 +77,7 @@ def assert_right(variant, problem, n):
 
 
 @pytest.mark.parametrize("variant", GPU, ids=lambda v: f"{v.kind}-{v.full_name}")
-def test_network_shapes(variant):
+def test_variants_are_correct_on_network_shapes(variant):
     needs(variant)
     for problem in network_problems(variant):
         for n in BATCHES:
@@ -85,7 +85,7 @@ def test_network_shapes(variant):
 
 
 @pytest.mark.parametrize("variant", GPU, ids=lambda v: f"{v.kind}-{v.full_name}")
-def test_odd_shapes(variant):
+def test_variants_are_correct_on_odd_shapes(variant):
     needs(variant)
     for base in ODD[variant.kind]:
         for problem in in_layouts(variant, base):
@@ -110,7 +110,7 @@ FULL_CASES = [
 
 
 @pytest.mark.parametrize(("variant", "base"), FULL_CASES)
-def test_full_batch(variant, base):
+def test_variants_are_correct_on_a_full_batch(variant, base):
     needs(variant)
     problems = in_layouts(variant, base)
     if problems:
@@ -152,7 +152,7 @@ def assert_labelled(pipeline, images, exact, part=slice(None)):
 
 
 @pytest.mark.parametrize("plan", [name for name in PLANS if name not in FUSED])
-def test_plans_on_real_digits(plan, digits):
+def test_plans_are_correct_on_digits(plan, digits):
     dataset, weights, expected, _ = digits
     pipeline = Pipeline(fused_plan(plan), weights, FULL)
     for n in (FULL, 1, 7, 133, 9_973):
@@ -161,7 +161,7 @@ def test_plans_on_real_digits(plan, digits):
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("plan", FUSED)
-def test_fused_plans_at_any_batch(plan, dtype, digits):
+def test_fused_plans_are_correct_at_any_batch(plan, dtype, digits):
     import cupy
 
     dataset, weights, expected, _ = digits
@@ -177,14 +177,14 @@ def test_fused_plans_at_any_batch(plan, dtype, digits):
 
 
 @pytest.mark.parametrize("plan", FUSED)
-def test_fused_plans_on_random_images(plan, digits, rng):
+def test_fused_plans_are_correct_on_random_images(plan, digits, rng):
     _, weights, _, _ = digits
     images = rng.integers(0, 256, (400, 28, 28, 1), dtype=np.uint8)
     expected, _ = reference_scores(images, weights)
     assert_labelled(Pipeline(fused_plan(plan), weights, 400), images, expected)
 
 
-def test_int8_loses_at_most_five_of_ten_thousand(digits, mnist):
+def test_int8_loses_at_most_five_labels_in_10000(digits, mnist):
     import cupy
 
     _, weights, _, _ = digits
@@ -197,7 +197,7 @@ def test_int8_loses_at_most_five_of_ten_thousand(digits, mnist):
 
 @pytest.mark.alone
 @pytest.mark.parametrize("plan", FUSED)
-def test_a_million_images(plan, digits):
+def test_plans_classify_a_million_images(plan, digits):
     import cupy
 
     dataset, weights, expected, labels = digits
@@ -211,7 +211,7 @@ def test_a_million_images(plan, digits):
 
 
 @pytest.mark.parametrize("plan", FUSED)
-def test_overriding_a_stage_of_a_fused_plan_splits_it(plan, digits):
+def test_stage_override_splits_a_fused_plan(plan, digits):
     import cupy
 
     dataset, weights, _, labels = digits
@@ -222,7 +222,7 @@ def test_overriding_a_stage_of_a_fused_plan_splits_it(plan, digits):
     np.testing.assert_array_equal(found, labels[:200])
 
 
-def test_a_cpu_stage_inside_a_gpu_plan(digits):
+def test_cpu_stage_inside_a_gpu_plan(digits):
     dataset, weights, expected, _ = digits
     plan = resolve("course", "cuda", {"conv1": "serial", "fc2": "serial"})
     pipeline = Pipeline(plan, weights, 64)
@@ -231,7 +231,7 @@ def test_a_cpu_stage_inside_a_gpu_plan(digits):
     assert names.count("copy to cpu") == names.count("copy to cuda") == 2
 
 
-def test_two_pipelines_keep_their_own_constant_filters(digits):
+def test_pipelines_do_not_share_constant_filters(digits):
     import cupy
 
     dataset, weights, _, expected = digits

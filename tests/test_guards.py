@@ -26,7 +26,7 @@ from lenetgpu.stages.registry import Needs
 @pytest.mark.parametrize(
     ("low", "high", "fine"), [(0, 1.0009, True), (-0.0011, 1, False), (0, 1.1, False)]
 )
-def test_floats_are_pixels_in_0_to_1_but_for_rounding(tmp_path, low, high, fine):
+def test_float_pixels_are_0_to_1_within_rounding(tmp_path, low, high, fine):
     images = np.zeros((1, 28, 28), "f4")
     images[0, 0, :2] = low, high
     path = tmp_path / "x.h5"
@@ -39,7 +39,7 @@ def test_floats_are_pixels_in_0_to_1_but_for_rounding(tmp_path, low, high, fine)
         load_dataset(path)
 
 
-def test_a_file_is_replaced_and_never_written_over(tmp_path):
+def test_files_are_replaced_atomically(tmp_path):
     """A process that has the old file open or linked still sees it whole."""
     target, linked = tmp_path / "file", tmp_path / "linked"
     target.write_bytes(b"old")
@@ -58,7 +58,7 @@ def cuda_plan(monkeypatch):
     return resolve("tiled", "cuda")
 
 
-def test_a_verified_plan_is_another_one_when_anything_of_it_changes(cuda_plan, monkeypatch):
+def test_plan_key_changes_with_every_input(cuda_plan, monkeypatch):
     keys = [
         plan_key(cuda_plan, "GPU", "uint8", 100),
         plan_key(cuda_plan, "another", "uint8", 100),
@@ -103,7 +103,7 @@ def compiler(tmp_path, monkeypatch):
     nvrtc.source_hash.cache_clear()
 
 
-def test_a_kernel_is_compiled_anew_when_anything_of_it_changes(tmp_path, compiler, monkeypatch):
+def test_kernel_key_changes_with_every_input(tmp_path, compiler, monkeypatch):
     source, header = tmp_path / "k.cu", tmp_path / "k.cuh"
     source.write_text('#include "k.cuh"\n')
     header.write_text('#include "deep.cuh"\n')
@@ -146,7 +146,7 @@ def test_a_kernel_is_compiled_anew_when_anything_of_it_changes(tmp_path, compile
         (Needs("cuda", 90, exact=True), 100, False),
     ],
 )
-def test_instructions_of_one_architecture_run_on_no_other(needs, capability, met):
+def test_arch_specific_kernels_need_that_architecture(needs, capability, met):
     assert needs.met_by(Gpu(0, "x", capability)) == met
 
 
@@ -163,7 +163,7 @@ def test_poison_reaches_every_buffer(shipped_weights):
 
 
 @pytest.mark.parametrize("chunk", [3, 20])
-def test_every_chunk_is_of_its_own_images(chunk, shipped_weights):
+def test_chunks_use_their_own_images(chunk, shipped_weights):
     """Digits are used because their labels differ; random pixels all look like one digit."""
     images = load_dataset(assets.default_digits()).images[:20]
     expected, labels = reference_scores(images, shipped_weights)
@@ -174,7 +174,7 @@ def test_every_chunk_is_of_its_own_images(chunk, shipped_weights):
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 10, 11, 12])
-def test_a_range_is_split_without_gap_or_overlap(n, monkeypatch):
+def test_ranges_are_split_without_gap_or_overlap(n, monkeypatch):
     monkeypatch.setattr(threads, "core_count", lambda: 3)
     parts = []
     threads.parallel_ranges(n, lambda lo, hi: parts.append((lo, hi)))

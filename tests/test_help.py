@@ -36,7 +36,7 @@ def options_of(words):
 
 
 @each
-def test_options_stand_under_headings(words):
+def test_options_are_grouped_under_headings(words):
     options = options_of(words)
     groups = grouped(options)
     assert sorted(o.opts for group in groups.values() for o in group) == sorted(
@@ -51,7 +51,7 @@ def test_options_stand_under_headings(words):
 
 
 @each
-def test_a_default_is_said_once(words):
+def test_defaults_are_shown_once(words):
     text, options = " ".join(shown(words).split()), options_of(words)
     assert [option.name for option in options if "default" in option.help.lower()] == []
     assert "[default: False]" not in text and "[default: None]" not in text
@@ -59,7 +59,7 @@ def test_a_default_is_said_once(words):
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_help_fits_and_shows_every_option(width):
+def test_help_fits_the_width_and_shows_every_option(width):
     for words in EVERY:
         text = shown(words, width)
         assert max(map(len, text.splitlines())) <= width, words
@@ -71,7 +71,7 @@ def test_help_fits_and_shows_every_option(width):
 
 
 @each
-def test_every_command_has_examples_that_parse(words):
+def test_command_examples_parse(words):
     if hasattr(EVERY[words], "commands"):
         return
     assert "Examples:" in shown(words)

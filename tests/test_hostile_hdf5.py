@@ -90,7 +90,7 @@ def of(ends, family, load):
     return {name: end for name, end in ends.items() if re.match(f"{family}-.* {load}$", name)}
 
 
-def test_every_hostile_file_ends_in_a_sentence_or_in_what_it_holds(ends):
+def test_hostile_files_are_refused_or_read_correctly(ends):
     """Reading images, images by parts, and weights gives no signal, traceback or hang."""
     others = len(hostile.HEADERS) + len(hostile.WHOLE) + len(hostile.LENGTHS)
     files = sum(map(len, hostile.FAMILIES.values())) + others
@@ -98,14 +98,14 @@ def test_every_hostile_file_ends_in_a_sentence_or_in_what_it_holds(ends):
     assert {name: end for name, end in ends.items() if end[0] != 0 or "\n" in end[3]} == {}
 
 
-def test_foreign_files_are_refused_whatever_leads_there(ends):
+def test_references_to_other_files_are_refused(ends):
     found = of(ends, "foreign", "images")
     assert len(found) == len(hostile.FOREIGN)
     kinds = r"found (an external link at|a soft link at|data stored in other|a type that is not) "
     assert [name for name, end in found.items() if not re.search(kinds, end[3])] == []
 
 
-def test_no_bomb_takes_memory_or_time(corpus, ends):
+def test_decompression_bombs_take_little_memory_or_time(corpus, ends):
     """Limits are 190 MiB and 1 s of a core, imported libraries included, for files of any size."""
     bombs = of(ends, "(bombs|headers|whole)", r"\w+")
     others = len(hostile.HEADERS) + len(hostile.WHOLE)
@@ -124,7 +124,7 @@ def test_no_bomb_takes_memory_or_time(corpus, ends):
     assert all("expected B-trees and heaps that " in end[3] for end in said.values())
 
 
-def test_chunks_of_another_length_are_refused_and_nothing_is_made_up(ends):
+def test_chunks_of_wrong_length_are_refused(ends):
     found = {}
     for load, names in (("images", "x"), ("load_weights", "fc2")):
         found |= of(ends, f"short-({names})", load)
@@ -132,7 +132,7 @@ def test_chunks_of_another_length_are_refused_and_nothing_is_made_up(ends):
     assert [name for name, end in found.items() if "to have a chunk " not in end[3]] == []
 
 
-def test_a_chunk_is_as_long_as_its_index_says(ends):
+def test_chunk_length_must_match_its_index(ends):
     """HDF5 would return uninitialized memory, or overflow its buffer by 90,000 bytes and crash."""
     found = {}
     for load, names in (("images", "x"), ("load_weights", "fc2")):
@@ -141,7 +141,7 @@ def test_a_chunk_is_as_long_as_its_index_says(ends):
     assert [name for name, end in found.items() if ", where all have " not in end[3]] == []
 
 
-def test_what_is_no_array_of_numbers_is_refused(ends):
+def test_non_numeric_arrays_are_refused(ends):
     found = of(ends, "other", "images")
     assert len(found) == len(hostile.OTHER)
     assert [name for name, end in found.items() if "expected dataset /x to be " not in end[3]] == []
@@ -184,7 +184,7 @@ def programs(lines):
     return [line for line in lines if "execve" in line][1:]
 
 
-def test_no_foreign_file_nor_plugin_is_opened_and_no_program_run(corpus, tmp_path):
+def test_foreign_files_plugins_and_programs_are_not_opened(corpus, tmp_path):
     """Tests the whole corpus, with a marker library in the plugin folder."""
     (tmp_path / "libmarker.so").write_bytes(b"\x7fELF")
     lines = traced(tmp_path, "-c", TRACED, *map(str, corpus), HDF5_PLUGIN_PATH=str(tmp_path))
@@ -200,14 +200,14 @@ def test_infer_runs_no_program(tmp_path):
 
 
 @pytest.mark.parametrize("load", [load_dataset, load_weights])
-def test_a_fifo_or_device_is_not_opened(tmp_path, load):
+def test_fifos_and_devices_are_not_opened(tmp_path, load):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
         with pytest.raises(LenetError, match="found a folder or a device"):
             load(path)
 
 
-def test_another_file_in_its_place_is_not_read(tmp_path, monkeypatch, weight_file):
+def test_file_swapped_after_the_check_is_not_read(tmp_path, monkeypatch, weight_file):
     """Tests systems without a way to reopen the very file that was checked."""
     monkeypatch.setattr(hdf5, "_OWN_FILES", str(tmp_path / "nothing"))
     load_weights(weight_file)
@@ -218,7 +218,7 @@ def test_another_file_in_its_place_is_not_read(tmp_path, monkeypatch, weight_fil
         load_weights(weight_file)
 
 
-def test_a_locked_file_is_said_to_be_locked(weight_file):
+def test_locked_file_is_refused_with_reason(weight_file):
     with weight_file.open("r+b") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(LenetError, match="found one that another process has locked for wri"):
@@ -234,7 +234,7 @@ def with_attributes(path, **values):
     return path
 
 
-def test_attributes_are_one_number_or_text_of_fixed_length(tmp_path):
+def test_only_fixed_size_attributes_are_read(tmp_path):
     path = with_attributes(
         tmp_path / "x.h5", number=3, half=np.float16(0.5), text=np.bytes_(b"plain"),
         free="of variable length", many=np.arange(9), vast=np.bytes_(b"x" * 64_001),
@@ -260,7 +260,7 @@ def test_whole_reads_are_bounded_by_free_memory(tmp_path, monkeypatch, weight_fi
         load_weights(weight_file)
 
 
-def test_idx_files_declare_what_gzip_can_hold(tmp_path):
+def test_idx_size_must_be_possible_for_gzip(tmp_path):
     """Refuse 256 MB of labels for five images, and billions of images."""
     images, labels = tmp_path / "x-images.gz", tmp_path / "x-labels.gz"
     vast = (1 << 32) - 1
@@ -289,7 +289,7 @@ BAD_HEADERS = {
 
 
 @pytest.mark.parametrize("kind", BAD_HEADERS)
-def test_every_byte_of_a_large_file_is_looked_at(kind, tmp_path, monkeypatch):
+def test_every_byte_of_a_large_file_is_scanned(kind, tmp_path, monkeypatch):
     """Bad headers at the ends, within a part, and across the edges of parts; with threads."""
     monkeypatch.setattr(trees, "_PART", 1 << 10)
     path, bad, size = tmp_path / "x.h5", BAD_HEADERS[kind], 1 << 15
@@ -308,7 +308,7 @@ def test_every_byte_of_a_large_file_is_looked_at(kind, tmp_path, monkeypatch):
             require_trees(path, file)
 
 
-def test_another_drivers_block_is_not_read(tmp_path):
+def test_foreign_driver_info_block_is_not_read(tmp_path):
     """HDF5 would allocate as much memory as the block's header says."""
     path = hostile.small(tmp_path / "x.h5", hostile.OTHER["a compound"], None, None)
     data = bytearray(path.read_bytes())

@@ -38,23 +38,23 @@ def places(pattern: str, *endings: str) -> set[str]:
           "stages/outside.py", "stages/registry.py"}),
     ],
 )  # fmt: skip
-def test_few_places_do_it(pattern, where):
+def test_pattern_is_used_only_in_allowed_files(pattern, where):
     assert places(pattern, ".py") == where
 
 
-def test_a_devices_figures_stand_in_one_place():
+def test_device_figures_are_in_one_file():
     """Multiprocessor counts and clocks of known GPUs; all other code queries the machine."""
     found = places(r"(?<![\w.])(132|1980|1785|3352|4800|4814|4917)(?![\w.])", ".py", ".cu", ".cuh")
     assert found == {"gpu/machines.py"}
 
 
-def test_headers_include_no_circle():
+def test_headers_have_no_include_cycle():
     include = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
     arrows = {str(p.relative_to(PACKAGE)): set(include.findall(p.read_text())) for p in CUDA}
     assert set(TopologicalSorter(arrows).static_order()) == arrows.keys()
 
 
-def test_functions_are_short_and_take_few_arguments():
+def test_functions_are_short_with_few_arguments():
     """Arguments of kernels (Numba, LLVM) and options of commands are not limited in number."""
     apart = re.compile(r"njit|jit|intrinsic|click\.|\.command|\.group")
     for path in SOURCES:
@@ -73,7 +73,7 @@ def told(path: Path) -> list[str]:
         r"#|//|import |from |[\w\" ]+,$", line)]  # fmt: skip
 
 
-def test_little_is_written_twice():
+def test_duplication_is_limited():
     """Counts six-line blocks found in two to eight files; more frequent ones are boilerplate."""
     where: dict[tuple[str, ...], set[Path]] = defaultdict(set)
     for path in (*SOURCES, *CUDA):

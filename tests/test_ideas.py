@@ -25,7 +25,7 @@ def listed():
     return found
 
 
-def test_ideas_stand_where_their_texts_have_them(ideas, script):
+def test_ideas_exist_in_their_texts(ideas, script):
     contents = {text.name: text for text in script("source_texts").TEXTS}
     for title, rows in ideas.TEXTS:
         items = contents[NAMES.get(title, title)].items
@@ -34,7 +34,7 @@ def test_ideas_stand_where_their_texts_have_them(ideas, script):
         assert cited <= known, title
 
 
-def test_cases_name_what_is_measured(ideas):
+def test_cases_name_measured_rows(ideas):
     rows, convs = listed(), {v.full_name for v in variants("conv", "cuda")} | {ideas.PEER}
     steps = {step.name for step in ideas.STEPS}
     for _, every in ideas.TEXTS:
@@ -57,11 +57,11 @@ def test_cases_name_what_is_measured(ideas):
     [((1.01 * SAME,), "holds"), ((1.0,), "gone"), ((0.99 / SAME,), "turned"), ((4.0, 1.0), "holds"),
      ((0.5, 2.0, 2.0, 2.0), "by the shape"), ((0.5, *[2.0] * 4), "holds")],
 )  # fmt: skip
-def test_verdicts(ideas, ratios, word):
+def test_verdict_of_ratios(ideas, ratios, word):
     assert ideas.Gain(ratios, "").verdict == word
 
 
-def test_a_side_that_is_not_measured_is_said(ideas, monkeypatch):
+def test_unmeasured_side_is_reported(ideas, monkeypatch):
     """The page has only measured sides; test_tables compares them."""
     step = ideas.Step("pool1", ("old",), ("new",), 12.5)
     monkeypatch.setattr(ideas, "_document", lambda *parts: {"rows": [], "cases": []})
@@ -76,7 +76,7 @@ def test_a_side_that_is_not_measured_is_said(ideas, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name in SUITES if SUITES[name].literal])
-def test_literal_kernels_are_the_papers_and_ours_come_after(name):
+def test_strict_and_improved_kernels_are_kept_apart(name):
     suite = SUITES[name]
     assert not set(suite.literal) & set(suite.after)
     for one in suite.literal:
@@ -85,7 +85,7 @@ def test_literal_kernels_are_the_papers_and_ours_come_after(name):
         assert (find("conv", one, "cuda").paper or "").startswith("after")
 
 
-def test_the_summary_has_the_claim_beside_the_papers_own_kernels_only():
+def test_summary_compares_claim_only_with_paper_kernels():
     timed = [
         {"name": name, "speedup": 2.0} for name in ("prefetch.strict", "prefetch.stride_fixed")
     ]

@@ -60,7 +60,7 @@ def test_each_image_is_classified_once(passes):
     assert document["images_per_second"] == pytest.approx(70e3 / timing["first"])
 
 
-def test_repeats_are_as_many_as_asked_and_the_first_pass_is_none(passes, monkeypatch):
+def test_repeats_exclude_the_first_pass(passes, monkeypatch):
     monkeypatch.setattr(job, "time_compute", lambda pipeline, images: 60.0)
     result = run("infer", "--limit", 5, *CPU, "--repeat", 3, "--json", "-")
     assert passes == [1, 5]
@@ -70,7 +70,7 @@ def test_repeats_are_as_many_as_asked_and_the_first_pass_is_none(passes, monkeyp
     assert "60.00 ms host to host (median of 3 passes, 60.00 to 60.00), " in result.stderr
 
 
-def test_stages_add_up_to_the_pass(monkeypatch):
+def test_stage_times_add_up_to_the_pass(monkeypatch):
     """Stages of 1 and 3 ms, twice per batch; three batches of five images; slower first passes."""
     now, slow = [5.0], [2.0]
 
@@ -109,7 +109,7 @@ def test_percentiles_are_interpolated():
     assert nothing == {"median": None, "p05": None, "p95": None, "p99": None, "samples": []}
 
 
-def test_samples_are_taken_between_least_and_most(monkeypatch):
+def test_sample_count_is_within_limits(monkeypatch):
     monkeypatch.setattr(timing, "clock", count(1.0).__next__)
     assert repeat(lambda: 5.0, budget_s=3.0) == [5.0] * 3
     assert repeat(lambda: 5.0, budget_s=0.0, least=4) == [5.0] * 4
@@ -119,7 +119,7 @@ def test_samples_are_taken_between_least_and_most(monkeypatch):
     assert [expected(1.0, 99.0, most=6), expected(0.0, 1.0, most=6)] == [6, 6]
 
 
-def test_too_few_right_labels_are_said_behind_the_results(tmp_path):
+def test_low_accuracy_is_reported_after_the_results(tmp_path):
     target = tmp_path / "labels.npy"
     words = ["infer", "--limit", 2000, *CPU, "--min-accuracy"]
     assert run(*words, 0.9).exit_code == 0
@@ -169,9 +169,7 @@ def asked(path, **options):
 
 
 @pytest.mark.parametrize("ending", ["csv", "h5"])
-def test_labels_and_scores_are_those_of_images_that_are_read_whole(
-    data, tmp_path, monkeypatch, ending
-):
+def test_parts_give_labels_and_scores_of_a_whole_read(data, tmp_path, monkeypatch, ending):
     files = tmp_path / f"whole.{ending}", tmp_path / f"parts.{ending}"
     whole = job.infer(asked(data, scores=True), output=files[0])
     monkeypatch.setattr(job, "WHOLE_BYTES", N * 784 - 1)
@@ -189,7 +187,7 @@ def test_labels_and_scores_are_those_of_images_that_are_read_whole(
     assert told[-1] == (N, N) and [done for done, _ in told] == sorted(done for done, _ in told)
 
 
-def test_it_says_that_its_time_begins_in_the_file(data, streamed):
+def test_file_to_labels_time_is_reported(data, streamed):
     result = run("infer", data, "--device", "cpu", "--json", "-", "--repeat", 2)
     assert "ms file to labels (median of 2 passes, " in result.stderr
     document = json.loads(result.stdout)
@@ -198,7 +196,7 @@ def test_it_says_that_its_time_begins_in_the_file(data, streamed):
     assert len(document["timing_ms"]["end_to_end"]["samples"]) == 2
 
 
-def test_only_what_is_meant_is_read(data, streamed, monkeypatch):
+def test_only_requested_images_are_read(data, streamed, monkeypatch):
     """With --skip and --limit, two slices at a time."""
     read, plain = [], Source.read
 
@@ -225,7 +223,7 @@ def stop_at(images):
     return stop
 
 
-def test_ctrl_c_writes_what_was_done(data, tmp_path, streamed):
+def test_ctrl_c_writes_finished_labels(data, tmp_path, streamed):
     target = tmp_path / "labels.json"
     whole = job.infer(asked(data)).labels
     outcome = job.infer(asked(data), stop_at(130), target)
@@ -237,7 +235,7 @@ def test_ctrl_c_writes_what_was_done(data, tmp_path, streamed):
     assert not [t for t in threading.enumerate() if t.name.startswith("lenetgpu-read")]
 
 
-def test_threads_are_as_many_as_asked(data, monkeypatch):
+def test_thread_count_is_as_requested(data, monkeypatch):
     used, plain = set(), threads.thread_count
 
     def counted():
@@ -293,7 +291,7 @@ def stopped(chunk, *arguments, code=DRIVER):
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
-def test_ctrl_c_in_the_first_pass_keeps_the_labels_that_were_done(tmp_path):
+def test_ctrl_c_in_first_pass_keeps_finished_labels(tmp_path):
     target, report = tmp_path / "labels.h5", tmp_path / "out.json"
     asked = ["infer", "--limit", 600, "--batch", 250, "--scores", *CPU]
     done = stopped(7, *asked, "--output", target, "--json", report)
@@ -319,7 +317,7 @@ def test_ctrl_c_in_the_first_pass_keeps_the_labels_that_were_done(tmp_path):
     assert document["correct"] == (labels == truth).sum()
 
 
-def test_ctrl_c_in_the_repeats_keeps_all_labels_and_the_samples(tmp_path):
+def test_ctrl_c_in_repeats_keeps_labels_and_samples(tmp_path):
     target, report = tmp_path / "labels.npy", tmp_path / "out.json"
     each = -(-300 // CPU_CHUNK)
     asked = ["infer", "--limit", 300, *CPU, "--repeat", 4, "--output", target, "--json", report]
@@ -333,14 +331,14 @@ def test_ctrl_c_in_the_repeats_keeps_all_labels_and_the_samples(tmp_path):
     assert "(median of 2 passes, " in done.stdout
 
 
-def test_ctrl_c_before_the_first_label_writes_nothing(tmp_path):
+def test_ctrl_c_before_first_label_writes_nothing(tmp_path):
     target, report = tmp_path / "labels.npy", tmp_path / "out.json"
     done = stopped(2, "infer", "--limit", 300, *CPU, "--output", target, "--json", report)
     assert (done.returncode, done.stderr) == (130, "lenetgpu: interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_in_a_profile_keeps_the_passes_that_were_whole(tmp_path):
+def test_ctrl_c_in_profile_keeps_complete_passes(tmp_path):
     """Interrupt the last of 13 chunks, after four complete samples.
 
     The chunks are: one that warms up, the first pass, 5 unprofiled passes, a profiled pass that
@@ -366,7 +364,7 @@ def test_ctrl_c_in_a_profile_keeps_the_passes_that_were_whole(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("streams", [1, 3])
-def test_ctrl_c_on_a_gpu_keeps_what_was_queued(streams):
+def test_ctrl_c_on_gpu_keeps_queued_work(streams):
     asked = Request(device="cuda", batch=600, chunk=200, streams=streams, limit=2000, scores=True)
     whole = job.infer(asked)
     part = job.infer(asked, stop_at(1100))
@@ -379,7 +377,7 @@ def test_ctrl_c_on_a_gpu_keeps_what_was_queued(streams):
 
 
 @pytest.mark.gpu
-def test_ctrl_c_in_a_gpus_repeats_keeps_all_labels_and_the_samples():
+def test_ctrl_c_in_gpu_repeats_keeps_labels_and_samples():
     asked = Request(device="cuda", limit=500, timing=True, roofline=True)
     part = job.infer(asked, stop_at(500 * (1 + 1 + 4)))
     assert part.interrupted and not part.rows

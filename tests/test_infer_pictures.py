@@ -54,7 +54,7 @@ def rows(*arguments, **how):
     return json.loads(result.stdout)["rows"]
 
 
-def test_a_folder_is_its_pictures_by_name(folder, digits):
+def test_folder_lists_pictures_by_name(folder, digits):
     found = rows("scans")
     assert [row["file"] for row in found] == [
         f"scans/{number:02d}-{label}.png" for number, label in enumerate(digits.labels[:12])
@@ -69,7 +69,7 @@ def test_a_folder_is_its_pictures_by_name(folder, digits):
         assert second["probability"] + row["probability"] <= 1 + 1e-9
 
 
-def test_what_arguments_mean(folder):
+def test_arguments_may_be_files_folders_or_patterns(folder):
     (folder / "scans" / "notes.txt").write_text("hello")
     (folder / "scans" / ".hidden.png").write_bytes(b"x")
     (folder / "scans" / "below").mkdir()
@@ -96,7 +96,7 @@ def first(folder):
     return min(name for name in os.listdir(folder / "scans") if name[0] != ".")
 
 
-def test_stdin_is_a_file_like_any_other(folder, digits):
+def test_stdin_is_read_like_a_file(folder, digits):
     picture = (folder / "scans" / first(folder)).read_bytes()
     (row,) = rows("-", input=picture)
     assert (row["file"], row["label"]) == ("stdin", digits.labels[0])
@@ -110,7 +110,7 @@ def test_stdin_is_a_file_like_any_other(folder, digits):
     assert "5 bytes of another form" in result.stderr
 
 
-def test_a_bad_picture_is_a_line_and_the_others_go_on(folder):
+def test_bad_picture_is_reported_and_others_continue(folder):
     (folder / "bad\n\x1b[31m.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     Image.new("L", (40, 40), 200).save("blank.png")
     result = run("scans", "bad\n\x1b[31m.png", "blank.png", "none.jpg", "--json", "o.json")
@@ -134,7 +134,7 @@ def test_a_bad_picture_is_a_line_and_the_others_go_on(folder):
         (["y.h5", "y.h5", "--as-is"], ["--as-is: expected pictures, found images in y.h5"]),
     ],
 )
-def test_nothing_to_classify_is_bad_input(folder, arguments, said):
+def test_nothing_to_classify_is_refused(folder, arguments, said):
     (folder / "empty").mkdir()
     (folder / "words.txt").write_text("hello")
     with h5py.File("y.h5", "w") as file, open_source(default_digits(), limit=3) as source:
@@ -145,7 +145,7 @@ def test_nothing_to_classify_is_bad_input(folder, arguments, said):
     assert last.startswith("lenetgpu: error: ") and all(part in last for part in said)
 
 
-def test_results_hold_the_names(folder):
+def test_results_contain_file_names(folder):
     odd = 'a, "b"\n.png'
     os.rename(f"scans/{first(folder)}", f"scans/{odd}")
     names = [f"scans/{name}" for name in sorted(os.listdir("scans"))]
@@ -165,7 +165,7 @@ def test_results_hold_the_names(folder):
     assert "checksums right (3 data sets)" in verified(folder / "o.h5")
 
 
-def test_as_is_leaves_the_preparation_out(folder, digits):
+def test_as_is_skips_preparation(folder, digits):
     image = Image.fromarray(digits.images[0, ..., 0])
     image.save("plain.png")
     (row,) = rows("plain.png", "--as-is")
@@ -175,7 +175,7 @@ def test_as_is_leaves_the_preparation_out(folder, digits):
 
 @pytest.mark.parametrize("width", [14, 80])
 @pytest.mark.parametrize("braille", [True, False])
-def test_drawings_fit_and_show_the_ink(digits, width, braille):
+def test_drawings_fit_the_width_and_show_the_ink(digits, width, braille):
     lines = show.drawn(digits.images[:7], list(range(7)), width, braille)
     text = "".join(lines)
     assert max(map(len, lines)) <= width
@@ -188,7 +188,7 @@ def test_drawings_fit_and_show_the_ink(digits, width, braille):
 
 
 @pytest.mark.parametrize("width", [80, 40])
-def test_a_note_is_said_at_every_width(folder, width, monkeypatch):
+def test_notes_are_shown_at_every_width(folder, width, monkeypatch):
     """Notes are in their column, or below the table with row numbers."""
     monkeypatch.setattr(Console, "width", width)
     os.rename("scans", "s")
@@ -197,7 +197,7 @@ def test_a_note_is_said_at_every_width(folder, width, monkeypatch):
     assert "dark on light, turned" in " ".join(text.split())
 
 
-def test_few_images_of_one_file_are_the_same_table(folder, digits):
+def test_few_images_of_one_file_use_the_same_table(folder, digits):
     np.save("x.npy", digits.images[20:52])
     with h5py.File("y.h5", "w") as file:
         file["x"], file["y"] = digits.images[20:52], digits.labels[20:52]
@@ -216,7 +216,7 @@ def test_few_images_of_one_file_are_the_same_table(folder, digits):
     assert [row["file"] for row in shipped] == [f"digits-10k.h5[{n}]" for n in range(9990, 10_000)]
 
 
-def test_the_runner_up_is_the_likeliest_of_the_others():
+def test_runner_up_excludes_the_label():
     """Also if the label is not the likeliest: the float32 argmax may differ on equal scores."""
     likely = np.array([[0.5, 0.3, 0.2, *[0] * 7], [0.5, 0.3, 0.2, *[0] * 7]])
     found = Gathered(names=["a", "b"], notes=[(), ()])
@@ -226,7 +226,7 @@ def test_the_runner_up_is_the_likeliest_of_the_others():
     assert other["runner_up"] == {"label": 0, "probability": 0.5}
 
 
-def test_ctrl_c_while_pictures_are_read_leaves_nothing(folder, monkeypatch):
+def test_ctrl_c_while_reading_pictures_writes_nothing(folder, monkeypatch):
     from lenetgpu.pictures import given
 
     calls = []

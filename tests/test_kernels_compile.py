@@ -41,7 +41,7 @@ def lossy_unrolls(text):
             yield f"unroll {by} up to {bound}"
 
 
-def test_no_unroll_that_nvrtc_cuts_short():
+def test_unroll_pragmas_are_not_truncated_by_nvrtc():
     """NVRTC 13 omits the rest of a loop to min(32, n) that is unrolled by 5."""
     assert list(lossy_unrolls("#pragma unroll 5\nfor (int k = 0; k < deep; ++k)"))
     for source in (ROOT / "lenetgpu").rglob("*.cu*"):
@@ -137,7 +137,7 @@ def test_every_entry_compiles_for_hopper(variant):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("variant", "arch"), CASES)
-def test_compiles(variant, arch):
+def test_variant_kernels_compile(variant, arch):
     if not nvrtc.supported(arch):
         pytest.skip(f"NVRTC {nvrtc.version()} does not know {arch}")
     kernels = [kernel for kernel in kernels_of(variant) if kernel.meant_for(arch)]
@@ -151,13 +151,13 @@ def test_compiles(variant, arch):
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("kernel", OTHERS, ids=lambda k: f"{k.entry}-{dict(k.defines)}")
-def test_what_is_no_variant_compiles(kernel, arch):
+def test_other_kernels_compile(kernel, arch):
     if not nvrtc.supported(arch) or not kernel.meant_for(arch):
         pytest.skip(f"not for {arch}, or NVRTC {nvrtc.version()} does not know it")
     assert_compiled(kernel, arch)
 
 
-def test_local_memory_is_seen(tmp_path):
+def test_local_memory_use_is_detected(tmp_path):
     source = tmp_path / "spill.cu"
     source.write_text(
         'extern "C" __global__ void spill(float* x, int n) {\n'
@@ -170,7 +170,7 @@ def test_local_memory_is_seen(tmp_path):
     assert compile_kernel(Kernel(source, "spill"), "sm_90a").resources.stack_bytes > 0
 
 
-def test_a_changed_header_is_compiled_again(tmp_path):
+def test_changed_header_causes_recompilation(tmp_path):
     header, source = tmp_path / "value.cuh", tmp_path / "kernel.cu"
     source.write_text(
         '#include "value.cuh"\nextern "C" __global__ void k(int* x) { *x = VALUE; }\n'
@@ -183,7 +183,7 @@ def test_a_changed_header_is_compiled_again(tmp_path):
     assert found[0] != found[1]
 
 
-def test_every_source_is_launched_by_a_variant_of_its_own_file():
+def test_every_source_is_launched_by_its_own_variant():
     package = Path(nvrtc.__file__).resolve().parent.parent
     compiled = {kernel.source for variant in GPU for kernel in kernels_of(variant)}
     compiled |= {kernel.source for kernel in OTHERS}

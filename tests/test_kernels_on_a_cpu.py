@@ -232,7 +232,7 @@ LONG = [c for c in CASES if c[1] not in OFTEN and c[2] not in (EVERYTHING, Fc(33
                   marks=pytest.mark.slow if case in LONG else ())
      for case in CASES],
 )  # fmt: skip
-def test_right_and_nothing_beside(kind, name, base, n, on_a_cpu, rng):
+def test_outputs_are_correct_and_in_bounds(kind, name, base, n, on_a_cpu, rng):
     variant = REGISTRY[kind, name]
     laid_out = in_layouts(variant, base)
     for problem in laid_out if len(laid_out) < 3 else (laid_out[0], laid_out[-1]):
@@ -241,7 +241,7 @@ def test_right_and_nothing_beside(kind, name, base, n, on_a_cpu, rng):
 
 @pytest.mark.parametrize("name", ["pool unrolled.windows", "pool cublas.sgemm", "pool fft.cufft",
                                   "fc fft.cufft"])  # fmt: skip
-def test_workspace_for_fewer_images_than_there_are(name, on_a_cpu, monkeypatch, rng):
+def test_workspace_for_part_of_the_batch(name, on_a_cpu, monkeypatch, rng):
     """Process images in parts of two, also the cuFFT plans; the last part has one image."""
     kind, _, full_name = name.partition(" ")
     variant = REGISTRY[kind, full_name]
@@ -263,7 +263,7 @@ SCORES = [[0.0, -0.0, 0.0], [-0.0, 0.0, -1.0], [-3e38, -3.1e38, -2.9e38], [-5, -
     [v for v in variants("argmax") if v.full_name != "reduction.shuffle"],
     ids=lambda v: f"{v.needs.device}-{v.full_name}",
 )
-def test_labels_of_scores_that_are_near_far_or_endless(variant, on_a_cpu):
+def test_labels_of_ties_and_extreme_scores(variant, on_a_cpu):
     """Check that ties, including zeros of both signs, go to the first and rounding makes no tie."""
     x = np.array(SCORES, np.float32)
     problem = Argmax(x.shape[1])

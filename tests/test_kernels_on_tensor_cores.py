@@ -162,7 +162,7 @@ KERNELS = {
      ("split", False, 3, 2), ("int8", True, 5, 1), ("int8", True, 21, 1),
      ("sparse", True, 21, 1), ("sparse", True, 9, 4), ("sparse", False, 9, 1)],
 )  # fmt: skip
-def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid, tensors, rng):
+def test_features_match_emulated_operands(library, name, uint8, n, grid, tensors, rng):
     module, pack, emulated = KERNELS[name]
     images = load_dataset(assets.default_digits()).images[:n]
     if not uint8:
@@ -222,9 +222,7 @@ def features_of(on_mma, tensors, monkeypatch):
 
 
 @pytest.mark.parametrize(("uint8", "n", "blocks"), [(True, 21, 1), (True, 11, 2), (False, 9, 1)])
-def test_features_on_mma_are_those_of_the_packed_operands(
-    features_of, tensors, uint8, n, blocks, rng
-):
+def test_mma_features_match_emulated_operands(features_of, tensors, uint8, n, blocks, rng):
     images = load_dataset(assets.default_digits()).images[:n]
     if not uint8:
         images = rng.random((n, 28, 28, 1), np.float32)
@@ -233,7 +231,7 @@ def test_features_on_mma_are_those_of_the_packed_operands(
     np.testing.assert_allclose(found, expected, atol=5e-4 * expected.max())
 
 
-def test_mma_fp16_writes_the_features_of_its_images_and_nothing_behind_them(features_of, tensors):
+def test_mma_fp16_writes_only_its_images_features(features_of, tensors):
     """Run nine images in blocks of four; the last block has one image, its other places poison."""
     images = load_dataset(assets.default_digits()).images[:9]
     found = features_of(images, 1, "mma_fp16")
@@ -241,7 +239,7 @@ def test_mma_fp16_writes_the_features_of_its_images_and_nothing_behind_them(feat
     np.testing.assert_allclose(found, expected, atol=5e-4 * expected.max())
 
 
-def test_an_image_has_the_same_features_wherever_it_is(features_of):
+def test_features_do_not_depend_on_image_position(features_of):
     digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:9])
     many = features_of(digits, 1)
     for image in (3, 8):

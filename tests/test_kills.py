@@ -6,7 +6,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("index", [0, 2, 4])
-def test_a_killed_run_leaves_old_or_whole_files(script, tmp_path, index):
+def test_killed_run_leaves_old_or_complete_files(script, tmp_path, index):
     kills = script("kills")
     writers = kills.writers(400)
     row = kills.kill(writers[index], 2, tmp_path, writers[-1])
@@ -15,7 +15,7 @@ def test_a_killed_run_leaves_old_or_whole_files(script, tmp_path, index):
     assert row.counts["old"] + row.counts["whole"] == 2 * len(writers[index].written)
 
 
-def test_a_signal_at_any_moment_has_its_code(script, tmp_path):
+def test_signal_exit_codes(script, tmp_path):
     kills = script("kills")
     asked = kills.commands(400)
     for command in (asked[1], asked[-3]):
@@ -23,7 +23,7 @@ def test_a_signal_at_any_moment_has_its_code(script, tmp_path):
         assert row.wrong == []
 
 
-def test_kills_of_jobs_and_workers(script, tmp_path):
+def test_killed_jobs_and_workers_recover(script, tmp_path):
     pytest.importorskip("distributed", reason="no Dask")
     kills = script("kills")
     for name, kill in (("jobs", kills.kill_jobs), ("workers", kills.kill_workers)):

@@ -37,7 +37,7 @@ def run(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-def test_the_suite_measures_every_convolution_of_the_report():
+def test_suite_covers_every_convolution_of_the_report():
     kinds = {unit.name: unit.kind for unit in (*STAGES, *SPANS)}
     named = [(figure.stage, figure.variant) for figure in FIGURES]
     named += [(stage, name) for _, _, stage, name in (*UNTIMED, *BEYOND, *AFTER)]
@@ -55,14 +55,14 @@ def test_the_suite_measures_every_convolution_of_the_report():
     assert covered <= {(v.kind, v.full_name) for v in variants()}
 
 
-def test_table_10_is_what_the_layouts_give():
+def test_table_10_matches_the_layouts():
     for row in layout_rows():
         assert row["report_before"] == row["before"]
         kept = [extent for extent in row["report_after"] if extent != 1]
         assert kept == [extent for extent in row["after"] if extent != 1], row
 
 
-def test_the_ladder_says_what_holds():
+def test_ladder_gives_a_verdict_for_each_step():
     def row(variant, ms):
         return {"stage": "conv1", "variant": variant, "report_ms": 1.0, "median_ms": ms}
 
@@ -73,7 +73,7 @@ def test_the_ladder_says_what_holds():
     assert steps[1]["report_gain"] == pytest.approx(2000 / 450)
 
 
-def test_the_block_plan_runs_spans_and_an_override_splits_them():
+def test_block_plan_runs_spans_and_override_splits_them():
     plan = resolve("block", "cuda")
     assert [slot.name for slot in plan.slots] == [
         "conv1+pool1", "conv2+pool2", "fc1", "fc2", "argmax",
@@ -86,7 +86,7 @@ def test_the_block_plan_runs_spans_and_an_override_splits_them():
         resolve("tiled", "cuda", {"conv2": "block", "pool2": "basic"})
 
 
-def test_a_wrong_variant_fails_its_bench(shipped_weights):
+def test_wrong_variant_fails_its_check(shipped_weights):
     images = load_dataset(assets.default_digits()).images[:200]
     facts = network_reference(images, shipped_weights)
     right = find("conv", "serial", "cpu")
@@ -105,7 +105,7 @@ def test_a_wrong_variant_fails_its_bench(shipped_weights):
     assert checked.flips > 0
 
 
-def test_a_wrong_candidate_makes_the_exit_code_1(monkeypatch):
+def test_wrong_candidate_exits_with_1(monkeypatch):
     broken = make_variant(
         lambda x, y, problem: None,
         kind="argmax", family="broken", reads="NC", writes="N", needs=cpu(),
@@ -121,7 +121,7 @@ def test_a_wrong_candidate_makes_the_exit_code_1(monkeypatch):
     assert "first bad stage argmax" in row
 
 
-def test_compare_on_a_cpu(tmp_path):
+def test_compare_on_cpu_writes_every_format(tmp_path):
     what = "pool2"
     out, table, md = tmp_path / "c.json", tmp_path / "c.csv", tmp_path / "c.md"
     result = run("compare", what, "--batch", 20, "--device", "cpu", "--seconds", 1,
@@ -141,7 +141,7 @@ def test_compare_on_a_cpu(tmp_path):
         assert entry["name"] in md.read_text()
 
 
-def test_the_suite_runs_without_a_gpu(tmp_path):
+def test_suite_runs_without_gpu(tmp_path):
     pytest.importorskip("vl_convert")
     out, picture = tmp_path / "suite.json", tmp_path / "ladder.png"
     result = run("compare", "--suite", "report", "--batch", 1, "--device", "cpu",
@@ -168,7 +168,7 @@ def test_the_suite_runs_without_a_gpu(tmp_path):
         (["fc1", "--against", "none.json", "--fail-on-regression", "5"], ["none.json", "no such"]),
     ],
 )
-def test_bad_input(arguments, parts, tmp_path, monkeypatch):
+def test_invalid_arguments_are_refused(arguments, parts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run("compare", *arguments)
     assert result.exit_code == 2, result.output
@@ -178,7 +178,7 @@ def test_bad_input(arguments, parts, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_profile_writes_every_form(tmp_path):
+def test_profile_writes_every_format(tmp_path):
     names = {form: tmp_path / f"p.{form}" for form in ("json", "csv", "markdown", "trace")}
     options = [word for form, path in names.items() for word in (f"--{form}", path)]
     result = run("profile", "--limit", 200, "--device", "cpu", "--plan", "tiled", *options)
@@ -200,7 +200,7 @@ def test_profile_writes_every_form(tmp_path):
     assert sum(e["dur"] for e in events if e["ph"] == "X") > 0
 
 
-def test_a_suite_row_that_does_not_fit_is_skipped(monkeypatch, shipped_weights, rng):
+def test_suite_row_without_memory_is_skipped(monkeypatch, shipped_weights, rng):
     from lenetgpu.papers import course_ladder as suites
 
     def refuse(*arguments):

@@ -23,7 +23,7 @@ def run(kernel, args, folder):  # noqa: F811
 
 
 @pytest.mark.parametrize("kernel", FMA_LATENCY, ids=lambda k: str(k.defines[0][1]))
-def test_multiply_adds_are_all_made(kernel, folder):  # noqa: F811
+def test_all_multiply_adds_are_executed(kernel, folder):  # noqa: F811
     out, clocks = np.zeros(1, np.float32), np.zeros(1, np.int64)
     run(kernel, (out, clocks, 0.999, 0.001), folder)
     x = 0.999
@@ -33,7 +33,7 @@ def test_multiply_adds_are_all_made(kernel, folder):  # noqa: F811
 
 
 @pytest.mark.parametrize("kernel", LOAD_LATENCY, ids=lambda k: str(k.defines[0][1]))
-def test_a_chase_ends_where_its_chain_does(kernel, folder, rng):  # noqa: F811
+def test_pointer_chase_visits_its_chain(kernel, folder, rng):  # noqa: F811
     steps = kernel.defines[0][1]
     which, following = chain(1 << 16, 8, 4096, rng)
     cells = np.full(1 << 16, -1, np.int32)
@@ -43,7 +43,7 @@ def test_a_chase_ends_where_its_chain_does(kernel, folder, rng):  # noqa: F811
     assert out[0] == which[steps] and clocks[0] == 1
 
 
-def test_the_papers_n_fma():
+def test_n_fma_matches_the_paper():
     found = Latency(fma=4.0, load=258.0)
     assert found.n_fma(GTX_1080_TI) == GTX_1080_TI.n_fma == 66_048
     assert found.issued(GTX_1080_TI) == 33_024  # 128 cores issue one a clock each
@@ -52,7 +52,7 @@ def test_the_papers_n_fma():
     assert latency.per_step((10_000, 18_192)) == 4.0
 
 
-def test_it_is_shown_beside_what_plans_take():
+def test_latency_is_shown_beside_plan_values():
     found = Latency(fma=4.0, load=650.0)
     rows = dict(latency_rows(lambda: found, replace(H200, latency=700)))
     assert rows["load from global memory"] == "650 clocks, planned with 700"
@@ -62,7 +62,7 @@ def test_it_is_shown_beside_what_plans_take():
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_on_this_gpu():
+def test_latency_on_this_gpu():
     machine = machines.current()
     latency.measured.cache_clear()
     found = latency.measured(machine)

@@ -77,7 +77,7 @@ class Anything:
 
 
 @pytest.mark.parametrize("n", [1, 79, 80, 81, 160, 161, 10_000])
-def test_classifiers_take_every_tile_of_images(launches, monkeypatch, n):
+def test_classifier_grids_cover_every_tile(launches, monkeypatch, n):
     monkeypatch.setattr(tuning, "current", lambda: H200)
     expected = {
         "wgmma_fp16.classifier": (2 * ceil(n / 160), 288),  # clusters of two tiles of 80
@@ -95,7 +95,7 @@ def test_classifiers_take_every_tile_of_images(launches, monkeypatch, n):
 
 @pytest.mark.parametrize("n", [1, 2, 5, 79, 81, 264, 10_000])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_features_fill_the_gpu_and_no_more(launches, monkeypatch, n, dtype):
+def test_feature_grids_fill_the_gpu(launches, monkeypatch, n, dtype):
     from lenetgpu.stages.fused.mma import features as mma
 
     monkeypatch.setattr(mma, "current", lambda: H200)
@@ -120,7 +120,7 @@ def test_features_fill_the_gpu_and_no_more(launches, monkeypatch, n, dtype):
 
 
 @pytest.mark.parametrize("n", [1, 8, 9, 1_056, 1_057, 10_000])
-def test_the_fp32_plans_two_kernels_take_groups_of_eight(launches, monkeypatch, n):
+def test_fp32_kernels_use_groups_of_eight_images(launches, monkeypatch, n):
     monkeypatch.setattr(tuning, "current", lambda: H200)
     weights = Anything()
     weights.conv1 = {"uint8": None, "float32": None}
@@ -130,7 +130,7 @@ def test_the_fp32_plans_two_kernels_take_groups_of_eight(launches, monkeypatch, 
     assert int(first[3][-1]) == int(second[3][-1]) == n
 
 
-def test_no_block_asks_for_more_than_its_gpu_has():
+def test_shared_memory_of_tunings_fits_every_gpu():
     """Check the limit of a block: a multiprocessor's shared memory less 1 KiB."""
     room = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
     for size in tuning.TUNINGS:

@@ -33,9 +33,7 @@ def launches(variant, problem, blocks=None):
         ("fc", "unrolled.naive", None, "relu_in_place", "conv_naive"),
     ],
 )  # fmt: skip
-def test_a_helper_with_more_threads_is_not_what_the_figures_are_of(
-    kind, name, problem, helper, sums
-):
+def test_helper_launches_are_ignored(kind, name, problem, helper, sums):
     variant = find(kind, name, "cuda")
     problem = problem or next(iter(network_problems(variant)))
     made = launches(variant, problem, {helper: 100_000})
@@ -45,7 +43,7 @@ def test_a_helper_with_more_threads_is_not_what_the_figures_are_of(
         assert found is not None and found.kernel.entry == sums
 
 
-def test_of_kernels_with_as_many_registers_the_one_beside_its_launcher_counts():
+def test_kernel_beside_its_launcher_breaks_a_tie():
     variant = find("conv", "convnet2.rolled", "cuda")
     kernels = {one.entry: one for one in variant.kernels(TABLE_1, TABLE_1_BATCH)}
     sums, copy = kernels["conv_rolled"], kernels["conv_transpose"]
@@ -56,14 +54,14 @@ def test_of_kernels_with_as_many_registers_the_one_beside_its_launcher_counts():
     assert last is not None and last.kernel == copy
 
 
-def test_of_a_kernels_launches_the_largest_counts():
+def test_largest_launch_of_a_kernel_counts():
     variant = find("conv", "texture.slides", "cuda")
     fill, slides = launches(variant, LAYER_6)
     small = Launch(slides.kernel, (2,), (256,), 0)
     assert launch_of_sums([fill, slides, fill, small], variant, registers) == slides
 
 
-def test_a_librarys_helpers_are_no_figures_of_it():
+def test_library_helper_launches_are_ignored():
     libraries = [v for kind in ("conv", "pool", "fc", "argmax") for v in variants(kind)
                  if v.needs.device == "cuda" and v.family in ("cublas", "fft")]  # fmt: skip
     assert len(libraries) >= 8 and launch_of_sums([], None, registers) is None

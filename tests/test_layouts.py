@@ -18,7 +18,7 @@ from lenetgpu.problems import Conv
     c=st.integers(1, 6),
     layout=st.sampled_from(MAP_LAYOUTS),
 )
-def test_round_trip(n, h, w, c, layout):
+def test_layout_round_trip(n, h, w, c, layout):
     h, w = 2 * h, 2 * w
     x = np.arange(n * h * w * c).reshape(n, h, w, c)
     held = from_nhwc(x, layout)
@@ -26,7 +26,7 @@ def test_round_trip(n, h, w, c, layout):
     np.testing.assert_array_equal(to_nhwc(held, layout, (h, w, c)), x)
 
 
-def test_quad_is_the_reports_table_10():
+def test_quad_layout_matches_table_10():
     assert physical_shape("QUAD", 3, (24, 24, 32)) == (3, 32, 48, 12)
     assert physical_shape("QUAD", 3, (8, 8, 64)) == (3, 64, 16, 4)
     x = np.arange(16).reshape(1, 4, 4, 1)
@@ -39,7 +39,7 @@ def test_quad_is_the_reports_table_10():
     st.sampled_from([*MAP_LAYOUTS, "NC"]),
     st.sampled_from([(4, 4, 1), (1, 1, 5), (4, 6, 3)]),
 )
-def test_equivalent_layouts_are_the_same_bytes(a, b, shape):
+def test_equivalent_layouts_have_the_same_bytes(a, b, shape):
     if "QUAD" in (a, b) and shape[0] % 2:
         return
     x = np.arange(2 * np.prod(shape)).reshape(2, *shape)
@@ -50,18 +50,18 @@ def test_equivalent_layouts_are_the_same_bytes(a, b, shape):
         assert not same
 
 
-def test_shapes_chain():
+def test_stage_shapes_chain():
     for before, after in itertools.pairwise(STAGES):
         out, into = before.problem.out_shape, after.problem.in_shape
         assert out == into or (math.prod(out),) == into
 
 
-def test_multiply_adds_per_image_match_the_published_counts():
+def test_multiply_adds_match_published_counts():
     counts = {s.name: s.problem.flop(1) // 2 for s in STAGES if s.kind in ("conv", "fc")}
     assert counts == {"conv1": 460_800, "conv2": 3_276_800, "fc1": 131_072, "fc2": 1_280}
 
 
-def test_weight_shapes_are_the_course_files():
+def test_weight_shapes_match_the_course_file():
     assert weight_shapes() == {
         "conv1": (5, 5, 1, 32),
         "conv2": (5, 5, 32, 64),

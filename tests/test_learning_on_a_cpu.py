@@ -36,12 +36,12 @@ def assert_all_right(file, problems, rng):
 
 
 @pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
-def test_right_thread_by_thread(file, on_a_cpu, rng):  # noqa: F811
+def test_templates_and_tutorial_steps_are_correct(file, on_a_cpu, rng):  # noqa: F811
     assert_all_right(file, CASES[file], rng)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_mistake_is_one_on_both_devices(device, on_a_cpu, rng):  # noqa: F811
+def test_planted_mistake_is_found_on_both_devices(device, on_a_cpu, rng):  # noqa: F811
     with outside.loaded([WRONG]) as found:
         (variant,) = [variant for variant in found if variant.needs.device == device]
         variant.run.__globals__["launch"] = defines.launch

@@ -34,7 +34,7 @@ def printed(code, names):
     return said.getvalue()
 
 
-def test_every_example_prints_what_stands_below_it():
+def test_library_examples_print_the_shown_output():
     names, ran = {}, 0
     for code, expected in blocks():
         if lacks(code) is None:
@@ -44,6 +44,6 @@ def test_every_example_prints_what_stands_below_it():
 
 
 @pytest.mark.peers
-def test_the_examples_with_frameworks_are_among_them():
+def test_library_examples_include_frameworks():
     assert lacks("import torch\n") is None
     assert sum("import torch" in code for code, _ in blocks()) == 1

@@ -31,7 +31,7 @@ def lines_at(width, stage=None):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_variant_is_a_row_that_fits(width):
+def test_every_variant_is_a_row_within_the_width(width):
     lines = lines_at(width)
     assert max(map(len, lines)) <= width
     rows = [found for line in lines if (found := ROW.match(line))]
@@ -44,7 +44,7 @@ def test_every_variant_is_a_row_that_fits(width):
     assert not any(line != line.rstrip() for line in lines)
 
 
-def test_what_it_does_stands_beside_where_there_is_room():
+def test_descriptions_are_shown_where_they_fit():
     narrow, wide = lines_at(60, "argmax"), lines_at(140, "argmax")
     scan = "One thread scans the scores of one image."
     assert f"    {scan}" in narrow
@@ -53,7 +53,7 @@ def test_what_it_does_stands_beside_where_there_is_room():
     assert "report 3.3.1" not in "".join(narrow)
 
 
-def test_kinds_and_families_stand_together():
+def test_variants_are_grouped_by_kind_and_family():
     rows, _ = listing.table_rows()
     for keys in (
         [row["kind"] for row in rows],
@@ -66,7 +66,7 @@ def test_kinds_and_families_stand_together():
     assert [line.partition(":")[0] for line in headings] == [*KINDS, *SPAN_KINDS]
 
 
-def test_it_goes_from_naive_to_fast():
+def test_variants_are_ordered_from_naive_to_fast():
     order = "serial.loops direct.basic direct.tight direct.four_maps unrolled.naive cublas.im2col"
     order = f"{order} convnet2.rolled winograd.f2 winograd.f4".split()
     names = [row["variant"] for row in listing.table_rows("conv")[0]]
@@ -79,7 +79,7 @@ def test_it_goes_from_naive_to_fast():
      (90, {"cpu", "cuda 7.5", "cuda 8.0", "cuda 9.0 only"}),
      (100, {"cpu", "cuda 7.5", "cuda 8.0"})],
 )  # fmt: skip
-def test_what_runs_here_is_marked(capability, marked, monkeypatch):
+def test_supported_variants_are_marked(capability, marked, monkeypatch):
     gpu = None if capability is None else Gpu(0, "NVIDIA Test", capability)
     monkeypatch.setattr(listing, "choose_device", lambda wanted: (gpu, "no NVIDIA GPU found"))
     lines = lines_at(80)
@@ -103,6 +103,6 @@ def test_json_has_the_same_variants_and_marks():
 
 
 @pytest.mark.parametrize("width", (20, *WIDTHS))
-def test_a_terminal_gets_what_fits(width):
+def test_terminal_output_fits_its_width(width):
     plain = without_escapes(in_terminal(width, "variants", "pool"))
     assert plain.splitlines() == lines_at(width, "pool")

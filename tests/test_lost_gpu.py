@@ -57,13 +57,13 @@ def caused(cause):
         (MemoryError(), False),
     ],
 )
-def test_a_lost_context_is_known(error, is_lost):
+def test_lost_context_errors_are_recognized(error, is_lost):
     assert loses_context(error) == is_lost
     assert bool(lost()) == is_lost
     assert faults.sentence(error).startswith("GPU: expected its kernels to end") == is_lost
 
 
-def test_the_first_error_is_said_with_the_kernel_that_was_queued_last():
+def test_first_error_names_the_last_queued_kernel():
     faults.last_queued.append(SimpleNamespace(entry="features"))
     assert note_lost(700)
     assert note_lost(719) and not note_lost(0) and not note_lost(600)
@@ -73,7 +73,7 @@ def test_the_first_error_is_said_with_the_kernel_that_was_queued_last():
     )
 
 
-def test_a_net_says_it_in_a_lenet_error(monkeypatch):
+def test_net_raises_lenet_error_for_gpu_errors(monkeypatch):
     with LeNet.load(device="cpu", batch=9) as net:
         images = np.zeros((2, 28, 28), np.uint8)
         for error, said in (
@@ -93,7 +93,7 @@ def test_a_net_says_it_in_a_lenet_error(monkeypatch):
                 list(net.stream([images]))
 
 
-def test_a_comparison_ends_where_the_gpu_is_lost():
+def test_comparison_ends_when_the_gpu_is_lost():
     candidate = Candidate("broken", lambda: None, "fp32")
     rounds.fail(candidate, CUDARuntimeError(1))
     assert candidate.status == "failed"
@@ -117,7 +117,7 @@ class Plain:
             self.freed.append(self.ptr)
 
 
-def test_a_stream_of_a_lost_gpu_is_an_error_and_nothing_more(monkeypatch):
+def test_closing_streams_of_a_lost_gpu_is_harmless(monkeypatch):
     said, freed = [], []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     monkeypatch.setattr(Plain, "freed", freed, raising=False)
@@ -135,7 +135,7 @@ def test_a_stream_of_a_lost_gpu_is_an_error_and_nothing_more(monkeypatch):
     assert (said, freed) == ([], [7])
 
 
-def test_a_process_whose_gpu_is_lost_ends_at_once():
+def test_process_with_lost_gpu_exits_immediately():
     """Nothing is freed, exit handlers do not run, and printed output is complete."""
     program = """
     import atexit, sys

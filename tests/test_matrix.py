@@ -32,7 +32,7 @@ def plain(lines):
     return ["".join(text for text, _ in line) for line in lines]
 
 
-def test_there_are_35_cells_on_each_device_and_one_is_refused():
+def test_matrix_has_35_cells_per_device_and_one_is_refused():
     assert len(FAMILIES) == 5 and len(STAGE_NAMES) == 7
     assert [(c.device, c.stage, c.family) for c in CELLS] == [
         (device, name, family) for device in DEVICES for name in STAGE_NAMES for family in FAMILIES
@@ -43,7 +43,7 @@ def test_there_are_35_cells_on_each_device_and_one_is_refused():
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=called)
-def test_a_cell_is_what_its_family_means_for_the_stage(cell):
+def test_cell_resolves_to_the_variant_of_its_family(cell):
     kind = stage(cell.stage).kind
     if cell.variant is None:
         with pytest.raises(LenetError, match=f"^stage {cell.stage} has no .*'fft'.*: {REASON}; "):
@@ -69,14 +69,14 @@ def assert_runs(cell, n, rng):
 
 
 @pytest.mark.parametrize("cell", [c for c in CELLS if c.variant and c.device == "cpu"], ids=called)
-def test_a_cell_runs_on_a_cpu(cell, rng):
+def test_cell_runs_on_cpu(cell, rng):
     for n in (1, 6):
         assert_runs(cell, n, rng)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("cell", [c for c in CELLS if c.variant and c.device == "cuda"], ids=called)
-def test_a_cell_runs_on_a_gpu(cell, rng):
+def test_cell_runs_on_gpu(cell, rng):
     for n in (1, 77):
         assert_runs(cell, n, rng)
 
@@ -86,7 +86,7 @@ def test_a_cell_runs_on_a_gpu(cell, rng):
     [(family, device) for family in FAMILIES for device in DEVICES
      if (family, device) != ("serial", "cuda")],
 )  # fmt: skip
-def test_a_plan_named_like_a_family_means_every_stage(family, device):
+def test_family_plan_uses_the_family_in_every_stage(family, device):
     plan = resolve(family, device)
     assert [slot.name for slot in plan.slots] == list(STAGE_NAMES)
     by = {c.stage: c for c in CELLS if (c.family, c.device) == (family, device)}
@@ -98,7 +98,7 @@ def test_a_plan_named_like_a_family_means_every_stage(family, device):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_those_plans_are_right(family, shipped_weights, rng):
+def test_family_plans_are_correct(family, shipped_weights, rng):
     images = rng.integers(0, 256, (23, 28, 28, 1), dtype=np.uint8)
     scores, labels = reference_scores(images, shipped_weights)
     pipeline = Pipeline(resolve(family, "cpu"), shipped_weights, 23, chunk=10)
@@ -109,7 +109,7 @@ def test_those_plans_are_right(family, shipped_weights, rng):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [64, 133])
-def test_products_after_a_search_on_a_gpu(n, rng):
+def test_cublas_products_are_correct_after_argmax_on_gpu(n, rng):
     """Searches, a float64 product by CuPy and pools as products, in one process."""
     import cupy
 
@@ -127,7 +127,7 @@ def run(*words):
     return CliRunner().invoke(main, ["variants", "--matrix", *words])
 
 
-def test_the_matrix_is_printed_with_a_row_a_stage_and_its_reason():
+def test_matrix_is_printed_with_rows_and_reasons():
     result = run()
     assert result.exit_code == 0 and "\x1b" not in result.output
     *lines, machine = result.output.splitlines()
@@ -147,14 +147,14 @@ def test_the_matrix_is_printed_with_a_row_a_stage_and_its_reason():
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
-def test_the_matrix_fits_a_terminal_of_eighty(width):
+def test_matrix_fits_80_columns(width):
     lines = plain(matrix_lines(CELLS, width))
     assert max(map(len, lines)) <= max(width, 80)
     assert not any(line != line.rstrip() for line in lines)
     assert REASON in " ".join(" ".join(lines).split())
 
 
-def test_rows_of_a_stage_or_kind_alone():
+def test_matrix_rows_of_one_stage_or_kind():
     rows = re.findall(r"^(\w+) ", run("pool").output.partition("on this")[0], flags=re.M)
     assert rows == ["cpu", "pool1", "pool2", "cuda", "pool1", "pool2"]
     assert "argmax" not in run("fc2").output
@@ -163,7 +163,7 @@ def test_rows_of_a_stage_or_kind_alone():
     assert "expected one of conv1, pool1" in refused.output and "'features'" in refused.output
 
 
-def test_the_matrix_as_json():
+def test_matrix_as_json():
     document = json.loads(run("--json").output)
     assert (document["schema"], document["command"]) == (1, "variants")
     assert document["matrix"] == [cell.as_json() for cell in CELLS]

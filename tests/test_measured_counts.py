@@ -60,7 +60,7 @@ def differing(document, changed):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
-def test_what_was_measured_is_what_is_counted(path, script):
+def test_measured_sectors_equal_counted_ones(path, script):
     document = json.loads(path.read_text())
     changed = script("measured").changed(document)
     told, compared = differing(document, changed)
@@ -68,7 +68,7 @@ def test_what_was_measured_is_what_is_counted(path, script):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
-def test_a_row_that_was_measured_otherwise_is_told_until_its_kernel_changes(path):
+def test_differing_row_is_reported_until_kernel_changes(path):
     document = json.loads(path.read_text())
     row = next(row for row in document["rows"] if row["variant"] == "unrolled.image_untransposed")
     main_kernel(row)["global_load_efficiency"] = 0.598

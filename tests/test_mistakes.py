@@ -39,7 +39,7 @@ def refused(result, *parts):
         assert part in result.stderr
 
 
-def test_counts_by_hand(monkeypatch):
+def test_confusion_counts_by_hand(monkeypatch):
     expected = np.zeros((10, 10), int)
     expected[0, 0], expected[1, 9], expected[4, 4], expected[4, 9] = 1, 1, 1, 3
     expected[4, 1], expected[9, 9], expected[9, 4], expected[7, 7] = 1, 1, 1, 2
@@ -73,7 +73,7 @@ def noted(parts, done, first=100):
     return kept.rows(done)
 
 
-def test_wrong_ones_by_hand():
+def test_mistakes_by_hand():
     rows = noted([(0, 2), (2, 5), (5, 11)], 11)
     np.testing.assert_array_equal(rows["index"], [101, 102, 103, 105, 109, 110])
     np.testing.assert_array_equal(rows["label"], [4, 4, 4, 9, 4, 1])
@@ -88,7 +88,7 @@ def test_wrong_ones_by_hand():
     np.testing.assert_array_equal(rows, noted([(0, 11)], 11))
 
 
-def test_the_images_of_wrong_ones_are_read_forwards(rng):
+def test_images_of_mistakes_are_read_in_order(rng):
     """Gzip files read fastest forwards; `index` includes the images skipped at the start."""
     images = rng.random((9, 28, 28, 1), np.float32)
     images[8, 0, :2] = [[1.5], [-0.5]]
@@ -111,7 +111,7 @@ def test_the_images_of_wrong_ones_are_read_forwards(rng):
     np.testing.assert_array_equal(found.images, expected)
 
 
-def test_lines_by_hand():
+def test_summary_lines_by_hand():
     counts = confusion(LABELS, READ)
     assert list(lines(counts, 250)) == [
         "digits   0 100%, 1 0%, 4 20.0%, 7 100%, 9 50.0%",
@@ -134,7 +134,7 @@ def test_lines_by_hand():
     assert list(lines(many, 250))[1].endswith(", 1 other pair: 40")
 
 
-def test_no_share_is_rounded_to_all_or_nothing():
+def test_shares_are_never_rounded_to_0_or_100_percent():
     assert [share(part) for part in (0, 1e-9, 0.5, 0.98765, 1 - 1e-9, 1)] == [
         "0%", "0.1%", "50.0%", "98.8%", "99.9%", "100%",
     ]  # fmt: skip
@@ -160,7 +160,7 @@ def listed(path):
         return list(csv.DictReader(file))
 
 
-def test_the_list_is_what_the_labels_and_scores_say(data, tmp_path):
+def test_listed_mistakes_agree_with_labels_and_scores(data, tmp_path):
     listing, output = tmp_path / "wrong.csv", tmp_path / "labels.csv"
     asked = ["infer", data, *CPU, "--skip", 31, "--limit", 150, "--errors", listing]
     assert run(*asked, "--output", output, "--scores").exit_code == 0
@@ -189,7 +189,7 @@ def test_the_list_is_what_the_labels_and_scores_say(data, tmp_path):
 
 
 @pytest.mark.parametrize("floats", [False, True])
-def test_images_read_meanwhile_give_the_same_mistakes(data, tmp_path, monkeypatch, floats):
+def test_streamed_images_give_the_same_mistakes(data, tmp_path, monkeypatch, floats):
     """The list and the pictures equal those of a file that is read whole."""
     path, whole = data, job.infer(asked(data))
     with h5py.File(data) as file:
@@ -215,7 +215,7 @@ def asked(path, **options):
 
 
 @pytest.mark.parametrize(("output", "large"), [(False, True), (True, False)])
-def test_ctrl_c_leaves_what_there_is(data, tmp_path, monkeypatch, large, output):
+def test_ctrl_c_keeps_mistakes_found_so_far(data, tmp_path, monkeypatch, large, output):
     whole = job.infer(asked(data)).mistakes.rows
     if large:
         monkeypatch.setattr(job, "WHOLE_BYTES", 0)
@@ -234,7 +234,7 @@ def test_ctrl_c_leaves_what_there_is(data, tmp_path, monkeypatch, large, output)
     np.testing.assert_array_equal(outcome.mistakes.rows[names], expected)
 
 
-def test_ctrl_c_while_labels_are_written(data, tmp_path, monkeypatch):
+def test_ctrl_c_while_writing_drops_unwritten_mistakes(data, tmp_path, monkeypatch):
     """Mistakes among labels that never reached the file do not count."""
     whole, plain = job.infer(asked(data)).mistakes.rows, LabelWriter.write
 
@@ -254,7 +254,7 @@ def test_ctrl_c_while_labels_are_written(data, tmp_path, monkeypatch):
     assert any((whole["index"] >= 120) & (whole["index"] < 150))
 
 
-def test_the_summary_says_them_where_there_are_any(data):
+def test_summary_shows_mistakes_if_any(data):
     result = run("infer", data, *CPU)
     said = result.stdout.splitlines()
     place = next(n for n, line in enumerate(said) if line.startswith("accuracy "))
@@ -266,7 +266,7 @@ def test_the_summary_says_them_where_there_are_any(data):
     assert "digits  " not in result.stdout and "mistakes" not in result.stdout
 
 
-def test_mistakes_of_images_without_labels_are_refused_at_once(tmp_path, monkeypatch):
+def test_mistakes_without_labels_are_refused_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(job.Engine, "start", lambda *_: pytest.fail("begun"))
     path, target = tmp_path / "x.npy", tmp_path / "wrong.csv"
     np.save(path, np.zeros((3, 28, 28), np.uint8))
@@ -278,14 +278,14 @@ def test_mistakes_of_images_without_labels_are_refused_at_once(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(("name", "found"), [("wrong.pdf", ".pdf"), ("-", "no ending")])
-def test_other_endings_are_refused_at_once(tmp_path, monkeypatch, name, found):
+def test_other_file_endings_are_refused_at_once(tmp_path, monkeypatch, name, found):
     monkeypatch.setattr("lenetgpu.lab.infer.infer", lambda *_: pytest.fail("computed"))
     monkeypatch.chdir(tmp_path)
     words = f"--errors {name}: expected a name ending in .png, .html or .csv, found {found}"
     refused(run("infer", *CPU, "--errors", name), words)
 
 
-def test_an_extra_that_is_missing_is_named_at_once(tmp_path, monkeypatch):
+def test_missing_extra_is_reported_at_once(tmp_path, monkeypatch):
     module, ending = "vl_convert", ".png"
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda n: None if n == module else found(n))
@@ -295,7 +295,7 @@ def test_an_extra_that_is_missing_is_named_at_once(tmp_path, monkeypatch):
     files.check_errors(tmp_path / "wrong.csv")
 
 
-def test_nothing_is_written_over_that_is_read_or_written(data, tmp_path, monkeypatch):
+def test_inputs_and_outputs_are_not_overwritten(data, tmp_path, monkeypatch):
     monkeypatch.setattr("lenetgpu.lab.infer.infer", lambda *_: pytest.fail("computed"))
     (tmp_path / "link.csv").symlink_to(data)
     refused(run("infer", data, *CPU, "--errors", tmp_path / "link.csv"), "those that are read")

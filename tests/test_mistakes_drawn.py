@@ -35,7 +35,7 @@ def cells(page):
 
 
 @pytest.mark.parametrize(("width", "dark"), [(PHONE, True), (DESK, False)])
-def test_the_page_is_whole_and_asks_for_nothing(chromium, data, tmp_path, width, dark):
+def test_page_is_complete_and_makes_no_requests(chromium, data, tmp_path, width, dark):
     path = tmp_path / "wrong.html"
     assert run("infer", data, "--device", "cpu", "--errors", path).exit_code == 0
     with chromium.open(path, width, dark) as seen:
@@ -48,7 +48,7 @@ def test_the_page_is_whole_and_asks_for_nothing(chromium, data, tmp_path, width,
         assert levels == [1, 2, 3, 2]
 
 
-def test_the_page_shows_every_count(chromium, outcome, tmp_path):
+def test_page_shows_every_count(chromium, outcome, tmp_path):
     outcome.asked = 1000
     files.write_errors(tmp_path / "wrong.html", outcome)
     with chromium.open(tmp_path / "wrong.html") as seen:
@@ -70,7 +70,7 @@ def colour(page, selector):
     return np.asarray(shot)[3:6, 3:-3].reshape(-1, 3).mean(axis=0)
 
 
-def test_small_counts_can_be_seen_beside_large_ones(chromium, outcome, tmp_path):
+def test_small_counts_are_visible_beside_large_ones(chromium, outcome, tmp_path):
     """One mistake among 10,000 correct labels differs from an empty cell; more are deeper."""
     counts = 10_000 * np.eye(10, dtype=int)
     counts[3, 5], counts[3, 8], counts[4, 9] = 1, 25, 100
@@ -87,7 +87,7 @@ def test_small_counts_can_be_seen_beside_large_ones(chromium, outcome, tmp_path)
         assert blue[2] > blue[0] + 50 and found[3][0] > found[3][2] + 50
 
 
-def test_the_gallery_shows_each_image_with_its_words(chromium, outcome, tmp_path):
+def test_gallery_shows_each_image_with_its_caption(chromium, outcome, tmp_path):
     from PIL import Image
 
     path, kept = tmp_path / "wrong.html", outcome.mistakes
@@ -119,7 +119,7 @@ def test_the_gallery_shows_each_image_with_its_words(chromium, outcome, tmp_path
             assert [line for line in tile.inner_text().split("\n") if line] == words
 
 
-def test_where_nothing_is_wrong_there_is_no_gallery(chromium, tmp_path):
+def test_run_without_mistakes_has_no_gallery(chromium, tmp_path):
     path = tmp_path / "right.html"
     assert run("infer", "--device", "cpu", "--limit", 20, "--errors", path).exit_code == 0
     with chromium.open(path) as seen:
@@ -129,7 +129,7 @@ def test_where_nothing_is_wrong_there_is_no_gallery(chromium, tmp_path):
         assert cells(seen.page)[0].trace() == 20
 
 
-def test_the_picture_shows_every_count_and_image(outcome, tmp_path):
+def test_picture_shows_every_count_and_image(outcome, tmp_path):
     pytest.importorskip("vl_convert", reason="needs vl-convert-python: extra report")
     from PIL import Image
 

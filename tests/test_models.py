@@ -39,7 +39,7 @@ def tensors(rng):
 
 
 @each_form
-def test_out_and_in_again_is_the_same_file(tmp_path, ending):
+def test_round_trip_reproduces_the_file(tmp_path, ending):
     """Every bit survives the round trip, provenance included."""
     shipped, way = assets.default_weights(), tmp_path / f"way{ending}"
     convert_weights(shipped, tmp_path / "straight.h5")
@@ -54,7 +54,7 @@ def test_out_and_in_again_is_the_same_file(tmp_path, ending):
 
 @pytest.mark.parametrize("layout", ["ours", "PyTorch's"])
 @pytest.mark.parametrize("form", ["safetensors", "npz"])
-def test_both_layouts_under_our_names(tmp_path, tensors, form, layout):
+def test_both_layouts_load_under_our_names(tmp_path, tensors, form, layout):
     suffix = ".weight" if form == "npz" else ""
     stored = tensors if layout == "ours" else model_files.planar(tensors)
     data = getattr(model_files, form)({n + suffix: t for n, t in stored.items()})
@@ -62,7 +62,7 @@ def test_both_layouts_under_our_names(tmp_path, tensors, form, layout):
     same(load_weights(tmp_path / "x").tensors, tensors)
 
 
-def test_what_is_exported_has_pytorchs_layout(tmp_path, tensors):
+def test_exported_weights_have_pytorch_layout(tmp_path, tensors):
     """Compares with the safetensors library and with an element-by-element conversion."""
     library = pytest.importorskip("safetensors.numpy", reason="the extra `models` brings it")
     path = model_files.written(tmp_path, ".safetensors", tensors, {"who": "a test"})
@@ -79,7 +79,7 @@ def test_what_is_exported_has_pytorchs_layout(tmp_path, tensors):
     ("form", "dtype"),
     [("npz", ">f2"), ("npz", "g"), ("safetensors", "<f8")],
 )
-def test_any_type_of_floats(tmp_path, tensors, form, dtype):
+def test_any_float_type_loads(tmp_path, tensors, form, dtype):
     tensors = {name: t.astype(np.float16).astype(np.float32) for name, t in tensors.items()}
     stored = {name: t.astype(dtype) for name, t in tensors.items()}
     if form == "npz":
@@ -90,14 +90,14 @@ def test_any_type_of_floats(tmp_path, tensors, form, dtype):
     assert done.output == f"{tmp_path / 'x'}: right; {sums.NONE}\n"
 
 
-def test_bfloat16_of_safetensors(tmp_path, tensors):
+def test_safetensors_bfloat16_loads(tmp_path, tensors):
     upper = {n: (t.view(np.uint32) >> 16).astype("<u2") for n, t in tensors.items()}
     (tmp_path / "x").write_bytes(model_files.safetensors(upper))
     wide = {n: (t.astype(np.uint32) << 16).view(np.float32) for n, t in upper.items()}
     same(load_weights(tmp_path / "x").tensors, wide)
 
 
-def test_names_do_not_matter_where_shapes_say_it(tmp_path, tensors):
+def test_tensors_are_matched_by_shape(tmp_path, tensors):
     stored = dict(zip(model_files.TORCH_NAMES, model_files.planar(tensors).values(), strict=True))
     stored = dict(reversed(stored.items()))
     biases = {f"b{size}.bias": np.zeros(size, np.float32) for size in (32, 64, 128, 10)}
@@ -106,7 +106,7 @@ def test_names_do_not_matter_where_shapes_say_it(tmp_path, tensors):
 
 
 @each_form
-def test_checksums_are_said_and_compared(tmp_path, tensors, ending):
+def test_checksums_are_written_and_verified(tmp_path, tensors, ending):
     """`weights info` shows provenance without the checksums."""
     facts = {"who": "a test", checksums.ATTRIBUTE: "x"}
     path = model_files.written(tmp_path, ending, tensors, facts)
@@ -123,7 +123,7 @@ def test_checksums_are_said_and_compared(tmp_path, tensors, ending):
         load_weights(path)
 
 
-def test_a_headers_length_is_not_taken_for_a_pickle(tmp_path, tensors):
+def test_header_length_is_not_mistaken_for_pickle(tmp_path, tensors):
     """A length of 640 begins with the bytes 80 02, like a pickle of protocol 2."""
     length = 640
     data = model_files.safetensors(tensors)
@@ -158,7 +158,7 @@ def test_onnx_runtime_gives_the_same_labels(tmp_path, shipped_weights):
     assert np.abs(pipeline.scores(len(images)) - scores).max() <= 1e-5 * largest
 
 
-def test_the_help_and_what_is_not_known(tmp_path, weight_file):
+def test_convert_help_and_unknown_formats(tmp_path, weight_file):
     shown = " ".join(run("weights", "convert", "--help").output.split())
     assert all(ending in shown for ending in forms.ENDINGS)
     for name in ("x", "x.npy", "x.onnx.gz"):
@@ -173,7 +173,7 @@ def test_the_help_and_what_is_not_known(tmp_path, weight_file):
 
 
 @pytest.mark.parametrize("module", ["onnx", "torch"])
-def test_a_package_that_is_missing_is_one_sentence(tmp_path, weight_file, monkeypatch, module):
+def test_missing_package_is_one_sentence(tmp_path, weight_file, monkeypatch, module):
     path = tmp_path / {"onnx": "x.onnx", "torch": "x.pt"}[module]
     find = importlib.util.find_spec
     monkeypatch.setattr(

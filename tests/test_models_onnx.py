@@ -196,7 +196,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("way", ACCEPTED)
-def test_ways_to_write_this_network(tmp_path, tensors, way):
+def test_accepted_onnx_graphs(tmp_path, tensors, way):
     net = Net(tensors)
     ACCEPTED[way](net)
     path = net.write(tmp_path / "x.onnx")
@@ -251,7 +251,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("way", REFUSED)
-def test_what_is_another_network(tmp_path, tensors, way):
+def test_onnx_graphs_of_other_networks_are_refused(tmp_path, tensors, way):
     net = Net(tensors)
     change, words = REFUSED[way]
     change(net)
@@ -301,7 +301,7 @@ def key_twice(model):
         (key_twice, "metadata of one name twice"),
     ],
 )
-def test_messages_that_no_exporter_writes(tmp_path, tensors, change, words):
+def test_malformed_onnx_messages_are_refused(tmp_path, tensors, change, words):
     path = Net(tensors).write(tmp_path / "x.onnx", change)
     with pytest.raises(LenetError) as caught:
         load_weights(path)
@@ -309,7 +309,7 @@ def test_messages_that_no_exporter_writes(tmp_path, tensors, change, words):
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_bfloat16_and_double(tmp_path, tensors, raw):
+def test_onnx_bfloat16_and_double_load(tmp_path, tensors, raw):
     upper = {n: (t.view(np.uint32) >> 16).astype(np.uint16) for n, t in tensors.items()}
     tensors = {n: (bits.astype(np.uint32) << 16).view(np.float32) for n, bits in upper.items()}
 

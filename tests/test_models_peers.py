@@ -65,7 +65,7 @@ def labels(net, images):
 
 
 @pytest.mark.parametrize("ending", [".pth", ".safetensors"])
-def test_a_module_gives_the_same_labels(tmp_path, images, expected, ending):
+def test_pytorch_module_gives_the_same_labels(tmp_path, images, expected, ending):
     """All 10,000 shipped digits must get the same label."""
     import torch
 
@@ -92,7 +92,7 @@ def test_a_module_gives_the_same_labels(tmp_path, images, expected, ending):
 @pytest.mark.parametrize(
     ("dtype", "ending"), [("bfloat16", ".pt"), ("float64", ".pt"), ("float16", ".safetensors")]
 )
-def test_a_trained_module_comes_in(tmp_path, dtype, ending):
+def test_trained_pytorch_module_loads(tmp_path, dtype, ending):
     """Any float type and any names are accepted, and biases of zero."""
     import torch
     from safetensors.torch import save_file
@@ -137,7 +137,7 @@ class Viewed:
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dynamo", [False, pytest.param(True, marks=with_script)])
 @pytest.mark.filterwarnings("ignore")
-def test_what_pytorch_exports_comes_back_to_the_bit(tmp_path, tensors, dynamo, dynamic, made):
+def test_pytorch_onnx_export_round_trips_bitwise(tmp_path, tensors, dynamo, dynamic, made):
     import torch
 
     pytest.importorskip("onnx", reason="the extra `models` brings it")
@@ -177,7 +177,7 @@ def refused(path, *parts):
     assert (done.exit_code, done.stderr) == (2, f"lenetgpu: error: {said}\n")
 
 
-def test_a_pickle_that_would_run_does_not(tmp_path):
+def test_malicious_pickle_is_not_executed(tmp_path):
     import torch
 
     path, harmed = tmp_path / "harm.pt", tmp_path / "harmed"
@@ -188,7 +188,7 @@ def test_a_pickle_that_would_run_does_not(tmp_path):
     assert harmed.exists(), "the file would have harmed"
 
 
-def test_what_is_no_state_dict(tmp_path, tensors):
+def test_invalid_state_dicts_are_refused(tmp_path, tensors):
     import torch
 
     path = tmp_path / "x.pt"

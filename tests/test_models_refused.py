@@ -56,7 +56,7 @@ FORMS_OF_SHAPES = [
 
 @pytest.mark.parametrize("form", ["safetensors", "npz"])
 @pytest.mark.parametrize(("change", "parts"), FORMS_OF_SHAPES)
-def test_tensors_that_are_not_this_networks(tmp_path, tensors, form, change, parts):
+def test_tensors_of_another_network_are_refused(tmp_path, tensors, form, change, parts):
     if form == "safetensors":
         parts = [part.replace("int64", "I64") for part in parts]
     data = getattr(model_files, form)(change(tensors))
@@ -79,7 +79,7 @@ def entry(name="fc2", **changes):
         (entry("fc1", shape=[2**31, 2**31]), ["fc1 to have shape", "2147483648x2147483648"]),
     ],
 )
-def test_headers_of_safetensors(tmp_path, tensors, change, parts):
+def test_invalid_safetensors_headers_are_refused(tmp_path, tensors, change, parts):
     refused(tmp_path / "x", model_files.safetensors(tensors, change), *parts)
 
 
@@ -92,7 +92,7 @@ def test_headers_of_safetensors(tmp_path, tensors, change, parts):
         (23, b'{"fc1": {}, "fc1": {}} ', ["a name that is there twice"]),
     ],
 )
-def test_safetensors_before_the_header_is_known(tmp_path, head, body, parts):
+def test_truncated_safetensors_are_refused(tmp_path, head, body, parts):
     refused(tmp_path / "x", struct.pack("<Q", head) + body, *parts)
 
 
@@ -110,7 +110,7 @@ class Harm:
         return os.system, ("echo harmed > harmed",)
 
 
-def test_archives(tmp_path, tensors, monkeypatch):
+def test_invalid_archives_are_refused(tmp_path, tensors, monkeypatch):
     """Bombs, pickles, passwords, duplicate names, methods that require much memory."""
     monkeypatch.chdir(tmp_path)
     path, first = tmp_path / "x", {"conv1.npy": model_files.npy(tensors["conv1"])}
@@ -135,7 +135,7 @@ def test_archives(tmp_path, tensors, monkeypatch):
     refused(path, model_files.archive({"fc2.npy": short}), "fc2 of 128x10 float32 in 5,116 bytes")
 
 
-def test_every_byte_of_an_archives_comment_counts(tmp_path, tensors):
+def test_every_byte_of_archive_comment_is_verified(tmp_path, tensors):
     """Changing or cutting the comment, which holds the checksums, is detected."""
     path = model_files.written(tmp_path, ".npz", tensors, {"who": "a test"})
     whole = path.read_bytes()
