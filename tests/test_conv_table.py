@@ -13,7 +13,7 @@ from lenetgpu.stages.conv.tf32 import wgmma as tf32
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
 DAY, NAMED_H100 = "2026-11-22", "NVIDIA H100 80GB HBM3"
-HALVES, ONE = "tensor.wgmma_fp16x3", "tensor.wgmma_tf32x3"
+SPLIT, ONE = "tensor.wgmma_fp16x3", "tensor.wgmma_tf32x3"
 SHAPE = "64,56,56,64,3,1,1"
 PROBLEM = Conv(56, 56, 64, 64, 3, 3, 1, 1, **MAPS)
 TWO = [("direct.tuned", 2.0), ("winograd.f2", 3.0)]
@@ -97,20 +97,20 @@ def product(name, us=1.0, **more):
 def test_table_uses_times_of_the_current_kernel(told):
     own = wgmma.FP16X3.plan(PROBLEM, 64, H200).tiling.entry
     other = {"tensor_taps": "tensor_wgmma", "tensor_wgmma": "tensor_taps"}[own]
-    assert told(product(HALVES, launched=["tensor_halves", own])) == {HALVES}
-    assert told(product(HALVES, launched=["tensor_halves", other])) == set()
-    assert told(product(HALVES)) == {HALVES}  # older documents do not say
+    assert told(product(SPLIT, launched=["tensor_split", own])) == {SPLIT}
+    assert told(product(SPLIT, launched=["tensor_split", other])) == set()
+    assert told(product(SPLIT)) == {SPLIT}  # older documents do not say
 
 
 def test_tilings_are_tied_to_their_kernel(told):
     found = wgmma.FP16X3.products(PROBLEM, 64, H200)
     for entry_ in ("tensor_taps", "tensor_wgmma"):
         made = next(one for one in found if one.tiling.entry == entry_)
-        name = f"{HALVES}{TILED}{made.word}"
+        name = f"{SPLIT}{TILED}{made.word}"
         for launched in ("tensor_taps", "tensor_wgmma"):
             expected = {name} if launched == entry_ else set()
             assert told(product(name, launched=[launched])) == expected
-    assert told(product(f"{HALVES}{TILED}taps-1x1")) == set()
+    assert told(product(f"{SPLIT}{TILED}taps-1x1")) == set()
 
 
 def test_time_of_another_tiling_counts_until_model_predicts_more(told):
@@ -120,9 +120,9 @@ def test_time_of_another_tiling_counts_until_model_predicts_more(told):
     own, other = ({"block": [threads, 1, 1], "shared_bytes": b} for b in (shared, shared - 16))
     fewer = own | {"block": [threads - 128, 1, 1]}
     for slow, how, expected in (
-        (2.0, own, {HALVES}), (1.2, other, {HALVES}), (1.4, other, set()), (1.4, fewer, set()),
+        (2.0, own, {SPLIT}), (1.2, other, {SPLIT}), (1.4, other, set()), (1.4, fewer, set()),
     ):  # fmt: skip
-        assert told(product(HALVES, slow * us, **how)) == expected, (slow, how)
+        assert told(product(SPLIT, slow * us, **how)) == expected, (slow, how)
 
 
 def test_single_launch_rows_match_kernel_and_threads(told):
@@ -140,11 +140,11 @@ def test_cudnn_error_on_the_same_data_is_the_limit(script):
     def ran(name, us, error, **more):
         return entry(name, us, relative_error=error, **more)
 
-    found = [ran("direct.tuned", 9, 2e-7), ran(HALVES, 3.21987, 4e-7)]
-    for error, us in ((5e-7, {"direct.tuned": 9.0, HALVES: 3.22}), (3e-7, {"direct.tuned": 9.0})):
+    found = [ran("direct.tuned", 9, 2e-7), ran(SPLIT, 3.21987, 4e-7)]
+    for error, us in ((5e-7, {"direct.tuned": 9.0, SPLIT: 3.22}), (3e-7, {"direct.tuned": 9.0})):
         peer = ran(table.NAMES["cuda"], 9, error)
         case = {"shape": "256,14,14,256,3,1,1", "images": 64, "candidates": [*found, peer]}
-        assert table.told(case, H200) == (us, () if HALVES in us else (HALVES,))
+        assert table.told(case, H200) == (us, () if SPLIT in us else (SPLIT,))
     case = {"shape": "128,28,28,128,3,1,1", "images": 64}
     older = [ran(name, 9, 1e-7) for name in ("direct.tuned", "winograd.f4", table.NAMES["cuda"])]
     assert table.told(case | {"candidates": older}, H200)[1] == ("winograd.f4",)

@@ -33,7 +33,7 @@ from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import from_nhwc, held_as, narrowed, physical_shape, to_nhwc, widened
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
-from lenetgpu.stages.conv.tensor import after, halves, implicit, mma, product, taps, wgmma
+from lenetgpu.stages.conv.tensor import epilogue, implicit, mma, product, split_fp16, taps, wgmma
 from lenetgpu.stages.conv.tensor.packed import Layout
 from lenetgpu.stages.conv.tensor.product import Product, Tiling, options
 from lenetgpu.stages.conv.tf32 import one_launch
@@ -65,8 +65,8 @@ class Case:
 
     @property
     def kernels(self):
-        second = (after.kernel(self.product.layout),) if self in LOOKED_AT_AGAIN else ()
-        return (*halves.kernels(self.product.layout), *self.product.kernels(), *second)
+        second = (epilogue.kernel(self.product.layout),) if self in LOOKED_AT_AGAIN else ()
+        return (*split_fp16.kernels(self.product.layout), *self.product.kernels(), *second)
 
     def __str__(self):
         p, tiling = self.problem, self.tiling
@@ -195,15 +195,15 @@ def with_second_look(functions, monkeypatch, rng):
     made = {"empty": poisoned, "zeros": np.zeros, "asarray": np.ascontiguousarray}
     stand_in = SimpleNamespace(**made, **types)
     monkeypatch.setitem(sys.modules, "cupy", stand_in)
-    for module in (halves, product, after):
+    for module in (split_fp16, product, epilogue):
         monkeypatch.setattr(module, "launch", launcher(functions, rng))
     monkeypatch.setattr(taps.TapsTiling, "grid", lambda _, blocks: min(2, blocks))
 
 
 @pytest.fixture
 def on_a_cpu(with_second_look, monkeypatch):
-    """Launch on this CPU without `tensor_again`, which would repair wrong results."""
-    monkeypatch.setattr(after, "again", lambda *_: None)
+    """Launch on this CPU without `tensor_recheck`, which would repair wrong results."""
+    monkeypatch.setattr(epilogue, "recheck", lambda *_: None)
 
 
 def computed(case, x, w, batch=None):
@@ -291,7 +291,7 @@ def test_max_input_of_an_image_is_found_anywhere(case, at, on_a_cpu, rng):
     x[(1, *at)] = 1e20
     state = implicit.prepare(w, 2, case.product)
     implicit.run(x, state, np.empty((2, *problem.out_shape), np.float32))
-    found = state.images.tops - [0, state.lifts[at[2]]]
+    found = state.images.tops - [0, state.in_scales[at[2]]]
     assert found[1] == np.frexp(1e20)[1] > 10 > found[0]
 
 
@@ -381,8 +381,10 @@ def test_outputs_too_small_for_fp16_are_recomputed(case, with_second_look, monke
     x, bias = narrowed(values, case.problem.dtype), 1e-3 * widened(w[1]).astype("f")
     w = w[0], narrowed(bias, case.problem.dtype)
     assert_each_right(computed(case, x, w), x, w, case)
-    look = after.again
-    monkeypatch.setattr(after, "again", lambda layout, x, w, *rest: look(layout, x, 2 * w, *rest))
+    look = epilogue.recheck
+    monkeypatch.setattr(
+        epilogue, "recheck", lambda layout, x, w, *rest: look(layout, x, 2 * w, *rest)
+    )
     found = computed(case, x, w)
     assert_each_right(found[:1], x[:1], w, case)
     twice = narrowed(2 * widened(w[0]).astype("f"), case.problem.dtype)
@@ -415,7 +417,7 @@ def test_relu_keeps_nan_and_zeroes_minus_infinity(case, value, with_second_look,
 @pytest.mark.parametrize("blocks", [2, 264])
 def test_recheck_visits_every_image(case, blocks, with_second_look, monkeypatch, rng):
     """Recheck with few blocks, which loop over images, and with more blocks than needed."""
-    monkeypatch.setattr(after, "_MOST_BLOCKS", blocks)
+    monkeypatch.setattr(epilogue, "_MOST_BLOCKS", blocks)
     layout, problem = case.product.layout, case.problem
     count = 600
     x, w = operands(replace(case, images=count), rng)
@@ -425,7 +427,7 @@ def test_recheck_visits_every_image(case, blocks, with_second_look, monkeypatch,
     reached[some], tops[511] = 0, -4096
     y = np.full((count, *problem.out_shape), np.nan, np.float32)
     images = SimpleNamespace(tops=tops, reached=reached.view("u4"))
-    after.again(layout, x, w, tops, images, y, count, 0)
+    epilogue.recheck(layout, x, w, tops, images, y, count, 0)
     some.remove(511)
     assert_each_right(y[some], x[some], w, case)
     assert np.isnan(np.delete(y, some, 0)).all()
@@ -438,7 +440,7 @@ def test_common_inputs_need_no_recheck_on_gpu(name, monkeypatch, rng):
     chosen = find("conv", f"tensor.{name}", "cuda")
     if not chosen.needs.met_by(driver_gpus()[0]):
         pytest.skip(f"needs {chosen.needs}")
-    monkeypatch.setattr(after, "again", lambda *_: None)
+    monkeypatch.setattr(epilogue, "recheck", lambda *_: None)
     ended = replace(RESNET[1], bias=True, relu=True, dtype="fp16")
     for problem in (*RESNET, ended, *dict.fromkeys(case.problem for case in (*CASES, *ENDED))):
         x, w = random_input("conv", problem, 3, rng)
@@ -469,7 +471,7 @@ def test_pairs_are_not_used_for_unlike_filter_columns(dtype, rng):
             found = kind.suited((narrowed(filters, dtype), bias), problem, 64)
             kept = (column, by) in alike
             assert (found == usual) == kept == found.tiling.pairs, (column, by)
-            assert {*found.kernels(), after.kernel(found.layout)} <= {*kind.kernels(problem, 64)}
+            assert {*found.kernels(), epilogue.kernel(found.layout)} <= {*kind.kernels(problem, 64)}
     filters[..., 200], filters[..., 100], filters[0, 0, 0, 50] = 0, np.nan, np.inf
     for odd, pairs in ((filters[..., 60:], True), (filters, False)):
         plain = replace(problem, bias=False)
@@ -488,7 +490,7 @@ def assert_right_on_a_gpu(products, x, w, monkeypatch):
     """Check without the recheck, which would repair wrong results."""
     import cupy
 
-    monkeypatch.setattr(after, "again", lambda *_: None)
+    monkeypatch.setattr(epilogue, "recheck", lambda *_: None)
     problem = products[0].layout.problem
     expected = reference(x, w, problem)
     held = cupy.asarray(np.ascontiguousarray(from_nhwc(x, problem.reads)))
@@ -579,7 +581,7 @@ def test_short_k_splits_and_few_filter_elements_do_not_spill(problem, parts, til
 )
 def test_launched_kernels_are_listed(name, monkeypatch):
     launched = []
-    for module in (halves, product, after, one_launch):
+    for module in (split_fp16, product, epilogue, one_launch):
         monkeypatch.setattr(module, "launch", lambda kernel, *_, **__: launched.append(kernel))
     types = {name: getattr(np, name) for name in ("float32", "uint8", "uint32", "int32")}
     stand_in = SimpleNamespace(empty=np.empty, zeros=np.zeros, asarray=np.asarray, **types)

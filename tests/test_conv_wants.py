@@ -187,8 +187,8 @@ def test_three_variants_support_every_option():
     assert everything == {"serial.loops", "unrolled.blas", "direct.grouped"}
     ends = {*WANTS} - {"strides", "pads", "dilation", "groups"}
     taking = {v.full_name for v in variants("conv", "cuda") if v.takes == ends}
-    halves = {f"tensor.{name}" for name in ("fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16")}
-    assert taking == {*halves, "best.fp32"}
+    split = {f"tensor.{name}" for name in ("fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16")}
+    assert taking == {*split, "best.fp32"}
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.layouts import widened
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tensor import after, halves
-from lenetgpu.stages.conv.tensor.halves import Images, worth_sampling
+from lenetgpu.stages.conv.tensor import epilogue, split_fp16
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
 from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, ranked
+from lenetgpu.stages.conv.tensor.split_fp16 import Images, worth_sampling
 from lenetgpu.stages.defines import MAPS
 from lenetgpu.stages.registry import Rows, variant
 
@@ -29,14 +29,14 @@ _UNLIKE = 16.0  # largest ratio of a filter's columns for Winograd pairs
 class State:
     """Filters as float32 and as split fp16, the product, and its workspace for `batch` images.
 
-    `bias` has a float32 value for every padded filter; without a bias it is `drops` and is not
-    read.
+    `bias` has a float32 value for every padded filter; without a bias it is `out_scales` and
+    is not read.
     """
 
     w: Any
     filters: Any
-    lifts: Any
-    drops: Any
+    in_scales: Any
+    out_scales: Any
     bias: Any
     worst: int
     product: Product
@@ -115,7 +115,7 @@ class Kind:
         made = (product, self._instead(product, batch)) if product.tiling.pairs else (product,)
         found: list[Kernel] = []
         for one in made:
-            found += (*halves.kernels(one.layout), *one.kernels(), after.kernel(one.layout))
+            found += (*split_fp16.kernels(one.layout), *one.kernels(), epilogue.kernel(one.layout))
         return tuple(dict.fromkeys(found))
 
     def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -151,7 +151,7 @@ def prepare(w: Any, batch: int, product: Product) -> State:
     filters, bias = w if problem.bias else (w, None)
     exact = np.ascontiguousarray(widened(filters), np.float32)
     packed = pack(exact, layout, product.padded)
-    drops = held = cupy.asarray(packed.drops)
+    out_scales = held = cupy.asarray(packed.out_scales)
     if bias is not None:
         padded = np.zeros(product.padded, np.float32)
         padded[: problem.M] = widened(bias)
@@ -160,8 +160,8 @@ def prepare(w: Any, batch: int, product: Product) -> State:
     return State(
         w=cupy.asarray(exact),
         filters=cupy.asarray(packed.filters),
-        lifts=cupy.asarray(packed.lifts),
-        drops=drops,
+        in_scales=cupy.asarray(packed.in_scales),
+        out_scales=out_scales,
         bias=held,
         worst=packed.worst,
         product=product,
@@ -176,9 +176,9 @@ def run(x: Any, w: State, y: Any) -> None:
     layout = w.product.layout
     for lo in range(0, len(x), w.batch):
         count = min(w.batch, len(x) - lo)
-        w.images.fill(x[lo:], w.lifts, count)
-        w.product.run(w.images, w.filters, (w.drops, w.bias), y[lo:], w.parts, count)
-        after.again(layout, x[lo:], w.w, w.bias, w.images, y[lo:], count, w.worst)
+        w.images.fill(x[lo:], w.in_scales, count)
+        w.product.run(w.images, w.filters, (w.out_scales, w.bias), y[lo:], w.parts, count)
+        epilogue.recheck(layout, x[lo:], w.w, w.bias, w.images, y[lo:], count, w.worst)
 
 
 def refusal(problem: Conv) -> str | None:

@@ -1,5 +1,5 @@
 // What the kernels of this folder share: how split images lie in memory, powers of two as ints, and
-// sums on their way to outputs. An image is [H][WP][PARTS][CP / 8] cells of 8 halves, 16 bytes: the
+// sums on their way to outputs. An image is [H][WP][PARTS][CP / 8] cells of 8 fp16, 16 bytes: the
 // high ones of a pixel's channels, then the low ones. FOLD: a filter row's S * CH inputs are the
 // channels of an output column, so that few channels fill cells. PLANES: [PARTS][phase][CP / 8]
 // [position] instead, rows PITCH and images SLOT positions apart; an image has PAD rows above and PAD
@@ -15,7 +15,7 @@
 using ptx::u32;
 using ptx::u64;
 
-// First in every kernel, which may be launched while the one before it ends (sm_90).
+// First in every kernel, which may be launched before the previous one has ended (sm_90).
 __device__ __forceinline__ void follow() {
     ptx::wait_for_grid();
     ptx::start_next_grid();
@@ -63,8 +63,8 @@ __device__ __forceinline__ float times_power(float v, int k) {
 }
 
 // A sum with its scales undone.
-__device__ __forceinline__ float undone(float sum, int top, int drop) {
-    return times_power(sum, (top == NO_TOP ? 0 : top - HALF_TOP) + drop);
+__device__ __forceinline__ float unscaled(float sum, int top, int out_scale) {
+    return times_power(sum, (top == NO_TOP ? 0 : top - HALF_TOP) + out_scale);
 }
 // Bits that order as the sizes of sums do, 0 of NaN; where ReLU is taken NaN is the largest.
 __device__ __forceinline__ u32 size_or_none(float v) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ u32 size_or_none(float v) {
 }
 
 // A warp's N rows a lane, each with the largest output that the lane has of it, to the largest of its
-// image (`reached`), by which after.cu sees whether the scales left what counts. Every lane comes
+// image (`reached`), by which epilogue.cu finds images that need a recheck. Every lane comes
 // here; rows do not fall from `first` to `last`, the warp's images.
 template <int N>
 __device__ __forceinline__ void keep_largest(u32* __restrict__ reached, const u32 (&most)[N],
@@ -115,7 +115,7 @@ __device__ __forceinline__ float bias_at(const float* __restrict__ bias, int fil
 }
 // A sum with its bias, and ReLU, which NaN passes.
 template <class T>
-__device__ __forceinline__ T ended(T sum, float bias) {
+__device__ __forceinline__ T epilogue(T sum, float bias) {
     const T v = BIAS ? sum + bias : sum;
     return RELU && v < 0 ? T(0) : v;
 }

@@ -1,8 +1,8 @@
 """Memory layout of the tensor cores' operands, and filters as split fp16.
 
-Scales are powers of two, stored as exponents. A channel's inputs are multiplied by 2**lift and its
-filters divided by it, so that inputs are comparable by their effect on an output. Each filter is
-then scaled to stay below 2**15, and its sums are multiplied by 2**drop.
+Scales are powers of two, stored as exponents. A channel's inputs are multiplied by 2**in_scale
+and its filters divided by it, so that inputs are comparable by their effect on an output. Each
+filter is then scaled to stay below 2**15, and its sums are multiplied by 2**out_scale.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAIR = 2  # outputs per pair
 _BLOCK = 512  # positions, more than any block computes
 _HALF_TOP = 15
 _NONE = -(1 << 12)  # the exponent of zeros
-_NO_FILTER = -300  # the lift of a channel that no filter reads
+_NO_FILTER = -300  # the in_scale of a channel that no filter reads
 
 
 @dataclass(frozen=True)
@@ -202,13 +202,13 @@ class Packed:
     FILTERS] [phase][chunk][tap][cell][FILTERS][8]. A chunk has the high parts of its depth,
     then the low parts.
 
-    `lifts` (C,) and `drops` (one per filter, zero-padded) are int32; `worst` is the largest
-    drop of a filter that is not all zeros.
+    `in_scales` (C,) and `out_scales` (one per filter, zero-padded) are int32; `worst` is the
+    largest out_scale of a filter that is not all zeros.
     """
 
     filters: Array
-    lifts: Array
-    drops: Array
+    in_scales: Array
+    out_scales: Array
     worst: int
 
 
@@ -230,27 +230,27 @@ def _cells(w: Array, layout: Layout, padded: int) -> Array:
     return found.reshape(layout.chunks, cut, CELL, padded)
 
 
-def _in_halves(scaled: Array, parts: int) -> Array:
+def _split(scaled: Array, parts: int) -> Array:
     """Return float64 numbers as fp16 along a new first axis: high, and low if `parts` is 2."""
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         high = scaled.astype(np.float16)
         return np.stack([high, (scaled - high).astype(np.float16)][:parts])
 
 
-def _in_rows(halves: Array) -> Array:
+def _in_rows(parts: Array) -> Array:
     """Return (part, chunk, cell, channel, filter) as (chunk, filter, part x cell, channel).
 
     The cells of a filter are swizzled.
     """
-    _, chunks, _, _, padded = halves.shape
-    cells = halves.transpose(1, 4, 0, 2, 3).reshape(chunks, padded, ROW, CELL)
+    _, chunks, _, _, padded = parts.shape
+    cells = parts.transpose(1, 4, 0, 2, 3).reshape(chunks, padded, ROW, CELL)
     places = np.arange(ROW) ^ np.arange(padded)[:, None] % ROW
     return np.take_along_axis(cells, places[None, :, :, None], axis=2)
 
 
-def _by_taps(halves: Array, layout: Layout) -> Array:
-    """Return halves as (filters / 64, phase x chunk x tap, part x cell, 64 filters, channel)."""
-    down, along, padded = layout.down, layout.along, halves.shape[-1]
+def _by_taps(parts: Array, layout: Layout) -> Array:
+    """Return parts as (filters / 64, phase x chunk x tap, part x cell, 64 filters, channel)."""
+    down, along, padded = layout.down, layout.along, parts.shape[-1]
     each = layout.chunks // (down.taps * along.taps)
     order = [
         (r * along.taps + s) * each + chunk
@@ -261,7 +261,7 @@ def _by_taps(halves: Array, layout: Layout) -> Array:
         for s in range(column, along.taps, along.stride)
     ]
     apart = (layout.parts, -1, ROW // layout.parts, CELL, padded // FILTERS, FILTERS)
-    cells = halves[:, order].reshape(apart).transpose(4, 1, 0, 2, 5, 3)
+    cells = parts[:, order].reshape(apart).transpose(4, 1, 0, 2, 5, 3)
     return cells.reshape(padded // FILTERS, len(order), ROW, FILTERS, CELL)
 
 
@@ -284,14 +284,14 @@ def pack(w: Array, layout: Layout, padded: int) -> Packed:
     sizes = np.where(np.isfinite(exact), np.abs(exact), 0)
     channels = _tops(sizes.max((0, 1, 3)))
     used = channels > _NONE
-    lifts = np.where(used, channels - channels.max(), _NO_FILTER).astype(np.int32)
-    level = np.ldexp(exact, np.where(used, -lifts, 0)[:, None])
+    in_scales = np.where(used, channels - channels.max(), _NO_FILTER).astype(np.int32)
+    level = np.ldexp(exact, np.where(used, -in_scales, 0)[:, None])
     found = _tops(np.where(np.isfinite(level), np.abs(level), 0).max((0, 1, 2)))
     filled = found > _NONE
     shifts = np.where(filled, _HALF_TOP - found, 0)
-    halves = _in_halves(_cells(np.ldexp(level, shifts), layout, padded), layout.parts)
-    ordered = _by_taps(halves, layout) if layout.planes else _in_rows(halves)
-    drops = np.zeros(padded, np.int32)
-    drops[: len(shifts)] = -shifts
+    parts = _split(_cells(np.ldexp(level, shifts), layout, padded), layout.parts)
+    ordered = _by_taps(parts, layout) if layout.planes else _in_rows(parts)
+    out_scales = np.zeros(padded, np.int32)
+    out_scales[: len(shifts)] = -shifts
     worst = int(-shifts[filled].min()) if filled.any() else _NONE
-    return Packed(np.ascontiguousarray(ordered), lifts, drops, worst)
+    return Packed(np.ascontiguousarray(ordered), in_scales, out_scales, worst)

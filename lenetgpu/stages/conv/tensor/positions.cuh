@@ -60,10 +60,10 @@ template <int N>
 struct Factors {
     float first[N], second[N];
 
-    __device__ __forceinline__ void set(int top, const int (&drops)[N]) {
+    __device__ __forceinline__ void set(int top, const int (&out_scales)[N]) {
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            const int k = (top == NO_TOP ? 0 : top - HALF_TOP) + drops[i];
+            const int k = (top == NO_TOP ? 0 : top - HALF_TOP) + out_scales[i];
             const int held = max(-2 * NORMAL, min(2 * NORMAL, k)), half = held / 2;
             const bool whole = u32(k + NORMAL) <= 2 * NORMAL;
             first[i] = power(whole ? k : half), second[i] = power(whole ? 0 : held - half);
@@ -108,44 +108,44 @@ struct Outputs {
     int position, filter, images;
 
     __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ tops,
-                                        const int* __restrict__ drops, const float* __restrict__ bias,
+                                        const int* __restrict__ out_scales, const float* __restrict__ bias,
                                         Out::Held* __restrict__ y, u32* __restrict__ reached,
                                         float* lines) const {
         if (position >= images * SLOT) return;
-        if constexpr (WRITES == NCHW) put_maps(sums, tops, drops, bias, y, reached, lines);
-        else put_pixels(sums, tops, drops, bias, y, reached);
+        if constexpr (WRITES == NCHW) put_maps(sums, tops, out_scales, bias, y, reached, lines);
+        else put_pixels(sums, tops, out_scales, bias, y, reached);
     }
 
 private:
-    // Exponents of a warp's filters, and their range; biases.
-    struct Ends {
-        int drop[16], least = 0, largest = 0;
+    // Output scale exponents of a warp's filters, and their range; biases.
+    struct Epilogue {
+        int scale[16], least = 0, largest = 0;
         float bias[16];
     };
 
     __device__ __forceinline__ static Out::Held stored(float sum, float bias) {
-        return Out::store(SPLIT > 1 ? sum : ended(sum, bias));
+        return Out::store(SPLIT > 1 ? sum : epilogue(sum, bias));
     }
     __device__ __forceinline__ int top_at(const int* __restrict__ tops, const Position& at) const {
         return SPLIT > 1 ? 0 : tops[min(at.image, images - 1)];
     }
     __device__ __forceinline__ void put_pixels(const Sums& sums, const int* __restrict__ tops,
-                                               const int* __restrict__ drops,
+                                               const int* __restrict__ out_scales,
                                                const float* __restrict__ bias,
                                                Out::Held* __restrict__ y,
                                                u32* __restrict__ reached) const {
         const int lane = threadIdx.x % WARP, own = filter + lane / 4;
-        const int drop[2] = {drops[own], drops[own + 8]};
+        const int scale[2] = {out_scales[own], out_scales[own + 8]};
         const float more[2] = {bias_at(bias, own), bias_at(bias, own + 8)};
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             Position at(y, position + lane % 4 * 2 + e, own);
             Factors<2> factors;
             float most = 0.0f;
-            factors.set(top_at(tops, at), drop);
+            factors.set(top_at(tops, at), scale);
 #pragma unroll
             for (int n = 0; n < WIDE / CELL; ++n) {
-                if (n > 0 && walk<CELL>(at, reached, most)) factors.set(top_at(tops, at), drop);
+                if (n > 0 && walk<CELL>(at, reached, most)) factors.set(top_at(tops, at), scale);
                 if (!at.inside(images)) continue;
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
@@ -165,7 +165,7 @@ private:
     }
     // 32 positions from the C-th on of 16 filters, scales undone by one power each where PLAIN.
     template <int C, bool PLAIN>
-    __device__ __forceinline__ void put_lines(const Sums& sums, const Ends& own, int top,
+    __device__ __forceinline__ void put_lines(const Sums& sums, const Epilogue& own, int top,
                                               const Position& at, float& most, float* lines) const {
         const int lane = threadIdx.x % WARP;
         const bool there = C + lane < WIDE && at.inside(images);
@@ -187,7 +187,7 @@ private:
 #pragma unroll
             for (int k = 0; k < 8; ++k) {
                 if (M % 64 != 0 && filter + 8 * i + k >= M) continue;
-                const int shift = top + own.drop[8 * i + k];
+                const int shift = top + own.scale[8 * i + k];
                 Out::Held held[ACROSS_X];
 #pragma unroll
                 for (int o = 0; o < ACROSS_X; ++o) {
@@ -201,7 +201,7 @@ private:
         }
     }
     template <int C>
-    __device__ __forceinline__ void put_from(const Sums& sums, const Ends& own,
+    __device__ __forceinline__ void put_from(const Sums& sums, const Epilogue& own,
                                              const int* __restrict__ tops, Position& at, float& most,
                                              u32* __restrict__ reached, float* lines) const {
         if constexpr (C < WIDE) {
@@ -216,15 +216,15 @@ private:
         }
     }
     __device__ __forceinline__ void put_maps(const Sums& sums, const int* __restrict__ tops,
-                                             const int* __restrict__ drops,
+                                             const int* __restrict__ out_scales,
                                              const float* __restrict__ bias,
                                              Out::Held* __restrict__ y, u32* __restrict__ reached,
                                              float* lines) const {
-        Ends own;
+        Epilogue own;
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
-            own.drop[i] = drops[filter + i], own.bias[i] = bias_at(bias, filter + i);
-            own.least = min(own.least, own.drop[i]), own.largest = max(own.largest, own.drop[i]);
+            own.scale[i] = out_scales[filter + i], own.bias[i] = bias_at(bias, filter + i);
+            own.least = min(own.least, own.scale[i]), own.largest = max(own.largest, own.scale[i]);
         }
         Position at(y, position + threadIdx.x % WARP, filter);
         float most = 0.0f;

@@ -17,9 +17,9 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import FLOAT_BYTES, ITEM_BYTES
-from lenetgpu.stages.conv.tensor import after
-from lenetgpu.stages.conv.tensor.halves import sample
+from lenetgpu.stages.conv.tensor import epilogue
 from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, ROW, Layout
+from lenetgpu.stages.conv.tensor.split_fp16 import sample
 
 if TYPE_CHECKING:
     from lenetgpu.stages.conv.tensor.taps import TapsTiling
@@ -200,11 +200,11 @@ class Product:
         return high * (self.padded // self.tiling.bn) * self.split
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """Return the tiling's kernel, and `tensor_meet` for split-K parts."""
+        """Return the tiling's kernel, and `tensor_reduce` for split-K parts."""
         defines = self.layout.defines() | {"MP": self.padded, "SPLIT": self.split}
         product = tuple((defines | self.tiling.defines(self.layout, self.split)).items())
         found = Kernel(self.tiling.source, self.tiling.entry, product, self.tiling.only)
-        return (found,) if self.split == 1 else (found, after.meeting(self.layout, self.split))
+        return (found,) if self.split == 1 else (found, epilogue.reduction(self.layout, self.split))
 
     def clocks(self, images: int, machine: Machine) -> float:
         """Estimate the clocks of its launches for `images` images."""
@@ -228,21 +228,21 @@ class Product:
         return moved / memory_rate(machine) + (2 + (lines > 1)) * FIT.launch
 
     def run(
-        self, images: Any, filters: Any, ends: tuple[Any, Any], y: Any, parts: Any, count: int
+        self, images: Any, filters: Any, scales_and_bias: Any, y: Any, parts: Any, count: int
     ) -> None:
-        """Launch on the current stream for `count` of `images` (halves.Images).
+        """Launch on the current stream for `count` of `images` (split_fp16.Images).
 
-        `ends` are the epilogue's inputs per padded filter: output scale exponents and bias.
+        `scales_and_bias` are the output scale exponents and the bias of every padded filter.
         """
-        tiling, (drops, bias) = self.tiling, ends
-        outputs = images.tops, drops, y
+        tiling, (out_scales, bias) = self.tiling, scales_and_bias
+        outputs = images.tops, out_scales, y
         numbers = map(np.int32, tiling.numbers(self.layout, count, images.room))
         args = (images.packed, filters, *outputs, parts, images.reached, *numbers, bias)
         grid, shared = tiling.grid(self.blocks(count)), tiling.shared_bytes(self.layout)
         launch(self.kernels()[0], (grid,), (tiling.threads,), args, shared, overlap=True)
         if self.split > 1:
             own = parts[tiling.kept(self.layout, self.split, self.blocks(count)) :]
-            after.meet(self.layout, self.split, count, (own, *outputs, images.reached, bias))
+            epilogue.reduce(self.layout, self.split, count, (own, *outputs, images.reached, bias))
 
     def parts_elements(self, images: int) -> int:
         """Return the workspace floats of intermediate sums and split-K parts, at least 1."""

@@ -1,5 +1,5 @@
 // What products share: chunks of rows and filters on their way to shared memory, sums on theirs to
-// outputs. BM rows x BN columns a block; a chunk is a row of 8 cells of 16 bytes, the high halves of
+// outputs. BM rows x BN columns a block; a chunk is a row of 8 cells of 16 bytes, the high parts of
 // 8 / PARTS of the depth, then the low ones; cell q of row r lies at q ^ r % 8.
 #pragma once
 #include "gpu/ptx/async.cuh"
@@ -104,7 +104,7 @@ struct Block {
 // of every 8 columns 2 (lane % 4) and the next.
 using Sums = float[TILES_M][4 * TILES_N];
 using Out = Element<(SPLIT > 1 ? FP32 : DTYPE)>;
-constexpr bool PAIRED = WRITES == NHWC && sizeof(Out::Held) == 2 && M % 2 == 0;  // one store of two halves
+constexpr bool PAIRED = WRITES == NHWC && sizeof(Out::Held) == 2 && M % 2 == 0;  // one store of two
 
 struct Outputs {
     int first_row, first_column, rows, part;
@@ -118,7 +118,7 @@ struct Outputs {
     }
     // Outputs, or where the depth is split this part of them, in the same order.
     __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ tops,
-                                        const int* __restrict__ drops, Held* __restrict__ y,
+                                        const int* __restrict__ out_scales, Held* __restrict__ y,
                                         float* __restrict__ parts, u32* __restrict__ reached) const {
         if (first_row >= rows) return;
         Out::Held* to = reinterpret_cast<Out::Held*>(y);
@@ -138,10 +138,10 @@ struct Outputs {
                     const int column = column_of(n, e);
                     if (row_of(i) >= rows || column >= M) continue;
                     const float sum = sums[i / 2][4 * n + i % 2 * 2 + e];
-                    const float v = SPLIT > 1 ? sum : undone(sum, top, drops[column]);
+                    const float v = SPLIT > 1 ? sum : unscaled(sum, top, out_scales[column]);
                     Out::Held& one =
                         to[cell<WRITES, OH, OW, M>(image[i], pixel / OW, pixel % OW, column)];
-                    const Out::Held held = Out::store(SPLIT > 1 ? v : ended(v, bias_at(bias, column)));
+                    const Out::Held held = Out::store(SPLIT > 1 ? v : epilogue(v, bias_at(bias, column)));
                     if (PAIRED) pair |= u32(held) << 16 * e;
                     if (!PAIRED) one = held;
                     else if (e == 1) *reinterpret_cast<u32*>(&one - 1) = pair;

@@ -15,7 +15,7 @@ constexpr int ROWS_APART = 64;
 
 constexpr int AHEAD = STAGES / 2 - 1;         // pairs of chunks on their way beside the one in use
 constexpr int STEP = 2 * CELL_BYTES / 16;     // of a descriptor, 16 of the depth on
-constexpr int LOW = CHUNK * CELL_BYTES / 16;  // from high to low halves
+constexpr int LOW = CHUNK * CELL_BYTES / 16;  // from high to low parts
 
 static_assert(STAGES % 2 == 0 && AHEAD >= 1, "a pair is read while the next one lands");
 static_assert(STAGE_BYTES % 1024 == 0, "swizzled rows repeat after 1,024 bytes");
@@ -72,7 +72,7 @@ struct Ring {
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     tensor_wgmma(const uint4* __restrict__ images, const uint4* __restrict__ filters,
-                 const int* __restrict__ tops, const int* __restrict__ drops,
+                 const int* __restrict__ tops, const int* __restrict__ out_scales,
                  Held* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,
                  int rows, const float* __restrict__ bias) {
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -105,5 +105,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     }
     const int warp_row = group * GROUP_ROWS + threadIdx.x % WARPGROUP / WARP * 16;
     const Outputs out = {block.first_row + warp_row, block.first_column, rows, block.part, bias};
-    out.put(sums, tops, drops, y, parts, reached);
+    out.put(sums, tops, out_scales, y, parts, reached);
 }

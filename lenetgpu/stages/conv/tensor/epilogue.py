@@ -1,4 +1,4 @@
-"""Work after a product: the reduction of split-K parts, and a float64 recheck of outputs.
+"""Epilogue of a product: the reduction of split-K parts, and a float64 recheck of outputs.
 
 The recheck covers images that split fp16 may represent too coarsely.
 """
@@ -11,8 +11,8 @@ from typing import Any
 from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.stages.conv.tensor.halves import HEAD
 from lenetgpu.stages.conv.tensor.packed import ABLE, Layout
+from lenetgpu.stages.conv.tensor.split_fp16 import HEAD
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -20,14 +20,14 @@ _MOST_BLOCKS = 264
 # Split fp16 values below 2^15 have an error of at most 2^-25. In a sum of `depth` products these
 # errors add up to at most depth * 2^(15 - 24); outputs 2^20 times as large are accurate to 1e-6.
 # Scales of sampled images leave HEAD powers of two unused: 2^17 times as large, accurate to 8e-6.
-_ROOM = 15 - 24 + 20
+_THRESHOLD = 15 - 24 + 20
 
 
-def room(layout: Layout) -> int:
+def threshold(layout: Layout) -> int:
     """Return the least exponent of an image's largest scaled output that needs no recheck."""
     spare = HEAD if layout.sampled else 0
     cancelled = int(layout.pairs)  # one power of two: transform points of pairs may cancel
-    return _ROOM + int(layout.problem.depth).bit_length() + cancelled - spare
+    return _THRESHOLD + int(layout.problem.depth).bit_length() + cancelled - spare
 
 
 def _kernel(name: str, layout: Layout, **more: int) -> Kernel:
@@ -36,13 +36,13 @@ def _kernel(name: str, layout: Layout, **more: int) -> Kernel:
 
 
 def kernel(layout: Layout) -> Kernel:
-    """Return the kernel `tensor_again`."""
-    return _kernel("tensor_again", layout)
+    """Return the kernel `tensor_recheck`."""
+    return _kernel("tensor_recheck", layout)
 
 
-def meeting(layout: Layout, split: int) -> Kernel:
-    """Return the kernel `tensor_meet` for `split` parts."""
-    return _kernel("tensor_meet", layout, SPLIT=split)
+def reduction(layout: Layout, split: int) -> Kernel:
+    """Return the kernel `tensor_reduce` for `split` parts."""
+    return _kernel("tensor_reduce", layout, SPLIT=split)
 
 
 def _blocks(layout: Layout, images: int) -> int:
@@ -50,7 +50,7 @@ def _blocks(layout: Layout, images: int) -> int:
     return blocks_for(images * problem.OH * problem.OW * problem.M, _THREADS)
 
 
-def again(
+def recheck(
     layout: Layout, x: Any, w: Any, bias: Any, images: Any, y: Any, count: int, worst: int
 ) -> None:
     """Recheck `count` images of `y` by the records in `images`; recompute outputs where needed.
@@ -58,17 +58,17 @@ def again(
     `w` are the float32 filters (R, S, C, M), `worst` is their largest output scale exponent,
     `bias` is float32.
     """
-    numbers = (np.int32(number) for number in (count, worst, room(layout)))
+    numbers = (np.int32(number) for number in (count, worst, threshold(layout)))
     args = (x, w, images.tops, images.reached, y, *numbers, bias)
     blocks = min(_MOST_BLOCKS, _blocks(layout, count))
     launch(kernel(layout), (blocks,), (_THREADS,), args, overlap=True)
 
 
-def meet(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None:
+def reduce(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None:
     """Add the parts of `images` images on the current stream.
 
-    `args` are (parts, tops, drops, y, reached, bias).
+    `args` are (parts, tops, out_scales, y, reached, bias).
     """
     *first, bias = args
     args = (*first, np.int32(images), bias)
-    launch(meeting(layout, split), (_blocks(layout, images),), (_THREADS,), args, overlap=True)
+    launch(reduction(layout, split), (_blocks(layout, images),), (_THREADS,), args, overlap=True)

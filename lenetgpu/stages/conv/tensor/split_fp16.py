@@ -58,12 +58,12 @@ def _blocks(layout: Layout) -> tuple[int, int]:
 
 @cache
 def kernels(layout: Layout) -> tuple[Kernel, ...]:
-    """Return `tensor_largest`, `tensor_halves` and, if images are sampled, `tensor_resplit`."""
+    """Return `tensor_largest`, `tensor_split` and, if images are sampled, `tensor_resplit`."""
     blocks, across = _blocks(layout)
     sizes = {"THREADS": THREADS, "SHARES": _shares(layout), "BLOCKS": blocks, "ACROSS": across}
     sizes |= {"SAMPLE": sample(layout), "HEAD": HEAD if layout.sampled else 0}
     defines = tuple((layout.defines() | sizes).items())
-    names = ("tensor_largest", "tensor_halves", "tensor_resplit")[: 2 + layout.sampled]
+    names = ("tensor_largest", "tensor_split", "tensor_resplit")[: 2 + layout.sampled]
     return tuple(Kernel(_SOURCE, name, defines, ABLE) for name in names)
 
 
@@ -82,16 +82,16 @@ class Images:
         self.tops = cupy.empty(room, cupy.int32)
         self.reached, self.beyond = (cupy.empty(room, cupy.uint32) for _ in range(2))
 
-    def fill(self, x: Any, lifts: Any, images: int) -> None:
-        """Split `images` images of `x` with the channels' `lifts`, on the current stream."""
-        largest, halves, *again = kernels(self.layout)
+    def fill(self, x: Any, in_scales: Any, images: int) -> None:
+        """Split `images` images of `x` by the channels' `in_scales`, on the current stream."""
+        largest, split, *resplits = kernels(self.layout)
         plane, blocks = np.int32(self.layout.plane(self.room)), images * _blocks(self.layout)[0]
 
         def launched(kernel: Kernel, blocks: int, *args: Any) -> None:
-            launch(kernel, (blocks,), (THREADS,), (x, lifts, *args), overlap=True)
+            launch(kernel, (blocks,), (THREADS,), (x, in_scales, *args), overlap=True)
 
         held = self.tops, self.packed, self.beyond, plane
         launched(largest, images * _shares(self.layout), self.found, self.reached, self.beyond)
-        launched(halves, blocks, self.found, *held)
-        for resplit in again:
+        launched(split, blocks, self.found, *held)
+        for resplit in resplits:
             launched(resplit, min(_RESPLIT_BLOCKS, blocks), *held, np.int32(images))

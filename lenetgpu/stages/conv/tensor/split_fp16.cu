@@ -1,9 +1,9 @@
-// Images to fp16 high and low, scaled by powers of two: each image by its largest input, each
-// channel by what its filters make of it (`lifts`), so that nothing overflows and what counts is kept.
+// Images to split fp16 (high and low), scaled by powers of two: each image by its largest input, each
+// channel by the exponent that its filters need (`in_scales`), to avoid overflow and loss of accuracy.
 // tensor_largest: SHARES blocks an image, each finds the largest exponent of its share, or of every
 // SAMPLE-th line of it. Then there is room for inputs 2^HEAD times as large; an image with larger ones says so
 // (`beyond`), and tensor_resplit splits it once more, by its largest.
-// tensor_halves: a thread a cell of 8 channels (packed.cuh); any C, zeros behind the last channel. A
+// tensor_split: a thread a cell of 8 channels (packed.cuh); any C, zeros behind the last channel. A
 // warp takes ALONG pixels of ACROSS neighbouring cells: at NCHW its lanes read ALONG floats of a row, at
 // NHWC ACROSS cells of a pixel, and write one or the other, so that whole sectors are read and written.
 // PAIRS: a thread makes the four points of two output columns of four inputs in a row.
@@ -14,7 +14,7 @@ constexpr int WARPS = THREADS / 32;
 static_assert(THREADS % 32 == 0 && WARPS <= 32, "a block is whole warps, joined by one");
 static_assert(SHARES > 0 && (SHARES & (SHARES - 1)) == 0, "lanes of a warp take an image's shares in turn");
 
-__device__ __forceinline__ u32 raised(int top) { return u32(top - NO_TOP); }
+__device__ __forceinline__ u32 biased(int top) { return u32(top - NO_TOP); }
 
 constexpr int LINE = 32;                      // lanes of a warp, whose inputs lie side by side
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ int channel_of(u32 i) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    tensor_largest(const Held* __restrict__ x, const int* __restrict__ lifts,
+    tensor_largest(const Held* __restrict__ x, const int* __restrict__ in_scales,
                    u32* __restrict__ found, u32* __restrict__ reached, u32* __restrict__ beyond) {
     __shared__ u32 of_warp[WARPS];
     follow();
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     u32 most = 0;
     const auto count = [&](float v, int channel) {
         const int top = top_of(v);
-        if (top != NO_TOP) most = max(most, raised(top + lifts[channel]));
+        if (top != NO_TOP) most = max(most, biased(top + in_scales[channel]));
     };
 #pragma unroll 8
     for (u32 at = share * THREADS + threadIdx.x; at < READ; at += SHARES * THREADS) {
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 #endif
 
-#if defined(ENTRY_tensor_halves) || defined(ENTRY_tensor_resplit)
+#if defined(ENTRY_tensor_split) || defined(ENTRY_tensor_resplit)
 constexpr int ALONG = 32 / ACROSS;
 constexpr int COLUMNS = H * WP;               // of an image
 constexpr int RUNS = (COLUMNS + ALONG - 1) / ALONG;
@@ -120,12 +120,12 @@ __device__ __forceinline__ void cell_of(float (&v)[POINTS][CELL], const Held* __
     if constexpr (PAIRS) row_of(v, x, image, y, col, first);
     else inputs_of(v[0], x, image, y, col, first);
 }
-__device__ __forceinline__ int lift_of(const int* __restrict__ lifts, int channel) {
-    return lifts[FOLD ? channel % CH : min(channel, CH - 1)];
+__device__ __forceinline__ int in_scale_of(const int* __restrict__ in_scales, int channel) {
+    return in_scales[FOLD ? channel % CH : min(channel, CH - 1)];
 }
 
-// The largest input of a cell that is a number, raised.
-__device__ __forceinline__ u32 largest_of_cell(const Held* __restrict__ x, const int* __restrict__ lifts,
+// The largest input of a cell that is a number, biased.
+__device__ __forceinline__ u32 largest_of_cell(const Held* __restrict__ x, const int* __restrict__ in_scales,
                                                size_t image, int y, int col, int first) {
     u32 most = 0;
     float v[POINTS][CELL] = {};
@@ -133,7 +133,7 @@ __device__ __forceinline__ u32 largest_of_cell(const Held* __restrict__ x, const
     for (int c = 0; c < CELL; ++c)
         for (int p = 0; p < POINTS; ++p) {
             const int top = top_of(v[p][c]);
-            if (top != NO_TOP) most = max(most, raised(top + lift_of(lifts, first + c)));
+            if (top != NO_TOP) most = max(most, biased(top + in_scale_of(in_scales, first + c)));
         }
     return most;
 }
@@ -141,7 +141,7 @@ __device__ __forceinline__ u32 largest_of_cell(const Held* __restrict__ x, const
 // A warp's part of an image whose inputs are less than 2^(most + NO_TOP), unless WATCHED: then what is
 // larger goes to `beyond`. `plane`: positions from one plane to the next.
 template <bool WATCHED>
-__device__ __forceinline__ void split(const Held* __restrict__ x, const int* __restrict__ lifts, u32 most,
+__device__ __forceinline__ void split(const Held* __restrict__ x, const int* __restrict__ in_scales, u32 most,
                                       int* __restrict__ tops, uint4* __restrict__ packed, int plane,
                                       u32* __restrict__ beyond, int image, int part) {
     const int lane = threadIdx.x % 32, warp = part * WARPS + threadIdx.x / 32;
@@ -161,10 +161,10 @@ __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __r
     const int shift = HALF_TOP - (most ? top : 0);
 #pragma unroll
     for (int c = 0; c < CELL; ++c) {
-        const int lift = shift + lift_of(lifts, first + c);
+        const int scale = shift + in_scale_of(in_scales, first + c);
 #pragma unroll
         for (int p = 0; p < POINTS; ++p) {
-            v[p][c] = times_power(v[p][c], lift);
+            v[p][c] = times_power(v[p][c], scale);
             largest = fmaxf(largest, fabsf(v[p][c]));
         }
         if constexpr (PAIRS) {
@@ -173,7 +173,7 @@ __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __r
         }
     }
     if (WATCHED && (most == 0 || largest >= float(1 << (HALF_TOP - PAIRS)))) {
-        const u32 own = largest_of_cell(x, lifts, image, y, col, first);
+        const u32 own = largest_of_cell(x, in_scales, image, y, col, first);
         if (own > most) atomicMax(beyond + image, own);
     }
     const size_t position = size_t(image) * SLOT + row * PITCH + column, apart = PLANES ? plane : 1;
@@ -193,24 +193,24 @@ __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __r
 }
 #endif
 
-#ifdef ENTRY_tensor_halves
+#ifdef ENTRY_tensor_split
 // Images from the last to the first: what tensor_largest read last may still be in the cache.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    tensor_halves(const Held* __restrict__ x, const int* __restrict__ lifts,
-                  const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed,
-                  u32* __restrict__ beyond, int plane) {
+    tensor_split(const Held* __restrict__ x, const int* __restrict__ in_scales,
+                 const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed,
+                 u32* __restrict__ beyond, int plane) {
     follow();
     const int image = (gridDim.x - 1 - blockIdx.x) / BLOCKS, part = blockIdx.x % BLOCKS;
     u32 most = __reduce_max_sync(~0u, largest_of(found + image * SHARES, threadIdx.x % 32));
     if (most) most += HEAD;
-    split<(SAMPLE > 1)>(x, lifts, most, tops, packed, plane, beyond, image, part);
+    split<(SAMPLE > 1)>(x, in_scales, most, tops, packed, plane, beyond, image, part);
 }
 #endif
 
 #ifdef ENTRY_tensor_resplit
 // Blocks look at THREADS images at a time, and share out those with inputs beyond their scale.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    tensor_resplit(const Held* __restrict__ x, const int* __restrict__ lifts, int* __restrict__ tops,
+    tensor_resplit(const Held* __restrict__ x, const int* __restrict__ in_scales, int* __restrict__ tops,
                    uint4* __restrict__ packed, u32* __restrict__ beyond, int plane, int images) {
     __shared__ u32 larger[WARPS];
     follow();
@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (u32 left = larger[i]; left; left &= left - 1) {
                 const int image = look + i * 32 + __ffs(left) - 1;
                 for (int part = blockIdx.x; part < BLOCKS; part += gridDim.x)
-                    split<false>(x, lifts, beyond[image], tops, packed, plane, beyond, image, part);
+                    split<false>(x, in_scales, beyond[image], tops, packed, plane, beyond, image, part);
             }
     }
 }

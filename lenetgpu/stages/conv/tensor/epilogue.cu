@@ -1,17 +1,17 @@
-// What follows a product. tensor_meet: a thread adds the SPLIT sums of one output, in order, and
+// Epilogue of a product. tensor_reduce: a thread adds the SPLIT sums of one output, in order, and
 // undoes the scales; parts [part][output], float32, each part in the outputs' own order.
-// tensor_again: the convolution once more, for images whose sums are so small beside what their
-// largest input and filter could make that fp16 high and low may have lost what counts: in float64,
-// every other image is left as it is. Where ReLU is taken, images with a sum that is no number too:
-// halves of infinity make NaN of what may be -infinity, and 0 then. Blocks share out the images,
-// THREADS a look; where more blocks than one look at an image its outputs are spread over their threads.
+// tensor_recheck: recomputes in float64 the images whose sums are so small, compared with what their
+// largest input and filter could give, that split fp16 may have lost accuracy; other images are left
+// as they are. With ReLU also images with a NaN or infinite sum: split infinity makes NaN of what may
+// be -infinity, and 0 after ReLU. Blocks divide the images, THREADS at a time; if more blocks than
+// one have the same images, an image's outputs are spread over the threads of all of them.
 #include "stages/conv/tensor/packed.cuh"
 
-#ifdef ENTRY_tensor_meet
+#ifdef ENTRY_tensor_reduce
 extern "C" __global__ void __launch_bounds__(THREADS)
-    tensor_meet(const float* __restrict__ parts, const int* __restrict__ tops,
-                const int* __restrict__ drops, Held* __restrict__ y, u32* __restrict__ reached,
-                int images, const float* __restrict__ bias) {
+    tensor_reduce(const float* __restrict__ parts, const int* __restrict__ tops,
+                  const int* __restrict__ out_scales, Held* __restrict__ y, u32* __restrict__ reached,
+                  int images, const float* __restrict__ bias) {
     constexpr u32 EACH = u32(PIXELS) * M;  // outputs of an image
     follow();
     const size_t outputs = size_t(images) * EACH, at = size_t(blockIdx.x) * THREADS + threadIdx.x;
@@ -24,15 +24,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sum = 0.0f;
 #pragma unroll
     for (int part = 0; part < SPLIT; ++part) sum += parts[part * outputs + mine];
-    const float v = undone(sum, tops[image[0]], drops[column]);
-    if (at < outputs) y[at] = Value::store(ended(v, bias_at(bias, column)));
+    const float v = unscaled(sum, tops[image[0]], out_scales[column]);
+    if (at < outputs) y[at] = Value::store(epilogue(v, bias_at(bias, column)));
     const u32 most[1] = {at < outputs ? size_or_none(v) : 0};
     const size_t last = min(first + 31, outputs - 1);
     keep_largest(reached, most, image, int(first / EACH), int(last / EACH));
 }
 #endif
 
-#ifdef ENTRY_tensor_again
+#ifdef ENTRY_tensor_recheck
 constexpr int WARP = 32, WARPS = THREADS / WARP;
 constexpr size_t OUTPUTS = size_t(PIXELS) * M;
 
@@ -49,22 +49,22 @@ __device__ __forceinline__ double sum_of(const Held* __restrict__ x, const float
     return sum;
 }
 
-// `worst`: the largest of `drops`; `room`: the exponent of the least share that outputs may have.
+// `worst`: the largest output scale exponent; `threshold`: the least scaled exponent of an accurate output.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    tensor_again(const Held* __restrict__ x, const float* __restrict__ w,
-                 const int* __restrict__ tops, const u32* __restrict__ reached,
-                 Held* __restrict__ y, int images, int worst, int room,
-                 const float* __restrict__ bias) {
+    tensor_recheck(const Held* __restrict__ x, const float* __restrict__ w,
+                   const int* __restrict__ tops, const u32* __restrict__ reached,
+                   Held* __restrict__ y, int images, int worst, int threshold,
+                   const float* __restrict__ bias) {
     __shared__ u32 lost[WARPS];
     follow();
     const int looks = (images + THREADS - 1) / THREADS, first = int(blockIdx.x) % looks;
-    const int beside = (int(gridDim.x) - 1 - first) / looks + 1;  // blocks that look at the same images
+    const int sharing = (int(gridDim.x) - 1 - first) / looks + 1;  // blocks with the same images
     for (int look = first; look < looks; look += gridDim.x) {
         const int own = look * THREADS + threadIdx.x;
         bool small = false;
         if (own < images) {
             const int top = tops[own];
-            small = top != NO_TOP && __uint_as_float(reached[own]) < undone(1.0f, top, worst + room);
+            small = top != NO_TOP && __uint_as_float(reached[own]) < unscaled(1.0f, top, worst + threshold);
             if (RELU && reached[own] >= INFINITY_BITS) small = true;
         }
         const u32 of_warp = __ballot_sync(~0u, small);
@@ -75,11 +75,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (u32 left = lost[i]; left; left &= left - 1) {
                 const int image = look * THREADS + i * WARP + __ffs(left) - 1;
                 for (size_t n = size_t(blockIdx.x / looks) * THREADS + threadIdx.x; n < OUTPUTS;
-                     n += size_t(beside) * THREADS) {
+                     n += size_t(sharing) * THREADS) {
                     const int pixel = int(n / M), column = int(n % M);
                     const double sum = sum_of(x, w, image, pixel, column);
                     y[cell<WRITES, OH, OW, M>(image, pixel / OW, pixel % OW, column)] =
-                        Value::store(float(ended(sum, bias_at(bias, column))));
+                        Value::store(float(epilogue(sum, bias_at(bias, column))));
                 }
             }
     }
