@@ -148,7 +148,7 @@ def test_every_byte_of_archive_comment_is_verified(tmp_path, tensors):
     refused(path, whole + b"\n", "left for it")
 
 
-def test_a_file_is_as_large_as_this_networks_may_be(tmp_path, tensors):
+def test_oversized_files_are_refused(tmp_path, tensors):
     """Reading does not wait for a FIFO or device either."""
     data = model_files.safetensors(tensors)
     refused(tmp_path / "x", data + bytes(9 << 20), "in at most 8,388,608 bytes, found 10,")
@@ -171,7 +171,7 @@ def test_pickles_are_not_read(tmp_path, monkeypatch):
 
 
 @each_form
-def test_mutations_are_refused_or_harmless(tmp_path, tensors, ending):
+def test_mutated_files_are_refused_or_read_correctly(tmp_path, tensors, ending):
     """Flipped bits, cut bytes and overwritten runs give a message or exactly the same weights."""
     path = model_files.written(tmp_path, ending, tensors, {"who": "a test"})
     whole, expected = path.read_bytes(), load_weights(path).digest
@@ -202,7 +202,7 @@ def test_mutations_are_refused_or_harmless(tmp_path, tensors, ending):
 
 
 @pytest.mark.parametrize("lost", ["lenetgpu.sha256.fc1", "lenetgpu.sha256"])
-def test_sums_that_are_not_of_these_tensors(tmp_path, tensors, lost):
+def test_incomplete_checksums_are_refused(tmp_path, tensors, lost):
     stored = model_files.planar(tensors)
     sums = forms.stated(stored, {"who": "a test"})
     del sums[lost]
@@ -242,12 +242,12 @@ NO_MESSAGES = [
 
 
 @pytest.mark.parametrize(("data", "part"), NO_MESSAGES, ids=range(len(NO_MESSAGES)))
-def test_what_is_no_message_of_onnx(tmp_path, data, part):
+def test_invalid_onnx_messages_are_refused(tmp_path, data, part):
     refused(tmp_path / "x", data, f"found a damaged one ({part}")
 
 
 @pytest.mark.parametrize("what", BOMBS)
-def test_models_that_would_fill_the_memory(tmp_path, what):
+def test_memory_exhausting_models_are_refused(tmp_path, what):
     """8 MiB of empty messages would expand to gigabytes."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused(tmp_path / "x", b"\x08\x08" + BOMBS[what], "of at most 20,000 fields")

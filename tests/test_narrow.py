@@ -48,7 +48,7 @@ def row_of(columns):
 
 
 @pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
-def test_no_width_breaks_a_number(kind):
+def test_numbers_are_not_broken_at_any_width(kind):
     table = Table(kind, [row_of(kind)], "a table")
     for width in (30, 40, 60, 100):
         shown = table.fitting(width)
@@ -64,7 +64,7 @@ def test_no_width_breaks_a_number(kind):
         assert len(shown) >= 2
 
 
-def test_a_name_is_broken_behind_a_joint():
+def test_names_break_after_a_separator():
     assert in_lines("conv1+pool1+conv2", 12) == "conv1+pool1+\nconv2"
     assert in_lines("unrolled.image_layout", 15) == "unrolled.image_\nlayout"
     assert in_lines("a 0.14 M", 4) == "a\n0.14\nM"
@@ -82,7 +82,7 @@ def test_lines_are_folded_between_words(width):
     assert folded(text, 200) == text
 
 
-def test_a_matrix_that_does_not_fit_is_a_list():
+def test_matrix_becomes_a_list_if_too_narrow():
     lines = ["".join(text for text, _ in line) for line in matrix_lines(cells(), 40)]
     assert max(map(len, lines)) <= 40
     at = lines.index("cuda argmax")
@@ -93,7 +93,7 @@ def test_a_matrix_that_does_not_fit_is_a_list():
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_narrow_and_without_colours(name):
+def test_narrow_output_without_colours(name):
     """NO_COLOR: no escape code on stdout or stderr, including progress."""
     width = 40
     written = in_terminal(width, *NARROW[name], NO_COLOR="1")
@@ -105,7 +105,7 @@ def test_narrow_and_without_colours(name):
     assert [line for line in lines if len(line) > width and " " in line.strip()] == []
 
 
-def test_a_terminal_has_bold_and_a_bar():
+def test_terminal_gets_bold_text_and_progress_bar():
     words = [
         "3000" if word == "20" else word for word in NARROW["infer"]
     ]  # long enough for progress
@@ -114,7 +114,7 @@ def test_a_terminal_has_bold_and_a_bar():
 
 
 @pytest.mark.parametrize("name", ["infer", "matrix"])
-def test_a_terminal_of_ascii(name):
+def test_ascii_terminal_gets_ascii_only(name):
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     written = in_terminal(60, *NARROW[name], NO_COLOR="1", **plain)
     assert written.isascii() and not re.search(r"\\[ux]", written)
@@ -128,7 +128,7 @@ def piped(name, **environment):
     return done.stdout, done.stderr
 
 
-def test_a_pipe_gets_whole_lines_and_no_progress():
+def test_pipe_gets_whole_lines_and_no_progress():
     out, err = piped("infer", COLUMNS="40")
     assert err == "" and "\x1b" not in out and "\r" not in out
     assert "p95 ms" in out and "not shown" not in out
@@ -136,7 +136,7 @@ def test_a_pipe_gets_whole_lines_and_no_progress():
     assert max(map(len, out.splitlines())) > 100
 
 
-def test_colours_can_be_forced_and_refused():
+def test_colours_can_be_forced_and_disabled():
     forced, _ = piped("matrix", FORCE_COLOR="1")
     assert "\x1b[1m" in forced and "\x1b[32m" in forced
     assert "\x1b" not in piped("matrix", FORCE_COLOR="1", NO_COLOR="1")[0]
@@ -146,7 +146,7 @@ def test_colours_can_be_forced_and_refused():
 
 @pytest.mark.parametrize("rate", [True, False])
 @pytest.mark.parametrize("width", [40, 60, 80])
-def test_progress_fits(width, rate):
+def test_progress_fits_the_width(width, rate):
     screen = Rich(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
     with progress._bar(screen, rate) as bar:
         task = bar.add_task("images, all passes", total=1_234_567)

@@ -114,7 +114,7 @@ def refused(result):
 
 
 @pytest.mark.parametrize("values", [(np.nan, 1e-40), (np.inf, -np.inf)], ids=["whole", "by parts"])
-def test_infer_names_the_first_image_that_is_no_image(on, values, digits, tmp_path, monkeypatch):
+def test_infer_names_the_first_invalid_image(on, values, digits, tmp_path, monkeypatch):
     """The first bad image is in a later chunk of three, a second one follows, one is skipped."""
     if np.inf in values:
         monkeypatch.setattr(job, "WHOLE_BYTES", 0)
@@ -126,7 +126,7 @@ def test_infer_names_the_first_image_that_is_no_image(on, values, digits, tmp_pa
         assert not output.exists()
 
 
-def test_the_library_names_the_first_image_that_is_no_image(on, digits):
+def test_library_names_the_first_invalid_image(on, digits):
     """Images in host memory raise; bad images on the GPU get label -1 and NaN scores."""
     device, plan = on
     with LeNet.load(device=device, plan=plan, batch=3) as net:
@@ -152,7 +152,7 @@ def test_the_library_names_the_first_image_that_is_no_image(on, digits):
 
 @by_plan
 @pytest.mark.parametrize("value", list(BAD.values()), ids=list(BAD))
-def test_scores_that_are_no_numbers_end_a_run(plan, value, digits, shipped_weights):
+def test_nan_scores_end_a_run(plan, value, digits, shipped_weights):
     """The images bypass validation, and no ReLU on the way hides their values."""
     images, batch = spoiled(digits, value), 3
     pipeline = Pipeline(resolve(plan, "cpu"), shipped_weights, batch, "float32")
@@ -188,7 +188,7 @@ BEYOND = "expected weights whose scores float32 holds with a margin, the largest
 
 @by_plan
 @pytest.mark.parametrize("name", HUGE)
-def test_weights_whose_scores_overflow_are_refused(plan, name, tmp_path):
+def test_weights_with_overflowing_scores_are_refused(plan, name, tmp_path):
     path = write(tmp_path, HUGE[name])
     asked = ("--weights", path, "--plan", plan, "--device", "cpu", "--limit", 5)
     assert BEYOND in refused(run("infer", *asked))
@@ -205,7 +205,7 @@ MIDDLE = {
 
 
 @pytest.mark.parametrize("name", MIDDLE)
-def test_weights_that_overflow_in_the_middle_only_give_the_labels(on, name, digits, tmp_path):
+def test_weights_with_large_intermediates_give_labels(on, name, digits, tmp_path):
     """Tests an array, single images, and a file that is streamed."""
     held = tensors(**MIDDLE[name])
     path, output, data = (tmp_path / file for file in ("weights.h5", "labels.npy", "images.npy"))
@@ -237,7 +237,7 @@ def brim(shipped_weights):
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["read whole", "streamed"])
-def test_scores_beyond_float32_of_one_image_name_it(on, whole, brim, digits, tmp_path, monkeypatch):
+def test_image_with_scores_beyond_float32_is_named(on, whole, brim, digits, tmp_path, monkeypatch):
     """Labels alone do not require the score and are right; `scores` raises, also on the GPU."""
     if not whole:
         monkeypatch.setattr(job, "WHOLE_BYTES", 0)
@@ -272,7 +272,7 @@ def test_scores_beyond_float32_of_one_image_name_it(on, whole, brim, digits, tmp
         assert np.isfinite(net.scores(digits)).all()
 
 
-def test_the_bound_of_scores_holds_and_says_where_it_does_not(brim, shipped_weights):
+def test_score_bound_holds(brim, shipped_weights):
     held, waves = brim
     assert not Weights(held, "brim").balanced.bounded and shipped_weights.balanced.bounded
     for given in (shipped_weights, Weights(held, "brim")):
@@ -293,7 +293,7 @@ class Uneven(Weights):
 @pytest.mark.parametrize(
     ("plan", "device"), [(name, device) for name, devices in NAMED.items() for device in devices]
 )
-def test_no_pipeline_is_made_where_a_stage_could_overflow(plan, device, monkeypatch):
+def test_pipeline_whose_stage_could_overflow_is_refused(plan, device, monkeypatch):
     """Weights that skipped balancing are refused before anything is allocated."""
     resolved = resolve(plan, device)
     monkeypatch.setattr(Pipeline, "_allocate", lambda self: pytest.fail("allocates"))
@@ -310,7 +310,7 @@ def test_no_pipeline_is_made_where_a_stage_could_overflow(plan, device, monkeypa
 
 @pytest.mark.parametrize("name", ["conv1", "conv2", "fc1", "fc2"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_weights_that_are_not_finite_are_refused(name, value, tmp_path):
+def test_nonfinite_weights_are_refused(name, value, tmp_path):
     """Weights in a file are refused on reading, those in memory when a plan is made (also int8)."""
     held = tensors()
     held[name].flat[3] = value
@@ -339,7 +339,7 @@ here = pytest.mark.skipif(flush._access() is None, reason="no fegetenv of a know
 
 @here
 @by_plan
-def test_denormals_are_zeros_while_a_plan_computes_and_the_callers_own_after(plan, digits, rng):
+def test_denormals_are_flushed_only_while_a_plan_computes(plan, digits, rng):
     """Every kernel on every thread treats 1e-40 as 0; the caller's state is restored."""
     weights = load_weights(assets.default_weights())
     pipeline = Pipeline(resolve(plan, "cpu"), weights, 64, "float32", 64)
@@ -361,7 +361,7 @@ def test_denormals_are_zeros_while_a_plan_computes_and_the_callers_own_after(pla
     np.testing.assert_array_equal(pipeline.run(flooded), reference_scores(flooded, weights)[1])
 
 
-def test_a_kernel_that_gives_nan_is_no_answer_of_one_image(digits, shipped_weights, monkeypatch):
+def test_nan_from_a_kernel_raises(digits, shipped_weights, monkeypatch):
     """A NaN from a kernel raises for one image and for many."""
     real = PreparedKernel.run
 
@@ -379,9 +379,7 @@ def test_a_kernel_that_gives_nan_is_no_answer_of_one_image(digits, shipped_weigh
 
 
 @pytest.mark.gpu
-def test_the_resident_kernel_refuses_what_is_no_image_and_scores_beyond_float32(
-    brim, digits, tmp_path
-):
+def test_persistent_kernel_refuses_bad_images_and_scores(brim, digits, tmp_path):
     if driver_gpus()[0].compute_capability != 90:
         pytest.skip("no GPU of compute capability 9.0")
     held, waves = brim

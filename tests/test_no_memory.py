@@ -49,16 +49,14 @@ def wrapped(cause):
         (ValueError("CUBLAS_STATUS_ALLOC_FAILED"), False),
     ],
 )
-def test_a_refusal_of_memory_is_known_whoever_refused(error, lacks):
+def test_out_of_memory_errors_of_all_libraries_are_recognized(error, lacks):
     assert lacks_memory(error) == lacks
     assert faults.sentence(error).startswith("memory: expected enough") == lacks
     assert (rounds.why(error).startswith("needs more memory")) == lacks
 
 
 @pytest.mark.parametrize(("free", "lacks"), [(64 << 20, True), (1 << 30, False), (None, False)])
-def test_an_internal_error_of_cufft_is_a_lack_of_memory_where_little_is_free(
-    monkeypatch, free, lacks
-):
+def test_cufft_internal_error_with_little_memory_is_oom(monkeypatch, free, lacks):
     def told():
         if free is None:
             raise named("CUDARuntimeError", 700)
@@ -70,7 +68,7 @@ def test_an_internal_error_of_cufft_is_a_lack_of_memory_where_little_is_free(
     assert not lacks_memory(named("CuFFTError", result=3))
 
 
-def test_half_is_tried_behind_what_was_given_back(monkeypatch):
+def test_smaller_sizes_are_tried_after_freeing_memory(monkeypatch):
     tried, given_back = [], []
     monkeypatch.setattr(faults, "release", lambda: given_back.append(len(tried)))
 
@@ -94,7 +92,7 @@ def test_half_is_tried_behind_what_was_given_back(monkeypatch):
         within_memory(lambda n: n // 0, 3, "plan x")
 
 
-def test_host_memory_that_cannot_be_page_locked_is_ordinary(monkeypatch):
+def test_pageable_memory_is_the_fallback_for_pinned(monkeypatch):
     def refuse(shape, dtype):
         raise named("CUDARuntimeError", 2)
 
@@ -168,7 +166,7 @@ def passes(gpu, locked):
 
 
 @pytest.mark.parametrize("locked", [True, False])
-def test_wherever_memory_lacks_the_labels_are_the_same(locked, monkeypatch):
+def test_labels_survive_any_failed_allocation(locked, monkeypatch):
     """Every allocation in turn fails once: lanes, ring, events, graphs, and their launches."""
     monkeypatch.setattr(streamer_module, "core_count", lambda: 2)
     probe = Refusing(1 << 30)
@@ -182,7 +180,7 @@ def test_wherever_memory_lacks_the_labels_are_the_same(locked, monkeypatch):
     assert chunks == {4, 8} if locked else chunks == {4}
 
 
-def test_where_even_one_image_does_not_fit_it_is_said():
+def test_missing_memory_for_one_image_is_reported():
     for at in range(1, 8):
         with pytest.raises(LenetError, match="expected room for one image on 2 streams, found no"):
             passes(Refusing(at, times=1 << 30), False)
@@ -234,7 +232,7 @@ def timed(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["verify", "pipeline", "first", "later"])
-def test_auto_leaves_out_and_names_a_candidate_that_memory_does_not_hold(timed, where):
+def test_auto_skips_and_names_candidates_without_memory(timed, where):
     timed.room["sgemm", where] = 0
     found = choice.measure(HOPPER, "fp32", 10_000)
     assert (found.plan, found.images) == ("fp16x3", 10_000)
@@ -247,7 +245,7 @@ def test_auto_leaves_out_and_names_a_candidate_that_memory_does_not_hold(timed, 
     assert again.plan == "sgemm" and choice.remembered(HOPPER, "fp32", 10_000) == again
 
 
-def test_where_no_candidate_has_room_passes_are_smaller(timed):
+def test_auto_measures_smaller_chunks_if_memory_is_short(timed):
     for name in timed.ms:
         timed.room[name, "pipeline"] = 1_250
     found = choice.measure(HOPPER, "fp32", 10_000)
@@ -261,7 +259,7 @@ def test_where_no_candidate_has_room_passes_are_smaller(timed):
 
 
 @pytest.mark.parametrize("ask", ["__call__", "scores", "probabilities", "top", "stream"])
-def test_images_that_no_memory_holds_are_refused_in_a_sentence(ask):
+def test_images_beyond_any_memory_are_refused(ask):
     """A view may have any number of images; nothing iterates over them."""
     one = np.zeros((28, 28), np.uint8)
     with LeNet.load(device="cpu") as net:

@@ -18,7 +18,7 @@ from lenetgpu.gpu.occupancy import (
 )
 
 
-def test_the_papers_case():
+def test_table_1_on_a_gtx_480():
     """Table 1 on a GTX 480: 28 registers, 16 x 4 threads, 3,900 bytes, 15 multiprocessors."""
     held = residency(Demand(28, 64, 3900), PROCESSORS[20])
     assert (held.by_registers, held.by_shared, held.by_hardware) == (18, 12, 8)
@@ -50,7 +50,7 @@ def test_the_papers_case():
         (90, Demand(0, 32, 0), (None, 228, 64, 32), "blocks"),
     ],
 )
-def test_by_hand(capability, demand, by, limit):
+def test_occupancy_by_hand(capability, demand, by, limit):
     held = residency(demand, PROCESSORS[capability])
     assert (held.by_registers, held.by_shared, held.by_threads, held.by_hardware) == by
     assert held.blocks == min(count for count in by if count is not None)
@@ -64,14 +64,14 @@ def test_by_hand(capability, demand, by, limit):
         (Fraction(1, 2), 100, [200, 400, 600, 800, 1000]),
     ],
 )
-def test_filling_batches(per_image, at_once, expected):
+def test_batches_that_fill_whole_waves(per_image, at_once, expected):
     found = list(islice(filling_batches(per_image, at_once), 5))
     for batch in found:
         assert Waves(-(-batch * per_image // 1), at_once).last >= 0.9
     assert found == expected
 
 
-def test_explained():
+def test_occupancy_is_explained():
     lines = dict(explain_waves(Demand(28, 64, 3900), PROCESSORS[20], 15, 120, Fraction(120, 128)))
     assert lines["by registers (2)"] == "18 (32,768 / 1,792)"
     assert lines["by shared memory (3)"] == "12 (49,152 / 3,968)"
@@ -82,7 +82,7 @@ def test_explained():
 
 
 @pytest.mark.gpu
-def test_the_driver_agrees():
+def test_occupancy_agrees_with_the_driver():
     import cupy
     import numpy as np
 

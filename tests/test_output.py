@@ -71,7 +71,7 @@ def made(rng):
     ("count", "with_scores", "asked"), [(1, True, None), (2, False, 9), (40_000, True, 50_000)]
 )
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_parts_make_the_bytes_of_the_whole(tmp_path, made, ending, count, with_scores, asked):
+def test_parts_give_the_same_bytes_as_one_write(tmp_path, made, ending, count, with_scores, asked):
     labels, scores = made[0][:count], made[1][:count] if with_scores else None
     expected = whole(tmp_path / f"x{ending}", labels, scores, asked)
     parts, at_once = tmp_path / f"parts{ending}", tmp_path / f"whole{ending}"
@@ -91,7 +91,7 @@ def test_parts_make_the_bytes_of_the_whole(tmp_path, made, ending, count, with_s
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_name_is_no_formula_of_a_spreadsheet(tmp_path):
+def test_names_cannot_be_spreadsheet_formulas(tmp_path):
     names = ["=cmd|calc.png", "+1.png", "-x.png", "@a.png", "a=b.png"]
     with LabelWriter(tmp_path / "l.CSV", 5, False, names=names) as writer:
         writer.write(np.arange(5, dtype=np.int32), None)
@@ -106,7 +106,7 @@ def test_labels_of_other_types_become_int32(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_what_is_abandoned_leaves_the_old_file_and_no_other(tmp_path, made, ending):
+def test_interrupted_write_keeps_the_old_file(tmp_path, made, ending):
     labels, scores = made
     path = tmp_path / f"x{ending}"
     path.write_text("old")
@@ -121,7 +121,7 @@ def test_what_is_abandoned_leaves_the_old_file_and_no_other(tmp_path, made, endi
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_too_few_or_too_many_labels_are_no_file(tmp_path, made):
+def test_wrong_number_of_labels_writes_no_file(tmp_path, made):
     path = tmp_path / "x.npy"
     announced = "3 labels announced, 2 written"
     with pytest.raises(ValueError, match=announced), LabelWriter(path, 3, False) as writer:
@@ -143,7 +143,7 @@ def small_files():
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, made, small_files, ending):
+def test_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, made, small_files, ending):
     labels, scores = made
     path = tmp_path / f"x{ending}"
     path.write_text("old")
@@ -155,7 +155,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, made, small_fi
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_device_is_written_to_as_it_is(tmp_path, made, ending):
+def test_devices_and_pipes_are_written_directly(tmp_path, made, ending):
     """A pipe receives the bytes; a device that is always full gives an error."""
     full, pipe = tmp_path / f"full{ending}", tmp_path / f"pipe{ending}"
     full.symlink_to("/dev/full")
@@ -171,7 +171,7 @@ def test_a_device_is_written_to_as_it_is(tmp_path, made, ending):
     assert full.is_symlink() and pipe.is_fifo()
 
 
-def test_convert_takes_a_chunk_at_a_time_and_a_pipe(tmp_path, rng, monkeypatch):
+def test_convert_streams_chunks_and_reads_pipes(tmp_path, rng, monkeypatch):
     images = rng.integers(0, 256, (2_500, 28, 28), dtype=np.uint8)
     np.save(tmp_path / "x.npy", images)
     monkeypatch.setattr(Source, "whole", None)
@@ -202,7 +202,7 @@ def test_convert_on_a_full_disk(tmp_path, rng, small_files):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.h5", "x.npy"]
 
 
-def test_an_error_of_several_lines_is_said_by_its_first(tmp_path):
+def test_only_the_first_line_of_an_error_is_shown(tmp_path):
     for error in (OSError(28, "No space\nHDF5: 12 more lines"), RuntimeError("No space\nat 7")):
         with pytest.raises(LenetError) as caught, output.replacing(tmp_path / "x.h5"):
             raise error

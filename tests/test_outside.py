@@ -70,7 +70,7 @@ def nothing_stays():
     assert not left
 
 
-def test_files_and_folders_are_loaded_in_order_and_forgotten(tmp_path):
+def test_plugins_are_loaded_in_order_and_unloaded(tmp_path):
     path = write(tmp_path)
     with outside.loaded([path, tmp_path / "." / "mine.py"]) as found:
         assert [made.full_name for made in found] == ["guest.slices"]
@@ -105,7 +105,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "words"), BAD.items(), ids=range(len(BAD)))
-def test_a_bad_file_is_one_sentence(text, words, tmp_path):
+def test_bad_plugin_is_one_sentence(text, words, tmp_path):
     with pytest.raises(LenetError) as caught:
         outside.load(write(tmp_path, text=HEAD + text + "\n"))
     said = str(caught.value)
@@ -114,14 +114,14 @@ def test_a_bad_file_is_one_sentence(text, words, tmp_path):
     assert words in said and "\n" not in said.strip()
 
 
-def test_the_command_ends_with_the_sentence_of_a_file_that_ends_its_process(tmp_path):
+def test_plugin_that_exits_ends_the_command_with_a_sentence(tmp_path):
     result = compare("--with", write(tmp_path, text="import os; os._exit(3)"))
     words = "mine.py: expected to import it, found that its process ended with exit code 3"
     assert result.exit_code == 2
     assert words in result.stderr and len(result.stderr.strip().splitlines()) == 1
 
 
-def test_a_path_is_a_file_or_folder_and_a_line_that_of_its_own_file(tmp_path):
+def test_invalid_plugin_path_or_line_is_named(tmp_path):
     expected = "expected a .py file or a folder with some, found"
     with pytest.raises(LenetError, match=f"missing.py: {expected} nothing there"):
         outside.load(tmp_path / "missing.py")
@@ -134,7 +134,7 @@ def test_a_path_is_a_file_or_folder_and_a_line_that_of_its_own_file(tmp_path):
         outside.load(write(tmp_path, text="from . import tools\n"))
 
 
-def test_a_right_variant_is_timed_and_a_wrong_one_makes_the_exit_code_1(tmp_path):
+def test_correct_plugin_is_timed_and_wrong_one_exits_with_1(tmp_path):
     path = write(tmp_path, text=HEAD + POOL + WRONG_POOL)
     words = ("--reference", "guest", "--only", "fused", "--json", "-")
     result = compare("--with", path, *words)
@@ -149,7 +149,7 @@ def test_a_right_variant_is_timed_and_a_wrong_one_makes_the_exit_code_1(tmp_path
     assert "WRONG: guest.forgets_relu" in result.stderr
 
 
-def test_other_kinds_are_named_and_only_others_or_other_precisions_refused(tmp_path):
+def test_plugins_of_other_kinds_or_precisions_are_reported(tmp_path):
     both = compare(
         "--with", write(tmp_path, text=HEAD + POOL + CONV), "--only", "fused", "--json", "-"
     )
@@ -166,13 +166,13 @@ def test_other_kinds_are_named_and_only_others_or_other_precisions_refused(tmp_p
 
 
 @pytest.mark.parametrize("arguments", [("plans",), ("--suite", "course")])
-def test_whole_networks_take_none(arguments, tmp_path):
+def test_plugins_are_refused_for_whole_networks(arguments, tmp_path):
     result = run("compare", *arguments, "--with", write(tmp_path))
     assert result.exit_code == 2
     assert "--with: expected a stage or a span to compare, found " in result.stderr
 
 
-def test_a_convolution_joins_whatever_only_names(tmp_path):
+def test_conv_plugin_is_compared_despite_only(tmp_path):
     path = write(tmp_path, text=HEAD + CONV + NEEDS_GPU)
     result = conv("--with", path, "--json", "-")
     assert result.exit_code == 0, result.output
@@ -215,7 +215,7 @@ SIDES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pool", "conv"])
-def test_what_breaks_crashes_or_hangs_is_named_and_stops_no_other(kind, tmp_path, monkeypatch):
+def test_failing_plugin_is_named_and_others_continue(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(plugins, "PATIENCE_S", 8.0)
     text = f"import ctypes, os, time\n{HEAD}{POOL if kind == 'pool' else CONV}calls = []\n"
     arguments, after = SIDES[kind]
@@ -237,7 +237,7 @@ def test_what_breaks_crashes_or_hangs_is_named_and_stops_no_other(kind, tmp_path
     assert "right" in {e["status"] for name, e in found.items() if not name.startswith("guest")}
 
 
-def test_a_list_that_crashed_is_asked_anew_for_the_next_variant(tmp_path):
+def test_crash_while_listing_restarts_for_the_next_variant(tmp_path):
     """The process that answers for all files may crash in a variant's own functions."""
     text = HEAD + POOL.replace("needs", "supports=lambda p: ctypes.string_at(0), needs")
     text += POOL.replace("slices", "honest")
@@ -248,7 +248,7 @@ def test_a_list_that_crashed_is_asked_anew_for_the_next_variant(tmp_path):
     assert "its process crashed: Segmentation fault" in crashed.note
 
 
-def test_an_interrupted_answer_is_not_taken_for_the_next(tmp_path, monkeypatch):
+def test_interrupted_reply_is_not_used_for_the_next_request(tmp_path, monkeypatch):
     child = plugins.Child([write(tmp_path)], None)
     received = child._ours.poll
 

@@ -68,7 +68,7 @@ SEVEN = as_mnist(np.asarray(seven(), np.float32)).pixels
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_is_the_same_digit(put, mode):
+def test_every_image_mode_gives_the_same_digit(put, mode):
     image = seven()
     if mode in DEEP:
         scale, kind = DEEP[mode]
@@ -86,7 +86,7 @@ def test_every_mode_is_the_same_digit(put, mode):
     ("form", "orientation"),
     [("JPEG", 6), ("PNG", 5), ("TIFF", 8), ("WEBP", 3), ("PNG", 2), ("PNG", 4), ("PNG", 7)],
 )
-def test_exif_turns_it(put, form, orientation):
+def test_exif_orientation_is_applied(put, form, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     wide = np.asarray(seven(), np.uint8)
@@ -100,7 +100,7 @@ def test_exif_turns_it(put, form, orientation):
 
 
 @pytest.mark.parametrize("ink", [0, 255])
-def test_ink_that_is_in_alpha_only(put, ink):
+def test_ink_only_in_alpha_channel_is_read(put, ink):
     cover = 255 - (np.asarray(seven(paper=255, ink=0)))
     grey = np.full_like(cover, ink)
     made = read_digit(put(Image.fromarray(np.stack([grey, grey, grey, cover], axis=-1))))
@@ -108,7 +108,7 @@ def test_ink_that_is_in_alpha_only(put, ink):
     assert made.notes == (("dark on light, turned",) if ink == 0 else ())
 
 
-def test_only_the_first_frame_is_read_and_that_is_said(put):
+def test_only_first_frame_is_read_with_a_note(put):
     frames = [seven(), Image.new("L", (120, 160), 0)]
     for form in ("GIF", "TIFF", "WEBP", "PNG"):
         path = put(frames[0], form=form, save_all=True, append_images=frames[1:], duration=100)
@@ -118,7 +118,7 @@ def test_only_the_first_frame_is_read_and_that_is_said(put):
 
 
 @pytest.mark.parametrize(("dark", "tight"), [(True, False), (False, True)])
-def test_what_is_prepared_already_stays_what_it_is(dark, tight):
+def test_mnist_digits_are_unchanged(dark, tight):
     """Digits in MNIST's form do not change, in either polarity, also when cropped to the ink."""
     from lenetgpu import LeNet
 
@@ -141,7 +141,7 @@ def test_what_is_prepared_already_stays_what_it_is(dark, tight):
     assert np.mean([one.notes == (("dark on light, turned",) * dark) for one in made]) > 0.98
 
 
-def test_the_form_is_mnists():
+def test_prepared_digit_has_mnist_format():
     pixels = SEVEN.astype(float)
     rows, columns = np.nonzero(pixels)
     assert SEVEN.shape == (28, 28) and SEVEN.dtype == np.uint8 and SEVEN.max() == 255
@@ -164,7 +164,7 @@ def test_uneven_light_does_not_change_the_digit(how):
     assert alike(as_mnist(np.clip(page, 0, 255).astype(np.float32)).pixels, SEVEN)
 
 
-def test_several_digits_are_said():
+def test_several_digits_give_a_note():
     made = as_mnist(np.tile(np.asarray(seven(), np.float32), 3))
     assert "3 digits stand apart, the largest is taken" in made.notes
     assert alike(made.pixels, SEVEN)
@@ -180,12 +180,12 @@ def test_several_digits_are_said():
     ],
     ids=["white", "one pixel", "narrow", "shade", "noise", "28x28"],
 )  # fmt: skip
-def test_without_a_digit(page):
+def test_picture_without_a_digit_is_refused(page):
     with pytest.raises(LenetError, match="^expected a digit, found (a blank|only noise|ink in)"):
         as_mnist(page.astype(np.float32))
 
 
-def test_as_is_is_only_resized(put):
+def test_as_is_only_resizes(put):
     image = seven(56, 56)
     made = read_digit(put(image), as_is=True)
     assert made.notes == ("resized from 56x56",)
@@ -197,7 +197,7 @@ def test_as_is_is_only_resized(put):
 
 @given(st.integers(1, 24), st.integers(1, 24), st.floats(0.05, 0.95), st.integers(0, 10**6))
 @settings(max_examples=15, deadline=None)
-def test_islands_are_what_a_flood_finds(height, width, share, seed):
+def test_islands_match_a_flood_fill(height, width, share, seed):
     mask = np.random.default_rng(seed).random((height, width)) < share
     found, numbers = islands(mask)
     left = {(int(y), int(x)) for y, x in np.argwhere(mask)}
@@ -267,7 +267,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_bombs_are_refused_before_pillow_decodes(put, name, monkeypatch):
+def test_bombs_are_refused_before_decoding(put, name, monkeypatch):
     make, said = BOMBS[name]
     path = put(make())
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
@@ -275,14 +275,14 @@ def test_bombs_are_refused_before_pillow_decodes(put, name, monkeypatch):
         read_grey(path)
 
 
-def test_pillow_is_not_to_take_what_is_cut_off(put, monkeypatch):
+def test_truncated_files_are_refused_despite_pillow_setting(put, monkeypatch):
     whole = saved(seven(), "JPEG")
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     with pytest.raises(LenetError, match="cut off"):
         read_grey(put(whole[: len(whole) // 2]))
 
 
-def test_what_is_not_finite_is_refused(put):
+def test_nonfinite_pixels_are_refused(put):
     with pytest.raises(LenetError, match="found NaN or infinity in it"):
         read_grey(put(b"Pf\n3 3\n-1.0\n" + struct.pack("<9f", *[math.nan] * 9)))
 
@@ -304,7 +304,7 @@ print(taken[1] - taken[0])
     ("form", "mode", "size"),
     [("PNG", "RGBA", (6400, 6250)), ("TIFF", "CMYK", (6400, 6250)), ("WEBP", "RGB", (4096, 3072))],
 )
-def test_the_largest_picture_takes_little_more_than_its_pixels(put, form, mode, size):
+def test_largest_picture_needs_little_extra_memory(put, form, mode, size):
     how = {"TIFF": {"compression": "tiff_adobe_deflate"}, "PNG": {"compress_level": 1}}
     large = put(Image.new(mode, size), "large", form=form, **how.get(form, {}))
     small = put(Image.new(mode, (30, 30)), "small", form=form)
@@ -314,7 +314,7 @@ def test_the_largest_picture_takes_little_more_than_its_pixels(put, form, mode, 
 
 @pytest.mark.parametrize("mode", ["RGBA", "L", "I;16", "P"])
 @pytest.mark.parametrize("size", [(1026, 300), (3, 9_000)])
-def test_strips_are_averaged_as_the_whole(put, mode, size, monkeypatch):
+def test_strips_average_like_the_whole(put, mode, size, monkeypatch):
     """Strips and a single pass give the same pixels; for grey images they match NumPy."""
     rng = np.random.default_rng(3)
     values = rng.integers(0, 256, size[::-1]).astype(np.uint8)
@@ -333,7 +333,7 @@ def test_strips_are_averaged_as_the_whole(put, mode, size, monkeypatch):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_cut_off_is_refused(put, form):
+def test_truncated_files_are_refused(put, form):
     whole = saved(
         Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 70)).astype(np.uint8)), form
     )
@@ -344,7 +344,7 @@ def test_what_is_cut_off_is_refused(put, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_damaged_bytes_are_a_picture_or_a_sentence(put, form, rng):
+def test_damaged_pictures_are_read_or_refused(put, form, rng):
     whole = saved(seven(60, 80), form)
     for _ in range(45):
         data = bytearray(whole)
@@ -366,7 +366,7 @@ def test_damaged_bytes_are_a_picture_or_a_sentence(put, form, rng):
         (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"), (b"\0\0\1\0\1\0\x10\x10", "8 bytes"),
     ],
 )  # fmt: skip
-def test_other_files_are_named(put, data, found):
+def test_other_file_types_are_named(put, data, found):
     with pytest.raises(LenetError, match=found):
         read_grey(put(data))
 
@@ -385,7 +385,7 @@ except LenetError: pass
     assert subprocess.check_output(words, stderr=subprocess.STDOUT) == b""
 
 
-def test_a_damaged_fax_is_refused_and_nothing_else_is_printed(put, capfd):
+def test_damaged_fax_is_refused_without_other_output(put, capfd):
     """Messages that libtiff prints by itself become the error."""
     image = Image.new("1", (300, 200), 1)
     ImageDraw.Draw(image).line([(80, 40), (200, 40), (120, 170)], 0, 12)

@@ -50,7 +50,7 @@ def environment(folder):
     return python, site
 
 
-def test_the_wheel_of_the_sdist_is_whole_and_runs(tmp_path):
+def test_wheel_from_sdist_is_complete_and_runs(tmp_path):
     for needed in ("build", "hatchling", "pip"):
         pytest.importorskip(needed, reason="the extra `dev` brings build and hatchling")
     built, elsewhere = tmp_path / "dist", tmp_path / "elsewhere"
@@ -104,7 +104,7 @@ def read_by(python, code):
 
 
 @pytest.mark.parametrize("version", PROMISED)
-def test_a_promised_python(version):
+def test_promised_python_versions_work(version):
     python = interpreter(version)
     if python is None:
         pytest.skip(f"no Python {version} on PATH or of pyenv's")
@@ -115,7 +115,7 @@ def test_a_promised_python(version):
     assert found["variants"] == here["variants"]
 
 
-def test_the_oldest_promise_is_the_one_declared():
+def test_oldest_promised_python_is_declared():
     text = (ROOT / "pyproject.toml").read_text()
     assert f'requires-python = ">={PROMISED[0]}"' in text
     assert 'target-version = "py310"' in text

@@ -78,7 +78,7 @@ def mma_place(i):
     )
 
 
-def test_fp16_fc2_is_what_a_lane_of_mma_holds_of_a(tensors):
+def test_fp16_fc2_is_packed_as_mma_operand_a(tensors):
     packed = fp16_pack.pack_fc2(tensors[3])
     assert packed.shape == (8, 32, 8)
     found = np.full((128, 16), np.nan, np.float16)
@@ -90,7 +90,7 @@ def test_fp16_fc2_is_what_a_lane_of_mma_holds_of_a(tensors):
     assert not found[:, 10:].any()
 
 
-def test_int8_filters_have_127_steps_on_either_side(rng):
+def test_int8_filters_use_127_steps_each_way(rng):
     conv2 = rng.standard_normal((5, 5, 32, 64)).astype(np.float32)
     conv2[..., 7] = 0
     largest = rng.uniform(1, 2, 32)
@@ -105,7 +105,7 @@ def test_int8_filters_have_127_steps_on_either_side(rng):
     np.testing.assert_allclose(scales, 0.25 * step, rtol=1e-6)
 
 
-def test_int8_ranges_are_those_that_no_image_leaves(rng):
+def test_int8_ranges_bound_every_image(rng):
     """Each channel's 255 is its largest output or up to an eighth more; white is a whole step."""
     conv1 = rng.standard_normal((5, 5, 1, 32))
     conv1[..., 3], conv1[..., 4], conv1[..., 5] = 0, -1, np.abs(conv1[..., 5])
@@ -121,7 +121,7 @@ def test_int8_ranges_are_those_that_no_image_leaves(rng):
     assert large.any() and np.abs(steps - np.rint(steps))[large].max() < 1e-9
 
 
-def test_int8_filters_stay_finite_where_little_is_positive(rng):
+def test_int8_filters_stay_finite_for_tiny_ranges(rng):
     conv1 = -np.abs(rng.standard_normal((5, 5, 1, 32))).astype(np.float32)
     conv1[2, 2] = 1e-9
     ranges = int8_pack.ranges(conv1)
@@ -129,7 +129,7 @@ def test_int8_filters_stay_finite_where_little_is_positive(rng):
     assert (ranges >= most_pooled(conv1)).all() and (ranges > 0).all()
 
 
-def test_fp16x3_operands_are_high_and_low_of_one_scale(tensors):
+def test_fp16x3_operands_are_split_with_one_scale(tensors):
     packed = fp16_pack.pack(tensors)
     assert packed.conv1.shape == (2, 2, 2, 64, 8) and packed.conv1.flags.c_contiguous
     k1 = assert_split(
@@ -184,7 +184,7 @@ def assert_parts(parts, w):
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_mma_operands_are_what_lanes_hold_of_b(tensors, parts):
+def test_mma_operands_are_packed_as_operand_b(tensors, parts):
     packed = mma.pack(tensors, parts)
     assert packed.conv1.shape == (parts, 4, 32, 2, 2, 4)
     columns = [
@@ -239,7 +239,7 @@ def norms():
     return np.array([*found, 1.0])
 
 
-def test_the_fp32_plans_filters_are_transformed_and_hold_the_means(tensors):
+def test_fp32_filters_are_transformed_and_include_the_mean(tensors):
     filters = tensors[0][:, :, 0].astype(np.float64)
     rows = values_at_points(filters.transpose(1, 0, 2)) / norms()[:, None, None]
     for dtype, scale in (("uint8", 1 / 255), ("float32", 1.0)):
@@ -258,7 +258,7 @@ def test_the_fp32_plans_filters_are_transformed_and_hold_the_means(tensors):
     assert fc1.flags.c_contiguous and fc2.flags.c_contiguous
 
 
-def test_no_activation_overflows_and_none_wastes_a_bit(tensors):
+def test_activation_scales_neither_overflow_nor_waste_bits(tensors):
     conv1, conv2, fc1 = (np.abs(w.astype(np.float64)) for w in tensors[:3])
     pool1 = split.PIXEL_BOUND * conv1.sum((0, 1, 2))
     pool2 = (conv2.sum((0, 1)) * pool1[:, None]).sum(0)
@@ -277,11 +277,11 @@ def test_no_activation_overflows_and_none_wastes_a_bit(tensors):
         (False, 2, 86, (6, 2, 1)),
     ],
 )
-def test_mma_takes_the_first_tiling_that_a_multiprocessor_holds(uint8, parts, capability, expected):
+def test_mma_uses_the_first_tiling_that_fits(uint8, parts, capability, expected):
     assert tilings.tiling(uint8, parts, PROCESSORS[capability]) == tilings.Tiling(*expected)
 
 
-def test_every_listed_mma_kernel_is_some_gpus_and_every_gpus_is_listed():
+def test_listed_mma_kernels_are_those_that_gpus_use():
     for parts in (1, 2):
         taken = {
             tilings.kernel(uint8, parts, tilings.tiling(uint8, parts, limits))
@@ -298,7 +298,7 @@ def test_every_listed_mma_kernel_is_some_gpus_and_every_gpus_is_listed():
     [(64, tuning.SMALL, 63_488), (99, tuning.MIDDLE, 88_064), (163, tuning.MIDDLE, 88_064),
      (227, tuning.LARGE, 201_728)],
 )  # fmt: skip
-def test_fp32_takes_the_largest_sizes_that_a_block_may_have(monkeypatch, kib, expected, held):
+def test_fp32_uses_the_largest_block_that_fits(monkeypatch, kib, expected, held):
     monkeypatch.setattr(tuning, "current", lambda: replace(H200, block_bytes=kib << 10))
     assert tuning.tuning() == expected
     assert expected.conv2_bytes == held <= kib << 10

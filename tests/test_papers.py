@@ -24,7 +24,7 @@ def numbers(text, kind):
     return [item.number for item in text.items if item.kind == kind]
 
 
-def test_the_lists_are_the_texts():
+def test_lists_have_every_item_of_the_texts():
     """As many items as each text has, none missing between the first and the last."""
     counts = {
         COURSE: {FIGURE: 6, TABLE: 13, EQUATION: 0},
@@ -46,7 +46,7 @@ def anchors(page):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_place_is_there(name):
+def test_cited_paths_resolve(name):
     for item in TEXTS[name].items:
         for place in item.places:
             path, rest = PAGE.resolved(place)
@@ -59,7 +59,7 @@ def test_every_place_is_there(name):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_part_is_reproduced_or_says_why_not(name):
+def test_every_item_is_reproduced_or_explained(name):
     named = PAGE.citing(TEXTS[name], lambda variant: True)
     for item in TEXTS[name].items:
         assert item.places or item.why or named.get((item.kind, item.number)), item
@@ -69,7 +69,7 @@ def unknown(citations, text):
     return sorted(set(citations) - {(item.kind, item.number) for item in text.items})
 
 
-def test_every_variant_cites_parts_that_there_are():
+def test_variants_cite_existing_items():
     """A variant that names a text must also cite a part, unless it only improves on the text."""
     for variant in VARIANTS:
         for text in TEXTS.values():
@@ -80,7 +80,7 @@ def test_every_variant_cites_parts_that_there_are():
                 assert found or own, (variant.full_name, variant.paper)
 
 
-def test_the_suites_rows_cite_parts_that_there_are():
+def test_suite_rows_cite_existing_items():
     for figure in FIGURES:
         said = figure.table if figure.table[0].isalpha() else f"table {figure.table}"
         found = references(said)
@@ -100,7 +100,7 @@ def test_the_suites_rows_cite_parts_that_there_are():
         ("a section of 3 and a figure", set()),
     ],
 )
-def test_what_prose_refers_to(prose, found):
+def test_references_in_prose_are_parsed(prose, found):
     assert references(prose) == found
 
 
@@ -113,12 +113,12 @@ def test_what_prose_refers_to(prose, found):
         ("convnet2 2.2, 3.1.1, fig. 11", set()),
     ],
 )  # fmt: skip
-def test_what_a_variant_cites(paper, found):
+def test_citations_of_a_variant_are_parsed(paper, found):
     assert cited(paper, COURSE) == found
     own = f"after report 2.2.1: in a row; {paper}"  # a clause with "after" is not literal
     assert cited(own, COURSE, literal=True) == found
 
 
-def test_the_page_is_current():
+def test_papers_page_is_current():
     page = (ROOT / "docs" / "papers.md").read_text()
     assert PAGE.updated("docs/papers.md", page, named_only=True) == page

@@ -31,7 +31,7 @@ def drawn(monkeypatch):
     return kept
 
 
-def test_bars_of_plans_are_as_long_as_their_table_says(tmp_path, drawn):
+def test_plan_bars_match_the_table(tmp_path, drawn):
     out = tmp_path / "c.json"
     result = run("compare", "plans", "--batch", 8, "--device", "cpu", "--seconds", 1,
                  "--json", out, "--plot", tmp_path / "p.png")  # fmt: skip
@@ -47,7 +47,7 @@ def test_bars_of_plans_are_as_long_as_their_table_says(tmp_path, drawn):
             assert sum(b["ms"] for b in bars if b["plan"] == name) == pytest.approx(ms)
 
 
-def test_a_scaled_plan_is_not_drawn_by_another_pass():
+def test_scaled_plan_bars_use_the_measured_pass():
     """Regression: bars came from a separate cold profile, 6,576 ms where the table said 87."""
     rows = {"a": [{"stages": ["conv1"], "median_ms": 9000.0, "share": 0.75},
                   {"stages": ["fc1"], "median_ms": 3000.0, "share": 0.25}]}  # fmt: skip
@@ -56,7 +56,7 @@ def test_a_scaled_plan_is_not_drawn_by_another_pass():
     assert [bar["ms"] for bar in chart["data"]["values"]] == pytest.approx([65.25, 21.75])
 
 
-def test_points_under_the_roofline_are_at_their_rates(tmp_path):
+def test_roofline_points_are_at_measured_rates(tmp_path):
     rows = [{"name": "a", "precision": "fp32", "gflop": 2.0, "mbytes": 4.0, "median_ms": 10.0,
              "tflops": 0.2}]  # fmt: skip
     chart = charts.candidates(rows, LIMITS)
@@ -75,7 +75,7 @@ def test_points_under_the_roofline_are_at_their_rates(tmp_path):
         (["fc1", "--plot", "nowhere/a.png"], "nowhere"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_before_the_run(arguments, words, monkeypatch, tmp_path):
+def test_impossible_charts_are_refused_before_the_run(arguments, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "_setting", lambda *a: pytest.fail("ran"))
     result = run("compare", *arguments)
@@ -83,7 +83,7 @@ def test_what_cannot_be_drawn_is_refused_before_the_run(arguments, words, monkey
     assert words in result.stderr
 
 
-def test_results_come_before_a_picture_that_fails(tmp_path, monkeypatch):
+def test_results_are_printed_before_a_chart_fails(tmp_path, monkeypatch):
     def fail(*given, **how):
         raise LenetError("expected something timed, found none")
 

@@ -56,7 +56,7 @@ def on_ground(sheet, ground, angle, bezel=None, noise=3.0):
     [(230, 30, 70, None), (30, 220, 150, None), (230, 30, 15, 60)],
     ids=["sheet", "dark screen", "bezel, night"],
 )  # fmt: skip
-def test_a_sheet_or_screen_is_read_alone(paper, ink, ground, bezel):
+def test_sheet_or_screen_is_cropped(paper, ink, ground, bezel):
     page = on_ground(laid(strokes(), paper, ink), ground, 7, bezel).astype(np.float32)
     made = as_mnist(page)
     assert alike(made.pixels, SEVEN, 30)
@@ -64,13 +64,13 @@ def test_a_sheet_or_screen_is_read_alone(paper, ink, ground, bezel):
 
 
 @pytest.mark.parametrize(("paper", "ground"), [(230, 60), (20, 160)])
-def test_an_empty_sheet_is_refused(paper, ground):
+def test_empty_sheet_is_refused(paper, ground):
     page = on_ground(np.full((400, 400), paper, np.float32), ground, 6)
     with pytest.raises(LenetError, match="^expected a digit, found a solid shape or an empty"):
         as_mnist(page.astype(np.float32))
 
 
-def test_a_sheet_is_a_rectangle_however_turned_and_a_digit_is_none():
+def test_sheet_is_found_at_any_angle_and_digit_is_not_a_sheet():
     for angle in (0, 20, 45):
         image = Image.new("L", (300, 300))
         ImageDraw.Draw(image).rectangle([70, 90, 230, 210], fill=255)
@@ -94,7 +94,7 @@ def outlined(mask, width):
 
 @pytest.mark.parametrize(("width", "size"), [(1, 400), (3, 200)])
 @pytest.mark.parametrize(("paper", "ink"), [(235, 20), (25, 210)])
-def test_a_hollow_digit_is_filled_and_that_is_said(width, size, paper, ink):
+def test_hollow_digit_is_filled_with_a_note(width, size, paper, ink):
     mask = strokes().resize((size, size)).point(lambda value: 255 * (value > 127))
     made = as_mnist(laid(outlined(mask, width), paper, ink))
     assert made.notes == ((TURNED, FILLED) if ink < paper else (FILLED,))
@@ -114,7 +114,7 @@ def ring(boxes, width):
     [[[40, 30, 160, 210]], [[70, 30, 130, 210]], [[60, 30, 140, 115], [50, 110, 150, 210]]],
     ids=["0", "narrow 0", "8"],
 )
-def test_a_written_0_and_8_are_no_outlines(boxes, width):
+def test_written_0_and_8_are_not_outlines(boxes, width):
     assert filled_outline(ring(boxes, width)) is None
 
 
@@ -125,13 +125,13 @@ def coloured(paper, ink, mask=None):
 
 
 @pytest.mark.parametrize(("paper", "ink"), [(RED, GREEN), (GREEN, RED)])
-def test_ink_of_the_papers_luminance_is_told_by_its_colour(tmp_path, paper, ink):
+def test_ink_of_equal_luminance_is_found_by_colour(tmp_path, paper, ink):
     made = read_digit(put(tmp_path, coloured(paper, ink), "JPEG", quality=80))
     assert made.notes == ("told by colour, not by brightness",)
     assert alike(made.pixels, SEVEN)
 
 
-def test_fields_of_colour_are_refused_as_they_were(tmp_path):
+def test_coloured_fields_are_refused(tmp_path):
     disc = Image.new("L", (400, 400))
     ImageDraw.Draw(disc).ellipse([100, 100, 300, 280], fill=255)
     path = put(tmp_path, coloured(RED, GREEN, disc))
@@ -139,7 +139,7 @@ def test_fields_of_colour_are_refused_as_they_were(tmp_path):
         read_digit(path)
 
 
-def test_bands_are_as_they_are_in_every_mode_and_turned(tmp_path):
+def test_colour_bands_are_equal_in_every_mode_and_orientation(tmp_path):
     page = np.zeros((60, 80, 3), np.uint8)
     page[:20], page[:, 50:] = RED, GREEN
     image, exif = Image.fromarray(page), Image.Exif()
@@ -165,7 +165,7 @@ def test_bands_are_as_they_are_in_every_mode_and_turned(tmp_path):
      ([(30, 36, 70, 65), (30, 101, 70, 130)], (101, 167))],
     ids=["0", "thick 0", "8", "broad 8"],
 )  # fmt: skip
-def test_an_angular_0_or_8_is_no_sheet_with_a_1_on_it(boxes, size):
+def test_angular_0_or_8_is_not_a_sheet(boxes, size):
     image = Image.new("L", size, 255)
     for box in boxes:
         ImageDraw.Draw(image).rectangle(box, fill=0)
@@ -205,13 +205,13 @@ def cells(pen):
     ],
     ids=["box", "circle", "cells", "underline", "pen"],
 )
-def test_frames_and_lines_are_left_out_and_said(draw, said):
+def test_frames_and_lines_are_removed_with_a_note(draw, said):
     made = as_mnist(framed(draw))
     assert made.notes == (TURNED, f"{said} was left out")
     assert np.abs(made.pixels.astype(float) - FRAMED).mean() < 2
 
 
-def test_a_digit_that_touches_the_borders_is_whole():
+def test_digit_touching_the_borders_is_whole():
     image = Image.new("L", (144, 240), 235)
     ImageDraw.Draw(image).ellipse([0, 0, 143, 239], outline=20, width=30)
     wide = Image.new("L", (344, 440), 235)
@@ -221,7 +221,7 @@ def test_a_digit_that_touches_the_borders_is_whole():
     assert np.abs(cropped.pixels.astype(float) - free.pixels).mean() < 6
 
 
-def test_lines_across_the_page_that_touch_the_digit_are_none_of_it():
+def test_ruled_lines_touching_the_digit_are_removed():
     def rule(pen):
         for row in range(20, 400, 24):
             pen.line([(0, row), (399, row)], fill=120, width=3)

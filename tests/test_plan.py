@@ -21,17 +21,17 @@ def gpu_of(compute_capability):
     return Gpu(0, "a test", compute_capability)
 
 
-def test_no_named_gpu_plan_converts_or_copies():
+def test_named_gpu_plans_need_no_conversions_or_copies():
     for name in (name for name, devices in NAMED.items() if "cuda" in devices):
         assert not [row for row in names(resolve(name, "cuda")) if " to " in row], name
 
 
-def test_a_conversion_is_a_row_where_layouts_disagree():
+def test_layout_conversion_is_a_row():
     plan = resolve("course", "cuda", {"pool1": "basic"})
     assert "QUAD to NHWC" in names(plan) or "QUAD to NCHW" in names(plan)
 
 
-def test_serial_inside_a_gpu_plan_shows_its_copies():
+def test_cpu_stage_in_a_gpu_plan_shows_its_copies():
     rows = names(resolve("cublas", "cuda", {"conv2": "serial"}))
     at = rows.index("conv2")
     assert rows[at - 1 : at + 2] == ["copy to cpu", "conv2", "copy to cuda"]
@@ -52,7 +52,7 @@ def test_refusals_name_the_choices(arguments, message):
         resolve(*arguments)
 
 
-def test_a_variant_that_needs_a_newer_gpu_is_refused():
+def test_variant_for_a_newer_gpu_is_refused():
     with pytest.raises(LenetError, match=r"expected a GPU of compute capability 7.5.*found 6.1"):
         resolve("tiled", "cuda", gpu=gpu_of(61))
 
@@ -75,7 +75,7 @@ def few(shipped_weights):
         if v.refusal(stage_called(stage).problem) is None
     ],
 )  # fmt: skip
-def test_any_stage_can_be_switched(stage, v, few, shipped_weights):
+def test_any_stage_can_be_overridden(stage, v, few, shipped_weights):
     images, scores, labels = few
     pipeline = Pipeline(resolve("auto", "cpu", {stage: v}), shipped_weights, 9, chunk=4)
     pipeline.poison()
@@ -94,7 +94,7 @@ def test_chunks_and_short_passes(chunk, n, few, shipped_weights):
         np.testing.assert_array_equal(pipeline.run(images[:n]), labels[:n])
 
 
-def test_auto_takes_the_fastest_plan_the_device_can_run():
+def test_auto_dispatches_fastest_supported_plan():
     hopper = resolve("auto", "cuda", precision="fp16", gpu=gpu_of(90))
     assert hopper.slots[0].variant.full_name == "wgmma_fp16.features"
     ampere = resolve("auto", "cuda", precision="fp16", gpu=gpu_of(86))
@@ -116,7 +116,7 @@ def test_auto_takes_the_fastest_plan_the_device_can_run():
         resolve("auto", "cuda", precision="tf32")
 
 
-def test_plans_and_fused_families_answer_to_their_old_names():
+def test_old_names_of_plans_and_families_are_accepted():
     assert resolve("report", "cuda") == resolve("course", "cuda")
     assert resolve("report", "cuda").name == "course"
     found = find_span(FEATURES, "wgmma_fp16", "cuda")

@@ -32,7 +32,7 @@ def square(size: int, channels: int, taps: int, **more: int) -> Conv:
 
 
 @pytest.mark.parametrize(("outputs", "taps"), [(2, 3), (4, 3), (2, 5), (4, 5)])
-def test_transforms_are_exact(outputs, taps):
+def test_winograd_transforms_are_exact(outputs, taps):
     to_output, from_filter, from_input = winograd.transforms(outputs, taps)
     g = [Fraction(3 * i + 1, 7) for i in range(taps)]
     d = [Fraction((5 * i * i) % 11 - 4, 3) for i in range(outputs + taps - 1)]
@@ -43,7 +43,7 @@ def test_transforms_are_exact(outputs, taps):
     assert y == [sum(g[k] * d[i + k] for k in range(taps)) for i in range(outputs)]
 
 
-def test_tiles_are_legal():
+def test_gemm_tiles_are_valid():
     for tile in TILES:
         assert tile.threads <= 1024
         assert tile.bk % (tile.threads // (tile.bm // 4)) == 0  # each pass copies whole rows
@@ -60,7 +60,7 @@ def test_every_odd_shape_has_a_plan():
             assert choices(problem, batch, H200)[0].clocks > 0
 
 
-def test_a_workspace_holds_whole_images_and_at_least_one():
+def test_workspace_holds_at_least_one_whole_image():
     assert images_within(10, 100, 1_000) == 10
     assert images_within(11, 100, 1_000) == 10
     assert images_within(11, 101, 1_000) == 9
@@ -68,7 +68,7 @@ def test_a_workspace_holds_whole_images_and_at_least_one():
     assert images_within(10_000, 1 << 20) == 1024
 
 
-def test_tiles_of_odd_shapes_fit_into_registers():
+def test_direct_tiles_fit_into_registers():
     for problem in (
         Conv(1, 1, 1, 1, 1, 1),
         Conv(40, 37, 1, 3, 5, 3, stride=3),
@@ -84,14 +84,14 @@ def test_tiles_of_odd_shapes_fit_into_registers():
     assert tiles(Conv(1, 1, 1, 1, 1, 1)) == (Tile(1, 1),)
 
 
-def test_it_refuses_channels_and_large_filters():
+def test_several_channels_and_large_filters_are_refused():
     variant = find("conv", "direct.tuned_single", "cuda")
     assert variant.refusal(Conv(9, 9, 1, 3, 8, 8)) is None
     assert "one-channel maps, not 2 channels" in variant.refusal(Conv(9, 9, 2, 3, 3, 3))
     assert "up to 64 taps, not 81" in variant.refusal(Conv(9, 9, 1, 3, 9, 9))
 
 
-def test_the_papers_tile_covers_the_papers_map():
+def test_papers_tile_covers_its_map():
     paper = Tiling(OVERFEAT_6, (5, 8), maps=1, tiles=(3, 2))
     assert paper.threads == 32 * 6
     assert paper.footprint == (17, 18)
@@ -101,7 +101,7 @@ def test_the_papers_tile_covers_the_papers_map():
 
 @pytest.mark.parametrize("slides", [True, False])
 @pytest.mark.parametrize("base", [*ODD["conv"], OVERFEAT_6])
-def test_tilings_divide_what_the_kernel_must_divide(base, slides):
+def test_texture_tilings_divide_channels_and_filters(base, slides):
     for problem in in_layouts(TEXTURE[0], base):
         for tiling in tilings(problem, H200, slides):
             assert not slides or tiling.maps == tiling.split == 1
@@ -113,7 +113,7 @@ def test_tilings_divide_what_the_kernel_must_divide(base, slides):
             assert tiling.unit == 32 or tiling.split == 1
 
 
-def test_more_images_change_the_tiling():
+def test_tiling_depends_on_batch_size():
     few, many = tilings(OVERFEAT_6, H200)
     assert tiling_for(OVERFEAT_6, 1, H200) == few
     assert tiling_for(OVERFEAT_6, 1000, H200) == many
@@ -128,13 +128,13 @@ def test_more_images_change_the_tiling():
         (Conv(64, 200, 1, 1, 3, 150), "row of coefficients"),
     ],
 )
-def test_a_texture_refuses(problem, why):
+def test_unsupported_texture_shapes_are_refused(problem, why):
     for variant in TEXTURE:
         assert why in variant.refusal(problem)
 
 
 @pytest.mark.gpu
-def test_a_texture_too_deep_is_refused():
+def test_texture_beyond_depth_limit_is_refused():
     from lenetgpu.gpu.texture import Texture3D
 
     with pytest.raises(LenetError, match="8x8x1000000"):
@@ -144,7 +144,7 @@ def test_a_texture_too_deep_is_refused():
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [1, 5])
 @pytest.mark.parametrize("variant", TEXTURE, ids=lambda v: v.full_name)
-def test_a_batch_in_parts(variant, n, rng):
+def test_large_batch_is_split_into_textures(variant, n, rng):
     """Fill the array's planes with each image, so that every image is a part of its own."""
     problem = Conv(3, 4, 9000, 5, 1, 2, 1, 1, reads="NCHW", writes="NCHW")
     x, w = random_input("conv", problem, n, rng)

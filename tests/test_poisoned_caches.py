@@ -233,12 +233,12 @@ def needs_root(names):
 
 
 @pytest.mark.parametrize("how", needs_root(POISONS))
-def test_a_poisoned_entry_is_made_anew(how, fit, tmp_path, capfd):
+def test_damaged_fit_entry_is_rebuilt(how, fit, tmp_path, capfd):
     require_made_anew(how, fit, tmp_path, capfd)
 
 
 @pytest.mark.parametrize("how", ["a bit in the middle", "a planted pickle", "gone"])
-def test_so_is_one_of_each_kind(how, kind, tmp_path, capfd):
+def test_damaged_entries_of_every_kind_are_rebuilt(how, kind, tmp_path, capfd):
     require_made_anew(how, kind, tmp_path, capfd)
 
 
@@ -292,7 +292,7 @@ FOLDERS = {
 
 @pytest.mark.parametrize("inner", [True, False], ids=["a kind's", "all"])
 @pytest.mark.parametrize("how", needs_root(FOLDERS))
-def test_a_folder_that_is_not_ours_alone_is_done_without(how, inner, fit, tmp_path, cache, capfd):
+def test_foreign_cache_folder_is_not_used(how, inner, fit, tmp_path, cache, capfd):
     if how == "a link" and not inner:
         pytest.skip("is followed")
     before = sorted(cache.rglob("*"))
@@ -305,7 +305,7 @@ def test_a_folder_that_is_not_ours_alone_is_done_without(how, inner, fit, tmp_pa
         assert sorted(cache.rglob("*")) == before
 
 
-def test_a_link_of_ours_to_the_cache_is_followed(fit, tmp_path, cache):
+def test_own_symlink_to_the_cache_is_followed(fit, tmp_path, cache):
     _as_link(cache, tmp_path)
     assert fit.use() and len(fit.made) == 1 and entries.told() == []
     with pytest.raises(LenetError, match="found a link or another user's; nothing is removed"):
@@ -314,7 +314,7 @@ def test_a_link_of_ours_to_the_cache_is_followed(fit, tmp_path, cache):
 
 
 @pytest.mark.parametrize("made", [fits_kind, cpu_kind, numba_kind, kernels_kind])
-def test_what_cannot_be_kept_is_had_all_the_same(made, cache, tmp_path, monkeypatch, capfd):
+def test_uncacheable_results_are_still_computed(made, cache, tmp_path, monkeypatch, capfd):
     kind, real = made(monkeypatch, tmp_path), os.open
 
     def refuse(path, *rest, **more):
@@ -330,7 +330,7 @@ def test_what_cannot_be_kept_is_had_all_the_same(made, cache, tmp_path, monkeypa
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_where_there_is_no_home_nothing_is_kept(fit, monkeypatch, capfd):
+def test_without_home_nothing_is_cached(fit, monkeypatch, capfd):
     monkeypatch.delenv("LENETGPU_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME", raising=False)
@@ -342,7 +342,7 @@ def test_where_there_is_no_home_nothing_is_kept(fit, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize("made", [fits_kind, kernels_kind])
-def test_facts_that_are_none_are_not_believed(made, cache, tmp_path, monkeypatch):
+def test_invalid_cached_fields_are_ignored(made, cache, tmp_path, monkeypatch):
     """An intact entry of the right name may hold other fields, as written by another version."""
     kind = used(made, monkeypatch, tmp_path)
     name = kind.entry().name.removesuffix(".kept")
@@ -351,15 +351,13 @@ def test_facts_that_are_none_are_not_believed(made, cache, tmp_path, monkeypatch
         assert kind.use() and kind.use() and len(kind.made) == times
 
 
-def test_nothing_of_the_cache_is_for_others_eyes(fit, cache):
+def test_cache_is_private_to_the_user(fit, cache):
     modes = {path: path.stat().st_mode & 0o777 for path in (cache, *cache.rglob("*"))}
     assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
 
 
-def test_cupy_keeps_its_kernels_in_memory_where_its_folder_is_not_ours(
-    cache, tmp_path, monkeypatch, capfd
-):
+def test_cupy_caches_in_memory_if_its_folder_is_foreign(cache, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(os, "environ", dict(os.environ) | {"HOME": str(tmp_path)})
     for name in ("CUPY_CACHE_DIR", "CUPY_CACHE_IN_MEMORY"):
         os.environ.pop(name, None)
@@ -374,7 +372,7 @@ def test_cupy_keeps_its_kernels_in_memory_where_its_folder_is_not_ours(
     entries.settle_cupy.cache_clear()
 
 
-def test_a_kernel_that_cannot_be_kept_is_compiled_once(cache, tmp_path, monkeypatch):
+def test_uncacheable_kernel_is_compiled_once_per_process(cache, tmp_path, monkeypatch):
     kind = kernels_kind(monkeypatch, tmp_path)
     monkeypatch.setenv("LENETGPU_CACHE", os.devnull)
     assert kind.use() and len(kind.made) == 1
@@ -382,7 +380,7 @@ def test_a_kernel_that_cannot_be_kept_is_compiled_once(cache, tmp_path, monkeypa
     assert (found.path, found.binary, len(kind.made)) == (None, b"the right cubin", 1)
 
 
-def test_threads_that_write_at_once_are_all_kept(cache):
+def test_concurrent_cache_writes_are_all_stored(cache):
     names = [f"{number:03}" for number in range(240)]
     with ThreadPoolExecutor(8) as pool:
         kept = list(pool.map(lambda name: entries.write("fits", name, b"{}"), names))
@@ -390,7 +388,7 @@ def test_threads_that_write_at_once_are_all_kept(cache):
     assert {entries.read("fits", name) for name in names} == {b"{}"}
 
 
-def test_one_process_at_a_time_holds_the_cache(cache):
+def test_cache_lock_admits_one_process(cache):
     """The lock is a file in the cache folder; without a usable folder, all processes continue."""
     order = []
 
@@ -423,7 +421,7 @@ def doctor(*words):
     return CliRunner().invoke(main, ["doctor", *words])
 
 
-def test_the_doctor_counts_what_is_kept_and_names_what_is_damaged(filled):
+def test_doctor_counts_entries_and_names_damaged_ones(filled):
     cache = filled
     paths = kept(cache)
     row = next(line for line in doctor().output.splitlines() if line.startswith("kernel cache"))
@@ -440,7 +438,7 @@ def test_the_doctor_counts_what_is_kept_and_names_what_is_damaged(filled):
     assert "damaged" not in doctor().output and "kernel cache  " in doctor().output
 
 
-def test_the_doctor_removes_what_is_kept_and_nothing_else(filled, tmp_path):
+def test_doctor_repair_removes_only_cache_entries(filled, tmp_path):
     cache = filled
     target, strange, nested = tmp_path / "target", cache / "numba" / "notes", cache / "mine"
     for path in (target, strange, nested):
@@ -472,7 +470,7 @@ WHOSE = {
 
 
 @pytest.mark.parametrize("whose", needs_root(WHOSE))
-def test_the_doctor_leaves_a_folder_that_is_not_the_users_alone(whose, filled, tmp_path):
+def test_doctor_repair_refuses_foreign_folders(whose, filled, tmp_path):
     before = kept(filled)
     WHOSE[whose](filled, tmp_path)
     refused = doctor("--repair")
@@ -480,6 +478,6 @@ def test_the_doctor_leaves_a_folder_that_is_not_the_users_alone(whose, filled, t
     assert kept(filled) == before
 
 
-def test_the_doctor_does_one_thing_at_a_time():
+def test_doctor_repair_and_json_are_exclusive():
     refused = doctor("--repair", "--json")
     assert refused.exit_code == 2 and "expected one of --repair and --json" in refused.output

@@ -123,7 +123,7 @@ def watched(monkeypatch, made, weights=repeat(1000.0), images=100):  # noqa: B00
     return state
 
 
-def test_units_and_the_counters_energy_over_the_images_of_the_samples(fake, monkeypatch):
+def test_gpu_state_units_and_energy_per_image(fake, monkeypatch):
     state = watched(monkeypatch, fake())
     spreads = state.sm_mhz, state.power_w, state.temperature_c
     assert spreads == tuple(Spread(*[value] * 3) for value in (1755.0, 312.5, 41.0))
@@ -133,7 +133,7 @@ def test_units_and_the_counters_energy_over_the_images_of_the_samples(fake, monk
     assert (none.energy_uj_per_image, none.energy_from) == (None, None)
 
 
-def test_energy_is_power_over_time_where_no_counter_counts(fake, monkeypatch):
+def test_energy_without_counter_is_integrated_power(fake, monkeypatch):
     made = fake("energy")
     made.milliwatts = chain([100_000, 300_000], repeat(900_000))
     state = watched(monkeypatch, made, chain([1000.0, 3000.0], repeat(0.0)))
@@ -144,7 +144,7 @@ def test_energy_is_power_over_time_where_no_counter_counts(fake, monkeypatch):
     assert watched(monkeypatch, made).energy_from == "power"
 
 
-def test_what_is_not_supported_is_none_or_has_an_older_name(fake, monkeypatch):
+def test_unsupported_nvml_queries_give_none_or_older_names(fake, monkeypatch):
     assert watched(monkeypatch, fake("instant")).power_w.median == 298.0
     made = fake()
     made.bits = chain([0x4, 0x24], repeat(0x1))
@@ -159,7 +159,7 @@ def test_what_is_not_supported_is_none_or_has_an_older_name(fake, monkeypatch):
 
 
 @pytest.mark.parametrize("lack", ["init", "bus", "module"])
-def test_no_nvml_no_state(fake, monkeypatch, lack):
+def test_gpu_state_needs_nvml(fake, monkeypatch, lack):
     fake(lack)
     if lack == "module":
         monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -167,7 +167,7 @@ def test_no_nvml_no_state(fake, monkeypatch, lack):
     assert nvml.nvml_version() is None
 
 
-def test_versions_of_a_gpus_software(fake, monkeypatch):
+def test_software_versions_with_a_gpu(fake, monkeypatch):
     fake()
     monkeypatch.setattr(software, "commit", lambda: "0123456789ab")
     monkeypatch.setattr(software.nvrtc, "version", lambda: (13, 1))
@@ -180,7 +180,7 @@ def test_versions_of_a_gpus_software(fake, monkeypatch):
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git to make a commit with")
-def test_the_commit_says_whether_the_sources_are_its_own(tmp_path, monkeypatch):
+def test_commit_is_marked_if_sources_differ(tmp_path, monkeypatch):
     def git(*arguments):
         command = ["git", "-C", tmp_path, "-c", "user.name=x", "-c", "user.email=x@x", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -244,7 +244,7 @@ def watching(monkeypatch):
     return asked
 
 
-def test_right_and_timed_candidates_are_watched_on_a_gpu(watching):
+def test_correct_timed_candidates_are_watched_on_gpu(watching):
     made = [candidate("a"), candidate("b", "wrong"), candidate("c", samples=()), candidate("d")]
     comparison, said = Comparison("conv1", "a", made), []
     power.watch_all(comparison, None)
@@ -259,7 +259,7 @@ def test_right_and_timed_candidates_are_watched_on_a_gpu(watching):
     assert watching[2:] == [0, 0], "no energy: most would be the flushing's"
 
 
-def test_ctrl_c_keeps_what_was_watched_and_what_breaks_fails_alone(watching):
+def test_watching_survives_ctrl_c_and_single_failures(watching):
     broken = candidate("a", state=LenetError("expected a launch, found none"))
     made = [broken, candidate("b"), candidate("c", state=KeyboardInterrupt()), candidate("d")]
     comparison = Comparison("conv1", "b", made)
@@ -271,7 +271,7 @@ def test_ctrl_c_keeps_what_was_watched_and_what_breaks_fails_alone(watching):
     assert broken.note == "expected a launch, found none"
 
 
-def test_json_and_columns():
+def test_gpu_state_in_json_and_columns():
     made = candidate("a")
     assert "machine" not in candidate_json(Comparison("plans", "a", [made]), made, None)
     made.machine = STATE
@@ -290,7 +290,7 @@ def test_json_and_columns():
     assert Table(MACHINE, [{"machine": None}, {}]).columns == ()
 
 
-def test_passes_are_the_calls_of_a_sample():
+def test_passes_count_the_calls_of_a_sample():
     called = []
     timer = CallTimer(lambda: called.append(1), False, 1e9, pytest.fail)
     called.clear()
@@ -299,9 +299,7 @@ def test_passes_are_the_calls_of_a_sample():
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
-def test_steps_on_the_gpu_are_watched_alone_on_their_own_input(
-    on_gpu, shipped_weights, monkeypatch
-):
+def test_gpu_steps_are_watched_separately_on_their_input(on_gpu, shipped_weights, monkeypatch):
     pipeline = Pipeline(resolve("tiled", "cpu"), shipped_weights, 70, chunk=33)
     for step in pipeline.steps:
         step.prepared.on_gpu = on_gpu
@@ -335,7 +333,7 @@ def test_steps_on_the_gpu_are_watched_alone_on_their_own_input(
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_a_real_gpu_is_watched(shipped_weights):
+def test_real_gpu_is_watched(shipped_weights):
     import pynvml
 
     gpu = driver_gpus()[0]
@@ -363,7 +361,7 @@ def test_a_real_gpu_is_watched(shipped_weights):
 
 
 @pytest.mark.gpu
-def test_the_stages_of_a_run_are_watched():
+def test_stages_of_a_run_are_watched():
     arguments = ["infer", "--device", "cuda", "--plan", "tiled", "--timing", "--json", "-"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output

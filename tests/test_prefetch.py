@@ -54,13 +54,13 @@ def single(side: int, filters: int, k: int) -> Conv:
     return Conv(side, side, 1, filters, k, k)
 
 
-def test_table_1():
+def test_table_1_machine_figures():
     facts = GTX_1080_TI
     assert (facts.bytes_per_clock, facts.n_fma) == (327, 66_048)
     assert (facts.data_requirement, facts.threads, facts.v_s) == (84_366, 768, 86_016)
 
 
-def test_a_small_map_is_loaded_at_once():
+def test_small_map_is_loaded_at_once():
     # 28x28, 512 filters, K = 1: ceil(512 / 28) = 19 filters, one line a multiprocessor
     plan = plan_single(single(28, 512, 1), GTX_1080_TI)
     assert plan.p_bounds == (1, 0)  # 19 * 28 * 28 / 66048 = 0.23
@@ -74,7 +74,7 @@ def test_a_small_map_is_loaded_at_once():
     assert not plan.hides
 
 
-def test_the_papers_multi_channel_values():
+def test_multi_channel_plan_matches_the_paper():
     for k, lines in ((1, 16), (3, 6), (5, 4)):
         plan = plan_multi(Conv(112, 112, 64, 64, k, k), GTX_1080_TI)
         # 66048 * 4 / (32 * 128) = 64.5 filters at S = 32, 32.25 at S = 64
@@ -83,7 +83,7 @@ def test_the_papers_multi_channel_values():
         assert plan.data_set == 64 * 64 + lines * 128 * 4 <= 48 << 10
 
 
-def test_the_papers_choice_of_64_filters_and_128_pixels():
+def test_paper_choice_of_64_filters_and_128_pixels():
     for machine in (GTX_1080_TI, GTX_TITAN_X):
         assert [p for p in MULTI if violated(strict_plan(p, machine))] == []
     plan = strict_plan(Conv(112, 112, 64, 64, 3, 3), GTX_1080_TI)
@@ -97,7 +97,7 @@ def test_the_papers_choice_of_64_filters_and_128_pixels():
     assert violated(plan) == []
 
 
-def test_its_64_filters_are_one_too_few_with_segments_of_32_bytes():
+def test_64_filters_are_too_few_for_32_byte_segments():
     plan = strict_plan(Conv(112, 112, 64, 64, 3, 3), GTX_1080_TI, segment=32)
     # 66048 * 4 / (32 * 128) = 64.5: 64 filters are too few, so W'x is doubled
     papers = StrictPlan(plan.problem, GTX_1080_TI, StrictTile("both", 8, 128, 64, 28))
@@ -105,7 +105,7 @@ def test_its_64_filters_are_one_too_few_with_segments_of_32_bytes():
     assert (plan.tile.columns, plan.least_filters, violated(plan)) == (256, 33, [])
 
 
-def test_chens_segment_is_no_multiple_of_32_bytes():
+def test_36_byte_segment_is_no_multiple_of_32():
     plan = strict_plan(Conv(56, 56, 64, 64, 3, 3), GTX_1080_TI, segment=36)
     assert (plan.tile.taps, plan.tile.lines(plan.problem)) == (9, 3)
     assert violated(plan) == ["segments"]
@@ -113,7 +113,7 @@ def test_chens_segment_is_no_multiple_of_32_bytes():
     assert violated(plan) == ["M'", "segments"]  # 1,400 filters of 4 bytes
 
 
-def test_divisions_share_out_what_they_name():
+def test_divisions_split_channels_or_filters():
     problem = Conv(56, 56, 256, 256, 3, 3)
     channels = strict_plan(problem, GTX_1080_TI, "channels").tile
     assert channels.channels(problem) == 10  # C' = ceil(256 / 28)
@@ -125,7 +125,7 @@ def test_divisions_share_out_what_they_name():
     assert strict_plan(problem, GTX_1080_TI).tile.tiles(problem) == 24 * 4  # 3022 pixels by 128
 
 
-def test_each_departure_changes_one_thing():
+def test_each_departure_changes_one_property():
     problem = Conv(14, 14, 512, 512, 3, 3)
     tiles = [strict.plan(Choice(departures=k), problem, H200).tile for k in range(5)]
     changed = [
@@ -138,7 +138,7 @@ def test_each_departure_changes_one_thing():
     assert strict.plan(Choice("maps"), problem, H200).tile.division == "maps"
 
 
-def test_a_small_map_is_divided_again_until_v_s_is_met():
+def test_small_map_is_redivided_until_v_s_is_met():
     # 28x28, 512 filters, K = 1: D2 = 2,160 < D1 = 3,212, but 28 x 2,160 = 60,480 < V_s = 86,016
     found = strict_single(single(28, 512, 1), GTX_1080_TI)
     assert found.plan.division == 2 and not found.plan.hides
@@ -181,7 +181,7 @@ def test_tiles_cover_the_problem(machine, division):
             assert tile.channels(problem) * machine.multiprocessors >= problem.C
 
 
-def test_refusals():
+def test_unsupported_shapes_are_refused():
     strict, one = (
         find("conv", "prefetch.strict", "cuda"),
         find("conv", "prefetch.single_strict", "cuda"),
@@ -252,7 +252,7 @@ def assert_right(problem, n, rng, launch, arrays=np):
 @pytest.mark.parametrize("pieces", [1, 2, 3])
 @pytest.mark.parametrize("method", [1, 2])
 @pytest.mark.parametrize("problem", ONE)
-def test_pieces_are_streamed(problem, method, pieces, rng):
+def test_streamed_pieces_are_correct(problem, method, pieces, rng):
     import cupy
 
     def launch(x, w, y, problem):
@@ -264,7 +264,7 @@ def test_pieces_are_streamed(problem, method, pieces, rng):
 @pytest.mark.gpu
 @pytest.mark.parametrize("tile", MULTI_TILES)
 @pytest.mark.parametrize("problem", SEVERAL)
-def test_segments_and_splits(problem, tile, rng):
+def test_segments_and_splits_are_correct(problem, tile, rng):
     import cupy
 
     def launch(x, w, y, problem):
@@ -323,7 +323,7 @@ OFTEN = ("both", "both, packed", "channels", "filters, kept", "maps, kept")
 @on_this_cpu
 @pytest.mark.parametrize("tile", long(TILES, OFTEN))
 @pytest.mark.parametrize("problem", long(MANY, ("taps across channels",)))
-def test_every_division_and_segment(problem, tile, copies, on_a_cpu, rng):  # noqa: F811
+def test_all_divisions_and_segments_are_correct(problem, tile, copies, on_a_cpu, rng):  # noqa: F811
     if tile.division == "filters":
         tile = replace(tile, filters=2 * ceil(ceil(problem.M / 3) / 2))
     if tile.cached and tile.division == "maps" and tile.segments(problem) > 1:
@@ -348,7 +348,7 @@ PARTS = {
 @on_this_cpu
 @pytest.mark.parametrize("parts", long(PARTS, ("method 1, P = 3", "method 2, Q = 3")))
 @pytest.mark.parametrize("problem", [Conv(9, 7, 1, 10, 3, 3), Conv(8, 11, 1, 5, 2, 4, pad=1)])
-def test_every_method_and_piece(problem, parts, copies, on_a_cpu, rng):  # noqa: F811
+def test_all_methods_and_pieces_are_correct(problem, parts, copies, on_a_cpu, rng):  # noqa: F811
     def launch(x, w, y, laid_out):
         held = single_strict.prepare(w, laid_out, 3)
         single_strict.launch_parts(x, held, y, laid_out, parts)
@@ -373,7 +373,7 @@ WIDE = [
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", LITERAL, ids=lambda v: v.full_name)
-def test_on_the_papers_shapes(variant, rng):
+def test_paper_shapes_are_correct(variant, rng):
     import cupy
 
     problems = [*SINGLE[::4], *MULTI[::4], *(shape.problem for shape in SUITES["overfeat"].shapes)]
@@ -391,7 +391,7 @@ def test_on_the_papers_shapes(variant, rng):
 @pytest.mark.gpu
 @pytest.mark.parametrize("streams", ["lines", "filters"])
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-def test_pieces_are_prefetched(streams, pieces, rng):
+def test_prefetched_pieces_are_correct(streams, pieces, rng):
     """Test several pieces, which none of the paper's shapes needs on a large GPU."""
     import cupy
 

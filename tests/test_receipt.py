@@ -27,7 +27,7 @@ TREE = {
 }
 
 
-def test_the_receipt_holds():
+def test_receipt_is_current():
     """Fails if a source of GPU results changed without a GPU run or a recorded reason."""
     done = subprocess.run([sys.executable, receipt.__file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -65,7 +65,7 @@ def replace(tree, name, before, after):
     (tree / name).write_text(text.replace(before, after))
 
 
-def test_nothing_changed(ran, tree):
+def test_unchanged_sources_keep_the_receipt_valid(ran, tree):
     assert set(ran["kernels"]) == {KERNEL, "lenetgpu/stages/pool.cu"}
     assert set(ran["python"]) == {LAUNCHER, "lenetgpu/plan.py"} and ran["unrun"] == {}
     assert state(ran, tree) == ((), ())
@@ -86,14 +86,14 @@ def test_nothing_changed(ran, tree):
         (SHOWS, "80", "90", ()),
     ],
 )
-def test_a_change(ran, tree, name, before, after, changed):
+def test_changes_invalidate_the_receipt(ran, tree, name, before, after, changed):
     replace(tree, name, before, after)
     assert state(ran, tree) == (changed, ())
     if changed:
         assert receipt.sentences(ran, tree)[1][1] == f"  {changed[0]}"
 
 
-def test_an_entry_has_the_present_hash_and_a_reason(ran, tree):
+def test_unrun_entry_needs_current_hash_and_reason(ran, tree):
     replace(tree, LAUNCHER, "32", "64")
     entry = {"hash": receipt.python_hash(tree / LAUNCHER), "reason": "no GPU today"}
     ran["unrun"] = {LAUNCHER: entry}
@@ -107,7 +107,7 @@ def test_an_entry_has_the_present_hash_and_a_reason(ran, tree):
     assert state(ran, tree) == ((LAUNCHER,), ())
 
 
-def test_files_are_listed_by_name_folder_and_header(ran, tree):
+def test_unrun_files_are_listed_by_name_folder_or_header(ran, tree):
     replace(tree, HEADER, "1", "2")
     replace(tree, LAUNCHER, "32", "64")
     (tree / "lenetgpu/stages/pool.cu").unlink()
@@ -128,7 +128,7 @@ def test_files_are_listed_by_name_folder_and_header(ran, tree):
             receipt.list_unrun(ran, "why", [name], tree)
 
 
-def test_a_hash_is_the_same_on_every_python(tmp_path):
+def test_hash_is_the_same_on_every_python(tmp_path):
     path = tmp_path / "a.py"
     path.write_text(
         '"""Said."""\nx: int = 3\n"""Of x."""\n\n\nasync def f(a, /, *b, c=1.5, **d):\n'
@@ -138,7 +138,7 @@ def test_a_hash_is_the_same_on_every_python(tmp_path):
     assert receipt.python_hash(path) == expected
 
 
-def test_the_command(ran, tree, capsys):
+def test_receipt_command(ran, tree, capsys):
     file = tree / "receipt.json"
     assert receipt.main([], file, tree) == 1
     receipt.write(ran, file)
@@ -176,7 +176,7 @@ def kept(passing, key="k"):
     return parts.kept(key, passing / "passed.jsonl", passing)
 
 
-def test_what_passed_is_kept_and_counted(passing):
+def test_passed_tests_are_recorded_and_counted(passing):
     first = keeper(passing)
     for test in (ONE, TWO, THREE):
         first.pytest_runtest_logreport(report(test, "setup"))
@@ -190,7 +190,7 @@ def test_what_passed_is_kept_and_counted(passing):
     assert (second.passed, second.runs) == (2, 2)
 
 
-def test_others_sources_and_changed_tests_are_run_again(passing):
+def test_changed_tests_and_sources_run_again(passing):
     key = parts.key(FACTS, passing)
     keeper(passing, key).pytest_runtest_logreport(report(ONE))
     assert kept(passing, parts.key(FACTS, passing)) == {ONE: "first"}

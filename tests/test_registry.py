@@ -26,7 +26,7 @@ def test_registrations_are_complete(v):
         assert v.kernels is not None
 
 
-def test_every_variant_is_listed_and_every_stage_has_an_option():
+def test_variants_are_listed_and_stages_have_options():
     listed = {(row["kind"], row["variant"]) for row in variant_rows()}
     assert listed == {(v.kind, v.full_name) for v in variants() if v.kind not in SUPPORT_KINDS}
     assert OPTION_STAGES == STAGE_NAMES
@@ -43,7 +43,7 @@ def test_each_family_has_one_default_per_device():
                 assert find(kind, name, device) in members
 
 
-def test_named_plans_name_what_exists():
+def test_named_plans_use_existing_variants():
     for name, devices in NAMED.items():
         for device, mapping in devices.items():
             for stage in STAGES:
@@ -51,7 +51,7 @@ def test_named_plans_name_what_exists():
                 assert find(stage.kind, wanted, device), name
 
 
-def test_every_fused_family_has_both_kernels_and_a_plan_that_runs_them():
+def test_fused_families_have_both_kernels_and_a_plan():
     without = ("wgmma_int8", "wgmma_sparse_int8", "wgmma_winograd_roles_fp16")
     borrowed = dict.fromkeys(without, "wgmma_fp16") | {"mma_winograd_fp16": "mma_fp16"}
     borrowed["wgmma_winograd_fp16x3"] = "wgmma_fp16x3"
@@ -67,14 +67,14 @@ def test_every_fused_family_has_both_kernels_and_a_plan_that_runs_them():
     assert planned == {v.family for v in variants(FEATURES, "cuda")}
 
 
-def test_a_meaningless_family_is_refused_with_the_choices():
+def test_invalid_family_is_refused_with_the_choices():
     with pytest.raises(LenetError, match=r"stage argmax has no variant 'fft' on cuda.*thread"):
         find("argmax", "fft", "cuda", "argmax")
     with pytest.raises(LenetError, match=r"direct.basic of stage conv1 needs a GPU"):
         find("conv", "direct.basic", "cpu", "conv1")
 
 
-def test_a_name_is_registered_once():
+def test_duplicate_registration_raises():
     with pytest.raises(ValueError, match="registered twice"):
 
         @variant(kind="fc", family="serial", reads="NC", writes="NC", needs=cpu())

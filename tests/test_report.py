@@ -71,7 +71,7 @@ class Parsed(HTMLParser):
         self.keys += [float(found["data-v"])] if "data-v" in found else []
 
 
-def test_every_section_is_there_and_nothing_leads_outside(file):
+def test_sections_are_complete_and_self_contained(file):
     html = file.read_text()
     page = Parsed(html)
     assert [name for name in page.ids if name in SECTIONS] == list(SECTIONS)
@@ -84,7 +84,7 @@ def test_every_section_is_there_and_nothing_leads_outside(file):
     assert len(html.encode()) <= pages.MOST_BYTES
 
 
-def test_the_figures_are_those_of_the_files(file):
+def test_page_shows_the_figures_of_the_files(file):
     """Sort keys and charts hold unrounded figures, visible text holds words."""
     html = file.read_text()
     keys = set(Parsed(html).keys)
@@ -105,7 +105,7 @@ def test_the_figures_are_those_of_the_files(file):
     assert f'"tflops": {fp16["stages"][0]["tflops"]!r}' in drawn
 
 
-def test_each_figure_says_whose_it_is(file):
+def test_each_figure_names_its_source(file):
     html = file.read_text()
     peers = read("peers.json")
     line = f"NVIDIA H200, {peers['date']}, commit {peers['commit'][:10]}, driver {peers['driver']}"
@@ -117,7 +117,7 @@ def test_each_figure_says_whose_it_is(file):
     assert [block for block in blocks if "NVIDIA H200, 2026-11-2" not in block] == []
 
 
-def test_what_changed_since_is_seen(monkeypatch):
+def test_changed_kernels_are_detected(monkeypatch):
     document = {"kernels": {"lenetgpu/network.py": "0" * 64, "../secret": "", "lenetgpu/no.cu": ""}}
     assert changed(document) == ["../secret", "lenetgpu/network.py", "lenetgpu/no.cu"]
     kernels = read("cells", "pool1.json")["kernels"]
@@ -126,7 +126,7 @@ def test_what_changed_since_is_seen(monkeypatch):
     assert changed({"kernels": {name: "0" + kernels[name][1:]}}) == [name] != before
 
 
-def test_devices_are_apart(tmp_path):
+def test_devices_have_separate_chapters(tmp_path):
     """Two devices give a chapter each, and no chart mixes their figures."""
     out = tmp_path / "both.html"
     cpu = ROOT / "docs" / "measured" / "cpu-2-cores"
@@ -154,7 +154,7 @@ def seen_whole(opened):
 @pytest.mark.parametrize(
     ("width", "dark"), [(DESK, False), (PHONE, True)], ids=["desk", "phone-dark"]
 )
-def test_a_browser_draws_everything_and_asks_for_nothing(chromium, file, width, dark):
+def test_browser_draws_everything_without_requests(chromium, file, width, dark):
     with chromium.open(file, width, dark) as opened:
         seen_whole(opened)
         assert (opened.console, opened.requests, opened.overflow()) == ([], [], 0)
@@ -246,7 +246,7 @@ def poisoned(value):
     return EVIL + value if isinstance(value, str) else value
 
 
-def test_a_hostile_file_is_text(chromium, tmp_path):
+def test_hostile_text_is_escaped(chromium, tmp_path):
     """Its texts appear in tables, charts and tooltips; none becomes markup or runs."""
     for parts in (("peers.json",), ("course.json",), ("streams.json",), ("cells", "conv2.json"),
                   ("plans", "fp16.json"), ("conv", "overfeat.json"), ("shares.json",),
@@ -271,7 +271,7 @@ def test_a_hostile_file_is_text(chromium, tmp_path):
         assert (opened.console, opened.requests) == ([], [])
 
 
-def test_what_slips_in_does_not_run(chromium, file, tmp_path):
+def test_injected_script_does_not_run(chromium, file, tmp_path):
     """The page's policy allows only its own scripts and no external resources."""
     bad = tmp_path / "bad.html"
     more = "<script>window.hit = 1</script><img src='none.png'></main>"
@@ -294,7 +294,7 @@ def test_what_slips_in_does_not_run(chromium, file, tmp_path):
     ],
     ids=["no-json", "unknown", "no-rows", "nan", "many", "negative"],
 )
-def test_a_damaged_file_is_a_sentence_with_its_name(text, said, tmp_path):
+def test_damaged_file_is_named_in_the_error(text, said, tmp_path):
     bad, out = tmp_path / "bad.json", tmp_path / "out.html"
     bad.write_text(text)
     done = run(out, H200 / "peers.json", bad)
@@ -310,7 +310,7 @@ def holders(value):
             yield from holders(part)
 
 
-def test_a_mutated_document_is_a_sentence_or_a_page(tmp_path, monkeypatch):
+def test_mutated_document_is_refused_or_drawn(tmp_path, monkeypatch):
     """Any document that loads despite mutated values can also be drawn, and is text."""
     random_, path, refused = random.Random(7), tmp_path / "m.json", 0
     values = (None, True, -1, 0, 1e30, 10**400, "", EVIL, [], {}, [1], {"signal": "window.hit"})
@@ -337,7 +337,7 @@ def test_a_mutated_document_is_a_sentence_or_a_page(tmp_path, monkeypatch):
     assert 10 < refused < 70
 
 
-def test_numbers_at_their_ends_are_drawn(chromium, tmp_path):
+def test_extreme_numbers_are_drawn(chromium, tmp_path):
     """Zero, negative and huge numbers break no chart, and nothing divides by them."""
     row = {"maker": "lenetgpu", "precision": "fp32", "correct": 0, "judged": 0, "peer_ms": 0}
     rows = [row | {"name": f"n{i}", "median_ms": ms} for i, ms in enumerate((0, 1, 1e-30, 1e30))]
@@ -369,7 +369,7 @@ def test_numbers_at_their_ends_are_drawn(chromium, tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bad_usage_is_a_sentence(words, said, tmp_path, monkeypatch):
+def test_bad_usage_is_one_sentence(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     done = run(*words)
@@ -377,7 +377,7 @@ def test_bad_usage_is_a_sentence(words, said, tmp_path, monkeypatch):
     assert not (tmp_path / "out.html").exists()
 
 
-def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
+def test_missing_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     done = run(tmp_path / "out.html", H200 / "peers.json")
     assert done.exit_code == 2 and "lenetgpu[report]" in done.output
@@ -386,7 +386,7 @@ def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
 # a fresh run
 
 
-def test_a_fresh_run_is_a_page(chromium, tmp_path, monkeypatch):
+def test_fresh_run_makes_a_page(chromium, tmp_path, monkeypatch):
     """A CPU run with a comparison: its plan, trace, misread digits and failed candidates."""
     real = command.run_compare
 
@@ -413,7 +413,7 @@ def test_a_fresh_run_is_a_page(chromium, tmp_path, monkeypatch):
         assert opened.page.locator("figure.chart", has_text="lenetgpu profile").count() == 1
 
 
-def test_a_run_that_is_stopped_leaves_nothing(tmp_path, monkeypatch):
+def test_interrupted_run_leaves_the_old_page(tmp_path, monkeypatch):
     out = tmp_path / "out.html"
     out.write_text("before")
 
@@ -426,7 +426,7 @@ def test_a_run_that_is_stopped_leaves_nothing(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["out.html"]
 
 
-def test_a_folder_is_read_whole_and_each_file_once(tmp_path, monkeypatch):
+def test_files_of_a_folder_are_read_once(tmp_path, monkeypatch):
     assert len(command.json_files([H200, H200 / "peers.json"])) == FILES
     monkeypatch.chdir(H200)
     assert len(command.json_files([H200, Path("peers.json"), Path(".")])) == FILES
@@ -440,7 +440,7 @@ def test_a_folder_is_read_whole_and_each_file_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [0, 1, 17])
-def test_a_sheet_holds_every_digit(count, rng):
+def test_image_sheet_is_lossless(count, rng):
     from PIL import Image
 
     images = rng.integers(0, 256, (count, 28, 28, 1), np.uint8)

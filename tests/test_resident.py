@@ -122,7 +122,7 @@ def reference(image, weights):
 @pytest.mark.slow
 @needs_a_compiler
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
-def test_labels_and_scores(design, on_a_cpu, weight_file, rng):
+def test_labels_and_scores_match_the_reference(design, on_a_cpu, weight_file, rng):
     """Noise as bytes and as floats, with random weights, and a sleep in between."""
     weights = load_weights(weight_file)
     image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
@@ -140,7 +140,7 @@ def test_labels_and_scores(design, on_a_cpu, weight_file, rng):
 
 @needs_a_compiler
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
-def test_a_launch_answers_one_image_and_ends(design, on_a_cpu, weight_file, monkeypatch, rng):
+def test_single_launch_answers_one_image_and_ends(design, on_a_cpu, weight_file, monkeypatch, rng):
     """Bytes and floats, any tag; no launch stays running, in spite of an idle limit of days."""
     weights, made = load_weights(weight_file), []
 
@@ -173,7 +173,7 @@ def test_a_launch_answers_one_image_and_ends(design, on_a_cpu, weight_file, monk
 
 
 @needs_a_compiler
-def test_weights_of_any_size_give_scores_or_a_sentence(on_a_cpu, shipped_weights, rng):
+def test_weights_of_any_scale_give_scores_or_an_error(on_a_cpu, shipped_weights, rng):
     """Weights are scaled far beyond fp32's products, some per channel; one map is zero."""
     image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
     tensors = {name: tensor.copy() for name, tensor in shipped_weights.tensors.items()}
@@ -192,7 +192,7 @@ def test_weights_of_any_size_give_scores_or_a_sentence(on_a_cpu, shipped_weights
 
 
 @needs_a_compiler
-def test_an_image_that_is_half_written_waits(on_a_cpu, shipped_weights, rng):
+def test_half_written_image_is_waited_for(on_a_cpu, shipped_weights, rng):
     """Rows with the new tag arrive one by one; the kernel answers after the last row.
 
     The kernel ignores an old tag.
@@ -244,12 +244,12 @@ BAD = {
 
 
 @pytest.mark.parametrize(("image", "said"), BAD.values(), ids=BAD)
-def test_what_is_no_image_is_refused(image, said, net):
+def test_invalid_image_is_refused(image, said, net):
     with pytest.raises(LenetError, match=re.escape(said)):
         net.label(image)
 
 
-def test_what_is_closed_says_so_and_closes_twice(net):
+def test_closed_kernel_is_refused_and_close_repeats(net):
     net.close()
     net.close()
     with pytest.raises(LenetError, match="expected it open, found it closed"):
@@ -259,14 +259,12 @@ def test_what_is_closed_says_so_and_closes_twice(net):
 
 
 @pytest.mark.parametrize("idle_ms", [0, 1e4, float("nan")])
-def test_an_idle_time_out_of_range_is_refused(idle_ms, shipped_weights):
+def test_idle_time_out_of_range_is_refused(idle_ms, shipped_weights):
     with pytest.raises(LenetError, match=r"idle_ms: expected 0\.01 to 1000, found"):
         Resident(shipped_weights, idle_ms=idle_ms)
 
 
-def test_eight_blocks_where_sixteen_do_not_fit_and_a_sentence_where_none_do(
-    monkeypatch, shipped_weights
-):
+def test_falls_back_to_eight_blocks_or_is_refused(monkeypatch, shipped_weights):
     taken = []
 
     def cluster(design, weights):
@@ -287,7 +285,7 @@ def test_eight_blocks_where_sixteen_do_not_fit_and_a_sentence_where_none_do(
     ("status", "said", "freed_later"),
     [(600, "expected it to end within 0.01 s", [2]), (700, r"\(700\)", [])],
 )
-def test_memory_that_a_kernel_may_read_or_of_a_lost_gpu_is_not_freed(status, said, freed_later):
+def test_memory_in_use_or_of_a_lost_gpu_is_not_freed(status, said, freed_later):
     cluster, answers, freed = object.__new__(resident.Cluster), [status], []
     cluster._runtime = SimpleNamespace(streamQuery=lambda _: answers[0], freeHost=freed.append)
     cluster._stream, cluster.address = SimpleNamespace(ptr=1), 2
@@ -299,7 +297,7 @@ def test_memory_that_a_kernel_may_read_or_of_a_lost_gpu_is_not_freed(status, sai
     assert freed == freed_later
 
 
-def test_another_gpu_or_host_or_none_is_refused(monkeypatch, shipped_weights):
+def test_unsupported_gpu_or_host_is_refused(monkeypatch, shipped_weights):
     if not driver_gpus():
         with pytest.raises(LenetError, match="expected an NVIDIA GPU and its driver, found none"):
             Resident(shipped_weights)

@@ -47,7 +47,7 @@ def test_digits_as_bytes_and_floats(design, hopper, digits, shipped_weights):
     assert judge(found, reference, "fp32").passed
 
 
-def test_a_net_of_fp32_answers_single_images_by_it(hopper, digits):
+def test_fp32_net_uses_the_persistent_kernel(hopper, digits):
     images, reference = digits
     with LeNet.load(device="cuda", precision="fp32") as net:
         for n in range(COUNT):
@@ -57,7 +57,7 @@ def test_a_net_of_fp32_answers_single_images_by_it(hopper, digits):
             assert isinstance(runner._one, Once)
 
 
-def test_images_that_come_as_it_falls_asleep(hopper, digits, shipped_weights, rng):
+def test_images_arriving_as_it_falls_asleep_are_answered(hopper, digits, shipped_weights, rng):
     """Images arrive before, while and after the kernel falls asleep, a hundred times."""
     images, reference = digits
     with Resident(shipped_weights, idle_ms=0.05) as net:
@@ -71,7 +71,7 @@ def test_images_that_come_as_it_falls_asleep(hopper, digits, shipped_weights, rn
         assert net._life > 100
 
 
-def test_the_rest_of_the_process_goes_on_beside_it(hopper, digits, shipped_weights):
+def test_other_gpu_work_continues(hopper, digits, shipped_weights):
     """Other kernels run, memory is freed, the device is synchronized; two instances run at once."""
     import cupy
 
@@ -99,7 +99,7 @@ while True:
 """
 
 
-def test_it_ends_with_its_owner(hopper, digits, shipped_weights):
+def test_kernel_ends_when_its_owner_dies(hopper, digits, shipped_weights):
     """The owner is killed during an image; the next process can use the GPU at once."""
     images, reference = digits
     owner = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE)

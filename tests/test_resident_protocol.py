@@ -131,7 +131,7 @@ def net(monkeypatch):
     return make
 
 
-def test_every_image_is_answered_once_and_no_kernel_is_launched_in_vain(net):
+def test_every_interleaving_answers_each_image_once(net):
     ways, launches = 0, set()
     for skip in range(0, 24, 2):
         choices = Choices(7, skip)
@@ -149,7 +149,7 @@ def test_every_image_is_answered_once_and_no_kernel_is_launched_in_vain(net):
     assert launches >= {1, 2, 3}
 
 
-def test_the_next_image_is_answered_after_an_interruption_anywhere(net):
+def test_next_image_is_answered_after_any_interruption(net):
     interrupted = 0
     for when in range(1, 40):
         choices = Choices(5, when // 2)
@@ -169,7 +169,7 @@ def test_the_next_image_is_answered_after_an_interruption_anywhere(net):
     assert interrupted > 500
 
 
-def test_a_kernel_that_says_nothing_is_an_error_in_time(net, monkeypatch):
+def test_silent_kernel_times_out(net, monkeypatch):
     monkeypatch.setattr(resident, "_ROUNDS", 2)
     waited = []
     monkeypatch.setattr(Event, "wait", lambda self, seconds: waited.append(seconds))
@@ -181,7 +181,7 @@ def test_a_kernel_that_says_nothing_is_an_error_in_time(net, monkeypatch):
     assert sum(waited) == pytest.approx(0.05, rel=0.1)
 
 
-def test_tags_and_lives_go_round(net, monkeypatch):
+def test_tags_and_launch_numbers_wrap_around(net, monkeypatch):
     world = World(Choices(0))
     made = net(world)
     for tag, then in ((2, 4), (5, 6), (0xFFFFFFFC, 0xFFFFFFFE), (0xFFFFFFFE, 2), (0xFFFFFFFF, 2)):

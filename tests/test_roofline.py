@@ -42,7 +42,7 @@ def kept(folder):
     return path
 
 
-def test_rates_count_what_a_copy_reads_and_writes_and_both_halves_of_a_multiply_add(monkeypatch):
+def test_copy_and_fma_rates_are_counted_correctly(monkeypatch):
     """Each pass takes a millisecond, except for the warm-up pass."""
     from lenetgpu.cpu import tile
 
@@ -69,7 +69,7 @@ def test_rates_count_what_a_copy_reads_and_writes_and_both_halves_of_a_multiply_
     assert found.fma_tflops == pytest.approx(sum(done) / (1 + passes) / 1e-3 / 1e12)
 
 
-def test_they_are_kept_with_what_they_hold_for(own_cache, measured):
+def test_ceilings_are_cached_with_their_conditions(own_cache, measured):
     measured += [(50.0, 0.5)]
     found = ceilings("cpu", "test")
     assert (found.date, found.cores, found.confirmed) == (TODAY, core_count(), False)
@@ -86,7 +86,7 @@ def test_they_are_kept_with_what_they_hold_for(own_cache, measured):
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_kept_and_cannot_be_is_measured_again(own_cache, measured, change):
+def test_invalid_cached_ceilings_are_measured_again(own_cache, measured, change):
     measured += [(50.0, 0.5), (60.0, 0.6)]
     found = ceilings("cpu", "test")
     if change is None:
@@ -99,14 +99,14 @@ def test_what_is_kept_and_cannot_be_is_measured_again(own_cache, measured, chang
 
 
 @pytest.mark.parametrize("rates", [(0.0, 1.0), (1.0, 0.0), (float("nan"), 1.0)])
-def test_no_share_is_taken_of_nothing(own_cache, measured, rates):
+def test_zero_rates_are_refused(own_cache, measured, rates):
     measured += [rates]
     with pytest.raises(LenetError, match="ceilings of test: expected rates above 0"):
         ceilings("cpu", "test")
     assert list(own_cache.iterdir()) == []
 
 
-def test_they_are_confirmed_once_a_day_and_never_lowered(measured):
+def test_ceilings_are_confirmed_daily_and_never_lowered(measured):
     measured += [(50.0, 0.5), (40.0, 0.6)]
     first = ceilings("cpu", "test")
     second = confirmed("cpu", first)
@@ -118,7 +118,7 @@ def test_they_are_confirmed_once_a_day_and_never_lowered(measured):
     assert (third.copy_gbs, third.fma_tflops, third.date) == (70.0, 0.6, TODAY)
 
 
-def test_what_was_measured_under_load_is_measured_again_when_it_is_gone(measured, monkeypatch):
+def test_ceilings_measured_under_load_are_replaced(measured, monkeypatch):
     loads = iter([2.0, 1.5, 1.0, 0.4, 0.1])  # measured, kept, measured anew (twice asked), kept
     monkeypatch.setattr(roofline, "machine_load", lambda: next(loads))
     measured += [(50.0, 0.5), (60.0, 0.6)]
@@ -129,7 +129,7 @@ def test_what_was_measured_under_load_is_measured_again_when_it_is_gone(measured
     assert ceilings("cpu", "test") == found and next(loads, None) is None
 
 
-def test_a_share_above_one_on_a_gpu_forgets_what_was_chosen_there(monkeypatch):
+def test_share_above_one_on_gpu_clears_auto_choices(monkeypatch):
     for device in ("this one", "another"):
         entries.keep("auto", device, {"device": device})
     limits = Ceilings("this one", 50.0, 0.5, 1.0, TODAY, driver=1)
@@ -147,7 +147,7 @@ def test_a_share_above_one_on_a_gpu_forgets_what_was_chosen_there(monkeypatch):
 @pytest.mark.parametrize(
     ("second", "noted"), [((1e9, 1e9), False), ((2e-6, 2e-6), True), (None, False)]
 )
-def test_a_share_above_one_has_them_measured_again(measured, second, noted, tmp_path):
+def test_share_above_one_remeasures_ceilings(measured, second, noted, tmp_path):
     """Ceilings start far below the stages' rates; the second ones are correct or as low."""
     measured += [(1e9, 1e9)] if second is None else [(1e-6, 1e-6), second]
     report = tmp_path / "p.json"
@@ -165,7 +165,7 @@ def test_a_share_above_one_has_them_measured_again(measured, second, noted, tmp_
 
 
 @pytest.mark.gpu
-def test_a_gpus_ceilings_hold_for_its_driver(own_cache):
+def test_gpu_ceilings_are_tied_to_the_driver(own_cache):
     import cupy
 
     from lenetgpu.gpu.device import activate, require_gpu

@@ -61,7 +61,7 @@ def candidates(machine, **times):
     return [Candidate(name, lambda ms=ms: Bench(machine, ms)) for name, ms in times.items()]
 
 
-def test_warm_up_is_by_switch_and_can_be_told(machine):
+def test_warm_up_is_automatic_or_as_requested(machine):
     machine.cold = 2.0
     none = compare("x", candidates(machine, base=4.0, b=4.0), "base", Effort(9.0, 20, warmup=0))
     assert min(none.candidates[0].samples) > 7.0
@@ -72,7 +72,7 @@ def test_warm_up_is_by_switch_and_can_be_told(machine):
     assert [c.warmup for c in long.candidates] == [0, 1]
 
 
-def test_a_slow_candidate_is_sampled_once_rather_than_pass_the_limit(machine):
+def test_slow_candidate_is_sampled_once(machine):
     made = candidates(machine, base=10.0, slow=900.0, slower=5000.0)
     done = compare("x", made, "base", Effort(4.0))
     base, slow, slower = done.candidates
@@ -87,7 +87,7 @@ def test_a_slow_candidate_is_sampled_once_rather_than_pass_the_limit(machine):
     assert len(enough.candidates[1].samples) >= LEAST_ROUNDS
 
 
-def test_a_control_that_is_off_makes_every_ratio_as_uncertain(machine):
+def test_deviating_control_widens_every_ratio(machine):
     times = iter([4.0, 4.4])
     base = Candidate("base", lambda: Bench(machine, next(times)))
     done = compare("x", [base, *candidates(machine, b=4.2)], "base", Effort(9.0, 40))
@@ -97,7 +97,7 @@ def test_a_control_that_is_off_makes_every_ratio_as_uncertain(machine):
 
 
 @pytest.mark.parametrize("count", [2, 3, 6, 7, 11])
-def test_orders_are_balanced_for_place_and_for_whom_one_follows(count):
+def test_orders_are_balanced_by_position_and_predecessor(count):
     orders = balanced_orders(count)
     assert all(sorted(order) == list(range(count)) for order in orders)
     for place in range(count):
@@ -107,7 +107,7 @@ def test_orders_are_balanced_for_place_and_for_whom_one_follows(count):
     assert len(set(follows.values())) == 1
 
 
-def test_the_baseline_and_its_control_are_treated_as_the_others(machine):
+def test_baseline_and_control_are_sampled_like_others(machine):
     said = []
     made = candidates(machine, base=4.0, other=5.0, b=5.0)
     done = compare("x", made, "base", Effort(3.0, 24), say=lambda *told: said.append(told))
@@ -123,7 +123,7 @@ def test_the_baseline_and_its_control_are_treated_as_the_others(machine):
     assert sum(switches.values()) == 4 * 24 - 1, "nobody comes behind itself"
 
 
-def test_rounds_end_when_ratios_are_known_or_the_time_is_over(machine):
+def test_rounds_end_at_precision_or_time_limit(machine):
     machine.spread = 1e-4
     done = compare("x", candidates(machine, base=4.0, b=4.0), "base", Effort(60.0))
     assert done.rounds == rounds.QUIET_ROUNDS
@@ -159,7 +159,7 @@ def breaking(error, after):
     return change
 
 
-def test_a_first_sample_that_is_slow_by_chance_leaves_nobody_out(machine):
+def test_slow_first_sample_excludes_nobody(machine):
     slow = iter([1000.0])
     late = changed(machine, "b", lambda real: lambda: next(slow, None) or real(), 10.0)
     done = compare("x", [*candidates(machine, base=10.0), late], "base", Effort(3.0, rounds=20))
@@ -167,7 +167,7 @@ def test_a_first_sample_that_is_slow_by_chance_leaves_nobody_out(machine):
 
 
 @pytest.mark.parametrize("ends", ["ctrl-c", "time"])
-def test_what_cheated_loses_its_times_also_after_ctrl_c(machine, monkeypatch, ends):
+def test_cheat_loses_its_times_even_after_ctrl_c(machine, monkeypatch, ends):
     after = 31 if ends == "ctrl-c" else 999
     cheat = changed(machine, "cheat", breaking(KeyboardInterrupt(), after), 1.0)
     honest = Bench.recheck
@@ -182,7 +182,7 @@ def test_what_cheated_loses_its_times_also_after_ctrl_c(machine, monkeypatch, en
     assert "remembered" in made[1].note
 
 
-def test_a_second_ctrl_c_shows_nothing_that_was_not_checked_again(machine, monkeypatch):
+def test_second_ctrl_c_drops_unchecked_results(machine, monkeypatch):
     made = [
         changed(machine, "base", breaking(KeyboardInterrupt(), 12)),
         *candidates(machine, b=4.0),
@@ -193,7 +193,7 @@ def test_a_second_ctrl_c_shows_nothing_that_was_not_checked_again(machine, monke
     assert [c.samples for c in made] == [[], []]
 
 
-def test_a_control_that_cannot_be_is_said(machine):
+def test_missing_control_is_reported(machine):
     built = iter([Bench(machine, 4.0)])
     made = [Candidate("base", lambda: next(built)), *candidates(machine, b=4.0)]
     done = compare("x", made, "base", Effort(9.0, rounds=8))
@@ -203,7 +203,7 @@ def test_a_control_that_cannot_be_is_said(machine):
 
 
 @pytest.mark.parametrize("samples", [0, 5])
-def test_no_memory_for_a_sample_is_no_failure(machine, samples):
+def test_out_of_memory_sample_is_skipped(machine, samples):
     big = changed(machine, "big", breaking(MemoryError("5 GiB"), samples))
     done = compare("x", [*candidates(machine, base=4.0), big], "base", Effort(9.0, rounds=8))
     assert (big.status, big.note) == ("skipped", "needs more memory: 5 GiB")

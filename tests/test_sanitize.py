@@ -90,7 +90,7 @@ def asked(module, *words):
     return CliRunner().invoke(module.main, ["--jobs", "2", *words])
 
 
-def test_every_case_is_watched_by_every_tool(sanitize, tmp_path):
+def test_every_case_runs_under_every_tool(sanitize, tmp_path):
     target = tmp_path / "sanitize.json"
     assert asked(sanitize, "--only", "none").exit_code == 1
     done = asked(sanitize, "--only", "conv,pool-b", "--json", str(target))
@@ -113,9 +113,7 @@ def test_every_case_is_watched_by_every_tool(sanitize, tmp_path):
         ("crashes in racecheck", "no summary of the tool"),
     ],
 )
-def test_a_tool_that_does_not_prove_itself_stops_the_run(
-    sanitize, tmp_path, monkeypatch, way, said
-):
+def test_tool_that_misses_planted_errors_stops_the_run(sanitize, tmp_path, monkeypatch, way, said):
     monkeypatch.setenv("PRETENDED", way)
     done = asked(sanitize, "--json", str(tmp_path / "sanitize.json"))
     assert done.exit_code == 1 and said in done.output
@@ -130,7 +128,7 @@ def test_a_tool_that_does_not_prove_itself_stops_the_run(
         ("wrong", "wrong: conv-a | shape 2"),
     ],
 )
-def test_what_goes_wrong_is_named(sanitize, monkeypatch, way, said):
+def test_failures_are_named(sanitize, monkeypatch, way, said):
     monkeypatch.setenv("WORKER", way)
     monkeypatch.setattr(sanitize, "TOOLS", {"memcheck": 1})
     row = sanitize.watch("memcheck", sanitize.listed(), 2, 60.0)
@@ -138,7 +136,7 @@ def test_what_goes_wrong_is_named(sanitize, monkeypatch, way, said):
     assert not row.clean and row.cases + len(row.not_reached) >= 8
 
 
-def test_a_variant_without_a_case_is_a_failure(sanitize, monkeypatch):
+def test_variant_without_a_case_fails(sanitize, monkeypatch):
     monkeypatch.setenv("WORKER", "slow")
     row = sanitize.watch(None, sanitize.listed(), 1, 0.1)
     assert "plan c" in row.never and not row.clean
@@ -153,7 +151,7 @@ REPORT = (
 
 
 @pytest.mark.parametrize(("copy", "file"), [(4, "wgmma.cu"), (16, "patch.cu")])
-def test_only_the_named_pairs_are_excused(sanitize, monkeypatch, copy, file):
+def test_only_listed_races_are_excused(sanitize, monkeypatch, copy, file):
     report = REPORT.format(copy=copy, file=file)
     monkeypatch.setenv("PRETENDED", "race")
     monkeypatch.setenv("REPORT", report)
@@ -173,7 +171,7 @@ def test_only_the_named_pairs_are_excused(sanitize, monkeypatch, copy, file):
     assert row.errors == 2 and row.reports and not row.allowed
 
 
-def test_every_variant_is_among_the_cases(script):
+def test_every_variant_is_a_case(script):
     """With a GPU that runs all, each variant is a case, alone or in a plan; first cases first."""
     cases, gpu = script("sanitize_cases"), Gpu(0, "NVIDIA H200", 90)
     found = cases.in_order([*cases.of_plans(gpu), *cases.of_variants(gpu)])

@@ -59,14 +59,14 @@ def assert_within(verdicts):
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("name", HELD)
-def test_packed_operands_hold_any_weights(name, plan, given):
+def test_packed_operands_work_for_any_weights(name, plan, given):
     images, parts, reference = given
     found = scores(plan, images, SETS[name])
     assert_within(judge_groups(parts, found, found.argmax(1), reference(name), PLANS[plan][0]))
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_packed_operands_hold_float_images(plan, given):
+def test_packed_operands_work_for_float_images(plan, given):
     images, parts, reference = given
     found = scores(plan, images.astype(np.float32) / np.float32(255), SETS["as they ship"])
     precision = PLANS[plan][0]
@@ -76,7 +76,7 @@ def test_packed_operands_hold_float_images(plan, given):
 
 @pytest.mark.parametrize("plan", ["unrolled", "tiled"])
 @pytest.mark.parametrize("name", HELD)
-def test_plans_of_the_cpu_hold_any_weights(name, plan, given):
+def test_cpu_plans_work_for_any_weights(name, plan, given):
     images, parts, reference = given
     pipeline = Pipeline(resolve(plan, "cpu"), SETS[name], len(images))
     pipeline.poison()
@@ -86,7 +86,7 @@ def test_plans_of_the_cpu_hold_any_weights(name, plan, given):
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_evened_out_weights_are_the_same_network(name, given):
+def test_balanced_weights_give_the_same_network(name, given):
     images, _, reference = given
     held = SETS[name].balanced
     again, _ = reference_scores(images[::7], held)
@@ -96,7 +96,7 @@ def test_evened_out_weights_are_the_same_network(name, given):
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_no_activation_leaves_its_level(name, given):
+def test_activations_stay_within_their_bound(name, given):
     """The bound holds for every image in 0..1; tests use those that activate a channel most."""
     held = SETS[name].balanced
     taps = held["conv1"][:, :, 0].transpose(2, 0, 1) > 0
@@ -111,7 +111,7 @@ def test_no_activation_leaves_its_level(name, given):
         assert np.isfinite(tensor).all() and tensor.dtype == np.float32
 
 
-def test_the_largest_pooled_output_is_reached_and_never_passed(rng):
+def test_largest_pooled_output_is_a_tight_bound(rng):
     conv1 = rng.standard_normal((5, 5, 1, 32))
     most = most_pooled(conv1)
     reached = np.zeros(32)
@@ -130,7 +130,7 @@ def test_the_largest_pooled_output_is_reached_and_never_passed(rng):
     np.testing.assert_allclose(reached, most, rtol=1e-12)
 
 
-def test_whole_and_half_filters_keep_their_sums(rng):
+def test_rounded_filters_keep_their_sums(rng):
     filters = rng.uniform(-100, 100, (5, 5, 3, 400))
     whole = to_whole(filters)
     assert (whole == np.rint(whole)).all() and (np.abs(whole - filters) <= 1).all()

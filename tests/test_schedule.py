@@ -30,12 +30,12 @@ SLOW = replace(INT8, image_ns=52.0)
 @pytest.mark.parametrize(
     ("costs", "streams", "chunk", "measured"), [(INT8, 3, 4_000, 0.196), (FP16, 5, 2_000, 0.218)]
 )
-def test_the_model_says_what_was_measured(costs, streams, chunk, measured):
+def test_model_predicts_hand_timed_schedules(costs, streams, chunk, measured):
     """One captured graph on an H100, timed by hand; the model is fitted to none of these times."""
     assert predicted_ms(10_000, streams, chunk, costs) == pytest.approx(measured, rel=0.1)
 
 
-def test_the_model_worked_out_by_hand():
+def test_model_by_hand():
     """In us: a copy 2 and 1 per image, kernels 3 and 2 per image, a call 10."""
     costs = Costs(
         bus_gbs=0.1, copy_us=2, image_ns=2_000, chunk_us=3, lane_us=1, call_us=10, image_bytes=100,
@@ -54,7 +54,7 @@ def test_the_model_worked_out_by_hand():
     assert costs.zero_copy_ms(6) == pytest.approx((10 + 5 + 12) / 1e3)
 
 
-def test_zero_copy_is_taken_where_it_takes_less_and_nothing_is_asked_for():
+def test_zero_copy_is_scheduled_where_faster():
     quick = replace(INT8, zero_copy_gbs=45.0, zero_copy_us=5.0)
     slow = replace(quick, zero_copy_us=60.0)
     assert best_schedule(10_000, quick) == Schedule(1, 10_000, 0, zero_copy=True)
@@ -74,7 +74,7 @@ def test_zero_copy_is_taken_where_it_takes_less_and_nothing_is_asked_for():
 
 @pytest.mark.parametrize("costs", [INT8, FP16, SLOW])
 @pytest.mark.parametrize("images", [1, 100, 10_000, 1_000_000])
-def test_the_best_is_not_beaten_by_any_other(costs, images):
+def test_best_schedule_beats_all_others(costs, images):
     best = best_schedule(images, costs)
     assert best.predicted_ms == predicted_ms(images, best.streams, best.chunk, costs, best.taper)
     assert (best.taper > 1) == (costs is SLOW) or best.taper == 1
@@ -86,7 +86,7 @@ def test_the_best_is_not_beaten_by_any_other(costs, images):
                 assert best.predicted_ms <= 1.02 * predicted_ms(images, streams, chunk, costs)
 
 
-def test_what_is_asked_for_is_kept():
+def test_requested_streams_and_chunk_are_kept():
     assert best_schedule(10_000, FP16, streams=7).streams == 7
     assert best_schedule(10_000, FP16, chunk=123).chunk == 123
     both = best_schedule(10_000, FP16, streams=2, chunk=3_000)
@@ -94,7 +94,7 @@ def test_what_is_asked_for_is_kept():
     assert both.predicted_ms == predicted_ms(10_000, 2, 3_000, FP16)
 
 
-def test_long_passes_are_followed_as_short_ones_are():
+def test_long_passes_are_extrapolated_correctly():
     """Extrapolation past a number of chunks agrees with simulating each."""
     for costs in (INT8, FP16, SLOW):
         for taper in (1.0, 2.0, 0.5):
@@ -106,7 +106,7 @@ def test_long_passes_are_followed_as_short_ones_are():
 @pytest.mark.parametrize("taper", [1.0, 3.0, 0.5])
 @pytest.mark.parametrize("chunk", [1, 500, 4_000])
 @pytest.mark.parametrize("images", [0, 1, 501, 10_000])
-def test_chunks_are_all_images_and_none_is_too_large(images, chunk, taper):
+def test_chunks_sum_to_all_images_and_respect_the_limit(images, chunk, taper):
     sizes = chunk_sizes(images, chunk, taper)
     assert sum(sizes) == images and all(0 < size <= chunk for size in sizes)
     if taper == 1.0:
@@ -116,7 +116,7 @@ def test_chunks_are_all_images_and_none_is_too_large(images, chunk, taper):
         assert chunk < 1_000 or all(size >= min(250, images) for size in sizes)
 
 
-def test_figures_are_measured_once_and_again_when_they_cannot_be_read(tmp_path, monkeypatch):
+def test_costs_are_measured_once_or_if_unreadable(tmp_path, monkeypatch):
     asked, plan = [], SimpleNamespace()
     gpu = SimpleNamespace(name="pretended", index=0)
     monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))

@@ -33,7 +33,7 @@ def measure(script):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_every_script_finds_what_it_imports(script, name):
+def test_every_script_imports(script, name):
     script(name)
 
 
@@ -47,7 +47,7 @@ def runs(measure, monkeypatch, codes):
     return [measure.Job("plans", name, "", 1, text="infer.txt") for name in codes]
 
 
-def test_what_fails_is_said_and_the_rest_goes_on(measure, monkeypatch, tmp_path):
+def test_failed_job_is_reported_and_others_continue(measure, monkeypatch, tmp_path):
     writes = f"import json, sys; json.dump({DOCUMENT}, open(sys.argv[1], 'w')); print('said')"
     codes = {
         "a.json": "import sys; print('no such plan'); sys.exit(1)",
@@ -65,7 +65,7 @@ def test_what_fails_is_said_and_the_rest_goes_on(measure, monkeypatch, tmp_path)
     assert found["data"] == "t10k" and found["kernels"][tiled] == source_hash(ROOT / tiled)
 
 
-def test_every_measured_file_has_a_job_and_data_is_asked_for(measure):
+def test_measured_files_have_jobs_and_data_is_required(measure):
     for folder, device in (("nvidia-h200", "cuda"), ("cpu-2-cores", "cpu")):
         made = {job.target for job in measure.jobs_of(device, False)}
         place = ROOT / "docs" / "measured" / folder
@@ -88,7 +88,7 @@ def contestant(peers, name, maker, ms=1.0, precision="fp16", answer=(0, 1, 2, 3)
     return made
 
 
-def test_ratios_are_over_the_best_peer_and_the_bare_copy(script):
+def test_ratios_use_best_peer_and_plain_copy(script):
     peers = script("peers")
     made = [
         contestant(peers, "copy", peers.BUS, 2.0),
@@ -101,7 +101,7 @@ def test_ratios_are_over_the_best_peer_and_the_bare_copy(script):
     assert (ours["peer"], ours["times_faster"], ours["over_copy"]) == ("quick", 2, 1.5)
 
 
-def test_a_contestant_with_other_labels_is_not_timed(script):
+def test_candidate_with_wrong_labels_is_not_timed(script):
     peers, said = script("peers"), []
     right = contestant(peers, "right", "torch")
     wrong = contestant(peers, "wrong", "torch", answer=(1,) * 4)
@@ -110,7 +110,7 @@ def test_a_contestant_with_other_labels_is_not_timed(script):
     assert said == ["wrong: WRONG, 3 of 4 labels differ; not timed"]
 
 
-def test_a_table_says_which_kernels_changed_since_its_figures(script):
+def test_tables_name_kernels_changed_since_measured(script):
     measured, source = script("measured"), "lenetgpu/stages/fused/wgmma/int8_features.cu"
     document = measured.load("nvidia-h200", "plans", "int8.json")
     now = measured.kernels_of(document)
@@ -121,7 +121,7 @@ def test_a_table_says_which_kernels_changed_since_its_figures(script):
     assert measured.kernels_line((document | {"kernels": {}},)) == "kernels not recorded"
 
 
-def test_a_part_is_replaced_between_its_markers_and_nowhere_else(script):
+def test_only_text_between_markers_is_replaced(script):
     tables = script("tables")
     text = "a\n<!-- begin:x -->\nold\n<!-- end:x -->\nb"
     assert tables.filled("p", text, "x", "new") == text.replace("old", "new")

@@ -40,7 +40,7 @@ def safe(output):
 
 
 @HOSTILE_TEXT
-def test_one_line_is_safe(text):
+def test_one_line_is_printable(text):
     shown = one_line(text)
     assert shown.isprintable()
     assert one_line(shown) == shown
@@ -52,7 +52,7 @@ def test_one_line_is_safe(text):
 
 
 @given(st.text(max_size=3_000) | st.text(st.characters(categories=["Cc", "Cf", "Cs", "Zl"])))
-def test_any_text_is_one_short_line(text):
+def test_any_text_becomes_one_short_line(text):
     shown = one_line(text)
     assert shown.isprintable() and len(shown) <= 2_000
     assert not {unicodedata.category(char) for char in shown} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -70,7 +70,7 @@ def test_long_names_and_lines_are_cut_in_the_middle():
 
 
 @HOSTILE_TEXT
-def test_names_of_files_are_escaped(text, tmp_path):
+def test_file_names_are_escaped(text, tmp_path):
     name = tmp_path / text.replace("/", "|")
     refused(run("infer", name), "found no such file")
     for words in (["data", "info"], ["weights", "info"], ["infer", "--weights"]):
@@ -88,7 +88,7 @@ def test_names_of_files_are_escaped(text, tmp_path):
 
 
 @HOSTILE_TEXT
-def test_what_a_file_holds_is_escaped(text, tmp_path, weight_file):
+def test_file_contents_are_escaped(text, tmp_path, weight_file):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file.create_group(text.replace("/", "|") if "\udcff" not in text else "a")
@@ -105,7 +105,7 @@ def test_what_a_file_holds_is_escaped(text, tmp_path, weight_file):
 
 
 @HOSTILE_TEXT
-def test_words_of_the_command_line_are_escaped(text):
+def test_command_line_words_are_escaped(text):
     """With several files, each bad one has a line, and an error follows."""
     for words in ("infer --plan", "infer --device", "infer --limit", "variants", "conv", ""):
         refused(run(*words.split(), text))
@@ -118,7 +118,7 @@ def test_words_of_the_command_line_are_escaped(text):
 
 
 @HOSTILE_TEXT
-def test_the_environment_is_escaped(text, tmp_path, monkeypatch):
+def test_environment_is_escaped(text, tmp_path, monkeypatch):
     monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / text.replace("/", "|")))
     monkeypatch.setenv("LENETGPU_COMMIT", text)
     result = run("doctor")
@@ -161,19 +161,19 @@ def process(words, shell='exec "$@"', **how):
 
 @full
 @pytest.mark.parametrize("words", QUICK, ids=" ".join)
-def test_a_full_stdout_is_a_sentence(words):
+def test_full_stdout_is_one_sentence(words):
     done = process(words, 'exec "$@" > /dev/full')
     assert (done.returncode, done.stderr) == (2, NO_ROOM)
 
 
 @pytest.mark.parametrize("words", [*QUICK[:3], QUICK[-1]], ids=" ".join)
-def test_a_closed_stdout_is_a_sentence(words):
+def test_closed_stdout_is_one_sentence(words):
     done = process(words, 'exec "$@" >&-')
     assert (done.returncode, done.stderr) == (2, CLOSED)
 
 
 @pytest.mark.parametrize("words", [QUICK[0], QUICK[4], QUICK[-1]], ids=" ".join)
-def test_a_pipe_that_nobody_reads_ends_quietly(words):
+def test_broken_pipe_ends_quietly(words):
     reads, writes = os.pipe()
     os.close(reads)
     try:
@@ -184,18 +184,18 @@ def test_a_pipe_that_nobody_reads_ends_quietly(words):
 
 
 @full
-def test_a_stderr_that_takes_nothing_changes_no_code():
+def test_unwritable_stderr_keeps_the_exit_code():
     for shell in ('exec "$@" 2> /dev/full', 'exec "$@" 2>&-'):
         assert process(["nosuch"], shell).returncode == 2
         assert process(["infer", "none.h5"], shell).returncode == 2
 
 
-def test_a_closed_stdin_is_not_missed():
+def test_closed_stdin_is_not_needed():
     done = process(["infer", "--limit", "3", "--device", "cpu"], 'exec "$@" <&-')
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_deleted_working_folder(tmp_path):
+def test_deleted_working_directory(tmp_path):
     words = ["infer", "--limit", "3", "--device", "cpu"]
     gone = 'mkdir gone && cd gone && rmdir "$PWD" && exec "$@"'
     done = process(words, gone, cwd=tmp_path)
@@ -205,7 +205,7 @@ def test_a_deleted_working_folder(tmp_path):
     assert done.stderr.startswith("lenetgpu: error: ") and done.stderr.count("\n") == 1
 
 
-def test_a_stdout_of_few_characters(tmp_path):
+def test_stdout_encoding_without_unicode(tmp_path):
     made = tmp_path / "ä€\x1b.h5"
     made.write_bytes(assets.default_digits().read_bytes())
     told = ["data", "info", str(made)], ["infer", str(made), "--limit", "3", "--device", "cpu"]
@@ -232,7 +232,7 @@ def test_a_stdout_of_few_characters(tmp_path):
         (PermissionError(1, "no", b"/x"), "/x: expected a file that can be used, found: no"),
     ],
 )
-def test_what_the_system_refuses_is_a_sentence(error, words, monkeypatch):
+def test_system_errors_are_one_sentence(error, words, monkeypatch):
     def refuse(*_):
         raise error
 
@@ -240,7 +240,7 @@ def test_what_the_system_refuses_is_a_sentence(error, words, monkeypatch):
     refused(run("doctor"), words)
 
 
-def test_a_mistake_of_ours_is_a_traceback_with_what_to_do(monkeypatch, capsys):
+def test_internal_error_has_traceback_and_instructions(monkeypatch, capsys):
     def fail():
         raise KeyError("a\x1b[31m\nb")
 
@@ -256,13 +256,13 @@ def test_a_mistake_of_ours_is_a_traceback_with_what_to_do(monkeypatch, capsys):
     )
 
 
-def test_a_group_without_a_command_shows_its_help():
+def test_group_without_a_command_shows_its_help():
     for words in ([], ["data"], ["weights"]):
         result = run(*words)
         assert result.exit_code == 2 and "Commands:\n" in result.output
 
 
-def test_labels_in_csv_have_the_numbers_of_their_images(tmp_path):
+def test_csv_labels_have_image_numbers(tmp_path):
     path = tmp_path / "labels.csv"
     run("infer", "--skip", 7, "--limit", 3, "--device", "cpu", "--output", path)
     assert [line.split(",")[0] for line in path.read_text().splitlines()[1:]] == ["7", "8", "9"]

@@ -67,7 +67,7 @@ def run(*arguments):
 @pytest.mark.slow
 @compiles
 @pytest.mark.parametrize(("problem", "batch"), [(TABLE_1, 128), (ODD, 1), (MANY, 128)])
-def test_clocks_spill_nothing_and_move_no_sums_into_memory(problem, batch):
+def test_clock_reads_cause_no_spills(problem, batch):
     for one in SHOWN:
         plain = compile_kernel(one.step.kernel(problem, batch), "sm_90a").resources
         kernel = clocked(one.step).kernel(problem, batch, True)
@@ -89,7 +89,7 @@ LDG, LDC, LDL, LDS, STL, STS = 0x181, 0x182, 0x183, 0x184, 0x187, 0x188
 
 @compiles
 @pytest.mark.parametrize("one", SHOWN, ids=lambda one: one.name)
-def test_every_part_holds_its_own_instructions(one):
+def test_parts_contain_their_own_instructions(one):
     """The compiler moves no load, product or barrier past a clock read."""
     codes = opcodes(clocked(one.step).kernel(TABLE_1, TABLE_1_BATCH, True))
     assert codes.count(CLOCK) > opcodes(one.step.kernel(TABLE_1, TABLE_1_BATCH)).count(CLOCK)
@@ -109,7 +109,7 @@ def test_every_part_holds_its_own_instructions(one):
 
 @pytest.mark.skipif(compiler_version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 @pytest.mark.parametrize("problem", [ODD, Conv(3, 4, 9, 5, 2, 2)])
-def test_with_clocks_the_sums_are_right_and_every_warp_notes_its_parts(problem, on_a_cpu, rng):  # noqa: F811
+def test_clocked_kernel_is_correct_and_records_every_part(problem, on_a_cpu, rng):  # noqa: F811
     """Run the unrolled kernel's clocked build on a CPU, where the clock advances on every read."""
     n = 11
     step = clocked(UNROLLED)
@@ -131,7 +131,7 @@ def test_with_clocks_the_sums_are_right_and_every_warp_notes_its_parts(problem, 
 
 
 @pytest.mark.parametrize("second", [[-1] * 6, [0] * 6])
-def test_clocks_that_cannot_be(second):
+def test_invalid_clock_readings_are_refused(second):
     with pytest.raises(LenetError, match="clocks: expected"):
         parted(np.array([[1] * 6, second]))
 
@@ -151,7 +151,7 @@ def test_equation_1_by_hand():
 
 @compiles
 @pytest.mark.parametrize("name", SHAPES)
-def test_equation_1_is_what_the_compiler_takes(name):
+def test_equation_1_matches_the_compiler(name):
     """Every supported tile compiles without spilling and uses the predicted bytes."""
     problem, batch = SHAPES[name]
     swept = tiles(problem)
@@ -166,7 +166,7 @@ def test_equation_1_is_what_the_compiler_takes(name):
         assert used.stack_bytes == used.spill_bytes == 0, tile
 
 
-def test_a_tile_that_does_not_fit_is_refused():
+def test_tile_that_does_not_fit_is_refused():
     problem = SHAPES["table 1, filters as printed"][0]
     swept = dict(tiles(problem)[:1])
     assert "needs 245,760 bytes" in refusal(problem, swept["5"])
@@ -183,7 +183,7 @@ TURN = {"st.shared": 16, "st.local": 16, "mul.lo.u64": 64}
 
 @compiles
 @pytest.mark.parametrize("one", INSTRUCTIONS, ids=lambda one: one.ptx)
-def test_a_chain_is_made_of_its_instruction(one):
+def test_chain_consists_of_its_instruction(one):
     """32 instructions between the clocks, one pass of the loop, or the 16 stores of a step."""
     first, second = map(opcodes, one.kernels())
     assert len(first) == len(second)
@@ -212,7 +212,7 @@ def test_a_chain_is_made_of_its_instruction(one):
         (("1,50000,50000,1,3",), "2^31"),
     ],
 )
-def test_what_is_refused(arguments, words):
+def test_invalid_arguments_are_refused(arguments, words):
     result = run(*arguments)
     assert result.exit_code == 2, result.output
     assert words in result.stderr and len(result.stderr.splitlines()) == 1
@@ -268,7 +268,7 @@ def pretended(monkeypatch):
 
 
 @compiles
-def test_the_command_prints_every_table_and_writes_files(pretended, tmp_path):
+def test_command_prints_tables_and_writes_files(pretended, tmp_path):
     out, table, picture = tmp_path / "s.json", tmp_path / "s.csv", tmp_path / "s.svg"
     result = run("--json", out, "--csv", table, "--plot", picture, "--no-progress")
     assert result.exit_code == 0, result.output
@@ -288,7 +288,7 @@ def test_the_command_prints_every_table_and_writes_files(pretended, tmp_path):
 
 
 @compiles
-def test_what_is_wrong_gets_no_time_and_ends_with_1(pretended, tmp_path):
+def test_wrong_kernel_is_not_timed_and_exits_with_1(pretended, tmp_path):
     pretended.setattr(command, "Field", partial(MadeUp, wrong={"conv_unrolled"}))
     result = run("--json", tmp_path / "s.json")
     assert result.exit_code == 1
@@ -304,7 +304,7 @@ def test_what_is_wrong_gets_no_time_and_ends_with_1(pretended, tmp_path):
     assert found["unrolled"]["median_us"] is None and found["index_engine"]["status"] == "refused"
 
 
-def test_what_needs_more_memory_is_left_out(pretended):
+def test_kernels_that_need_more_memory_are_left_out(pretended):
     def none(problem, batch):
         raise MemoryError("no room")
 
@@ -330,7 +330,7 @@ GPU_CASES = [(TABLE_1, 128), (TABLE_1, 1), (ODD, 9), (ODD, 67), (Conv(7, 5, 19, 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("problem", "batch"), GPU_CASES)
-def test_clocked_kernels_are_right_and_their_shares_sum_to_1(problem, batch, on_gpu):
+def test_clocked_kernels_are_correct_and_shares_sum_to_1(problem, batch, on_gpu):
     rows = convnet2_measured.measure_shares(Field(problem, batch), gpu=on_gpu)
     for row in rows:
         if row["status"] != "refused":
@@ -344,7 +344,7 @@ def test_clocked_kernels_are_right_and_their_shares_sum_to_1(problem, batch, on_
 
 
 @pytest.mark.gpu
-def test_a_kernel_that_does_not_write_is_no_times_base(on_gpu):
+def test_kernel_that_writes_nothing_is_wrong(on_gpu):
     """Outputs of an earlier kernel do not count as those of a kernel that writes none."""
 
     class Silent(ladder.Step):
@@ -359,7 +359,7 @@ def test_a_kernel_that_does_not_write_is_no_times_base(on_gpu):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("problem", "batch"), [(TABLE_1, 128), (ODD, 9)])
-def test_every_tile_is_right(problem, batch, on_gpu):
+def test_every_tile_is_correct(problem, batch, on_gpu):
     rows = convnet2_measured.measure_tiles(Field(problem, batch), machines.current())
     assert len(rows) == len(tiles(problem)) > 20
     assert {row["status"] for row in rows} == {"right"}
@@ -370,7 +370,7 @@ def test_every_tile_is_right(problem, batch, on_gpu):
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_instructions_on_this_gpu():
+def test_instruction_latencies_on_this_gpu():
     found = instructions.measured()
     assert all(0 < clocks < 3_000 for clocks in found.values()), found
     assert 2 <= found["mad.f32"] <= 10

@@ -94,7 +94,7 @@ before(click.Context, "exit")
 @pytest.mark.parametrize(
     ("name", "moment"), [*zip([*CODES] * 2, MOMENTS, strict=True), ("INT", "in a destructor")]
 )
-def test_a_signal_has_its_code_and_one_line(name, moment):
+def test_signals_have_their_exit_code_and_one_line(name, moment):
     done = ended(name, MOMENTS[moment], "data", "info")
     assert (done.returncode, done.stderr) == (CODES[name], INTERRUPTED)
 
@@ -110,7 +110,7 @@ def last():
 """
 
 
-def test_an_ordinary_end_is_as_it_was():
+def test_normal_exit_is_unchanged():
     """Exit handlers run in reverse order: at the last one, h5py's converters still exist."""
     done = ended("INT", CONVERTED, "data", "info")
     assert (done.returncode, done.stderr) == (0, "")
@@ -120,7 +120,7 @@ def test_an_ordinary_end_is_as_it_was():
     assert ended("INT", "", "--version").returncode == 0
 
 
-def test_what_is_ignored_from_the_start_stays_ignored():
+def test_initially_ignored_signals_stay_ignored():
     """Signals ignored by nohup stay ignored."""
     code = "signal.signal(number, signal.SIG_IGN)" + MOMENTS["while it waits"].replace("30", "0.3")
     done = ended("HUP", code, "data", "info")
@@ -143,7 +143,7 @@ LABELS = ("infer", "--limit", 600, "--batch", 250, *CPU, "--output", "x.npy", "-
 
 
 @pytest.mark.parametrize(("name", "twice"), [("HUP", False), ("TERM", True)])
-def test_labels_that_were_done_are_written(tmp_path, name, twice):
+def test_finished_labels_are_written(tmp_path, name, twice):
     """Results are as after Ctrl-C; two signals at once, as from `timeout`, count as one."""
     weights_were_checked()
     code = IN_THE_PASS.replace("kill()", "kill(), kill()") if twice else IN_THE_PASS
@@ -157,7 +157,7 @@ def test_labels_that_were_done_are_written(tmp_path, name, twice):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_second_one_ends_at_once(tmp_path):
+def test_second_signal_ends_at_once(tmp_path):
     weights_were_checked()
     code = f"""{IN_THE_PASS}
 import lenetgpu.files.output as files
@@ -174,7 +174,7 @@ before(files.LabelWriter, "close", act)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_fails_after_one_has_its_own_code(tmp_path):
+def test_failure_after_a_signal_has_its_own_exit_code(tmp_path):
     weights_were_checked()
     code = f"""{IN_THE_PASS}
 import lenetgpu.files.output as files
@@ -187,7 +187,7 @@ files.Temporary.put = full
 
 
 @pytest.mark.parametrize("signalled", [False, True])
-def test_a_tool_that_watches_gets_the_usual_end_but_after_a_signal(signalled):
+def test_profiler_gets_normal_exit_except_after_a_signal(signalled):
     code = """
 import threading
 os.environ["CUDA_INJECTION64_PATH"] = ""
@@ -204,7 +204,7 @@ threading._register_atexit(lambda: print("taken down"))
     ("name", "where"),
     [("INT", "lenetgpu.store._locked"), ("TERM", "os.replace"), ("HUP", "os.fsync")],
 )
-def test_no_temporary_file_is_left(tmp_path, name, where):
+def test_temporary_files_are_removed(tmp_path, name, where):
     """Send the signal at the calls between creating a file and giving it its final name."""
     module, _, function = where.rpartition(".")
     code = f"import {module}; before({module}, {function!r})"
@@ -215,7 +215,7 @@ def test_no_temporary_file_is_left(tmp_path, name, where):
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("w.h5", "old")]
 
 
-def test_hdf5_is_let_finish_what_it_does(tmp_path):
+def test_hdf5_operations_are_not_interrupted(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((2_500, 28, 28), np.uint8))
     code = "import lenetgpu.files.hdf5 as hdf5; before(hdf5._Patient, 'write')"
     done = ended("TERM", code, "data", "convert", "x.npy", "x.h5", cwd=tmp_path)
@@ -223,7 +223,7 @@ def test_hdf5_is_let_finish_what_it_does(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
 
 
-def test_hdf5_is_let_tell_its_names():
+def test_hdf5_name_callbacks_are_not_interrupted():
     """HDF5 calls Python from C here, and no frame shows it."""
     code = """
 def trace(frame, *_):
@@ -236,7 +236,7 @@ sys.settrace(trace)
     assert (done.returncode, done.stderr) == (CODES["TERM"], INTERRUPTED)
 
 
-def test_a_process_that_is_not_its_own_keeps_its_handlers_and_goes_on():
+def test_embedding_process_keeps_its_handlers():
     code = """
 def inside():
     before = signal.getsignal(signal.SIGTERM)

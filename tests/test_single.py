@@ -81,7 +81,7 @@ def image(label):
     return made
 
 
-def test_labels_are_seen_without_a_wait(gpu):
+def test_labels_are_read_without_synchronizing(gpu):
     one = OneImage(lambda n: Pipe())
     for label in (3, 0, 9, 9, 4):
         assert one.label(image(label)) == label
@@ -91,7 +91,7 @@ def test_labels_are_seen_without_a_wait(gpu):
     assert one._graph.stream.waits == 1
 
 
-def test_a_late_label_is_waited_for_also_behind_a_pass_that_ctrl_c_left(gpu, monkeypatch):
+def test_late_labels_are_waited_for_after_ctrl_c(gpu, monkeypatch):
     """Otherwise its label would be taken for the next image's."""
     gpu.prompt = False
     one = OneImage(lambda n: Pipe())
@@ -112,7 +112,7 @@ def test_a_late_label_is_waited_for_also_behind_a_pass_that_ctrl_c_left(gpu, mon
         one.label(image(1))
 
 
-def test_plans_that_cannot_be_recorded_are_refused(gpu):
+def test_plans_that_cannot_be_graphs_are_refused(gpu):
     gpu.fails = True
     with pytest.raises(LenetError, match="plan pretended: expected one that a CUDA graph can hold"):
         OneImage(lambda n: Pipe())
@@ -141,13 +141,13 @@ def asked(precision="fp32", dtype="uint8", chosen=True):
     return one_image(SimpleNamespace(precision=precision), "weights", dtype, chosen, None)
 
 
-def test_plans_as_exact_as_fp32_have_the_resident_kernel(ways):
+def test_plans_of_fp32_accuracy_use_the_persistent_kernel(ways):
     assert asked("fp32") == asked("fp16x3") == "once"
     assert asked("fp16") == asked(dtype="float32") == asked(chosen=False) == "recorded"
 
 
 @pytest.mark.parametrize("refusal", ["once", "check"])
-def test_where_it_is_not_to_be_had_or_does_not_fit_the_plan_answers(ways, refusal):
+def test_persistent_kernel_falls_back_to_the_plan(ways, refusal):
     ways[refusal] = LenetError("not here")
     assert asked() == "recorded"
     ways["recorded"] = MemoryError()
@@ -175,7 +175,7 @@ class Resident:
         return np.full(10, self.last, np.float32)
 
 
-def test_a_label_waits_for_the_scores_of_the_image_before(monkeypatch):
+def test_label_waits_for_pending_scores(monkeypatch):
     cupy = SimpleNamespace(cuda=SimpleNamespace(Device=lambda index: nullcontext()))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(resident, "Resident", Resident)

@@ -22,7 +22,7 @@ def printed(layer):
     return LAYERS[layer].paper.split()[0]
 
 
-def test_layer_6_is_cut_as_on_the_slides():
+def test_layer_6_is_tiled_as_on_the_slides():
     blocks = slides.Blocks(OVERFEAT_6)
     assert blocks.tiles == (3, 2) and blocks.regions == 1  # 15x15 by 5x8
     assert blocks.threads == 32 * 6
@@ -30,7 +30,7 @@ def test_layer_6_is_cut_as_on_the_slides():
     assert blocks.footprint(3, 2) == 17 * 18
 
 
-def test_a_large_map_is_gone_through_in_regions():
+def test_large_map_is_processed_in_regions():
     blocks = slides.Blocks(LAYERS[1].problem)  # 108x108 outputs, stride 2
     (y, x), footprint = blocks.tiles, blocks.footprint(*blocks.tiles)
     assert (y, x) == (1, 14) and footprint == (4 * 2 + 7) * (111 * 2 + 7)
@@ -39,16 +39,16 @@ def test_a_large_map_is_gone_through_in_regions():
 
 
 @pytest.mark.parametrize("layer", [2, 3, 4, 5, 6])
-def test_math_per_byte_is_the_slides(layer):
+def test_math_per_byte_matches_the_slides(layer):
     assert f"{slides.math_per_byte(LAYERS[layer].problem):.1f}" == printed(layer)
 
 
-def test_layer_1_is_not():
+def test_layer_1_differs_from_the_slides():
     """32.1 against 31.8: the slides' figure needs 1.1 % more bytes than their formula gives."""
     assert f"{slides.math_per_byte(LAYERS[1].problem):.1f}" == "32.1" != printed(1) == "31.8"
 
 
-def test_refusals():
+def test_unsupported_shapes_are_refused():
     variant = find("conv", "texture.slides", "cuda")
     assert "footprint" in variant.refusal(Conv(100, 100, 1, 1, 90, 90))
     assert "up to 16384" in variant.refusal(Conv(4, 4, 20_000, 1, 1, 1))
@@ -69,7 +69,7 @@ CASES = {
 
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("name", CASES)
-def test_right(name, n, on_a_cpu, monkeypatch, rng):  # noqa: F811
+def test_outputs_are_correct(name, n, on_a_cpu, monkeypatch, rng):  # noqa: F811
     if name == "regions":
         monkeypatch.setattr(slides, "_MOST_TILES", 2)
     problem = replace(CASES[name], reads="NCHW", writes="NCHW")

@@ -56,7 +56,7 @@ FORMS += [((9, 13, 5), name, ">f4") for name in FILTERS]
 
 
 @pytest.mark.parametrize(("chunks", "filters", "dtype"), FORMS)
-def test_every_form_of_hdf5_is_read_without_hdf5(
+def test_hdf5_storage_forms_are_read_directly(
     tmp_path, monkeypatch, digits, chunks, filters, dtype
 ):
     images = digits if dtype == "u1" else (digits / 255).astype(dtype)
@@ -69,7 +69,7 @@ def test_every_form_of_hdf5_is_read_without_hdf5(
         np.testing.assert_array_equal(source.whole().images, as_read(images))
 
 
-def test_a_small_dataset_in_the_header_and_one_behind_a_user_block(tmp_path, digits):
+def test_compact_dataset_and_user_block_are_read(tmp_path, digits):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -88,7 +88,7 @@ def test_a_small_dataset_in_the_header_and_one_behind_a_user_block(tmp_path, dig
     ("shape", "dtype"),
     [((COUNT, 28, 28), "u1"), ((COUNT, 28, 28, 1), "<f4"), ((COUNT, 1, 28, 28), ">f8")],
 )
-def test_npy(tmp_path, digits, shape, dtype):
+def test_npy_files_are_read(tmp_path, digits, shape, dtype):
     images = (digits if dtype == "u1" else (digits / 255).astype(dtype)).reshape(shape)
     path = npy(tmp_path / "named-otherwise.npy", images).rename(tmp_path / "x-images.h5")
     with open_source(path) as source:
@@ -119,7 +119,7 @@ def test_skip_and_limit(tmp_path, digits, labels, make):
         (0, 0, "found skip 0 and limit 0"),
     ],
 )
-def test_no_images_left(tmp_path, digits, skip, limit, message):
+def test_empty_selection_is_refused(tmp_path, digits, skip, limit, message):
     path = npy(tmp_path / "x.npy", digits)
     with pytest.raises(LenetError, match=message):
         open_source(path, skip, limit)
@@ -159,7 +159,7 @@ def sparse_npy(path, count):
 
 
 @pytest.mark.parametrize("make", [sparse_h5, sparse_npy])
-def test_of_a_huge_file_only_what_is_asked_for_is_read(tmp_path, bytes_read, make):
+def test_only_requested_part_of_a_huge_file_is_read(tmp_path, bytes_read, make):
     path = make(tmp_path / "x", HUGE)
     assert path.stat().st_size > 100e9 and path.stat().st_blocks * 512 < 1e6
     with open_source(path, HUGE - 3, 2) as source:
@@ -171,7 +171,7 @@ def test_of_a_huge_file_only_what_is_asked_for_is_read(tmp_path, bytes_read, mak
         source.whole()
 
 
-def test_of_chunks_only_those_that_are_wanted_are_read_and_each_once(tmp_path, monkeypatch, digits):
+def test_requested_chunks_are_read_once(tmp_path, monkeypatch, digits):
     asked, raw = [], hdf5._raw
     monkeypatch.setattr(hdf5, "_raw", lambda item, at: asked.append(at) or raw(item, at))
     path = h5(tmp_path / "x.h5", digits, chunks=(7, 28, 28))
@@ -213,7 +213,7 @@ def test_memory_is_bounded(tmp_path):
     assert grown < 60_000  # KiB; all images are 390 MB
 
 
-def test_the_example_in_the_docs(tmp_path, monkeypatch, digits):
+def test_example_in_the_docs_runs(tmp_path, monkeypatch, digits):
     monkeypatch.chdir(tmp_path)
     h5(tmp_path / "digits.h5", digits)
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "files.md").read_text(), re.S)
@@ -226,7 +226,7 @@ def test_the_example_in_the_docs(tmp_path, monkeypatch, digits):
 
 
 @pytest.mark.parametrize(("kept", "size"), [(256 << 20, 1), (20 * 784, 7), (0, 30)])
-def test_packed_files_are_right_in_any_order(tmp_path, monkeypatch, digits, kept, size):
+def test_gzip_files_are_read_in_any_order(tmp_path, monkeypatch, digits, kept, size):
     monkeypatch.setattr(idx, "KEPT_BYTES", kept)
     monkeypatch.setattr(idx, "_STEP", 5 * 784)
     path = idx_file(tmp_path / "x-images.gz", digits)
@@ -236,7 +236,7 @@ def test_packed_files_are_right_in_any_order(tmp_path, monkeypatch, digits, kept
             np.testing.assert_array_equal(found, as_read(digits)[4:])
 
 
-def test_isal_inflates_where_it_is_installed(tmp_path, digits, labels):
+def test_isal_is_used_if_installed(tmp_path, digits, labels):
     """Other tests inflate with zlib if ISA-L is not installed."""
     isal = pytest.importorskip("isal.isal_zlib", reason="the extra isal is not installed")
     assert regular._modules()[0] is isal
@@ -251,7 +251,7 @@ def test_isal_inflates_where_it_is_installed(tmp_path, digits, labels):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_reads_chunks_too(tmp_path, monkeypatch, digits):
+def test_forked_child_reads_chunks(tmp_path, monkeypatch, digits):
     monkeypatch.setattr(hdf5_source, "core_count", lambda: 1)
     with open_source(h5(tmp_path / "x.h5", digits, chunks=(7, 28, 28))) as source:
         images = source.whole().images
@@ -285,7 +285,7 @@ def refusals(path, skip=0):
         (-0.5, "to hold floats in 0..1 (or uint8 pixels), found -0.5 to 0 in image 37 "),
     ],
 )
-def test_a_wrong_float_is_said_with_its_image(tmp_path, make, value, message):
+def test_invalid_float_is_reported_with_its_image(tmp_path, make, value, message):
     images = np.zeros((COUNT, 28, 28), "f8" if value < 0 else "f4")
     images[37, 27, 27] = value
     images[40:] = np.nan
@@ -296,7 +296,7 @@ def test_a_wrong_float_is_said_with_its_image(tmp_path, make, value, message):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_file_that_shrinks_while_it_is_read(tmp_path, rng, make):
+def test_file_that_shrinks_while_read_is_refused(tmp_path, rng, make):
     images = rng.integers(0, 256, (4_000, 28, 28), dtype=np.uint8)
     path = MAKERS[make](tmp_path, images, None)
     out = np.empty((1_000, 28, 28, 1), np.uint8)
@@ -315,7 +315,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path, rng, make):
     assert ("found a damaged" if make == "idx.gz" else "the file became shorter") in message
 
 
-def test_labels_and_weights_that_shrink_are_not_zeros(tmp_path, weight_file, monkeypatch):
+def test_shrinking_labels_and_weights_are_refused(tmp_path, weight_file, monkeypatch):
     """HDF5 reads zeros past a file's end."""
     path = tmp_path / "x.h5"
     h5(path, np.ones((9, 28, 28), np.uint8), np.full(9, 3))
@@ -333,7 +333,7 @@ def test_labels_and_weights_that_shrink_are_not_zeros(tmp_path, weight_file, mon
             load(target)
 
 
-def test_what_the_disk_will_not_read_is_one_sentence(tmp_path, monkeypatch, digits):
+def test_disk_read_errors_are_one_sentence(tmp_path, monkeypatch, digits):
     def fail(*_):
         raise OSError(5, "Input/output error")
 
@@ -345,7 +345,7 @@ def test_what_the_disk_will_not_read_is_one_sentence(tmp_path, monkeypatch, digi
 
 
 @pytest.mark.parametrize(("length", "value"), [(200_001, None), (783, 0), (784, 255)])
-def test_fletchers_checksum_is_hdf5s(tmp_path, rng, length, value):
+def test_fletcher32_matches_hdf5(tmp_path, rng, length, value):
     data = rng.bytes(length) if value is None else bytes([value]) * length
     with h5py.File(tmp_path / "x.h5", "w") as file:
         options = {"chunks": (length,), "fletcher32": True}
@@ -354,7 +354,7 @@ def test_fletchers_checksum_is_hdf5s(tmp_path, rng, length, value):
     assert fletcher32(np.frombuffer(data, np.uint8)) == int.from_bytes(raw[length:], "little")
 
 
-def test_images_that_were_never_written_are_not_zeros(tmp_path):
+def test_unwritten_images_are_refused(tmp_path):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         options = {"chunks": (7, 28, 28), "compression": "gzip"}
@@ -365,7 +365,7 @@ def test_images_that_were_never_written_are_not_zeros(tmp_path):
     assert "a chunk stored at image 14, found one that cannot be read" in refusals(path)
 
 
-def test_bad_npy_files(tmp_path, digits):
+def test_invalid_npy_files_are_refused(tmp_path, digits):
     path = npy(tmp_path / "x.npy", np.asfortranarray(digits))
     with pytest.raises(LenetError, match="in C order, found Fortran order"):
         open_source(path)
@@ -384,7 +384,7 @@ def test_bad_npy_files(tmp_path, digits):
         assert "\n" not in str(caught.value)
 
 
-def test_a_packed_file_with_a_wrong_end(tmp_path, digits):
+def test_gzip_file_with_wrong_trailer_is_refused(tmp_path, digits):
     path = idx_file(tmp_path / "x-images.gz", digits)
     whole, plain = path.read_bytes(), gzip.decompress(path.read_bytes())
     for data, message in (

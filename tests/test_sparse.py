@@ -19,7 +19,7 @@ def of_fours(filters):
     return (filters.reshape(-1, 4, filters.shape[-1]) != 0).sum(1)
 
 
-def test_what_is_not_sparse_is_refused():
+def test_dense_filters_are_refused():
     with pytest.raises(LenetError, match="two of every four channels at most, found more"):
         pack.pack_conv2(np.ones((5, 5, 32, 64), np.int8))
 
@@ -36,7 +36,7 @@ def of_largest(exact):
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
-def test_moments_of_any_kind_are_taken(scale, rng):
+def test_degenerate_moments_are_accepted(scale, rng):
     """Inputs that are always zero, all alike, or missing."""
     exact = rng.standard_normal((8, 3))
     alike = np.ones((8, 8))
@@ -49,7 +49,7 @@ def test_moments_of_any_kind_are_taken(scale, rng):
     assert not prune.prune(0 * exact, alike).any()
 
 
-def test_second_moments_are_of_windows_and_exact(rng):
+def test_second_moments_of_windows_are_exact(rng):
     maps = rng.integers(0, 256, (37, 12, 12, 32)).astype(np.float64)
     found = prune.second_moments(maps)
     np.testing.assert_array_equal(found, prune.second_moments(maps[::-1]))
@@ -59,7 +59,7 @@ def test_second_moments_are_of_windows_and_exact(rng):
         assert found[(5 * r + s) * 32 + c, (5 * v + w) * 32 + d] == (a * b).sum()
 
 
-def test_the_shipped_filters_are_sparse_and_do_what_they_did(shipped_weights):
+def test_shipped_sparse_filters_keep_their_features(shipped_weights):
     """Compare features on digits outside the calibration set; magnitude pruning is far worse."""
     held = shipped_weights.balanced
     conv1, conv2 = held["conv1"], held["conv2"]
@@ -78,9 +78,7 @@ def test_the_shipped_filters_are_sparse_and_do_what_they_did(shipped_weights):
 
 
 @pytest.mark.parametrize("dead", ["one channel", "all"])
-def test_filters_behind_channels_that_never_wake_are_no_obstacle(
-    dead, shipped_weights, monkeypatch
-):
+def test_inactive_channels_do_not_break_pruning(dead, shipped_weights, monkeypatch):
     few = prune.calibration()[::16]
     monkeypatch.setattr(prune, "calibration", lambda: few)
     monkeypatch.setattr(prune, "_pruned", prune._pruned.__wrapped__)  # bypass the cache
@@ -95,7 +93,7 @@ def test_filters_behind_channels_that_never_wake_are_no_obstacle(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("model", ["shipped", "course"])
-def test_int8_sparse_loses_at_most_eight_labels_of_ten_thousand(model, request, mnist):
+def test_int8_sparse_loses_at_most_eight_labels_in_10000(model, request, mnist):
     import cupy
 
     path = assets.default_weights()

@@ -42,7 +42,7 @@ def compared(printed, device):
 
 
 @of_each_kind
-def test_what_is_written_is_right_at_once(kind, fresh):
+def test_templates_are_correct_on_cpu(kind, fresh):
     result = run("variants", "--new", kind, "my kernels/")
     assert result.exit_code == 0, result.output
     assert {path.name for path in (fresh / "my kernels").iterdir()} == {f"{kind}.py", f"{kind}.cu"}
@@ -57,7 +57,7 @@ def test_what_is_written_is_right_at_once(kind, fresh):
 @pytest.mark.gpu
 @pytest.mark.alone
 @of_each_kind
-def test_what_is_written_is_right_on_a_gpu(kind, fresh):
+def test_templates_are_correct_on_gpu(kind, fresh):
     found = compared(run("variants", "--new", kind, "mine").output, "cuda")
     (kernel,) = [e for n, e in found.items() if n.startswith("mine.per_")]
     assert kernel["status"] == "right" and kernel["median_ms"] > 0
@@ -71,7 +71,7 @@ def kernel_of(kind):
 @pytest.mark.slow
 @compiles
 @of_each_kind
-def test_its_kernel_compiles_for_every_architecture(kind):
+def test_template_kernels_compile_for_every_architecture(kind):
     with kernel_of(kind) as found:
         (variant,) = [v for v in found if v.needs.device == "cuda"]
         kernels = {k for p in network_problems(variant) for k in variant.kernels(p, 10_000)}
@@ -82,7 +82,7 @@ def test_its_kernel_compiles_for_every_architecture(kind):
                 assert used.spill_bytes == used.stack_bytes == 0, (kernel, arch)
 
 
-def test_they_pass_lint_with_this_projects_settings_and_with_none(fresh):
+def test_templates_pass_lint(fresh):
     for kind in KINDS:
         run("variants", "--new", kind, "mine")
     for settings in ("--isolated", f"--config={ROOT / 'pyproject.toml'}"):
@@ -93,7 +93,7 @@ def test_they_pass_lint_with_this_projects_settings_and_with_none(fresh):
 
 
 @pytest.mark.parametrize("there", ["fc.py", "fc.cu"])
-def test_nothing_is_written_over(there, fresh):
+def test_existing_files_are_not_overwritten(there, fresh):
     (fresh / "mine").mkdir()
     (fresh / "mine" / there).write_text("of mine")
     result = run("variants", "--new", "fc", "mine")
@@ -111,7 +111,7 @@ def test_nothing_is_written_over(there, fresh):
         (("--new", "conv"), "requires 2 arguments"),
     ],
 )
-def test_what_is_refused_is_one_sentence_and_writes_nothing(words, said, fresh):
+def test_refusal_is_one_sentence_and_writes_nothing(words, said, fresh):
     (fresh / "a-file").write_text("")
     result = run("variants", *words)
     assert result.exit_code == 2

@@ -33,7 +33,7 @@ def noisy(source, n, spread=0.03, memory=0.0, bursts=0.0):
 
 
 @given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=60))
-def test_no_interval_reaches_zero(pairs):
+def test_ratio_intervals_exclude_zero(pairs):
     samples, base = zip(*pairs, strict=True)
     interval = ratio_interval(samples, base)
     assert 0 < interval.low <= interval.value <= interval.high < math.inf
@@ -47,7 +47,7 @@ def test_no_interval_reaches_zero(pairs):
         (1.0, 1.0, "same"), (0.97, 1.01, "undecided"), (0.99, 1.03, "undecided"),
     ],
 )  # fmt: skip
-def test_verdicts(low, high, verdict):
+def test_verdict_of_intervals(low, high, verdict):
     assert Interval(math.sqrt(low * high), low, high).verdict() == verdict
 
 
@@ -55,7 +55,7 @@ def test_verdicts(low, high, verdict):
     ("n", "memory", "bursts"),
     [(6, 0.0, 0.0), (25, 0.0, 0.1), (100, 0.0, 0.0), (100, 0.8, 0.0), (200, 0.9, 0.05)],
 )
-def test_a_second_runs_median_lies_in_the_interval(n, memory, bursts):
+def test_median_of_a_second_run_lies_in_the_interval(n, memory, bursts):
     source = random.Random(n)
 
     def once():
@@ -68,7 +68,7 @@ def test_a_second_runs_median_lies_in_the_interval(n, memory, bursts):
     assert inside >= 180
 
 
-def test_the_same_is_not_called_different_and_three_percent_is_found():
+def test_equal_is_not_different_and_3_percent_is_found():
     source = random.Random(3)
     called, found = 0, 0
     for _ in range(40):
@@ -80,7 +80,7 @@ def test_the_same_is_not_called_different_and_three_percent_is_found():
     assert found >= 36
 
 
-def test_pairing_takes_out_what_a_round_has_in_common():
+def test_pairing_cancels_variation_between_rounds():
     source = random.Random(5)
     load = [math.exp(0.5 * math.sin(i / 9)) for i in range(90)]
     base = [value * source.uniform(0.99, 1.01) for value in load]
@@ -90,7 +90,7 @@ def test_pairing_takes_out_what_a_round_has_in_common():
     assert ratio_interval(slow, base[::-1]).verdict() == "undecided"
 
 
-def test_neighbours_that_are_alike_widen_the_interval():
+def test_autocorrelation_widens_the_interval():
     source = random.Random(2)
     slowly = noisy(source, 200, 0.03, 0.97)
     shuffled = list(slowly)
@@ -98,7 +98,7 @@ def test_neighbours_that_are_alike_widen_the_interval():
     assert second_run_interval(slowly).half_width > 1.5 * second_run_interval(shuffled).half_width
 
 
-def test_a_ratio_is_widened_by_what_differs_between_processes_or_the_controls_drift():
+def test_process_variation_and_control_drift_widen_ratios():
     assert Interval(2.0, 1.0, 4.0).widened(0.25) == Interval(2.0, 0.8, 5.0)
     same = [1.0] * 30
     assert ratio_interval(same, same, 0.005) == Interval(1.0, 1 / 1.01, 1.01)
@@ -119,11 +119,11 @@ def test_a_ratio_is_widened_by_what_differs_between_processes_or_the_controls_dr
         ([1.0, 9.0, 1.0, 30.0], None),
     ],
 )
-def test_warnings(samples, words):
+def test_sample_warnings(samples, words):
     found = warnings(samples)
     assert found == [] if words is None else words in "; ".join(found)
 
 
 @pytest.mark.parametrize(("freedom", "quantile"), [(6, 2.446912), (10, 2.228139), (100, 1.983972)])
-def test_students_quantile_is_the_tables(freedom, quantile):
+def test_student_quantiles_match_the_tables(freedom, quantile):
     assert _student(freedom) == pytest.approx(quantile, rel=2e-3)

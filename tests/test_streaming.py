@@ -26,15 +26,13 @@ from lenetgpu.network import CLASSES
 @pytest.mark.parametrize("reaches_host", [True, False])
 @pytest.mark.parametrize(("streams", "taper"), [(1, 1.0), (2, 2.0), (3, 0.25)])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_order_that_the_gpu_may_take_gives_the_same_labels(
-    seed, streams, taper, reaches_host
-):
+def test_every_execution_order_gives_the_same_labels(seed, streams, taper, reaches_host):
     gpu = PretendedGpu(seed=seed, reaches_host=reaches_host)
     streamer = streamer_on(gpu, 4, streams, taper=taper)
     assert_right_each_time(gpu, streamer, pinned(gpu, pixels(31)))
 
 
-def test_a_graph_is_of_its_arrays():
+def test_graph_is_bound_to_its_arrays():
     """Other arrays of the same length, or fewer of the same images, do not match the graph."""
     gpu = PretendedGpu()
     streamer = streamer_on(gpu, 4, 2)
@@ -49,7 +47,7 @@ def test_a_graph_is_of_its_arrays():
 
 
 @pytest.mark.parametrize("reaches_host", [True, False])
-def test_a_traced_pass_is_launched_and_says_where_it_is(reaches_host):
+def test_traced_pass_is_launched_and_marks_its_chunks(reaches_host):
     """Labels that a kernel writes to the host are not copied."""
     gpu = PretendedGpu(reaches_host=reaches_host)
     streamer, marks = streamer_on(gpu, 4, 2), []
@@ -64,7 +62,7 @@ def test_a_traced_pass_is_launched_and_says_where_it_is(reaches_host):
     assert marks == [(lane, name) for lane in (0, 1, 0) for name in names]
 
 
-def test_what_cannot_be_recorded_is_launched():
+def test_unrecordable_work_is_launched():
     class Unrecorded(PretendedGpu):
         tried = 0
 
@@ -82,7 +80,7 @@ def test_what_cannot_be_recorded_is_launched():
     assert streamer.not_recorded == "not permitted" and gpu.tried == 1
 
 
-def test_arrays_that_do_not_fit_are_refused_in_a_sentence():
+def test_mismatched_arrays_are_refused():
     streamer = streamer_on(PretendedGpu(), 4, 1)
     images, labels = pixels(6), np.zeros(6, np.int32)
     for wrong in (
@@ -95,7 +93,7 @@ def test_arrays_that_do_not_fit_are_refused_in_a_sentence():
             streamer.run(*wrong)
 
 
-def test_labels_of_chunks_that_were_queued_before_ctrl_c_are_there():
+def test_chunks_queued_before_ctrl_c_have_labels():
     gpu = PretendedGpu()
     streamer = streamer_on(gpu, 4, 2)
     images, (labels, _) = pinned(gpu, pixels(30)), results(gpu, 30)
@@ -108,7 +106,7 @@ def test_labels_of_chunks_that_were_queued_before_ctrl_c_are_there():
 
 
 @pytest.mark.parametrize("room", [16, 9, 8, 2])
-def test_lanes_that_do_not_fit_are_made_smaller(room):
+def test_chunks_shrink_until_stream_slots_fit(room):
     gpu = PretendedGpu(room=room)
     with pytest.raises(LenetError, match="GPU memory: expected room for one image on 2 streams"):
         streamer_on(PretendedGpu(room=1), 16, 2)
@@ -123,7 +121,7 @@ def test_lanes_that_do_not_fit_are_made_smaller(room):
         assert_right(images, labels, scores)
 
 
-def test_a_pass_that_runs_out_of_memory_goes_on_in_smaller_chunks():
+def test_out_of_memory_during_a_pass_shrinks_chunks():
     gpu = FailingCopies()
     streamer, told = streamer_on(gpu, 4, 2), []
     images, (labels, _) = pinned(gpu, pixels(30)), results(gpu, 30)
@@ -133,7 +131,7 @@ def test_a_pass_that_runs_out_of_memory_goes_on_in_smaller_chunks():
 
 
 @pytest.mark.parametrize(("streams", "reaches_host"), [(1, True), (2, False)])
-def test_labels_are_the_same_and_no_image_is_copied(streams, reaches_host):
+def test_zero_copy_gives_same_labels_without_copies(streams, reaches_host):
     gpu = PretendedGpu(reaches_host=reaches_host)
     streamer = streamer_on(gpu, 8, streams, zero_copy=True)
     assert_right_each_time(gpu, streamer, pinned(gpu, pixels(31)))
@@ -141,7 +139,7 @@ def test_labels_are_the_same_and_no_image_is_copied(streams, reaches_host):
     assert gpu.taken == 0
 
 
-def test_images_at_an_odd_address_are_copied():
+def test_unaligned_images_are_copied():
     gpu = PretendedGpu()
     streamer = streamer_on(gpu, 8, 1, zero_copy=True)
     raw = pinned(gpu, np.zeros(31 * 784 + 8, np.uint8))
@@ -176,7 +174,7 @@ def small_slots(monkeypatch):
 
 
 @pytest.mark.parametrize("locked", [(), ("images",), ("images", "labels"), ("labels", "scores")])
-def test_arrays_that_are_not_page_locked_go_through_the_ring(locked, small_slots):
+def test_pageable_arrays_are_staged(locked, small_slots):
     gpu = PretendedGpu()
     streamer = streamer_on(gpu, 5, 2)
     found = {"images": pixels(31)}
@@ -218,7 +216,7 @@ class Delivered:
 
 @pytest.mark.parametrize("with_scores", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_source_is_delivered_in_order(with_scores, seed, small_slots):
+def test_source_is_delivered_in_order(with_scores, seed, small_slots):
     """Readers take turns in being slow, and the GPU accepts any order."""
     gpu = PretendedGpu(seed=seed)
     streamer = streamer_on(gpu, 9, 2, with_scores)
@@ -232,7 +230,7 @@ def test_a_source_is_delivered_in_order(with_scores, seed, small_slots):
     assert len(source.threads) > 1
 
 
-def test_a_long_source_takes_no_more_memory_than_a_short_one(small_slots):
+def test_memory_is_independent_of_source_length(small_slots):
     """At most readers + lanes + 1 slots of four images, however slowly labels are consumed."""
     for n in (60, 2_000):
         gpu, found, ahead = PretendedGpu(), Delivered(), []
@@ -242,7 +240,7 @@ def test_a_long_source_takes_no_more_memory_than_a_short_one(small_slots):
         assert gpu.pinned_bytes == 6 * 4 * (28 * 28 + 4)
 
 
-def test_what_a_reader_raises_ends_it_with_the_threads_joined(small_slots):
+def test_reader_error_ends_the_run_and_joins_threads(small_slots):
     def shrunk(lo):
         if lo == 20:
             raise LenetError("data.h5: expected 61 images, found 20")
@@ -260,7 +258,7 @@ def test_what_a_reader_raises_ends_it_with_the_threads_joined(small_slots):
     assert_right(source.images, found.labels)
 
 
-def test_ctrl_c_between_deliveries_delivers_what_is_queued(small_slots):
+def test_ctrl_c_between_deliveries_delivers_queued_chunks(small_slots):
     gpu = FailingCopies()
     gpu.error = KeyboardInterrupt
     streamer = streamer_on(gpu, 9, 2)
@@ -271,7 +269,7 @@ def test_ctrl_c_between_deliveries_delivers_what_is_queued(small_slots):
     assert_right(source.images[: streamer.done], found.labels)
 
 
-def test_what_is_ready_is_delivered_before_more_can_be_read(small_slots):
+def test_finished_chunks_are_delivered_before_more_is_read(small_slots):
     """A reader that waits for the first labels does not deadlock."""
     first = threading.Event()
 
@@ -287,7 +285,7 @@ def test_what_is_ready_is_delivered_before_more_can_be_read(small_slots):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), LenetError("full")])
-def test_a_delivery_that_raises_is_the_last_of_them(small_slots, error):
+def test_failed_delivery_is_the_last(small_slots, error):
     gpu = PretendedGpu()
     streamer, calls = streamer_on(gpu, 9, 2), []
 
@@ -301,7 +299,7 @@ def test_a_delivery_that_raises_is_the_last_of_them(small_slots, error):
     assert streamer.done == 4 and len(calls) == 2 and gpu.pending == [] and readers() == []
 
 
-def test_nothing_of_the_larger_chunks_is_used_again():
+def test_graphs_and_buffers_of_larger_chunks_are_discarded():
     """Neither a graph nor the ring is reused."""
     gpu = FailingCopies()
     gpu.at = 0

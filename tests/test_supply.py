@@ -19,7 +19,7 @@ def locked():
     return [Requirement(entry.split("\\")[0].strip()) for entry in ENTRIES]
 
 
-def test_the_lock_covers_what_the_project_asks_for():
+def test_lock_covers_the_declared_dependencies():
     if sys.version_info < (3, 11):
         pytest.skip("reads pyproject.toml with Python 3.11's tomllib")
     import tomllib
@@ -38,7 +38,7 @@ def test_every_locked_file_has_a_hash():
 
 
 @pytest.mark.skipif(not os.environ.get("CI"), reason="of what CI installed")
-def test_what_is_installed_is_what_is_locked():
+def test_installed_versions_match_the_lock():
     for pin in locked():
         if pin.marker is None or pin.marker.evaluate():
             assert pin.specifier.contains(importlib.metadata.version(pin.name)), pin

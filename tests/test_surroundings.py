@@ -62,7 +62,7 @@ def bound(closed):
         (("infer", "IMAGES", "--output", "CLOSED/y.csv"), "CLOSED/y.csv: expected a file to write"),
     ],
 )
-def test_a_folder_that_may_not_be_entered_is_a_sentence(closed, bound, images, words, said):
+def test_inaccessible_folder_is_one_sentence(closed, bound, images, words, said):
     def real(word):
         return word.replace("CLOSED", str(closed)).replace("IMAGES", str(images))
 
@@ -72,7 +72,7 @@ def test_a_folder_that_may_not_be_entered_is_a_sentence(closed, bound, images, w
     assert done.stderr.count("\n") == 1
 
 
-def test_numba_switched_off_gives_the_same_labels(tmp_path):
+def test_disabled_numba_gives_the_same_labels(tmp_path):
     """Python then runs the loops that Numba would compile."""
     found = []
     for off in ("0", "1"):

@@ -20,7 +20,7 @@ ENTRY = {"name": "a|\x1b", "median_ms": 0.12349, "grid": [3, 2], "machine": {"po
          "status": "right", "else": 1}  # fmt: skip
 
 
-def test_every_form_shows_an_object_of_json():
+def test_every_format_shows_nested_json_objects():
     row = ENTRY | {"note": "said"}
     table = Table(TIMED, [row, {"name": "b", "machine": None}], "a title")
     assert [one.key for one in table.columns] == [
@@ -39,7 +39,7 @@ def test_every_form_shows_an_object_of_json():
     assert table.cells(row)[:2] == [("a|\\x1b", None), ("0.123", 0.12349)]
 
 
-def test_a_note_without_a_place_stands_below():
+def test_note_that_does_not_fit_is_shown_below():
     rows = [{"name": "a", "median_ms": 1.0, "note": "a sentence"}, {"name": "b"}]
     table, printed = Table(TIMED, rows, below="note"), []
 
@@ -57,11 +57,11 @@ def test_a_note_without_a_place_stands_below():
     [(0.0051, "0.00510"), (0.0049, "0.00490"), (1.234, "1.23"), (51.26, "51.3"), (1234.5, "1,234"),
      (0, "0.00"), (-2.5, "-2.50"), (99.96, "100.0")],
 )  # fmt: skip
-def test_three_digits_count_whatever_the_size(value, text):
+def test_three_significant_digits_at_any_magnitude(value, text):
     assert significant(3)(value) == text
 
 
-def test_an_interval_has_both_its_ends_or_none():
+def test_interval_has_both_ends_or_none():
     entry = {column.key: 1.0 for column in COMPARED if column.numeric}
     entry |= {"name": "fused.rows, again", "check": "PASS", "verdict": "undecided"}
     entry |= {"grid": [1, 1, 1], "block": [1, 1, 1], "label_flips": 0}

@@ -50,7 +50,7 @@ def refused(result, *parts):
     ],
 )
 @pytest.mark.parametrize("by", ["hard link", "descriptor"])
-def test_what_a_comparison_reads_is_not_written(words, by, tmp_path):
+def test_input_of_a_comparison_is_not_overwritten(words, by, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     source, way = folder / "x.py", tmp_path / "way"
@@ -66,7 +66,7 @@ def test_what_a_comparison_reads_is_not_written(words, by, tmp_path):
 
 
 @pytest.mark.parametrize("shipped", [*assets.shipped(), assets.PACKAGE / "errors.py"])
-def test_what_ships_is_not_written(shipped, tmp_path):
+def test_shipped_files_are_not_overwritten(shipped, tmp_path):
     before = shipped.read_bytes()
     (tmp_path / "link").symlink_to(shipped)
     np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
@@ -76,14 +76,14 @@ def test_what_ships_is_not_written(shipped, tmp_path):
     assert shipped.read_bytes() == before
 
 
-def test_nothing_is_computed_before_a_target_is_refused(tmp_path, monkeypatch):
+def test_targets_are_checked_before_computing(tmp_path, monkeypatch):
     monkeypatch.setattr("lenetgpu.lab.infer.infer", lambda *_: pytest.fail("computed"))
     np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
     refused(run("infer", tmp_path / "x.npy", *CPU, "--output", tmp_path / "x.npy"), "those that")
 
 
 @pytest.mark.parametrize("by", ["way", "hard link", "soft link"])
-def test_two_results_are_two_files(by, tmp_path, monkeypatch):
+def test_two_results_need_two_files(by, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second = Path("a.json"), Path("b.json")
     if by == "way":
@@ -101,7 +101,7 @@ def test_two_results_are_two_files(by, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_the_file_that_a_stream_goes_to_is_taken(stream, tmp_path):
+def test_file_of_a_redirected_stream_is_refused(stream, tmp_path):
     path = tmp_path / "out.json"
     code = "from lenetgpu.files.output import require_targets; from pathlib import Path; import sys"
     words = [sys.executable, "-c", f"{code}; require_targets(Path(sys.argv[1]))", path]
@@ -114,7 +114,7 @@ def test_the_file_that_a_stream_goes_to_is_taken(stream, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_rights_are_kept_and_new_files_have_those_of_any_other(way, tmp_path, monkeypatch):
+def test_mode_is_kept_and_new_files_follow_umask(way, tmp_path, monkeypatch):
     old, plain, new = (tmp_path / f"{name}.npy" for name in ("old", "plain", "new"))
     old.write_text("old")
     old.chmod(0o764)
@@ -135,7 +135,7 @@ def test_rights_are_kept_and_new_files_have_those_of_any_other(way, tmp_path, mo
     assert stat.S_IMODE(new.stat().st_mode) == 0o640 == stat.S_IMODE(plain.stat().st_mode)
 
 
-def test_bytes_are_on_the_disk_before_their_name_is(tmp_path, monkeypatch):
+def test_data_is_synced_before_renaming(tmp_path, monkeypatch):
     def kind(handle):
         return "folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file"
 
@@ -164,7 +164,7 @@ made.publish(Path(sys.argv[1]) / "published")
 """
 
 
-def test_what_a_killed_run_left_goes_and_a_living_ones_stays(tmp_path):
+def test_temporary_files_of_dead_runs_are_removed(tmp_path):
     def holder():
         words = [sys.executable, "-c", HOLDER, tmp_path]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -182,7 +182,7 @@ def test_what_a_killed_run_left_goes_and_a_living_ones_stays(tmp_path):
     assert (tmp_path / "published").read_bytes() == b"whole"
 
 
-def test_what_is_not_ours_stays(tmp_path):
+def test_unrelated_files_are_not_removed(tmp_path):
     name = ".lenetgpu.0123456789abcde"
     (tmp_path / f"{name}1").symlink_to(tmp_path / "far")
     (tmp_path / "far").write_text("far")
@@ -197,7 +197,7 @@ def test_what_is_not_ours_stays(tmp_path):
     assert set(tmp_path.iterdir()) == there
 
 
-def test_places_that_are_none_are_sentences(tmp_path, monkeypatch):
+def test_invalid_targets_are_one_sentence(tmp_path, monkeypatch):
     loop, gone = tmp_path / "loop.json", tmp_path / "gone"
     loop.symlink_to(loop)
     with (tmp_path / "x").open("w") as file:
@@ -213,7 +213,7 @@ def test_places_that_are_none_are_sentences(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [loop]
 
 
-def test_a_pipe_without_a_name_is_written(tmp_path):
+def test_unnamed_pipe_is_written(tmp_path):
     """`infer --json /dev/stdout | cat`, in which the name resolves to no path."""
     read, write = os.pipe()
     with os.fdopen(read, "rb") as pipe:

@@ -49,12 +49,12 @@ GROUPS = [
 
 
 @pytest.mark.parametrize(("files", "cpus"), GROUPS)
-def test_a_cgroups_quota_is_found(files, cpus, tmp_path):
+def test_cgroup_quota_is_read(files, cpus, tmp_path):
     assert threads._quota(tree(tmp_path, files)) == cpus
 
 
 @pytest.mark.parametrize(("quota", "cores"), [(None, 5), (2, 2), (9, 5)])
-def test_cores_are_those_of_the_affinity_that_the_quota_pays(quota, cores, monkeypatch):
+def test_core_count_respects_affinity_and_quota(quota, cores, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(5)), raising=False)
     monkeypatch.setattr(threads, "_quota", lambda: quota)
     assert threads.core_count() == cores
@@ -68,7 +68,7 @@ def split(n: int, least: int = 1) -> list[tuple[int, int, str]]:
     return sorted(found)
 
 
-def test_as_many_threads_as_are_asked_for(asked):
+def test_requested_number_of_threads_is_used(asked):
     assert threads.thread_count() == 3
     assert [(lo, hi) for lo, hi, _ in split(9)] == [(0, 3), (3, 6), (6, 9)]
     threads.set_threads(1)
@@ -80,7 +80,7 @@ def test_as_many_threads_as_are_asked_for(asked):
     assert len(split(9)) == 3
 
 
-def test_no_threads_are_refused_and_too_many(asked):
+def test_invalid_thread_counts_are_refused(asked):
     for count, words in ((0, "least 1, found 0"), (1_025, "most 1,024, found 1,025")):
         with pytest.raises(ValueError, match=f"threads: expected at {words}"):
             threads.set_threads(count)
@@ -88,7 +88,7 @@ def test_no_threads_are_refused_and_too_many(asked):
 
 
 @pytest.mark.parametrize(("n", "parts"), [(0, 1), (7, 1), (8, 2), (12, 3)])
-def test_a_part_has_the_least_that_it_is_worth(n, parts, asked):
+def test_parts_have_a_minimum_size(n, parts, asked):
     found = split(n, least=4)
     assert len(found) == parts
     assert [lo for lo, _, _ in found[1:]] == [hi for _, hi, _ in found[:-1]]
@@ -124,7 +124,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_has_threads_of_its_own():
+def test_forked_child_has_its_own_threads():
     done = script(FORKED)
     assert done.returncode == 0, done.stderr
 
@@ -155,14 +155,14 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("times", ["0", "4"])
-def test_ctrl_c_waits_for_what_runs_however_often_it_comes(times):
+def test_repeated_ctrl_c_waits_for_running_parts(times):
     """Threads that continued would write to arrays that the caller has released."""
     done = script(INTERRUPTED, times)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[1, 2]\n", done.stderr
 
 
-def test_ctrl_c_while_parts_are_handed_out_waits_for_those_that_run(asked, monkeypatch):
+def test_ctrl_c_while_submitting_waits_for_running_parts(asked, monkeypatch):
     """The pool already runs the part although `submit` raised in the caller."""
     begun, ended, pool = threading.Event(), [], threads._pool(3)
 

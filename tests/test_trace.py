@@ -26,7 +26,7 @@ def parts(document):
     return spans, names
 
 
-def test_the_process_and_its_streams_have_names_and_times_are_in_microseconds():
+def test_trace_names_streams_and_uses_microseconds():
     events = [TraceEvent("conv1", lane, 2.0, 1.0) for lane in (0, 3)]
     spans, names = parts(chrome_trace(events, "lenetgpu profile --plan fp16 on Card"))
     assert [(span["ts"], span["dur"]) for span in spans] == [(2000.0, 1000.0)] * 2
@@ -50,7 +50,7 @@ class Event:
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_operations_are_timed_on_their_lanes_in_milliseconds(on_gpu, monkeypatch):
+def test_operations_are_timed_on_their_stream_slots(on_gpu, monkeypatch):
     monkeypatch.setattr(trace, "clock", lambda: Event.now)
     monkeypatch.setattr(trace, "hold_events", lambda: (Event, lambda one, two: two.at - one.at))
     tracer = Tracer(on_gpu)
@@ -65,7 +65,7 @@ def test_operations_are_timed_on_their_lanes_in_milliseconds(on_gpu, monkeypatch
     assert (second.start, second.length) == (pytest.approx(1), pytest.approx(6))
 
 
-def test_only_another_lanes_stage_hides_a_copy():
+def test_copy_is_hidden_only_by_other_stream_slots():
     def hidden(lane, *spans):
         copy = TraceEvent("labels to host", 0, 1.0, 4.0)
         stages = [TraceEvent("fc1", lane, *span) for span in spans]
@@ -77,7 +77,7 @@ def test_only_another_lanes_stage_hides_a_copy():
     assert hidden(1, (5.0, 9.0)) == (4.0, 0.0)
 
 
-def test_a_profile_traces_under_the_name_of_its_command(tmp_path):
+def test_profile_trace_is_named_after_its_command(tmp_path):
     path, report = tmp_path / "t.json", tmp_path / "p.json"
     words = ["profile", "--limit", "70", "--device", "cpu", "--plan", "tiled", "--trace", str(path)]
     assert CliRunner().invoke(main, [*words, "--json", str(report)]).exit_code == 0

@@ -60,14 +60,14 @@ def at_once(call):
     return found
 
 
-def test_a_pipeline_is_one_thread_s(digits, labels, shipped_weights):
+def test_pipeline_belongs_to_one_thread(digits, labels, shipped_weights):
     pipeline = Pipeline(resolve("fp32", "cpu"), shipped_weights, EACH)
     found = at_once(lambda k: np.array_equal(pipeline.run(digits[k]), labels[k]))
     assert found["right"] == CALLS and found["refused"] == (THREADS - 1) * CALLS
     np.testing.assert_array_equal(pipeline.run(digits[0]), labels[0])  # its thread has ended
 
 
-def test_a_net_is_right_in_every_thread(digits, labels):
+def test_net_is_correct_in_every_thread(digits, labels):
     with LeNet.load(device="cpu", batch=EACH) as net:
         found = at_once(lambda k: np.array_equal(net(digits[k]), labels[k]))
         assert found["right"] == THREADS * CALLS
@@ -76,7 +76,7 @@ def test_a_net_is_right_in_every_thread(digits, labels):
         assert found["right"] == THREADS * CALLS
 
 
-def test_a_runner_takes_one_thread_after_the_other(digits, labels, shipped_weights):
+def test_runner_serves_threads_in_turn(digits, labels, shipped_weights):
     class Slow(Pipeline):
         """Pipeline whose results are read some time after it ran."""
 
@@ -92,7 +92,7 @@ def test_a_runner_takes_one_thread_after_the_other(digits, labels, shipped_weigh
     assert found["right"] and found["refused"]
 
 
-def test_a_streamer_takes_one_thread_after_the_other(monkeypatch):
+def test_streamer_serves_threads_in_turn(monkeypatch):
     gpu = PretendedGpu()
     streamer = streamer_on(gpu, 4, 2)
     given = [pinned(gpu, pixels(9, seed=k)) for k in range(THREADS)]
@@ -119,7 +119,7 @@ def refused(turn):
         pass
 
 
-def test_one_at_a_time_may_be_nested_and_is_over_at_an_error():
+def test_turn_may_be_nested_and_ends_on_error():
     turn = Turn("this")
     with pytest.raises(ZeroDivisionError), turn, turn:
         raise ZeroDivisionError
@@ -128,7 +128,7 @@ def test_one_at_a_time_may_be_nested_and_is_over_at_an_error():
         pass
 
 
-def test_what_one_thread_owns_is_free_when_it_has_ended():
+def test_owned_object_is_free_after_its_thread_ends():
     turn = Owned("this")
     with ThreadPoolExecutor(1) as other:
         for _ in range(2):  # a refused caller holds no lock
@@ -139,7 +139,7 @@ def test_what_one_thread_owns_is_free_when_it_has_ended():
         pass
 
 
-def test_what_is_left_is_read_by_the_thread_that_left_it():
+def test_last_result_belongs_to_the_thread_that_made_it():
     turn = Left("this")
     with turn:
         pass
@@ -151,7 +151,7 @@ def test_what_is_left_is_read_by_the_thread_that_left_it():
         pass
 
 
-def test_two_callers_never_share_a_runner(monkeypatch):
+def test_callers_never_share_a_runner(monkeypatch):
     """Another thread may take the last idle runner between the look-up and the taking."""
 
     class Emptied(list):
@@ -170,7 +170,7 @@ class Interface:
         self.__cuda_array_interface__ = told
 
 
-def test_a_broken_interface_is_refused_in_a_sentence(monkeypatch):
+def test_broken_array_interface_is_refused(monkeypatch):
     runtime = SimpleNamespace(pointerGetAttributes=lambda address: known)
     known = SimpleNamespace(type=0, device=-2)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
@@ -184,7 +184,7 @@ def test_a_broken_interface_is_refused_in_a_sentence(monkeypatch):
         take(Interface({"data": there}), "cuda:0")
 
 
-def test_a_deleted_array_is_refused_in_a_sentence(monkeypatch):
+def test_deleted_array_is_refused(monkeypatch):
     class Array:
         def devices(self):
             raise RuntimeError("Array has been deleted with shape=uint8[4,28,28].")

@@ -35,7 +35,7 @@ def fresh(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_its_commands_run_in_order_and_do_as_the_page_says(tutorial, fresh):
+def test_tutorial_commands_run_in_order(tutorial, fresh):
     """As typed, except for fewer images and less time."""
     for run in tutorial.RUNS:
         words = shlex.split(run.command("cpu"))[1:]
@@ -57,14 +57,14 @@ def test_its_commands_run_in_order_and_do_as_the_page_says(tutorial, fresh):
             assert "unwritten" in loops[0]["note"] and "WRONG: wrong.forgets_zero" in result.stderr
 
 
-def test_the_first_step_is_what_new_writes():
+def test_first_step_equals_the_template():
     for ending in (".py", ".cu"):
         written = (ROOT / "lenetgpu" / "lab" / "start" / f"conv{ending}").read_text()
         step = (STEPS / f"step1{ending}").read_text()
         assert step == written.replace('family="mine"', 'family="step1"')
 
 
-def test_the_page_is_in_step_with_the_files(tutorial):
+def test_tutorial_page_matches_its_files(tutorial):
     """Its code is that of the steps, its outputs are those of their files and commands."""
     text = (ROOT / "docs" / "tutorial.md").read_text()
     assert tutorial.stale(text) == []
@@ -81,7 +81,7 @@ def test_the_page_is_in_step_with_the_files(tutorial):
 
 
 @compiles
-def test_its_kernels_compile_for_every_architecture():
+def test_tutorial_kernels_compile_for_every_architecture():
     """The first step is omitted: it is the template of `--new`, which has a test of its own."""
     problem = next(stage.problem for stage in STAGES if stage.name == "conv2")
     with outside.loaded([STEPS]) as found:
@@ -107,7 +107,7 @@ EVERY = {f"{device} {name}" for device in ("cpu", "cuda") for name in NAMES[1:]}
     ],
     ids=lambda given: ", ".join(sorted(given)) if isinstance(given, set) else str(given),
 )
-def test_what_a_step_does_not_take_it_refuses(problem, refusing):
+def test_steps_refuse_unsupported_shapes(problem, refusing):
     with outside.loaded([STEPS]) as found:
         refused = {f"{v.needs.device} {v.family}" for v in found if v.refusal(problem)}
         taken = [v for v in found if v.kernels is not None and not v.refusal(problem)]
@@ -118,7 +118,7 @@ def test_what_a_step_does_not_take_it_refuses(problem, refusing):
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_its_commands_run_on_a_gpu(tutorial, fresh):
+def test_tutorial_commands_run_on_gpu(tutorial, fresh):
     for run in tutorial.RUNS:
         words = shlex.split(run.command("gpu"))[1:]
         if run.timed:

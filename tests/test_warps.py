@@ -70,7 +70,7 @@ def test_schedules_by_hand(program, core, warps, expected):
     assert cycles(program, replace(BOUND, **core), warps=warps) == expected
 
 
-def test_a_barrier_waits_for_its_own_block_only():
+def test_barrier_waits_only_for_its_block():
     """Warp 1 divides; warps 2 and 3, of another block, continue at once. All run one program."""
     program = [
         Instruction(Op.SHARED, part="load"),
@@ -85,13 +85,13 @@ def test_a_barrier_waits_for_its_own_block_only():
     assert alone.parts == {"load": 16 + 16, "sum": 8}
 
 
-def test_a_warps_time_is_charged_to_the_instruction_that_it_stood_at():
+def test_stalls_are_charged_to_the_waiting_instruction():
     program = [Instruction(Op.LOCAL, part="load"), Instruction(Op.MAD, (0,), 1, "sum")]
     found = run(BOUND, program, 1, 1)
     assert found.parts == {"load": 50, "sum": 6} and found.warps == 1
 
 
-def test_a_line_of_instructions_is_waited_for_once_while_it_is_held():
+def test_cached_instruction_line_is_fetched_once():
     """20 instructions take two lines; a loop of 64 stays cached, one of 80 never does."""
     assert cycles(independent(Op.ARITHMETIC, 20), CORE) == 30 + 15 + 31 + 3 + 4
     held, lost = ([i % size for i in range(3 * size)] for size in (64, 80))
@@ -101,7 +101,7 @@ def test_a_line_of_instructions_is_waited_for_once_while_it_is_held():
     assert stalls[0][:17] == [30, *[0] * 15, 30]
 
 
-def test_a_listing_repeats_at_the_same_place_and_refuses_what_is_not_there_yet():
+def test_listing_reuses_addresses_and_checks_dependencies():
     to = Listing()
     to.repeat(2, lambda _: to.emit(Op.MAD))
     assert [said.at for said in to.program] == [0, 1, 2, 3] * 2
@@ -140,7 +140,7 @@ def critical_path(core, program):
 
 @settings(deadline=None, max_examples=150)
 @given(programs(), st.integers(1, 6), st.integers(1, 3))
-def test_no_run_beats_its_chain_its_schedulers_or_its_memory_unit(program, warps, schedulers):
+def test_runs_respect_lower_bounds(program, warps, schedulers):
     core = replace(CORE, schedulers=schedulers, port=2)
     found = cycles(program, core, warps=warps)
     on_memory = sum(
@@ -158,7 +158,7 @@ def test_no_run_beats_its_chain_its_schedulers_or_its_memory_unit(program, warps
 
 @settings(deadline=None, max_examples=150)
 @given(programs(), st.sampled_from(["arithmetic", "mad", "shared", "local", "far", "fetch"]))
-def test_one_warp_is_as_fast_as_its_chain_and_no_faster_with_a_longer_latency(program, field):
+def test_single_warp_runs_at_its_critical_path(program, field):
     free = replace(CORE, line=0)
     assert cycles(program, free) == critical_path(free, program)
     slower = replace(free, **{field: getattr(free, field) + 3})
@@ -167,7 +167,7 @@ def test_one_warp_is_as_fast_as_its_chain_and_no_faster_with_a_longer_latency(pr
 
 @settings(deadline=None, max_examples=150)
 @given(programs(), st.integers(1, 5), st.integers(1, 3))
-def test_a_part_of_all_warps_time_is_theirs_and_more_of_them_take_no_less(program, warps, blocks):
+def test_parts_sum_within_total_and_grow_with_warps(program, warps, blocks):
     found = run(CORE, program, blocks, warps)
     assert sum(found.parts.values()) <= found.cycles * found.warps
     assert found.cycles >= run(CORE, program, 1, 1).cycles

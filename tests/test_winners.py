@@ -40,14 +40,14 @@ def cells_of(winners, found):
             for c in pane}  # fmt: skip
 
 
-def test_the_picture_that_ships_shows_what_is_known(winners):
+def test_shipped_picture_is_current(winners):
     image = pytest.importorskip("PIL.Image")
     with image.open(winners.PICTURE) as picture:
         held = picture.info["Comment"]
     assert held == winners.digest(winners.measured_here()), "run scripts/winners.py"
 
 
-def test_a_cell_is_measured_where_it_was_and_else_the_model_s(winners):
+def test_cells_are_measured_or_else_predicted(winners):
     planted, plain = cells_of(winners, PLANTED), cells_of(winners, None)
     at = ("56x56", 64, 512)
     assert (planted[at].winner, planted[at].margin) == ("texture.split", 2.0)
@@ -61,13 +61,13 @@ def test_a_cell_is_measured_where_it_was_and_else_the_model_s(winners):
     assert cell.margin == one[1].clocks / one[0].clocks
 
 
-def test_rings_are_what_the_table_has_without_padding(winners):
+def test_rings_match_the_table_without_padding(winners):
     rings = {key: c.ring for key, c in cells_of(winners, None).items() if c.ring is not None}
     assert rings["28x28", 1, 256] == "winograd.f4" and rings["56x56", 1, 128] == "winograd.f2"
     assert {images for _, images, _ in rings} == {1} and len(rings) == 8
 
 
-def test_the_title_says_what_was_not_measured(winners):
+def test_title_states_what_was_not_measured(winners):
     def title(found):
         return winners.title(found, winners.panes(found))
 
@@ -81,7 +81,7 @@ def test_the_title_says_what_was_not_measured(winners):
     assert len({winners.digest(found) for found in (None, PLANTED, every)}) == 3
 
 
-def test_it_is_drawn_and_says_of_what(winners, tmp_path):
+def test_picture_is_drawn_with_its_digest(winners, tmp_path):
     pytest.importorskip("vl_convert")
     image = pytest.importorskip("PIL.Image")
     winners.draw(tmp_path / "w.png", PLANTED)
@@ -89,13 +89,13 @@ def test_it_is_drawn_and_says_of_what(winners, tmp_path):
         assert picture.info["Comment"] == winners.digest(PLANTED)
 
 
-def test_the_lines_are_the_cells(winners):
+def test_printed_lines_are_the_cells(winners):
     done = CliRunner().invoke(winners.main, ["--lines"])
     shapes = [taken(line) for line in done.output.splitlines()]
     assert [(replace(s.problem, **MAPS), s.batch) for s in shapes] == [*winners.grid()]
 
 
-def test_the_kernels_of_a_measured_picture_are_known(script):
+def test_kernels_of_a_measured_picture_are_known(script):
     kernels = script("measured").kernels_of(PLANTED | {"command": "conv"})
     names = {name.rpartition("/")[2] for name in kernels}
     assert names == {"direct.cu", "winograd.cu", "texture.cu"}

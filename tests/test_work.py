@@ -42,11 +42,11 @@ def first_conv_pool():
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else "",
 )
-def test_work_is_what_a_hand_counts(problem, n, flop, moved):
+def test_work_by_hand(problem, n, flop, moved):
     assert (problem.flop(n), problem.bytes(n)) == (flop, moved)
 
 
-def test_rates_are_in_the_units_of_their_names():
+def test_rates_are_in_the_stated_units():
     limits = roofline.Ceilings("x", copy_gbs=100, fma_tflops=1, tensor_tflops=0)
     found = rates_json(3 * 10**9, 8 * 10**6, 4e-3, "fp32", limits)
     assert found["gflop"] == pytest.approx(3)
@@ -68,7 +68,7 @@ def test_rates_are_in_the_units_of_their_names():
         (1e12, 1e11, "fp32", 0.5, "compute"),
     ],
 )
-def test_a_share_is_of_the_roof_above(flop, moved, precision, share, bound):
+def test_share_is_of_the_limiting_ceiling(flop, moved, precision, share, bound):
     limits = roofline.Ceilings("x", copy_gbs=100, fma_tflops=1, tensor_tflops=8)
     assert limits.share(flop, moved, 2.0, precision) == (pytest.approx(share), bound)
     without = roofline.Ceilings("x", copy_gbs=100, fma_tflops=1, tensor_tflops=0)
@@ -86,7 +86,7 @@ class Recorded:
 
 
 @pytest.mark.parametrize("times", [1, 4])
-def test_a_sample_of_replays_is_one_calls_time(monkeypatch, times):
+def test_replay_sample_is_the_time_of_one_call(monkeypatch, times):
     def elapsed(work, repeats=1):
         for _ in range(repeats):
             work()
@@ -101,7 +101,7 @@ def test_a_sample_of_replays_is_one_calls_time(monkeypatch, times):
 
 
 @pytest.mark.parametrize(("ms", "times"), [(0.1, 5), (0.001, 64), (30.0, 1)])
-def test_a_sample_is_half_a_millisecond_or_64_replays(monkeypatch, ms, times):
+def test_sample_is_half_a_millisecond_or_64_replays(monkeypatch, ms, times):
     monkeypatch.setattr(calls, "gpu_ms", lambda work, repeats=1: ms * repeats)
     replays = calls.Replays(Recorded(), 10)
     replays.fill()
