@@ -268,7 +268,7 @@ def test_forked_child_is_refused_and_spawned_one_works(ran, tmp_path):
             try:
                 net = LeNet.load(device="cuda", batch=64, latency=latency)
             except LenetError:
-                continue  # a GPU without the resident kernel
+                continue  # a GPU without the persistent kernel
             net.held = cupy.zeros((3, 28, 28), "uint8").data
             expected, running = net(images), [True]
             one = net(images[0])

@@ -19,7 +19,7 @@ from lenetgpu.measure.counters.child import MARK
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
 from lenetgpu.net.outside import OUTSIDE
 from lenetgpu.stages import variants
-from lenetgpu.stages.fused.resident.resident import DESIGNS
+from lenetgpu.stages.fused.persistent.persistent import DESIGNS
 from lenetgpu.stages.registry import KINDS
 
 BATCHES = (1, 10_000)

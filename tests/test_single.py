@@ -13,7 +13,7 @@ import pytest
 from lenetgpu.errors import LenetError
 from lenetgpu.net import single
 from lenetgpu.net.single import OneImage, Single, one_image
-from lenetgpu.stages.fused import resident
+from lenetgpu.stages.fused import persistent
 
 
 class Stream:
@@ -131,9 +131,9 @@ def ways(monkeypatch):
             raise refusing[name]
         return name
 
-    monkeypatch.setattr(resident, "Once", partial(made, "once"))
+    monkeypatch.setattr(persistent, "Once", partial(made, "once"))
     monkeypatch.setattr(single, "OneImage", partial(made, "recorded"))
-    monkeypatch.setattr(single, "check_resident", partial(made, "check"))
+    monkeypatch.setattr(single, "check_persistent", partial(made, "check"))
     return refusing
 
 
@@ -157,7 +157,7 @@ def test_persistent_kernel_falls_back_to_the_plan(ways, refusal):
         asked()
 
 
-class Resident:
+class Persistent:
     """A stub with scores ten times the last image's first pixel; another call may interleave."""
 
     def __init__(self, weights):
@@ -178,12 +178,12 @@ class Resident:
 def test_label_waits_for_pending_scores(monkeypatch):
     cupy = SimpleNamespace(cuda=SimpleNamespace(Device=lambda index: nullcontext()))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(resident, "Resident", Resident)
-    monkeypatch.setattr(single, "check_resident", lambda net, weights: None)
+    monkeypatch.setattr(persistent, "Persistent", Persistent)
+    monkeypatch.setattr(single, "check_persistent", lambda net, weights: None)
     net = Single(SimpleNamespace(index=1), "so", None)
     with ThreadPoolExecutor(1) as other:
         scored = other.submit(net.answer, np.full((1, 28, 28, 1), 3, np.uint8), True)
-        assert net._resident.asked.wait(10)
+        assert net._persistent.asked.wait(10)
         assert net.label(np.full((28, 28), 7, np.uint8)) == 7
         labels, scores = scored.result()
     assert labels.tolist() == [3]

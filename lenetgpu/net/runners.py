@@ -22,7 +22,7 @@ from lenetgpu.pipeline import Pipeline
 if TYPE_CHECKING:
     from lenetgpu.net.images import Taken
     from lenetgpu.net.single import OneImage
-    from lenetgpu.stages.fused.resident import Once
+    from lenetgpu.stages.fused.persistent import Once
 
 Passed = Callable[[int], None]
 Mark = Callable[[int, str | None], None]

@@ -25,7 +25,7 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan, resolve
 
 if TYPE_CHECKING:
-    from lenetgpu.stages.fused.resident import Once, Resident
+    from lenetgpu.stages.fused.persistent import Once, Persistent
 
 _AS_EXACT = ("fp32", "fp16x3", "tf32x3")
 _LOOKS = 1 << 13  # polls of the label before waiting for the stream, which reports errors
@@ -109,15 +109,15 @@ class Single:
             )
         import cupy
 
-        from lenetgpu.stages.fused.resident import Resident
+        from lenetgpu.stages.fused.persistent import Persistent
 
         self._turn, self._gpu = threading.Lock(), cupy.cuda.Device(gpu.index)
         self._label = np.int32
         with self._gpu:
-            self._resident = Resident(weights)
+            self._persistent = Persistent(weights)
         try:
             with self._gpu:
-                check_resident(self._resident, weights)
+                check_persistent(self._persistent, weights)
         except BaseException:
             self.close()
             raise
@@ -125,7 +125,7 @@ class Single:
     def label(self, image: Any) -> Any:
         """Return the label of a NumPy image (28, 28) of uint8 as numpy.int32."""
         with self._turn:
-            return self._label(self._resident.label(image))
+            return self._label(self._persistent.label(image))
 
     def answer(self, pixels: Any, with_scores: bool) -> tuple[Any, Any]:
         """Return labels (1,) int32 and scores (1, 10) float32 or None for `pixels` (1, 28, 28, 1).
@@ -135,13 +135,13 @@ class Single:
         import numpy as np
 
         with self._turn, self._gpu:
-            label = self._resident.label(pixels[0, :, :, 0])
-            scores = self._resident.scores()[None] if with_scores else None
+            label = self._persistent.label(pixels[0, :, :, 0])
+            scores = self._persistent.scores()[None] if with_scores else None
         return np.array([label], np.int32), scores
 
     def close(self) -> None:
         """Stop the kernel."""
-        self._resident.close()
+        self._persistent.close()
 
 
 def one_image(
@@ -166,14 +166,14 @@ def one_image(
 
 
 def _once(weights: Weights) -> Once:
-    from lenetgpu.stages.fused.resident import Once
+    from lenetgpu.stages.fused.persistent import Once
 
     once = Once(weights)
-    check_resident(once, weights)
+    check_persistent(once, weights)
     return once
 
 
-def check_resident(net: Once | Resident, weights: Weights) -> None:
+def check_persistent(net: Once | Persistent, weights: Weights) -> None:
     """Raise LenetError if the persistent kernel differs from float64 for `weights`."""
     import numpy as np
 
@@ -183,4 +183,4 @@ def check_resident(net: Once | Resident, weights: Weights) -> None:
     for index, image in enumerate(asked[..., 0]):
         labels[index] = net.label(image)
         scores[index] = net.scores()
-    judged(replace(resolve("fp32", "cuda"), name="resident"), weights, "uint8", scores, labels)
+    judged(replace(resolve("fp32", "cuda"), name="persistent"), weights, "uint8", scores, labels)

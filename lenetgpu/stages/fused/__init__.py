@@ -20,7 +20,7 @@ _FAMILIES = {
     "wgmma_winograd.fp16_roles": "wgmma_winograd_roles_fp16 wgmma_winograd_fp16",
     "wgmma_winograd.fp16x3_features": "wgmma_winograd_fp16x3",
     "winograd.features": "winograd",
-    "resident": "",
+    "persistent": "",
     "split": "",
 }
 offer(__name__, __path__, KINDS, _FAMILIES)

@@ -14,8 +14,8 @@ from lenetgpu.check.reference import reference_stages
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu.device import driver_gpus
-from lenetgpu.stages.fused.resident import Once
-from lenetgpu.stages.fused.resident.resident import DESIGNS, Resident
+from lenetgpu.stages.fused.persistent import Once
+from lenetgpu.stages.fused.persistent.persistent import DESIGNS, Persistent
 
 pytestmark = pytest.mark.gpu
 COUNT = 200
@@ -39,7 +39,7 @@ def digits(shipped_weights):
 def test_digits_as_bytes_and_floats(design, hopper, digits, shipped_weights):
     images, reference = digits
     found = np.empty((COUNT, 10), np.float32)
-    with Resident(shipped_weights, design=design) as net:
+    with Persistent(shipped_weights, design=design) as net:
         for n, image in enumerate(images):
             given = (image / 255).astype(np.float32) if n % 2 else image
             assert net.label(given) == reference[n].argmax()
@@ -60,7 +60,7 @@ def test_fp32_net_uses_the_persistent_kernel(hopper, digits):
 def test_images_arriving_as_it_falls_asleep_are_answered(hopper, digits, shipped_weights, rng):
     """Images arrive before, while and after the kernel falls asleep, a hundred times."""
     images, reference = digits
-    with Resident(shipped_weights, idle_ms=0.05) as net:
+    with Persistent(shipped_weights, idle_ms=0.05) as net:
         for n in range(100_000):
             comes = perf_counter_ns() + int(rng.integers(100_000))
             while perf_counter_ns() < comes:
@@ -76,7 +76,10 @@ def test_other_gpu_work_continues(hopper, digits, shipped_weights):
     import cupy
 
     images, reference = digits
-    with Resident(shipped_weights) as net, Resident(shipped_weights, design=DESIGNS[1]) as second:
+    with (
+        Persistent(shipped_weights) as net,
+        Persistent(shipped_weights, design=DESIGNS[1]) as second,
+    ):
         for n in range(50):
             assert net.label(images[n]) == second.label(images[n]) == reference[n].argmax()
             total = cupy.arange(100_000, dtype=cupy.int64).sum()
@@ -90,9 +93,9 @@ OWNER = """
 import numpy as np
 from lenetgpu.files import assets
 from lenetgpu.files.weights import load_weights
-from lenetgpu.stages.fused.resident import Resident
+from lenetgpu.stages.fused.persistent import Persistent
 
-net = Resident(load_weights(assets.default_weights()), idle_ms=200)
+net = Persistent(load_weights(assets.default_weights()), idle_ms=200)
 print("alive", flush=True)
 while True:
     net.label(np.zeros((28, 28), np.uint8))
@@ -107,5 +110,5 @@ def test_kernel_ends_when_its_owner_dies(hopper, digits, shipped_weights):
     assert owner.stdout.readline() == b"alive\n"
     owner.kill()
     owner.wait(timeout=30)
-    with Resident(shipped_weights, timeout_s=1) as net:
+    with Persistent(shipped_weights, timeout_s=1) as net:
         assert net.label(images[0]) == reference[0].argmax()

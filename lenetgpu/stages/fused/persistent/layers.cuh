@@ -1,4 +1,4 @@
-// The layers of the resident kernel, each by warps 0 to 7 of a block and for one image.
+// The layers of the persistent kernel, each by warps 0 to 7 of a block and for one image.
 #pragma once
 #include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/send.cuh"

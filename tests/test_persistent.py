@@ -22,9 +22,9 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
-from lenetgpu.stages.fused.resident import Once, mailbox, once, resident
-from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP
-from lenetgpu.stages.fused.resident.resident import DESIGNS, Resident
+from lenetgpu.stages.fused.persistent import Once, mailbox, once, persistent
+from lenetgpu.stages.fused.persistent.mailbox import ANSWERED, ASLEEP
+from lenetgpu.stages.fused.persistent.persistent import DESIGNS, Persistent
 
 needs_a_compiler = pytest.mark.skipif(version() < 11, reason="no g++ 11")
 HEADERS = ("barrier", "cluster", "global", "host", "registers", "send", "shared")
@@ -33,7 +33,7 @@ HEADERS = ("barrier", "cluster", "global", "host", "registers", "send", "shared"
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """Return the kernel of a design as a native function."""
-    folder = tmp_path_factory.mktemp("resident")
+    folder = tmp_path_factory.mktemp("persistent")
     (folder / "gpu" / "ptx").mkdir(parents=True)
     for name in HEADERS:
         (folder / "gpu" / "ptx" / f"{name}.cuh").write_text('#include "cpu_cluster.hpp"\n')
@@ -48,7 +48,7 @@ def compiled(tmp_path_factory):
             text = kernel.source.read_text().replace(memory, "float4* memory = cpu::memory();")
             lines = ['#include "cpu_cluster.hpp"', *(f"#define {k} {v}" for k, v in kernel.defines)]
             lines += [text, RUN]
-            source = folder / f"resident{design.blocks}.cpp"
+            source = folder / f"persistent{design.blocks}.cpp"
             source.write_text("\n".join(lines))
             to = source.with_suffix(".so")
             build("-shared", f"-I{folder}", f"-I{INCLUDE_ROOT}", source, "-o", to)
@@ -62,13 +62,13 @@ RUN = """
 extern "C" bool run(unsigned char* host, const float* weights, unsigned last, unsigned life,
                     unsigned long long idle, unsigned most, unsigned seed) {
     return cpu::run(BLOCKS, THREADS, SHARED_BYTES, seed,
-                    [=] { resident(host, weights, last, life, idle, most); });
+                    [=] { persistent(host, weights, last, life, idle, most); });
 }
 """
 
 
 class OnACpu:
-    """CPU stand-in for `resident.Cluster`; launches run one after the other, as on a stream."""
+    """CPU stand-in for `persistent.Cluster`; launches run one after the other, as on a stream."""
 
     library = None
     seed = 0
@@ -112,7 +112,7 @@ class OnACpu:
 def on_a_cpu(compiled, monkeypatch, rng):
     monkeypatch.setattr(OnACpu, "library", staticmethod(compiled))
     monkeypatch.setattr(OnACpu, "seed", int(rng.integers(1 << 30)))
-    monkeypatch.setattr(resident, "Cluster", OnACpu)
+    monkeypatch.setattr(persistent, "Cluster", OnACpu)
 
 
 def reference(image, weights):
@@ -127,7 +127,7 @@ def test_labels_and_scores_match_the_reference(design, on_a_cpu, weight_file, rn
     weights = load_weights(weight_file)
     image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
     noise = rng.random(784, np.float32)
-    with Resident(weights, idle_ms=200, timeout_s=120, design=design) as net:
+    with Persistent(weights, idle_ms=200, timeout_s=120, design=design) as net:
         for given in (image, noise, noise[::-1], image[::-1]):
             expected = reference(given, weights)
             label = net.label(given)
@@ -157,7 +157,7 @@ def test_single_launch_answers_one_image_and_ends(design, on_a_cpu, weight_file,
     def replayed(work, calls):
         return SimpleNamespace(launch_alone=work, stream=SimpleNamespace(synchronize=synchronize))
 
-    monkeypatch.setattr(resident, "Cluster", Kept)
+    monkeypatch.setattr(persistent, "Cluster", Kept)
     monkeypatch.setattr(once, "Graph", replayed)
     monkeypatch.setattr(once, "_IDLE_NS", 10**15)
     net = Once(weights, design)
@@ -183,7 +183,7 @@ def test_weights_of_any_scale_give_scores_or_an_error(on_a_cpu, shipped_weights,
     tensors["fc2"] *= np.float32(1e30)
     weights = Weights(tensors, "scaled")
     expected = reference(image, weights)
-    with Resident(weights, idle_ms=10, timeout_s=120, design=DESIGNS[0]) as net:
+    with Persistent(weights, idle_ms=10, timeout_s=120, design=DESIGNS[0]) as net:
         assert net.label(image) == expected.argmax()
         assert judge(net.scores(), expected, "fp32").passed
         net._scale = (net._scale[0], net._scale[1] + 200)
@@ -198,7 +198,7 @@ def test_half_written_image_is_waited_for(on_a_cpu, shipped_weights, rng):
     The kernel ignores an old tag.
     """
     image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
-    with Resident(shipped_weights, idle_ms=1000, timeout_s=120, design=DESIGNS[0]) as net:
+    with Persistent(shipped_weights, idle_ms=1000, timeout_s=120, design=DESIGNS[0]) as net:
         words, box = net._words, net._box
         net._tag = tag = net._tag + 2
         for row in (0, *rng.permutation(27) + 1):
@@ -230,9 +230,9 @@ class Still(OnACpu):
 
 @pytest.fixture
 def net(monkeypatch, shipped_weights):
-    """A Resident that answers 7 on its only launch."""
-    monkeypatch.setattr(resident, "Cluster", Still)
-    return Resident(shipped_weights, timeout_s=0.01)
+    """A Persistent that answers 7 on its only launch."""
+    monkeypatch.setattr(persistent, "Cluster", Still)
+    return Persistent(shipped_weights, timeout_s=0.01)
 
 
 BAD = {
@@ -261,7 +261,7 @@ def test_closed_kernel_is_refused_and_close_repeats(net):
 @pytest.mark.parametrize("idle_ms", [0, 1e4, float("nan")])
 def test_idle_time_out_of_range_is_refused(idle_ms, shipped_weights):
     with pytest.raises(LenetError, match=r"idle_ms: expected 0\.01 to 1000, found"):
-        Resident(shipped_weights, idle_ms=idle_ms)
+        Persistent(shipped_weights, idle_ms=idle_ms)
 
 
 def test_falls_back_to_eight_blocks_or_is_refused(monkeypatch, shipped_weights):
@@ -272,13 +272,13 @@ def test_falls_back_to_eight_blocks_or_is_refused(monkeypatch, shipped_weights):
             raise RuntimeError(f"no room for {design.blocks}")
         return Still(design, weights)
 
-    monkeypatch.setattr(resident, "Cluster", cluster)
+    monkeypatch.setattr(persistent, "Cluster", cluster)
     with pytest.raises(LenetError, match="expected the GPU to take it, found: no room for 8"):
-        Resident(shipped_weights)
+        Persistent(shipped_weights)
     taken.append(8)
-    assert Resident(shipped_weights).design.blocks == 8
+    assert Persistent(shipped_weights).design.blocks == 8
     with pytest.raises(LenetError, match="found: no room for 16"):
-        Resident(shipped_weights, design=DESIGNS[0])
+        Persistent(shipped_weights, design=DESIGNS[0])
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_falls_back_to_eight_blocks_or_is_refused(monkeypatch, shipped_weights):
     [(600, "expected it to end within 0.01 s", [2]), (700, r"\(700\)", [])],
 )
 def test_memory_in_use_or_of_a_lost_gpu_is_not_freed(status, said, freed_later):
-    cluster, answers, freed = object.__new__(resident.Cluster), [status], []
+    cluster, answers, freed = object.__new__(persistent.Cluster), [status], []
     cluster._runtime = SimpleNamespace(streamQuery=lambda _: answers[0], freeHost=freed.append)
     cluster._stream, cluster.address = SimpleNamespace(ptr=1), 2
     with pytest.raises(LenetError, match=said):
@@ -300,11 +300,11 @@ def test_memory_in_use_or_of_a_lost_gpu_is_not_freed(status, said, freed_later):
 def test_unsupported_gpu_or_host_is_refused(monkeypatch, shipped_weights):
     if not driver_gpus():
         with pytest.raises(LenetError, match="expected an NVIDIA GPU and its driver, found none"):
-            Resident(shipped_weights)
-    monkeypatch.setattr(resident, "require_gpu", lambda: None)
-    monkeypatch.setattr(resident, "current_arch", lambda: "sm_89")
+            Persistent(shipped_weights)
+    monkeypatch.setattr(persistent, "require_gpu", lambda: None)
+    monkeypatch.setattr(persistent, "current_arch", lambda: "sm_89")
     with pytest.raises(LenetError, match=r"capability 9\.0, found one for sm_89"):
-        Resident(shipped_weights)
-    monkeypatch.setattr(resident.platform, "machine", lambda: "aarch64")
+        Persistent(shipped_weights)
+    monkeypatch.setattr(persistent.platform, "machine", lambda: "aarch64")
     with pytest.raises(LenetError, match="expected an x86-64 host, found aarch64"):
-        Resident(shipped_weights)
+        Persistent(shipped_weights)

@@ -11,8 +11,8 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import usable
 from lenetgpu.gpu.graph import Graph
-from lenetgpu.stages.fused.resident.mailbox import ANSWERED, LABEL, SIDE, Mailbox, scaled
-from lenetgpu.stages.fused.resident.resident import Cluster, Design, opened
+from lenetgpu.stages.fused.persistent.mailbox import ANSWERED, LABEL, SIDE, Mailbox, scaled
+from lenetgpu.stages.fused.persistent.persistent import Cluster, Design, opened
 
 _IDLE_NS = 1_000_000_000  # ns; never reached, because the image is written before the launch
 _LAST_TAG = 0x7FFFFFFE  # a launch answers any tag that is positive as int32

@@ -12,7 +12,7 @@
 #include "gpu/ptx/global.cuh"
 #include "gpu/ptx/host.cuh"
 #include "gpu/ptx/registers.cuh"
-#include "stages/fused/resident/layers.cuh"
+#include "stages/fused/persistent/layers.cuh"
 
 static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher's layout differs");
 static_assert(THREADS == WORKERS + 4 * WARP, "two warpgroups that compute, one warp that watches");
@@ -196,7 +196,7 @@ __device__ __forceinline__ void watch(Shared& s, unsigned char* host, const floa
 
 // `last`: the tag of the newest image that is not asked for.
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1)
-    resident(unsigned char* host, const float* __restrict__ weights, u32 last, u32 life, u64 idle,
+    persistent(unsigned char* host, const float* __restrict__ weights, u32 last, u32 life, u64 idle,
              u32 most) {
     extern __shared__ float4 memory[];
     Shared& s = *reinterpret_cast<Shared*>(memory);

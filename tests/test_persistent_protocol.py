@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from lenetgpu.errors import LenetError
-from lenetgpu.stages.fused.resident import resident
-from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP, LABEL
-from lenetgpu.stages.fused.resident.resident import Resident
+from lenetgpu.stages.fused.persistent import persistent
+from lenetgpu.stages.fused.persistent.mailbox import ANSWERED, ASLEEP, LABEL
+from lenetgpu.stages.fused.persistent.persistent import Persistent
 
 BLANK = np.zeros((28, 28), np.uint8)
 IMAGES, LOOKS = 3, 300
@@ -58,7 +58,7 @@ class Life:
 
 
 class World:
-    """Shared words and kernel: `resident.Cluster` and `resident.Mailbox` in one."""
+    """Shared words and kernel: `persistent.Cluster` and `persistent.Mailbox` in one."""
 
     def __init__(self, choices, interrupt=None):
         self.choices, self.interrupt = choices, interrupt
@@ -118,15 +118,15 @@ class World:
 
 @pytest.fixture
 def net(monkeypatch):
-    """Return a factory of a Resident in a world; the constructor labels a first image."""
-    monkeypatch.setattr(resident, "_SPINS", range(1))
-    monkeypatch.setattr(resident, "_ROUNDS", LOOKS)
-    monkeypatch.setattr(resident, "pack", lambda weights: (None, (1.0, 0)))
+    """Return a factory of a Persistent in a world; the constructor labels a first image."""
+    monkeypatch.setattr(persistent, "_SPINS", range(1))
+    monkeypatch.setattr(persistent, "_ROUNDS", LOOKS)
+    monkeypatch.setattr(persistent, "pack", lambda weights: (None, (1.0, 0)))
 
     def make(world, **options):
-        monkeypatch.setattr(resident, "Cluster", lambda design, weights: world)
-        monkeypatch.setattr(resident, "Mailbox", lambda address: world)
-        return Resident(None, **options)
+        monkeypatch.setattr(persistent, "Cluster", lambda design, weights: world)
+        monkeypatch.setattr(persistent, "Mailbox", lambda address: world)
+        return Persistent(None, **options)
 
     return make
 
@@ -170,7 +170,7 @@ def test_next_image_is_answered_after_any_interruption(net):
 
 
 def test_silent_kernel_times_out(net, monkeypatch):
-    monkeypatch.setattr(resident, "_ROUNDS", 2)
+    monkeypatch.setattr(persistent, "_ROUNDS", 2)
     waited = []
     monkeypatch.setattr(Event, "wait", lambda self, seconds: waited.append(seconds))
     world = World(Choices(0))

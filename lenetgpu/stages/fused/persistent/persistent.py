@@ -24,8 +24,8 @@ from lenetgpu.gpu.faults import lost, note_lost
 from lenetgpu.gpu.graph import new_stream
 from lenetgpu.gpu.launch import function, launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.stages.fused.resident import mailbox
-from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP, LABEL, SIDE, Mailbox, pack
+from lenetgpu.stages.fused.persistent import mailbox
+from lenetgpu.stages.fused.persistent.mailbox import ANSWERED, ASLEEP, LABEL, SIDE, Mailbox, pack
 
 _ARCH = "sm_90a"
 _THREADS = 384
@@ -59,7 +59,7 @@ class Design:
         """The kernel of this design."""
         made = Kernel.beside(
             __file__,
-            "resident",
+            "persistent",
             BLOCKS=self.blocks,
             THREADS=_THREADS,
             WORK_REGISTERS=192,
@@ -82,7 +82,7 @@ class Cluster:
         require_gpu()
         if current_arch() != _ARCH:
             raise LenetError(
-                "the resident kernel: expected a GPU of compute capability 9.0, "
+                "the persistent kernel: expected a GPU of compute capability 9.0, "
                 f"found one for {current_arch()}"
             )
         runtime = cupy.cuda.runtime
@@ -114,7 +114,7 @@ class Cluster:
         if note_lost(status):
             raise LenetError(lost())
         if status not in (0, _PENDING):
-            raise LenetError(f"the resident kernel: the GPU answers error {status}")
+            raise LenetError(f"the persistent kernel: the GPU answers error {status}")
         return bool(status == 0)
 
     def close(self, timeout_s: float) -> None:
@@ -132,7 +132,7 @@ class Cluster:
                 return
             Event().wait(_PAUSE_S)
         raise LenetError(
-            f"the resident kernel: expected it to end within {timeout_s:g} s, found it running"
+            f"the persistent kernel: expected it to end within {timeout_s:g} s, found it running"
         )
 
 
@@ -151,7 +151,7 @@ def opened(
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         raise LenetError(
-            f"the resident kernel: expected an x86-64 host, found {platform.machine()}"
+            f"the persistent kernel: expected an x86-64 host, found {platform.machine()}"
         )
     packed, scale = pack(weights)
     refusal = ""
@@ -161,10 +161,10 @@ def opened(
             return one, scale
         except RuntimeError as error:
             refusal = str(error)
-    raise LenetError(f"the resident kernel: expected the GPU to take it, found: {refusal}")
+    raise LenetError(f"the persistent kernel: expected the GPU to take it, found: {refusal}")
 
 
-class Resident:
+class Persistent:
     """Labels single images by a kernel that stays on the current GPU, in fp32.
 
     The kernel ends after `idle_ms` without an image; the next image then costs a launch. While
@@ -195,7 +195,7 @@ class Resident:
         self._rows, self._tags, self._words = self._box.pixels, self._box.tags, self._box.words
         self.label(np.zeros((SIDE, SIDE), np.uint8))
 
-    def __enter__(self) -> Resident:
+    def __enter__(self) -> Persistent:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -215,7 +215,7 @@ class Resident:
         """
         with self._turn:
             if self._closed:
-                raise LenetError("the resident kernel: expected it open, found it closed")
+                raise LenetError("the persistent kernel: expected it open, found it closed")
             self._caller = get_ident()
             plain = type(image) is self._array and image.dtype is self._uint8
             if plain and image.shape == (SIDE, SIDE):
@@ -251,7 +251,7 @@ class Resident:
                 if words[ANSWERED] == tag:
                     return words[LABEL]
         raise LenetError(
-            f"the resident kernel: expected an answer within {self._timeout_s:g} s, found none"
+            f"the persistent kernel: expected an answer within {self._timeout_s:g} s, found none"
         )
 
     def scores(self) -> Array:
