@@ -57,7 +57,7 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class Contestant:
+class Candidate:
     """One way to classify images: `run` classifies all, `labels` also returns NumPy labels."""
 
     name: str
@@ -103,9 +103,9 @@ def torch_net(weights: Weights, device: str, dtype: Any, last: bool, mode: str |
     return torch.compile(own, mode=mode)
 
 
-def torch_contestants(
+def torch_candidates(
     weights: Weights, images: Any, where: str, deep: bool, say: Say
-) -> Iterator[Contestant]:
+) -> Iterator[Candidate]:
     """Yield PyTorch in every supported mode, precision and memory format."""
     import torch
 
@@ -133,7 +133,7 @@ def torch_contestants(
 def _torch_one(
     weights: Weights, host: Any, device: str, where: str, name: str, dtype: Any, last: bool,
     tf32: bool,
-) -> Contestant:  # fmt: skip
+) -> Candidate:  # fmt: skip
     import torch
 
     words = name.split()[1]
@@ -182,23 +182,23 @@ def _torch_one(
     run()
     if where == "one":
         return _ones(name, "torch", name.split()[2], one)
-    return Contestant(name, "torch", name.split()[2], where, run, lambda: forward().cpu().numpy())
+    return Candidate(name, "torch", name.split()[2], where, run, lambda: forward().cpu().numpy())
 
 
-# digits of this run (N, 28, 28) uint8, for contestants that take single images
+# digits of this run (N, 28, 28) uint8, for candidates that take single images
 IMAGES: dict[str, Any] = {}
 
 
-def _ones(name: str, maker: str, precision: str, label: Callable[[Any], int]) -> Contestant:
+def _ones(name: str, maker: str, precision: str, label: Callable[[Any], int]) -> Candidate:
     few = IMAGES["all"][:ONES]
 
     def labels() -> Any:
         return np.array([label(image) for image in few])
 
-    return Contestant(name, maker, precision, "one", labels, labels, passes=1)
+    return Candidate(name, maker, precision, "one", labels, labels, passes=1)
 
 
-def our_contestants(images: Any, weights: Path, where: str, say: Say) -> Iterator[Contestant]:
+def our_candidates(images: Any, weights: Path, where: str, say: Say) -> Iterator[Candidate]:
     """Yield `LeNet` with each plan of this device, and the bare copy for host arrays."""
     device = "cpu" if where == "cpu" else "cuda"
     plans = CPU_PLANS if device == "cpu" else GPU_PLANS
@@ -239,12 +239,12 @@ def our_contestants(images: Any, weights: Path, where: str, say: Say) -> Iterato
         if where == "one":
             yield _ones(name, OURS, precision, lambda image, net=net: int(net(image)))
         else:
-            made = Contestant(name, OURS, precision, where, run, labels)
+            made = Candidate(name, OURS, precision, where, run, labels)
             made.facts["plan"] = how["plan"]
             yield made
 
 
-def _bare_copy(images: Any, where: str) -> Contestant:
+def _bare_copy(images: Any, where: str) -> Candidate:
     import cupy
 
     there = cupy.empty(images.shape, images.dtype)
@@ -254,10 +254,10 @@ def _bare_copy(images: Any, where: str) -> Contestant:
         there.set(images, stream=stream)
         stream.synchronize()
 
-    return Contestant("bare copy to the device", BUS, "", where, run, lambda: None)
+    return Candidate("bare copy to the device", BUS, "", where, run, lambda: None)
 
 
-def onnx_contestants(weights: Path, images: Any) -> Iterator[Contestant]:
+def onnx_candidates(weights: Path, images: Any) -> Iterator[Candidate]:
     """Yield ONNX Runtime on the CPU, in one batch and in cache-sized batches."""
     import onnxruntime
 
@@ -273,10 +273,10 @@ def onnx_contestants(weights: Path, images: Any) -> Iterator[Contestant]:
         def run(parts: list[Any] = parts) -> Any:
             return np.concatenate([session.run(None, {entry: p})[0].argmax(1) for p in parts])
 
-        yield Contestant(f"onnxruntime{words}", "onnxruntime", "fp32", "cpu", run, run)
+        yield Candidate(f"onnxruntime{words}", "onnxruntime", "fp32", "cpu", run, run)
 
 
-def jax_contestants(weights: Weights, images: Any) -> Iterator[Contestant]:
+def jax_candidates(weights: Weights, images: Any) -> Iterator[Candidate]:
     """Yield JAX's jit on images on the GPU."""
     import jax
     import jax.numpy as jnp
@@ -303,13 +303,13 @@ def jax_contestants(weights: Weights, images: Any) -> Iterator[Contestant]:
             compiled = jax.jit(net).lower(x).compile()
         run = lambda c=compiled: c(x).block_until_ready()  # noqa: E731
         labels = lambda r=run: np.asarray(r())  # noqa: E731
-        yield Contestant(f"jax jit {precision}", "jax", precision, "device", run, labels)
+        yield Candidate(f"jax jit {precision}", "jax", precision, "device", run, labels)
 
 
-def check(contestants: list[Contestant], expected: Any, right: Any, say: Say) -> list[Contestant]:
-    """Return the contestants whose labels match float64 except for a few near ties."""
+def check(candidates: list[Candidate], expected: Any, right: Any, say: Say) -> list[Candidate]:
+    """Return the candidates whose labels match float64 except for a few near ties."""
     kept = []
-    for one in contestants:
+    for one in candidates:
         if one.maker == BUS:
             kept.append(one)
             continue
@@ -326,29 +326,29 @@ def check(contestants: list[Contestant], expected: Any, right: Any, say: Say) ->
     return kept
 
 
-def measure(contestants: list[Contestant], rounds: int) -> None:
+def measure(candidates: list[Candidate], rounds: int) -> None:
     """Run interleaved rounds; a sample averages the passes that fill SAMPLE_MS milliseconds."""
 
-    def sample(one: Contestant) -> float:
+    def sample(one: Candidate) -> float:
         return cpu_ms(one.run, one.passes) / one.passes / (ONES if one.where == "one" else 1)
 
-    for one in contestants:
+    for one in candidates:
         sample(one)
         one.passes = max(1, min(MOST_PASSES, round(SAMPLE_MS / cpu_ms(one.run))))
-    interleave([(partial(sample, one), one.samples) for one in contestants], rounds)
+    interleave([(partial(sample, one), one.samples) for one in candidates], rounds)
 
 
-def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
+def summary(candidates: list[Candidate]) -> list[dict[str, Any]]:
     """Return a row each, fastest first, with ratios to the best peer and the bare copy."""
-    medians = {id(one): float(np.median(one.samples)) for one in contestants}
+    medians = {id(one): float(np.median(one.samples)) for one in candidates}
     best: dict[tuple[str, str], tuple[float, str]] = {}
-    copies = {one.where: medians[id(one)] for one in contestants if one.maker == BUS}
-    for one in contestants:
+    copies = {one.where: medians[id(one)] for one in candidates if one.maker == BUS}
+    for one in candidates:
         if one.maker not in (OURS, BUS):
             key, now = (one.where, one.precision), (medians[id(one)], one.name)
             best[key] = min(best.get(key, now), now)
     rows = []
-    for one in contestants:
+    for one in candidates:
         p05, p95 = np.percentile(one.samples, [5, 95])
         row = {
             "name": one.name, "maker": one.maker, "precision": one.precision, "where": one.where,
@@ -366,20 +366,20 @@ def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
 
 def gathered(
     gpu: Gpu | None, weight_file: Path, where: list[str], deep: bool, say: Say
-) -> tuple[list[Contestant], list[dict[str, str]]]:
-    """Return all contestants, and the unavailable peers with reasons."""
+) -> tuple[list[Candidate], list[dict[str, str]]]:
+    """Return all candidates, and the unavailable peers with reasons."""
     weights, images = load_weights(weight_file), IMAGES["all"]
-    found: list[Contestant] = []
+    found: list[Candidate] = []
     absent = []
     installed = {name: importlib.util.find_spec(name) is not None for name in PEERS}
     for place in where if gpu is not None else ["cpu"]:
-        found += our_contestants(images, weight_file, place, say)
+        found += our_candidates(images, weight_file, place, say)
         if installed["torch"]:
-            found += torch_contestants(weights, images, place, deep, say)
+            found += torch_candidates(weights, images, place, deep, say)
     if gpu is None and installed["onnxruntime"] and installed["onnx"]:
-        found += onnx_contestants(weight_file, images)
+        found += onnx_candidates(weight_file, images)
     if gpu is not None and "device" in where and installed["jax"]:
-        found += jax_contestants(weights, images)
+        found += jax_candidates(weights, images)
     absent += [{"name": PEERS[n], "why": "not installed"} for n in PEERS if not installed[n]]
     return found, absent
 
@@ -411,12 +411,12 @@ def main(
     IMAGES["all"] = np.ascontiguousarray(dataset.images[:most]).reshape(-1, 28, 28)
     weights = load_weights(weight_file)
     expected = reference_scores(IMAGES["all"][..., None], weights)[1]
-    contestants, absent = gathered(
+    candidates, absent = gathered(
         gpu, weight_file, list(where or WHERE), not quick, partial(click.echo, err=True)
     )
-    contestants = check(contestants, expected, dataset.labels, partial(click.echo, err=True))
-    measure(contestants, rounds)
-    rows = summary(contestants)
+    candidates = check(candidates, expected, dataset.labels, partial(click.echo, err=True))
+    measure(candidates, rounds)
+    rows = summary(candidates)
     for row in rows:
         peer = f"{row['times_faster']:.2f}x {row['peer']}" if "times_faster" in row else ""
         copy = f"{row['over_copy']:.2f}x the copy" if "over_copy" in row else ""

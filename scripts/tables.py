@@ -119,7 +119,7 @@ def everybody(folder: str) -> str:
          times(row.get("times_faster")))
         for row in document["rows"]
     ]  # fmt: skip
-    heads = "images | contestant | ms> | over the bare copy> | right> | flips> | over its peer>"
+    heads = "images | candidate | ms> | over the bare copy> | right> | flips> | over its peer>"
     about = f"{said_of(document)}; {document['images']:,} digits ({document['data']})"
     return lines(f"{about}. {_sure(document)}", md(heads, rows), _absent(document))
 
@@ -370,7 +370,7 @@ def _rms(entry: Document) -> float | None:
 
 
 def _beside_cudnn(case: Document) -> tuple[float, float | None, float | None] | None:
-    """Return cuDNN's time over best's, best's over the fastest that errs no more, error ratio."""
+    """Return cuDNN's time over best's, best's over the fastest as accurate's, error ratio."""
     entries = {e["name"]: e for e in case["candidates"] if e.get("median_ms")}
     if SHIPS not in entries or NAMES["cuda"] not in entries:
         return None
@@ -856,7 +856,7 @@ def sections(among: Among = lambda variant: True) -> dict[str, dict[str, Callabl
     found: dict[str, dict[str, Callable[[], str]]] = {
         "README.md": {"infer": infer_output, "peers": front},
         "docs/measured.md": {
-            "contestants": partial(everybody, GPUS[0]), "gpu": gpu_plans, "stages": stage_times,
+            "candidates": partial(everybody, GPUS[0]), "gpu": gpu_plans, "stages": stage_times,
             "cpu": partial(everybody, CPU), "course-steps": course_steps,
             "course-counted": course_counted, "conv": conv_overview,
             **{f"conv-{name}": partial(conv_suite, name) for name in SUITES

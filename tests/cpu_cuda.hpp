@@ -36,7 +36,7 @@ void __stcg(T* at, T value) {
 
 static thread_local Dim threadIdx;
 static Dim blockIdx, blockDim, gridDim;
-static std::unique_ptr<std::barrier<>> gate;
+static std::unique_ptr<std::barrier<>> block_barrier;
 static bool waits = false;  // whether a kernel of this file has __syncthreads
 using std::fmaf, std::max, std::min;
 inline float fmaxf(float a, float b) { return std::fmax(a, b); }
@@ -75,8 +75,8 @@ T tex3D(cudaTextureObject_t texture, float x, float y, float z) {
 #define __restrict__
 #define __shared__ static
 #define __constant__
-#define __syncthreads() gate->arrive_and_wait()
-#define __syncwarp() gate->arrive_and_wait()
+#define __syncthreads() block_barrier->arrive_and_wait()
+#define __syncwarp() block_barrier->arrive_and_wait()
 
 // What whole blocks of one row of threads say together; every thread must come here.
 static int said[1024];
@@ -106,7 +106,7 @@ void start(void (*kernel)(A...), Dim grid, unsigned x, unsigned y, bool together
     const auto thread = [&](unsigned t) {
         threadIdx = {t % x, t / x, 0};
         call(kernel, args, std::index_sequence_for<A...>());
-        if (together) gate->arrive_and_drop();
+        if (together) block_barrier->arrive_and_drop();
     };
     for (unsigned b = 0; b < grid.x * grid.y * grid.z; ++b) {
         blockIdx = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
@@ -114,7 +114,7 @@ void start(void (*kernel)(A...), Dim grid, unsigned x, unsigned y, bool together
             for (unsigned t = 0; t < x * y; ++t) thread(t);
             continue;
         }
-        gate = std::make_unique<std::barrier<>>(x * y);
+        block_barrier = std::make_unique<std::barrier<>>(x * y);
         std::vector<std::thread> all;
         for (unsigned t = 0; t < x * y; ++t) all.emplace_back(thread, t);
         for (auto& one : all) one.join();

@@ -45,8 +45,8 @@ def walk():
             few = NAMES if base is CONV or option in ("--suite", "--device") else NAMES[:3]
             yield from ([*base, option, value] for value in few)
         for option in ("--with", "--against"):
-            gate = ["--fail-on-regression", "1"] if option == "--against" else []
-            yield from ([*base, *gate, option, value] for value in READ)
+            more = ["--fail-on-regression", "1"] if option == "--against" else []
+            yield from ([*base, *more, option, value] for value in READ)
         for option in ("--json", "--plot"):
             yield from ([*base, option, value] for value in WRITTEN)
         yield from ([*base, *pair] for pair in PAIRS)

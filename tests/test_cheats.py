@@ -50,7 +50,7 @@ def stage(facts, what="pool1", images=200):
     return plugins.Work(stage_of(what).problem, images, LIMITS, what, facts)
 
 
-def guest(name):
+def plugin(name):
     """Return the variant of that name, from the file named after its family."""
     with outside.loaded([BROKEN / f"{name.partition('.')[0]}.py"]) as found:
         return next(variant for variant in found if variant.full_name == name)
@@ -163,7 +163,7 @@ def test_parent_checks_outputs_of_its_own_random_images(facts):
 
 def test_overwritten_weights_are_detected_and_restored(facts):
     weights = facts.weights["fc1"].copy()
-    bench = StageBench(guest("writes.its_weights"), stage_of("fc1"), 20, facts)
+    bench = StageBench(plugin("writes.its_weights"), stage_of("fc1"), 20, facts)
     assert not bench.check().verdict.passed
     np.testing.assert_array_equal(facts.weights["fc1"], weights)
 
@@ -172,7 +172,7 @@ def test_overwritten_weights_are_detected_and_restored(facts):
     ("name", "why"), [("its_weights", "changes its weights"), ("its_input", "changes its input")]
 )
 def test_single_check_detects_overwritten_inputs(name, why, rng):
-    writes = guest(f"writes.{name}")
+    writes = plugin(f"writes.{name}")
     problem = Fc(7, 5, relu=False) if writes.kind == "fc" else Pool(4, 4, 3)
     x, w = random_input(writes.kind, problem, 9, rng)
     expected = reference(writes.kind, x, w, problem)
@@ -181,7 +181,7 @@ def test_single_check_detects_overwritten_inputs(name, why, rng):
 
 
 def test_variant_correct_only_for_equal_filters_fails(facts):
-    bench = StageBench(guest("partial.same_filters"), stage_of("conv1"), 40, facts)
+    bench = StageBench(plugin("partial.same_filters"), stage_of("conv1"), 40, facts)
     assert not bench.check().verdict.passed
 
 

@@ -381,8 +381,8 @@ def test_candidates_have_counters_and_plugins_none(pretended):
     comparison.candidates[0].status = "wrong"
     comparison.candidates[2].bench = SimpleNamespace(problem=None)  # a plugin's bench
     shown.count_candidates(comparison, held, IMAGES, GPU, lambda line: None)
-    wrong, failed, guest, _ = (entry["counters"] for entry in held["candidates"])
-    assert wrong is guest is None and failed["error"] == "needs more memory"
+    wrong, failed, plugin, _ = (entry["counters"] for entry in held["candidates"])
+    assert wrong is plugin is None and failed["error"] == "needs more memory"
     assert held["counters"]["source"] == "ncu"
     assert all(candidate.bench is None for candidate in comparison.candidates)
     rows = list(csv.DictReader(compared.table(held).csv().splitlines()))

@@ -136,7 +136,7 @@ def test_inaccurate_winograd_is_refused_with_reason():
     product = winograd.plan(FEW, 64, 4, H200)
     most = rounding.MARGIN * rounding.of_winograd(product, FEW, 4)
     row = rounding.in_a_row(FEW)
-    said = f"by the model it errs up to {most:.2e} (root mean square), fp32 in a row {row:.2e}"
+    said = f"predicted error up to {most:.2e} (root mean square), fp32 in a row {row:.2e}"
     assert most > 1.5 * row and why_not("winograd.f4", FEW, H200, images=64) == said
     assert why_not("winograd.f4", FEW, H200, measured=True, images=64) is None
     rows = dict(explain(FEW, 64, replace(H200, multiprocessors=131)))
@@ -318,7 +318,7 @@ def test_measured_accuracy_holds_only_for_its_batch_size(ships):
     ships(2, {"winograd.f4": 0.1, "texture.split": 0.2}, PARTED)
     assert taken(PARTED, 2, MACHINE)[0] == "winograd.f4"
     said = dict(explain(PARTED, 2, MACHINE))["winograd.f4"]
-    assert said.startswith("by the model it errs up to ") and said.endswith("; measured 0.10 us")
+    assert said.startswith("predicted error up to ") and said.endswith("; measured 0.10 us")
 
 
 def test_explain_shows_predicted_and_measured_times():

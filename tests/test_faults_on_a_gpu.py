@@ -317,10 +317,10 @@ def digits():
 
 def at_once(call):
     """Return True if `call(thread)` is true CALLS times in each of THREADS threads."""
-    gate = threading.Barrier(THREADS)
+    barrier = threading.Barrier(THREADS)
 
     def work(thread):
-        gate.wait(60)
+        barrier.wait(60)
         return all(call(thread) for _ in range(CALLS))
 
     with ThreadPoolExecutor(THREADS) as pool:

@@ -20,13 +20,13 @@ import numpy as np
 from lenetgpu.stages.registry import cpu, cuda, variant
 """
 POOL = """
-@variant(kind="pool", family="guest", reads="NHWC", writes="NHWC", needs=cpu())
+@variant(kind="pool", family="plugin", reads="NHWC", writes="NHWC", needs=cpu())
 def slices(x, y, problem):
     r = np.maximum(x, 0)
     y[...] = (r[:, ::2, ::2] + r[:, ::2, 1::2] + r[:, 1::2, ::2] + r[:, 1::2, 1::2]) / 4
 """
 CONV = """
-@variant(kind="conv", family="guest", reads="NHWC", writes="NHWC", needs=cpu())
+@variant(kind="conv", family="plugin", reads="NHWC", writes="NHWC", needs=cpu())
 def plain(x, w, y, problem):
     y[...] = 0  # fast: a sample makes many calls
     for r, s in np.ndindex(problem.R, problem.S):
@@ -73,7 +73,7 @@ def nothing_stays():
 def test_plugins_are_loaded_in_order_and_unloaded(tmp_path):
     path = write(tmp_path)
     with outside.loaded([path, tmp_path / "." / "mine.py"]) as found:
-        assert [made.full_name for made in found] == ["guest.slices"]
+        assert [made.full_name for made in found] == ["plugin.slices"]
         assert found[0] in variants("pool", "cpu")
     with pytest.raises(KeyError), outside.loaded([path]):
         raise KeyError
@@ -82,7 +82,7 @@ def test_plugins_are_loaded_in_order_and_unloaded(tmp_path):
     write(tmp_path, "tools.py", "KIND = 'pool'\n")
     (tmp_path / "notes.txt").write_text("not Python")
     with outside.loaded([tmp_path]) as found:
-        assert [made.full_name for made in found] == ["guest.slices", "guest.plain"]
+        assert [made.full_name for made in found] == ["plugin.slices", "plugin.plain"]
 
 
 BAD = {
@@ -92,14 +92,14 @@ BAD = {
     "x = 1": "mine.py: expected variants, registered by lenetgpu.stages.registry.variant, found "
     "none",
     POOL + POOL: "mine.py, line 10: expected a name of its own, found that pool variant "
-    "guest.slices is registered twice",
-    POOL.replace("guest", "a").replace("needs", 'also="fused.rows", needs'): "found that pool "
+    "plugin.slices is registered twice",
+    POOL.replace("plugin", "a").replace("needs", 'also="fused.rows", needs'): "found that pool "
     "variant fused.rows is registered twice",
-    POOL.replace('"pool"', '"pol"'): "mine.py, guest.slices: expected a kind of conv, pool, fc",
-    POOL.replace('"NHWC"', '"NHCW"', 1): "mine.py, guest.slices: expected layouts of NHWC, NCHW",
-    POOL.replace("cpu()", '"cpu"'): "mine.py, guest.slices: expected needs=cpu(), cuda() or",
+    POOL.replace('"pool"', '"pol"'): "mine.py, plugin.slices: expected a kind of conv, pool, fc",
+    POOL.replace('"NHWC"', '"NHCW"', 1): "mine.py, plugin.slices: expected layouts of NHWC, NCHW",
+    POOL.replace("cpu()", '"cpu"'): "mine.py, plugin.slices: expected needs=cpu(), cuda() or",
     POOL.replace(
-        '"guest"', '"a [b]\\x1b"'
+        '"plugin"', '"a [b]\\x1b"'
     ): "mine.py, a [b]\\x1b.slices: expected a family and a name of letters, digits and _",
 }
 
@@ -136,17 +136,17 @@ def test_invalid_plugin_path_or_line_is_named(tmp_path):
 
 def test_correct_plugin_is_timed_and_wrong_one_exits_with_1(tmp_path):
     path = write(tmp_path, text=HEAD + POOL + WRONG_POOL)
-    words = ("--reference", "guest", "--only", "fused", "--json", "-")
+    words = ("--reference", "plugin", "--only", "fused", "--json", "-")
     result = compare("--with", path, *words)
     assert result.exit_code == 1, result.output
     found = entries(result)
-    assert found["guest.slices"]["status"] == "right"
-    assert found["guest.slices"]["verdict"] == "reference"
-    assert found["guest.slices"]["median_ms"] > 0
+    assert found["plugin.slices"]["status"] == "right"
+    assert found["plugin.slices"]["verdict"] == "reference"
+    assert found["plugin.slices"]["median_ms"] > 0
     assert found["fused.rows"]["ratio"]["median"] > 0
-    assert found["guest.forgets_relu"]["status"] == "wrong"
-    assert "median_ms" not in found["guest.forgets_relu"]
-    assert "WRONG: guest.forgets_relu" in result.stderr
+    assert found["plugin.forgets_relu"]["status"] == "wrong"
+    assert "median_ms" not in found["plugin.forgets_relu"]
+    assert "WRONG: plugin.forgets_relu" in result.stderr
 
 
 def test_plugins_of_other_kinds_or_precisions_are_reported(tmp_path):
@@ -154,12 +154,12 @@ def test_plugins_of_other_kinds_or_precisions_are_reported(tmp_path):
         "--with", write(tmp_path, text=HEAD + POOL + CONV), "--only", "fused", "--json", "-"
     )
     assert both.exit_code == 0, both.output
-    assert "guest.plain" not in entries(both)
-    assert "--with: expected variants of kind pool, left out guest.plain (conv)" in both.stderr
+    assert "plugin.plain" not in entries(both)
+    assert "--with: expected variants of kind pool, left out plugin.plain (conv)" in both.stderr
     for text, words in (
-        (CONV, "--with: expected variants of kind pool, found guest.plain (conv)"),
+        (CONV, "--with: expected variants of kind pool, found plugin.plain (conv)"),
         (POOL.replace("needs", 'precision="bf16", needs'),
-         "guest.slices: expected a precision of fp32, fp16x3, tf32x3, fp16, fp16w, int8, int8s, "),
+         "plugin.slices: expected a precision of fp32, fp16x3, tf32x3, fp16, fp16w, int8, int8s, "),
     ):  # fmt: skip
         refused = compare("--with", write(tmp_path, text=HEAD + text))
         assert refused.exit_code == 2 and words in refused.stderr
@@ -178,15 +178,15 @@ def test_conv_plugin_is_compared_despite_only(tmp_path):
     assert result.exit_code == 0, result.output
     found = entries(result)
     assert {name for name in found if not name.startswith("torch")} == {
-        "tiled.blocked", "guest.plain", "guest.elsewhere",
+        "tiled.blocked", "plugin.plain", "plugin.elsewhere",
     }  # fmt: skip
-    assert found["guest.plain"]["status"] == "right"
-    assert found["guest.elsewhere"]["status"] == "refused"
-    assert found["guest.elsewhere"]["note"] == "needs cuda 8.0, found device cpu"
+    assert found["plugin.plain"]["status"] == "right"
+    assert found["plugin.elsewhere"]["status"] == "refused"
+    assert found["plugin.elsewhere"]["note"] == "needs cuda 8.0, found device cpu"
 
 
 BREAKING = """
-@variant(kind="{kind}", family="guest", reads="NHWC", writes="NHWC", needs=cpu(){more})
+@variant(kind="{kind}", family="plugin", reads="NHWC", writes="NHWC", needs=cpu(){more})
 def {name}({arguments}):
     calls.append(0)
     if len(calls) > {most}:
@@ -223,18 +223,18 @@ def test_failing_plugin_is_named_and_others_continue(kind, tmp_path, monkeypatch
         text += BREAKING.format(kind=kind, name=name, more=FIELDS.get(name, ""), most=most,
                                 how=how, arguments=arguments, after=after)  # fmt: skip
     command = partial(compare, "--only", "fused") if kind == "pool" else conv
-    honest = "guest.slices" if kind == "pool" else "guest.plain"
+    honest = "plugin.slices" if kind == "pool" else "plugin.plain"
     result = command("--with", write(tmp_path, text=text), "--json", "-")
     assert result.exit_code == 1, result.output
     found = entries(result)
     for name, (_, _, words) in BREAKS.items():
-        entry = found[f"guest.{name}"]
+        entry = found[f"plugin.{name}"]
         assert entry["status"] == "failed" and "median_ms" not in entry, entry
         assert re.search(words, entry["note"]), entry
-        assert re.search(f"WRONG: .*guest.{name}, .*{words}", result.stderr)
-    assert found["guest.refuses"]["note"] == "supports 1x1 maps only"
+        assert re.search(f"WRONG: .*plugin.{name}, .*{words}", result.stderr)
+    assert found["plugin.refuses"]["note"] == "supports 1x1 maps only"
     assert found[honest].get("median_ms", 0) > 0, found[honest]["note"]
-    assert "right" in {e["status"] for name, e in found.items() if not name.startswith("guest")}
+    assert "right" in {e["status"] for name, e in found.items() if not name.startswith("plugin")}
 
 
 def test_crash_while_listing_restarts_for_the_next_variant(tmp_path):

@@ -80,10 +80,8 @@ def test_measured_files_have_jobs_and_data_is_required(measure):
         measure.command_of(job, measure.data() | {"json": "x"})
 
 
-def contestant(peers, name, maker, ms=1.0, precision="fp16", answer=(0, 1, 2, 3)):
-    made = peers.Contestant(
-        name, maker, precision, "pinned", lambda: None, lambda: np.array(answer)
-    )
+def candidate(peers, name, maker, ms=1.0, precision="fp16", answer=(0, 1, 2, 3)):
+    made = peers.Candidate(name, maker, precision, "pinned", lambda: None, lambda: np.array(answer))
     made.samples = [ms] * 3
     return made
 
@@ -91,11 +89,11 @@ def contestant(peers, name, maker, ms=1.0, precision="fp16", answer=(0, 1, 2, 3)
 def test_ratios_use_best_peer_and_plain_copy(script):
     peers = script("peers")
     made = [
-        contestant(peers, "copy", peers.BUS, 2.0),
-        contestant(peers, "ours", peers.OURS, 3.0, "int8"),
-        contestant(peers, "slow", "torch", 9.0),
-        contestant(peers, "quick", "torch", 6.0),
-        contestant(peers, "other", "torch", 1.0, "fp32"),
+        candidate(peers, "copy", peers.BUS, 2.0),
+        candidate(peers, "ours", peers.OURS, 3.0, "int8"),
+        candidate(peers, "slow", "torch", 9.0),
+        candidate(peers, "quick", "torch", 6.0),
+        candidate(peers, "other", "torch", 1.0, "fp32"),
     ]
     (ours,) = (row for row in peers.summary(made) if row["name"] == "ours")
     assert (ours["peer"], ours["times_faster"], ours["over_copy"]) == ("quick", 2, 1.5)
@@ -103,8 +101,8 @@ def test_ratios_use_best_peer_and_plain_copy(script):
 
 def test_candidate_with_wrong_labels_is_not_timed(script):
     peers, said = script("peers"), []
-    right = contestant(peers, "right", "torch")
-    wrong = contestant(peers, "wrong", "torch", answer=(1,) * 4)
+    right = candidate(peers, "right", "torch")
+    wrong = candidate(peers, "wrong", "torch", answer=(1,) * 4)
     assert peers.check([right, wrong], np.arange(4), np.arange(4), said.append) == [right]
     assert right.facts == {"flips": 0, "judged": 4, "correct": 4}
     assert said == ["wrong: WRONG, 3 of 4 labels differ; not timed"]

@@ -39,11 +39,11 @@ def at_once(call):
 
     `call` returns True if its result was right. All threads live until the last one is done.
     """
-    found, gate = {"right": 0, "wrong": 0, "refused": 0}, threading.Barrier(THREADS)
+    found, barrier = {"right": 0, "wrong": 0, "refused": 0}, threading.Barrier(THREADS)
     counting = threading.Lock()
 
     def work(thread):
-        gate.wait(30)
+        barrier.wait(30)
         for _ in range(CALLS):
             try:
                 how = "right" if call(thread) else "wrong"
@@ -52,7 +52,7 @@ def at_once(call):
                 how = "refused"
             with counting:
                 found[how] += 1
-        gate.wait(30)
+        barrier.wait(30)
 
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(work, range(THREADS)))

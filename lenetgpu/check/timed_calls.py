@@ -48,7 +48,7 @@ class Images:
 
     def restore(self) -> None:
         """Restore every image and the fences around them."""
-        self._fenced.mend()
+        self._fenced.repair()
         for part, images in self._parts():
             part[...] = images
 

@@ -45,7 +45,7 @@ ROUNDS = together(
     ),
     option("--cold-l2", "Flush the L2 cache before every sample."),
 )
-GATE = together(
+REGRESSION = together(
     option(
         "--fail-on-regression PCT",
         "Exit with 1 if a candidate is more than PCT percent slower than in --against.",
@@ -77,7 +77,7 @@ GATE = together(
 @ROUNDS
 @WITH
 @result_options
-@GATE
+@REGRESSION
 @click.pass_context
 def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     """Check and time the variants of a stage or span, plans, or a suite."""
@@ -208,7 +208,7 @@ def _require_only(ctx: click.Context, flag: str) -> None:
 @option("--engines", "Simulate the convnet2 paper's hardware engines.")
 @option("--shares", "Measure how the convnet2 kernels spend their time, tiles and latencies.")
 @result_options
-@GATE
+@REGRESSION
 @click.pass_context
 def conv(
     ctx: click.Context,

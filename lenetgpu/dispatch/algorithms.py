@@ -118,11 +118,11 @@ def why_not(
         most = rounding.MARGIN * rounding.of_winograd(product, problem, WINOGRAD[name])
         row = rounding.in_a_row(problem)
         if most > row:
-            said = f"by the model it errs up to {most:.2e} (root mean square)"
+            said = f"predicted error up to {most:.2e} (root mean square)"
             return f"{said}, fp32 in a row {row:.2e}"
     if name in TENSOR and problem.depth < EXACT_FROM and not measured and not problem.wants:
         few = f"sums of {problem.depth} products"
-        return f"{few}: below {EXACT_FROM} it errs more than fp32"
+        return f"{few}: below {EXACT_FROM} its error exceeds fp32's"
     if word and not replace(KINDS[name], word=word).products(problem, 1, machine):
         return f"it has no tiling {word}"
     return None

@@ -156,7 +156,7 @@ class LabelWriter:
         lacking: Lacking = None,
     ) -> None:
         self.path, self.count, self.with_scores = path, count, with_scores
-        self._ended = self._sealed = False
+        self._ended = self._completed = False
         form = FORMS[path.suffix.lower()]
         with placing(path):
             self._made = Temporary.beside(path)
@@ -216,13 +216,13 @@ class LabelWriter:
             raise ValueError(f"{self.path}: {self.count} labels announced, {self.done} written")
         try:
             with placing(self.path):
-                if not self._sealed:
+                if not self._completed:
                     self._form.finish(asked)
                 self._made.put(self.path)
         finally:
             self.abandon()
 
-    def seal(self) -> tuple[int, str]:
+    def complete(self) -> tuple[int, str]:
         """Complete the file after all labels are written, before `close` puts it in place.
 
         Returns its size in bytes and its SHA-256. Raises LenetError if the disk does not
@@ -230,7 +230,7 @@ class LabelWriter:
         """
         with placing(self.path):
             self._form.finish(None)
-            self._sealed = True
+            self._completed = True
             return known_by(self._made.file)
 
     def abandon(self) -> None:

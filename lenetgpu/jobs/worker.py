@@ -282,7 +282,7 @@ class _Labelled:
     def row(self, worker: str) -> Row:
         """Return the shard's line, once its file is whole."""
         shard, pictures = self.shard, self.pictures
-        size, digest = self.writer.seal()
+        size, digest = self.writer.complete()
         return Row(
             shard=shard.number,
             file=shard.name,

@@ -247,7 +247,7 @@ class Asked:
         return Effort(self.seconds, self.rounds, self.warmup, checks=self.checks)
 
     def check(self) -> None:
-        """Raise LenetError if an option is out of range or a gate or plot is not possible."""
+        """Raise LenetError if an option is out of range or --against or a plot is not possible."""
         if not 0 <= self.watch <= LONGEST_S:
             raise LenetError(
                 f"--watch: expected a finite time from 0 to {LONGEST_S:g} s, found {self.watch:g}"
@@ -314,8 +314,8 @@ class CompareOutcome:
 
 
 @dataclass
-class Gate:
-    """A regression gate: the earlier file is read before anything runs and compared at the end."""
+class RegressionCheck:
+    """Comparison with an earlier run, whose file is read before anything runs."""
 
     request: Asked
     command: str
@@ -340,12 +340,12 @@ class Gate:
         lost = regressions(document, self.earlier, percent, some) + left_out
         if document["interrupted"]:
             lost.append("interrupted before every candidate was compared")
-        notes.append(gate_note(self.earlier, percent, lost))
+        notes.append(regression_note(self.earlier, percent, lost))
         return lost
 
 
-def gate_note(earlier: dict[str, Any], percent: float, lost: list[str]) -> str:
-    """Return a sentence on the gate's baseline and its result."""
+def regression_note(earlier: dict[str, Any], percent: float, lost: list[str]) -> str:
+    """Return a sentence on the earlier run and the regressions found."""
     timed = sum(
         "median_ms" in entry
         for part in earlier.get("cases", [earlier])
@@ -353,7 +353,7 @@ def gate_note(earlier: dict[str, Any], percent: float, lost: list[str]) -> str:
     )
     found = f"{len(lost)} failed" if lost else f"none is more than {percent:g} % slower"
     date = earlier.get("date", "an undated file")
-    return f"gate: compared with {timed} timed candidates of {date}, {found}"
+    return f"regression check: compared with {timed} timed candidates of {date}, {found}"
 
 
 @dataclass(frozen=True)
@@ -453,7 +453,7 @@ def _candidates(request: CompareRequest, setting: _Setting, say: Say) -> list[Ca
 
 def _run(request: CompareRequest, found: plugins.Plugins, say: Say) -> CompareOutcome:
     """Run `run_compare` with the plugins `found`."""
-    gate = Gate(request, "compare", request.what)
+    regression = RegressionCheck(request, "compare", request.what)
     if request.suite is not None:
         return _run_suite(request, say)
     assert request.what is not None
@@ -476,7 +476,7 @@ def _run(request: CompareRequest, found: plugins.Plugins, say: Say) -> CompareOu
         always = {reference, *(one.full_name for one in own)}
         candidates = only(request.only, candidates, always)
     now = {"device": device_json(setting.gpu)["name"], "reference": reference}
-    gate.check(now | {"images": len(setting.images), "cold_l2": request.cold_l2})
+    regression.check(now | {"images": len(setting.images), "cold_l2": request.cold_l2})
     comparison = compare(
         request.what, candidates, reference, request.effort, request.cold_l2, say=say
     )
@@ -485,7 +485,7 @@ def _run(request: CompareRequest, found: plugins.Plugins, say: Say) -> CompareOu
     document["images"] = len(setting.images)
     if request.counters and setting.gpu is not None:
         counters.count_candidates(comparison, document, request.counted, setting.gpu, say)
-    lost = gate.end(document, notes, [])
+    lost = regression.end(document, notes, [])
     wrong = [f"{c.name}, {c.note}" if c.note else c.name for c in comparison.wrong]
     draw = partial(_plot, request.plot, comparison, document, setting)
     return CompareOutcome(document, wrong, lost, notes=notes, draw=draw)

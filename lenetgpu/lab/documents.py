@@ -1,7 +1,7 @@
-"""JSON files of earlier commands, treated as untrusted: cleaned for a page, checked for a gate.
+"""JSON files of earlier commands, untrusted: cleaned for a page, validated for --against.
 
 In a page's document, texts are printable, numbers can be drawn, times are at least 0, and a missing
-key reads as None. Other damage shows up when the document is drawn. In a gate's document, every
+key reads as None. Other damage shows up when the document is drawn. In one for --against, every
 value that is compared has the expected type.
 """
 
@@ -161,8 +161,8 @@ _ABOUT = {
     **{"device": {"name": str}, "date?": str, "what?": str},
     **{"reference?": str, "images?": _LEAST, "cold_l2?": bool},
 }
-# Parts of a document that a gate reads, as a shape for `shaped`
-_GATED = {
+# Parts of a document that --against reads, as a shape for `shaped`
+_COMPARED = {
     "compare": _ABOUT | _PART,
     "conv": _ABOUT | {"cases": [_PART | {"shape": str, "label": str, "images": _LEAST}]},
 }
@@ -201,11 +201,11 @@ def _require_between(entry: Entry, keys: tuple[str, ...], where: str) -> None:
 
 
 def _earlier(value: Any, command: str) -> Entry:
-    """Return what a gate needs of a document of `command`; raise ValueError for another command."""
+    """Return the parts of a document that --against reads; raise ValueError unless of `command`."""
     if not isinstance(value, dict) or value.get("command") != command:
         found = value.get("command") if isinstance(value, dict) else value
         _refuse("command", repr(command), found)
-    document: Entry = {"cold_l2": False} | shaped(value, _GATED[command])
+    document: Entry = {"cold_l2": False} | shaped(value, _COMPARED[command])
     for part in document.get("cases", [document]):
         for at, entry in enumerate(part["candidates"]):
             if "median_ms" in entry:
@@ -219,7 +219,7 @@ def _earlier(value: Any, command: str) -> Entry:
 
 
 def load_earlier(path: Path, command: str, what: str | None) -> Entry:
-    """Return what a gate needs of an earlier JSON file of `command` ("compare" or "conv").
+    """Return what --against reads of an earlier JSON file of `command` ("compare" or "conv").
 
     `what` is the stage, span or "plans" of compare; None for conv. Old names of plans are
     replaced by the current ones. Raises LenetError if the file is damaged or something else.

@@ -342,7 +342,7 @@ class Pool:
 
     @contextmanager
     def lent(self) -> Iterator[CpuRunner | GpuRunner]:
-        """Wait for a runner and lend it to the block; a runner whose block fails is dropped."""
+        """Yield a runner, waiting for a free one; a runner whose block fails is dropped."""
         with self._left:
             try:
                 runner = self._idle.pop()

@@ -40,9 +40,9 @@ class Fenced:
         start = self.ZONE + -(told["data"][0] + self.ZONE) % self._ALIGNED
         self._zones = raw[:start], raw[start + size :]
         self.array = raw[start : start + size].view(dtype).reshape(tuple(shape))
-        self.mend()
+        self.repair()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Restore the pattern of both guard zones."""
         for zone in self._zones:
             zone.fill(self._PATTERN)
@@ -105,7 +105,7 @@ class PreparedKernel:
         """Return True if a guard zone of an output was written, and restore it."""
         broken = [fenced for fenced in self._fenced if not fenced.intact]
         for fenced in broken:
-            fenced.mend()
+            fenced.repair()
         return bool(broken)
 
     @staticmethod

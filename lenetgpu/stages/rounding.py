@@ -24,11 +24,11 @@ def to_half(filters: Array) -> Array:
         other = np.nextafter(found, towards)
         step = np.abs(other.astype(np.float64) - found)
         loses = np.abs(exact - other) - np.abs(exact - found)
-        mends = (step < 2 * np.abs(wrong)) & (np.abs(exact - other) < step)
-        price = np.where(mends, loses / np.where(mends, step, 1), np.inf)
+        improves = (step < 2 * np.abs(wrong)) & (np.abs(exact - other) < step)
+        price = np.where(improves, loses / np.where(improves, step, 1), np.inf)
         first = price.argmin(0)[None]
         at = partial(np.take_along_axis, indices=first, axis=0)
-        np.put_along_axis(found, first, np.where(at(mends), at(other), at(found)), 0)
+        np.put_along_axis(found, first, np.where(at(improves), at(other), at(found)), 0)
     return found.reshape(filters.shape)
 
 

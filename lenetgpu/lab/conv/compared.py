@@ -14,7 +14,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.lab import charts
-from lenetgpu.lab.compare import CompareOutcome, Gate, open_device
+from lenetgpu.lab.compare import CompareOutcome, RegressionCheck, open_device
 from lenetgpu.lab.conv.document import (
     about_suite,
     case_json,
@@ -98,7 +98,7 @@ def _run_rows(
 ) -> CompareOutcome:
     """Run the requested rows, with the plugins in `found`."""
     shapes = [row for row in rows if isinstance(row, Shape)]
-    gate = Gate(request, "conv", None)
+    regression = RegressionCheck(request, "conv", None)
     own, notes = found.of_kind("conv")
     device = "cpu" if choose_device(request.device)[0] is None else "cuda"
     elsewhere = request.machine is not None or (request.explain and device == "cpu")
@@ -114,7 +114,7 @@ def _run_rows(
     if request.cold_l2 and gpu is None:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
     now = {"device": device_json(gpu)["name"], "reference": reference, "cold_l2": request.cold_l2}
-    gate.check(now | {"cases": [(shape_text(one.problem), one.batch) for one in shapes]})
+    regression.check(now | {"cases": [(shape_text(one.problem), one.batch) for one in shapes]})
     document = head("conv", gpu) | about_suite(suite)
     document |= {
         "ceilings": ceilings_json(limits),
@@ -137,7 +137,7 @@ def _run_rows(
     notes += [f"{one['label']} left out, {one['why']}" for one in left_out]
     if request.tune:
         notes.append(note(document["cases"]))
-    lost = gate.end(document, notes, [f"{one['label']}: {one['why']}" for one in left_out])
+    lost = regression.end(document, notes, [f"{one['label']}: {one['why']}" for one in left_out])
     return CompareOutcome(document, wrong, lost, notes, partial(_draw, request, document))
 
 

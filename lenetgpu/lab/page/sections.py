@@ -112,8 +112,8 @@ _PLANS = columns(
     "weights, data",
     ("samples", count),
 )
-_CONTESTANTS = columns(
-    "contestant=name, by=maker, precision",
+_CANDIDATES = columns(
+    "candidate=name, by=maker, precision",
     ("median ms=median_ms, p05 ms=p05_ms, p95 ms=p95_ms", significant(4)),
     "best peer=peer",
     ("its ms=peer_ms", significant(4)),
@@ -200,7 +200,7 @@ def _right(correct: float, judged: float, what: str) -> tuple[str, str]:
     return shown, f"{correct:,.0f} of {judged:,.0f} labels right{what}"
 
 
-def _of_a_contest(document: Document) -> Iterator[tuple[str, str]]:
+def _of_a_ranking(document: Document) -> Iterator[tuple[str, str]]:
     """Yield the key figures of our fastest entry in a peer comparison."""
     ours = [row for row in document["rows"] if row["maker"] == OURS and row["median_ms"] > 0]
     if not ours:
@@ -246,7 +246,7 @@ def _of_the_course(document: Document) -> Iterator[tuple[str, str]]:
 def _headline(documents: Sequence[Document]) -> Iterator[Block]:
     tiles: list[Tile] = []
     for command in ("peers", "run", "end-to-end", "one", "compare"):
-        makes = {"run": _of_a_run, "compare": _of_the_course}.get(command, _of_a_contest)
+        makes = {"run": _of_a_run, "compare": _of_the_course}.get(command, _of_a_ranking)
         found = of_command(documents, command)
         if command == "run" and not tiles:
             found = _named_plans(documents)[-1:]
@@ -393,8 +393,8 @@ def _best(rows: Sequence[Document]) -> list[Document]:
     return list(best.values())
 
 
-def _contest(rows: Sequence[Document], title: str, what: str, line: str, *more: Chart) -> Block:
-    """Return a chart of the contestants (the leaders, if there are many) and a table of all."""
+def _ranking(rows: Sequence[Document], title: str, what: str, line: str, *more: Chart) -> Block:
+    """Return a chart of the candidates (the leaders, if there are many) and a table of all."""
     shown = [row for row in _best(rows) if charts.timed(row)]
     makers = sorted({row["maker"] for row in shown}, key=lambda maker: (maker != OURS, maker))
     drawn = charts.dots(shown, "name", charts.colour("maker", makers), "precision")
@@ -404,7 +404,7 @@ def _contest(rows: Sequence[Document], title: str, what: str, line: str, *more: 
         if few
         else ""
     )
-    table = Table(_CONTESTANTS, rows, f"All candidates{what}")
+    table = Table(_CANDIDATES, rows, f"All candidates{what}")
     return Block([Chart(title, drawn, wide=True), *more, table], line, note)
 
 
@@ -444,7 +444,7 @@ def _peers(documents: Sequence[Document]) -> Iterator[Block]:
         more = [_scaling(document["scaling"])] if document["scaling"] else []
         more += [_phases(document["phases_ms"])] if document["phases_ms"] else []
         line = source(document, how=samples(rows))
-        made = _contest(rows, title, f": {what}", line, *more)
+        made = _ranking(rows, title, f": {what}", line, *more)
         absent = ", ".join(entry["name"] for entry in document["not_measured"] or ())
         yield replace(made, note=made.note + (f"Not measured: {absent}." if absent else ""))
         many = document["many"]
@@ -453,7 +453,7 @@ def _peers(documents: Sequence[Document]) -> Iterator[Block]:
                 f", {many['images']:,} images",
                 source(document, how=samples(many["rows"])),
             )
-            yield replace(_contest(many["rows"], f"The same{images}", images, line), note="")
+            yield replace(_ranking(many["rows"], f"The same{images}", images, line), note="")
 
 
 # variants under the roofs

@@ -1,4 +1,4 @@
-// Convolution of single-channel maps to the letter (Pascal paper, section 3.1, equation (2)).
+// Convolution of single-channel maps, as published (Pascal paper, section 3.1, equation (2)).
 // SMS x EACH blocks: a multiprocessor has PART_LINES lines of the padded map in PART_FILTERS
 // filters, and goes through PIECES of one of both; its blocks have each a share of every piece.
 // While a piece is used the next comes into registers; a single piece is loaded in bulk. A thread

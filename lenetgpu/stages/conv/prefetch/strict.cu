@@ -1,4 +1,4 @@
-// Stride-fixed blocks to the letter (Pascal paper, sections 2.3 and 3.2, Fig. 3).
+// Stride-fixed blocks, as published (Pascal paper, sections 2.3 and 3.2, Fig. 3).
 // SMS x EACH blocks go round tiles of COLUMNS pixels (W'x) in FILTERS maps (M'). A round has the next
 // TAPS floats (S / 4) of each filter along (c, r, s), and the lines (W'y) that they meet; while one
 // round is used the next comes through registers into the other half of shared memory. A thread has
