@@ -27,9 +27,9 @@ def outputs(size: int, span: int, stride: int, padding: int) -> int:
     return (size + padding - span) // stride + 1 if size + padding >= span else 0
 
 
-def reach(taps: Pair, dilation: Pair) -> Pair:
+def reach(sides: Pair, dilation: Pair) -> Pair:
     """Return the rows and columns that a dilated filter covers."""
-    (rows, columns), (far, wide) = taps, dilation
+    (rows, columns), (far, wide) = sides, dilation
     return (rows - 1) * far + 1, (columns - 1) * wide + 1
 
 

@@ -38,18 +38,18 @@ def fused(total, a, b):
     return (total.astype(np.float64) + a.astype(np.float64) * b).astype(np.float32)
 
 
-def emulated(outputs, taps, channels, parts, bound=0, tiles=100, maps=4, seed=7):
+def emulated(outputs, side, channels, parts, bound=0, tiles=100, maps=4, seed=7):
     """Emulate Winograd on random tiles, rounding to fp32 where kernels do.
 
     Return its outputs (maps, tiles, y, x) and the exact ones.
     """
     rng = np.random.default_rng(seed)
     to_output, from_filter, from_input = (
-        np.array(matrix, float) for matrix in winograd.transforms(outputs, taps)
+        np.array(matrix, float) for matrix in winograd.transforms(outputs, side)
     )
-    points = outputs + taps - 1
+    points = outputs + side - 1
     x = rng.standard_normal((channels, tiles, points, points)).astype(np.float32)
-    w = rng.standard_normal((channels, maps, taps, taps)).astype(np.float32)
+    w = rng.standard_normal((channels, maps, side, side)).astype(np.float32)
 
     def both(matrix, data):
         for axes in ((-2, -1), (-1, -2)):
@@ -73,8 +73,8 @@ def emulated(outputs, taps, channels, parts, bound=0, tiles=100, maps=4, seed=7)
         whole = whole + (total + held)
     found = both(to_output, whole).astype(float)
     exact = np.zeros(found.shape)
-    for i in range(taps):
-        for j in range(taps):
+    for i in range(side):
+        for j in range(side):
             part = x[:, :, i : i + outputs, j : j + outputs].astype(float)
             exact += np.einsum("ctyx,cm->mtyx", part, w[:, :, i, j].astype(float))
     return found, exact
@@ -85,17 +85,17 @@ def relative(found, exact):
 
 
 @pytest.mark.parametrize(
-    ("outputs", "taps", "channels", "product"),
+    ("outputs", "side", "channels", "product"),
     [(2, 3, 128, Product(PLAIN, 1)), (4, 3, 128, Product(PARTED, 1)),
      (2, 5, 64, Product(PLAIN, 1)), (4, 3, 256, Product(PLAIN, 1, 32)),
      (4, 5, 16, Product(PLAIN, 1)), (2, 3, 256, Product(PARTED, 2))],
     ids=str,
 )  # fmt: skip
-def test_predicted_error_matches_fp32_emulation(outputs, taps, channels, product):
-    size = 6 * outputs + taps - 1  # whole tiles
-    problem = Conv(size, size, channels, 64, taps, taps, **MAPS)
+def test_predicted_error_matches_fp32_emulation(outputs, side, channels, product):
+    size = 6 * outputs + side - 1  # whole tiles
+    problem = Conv(size, size, channels, 64, side, side, **MAPS)
     parts = product.split * product.tile.warps_k
-    error = relative(*emulated(outputs, taps, channels, parts, product.sum_rows))
+    error = relative(*emulated(outputs, side, channels, parts, product.sum_rows))
     assert rounding.of_winograd(product, problem, outputs) == pytest.approx(error, rel=0.08)
 
 

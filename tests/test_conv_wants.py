@@ -85,8 +85,8 @@ def counted(H, W, R, S, strides, pads, dilation, **rest):
     above, left, below, right = pads
     sides = ((H + above + below, R), (W + left + right, S))
     return tuple(
-        len(range(0, size - (taps - 1) * far, by))
-        for (size, taps), by, far in zip(sides, strides, dilation, strict=True)
+        len(range(0, size - (side - 1) * far, by))
+        for (size, side), by, far in zip(sides, strides, dilation, strict=True)
     )
 
 

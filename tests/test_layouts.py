@@ -71,7 +71,7 @@ def test_weight_shapes_match_the_course_file():
 
 
 @pytest.mark.parametrize(
-    ("size", "taps", "stride", "pad", "out"), [(28, 5, 1, 0, 24), (11, 3, 2, 1, 6), (7, 7, 3, 0, 1)]
+    ("size", "side", "stride", "pad", "out"), [(28, 5, 1, 0, 24), (11, 3, 2, 1, 6), (7, 7, 3, 0, 1)]
 )
-def test_output_size(size, taps, stride, pad, out):
-    assert out == Conv(size, size, 1, 1, taps, taps, stride, pad).OH
+def test_output_size(size, side, stride, pad, out):
+    assert out == Conv(size, size, 1, 1, side, side, stride, pad).OH

@@ -138,9 +138,9 @@ def test_fp16x3_operands_are_split_with_one_scale(tensors):
     )
     assert packed.conv2.shape == (25, 2, 4, 64, 8)
     found = np.empty((2, 5, 5, 32, 64), np.float16)
-    for tap, part, channel in product(range(25), range(2), range(32)):
-        found[part, tap // 5, tap % 5, channel] = packed.conv2[
-            tap, part, channel // 8, :, channel % 8
+    for element, part, channel in product(range(25), range(2), range(32)):
+        found[part, element // 5, element % 5, channel] = packed.conv2[
+            element, part, channel // 8, :, channel % 8
         ]
     k2 = assert_split(found, tensors[1])
     assert packed.fc1.shape == (16, 2, 8, 128, 8)
@@ -199,8 +199,8 @@ def test_mma_operands_are_packed_as_operand_b(tensors, parts):
     k1 = 0 if parts == 1 else assert_parts(found, tensors[0][:, :, 0])
 
     assert packed.conv2.shape == (25, parts, 2, parts, 4 // parts, 32, 8)
-    taps = packed.conv2.transpose(3, 0, 2, 1, 4, 5, 6).reshape(parts, 25, 2, 4, 32, 8)
-    found = np.stack([np.stack([unpacked(tap) for tap in part]) for part in taps])
+    filters = packed.conv2.transpose(3, 0, 2, 1, 4, 5, 6).reshape(parts, 25, 2, 4, 32, 8)
+    found = np.stack([np.stack([unpacked(element) for element in part]) for part in filters])
     k2 = assert_parts(found, tensors[1].reshape(25, 32, 64))
 
     assert packed.fc1.shape == (16 * parts, parts, 4 // parts, 8, 32, 8)
@@ -227,10 +227,10 @@ def test_mma_operands_are_packed_as_operand_b(tensors, parts):
 POINTS = (0, 1, -1, 2, -2, 0.5, -0.5)
 
 
-def values_at_points(taps):
+def values_at_points(filters):
     """Return the filters' values (8, ...) at the points; at infinity that is the last element."""
     rows = [[point**k for k in range(5)] for point in POINTS] + [[0, 0, 0, 0, 1]]
-    return np.tensordot(np.array(rows, np.float64), taps, axes=(1, 0))
+    return np.tensordot(np.array(rows, np.float64), filters, axes=(1, 0))
 
 
 def norms():

@@ -27,20 +27,20 @@ TEXTURE = [find("conv", f"texture.{name}", "cuda") for name in ("direct", "split
 OVERFEAT_6 = Conv(15, 15, 1024, 1024, 3, 3, 1, 1, reads="NCHW", writes="NCHW")
 
 
-def square(size: int, channels: int, taps: int, **more: int) -> Conv:
-    return Conv(size, size, channels, channels, taps, taps, **more, **MAPS)
+def square(size: int, channels: int, side: int, **more: int) -> Conv:
+    return Conv(size, size, channels, channels, side, side, **more, **MAPS)
 
 
-@pytest.mark.parametrize(("outputs", "taps"), [(2, 3), (4, 3), (2, 5), (4, 5)])
-def test_winograd_transforms_are_exact(outputs, taps):
-    to_output, from_filter, from_input = winograd.transforms(outputs, taps)
-    g = [Fraction(3 * i + 1, 7) for i in range(taps)]
-    d = [Fraction((5 * i * i) % 11 - 4, 3) for i in range(outputs + taps - 1)]
+@pytest.mark.parametrize(("outputs", "side"), [(2, 3), (4, 3), (2, 5), (4, 5)])
+def test_winograd_transforms_are_exact(outputs, side):
+    to_output, from_filter, from_input = winograd.transforms(outputs, side)
+    g = [Fraction(3 * i + 1, 7) for i in range(side)]
+    d = [Fraction((5 * i * i) % 11 - 4, 3) for i in range(outputs + side - 1)]
     u = [sum(a * b for a, b in zip(row, g, strict=True)) for row in from_filter]
     v = [sum(a * b for a, b in zip(row, d, strict=True)) for row in from_input]
     products = [a * b for a, b in zip(u, v, strict=True)]
     y = [sum(a * b for a, b in zip(row, products, strict=True)) for row in to_output]
-    assert y == [sum(g[k] * d[i + k] for k in range(taps)) for i in range(outputs)]
+    assert y == [sum(g[k] * d[i + k] for k in range(side)) for i in range(outputs)]
 
 
 def test_gemm_tiles_are_valid():
@@ -88,7 +88,7 @@ def test_several_channels_and_large_filters_are_refused():
     variant = find("conv", "direct.tuned_single", "cuda")
     assert variant.refusal(Conv(9, 9, 1, 3, 8, 8)) is None
     assert "one-channel maps, not 2 channels" in variant.refusal(Conv(9, 9, 2, 3, 3, 3))
-    assert "up to 64 taps, not 81" in variant.refusal(Conv(9, 9, 1, 3, 9, 9))
+    assert "up to 64 elements, not 81" in variant.refusal(Conv(9, 9, 1, 3, 9, 9))
 
 
 def test_papers_tile_covers_its_map():
@@ -96,7 +96,7 @@ def test_papers_tile_covers_its_map():
     assert paper.threads == 32 * 6
     assert paper.footprint == (17, 18)
     assert paper.blocks(1) == 1024 // 32
-    assert (paper.filter_rows, paper.set_channels, paper.taps) == (3, 4, 36)
+    assert (paper.filter_rows, paper.set_channels, paper.elements) == (3, 4, 36)
 
 
 @pytest.mark.parametrize("slides", [True, False])

@@ -78,7 +78,7 @@ def test_multi_channel_plan_matches_the_paper():
     for k, lines in ((1, 16), (3, 6), (5, 4)):
         plan = plan_multi(Conv(112, 112, 64, 64, k, k), GTX_1080_TI)
         # 66048 * 4 / (32 * 128) = 64.5 filters at S = 32, 32.25 at S = 64
-        assert (plan.tile.taps, plan.tile.columns, plan.least_filters) == (16, 128, 33)
+        assert (plan.tile.elements, plan.tile.columns, plan.least_filters) == (16, 128, 33)
         assert (plan.tile.filters, plan.tile.lines(plan.problem)) == (64, lines)
         assert plan.data_set == 64 * 64 + lines * 128 * 4 <= 48 << 10
 
@@ -88,7 +88,7 @@ def test_paper_choice_of_64_filters_and_128_pixels():
         assert [p for p in MULTI if violated(strict_plan(p, machine))] == []
     plan = strict_plan(Conv(112, 112, 64, 64, 3, 3), GTX_1080_TI)
     tile = plan.tile
-    assert (4 * tile.taps, tile.columns, tile.filters) == (64, 128, 64)
+    assert (4 * tile.elements, tile.columns, tile.filters) == (64, 128, 64)
     assert plan.least_filters == 33  # 66048 * 4 / (64 * 128) = 32.25
     assert plan.data_set == 64 * 64 + 6 * 128 * 4 == 7168  # W'y = ceil(64 / 12) = 6
     assert plan.data_set <= 96 * 1024 // 2
@@ -107,7 +107,7 @@ def test_64_filters_are_too_few_for_32_byte_segments():
 
 def test_36_byte_segment_is_no_multiple_of_32():
     plan = strict_plan(Conv(56, 56, 64, 64, 3, 3), GTX_1080_TI, segment=36)
-    assert (plan.tile.taps, plan.tile.lines(plan.problem)) == (9, 3)
+    assert (plan.tile.elements, plan.tile.lines(plan.problem)) == (9, 3)
     assert violated(plan) == ["segments"]
     plan = strict_plan(Conv(56, 56, 64, 64, 1, 1), H200, segment=4)
     assert violated(plan) == ["M'", "segments"]  # 1,400 filters of 4 bytes
@@ -133,8 +133,8 @@ def test_each_departure_changes_one_property():
         for a, b in pairwise(tiles)
     ]
     assert changed == [{"asynchronous"}, {"packed"}, {"spread"}, {"columns", "filters"}]
-    assert strict.plan(Choice(segment=0), problem, H200).tile.taps == 9
-    assert strict.plan(Choice(segment=128), problem, H200).tile.taps == 32
+    assert strict.plan(Choice(segment=0), problem, H200).tile.elements == 9
+    assert strict.plan(Choice(segment=128), problem, H200).tile.elements == 32
     assert strict.plan(Choice("maps"), problem, H200).tile.division == "maps"
 
 
@@ -274,8 +274,8 @@ def test_segments_and_splits_are_correct(problem, tile, rng):
 
 
 MANY = {
-    "taps across channels": Conv(7, 9, 5, 11, 3, 3),
-    "one tap": Conv(6, 8, 10, 9, 1, 1),
+    "elements across channels": Conv(7, 9, 5, 11, 3, 3),
+    "one element": Conv(6, 8, 10, 9, 1, 1),
     "padded": Conv(6, 7, 3, 5, 3, 2, pad=1),
 }
 
@@ -322,7 +322,7 @@ OFTEN = ("both", "both, packed", "channels", "filters, kept", "maps, kept")
 
 @on_this_cpu
 @pytest.mark.parametrize("tile", long(TILES, OFTEN))
-@pytest.mark.parametrize("problem", long(MANY, ("taps across channels",)))
+@pytest.mark.parametrize("problem", long(MANY, ("elements across channels",)))
 def test_all_divisions_and_segments_are_correct(problem, tile, copies, on_a_cpu, rng):  # noqa: F811
     if tile.division == "filters":
         tile = replace(tile, filters=2 * ceil(ceil(problem.M / 3) / 2))

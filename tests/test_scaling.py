@@ -99,8 +99,8 @@ def test_balanced_weights_give_the_same_network(name, given):
 def test_activations_stay_within_their_bound(name, given):
     """The bound holds for every image in 0..1; tests use those that activate a channel most."""
     held = SETS[name].balanced
-    taps = held["conv1"][:, :, 0].transpose(2, 0, 1) > 0
-    most = np.tile(taps, (1, 6, 6))[:, :28, :28, None].astype(np.float32)
+    summed = held["conv1"][:, :, 0].transpose(2, 0, 1) > 0
+    most = np.tile(summed, (1, 6, 6))[:, :28, :28, None].astype(np.float32)
     images = np.concatenate([given[0].astype(np.float32) / 255, most])
     found = reference_stages(images, held)
     assert 2.0 ** max(LEVELS) < FP16_MOST
@@ -116,13 +116,13 @@ def test_largest_pooled_output_is_a_tight_bound(rng):
     most = most_pooled(conv1)
     reached = np.zeros(32)
     for subset in range(1, 16):
-        taps = np.zeros((32, 6, 6))
+        summed = np.zeros((32, 6, 6))
         for window in range(4):
             if subset >> window & 1:
                 y, x = divmod(window, 2)
-                taps[:, y : y + 5, x : x + 5] += conv1[:, :, 0].transpose(2, 0, 1)
+                summed[:, y : y + 5, x : x + 5] += conv1[:, :, 0].transpose(2, 0, 1)
         images = np.zeros((32, 28, 28, 1))
-        images[:, :6, :6, 0] = taps > 0
+        images[:, :6, :6, 0] = summed > 0
         weights = {n: np.zeros(s) for n, s in weight_shapes().items()} | {"conv1": conv1}
         pooled = reference_stages(images, Weights(weights, ""))["pool1"][:, 0, 0]
         reached = np.maximum(reached, np.diagonal(pooled))

@@ -24,13 +24,13 @@ TRANSFORMS = 7.0
 MARGIN = 1.04  # factor applied to a prediction before it is compared
 
 
-def _mean_taps(size: int, taps: int, pad: int) -> float:
+def _mean_inside(size: int, side: int, pad: int) -> float:
     """Return the mean number of filter elements inside the image along one dimension.
 
     Each output is weighted by its own number of elements.
     """
-    starts = range(-pad, size + pad - taps + 1)
-    inside = [min(start + taps, size) - max(start, 0) for start in starts]
+    starts = range(-pad, size + pad - side + 1)
+    inside = [min(start + side, size) - max(start, 0) for start in starts]
     return sum(count**2 for count in inside) / sum(inside)
 
 
@@ -40,24 +40,24 @@ def in_a_row(problem: Conv) -> float:
     It is 1.79e-8 sqrt(depth) without padding, which agrees to the digit with cuDNN's error
     where cuDNN adds sequentially. For square filters of stride 1.
     """
-    taps, pad = problem.R, problem.pad
-    products = problem.C * _mean_taps(problem.H, taps, pad) * _mean_taps(problem.W, taps, pad)
+    side, pad = problem.R, problem.pad
+    products = problem.C * _mean_inside(problem.H, side, pad) * _mean_inside(problem.W, side, pad)
     return STEP * sqrt(products / 2)
 
 
 @cache
-def _powers(outputs: int, taps: int) -> tuple[float, ...]:
+def _powers(outputs: int, side: int) -> tuple[float, ...]:
     """Return the power of each output of a tile along one dimension, over that of a direct sum.
 
     An output is A^T times sums, each with the power of G's row times that of B^T's.
     """
-    to_output, from_filter, from_input = winograd.transforms(outputs, taps)
+    to_output, from_filter, from_input = winograd.transforms(outputs, side)
     sums = [
         float(sum(g**2 for g in filters) * sum(b**2 for b in inputs))
         for filters, inputs in zip(from_filter, from_input, strict=True)
     ]
     return tuple(
-        sum(float(a**2) * power for a, power in zip(row, sums, strict=True)) / taps
+        sum(float(a**2) * power for a, power in zip(row, sums, strict=True)) / side
         for row in to_output
     )
 

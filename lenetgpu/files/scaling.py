@@ -37,12 +37,12 @@ def most_pooled(conv1: Array) -> Array:
     rows, columns, maps = filters.shape
     most = np.zeros(maps)
     for subset in range(1, 16):
-        taps = np.zeros((rows + 1, columns + 1, maps))
+        summed = np.zeros((rows + 1, columns + 1, maps))
         for window in range(4):
             if subset >> window & 1:
                 y, x = divmod(window, 2)
-                taps[y : y + rows, x : x + columns] += filters
-        most = np.maximum(most, np.maximum(taps, 0).sum((0, 1)) / 4)
+                summed[y : y + rows, x : x + columns] += filters
+        most = np.maximum(most, np.maximum(summed, 0).sum((0, 1)) / 4)
     return most
 
 
@@ -99,13 +99,13 @@ def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
         tensors[name].astype(np.float64) for name in ("conv1", "conv2", "fc1", "fc2")
     )
     first, sizes = _channels(most_pooled(conv1), np.abs(conv1).sum((0, 1, 2)), LEVELS[0])
-    taps, factors, sizes = _evened(conv2.reshape(-1, *conv2.shape[2:]), first, sizes, LEVELS[1])
+    filters, factors, sizes = _evened(conv2.reshape(-1, *conv2.shape[2:]), first, sizes, LEVELS[1])
     rows = fc1.reshape(-1, conv2.shape[3], fc1.shape[1])
     rows, factors, _ = _evened(rows, factors, sizes, LEVELS[2])
     last = fc2 * _undone(factors)[:, None]
     top = int(np.frexp(np.abs(last).max())[1])
     out = 0 if top in _OUTPUT else top
-    held = {"conv1": conv1 * first, "conv2": taps, "fc1": rows, "fc2": np.ldexp(last, -out)}
+    held = {"conv1": conv1 * first, "conv2": filters, "fc1": rows, "fc2": np.ldexp(last, -out)}
     return {
         name: np.ascontiguousarray(w.reshape(tensors[name].shape), np.float32)
         for name, w in held.items()

@@ -95,15 +95,15 @@ CONVNET2_AFTER = (
 
 def _pascal(sizes: tuple[tuple[int, int], ...], single: bool) -> Iterator[Shape]:
     for side, maps in sizes:
-        for taps in KERNEL_SIDES:
-            problem = Conv(side, side, 1 if single else maps, maps, taps, taps)
-            yield Shape(f"{side}x{maps} K{taps}", problem)
+        for k in KERNEL_SIDES:
+            problem = Conv(side, side, 1 if single else maps, maps, k, k)
+            yield Shape(f"{side}x{maps} K{k}", problem)
 
 
 def _overfeat() -> Iterator[Shape]:
-    for layer, ((channels, maps, taps, pad, stride, side), intensity) in _OVERFEAT.items():
+    for layer, ((channels, maps, k, pad, stride, side), intensity) in _OVERFEAT.items():
         paper = f"{intensity} FFMA/byte" + (", 75 % of the peak" if layer == 6 else "")
-        problem = Conv(side, side, channels, maps, taps, taps, stride, pad)
+        problem = Conv(side, side, channels, maps, k, k, stride, pad)
         yield Shape(f"layer {layer}", problem, paper=paper)
 
 
@@ -141,9 +141,9 @@ _CLASSES = 1000
 Layer = tuple[str, Conv]
 
 
-def _conv(side: int, channels: int, maps: int, taps: int = 1, stride: int = 1, groups: int = 1
+def _conv(side: int, channels: int, maps: int, k: int = 1, stride: int = 1, groups: int = 1
           ) -> Conv:  # fmt: skip
-    return Conv(side, side, channels, maps, taps, taps, stride, taps // 2, groups=groups)
+    return Conv(side, side, channels, maps, k, k, stride, k // 2, groups=groups)
 
 
 def resnet_50() -> Iterator[Layer]:

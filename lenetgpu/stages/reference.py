@@ -63,8 +63,8 @@ def conv_reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
     for r in range(problem.R):
         for s in range(problem.S):
             rows, columns = (
-                slice(tap * far, tap * far + by * (fits - 1) + 1, by)
-                for tap, far, by, fits in zip(
+                slice(first * far, first * far + by * (fits - 1) + 1, by)
+                for first, far, by, fits in zip(
                     (r, s), problem.dilation, problem.step, (problem.OH, problem.OW), strict=True
                 )
             )

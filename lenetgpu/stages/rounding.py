@@ -16,8 +16,8 @@ def to_half(filters: Array) -> Array:
     of a window whose sum is off are rounded the other way, those first that add least error per
     correction.
     """
-    taps = filters.reshape(-1, *filters.shape[2:])
-    exact, found = taps.astype(np.float64), taps.astype(np.float16)
+    flat = filters.reshape(-1, *filters.shape[2:])
+    exact, found = flat.astype(np.float64), flat.astype(np.float16)
     for _ in range(_MOVES):
         wrong = (exact - found).sum(0)
         towards = np.copysign(np.inf, wrong).astype(np.float16)
@@ -37,9 +37,9 @@ def to_whole(filters: Array) -> Array:
 
     The filter elements that add least error are rounded the other way, as in `to_half`.
     """
-    taps = filters.reshape(-1, *filters.shape[2:])
-    found = np.rint(taps)
-    wrong = taps - found
+    flat = filters.reshape(-1, *filters.shape[2:])
+    found = np.rint(flat)
+    wrong = flat - found
     missing = np.rint(wrong.sum(0))
     order = np.argsort(-wrong * np.sign(missing), axis=0)
     place = np.argsort(order, axis=0)

@@ -112,10 +112,10 @@ def _convolution(entries: dict[str, int], where: str) -> Conv:
 
 def _side(known: dict[str, int]) -> tuple[int, int, int, int, int, int]:
     """Return input, filter, output, stride, padding and dilation of one dimension."""
-    size, taps, stride, far = known["i"], known["k"], known.get("s", 1), known.get("d", 0)
-    span, out = (taps - 1) * (far + 1) + 1, known.get("o")
+    size, side, stride, far = known["i"], known["k"], known.get("s", 1), known.get("d", 0)
+    span, out = (side - 1) * (far + 1) + 1, known.get("o")
     needed = 0 if out is None else max(0, (out - 1) * stride - size + span) // 2
     pad = known.get("p", needed)
     if out is None:
         out = outputs(size, span, max(stride, 1), 2 * pad)
-    return size, taps, out, stride, pad, far
+    return size, side, out, stride, pad, far

@@ -33,7 +33,7 @@ class Given:
 def convolution(
     where: str,
     sizes: tuple[int, int, int, int, int],
-    taps: Pair,
+    sides: Pair,
     out: Pair | None = None,
     stride: Pair = (1, 1),
     pad: Pair = (0, 0),
@@ -48,7 +48,7 @@ def convolution(
     """
     images, H, W, C, M = sizes
     least = {
-        "images": images, "C": C, "H": H, "W": W, "M": M, "K": min(taps), "stride": min(stride),
+        "images": images, "C": C, "H": H, "W": W, "M": M, "K": min(sides), "stride": min(stride),
         "dilation": min(dilation), "groups": groups,
     }  # fmt: skip
     for name, value in least.items():
@@ -60,7 +60,7 @@ def convolution(
         if value % groups:
             words = f"expected groups that divide {name}, found {groups} of {value}"
             raise LenetError(f"{where}: {words}")
-    span = reach(taps, dilation)
+    span = reach(sides, dilation)
     behind = []
     for at, (side, size) in enumerate((("H", H), ("W", W))):
         reached, step, before = span[at], stride[at], pad[at]
@@ -73,7 +73,7 @@ def convolution(
             raise LenetError(f"{where}: expected O{side} of at least {fewest}, found {count}")
         behind.append(max(0, (count - 1) * step + reached - size - before))
     pads = (*pad, behind[0], behind[1])
-    return Conv(H, W, C, M, *taps, strides=stride, pads=pads, dilation=dilation, groups=groups)
+    return Conv(H, W, C, M, *sides, strides=stride, pads=pads, dilation=dilation, groups=groups)
 
 
 def require_countable(problem: Conv, images: int, where: str) -> None:

@@ -145,22 +145,22 @@ def _convolution(
     where: str, size: Sequence[int], filters: Sequence[int], given: dict[str, Any]
 ) -> Conv:
     """Return the convolution of images (n, C, H, W) by filters (M, C / groups, R, S)."""
-    (images, c, h, w), m, taps = size, filters[0], list(filters[2:])
+    (images, c, h, w), m, sides = size, filters[0], list(filters[2:])
     strides, dilation = given.get("strides") or [1, 1], given.get("dilations") or [1, 1]
     pads, auto = given.get("pads") or [0] * 4, given.get("auto_pad", "NOTSET")
     wrong = None
-    if any(len(p) != _SIDES for p in (strides, dilation, taps)) or len(pads) != 2 * _SIDES:
+    if any(len(p) != _SIDES for p in (strides, dilation, sides)) or len(pads) != 2 * _SIDES:
         wrong = "lists of another length"
-    elif min(*strides, *dilation, *taps) < 1 or min(pads) < 0:
+    elif min(*strides, *dilation, *sides) < 1 or min(pads) < 0:
         wrong = "numbers that are too small"
-    elif list(given.get("kernel_shape") or taps) != taps:
+    elif list(given.get("kernel_shape") or sides) != sides:
         wrong = "a kernel_shape that its filters do not have"
     elif auto not in _AUTO:
         wrong = f"auto_pad {auto}"
     if wrong is not None:
         raise LenetError(f"{where}: expected a convolution's attributes, found {wrong}")
     out, before = [], []
-    for at, (n, k, stride, far) in enumerate(zip(size[2:], taps, strides, dilation, strict=True)):
+    for at, (n, k, stride, far) in enumerate(zip(size[2:], sides, strides, dilation, strict=True)):
         span, both = (k - 1) * far + 1, (pads[at], pads[_SIDES + at])
         if auto == "VALID":
             both = (0, 0)
@@ -171,7 +171,7 @@ def _convolution(
         out.append(outputs(n, span, stride, sum(both)))
         before.append(both[0])
     groups = int(given.get("group", 1))
-    pairs = (tuple(taps), tuple(out), tuple(strides), tuple(before), tuple(dilation))
+    pairs = (tuple(sides), tuple(out), tuple(strides), tuple(before), tuple(dilation))
     return convolution(where, (images, h, w, c, m), *pairs, groups)  # type: ignore[arg-type]
 
 

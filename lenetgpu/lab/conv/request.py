@@ -94,8 +94,8 @@ def parse_shape(text: str, epilogue: bool = False) -> Given:
         raise LenetError(f"{where}: expected {SHAPE} in whole numbers, as 64,56,56,64,3,1,1")
     *sizes, columns, stride, pad = match.groups()
     c, h, w, m, rows = map(int, sizes)
-    taps, by, around = (rows, int(columns or rows)), int(stride or 1), int(pad or 0)
-    made = convolution(where, (1, h, w, c, m), taps, stride=(by, by), pad=(around, around))
+    sides, by, around = (rows, int(columns or rows)), int(stride or 1), int(pad or 0)
+    made = convolution(where, (1, h, w, c, m), sides, stride=(by, by), pad=(around, around))
     return Given(made)
 
 

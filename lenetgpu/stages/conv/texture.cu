@@ -103,16 +103,16 @@ struct Coefficients {
 __device__ __forceinline__ void load(Coefficients& c, const float* __restrict__ from) {
 #pragma unroll
     for (int t = 0; t < SET; ++t) {
-        const float* tap = from + t * PADDED_MAPS;
+        const float* row = from + t * PADDED_MAPS;
         if constexpr (MAPS_EACH == 1) {
-            c.at[t][0] = __ldg(tap);
+            c.at[t][0] = __ldg(row);
         } else if constexpr (MAPS_EACH == 2) {
-            const float2 v = __ldg(reinterpret_cast<const float2*>(tap));
+            const float2 v = __ldg(reinterpret_cast<const float2*>(row));
             c.at[t][0] = v.x, c.at[t][1] = v.y;
         } else {
 #pragma unroll
             for (int m = 0; m < MAPS_EACH; m += 4) {
-                const float4 v = __ldg(reinterpret_cast<const float4*>(tap + m));
+                const float4 v = __ldg(reinterpret_cast<const float4*>(row + m));
                 c.at[t][m] = v.x, c.at[t][m + 1] = v.y, c.at[t][m + 2] = v.z, c.at[t][m + 3] = v.w;
             }
         }

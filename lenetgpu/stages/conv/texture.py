@@ -106,7 +106,7 @@ class Tiling:
         return _largest_divisor(self.stage, _HELD[self.maps] // (p.R * p.S * self.maps))
 
     @property
-    def taps(self) -> int:
+    def elements(self) -> int:
         """Coefficients of a map in one set."""
         return self.set_channels * self.filter_rows * self.problem.S
 
@@ -116,7 +116,7 @@ class Tiling:
         row = (self.tile[1] - 1) * self.problem.stride + self.problem.S
         sums = self.tile[0] * self.tile[1] * self.maps
         fetched = self.fetches * self.stage
-        return sums + 2 * self.taps * self.maps + 2 * row + fetched + _OTHER_REGISTERS
+        return sums + 2 * self.elements * self.maps + 2 * row + fetched + _OTHER_REGISTERS
 
     @property
     def fits(self) -> bool:
@@ -147,16 +147,16 @@ class Tiling:
         """Estimate the cycles for `n` images: multiply-adds, shared memory or waits for sets."""
         p = self.problem
         blocks, warps = blocks_for(self.blocks(n), machine.multiprocessors), self.unit // 32
-        taps = p.R * p.S * self.maps
+        elements = p.R * p.S * self.maps
         row = blocks_for((self.tile[1] - 1) * p.stride + p.S, 2) * 2
         rows = ((self.tile[0] - 1) * p.stride + self.filter_rows) * (p.R // self.filter_rows)
         # `registers` is an estimate; rounding to the register file's unit would not help
         wanted = _MARGIN * self.registers * self.threads
         held = max(1, int(machine.limits.registers / wanted))
         resident = min(blocks, held) * warps * self.split
-        multiply = taps * self.tile[0] * self.tile[1] * blocks * warps / 4
+        multiply = elements * self.tile[0] * self.tile[1] * blocks * warps / 4
         multiply /= min(1.0, resident / _BUSY_WARPS)
-        words = (rows * row + taps) * blocks * warps
+        words = (rows * row + elements) * blocks * warps
         texels = self.footprint[0] * self.footprint[1] * self.images * blocks
         sets = p.R / (self.filter_rows * self.set_channels)
         waits = _SET_CYCLES * sets * blocks * warps / resident

@@ -56,14 +56,14 @@ def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
     )  # fmt: skip
 
 
-def _by_taps(seen: Any, matrix: Any, room: Any, y: Any) -> None:
-    """Compute y (n, OH, OW, M) from seen (n, OH, OW, R, S, C) tap by tap, one channel per group."""
+def _by_elements(seen: Any, matrix: Any, room: Any, y: Any) -> None:
+    """Compute y (n, OH, OW, M) from seen (n, OH, OW, R, S, C), one channel per group."""
     *pixels, rows, columns, _ = seen.shape
     out = y.reshape(*pixels, *room.shape[-2:])
-    for tap in range(rows * columns):
-        product = room[: len(seen)] if tap else out
-        np.multiply(seen[..., tap // columns, tap % columns, :, None], matrix[:, tap], out=product)
-        if tap:
+    for rs in range(rows * columns):
+        product = room[: len(seen)] if rs else out
+        np.multiply(seen[..., rs // columns, rs % columns, :, None], matrix[:, rs], out=product)
+        if rs:
             out += product
 
 
@@ -84,7 +84,7 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
         n, out = len(part), w.ends.room(held)
         seen = windows(part if w.padded is None else w.padded.around(part), problem)
         if problem.C == groups > 1:
-            _by_taps(seen, w.matrix, w.rows, out)
+            _by_elements(seen, w.matrix, w.rows, out)
         else:
             by_group = seen.reshape(*seen.shape[:-1], groups, -1)
             np.copyto(w.rows[:, :n], np.moveaxis(by_group, -2, 0))

@@ -17,7 +17,7 @@ from lenetgpu.stages.registry import variant
 if TYPE_CHECKING:
     from lenetgpu.cpu.native import Native
 
-_TAPS, _OUTPUTS, _CHANNELS, _FILTERS = 5, 4, 16, 32
+_SIDE, _OUTPUTS, _CHANNELS, _FILTERS = 5, 4, 16, 32
 PART = 8  # least images worth handing to another thread
 
 
@@ -67,7 +67,7 @@ def filters_at_points(w: Any) -> Any:
 
 def refusal(problem: Conv) -> str | None:
     """Return the reason if the algorithm or the tile does not support the problem, else None."""
-    if (problem.R, problem.S, problem.stride, problem.pad) != (_TAPS, _TAPS, 1, 0):
+    if (problem.R, problem.S, problem.stride, problem.pad) != (_SIDE, _SIDE, 1, 0):
         return "supports 5x5 filters with stride 1 and no padding"
     if problem.H != problem.W or problem.OH < 1 or problem.OH % _OUTPUTS:
         return "supports square maps whose outputs come in fours"

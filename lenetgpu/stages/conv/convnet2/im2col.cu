@@ -38,14 +38,14 @@ struct Start {
 __device__ __forceinline__ void ask(unsigned stage, unsigned bar, const TensorMap* map,
                                     const float* __restrict__ filters, Start at, int item) {
     const int pixel = item / CHUNKS * CACHED_PIXELS, chunk = item % CHUNKS;
-    const int taps = min(CACHED_PIXELS, FILTER_PIXELS - pixel);
-    ptx::barrier_expect(bar, taps * (WINDOW_BYTES + FILTER_BYTES));
-    for (int p = 0; p < taps; ++p) {
-        const int tap = pixel + p;
-        ptx::load_windows(stage + p * WINDOW_BYTES, map, chunk * CHUNK, at.x, at.y, at.n, tap % S,
-                          tap / S, bar);
+    const int elements = min(CACHED_PIXELS, FILTER_PIXELS - pixel);
+    ptx::barrier_expect(bar, elements * (WINDOW_BYTES + FILTER_BYTES));
+    for (int p = 0; p < elements; ++p) {
+        const int element = pixel + p;
+        ptx::load_windows(stage + p * WINDOW_BYTES, map, chunk * CHUNK, at.x, at.y, at.n, element % S,
+                          element / S, bar);
         ptx::bulk_load(stage + FILTERS_AT + p * FILTER_BYTES,
-                       filters + size_t(tap * CHUNKS + chunk) * (CHUNK * FILTERS), FILTER_BYTES,
+                       filters + size_t(element * CHUNKS + chunk) * (CHUNK * FILTERS), FILTER_BYTES,
                        bar);
     }
 }
@@ -111,8 +111,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         const int slot = item % STAGES;
         const char* stage = ring + slot * STAGE_BYTES;
         ptx::barrier_wait(ptx::shared(&full[slot]), item / STAGES & 1);
-        const int taps = min(CACHED_PIXELS, FILTER_PIXELS - item / CHUNKS * CACHED_PIXELS);
-        for (int p = 0; p < taps; ++p)
+        const int elements = min(CACHED_PIXELS, FILTER_PIXELS - item / CHUNKS * CACHED_PIXELS);
+        for (int p = 0; p < elements; ++p)
             accumulate(result, stage + p * WINDOW_BYTES,
                        reinterpret_cast<const float*>(stage + FILTERS_AT + p * FILTER_BYTES));
         __syncthreads();

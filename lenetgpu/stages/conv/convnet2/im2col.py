@@ -76,9 +76,9 @@ def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
     return im2col_kernel(problem, im2col_tile(problem, batch)), TRANSPOSE
 
 
-def _upper(problem: Conv, taps: int) -> int:
+def _upper(problem: Conv, side: int) -> int:
     """Return the offset of the last window's start from the image's last pixel."""
-    return problem.pad - taps + 1
+    return problem.pad - side + 1
 
 
 def _supports(problem: Conv) -> str | None:
@@ -146,11 +146,11 @@ class Windows:
 def _prepare(w: Any, problem: Conv, batch: int) -> Windows:
     """Pack filters as (blocks, R*S, channels, filters per block), zero-padded past C and M."""
     tile = im2col_tile(problem, batch)
-    taps, blocks = problem.R * problem.S, blocks_for(problem.M, tile.filters)
+    elements, blocks = problem.R * problem.S, blocks_for(problem.M, tile.filters)
     deep = blocks_for(problem.C, tile.cached_channels) * tile.cached_channels
-    whole = cupy.zeros((taps, deep, blocks * tile.filters), cupy.float32)
-    whole[:, : problem.C, : problem.M] = cupy.asarray(w).reshape(taps, problem.C, problem.M)
-    by_block = whole.reshape(taps, deep, blocks, tile.filters).transpose(2, 0, 1, 3)
+    whole = cupy.zeros((elements, deep, blocks * tile.filters), cupy.float32)
+    whole[:, : problem.C, : problem.M] = cupy.asarray(w).reshape(elements, problem.C, problem.M)
+    by_block = whole.reshape(elements, deep, blocks, tile.filters).transpose(2, 0, 1, 3)
     packed = cupy.ascontiguousarray(by_block)
     channels = blocks_for(problem.C, _VECTOR) * _VECTOR
     counted = _PIXEL_LIMIT // (problem.OH * problem.OW)

@@ -145,14 +145,14 @@ INDEX_TABLE = Step(__file__, "conv_index_table", Loads.LOOKED_UP, ladder_tile)
 
 def _prepare_table(w: Any, problem: Conv, batch: int) -> Innermost:
     """Add tables of row (OH, R*S) and column (OW, R*S) offsets, far below zero in the padding."""
-    taps = np.arange(problem.R * problem.S)
+    elements = np.arange(problem.R * problem.S)
 
-    def offsets(outputs: int, tap: Any, size: int, pitch: int) -> Any:
-        at = np.arange(outputs)[:, None] * problem.stride - problem.pad + tap
+    def offsets(outputs: int, index: Any, size: int, pitch: int) -> Any:
+        at = np.arange(outputs)[:, None] * problem.stride - problem.pad + index
         return np.where((at >= 0) & (at < size), at * pitch, _OUTSIDE).reshape(-1)
 
-    rows = offsets(problem.OH, taps // problem.S, problem.H, problem.W)
-    columns = offsets(problem.OW, taps % problem.S, problem.W, 1)
+    rows = offsets(problem.OH, elements // problem.S, problem.H, problem.W)
+    columns = offsets(problem.OW, elements % problem.S, problem.W, 1)
     table = cupy.asarray(np.concatenate([rows, columns]).astype(np.int32))
     return prepare_innermost(w, problem, batch, table)
 

@@ -121,9 +121,9 @@ def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]
 def _unrolled(problem: Conv, k: Any, p: Any) -> Any:
     """Return the offset of element (k, p) of X; -1 past its end or in the padding."""
     inside = (k >= 0) & (k < problem.depth) & (p >= 0) & (p < problem.OH * problem.OW)
-    tap, c = k // problem.C, k % problem.C
-    y = p // problem.OW * problem.stride + tap // problem.S - problem.pad
-    x = p % problem.OW * problem.stride + tap % problem.S - problem.pad
+    element, c = k // problem.C, k % problem.C
+    y = p // problem.OW * problem.stride + element // problem.S - problem.pad
+    x = p % problem.OW * problem.stride + element % problem.S - problem.pad
     return gather(Cells(problem.reads, problem.in_shape), np.where(inside, y, -1), x, c)
 
 

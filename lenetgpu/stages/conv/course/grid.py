@@ -92,8 +92,8 @@ def maps_grid(
 def whole_tile(problem: Conv) -> Sides:
     """Return the outputs of a block whose input tile has at most 32x32 elements."""
 
-    def side(outputs: int, taps: int) -> int:
-        return min(outputs, max(1, (_SIDE - taps) // problem.stride + 1))
+    def side(outputs: int, size: int) -> int:
+        return min(outputs, max(1, (_SIDE - size) // problem.stride + 1))
 
     return side(problem.OH, problem.R), side(problem.OW, problem.S)
 

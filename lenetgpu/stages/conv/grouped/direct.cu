@@ -1,7 +1,7 @@
 // Direct convolution of any strides, padding of each side, dilation and groups: one output a thread.
 // A block takes THREADS outputs in the order in which they lie in memory, so that stores coalesce;
 //   so do loads of columns (NCHW) and of a depthwise convolution's channels (NHWC).
-// Taps in the padding are multiplied by zero: an infinite filter makes NaN there, as in the reference.
+// Filter elements over padding are multiplied by zero: an infinite filter makes NaN there, as in the reference.
 // Sums are float32; a bias is added and ReLU taken as they are stored, rounded once to DTYPE.
 // Index arithmetic alone, nothing is shared or kept: it is the GPU's way for shapes that no other
 //   kernel takes, and what a fast one can be compared with.

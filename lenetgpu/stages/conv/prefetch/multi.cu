@@ -1,10 +1,10 @@
 // Convolution of many channels by stride-fixed segments (Pascal paper, section 3.2).
-// A round brings the next S = 4 x TAPS bytes of each of a block's FILTERS filters (M') along
+// A round brings the next S = 4 x ELEMENTS bytes of each of a block's FILTERS filters (M') along
 // (channel, row, column), and the lines of the map (W'y) that they meet; while STAGES - 1 rounds
-// are fetched, the one before is used. Taps of an unfinished filter row and lines that are still
+// are fetched, the one before is used. Elements of an unfinished filter row and lines that are still
 // met stay in their rings. A thread computes QUADS times four neighbours in x, in FM maps; the
 // channels may be split over the threads of a block, whose sums meet in shared memory.
-// x (n, C, H, W); w (filter block, split, tap, filter); y (n, M, OH, OW).
+// x (n, C, H, W); w (filter block, split, filter element, filter); y (n, M, OH, OW).
 #include "gpu/ptx/async.cuh"
 #include "stages/conv/shape.cuh"
 
@@ -16,9 +16,9 @@ constexpr int STRIPS = (TILE_QUADS + QUADS - 1) / QUADS;
 constexpr int WORKERS = STRIPS * GROUPS * SPLITS;
 
 constexpr int SPLIT_CH = (CH + SPLITS - 1) / SPLITS;
-constexpr int UNIT = UNIT_ROWS * S;                  // taps that are used without a test
+constexpr int UNIT = UNIT_ROWS * S;                  // filter elements used without a test
 constexpr int UNITS = (SPLIT_CH * R + UNIT_ROWS - 1) / UNIT_ROWS;
-constexpr int ROUNDS = (UNITS * UNIT + TAPS - 1) / TAPS;
+constexpr int ROUNDS = (UNITS * UNIT + ELEMENTS - 1) / ELEMENTS;
 
 constexpr int VECTOR = W % 4 == 0 ? 4 : 1;
 constexpr int SHIFT = VECTOR == 4 ? (4 - PAD % 4) % 4 : 0;  // of the tile in its first vector
@@ -26,12 +26,12 @@ constexpr int VECTORS = (SHIFT + (COLS - 1) * STRIDE + S + VECTOR - 1) / VECTOR;
 constexpr int SPAN = SHIFT + 3 * STRIDE + S;         // pixels that a quad may read
 constexpr int LINES = (TILE_ROWS - 1) * STRIDE + R;  // lines of a channel
 
-// Taps that are held or under way, of the rounds and of a unit that is not yet whole.
-constexpr int WINDOW = STAGES * TAPS + (TAPS % UNIT == 0 ? 0 : UNIT - 1);
-constexpr int RING_TAPS = (WINDOW + UNIT - 1) / UNIT * UNIT;
+// Filter elements that are held or under way, of the rounds and of a unit that is not yet whole.
+constexpr int WINDOW = STAGES * ELEMENTS + (ELEMENTS % UNIT == 0 ? 0 : UNIT - 1);
+constexpr int RING_ELEMENTS = (WINDOW + UNIT - 1) / UNIT * UNIT;
 constexpr int UNIT_CH = UNIT_ROWS > R ? UNIT_ROWS / R : 1;
 constexpr int RING_CH = ((WINDOW + R * S - 2) / (R * S) + UNIT_CH) / UNIT_CH * UNIT_CH;
-constexpr int FILTER_RING = RING_TAPS * FILTERS;
+constexpr int FILTER_RING = RING_ELEMENTS * FILTERS;
 constexpr int RING = FILTER_RING + RING_CH * LINES * PITCH;
 
 constexpr int TILES_X = (OW + COLS - 1) / COLS;
@@ -39,7 +39,7 @@ constexpr int TILES_Y = (OH + TILE_ROWS - 1) / TILE_ROWS;
 constexpr int FILTER_PARTS = (M + FILTERS - 1) / FILTERS;
 
 static_assert(READS == NCHW && WRITES == NCHW, "planes are read and written");
-static_assert(TAPS % 8 == 0, "S is a multiple of 32 bytes");
+static_assert(ELEMENTS % 8 == 0, "S is a multiple of 32 bytes");
 static_assert(SPLITS <= THREADS, "a split has threads that fetch for it");
 static_assert(UNIT_ROWS % R == 0 || UNIT_ROWS == 1, "a unit has whole channels or one row");
 static_assert(STAGES >= 2, "one round is fetched while another is used");
@@ -50,9 +50,9 @@ static_assert(PITCH >= (COLS - 4) * STRIDE + (SPAN + 3) / 4 * 4, "quads are read
 static_assert(4 * SPLITS * (RING > FILTERS * TILE ? RING : FILTERS * TILE) <= SHARED_BYTES,
               "the launcher's layout differs");
 
-// Channels of a split that the whole units among its first `taps` taps meet.
-__device__ __forceinline__ int channels_met(int taps) {
-    const int rows = min(taps / UNIT, UNITS) * UNIT_ROWS;
+// Channels of a split that the whole units among its first `elements` filter elements meet.
+__device__ __forceinline__ int channels_met(int elements) {
+    const int rows = min(elements / UNIT, UNITS) * UNIT_ROWS;
     return (rows + R - 1) / R;
 }
 
@@ -71,7 +71,7 @@ struct FilterFetch {
     int at;             // which vector of the round is this thread's first
 
     __device__ __forceinline__ void round(float* ring) {
-        constexpr int COUNT = TAPS * FILTERS;
+        constexpr int COUNT = ELEMENTS * FILTERS;
 #pragma unroll
         for (int k = 0; k < COUNT; k += 4 * FETCHERS) {
             const int place = to + k >= FILTER_RING ? to + k - FILTER_RING : to + k;
@@ -152,18 +152,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int y0 = part / TILES_X * TILE_ROWS, x0 = part % TILES_X * COLS;
     const int top = y0 * STRIDE - PAD, left = x0 * STRIDE - PAD - SHIFT;
     x += n * (size_t(CH) * H * W);
-    w += size_t(filter_part) * (SPLITS * ROUNDS * TAPS * FILTERS);
+    w += size_t(filter_part) * (SPLITS * ROUNDS * ELEMENTS * FILTERS);
 
     const int mine = threadIdx.x / FETCHERS;  // the split it fetches for
     const bool fetches = mine < SPLITS;
     const int at = threadIdx.x % FETCHERS, channels = min(CH - mine * SPLIT_CH, SPLIT_CH);
     const int ring_at = pinned(mine * RING);
-    FilterFetch filters{w + mine * (ROUNDS * TAPS * FILTERS) + 4 * at, 4 * at, 4 * at};
+    FilterFetch filters{w + mine * (ROUNDS * ELEMENTS * FILTERS) + 4 * at, 4 * at, 4 * at};
     LineFetch lines(x + size_t(mine) * (SPLIT_CH * H * W), at, top, left, channels);
     const auto fetch = [&](int round) {
         if (fetches && round < ROUNDS) {
             filters.round(rings + ring_at);
-            lines.until(rings + ring_at + FILTER_RING, channels_met((round + 1) * TAPS));
+            lines.until(rings + ring_at + FILTER_RING, channels_met((round + 1) * ELEMENTS));
         }
         ptx::copy_commit();
     };
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const bool works = threadIdx.x < WORKERS;
     const int strip = threadIdx.x % STRIPS, rest = works ? threadIdx.x / STRIPS : 0;
     const int group = rest % GROUPS, split = rest / GROUPS;
-    const float* taps = rings + split * RING + group * FM;
+    const float* elements = rings + split * RING + group * FM;
     int quad_at[QUADS];
 #pragma unroll
     for (int q = 0; q < QUADS; ++q) {
@@ -182,14 +182,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 
     float sum[FM][4 * QUADS] = {};
-    const auto multiply_row = [&](int line_at, int tap_at) {
+    const auto multiply_row = [&](int line_at, int element_at) {
         float pixel[QUADS][(SPAN + 3) / 4 * 4];
 #pragma unroll
         for (int q = 0; q < QUADS; ++q) load(pixel[q], rings + quad_at[q] + line_at);
 #pragma unroll
         for (int s = 0; s < S; ++s) {
             float f[FM];
-            load(f, taps + tap_at + s * FILTERS);
+            load(f, elements + element_at + s * FILTERS);
 #pragma unroll
             for (int k = 0; k < FM; ++k)
 #pragma unroll
@@ -201,20 +201,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 #pragma unroll 1
     for (int round = 0; round < STAGES - 1; ++round) fetch(round);
-    int unit = 0, tap_at = 0, line_at = 0, rows_left = R;  // of the channel
+    int unit = 0, element_at = 0, line_at = 0, rows_left = R;  // of the channel
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; ++round) {
         ptx::copy_wait<STAGES - 2>();
         __syncthreads();
         fetch(round + STAGES - 1);
-        const int units = min((round + 1) * TAPS / UNIT, UNITS);
+        const int units = min((round + 1) * ELEMENTS / UNIT, UNITS);
 #pragma unroll 1
         for (; unit < units; ++unit) {
 #pragma unroll
             for (int k = 0; k < UNIT_ROWS; ++k)
-                multiply_row(line_at + (k / R * LINES + k % R) * PITCH, tap_at + k * S * FILTERS);
-            tap_at += UNIT * FILTERS;
-            if (tap_at == FILTER_RING) tap_at = 0;
+                multiply_row(line_at + (k / R * LINES + k % R) * PITCH, element_at + k * S * FILTERS);
+            element_at += UNIT * FILTERS;
+            if (element_at == FILTER_RING) element_at = 0;
             if (UNIT_ROWS % R == 0) {
                 line_at += UNIT_CH * LINES * PITCH;
             } else {

@@ -51,9 +51,9 @@ def _supports(problem: Conv) -> str | None:
 
 
 def pack(w: Any, problem: Conv, tile: MultiTile) -> Any:
-    """Return w (R, S, C, M) as (filter block, split, tap, filter in the block), zero-padded.
+    """Return w (R, S, C, M) as (filter block, split, element, filter in the block), zero-padded.
 
-    Taps are ordered by (channel, row, column), so that a block's segments of a round are
+    Filter elements are ordered by (channel, row, column), so that a block's segments of a round are
     contiguous.
     """
     channels, blocks = ceil(problem.C / tile.splits), ceil(problem.M / tile.filters)
@@ -61,8 +61,8 @@ def pack(w: Any, problem: Conv, tile: MultiTile) -> Any:
     plain = np.zeros((blocks * tile.filters, tile.splits * channels, each))
     by_filter = np.asarray(w).transpose(3, 2, 0, 1)
     plain[: problem.M, : problem.C] = by_filter.reshape(problem.M, problem.C, each)
-    taps = tile.rounds(problem) * tile.taps
-    packed = np.zeros((blocks, tile.splits, taps, tile.filters), np.float32)
+    elements = tile.rounds(problem) * tile.elements
+    packed = np.zeros((blocks, tile.splits, elements, tile.filters), np.float32)
     by_block = plain.reshape(blocks, tile.filters, tile.splits, channels * each)
     packed[:, :, : channels * each] = by_block.transpose(0, 2, 3, 1)
     return packed

@@ -8,7 +8,7 @@ reproduction turns them into parts of multiprocessors that fit two blocks. A par
 multiply-adds than N_FMA is divided further until V_s bytes move.
 
 Multi-channel maps: a data set is S bytes of each of M' filters, in their memory layout, and W'y
-lines of W'x pixels, which continue from one line of the map to the next. S = 4 x `taps`, W'x =
+lines of W'x pixels, which continue from one line of the map to the next. S = 4 x `elements`, W'x =
 `columns` pixels, M' = `filters`, W'y = `lines`.
 """
 
@@ -73,7 +73,7 @@ class SinglePlan:
 
 def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
     """Evaluate steps 1 to 4 of section 3.1, equations (3) to (9), for this device."""
-    taps, halo = problem.R * problem.S, problem.R - 1
+    elements, halo = problem.R * problem.S, problem.R - 1
     width, height = _padded(problem)
     filters = ceil(problem.M / machine.multiprocessors)
     lines = ceil(height / machine.multiprocessors)
@@ -87,13 +87,13 @@ def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
         return lower if lower is not None and lower <= upper else 1
 
     def part(lines: int, filters: int) -> tuple[int, int]:
-        data = FLOAT * (taps * filters + (lines + halo) * width)
-        return data, taps * filters * lines * width
+        data = FLOAT * (elements * filters + (lines + halo) * width)
+        return data, elements * filters * lines * width
 
-    of_map = taps * filters * height * width
-    p_bounds = bounds(height * width, taps * filters + halo * width, of_map, height)
-    of_filters = taps * problem.M * lines * width
-    q_bounds = bounds(problem.M * taps, width * (lines + halo), of_filters, problem.M)
+    of_map = elements * filters * height * width
+    p_bounds = bounds(height * width, elements * filters + halo * width, of_map, height)
+    of_filters = elements * problem.M * lines * width
+    q_bounds = bounds(problem.M * elements, width * (lines + halo), of_filters, problem.M)
     p, q = picked(*p_bounds), picked(*q_bounds)
     d1, th1 = part(ceil(height / p), filters)
     d2, th2 = part(lines, ceil(problem.M / q))
@@ -231,7 +231,7 @@ class StrictTile:
     """
 
     division: str
-    taps: int
+    elements: int
     columns: int
     filters: int
     multiprocessors: int
@@ -257,15 +257,15 @@ class StrictTile:
         return self._pixels * (self.filters // self.groups)
 
     def registers(self, problem: Conv) -> int:
-        """Estimate the registers per thread: sums, its share of the next round, four taps."""
-        held = ceil(self.filters / max(1, self.threads // self.taps))
+        """Estimate the registers per thread: sums, its share of the next round, four weights."""
+        held = ceil(self.filters / max(1, self.threads // self.elements))
         held += ceil(self.lines(problem) / self.groups) * (self._pixels + (problem.S > 1))
         others = _OTHER_REGISTERS + _MORE_REGISTERS.get(self.division, 0)
         return self.sums + held + 4 * (self._pixels + 1) + others
 
     def lines(self, problem: Conv) -> int:
         """Return W'y: the lines of the map that S bytes of a filter span."""
-        return ceil(self.taps / problem.S)
+        return ceil(self.elements / problem.S)
 
     def channels(self, problem: Conv) -> int:
         """Return the channels per multiprocessor: C' = C / N_sm if channels are divided."""
@@ -273,7 +273,7 @@ class StrictTile:
 
     def rounds(self, problem: Conv) -> int:
         """Return the number of data sets per tile."""
-        return ceil(self.channels(problem) * problem.R * problem.S / self.taps)
+        return ceil(self.channels(problem) * problem.R * problem.S / self.elements)
 
     def positions(self, problem: Conv) -> int:
         """Return the pixels of the padded map from the first output to the last, across lines."""
@@ -306,7 +306,7 @@ class StrictTile:
         if self.cached and self.division == "maps":
             lines = max(lines, self.channels(problem) * problem.R)
         pitch = _round_up(self.columns + problem.S - 1, 4)
-        return FLOAT * (sets * self.taps * self.filters + lines * pitch)
+        return FLOAT * (sets * self.elements * self.filters + lines * pitch)
 
     def fits(self, problem: Conv, machine: Machine) -> bool:
         """Return True if memory suffices for all blocks, and registers for a thread.
@@ -314,7 +314,7 @@ class StrictTile:
         Each float of a segment, and each pixel beyond W'x, needs its own thread.
         """
         shared = self.shared(problem)
-        if max(self.taps, problem.S - 1) > self.threads or self.columns < problem.S:
+        if max(self.elements, problem.S - 1) > self.threads or self.columns < problem.S:
             return False
         if shared > machine.block_bytes or self.registers(problem) > REGISTERS:
             return False
@@ -332,17 +332,17 @@ class StrictPlan:
     @property
     def least_filters(self) -> int:
         """Least M' >= N_FMA x 4 / (S x W'x)."""
-        return _least(self.machine, self.tile.taps, self.tile.columns)
+        return _least(self.machine, self.tile.elements, self.tile.columns)
 
     @property
     def data_set(self) -> int:
         """Bytes of a data set: S x M' + W'y x W'x x 4."""
         tile = self.tile
-        return FLOAT * (tile.taps * tile.filters + tile.lines(self.problem) * tile.columns)
+        return FLOAT * (tile.elements * tile.filters + tile.lines(self.problem) * tile.columns)
 
 
-def _least(machine: Machine, taps: int, columns: int) -> int:
-    return ceil(machine.n_fma / (taps * columns))
+def _least(machine: Machine, elements: int, columns: int) -> int:
+    return ceil(machine.n_fma / (elements * columns))
 
 
 def _segment(machine: Machine, columns: int) -> int:
@@ -365,7 +365,7 @@ def _columns(tile: StrictTile, problem: Conv, machine: Machine, filters: int) ->
         part = tile.part_lines(problem) * (problem.W + 2 * problem.pad)
         return max(WARP, min(most, tile.threads, _power_of_two(part)))
     columns = tile.columns
-    while columns < most and _least(machine, tile.taps, columns) > filters:
+    while columns < most and _least(machine, tile.elements, columns) > filters:
         columns *= 2
     return columns
 
@@ -378,7 +378,7 @@ def _filters(tile: StrictTile, problem: Conv, machine: Machine) -> int:
     groups = tile.groups
     if tile.division == "filters":
         return _round_up(ceil(problem.M / tile.multiprocessors), groups)
-    wanted = max(FILTERS_AT_ONCE, _least(machine, tile.taps, tile.columns))
+    wanted = max(FILTERS_AT_ONCE, _least(machine, tile.elements, tile.columns))
     every = range(groups, _round_up(problem.M, groups) + 1, groups)
     held = [m for m in every if replace(tile, filters=m).registers(problem) <= REGISTERS]
     enough = [m for m in held if m >= wanted]
@@ -412,8 +412,8 @@ def strict_plan(
 
     `segment` is S in bytes; by default `_segment` selects 32 or 64.
     """
-    taps = segment // FLOAT if segment else _segment(machine, COLUMNS_AT_ONCE)
-    tile = StrictTile(division, taps, COLUMNS_AT_ONCE, 1, machine.multiprocessors)
+    elements = segment // FLOAT if segment else _segment(machine, COLUMNS_AT_ONCE)
+    tile = StrictTile(division, elements, COLUMNS_AT_ONCE, 1, machine.multiprocessors)
     shared_out = tile.multiprocessors if division == "filters" else 1
     columns = _columns(tile, problem, machine, ceil(problem.M / shared_out))
     tile = replace(tile, columns=columns)
@@ -448,9 +448,9 @@ def _met(holds: bool) -> str:
 def plan_rows(plan: StrictPlan) -> Rows:
     """Return (label, value) rows: the division, section 3.2's values, a verdict per constraint."""
     tile, problem, machine = plan.tile, plan.problem, plan.machine
-    segment, half = FLOAT * tile.taps, machine.shared_bytes // 2
+    segment, half = FLOAT * tile.elements, machine.shared_bytes // 2
     each = FLOAT * problem.C * problem.R * problem.S
-    tiles, at_once = tile.tiles(problem), tile.taps * tile.columns * tile.filters
+    tiles, at_once = tile.tiles(problem), tile.elements * tile.columns * tile.filters
     useful = problem.OH * problem.OW * problem.M / (tiles * tile.columns * tile.filters)
     blocks = tiles if tile.spread else tile.multiprocessors * tile.each
     aligned, enough = segment % 32 == each % 32 == 0, tile.filters >= plan.least_filters
@@ -493,21 +493,21 @@ def plan_multi(problem: Conv, machine: Machine) -> StrictPlan:
 
     S is 64 if neither does. If 64 filters are too few even then, M' grows by warps of filters.
     """
-    taps = _segment(machine, COLUMNS_AT_ONCE)
-    filters = max(FILTERS_AT_ONCE, _round_up(_least(machine, taps, COLUMNS_AT_ONCE), WARP))
-    tile = StrictTile("both", taps, COLUMNS_AT_ONCE, filters, machine.multiprocessors)
+    elements = _segment(machine, COLUMNS_AT_ONCE)
+    filters = max(FILTERS_AT_ONCE, _round_up(_least(machine, elements, COLUMNS_AT_ONCE), WARP))
+    tile = StrictTile("both", elements, COLUMNS_AT_ONCE, filters, machine.multiprocessors)
     return StrictPlan(problem, machine, tile)
 
 
 @dataclass(frozen=True)
 class MultiTile:
-    """`rows` lines of `row_quads` x 4 outputs in `fm` x `groups` maps; S = 4 x `taps` bytes.
+    """`rows` lines of `row_quads` x 4 outputs in `fm` x `groups` maps; S = 4 x `elements` bytes.
 
     A thread computes `quads` x 4 outputs of `fm` maps over one of `splits` parts of the
     channels; `stages` rounds are in shared memory or in flight.
     """
 
-    taps: int
+    elements: int
     rows: int
     row_quads: int
     quads: int
@@ -550,7 +550,7 @@ class MultiTile:
     def rounds(self, problem: Conv) -> int:
         """Return the number of segments in a filter's part of the channels."""
         rows = _round_up(ceil(problem.C / self.splits) * problem.R, self.unit_rows(problem))
-        return ceil(rows * problem.S / self.taps)
+        return ceil(rows * problem.S / self.elements)
 
     def lines(self, problem: Conv) -> int:
         """Return the lines of the map that the tile reads in one channel."""
@@ -576,7 +576,7 @@ class MultiTile:
         """Return the bytes of shared memory: pipelines of filters and lines, later the sums."""
         unit_rows, per_channel = self.unit_rows(problem), problem.R * problem.S
         unit = unit_rows * problem.S
-        window = self.stages * self.taps + (unit - 1 if self.taps % unit else 0)
+        window = self.stages * self.elements + (unit - 1 if self.elements % unit else 0)
         together = max(1, unit_rows // problem.R)
         channels = _round_up((window + per_channel - 2) // per_channel + 1, together)
         ring = _round_up(window, unit) * self.filters
@@ -608,7 +608,7 @@ def _multi_candidates(problem: Conv, machine: Machine) -> Iterator[MultiTile]:
     for row_quads, rows in pairs(sorted(widths), sorted(heights)):
         if row_quads * VECTOR <= planned.columns and rows <= problem.OH and rows * row_quads <= 256:
             for division in kept:
-                yield MultiTile(planned.taps, rows, row_quads, *division)
+                yield MultiTile(planned.elements, rows, row_quads, *division)
 
 
 def _window(problem: Conv) -> int:
@@ -644,7 +644,7 @@ def _multi_clocks(tile: MultiTile, problem: Conv, machine: Machine) -> float:
     loads = tile.quads * (window // VECTOR if problem.stride == 1 else window)
     row = problem.S * (tile.accumulators + max(tile.fm // VECTOR, 1)) + loads
     work = channels * problem.R * row + 12 * units
-    work += rounds * (6 * ceil(tile.filters * tile.taps / VECTOR / fetchers) + 30)
+    work += rounds * (6 * ceil(tile.filters * tile.elements / VECTOR / fetchers) + 30)
     work += channels * (8 * ceil(patch / fetchers) + 15 / max(1, fetchers // patch))
     alone = work + _UNIT_WAIT * units + _ROUND_WAIT * rounds
     issued = _ISSUE * ceil(at_once * threads // WARP / 4) * work
@@ -924,7 +924,7 @@ def explain_multi(problem: Conv, batch: int, machine: Machine) -> Rows:
     within = f"{'within' if plan.data_set <= room // 2 else 'MORE THAN'} half of {room:,}"
     rows = [
         *explain_machine(machine),
-        ("S", f"{FLOAT * paper.taps} bytes of each filter"),
+        ("S", f"{FLOAT * paper.elements} bytes of each filter"),
         ("W'x", f"{paper.columns} pixels"),
         ("M' at least", f"{plan.least_filters} = N_FMA x 4 / (S x W'x)"),
         ("M'", f"{paper.filters} filters"),

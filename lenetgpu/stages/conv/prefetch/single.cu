@@ -44,9 +44,9 @@ __device__ __forceinline__ void fetch_map(float* to, const float* __restrict__ i
 
 __device__ __forceinline__ void fetch_filters(float* to, const float* __restrict__ w, int m0) {
     for (int i = threadIdx.x; i < FILTER_SET / FILTER_VECTOR; i += THREADS) {
-        const int tap = i / (PART_FILTERS / FILTER_VECTOR);
+        const int element = i / (PART_FILTERS / FILTER_VECTOR);
         const int m = m0 + i % (PART_FILTERS / FILTER_VECTOR) * FILTER_VECTOR;
-        const float* from = w + (m < M ? tap * M + m : 0);
+        const float* from = w + (m < M ? element * M + m : 0);
         if (FILTER_VECTOR == 4) ptx::copy16_or_zero(to + i * FILTER_VECTOR, from, m < M);
         else ptx::copy4_or_zero(to + i, from, m < M);
     }
@@ -76,7 +76,7 @@ __device__ __forceinline__ void load_filters(float (&f)[FM], const float* from) 
 
 using Outputs = float[PX][PC][FM];
 
-// The taps of filter column s: `column` holds PC columns of pixels, the first below tap s.
+// The elements of filter column s: `column` holds PC columns of pixels, the first below element s.
 template <typename Pixel>
 __device__ __forceinline__ void multiply_column(Outputs& sum, const float* filters, int s,
                                                 const Pixel& pixel) {
@@ -94,7 +94,7 @@ __device__ __forceinline__ void multiply_column(Outputs& sum, const float* filte
     }
 }
 
-// Unrolled where registers are enough: ptxas loads all taps of an unrolled filter first.
+// Unrolled where registers are enough: ptxas loads all elements of an unrolled filter first.
 constexpr bool UNROLLED = R * S <= 9 || (PC == 1 && R * S <= 25 && THREADS <= 256);
 
 __device__ __forceinline__ void multiply(Outputs& sum, const float* filters, const float* map) {

@@ -11,9 +11,9 @@ constexpr int PIECE_LINES = STREAMS_LINES ? (PART_LINES + PIECES - 1) / PIECES :
 constexpr int PIECE_FILTERS = STREAMS_LINES ? PART_FILTERS : (PART_FILTERS + PIECES - 1) / PIECES;
 constexpr int LINES = STREAMS_LINES ? (PIECE_LINES + EACH - 1) / EACH : PIECE_LINES;
 constexpr int FILTERS = STREAMS_LINES ? PIECE_FILTERS : (PIECE_FILTERS + EACH - 1) / EACH;
-constexpr int TAPS = R * S;
+constexpr int RS = R * S;
 constexpr int MAP = (LINES + R - 1) * WP;
-constexpr int SET = FILTERS * TAPS;
+constexpr int SET = FILTERS * RS;
 constexpr bool PREFETCHES = PIECES > 1;
 constexpr int OF_MAP = PREFETCHES ? (MAP + THREADS - 1) / THREADS : 1;
 constexpr int OF_SET = PREFETCHES && !STREAMS_LINES ? (SET + THREADS - 1) / THREADS : 1;
@@ -57,23 +57,23 @@ __device__ __forceinline__ float pixel_at(const float* __restrict__ x, const Pie
 }
 
 __device__ __forceinline__ float filter_at(const float* __restrict__ w, const Piece& p, int i) {
-    const int at = p.m0 * TAPS + i;
-    return at < M * TAPS ? w[at] : 0.0f;
+    const int at = p.m0 * RS + i;
+    return at < M * RS ? w[at] : 0.0f;
 }
 
 __device__ __forceinline__ void convolve(const float* map, const float* filters,
                                          float* __restrict__ y, const Piece& p) {
     for (int i = threadIdx.x; i < (p.y1 - p.y0) * OW; i += THREADS) {
         const int row = i / OW, col = i % OW;
-        float window[TAPS];
+        float window[RS];
 #pragma unroll
-        for (int t = 0; t < TAPS; ++t) window[t] = map[(row + t / S) * WP + col + t % S];
+        for (int t = 0; t < RS; ++t) window[t] = map[(row + t / S) * WP + col + t % S];
         float* to = y + ((p.n * M + p.m0) * OH + p.y0 + row) * OW + col;
 #pragma unroll 2
         for (int m = 0; m < p.m1 - p.m0; ++m) {
             float sum = 0.0f;
 #pragma unroll
-            for (int t = 0; t < TAPS; ++t) sum = fmaf(filters[m * TAPS + t], window[t], sum);
+            for (int t = 0; t < RS; ++t) sum = fmaf(filters[m * RS + t], window[t], sum);
             to[size_t(m) * (OH * OW)] = sum;
         }
     }
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const bool last = now.piece + 1 == PIECES;
         const Piece next = piece_at(now.n + last, last ? 0 : now.piece + 1);
         const bool more = next.n < n;
-        float pixels[OF_MAP], taps[OF_SET];
+        float pixels[OF_MAP], weights[OF_SET];
         if (PREFETCHES && more) {
             if (new_lines(next))
 #pragma unroll
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (new_filters(next))
 #pragma unroll
                 for (int k = 0; k < OF_SET; ++k)
-                    taps[k] = filter_at(w, next, threadIdx.x + k * THREADS);
+                    weights[k] = filter_at(w, next, threadIdx.x + k * THREADS);
         }
         convolve(map, filters, y, now);
         if (!more) break;
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (new_filters(next))
 #pragma unroll
                 for (int k = 0; k < OF_SET; ++k)
-                    if (threadIdx.x + k * THREADS < SET) filters[threadIdx.x + k * THREADS] = taps[k];
+                    if (threadIdx.x + k * THREADS < SET) filters[threadIdx.x + k * THREADS] = weights[k];
         }
         __syncthreads();
         now = next;

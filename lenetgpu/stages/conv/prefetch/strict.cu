@@ -1,10 +1,10 @@
 // Stride-fixed blocks, as published (Pascal paper, sections 2.3 and 3.2, Fig. 3).
 // SMS x EACH blocks go round tiles of COLUMNS pixels (W'x) in FILTERS maps (M'). A round has the next
-// TAPS floats (S / 4) of each filter along (c, r, s), and the lines (W'y) that they meet; while one
+// ELEMENTS floats (S / 4) of each filter along (c, r, s), and the lines (W'y) that they meet; while one
 // round is used the next comes through registers into the other half of shared memory. A thread has
 // its pixels, COLUMNS apart by THREADS at most, in a share of the filters. W'x runs on from line to
 // line of the padded map. DIVISION is section 2.3's (b) to (e): who gets which tiles.
-// x (n, C, H, W); w (M, C, R, S), or packed (filter group, round, M', tap); y (n, M, OH, OW).
+// x (n, C, H, W); w (M, C, R, S), or packed (filter group, round, M', element); y (n, M, OH, OW).
 #include "stages/conv/shape.cuh"
 #if ASYNC
 #include "gpu/ptx/async.cuh"
@@ -20,8 +20,8 @@ constexpr int POSITIONS = (OH - 1) * WP + OW;
 constexpr int PART = PART_LINES * WP < POSITIONS ? PART_LINES * WP : POSITIONS;
 constexpr int SEGMENTS = (PART + COLUMNS - 1) / COLUMNS;
 constexpr int FILTER_GROUPS = (M + FILTERS - 1) / FILTERS;
-constexpr int ROUNDS = (PART_CH * R * S + TAPS - 1) / TAPS;
-constexpr int LINES = (TAPS + S - 1) / S;                // W'y
+constexpr int ROUNDS = (PART_CH * R * S + ELEMENTS - 1) / ELEMENTS;
+constexpr int LINES = (ELEMENTS + S - 1) / S;            // W'y
 constexpr int REACH = COLUMNS + S - 1;                   // pixels of a line that a tile meets
 constexpr int PITCH = (REACH + 3) / 4 * 4;
 constexpr bool FILTERS_KEPT = CACHED && DIVISION == FILTERS_DIVIDED;
@@ -29,13 +29,13 @@ constexpr bool LINES_KEPT = CACHED && DIVISION == MAPS_DIVIDED;
 constexpr int SETS = FILTERS_KEPT ? ROUNDS : 2;
 constexpr int TWO = 2 * LINES + 1;                       // lines of two rounds, and one of both
 constexpr int RING = LINES_KEPT && PART_CH * R > TWO ? PART_CH * R : TWO;
-constexpr int SET = TAPS * FILTERS;
+constexpr int SET = ELEMENTS * FILTERS;
 
 constexpr int GROUPS = THREADS > COLUMNS ? THREADS / COLUMNS : 1;
 constexpr int PX = COLUMNS > THREADS ? COLUMNS / THREADS : 1;
 constexpr int ACROSS = COLUMNS / PX;                     // threads of the same filters
 constexpr int FM = FILTERS / GROUPS;
-constexpr int VECTOR = TAPS % 4 == 0 ? 4 : 1;            // taps read from shared memory at once
+constexpr int VECTOR = ELEMENTS % 4 == 0 ? 4 : 1;        // filter elements read from shared memory at once
 
 static_assert(READS == NCHW && WRITES == NCHW, "planes are read and written");
 static_assert(STRIDE == 1, "equation (1) has no stride");
@@ -89,15 +89,15 @@ struct Round {
         if (DIVISION != CHANNELS_DIVIDED) return CH;
         return min(PART_CH, CH - int(blockIdx.x % SMS) * PART_CH);
     }
-    __device__ __forceinline__ int taps() const { return channels() * (R * S); }
+    __device__ __forceinline__ int elements() const { return channels() * (R * S); }
     __device__ __forceinline__ int lines_by(int rounds) const {
-        return min((rounds * TAPS + S - 1) / S, channels() * R);
+        return min((rounds * ELEMENTS + S - 1) / S, channels() * R);
     }
     __device__ __forceinline__ int slot(int line) const {
         return (LINES_KEPT ? line : base + line) % RING;
     }
     __device__ __forceinline__ Round after() const {
-        if ((round + 1) * TAPS < taps()) return {item, round + 1, base};
+        if ((round + 1) * ELEMENTS < elements()) return {item, round + 1, base};
         return {item + step(), 0, (base + channels() * R) % RING};
     }
 };
@@ -105,9 +105,9 @@ struct Round {
 // What a thread brings of a round: through its registers, or past them. It has the same place in
 // filters, and the same pixels of lines, that are a fixed way apart.
 struct Fetch {
-    static constexpr int AT_ONCE = THREADS / TAPS > 0 ? THREADS / TAPS : 1;  // filters
+    static constexpr int AT_ONCE = THREADS / ELEMENTS > 0 ? THREADS / ELEMENTS : 1;  // filters
     static constexpr int OF_FILTERS = (FILTERS + AT_ONCE - 1) / AT_ONCE;
-    static constexpr int PIECES = (TAPS + THREADS - 1) / THREADS;
+    static constexpr int PIECES = (ELEMENTS + THREADS - 1) / THREADS;
     static constexpr int OF_LINES = (LINES + GROUPS - 1) / GROUPS;
     static constexpr int HALO = S > 1 ? 1 : 0;
     static_assert(PIECES == 1, "a filter's segment is brought at once");
@@ -117,11 +117,11 @@ struct Fetch {
     template <class Each>
     static __device__ __forceinline__ void filters(const Tile& t, Each each) {
         if (FILTERS_KEPT && !t.first_filters) return;
-        const int first = threadIdx.x / TAPS, tap = threadIdx.x % TAPS;
+        const int first = threadIdx.x / ELEMENTS, element = threadIdx.x % ELEMENTS;
 #pragma unroll
         for (int k = 0; k < OF_FILTERS; ++k) {
             const int m = first + k * AT_ONCE;
-            if (first < AT_ONCE && (FILTERS % AT_ONCE == 0 || m < FILTERS)) each(k, m, tap);
+            if (first < AT_ONCE && (FILTERS % AT_ONCE == 0 || m < FILTERS)) each(k, m, element);
         }
     }
     template <class Each>
@@ -149,14 +149,14 @@ struct Fetch {
     __device__ __forceinline__ void load(const Round& r, const float* x, const float* w,
                                          float* set, float* ring) {
         const Tile t = tile(r.item);
-        const int left = r.taps() - r.round * TAPS, filters_left = M - t.group * FILTERS;
+        const int left = r.elements() - r.round * ELEMENTS, filters_left = M - t.group * FILTERS;
         const float* segments =
             PACKED ? w + (size_t(t.group) * ROUNDS + r.round) * SET
-                   : w + size_t(t.group) * (FILTERS * FILTER) + t.channel * (R * S) + r.round * TAPS;
-        filters(t, [&](int k, int m, int tap) {
-            const bool there = PACKED || (m < filters_left && tap < left);
-            const float* from = segments + m * (PACKED ? TAPS : FILTER) + tap;
-            bring(filter[ASYNC ? 0 : k], set + m * TAPS + tap, there ? from : w, there);
+                   : w + size_t(t.group) * (FILTERS * FILTER) + t.channel * (R * S) + r.round * ELEMENTS;
+        filters(t, [&](int k, int m, int element) {
+            const bool there = PACKED || (m < filters_left && element < left);
+            const float* from = segments + m * (PACKED ? ELEMENTS : FILTER) + element;
+            bring(filter[ASYNC ? 0 : k], set + m * ELEMENTS + element, there ? from : w, there);
         });
         const float* image = x + t.n * (size_t(CH) * H * W) + t.channel * (H * W);
         lines(t, r, [&](int k, int p, int line, int i) {
@@ -176,7 +176,7 @@ struct Fetch {
         ptx::copy_wait<0>();
 #else
         const Tile t = tile(r.item);
-        filters(t, [&](int k, int m, int tap) { set[m * TAPS + tap] = filter[k]; });
+        filters(t, [&](int k, int m, int element) { set[m * ELEMENTS + element] = filter[k]; });
         lines(t, r, [&](int k, int p, int line, int i) {
             ring[r.slot(line) * PITCH + i] = pixel[k][p];
         });
@@ -184,7 +184,7 @@ struct Fetch {
     }
 };
 
-// Goes along (c, r, s): a thread's pixel under the next tap.
+// Goes along (c, r, s): a thread's pixel under the next filter element.
 struct Walk {
     const float* ring;
     int slot, s;
@@ -214,10 +214,10 @@ __device__ __forceinline__ void multiply(Sums& sum, Walk& walk, const float* fil
     for (int k = 0; k < FM; ++k) {
         float f[COUNT];
         if constexpr (COUNT == 4) {
-            const float4 v = *reinterpret_cast<const float4*>(filters + k * TAPS);
+            const float4 v = *reinterpret_cast<const float4*>(filters + k * ELEMENTS);
             f[0] = v.x, f[1] = v.y, f[2] = v.z, f[3] = v.w;
         } else {
-            f[0] = filters[k * TAPS];
+            f[0] = filters[k * ELEMENTS];
         }
 #pragma unroll
         for (int t = 0; t < COUNT; ++t)
@@ -269,16 +269,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         float* const to = sets + (FILTERS_KEPT ? next.round : half ^ 1) * SET;
         if (more) fetch.load(next, x, w, to, ring);
 
-        const int from = now.round * TAPS;
+        const int from = now.round * ELEMENTS;
         Walk walk{ring + across, now.slot(from / S), from % S};
         const float* filters =
-            sets + (FILTERS_KEPT ? now.round : half) * SET + group * FM * TAPS;
-        if (now.taps() - from >= TAPS) {
+            sets + (FILTERS_KEPT ? now.round : half) * SET + group * FM * ELEMENTS;
+        if (now.elements() - from >= ELEMENTS) {
 #pragma unroll 1
-            for (int t = 0; t < TAPS; t += VECTOR) multiply<VECTOR>(sum, walk, filters + t);
+            for (int t = 0; t < ELEMENTS; t += VECTOR) multiply<VECTOR>(sum, walk, filters + t);
         } else {
 #pragma unroll 1
-            for (int t = 0; t < now.taps() - from; ++t) multiply<1>(sum, walk, filters + t);
+            for (int t = 0; t < now.elements() - from; ++t) multiply<1>(sum, walk, filters + t);
         }
         if (next.round == 0) write(y, tile(now.item), across, group, sum);
         if (!more) break;

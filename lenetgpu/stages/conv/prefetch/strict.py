@@ -56,13 +56,13 @@ def _kernel(problem: Conv, tile: StrictTile) -> Kernel:
         "ASYNC": int(tile.asynchronous),
         "SHARED_BYTES": tile.shared(problem),
     }
-    for name in ("taps", "columns", "filters", "each", "threads", "cached", "packed"):
+    for name in ("elements", "columns", "filters", "each", "threads", "cached", "packed"):
         sizes[name.upper()] = int(getattr(tile, name))
     return conv_kernel(__file__, "conv_strict", problem, **sizes)
 
 
 def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:
-    """Return w as (M, C, R, S), or packed (filter group, round, M', tap), zero-padded; float32.
+    """Return w as (M, C, R, S), or packed (filter group, round, M', element), zero-padded; float32.
 
     Input filters are (R, S, C, M). Unpacked is the layout of the paper's Fig. 1(b): along the
     channels, then the maps.
@@ -71,9 +71,9 @@ def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:
     if not tile.packed:
         return plain
     groups, rounds = ceil(problem.M / tile.filters), tile.rounds(problem)
-    packed = np.zeros((groups * tile.filters, rounds * tile.taps), np.float32)
+    packed = np.zeros((groups * tile.filters, rounds * tile.elements), np.float32)
     packed[: problem.M, : problem.depth] = plain.reshape(problem.M, problem.depth)
-    split = packed.reshape(groups, tile.filters, rounds, tile.taps)
+    split = packed.reshape(groups, tile.filters, rounds, tile.elements)
     return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
 
 

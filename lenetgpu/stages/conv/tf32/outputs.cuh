@@ -111,9 +111,9 @@ private:
             double sum = 0;
 #pragma unroll 1
             for (int k = 0; k < DEPTH; ++k) {
-                const int tap = k / CH;
-                const double v = input_at(x, image, oy * STRIDE - PAD + tap / S,
-                                          ox * STRIDE - PAD + tap % S, k % CH);
+                const int element = k / CH;
+                const double v = input_at(x, image, oy * STRIDE - PAD + element / S,
+                                          ox * STRIDE - PAD + element % S, k % CH);
                 sum += v * w[size_t(k) * M + column];
             }
             if (BIAS) sum += bias[column];

@@ -1,13 +1,13 @@
 // Convolution of one-channel maps (C = 1), any stride and padding, output in NCHW.
 // A thread keeps the inputs of TILE_W x TILE_H neighbouring outputs in registers and runs over the
-// filters of its block's group, whose taps lie in shared memory, [filter][TAPS rounded up to 4]:
-// a 16-byte broadcast brings four taps for all of its outputs, and each filter ends in TILE_H stores
+// filters of its block's group, whose elements are in shared memory, [filter][RS rounded up to 4]:
+// a 16-byte broadcast brings four elements for all of its outputs, and each filter ends in TILE_H stores
 // of TILE_W floats, side by side with its neighbours'. Blocks: (outputs of a map, group of filters).
 // Limits: OW is a multiple of TILE_W; the inputs of a thread fit into its registers.
 #include "stages/conv/shape.cuh"
 
-constexpr int TAPS = R * S;
-constexpr int PITCH = (TAPS + 3) / 4 * 4;
+constexpr int RS = R * S;
+constexpr int PITCH = (RS + 3) / 4 * 4;
 constexpr int IN_ROWS = (TILE_H - 1) * STRIDE + R;
 constexpr int IN_COLUMNS = (TILE_W - 1) * STRIDE + S;
 constexpr int VECTORS = OW / TILE_W;                 // per output row
@@ -60,11 +60,11 @@ __device__ __forceinline__ void load(float (&in)[IN_ROWS][IN_COLUMNS], const flo
 extern "C" __global__ void __launch_bounds__(THREADS)
     conv_single(const float* __restrict__ x, const float4* __restrict__ w, float* __restrict__ y,
                 int vectors, int group) {
-    extern __shared__ float4 taps[];                  // [group][PITCH / 4]
+    extern __shared__ float4 elements[];              // [group][PITCH / 4]
     const int first = blockIdx.y * group;
     const int filters = min(group, M - first);
     for (int i = threadIdx.x; i < filters * (PITCH / 4); i += blockDim.x)
-        taps[i] = w[first * (PITCH / 4) + i];
+        elements[i] = w[first * (PITCH / 4) + i];
 
     const int at = blockIdx.x * blockDim.x + threadIdx.x;
     const bool active = at < vectors;
@@ -80,18 +80,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         float k[PITCH];
 #pragma unroll
         for (int i = 0; i < PITCH / 4; ++i) {
-            const float4 four = taps[m * (PITCH / 4) + i];
+            const float4 four = elements[m * (PITCH / 4) + i];
             k[4 * i] = four.x, k[4 * i + 1] = four.y, k[4 * i + 2] = four.z, k[4 * i + 3] = four.w;
         }
         Out sum[TILE_H];
 #pragma unroll
-        for (int tap = 0; tap < TAPS; ++tap)
+        for (int rs = 0; rs < RS; ++rs)
 #pragma unroll
             for (int j = 0; j < TILE_H; ++j)
 #pragma unroll
                 for (int i = 0; i < TILE_W; ++i) {
-                    const float value = in[j * STRIDE + tap / S][i * STRIDE + tap % S];
-                    sum[j].v[i] = tap == 0 ? value * k[0] : sum[j].v[i] + value * k[tap];
+                    const float value = in[j * STRIDE + rs / S][i * STRIDE + rs % S];
+                    sum[j].v[i] = rs == 0 ? value * k[0] : sum[j].v[i] + value * k[rs];
                 }
 #pragma unroll
         for (int j = 0; j < TILE_H; ++j)

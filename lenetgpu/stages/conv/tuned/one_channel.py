@@ -13,15 +13,15 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import of_shape, variant
 
-_MOST_TAPS = 64
+_MOST_ELEMENTS = 64
 _INPUT_REGISTERS = 96
-_MANY_TAPS = 16
+_MANY_ELEMENTS = 16
 _MOST_THREADS = 256
 _THREADS = 128
 _GROUPS = (64, 32, 16, 8, 4, 2, 1)
 _LEAST_GROUP = 4
 _MANY_GROUP = 32
-_FEW_TAPS = 4
+_FEW_ELEMENTS = 4
 _BLOCKS_EACH = 1.9
 _WRITTEN_TOGETHER = 16 << 20
 
@@ -46,7 +46,7 @@ def tiles(problem: Conv) -> tuple[Tile, ...]:
     columns = next(width for width in (4, 2, 1) if problem.OW % width == 0)
     while columns > 1 and _inputs(problem, columns, 1) > _INPUT_REGISTERS:
         columns //= 2
-    many = problem.R * problem.S >= _MANY_TAPS
+    many = problem.R * problem.S >= _MANY_ELEMENTS
     rows = {4: (8, 4, 2) if many else (2,), 2: (2,) if many else (1,), 1: (1,)}[columns]
     fitting = [
         Tile(columns, count)
@@ -78,8 +78,8 @@ def _kernel(problem: Conv, shape: Tile) -> Kernel:
 def _supported(problem: Conv) -> str | None:
     if problem.C != 1:
         return f"supports one-channel maps, not {problem.C} channels"
-    if problem.R * problem.S > _MOST_TAPS:
-        return f"supports filters of up to {_MOST_TAPS} taps, not {problem.R * problem.S}"
+    if problem.R * problem.S > _MOST_ELEMENTS:
+        return f"supports filters of up to {_MOST_ELEMENTS} elements, not {problem.R * problem.S}"
     return None
 
 
@@ -90,7 +90,7 @@ def _filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
     because memory is slow to write many maps at once.
     """
     one_map = 4 * problem.OH * problem.OW
-    some = _FEW_TAPS < problem.R * problem.S < _MANY_TAPS
+    some = _FEW_ELEMENTS < problem.R * problem.S < _MANY_ELEMENTS
 
     def good(group: int) -> bool:
         if blocks * blocks_for(problem.M, group) < _BLOCKS_EACH * processors:
@@ -102,9 +102,9 @@ def _filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
 
 def _pack(w: Any, problem: Conv, batch: int) -> Any:
     """Return filters (R, S, 1, M) as (M, R*S rounded up to 4), zero-padded."""
-    taps = problem.R * problem.S
-    packed = cupy.zeros((problem.M, 4 * blocks_for(taps, 4)), cupy.float32)
-    packed[:, :taps] = cupy.asarray(w).reshape(taps, problem.M).T
+    elements = problem.R * problem.S
+    packed = cupy.zeros((problem.M, 4 * blocks_for(elements, 4)), cupy.float32)
+    packed[:, :elements] = cupy.asarray(w).reshape(elements, problem.M).T
     return packed
 
 

@@ -14,10 +14,10 @@
 constexpr int MP = (M + 3) / 4 * 4;
 constexpr int STAGE = BK * (PITCH_A + PITCH_B);
 constexpr int TILES_M = (M + BM - 1) / BM;
-constexpr bool EVEN_DEPTH = CH % BK == 0;  // a chunk lies within one tap
+constexpr bool EVEN_DEPTH = CH % BK == 0;  // a chunk lies within one filter element
 constexpr bool DENSE = R == 1 && S == 1 && STRIDE == 1 && PAD == 0 && H * W % 4 == 0;
 constexpr bool WIDE_STORES = PIXELS % 4 == 0;
-constexpr int TAPS = R * S;
+constexpr int RS = R * S;
 constexpr int CHUNKS = EVEN_DEPTH ? DEPTH / BK : (DEPTH + BK - 1) / BK;
 constexpr int A_ROWS = THREADS / (BM / 4);
 constexpr int B_ROWS = THREADS / (DENSE ? BN / 4 : BN);
@@ -64,7 +64,7 @@ struct Tile {
 struct Loader {
     const float* __restrict__ nothing;
     const float* a;  // filters of this thread's first row at chunk 0
-    const float* b;  // its first column at tap (0, 0), channel 0, row 0
+    const float* b;  // its first column at filter element (0, 0), channel 0, row 0
     int row_a, row_b, to_a, to_b, y0, x0;
     bool in_a, in_b;
     int k, r, s;  // channel of the chunk where EVEN_DEPTH, else row of W'
@@ -87,9 +87,9 @@ struct Loader {
         x0 = at.pixel % OW * STRIDE - PAD;
         b = x + (tile.group * (columns / PIXELS) + at.image) * (CH * H * W) + y0 * W + x0;
         if (EVEN_DEPTH) {
-            k = chunk / TAPS * BK;
-            r = chunk % TAPS / S;
-            s = chunk % TAPS % S;
+            k = chunk / RS * BK;
+            r = chunk % RS / S;
+            s = chunk % RS % S;
             b += row_b * (H * W);
         } else {
             k = chunk * BK;
@@ -112,12 +112,12 @@ struct Loader {
 
     __device__ __forceinline__ void columns(float* stage) const {
         float* to = stage + BK * PITCH_A + to_b;
-        const bool in_tap = EVEN_DEPTH && inside(r, s);
-        const float* tap = in_tap ? b + k * (H * W) + r * W + s : nothing;
+        const bool in_input = EVEN_DEPTH && inside(r, s);
+        const float* channel = in_input ? b + k * (H * W) + r * W + s : nothing;
 #pragma unroll
         for (int i = 0; i < BK; i += B_ROWS) {
-            bool in = in_tap;
-            const float* from = tap + i * (H * W);
+            bool in = in_input;
+            const float* from = channel + i * (H * W);
             if (!EVEN_DEPTH) {
                 const int row = k + row_b + i, c = row % CH, dy = row / CH / S, dx = row / CH % S;
                 in = row < DEPTH && inside(dy, dx);

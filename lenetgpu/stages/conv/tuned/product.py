@@ -30,7 +30,7 @@ _SOURCE = Path(__file__).with_name("direct.cu").resolve()
 
 _OTHER_REGISTERS = 56  # per thread, without its sums
 _SHARED_STEP = 128
-_RAGGED_ROWS = 16  # most rows of a warp's chunk if each computes its own tap and channel
+_RAGGED_ROWS = 16  # most rows of a warp's chunk if each computes its own element and channel
 SPLITS = (1, 2, 3, 4, 6, 8)  # eight is the portable limit of blocks per cluster
 
 

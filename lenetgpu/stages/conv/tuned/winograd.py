@@ -42,9 +42,9 @@ def _times(a: list[Fraction], root: Fraction) -> list[Fraction]:
 
 
 @cache
-def transforms(outputs: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Return Cook and Toom's (A^T, G, B^T): y = A^T ((G g) * (B^T d)) for `taps` elements."""
-    count = outputs + taps - 1
+def transforms(outputs: int, side: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Return Cook and Toom's (A^T, G, B^T): y = A^T ((G g) * (B^T d)) for `side` elements."""
+    count = outputs + side - 1
     points = [Fraction(0)]
     for pair in _PAIRS[(count - 2) // 2]:
         points += [pair, -pair]
@@ -55,12 +55,12 @@ def transforms(outputs: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
             if other != point:
                 others, scale = _times(others, other), scale * (point - other)
         from_input.append((*others, *([Fraction(0)] * (count - len(others)))))
-        from_filter.append(tuple(point**k / scale for k in range(taps)))
+        from_filter.append(tuple(point**k / scale for k in range(side)))
     whole = [Fraction(1)]
     for point in points:
         whole = _times(whole, point)
     from_input.append(tuple(whole))
-    from_filter.append(tuple(Fraction(int(k == taps - 1)) for k in range(taps)))
+    from_filter.append(tuple(Fraction(int(k == side - 1)) for k in range(side)))
     for i in range(outputs):
         to_output.append((*(point**i for point in points), Fraction(int(i == outputs - 1))))
     return tuple(to_output), tuple(from_filter), tuple(from_input)
@@ -139,11 +139,11 @@ class State:
 
 def transform_filters(w: Array, outputs: int) -> Array:
     """Return filters (R, R, C, M) as (points, C, M rounded up to 4); rounds once, from float64."""
-    taps, _, channels, maps = w.shape
-    g = np.array(transforms(outputs, taps)[1], np.float64)
+    side, _, channels, maps = w.shape
+    g = np.array(transforms(outputs, side)[1], np.float64)
     rows = np.tensordot(g, w.astype(np.float64), axes=(1, 0))
     both = np.tensordot(g, rows, axes=(1, 1)).swapaxes(0, 1)
-    points = (outputs + taps - 1) ** 2
+    points = (outputs + side - 1) ** 2
     made: Array = np.zeros((points, channels, 4 * blocks_for(maps, 4)), np.float32)
     made[:, :, :maps] = both.reshape(points, channels, maps)
     return made

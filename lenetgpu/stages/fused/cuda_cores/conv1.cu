@@ -5,7 +5,7 @@
 // these.
 #include "stages/fused/cuda_cores/tiles.cuh"
 
-constexpr int SIDE = 28, PIXELS = SIDE * SIDE, TAPS = 5;
+constexpr int SIDE = 28, PIXELS = SIDE * SIDE, FILTER = 5;
 constexpr int POOLED = 12;                               // pool1's rows and columns
 constexpr int ROW_TILES = 6;
 constexpr int IMAGE_ROWS = SIDE * ROW_TILES * POINTS;    // [row][tile][point]
@@ -30,12 +30,12 @@ __device__ __forceinline__ float4 load4(const Pixel* p) {
 
 // Two rows of twelve outputs of one map, rectified and summed to six; `rows` is at the first of
 // six image rows and at the first of three tiles.
-__device__ __forceinline__ void six_pooled(const float* rows, const float (&w)[TAPS][POINTS],
+__device__ __forceinline__ void six_pooled(const float* rows, const float (&w)[FILTER][POINTS],
                                            float* pooled) {
     constexpr int T = ROW_TILES / 2;
     float sum[2][T][POINTS] = {};
 #pragma unroll
-    for (int y = 0; y < TAPS + 1; ++y)
+    for (int y = 0; y < FILTER + 1; ++y)
 #pragma unroll
         for (int j0 = 0; j0 < POINTS; j0 += 4) {
             float v[T][4];
@@ -47,11 +47,11 @@ __device__ __forceinline__ void six_pooled(const float* rows, const float (&w)[T
             }
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                if (y < TAPS)
+                if (y < FILTER)
 #pragma unroll
                     for (int t = 0; t < T; ++t)
                         sum[0][t][j0 + j] =
-                            fmaf(w[y < TAPS ? y : 0][j0 + j], v[t][j], sum[0][t][j0 + j]);
+                            fmaf(w[y < FILTER ? y : 0][j0 + j], v[t][j], sum[0][t][j0 + j]);
                 if (y > 0)
 #pragma unroll
                     for (int t = T - 1; t >= 0; --t)
@@ -76,9 +76,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     float* rows = reinterpret_cast<float*>(shared);
     float* maps = rows + IMAGE_ROWS;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, n = blockIdx.x;
-    float w[TAPS][POINTS];
+    float w[FILTER][POINTS];
 #pragma unroll
-    for (int r = 0; r < TAPS; ++r)
+    for (int r = 0; r < FILTER; ++r)
 #pragma unroll
         for (int j = 0; j < POINTS; ++j) w[r][j] = weights[(r * POINTS + j) * MAPS1 + lane];
 

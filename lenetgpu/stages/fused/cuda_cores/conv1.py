@@ -36,9 +36,9 @@ def pack(conv1: Array) -> dict[str, Array]:
     Each array is (5, 8, 32): row, transform point along x, map. The uint8 filters include the
     pixels' factor 1/255.
     """
-    transform, taps = filter_transform(), np.asarray(conv1, np.float64).reshape(5, 5, tuning.MAPS1)
+    transform, exact = filter_transform(), np.asarray(conv1, np.float64).reshape(5, 5, tuning.MAPS1)
     return {
-        dtype: np.ascontiguousarray(np.einsum("js,rsm->rjm", transform, taps / scale), np.float32)
+        dtype: np.ascontiguousarray(np.einsum("js,rsm->rjm", transform, exact / scale), np.float32)
         for dtype, scale in (("uint8", PIXEL_SCALE), ("float32", 1.0))
     }
 

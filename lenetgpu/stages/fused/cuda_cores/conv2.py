@@ -33,8 +33,8 @@ def pack(conv2: Array) -> Array:
 
     The result is (8, 8, 32, 64) float32: transform point y, transform point x, channel, map.
     """
-    transform, taps = filter_transform(), np.asarray(conv2, np.float64) / 4
-    found = np.einsum("ir,js,rscm->jicm", transform, transform, taps)
+    transform, exact = filter_transform(), np.asarray(conv2, np.float64) / 4
+    found = np.einsum("ir,js,rscm->jicm", transform, transform, exact)
     return np.ascontiguousarray(found, np.float32)
 
 

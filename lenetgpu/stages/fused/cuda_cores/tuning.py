@@ -13,7 +13,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 
 POINTS = 8
 _FINITE = tuple(Fraction(point, 2) for point in (0, 2, -2, 4, -4, 1, -1))
-_TAPS = 5
+_SIDE = 5
 
 
 def filter_transform() -> np.ndarray[Any, Any]:
@@ -21,8 +21,8 @@ def filter_transform() -> np.ndarray[Any, Any]:
     rows = []
     for point in _FINITE:
         scale = prod(point - other for other in _FINITE if other != point)
-        rows.append([float(point**tap / scale) for tap in range(_TAPS)])
-    return np.array([*rows, [0.0] * (_TAPS - 1) + [1.0]])
+        rows.append([float(point**power / scale) for power in range(_SIDE)])
+    return np.array([*rows, [0.0] * (_SIDE - 1) + [1.0]])
 
 
 GROUP = 8

@@ -2,7 +2,7 @@
 // SHARE warps carry an image from pixels to features. conv1 (conv1.cuh) leaves pooled cells of 8
 // channels; they are conv2's rows, by ldmatrix where they lie: no im2col; a window's four sums
 // meet in one thread. conv2's filters stream through a ring that the block shares (ring.cuh).
-// PARTS 1: fp16 operands. PARTS 2: fp16 hi + lo, products hi*hi + hi*lo + lo*hi, a tap's sums moved
+// PARTS 1: fp16 operands. PARTS 2: fp16 hi + lo, products hi*hi + hi*lo + lo*hi, a filter element's sums moved
 // to fp32 registers, since tensor cores truncate (Ootomo and Yokota, arXiv 2203.03341). Any n >= 1.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
@@ -16,7 +16,7 @@ constexpr int IMAGES = WARPS / SHARE;
 constexpr int CHANNELS = 64;
 constexpr int PAIR_BYTES = WARP * CELL;                    // 16 K x 16 outputs, as lanes read them
 constexpr int FEATURES = 1024;
-constexpr int TAPS_AT_ONCE = PARTS == 1 ? FILTER : 1;
+constexpr int ELEMENTS_AT_ONCE = PARTS == 1 ? FILTER : 1;
 
 constexpr int MAPS_AT = STAGES * STAGE_BYTES;              // behind the ring
 constexpr int PIXELS_AT = MAPS_AT + IMAGES * PARTS * MAP_BYTES;
@@ -28,7 +28,7 @@ static_assert(SHARED_BYTES <= 99 * 1024, "a block's shared memory on sm_86, sm_8
 constexpr int TILES = 4 / SHARE;                           // of 16 positions: windows x dy, dx
 using Sums = float[TILES][CHANNELS / 8][4];
 
-// Where the tiles of dx 0 and dx 1 begin under a tap: they change places with every column.
+// Where the tiles of dx 0 and dx 1 begin for a filter element: they change places with every column.
 struct Window {
     u32 at[2];
 
@@ -46,7 +46,7 @@ __device__ __forceinline__ void load_rows(uint4 (&a)[TILES], const Window& maps,
         a[t] = ptx::load_matrices(maps.at[t % 2] + offset + t / 2 * (4 * HALF_ROW));
 }
 
-// What a turn of products needs, loaded while the turn before it is multiplied; a tap has TURNS.
+// What a turn of products needs, loaded while the turn before it is multiplied; a filter element has TURNS.
 #if PARTS == 1
 constexpr int TURNS = 2;                                   // K steps of 16 channels
 struct Operands {
@@ -132,7 +132,7 @@ __device__ __forceinline__ void store_features(const Sums& sums, uint4* features
         }
 }
 
-// filters2: [tap][half of the outputs, with two parts][K step][part][output/16][lane][two columns
+// filters2: [filter element][half of the outputs, with two parts][K step][part][output/16][lane][two columns
 // of B], fp16.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     mma_features(const Pixel* __restrict__ images, const uint4* __restrict__ filters1,
@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             const int at = part + r * PATCHES_APART;       // of the next image
             Patch patch{};
             if (at < PATCHES) patch = load(image + at * 8);
-#pragma unroll TAPS_AT_ONCE
+#pragma unroll ELEMENTS_AT_ONCE
             for (int s = 0; s < FILTER; ++s) {
                 ring.wait();
 #pragma unroll

@@ -50,18 +50,18 @@ def _conv1_matrix(conv1: Array) -> Array:
 
     K is 5 rows of 6 pixels and two zeros; N is channel/8, dx, channel % 8.
     """
-    taps = np.zeros((5, 6, 4, 2, 8), np.float32)
+    shifted = np.zeros((5, 6, 4, 2, 8), np.float32)
     for dx in range(2):
-        taps[:, dx : dx + 5, :, dx] = conv1.reshape(5, 5, 4, 8)
+        shifted[:, dx : dx + 5, :, dx] = conv1.reshape(5, 5, 4, 8)
     matrix = np.zeros((32, 64), np.float32)
-    matrix[:30] = taps.reshape(30, 64)
+    matrix[:30] = shifted.reshape(30, 64)
     return matrix
 
 
 def pack(tensors: Sequence[Array], parts: int) -> split.Packed:
     """Pack the network's four float32 tensors, conv1 first, as `parts` fp16 parts.
 
-    `conv1` [part][channel/8][lane][dx][K step][4], `conv2` [tap][half of the outputs, with two
+    `conv1` [part][channel/8][lane][dx][K step][4], `conv2` [element][half of the outputs, with two
     parts][K step][part][output/16][lane][8], `fc1` [slice][part][K step][output/16][lane][8],
     `fc2` [part][K step][lane][8].
     """

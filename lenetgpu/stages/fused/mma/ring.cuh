@@ -1,5 +1,5 @@
 // conv2's filters on their way to a block of WARPS warps: a ring of stages in shared memory, filled
-// by 16-byte copies. A stage is a tap, or half of its outputs with PARTS 2.
+// by 16-byte copies. A stage is a filter element, or half of its outputs with PARTS 2.
 #pragma once
 #include "gpu/ptx/async.cuh"
 #include "stages/fused/mma/conv1.cuh"
@@ -7,11 +7,11 @@
 constexpr int THREADS = WARPS * WARP;
 constexpr int FILTER = 5;
 constexpr int STAGE_BYTES = 4096;
-constexpr int STAGES = 2 * PARTS + 1;                      // a tap, the next one, and a stage more
+constexpr int STAGES = 2 * PARTS + 1;                      // an element, the next one, and a stage more
 constexpr int FILTERS_BYTES = FILTER * FILTER * PARTS * STAGE_BYTES;
 
-// The filters, again and again: a tap's stages and the one after are there to be read while the
-// rest of the next tap is on its way.
+// The filters, again and again: a filter element's stages and the one after are there to be read while the
+// rest of the next element is on its way.
 struct Ring {
     const unsigned char* filters;
     int from = 0;                                          // the next to fetch, in bytes
@@ -33,7 +33,7 @@ struct Ring {
         }
         from = from + STAGE_BYTES == FILTERS_BYTES ? 0 : from + STAGE_BYTES;
     }
-    // Every warp has what was fetched a tap ago, and is through with the tap before.
+    // Every warp has what was fetched an element ago, and is through with the element before.
     __device__ __forceinline__ void wait() {
         ptx::copy_wait<0>();
         __syncthreads();

@@ -8,14 +8,14 @@
 #include "stages/fused/mma_winograd/conv1.cuh"
 
 constexpr int WARPS = 8, IMAGES = WARPS;
-constexpr int TAPS = 5, ROWS = SIDE - TAPS + 1;            // of filters; of outputs
-constexpr int TAP_CELLS = WARPS * WARP, POINT_CELLS = TAPS * TAP_CELLS;
+constexpr int FILTER = 5, ROWS = SIDE - FILTER + 1;        // of filters; of outputs
+constexpr int ROW_CELLS = WARPS * WARP, POINT_CELLS = FILTER * ROW_CELLS;
 constexpr int FEATURE_PAIRS = 512;
 
 static_assert(IMAGES * IMAGE_BYTES == SHARED_BYTES, "the launcher's layout differs");
 
 using Outputs = float[ROWS][4];                            // [image, tile][2 channels] a row
-using Filter = uint4[TAPS];                                // a point's, of 8 outputs
+using Filter = uint4[FILTER];                              // a point's, of 8 outputs
 using Operand = uint4[2];                                  // 8 images, 2 tiles, 32 channels
 
 __device__ __forceinline__ void load_row(Operand& a, u32 maps, int y) {
@@ -47,15 +47,15 @@ __device__ __forceinline__ void multiply(Outputs& d, const Filter& filter, Filte
         const int line = turn < ALONE ? turn + ALONE : turn - ALONE;
         Lines then;
         then.load(turn + 1 < TURNS ? maps : maps + POINT_BYTES, (turn + 1) % TURNS);
-        if (turn < TAPS) other[turn] = ptx::load_here(next + turn * TAP_CELLS);
+        if (turn < FILTER) other[turn] = ptx::load_here(next + turn * ROW_CELLS);
 #pragma unroll
-        for (int i = 0; i < 2 * TAPS; ++i) {
-            const int step = i / TAPS, tap = i % TAPS;
-            const bool second = tap > line;                // no such row: that of 8 lines down
-            const int y = second ? line + ROWS - tap : line - tap;
+        for (int i = 0; i < 2 * FILTER; ++i) {
+            const int step = i / FILTER, r = i % FILTER;
+            const bool second = r > line;                  // no such row: that of 8 lines down
+            const int y = second ? line + ROWS - r : line - r;
             const uint4 a = second ? now.second[step] : now.first[step];
-            const uint2 b = step == 0 ? ptx::low2(filter[tap]) : ptx::high2(filter[tap]);
-            if (START && step == 0 && (turn == 0 || (turn < ALONE && tap == 0)))
+            const uint2 b = step == 0 ? ptx::low2(filter[r]) : ptx::high2(filter[r]);
+            if (START && step == 0 && (turn == 0 || (turn < ALONE && r == 0)))
                 ptx::mma_start(d[y], a, b);
             else
                 ptx::mma_add(d[y], a, b);
@@ -137,7 +137,7 @@ __device__ __forceinline__ int here(int thread) {
     return thread;
 }
 
-// filters1: [plane][lane][dx][K step][4]; filters2: [infinity, 0, 1, -1, 2, -2, 1/2, -1/2][tap]
+// filters1: [plane][lane][dx][K step][4]; filters2: [infinity, 0, 1, -1, 2, -2, 1/2, -1/2][row]
 // [warp][lane][K step][4], fp16.
 extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     mma_winograd_features(const Pixel* __restrict__ images, const uint4* __restrict__ filters1,
@@ -154,8 +154,8 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     fetch(threadIdx.x, first);
     Filter filter;
 #pragma unroll
-    for (int tap = 0; tap < TAPS; ++tap)
-        filter[tap] = ptx::load_here(filters2 + threadIdx.x + tap * TAP_CELLS);
+    for (int r = 0; r < FILTER; ++r)
+        filter[r] = ptx::load_here(filters2 + threadIdx.x + r * ROW_CELLS);
 #pragma unroll 1
     for (; first < n; first += stride) {
         const int thread = here(threadIdx.x), lane = thread % WARP;

@@ -1,7 +1,7 @@
 // The body of the kernels whose GROUPS warpgroups carry two images each from pixels to features. A
 // block stays on its multiprocessor with the filters in shared memory. conv2 reads conv1's pooled
 // cells where they lie, no im2col; the warpgroups take turns at it, so that one feeds the tensor
-// cores while the others do conv1, pool and store. A cell is 16 bytes, so a filter tap is one
+// cores while the others do conv1, pool and store. A cell is 16 bytes, so a filter element is one
 // K step of bytes or two of fp16.
 #pragma once
 #include "gpu/ptx/async.cuh"
@@ -14,14 +14,14 @@
 
 constexpr int PLANE_BYTES = CELLS * IMAGES * CELL;  // [12][IMAGES][12][a cell's channels]
 constexpr int STEP2_BYTES = 64 * 2 * CELL;          // [2][channel][cell]
-constexpr int TAPS = 5 * 5;
+constexpr int FILTER_ELEMENTS = 5 * 5;
 
-// D[output channel][y][image][x]: an 8-wide output row under tap (r, s) is 8 cells side by side.
+// D[output channel][y][image][x]: an 8-wide output row under filter element (r, s) is 8 cells side by side.
 // Hands the turn on after PASS_STEP of the steps.
 template <int STEPS, typename Sum>
 __device__ __forceinline__ void convolve2(Sum (&d)[32 * IMAGES], u32 filters, u32 maps, u32 next,
                                           int lane) {
-    constexpr int PARTS_OF_TAP = STEPS / TAPS;
+    constexpr int PARTS_OF_ELEMENT = STEPS / FILTER_ELEMENTS;
     u64 a = ptx::operand(filters, 64 * CELL, 8 * CELL);
     u64 b = ptx::operand(maps, PLANE_BYTES, SIDE * CELL);
     ptx::here(a);
@@ -29,8 +29,8 @@ __device__ __forceinline__ void convolve2(Sum (&d)[32 * IMAGES], u32 filters, u3
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
-        const int tap = step / PARTS_OF_TAP, part = step % PARTS_OF_TAP;
-        const int cells = tap / 5 * IMAGES * SIDE + tap % 5 + part * 2 * CELLS * IMAGES;
+        const int element = step / PARTS_OF_ELEMENT, part = step % PARTS_OF_ELEMENT;
+        const int cells = element / 5 * IMAGES * SIDE + element % 5 + part * 2 * CELLS * IMAGES;
         if (step == 0)
             ptx::wgmma<false>(d, a, b);
         else
@@ -40,12 +40,12 @@ __device__ __forceinline__ void convolve2(Sum (&d)[32 * IMAGES], u32 filters, u3
     ptx::wgmma_commit();
 }
 
-// conv2 with every filter tap, [step][2][channel][cell] at `filters`. Like it are others that `carry`
+// conv2 with every filter element, [step][2][channel][cell] at `filters`. Like it are others that `carry`
 // takes: what a thread holds of the filters is read when one is made.
 template <typename T, int STEPS>
 struct Dense {
     using Sum = T;
-    static constexpr int MAP_BYTES = 2 * STEPS / TAPS * PLANE_BYTES;
+    static constexpr int MAP_BYTES = 2 * STEPS / FILTER_ELEMENTS * PLANE_BYTES;
     static constexpr int FILTER_BYTES = STEPS * STEP2_BYTES, PLANE_STEP = PLANE_BYTES;
     static constexpr u64 PAIR_ORDER = PAIRS_IN_LINE;
     u32 filters;

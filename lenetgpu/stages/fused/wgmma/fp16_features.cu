@@ -6,7 +6,7 @@
 #include "stages/fused/wgmma/conv2.cuh"
 
 struct Halves {
-    using Conv2 = Dense<float, 2 * TAPS>;
+    using Conv2 = Dense<float, 2 * FILTER_ELEMENTS>;
 
     __device__ __forceinline__ static u32 cell(int lane) { return lane % 4 * 4; }
     // [channel/8] planes.

@@ -64,10 +64,10 @@ def arrange_conv1(conv1: Array) -> Array:
     pixels and ends in two zeros.
     """
     shifted = np.zeros((32, 4, 2, 8), conv1.dtype)
-    taps = np.zeros((5, 6, 2, 32), conv1.dtype)
+    both = np.zeros((5, 6, 2, 32), conv1.dtype)
     for dx in range(2):
-        taps[:, dx : dx + 5, dx] = conv1[:, :, 0]
-    shifted[:30] = taps.reshape(30, 2, 4, 8).transpose(0, 2, 1, 3)
+        both[:, dx : dx + 5, dx] = conv1[:, :, 0]
+    shifted[:30] = both.reshape(30, 2, 4, 8).transpose(0, 2, 1, 3)
     return shifted.reshape(2, 2, 8, 64).transpose(0, 1, 3, 2)
 
 

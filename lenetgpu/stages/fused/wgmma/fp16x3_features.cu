@@ -1,9 +1,9 @@
 // Images to pooled conv2 features at fp32 accuracy on tensor cores: operands are split into fp16
 // hi + lo and multiplied hi*hi + hi*lo + lo*hi; tensor cores truncate as they accumulate, so sums
-// of a few filter taps move to fp32 registers (Ootomo & Yokota, arXiv 2203.03341).
+// of a few filter elements move to fp32 registers (Ootomo & Yokota, arXiv 2203.03341).
 // A block takes four images at a time: one warpgroup turns pixels by conv1 into split activations
 // [part][channel/8][y][image][x][8]; two warpgroups run conv2 on two images each, wgmma reading
-// those activations as they lie while conv2's taps stream from L2 through a ring.
+// those activations as they lie while conv2's filter elements stream from L2 through a ring.
 // uint8 pixels are exact in fp16 (two products); float pixels are split as well, |x| <= 4.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
@@ -18,7 +18,7 @@ constexpr int BATCH = IMAGES * GROUPS;
 constexpr int MAPS1 = 32;
 constexpr int MAPS2 = 64;
 constexpr int FILTER = 5;
-constexpr int TAPS = FILTER * FILTER;
+constexpr int FILTER_ELEMENTS = FILTER * FILTER;
 
 constexpr int MAP_ROW_BYTES = SIDE * CELL;
 constexpr int CHANNELS_BYTES = SIDE * IMAGES * MAP_ROW_BYTES;
@@ -26,34 +26,34 @@ constexpr int PART_BYTES = MAPS1 / 8 * CHANNELS_BYTES;
 constexpr int PAIR_BYTES = PARTS * PART_BYTES;
 constexpr int BUFFERS = 2 * GROUPS;
 
-// A tap of conv2: [part][channel/8][map][8].
-constexpr int TAP_COLUMN_BYTES = MAPS2 * CELL;
-constexpr int TAP_PART_BYTES = MAPS1 / 8 * TAP_COLUMN_BYTES;
-constexpr int TAP_BYTES = PARTS * TAP_PART_BYTES;
+// A filter element of conv2: [part][channel/8][map][8].
+constexpr int ELEMENT_COLUMN_BYTES = MAPS2 * CELL;
+constexpr int ELEMENT_PART_BYTES = MAPS1 / 8 * ELEMENT_COLUMN_BYTES;
+constexpr int ELEMENT_BYTES = PARTS * ELEMENT_PART_BYTES;
 
-constexpr int TAP_STEP = 2 * TAP_COLUMN_BYTES / CELL;  // 16 channels on, in descriptor units
+constexpr int ELEMENT_STEP = 2 * ELEMENT_COLUMN_BYTES / CELL;  // 16 channels on, in descriptor units
 constexpr int MAP_STEP = 2 * CHANNELS_BYTES / CELL;
 
 constexpr int RING = 0;
-constexpr int MAPS = RING + STAGES * TAP_BYTES;
+constexpr int MAPS = RING + STAGES * ELEMENT_BYTES;
 constexpr int FILTERS1 = MAPS + BUFFERS * PAIR_BYTES;
 constexpr int STAGED = FILTERS1 + FILTER1_BYTES;
 constexpr int FILTERS1_FULL = STAGED + PIXEL_PARTS * STAGED_BYTES;
-constexpr int TAP_FULL = FILTERS1_FULL + 8;
-constexpr int MAPS_FULL = TAP_FULL + 8 * STAGES;
+constexpr int ELEMENT_FULL = FILTERS1_FULL + 8;
+constexpr int MAPS_FULL = ELEMENT_FULL + 8 * STAGES;
 constexpr int MAPS_FREE = MAPS_FULL + 8 * BUFFERS;
 constexpr int RELEASED = MAPS_FREE + 8 * BUFFERS;
 constexpr int SHARED_USED = RELEASED + 4 * STAGES;
 
 static_assert(SHARED_USED <= SHARED_BYTES, "the launcher asks for too little shared memory");
 static_assert(0 < PROMOTE && PROMOTE < FILTER, "a filter row is summed in two parts");
-static_assert(PROMOTE < STAGES && FILTER - PROMOTE < STAGES, "the ring holds the taps of a part");
+static_assert(PROMOTE < STAGES && FILTER - PROMOTE < STAGES, "the ring holds the elements of a part");
 
-__device__ __forceinline__ void load_tap(u32 shared, const uint4* filters2, int stage, int tap) {
-    const u32 full = shared + TAP_FULL + 8 * stage;
-    ptx::barrier_expect(full, TAP_BYTES);
-    ptx::bulk_load(shared + RING + stage * TAP_BYTES, filters2 + tap * (TAP_BYTES / CELL),
-                   TAP_BYTES, full);
+__device__ __forceinline__ void load_element(u32 shared, const uint4* filters2, int stage, int element) {
+    const u32 full = shared + ELEMENT_FULL + 8 * stage;
+    ptx::barrier_expect(full, ELEMENT_BYTES);
+    ptx::bulk_load(shared + RING + stage * ELEMENT_BYTES, filters2 + element * (ELEMENT_BYTES / CELL),
+                   ELEMENT_BYTES, full);
 }
 
 __device__ __forceinline__ int first_image(int pair) {
@@ -101,73 +101,73 @@ __device__ __forceinline__ void produce(u32 shared, const Pixel* images, int cou
 
 // The low products, which an empty accumulator takes without loss, then the high ones.
 template <bool add>
-__device__ __forceinline__ void multiply_low(float (&d)[MAPS2], u32 tap, u32 maps) {
-    const u64 high = ptx::operand(tap, TAP_COLUMN_BYTES, 8 * CELL);
-    const u64 low = high + TAP_PART_BYTES / CELL;
+__device__ __forceinline__ void multiply_low(float (&d)[MAPS2], u32 element, u32 maps) {
+    const u64 high = ptx::operand(element, ELEMENT_COLUMN_BYTES, 8 * CELL);
+    const u64 low = high + ELEMENT_PART_BYTES / CELL;
     const u64 map_high = ptx::operand(maps, CHANNELS_BYTES, MAP_ROW_BYTES);
     const u64 map_low = map_high + PART_BYTES / CELL;
     ptx::wgmma<add>(d, low, map_high);
-    ptx::wgmma<true>(d, low + TAP_STEP, map_high + MAP_STEP);
+    ptx::wgmma<true>(d, low + ELEMENT_STEP, map_high + MAP_STEP);
     ptx::wgmma<true>(d, high, map_low);
-    ptx::wgmma<true>(d, high + TAP_STEP, map_low + MAP_STEP);
+    ptx::wgmma<true>(d, high + ELEMENT_STEP, map_low + MAP_STEP);
 }
 
-__device__ __forceinline__ void multiply_high(float (&d)[MAPS2], u32 tap, u32 maps) {
-    const u64 high = ptx::operand(tap, TAP_COLUMN_BYTES, 8 * CELL);
+__device__ __forceinline__ void multiply_high(float (&d)[MAPS2], u32 element, u32 maps) {
+    const u64 high = ptx::operand(element, ELEMENT_COLUMN_BYTES, 8 * CELL);
     const u64 map_high = ptx::operand(maps, CHANNELS_BYTES, MAP_ROW_BYTES);
     ptx::wgmma<true>(d, high, map_high);
-    ptx::wgmma<true>(d, high + TAP_STEP, map_high + MAP_STEP);
+    ptx::wgmma<true>(d, high + ELEMENT_STEP, map_high + MAP_STEP);
 }
 
 struct Ring {
     int stage = 0;
     u32 parity = 0;
-    int tap = 0;
-    int left;  // taps this block has yet to multiply
+    int element = 0;
+    int left;  // filter elements this block has yet to multiply
 
     __device__ __forceinline__ void advance() {
         --left;
-        if (++tap == TAPS) tap = 0;
+        if (++element == FILTER_ELEMENTS) element = 0;
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 };
 
-// The last of the convolving warps to finish with a tap loads the one that follows STAGES later.
-template <int taps>
-__device__ __forceinline__ void release_taps(u32 shared, const uint4* filters2, const Ring& first) {
+// The last of the convolving warps to finish with a filter element loads the one that follows STAGES later.
+template <int elements>
+__device__ __forceinline__ void release_elements(u32 shared, const uint4* filters2, const Ring& first) {
     const int i = threadIdx.x % 32;
-    if (i >= taps) return;
+    if (i >= elements) return;
     const int stage = (first.stage + i) % STAGES;
     const u32 before = ptx::increment_shared(shared + RELEASED + 4 * stage);
     if ((before + 1) % (GROUPS * WARPGROUP / 32) == 0 && first.left - i > STAGES) {
-        load_tap(shared, filters2, stage, (first.tap + i + STAGES) % TAPS);
+        load_element(shared, filters2, stage, (first.element + i + STAGES) % FILTER_ELEMENTS);
     }
 }
 
-// Neighbouring taps of a filter row summed on the tensor cores, then in fp32 registers. Groups take
+// Neighbouring elements of a filter row summed on the tensor cores, then in fp32 registers. Groups take
 // turns, so that one multiplies while the other adds: the next starts when the low products are
 // done.
-template <int taps>
-__device__ __forceinline__ void add_taps(float (&sum)[MAPS2], u32 shared, const uint4* filters2,
+template <int elements>
+__device__ __forceinline__ void add_elements(float (&sum)[MAPS2], u32 shared, const uint4* filters2,
                                          Ring& ring, u32 window, int group) {
     const Ring first = ring;
     float d[MAPS2];
-    u32 tap[taps];
+    u32 element[elements];
     ptx::sync(2 + group, GROUPS * WARPGROUP);
 #pragma unroll
-    for (int i = 0; i < taps; ++i) {
-        tap[i] = shared + RING + ring.stage * TAP_BYTES;
-        ptx::barrier_wait(shared + TAP_FULL + 8 * ring.stage, ring.parity);
+    for (int i = 0; i < elements; ++i) {
+        element[i] = shared + RING + ring.stage * ELEMENT_BYTES;
+        ptx::barrier_wait(shared + ELEMENT_FULL + 8 * ring.stage, ring.parity);
         ptx::wgmma_fence();
         if (i == 0)
-            multiply_low<false>(d, tap[i], window);
+            multiply_low<false>(d, element[i], window);
         else
-            multiply_low<true>(d, tap[i], window + i * CELL);
+            multiply_low<true>(d, element[i], window + i * CELL);
         ring.advance();
     }
     ptx::wgmma_commit();
 #pragma unroll
-    for (int i = 0; i < taps; ++i) multiply_high(d, tap[i], window + i * CELL);
+    for (int i = 0; i < elements; ++i) multiply_high(d, element[i], window + i * CELL);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     if (group == 0 || ring.left > 0) ptx::arrive(3 - group, GROUPS * WARPGROUP);
@@ -175,7 +175,7 @@ __device__ __forceinline__ void add_taps(float (&sum)[MAPS2], u32 shared, const 
     ptx::settle(d);
 #pragma unroll
     for (int i = 0; i < MAPS2; ++i) sum[i] += d[i];
-    release_taps<taps>(shared, filters2, first);
+    release_elements<elements>(shared, filters2, first);
 }
 
 // Position groups are [row][image]; a cell of features is [pooled row][map, map + 8] of one thread.
@@ -206,7 +206,7 @@ __device__ __forceinline__ void store_features(const float (&sum)[MAPS2], uint4*
 __device__ __forceinline__ void convolve(u32 shared, const uint4* filters2, uint4* features,
                                          int count, float scale, int group, int pairs) {
     Ring ring;
-    ring.left = pairs / GROUPS * TAPS;
+    ring.left = pairs / GROUPS * FILTER_ELEMENTS;
     if (group == 1) ptx::arrive(2, GROUPS * WARPGROUP);
     for (int pair = group; pair < pairs; pair += GROUPS) {
         const int buffer = pair % BUFFERS;
@@ -218,8 +218,8 @@ __device__ __forceinline__ void convolve(u32 shared, const uint4* filters2, uint
 #pragma unroll 1
         for (int row = 0; row < FILTER; ++row) {
             const u32 window = maps + row * IMAGES * MAP_ROW_BYTES;
-            add_taps<PROMOTE>(sum, shared, filters2, ring, window, group);
-            add_taps<FILTER - PROMOTE>(sum, shared, filters2, ring, window + PROMOTE * CELL, group);
+            add_elements<PROMOTE>(sum, shared, filters2, ring, window, group);
+            add_elements<FILTER - PROMOTE>(sum, shared, filters2, ring, window + PROMOTE * CELL, group);
         }
         ptx::barrier_arrive(shared + MAPS_FREE + 8 * buffer);
         store_features(sum, features, first_image(pair), count, scale);
@@ -239,7 +239,7 @@ extern "C" __global__ void __launch_bounds__((1 + GROUPS) * WARPGROUP, 1)
     ptx::start_next_grid();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
-            ptx::barrier_init(shared + TAP_FULL + 8 * i, 1);
+            ptx::barrier_init(shared + ELEMENT_FULL + 8 * i, 1);
             *reinterpret_cast<u32*>(memory + RELEASED + 4 * i) = 0;
         }
         ptx::barrier_init(shared + FILTERS1_FULL, 1);
@@ -257,7 +257,7 @@ extern "C" __global__ void __launch_bounds__((1 + GROUPS) * WARPGROUP, 1)
         produce(shared, images, count, scale1, pairs);
     } else {
         if (threadIdx.x == WARPGROUP) {
-            for (int i = 0; i < STAGES; ++i) load_tap(shared, filters2, i, i % TAPS);
+            for (int i = 0; i < STAGES; ++i) load_element(shared, filters2, i, i % FILTER_ELEMENTS);
         }
         convolve(shared, filters2, features, count, scale2, group - 1, pairs);
     }

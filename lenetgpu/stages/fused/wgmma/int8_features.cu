@@ -9,5 +9,5 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
     int8_features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
                   const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
                   uint4* __restrict__ out, int n) {
-    carry_bytes<Dense<int, TAPS>>(images, filters1, filters2, scales, out, n);
+    carry_bytes<Dense<int, FILTER_ELEMENTS>>(images, filters1, filters2, scales, out, n);
 }

@@ -51,7 +51,7 @@ def pack_conv1(conv1: Array, largest: Array) -> Array:
 
 
 def pack_conv2(whole: Array) -> Array:
-    """Arrange (5, 5, 32, 64) int8 as (25, 2, 64, 16): tap, channel/16, output, channel."""
+    """Arrange (5, 5, 32, 64) int8 as (25, 2, 64, 16): element, channel/16, output, channel."""
     return np.ascontiguousarray(whole.reshape(25, 2, 16, 64).transpose(0, 1, 3, 2))
 
 

@@ -1,7 +1,7 @@
 // Images to pool2's features in one kernel, as int8_features, with conv2's filters 2:4 sparse: of
-// four channels of a tap two are kept, and a product takes K = 64 for little more than 32 costs.
-// Its 64 are four cells of the maps at one stride: the first four taps of a filter row, or of the
-// last column. The corner tap of both planes comes last, two cells by themselves; what would be the
+// four channels of a filter element two are kept, and a product takes K = 64 for little more than 32 costs.
+// Its 64 are four cells of the maps at one stride: the first four elements of a filter row, or of the
+// last column. The corner element of both planes comes last, two cells by themselves; what would be the
 // third and the fourth is read as well, somebody's maps or pixels, and meets zeros.
 // A block is GROUPS warpgroups with roles (roles.cuh). sm_90a, any n >= 1.
 #include "gpu/ptx/global.cuh"
@@ -12,7 +12,7 @@
 // (wgmma_sparse.cuh).
 struct Sparse {
     using Sum = int;
-    static constexpr int ROWS_OF_TAPS = 5, LINES = ROWS_OF_TAPS + 1, STEPS = 2 * LINES + 1;
+    static constexpr int FILTER_ROWS = 5, LINES = FILTER_ROWS + 1, STEPS = 2 * LINES + 1;
     // Between planes are four cells more, so that what a warp stores in both meets in no bank.
     static constexpr int PLANE_STEP = PLANE_BYTES + 4 * CELL, MAP_BYTES = 2 * PLANE_STEP;
     static constexpr int MAP_ROW = IMAGES * SIDE, PLANE = PLANE_STEP / CELL;  // cells
@@ -45,7 +45,7 @@ struct Sparse {
                 ptx::wgmma_sparse<false>(d, kept[step], row, places[step]);
             else if (step == STEPS - 1)
                 ptx::wgmma_sparse<true>(d, kept[step], planes + 4 * MAP_ROW + 4, places[step]);
-            else if (line == ROWS_OF_TAPS)
+            else if (line == FILTER_ROWS)
                 ptx::wgmma_sparse<true>(d, kept[step], column + plane + 4, places[step]);
             else
                 ptx::wgmma_sparse<true>(d, kept[step], row + plane + line * MAP_ROW, places[step]);

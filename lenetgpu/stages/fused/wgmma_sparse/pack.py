@@ -7,7 +7,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
 
 _CELL = 16  # channels per plane, bytes per core-matrix row
-_TAPS = 4  # filter elements per step, from one plane except in the last step
+_ELEMENTS = 4  # filter elements per step, from one plane except in the last step
 _LINES = (*([(r, s) for s in range(4)] for r in range(5)), [(r, 4) for r in range(4)])
 _THREADS = 128
 # fp16's pixel pairs (3 * row + pair) in the order of K's pairs 4 * m + q; pair 15 has no weight.
@@ -23,15 +23,15 @@ def steps_of(whole: Array) -> Array:
     K is core-matrix row, then channel of its plane. Two rows of the last step have no filter
     element and are zeros.
     """
-    taps = whole.reshape(5, 5, 2, _CELL, 64).transpose(0, 1, 2, 4, 3)
-    made = np.zeros((STEPS, 64, _TAPS, _CELL), whole.dtype)
+    elements = whole.reshape(5, 5, 2, _CELL, 64).transpose(0, 1, 2, 4, 3)
+    made = np.zeros((STEPS, 64, _ELEMENTS, _CELL), whole.dtype)
     for step in range(STEPS - 1):
         plane, line = divmod(step, len(_LINES))
         for cell, (r, s) in enumerate(_LINES[line]):
-            made[step, :, cell] = taps[r, s, plane]
+            made[step, :, cell] = elements[r, s, plane]
     for plane in range(2):
-        made[-1, :, plane] = taps[4, 4, plane]
-    return made.reshape(STEPS, 64, _TAPS * _CELL)
+        made[-1, :, plane] = elements[4, 4, plane]
+    return made.reshape(STEPS, 64, _ELEMENTS * _CELL)
 
 
 def halved(steps: Array) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from lenetgpu.problems import Conv
 
 _FIRST, _SECOND = stage("conv1").problem, stage("conv2").problem
 assert isinstance(_FIRST, Conv) and isinstance(_SECOND, Conv)
-LINE, TAPS = _FIRST.W, _FIRST.S
+LINE, SIDE = _FIRST.W, _FIRST.S
 IMAGE = _FIRST.H * _FIRST.W
 WIDTH, MAPS = _SECOND.W, _SECOND.C
 MAP = _SECOND.H * WIDTH * MAPS
@@ -39,9 +39,9 @@ def _first(v: Vectors, x: Any, w: Any, y: Any) -> None:
     """Compute conv1, ReLU and mean of an image (28, 28): the map (12, 12, 32)."""
     columns = PIXELS // 2
     line, pixel = FLOAT * LINE, FLOAT * MAPS
-    shape = TAPS, LINE, TAPS, 1, MAPS
+    shape = SIDE, LINE, SIDE, 1, MAPS
     with v.loop(MAPS // CHANNELS) as block, v.loop(WIDTH) as row:
-        filters = v.at(w, (block, FLOAT * TAPS * TAPS * CHANNELS))
+        filters = v.at(w, (block, FLOAT * SIDE * SIDE * CHANNELS))
         with v.steps(0, 2 * WIDTH, columns) as column:
             at = v.at(x, (row, 2 * line), (column, FLOAT))
             out = v.at(y, (row, WIDTH * pixel), (column, pixel // 2), (block, FLOAT * CHANNELS))
