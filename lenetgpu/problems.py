@@ -87,7 +87,7 @@ class Conv(OfMap):
 
     Equivalent convolutions compare equal: dilation is dropped for 1x1 filters, a dimension with a
     single output takes the other's stride where possible, and trailing padding that no output reads
-    is removed. `wants` lists what then differs from a plain convolution.
+    is removed. `requires` lists what then differs from a plain convolution.
     """
 
     M: int
@@ -133,8 +133,8 @@ class Conv(OfMap):
             object.__setattr__(self, name, value)
 
     @property
-    def wants(self) -> frozenset[str]:
-        """Features that a variant must support: non-default fields, and a dtype other than fp32."""
+    def requires(self) -> frozenset[str]:
+        """Options that a variant must support: non-default fields, and a dtype other than fp32."""
         found = {name for name, plain in _PLAIN.items() if getattr(self, name) != plain}
         return frozenset(found | {self.dtype} - {"fp32"})
 
@@ -309,9 +309,9 @@ class ConvPool(_Moved):
     writes: str = "NHWC"
 
     @property
-    def wants(self) -> frozenset[str]:
+    def requires(self) -> frozenset[str]:
         """Features of the convolution that a variant must support."""
-        return self.conv.wants
+        return self.conv.requires
 
     @property
     def pool(self) -> Pool:

@@ -72,7 +72,7 @@ class Case:
         p, tiling = self.problem, self.tiling
         shape = f"{p.C},{p.H},{p.W},{p.M},{p.R}x{p.S},{p.stride},{p.pad}-{p.reads}-{p.writes}"
         cut = f"{tiling.bm}x{tiling.bn}" + f"-{tiling.word}" * tiling.planes
-        ends = "".join(f"-{want}" for want in sorted(p.wants))
+        ends = "".join(f"-{name}" for name in sorted(p.requires))
         return f"{shape}-{self.images}-{cut}-{self.split}-{self.parts}{ends}" + "-s" * self.sampled
 
     def ended(self, dtype="fp32", bias=True, relu=True):

@@ -29,7 +29,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv.tensor import implicit, mma, wgmma
 from lenetgpu.stages.conv.tuned import winograd
-from lenetgpu.stages.needs import WANTS
+from lenetgpu.stages.needs import OPTIONS
 from lenetgpu.stages.reference import conv_reference as reference
 from lenetgpu.store import entries
 from lenetgpu.store.entries import folder
@@ -506,7 +506,7 @@ def test_best_dispatches_only_algorithms_with_the_options(ends, capability, monk
         assert rows["winograd.f4"].startswith("not taken, supports ")
     else:
         alone = "supports a bias, ReLU, fp16 and bf16 by products on tensor cores alone"
-        assert refusal == f"{alone}, and {ANY} is not taken: it needs cuda 8.0"
+        assert refusal == f"{alone}, and {ANY} is refused: it needs cuda 8.0"
         assert rows == {"chosen": f"none: it {refusal}"}
         with pytest.raises(LenetError, match=r"^best.fp32 supports a bias, .* cuda 8\.0$"):
             taken(problem, 64)
@@ -515,7 +515,7 @@ def test_best_dispatches_only_algorithms_with_the_options(ends, capability, monk
 def test_best_refuses_unsupported_problems():
     best = find("conv", "best", "cuda").refusal
     assert best(replace(ENDED, groups=2)) == "supports one group, not 2"
-    assert "is not taken: supports images" in best(Conv(4096, 4096, 64, 1, 1, 1, bias=True, **MAPS))
+    assert "is refused: supports images" in best(Conv(4096, 4096, 64, 1, 1, 1, bias=True, **MAPS))
 
 
 @ends
@@ -527,7 +527,7 @@ def test_table_of_plain_shape_applies_with_epilogue(ends, ships):
     assert (name, found.us) == (min(us, key=us.get), us)
     rows = dict(explain(problem, 64, MACHINE))
     assert rows["chosen"] == f"{name}, as measured"
-    without = f"without {', '.join(want for want in WANTS if want in problem.wants)}"
+    without = f"without {', '.join(name for name in OPTIONS if name in problem.requires)}"
     assert f", 64 images, {without}, " in rows["measured on"]
     assert rows["because"].startswith(f"{us[name]:,.2f} us measured {without}; ")
     assert taken(DEEP, 64, MACHINE)[0] == "winograd.f4"

@@ -12,7 +12,7 @@ from lenetgpu.layouts import MAP_LAYOUTS, PRIVATE
 from lenetgpu.network import CLASSIFIER, FEATURES, STAGE_NAMES, STAGES
 from lenetgpu.plan import NAMED, PRECISIONS, resolve
 from lenetgpu.stages import families, find, variants
-from lenetgpu.stages.registry import KINDS, SUPPORT_KINDS, cpu, variant
+from lenetgpu.stages.registry import KINDS, SUPPORT_KINDS, cpu, make_variant, variant
 
 
 @pytest.mark.parametrize("v", variants(), ids=lambda v: f"{v.kind}-{v.full_name}")
@@ -79,4 +79,12 @@ def test_duplicate_registration_raises():
 
         @variant(kind="fc", family="serial", reads="NC", writes="NC", needs=cpu())
         def loops(x, w, y, problem):
-            """A name that is taken."""
+            """A name already in use."""
+
+
+def test_takes_is_an_alias_of_options():
+    def mine(x, w, y, problem):
+        """A convolution."""
+
+    made = make_variant(mine, kind="conv", family="x", takes="bias relu")
+    assert made.options == {"bias", "relu"}

@@ -78,7 +78,7 @@ def test_slow_candidate_is_sampled_once(machine):
     base, slow, slower = done.candidates
     assert len(base.samples) >= LEAST_ROUNDS
     assert (len(slow.samples), len(slower.samples)) == (1, 1)
-    assert "one sample; rounds with it want --seconds" in slower.note
+    assert "one sample; rounds with it need --seconds" in slower.note
     assert done.verdict(slower) == "undecided"
     assert done.verdict(base) == "reference"
     assert done.ratio(slower).high / done.ratio(slower).low > 1.5

@@ -92,7 +92,7 @@ TILED = "@"
 # large or up to five times larger.
 EXACT_FROM = 64
 # Largest error of sums of fewer than EXACT_FROM products, over that of sequential fp32. Accepted
-# only for problems with `wants` (bias, ReLU, fp16, bf16), which no other algorithm supports.
+# only if the problem requires options (bias, ReLU, fp16, bf16), which no other algorithm supports.
 FEW_ERR = 3.6
 
 
@@ -120,7 +120,7 @@ def why_not(
         if most > row:
             said = f"predicted error up to {most:.2e} (root mean square)"
             return f"{said}, fp32 in a row {row:.2e}"
-    if name in TENSOR and problem.depth < EXACT_FROM and not measured and not problem.wants:
+    if name in TENSOR and problem.depth < EXACT_FROM and not measured and not problem.requires:
         few = f"sums of {problem.depth} products"
         return f"{few}: below {EXACT_FROM} its error exceeds fp32's"
     if word and not replace(KINDS[name], word=word).products(problem, 1, machine):
@@ -135,12 +135,12 @@ def possible(
     return why_not(algorithm, problem, machine, measured, images) is None
 
 
-def no_taker(problem: Conv, machine: Machine) -> str | None:
+def why_none(problem: Conv, machine: Machine) -> str | None:
     """Return a sentence on why `best.fp32` can run nothing on `problem` on `machine`, or None."""
     whys = {name: why_not(name, problem, machine) for name in PRICED}
     if not all(whys.values()):
         return None
-    if not problem.wants:
+    if not problem.requires:
         return whys["direct.tuned"]
     by = "supports a bias, ReLU, fp16 and bf16 by products on tensor cores alone"
-    return f"{by}, and {_ANYWHERE} is not taken: {whys[_ANYWHERE]}"
+    return f"{by}, and {_ANYWHERE} is refused: {whys[_ANYWHERE]}"

@@ -22,8 +22,8 @@ from lenetgpu.dispatch.algorithms import (
     TILED,
     WINOGRAD,
     Choice,
-    no_taker,
     possible,
+    why_none,
     why_not,
 )
 from lenetgpu.dispatch.measured import SHIPS, Measured
@@ -84,7 +84,7 @@ def decide(problem: Conv, batch: int, machine: Machine) -> Decision:
             return Decision(untried[0].algorithm, found, model)
         return Decision(found.algorithm, found, model)
     if model is None:
-        raise LenetError(f"best.fp32 {no_taker(problem, machine)}")
+        raise LenetError(f"best.fp32 {why_none(problem, machine)}")
     return Decision(model, None, model)
 
 
@@ -92,7 +92,7 @@ def decide(problem: Conv, batch: int, machine: Machine) -> Decision:
 def choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
     """Return the supported algorithms for `batch` images, fastest by the cost model first.
 
-    The result is empty if `no_taker` returns a reason.
+    The result is empty if `why_none` returns a reason.
     """
     found = [
         Choice(name, *price(problem, batch, machine))
@@ -133,7 +133,7 @@ def _runs(name: str, found: Measured, problem: Conv, batch: int, machine: Machin
 
 
 def _supported(found: Measured, problem: Conv, batch: int, machine: Machine) -> Measured:
-    """Return a row reduced to supported algorithms if it is of other wants, images or GPUs."""
+    """Return a row reduced to supported algorithms if it is of other options, images or GPUs."""
     if not found.lacks and found.plans_for(batch):
         return found
     held = {
@@ -169,7 +169,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
 
     An algorithm's row has its predicted time and, if there is one, its measured time.
     """
-    why = no_taker(problem, machine)
+    why = why_none(problem, machine)
     if why is not None:
         return [("chosen", f"none: it {why}")]
     made, options = decide(problem, batch, machine), choices(problem, batch, machine)
@@ -187,7 +187,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
             beside += f", {off:.2f}x the fastest"
         rows += [("measured on", str(found)), ("the model would take", beside)]
     if chosen.partition(TILED)[0] in TENSOR:
-        compared = chosen in times and (not problem.wants or bool(found and found.lacks))
+        compared = chosen in times and (not problem.requires or bool(found and found.lacks))
         sums = f"that of fp32 sums of {problem.depth:,} products"
         error = f"at most {sums}, as from {EXACT_FROM} on"
         if compared:
@@ -210,7 +210,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
                 no = why_not(name, problem, machine, images=batch) or ""
             rows.append((name, no + time(name)))
     fits = (n for n in WINOGRAD if find("conv", n, "cuda").refusal(problem) is None)
-    asked = PRICED if problem.wants else (*TENSOR, *fits)
+    asked = PRICED if problem.requires else (*TENSOR, *fits)
     refused = {name: why_not(name, problem, machine, name in times, batch) for name in asked}
     return rows + [(name, f"not taken, {why}") for name, why in refused.items() if why]
 
@@ -275,9 +275,9 @@ def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
 def refusal(problem: Conv) -> str | None:
     """Return why no algorithm supports the problem, or None.
 
-    For a problem with `wants`, the answer depends on the current GPU.
+    For a problem that `requires` options, the answer depends on the current GPU.
     """
-    return no_taker(problem, machines.current()) if problem.wants else direct.refusal(problem)
+    return why_none(problem, machines.current()) if problem.requires else direct.refusal(problem)
 
 
 @variant(
@@ -287,7 +287,7 @@ def refusal(problem: Conv) -> str | None:
     writes="NCHW",
     prepare=_prepare,
     kernels=_kernels,
-    takes="bias relu fp16 bf16",
+    options="bias relu fp16 bf16",
     supports=refusal,
     explain=explain,
     default=True,

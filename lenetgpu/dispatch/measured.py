@@ -22,7 +22,7 @@ from lenetgpu.gpu import machines, nvrtc
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.problems import Conv
-from lenetgpu.stages.needs import WANTS
+from lenetgpu.stages.needs import OPTIONS
 from lenetgpu.store import entries
 from lenetgpu.store.entries import folder, sources
 
@@ -46,7 +46,7 @@ class Measured:
     An algorithm's name may include a tiling, `tensor.fp16x3@mma-128x128/2`. `source` is SHIPS
     or HERE, `commit` the commit that was run, if recorded, `load` the number of other processes
     that computed on the GPU. `dropped` are algorithms that must not be dispatched: they were
-    wrong, failed, or were not exact enough. `lacks` are the requested problem's `wants` that
+    wrong, failed, or were not exact enough. `lacks` are the options of the requested problem that
     the measured one did not have. `twin` is True if `device` is another GPU than the requested
     one, with the same multiprocessors.
     """
@@ -210,7 +210,7 @@ def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
         return max(row.images / images, images / row.images)
 
     plain = replace(problem, bias=False, relu=False, dtype="fp32")
-    lacks = tuple(name for name in WANTS if name in problem.wants - plain.wants)
+    lacks = tuple(name for name in OPTIONS if name in problem.requires - plain.requires)
     for of in (own, partial(of_twins, machine)):
         found = [*of(problem), *(replace(row, lacks=lacks) for row in (of(plain) if lacks else ()))]
         if rows := [row for row in found if apart(row) <= NEAR]:

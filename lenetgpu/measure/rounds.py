@@ -405,7 +405,7 @@ def _leave_out_slow(
             continue
         kept.pop()
         slow.single = True
-        slow.note = f"one sample; rounds with it want --seconds {needed:.3g}"
+        slow.note = f"one sample; rounds with it need --seconds {needed:.3g}"
 
 
 def _quiet(timed: list[Candidate], base: Candidate | None, effort: Effort) -> bool:

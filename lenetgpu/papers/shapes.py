@@ -29,7 +29,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Untaken:
+class Unsupported:
     """An unsupported convolution: `why` gives the reason; `problem` is None if it is unknown."""
 
     label: str
@@ -39,7 +39,7 @@ class Untaken:
     count: int = 1
 
 
-Row = Shape | Untaken
+Row = Shape | Unsupported
 
 
 @dataclass(frozen=True)

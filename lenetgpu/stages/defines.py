@@ -39,7 +39,7 @@ def conv_defines(problem: Conv) -> dict[str, int | str]:
 
     Plain means one stride, one padding, no dilation and no groups.
     """
-    assert not problem.wants, f"no names for {', '.join(sorted(problem.wants))}"
+    assert not problem.requires, f"no names for {', '.join(sorted(problem.requires))}"
     filters = {"M": problem.M, "R": problem.R, "S": problem.S}
     window = {"STRIDE": problem.stride, "PAD": problem.pad}
     return map_defines(problem) | filters | window

@@ -23,31 +23,31 @@ _SAID: dict[str, Callable[[Conv], str]] = {
     "fp16": lambda p: "supports fp32 in and out, not fp16",
     "bf16": lambda p: "supports fp32 in and out, not bf16",
 }
-WANTS = tuple(_SAID)
+OPTIONS = tuple(_SAID)
 _BF16 = 80
 
 
 def require_known(words: str) -> frozenset[str]:
-    """Return the requirements that `words` name; raise ValueError for unknown words."""
+    """Return the options that `words` name; raise ValueError for unknown words."""
     found = frozenset(words.split())
-    if not found <= {*WANTS}:
-        others = ", ".join(sorted(found - {*WANTS}))
-        raise ValueError(f"expected takes of {', '.join(WANTS)}, found {others}")
+    if not found <= {*OPTIONS}:
+        others = ", ".join(sorted(found - {*OPTIONS}))
+        raise ValueError(f"expected options of {', '.join(OPTIONS)}, found {others}")
     return found
 
 
-def lacking(problem: Any, compute_capability: int) -> str | None:
+def dtype_refusal(problem: Any, compute_capability: int) -> str | None:
     """Return a refusal if that compute capability (75 = 7.5) lacks the problem's dtype, or None."""
-    if "bf16" in problem.wants and compute_capability < _BF16:
+    if "bf16" in problem.requires and compute_capability < _BF16:
         return f"bf16 needs cuda {_BF16 / 10}, found {compute_capability / 10}"
     return None
 
 
-def untaken(problem: Any, takes: frozenset[str]) -> str | None:
-    """Return a refusal for the first of the problem's `wants` that is not in `takes`, or None."""
-    wanted: frozenset[str] = getattr(problem, "wants", frozenset()) - takes
+def unsupported(problem: Any, options: frozenset[str]) -> str | None:
+    """Return a refusal for the first required option that is not in `options`, or None."""
+    wanted: frozenset[str] = getattr(problem, "requires", frozenset()) - options
     conv = getattr(problem, "conv", problem)
-    return next((_SAID[name](conv) for name in WANTS if name in wanted), None)
+    return next((_SAID[name](conv) for name in OPTIONS if name in wanted), None)
 
 
 @dataclass(frozen=True)

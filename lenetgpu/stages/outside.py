@@ -21,8 +21,8 @@ from lenetgpu.stages.registry import (
     REGISTRY,
     SPAN_KINDS,
     SUPPORT_KINDS,
+    NameInUseError,
     Needs,
-    TakenError,
     Variant,
     import_offered,
 )
@@ -47,7 +47,7 @@ def load(path: Path) -> list[Variant]:
 
     A file may import another in its folder by a relative import (`from .helper import tile`).
     Raises LenetError, with file and line, if the file does not exist or cannot be imported,
-    registers nothing or something that is not a variant, or uses a name that is taken. Nothing
+    registers nothing or something that is not a variant, or uses a name already in use. Nothing
     stays registered then.
     """
     import_offered()
@@ -106,7 +106,7 @@ def _import(file: Path) -> None:
         first = (str(error).splitlines() or [""])[0]
         said = error.msg if isinstance(error, SyntaxError) else first
         what = f"expected to import it, found {type(error).__name__}: {said}"
-        if isinstance(error, TakenError):
+        if isinstance(error, NameInUseError):
             what = f"expected a name of its own, found that {error}"
         raise LenetError(f"{_place(file, error)}: {what}") from error
 

@@ -21,7 +21,7 @@ from lenetgpu.stages.needs import Needs as Needs
 from lenetgpu.stages.needs import cpu as cpu
 from lenetgpu.stages.needs import cuda as cuda
 from lenetgpu.stages.needs import hopper as hopper
-from lenetgpu.stages.needs import require_known, untaken
+from lenetgpu.stages.needs import require_known, unsupported
 
 if TYPE_CHECKING:
     from lenetgpu.gpu.machines import Machine
@@ -48,8 +48,8 @@ class Variant:
       and may allocate workspace for up to `batch` images.
     - `kernels(problem, batch)` lists every CUDA kernel that a run of 1 to `batch` images may launch
       after `prepare(w, problem, batch)`; `of_shape` makes it from a function of the problem alone.
-    - `takes` names the supported `wants` of a convolution (`lenetgpu.stages.needs`). A problem with
-      others is refused before `supports` is called, which returns None or a refusal.
+    - `options` names the supported OPTIONS of a convolution (`lenetgpu.stages.needs`). A problem
+      that requires others is refused before `supports` is called, which returns None or a refusal.
     - `explain(problem, batch, machine)` returns (property, value) rows on how it divides that work
       on a `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
     - `local_memory`: its kernels use per-thread local memory on purpose; `raw_images`: it accepts
@@ -69,7 +69,7 @@ class Variant:
     default: bool = False
     prepare: Callable[[Any, Any, int], Any] | None = None
     kernels: Kernels | None = None
-    takes: frozenset[str] = frozenset()
+    options: frozenset[str] = frozenset()
     supports: Callable[[Any], str | None] | None = None
     explain: Callable[[Any, int, Machine], Rows] | None = None
     local_memory: bool = False
@@ -93,7 +93,7 @@ class Variant:
 
     def refusal(self, problem: Any) -> str | None:
         """Return None if the variant supports `problem`, else a sentence on what it supports."""
-        unknown = untaken(problem, self.takes)
+        unknown = unsupported(problem, self.options)
         return unknown or (self.supports(problem) if self.supports else None)
 
     def laid_out(self, problem: Any) -> Any:
@@ -113,8 +113,8 @@ class Variant:
             self.run(x, y, problem)
 
 
-class TakenError(ValueError):
-    """The name is taken by another variant of the same kind."""
+class NameInUseError(ValueError):
+    """The name is in use by another variant of the same kind."""
 
 
 REGISTRY: dict[tuple[str, str], Variant] = {}
@@ -133,16 +133,16 @@ def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
 def make_variant(run: Callable[..., None], **fields: Any) -> Variant:
     """Return `run` as variant `family.<function name>`, not registered; `fields` are Variant's.
 
-    A single layout or alias needs no tuple; `takes` is a string of words. Raises ValueError if
-    `takes` names an unknown word. Without `needs` the variant runs on a GPU if it has kernels;
-    without layouts it has the plain ones of its kind.
+    A single layout or alias needs no tuple; `options`, also accepted by its old name
+    `takes`, is a string of words. Raises ValueError if it has an unknown word. Without `needs` the
+    variant runs on a GPU if it has kernels; without layouts it has the plain ones of its kind.
     """
     fields.setdefault("needs", cuda() if "kernels" in fields else cpu())
     fields.setdefault("raw_images", fields.get("kind") == FEATURES)
     plain = _PLAIN.get(fields.get("kind", ""), ((), ()))
     for name, default in zip(("reads", "writes", "also"), (*plain, ()), strict=True):
         fields[name] = _tuple(fields.get(name, default))
-    fields["takes"] = require_known(fields.get("takes", ""))
+    fields["options"] = require_known(fields.pop("takes", fields.get("options", "")))
     return Variant(name=run.__name__.rstrip("_"), run=run, **fields)
 
 
@@ -163,7 +163,7 @@ def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None
         made = make_variant(run, **fields)
         for name in made.names:
             if (made.kind, name) in REGISTRY:
-                raise TakenError(f"{made.kind} variant {name} is registered twice")
+                raise NameInUseError(f"{made.kind} variant {name} is registered twice")
             REGISTRY[made.kind, name] = made
         return run
 

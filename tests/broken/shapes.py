@@ -7,9 +7,9 @@ from lenetgpu.stages.registry import cpu, variant
 
 def shape(family):
     """Register a convolution of `family` that supports every property."""
-    takes = "strides pads dilation groups"
+    options = "strides pads dilation groups"
     return variant(kind="conv", family=family, reads="NHWC", writes="NHWC", needs=cpu(),
-                   takes=takes)  # fmt: skip
+                   options=options)  # fmt: skip
 
 
 def sums(x, w, y, problem, step=None, far=None, turned=False, shift=1):

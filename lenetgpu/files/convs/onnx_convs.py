@@ -80,12 +80,12 @@ class _Graph:
                 yield self._given(node)
             elif "Conv" in node.op_type:
                 transposed = node.op_type == "ConvTranspose"
-                yield _untaken(node, "transposed" if transposed else f"operator {node.op_type}")
+                yield _refused(node, "transposed" if transposed else f"operator {node.op_type}")
             for branch in _branches(node):
                 for graph in _within(branch):
-                    yield from _all_untaken(graph, f"in a branch of {node_text(node)}")
+                    yield from _all_refused(graph, f"in a branch of {node_text(node)}")
         for function in self._model.functions:
-            yield from _all_untaken(function, f"in function {function.name}")
+            yield from _all_refused(function, f"in function {function.name}")
 
     def _given(self, node: Any) -> Given:
         """Return a node's convolution; raise LenetError if its channels or filters do not fit."""
@@ -102,10 +102,10 @@ class _Graph:
             others.append(f"{_TYPES.get(kind, other)} operands")
         unknown = next((name for name in names if self._size(name) is None), None)
         if unknown is not None:
-            return _untaken(node, *others, f"its sizes are open behind {self._why_open(unknown)}")
+            return _refused(node, *others, f"its sizes are open behind {self._why_open(unknown)}")
         size, filters = (self._size(name) or [] for name in names)
         if len(size) != _SIDES + 2:
-            return _untaken(node, *others, f"{len(size) - 2} spatial dimensions")
+            return _refused(node, *others, f"{len(size) - 2} spatial dimensions")
         made = _convolution(where, size, filters, attributes(node))
         if filters[1] != made.each[0]:
             words = f"expected filters of {made.each[0]} channels, found {filters[1]}"
@@ -179,12 +179,12 @@ def _name(node: Any) -> str:
     return str(node.name or (node.output[0] if node.output else "without a name"))
 
 
-def _untaken(node: Any, *others: str) -> Given:
+def _refused(node: Any, *others: str) -> Given:
     return Given(None, name=_name(node), others=others)
 
 
-def _all_untaken(graph: Any, why: str) -> Iterator[Given]:
-    return (_untaken(node, why) for node in graph.node if "Conv" in node.op_type)
+def _all_refused(graph: Any, why: str) -> Iterator[Given]:
+    return (_refused(node, why) for node in graph.node if "Conv" in node.op_type)
 
 
 def _within(graph: Any) -> Iterator[Any]:

@@ -51,7 +51,7 @@ from lenetgpu.papers.shapes import Row, Shape, Suite
 from lenetgpu.plan import NAMED, choose_device
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, choices, families, find, variants
-from lenetgpu.stages.needs import lacking
+from lenetgpu.stages.needs import dtype_refusal
 
 RUNS = 5  # runs of a candidate with `--bitwise`
 
@@ -183,7 +183,7 @@ class _Run:
     def candidates(self, shape: Shape, case: Case) -> list[Candidate]:
         """Return the candidates for a shape: variants, plugins and the peer."""
         found, gpu, seconds = [], self.gpu, self.request.seconds
-        lacks = None if gpu is None else lacking(shape.problem, gpu.compute_capability)
+        lacks = None if gpu is None else dtype_refusal(shape.problem, gpu.compute_capability)
         for variant in self.chosen + tilings(self.request, shape):
             name, precision = variant.full_name, variant.precision
             problem = lacks or laid_out(variant, shape.problem)

@@ -107,7 +107,7 @@ def shape_text(problem: Conv) -> str:
     sizes = (problem.C, problem.H, problem.W, problem.M, k, problem.stride, problem.pad)
     told = {"--bias": problem.bias, "--relu": problem.relu}
     told[f"--dtype {problem.dtype}"] = problem.dtype != "fp32"
-    plain = problem.wants <= {"bias", "relu", problem.dtype}
+    plain = problem.requires <= {"bias", "relu", problem.dtype}
     words = ",".join(map(str, sizes)) if plain else as_line(problem)
     return " ".join([words, *(option for option, said in told.items() if said)])
 

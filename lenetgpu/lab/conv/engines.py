@@ -14,7 +14,7 @@ from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_engines import CHANGED, GTX_480, PARTS, STEPS, claim_rows, step_rows
-from lenetgpu.stages.needs import untaken
+from lenetgpu.stages.needs import unsupported
 
 
 def rounded(value: float) -> str:
@@ -41,7 +41,7 @@ def run_engines(request: ConvRequest, say: Say) -> dict[str, Any]:
     if request.shape is not None:
         shape = taken(request.shape)
         problem, batch = shape.problem, shape.batch
-        refused = untaken(problem, frozenset())
+        refused = unsupported(problem, frozenset())
         if refused is not None:
             raise LenetError(f"--engines, {shape_text(problem)}: {refused}")
     batch = request.images(batch)

@@ -20,7 +20,7 @@ from lenetgpu.gpu import machines
 from lenetgpu.lab.compare import Asked
 from lenetgpu.lab.conv.document import about_suite, network_json, shape_text
 from lenetgpu.measure.document import SCHEMA
-from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Untaken, images_of
+from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Unsupported, images_of
 from lenetgpu.problems import ITEM_BYTES, Conv
 
 SHAPE = "C,H,W,M,K[,stride[,pad]]"
@@ -146,7 +146,7 @@ def rows_of(found: Iterable[Given]) -> tuple[Row, ...]:
             label = f"{label} ({len(rows) + 1})"
         problem, images, count = given.problem, given.images, counts[given]
         if given.others or problem is None:
-            rows[label] = Untaken(label, problem, images, given.why, count)
+            rows[label] = Unsupported(label, problem, images, given.why, count)
         else:
             rows[label] = Shape(label, problem, images, count=count)
     return tuple(rows.values())
@@ -192,7 +192,7 @@ def _of_others(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
     rows = rows_of(given)
     if path is None:
         return None, rows
-    ends = any(one.problem is not None and one.problem.wants & {"bias", "relu"} for one in given)
+    ends = any(one.problem is not None and one.problem.requires & {"bias", "relu"} for one in given)
     note = FUSED if request.epilogue else ALONE
     if request.bias or request.relu or (ends and not request.epilogue):
         note = AS_SAID
@@ -250,9 +250,9 @@ def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
     if request.machine is not None and not request.explain:
         raise LenetError(f"--as {request.machine}: expected --explain too, found none")
     suite, rows = rows_asked(request)
-    untaken = [row for row in rows if isinstance(row, Untaken)]
-    if len(untaken) == len(rows):
-        first = untaken[0]
+    unsupported = [row for row in rows if isinstance(row, Unsupported)]
+    if len(unsupported) == len(rows):
+        first = unsupported[0]
         more = f"; {len(rows) - 1} more unsupported" if len(rows) > 1 else ""
         words = f"expected a supported convolution, found {first.why}{more}"
         raise LenetError(f"conv {first.label}: {words}")

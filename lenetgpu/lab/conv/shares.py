@@ -26,7 +26,7 @@ from lenetgpu.papers.convnet2_measured import Field
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.plan import choose_device
 from lenetgpu.stages.conv.convnet2.layout import indexable
-from lenetgpu.stages.needs import untaken
+from lenetgpu.stages.needs import unsupported
 
 # Range of times with clocks over times without, in which shares apply to the plain kernel.
 SAME_PROGRAM = (0.9, 1.1)
@@ -78,7 +78,7 @@ def _shapes(request: ConvRequest) -> list[Shape]:
     else:
         shapes = [row for row in rows_to_run(request)[1] if isinstance(row, Shape)]
     for shape in shapes:
-        refused = untaken(shape.problem, frozenset()) or indexable(shape.problem)
+        refused = unsupported(shape.problem, frozenset()) or indexable(shape.problem)
         if refused is not None:
             raise LenetError(f"{shape.label}: {refused}")
     return shapes

@@ -70,7 +70,7 @@ def cpu_spectrum(w: Any, problem: Conv, batch: int) -> CpuSpectrum:
 @variant(
     kind="conv",
     family="fft",
-    takes="strides pads dilation",
+    options="strides pads dilation",
     prepare=cpu_spectrum,
     paper="report 2.4 on a CPU",
 )

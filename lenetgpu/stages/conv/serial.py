@@ -39,7 +39,7 @@ def _loops(x, w, y, step, pad, far):  # type: ignore[no-untyped-def]
 @variant(
     kind="conv",
     family="serial",
-    takes="strides pads dilation groups bias relu fp16 bf16",
+    options="strides pads dilation groups bias relu fp16 bf16",
     prepare=ends,
     paper="report 2.1, table 13: the serial code",
 )

@@ -39,7 +39,7 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
 @variant(
     kind="conv",
     family="tiled",
-    takes="strides pads dilation",
+    options="strides pads dilation",
     prepare=_prepare,
     paper="report 2.1.3 on a CPU: the tile sits in registers",
 )

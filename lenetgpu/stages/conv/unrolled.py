@@ -70,7 +70,7 @@ def _by_elements(seen: Any, matrix: Any, room: Any, y: Any) -> None:
 @variant(
     kind="conv",
     family="unrolled",
-    takes="strides pads dilation groups bias relu fp16 bf16",
+    options="strides pads dilation groups bias relu fp16 bf16",
     also="cublas.blas",
     prepare=_prepare_blas,
     default=True,

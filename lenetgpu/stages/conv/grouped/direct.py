@@ -32,7 +32,7 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
     family="direct",
     reads=MAPS,
     writes=MAPS,
-    takes="strides pads dilation groups bias relu fp16 bf16",
+    options="strides pads dilation groups bias relu fp16 bf16",
     kernels=of_shape(_kernels),
     explain=lambda problem, batch, machine: reuse(1),
 )

@@ -203,6 +203,6 @@ def parts_of(kind: Kind) -> dict[str, Any]:
 def tensor(kind: Kind, **fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that registers a variant of this kind."""
     precision = "fp16x3" if kind.parts == 2 else "fp16"
-    takes = {"supports": refusal, "takes": "bias relu fp16 bf16", "precision": precision}
+    supported = {"supports": refusal, "options": "bias relu fp16 bf16", "precision": precision}
     maps = {"kind": "conv", "family": "tensor", "reads": MAPS, "writes": MAPS}
-    return variant(**maps, **takes, **parts_of(kind), **fields)
+    return variant(**maps, **supported, **parts_of(kind), **fields)

@@ -121,7 +121,7 @@ class RowsTiling(Block):
     def _stage_bytes(self) -> int:
         return (self.bm + self.bn) * _ROW_BYTES
 
-    def takes(self, layout: Layout) -> bool:
+    def supports(self, layout: Layout) -> bool:
         """Return True if the tiling supports this product."""
         return True
 
@@ -262,7 +262,7 @@ def options(layout: Layout, tilings: Iterable[Tiling]) -> tuple[Product, ...]:
         own = replace(layout, planes=tiling.planes, pairs=tiling.pairs)
         chunks = tiling.chunks(own)
         splits = [n for n in SPLITS if blocks_for(chunks, blocks_for(chunks, n)) == n]
-        found += [Product(own, tiling, split) for split in splits if tiling.takes(own)]
+        found += [Product(own, tiling, split) for split in splits if tiling.supports(own)]
     return tuple(found)
 
 

@@ -49,7 +49,7 @@ class TapsTiling(Block):
         """Return the positions, filters and threads of a block."""
         return _MULTIPLIERS * self.wide, FILTERS, _THREADS
 
-    def takes(self, layout: Layout) -> bool:
+    def supports(self, layout: Layout) -> bool:
         """Return True if two input tiles fit into shared memory.
 
         Pairs also require a problem for Winograd's F(2, 3) along rows, with enough

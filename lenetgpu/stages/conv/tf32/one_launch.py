@@ -237,7 +237,7 @@ def by_tf32(plan: Plan, **fields: Any) -> Callable[[Callable[..., None]], Callab
         reads=MAPS,
         writes=MAPS,
         precision="tf32x3",
-        takes="bias relu",
+        options="bias relu",
         prepare=lambda w, problem, batch: prepare(w, plan(problem, batch)),
         kernels=lambda problem, batch: (plan(problem, batch).kernel(),),
         supports=refusal,

@@ -45,7 +45,7 @@ class Product(OneLaunch):
         return f"{tile}, inputs of a tile in shared memory, one launch"
 
     @property
-    def taken(self) -> bool:
+    def supported(self) -> bool:
         """True if there are few channels, and filters and input tiles fit shared memory."""
         few = self.across <= machines.current().multiprocessors and self.problem.C <= _CHANNELS
         held = self._always_bytes < machines.SM_90_BLOCK_BYTES

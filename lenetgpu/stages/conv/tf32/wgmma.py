@@ -138,7 +138,7 @@ def plan(problem: Conv, batch: int, machine: Machine | None = None) -> OneLaunch
     widths = _WIDTHS if problem.reads == problem.writes else _WIDTHS[:1]  # else registers spill
     made: list[OneLaunch] = [Product(problem, width) for width in widths]
     patches = patch.Product(problem)
-    made += [patches] if patches.taken else []
+    made += [patches] if patches.supported else []
     return min(made, key=lambda product: product.clocks(batch, used))
 
 

@@ -31,11 +31,11 @@ from lenetgpu.papers.shapes import Shape
 from lenetgpu.problems import ITEM_BYTES, Conv, ConvPool
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv import unrolled
-from lenetgpu.stages.needs import WANTS, lacking
+from lenetgpu.stages.needs import OPTIONS, dtype_refusal
 from lenetgpu.stages.prepared import PreparedKernel
 from lenetgpu.stages.reference import conv_reference as reference
 
-TAKING = [v for v in variants("conv", "cpu") if v.takes]
+SUPPORTING = [v for v in variants("conv", "cpu") if v.options]
 ASKS = {
     "strides": (Conv(9, 8, 4, 6, 3, 3, strides=(2, 1)), "one stride, not 2x1"),
     "pads": (Conv(9, 8, 4, 6, 3, 3, pads=(1, 0, 2, 1)), "equal padding on every side, not 1,0,2,1"),
@@ -60,16 +60,16 @@ ENDS = [
 NAMES = ("serial.loops", "unrolled.blas")
 
 
-def drawn(rng, wanted=SHAPES):
+def drawn(rng, required=SHAPES):
     """Draw the parameters of a small convolution with at least one output."""
     while True:
-        groups = int(rng.integers(1, 5)) if "groups" in wanted else 1
+        groups = int(rng.integers(1, 5)) if "groups" in required else 1
         numbers = {
             "H": rng.integers(1, 12), "W": rng.integers(1, 12), "C": groups * rng.integers(1, 4),
             "M": groups * rng.integers(1, 4), "R": rng.integers(1, 5), "S": rng.integers(1, 5),
-            "strides": rng.integers(1, 4, 2) if "strides" in wanted else (1, 1),
-            "pads": rng.integers(0, 4, 4) if "pads" in wanted else (0, 0, 0, 0),
-            "dilation": rng.integers(1, 4, 2) if "dilation" in wanted else (1, 1),
+            "strides": rng.integers(1, 4, 2) if "strides" in required else (1, 1),
+            "pads": rng.integers(0, 4, 4) if "pads" in required else (0, 0, 0, 0),
+            "dilation": rng.integers(1, 4, 2) if "dilation" in required else (1, 1),
             "groups": groups,
         }  # fmt: skip
         found = {
@@ -117,23 +117,23 @@ def test_reference_matches_naive_loops_on_60_shapes(rng):
         assert problem.flop(2) == 2 * expected.size * w.size // problem.M
 
 
-@pytest.mark.parametrize("variant", TAKING, ids=lambda v: v.full_name)
+@pytest.mark.parametrize("variant", SUPPORTING, ids=lambda v: v.full_name)
 def test_variants_are_correct_for_supported_options(variant, rng):
-    taken = tuple(name for name in SHAPES if name in variant.takes)
+    supported = tuple(name for name in SHAPES if name in variant.options)
     for number in range(40):
-        wanted = taken if number % 2 else (taken[number // 2 % len(taken)],)
-        problem = Conv(**drawn(rng, wanted))
+        required = supported if number % 2 else (supported[number // 2 % len(supported)],)
+        problem = Conv(**drawn(rng, required))
         x, w = random_input("conv", problem, 3, rng)
         verdict = check_variant(variant, problem, x, w, reference(x, w, problem))
         assert verdict.passed, f"{verdict} for {problem}"
 
 
-@pytest.mark.parametrize("variant", TAKING, ids=lambda v: v.full_name)
+@pytest.mark.parametrize("variant", SUPPORTING, ids=lambda v: v.full_name)
 def test_options_work_in_chunks_and_smaller_batches(variant, rng, monkeypatch):
     monkeypatch.setattr(unrolled, "_CPU_WORKSPACE_BYTES", 20_000)
     bases = [PLAIN, TOGETHER, DEPTHWISE, replace(TOGETHER, groups=2, M=12)]
-    bases = bases if "groups" in variant.takes else [PLAIN, replace(TOGETHER, groups=1)]
-    for base, ends in product(bases, ENDS if "bias" in variant.takes else [{}]):
+    bases = bases if "groups" in variant.options else [PLAIN, replace(TOGETHER, groups=1)]
+    for base, ends in product(bases, ENDS if "bias" in variant.options else [{}]):
         problem = replace(base, **ends)
         x, w = random_input("conv", problem, 7, rng)
         verdict = check_variant(variant, problem, x, w, reference(x, w, problem))
@@ -152,19 +152,19 @@ def test_equivalent_convolutions_are_equal():
         Conv(9, 8, 4, 6, 3, 3, 7, 7, strides=(2, 2), pads=(1, 1, 1, 0)),
         replace(plain, H=9),
     ]
-    assert {*forms} == {plain} and not plain.wants
+    assert {*forms} == {plain} and not plain.requires
     assert Conv(9, 8, 1, 1, 1, 3, dilation=(4, 2)) == Conv(9, 8, 1, 1, 1, 3, dilation=(1, 2))
     assert Conv(9, 8, 1, 1, 1, 1, dilation=(4, 2)) == Conv(9, 8, 1, 1, 1, 1)
-    assert Conv(9, 8, 4, 6, 3, 3, 2, pads=(0, 0, 0, 1)).wants == {"pads"}
+    assert Conv(9, 8, 4, 6, 3, 3, 2, pads=(0, 0, 0, 1)).requires == {"pads"}
     assert Conv(9, 9, 4, 6, 3, 3, 2, pads=(0, 0, 0, 1)) == Conv(9, 9, 4, 6, 3, 3, 2)
     least, more = (Conv(9, 8, 4, 6, 3, 3, 2, pads=(0, 0, 0, right)) for right in (1, 2))
     assert least == more and least.OW == 4
-    assert {name: problem.wants for name, (problem, _) in ASKS.items()} == {n: {n} for n in WANTS}
-    assert TOGETHER.wants == {*SHAPES} == ConvPool(TOGETHER).wants
+    assert {name: p.requires for name, (p, _) in ASKS.items()} == {n: {n} for n in OPTIONS}
+    assert TOGETHER.requires == {*SHAPES} == ConvPool(TOGETHER).requires
     # a dimension of one output takes the other's stride if that leaves one output
     assert Conv(1, 20, 4, 4, 1, 3, strides=(1, 2)) == Conv(1, 20, 4, 4, 1, 3, 2)
     assert Conv(5, 3, 2, 2, 3, 3, strides=(2, 1)) == Conv(5, 3, 2, 2, 3, 3, 2)
-    assert Conv(9, 9, 1, 1, 3, 3, strides=(9, 1)).wants == {"strides"}
+    assert Conv(9, 9, 1, 1, 3, 3, strides=(9, 1)).requires == {"strides"}
 
 
 def test_variants_refuse_unsupported_options():
@@ -172,23 +172,23 @@ def test_variants_refuse_unsupported_options():
         layouts = [(reads, writes) for reads in variant.reads for writes in variant.writes]
         for name, (problem, words) in ASKS.items():
             found = [variant.refusal(replace(problem, reads=r, writes=w)) for r, w in layouts]
-            if name in variant.takes:
+            if name in variant.options:
                 assert None in found, (variant.full_name, name, found)
             else:
                 assert all(why and why.startswith("supports") and words in why for why in found)
     for variant in variants("conv_pool"):
         for name, (problem, words) in ASKS.items():
-            assert name not in variant.takes
+            assert name not in variant.options
             assert words in (variant.refusal(ConvPool(problem)) or "")
 
 
 def test_three_variants_support_every_option():
-    everything = {v.full_name for v in variants("conv") if v.takes == {*WANTS}}
+    everything = {v.full_name for v in variants("conv") if v.options == {*OPTIONS}}
     assert everything == {"serial.loops", "unrolled.blas", "direct.grouped"}
-    ends = {*WANTS} - {"strides", "pads", "dilation", "groups"}
-    taking = {v.full_name for v in variants("conv", "cuda") if v.takes == ends}
+    ends = {*OPTIONS} - {"strides", "pads", "dilation", "groups"}
+    supporting = {v.full_name for v in variants("conv", "cuda") if v.options == ends}
     split = {f"tensor.{name}" for name in ("fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16")}
-    assert taking == {*split, "best.fp32"}
+    assert supporting == {*split, "best.fp32"}
 
 
 @pytest.mark.parametrize(
@@ -412,8 +412,8 @@ def test_pytorch_matches_the_reference(problem):
 
 def test_bf16_is_refused_by_older_gpus(monkeypatch):
     problem = replace(PLAIN, dtype="bf16")
-    assert lacking(problem, 75) == "bf16 needs cuda 8.0, found 7.5"
-    assert lacking(problem, 80) is lacking(replace(problem, dtype="fp16"), 75) is None
+    assert dtype_refusal(problem, 75) == "bf16 needs cuda 8.0, found 7.5"
+    assert dtype_refusal(problem, 80) is dtype_refusal(replace(problem, dtype="fp16"), 75) is None
     chosen = [find("conv", "direct.grouped", "cuda")]
     run = compared._Run(ConvRequest(), None, Gpu(0, "T4", 75), None, "torch", chosen, None, [])
     found = run.candidates(Shape("", problem), SimpleNamespace(images=1))
