@@ -59,7 +59,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "fp16x3": {"cuda": _spanned("wgmma_fp16x3")},
     "fp16x3_winograd": {"cuda": _spanned("wgmma_winograd_fp16x3", "wgmma_fp16x3")},
     "fp16": {"cuda": _spanned("wgmma_fp16")},
-    "fp16_roles": {"cuda": _spanned("wgmma_winograd_roles_fp16", "wgmma_fp16")},
+    "fp16_winograd": {"cuda": _spanned("wgmma_winograd_fp16", "wgmma_fp16")},
     "int8": {"cuda": _spanned("wgmma_int8", "wgmma_fp16")},
     "int8_sparse": {"cuda": _spanned("wgmma_sparse_int8", "wgmma_fp16")},
     "mma_fp16x3": {"cuda": _spanned("mma_fp16x3")},
@@ -67,7 +67,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "mma_winograd": {"cuda": _spanned("mma_winograd_fp16", "mma_fp16")},
 }
 # old plan names
-ALIASES = {"fast": "fp16", "fp16_winograd": "fp16_roles", "mma": "mma_fp16", "report": "course"}
+ALIASES = {"fast": "fp16", "fp16_roles": "fp16_winograd", "mma": "mma_fp16", "report": "course"}
 AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
 # measured (dispatch/auto.py); where nothing can be, the first whose needs are met is taken
@@ -75,7 +75,7 @@ AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "sgemm")},
     "fp16x3": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")},
     "fp16": {"cuda": ("fp16", "mma_fp16", "half")},
-    "fp16w": {"cuda": ("fp16_roles", "mma_winograd")},
+    "fp16w": {"cuda": ("fp16_winograd", "mma_winograd")},
     "int8": {"cuda": ("int8",)},
     "int8s": {"cuda": ("int8_sparse",)},
 }

@@ -113,7 +113,7 @@ def in_halves(inputs):
     return np.stack(found).astype(np.float16)
 
 
-def roles_features(images, tensors):
+def winograd_features(images, tensors):
     """Return features of maps transformed in fp16, with float32 sums of their products."""
     conv1, conv2 = tensors[:2]
     maps = fp16_maps(images, fp16_pack.pack_conv1(conv1)).astype(np.float32)
@@ -329,9 +329,9 @@ def classified(features):
 # the scores (n, 10)
 PLANS = {
     "fp16": ("fp16", classified(fp16_features)),
-    "fp16_roles": ("fp16w", classified(roles_features)),
+    "fp16_winograd": ("fp16w", classified(winograd_features)),
     "mma_fp16": ("fp16", classified(mma_fp16_features)),
-    "mma_winograd": ("fp16w", classified(roles_features)),
+    "mma_winograd": ("fp16w", classified(winograd_features)),
     "half": ("fp16", cublas_half),
     "int8": ("int8", classified(int8_features)),
     "int8_sparse": ("int8s", classified(sparse_features)),

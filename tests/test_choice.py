@@ -26,7 +26,7 @@ ON_HOPPER = {
     "fp32": ["fp32", "sgemm", "fp16x3", "fp16x3_winograd", "mma_fp16x3"],
     "fp16x3": ["fp16x3", "fp16x3_winograd", "mma_fp16x3"],
     "fp16": ["fp16", "mma_fp16", "half"],
-    "fp16w": ["fp16_roles", "mma_winograd"],
+    "fp16w": ["fp16_winograd", "mma_winograd"],
     "int8": ["int8"],
     "int8s": ["int8_sparse"],
 }
@@ -95,9 +95,9 @@ def test_auto_choice_applies_only_to_its_batch_range(fitting, shipped_weights):
 def test_auto_falls_back_if_plan_does_not_fit_weights(fitting, shipped_weights):
     errors, asked = fitting
     remember("int8", 10_000, "int8")
-    remember("fp16w", 10_000, "fp16_roles")
+    remember("fp16w", 10_000, "fp16_winograd")
     remember("fp16", 10_000, "mma_fp16")
-    refused = ("int8", "fp16_roles", "mma_winograd", "mma_fp16", "fp16")
+    refused = ("int8", "fp16_winograd", "mma_winograd", "mma_fp16", "fp16")
     errors.update(dict.fromkeys(refused))
     notes = []
     plan = choose(HOPPER, "int8", 10_000, shipped_weights, "float32", notes)

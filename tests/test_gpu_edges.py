@@ -11,7 +11,7 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 
 pytestmark = pytest.mark.gpu
-FUSED = ["fp16", "fp16_roles", "fp16x3", "int8", "int8_sparse"]
+FUSED = ["fp16", "fp16_winograd", "fp16x3", "int8", "int8_sparse"]
 FUSED += ["fp16x3_winograd", "mma_fp16", "mma_winograd", "mma_fp16x3", "fp32"]
 
 

@@ -21,9 +21,9 @@ from emulated import (
     fp16_features,
     int8_features,
     mma_fp16_features,
-    roles_features,
     sparse_features,
     split_winograd_features,
+    winograd_features,
 )
 from tensor_cores import argument, compiled
 from test_kernels_on_a_cpu import build, version
@@ -43,8 +43,8 @@ from lenetgpu.stages.fused.wgmma import int8_features as int8
 from lenetgpu.stages.fused.wgmma_sparse import int8_sparse as sparse
 from lenetgpu.stages.fused.wgmma_sparse import pack as sparse_pack
 from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
+from lenetgpu.stages.fused.wgmma_winograd import fp16_features as winograd
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
-from lenetgpu.stages.fused.wgmma_winograd import fp16_roles as roles
 from lenetgpu.stages.fused.wgmma_winograd import fp16x3_features as split
 
 pytestmark = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
@@ -146,7 +146,7 @@ def in_sparse_bytes(conv1, conv2, *_):
 # Module, pack function, reference for the packed operands
 KERNELS = {
     "direct": (direct, in_halves(fp16_pack), fp16_features),
-    "roles": (roles, in_halves(winograd_pack), roles_features),
+    "winograd": (winograd, in_halves(winograd_pack), winograd_features),
     "int8": (int8, lambda conv1, conv2, *_: int8_pack.pack(conv1, conv2), int8_features),
     "sparse": (sparse, in_sparse_bytes, sparse_features),
     "split": (split, in_parts, split_winograd_features),
@@ -157,8 +157,8 @@ KERNELS = {
 @pytest.mark.parametrize(
     ("name", "uint8", "n", "grid"),
     [("direct", True, 5, 1),
-     ("roles", True, 45, 1), ("roles", True, 9, 4),
-     ("roles", False, 3, 1), ("split", True, 45, 2), ("split", True, 9, 4),
+     ("winograd", True, 45, 1), ("winograd", True, 9, 4),
+     ("winograd", False, 3, 1), ("split", True, 45, 2), ("split", True, 9, 4),
      ("split", False, 3, 2), ("int8", True, 5, 1), ("int8", True, 21, 1),
      ("sparse", True, 21, 1), ("sparse", True, 9, 4), ("sparse", False, 9, 1)],
 )  # fmt: skip
@@ -227,7 +227,7 @@ def test_mma_features_match_emulated_operands(features_of, tensors, uint8, n, bl
     if not uint8:
         images = rng.random((n, 28, 28, 1), np.float32)
     found = features_of(images, blocks)
-    expected = roles_features(images, tensors).reshape(n, 1024)[:, feature_order()]
+    expected = winograd_features(images, tensors).reshape(n, 1024)[:, feature_order()]
     np.testing.assert_allclose(found, expected, atol=5e-4 * expected.max())
 
 

@@ -102,7 +102,7 @@ def test_feature_grids_fill_the_gpu(launches, monkeypatch, n, dtype):
     padded = 80 * ceil(n / 80)
     expected = {
         "wgmma_fp16.features": (min(132, padded // 2), 384),
-        "wgmma_winograd_roles_fp16.features": (min(132, padded // 4), 512),
+        "wgmma_winograd_fp16.features": (min(132, padded // 4), 512),
         "wgmma_int8.features": (min(132, padded // 2), 512),
         "wgmma_sparse_int8.features": (min(132, padded // 2), 512),
         "wgmma_winograd_fp16x3.features": (min(132, 2 * ceil(n / 8)), 512),  # clusters of two

@@ -17,7 +17,7 @@ _FAMILIES = {
     "wgmma.fp16x3_features": "split wgmma_fp16x3",
     "wgmma.int8_features": "int8 wgmma_int8",
     "wgmma_sparse.int8_sparse": "wgmma_sparse_int8",
-    "wgmma_winograd.fp16_roles": "wgmma_winograd_roles_fp16 wgmma_winograd_fp16",
+    "wgmma_winograd.fp16_features": "wgmma_winograd_roles_fp16 wgmma_winograd_fp16",
     "wgmma_winograd.fp16x3_features": "wgmma_winograd_fp16x3",
     "winograd.features": "winograd",
     "persistent": "",

@@ -3,10 +3,10 @@
 // Its 64 are four cells of the maps at one stride: the first four elements of a filter row, or of the
 // last column. The corner element of both planes comes last, two cells by themselves; what would be the
 // third and the fourth is read as well, somebody's maps or pixels, and meets zeros.
-// A block is GROUPS warpgroups with roles (roles.cuh). sm_90a, any n >= 1.
+// A block is GROUPS specialized warpgroups (specialized.cuh). sm_90a, any n >= 1.
 #include "gpu/ptx/global.cuh"
 #include "gpu/ptx/wgmma_sparse.cuh"
-#include "stages/fused/wgmma_sparse/roles.cuh"
+#include "stages/fused/wgmma_sparse/specialized.cuh"
 
 // At `filters`: [step][thread] four words of kept bytes, then [step][thread] places
 // (wgmma_sparse.cuh).
@@ -57,7 +57,7 @@ struct Sparse {
 __device__ __forceinline__ void run(Images images, const unsigned char* filters1,
                                     const unsigned char* filters2, const float* scales, uint4* out,
                                     int n) {
-    carry_in_roles<Bytes<Sparse>>(images, filters1, filters2, out, n, [=](int channel) {
+    carry_specialized<Bytes<Sparse>>(images, filters1, filters2, out, n, [=](int channel) {
         return Bytes<Sparse>{__ldg(scales + channel), __ldg(scales + channel + 8)};
     });
 }

@@ -1,8 +1,8 @@
 // Images to pool2's features at fp32 accuracy in one kernel, conv2 by Winograd F(4,5) along x:
 // operands are split into fp16 hi + lo and multiplied lo * hi + hi * lo + hi * hi, maps after they
-// were transformed in fp32. Warpgroups have roles as in fp16_roles.cu: three do conv1, keep its
+// were transformed in fp32. Warp-specialized as fp16_features.cu: three producers do conv1, keep its
 // pooled maps in fp32, and write two points of them at a time as soon as those of the batch before
-// have been read; the fourth multiplies. Filters of two points are in shared memory, others follow
+// have been read; the consumer multiplies. Filters of two points are in shared memory, others follow
 // as parts of them have been used: each block of a cluster of two loads half and sends it to both.
 // sm_90a, any n >= 1.
 #include "gpu/ptx/registers.cuh"

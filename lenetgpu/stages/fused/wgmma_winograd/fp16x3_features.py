@@ -11,8 +11,8 @@ from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
 from lenetgpu.stages.fused.split import Filters, filters, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
+from lenetgpu.stages.fused.wgmma_winograd.fp16_features import BATCH, FILTER_BYTES, MAP_BYTES
 from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack
-from lenetgpu.stages.fused.wgmma_winograd.fp16_roles import BATCH, FILTER_BYTES, MAP_BYTES
 from lenetgpu.stages.registry import hopper, variant
 
 _CLUSTER = 2

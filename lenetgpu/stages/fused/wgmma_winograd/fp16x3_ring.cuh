@@ -1,7 +1,7 @@
 // conv2's filters as hi + lo, a few at a time: a ring that the blocks of a cluster fill together, and
 // the barriers by which they and a block's warps tell each other what is there and what is not needed.
 #pragma once
-#include "stages/fused/wgmma_winograd/roles.cuh"
+#include "stages/fused/wgmma_winograd/specialized.cuh"
 
 constexpr int BLOCKS = 2;          // of a cluster
 constexpr int UNITS = 4;           // of filters: hi and lo of an even point, of an odd one

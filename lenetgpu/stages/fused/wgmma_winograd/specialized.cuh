@@ -1,5 +1,5 @@
-// What kernels share whose warpgroups have roles: three convolve a band of pooled lines each, the
-// fourth multiplies and has all outputs of an image in a thread.
+// Shared by the warp-specialized kernels: three producer warpgroups convolve a band of pooled lines
+// each; the consumer warpgroup multiplies and has all outputs of an image in a thread.
 #pragma once
 #include "stages/fused/wgmma_winograd/conv2.cuh"
 

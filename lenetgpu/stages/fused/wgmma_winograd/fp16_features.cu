@@ -1,10 +1,10 @@
-// Images to pool2's features in one kernel, conv2 by Winograd F(4,5) along x on wgmma, as in
-// fp16_features.cu, by warpgroups with roles: three do conv1, a band of lines of 4 images each, keep
-// what they transformed in registers, and write it as soon as the maps before have been read; the
-// fourth only multiplies, a point after the other, and adds the products to the outputs in
-// registers, those of a batch's end under the next one's first products. sm_90a, any n >= 1.
+// Images to pool2's features in one warp-specialized kernel, conv2 by Winograd F(4,5) along x on
+// wgmma: three producer warpgroups do conv1, a band of lines of 4 images each, keep what they
+// transformed in registers, and write it as soon as the maps before have been read; the consumer
+// warpgroup multiplies, a point after the other, and adds the products to the outputs in registers,
+// those of a batch's end under the next one's first products. sm_90a, any n >= 1.
 #include "gpu/ptx/registers.cuh"
-#include "stages/fused/wgmma_winograd/roles.cuh"
+#include "stages/fused/wgmma_winograd/specialized.cuh"
 
 constexpr int BANDS_AT = MAPS_AT + POINTS * POINT_BYTES;
 constexpr int BARRIERS_AT = BANDS_AT + BANDS * BATCH * BAND_BYTES;
@@ -205,7 +205,7 @@ __device__ __forceinline__ void multiply(uint4* __restrict__ out, u32 base,
 
 // filters1: [step][2][dx and channel][8] fp16; filters2: [point][row][channel/16][2][channel][8].
 extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
-    roles_features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
+    winograd_features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
                       const unsigned char* __restrict__ filters2, uint4* __restrict__ out, int n) {
     extern __shared__ __align__(128) unsigned char memory[];
     const u32 base = ptx::shared(memory);

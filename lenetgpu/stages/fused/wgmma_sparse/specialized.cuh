@@ -1,6 +1,6 @@
-// The body of the kernel whose warpgroups have roles: PRODUCERS of them do conv1, two images a
-// round, to maps of their own, two slots each; the last multiplies, a round after the other, and
-// takes the means of one under the products of the next. conv2's filters are its registers.
+// Body of the warp-specialized kernel: PRODUCERS warpgroups do conv1, two images a round, to maps
+// of their own, two slots each; the consumer multiplies, a round after the other, and takes the
+// means of one under the products of the next. conv2's filters are its registers.
 #pragma once
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
@@ -152,7 +152,7 @@ __device__ __forceinline__ void consume(const Kind& kind, const typename Kind::C
 
 // As `carry`; filters2: as Kind's `Conv2` reads them.
 template <typename Kind, typename Load>
-__device__ __forceinline__ void carry_in_roles(Images images, const unsigned char* filters1,
+__device__ __forceinline__ void carry_specialized(Images images, const unsigned char* filters1,
                                                const unsigned char* filters2, uint4* out, int n,
                                                Load load) {
     using Conv2 = typename Kind::Conv2;

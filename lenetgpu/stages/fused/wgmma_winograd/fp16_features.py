@@ -34,13 +34,13 @@ def kernel(uint8: bool) -> Kernel:
     """Return the kernel for uint8 pixels (divided by 255) or for float32 pixels in 0..1."""
     forms = {"UINT8_PIXELS": int(uint8), "SPLIT": 0, "IMAGES": BATCH // 2, "TILE": TILE_IMAGES}
     room = {"SHARED_BYTES": SHARED_BYTES, "MOST_BYTES": SM_90_BLOCK_BYTES}
-    return Kernel.beside(__file__, "roles_features", **forms, **room)
+    return Kernel.beside(__file__, "winograd_features", **forms, **room)
 
 
 @variant(
     kind=FEATURES,
-    family="wgmma_winograd_roles_fp16",
-    also="wgmma_winograd_fp16.features",
+    family="wgmma_winograd_fp16",
+    also="wgmma_winograd_roles_fp16.features",
     writes="F16",
     needs=hopper(),
     precision="fp16w",
@@ -48,7 +48,7 @@ def kernel(uint8: bool) -> Kernel:
     kernels=of_pixels(kernel),
 )
 def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
-    """conv1 to pool2 in one kernel on wgmma whose warpgroups have roles, conv2 by Winograd."""
+    """conv1 to pool2 in one warp-specialized kernel on wgmma, conv2 by Winograd."""
     batches = blocks_for(len(x), TILE_IMAGES) * TILE_IMAGES // BATCH
     made, grid = kernel(x.dtype == "uint8"), (min(multiprocessors(), batches),)
     launch(made, grid, (THREADS,), w.args(x, y), shared=SHARED_BYTES, overlap=True)
