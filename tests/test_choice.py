@@ -139,7 +139,7 @@ def test_fp32_dispatches_faster_plan_of_equal_accuracy(errors, taken, fitting, s
     assert plan.slots == resolve(taken, "cuda").slots
 
 
-def test_fit_is_checked_in_smaller_chunks_without_memory(fitting, shipped_weights, monkeypatch):
+def test_fit_is_checked_in_smaller_chunks_if_memory_is_short(fitting, shipped_weights, monkeypatch):
     given_back = []  # the real one calls gc.collect, which is slow in a full test run
     monkeypatch.setattr(faults, "release", lambda: given_back.append(1))
     errors, asked = fitting
@@ -165,7 +165,7 @@ def test_cpu_plan_fit_is_checked(fitting, shipped_weights):
         choose(None, "fp32", 100, shipped_weights)
 
 
-def test_auto_choice_on_busy_gpu_is_measured_again(monkeypatch):
+def test_auto_choice_under_load_is_remeasured_when_idle(monkeypatch):
     others = []
     monkeypatch.setattr(roofline, "load_on", lambda device: others.pop())
     made, path = remember("fp32", 1, "fp32")

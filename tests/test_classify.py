@@ -510,7 +510,7 @@ def test_pattern_that_matches_results_is_refused(tmp_path, small, out, pattern, 
     run(small / "0?.npy", "read/**/1*.npy", "--out", out)
 
 
-def test_patterns_match_future_result_files(tmp_path):
+def test_pattern_check_agrees_with_expansion(tmp_path):
     places = ["a/out/p.npy", "a/.b/out/p.npy", "out/p.npy", ".out/p.npy", "out/p.h5", "a/x/y/p.npy"]
     for place in places:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)

@@ -274,7 +274,7 @@ def test_long_sums_keep_fp32_accuracy(case, on_a_cpu, rng):
 @compiled_here
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "most"), [(DEEP_TAPS, 1.9e-7), (DEEP_PAIRS, 2.3e-7)], ids=str)
-def test_filter_element_sums_are_flushed_regularly(case, most, on_a_cpu, rng):
+def test_long_filter_element_sums_have_bounded_error(case, most, on_a_cpu, rng):
     """Bound the error: 144 filter elements added one by one give 2.5e-7 of the root of 4,608."""
     problem = case.problem
     x, w = operands(case, rng)

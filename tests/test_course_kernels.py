@@ -384,7 +384,7 @@ LITERAL = sorted({(kind, name) for _, kind, name, *_ in GEOMETRY if kind != "arg
 
 
 @pytest.mark.parametrize(("kind", "name"), LITERAL)
-def test_weight_loads_are_not_hoisted_out_of_loops(kind, name):
+def test_weight_pointers_are_not_restrict(kind, name):
     """`__restrict__` pointers would allow it."""
     variant = REGISTRY[kind, name]
     for problem in {case[3] for case in GEOMETRY if case[1:3] == (kind, name)}:

@@ -220,7 +220,7 @@ def test_cache_key_covers_all_code_inputs(monkeypatch):
     assert len(keys) == 7
 
 
-def test_kernel_cache_depends_on_problem_sources(monkeypatch, rng):
+def test_network_kernel_cache_depends_on_network_source(monkeypatch, rng):
     asked = []
     monkeypatch.setattr(features, "native", lambda kernel, *sources: asked.append(sources))
     PreparedKernel(WHOLE, Features(writes="NC"), weights(rng), 1)

@@ -110,7 +110,7 @@ def test_measured_counters_cover_every_course_step(path):
 
 
 @measured("*/shares.json")
-def test_measured_instruction_shares_sum_to_1(path):
+def test_measured_part_shares_sum_to_1(path):
     rows = [row for shape in read(path)["cases"] for row in shape["kernels"]]
     timed = [row for row in rows if row["status"] != "refused"]
     assert len(timed) >= 10 and {row["status"] for row in timed} == {"right"}

@@ -56,7 +56,7 @@ def test_memory_is_freed_before_smaller_chunks_are_tried(fits):
     assert engine.check("uint8", 25) == 25 and len(fits.sizes) == 3
 
 
-def test_unrecoverable_memory_errors_are_raised(fits):
+def test_exhausted_memory_and_other_errors_are_raised(fits):
     fits.room = 0
     sentence = "plan fp32: expected memory for one image, found: no more memory"
     with pytest.raises(LenetError, match=sentence):

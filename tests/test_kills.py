@@ -15,7 +15,7 @@ def test_killed_run_leaves_old_or_complete_files(script, tmp_path, index):
     assert row.counts["old"] + row.counts["whole"] == 2 * len(writers[index].written)
 
 
-def test_signal_exit_codes(script, tmp_path):
+def test_signals_at_any_moment_have_their_exit_code(script, tmp_path):
     kills = script("kills")
     asked = kills.commands(400)
     for command in (asked[1], asked[-3]):

@@ -33,7 +33,7 @@ def test_all_multiply_adds_are_executed(kernel, folder):  # noqa: F811
 
 
 @pytest.mark.parametrize("kernel", LOAD_LATENCY, ids=lambda k: str(k.defines[0][1]))
-def test_pointer_chase_visits_its_chain(kernel, folder, rng):  # noqa: F811
+def test_pointer_chase_follows_its_chain(kernel, folder, rng):  # noqa: F811
     steps = kernel.defines[0][1]
     which, following = chain(1 << 16, 8, 4096, rng)
     cells = np.full(1 << 16, -1, np.int32)

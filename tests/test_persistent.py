@@ -249,7 +249,7 @@ def test_invalid_image_is_refused(image, said, net):
         net.label(image)
 
 
-def test_closed_kernel_is_refused_and_close_repeats(net):
+def test_closed_net_is_refused_and_close_is_idempotent(net):
     net.close()
     net.close()
     with pytest.raises(LenetError, match="expected it open, found it closed"):
