@@ -23,7 +23,7 @@ from typing import Any
 MAP_LAYOUTS = ("NHWC", "NCHW", "QUAD")
 PRIVATE = ("F16", "F32", "F16X2")
 _TILE = 80
-_HALVES = {"fp16": "float16", "bf16": "uint16"}
+_NARROW = {"fp16": "float16", "bf16": "uint16"}
 _QUIET, _INFINITE = 0x40, 0x7F800000
 
 
@@ -34,7 +34,7 @@ def dtype_of(layout: str) -> str:
 
 def held_as(problem: Any) -> str:
     """Return the dtype of the array for a problem's output; a convolution's inputs share it."""
-    return _HALVES.get(getattr(problem, "dtype", ""), dtype_of(problem.writes))
+    return _NARROW.get(getattr(problem, "dtype", ""), dtype_of(problem.writes))
 
 
 def narrowed(values: Any, dtype: str) -> Any:
@@ -46,7 +46,7 @@ def narrowed(values: Any, dtype: str) -> Any:
 
     if dtype != "bf16":
         with np.errstate(over="ignore"):
-            return values.astype(_HALVES.get(dtype, "float32"), copy=False)
+            return values.astype(_NARROW.get(dtype, "float32"), copy=False)
     bits = values.view("uint32")
     near = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
     no_number = (bits & 0x7FFFFFFF) > _INFINITE

@@ -38,7 +38,7 @@ from lenetgpu.stages.conv.tf32.one_launch import OneLaunch
 # documents of `lenetgpu conv` in a device's folder
 SOURCES = ("conv/*.json", "again/*.json", "ablation/*.json", "winners.json")
 _DIGITS = 4
-_ENDS = re.compile(r"( --(bias|relu|dtype \w+))+$")  # behind a shape of the documents
+_EPILOGUE = re.compile(r"( --(bias|relu|dtype \w+))+$")  # behind a shape of the documents
 
 
 def documents(root: Path) -> Iterator[Document]:
@@ -57,9 +57,9 @@ def machine_of(document: Document) -> Machine:
 
 def problem_of(case: dict[str, Any], reads: str = "NCHW", writes: str = "NCHW") -> Conv:
     """Return the convolution of a case in given layouts, with its bias, ReLU and dtype."""
-    ends = {name: case[name] for name in ("bias", "relu", "dtype") if name in case}
-    plain = taken(_ENDS.sub("", case["shape"])).problem
-    return replace(plain, reads=reads, writes=writes, **ends)
+    epilogue = {name: case[name] for name in ("bias", "relu", "dtype") if name in case}
+    plain = taken(_EPILOGUE.sub("", case["shape"])).problem
+    return replace(plain, reads=reads, writes=writes, **epilogue)
 
 
 def _product(name: str, problem: Conv, images: int, machine: Machine) -> Product | OneLaunch | None:

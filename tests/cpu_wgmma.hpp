@@ -79,11 +79,11 @@ struct Operand {  // a matrix in a block's shared memory, K-major, in cores or i
     template <class T>
     T read(int row, int k) const;
 };
-enum class Of { HALVES, BYTES, SPARSE_BYTES, TF32 };
+enum class Of { FP16, BYTES, SPARSE_BYTES, TF32 };
 struct Product {  // a warp's 16 rows of it
     int threads = 0, columns = 0;
     bool adds = false, from_registers = false;
-    Of of = Of::HALVES;
+    Of of = Of::FP16;
     Operand a, b;
     uint4 held[WARP];
     unsigned places[WARP];
@@ -164,7 +164,7 @@ inline void carry_out_bytes(const Product& p, int first_row) {
         }
 }
 __attribute__((optimize("O2"))) inline void carry_out(const Product& p, int first_row) {
-    if (p.of != Of::HALVES) return carry_out_bytes(p, first_row);
+    if (p.of != Of::FP16) return carry_out_bytes(p, first_row);
     static float a[16][16], b[256][16];
     for (int row = 0; row < 16; ++row)
         for (int k = 0; k < 16; ++k) {
@@ -261,7 +261,7 @@ inline void give_back(int* d, int size) { std::fill(d, d + size, 0x5a5a5a5a); }
 
 template <class T>
 void issue(T* d, int columns, bool adds, const uint4* held, unsigned long long a,
-           unsigned long long b, Of of = Of::HALVES, unsigned places = 0) {
+           unsigned long long b, Of of = Of::FP16, unsigned places = 0) {
     Warp& warp = own_warp();
     const int lane = int(now->thread) % WARP;
     const std::size_t number = warp.issued[lane]++;

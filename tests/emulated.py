@@ -93,8 +93,8 @@ def input_transform():
     return np.array(rows)
 
 
-def in_halves(inputs):
-    """Return (n, rows, 8, channels) maps with POINTS first, rounded like transform_in_halves."""
+def in_fp16(inputs):
+    """Return (n, rows, 8, channels) maps with POINTS first, rounded like transform_fp16."""
     d = np.moveaxis(inputs.astype(np.float64), 2, 0)
 
     def add(a, quarters, b):
@@ -121,7 +121,7 @@ def winograd_features(images, tensors):
     sums = np.zeros((len(images), 8, 2, 4, 64), np.float32)
     for tile in range(2):
         inputs = maps[:, :, 4 * tile : 4 * tile + 8]
-        at_points = in_halves(inputs)
+        at_points = in_fp16(inputs)
         for p, point in enumerate(POINTS):
             rows = np.lib.stride_tricks.sliding_window_view(at_points[p], 5, axis=1)
             rows = rows.transpose(0, 1, 3, 2).reshape(-1, 160).astype(np.float32)
@@ -216,11 +216,11 @@ def sparse_features(images, tensors):
 
 
 def three_products(x, w, exponent):
-    """Multiply `x` times 2**exponent by scaled `w` as hi and lo, without lo * lo."""
+    """Multiply `x` times 2**exponent by scaled `w` as high and low, without low * low."""
     scaled = np.ldexp(x, exponent)
     high = half(scaled)
     low = half(scaled - high).astype(np.float64)
-    parts, k = split.halves(w)
+    parts, k = split.parts(w)
     a, b = parts.astype(np.float64)
     high = high.astype(np.float64)
     return np.ldexp(high @ a + high @ b + low @ a, -k - exponent)
@@ -243,7 +243,7 @@ def fp16x3(images, tensors, rounds_hidden):
 
 
 def parts_of(x):
-    """Return float32 split into fp16 hi and lo, as float64."""
+    """Return float32 split into fp16 high and low, as float64."""
     high = half(x)
     return high.astype(np.float64), half(x - high.astype(np.float32)).astype(np.float64)
 
@@ -274,7 +274,7 @@ def at_points_in_fp32(inputs):
 
 
 def split_maps(images, packed):
-    """Return pool1 in float32, at its scale, from conv1's packed hi and lo."""
+    """Return pool1 in float32, at its scale, from conv1's packed high and low."""
     order = np.argsort(winograd_pack.PAIR_ORDER)
     pairs = packed.conv1.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, order]
     straight = pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3)
@@ -288,7 +288,7 @@ def split_maps(images, packed):
 
 
 def split_winograd_features(images, tensors):
-    """Return features at pool2's scale from maps and filters at POINTS as hi and lo.
+    """Return features at pool2's scale from maps and filters at POINTS as high and low.
 
     Corrections are added first.
     """

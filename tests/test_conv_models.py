@@ -69,7 +69,7 @@ def test_distinct_convolutions_of_a_model_are_rows(tmp_path):
         conv("r", "u", "f", pads=[1] * 4, strides=[2, 2]),
     ]
     path = written(tmp_path, model(nodes, [W, tensor("b", 8), tensor("u", 8, 8, 3, 3)]))
-    for words, ends, note in (
+    for words, options, note in (
         ((), "", "without its bias"),
         (("--epilogue",), " --bias --relu", "with its bias"),
     ):
@@ -78,7 +78,7 @@ def test_distinct_convolutions_of_a_model_are_rows(tmp_path):
         document = json.loads(result.stdout)
         rows = [(row["label"], row["command"], row["count"]) for row in document["network"]["rows"]]
         assert rows == [
-            ("a", f"lenetgpu conv 3,32,32,8,3,1,1{ends} --batch 2", 1),
+            ("a", f"lenetgpu conv 3,32,32,8,3,1,1{options} --batch 2", 1),
             ("e", "lenetgpu conv 8,32,32,8,3,2,1 --batch 2", 2),
         ]
         assert note in document["notes"][0]
@@ -246,13 +246,13 @@ FOLLOWED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("nodes", "ends"), FOLLOWED, ids=range(len(FOLLOWED)))
-def test_epilogue_option_reads_bias_and_relu(tmp_path, nodes, ends):
+@pytest.mark.parametrize(("nodes", "epilogue"), FOLLOWED, ids=range(len(FOLLOWED)))
+def test_epilogue_option_reads_bias_and_relu(tmp_path, nodes, epilogue):
     """ReLU counts if nothing else reads the sums: no other node, no branch, and not the caller."""
     path = written(tmp_path, model(nodes, [W, tensor("b", 8)]))
     (alone,), (whole,) = onnx_convs.read(path, None), onnx_convs.read(path, None, True)
     assert (alone.problem.bias, alone.problem.relu) == (False, False)
-    assert (whole.problem.bias, whole.problem.relu) == ends
+    assert (whole.problem.bias, whole.problem.relu) == epilogue
 
 
 HALF, WIDE = TensorProto.FLOAT16, TensorProto.DOUBLE

@@ -72,16 +72,16 @@ class Case:
         p, tiling = self.problem, self.tiling
         shape = f"{p.C},{p.H},{p.W},{p.M},{p.R}x{p.S},{p.stride},{p.pad}-{p.reads}-{p.writes}"
         cut = f"{tiling.bm}x{tiling.bn}" + f"-{tiling.word}" * tiling.planes
-        ends = "".join(f"-{name}" for name in sorted(p.requires))
-        return f"{shape}-{self.images}-{cut}-{self.split}-{self.parts}{ends}" + "-s" * self.sampled
+        wants = "".join(f"-{name}" for name in sorted(p.requires))
+        return f"{shape}-{self.images}-{cut}-{self.split}-{self.parts}{wants}" + "-s" * self.sampled
 
-    def ended(self, dtype="fp32", bias=True, relu=True):
+    def fused(self, dtype="fp32", bias=True, relu=True):
         """Return the same case with a bias, ReLU and operands of `dtype`."""
         return replace(self, problem=replace(self.problem, dtype=dtype, bias=bias, relu=relu))
 
     @property
     def plain(self):
-        return self.ended(bias=False, relu=False)
+        return self.fused(bias=False, relu=False)
 
 
 PLAIN = Case(conv("8,7,7,10,3,3,1,1"), 3, NARROW)
@@ -146,32 +146,32 @@ IN_PAIRS = [  # rows with even and odd numbers of outputs, padding 0 to 3
     Case(conv("33,1,3,5,3,3,1,3", **NCHW), 7, PAIRS_80, 2),
     Case(conv("32,3,3,4,1,3"), 40, PAIRS_96),
 ]
-PAIRS_ENDED = [IN_PAIRS[0].ended("fp16"), IN_PAIRS[1].ended("bf16", bias=False)]
-PAIRS_ENDED += [IN_PAIRS[2].ended("bf16"), IN_PAIRS[3].ended("fp16", relu=False)]
-ENDED = [PLAIN.ended(), TAPPED.ended("fp16"), PARTED.ended("bf16", bias=False)]
-MORE_ENDED = [
-    PARTED_MAPS.ended("fp16"),
-    MORE_ROWS[9].ended("fp16"),
-    ROWS[4].ended(),
-    PLANES[1].ended("fp16", bias=False, relu=False),
-    ASIDE.ended("fp16"),
+PAIRS_FUSED = [IN_PAIRS[0].fused("fp16"), IN_PAIRS[1].fused("bf16", bias=False)]
+PAIRS_FUSED += [IN_PAIRS[2].fused("bf16"), IN_PAIRS[3].fused("fp16", relu=False)]
+FUSED = [PLAIN.fused(), TAPPED.fused("fp16"), PARTED.fused("bf16", bias=False)]
+MORE_FUSED = [
+    PARTED_MAPS.fused("fp16"),
+    MORE_ROWS[9].fused("fp16"),
+    ROWS[4].fused(),
+    PLANES[1].fused("fp16", bias=False, relu=False),
+    ASIDE.fused("fp16"),
 ]
 CASES = [PLAIN, PARTED, PARTED_MAPS, TAPPED, *ROWS, *MORE_ROWS, *PLANES, *MORE_PLANES]
 RESNET = [conv(t) for t in ("64,56,56,64,3,3,1,1", "256,14,14,256,3,3,1,1", "512,7,7,512,3,3,1,1")]
 SOME = (PLAIN, PARTED, TAPPED, PAIRED)
 SAMPLED = [replace(case, sampled=True) for case in (
-    PAIRED, PLAIN, TAPPED, IN_PAIRS[2], MORE_ROWS[1], MORE_ROWS[5], PLANES[1].ended("fp16"),
-    PAIRS_ENDED[1],
+    PAIRED, PLAIN, TAPPED, IN_PAIRS[2], MORE_ROWS[1], MORE_ROWS[5], PLANES[1].fused("fp16"),
+    PAIRS_FUSED[1],
 )]  # fmt: skip
 DEEP = Case(conv("512,3,3,8,3,3"), 1, NARROW)
 DEEP_TAPS = replace(DEEP, images=40, tiling=TAPS)
 DEEP_PAIRS = replace(DEEP, images=40, tiling=PAIRS)
-ENDED_STRIDED = [STRIDED.ended(), STRIDED.ended("bf16", relu=False)]
+FUSED_STRIDED = [STRIDED.fused(), STRIDED.fused("bf16", relu=False)]
 # Rows, parts, planes of both layouts, pairs:
-ENDED_AGAIN = [TAPPED.ended(), PLAIN.ended(), PARTED.ended("bf16"), PAIRS_ENDED[0]]
-ALL = [*CASES, DEEP, DEEP_TAPS, DEEP_PAIRS, STRIDED, *ENDED, *MORE_ENDED, *ENDED_STRIDED]
-ALL += [*ENDED_AGAIN, *IN_PAIRS, *PAIRS_ENDED, *SAMPLED]
-LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED, PAIRED, *ENDED_STRIDED, *ENDED_AGAIN)
+FUSED_AGAIN = [TAPPED.fused(), PLAIN.fused(), PARTED.fused("bf16"), PAIRS_FUSED[0]]
+ALL = [*CASES, DEEP, DEEP_TAPS, DEEP_PAIRS, STRIDED, *FUSED, *MORE_FUSED, *FUSED_STRIDED]
+ALL += [*FUSED_AGAIN, *IN_PAIRS, *PAIRS_FUSED, *SAMPLED]
+LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED, PAIRED, *FUSED_STRIDED, *FUSED_AGAIN)
 
 
 @pytest.fixture(scope="module")
@@ -228,9 +228,9 @@ def assert_right(found, x, w, case, most=None):
 
 @compiled_here
 @cases(
-    [PLAIN, PARTED, TAPPED, *ROWS, *PLANES, PAIRED, PAIRS_ENDED[1], *ENDED, SAMPLED[0]],
-    [PARTED_MAPS, *MORE_ROWS, *MORE_PLANES, *IN_PAIRS[1:], PAIRS_ENDED[0], *PAIRS_ENDED[2:],
-     *MORE_ENDED, *SAMPLED[1:]],
+    [PLAIN, PARTED, TAPPED, *ROWS, *PLANES, PAIRED, PAIRS_FUSED[1], *FUSED, SAMPLED[0]],
+    [PARTED_MAPS, *MORE_ROWS, *MORE_PLANES, *IN_PAIRS[1:], PAIRS_FUSED[0], *PAIRS_FUSED[2:],
+     *MORE_FUSED, *SAMPLED[1:]],
 )  # fmt: skip
 def test_outputs_are_correct_and_in_bounds(case, on_a_cpu, rng):
     x, w = operands(case, rng)
@@ -238,7 +238,7 @@ def test_outputs_are_correct_and_in_bounds(case, on_a_cpu, rng):
 
 
 @compiled_here
-@cases([PLAIN, TAPPED], [PARTED, PAIRED, *ENDED_AGAIN])
+@cases([PLAIN, TAPPED], [PARTED, PAIRED, *FUSED_AGAIN])
 def test_chunked_and_repeated_runs_agree_bitwise(case, on_a_cpu, rng):
     x, w = operands(replace(case, images=5), rng)
     found = computed(case, x, w)
@@ -370,7 +370,7 @@ def test_recheck_gets_max_output_of_each_image(case, on_a_cpu, rng):
 
 
 @compiled_here
-@cases(ENDED_STRIDED)
+@cases(FUSED_STRIDED)
 def test_outputs_too_small_for_fp16_are_recomputed(case, with_second_look, monkeypatch, rng):
     """Beside the largest inputs, the others vanish in fp16; doubled filters show who looks."""
     x, w = operands(case, rng)
@@ -393,7 +393,7 @@ def test_outputs_too_small_for_fp16_are_recomputed(case, with_second_look, monke
 
 @compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-@cases(ENDED_AGAIN[:1], ENDED_AGAIN[1:])
+@cases(FUSED_AGAIN[:1], FUSED_AGAIN[1:])
 def test_relu_keeps_nan_and_zeroes_minus_infinity(case, value, with_second_look, rng):
     """Set an element of an input, a filter and a bias; every other output must be right."""
     dtype = case.problem.dtype
@@ -441,8 +441,8 @@ def test_common_inputs_need_no_recheck_on_gpu(name, monkeypatch, rng):
     if not chosen.needs.met_by(driver_gpus()[0]):
         pytest.skip(f"needs {chosen.needs}")
     monkeypatch.setattr(epilogue, "recheck", lambda *_: None)
-    ended = replace(RESNET[1], bias=True, relu=True, dtype="fp16")
-    for problem in (*RESNET, ended, *dict.fromkeys(case.problem for case in (*CASES, *ENDED))):
+    fused = replace(RESNET[1], bias=True, relu=True, dtype="fp16")
+    for problem in (*RESNET, fused, *dict.fromkeys(case.problem for case in (*CASES, *FUSED))):
         x, w = random_input("conv", problem, 3, rng)
         prepared = PreparedKernel(chosen, problem, tensors(w), 3)
         given, outputs = prepared.input(x), [prepared.output(3), prepared.output(3)]
@@ -478,11 +478,14 @@ def test_pairs_are_not_used_for_unlike_filter_columns(dtype, rng):
         assert wgmma.FP16X3.suited(narrowed(odd, dtype), plain, 64).tiling.pairs == pairs
 
 
-ENDS = {"bias": True, "relu": True}
+BIAS_RELU = {"bias": True, "relu": True}
 DIVIDED = (
     *(RESNET[2], conv("3,30,31,70,5,5,2,2"), conv("40,13,12,33,3,3,1,1", **NCHW)),
-    *(conv("40,13,12,33,3,3,1,1", **NCHW, **ENDS), conv("20,9,8,70,3,3", **ENDS, dtype="fp16")),
-    conv("36,9,8,70,3,3", **NCHW, **ENDS, dtype="bf16"),
+    *(
+        conv("40,13,12,33,3,3,1,1", **NCHW, **BIAS_RELU),
+        conv("20,9,8,70,3,3", **BIAS_RELU, dtype="fp16"),
+    ),
+    conv("36,9,8,70,3,3", **NCHW, **BIAS_RELU, dtype="bf16"),
 )
 
 
@@ -522,7 +525,7 @@ def test_all_tilings_are_correct_on_gpu(problem, monkeypatch, rng):
 def test_pairs_and_sampled_images_are_correct_on_gpu(monkeypatch, rng):
     if not here("wgmma_fp16x3"):
         pytest.skip("needs a GPU of 9.0")
-    for case in (*IN_PAIRS, *PAIRS_ENDED, *SAMPLED):
+    for case in (*IN_PAIRS, *PAIRS_FUSED, *SAMPLED):
         x, w = operands(case, rng)
         if case.sampled:
             x[0].reshape(-1)[7] = narrowed(np.float32([2e3]), case.problem.dtype)[0]
@@ -556,11 +559,11 @@ def test_all_tilings_fit_and_have_work(tilings, least):
 
 SPILLING = [  # ptxas unrolls short loops of known length, and serializes wgmma of few elements
     *((RESNET[0], 2, tiling, split) for split, tiling in ((6, LARGE), (3, TALL), (3, MIDDLE))),
-    *((replace(RESNET[0], **ENDS, dtype="fp16"), 2, tiling, 1) for tiling in (LARGE, TALL)),
+    *((replace(RESNET[0], **BIAS_RELU, dtype="fp16"), 2, tiling, 1) for tiling in (LARGE, TALL)),
     (conv("256,56,56,64,1,1"), 1, TAPS_136, 1),
     (conv("64,56,56,64,1,1"), 2, TAPS_136, 1),
     (conv("64,9,9,64,1,2"), 1, TAPS_136, 1),
-    (conv("64,9,9,64,3,3", **ENDS, **NCHW, dtype="bf16"), 2, TAPS_136, 1),
+    (conv("64,9,9,64,3,3", **BIAS_RELU, **NCHW, dtype="bf16"), 2, TAPS_136, 1),
 ]
 
 
@@ -587,8 +590,8 @@ def test_launched_kernels_are_listed(name, monkeypatch):
     stand_in = SimpleNamespace(empty=np.empty, zeros=np.zeros, asarray=np.asarray, **types)
     monkeypatch.setitem(sys.modules, "cupy", stand_in)
     chosen = find("conv", f"tensor.{name}", "cuda")
-    ended = conv("3,9,9,4,3,3", **ENDS, dtype="fp32" if "tf32" in name else "bf16")
-    for problem in (RESNET[2], conv("3,9,9,4,3,3", **NCHW), ended):
+    fused = conv("3,9,9,4,3,3", **BIAS_RELU, dtype="fp32" if "tf32" in name else "bf16")
+    for problem in (RESNET[2], conv("3,9,9,4,3,3", **NCHW), fused):
         launched.clear()
         x, y = np.zeros((2, *problem.in_shape)), np.zeros((2, *problem.out_shape))
         w = np.ones(problem.weight_shape, held_as(problem))

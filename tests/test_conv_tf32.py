@@ -124,7 +124,7 @@ ON_PATCH = (PATCH[11], Case(conv("8,6,7,10,3,3,1,1"), 3, patch=True))
 ON_MMA = (MMA[2], MMA[3])
 NUMBERS = (MMA[2], PATCH[11], *ON_MMA[1:], *ON_PATCH[1:])
 FIRST = [*NUMBERS[:2], WGMMA[2], WGMMA[5], WGMMA[9], MMA[3], PATCH[5], PATCH[10]]
-ENDED = [
+FUSED = [
     replace(case, problem=replace(case.problem, bias=True, relu=relu))
     for case, relu in ((WGMMA[2], True), (MMA[2], False), (MMA[3], True), (PATCH[11], True))
 ]
@@ -136,7 +136,7 @@ SPILLING = ("64,56,56,64,3,3,1,1", "256,14,14,512,1,1", "5,7,9,33,2,3,2,1", "3,2
 
 @pytest.fixture(scope="module")
 def functions(request, tmp_path_factory):
-    chosen = selected(request, __name__) or [*CASES, *ON_PATCH, *DEEP, *ENDED]
+    chosen = selected(request, __name__) or [*CASES, *ON_PATCH, *DEEP, *FUSED]
     kernels = (case.product.kernel() for case in chosen)
     return compiled(kernels, common_folder(tmp_path_factory, "tf32"))
 
@@ -241,7 +241,7 @@ def test_nan_and_infinity_propagate(value, case, on_a_cpu, rng):
 
 @compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-@cases(ENDED[:2], ENDED[2:])
+@cases(FUSED[:2], FUSED[2:])
 def test_bias_and_relu(case, value, on_a_cpu, rng):
     """Check bias and ReLU for tensor core sums, recomputed sums, NaN and infinity."""
     x, (w, bias) = operands(case, rng)

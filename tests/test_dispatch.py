@@ -484,17 +484,19 @@ def test_best_falls_back_if_memory_is_short(ships, monkeypatch):
         choose._prepare("w", OTHER, 4)
 
 
-ENDS = [{"bias": True}, {"dtype": "fp16"}, {"bias": True, "relu": True, "dtype": "bf16"}]
-ENDED = replace(DEEP, bias=True, relu=True)
-ends = pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
+EPILOGUES = [{"bias": True}, {"dtype": "fp16"}, {"bias": True, "relu": True, "dtype": "bf16"}]
+FUSED = replace(DEEP, bias=True, relu=True)
+epilogues = pytest.mark.parametrize(
+    "epilogue", EPILOGUES, ids=lambda e: "-".join(map(str, e.values()))
+)
 
 
-@ends
+@epilogues
 @pytest.mark.parametrize("capability", [75, 80, 90, 120])
-def test_best_dispatches_only_algorithms_with_the_options(ends, capability, monkeypatch):
-    problem, machine = replace(DEEP, **ends), replace(OTHER_H200, compute_capability=capability)
+def test_best_dispatches_only_algorithms_with_the_options(epilogue, capability, monkeypatch):
+    problem, machine = replace(DEEP, **epilogue), replace(OTHER_H200, compute_capability=capability)
     monkeypatch.setattr(choose.machines, "current", lambda: machine)
-    one = {ONE} if "dtype" not in ends else set()
+    one = {ONE} if "dtype" not in epilogue else set()
     expected = {75: set(), 80: {ANY}, 90: {ANY, HOPPER, *one}, 120: {ANY}}[capability]
     assert {c.algorithm for c in choices(problem, 64, machine)} == expected
     rows = dict(explain(problem, 64, machine))
@@ -514,16 +516,16 @@ def test_best_dispatches_only_algorithms_with_the_options(ends, capability, monk
 
 def test_best_refuses_unsupported_problems():
     best = find("conv", "best", "cuda").refusal
-    assert best(replace(ENDED, groups=2)) == "supports one group, not 2"
+    assert best(replace(FUSED, groups=2)) == "supports one group, not 2"
     assert "is refused: supports images" in best(Conv(4096, 4096, 64, 1, 1, 1, bias=True, **MAPS))
 
 
-@ends
-def test_table_of_plain_shape_applies_with_epilogue(ends, ships):
+@epilogues
+def test_table_of_plain_shape_applies_with_epilogue(epilogue, ships):
     ships(64, {"winograd.f4": 1.0, ONE: 2.0, ANY: 3.0, HOPPER: 4.0}, DEEP)
-    problem = replace(DEEP, **ends)
+    problem = replace(DEEP, **epilogue)
     name, found = taken(problem, 64, MACHINE)
-    us = {ANY: 3.0, HOPPER: 4.0} | ({ONE: 2.0} if "dtype" not in ends else {})
+    us = {ANY: 3.0, HOPPER: 4.0} | ({ONE: 2.0} if "dtype" not in epilogue else {})
     assert (name, found.us) == (min(us, key=us.get), us)
     rows = dict(explain(problem, 64, MACHINE))
     assert rows["chosen"] == f"{name}, as measured"
@@ -535,31 +537,31 @@ def test_table_of_plain_shape_applies_with_epilogue(ends, ships):
 
 def test_measurement_of_the_exact_problem_comes_first(here, ships):
     ships(64, {ONE: 1.0, HOPPER: 2.0}, DEEP)
-    assert taken(ENDED, 64, MACHINE)[0] == ONE
-    assert here(64, {ANY: 3.0, HOPPER: 4.0}, ENDED)
-    name, found = taken(ENDED, 64, MACHINE)
+    assert taken(FUSED, 64, MACHINE)[0] == ONE
+    assert here(64, {ANY: 3.0, HOPPER: 4.0}, FUSED)
+    name, found = taken(FUSED, 64, MACHINE)
     assert (name, found.us, found.lacks) == (ANY, {ANY: 3.0, HOPPER: 4.0}, ())
     assert taken(DEEP, 64, MACHINE)[0] == ONE  # its row is of the plain shape
-    assert taken(replace(ENDED, relu=False), 64, MACHINE)[1].lacks == ("bias",)
+    assert taken(replace(FUSED, relu=False), 64, MACHINE)[1].lacks == ("bias",)
     assert here(40, {HOPPER: 4.0}, DEEP)
-    assert taken(ENDED, 40, MACHINE)[0] == HOPPER  # nearer
+    assert taken(FUSED, 40, MACHINE)[0] == HOPPER  # nearer
 
 
 def test_bias_is_passed_and_memory_fallback_works(monkeypatch):
     ran = Run(monkeypatch)
-    name = taken(ENDED, 64, MACHINE)[0]
-    choose.fp32("x", choose._prepare(("w", "b"), ENDED, 64), "y", ENDED)
+    name = taken(FUSED, 64, MACHINE)[0]
+    choose.fp32("x", choose._prepare(("w", "b"), FUSED, 64), "y", FUSED)
     assert ran.log.pop() == (name, (name, ("w", "b"), 64))
     ran.full = {name: MemoryError("no room")}
-    assert choose._prepare(("w", "b"), ENDED, 64).variant.full_name == ONE
+    assert choose._prepare(("w", "b"), FUSED, 64).variant.full_name == ONE
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("ends", [{}, *ENDS], ids=lambda e: "-".join(map(str, e.values())))
-def test_best_and_its_tilings_are_correct(ends, rng):
+@pytest.mark.parametrize("epilogue", [{}, *EPILOGUES], ids=lambda e: "-".join(map(str, e.values())))
+def test_best_and_its_tilings_are_correct(epilogue, rng):
     import cupy
 
-    problem = replace(DEEP, **ends)
+    problem = replace(DEEP, **epilogue)
     x, w = random_input("conv", problem, 64, rng)
     expected = reference(x, w, problem, cupy).get()
     for variant in (find("conv", "best", "cuda"), *further(problem, 64, choose.machines.current())):

@@ -126,7 +126,7 @@ def launched(run, images, packed, grid, threads, seed, parts):
     return straight.transpose(0, 2, 1, 3, 4).reshape(-1, 1024)
 
 
-def in_halves(pack):
+def in_fp16(pack):
     """Return a function that packs (conv1 for floats and for bytes, conv2, no scales)."""
     nothing = np.zeros(0, np.float32)
     return lambda conv1, conv2, *_: (pack.pack_conv1(conv1), pack.pack_conv2(conv2), nothing)
@@ -145,8 +145,8 @@ def in_sparse_bytes(conv1, conv2, *_):
 
 # Module, pack function, reference for the packed operands
 KERNELS = {
-    "direct": (direct, in_halves(fp16_pack), fp16_features),
-    "winograd": (winograd, in_halves(winograd_pack), winograd_features),
+    "direct": (direct, in_fp16(fp16_pack), fp16_features),
+    "winograd": (winograd, in_fp16(winograd_pack), winograd_features),
     "int8": (int8, lambda conv1, conv2, *_: int8_pack.pack(conv1, conv2), int8_features),
     "sparse": (sparse, in_sparse_bytes, sparse_features),
     "split": (split, in_parts, split_winograd_features),

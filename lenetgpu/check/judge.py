@@ -28,7 +28,7 @@ PRECISE = ("fp32", "fp16x3", "tf32x3")
 # Output dtype -> (significand bits, least exponent of normal numbers as frexp counts it). An output
 # in fp16 or bfloat16 (stored as uint16) is rounded once more. Half a unit in the last place of the
 # larger of output and reference is not an error; the tolerance applies to the rest.
-_HALVES = {"float16": (11, -13), "uint16": (8, -125)}
+_NARROW = {"float16": (11, -13), "uint16": (8, -125)}
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def rough(dtype: str) -> float:
     library may round a sum before it adds the bias.
     """
     once_more = {"fp16": "float16", "bf16": "uint16"}.get(dtype)
-    return TOLERANCE["fp16"] + (2.0 ** -_HALVES[once_more][0] if once_more else 0.0)
+    return TOLERANCE["fp16"] + (2.0 ** -_NARROW[once_more][0] if once_more else 0.0)
 
 
 def array_module(array: Any) -> Any:
@@ -102,9 +102,9 @@ def largest_difference(found: Any, expected: Any) -> float:
     """Return the largest absolute difference in float64, less output rounding; NaN propagates."""
     with np.errstate(invalid="ignore", over="ignore"):
         values = widened(found).astype(np.float64)
-        if str(found.dtype) not in _HALVES:
+        if str(found.dtype) not in _NARROW:
             return largest(values - expected)
-        module, (bits, least) = array_module(found), _HALVES[str(found.dtype)]
+        module, (bits, least) = array_module(found), _NARROW[str(found.dtype)]
         larger = module.maximum(abs(values), abs(expected))
         exponent = module.maximum(module.frexp(larger)[1], least)
         rounding = module.ldexp(module.ones_like(larger), exponent - (bits + 1))

@@ -59,17 +59,17 @@ def _sums(
 def tile(
     v: Vectors,
     pixels: int,
-    ends: tuple[Any, Any, Any],
+    pointers: tuple[Any, Any, Any],
     shape: tuple[Any, ...],
     added: bool = False,
 ) -> None:
     """Emit y[p, m] = sum over rows r and depth k of x[r*x_row + p*x_pixel + k] * w[r, k, m].
 
-    `ends` are the addresses of x, w and y. `shape` is (rows, x_row, depth, x_pixel, y_pixel),
+    `pointers` are the addresses of x, w and y. `shape` is (rows, x_row, depth, x_pixel, y_pixel),
     followed by a vector with the lower bound of the sums if they have one. `added` adds the
     sums to y.
     """
-    x, w, y = ends
+    x, w, y = pointers
     rows, x_row, depth, x_pixel, y_pixel, *floor = shape
     pitch, row_bytes = v.product(x_pixel, FLOAT), v.product(x_row, FLOAT)
     starts = [v.at(x, (pitch, p)) for p in range(pixels)]
@@ -80,9 +80,9 @@ def tile(
             v.store(v.bounded(whole, floor[0]) if floor else whole, at)
 
 
-def windows(v: Vectors, ends: tuple[Any, Any, Any], shape: tuple[Any, ...]) -> None:
+def windows(v: Vectors, pointers: tuple[Any, Any, Any], shape: tuple[Any, ...]) -> None:
     """Store ReLU and mean of a `tile` of 2 x PIXELS / 2 pixels: y[p, m] for PIXELS / 4 windows."""
-    x, w, y = ends
+    x, w, y = pointers
     rows, x_row, depth, x_pixel, y_pixel = shape
     pitch, row_bytes = v.product(x_pixel, FLOAT), v.product(x_row, FLOAT)
     starts = [v.at(x, (row_bytes, r), (pitch, p)) for r in range(2) for p in range(_HALF)]
@@ -127,8 +127,8 @@ def _rows_times_matrix(
             with v.steps(done, end, pixels) as pixel:
                 out = v.at(line_y, (v.product(pixel, channels), FLOAT), (block, FLOAT * CHANNELS))
                 at = v.at(start, (v.product(pixel, x_pixel), FLOAT))
-                ends = at, packed, b.select(whole, out, room)
-                tile(v, pixels, ends, (rows, x_row, depth, x_pixel, pitch, floor))
+                pointers = at, packed, b.select(whole, out, room)
+                tile(v, pixels, pointers, (rows, x_row, depth, x_pixel, pitch, floor))
                 with b.if_then(b.not_(whole)), v.loop(pixels) as p:
                     source = v.at(room, (p, FLOAT * CHANNELS))
                     _copy(v, source, v.at(out, (v.product(p, channels), FLOAT)), left)
@@ -149,16 +149,16 @@ class Lines:
     kernel: Native
 
     def run(
-        self, ends: Sequence[int], geometry: Geometry, lo: int, hi: int, relu: bool = False
+        self, pointers: Sequence[int], geometry: Geometry, lo: int, hi: int, relu: bool = False
     ) -> None:
-        """Fill output lines lo..hi of y from x; `ends` are their addresses (float32).
+        """Fill output lines lo..hi of y from x; `pointers` are their addresses (float32).
 
         `relu` clamps the sums at 0.
 
         `geometry` is (lines per image, x elements per image, x elements per line, x
         elements per pixel, x elements per filter row, pixels per line, output channels).
         """
-        x, y = ends
+        x, y = pointers
         these = x, self.weights.ctypes.data, y, lo, hi, int(relu)
         self.kernel(*these, *geometry, *self.weights.shape[:3])
 

@@ -159,16 +159,16 @@ def pack_points(w: np.ndarray) -> np.ndarray:
 
 
 def products(
-    v: Vectors, ends: tuple[Any, Any, Any], rows: Any, pixels: Any, channels: Any, filters: Any
+    v: Vectors, pointers: tuple[Any, Any, Any], rows: Any, pixels: Any, channels: Any, filters: Any
 ) -> None:
     """Emit y[p, r, m] = sum over c of x[p, r, c] * w[p, m / CHANNELS, c, m % CHANNELS].
 
-    p is one of the 64 points. `ends` are x (64, pixels, channels), packed w, y (64, pixels,
+    p is one of the 64 points. `pointers` are x (64, pixels, channels), packed w, y (64, pixels,
     filters). `rows` pixels are filled, rounded up to a multiple of PIXELS; `filters` is a
     multiple of CHANNELS and `channels` of PART. Parts of PART channels are summed separately,
     because most of the error comes from long sums.
     """
-    x, w, y = ends
+    x, w, y = pointers
     with v.loop(POINTS * POINTS) as point:
         values = v.at(x, (v.product(point, pixels, channels), FLOAT))
         sums = v.at(y, (v.product(point, pixels, filters), FLOAT))

@@ -99,8 +99,8 @@ def _measure_gpu(name: str) -> Ceilings:
     numbers = (out, np.float32(0.999), np.float32(0.001))
     seconds = _timed("cuda", lambda: launch(FMA_RATE, (blocks,), (_THREADS,), numbers))
     fma = 2 * blocks * _THREADS * _CHAINS * _STEPS / seconds / 1e12
-    halves = (out, np.uint32(0x3C003C00), np.uint32(0x3C003C00))
-    seconds = _timed("cuda", lambda: launch(MMA_RATE, (blocks,), (_THREADS,), halves))
+    ones = (out, np.uint32(0x3C003C00), np.uint32(0x3C003C00))
+    seconds = _timed("cuda", lambda: launch(MMA_RATE, (blocks,), (_THREADS,), ones))
     products = blocks * _THREADS // 32 * _CHAINS * _STEPS
     tensor = _MMA_FLOP_PER_WARP * products / seconds / 1e12
     return Ceilings(name, _gpu_copy_gbs(), fma, tensor)

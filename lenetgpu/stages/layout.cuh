@@ -7,7 +7,7 @@ constexpr int NCHW = 1;
 constexpr int QUAD = 2;
 
 template <int LAYOUT, int ROWS, int COLS, int CHANNELS>
-__device__ __forceinline__ size_t cell(size_t n, int y, int x, int c) {
+__device__ __forceinline__ size_t offset(size_t n, int y, int x, int c) {
     static_assert(LAYOUT == NHWC || LAYOUT == NCHW || LAYOUT == QUAD, "unknown layout");
     if (LAYOUT == NHWC) return ((n * ROWS + y) * COLS + x) * CHANNELS + c;
     if (LAYOUT == NCHW) return ((n * CHANNELS + c) * ROWS + y) * COLS + x;
@@ -15,12 +15,12 @@ __device__ __forceinline__ size_t cell(size_t n, int y, int x, int c) {
 }
 
 // Inverse for a linear index within one image.
-struct Cell {
+struct Index {
     int y, x, c;
 };
 
 template <int LAYOUT, int ROWS, int COLS, int CHANNELS>
-__device__ __forceinline__ Cell locate(int i) {
+__device__ __forceinline__ Index locate(int i) {
     if (LAYOUT == NHWC) return {i / CHANNELS / COLS, i / CHANNELS % COLS, i % CHANNELS};
     if (LAYOUT == NCHW) return {i / COLS % ROWS, i % COLS, i / COLS / ROWS};
     constexpr int HALF = COLS / 2;

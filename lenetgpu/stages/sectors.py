@@ -105,7 +105,7 @@ def lanes(width: int, height: int) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True)
-class Cells:
+class Offsets:
     """Offsets of elements (y, x, c) of the first image of (H, W, C) `shape` in `layout`."""
 
     layout: str
@@ -122,7 +122,7 @@ class Cells:
         return (c * 2 * height + row) * (width // 2) + x // 2
 
 
-def gather(where: Cells, y: Any, x: Any, c: Any) -> Any:
+def gather(where: Offsets, y: Any, x: Any, c: Any) -> Any:
     """Return `where.at(y, x, c)`, or -1 if any coordinate is out of range."""
     rows, columns, channels = where.shape
     inside = (y >= 0) & (y < rows) & (x >= 0) & (x < columns) & (c >= 0) & (c < channels)

@@ -33,7 +33,7 @@ def read(line: str) -> Given:
     where = f"benchdnn's {line!r}"
     images, found = 0, []
     others: list[str] = []
-    ends: dict[str, Any] = {"bias": True}
+    epilogue: dict[str, Any] = {"bias": True}
     for word in line.split():
         name, _, value = word.partition("=")
         if not word.startswith("-"):
@@ -46,14 +46,14 @@ def read(line: str) -> Given:
             others.append("transposed")
         elif name == "--dir":
             others += [] if value.startswith("FWD_") else [f"direction {value}"]
-            ends["bias"] = value == "FWD_B"
+            epilogue["bias"] = value == "FWD_B"
         elif name in ("--dt", "--cfg"):
             (kind, *more) = {_DTYPES.get(one) for one in value.split(":")}
             others += [f"{value} operands"] if more or kind is None else []
-            ends["dtype"] = kind or "fp32"
+            epilogue["dtype"] = kind or "fp32"
         elif name == "--attr-post-ops":
-            ends["relu"] = _RELU.fullmatch(value) is not None
-            others += [] if ends["relu"] or not value else [f"post-operations {value}"]
+            epilogue["relu"] = _RELU.fullmatch(value) is not None
+            others += [] if epilogue["relu"] or not value else [f"post-operations {value}"]
         elif not _IGNORED.fullmatch(word):
             raise LenetError(f"{where}: expected knobs of which convolution it is, found {word}")
     if found and found[0].endswith("benchdnn"):
@@ -67,7 +67,7 @@ def read(line: str) -> Given:
         others.append("3 spatial dimensions")
     if not {"transposed", "3 spatial dimensions"}.isdisjoint(others):
         return Given(None, name=name, others=tuple(others))
-    made = replace(_convolution(entries, where), **ends)
+    made = replace(_convolution(entries, where), **epilogue)
     return Given(made, entries.get("mb", 2), name, tuple(others))
 
 

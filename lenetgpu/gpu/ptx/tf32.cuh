@@ -1,5 +1,5 @@
 // fp32 products on the tensor cores (sm_80): a float is the sum of two TF32 numbers, and three
-// products of the halves carry 21 bits; the fourth, low x low, lies below fp32's own rounding.
+// products of the parts carry 21 bits; the fourth, low x low, lies below fp32's own rounding.
 #pragma once
 
 struct Split {

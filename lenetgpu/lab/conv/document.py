@@ -112,7 +112,7 @@ def shape_text(problem: Conv) -> str:
     return " ".join([words, *(option for option, said in told.items() if said)])
 
 
-def _ends_json(problem: Conv) -> dict[str, Any]:
+def _epilogue_json(problem: Conv) -> dict[str, Any]:
     """Return the epilogue and the dtype of a convolution."""
     return {"bias": problem.bias, "relu": problem.relu, "dtype": problem.dtype}
 
@@ -148,7 +148,7 @@ def case_json(
     return {
         "label": shape.label,
         "shape": shape_text(problem),
-        **_ends_json(problem),
+        **_epilogue_json(problem),
         "images": n,
         "count": shape.count,
         "paper": shape.paper,
@@ -229,7 +229,7 @@ def network_json(
         entry: dict[str, Any] = {"label": row.label, "count": row.count, "command": command}
         entry["not_taken"] = None if isinstance(row, Shape) else row.why
         if problem is not None:
-            entry |= {"shape": shape_text(problem), "images": row.batch, **_ends_json(problem)}
+            entry |= {"shape": shape_text(problem), "images": row.batch, **_epilogue_json(problem)}
             entry["gflop"] = problem.flop(row.batch) / 1e9
         if case is not None and (best := _timed(case, None)) is not None:
             entry |= {"name": best["name"], "ms": best["median_ms"]}

@@ -192,9 +192,11 @@ def _of_others(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
     rows = rows_of(given)
     if path is None:
         return None, rows
-    ends = any(one.problem is not None and one.problem.requires & {"bias", "relu"} for one in given)
+    fused = any(
+        one.problem is not None and one.problem.requires & {"bias", "relu"} for one in given
+    )
     note = FUSED if request.epilogue else ALONE
-    if request.bias or request.relu or (ends and not request.epilogue):
+    if request.bias or request.relu or (fused and not request.epilogue):
         note = AS_SAID
     title = f"the convolutions of {path.name}"
     return Suite("", title, (), (), "", rows, notes=(note,), source=str(path)), rows

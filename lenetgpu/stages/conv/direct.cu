@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_tile(float (*tile)[IN_W], const float* x, s
     for (int i = thread; i < IN_H * IN_W; i += threads) {
         const int iy = y0 * STRIDE - PAD + i / IN_W, ix = x0 * STRIDE - PAD + i % IN_W;
         const bool inside = iy >= 0 && iy < H && ix >= 0 && ix < W;
-        tile[i / IN_W][i % IN_W] = inside ? x[cell<READS, H, W, CH>(n, iy, ix, c)] : 0.0f;
+        tile[i / IN_W][i % IN_W] = inside ? x[offset<READS, H, W, CH>(n, iy, ix, c)] : 0.0f;
     }
 }
 #endif

@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int col = i % FFT_W - PAD, row = i / FFT_W % FFT_H - PAD, c = i / FFT_W / FFT_H % CH;
     const size_t n = i / ((long long)FFT_W * FFT_H * CH);
     const bool inside = row >= 0 && row < H && col >= 0 && col < W;
-    padded[i] = inside ? x[cell<READS, H, W, CH>(n, row, col, c)] : 0.0f;
+    padded[i] = inside ? x[offset<READS, H, W, CH>(n, row, col, c)] : 0.0f;
 }
 #endif
 
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const long long i = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (i >= elements) return;
     const size_t n = i / (PIXELS * M);
-    const Cell at = locate<WRITES, OH, OW, M>(i % (PIXELS * M));
+    const Index at = locate<WRITES, OH, OW, M>(i % (PIXELS * M));
     const size_t from = ((n * M + at.c) * FFT_H + at.y * STRIDE) * FFT_W + at.x * STRIDE;
     y[i] = maps[from] * (1.0f / (FFT_H * FFT_W));
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.windows import Ends, ends
+from lenetgpu.stages.conv.windows import Epilogue, epilogue
 from lenetgpu.stages.registry import variant
 
 
@@ -40,10 +40,10 @@ def _loops(x, w, y, step, pad, far):  # type: ignore[no-untyped-def]
     kind="conv",
     family="serial",
     options="strides pads dilation groups bias relu fp16 bf16",
-    prepare=ends,
+    prepare=epilogue,
     paper="report 2.1, table 13: the serial code",
 )
-def loops(x: Any, w: Ends, y: Any, problem: Conv) -> None:
+def loops(x: Any, w: Epilogue, y: Any, problem: Conv) -> None:
     """Seven nested scalar loops on one CPU thread."""
     sums = w.room(y)
     _loops(w.read(x), w.filters, sums, problem.step, problem.around[:2], problem.dilation)

@@ -12,10 +12,10 @@ static_assert(OH > 0 && OW > 0, "the filter must fit into the padded image");
 __device__ __forceinline__ float input_at(const float* __restrict__ x, size_t n, int y, int col,
                                           int c) {
     if (PAD > 0 && (y < 0 || y >= H || col < 0 || col >= W)) return 0.0f;
-    return x[cell<READS, H, W, CH>(n, y, col, c)];
+    return x[offset<READS, H, W, CH>(n, y, col, c)];
 }
 
 __device__ __forceinline__ float& output_at(float* __restrict__ y, size_t n, int oy, int ox,
                                             int m) {
-    return y[cell<WRITES, OH, OW, M>(n, oy, ox, m)];
+    return y[offset<WRITES, OH, OW, M>(n, oy, ox, m)];
 }

@@ -58,5 +58,5 @@ def blocked(x: Any, w: _Packed, y: Any, problem: Conv) -> None:
         problem.M,
     )  # fmt: skip
     x = np.ascontiguousarray(x, np.float32)
-    ends = addresses(x, y)
-    parallel_ranges(n * problem.OH, lambda lo, hi: w.lines.run(ends, geometry, lo, hi))
+    pointers = addresses(x, y)
+    parallel_ranges(n * problem.OH, lambda lo, hi: w.lines.run(pointers, geometry, lo, hi))

@@ -15,7 +15,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.counts import flat_counts, image_counts
-from lenetgpu.stages.conv.windows import Ends, Padded, ends, padding, windows
+from lenetgpu.stages.conv.windows import Epilogue, Padded, epilogue, padding, windows
 from lenetgpu.stages.defines import MAPS, conv_kernel, launch_each, odd_outputs
 from lenetgpu.stages.registry import Rows, of_shape, variant
 from lenetgpu.stages.sectors import conv_moves, efficiency_rows, reuse
@@ -34,7 +34,7 @@ class _Unrolled:
     """
 
     matrix: Any
-    ends: Ends
+    epilogue: Epilogue
     padded: Padded | None
     rows: Any
     chunk: int
@@ -48,7 +48,7 @@ def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
     window = (problem.OH, problem.OW, problem.R, problem.S, channels)
     room = (chunk, *window[:2], groups, maps) if alone else (groups, chunk, *window)
     require_free(4 * prod(room))
-    both = ends(w, problem, chunk)
+    both = epilogue(w, problem, chunk)
     by_group = both.filters.reshape(problem.depth, groups, maps).transpose(1, 0, 2)
     return _Unrolled(
         np.ascontiguousarray(by_group), both, padding(problem, chunk),
@@ -80,8 +80,8 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
     """Windows copied to rows in cache-sized chunks, then a BLAS matrix product a group."""
     groups, depth, maps = w.matrix.shape
     for lo in range(0, len(x), w.chunk):
-        part, held = w.ends.read(x[lo : lo + w.chunk]), y[lo : lo + w.chunk]
-        n, out = len(part), w.ends.room(held)
+        part, held = w.epilogue.read(x[lo : lo + w.chunk]), y[lo : lo + w.chunk]
+        n, out = len(part), w.epilogue.room(held)
         seen = windows(part if w.padded is None else w.padded.around(part), problem)
         if problem.C == groups > 1:
             _by_elements(seen, w.matrix, w.rows, out)
@@ -90,7 +90,7 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
             np.copyto(w.rows[:, :n], np.moveaxis(by_group, -2, 0))
             rows = w.rows[:, :n].reshape(groups, -1, depth)
             np.matmul(rows, w.matrix, out=out.reshape(-1, groups, maps).transpose(1, 0, 2))
-        w.ends.write(out, held)
+        w.epilogue.write(out, held)
 
 
 @cache

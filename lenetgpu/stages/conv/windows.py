@@ -13,7 +13,7 @@ from lenetgpu.problems import Conv
 
 
 @dataclass(frozen=True)
-class Ends:
+class Epilogue:
     """Dtype conversions around a convolution's float32 sums, with bias and ReLU.
 
     `filters` are float32, `bias` is (M,) or None; `images` and `sums` are float32 workspaces
@@ -53,17 +53,17 @@ class Ends:
             y[...] = narrowed(sums, self.problem.dtype)
 
 
-def ends(w: Any, problem: Conv, batch: int) -> Ends:
+def epilogue(w: Any, problem: Conv, batch: int) -> Epilogue:
     """Return the conversions for up to `batch` images; `w` are filters, or (filters, bias)."""
     filters, bias = map(widened, w) if problem.bias else (widened(w), None)
     filters = np.asarray(filters, np.float32)
     bias = None if bias is None else np.asarray(bias, np.float32)
     if problem.dtype == "fp32":
-        return Ends(problem, filters, bias, None, None)
+        return Epilogue(problem, filters, bias, None, None)
     images, sums = (batch, *problem.in_shape), (batch, *problem.out_shape)
     require_free(4 * (prod(images) + prod(sums)))
     rooms = np.empty(images, np.float32), np.empty(sums, np.float32)
-    return Ends(problem, filters, bias, *rooms)
+    return Epilogue(problem, filters, bias, *rooms)
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,8 @@ def prepare(w: Any, problem: Conv, means: bool) -> Prepared:
 def run(x: Any, w: Prepared, y: Any) -> None:
     """Images x (N, H, W, C) to y, on every thread."""
     x = np.ascontiguousarray(x, np.float32)
-    ends = addresses(x, w.filters, y)
-    w.rooms.run(len(x), lambda room, lo, hi: w.kernel(*ends, room, lo, hi, *w.sizes))
+    pointers = addresses(x, w.filters, y)
+    w.rooms.run(len(x), lambda room, lo, hi: w.kernel(*pointers, room, lo, hi, *w.sizes))
 
 
 @variant(

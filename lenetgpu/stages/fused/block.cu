@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE)
             const int m = at.m0 + i * TILE + threadIdx.y, p = at.p0 + j * TILE + threadIdx.x;
             if (threadIdx.x % 4 != 0 || m >= M || p >= PIXELS) continue;
             const int window = p / 4;
-            y[cell<WRITES, OH / 2, OW / 2, M>(at.n, window / (OW / 2), window % (OW / 2), m)] =
+            y[offset<WRITES, OH / 2, OW / 2, M>(at.n, window / (OW / 2), window % (OW / 2), m)] =
                 0.25f * mean;
         }
 }

@@ -1,6 +1,6 @@
-"""fp32 accuracy on fp16 tensor cores: split fp16 operands (hi + lo) and their scales.
+"""fp32 accuracy on fp16 tensor cores: split fp16 operands (high + low) and their scales.
 
-Every operand is multiplied by a power of two and split into fp16 hi + lo (22 bits). The three
+Every operand is multiplied by a power of two and split into fp16 high + low (22 bits). The three
 significant products are accumulated separately from long sums (Ootomo & Yokota, arXiv 2203.03341).
 Scales are chosen from the weights so that no activation of images within +-`PIXEL_BOUND` overflows
 fp16. A scale is given by its exponent: `k` means 2**k.
@@ -82,7 +82,7 @@ class Filters:
         return (x, self.conv1[form], self.conv2, y, np.int32(len(x)), *self.scales[form])
 
 
-def in_halves(conv1: Callable[[Any], Array], conv2: Callable[[Any], Array]) -> Prepare:
+def in_fp16(conv1: Callable[[Any], Array], conv2: Callable[[Any], Array]) -> Prepare:
     """Return a `Variant.prepare` from functions that pack the two convolutions' filters as fp16."""
     return lambda w, problem, batch: Filters(cupy.asarray(conv1(w[0])), cupy.asarray(conv2(w[1])))
 
@@ -105,8 +105,8 @@ def _exponent(bound: float) -> int:
     return math.ceil(math.log2(bound)) if bound > 0 else 0
 
 
-def halves(w: Array, axis: int = 0) -> tuple[Array, int]:
-    """Return `w` times 2**k as fp16 hi and lo stacked along a new axis, and k; |hi| < 2**15."""
+def parts(w: Array, axis: int = 0) -> tuple[Array, int]:
+    """Return `w` times 2**k as fp16 high and low along a new axis, and k; |high| < 2**15."""
     k = _HALF_EXPONENT - 1 - _exponent(float(np.abs(w).max()))
     scaled = np.ldexp(w.astype(np.float64), k)
     high = scaled.astype(np.float16)

@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int col = i % FFT_W, row = i / FFT_W % FFT_H, c = i / FFT_W / FFT_H % CH;
     const size_t n = i / ((long long)FFT_W * FFT_H * CH);
     const bool inside = row < H && col < W;
-    maps[i] = inside ? fmaxf(x[cell<READS, H, W, CH>(n, row, col, c)], 0.0f) : 0.0f;
+    maps[i] = inside ? fmaxf(x[offset<READS, H, W, CH>(n, row, col, c)], 0.0f) : 0.0f;
 }
 #endif
 

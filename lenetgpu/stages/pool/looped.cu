@@ -25,10 +25,10 @@ __device__ __forceinline__ void maps_of_an_image(const float* x, float* y) {
         float sum = 0.0f;
 #pragma unroll
         for (int d = 0; d < 4; ++d) {
-            const float value = x[cell<READS, H, W, CH>(n, 2 * oy + d / 2, 2 * ox + d % 2, c)];
+            const float value = x[offset<READS, H, W, CH>(n, 2 * oy + d / 2, 2 * ox + d % 2, c)];
             sum += RELU ? fmaxf(value, 0.0f) : value;
         }
-        y[cell<WRITES, OH, OW, CH>(n, oy, ox, c)] = 0.25f * sum;
+        y[offset<WRITES, OH, OW, CH>(n, oy, ox, c)] = 0.25f * sum;
     }
 }
 #endif

@@ -11,7 +11,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
 from lenetgpu.stages.defines import launch_each, map_defines
 from lenetgpu.stages.registry import of_shape, variant
-from lenetgpu.stages.sectors import NONE, Cells, Counted, counted, efficiency_rows, gather, lanes
+from lenetgpu.stages.sectors import NONE, Counted, Offsets, counted, efficiency_rows, gather, lanes
 
 _THREADS = 1024
 _MAPS = ("NHWC", "NCHW")
@@ -36,8 +36,8 @@ def _fits(problem: Pool) -> str | None:
 def access_counts(problem: Pool) -> tuple[Counted, Counted]:
     """Count loads and stores of the mean's block for the first image, map by map."""
     tx, ty = lanes(*_block(problem))
-    read = Cells(problem.reads, problem.in_shape)
-    written = Cells(problem.writes, problem.out_shape)
+    read = Offsets(problem.reads, problem.in_shape)
+    written = Offsets(problem.writes, problem.out_shape)
     c = np.arange(problem.C)[:, None, None]
     loads = NONE
     for d in range(4):

@@ -22,11 +22,11 @@ __device__ __forceinline__ void pool(const float* __restrict__ x, float* __restr
     const long long i = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (i >= outputs) return;
     const size_t n = i / (OH * OW * CH);
-    const Cell at = locate<WRITES, OH, OW, CH>(i % (OH * OW * CH));
+    const Index at = locate<WRITES, OH, OW, CH>(i % (OH * OW * CH));
     float sum = 0.0f;
 #pragma unroll
     for (int d = 0; d < 4; ++d) {
-        const float value = x[cell<READS, H, W, CH>(n, 2 * at.y + d / 2, 2 * at.x + d % 2, at.c)];
+        const float value = x[offset<READS, H, W, CH>(n, 2 * at.y + d / 2, 2 * at.x + d % 2, at.c)];
         sum += RELU ? fmaxf(value, 0.0f) : value;
     }
     y[i] = 0.25f * sum;

@@ -12,7 +12,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
 from lenetgpu.stages.defines import launch_each, map_defines
 from lenetgpu.stages.registry import of_shape, variant
-from lenetgpu.stages.sectors import NONE, WARP, Cells, Counted, counted, efficiency_rows, gather
+from lenetgpu.stages.sectors import NONE, WARP, Counted, Offsets, counted, efficiency_rows, gather
 
 _MAPS = ("NHWC", "NCHW")
 
@@ -39,13 +39,13 @@ def _kernel(problem: Pool, entry: str = "relu_mean") -> Kernel:
 def access_counts(problem: Pool) -> tuple[Counted, Counted]:
     """Count loads and stores of the first image's outputs, threads along their memory order."""
     y, x, c = np.indices(problem.out_shape)
-    order = np.argsort(Cells(problem.writes, problem.out_shape).at(y, x, c), axis=None)
+    order = np.argsort(Offsets(problem.writes, problem.out_shape).at(y, x, c), axis=None)
     outputs = np.full(-(-order.size // WARP) * WARP, -1)
     outputs[: order.size] = order
     rows = outputs.reshape(-1, WARP)
     width, maps = problem.W // 2, problem.C
     y, x, c = rows // (width * maps), rows // maps % width, rows % maps
-    read, loads = Cells(problem.reads, problem.in_shape), NONE
+    read, loads = Offsets(problem.reads, problem.in_shape), NONE
     for d in range(4):
         loads += counted(gather(read, np.where(rows < 0, -1, 2 * y + d // 2), 2 * x + d % 2, c))
     return loads, Counted(order.size, -(-order.size // 8))

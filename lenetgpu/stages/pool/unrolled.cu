@@ -17,9 +17,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (element >= WINDOW * outputs) return;
     const int d = element / outputs;
     const long long i = element % outputs;
-    const Cell at = locate<WRITES, OH, OW, CH>(i % (OH * OW * CH));
+    const Index at = locate<WRITES, OH, OW, CH>(i % (OH * OW * CH));
     const size_t n = i / (OH * OW * CH);
-    const float value = x[cell<READS, H, W, CH>(n, 2 * at.y + d / 2, 2 * at.x + d % 2, at.c)];
+    const float value = x[offset<READS, H, W, CH>(n, 2 * at.y + d / 2, 2 * at.x + d % 2, at.c)];
     rows[element] = fmaxf(value, 0.0f);
 }
 #endif

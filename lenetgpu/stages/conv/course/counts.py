@@ -12,7 +12,7 @@ from typing import Any
 
 from lenetgpu.arrays import np
 from lenetgpu.problems import Conv
-from lenetgpu.stages.sectors import NONE, Cells, Counted, counted, gather, lanes, some, total
+from lenetgpu.stages.sectors import NONE, Counted, Offsets, counted, gather, lanes, some, total
 
 _TILE = 32
 
@@ -43,7 +43,7 @@ def _tile_loads(
     """
     rows = (tile[0] - 1) * problem.stride + problem.R
     columns = (tile[1] - 1) * problem.stride + problem.S
-    where = Cells(problem.reads, problem.in_shape)
+    where = Offsets(problem.reads, problem.in_shape)
     width, height = block
     tx, ty = lanes(width, height)
     firsts = [(first, 0) for first in range(0, rows * columns, width * height)]
@@ -85,7 +85,7 @@ def direct_counts(
         m = ty // tile[0] * maps[0] + tx // tile[1]
         there = there & (ty < maps[1] * tile[0]) & (tx < maps[0] * tile[1]) & (m < problem.M)
         oy, ox = ty % tile[0], tx % tile[1]
-    written = Cells(problem.writes, problem.out_shape)
+    written = Offsets(problem.writes, problem.out_shape)
     loads, stores = NONE, NONE
     for corner in _corners(problem, tile):
         y, x = corner[0] + oy, corner[1] + ox
@@ -102,8 +102,8 @@ def direct_counts(
 def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]:
     """Count accesses of `direct.basic` and `tight`: a block per map, all from global memory."""
     tx, ty = lanes(*block)
-    read = Cells(problem.reads, problem.in_shape)
-    written = Cells(problem.writes, problem.out_shape)
+    read = Offsets(problem.reads, problem.in_shape)
+    written = Offsets(problem.writes, problem.out_shape)
     loads, stores = NONE, NONE
     for y0, x0 in _corners(problem, (block[1], block[0])):
         computes = (ty >= 0) & (ty + y0 < problem.OH) & (tx + x0 < problem.OW)
@@ -124,7 +124,7 @@ def _unrolled(problem: Conv, k: Any, p: Any) -> Any:
     element, c = k // problem.C, k % problem.C
     y = p // problem.OW * problem.stride + element // problem.S - problem.pad
     x = p % problem.OW * problem.stride + element % problem.S - problem.pad
-    return gather(Cells(problem.reads, problem.in_shape), np.where(inside, y, -1), x, c)
+    return gather(Offsets(problem.reads, problem.in_shape), np.where(inside, y, -1), x, c)
 
 
 def image_counts(
@@ -137,7 +137,7 @@ def image_counts(
     """
     lane, warp = np.arange(_TILE)[None, :], np.arange(_TILE)[:, None]
     pixels = problem.OH * problem.OW
-    written = Cells(problem.writes, problem.out_shape)
+    written = Offsets(problem.writes, problem.out_shape)
     loads, stores = NONE, NONE
     map_steps = some(range(0, problem.M, _TILE * each[0]))
     pixel_steps = some(range(0, pixels, _TILE * each[1]))
@@ -167,7 +167,7 @@ def flat_counts(problem: Conv) -> tuple[Counted, Counted]:
     outputs = warps * _TILE + np.arange(_TILE)
     m, p = outputs // pixels, outputs % pixels
     here = m < problem.M
-    written = Cells(problem.writes, problem.out_shape)
+    written = Offsets(problem.writes, problem.out_shape)
     loads = NONE
     for k in some(range(problem.depth), 1024):
         loads += counted(_unrolled(problem, np.where(here, k, -1), p))

@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const long long i = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const size_t n = i / OUTPUTS;
-    const Cell out = locate<WRITES, OH, OW, M>(int(i % OUTPUTS));
+    const Index out = locate<WRITES, OH, OW, M>(int(i % OUTPUTS));
     const int first = out.c / MAPS * CHANNELS;
     float sum = 0.0f;
     for (int r = 0; r < R; ++r) {
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const bool inside = iy >= 0 && iy < H && ix >= 0 && ix < W;
             for (int c = 0; c < CHANNELS; ++c) {
                 const float value =
-                    inside ? Value::load(x[cell<READS, H, W, CH>(n, iy, ix, first + c)]) : 0.0f;
+                    inside ? Value::load(x[offset<READS, H, W, CH>(n, iy, ix, first + c)]) : 0.0f;
                 sum += value * Value::load(w[((r * S + s) * CHANNELS + c) * M + out.c]);
             }
         }

@@ -3,7 +3,7 @@
 // (channel, row, column), and the lines of the map (W'y) that they meet; while STAGES - 1 rounds
 // are fetched, the one before is used. Elements of an unfinished filter row and lines that are still
 // met stay in their rings. A thread computes QUADS times four neighbours in x, in FM maps; the
-// channels may be split over the threads of a block, whose sums meet in shared memory.
+// channels may be split over the threads of a block, whose sums are added in shared memory.
 // x (n, C, H, W); w (filter block, split, filter element, filter); y (n, M, OH, OW).
 #include "gpu/ptx/async.cuh"
 #include "stages/conv/shape.cuh"

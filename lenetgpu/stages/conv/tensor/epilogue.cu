@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                      n += size_t(sharing) * THREADS) {
                     const int pixel = int(n / M), column = int(n % M);
                     const double sum = sum_of(x, w, image, pixel, column);
-                    y[cell<WRITES, OH, OW, M>(image, pixel / OW, pixel % OW, column)] =
+                    y[offset<WRITES, OH, OW, M>(image, pixel / OW, pixel % OW, column)] =
                         Value::store(float(epilogue(sum, bias_at(bias, column))));
                 }
             }

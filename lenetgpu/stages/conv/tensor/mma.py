@@ -47,7 +47,7 @@ FP16X3 = Kind(2, TILINGS)
 
 @tensor(FP16X3, needs=cuda(80), default=True, paper="after Ootomo and Yokota")
 def fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """Implicit product on mma.sync, operands as fp16 hi and lo with scales."""
+    """Implicit product on mma.sync, operands as fp16 high and low with scales."""
     run(x, w, y)
 
 

@@ -96,7 +96,7 @@ using Held = Value::Held;
 __device__ __forceinline__ float value_at(const Held* __restrict__ x, size_t n, int y, int col,
                                           int c) {
     if (PAD > 0 && (y < 0 || y >= H || col < 0 || col >= W)) return 0.0f;
-    return Value::load(x[cell<READS, H, W, CH>(n, y, col, c)]);
+    return Value::load(x[offset<READS, H, W, CH>(n, y, col, c)]);
 }
 // Four neighbours, the first where four of them are aligned.
 __device__ __forceinline__ float4 four_at(const Held* from) {

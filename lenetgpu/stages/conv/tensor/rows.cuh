@@ -140,7 +140,7 @@ struct Outputs {
                     const float sum = sums[i / 2][4 * n + i % 2 * 2 + e];
                     const float v = SPLIT > 1 ? sum : unscaled(sum, top, out_scales[column]);
                     Out::Held& one =
-                        to[cell<WRITES, OH, OW, M>(image[i], pixel / OW, pixel % OW, column)];
+                        to[offset<WRITES, OH, OW, M>(image[i], pixel / OW, pixel % OW, column)];
                     const Out::Held held = Out::store(SPLIT > 1 ? v : epilogue(v, bias_at(bias, column)));
                     if (PAIRED) pair |= u32(held) << 16 * e;
                     if (!PAIRED) one = held;

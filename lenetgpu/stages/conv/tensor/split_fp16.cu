@@ -78,7 +78,7 @@ static_assert(BLOCKS * WARPS >= RUNS * (FILLED / ACROSS), "every cell has a thre
 
 __device__ __forceinline__ float input_of(const Held* __restrict__ x, size_t image, int y, int col,
                                           int channel) {
-    if (!FOLD) return channel < CH ? Value::load(x[cell<READS, H, W, CH>(image, y, col, channel)]) : 0.0f;
+    if (!FOLD) return channel < CH ? Value::load(x[offset<READS, H, W, CH>(image, y, col, channel)]) : 0.0f;
     if (channel >= S * CH) return 0.0f;
     return value_at(x, image, y, col * STRIDE - PAD + channel / CH, channel % CH);
 }
@@ -88,7 +88,7 @@ __device__ __forceinline__ void inputs_of(float (&v)[CELL], const Held* __restri
     for (int c = 0; c < CELL; c += QUADS ? 4 : 1) {
         if constexpr (QUADS) {
             float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (first + c < CH) four = four_at(x + cell<READS, H, W, CH>(image, y, col, first + c));
+            if (first + c < CH) four = four_at(x + offset<READS, H, W, CH>(image, y, col, first + c));
             v[c] = four.x, v[c + 1] = four.y, v[c + 2] = four.z, v[c + 3] = four.w;
         } else {
             v[c] = input_of(x, image, y, col, first + c);

@@ -13,7 +13,7 @@ __device__ __forceinline__ Corner of_lane(const Corner& own, int lane) {
 }
 __device__ __forceinline__ void copy_input(float* place, const float* __restrict__ x, const Corner& corner,
                                            const Tap& tap) {
-    const bool there = tap.meets(corner);
+    const bool there = tap.inside(corner);
     const float* from = x + (there ? corner.at + tap.from : 0);
     if constexpr (QUADS) ptx::copy16_or_zero(place, from, there);
     else ptx::copy4_or_zero(place, from, there);

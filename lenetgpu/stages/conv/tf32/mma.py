@@ -99,5 +99,5 @@ def plan(problem: Conv, batch: int, machine: Machine | None = None) -> Product:
 
 @by_tf32(plan, needs=cuda(80))
 def tf32x3(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """Implicit product on mma.sync, operands as TF32 hi and lo, split in registers."""
+    """Implicit product on mma.sync, operands as TF32 high and low, split in registers."""
     run(x, w, y)

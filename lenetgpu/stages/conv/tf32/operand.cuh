@@ -6,7 +6,7 @@
 
 // A lane's rows are 2 (lane / 4) and the next, or lane / 4 and 8 below, of products lane % 4 and 4 on in
 // every 8.
-struct Halves {
+struct SplitInputs {
     u32 high[STEPS][4], low[STEPS][4];
 
     // Of both rows product lane % 4 of the `i`th four. `largest`: of each row so far; infinity counts, NaN does not.
@@ -21,7 +21,7 @@ struct Halves {
 };
 
 // A chunk's products, small ones first, from zero.
-__device__ __forceinline__ void multiply(float (&sum)[BN / 2], const Halves& inputs, u32 filters) {
+__device__ __forceinline__ void multiply(float (&sum)[BN / 2], const SplitInputs& inputs, u32 filters) {
     constexpr int STEP = 2 * BN, LOW = CELLS * BN;  // of a descriptor: 8 of the depth on, the low part
     const u64 column = ptx::operand(filters, BN * CELL_BYTES, CORE * CELL_BYTES);
     ptx::wgmma_fence();

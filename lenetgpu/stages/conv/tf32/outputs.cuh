@@ -14,7 +14,7 @@ __device__ __forceinline__ u32 of_four(u32 v) {
 }
 
 // A sum with its bias, and ReLU, which NaN passes.
-__device__ __forceinline__ float ended(float sum, float bias) {
+__device__ __forceinline__ float epilogue(float sum, float bias) {
     const float v = BIAS ? sum + bias : sum;
     return RELU && v < 0.0f ? 0.0f : v;
 }
@@ -50,7 +50,7 @@ struct Outputs {
                 for (int j = 0; j < 2; ++j) {
                     const float sum = sums[4 * n + 2 * h + j];
                     most[h] = max(most[h], __float_as_uint(fabsf(sum)));
-                    v[h][j] = ended(sum * (j ? two.y : two.x), j ? more.y : more.x);
+                    v[h][j] = epilogue(sum * (j ? two.y : two.x), j ? more.y : more.x);
                 }
             }
             store(to, there, v, n);

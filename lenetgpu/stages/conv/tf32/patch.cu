@@ -133,7 +133,7 @@ __device__ __forceinline__ void prepare(unsigned char* memory) {
     }
 }
 
-struct Operand : Halves {
+struct Operand : SplitInputs {
     // By a name of its own, as in wgmma.cu.
     __device__ __forceinline__ void load(const unsigned char* memory, const u32 (&from)[2], const uint4* places,
                                          float (&largest)[2]) {

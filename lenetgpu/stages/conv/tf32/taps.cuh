@@ -46,7 +46,7 @@ struct Tap {
         row = tap / S, column = tap % S;
         from = PIXELWISE ? (row * W + column) * CH + channel : (channel * H + row) * W + column;
     }
-    __device__ __forceinline__ bool meets(const Corner& of) const {
+    __device__ __forceinline__ bool inside(const Corner& of) const {
         if (POINTS) return there && of.rows;
         return there && (of.rows >> row & 1) && (of.columns >> column & 1);
     }

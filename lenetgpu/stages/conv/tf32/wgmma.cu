@@ -106,7 +106,7 @@ __device__ __forceinline__ void bring(unsigned char* memory, Ring ring, const fl
     }
 }
 
-struct Operand : Halves {
+struct Operand : SplitInputs {
     // Loads are by names of their own: copies and they are ordered by mbarriers, which racecheck does not
     // follow (scripts/sanitize.py).
     __device__ __forceinline__ void load(const float* inputs, int first, float (&largest)[2]) {

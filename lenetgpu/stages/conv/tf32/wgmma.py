@@ -144,5 +144,5 @@ def plan(problem: Conv, batch: int, machine: Machine | None = None) -> OneLaunch
 
 @by_tf32(plan, needs=hopper())
 def wgmma_tf32x3(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """Implicit product on Hopper's wgmma, operands as TF32 hi and lo, split in registers."""
+    """Implicit product on Hopper's wgmma, operands as TF32 high and low, split in registers."""
     run(x, w, y)

@@ -2,7 +2,7 @@
 // never unrolled in memory; a column is an output pixel, of all images one after another.
 // A block computes BM maps x BN columns of DEPTH/SPLIT products from a ring of STAGES chunks of BK
 // rows in shared memory, filled by cp.async (zeros where the window leaves the image). WARPS_K
-// groups of warps share each chunk along k, and SPLIT blocks the depth; their sums meet in shared
+// groups of warps share each chunk along k, and SPLIT blocks the depth; their sums are added in shared
 // memory: across blocks through the cluster's (sm_90), or through `parts` and a counter, the last
 // block adding (before). WALKS: few blocks are resident, each takes tile after tile.
 // `Sums` holds a thread's sums: clear, multiply, bound, finish, store, put.
@@ -22,8 +22,8 @@ constexpr int CHUNKS = EVEN_DEPTH ? DEPTH / BK : (DEPTH + BK - 1) / BK;
 constexpr int A_ROWS = THREADS / (BM / 4);
 constexpr int B_ROWS = THREADS / (DENSE ? BN / 4 : BN);
 constexpr int STEPS = BK / WARPS_K;
-constexpr bool MEET = WARPS_K > 1 || SPLIT > 1;
-constexpr bool WALKS = SUM_ROWS > 0 && !MEET;
+constexpr bool REDUCES = WARPS_K > 1 || SPLIT > 1;
+constexpr bool WALKS = SUM_ROWS > 0 && !REDUCES;
 
 static_assert(PITCH_A % 4 == 0 && PITCH_B % 4 == 0, "rows are copied 16 bytes at a time");
 static_assert(STAGES >= 2 && BK % WARPS_K == 0, "each group of warps takes whole rows");
@@ -164,8 +164,8 @@ __device__ __forceinline__ void add(float4& sum, float4 v) {
 }
 
 // The sums that every group of warps put into `shared` become one across blocks and are stored.
-__device__ __forceinline__ void meet(float4* shared, float* out, Tile tile, int rank,
-                                     long long columns, int index, float* parts, int* counters) {
+__device__ __forceinline__ void reduce(float4* shared, float* out, Tile tile, int rank,
+                                       long long columns, int index, float* parts, int* counters) {
     constexpr int QUADS = BM * BN / 4;
     if (SPLIT == 1) {
         for (int e = threadIdx.x; e < QUADS; e += THREADS) {
@@ -276,12 +276,12 @@ __device__ __forceinline__ void tiled_product(const float* __restrict__ x,
         if (!WALKS || index + step >= tiles) ptx::start_next_grid();
         const Tile tile(index, tiles_n);
         float* const out = y + tile.group * (columns * M);
-        if (MEET) {
+        if (REDUCES) {
             ptx::copy_wait<0>();
             __syncthreads();
             sums.put(shared);
             __syncthreads();
-            meet(shared, out, tile, rank, columns, index, parts, counters);
+            reduce(shared, out, tile, rank, columns, index, parts, counters);
         } else {
             sums.store(out, columns, tile);
         }

@@ -80,8 +80,8 @@ class Tile:
     def shared(self, split: int) -> int:
         """Return the dynamic shared memory in bytes: the pipeline, or the sums reduced after it."""
         ring = 4 * self.stages * self.bk * (self.bm + self.bn)
-        meet = 4 * self.warps_k * self.bm * self.bn if self.warps_k > 1 or split > 1 else 0
-        return max(ring, meet)
+        reduction = 4 * self.warps_k * self.bm * self.bn if self.warps_k > 1 or split > 1 else 0
+        return max(ring, reduction)
 
     def defines(self) -> dict[str, int | str]:
         """Return the tile as `-D` definitions; multiply-adds snake along the longer operand."""
@@ -242,7 +242,7 @@ class Fit:
     launch: float = 2730.0  # clocks
     block: float = 212.0  # clocks: a round's first bytes and last stores
     each: float = 929.0  # clocks per block of a round
-    meet: float = 3.66  # clocks per sum and part, over 128 lanes
+    reduce: float = 3.66  # clocks per sum and part, over 128 lanes
     cluster: float = 1680.0  # clocks
     cache_rate: float = 5170.0 / H200.multiprocessors  # bytes per clock and multiprocessor
     memory_rate: float = 1630.0 / H200.bytes_per_clock  # fraction of the memory's
@@ -279,16 +279,16 @@ def product_clocks(
     wide = 4 if product.dense(problem) else 1
     copies = tile.bk * (tile.bm / 4 + tile.bn / wide) / tile.threads
     instructions = tile.instructions() + FIT.copy * copies + FIT.chunk
-    ends = FIT.block
+    epilogue = FIT.block
     if tile.warps_k > 1 or split > 1:
-        ends += FIT.meet * tile.bm * tile.bn * (tile.warps_k + 2 * (split > 1)) / 128
+        epilogue += FIT.reduce * tile.bm * tile.bn * (tile.warps_k + 2 * (split > 1)) / 128
     if split > 1:
-        ends += FIT.cluster
+        epilogue += FIT.cluster
 
     def one_round(held: int) -> float:
         rate = FIT.issued * min(1.0, held * warps / FIT.full_warps)
         busy = held * warps * instructions / rate
-        return chunks * max(busy, FIT.latency / (tile.stages - 1)) + ends + held * FIT.each
+        return chunks * max(busy, FIT.latency / (tile.stages - 1)) + epilogue + held * FIT.each
 
     rounds, rest = divmod(busiest, resident)
     multiply = rounds * one_round(resident) + (one_round(rest) if rest else 0.0)

@@ -1,9 +1,9 @@
 // Features to labels in one kernel on mma.sync: fc1 (1024 -> 128), ReLU, fc2 (128 -> 10), argmax.
 // A block takes TILE images; each of its eight warps computes 32 of fc1's outputs over every other
 // K step, then two partners share them out. Slices of features and weights arrive through a ring.
-// A warp's 16 outputs are one K step of fc2: multiplied where they lie; the scores meet in memory.
-// PARTS 1: fp16 operands. PARTS 2: fp16 hi + lo, three products, each K step's sum moved to fp32
-// registers. sm_80 and later, any n >= 1; scores may be null.
+// A warp's 16 outputs are one K step of fc2: multiplied where they lie; the scores are added in shared
+// memory. PARTS 1: fp16 operands. PARTS 2: fp16 high + low, three products, each K step's sum moved to
+// fp32 registers. sm_80 and later, any n >= 1; scores may be null.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/math.cuh"
 #include "gpu/ptx/mma.cuh"
@@ -25,7 +25,7 @@ constexpr int STAGE_BYTES = WEIGHT_BYTES + PARTS * PART_BYTES;
 constexpr int ROWS = TILE / 16;                            // tiles of 16 images
 constexpr int PITCH = 24;                                  // scores of an image and warp, padded
 
-static_assert(PARTS == 1 || PARTS == 2, "fp16, or hi and lo");
+static_assert(PARTS == 1 || PARTS == 2, "fp16, or high and low");
 static_assert(TILE % 16 == 0 && HIDDEN == 16 * WARPS, "mma's rows; a warp's outputs");
 static_assert(SLICE % 32 == 0, "partners take turns at K steps");
 static_assert(ROWS * 8 * THREADS * 4 <= SHARED_BYTES, "what partners exchange lies over the ring");

@@ -63,5 +63,5 @@ def classifier(x: Any, w: Any, y: Any, problem: Classifier) -> None:
     kernels=lambda problem, batch: (kernel(2),),
 )
 def classifier_(x: Any, w: Any, y: Any, problem: Classifier) -> None:
-    """fc1, ReLU, fc2 and argmax in one kernel on mma.sync, operands split into fp16 hi and lo."""
+    """fc1, ReLU, fc2 and argmax in one kernel on mma.sync, split fp16 operands."""
     _run(x, w, y, 2)

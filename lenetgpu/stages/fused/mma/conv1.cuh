@@ -1,6 +1,6 @@
 // Pixels to conv1's pooled maps in shared memory on mma.sync, SHARE warps an image: cells of 8
-// channels, [channel/8][x % 2][y][x / 2][8], fp16, with PARTS 2 as hi and lo. Rows of the product
-// are pixels of pooled windows, in pairs, so that a window's four sums meet in one thread.
+// channels, [channel/8][x % 2][y][x / 2][8], fp16, with PARTS 2 as high and low. Rows of the product
+// are pixels of pooled windows, in pairs, so that one thread has a window's four sums.
 #pragma once
 #include "gpu/ptx/global.cuh"
 #include "gpu/ptx/math.cuh"
@@ -18,7 +18,7 @@ constexpr int PARITY = POOLED * HALF_ROW, PLANE = 2 * PARITY;
 constexpr int MAP_BYTES = 4 * PLANE;                       // of a part
 constexpr int PIXEL_PARTS = UINT8_PIXELS ? 1 : PARTS;
 
-static_assert(PARTS == 1 || PARTS == 2, "fp16, or hi and lo");
+static_assert(PARTS == 1 || PARTS == 2, "fp16, or high and low");
 static_assert(SHARE == 1 || SHARE == 2, "a warp takes an image or half of its rows");
 
 #if UINT8_PIXELS

@@ -2,8 +2,9 @@
 // SHARE warps carry an image from pixels to features. conv1 (conv1.cuh) leaves pooled cells of 8
 // channels; they are conv2's rows, by ldmatrix where they lie: no im2col; a window's four sums
 // meet in one thread. conv2's filters stream through a ring that the block shares (ring.cuh).
-// PARTS 1: fp16 operands. PARTS 2: fp16 hi + lo, products hi*hi + hi*lo + lo*hi, a filter element's sums moved
-// to fp32 registers, since tensor cores truncate (Ootomo and Yokota, arXiv 2203.03341). Any n >= 1.
+// PARTS 1: fp16 operands. PARTS 2: fp16 high + low, products high*high + high*low + low*high, a filter
+// element's sums moved to fp32 registers, since tensor cores truncate (Ootomo and Yokota, arXiv
+// 2203.03341). Any n >= 1.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/math.cuh"

@@ -129,5 +129,5 @@ def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     kernels=lambda problem, batch: kernels(2),
 )
 def features_(x: Any, w: Filters, y: Any, problem: Features) -> None:
-    """conv1 to pool2 in one persistent kernel on mma.sync, operands split into fp16 hi and lo."""
+    """conv1 to pool2 in one persistent kernel on mma.sync, split fp16 operands."""
     _run(x, w, y, 2)

@@ -1,4 +1,4 @@
-"""Weights for the mma.sync kernels: in the order lanes read them, as fp16 or split fp16 (hi + lo).
+"""Weights for the mma.sync kernels: in the order lanes read them, as fp16 or split fp16.
 
 With two parts every operand is scaled by a power of two (`fused/split.py`); with one part all
 scales are 1.
@@ -41,8 +41,8 @@ def feature_order() -> Array:
 
 
 def _parts(w: Array, parts: int) -> tuple[Array, int]:
-    """Return `w` times 2**k as fp16 parts (hi, or hi and lo) along a new first axis, and k."""
-    return split.halves(w) if parts == 2 else (w.astype(np.float16)[None], 0)
+    """Return `w` times 2**k as fp16 parts (high, or high and low) along a new first axis, and k."""
+    return split.parts(w) if parts == 2 else (w.astype(np.float16)[None], 0)
 
 
 def _conv1_matrix(conv1: Array) -> Array:

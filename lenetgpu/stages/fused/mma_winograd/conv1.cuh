@@ -36,11 +36,11 @@ __device__ __forceinline__ Patch load(const Pixel* from) {
     return ptx::load_constant(reinterpret_cast<const uint2*>(from));
 }
 // Bytes become fp16, exactly byte / 256: 0x6400 | byte is 1024 + byte.
-__device__ __forceinline__ u32 halves(u32 bytes, u32 which) {
+__device__ __forceinline__ u32 to_fp16(u32 bytes, u32 which) {
     return ptx::multiply_add2(__byte_perm(bytes, 0x64646464, which), 0x1c001c00, 0xc400c400);
 }
-__device__ __forceinline__ uint4 halves(Patch p) {
-    return {halves(p.x, 0x4140), halves(p.x, 0x4342), halves(p.y, 0x4140), halves(p.y, 0x4342)};
+__device__ __forceinline__ uint4 to_fp16(Patch p) {
+    return {to_fp16(p.x, 0x4140), to_fp16(p.x, 0x4342), to_fp16(p.y, 0x4140), to_fp16(p.y, 0x4342)};
 }
 #else
 using Pixel = float;
@@ -51,12 +51,12 @@ __device__ __forceinline__ Patch load(const Pixel* from) {
     const uint4* words = reinterpret_cast<const uint4*>(from);
     return {ptx::load_constant(words), ptx::load_constant(words + 1)};
 }
-__device__ __forceinline__ u32 halves(u32 a, u32 b) {
+__device__ __forceinline__ u32 to_fp16(u32 a, u32 b) {
     return ptx::half2(__uint_as_float(a), __uint_as_float(b));
 }
-__device__ __forceinline__ uint4 halves(Patch p) {
-    return {halves(p.low.x, p.low.y), halves(p.low.z, p.low.w), halves(p.high.x, p.high.y),
-            halves(p.high.z, p.high.w)};
+__device__ __forceinline__ uint4 to_fp16(Patch p) {
+    return {to_fp16(p.low.x, p.low.y), to_fp16(p.low.z, p.low.w), to_fp16(p.high.x, p.high.y),
+            to_fp16(p.high.z, p.high.w)};
 }
 #endif
 
@@ -74,7 +74,7 @@ struct Patches {
 #pragma unroll
         for (int k = 0; k < EACH; ++k)
             if (lane + k * WARP < ALL)
-                ptx::store_shared(to + (lane + k * WARP) * CELL, halves(patch[k]));
+                ptx::store_shared(to + (lane + k * WARP) * CELL, to_fp16(patch[k]));
     }
 };
 
@@ -153,7 +153,7 @@ __device__ __forceinline__ void convolve1(u32 image, const Filter1& filter, int 
         for (int plane = 0; plane < PLANES; ++plane) {
             u32 inputs[POINTS];
             inputs_of(inputs, pooled[plane], half);
-            transform_in_halves(inputs, values[plane]);
+            transform_fp16(inputs, values[plane]);
         }
         __syncwarp();  // the last band lies over the pixels
 #pragma unroll

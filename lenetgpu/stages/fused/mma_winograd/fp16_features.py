@@ -11,7 +11,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
 from lenetgpu.stages.fused.mma.pack import fragments
-from lenetgpu.stages.fused.split import Filters, in_halves, of_pixels
+from lenetgpu.stages.fused.split import Filters, in_fp16, of_pixels
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack
 from lenetgpu.stages.registry import cuda, variant
 
@@ -55,7 +55,7 @@ def pack_conv2(conv2: Array) -> Array:
     Axes: point, row, warp, lane, K step, 4. The point at infinity is first and 0 second; the
     others follow `fp16_pack.ORDER`.
     """
-    points = fp16_pack.in_halves(conv2)[[1, 0, *range(2, POINTS)]]
+    points = fp16_pack.in_fp16(conv2)[[1, 0, *range(2, POINTS)]]
     matrix = points[:, :, channel_order()][:, :, :, output_order()]
     packed = fragments(matrix).reshape(POINTS, 5, 2, WARPS // 2, 32, 2, 4)
     packed = packed.transpose(0, 1, 3, 5, 4, 2, 6).reshape(POINTS, 5, WARPS, 32, 2, 4)
@@ -81,7 +81,7 @@ def kernel(uint8: bool) -> Kernel:
     writes="F16",
     needs=cuda(80),
     precision="fp16w",
-    prepare=in_halves(pack_conv1, pack_conv2),
+    prepare=in_fp16(pack_conv1, pack_conv2),
     kernels=of_pixels(kernel),
 )
 def features(x: Any, w: Filters, y: Any, problem: Features) -> None:

@@ -1,7 +1,7 @@
 // Pixels to conv1 on wgmma for kernels whose warpgroups carry IMAGES images each: A is pixel pairs
 // from registers (rows: positions), B the filters, 32 channels at 2 output columns. With SPLIT the
-// filters, and pixels that are not bytes, are fp16 hi + lo, scaled: lo products first, then hi *
-// hi.
+// filters, and pixels that are not bytes, are fp16 high + low, scaled: low products first, then
+// high * high.
 #pragma once
 #include "gpu/ptx/global.cuh"
 #include "gpu/ptx/math.cuh"
@@ -35,13 +35,13 @@ __device__ __forceinline__ Patch load(const Pixel* p) {
     return {words.x, words.y};
 }
 // Bytes become fp16, exactly byte / 256: 0x6400 | byte is 1024 + byte.
-__device__ __forceinline__ uint2 halves(u32 bytes) {
+__device__ __forceinline__ uint2 to_fp16(u32 bytes) {
     constexpr u32 BIAS = 0x64646464, SCALE = 0x1c001c00, MINUS_4 = 0xc400c400;
     return {ptx::multiply_add2(__byte_perm(bytes, BIAS, 0x4140), SCALE, MINUS_4),
             ptx::multiply_add2(__byte_perm(bytes, BIAS, 0x4342), SCALE, MINUS_4)};
 }
-__device__ __forceinline__ uint4 halves(Patch p) {
-    const uint2 low = halves(p.low), high = halves(p.high);
+__device__ __forceinline__ uint4 to_fp16(Patch p) {
+    const uint2 low = to_fp16(p.low), high = to_fp16(p.high);
     return {low.x, low.y, high.x, high.y};
 }
 #else
@@ -62,7 +62,7 @@ __device__ __forceinline__ u32 pair(u32 a, u32 b) {
 __device__ __forceinline__ u32 rest(u32 a, u32 b, u32 pair) {
     return ptx::rest2(scaled(a), scaled(b), pair);
 }
-__device__ __forceinline__ uint4 halves(Patch p) {
+__device__ __forceinline__ uint4 to_fp16(Patch p) {
     return {pair(p.low.x, p.low.y), pair(p.low.z, p.low.w), pair(p.high.x, p.high.y),
             pair(p.high.z, p.high.w)};
 }
@@ -93,7 +93,7 @@ __device__ __forceinline__ void stage(u32 to, const Pixels& p, int tid) {
     for (int k = 0; k < PATCHES_EACH; ++k) {
         const int at = tid + k * WARPGROUP;
         if (at >= PATCHES) continue;
-        const uint4 high = halves(p.patch[k]);
+        const uint4 high = to_fp16(p.patch[k]);
         ptx::store_shared(to + at * CELL, high);
 #if SPLIT && !UINT8_PIXELS
         ptx::store_shared(to + STAGED_BYTES + at * CELL, rest(p.patch[k], high));
@@ -102,7 +102,7 @@ __device__ __forceinline__ void stage(u32 to, const Pixels& p, int tid) {
 }
 
 // D[position][8 channels x 2 output columns, 4 times]; rows g and g + 8 of a warp are the upper and
-// the lower output row, so a pooling window meets in one thread. K: 5 rows x 3 pixel pairs, and one
+// the lower output row, so one thread has a pooling window. K: 5 rows x 3 pixel pairs, and one
 // pair without weight. pair: what this thread reads of its first tile.
 struct Tile1 {
     float d[32];
@@ -121,7 +121,7 @@ __device__ __forceinline__ void multiply1(Tile1& tile, u64 filters, const u32 (&
     constexpr int PRODUCTS = PARTS + PIXEL_PARTS - 1;
 #pragma unroll
     for (int i = 0; i < 2 * PRODUCTS; ++i) {
-        const int product = PRODUCTS - 1 - i / 2, step = i % 2;  // hi * hi, hi * lo, lo * hi
+        const int product = PRODUCTS - 1 - i / 2, step = i % 2;  // high * high, high * low, low * high
         const u64 b = filters + ((product == 1) * FILTER1_PART_BYTES + step * STEP1_BYTES) / 16;
         const uint4& a = tile.a[PIXEL_PARTS == 2 && product == 2][step];
         if (i == 0)
@@ -156,7 +156,7 @@ __device__ __forceinline__ u32 pool_pair(const float* d) {
                      ptx::add2(ptx::half2_relu(d[2], d[3]), ptx::half2_relu(d[6], d[7])));
 }
 // Which of the pixel pairs (3 * row + pair) are K's pair 4 * m + q, four bits each, and where they
-// stand so that no two of a warp's loads meet in a bank.
+// stand so that no two of a warp's loads use the same bank.
 constexpr u64 PAIRS_IN_LINE = 0xeedcba9876543210, PAIRS_APART = 0x6630eb85da72c941;
 // Where a thread's first pooled position lies within [12][IMAGES][12], and the pixel pairs it
 // reads.

@@ -5,7 +5,7 @@
 #include "gpu/ptx/shared.cuh"
 #include "stages/fused/wgmma/conv2.cuh"
 
-struct Halves {
+struct Fp16 {
     using Conv2 = Dense<float, 2 * FILTER_ELEMENTS>;
 
     __device__ __forceinline__ static u32 cell(int lane) { return lane % 4 * 4; }
@@ -27,7 +27,7 @@ struct Halves {
 
 __device__ __forceinline__ void run(Images images, const unsigned char* filters1,
                                     const unsigned char* filters2, uint4* out, int n) {
-    carry<Halves>(images, filters1, filters2, out, n, [](int) { return Halves{}; });
+    carry<Fp16>(images, filters1, filters2, out, n, [](int) { return Fp16{}; });
 }
 
 extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)

@@ -15,7 +15,7 @@ _MEAN = 0.25
 
 
 def pack(tensors: Sequence[Array]) -> split.Packed:
-    """Pack the network's four float32 tensors, conv1 first, as fp16 hi and lo; fc2 stays float32.
+    """Pack the network's four float32 tensors, conv1 first, as split fp16; fc2 stays float32.
 
     `conv1` (2, 2, 2, 64, 8) [part][K step][half][column][8] as `arrange_conv1`, `conv2` (25, 2,
     4, 64, 8) [filter element][part][channel/8][map][8], `fc1` (16, 2, 8, 128, 8)
@@ -24,11 +24,11 @@ def pack(tensors: Sequence[Array]) -> split.Packed:
     Features are stored in 16-byte vectors, each written by one thread: in vector 32*warp + 4*g
     + px, element 2*py + h is channel 16*warp + 8*h + g of pooled position (py, px).
     """
-    conv1, k1 = split.halves(tensors[0])
-    conv2, k2 = split.halves(tensors[1].reshape(25, 4, 8, 64), axis=1)
+    conv1, k1 = split.parts(tensors[0])
+    conv2, k2 = split.parts(tensors[1].reshape(25, 4, 8, 64), axis=1)
     # py, px, warp, h, g, output -> warp, g, px, py, h, output
     cells = tensors[2].reshape(4, 4, 4, 2, 8, 128).transpose(2, 4, 1, 0, 3, 5)
-    fc1, k3 = split.halves(cells.reshape(-1, CELLS, 8, 128), axis=1)
+    fc1, k3 = split.parts(cells.reshape(-1, CELLS, 8, 128), axis=1)
     fc2 = np.zeros((128, -(-CLASSES // 4) * 4), np.float32)
     fc2[:, :CLASSES] = tensors[3]
     a1, a2, _ = split.activation_exponents(tensors)

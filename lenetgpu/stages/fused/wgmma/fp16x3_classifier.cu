@@ -1,4 +1,4 @@
-// Split features to labels at fp32 accuracy: fc1 on tensor cores as hi*hi + hi*lo + lo*hi, sums of
+// Split features to labels at fp32 accuracy: fc1 on tensor cores as high*high + high*low + low*high, sums of
 // a chunk of K moved to fp32 registers; ReLU, fc2 and argmax in fp32.
 // A block takes CLASSIFIER_IMAGES images; each of two warpgroups computes 64 of fc1's 128 outputs.
 // Weights and features arrive chunk by chunk through a ring of bulk copies, both as wgmma reads
@@ -15,8 +15,8 @@ using ptx::u64;
 
 constexpr int IMAGES = CLASSIFIER_IMAGES;
 constexpr int CELLS = CLASSIFIER_CELLS;
-constexpr int CELL = 16;  // eight halves
-constexpr int PARTS = 2;  // hi, lo
+constexpr int CELL = 16;  // eight fp16
+constexpr int PARTS = 2;  // high, low
 constexpr int DEPTH = 1024;
 constexpr int HIDDEN = 128;
 constexpr int CLASSES = 10;

@@ -40,7 +40,7 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Any:
     kernels=lambda problem, batch: (kernel(),),
 )
 def classifier(x: Any, w: Any, y: Any, problem: Classifier) -> None:
-    """fc1, ReLU, fc2 and argmax in one kernel on wgmma, operands split into fp16 hi and lo."""
+    """fc1, ReLU, fc2 and argmax in one kernel on wgmma, split fp16 operands."""
     labels, scores, count = output_args(y)
     blocks = blocks_for(len(labels), TILE_IMAGES)
     args = (x, w.fc1, w.fc2, labels, scores, count, w.scale1)

@@ -1,10 +1,10 @@
 // Images to pooled conv2 features at fp32 accuracy on tensor cores: operands are split into fp16
-// hi + lo and multiplied hi*hi + hi*lo + lo*hi; tensor cores truncate as they accumulate, so sums
-// of a few filter elements move to fp32 registers (Ootomo & Yokota, arXiv 2203.03341).
-// A block takes four images at a time: one warpgroup turns pixels by conv1 into split activations
-// [part][channel/8][y][image][x][8]; two warpgroups run conv2 on two images each, wgmma reading
-// those activations as they lie while conv2's filter elements stream from L2 through a ring.
-// uint8 pixels are exact in fp16 (two products); float pixels are split as well, |x| <= 4.
+// high + low and multiplied high*high + high*low + low*high; tensor cores truncate as they accumulate, so
+// sums of a few filter elements move to fp32 registers (Ootomo & Yokota, arXiv 2203.03341). A block takes
+// four images at a time: one warpgroup turns pixels by conv1 into split activations
+// [part][channel/8][y][image][x][8]; two warpgroups run conv2 on two images each, wgmma reading those
+// activations as they lie while conv2's filter elements stream from L2 through a ring. uint8 pixels are
+// exact in fp16 (two products); float pixels are split as well, |x| <= 4.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/cluster.cuh"

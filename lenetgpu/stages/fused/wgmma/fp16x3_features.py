@@ -36,6 +36,6 @@ def kernel(uint8: bool) -> Kernel:
     kernels=of_pixels(kernel),
 )
 def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
-    """conv1 to pool2 in one persistent kernel on wgmma, operands split into fp16 hi and lo."""
+    """conv1 to pool2 in one persistent kernel on wgmma, split fp16 operands."""
     made, blocks = kernel(x.dtype == "uint8"), min(blocks_for(len(x), _BATCH), multiprocessors())
     launch(made, (blocks,), (_THREADS,), w.args(x, y), shared=_SHARED_BYTES, overlap=True)

@@ -59,7 +59,7 @@ __device__ __forceinline__ void convolve1(Values& values, u32 band, u32 filters1
     for (int plane = 0; plane < PLANES; ++plane) {
         u32 d[POINTS];
         tile_of(d, pooled[plane], lane / 16);
-        transform_in_halves(d, values[plane]);
+        transform_fp16(d, values[plane]);
         ptx::here(values[plane], never, band);
     }
 }

@@ -12,7 +12,7 @@ from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
-from lenetgpu.stages.fused.split import Filters, in_halves, of_pixels
+from lenetgpu.stages.fused.split import Filters, in_fp16, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack_conv1, pack_conv2
 from lenetgpu.stages.registry import hopper, variant
@@ -44,7 +44,7 @@ def kernel(uint8: bool) -> Kernel:
     writes="F16",
     needs=hopper(),
     precision="fp16w",
-    prepare=in_halves(pack_conv1, pack_conv2),
+    prepare=in_fp16(pack_conv1, pack_conv2),
     kernels=of_pixels(kernel),
 )
 def features(x: Any, w: Filters, y: Any, problem: Features) -> None:

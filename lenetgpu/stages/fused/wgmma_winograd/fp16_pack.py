@@ -25,7 +25,7 @@ def pack(tensors: Sequence[Array]) -> split.Packed:
     share one scale, so that their products can be added.
     """
     direct = fp16_pack.pack(tensors)
-    parts, k2 = split.halves(at_points(tensors[1]).reshape(POINTS, 5, 2, 2, 8, 64), axis=1)
+    parts, k2 = split.parts(at_points(tensors[1]).reshape(POINTS, 5, 2, 2, 8, 64), axis=1)
     conv2 = np.ascontiguousarray(parts.transpose(0, 1, 2, 3, 4, 6, 5))
     a1, a2, _ = split.activation_exponents(tensors)
     factors = replace(
@@ -61,7 +61,7 @@ def at_points(conv2: Array) -> Array:
     return found
 
 
-def in_halves(conv2: Array) -> Array:
+def in_fp16(conv2: Array) -> Array:
     """Transform (5, 5, 32, 64) filters along rows to the points of `ORDER`: (8, 5, 32, 64) fp16.
 
     The transform is in float64 and rounds once. The sum of each point's five rows is preserved,
@@ -75,5 +75,5 @@ def pack_conv2(conv2: Array) -> Array:
 
     Axes: point, row, channel/16, channel/8 % 2, output, 8.
     """
-    split = in_halves(conv2).reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
+    split = in_fp16(conv2).reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
     return np.ascontiguousarray(split)

@@ -1,14 +1,14 @@
 // Images to pool2's features at fp32 accuracy in one kernel, conv2 by Winograd F(4,5) along x:
-// operands are split into fp16 hi + lo and multiplied lo * hi + hi * lo + hi * hi, maps after they
-// were transformed in fp32. Warp-specialized as fp16_features.cu: three producers do conv1, keep its
-// pooled maps in fp32, and write two points of them at a time as soon as those of the batch before
-// have been read; the consumer multiplies. Filters of two points are in shared memory, others follow
-// as parts of them have been used: each block of a cluster of two loads half and sends it to both.
+// operands are split into fp16 high + low and multiplied low * high + high * low + high * high, maps
+// after they were transformed in fp32. Warp-specialized as fp16_features.cu: three producers do conv1,
+// keep its pooled maps in fp32, and write two points of them at a time as soon as those of the batch
+// before have been read; the consumer multiplies. Filters of two points are in shared memory, others
+// follow as parts of them have been used: each block of a cluster of two loads half and sends it to both.
 // sm_90a, any n >= 1.
 #include "gpu/ptx/registers.cuh"
 #include "stages/fused/wgmma_winograd/fp16x3_ring.cuh"
 
-constexpr int SPLIT_BYTES = 2 * POINT_BYTES;  // of a point's maps: hi, lo
+constexpr int SPLIT_BYTES = 2 * POINT_BYTES;  // of a point's maps: high, low
 constexpr int STAGED_BAND_BYTES = PIXEL_PARTS * BATCH * BAND_BYTES;
 constexpr int SPLIT_MAPS_AT = UNITS * FILTERS_BYTES;
 constexpr int CONV1_AT = SPLIT_MAPS_AT + POINTS * SPLIT_BYTES;
@@ -48,7 +48,7 @@ public:
         for (int k = 0; k < EACH; ++k) {
             const int at = lane + 32 * k;
             if (at >= PATCHES) continue;
-            const uint4 high = halves(patch_[k]);
+            const uint4 high = to_fp16(patch_[k]);
             ptx::store_shared(to + at * CELL, high);
 #if !UINT8_PIXELS
             ptx::store_shared(to + BATCH * BAND_BYTES + at * CELL, rest(patch_[k], high));
@@ -169,7 +169,7 @@ __device__ __forceinline__ void convolve(const Pixel* __restrict__ images, u32 b
 }
 
 // ReLU and mean: a thread has all outputs of an image (its lane's of four), of two channels. It gets
-// column lane % 4 of each image, four rows, as hi and lo.
+// column lane % 4 of each image, four rows, as high and low.
 __device__ __forceinline__ void means(uint4 (&high)[BATCH], uint4 (&low)[BATCH],
                                       const float (&sums)[OUTPUTS][32], float scale, int lane) {
 #pragma unroll

@@ -1,10 +1,10 @@
-// conv2's filters as hi + lo, a few at a time: a ring that the blocks of a cluster fill together, and
+// conv2's filters as high + low, a few at a time: a ring that the blocks of a cluster fill together, and
 // the barriers by which they and a block's warps tell each other what is there and what is not needed.
 #pragma once
 #include "stages/fused/wgmma_winograd/specialized.cuh"
 
 constexpr int BLOCKS = 2;          // of a cluster
-constexpr int UNITS = 4;           // of filters: hi and lo of an even point, of an odd one
+constexpr int UNITS = 4;           // of filters: high and low of an even point, of an odd one
 constexpr int PAIRS = POINTS / 2;  // of points, whose maps are written together
 constexpr int BARRIERS = 1 + 2 * UNITS + 2 * PAIRS;
 
@@ -33,7 +33,7 @@ struct Barriers {
     }
 };
 
-// The filters on their way: [point][hi, lo] in memory, a unit of them by one thread of each block.
+// The filters on their way: [point][high, low] in memory, a unit of them by one thread of each block.
 struct Ring {
     const unsigned char* filters2;
     u32 base, rank;

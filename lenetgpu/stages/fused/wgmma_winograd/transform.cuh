@@ -1,4 +1,4 @@
-// Winograd F(4,5) around wgmma: pairs of halves to the points, sums of products back from them.
+// Winograd F(4,5) around wgmma: pairs of fp16 to the points, sums of products back from them.
 #pragma once
 #include "gpu/ptx/math.cuh"
 #include "stages/fused/cuda_cores/winograd.cuh"
@@ -36,10 +36,10 @@ __device__ __forceinline__ void at_pair(ptx::u32 even, ptx::u32 odd, ptx::u32& p
                                         ptx::u32& minus) {
     plus = add<A>(even, odd), minus = add<-A>(even, odd);
 }
-// In halves: 22 instructions for fp32's 72, and scores that are off by half as much again.
+// In packed fp16: 22 instructions instead of fp32's 72; the scores' error grows by half.
 // Differences first: where pixels are alike they are small and exact, and so is what is made of
 // them.
-__device__ __forceinline__ void transform_in_halves(const ptx::u32 (&d)[POINTS], ptx::u32 (&v)[POINTS]) {
+__device__ __forceinline__ void transform_fp16(const ptx::u32 (&d)[POINTS], ptx::u32 (&v)[POINTS]) {
     const ptx::u32 even6 = ptx::subtract2(d[6], d[4]), even2 = ptx::subtract2(d[2], d[4]);
     const ptx::u32 odd5 = ptx::subtract2(d[5], d[3]), odd1 = ptx::subtract2(d[1], d[3]);
     v[0] = add<21>(ptx::subtract2(d[6], d[0]), even2);

@@ -38,5 +38,5 @@ def features(x: Any, w: SimpleNamespace, y: Any, problem: Features) -> None:
     """conv1 by register tiles, conv2 by F(4x4,5x5), ReLU and mean behind both, every core."""
     x = np.ascontiguousarray(x, np.uint8 if x.dtype == np.uint8 else np.float32)
     weights_and_output = addresses(w.conv1, w.conv2, y)
-    ends = *addresses(x), x.itemsize, *weights_and_output
-    w.rooms.run(len(x), lambda room, lo, hi: w.kernel(*ends, room, lo, hi))
+    pointers = *addresses(x), x.itemsize, *weights_and_output
+    w.rooms.run(len(x), lambda room, lo, hi: w.kernel(*pointers, room, lo, hi))
