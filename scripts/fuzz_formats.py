@@ -390,7 +390,7 @@ def read_earlier(path: Path) -> str:
     earlier = load_earlier(
         path, command, named[1].decode() if named and command[2] == "m" else None
     )
-    now = {"device": "NVIDIA H200", "reference": earlier.get("reference"), "cold_l2": False}
+    now = {"device": "NVIDIA H200", "baseline": earlier.get("baseline"), "cold_l2": False}
     lost = regression.regressions(earlier, earlier, 3.0)
     if command == "conv":
         now["cases"] = [(case["shape"], case["images"]) for case in earlier["cases"]]

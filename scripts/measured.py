@@ -20,6 +20,7 @@ from lenetgpu.gpu.instructions import INSTRUCTIONS
 from lenetgpu.gpu.latency import LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import source_hash
 from lenetgpu.lab.conv.request import taken
+from lenetgpu.lab.documents import current
 from lenetgpu.lab.page.blocks import changed
 from lenetgpu.lab.page.blocks import device_name as device_name
 from lenetgpu.lab.page.blocks import where as where
@@ -57,7 +58,9 @@ Document = dict[str, Any]
 
 
 def load(*parts: str) -> Document:
-    document: Document = json.loads(MEASURED.joinpath(*parts).read_text())
+    document: Document = json.loads(
+        MEASURED.joinpath(*parts).read_text(), object_pairs_hook=current
+    )
     return document
 
 

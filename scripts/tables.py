@@ -264,7 +264,7 @@ def conv_suite(name: str) -> str:
     suite, document, literal = SUITES[name], load(GPU, "conv", f"{name}.json"), literal_of(name)
     rows, ratios = [], [[], [], [], []]  # type: tuple[list[Any], list[list[float]]]
     for case in document["cases"]:
-        base = named(case, document["reference"])
+        base = named(case, document["baseline"])
         found = _four(suite, case, literal)
         cells: list[Any] = []
         for entry, kept in zip(found, ratios, strict=True):
@@ -726,13 +726,13 @@ def ladder(stage: str, among: Among) -> str:
             timed.append((course[variant.full_name], "course", variant))
         else:
             untimed.append(f"- {linked(variant)}: {entry.get('note') or 'in neither run'}")
-    timed.append((conv[case["reference"]]["median_ms"], "conv", None))
+    timed.append((conv[case["baseline"]]["median_ms"], "conv", None))
     timed.sort(key=lambda rung: -rung[0])
     naive = next(ms for ms, _, v in timed if v is not None and v.full_name == "direct.basic")
     rows: list[list[Any]] = []
     number = 0
     for ms, run, variant in timed:
-        own = ["-", case["reference"], "PyTorch's convolution, fp32 without TF32", None]
+        own = ["-", case["baseline"], "PyTorch's convolution, fp32 without TF32", None]
         if variant is not None:
             number += 1
             own = [str(number), linked(variant), variant.summary, variant.paper or None]

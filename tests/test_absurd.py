@@ -41,7 +41,7 @@ def walk():
         for option in ("--batch", "--seconds", "--rounds", "--warmup", "--watch"):
             large = LARGE if option in ("--batch", "--seconds", "--watch") else []
             yield from ([*base, option, value] for value in [*NUMBERS, *large])
-        for option in ("--only", "--reference", "--suite", "--device"):
+        for option in ("--only", "--baseline", "--suite", "--device"):
             few = NAMES if base is CONV or option in ("--suite", "--device") else NAMES[:3]
             yield from ([*base, option, value] for value in few)
         for option in ("--with", "--against"):

@@ -77,12 +77,12 @@ def test_ctrl_c_keeps_finished_measurements():
     assert len(document["candidates"][1]["samples_ms"]) == 6
 
 
-def document(times, reference=1.0):
+def document(times, baseline=1.0):
     candidates = [
         Candidate("base", lambda: FakeBench([]), status="right"),
         Candidate("other", lambda: FakeBench([]), status="right"),
     ]
-    for candidate, value, seed in zip(candidates, (reference, times), (1, 2), strict=True):
+    for candidate, value, seed in zip(candidates, (baseline, times), (1, 2), strict=True):
         candidate.bench = FakeBench([])
         source = endless(value, seed=seed)
         candidate.samples = [next(source) for _ in range(20)]

@@ -26,12 +26,12 @@ def test_plans_are_replayed_with_gpu_state_recorded():
         assert entry["machine"]["sm_mhz"] > 0
         assert entry["machine"]["energy_uj_per_image"] is None  # less than the counters need
     assert entries["tiled"]["ratio"]["low"] > 2
-    assert document["reference_again"]["verdict"] in ("same", "undecided")
+    assert document["baseline_again"]["verdict"] in ("same", "undecided")
 
 
 def test_cold_l2_option_clears_the_cache():
     shape = ("conv", "64,56,56,64,3,1,1", "--only", "direct.tight", "--watch", 0, "--seconds", 0.5,
-             "--reference", "direct.tight")  # fmt: skip
+             "--baseline", "direct.tight")  # fmt: skip
     (warm,) = run(*shape)["cases"]
     cold_run = run(*shape, "--cold-l2")
     (cold,) = cold_run["cases"]

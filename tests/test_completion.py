@@ -47,7 +47,7 @@ def test_completion_lists_registered_variants():
         ("infer --device", "", {"auto", "cpu", "cuda"}, {"gpu"}),
         ("compare conv2 --only", "fft,winograd.", {"fft,winograd.f2"}, {"fft,fft"}),
         ("compare plans --baseline", "fp", {"fp16", "fp32"}, {"auto"}),
-        ("compare fc1 --reference", "", {"tiled", "cublas.sgemm"}, {"winograd.f2"}),
+        ("compare fc1 --baseline", "", {"tiled", "cublas.sgemm"}, {"winograd.f2"}),
         ("conv --only", "wino", {"winograd", "winograd.f4"}, {"fft"}),
         ("infer --batch many --nosuch x --plan", "cour", {"course"}, set()),
     ],

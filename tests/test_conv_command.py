@@ -89,7 +89,7 @@ def test_cpu_run_writes_every_file(tmp_path, without_torch):
     assert "floor, arithmetic" in result.stderr
     document = json.loads(result.stdout)
     assert (document["schema"], document["command"]) == (1, "conv")
-    assert document["reference"] == "tiled.blocked"
+    assert document["baseline"] == "tiled.blocked"
     (case,) = document["cases"]
     assert (case["shape"], case["images"]) == ("3,12,13,8,3,2,1", 3)
     assert [entry["name"] for entry in case["candidates"]] == CPU
@@ -212,10 +212,10 @@ def test_pytorch_is_compared(tmp_path):
                  "--json", "-")  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    assert document["reference"] == conv_peer.NAMES["cpu"]
+    assert document["baseline"] == conv_peer.NAMES["cpu"]
     assert document["peer"].startswith("PyTorch")
     peer = document["cases"][0]["candidates"][-1]
-    assert (peer["name"], peer["status"], peer["verdict"]) == ("torch cpu", "right", "reference")
+    assert (peer["name"], peer["status"], peer["verdict"]) == ("torch cpu", "right", "baseline")
     assert peer["note"] in ("contiguous", "channels_last")
 
 

@@ -187,7 +187,7 @@ def test_file_of_lines_gives_distinct_rows_and_a_total(tmp_path):
     path, csv = tmp_path / "lines.txt", tmp_path / "out.csv"
     path.write_text(LINES)
     result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled", "--seconds", 0.02,
-                 "--reference", "unrolled", "--json", "-", "--csv", csv)  # fmt: skip
+                 "--baseline", "unrolled", "--json", "-", "--csv", csv)  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert [(c["label"], c["shape"], c["images"], c["count"]) for c in document["cases"]] == [
@@ -222,7 +222,7 @@ def test_file_of_lines_gives_distinct_rows_and_a_total(tmp_path):
     flop = {case["label"]: case["count"] * case["gflop"] for case in document["cases"]}
     assert flop["depthwise"] == pytest.approx(2 * 2 * 100 * 8 * 9 / 1e9)
     assert tiled["gflop_share"] == pytest.approx(1 - flop["depthwise"] / sum(flop.values()))
-    assert tiled["speedup"] == pytest.approx(tiled["reference_ms"] / tiled["ms"])
+    assert tiled["speedup"] == pytest.approx(tiled["baseline_ms"] / tiled["ms"])
 
 
 def test_rows_have_a_command_that_repeats_them(tmp_path):
@@ -244,21 +244,21 @@ def test_rows_have_a_command_that_repeats_them(tmp_path):
             assert (found["shape"], found["images"]) == (case["shape"], case["images"])
             names = {entry["name"] for entry in found["candidates"]}
             every = {entry["name"] for entry in case["candidates"]}
-            assert names == (every if name is None else {name, case["reference"]})
-            assert found["reference"] == case["reference"]
+            assert names == (every if name is None else {name, case["baseline"]})
+            assert found["baseline"] == case["baseline"]
 
 
 def test_repeat_command_has_all_options():
     shape = taken("8,9,9,8,3")
     asked = ConvRequest(
-        lines=Path("x"), batch=3, device="cuda:1", seconds=0.5, only="tiled", reference="fft",
+        lines=Path("x"), batch=3, device="cuda:1", seconds=0.5, only="tiled", baseline="fft",
         rounds=7, warmup=3, watch=0.0, cold_l2=True, outside=(Path("my own.py"),),
         plot=Path("p.png"),
     )  # fmt: skip
     command = command_of(asked, shape)
     assert command == (
         "lenetgpu conv 8,9,9,8,3,1,0 --batch 1 --device cuda:1 --seconds 0.5 --rounds 7 --warmup 3 "
-        "--watch 0.0 --cold-l2 --reference fft --with 'my own.py' --only tiled"
+        "--watch 0.0 --cold-l2 --baseline fft --with 'my own.py' --only tiled"
     )
     assert command_of(asked, shape, "fft.pocketfft").endswith(" --only fft.pocketfft")
     options = {name for param in main.commands["conv"].params for name in param.opts}

@@ -370,7 +370,7 @@ def pools(*names):
     comparison = Comparison("pool1", names[0], candidates)
     entries = [{"name": name, "status": "right", "note": "", "median_ms": 1.0} for name in names]
     held = {"what": "pool1", "interrupted": False, "candidates": entries, "command": "compare"}
-    return comparison, held | {"reference_again": None}
+    return comparison, held | {"baseline_again": None}
 
 
 def test_candidates_have_counters_and_plugins_none(pretended):

@@ -30,12 +30,12 @@ def entry(name, ratio=None, median=1.0, spread=0.01):
 
 def case(shape=SHAPE, **ratios):
     entries = [entry("base", 1.0), *(entry(name, ratio) for name, ratio in ratios.items())]
-    return {"shape": shape, "label": shape, "images": 2, "reference": "base", "candidates": entries}
+    return {"shape": shape, "label": shape, "images": 2, "baseline": "base", "candidates": entries}
 
 
 def conv(*cases):
     return {"command": "conv", "device": {"name": "test"}, "cases": list(cases),
-            "reference": "base", "cold_l2": False, "date": "2026-11-23"}  # fmt: skip
+            "baseline": "base", "cold_l2": False, "date": "2026-11-23"}  # fmt: skip
 
 
 def compare(**ratios):
@@ -84,7 +84,7 @@ def test_baseline_regression_needs_no_interval():
         (lambda d, e: e.update(ratio={"median": 1.0, "low": 2.0, "high": 0.5}),
          "candidate 1: ratio: expected 1.0 between its ends"),
         (lambda d, e: e.update(name="base"), "two candidates of one name"),
-        (lambda d, e: d["cases"][0].pop("reference"), "reference: expected a text"),
+        (lambda d, e: d["cases"][0].pop("baseline"), "baseline: expected a text"),
         (lambda d, e: d.update(cases={"a": 1}), "cases: expected a list, found an object"),
         (lambda d, e: d.update(cold_l2="no"), "cold_l2: expected true or false"),
         (lambda d, e: d.update(command="compare"), "command: expected 'conv'"),
@@ -99,13 +99,13 @@ def test_damaged_earlier_files_are_refused_before_timing(written, damage, words)
 
 
 def test_different_settings_are_refused(written):
-    now = {"device": "test", "reference": "base", "cold_l2": False}
+    now = {"device": "test", "baseline": "base", "cold_l2": False}
     convs, stage = conv(case(a=2.0)), compare(a=2.0)
     check_earlier(convs, "e.json", now | {"cases": [(SHAPE, 2)]})
     with pytest.raises(LenetError, match="expected a shape of this run, as 3,8,8,4,3,1,0 with 1"):
         check_earlier(convs, "e.json", now | {"cases": [("3,8,8,4,3,1,0", 1)]})
     check_earlier(stage, "e.json", now | {"images": 64})
-    others = {"device": "another", "reference": "other", "images": 20, "cold_l2": True}
+    others = {"device": "another", "baseline": "other", "images": 20, "cold_l2": True}
     for key, value in others.items():
         with pytest.raises(LenetError, match=f"e.json: expected {key}"):
             check_earlier(stage, "e.json", now | {"images": 64} | {key: value})
@@ -117,10 +117,10 @@ def test_different_settings_are_refused(written):
 
 
 def test_earlier_files_may_use_old_plan_names(written):
-    earlier = compare(mma=2.0) | {"what": "plans", "reference": "fast"}
+    earlier = compare(mma=2.0) | {"what": "plans", "baseline": "fast"}
     earlier["candidates"][0]["name"] = "fast"
     found = load_earlier(written(earlier), "compare", "plans")
-    assert found["reference"] == "fp16"
+    assert found["baseline"] == "fp16"
     assert [entry["name"] for entry in found["candidates"]] == ["fp16", "mma_fp16"]
 
 
@@ -128,7 +128,7 @@ def test_earlier_files_may_use_old_plan_names(written):
 def test_regression_or_loss_exits_with_1(command, tmp_path):
     out = tmp_path / "first.json"
     base = [*command, "--device", "cpu", "--seconds", 0.1, "--only", "serial,tiled"]
-    base += ["--reference", "tiled"]
+    base += ["--baseline", "tiled"]
     first = run(*base, "--json", out)
     assert first.exit_code == 0, first.output
     document = json.loads(out.read_text())
@@ -167,3 +167,12 @@ def test_invalid_earlier_file_is_refused_by_the_command(data, tmp_path):
     expected = f"{path}: expected JSON of conv, found another document ("
     assert result.stderr.startswith(f"lenetgpu: error: {expected}")
     assert result.stderr[:-1].isprintable()
+
+
+def test_earlier_files_may_use_old_keys_of_the_baseline(written):
+    earlier = compare(a=2.0)
+    earlier["candidates"][0]["verdict"] = "baseline"
+    old = json.loads(json.dumps(earlier).replace('"baseline"', '"reference"'))
+    assert "reference" in old and "baseline" not in old
+    new = load_earlier(written(earlier), "compare", "fc2")
+    assert load_earlier(written(old), "compare", "fc2") == new

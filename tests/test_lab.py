@@ -162,7 +162,7 @@ def test_suite_runs_without_gpu(tmp_path):
         ([], ["expected a stage"]),
         (["conv1", "--suite", "report"], ["one of them"]),
         (["--suite", "thesis"], ["suite 'thesis'", "course"]),
-        (["fc1", "--reference", "block", "--device", "cpu", "--batch", "5"], ["'block'", "tiled"]),
+        (["fc1", "--baseline", "block", "--device", "cpu", "--batch", "5"], ["'block'", "tiled"]),
         (["plans", "--cold-l2"], ["--cold-l2"]),
         (["fc1", "--against", "none.json"], ["go together"]),
         (["fc1", "--against", "none.json", "--fail-on-regression", "5"], ["none.json", "no such"]),

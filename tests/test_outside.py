@@ -136,12 +136,12 @@ def test_invalid_plugin_path_or_line_is_named(tmp_path):
 
 def test_correct_plugin_is_timed_and_wrong_one_exits_with_1(tmp_path):
     path = write(tmp_path, text=HEAD + POOL + WRONG_POOL)
-    words = ("--reference", "plugin", "--only", "fused", "--json", "-")
+    words = ("--baseline", "plugin", "--only", "fused", "--json", "-")
     result = compare("--with", path, *words)
     assert result.exit_code == 1, result.output
     found = entries(result)
     assert found["plugin.slices"]["status"] == "right"
-    assert found["plugin.slices"]["verdict"] == "reference"
+    assert found["plugin.slices"]["verdict"] == "baseline"
     assert found["plugin.slices"]["median_ms"] > 0
     assert found["fused.rows"]["ratio"]["median"] > 0
     assert found["plugin.forgets_relu"]["status"] == "wrong"

@@ -80,7 +80,7 @@ def test_slow_candidate_is_sampled_once(machine):
     assert (len(slow.samples), len(slower.samples)) == (1, 1)
     assert "one sample; rounds with it need --seconds" in slower.note
     assert done.verdict(slower) == "undecided"
-    assert done.verdict(base) == "reference"
+    assert done.verdict(base) == "baseline"
     assert done.ratio(slower).high / done.ratio(slower).low > 1.5
     assert machine.now < 4.0 + 6.0
     enough = compare("x", candidates(machine, base=10.0, slow=900.0), "base", Effort(6.0))

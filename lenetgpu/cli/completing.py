@@ -117,7 +117,7 @@ _BY_NAME: dict[str, Find] = {
     "only": _candidates,
     "plan": _plans,
     "precision": _of("plan", lambda m: ((name, "") for name in m.AUTO_PLANS)),
-    "reference": _candidates,
+    "baseline": _candidates,
     "stage": _of("lab.listing", lambda m: ((w, f"kind {kind}") for w, kind in m.kinds().items())),
     "streams": _words(("auto", "")),
     "suite": _suites,

@@ -16,7 +16,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "What runs": (
         "plan", "conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax", "precision", "device",
         "threads", "streams", "chunk", "transfers", "suite", "lines",
-        "model", "epilogue", "bias", "relu", "dtype", "listed", "only", "with_files", "reference",
+        "model", "epilogue", "bias", "relu", "dtype", "listed", "only", "with_files", "baseline",
         "explain", "machine", "tune", "engines", "shares", "workers", "scheduler", "predict",
     ),
     "Time and checks": (

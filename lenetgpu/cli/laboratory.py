@@ -65,8 +65,7 @@ REGRESSION = together(
 @option(
     "--baseline NAME",
     "Baseline of the ratios.",
-    "reference",
-    "--reference",
+    old="--reference",
     show_default="the variant of auto",
 )
 @option("--seconds SECONDS", "Time limit of all rounds.", default=20.0)
@@ -193,8 +192,7 @@ def _require_only(ctx: click.Context, flag: str) -> None:
 @option(
     "--baseline NAME",
     "Baseline of the ratios.",
-    "reference",
-    "--reference",
+    old="--reference",
     show_default="PyTorch's cuDNN",
 )
 @option("--explain", "Also show lower bounds, tilings and waves.")

@@ -104,7 +104,7 @@ def only(wanted: str, candidates: list[Candidate], always: Iterable[str]) -> lis
     return [candidate for candidate in candidates if candidate.name in kept]
 
 
-def default_reference(what: str, device: str, candidates: list[Candidate]) -> str:
+def default_baseline(what: str, device: str, candidates: list[Candidate]) -> str:
     """Return the default baseline: the plan that `auto` runs, or its variant of the stage.
 
     On a CPU, the next plans of `auto` follow in turn. The last resort is the first candidate.
@@ -119,13 +119,13 @@ def default_reference(what: str, device: str, candidates: list[Candidate]) -> st
     return next((name for name in same if name in names), names[0])
 
 
-def check_plan_reference(wanted: str, device: str) -> None:
+def check_plan_baseline(wanted: str, device: str) -> None:
     """Raise LenetError if the baseline `wanted` is a plan that does not run on `device`."""
     if canonical(wanted) in NAMED:
         resolve(canonical(wanted), device)
 
 
-def resolve_reference(what: str, device: str, wanted: str, candidates: list[Candidate]) -> str:
+def resolve_baseline(what: str, device: str, wanted: str, candidates: list[Candidate]) -> str:
     """Return the candidate that `wanted` names, also by family; raise LenetError if none."""
     names = [candidate.name for candidate in candidates]
     wanted = canonical(wanted) if what == PLANS else wanted

@@ -258,7 +258,7 @@ def best_of_families(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for index, case in enumerate(document["cases"]):
         for entry in case["candidates"]:
-            if not timed(entry, "speedup") or entry["name"] == case["reference"]:
+            if not timed(entry, "speedup") or entry["name"] == case["baseline"]:
                 continue
             name = entry["name"].partition(".")[0]
             about = {"family": name, "shape": case["label"], "dims": case["shape"]}
@@ -274,7 +274,7 @@ def speedups(document: Mapping[str, Any]) -> Spec:
     best = best_of_families(document)
     _required(best)
     place = {case["label"]: number for number, case in enumerate(document["cases"])}
-    x = quantity("speedup", f"times as fast as {document['reference']}, logarithmic", log=True)
+    x = quantity("speedup", f"times as fast as {document['baseline']}, logarithmic", log=True)
     tint = colour("family", [row["family"] for row in best])
     best.sort(key=lambda row: place[row["shape"]])
     return beside_one(best, "shape", x, tint, "shape dims name speedup median_ms roofline")

@@ -14,11 +14,11 @@ from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.dispatch.candidates import (
     PLANS,
     check_comparable,
-    check_plan_reference,
-    default_reference,
+    check_plan_baseline,
+    default_baseline,
     only,
     plan_candidates,
-    resolve_reference,
+    resolve_baseline,
     stage_candidates,
 )
 from lenetgpu.errors import LenetError, choose
@@ -126,12 +126,12 @@ def judged(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def legend(reference: str, rounds: int) -> str:
+def legend(baseline: str, rounds: int) -> str:
     """Return an explanation of a comparison's ratios, intervals and verdicts."""
     if rounds < LEAST:
-        return f"ratio: time divided by that of {reference}; single samples give no verdict"
+        return f"ratio: time divided by that of {baseline}; single samples give no verdict"
     return (
-        f"ratio: time divided by that of {reference} in the same round; median of {rounds:,} "
+        f"ratio: time divided by that of {baseline} in the same round; median of {rounds:,} "
         "rounds, not the ratio of the medians. low to high: interval that contains the ratio of a "
         f"second run 19 times out of 20, widened by {SYSTEMATIC:.0%} on each side for differences "
         f"between processes. same: the interval lies within {MARGIN:.0%} of 1. undecided: it "
@@ -147,7 +147,7 @@ def fastest_first(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def compared_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the document's candidates and the baseline's second run, fastest first."""
     rows = []
-    again = document["reference_again"]
+    again = document["baseline_again"]
     for entry in fastest_first([*document["candidates"], *([again] if again else [])]):
         shown = judged(entry)
         if entry["status"] == "wrong":
@@ -191,7 +191,7 @@ def _compared_parts(document: Mapping[str, Any]) -> Iterator[Part]:
     rows = compared_rows(document)
     yield Table(COMPARED, rows, f"{document['what']}, {about}", below="note")
     if document["rounds"]:
-        yield legend(document["reference"], document["rounds"])
+        yield legend(document["baseline"], document["rounds"])
     yield from counters.of_entries(document, document["candidates"])
 
 
@@ -228,7 +228,7 @@ class Asked:
     """Options common to `compare` and `conv`."""
 
     device: str = "auto"
-    reference: str | None = None
+    baseline: str | None = None
     seconds: float = 20.0
     only: str | None = None
     rounds: int | None = None
@@ -411,13 +411,13 @@ def _check_request(request: CompareRequest) -> None:
     request.check()
     if request.cold_l2 and request.what == PLANS:
         raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
-    if request.what == PLANS and request.reference is not None:
+    if request.what == PLANS and request.baseline is not None:
         gpu, _ = choose_device(request.device)
-        check_plan_reference(request.reference, "cpu" if gpu is None else "cuda")
+        check_plan_baseline(request.baseline, "cpu" if gpu is None else "cuda")
     plain = CompareRequest()
-    alone = {name: f"--{name.replace('_', '-')}" for name in ("reference", "cold_l2", "against",
+    alone = {name: f"--{name.replace('_', '-')}" for name in ("baseline", "cold_l2", "against",
              "only", "rounds", "warmup", "seconds", "watch")}  # fmt: skip
-    alone |= {"reference": "--baseline", "regression": "--fail-on-regression"}
+    alone |= {"regression": "--fail-on-regression"}
     given = [word for name, word in alone.items() if getattr(request, name) != getattr(plain, name)]
     if request.suite is not None and given:
         raise LenetError(f"--suite: expected none of {', '.join(alone.values())}, found {given[0]}")
@@ -467,18 +467,18 @@ def _run(request: CompareRequest, found: plugins.Plugins, say: Say) -> CompareOu
         facts, unit = setting.facts, stage_of(request.what)
         work = plugins.Work(unit.problem, len(setting.images), setting.limits, request.what, facts)
         candidates += [found.candidate(one, work) for one in own]
-    reference = default_reference(request.what, setting.device, candidates)
-    if mine := plugins.named(own, request.reference):
-        reference = mine
-    elif request.reference is not None:
-        reference = resolve_reference(request.what, setting.device, request.reference, candidates)
+    baseline = default_baseline(request.what, setting.device, candidates)
+    if mine := plugins.named(own, request.baseline):
+        baseline = mine
+    elif request.baseline is not None:
+        baseline = resolve_baseline(request.what, setting.device, request.baseline, candidates)
     if request.only is not None:
-        always = {reference, *(one.full_name for one in own)}
+        always = {baseline, *(one.full_name for one in own)}
         candidates = only(request.only, candidates, always)
-    now = {"device": device_json(setting.gpu)["name"], "reference": reference}
+    now = {"device": device_json(setting.gpu)["name"], "baseline": baseline}
     regression.check(now | {"images": len(setting.images), "cold_l2": request.cold_l2})
     comparison = compare(
-        request.what, candidates, reference, request.effort, request.cold_l2, say=say
+        request.what, candidates, baseline, request.effort, request.cold_l2, say=say
     )
     watch_all(comparison, setting.gpu, request.watch, say)
     document = comparison_json(comparison, setting.gpu, setting.limits)

@@ -128,7 +128,7 @@ def read(path: Path, what: str, check: Callable[[Any], Any]) -> Any:
             if size > MAX_BYTES:
                 raise ValueError(f"more than {MAX_BYTES:,} bytes")
             data = BufferedReader(raw).read(size)  # type: ignore[type-var]
-        return check(json.loads(data, parse_constant=_no_number, object_pairs_hook=_once))
+        return check(json.loads(data, parse_constant=_no_number, object_pairs_hook=current))
     except (OSError, ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         message = f"{path}: expected {what}, found another document ({why})"
@@ -139,11 +139,17 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number of JSON")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> Entry:
-    """Return an object; raise ValueError if a key occurs twice."""
-    made = dict(pairs)
+# Former keys of a comparison -> today's
+_FORMER = {f"reference{more}": f"baseline{more}" for more in ("", "_again", "_ms")}
+
+
+def current(pairs: list[tuple[str, Any]]) -> Entry:
+    """Return an object with today's keys; raise ValueError if a key occurs twice."""
+    made = {_FORMER.get(key, key): value for key, value in pairs}
     if len(made) != len(pairs):
         raise ValueError("a key twice in one object")
+    if made.get("verdict") == "reference":
+        made["verdict"] = "baseline"
     return made
 
 
@@ -156,10 +162,10 @@ _CANDIDATE = {
     "interval_ms?": _INTERVAL,
     "ratio?": _INTERVAL,
 }
-_PART = {"reference": str, "candidates": [_CANDIDATE]}
+_PART = {"baseline": str, "candidates": [_CANDIDATE]}
 _ABOUT = {
     **{"device": {"name": str}, "date?": str, "what?": str},
-    **{"reference?": str, "images?": _LEAST, "cold_l2?": bool},
+    **{"baseline?": str, "images?": _LEAST, "cold_l2?": bool},
 }
 # Parts of a document that --against reads, as a shape for `shaped`
 _COMPARED = {
@@ -236,4 +242,4 @@ def load_earlier(path: Path, command: str, what: str | None) -> Entry:
         return document
     for entry in document["candidates"]:
         entry["name"] = canonical(entry["name"])
-    return document | {"reference": canonical(document["reference"])}
+    return document | {"baseline": canonical(document["baseline"])}

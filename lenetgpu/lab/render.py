@@ -28,7 +28,7 @@ _FIRST_TO_GO = (
     "command machine.temperature_c machine.power_w shared_bytes local_bytes registers grid block "
     "occupancy limited_by blocks_per_sm waves p05_ms p95_ms p99_ms p05_us p95_us p99_us method "
     "layout bound gbs low high label_flips machine.sm_mhz precision machine.energy_uj_per_image "
-    "tflops share roofline gflop images reference_us note explanation machine.throttle "
+    "tflops share roofline gflop images baseline_us note explanation machine.throttle "
     "relative_error"
 )
 # Columns dropped if folded words do not fit either; a name, its check and its time always stay

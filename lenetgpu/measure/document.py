@@ -239,11 +239,11 @@ def comparison_json(
     """Return the document of `lenetgpu compare --json`, with every raw sample."""
     return head("compare", gpu) | {
         "what": comparison.what,
-        "reference": comparison.reference,
+        "baseline": comparison.baseline,
         "cold_l2": comparison.cold_l2,
         "interrupted": comparison.interrupted,
         "rounds": comparison.rounds,
-        "reference_again": again_json(comparison, limits),
+        "baseline_again": again_json(comparison, limits),
         "candidates": [candidate_json(comparison, c, limits) for c in comparison.candidates],
     }
 

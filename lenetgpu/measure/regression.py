@@ -46,7 +46,7 @@ def _lost(now: Entry, earlier: list[Entry], percent: float) -> list[str]:
         if new is None or "median_ms" not in new:
             lost.append(f"{old['name']}: timed then, not now")
             continue
-        by_time = new["name"] == now["reference"] or "ratio" not in new or "ratio" not in old
+        by_time = new["name"] == now["baseline"] or "ratio" not in new or "ratio" not in old
         then, here = (
             _time(entry) if by_time else Interval(*(entry["ratio"][key] for key in KEYS))
             for entry in (old, new)
@@ -72,7 +72,7 @@ def _time(entry: Entry) -> Interval:
 def check_earlier(earlier: Entry, path: str, now: Entry) -> None:
     """Raise LenetError if `earlier` was measured under other conditions than `now`.
 
-    `now` holds this run's device name, reference and cold_l2; for compare also its images, and
+    `now` holds this run's device name, baseline and cold_l2; for compare also its images, and
     for conv its `cases`, pairs of shape and images, of which `earlier` must have at least one.
     """
     wanted = dict(now)

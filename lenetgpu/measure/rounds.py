@@ -97,7 +97,7 @@ class Comparison:
     """
 
     what: str
-    reference: str
+    baseline: str
     candidates: list[Candidate]
     again: Candidate | None = None
     cold_l2: bool = False
@@ -116,7 +116,7 @@ class Comparison:
     @property
     def base(self) -> Candidate | None:
         """Baseline: the candidate that ratios refer to."""
-        return next((c for c in self.candidates if c.name == self.reference), None)
+        return next((c for c in self.candidates if c.name == self.baseline), None)
 
     def control(self) -> Interval | None:
         """Return the ratio of the baseline to itself."""
@@ -134,7 +134,7 @@ class Comparison:
         return self._over_base(candidate, drift)
 
     def verdict(self, candidate: Candidate) -> str | None:
-        """Return `reference` for the baseline, else the verdict of the ratio's interval.
+        """Return `baseline` for the baseline, else the verdict of the ratio's interval.
 
         It is `undecided` with fewer than LEAST_ROUNDS samples, and None without a ratio.
         """
@@ -142,7 +142,7 @@ class Comparison:
         if ratio is None or base is None:
             return None
         if candidate is base:
-            return "reference"
+            return "baseline"
         if min(len(candidate.samples), len(base.samples)) < LEAST_ROUNDS:
             return "undecided"
         return ratio.verdict()
@@ -217,7 +217,7 @@ def _stopping(comparison: Comparison) -> Iterator[None]:
 def compare(
     what: str,
     candidates: list[Candidate],
-    reference: str,
+    baseline: str,
     effort: Effort,
     cold_l2: bool = False,
     say: Say = lambda *told: None,
@@ -229,7 +229,7 @@ def compare(
     A candidate too slow for LEAST_ROUNDS in that time is sampled once. Ctrl-C ends the rounds
     and retains the results so far. A candidate that does not fit in memory is skipped.
     """
-    comparison = Comparison(what, reference, candidates, cold_l2=cold_l2)
+    comparison = Comparison(what, baseline, candidates, cold_l2=cold_l2)
     base = comparison.base
     with _stopping(comparison):
         flush = Flusher() if cold_l2 else None

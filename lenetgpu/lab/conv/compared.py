@@ -103,22 +103,22 @@ def _run_rows(
     device = "cpu" if choose_device(request.device)[0] is None else "cuda"
     elsewhere = request.machine is not None or (request.explain and device == "cpu")
     chosen = chosen_variants(request.only, device, planned=elsewhere)
-    if request.reference and (added := _named(request.reference, device)) is not None:
+    if request.baseline and (added := _named(request.baseline, device)) is not None:
         chosen = [v for v in variants("conv", device) if v in chosen or v == added]
     if chosen or own:
         require_checkable(shapes, device)
     gpu, limits = open_device(request.device, say)
     peer = peer_version(device) if chosen and not request.tune else None
     run = _Run(request, suite, gpu, limits, NAMES[device] if peer else None, chosen, found, own)
-    reference = run.reference(shapes)
+    baseline = run.baseline(shapes)
     if request.cold_l2 and gpu is None:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
-    now = {"device": device_json(gpu)["name"], "reference": reference, "cold_l2": request.cold_l2}
+    now = {"device": device_json(gpu)["name"], "baseline": baseline, "cold_l2": request.cold_l2}
     regression.check(now | {"cases": [(shape_text(one.problem), one.batch) for one in shapes]})
     document = head("conv", gpu) | about_suite(suite)
     document |= {
         "ceilings": ceilings_json(limits),
-        "reference": reference,
+        "baseline": baseline,
         "peer": peer,
         "cold_l2": request.cold_l2,
         "interrupted": False,
@@ -154,13 +154,13 @@ class _Run:
     found: plugins.Plugins
     own: list[plugins.Plugin]
 
-    def reference(self, shapes: list[Shape]) -> str:
+    def baseline(self, shapes: list[Shape]) -> str:
         """Return the baseline's name: as requested, else the peer, else the package's default.
 
         If the default refuses every shape, the baseline is the first variant that supports
         one.
         """
-        peer, wanted, chosen = self.peer, self.request.reference, self.chosen
+        peer, wanted, chosen = self.peer, self.request.baseline, self.chosen
         device = "cpu" if self.gpu is None else "cuda"
         if mine := plugins.named(self.own, wanted):
             return mine
@@ -206,7 +206,7 @@ class _Run:
         wrong: list[str] = []
         for shape in shapes:
             try:
-                comparison = self._compare(shape, document["reference"], say)
+                comparison = self._compare(shape, document["baseline"], say)
                 case = case_json(shape, comparison, self.limits, self.peer)
                 add_commands(case, self.request, shape, self.peer)
                 document["cases"].append(case)
@@ -245,10 +245,10 @@ class _Run:
             wrong += [f"{shape.label}: {variant} of the ladder" for variant in bad]
         return wrong
 
-    def _compare(self, shape: Shape, reference: str, say: Say) -> Comparison:
+    def _compare(self, shape: Shape, baseline: str, say: Say) -> Comparison:
         """Compare all candidates on one shape; the time for rounds grows with their number."""
         if not (self.chosen or self.own):
-            return Comparison(shape.label, reference, [])
+            return Comparison(shape.label, baseline, [])
         request = self.request
         case = Case(shape.problem, shape.batch, self.gpu is not None)
         candidates = self.candidates(shape, case)
@@ -258,7 +258,7 @@ class _Run:
         def about(line: str, *how_far: int) -> None:
             say(f"{shape.label}: {line}", *how_far)
 
-        comparison = compare(shape.label, candidates, reference, effort, request.cold_l2, say=about)
+        comparison = compare(shape.label, candidates, baseline, effort, request.cold_l2, say=about)
         if not comparison.interrupted:
             err_all(comparison, about)
         if request.bitwise and not comparison.interrupted:

@@ -67,14 +67,14 @@ LAYERS = columns(
     "fastest fp32=name",
     ("us each=us", fixed(2)),
     ("of the sum=share", percent),
-    ("reference us=reference_us, speed-up=speedup", fixed(2)),
+    ("baseline us=baseline_us, speed-up=speedup", fixed(2)),
     "not taken=not_taken, again=command",
 )
 # Total times of a network's convolutions by one variant.
 WHOLES = columns(
     "sum of=name, convolutions=taken",
     ("of the GFLOP=gflop_share", percent),
-    ("ms, reference ms=reference_ms", fixed(3)),
+    ("ms, baseline ms=baseline_ms", fixed(3)),
     ("speed-up=speedup", fixed(2)),
 )
 # A suite in `conv --list`.
@@ -155,8 +155,8 @@ def case_json(
         "gflop": flop / 1e9,
         "mbytes": moved / 1e6,
         "intensity": flop / moved,
-        "reference": comparison.reference,
-        "reference_again": again and _without(again),
+        "baseline": comparison.baseline,
+        "baseline_again": again and _without(again),
         "rounds": comparison.rounds,
         "interrupted": comparison.interrupted,
         "best": min(fp32, key=lambda name: fp32[name], default=None),
@@ -233,9 +233,9 @@ def network_json(
             entry["gflop"] = problem.flop(row.batch) / 1e9
         if case is not None and (best := _timed(case, None)) is not None:
             entry |= {"name": best["name"], "ms": best["median_ms"]}
-            if (over := _timed(case, case["reference"])) is not None:
+            if (over := _timed(case, case["baseline"])) is not None:
                 ms = over["median_ms"]
-                entry |= {"reference_ms": ms, "speedup": ms / best["median_ms"]}
+                entry |= {"baseline_ms": ms, "speedup": ms / best["median_ms"]}
         found.append(_said(entry))
     whole = sum(entry["count"] * entry.get("gflop", 0.0) for entry in found)
     convolutions = sum(row.count for row in rows)
@@ -252,12 +252,12 @@ def network_json(
 def _sum(name: str | None, cases: list[dict[str, Any]], of: int, gflop: float) -> dict[str, Any]:
     """Return a candidate's total over the convolutions it was timed on, and the baseline's."""
     timed = [(case, entry) for case in cases if (entry := _timed(case, name)) is not None]
-    beside = [_timed(case, case["reference"]) for case, _ in timed]
+    beside = [_timed(case, case["baseline"]) for case, _ in timed]
     ms = sum(case["count"] * entry["median_ms"] for case, entry in timed)
-    reference = None
+    baseline = None
     if timed and all(beside):
         pairs = zip(timed, beside, strict=True)
-        reference = sum(case["count"] * over["median_ms"] for (case, _), over in pairs if over)
+        baseline = sum(case["count"] * over["median_ms"] for (case, _), over in pairs if over)
     held = sum(case["count"] * case["gflop"] for case, _ in timed)
     return {
         "name": name or "fastest fp32 of each",
@@ -265,15 +265,15 @@ def _sum(name: str | None, cases: list[dict[str, Any]], of: int, gflop: float) -
         "of": of,
         "gflop_share": held / gflop if gflop else None,
         "ms": ms,
-        "reference_ms": reference,
-        "speedup": reference / ms if reference else None,
+        "baseline_ms": baseline,
+        "speedup": baseline / ms if baseline else None,
     }
 
 
 def case_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a shape's candidates as rows, fastest first, those without times last."""
     rows = []
-    again = case.get("reference_again")
+    again = case.get("baseline_again")
     named = [again] if again and "name" in again else []
     for entry in fastest_first([*case["candidates"], *named]):
         shown = judged(entry) | {"label": case["label"]}
@@ -296,9 +296,9 @@ def layers(network: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = []
     whole = sum(row["count"] * (row.get("ms") or 0.0) for row in network["rows"])
     for row in network["rows"]:
-        ms, reference = row.get("ms"), row.get("reference_ms")
+        ms, baseline = row.get("ms"), row.get("baseline_ms")
         share = row["count"] * ms / whole if ms else None
-        us = {"us": ms and 1e3 * ms, "reference_us": reference and 1e3 * reference}
+        us = {"us": ms and 1e3 * ms, "baseline_us": baseline and 1e3 * baseline}
         rows.append({**row, "share": share, **us})
     return rows
 
@@ -345,18 +345,18 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
     for case in document.get("cases", ()):
         yield from _of_case(case, bool(document["title"]))
     if document.get("summary"):
-        title = f"speed-up over {document['reference']}, all shapes"
+        title = f"speed-up over {document['baseline']}, all shapes"
         yield Table(SUMMED, document["summary"], title)
     if document.get("network"):
-        yield from _of_network(document["network"], document.get("reference", ""))
+        yield from _of_network(document["network"], document.get("baseline", ""))
     if document.get("interrupted"):
         yield INTERRUPTED
 
 
-def _of_network(network: Mapping[str, Any], reference: str) -> Iterator[Part]:
+def _of_network(network: Mapping[str, Any], baseline: str) -> Iterator[Part]:
     """Yield a row for each distinct convolution, also for unsupported ones, and the totals."""
     of, taken, rows = network["convolutions"], network["taken"], layers(network)
-    over = f" beside {reference}" if reference else ""
+    over = f" beside {baseline}" if baseline else ""
     title = f"{len(rows)} distinct of {of:,} convolutions{over}"
     yield Table(LAYERS, rows, title, below="not_taken")
     line = f"taken: {taken:,} of {of:,} convolutions"
@@ -407,7 +407,7 @@ def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
     if in_suite:
         yield f"again: {case['command']}"
     if case["rounds"]:
-        yield legend(case["reference"], case["rounds"])
+        yield legend(case["baseline"], case["rounds"])
     if case.get("ladder"):
         title = f"the paper's ladder, {case['label']}: convolution only, steps interleaved"
         steps = []

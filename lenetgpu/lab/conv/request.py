@@ -34,7 +34,7 @@ ALONE = "each convolution without its bias and without the operators after it"
 FUSED = "each convolution with its bias, and with its ReLU if nothing else reads the sums"
 AS_SAID = "each convolution with the bias and the ReLU that its row names, and nothing else"
 # Fields of a request on how a shape is measured, not on where results go.
-_KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "reference")
+_KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "baseline")
 
 
 @dataclass(frozen=True)
@@ -289,10 +289,10 @@ def add_commands(
     tiling that `--tune` tries has the case's command.
     """
     case["command"] = command_of(request, shape)
-    beside = replace(request, reference=request.reference or case["reference"])
+    beside = replace(request, baseline=request.baseline or case["baseline"])
     for entry in case["candidates"]:
         only = None if entry["name"] == peer else entry["name"]
-        own = only is None or case["reference"] in (peer, only)
+        own = only is None or case["baseline"] in (peer, only)
         entry["command"] = command_of(request if own else beside, shape, only)
         if TILED in entry["name"]:
             entry["command"] = case["command"]

@@ -49,7 +49,7 @@ from lenetgpu.network import STAGE_NAMES, STAGES
 
 OURS = "lenetgpu"
 THEN, NOW = "the course, 2016", "here"
-VERDICTS = ("reference", "faster", "same", "slower", "undecided")
+VERDICTS = ("baseline", "faster", "same", "slower", "undecided")
 FLOOR = 0.001  # TFLOP/s at the lower end of the roofline
 _MOST_SHOWN, _MOST_EVENTS = 16, 4_000
 _SOFTWARE = {
@@ -657,7 +657,7 @@ def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
         return
     rows = [judged(entry) | {"what": d["what"]} for d in found for entry in d["candidates"]]
     line = source(*found, how=samples(rows))
-    parts = [Chart(f"{d['what']}, over {d['reference']}", _candidates(d)) for d in found]
+    parts = [Chart(f"{d['what']}, over {d['baseline']}", _candidates(d)) for d in found]
     every = columns("of=what", *COMPARED)
     yield Block([*parts, Table(every, rows, "All candidates")], line)
     note = "Measured after the rounds, while each candidate ran without pauses."
@@ -692,7 +692,7 @@ def _suites(documents: Sequence[Document]) -> Iterator[Block]:
         parts.append(Table(every, rows, f"Every shape: {label}"))
         note = f"The paper's claim: {document['claim']}. " if document["claim"] else ""
         if document["peer"]:
-            note += f"Baseline {document['reference']}: {document['peer']}."
+            note += f"Baseline {document['baseline']}: {document['peer']}."
         note += f" Source: {document['source']}." if document["source"] else ""
         yield Block(parts, source(document), note)
 
