@@ -160,6 +160,7 @@ def test_launches_are_assigned_to_sections(pretended):
     [
         ({"lost": ["looped_mean"]}, "pool1 basic.in_place: expected kernel looped_mean"),
         ({"lost": [pretended_ncu.MARK]}, "expected a mark first, found kernel relu_in_place"),
+        ({"extra": [pretended_ncu.MARK]}, "expected 9 sections, found number 512"),
         ({"cut": 2}, "expected it whole"),
         ({"fail": "ERR_NVGPUCTRPERM - The user", "code": 0}, "ERR_NVGPUCTRPERM"),
         ({"fail": "LibraryNotLoaded", "code": 9}, "code 9: LibraryNotLoaded"),

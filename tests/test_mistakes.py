@@ -59,6 +59,8 @@ def test_confusion_counts_by_hand(monkeypatch):
         {"label": 4, "predicted": 1, "images": 1},
         {"label": 9, "predicted": 4, "images": 1},
     ]
+    document = {"per_digit": per_digit(expected), "confusions": confusions(expected)}
+    np.testing.assert_array_equal(mistakes.counts_of(document), expected)
 
 
 def noted(parts, done, first=100):

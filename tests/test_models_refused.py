@@ -7,6 +7,7 @@ import resource
 import struct
 import sys
 import zipfile
+from types import SimpleNamespace
 
 import model_files
 import numpy as np
@@ -168,6 +169,10 @@ def test_pickles_are_not_read(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: "there")
     refused(tmp_path / "x", data, "expected PyTorch 2.10 or later", "found 2.9.1+cpu")
+    torch.__version__, torch.Tensor = "2.10.0", bytes
+    torch.nn = SimpleNamespace(Parameter=bytes)
+    torch.load = lambda file, map_location, weights_only: {"x": 1} if weights_only else None
+    refused(tmp_path / "x", data, "tensors by name, found int under x")
 
 
 @each_form

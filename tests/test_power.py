@@ -25,7 +25,7 @@ from lenetgpu.gpu.nvml import MachineState, Spread
 from lenetgpu.lab.render import Table
 from lenetgpu.lab.rows import MACHINE
 from lenetgpu.measure import power
-from lenetgpu.measure.bench import StageBench, stage_of
+from lenetgpu.measure.bench import PlanBench, StageBench, stage_of
 from lenetgpu.measure.document import candidate_json, stage_rows
 from lenetgpu.measure.rounds import Candidate, Comparison
 from lenetgpu.measure.timing import CallTimer, StepTiming
@@ -322,13 +322,25 @@ def test_gpu_steps_are_watched_separately_on_their_input(on_gpu, shipped_weights
     rows = [StepTiming(step, samples=[1.0]) for step in pipeline.steps]
     pipeline.poison()
     power.watch_steps(rows, pipeline, images, GPU)
-    machines = [row["machine"] for row in stage_rows(rows, 70, None)]
+    converts = SimpleNamespace(problem=None, variant=None, writes=("NCHW", (12, 12, 32)))
+    converts.stages, converts.name, converts.label = ("pool1",), "NCHW", "converted"
+    *found, last = stage_rows([*rows, StepTiming(converts, samples=[0.0])], 70, None)
+    assert (last["gflop"], last["mbytes"]) == (0, 4 * 70 * 12 * 12 * 32 / 1e6)
+    machines = [row["machine"] for row in found]
     if not on_gpu:
         assert asked == [] and set(machines) == {None}
         return
     assert asked == [(10 * 33, 5.0)] * len(rows)  # ten launches of 0.5 ms
     assert [machine["readings"] for machine in machines] == list(range(1, len(rows) + 1))
     np.testing.assert_array_equal(pipeline.labels[:33], expected)
+
+
+@pytest.mark.parametrize("kind", [StageBench, PlanBench])
+def test_a_burst_is_at_least_one_call_on_a_gpu_and_a_sample_on_a_cpu(kind):
+    bench = SimpleNamespace(_one_ms=8.0, sample=lambda: 8.0, input=None, _replays=None)
+    bench._launch = bench._pass = print
+    for bench._gpu, expected in ((True, [1, 3]), (False, [1, 1])):
+        assert [kind.burst(bench, milliseconds)[1] for milliseconds in (1, 24)] == expected
 
 
 @pytest.mark.gpu

@@ -2,7 +2,9 @@
 
 import datetime
 import json
+import sys
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -67,6 +69,22 @@ def test_copy_and_fma_rates_are_counted_correctly(monkeypatch):
     assert found.copy_gbs == pytest.approx(sum(copied) / (1 + passes) / 9e-3 / 1e9)
     assert len(done) == (1 + passes) * core_count()
     assert found.fma_tflops == pytest.approx(sum(done) / (1 + passes) / 1e-3 / 1e12)
+
+
+def test_rates_of_a_gpu_count_the_same_by_its_own_clock(own_cache, monkeypatch):
+    runtime = SimpleNamespace(memGetInfo=lambda: (400, 800), driverGetVersion=lambda: 13000)
+    cuda = SimpleNamespace(runtime=runtime)
+    made = SimpleNamespace(cuda=cuda, uint8=1, float32=4)
+    made.ones = made.empty = lambda size, dtype: size
+    monkeypatch.setitem(sys.modules, "cupy", made)
+    monkeypatch.setattr(roofline, "hold_events", lambda: None)
+    monkeypatch.setattr(roofline, "multiprocessors", lambda: 2)
+    monkeypatch.setattr(roofline, "load_on", lambda device: 0.0)
+    monkeypatch.setattr(roofline, "gpu_ms", lambda work: 2000.0)
+    found, per_warp = ceilings("cuda", "test"), 16 * 8 * 8 * 8 * 4096 / 2 / 1e12
+    assert found.copy_gbs == 2 * 100 / 2 / 1e9
+    assert found.fma_tflops == pytest.approx(16 * 256 * 2 * 8 * 4096 / 2 / 1e12)
+    assert found.tensor_tflops == pytest.approx(16 * 256 // 32 * 2 * per_warp)
 
 
 def test_ceilings_are_cached_with_their_conditions(own_cache, measured):

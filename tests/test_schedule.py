@@ -1,8 +1,10 @@
 """The model that chooses streams and chunks, against measurements taken by hand."""
 
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from lenetgpu.net.streaming import costs as costs_module
@@ -16,6 +18,7 @@ from lenetgpu.net.streaming.schedule import (
     chunk_sizes,
     predicted_ms,
 )
+from lenetgpu.plan import resolve
 from lenetgpu.store import entries
 
 # an H100's: the bus by its bare copy of 7.84 MB in 0.186 ms, less what a call takes
@@ -114,6 +117,39 @@ def test_chunks_sum_to_all_images_and_respect_the_limit(images, chunk, taper):
     else:
         assert sizes == sorted(sizes, reverse=taper < 1)
         assert chunk < 1_000 or all(size >= min(250, images) for size in sizes)
+
+
+def test_costs_are_lines_through_two_sizes(monkeypatch, shipped_weights):
+    """By hand, in us: a copy 2 + n/500, a pass 3 + n/1000, each call of a graph 0.5."""
+    assert costs_module._line(2, 4, [3.0, 5.0]) == (1.0, 1.0)
+    assert costs_module._line(2, 4, [4.0, 2.0]) == (4.0 - 2 * 5e-4, 5e-4)
+    plan = resolve("serial", "cpu")
+    assert not costs_module._pipeline(plan, shipped_weights, "uint8", 2).with_scores
+    took = []
+
+    def run(images):
+        took.append(3 + len(images) / 1000)
+
+    def timed(work):
+        took.clear()
+        work()
+        return sum(took) / 1e3
+
+    class Graph(nullcontext):
+        def __init__(self, work, times, streams=()):
+            super().__init__()
+            self.launch, self.stream = lambda: [work() for _ in range(times)], self
+            self.synchronize = int
+
+    gpu = SimpleNamespace(current=lambda: Graph(int, 0), stream=nullcontext, mapped=np.asarray)
+    gpu.empty, gpu.pinned = type("Array", (np.ndarray,), {"set": np.copyto}), np.empty
+    gpu.copy = lambda to, source, stream: took.append(2 + len(to) / 500)
+    for name, value in {"Cuda": lambda: gpu, "Graph": Graph, "gpu_ms": timed, "cpu_ms": timed,
+                        "pinned_copy": np.asarray}.items():  # fmt: skip
+        monkeypatch.setattr(costs_module, name, value)
+    found = costs_module.measure_costs(lambda n: SimpleNamespace(input_dtype="uint8", run=run))
+    expected = Costs(392, 2, 1, 3, 3, 2.002, 784, 784, 3)
+    assert asdict(found) == pytest.approx(asdict(expected))
 
 
 def test_costs_are_measured_once_or_if_unreadable(tmp_path, monkeypatch):
