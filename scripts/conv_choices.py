@@ -62,6 +62,10 @@ def problem_of(case: dict[str, Any], reads: str = "NCHW", writes: str = "NCHW") 
     return replace(plain, reads=reads, writes=writes, **epilogue)
 
 
+# Entry points that older documents name otherwise.
+_FORMER = {"tensor_halo": "tensor_taps", "tf32_halo": "tf32_patch"}
+
+
 def _product(name: str, problem: Conv, images: int, machine: Machine) -> Product | OneLaunch | None:
     """Return the launch of a tensor-core variant today, or None if its tiling no longer exists."""
     base, _, word = name.partition(TILED)
@@ -83,7 +87,8 @@ def _of_another_kernel(entry: dict[str, Any], case: dict[str, Any], machine: Mac
     if made is None:
         return True
     kernel = made.kernel() if isinstance(made, OneLaunch) else made.kernels()[0]
-    if "launched" in entry and kernel.entry not in entry["launched"]:
+    names = {kernel.entry, _FORMER.get(kernel.entry)}
+    if "launched" in entry and names.isdisjoint(entry["launched"]):
         return True
     if isinstance(made, OneLaunch):
         return "launched" not in entry and made.threads != entry.get("block", [made.threads])[0]

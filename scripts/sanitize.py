@@ -79,10 +79,10 @@ class Row:
 _ORDERED = {
     ("Write", "ptx::copy4_or_zero"): ("async.cuh",),
     ("Write", "ptx::copy16_or_zero"): ("async.cuh",),
-    ("Read", "Operand::load"): ("tf32/wgmma.cu", "tf32/patch.cu"),
+    ("Read", "Operand::load"): ("tf32/wgmma.cu", "tf32/halo.cu"),
 }
 WHY = (
-    "copies and loads of inputs in tf32/wgmma.cu and patch.cu are ordered by mbarriers, one of "
+    "copies and loads of inputs in tf32/wgmma.cu and halo.cu are ordered by mbarriers, one of "
     "them told by the copies themselves: copy, cp.async.mbarrier.arrive; wait, load, multiply, "
     "arrive; wait, copy (docs/convolutions.md)"
 )

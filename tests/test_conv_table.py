@@ -1,6 +1,7 @@
 """The table of measured convolutions: the times that scripts/conv_choices.py selects."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -96,7 +97,7 @@ def product(name, us=1.0, **more):
 
 def test_table_uses_times_of_the_current_kernel(told):
     own = wgmma.FP16X3.plan(PROBLEM, 64, H200).tiling.entry
-    other = {"tensor_taps": "tensor_wgmma", "tensor_wgmma": "tensor_taps"}[own]
+    other = {"tensor_halo": "tensor_wgmma", "tensor_wgmma": "tensor_halo"}[own]
     assert told(product(SPLIT, launched=["tensor_split", own])) == {SPLIT}
     assert told(product(SPLIT, launched=["tensor_split", other])) == set()
     assert told(product(SPLIT)) == {SPLIT}  # older documents do not say
@@ -104,13 +105,13 @@ def test_table_uses_times_of_the_current_kernel(told):
 
 def test_tilings_are_tied_to_their_kernel(told):
     found = wgmma.FP16X3.products(PROBLEM, 64, H200)
-    for entry_ in ("tensor_taps", "tensor_wgmma"):
+    for entry_ in ("tensor_halo", "tensor_wgmma"):
         made = next(one for one in found if one.tiling.entry == entry_)
         name = f"{SPLIT}{TILED}{made.word}"
-        for launched in ("tensor_taps", "tensor_wgmma"):
+        for launched in ("tensor_halo", "tensor_wgmma"):
             expected = {name} if launched == entry_ else set()
             assert told(product(name, launched=[launched])) == expected
-    assert told(product(f"{SPLIT}{TILED}taps-1x1")) == set()
+    assert told(product(f"{SPLIT}{TILED}halo-1x1")) == set()
 
 
 def test_time_of_another_tiling_counts_until_model_predicts_more(told):
@@ -150,3 +151,14 @@ def test_cudnn_error_on_the_same_data_is_the_limit(script):
     assert table.told(case | {"candidates": older}, H200)[1] == ("winograd.f4",)
     newer = [e | {"same_images": {"rms": 1e-7}} for e in older]
     assert table.told(case | {"candidates": newer}, H200)[1] == ()
+
+
+def test_former_names_of_tilings_and_kernels_are_read(told):
+    former = {"halo": "taps", "winograd": "pairs"}
+    for made in wgmma.FP16X3.products(PROBLEM, 64, H200):
+        kind, _, size = made.word.partition("-")
+        if kind in former:
+            word = f"{former[kind]}-{size}"
+            assert replace(wgmma.FP16X3, word=word).products(PROBLEM, 64, H200) == (made,)
+            name = f"{SPLIT}{TILED}{word}"
+            assert told(product(name, launched=["tensor_taps"])) == {name}

@@ -33,7 +33,15 @@ from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import from_nhwc, held_as, narrowed, physical_shape, to_nhwc, widened
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
-from lenetgpu.stages.conv.tensor import epilogue, implicit, mma, product, split_fp16, taps, wgmma
+from lenetgpu.stages.conv.tensor import (
+    epilogue,
+    halo,
+    implicit,
+    mma,
+    product,
+    split_fp16,
+    wgmma,
+)
 from lenetgpu.stages.conv.tensor.packed import Layout
 from lenetgpu.stages.conv.tensor.product import Product, Tiling, options
 from lenetgpu.stages.conv.tf32 import one_launch
@@ -42,8 +50,8 @@ from lenetgpu.stages.reference import conv_reference as reference
 
 LARGE, TALL, MIDDLE, LONG, SMALL, NARROW = mma.TILINGS
 SQUARE, TOWER, HALF = wgmma.TILINGS
-TAPS, TAPS_136, TAPS_112, TAPS_96 = taps.TILINGS
-PAIRS, PAIRS_96, PAIRS_80 = taps.PAIRS
+HALO, HALO_136, HALO_112, HALO_96 = halo.TILINGS
+WINOGRAD, WINOGRAD_96, WINOGRAD_80 = halo.WINOGRAD
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class Case:
 
     @property
     def product(self):
-        how = self.tiling.planes, self.tiling.pairs, self.sampled
+        how = self.tiling.planes, self.tiling.winograd, self.sampled
         layout = Layout(self.problem, self.parts, *how)
         return Product(layout, self.tiling, self.split)
 
@@ -86,8 +94,8 @@ class Case:
 
 PLAIN = Case(conv("8,7,7,10,3,3,1,1"), 3, NARROW)
 PARTED = replace(PLAIN, split=3)
-TAPPED = Case(conv("8,7,7,10,3,3,1,1", **NCHW), 3, TAPS)
-PAIRED = Case(conv("32,7,8,70,3,3,1,1", **NCHW), 3, PAIRS)
+HALOED = Case(conv("8,7,7,10,3,3,1,1", **NCHW), 3, HALO)
+PAIRED = Case(conv("32,7,8,70,3,3,1,1", **NCHW), 3, WINOGRAD)
 PARTED_MAPS = Case(conv("64,5,5,10,3,3,1,1", **NCHW), 3, NARROW, 6)
 STRIDED = Case(conv("4,5,5,3,1,1,2"), 3, NARROW)
 ROWS = [
@@ -117,38 +125,38 @@ MORE_ROWS = [
 # With 36 filter elements, sums are saved once. With three chunks of 16 elements in two parts, the
 # second part has as many elements as are saved together, and saves none.
 ASIDE, ASIDE_ONCE = (
-    Case(conv("100,6,7,10,3,3,1,1"), 3, TAPS),
-    Case(conv("96,7,7,12,4,4,1,2", **NCHW), 2, TAPS_96, 2),
+    Case(conv("100,6,7,10,3,3,1,1"), 3, HALO),
+    Case(conv("96,7,7,12,4,4,1,2", **NCHW), 2, HALO_96, 2),
 )
 PLANES = [
-    Case(conv("64,7,7,70,3,3,1,1", **NCHW), 4, TAPS_112, 2),
-    Case(conv("20,9,11,10,3,3,2,1"), 9, TAPS),
+    Case(conv("64,7,7,70,3,3,1,1", **NCHW), 4, HALO_112, 2),
+    Case(conv("20,9,11,10,3,3,2,1"), 9, HALO),
     ASIDE_ONCE,
 ]
 MORE_PLANES = [
-    Case(conv("20,9,8,130,3,2,1,1", **NCHW), 3, TAPS_136),
-    Case(conv("1,1,1,1,1,1"), 1, TAPS),
-    Case(conv("300,5,5,33,1,1", reads="NCHW"), 24, TAPS),
-    Case(conv("24,9,8,7,2,3,1,2", writes="NCHW"), 4, TAPS),
-    Case(conv("64,3,3,16,3,3,1,5"), 3, TAPS_96),
-    Case(conv("96,1,5,65,1,4,1,1", **NCHW), 7, TAPS, 3),
-    Case(conv("3,15,15,64,7,7,2,3", reads="NCHW"), 3, TAPS_136),
-    Case(conv("9,10,13,12,2,5,3,2", **NCHW), 5, TAPS_136, 3, parts=1),
-    Case(conv("130,6,8,70,3,3,1,1", **NCHW), 2, TAPS_112, 3, parts=1),
+    Case(conv("20,9,8,130,3,2,1,1", **NCHW), 3, HALO_136),
+    Case(conv("1,1,1,1,1,1"), 1, HALO),
+    Case(conv("300,5,5,33,1,1", reads="NCHW"), 24, HALO),
+    Case(conv("24,9,8,7,2,3,1,2", writes="NCHW"), 4, HALO),
+    Case(conv("64,3,3,16,3,3,1,5"), 3, HALO_96),
+    Case(conv("96,1,5,65,1,4,1,1", **NCHW), 7, HALO, 3),
+    Case(conv("3,15,15,64,7,7,2,3", reads="NCHW"), 3, HALO_136),
+    Case(conv("9,10,13,12,2,5,3,2", **NCHW), 5, HALO_136, 3, parts=1),
+    Case(conv("130,6,8,70,3,3,1,1", **NCHW), 2, HALO_112, 3, parts=1),
     ASIDE,
 ]
 IN_PAIRS = [  # rows with even and odd numbers of outputs, padding 0 to 3
     PAIRED,
-    Case(conv("40,9,9,10,3,3", **NCHW), 4, PAIRS_96),
-    Case(conv("64,5,9,65,1,3,1,2"), 3, PAIRS_80),
-    Case(conv("36,6,6,12,5,3,1,1", reads="NCHW"), 4, PAIRS, 3),
-    Case(conv("100,6,7,10,3,3,1,1", writes="NCHW"), 6, PAIRS_96),  # sums saved once
-    Case(conv("33,1,3,5,3,3,1,3", **NCHW), 7, PAIRS_80, 2),
-    Case(conv("32,3,3,4,1,3"), 40, PAIRS_96),
+    Case(conv("40,9,9,10,3,3", **NCHW), 4, WINOGRAD_96),
+    Case(conv("64,5,9,65,1,3,1,2"), 3, WINOGRAD_80),
+    Case(conv("36,6,6,12,5,3,1,1", reads="NCHW"), 4, WINOGRAD, 3),
+    Case(conv("100,6,7,10,3,3,1,1", writes="NCHW"), 6, WINOGRAD_96),  # sums saved once
+    Case(conv("33,1,3,5,3,3,1,3", **NCHW), 7, WINOGRAD_80, 2),
+    Case(conv("32,3,3,4,1,3"), 40, WINOGRAD_96),
 ]
 PAIRS_FUSED = [IN_PAIRS[0].fused("fp16"), IN_PAIRS[1].fused("bf16", bias=False)]
 PAIRS_FUSED += [IN_PAIRS[2].fused("bf16"), IN_PAIRS[3].fused("fp16", relu=False)]
-FUSED = [PLAIN.fused(), TAPPED.fused("fp16"), PARTED.fused("bf16", bias=False)]
+FUSED = [PLAIN.fused(), HALOED.fused("fp16"), PARTED.fused("bf16", bias=False)]
 MORE_FUSED = [
     PARTED_MAPS.fused("fp16"),
     MORE_ROWS[9].fused("fp16"),
@@ -156,20 +164,20 @@ MORE_FUSED = [
     PLANES[1].fused("fp16", bias=False, relu=False),
     ASIDE.fused("fp16"),
 ]
-CASES = [PLAIN, PARTED, PARTED_MAPS, TAPPED, *ROWS, *MORE_ROWS, *PLANES, *MORE_PLANES]
+CASES = [PLAIN, PARTED, PARTED_MAPS, HALOED, *ROWS, *MORE_ROWS, *PLANES, *MORE_PLANES]
 RESNET = [conv(t) for t in ("64,56,56,64,3,3,1,1", "256,14,14,256,3,3,1,1", "512,7,7,512,3,3,1,1")]
-SOME = (PLAIN, PARTED, TAPPED, PAIRED)
+SOME = (PLAIN, PARTED, HALOED, PAIRED)
 SAMPLED = [replace(case, sampled=True) for case in (
-    PAIRED, PLAIN, TAPPED, IN_PAIRS[2], MORE_ROWS[1], MORE_ROWS[5], PLANES[1].fused("fp16"),
+    PAIRED, PLAIN, HALOED, IN_PAIRS[2], MORE_ROWS[1], MORE_ROWS[5], PLANES[1].fused("fp16"),
     PAIRS_FUSED[1],
 )]  # fmt: skip
 DEEP = Case(conv("512,3,3,8,3,3"), 1, NARROW)
-DEEP_TAPS = replace(DEEP, images=40, tiling=TAPS)
-DEEP_PAIRS = replace(DEEP, images=40, tiling=PAIRS)
+DEEP_HALO = replace(DEEP, images=40, tiling=HALO)
+DEEP_PAIRS = replace(DEEP, images=40, tiling=WINOGRAD)
 FUSED_STRIDED = [STRIDED.fused(), STRIDED.fused("bf16", relu=False)]
 # Rows, parts, planes of both layouts, pairs:
-FUSED_AGAIN = [TAPPED.fused(), PLAIN.fused(), PARTED.fused("bf16"), PAIRS_FUSED[0]]
-ALL = [*CASES, DEEP, DEEP_TAPS, DEEP_PAIRS, STRIDED, *FUSED, *MORE_FUSED, *FUSED_STRIDED]
+FUSED_AGAIN = [HALOED.fused(), PLAIN.fused(), PARTED.fused("bf16"), PAIRS_FUSED[0]]
+ALL = [*CASES, DEEP, DEEP_HALO, DEEP_PAIRS, STRIDED, *FUSED, *MORE_FUSED, *FUSED_STRIDED]
 ALL += [*FUSED_AGAIN, *IN_PAIRS, *PAIRS_FUSED, *SAMPLED]
 LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED, PAIRED, *FUSED_STRIDED, *FUSED_AGAIN)
 
@@ -197,7 +205,7 @@ def with_second_look(functions, monkeypatch, rng):
     monkeypatch.setitem(sys.modules, "cupy", stand_in)
     for module in (split_fp16, product, epilogue):
         monkeypatch.setattr(module, "launch", launcher(functions, rng))
-    monkeypatch.setattr(taps.TapsTiling, "grid", lambda _, blocks: min(2, blocks))
+    monkeypatch.setattr(halo.HaloTiling, "grid", lambda _, blocks: min(2, blocks))
 
 
 @pytest.fixture
@@ -228,7 +236,7 @@ def assert_right(found, x, w, case, most=None):
 
 @compiled_here
 @cases(
-    [PLAIN, PARTED, TAPPED, *ROWS, *PLANES, PAIRED, PAIRS_FUSED[1], *FUSED, SAMPLED[0]],
+    [PLAIN, PARTED, HALOED, *ROWS, *PLANES, PAIRED, PAIRS_FUSED[1], *FUSED, SAMPLED[0]],
     [PARTED_MAPS, *MORE_ROWS, *MORE_PLANES, *IN_PAIRS[1:], PAIRS_FUSED[0], *PAIRS_FUSED[2:],
      *MORE_FUSED, *SAMPLED[1:]],
 )  # fmt: skip
@@ -238,7 +246,7 @@ def test_outputs_are_correct_and_in_bounds(case, on_a_cpu, rng):
 
 
 @compiled_here
-@cases([PLAIN, TAPPED], [PARTED, PAIRED, *FUSED_AGAIN])
+@cases([PLAIN, HALOED], [PARTED, PAIRED, *FUSED_AGAIN])
 def test_chunked_and_repeated_runs_agree_bitwise(case, on_a_cpu, rng):
     x, w = operands(replace(case, images=5), rng)
     found = computed(case, x, w)
@@ -248,7 +256,7 @@ def test_chunked_and_repeated_runs_agree_bitwise(case, on_a_cpu, rng):
 
 
 @compiled_here
-@cases([TAPPED])
+@cases([HALOED])
 def test_zero_padding_survives_a_larger_run(case, on_a_cpu, rng):
     case = replace(case, images=9)
     x, w = operands(case, rng)
@@ -273,7 +281,7 @@ def test_long_sums_keep_fp32_accuracy(case, on_a_cpu, rng):
 
 @compiled_here
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "most"), [(DEEP_TAPS, 1.9e-7), (DEEP_PAIRS, 2.3e-7)], ids=str)
+@pytest.mark.parametrize(("case", "most"), [(DEEP_HALO, 1.9e-7), (DEEP_PAIRS, 2.3e-7)], ids=str)
 def test_long_filter_element_sums_have_bounded_error(case, most, on_a_cpu, rng):
     """Bound the error: 144 filter elements added one by one give 2.5e-7 of the root of 4,608."""
     problem = case.problem
@@ -323,7 +331,7 @@ def test_transform_points_do_not_overflow_fp16(case, on_a_cpu, rng):
 
 
 @compiled_here
-@cases([PLAIN, TAPPED], [PARTED, PAIRED])
+@cases([PLAIN, HALOED], [PARTED, PAIRED])
 @pytest.mark.parametrize("name", SCALES)
 def test_operands_of_any_scale(name, case, on_a_cpu, rng):
     x, w = operands(case, rng)
@@ -333,7 +341,7 @@ def test_operands_of_any_scale(name, case, on_a_cpu, rng):
 
 
 @compiled_here
-@cases([PLAIN, TAPPED], [PARTED, PAIRED, PARTED_MAPS])
+@cases([PLAIN, HALOED], [PARTED, PAIRED, PARTED_MAPS])
 def test_scales_differ_by_image_channel_and_filter(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     x *= np.array([1e-20, 1, 1e12], np.float32)[:, None, None, None]
@@ -350,13 +358,13 @@ def test_scales_differ_by_image_channel_and_filter(case, on_a_cpu, rng):
 
 @compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-@cases([PLAIN, TAPPED], [PARTED, PAIRED])
+@cases([PLAIN, HALOED], [PARTED, PAIRED])
 def test_nan_and_infinity_propagate(value, case, on_a_cpu, rng):
     no_numbers(case, value, computed, rng)
 
 
 @compiled_here
-@cases([PLAIN, TAPPED], [PARTED, PAIRED, *(case for case in MORE_PLANES if case.images < 4)])
+@cases([PLAIN, HALOED], [PARTED, PAIRED, *(case for case in MORE_PLANES if case.images < 4)])
 def test_recheck_gets_max_output_of_each_image(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     x *= np.exp2(rng.integers(-9, 9, (case.images, 1, 1, 1))).astype(np.float32)
@@ -460,7 +468,7 @@ def test_pairs_are_not_used_for_unlike_filter_columns(dtype, rng):
     problem = conv("256,14,14,256,3,3,1,1", **NCHW, dtype=dtype, bias=True)
     usual = wgmma.FP16X3.plan(problem, 64)
     named = replace(wgmma.FP16X3, word=usual.word)
-    assert usual.tiling.pairs and named.plan(problem, 64) == usual
+    assert usual.tiling.winograd and named.plan(problem, 64) == usual
     w = rng.standard_normal(problem.weight_shape).astype(np.float32)
     bias = narrowed(np.zeros(problem.M, np.float32), dtype)
     alike, unlike = ((0, 0.3), (2, 3.0)), ((1, 0.0), (2, 0.02), (0, 99))
@@ -470,12 +478,12 @@ def test_pairs_are_not_used_for_unlike_filter_columns(dtype, rng):
         for kind in (wgmma.FP16X3, named):
             found = kind.suited((narrowed(filters, dtype), bias), problem, 64)
             kept = (column, by) in alike
-            assert (found == usual) == kept == found.tiling.pairs, (column, by)
+            assert (found == usual) == kept == found.tiling.winograd, (column, by)
             assert {*found.kernels(), epilogue.kernel(found.layout)} <= {*kind.kernels(problem, 64)}
     filters[..., 200], filters[..., 100], filters[0, 0, 0, 50] = 0, np.nan, np.inf
     for odd, pairs in ((filters[..., 60:], True), (filters, False)):
         plain = replace(problem, bias=False)
-        assert wgmma.FP16X3.suited(narrowed(odd, dtype), plain, 64).tiling.pairs == pairs
+        assert wgmma.FP16X3.suited(narrowed(odd, dtype), plain, 64).tiling.winograd == pairs
 
 
 BIAS_RELU = {"bias": True, "relu": True}
@@ -516,7 +524,7 @@ def here(name):
 def test_all_tilings_are_correct_on_gpu(problem, monkeypatch, rng):
     if not here("fp16x3"):
         pytest.skip("needs a GPU of 8.0")
-    tilings = mma.TILINGS + (taps.TILINGS + wgmma.TILINGS if here("wgmma_fp16x3") else ())
+    tilings = mma.TILINGS + (halo.TILINGS + wgmma.TILINGS if here("wgmma_fp16x3") else ())
     products = [made for parts in (2, 1) for made in options(Layout(problem, parts), tilings)]
     assert_right_on_a_gpu(products, *random_input("conv", problem, 3, rng), monkeypatch)
 
@@ -533,7 +541,8 @@ def test_pairs_and_sampled_images_are_correct_on_gpu(monkeypatch, rng):
 
 
 @pytest.mark.parametrize(
-    ("tilings", "least"), [(mma.TILINGS, 80), (wgmma.TILINGS, 90), (taps.TILINGS + taps.PAIRS, 90)]
+    ("tilings", "least"),
+    [(mma.TILINGS, 80), (wgmma.TILINGS, 90), (halo.TILINGS + halo.WINOGRAD, 90)],
 )
 def test_all_tilings_fit_and_have_work(tilings, least):
     room = min(p.shared_bytes - p.reserved_bytes for c, p in PROCESSORS.items()
@@ -543,7 +552,7 @@ def test_all_tilings_fit_and_have_work(tilings, least):
             found = options(Layout(problem, parts), tilings)
             in_points = problem.S == 3 and problem.stride == 1 and problem.C >= 32
             assert {made.tiling for made in found} == {
-                tiling for tiling in tilings if in_points or not tiling.pairs
+                tiling for tiling in tilings if in_points or not tiling.winograd
             }
             for made in found:
                 tiling, layout = made.tiling, made.layout
@@ -554,16 +563,16 @@ def test_all_tilings_fit_and_have_work(tilings, least):
                     read = -(-4 * layout.slot // tiling.bm) * tiling.bm + layout.reach
                     assert read <= layout.plane(4)
     for text in ("8,224,224,8,7,7,1,3", "64,300,300,64,9,9,2,4"):
-        assert not options(Layout(conv(text), 2), taps.TILINGS), text
+        assert not options(Layout(conv(text), 2), halo.TILINGS), text
 
 
 SPILLING = [  # ptxas unrolls short loops of known length, and serializes wgmma of few elements
     *((RESNET[0], 2, tiling, split) for split, tiling in ((6, LARGE), (3, TALL), (3, MIDDLE))),
     *((replace(RESNET[0], **BIAS_RELU, dtype="fp16"), 2, tiling, 1) for tiling in (LARGE, TALL)),
-    (conv("256,56,56,64,1,1"), 1, TAPS_136, 1),
-    (conv("64,56,56,64,1,1"), 2, TAPS_136, 1),
-    (conv("64,9,9,64,1,2"), 1, TAPS_136, 1),
-    (conv("64,9,9,64,3,3", **BIAS_RELU, **NCHW, dtype="bf16"), 2, TAPS_136, 1),
+    (conv("256,56,56,64,1,1"), 1, HALO_136, 1),
+    (conv("64,56,56,64,1,1"), 2, HALO_136, 1),
+    (conv("64,9,9,64,1,2"), 1, HALO_136, 1),
+    (conv("64,9,9,64,3,3", **BIAS_RELU, **NCHW, dtype="bf16"), 2, HALO_136, 1),
 ]
 
 

@@ -36,7 +36,7 @@ from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
-from lenetgpu.stages.conv.tf32 import mma, one_launch, patch, wgmma
+from lenetgpu.stages.conv.tf32 import halo, mma, one_launch, wgmma
 from lenetgpu.stages.prepared import Fenced
 from lenetgpu.stages.reference import conv_reference as reference
 
@@ -47,20 +47,20 @@ SQUARE, TALL, SMALL, NARROW = mma.TILINGS
 class Case:
     """A convolution, its number of images, and the filters per wgmma block or the mma tiling.
 
-    `patch` selects the kernel that reads input tiles.
+    `halo` selects the kernel that reads input tiles.
     """
 
     problem: Conv
     images: int
     width: int = 64
     tiling: mma.MmaTiling | None = None
-    patch: bool = False
+    halo: bool = False
 
     @property
     def product(self):
         stages = 2 if self.images % 2 else 3
-        if self.patch:
-            return patch.Product(self.problem, most=2 + self.images % 4)
+        if self.halo:
+            return halo.Product(self.problem, most=2 + self.images % 4)
         if self.tiling is None:
             return wgmma.Product(self.problem, self.width, most=stages)
         return mma.divided(self.problem, replace(self.tiling, stages=stages, resident=1))
@@ -68,7 +68,7 @@ class Case:
     def __str__(self):
         p = self.problem
         shape = f"{p.C},{p.H},{p.W},{p.M},{p.R}x{p.S},{p.stride},{p.pad}-{p.reads}-{p.writes}"
-        by = "mma" if self.tiling else "patch" if self.patch else "wgmma"
+        by = "mma" if self.tiling else "halo" if self.halo else "wgmma"
         return f"{shape}-{self.images}-{by}-{self.product.rows}x{self.product.width}"
 
 
@@ -101,8 +101,8 @@ MMA = [
     Case(conv("8,7,9,130,3,3,1,1"), 3, tiling=SQUARE),
 ]
 TO_NCHW, OF_NCHW = {"writes": "NCHW"}, {"reads": "NCHW"}
-PATCH = [
-    Case(conv(text, **layouts), images, patch=True)
+HALO = [
+    Case(conv(text, **layouts), images, halo=True)
     for text, layouts, images in (
         ("1,1,1,1,1,1", {}, 70),
         ("1,9,7,5,5,5", NCHW, 7),
@@ -119,24 +119,24 @@ PATCH = [
         ("12,5,6,66,3,3,1,1", {}, 9),
     )
 ]
-CASES = [*WGMMA, *MMA, *PATCH]
-ON_PATCH = (PATCH[11], Case(conv("8,6,7,10,3,3,1,1"), 3, patch=True))
+CASES = [*WGMMA, *MMA, *HALO]
+ON_HALO = (HALO[11], Case(conv("8,6,7,10,3,3,1,1"), 3, halo=True))
 ON_MMA = (MMA[2], MMA[3])
-NUMBERS = (MMA[2], PATCH[11], *ON_MMA[1:], *ON_PATCH[1:])
-FIRST = [*NUMBERS[:2], WGMMA[2], WGMMA[5], WGMMA[9], MMA[3], PATCH[5], PATCH[10]]
+NUMBERS = (MMA[2], HALO[11], *ON_MMA[1:], *ON_HALO[1:])
+FIRST = [*NUMBERS[:2], WGMMA[2], WGMMA[5], WGMMA[9], MMA[3], HALO[5], HALO[10]]
 FUSED = [
     replace(case, problem=replace(case.problem, bias=True, relu=relu))
-    for case, relu in ((WGMMA[2], True), (MMA[2], False), (MMA[3], True), (PATCH[11], True))
+    for case, relu in ((WGMMA[2], True), (MMA[2], False), (MMA[3], True), (HALO[11], True))
 ]
 DEEP = [Case(conv("160,3,3,8,3,3"), 1, tiling=tiling) for tiling in (None, LEAST)]
-DEEP += [Case(conv("6,7,12,8,7,7"), 1, patch=True)]
+DEEP += [Case(conv("6,7,12,8,7,7"), 1, halo=True)]
 RESNET = conv("64,56,56,64,3,3,1,1")
 SPILLING = ("64,56,56,64,3,3,1,1", "256,14,14,512,1,1", "5,7,9,33,2,3,2,1", "3,28,28,6,5,5,1,2")
 
 
 @pytest.fixture(scope="module")
 def functions(request, tmp_path_factory):
-    chosen = selected(request, __name__) or [*CASES, *ON_PATCH, *DEEP, *FUSED]
+    chosen = selected(request, __name__) or [*CASES, *ON_HALO, *DEEP, *FUSED]
     kernels = (case.product.kernel() for case in chosen)
     return compiled(kernels, common_folder(tmp_path_factory, "tf32"))
 
@@ -147,7 +147,7 @@ def on_a_cpu(functions, monkeypatch, rng, request):
     case = request.node.callspec.params["case"]
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.ascontiguousarray))
     monkeypatch.setattr(one_launch, "launch", launcher(functions, rng))
-    few = replace(H200, multiprocessors=max(2, case.product.across if case.patch else 0))
+    few = replace(H200, multiprocessors=max(2, case.product.across if case.halo else 0))
     monkeypatch.setattr(machines, "current", lambda: few)
 
 
@@ -256,7 +256,7 @@ def test_bias_and_relu(case, value, on_a_cpu, rng):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("few", [False, True])
-@pytest.mark.parametrize("case", [*WGMMA, *PATCH], ids=str)
+@pytest.mark.parametrize("case", [*WGMMA, *HALO], ids=str)
 def test_both_input_paths_are_correct_on_gpu(case, few, monkeypatch, rng):
     """Check both kernels, whichever the cost model selects, with many images and `few` blocks."""
     import cupy
@@ -303,7 +303,7 @@ def test_tilings_do_not_spill(arch):
             assert used.spill_bytes == used.stack_bytes == 0, (text, tiling)
 
 
-@pytest.mark.parametrize("case", PATCH, ids=str)
+@pytest.mark.parametrize("case", HALO, ids=str)
 def test_input_tile_height_is_sufficient_and_tight(case):
     """Count the rows tile by tile, until a tile starts at the start of an image."""
     problem = case.problem
@@ -313,7 +313,7 @@ def test_input_tile_height_is_sufficient_and_tight(case):
         return output // pixels * high + output % pixels // problem.OW * problem.stride
 
     most = max(row(at + 63) - row(at) + problem.R for at in range(0, 64 * pixels, 64))
-    assert most <= case.product.patch_rows <= most + problem.stride + problem.R
+    assert most <= case.product.tile_rows <= most + problem.stride + problem.R
 
 
 def test_few_channels_use_input_tiles_where_they_fit():
@@ -326,7 +326,7 @@ def test_few_channels_use_input_tiles_where_they_fit():
     ):
         for layouts in ({}, NCHW):
             clocks, found = PRICED["tensor.wgmma_tf32x3"](conv(text, **layouts), 64, H200)
-            assert isinstance(found, patch.Product) == taken, text
+            assert isinstance(found, halo.Product) == taken, text
             assert clocks == found.clocks(64, H200)
 
 

@@ -257,7 +257,7 @@ def test_impossible_cached_entry_is_ignored(change, here, ships):
 @pytest.mark.parametrize(
     ("name", "problem"),
     [("winograd.f4", SMALL), ("direct.basic", OTHER), ("texture.nothing", OTHER),
-     (f"{HOPPER}{TILED}taps-1x1", DEEP), (f"winograd.f4{TILED}{WORD}", DEEP)],
+     (f"{HOPPER}{TILED}halo-1x1", DEEP), (f"winograd.f4{TILED}{WORD}", DEEP)],
 )  # fmt: skip
 def test_impossible_measured_choice_falls_back_to_model(name, problem, here, ships):
     model = by_model(problem, 4)
@@ -340,16 +340,16 @@ def test_algorithms_less_accurate_than_fp32_are_dropped():
     Without cuDNN, Winograd is held to its tolerance only.
     """
     found = [ran("winograd.f4", 5, 1.3e-6), ran("direct.tuned", 9, 3e-7), ran(ANY, 4, 4e-7),
-             ran(f"{HOPPER}{TILED}taps-272x64", 2, 5e-7), ran("winograd.f2", 1, 1, "wrong"),
+             ran(f"{HOPPER}{TILED}halo-272x64", 2, 5e-7), ran("winograd.f2", 1, 1, "wrong"),
              ran("best.fp32", 1, 1e-7), ran(HOPPER, 1, 1e-7, "failed")]  # fmt: skip
     us, dropped = counted(found, ran("peer", 9, 4e-7))
     assert us == pytest.approx({"direct.tuned": 9.0, ANY: 4.0})
-    assert dropped == ("winograd.f2", HOPPER, "winograd.f4", f"{HOPPER}{TILED}taps-272x64")
+    assert dropped == ("winograd.f2", HOPPER, "winograd.f4", f"{HOPPER}{TILED}halo-272x64")
     three_times = counted(found, ran("peer", 9, 4.4e-7))[0]
     assert three_times.keys() == us.keys() | {"winograd.f4"}
     of_sums = [*found, ran("prefetch.stride_fixed", 8, 5e-7)]
     assert counted(of_sums, ran("peer", 9, 1e-7))[0].keys() == us.keys() | {
-        "winograd.f4", "prefetch.stride_fixed", f"{HOPPER}{TILED}taps-272x64"
+        "winograd.f4", "prefetch.stride_fixed", f"{HOPPER}{TILED}halo-272x64"
     }  # fmt: skip
     alone, dropped = counted(found)
     assert set(alone) == {"winograd.f4", "direct.tuned"} and ANY in dropped

@@ -150,7 +150,7 @@ REPORT = (
 )
 
 
-@pytest.mark.parametrize(("copy", "file"), [(4, "wgmma.cu"), (16, "patch.cu")])
+@pytest.mark.parametrize(("copy", "file"), [(4, "wgmma.cu"), (16, "halo.cu")])
 def test_only_listed_races_are_excused(sanitize, monkeypatch, copy, file):
     report = REPORT.format(copy=copy, file=file)
     monkeypatch.setenv("PRETENDED", "race")

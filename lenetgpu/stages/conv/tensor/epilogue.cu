@@ -42,8 +42,8 @@ __device__ __forceinline__ double sum_of(const Held* __restrict__ x, const float
     double sum = 0;
 #pragma unroll 1
     for (int k = 0; k < DEPTH; ++k) {
-        const int c = k % CH, tap = k / CH;
-        const double v = value_at(x, image, top + tap / S, left + tap % S, c);
+        const int c = k % CH, element = k / CH;
+        const double v = value_at(x, image, top + element / S, left + element % S, c);
         sum += v * w[size_t(k) * M + column];
     }
     return sum;

@@ -26,7 +26,7 @@ _THRESHOLD = 15 - 24 + 20
 def threshold(layout: Layout) -> int:
     """Return the least exponent of an image's largest scaled output that needs no recheck."""
     spare = HEAD if layout.sampled else 0
-    cancelled = int(layout.pairs)  # one power of two: transform points of pairs may cancel
+    cancelled = int(layout.winograd)  # one power of two: transform points may cancel
     return _THRESHOLD + int(layout.problem.depth).bit_length() + cancelled - spare
 
 

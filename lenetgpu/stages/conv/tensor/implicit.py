@@ -21,8 +21,9 @@ from lenetgpu.stages.conv.tensor.split_fp16 import Images, worth_sampling
 from lenetgpu.stages.defines import MAPS
 from lenetgpu.stages.registry import Rows, variant
 
+_FORMER = {"taps": "halo", "pairs": "winograd"}  # products' words in older measurements
 _MOST = 1 << 30  # elements of an image; offsets are 32-bit
-_UNLIKE = 16.0  # largest ratio of a filter's columns for Winograd pairs
+_UNLIKE = 16.0  # largest ratio of a filter's columns for F(2, 3)
 
 
 @dataclass(frozen=True)
@@ -80,23 +81,25 @@ class Kind:
         images = images_at_once(layout, batch)
         layout = replace(layout, sampled=worth_sampling(problem, images))
         found = ranked(layout, images, machine or machines.current(), self.tilings)
-        return tuple(made for made in found if self.word in ("", made.word))
+        kind, dash, size = self.word.partition("-")
+        word = _FORMER.get(kind, kind) + dash + size
+        return tuple(made for made in found if word in ("", made.word))
 
     def suited(self, w: Any, problem: Conv, batch: int) -> Product:
         """Return the product for the filters `w` on the host, or for (filters, bias).
 
-        In pairs, an input with a small filter element contributes to two transform points
-        and cancels. If the columns differ by more than _UNLIKE, pairs would have more than
-        _UNLIKE times the error of the taps product, so another product replaces them.
+        With F(2, 3), an input with a small filter element contributes to two transform points
+        and cancels. If the columns differ by more than _UNLIKE, it would have more than
+        _UNLIKE times the error of the `halo` product, so another product replaces them.
         """
-        found = self.plan(problem, batch)
+        made = self.plan(problem, batch)
         filters = w[0] if problem.bias else w
-        return found if not found.tiling.pairs or _alike(filters) else self._instead(found, batch)
+        return made if not made.tiling.winograd or _alike(filters) else self._instead(made, batch)
 
-    def _instead(self, pairs: Product, batch: int) -> Product:
-        """Return the fastest product without Winograd pairs, ignoring `word`."""
-        found = replace(self, word="").products(pairs.layout.problem, batch)
-        return next(made for made in found if not made.tiling.pairs)
+    def _instead(self, product: Product, batch: int) -> Product:
+        """Return the fastest product without F(2, 3), ignoring `word`."""
+        found = replace(self, word="").products(product.layout.problem, batch)
+        return next(made for made in found if not made.tiling.winograd)
 
     def plan(self, problem: Conv, batch: int, machine: Machine | None = None) -> Product:
         """Return the product for up to `batch` images on `machine`, by default the current one."""
@@ -112,7 +115,7 @@ class Kind:
     def kernels(self, problem: Conv, batch: int) -> tuple[Kernel, ...]:
         """Return every kernel that a run of up to `batch` images launches."""
         product = self.plan(problem, batch)
-        made = (product, self._instead(product, batch)) if product.tiling.pairs else (product,)
+        made = (product, self._instead(product, batch)) if product.tiling.winograd else (product,)
         found: list[Kernel] = []
         for one in made:
             found += (*split_fp16.kernels(one.layout), *one.kernels(), epilogue.kernel(one.layout))

@@ -1,5 +1,5 @@
 // Convolution as a product on the tensor cores (mma.sync, sm_80): rows are output pixels of all
-// images one after another, columns are filters, the depth runs over taps and channels; nothing is
+// images one after another, columns are filters, the depth runs over filter elements and channels; nothing is
 // unrolled in memory. Operands are fp16 high and low (packed.cuh), products low*high + high*low +
 // high*high. Tensor cores truncate when they add, so a chunk of the depth starts from zero and is
 // added to fp32 registers (Ootomo and Yokota, arXiv 2203.03341). At most 2^30 rows.

@@ -24,20 +24,20 @@ __device__ __forceinline__ void follow() {
 constexpr int CELL = 8;
 constexpr int CELL_BYTES = 16;
 constexpr int GROUPS = CP / CELL;             // of channels
-constexpr bool PAIRS = POINTS > 1;
-constexpr int TAPS_X = FOLD ? 1 : PAIRS ? POINTS : S;
-constexpr int STEP_X = FOLD ? 1 : PAIRS ? POINTS : STRIDE;
-constexpr int PAD_X = FOLD || PAIRS ? 0 : PAD;
-constexpr int ACROSS_X = PAIRS ? 2 : 1;        // output columns of a position
+constexpr bool WINOGRAD = POINTS > 1;
+constexpr int ELEMENTS_X = FOLD ? 1 : WINOGRAD ? POINTS : S;
+constexpr int STEP_X = FOLD ? 1 : WINOGRAD ? POINTS : STRIDE;
+constexpr int PAD_X = FOLD || WINOGRAD ? 0 : PAD;
+constexpr int ACROSS_X = WINOGRAD ? 2 : 1;     // output columns of a position
 constexpr int OUT_X = (OW + ACROSS_X - 1) / ACROSS_X;
 constexpr int PHASES_Y = !PLANES ? 1 : STRIDE < R ? STRIDE : R;
-constexpr int PHASES_X = !PLANES ? 1 : STEP_X < TAPS_X ? STEP_X : TAPS_X;
+constexpr int PHASES_X = !PLANES ? 1 : STEP_X < ELEMENTS_X ? STEP_X : ELEMENTS_X;
 constexpr int PHASES = PHASES_Y * PHASES_X;
 constexpr int FILLED = ((FOLD ? S * CH : CH) + CELL - 1) / CELL;  // groups of more than zeros
 
 static_assert(CP % CELL == 0 && CP >= (FOLD ? S * CH : CH), "whole cells hold every channel");
-static_assert(WP == (FOLD ? OW : PAIRS ? OUT_X : W), "a folded image has a column for each output column");
-static_assert(!PAIRS || (POINTS == 4 && PLANES && !FOLD && S == 3 && STRIDE == 1), "F(2, 3) in planes");
+static_assert(WP == (FOLD ? OW : WINOGRAD ? OUT_X : W), "a folded image has a column for each output column");
+static_assert(!WINOGRAD || (POINTS == 4 && PLANES && !FOLD && S == 3 && STRIDE == 1), "F(2, 3) in planes");
 static_assert(PARTS == 1 || PARTS == 2, "fp16, or fp16 high and low");
 
 constexpr int HALF_TOP = 15;                  // scaled operands stay below 2^15

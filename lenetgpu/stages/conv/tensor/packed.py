@@ -34,19 +34,19 @@ class Way:
 
     size: int
     pad: int
-    taps: int
+    elements: int
     stride: int
     outputs: int
 
     @property
     def phases(self) -> int:
         """Number of remainders modulo the stride among the filter elements."""
-        return min(self.stride, self.taps)
+        return min(self.stride, self.elements)
 
     @property
     def reach(self) -> int:
         """Positions from an output's first input to its last within a phase."""
-        return (self.taps - 1) // self.stride
+        return (self.elements - 1) // self.stride
 
     @property
     def positions(self) -> int:
@@ -68,7 +68,7 @@ class Layout:
     below an image are shared with the following ones. The zeros are written once, at
     allocation. With a stride, each remainder of the rows and columns is a phase.
 
-    `pairs`: a position is two output columns of Winograd's F(2, 3) along rows; its transform
+    `winograd`: a position is two output columns of Winograd's F(2, 3) along rows; its transform
     points are phases.
 
     `sampled`: the scale of an image is derived from some of its inputs.
@@ -77,7 +77,7 @@ class Layout:
     problem: Conv
     parts: int
     planes: bool = False
-    pairs: bool = False
+    winograd: bool = False
     sampled: bool = False
 
     @property
@@ -99,7 +99,7 @@ class Layout:
     @property
     def width(self) -> int:
         """Columns per image."""
-        if self.pairs:
+        if self.winograd:
             return int(blocks_for(self.problem.OW, PAIR))
         return self.problem.OW if self.folded else self.problem.W
 
@@ -115,7 +115,7 @@ class Layout:
         problem = self.problem
         if self.folded:
             return Way(problem.OW, 0, 1, 1, problem.OW)
-        if self.pairs:
+        if self.winograd:
             return Way(problem.W, 0, POINTS, POINTS, self.width)
         return Way(problem.W, problem.pad, problem.S, problem.stride, problem.OW)
 
@@ -154,7 +154,7 @@ class Layout:
         """Bytes per image that are not permanent zeros."""
         cells = blocks_for(self.held, CELL) * self.problem.H * self.width
         read = self.phases / (self.down.stride * self.along.stride) if self.planes else 1
-        return int(2 * CELL * self.parts * cells * read * (POINTS if self.pairs else 1))
+        return int(2 * CELL * self.parts * cells * read * (POINTS if self.winograd else 1))
 
     @property
     def _all_channels(self) -> int:
@@ -168,7 +168,7 @@ class Layout:
     @property
     def depth_cells(self) -> int:
         """16-byte vectors over which one output is summed."""
-        return self.problem.R * self.along.taps * self.channels // CELL
+        return self.problem.R * self.along.elements * self.channels // CELL
 
     @property
     def chunks(self) -> int:
@@ -188,7 +188,7 @@ class Layout:
             "CP": self.channels,
             "WP": self.width,
             "PLANES": int(self.planes),
-            "POINTS": POINTS if self.pairs else 1,
+            "POINTS": POINTS if self.winograd else 1,
             "PITCH": self.pitch,
             "SLOT": self.slot,
         }
@@ -199,7 +199,7 @@ class Packed:
     """Filters in the order that blocks copy them, and the exponents of the scales.
 
     The shape is [chunk][filter][cell][8] fp16 with swizzled cells; for planes it is [filters /
-    FILTERS] [phase][chunk][tap][cell][FILTERS][8]. A chunk has the high parts of its depth,
+    FILTERS] [phase][chunk][element][cell][FILTERS][8]. A chunk has the high parts of its depth,
     then the low parts.
 
     `in_scales` (C,) and `out_scales` (one per filter, zero-padded) are int32; `worst` is the
@@ -219,9 +219,9 @@ def _tops(sizes: Array) -> Array:
 
 def _cells(w: Array, layout: Layout, padded: int) -> Array:
     """Return (R, S, C, M) as (chunks, cells per chunk, 8, padded), zero-padded."""
-    rows, taps, channels, maps = w.shape
+    rows, columns, channels, maps = w.shape
     if layout.folded:
-        w = w.reshape(rows, 1, taps * channels, maps)
+        w = w.reshape(rows, 1, columns * channels, maps)
     held = np.zeros((*w.shape[:2], layout.channels, padded))
     held[:, :, : w.shape[2], :maps] = w
     cut = ROW // layout.parts
@@ -248,17 +248,17 @@ def _in_rows(parts: Array) -> Array:
     return np.take_along_axis(cells, places[None, :, :, None], axis=2)
 
 
-def _by_taps(parts: Array, layout: Layout) -> Array:
-    """Return parts as (filters / 64, phase x chunk x tap, part x cell, 64 filters, channel)."""
+def _by_elements(parts: Array, layout: Layout) -> Array:
+    """Return parts as (filters / 64, phase x chunk x element, part x cell, 64 filters, channel)."""
     down, along, padded = layout.down, layout.along, parts.shape[-1]
-    each = layout.chunks // (down.taps * along.taps)
+    each = layout.chunks // (down.elements * along.elements)
     order = [
-        (r * along.taps + s) * each + chunk
+        (r * along.elements + s) * each + chunk
         for row in range(down.phases)
         for column in range(along.phases)
         for chunk in range(each)
-        for r in range(row, down.taps, down.stride)
-        for s in range(column, along.taps, along.stride)
+        for r in range(row, down.elements, down.stride)
+        for s in range(column, along.elements, along.stride)
     ]
     apart = (layout.parts, -1, ROW // layout.parts, CELL, padded // FILTERS, FILTERS)
     cells = parts[:, order].reshape(apart).transpose(4, 1, 0, 2, 5, 3)
@@ -279,7 +279,7 @@ def pack(w: Array, layout: Layout, padded: int) -> Packed:
     NaN and infinity do not affect the scales; they stay or become NaN.
     """
     exact = w.astype(np.float64)
-    if layout.pairs:
+    if layout.winograd:
         exact = _at_points(exact)
     sizes = np.where(np.isfinite(exact), np.abs(exact), 0)
     channels = _tops(sizes.max((0, 1, 3)))
@@ -290,7 +290,7 @@ def pack(w: Array, layout: Layout, padded: int) -> Packed:
     filled = found > _NONE
     shifts = np.where(filled, _HALF_TOP - found, 0)
     parts = _split(_cells(np.ldexp(level, shifts), layout, padded), layout.parts)
-    ordered = _by_taps(parts, layout) if layout.planes else _in_rows(parts)
+    ordered = _by_elements(parts, layout) if layout.planes else _in_rows(parts)
     out_scales = np.zeros(padded, np.int32)
     out_scales[: len(shifts)] = -shifts
     worst = int(-shifts[filled].min()) if filled.any() else _NONE

@@ -2,7 +2,7 @@
 // of them. A lane has filters lane / 4 and 8 below, of every 8 positions 2 (lane % 4) and the next. At
 // NHWC 8 lanes store 8 filters side by side. At NCHW 32 positions of 8 filters change hands in shared
 // memory, and 32 lanes store 32 positions of a filter. Where a position's output lies is divided out once
-// and then walked. PAIRS: a position is two outputs side by side, of which the second may not be there.
+// and then walked. WINOGRAD: a position is two outputs side by side, of which the second may not be there.
 #pragma once
 #include "stages/conv/tensor/packed.cuh"
 
@@ -34,7 +34,7 @@ struct Position {
     // Its outputs of the K-th filter behind its first; two of floats in one store where rows are even.
     __device__ __forceinline__ void put(const Out::Held (&held)[ACROSS_X], int k) const {
         Out::Held* own = to + k * (long long)apart();
-        if constexpr (PAIRS && OW % 2 == 0 && sizeof(Out::Held) == sizeof(float)) {
+        if constexpr (WINOGRAD && OW % 2 == 0 && sizeof(Out::Held) == sizeof(float)) {
             float2 both;
             both.x = held[0], both.y = held[ACROSS_X - 1];
             *reinterpret_cast<float2*>(own) = both;

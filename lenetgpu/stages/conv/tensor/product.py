@@ -22,7 +22,7 @@ from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, ROW, Layout
 from lenetgpu.stages.conv.tensor.split_fp16 import sample
 
 if TYPE_CHECKING:
-    from lenetgpu.stages.conv.tensor.taps import TapsTiling
+    from lenetgpu.stages.conv.tensor.halo import HaloTiling
 
 _ROW_BYTES = ROW * 2 * CELL
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -52,12 +52,12 @@ FIT = Fit()
 class Block(ABC):
     """The part of a product that a block computes, and its launch.
 
-    `planes`: it reads split images as planes. `pairs`: its positions are two outputs, by
+    `planes`: it reads split images as planes. `winograd`: its positions are two outputs, by
     Winograd's F(2, 3). `only` lists the architectures of its kernel.
     """
 
     planes: bool = False
-    pairs: bool = False
+    winograd: bool = False
     only = ABLE
     source: ClassVar[Path]
     entry: ClassVar[str]
@@ -77,7 +77,7 @@ class Block(ABC):
     @property
     def word(self) -> str:
         """Name of its kernel."""
-        return "pairs" if self.pairs else self.entry.removeprefix("tensor_")
+        return "winograd" if self.winograd else self.entry.removeprefix("tensor_")
 
     @property
     def bm(self) -> int:
@@ -95,7 +95,7 @@ class Block(ABC):
         return self.sizes()[2]
 
     def products(self, layout: Layout) -> int:
-        """Return the fp16 products per chunk of a block, or per filter element for `taps`."""
+        """Return the fp16 products per chunk of a block, or per filter element for `halo`."""
         depth = ROW // layout.parts * CELL
         return self.bm * self.bn * depth * (3 if layout.parts == 2 else 1)
 
@@ -159,7 +159,7 @@ class RowsTiling(Block):
         return busiest * (chunks * chunk + FIT.block / together + stored)
 
 
-Tiling = Union[RowsTiling, "TapsTiling"]
+Tiling = Union[RowsTiling, "HaloTiling"]
 
 
 @dataclass(frozen=True)
@@ -172,15 +172,15 @@ class Product:
 
     @property
     def word(self) -> str:
-        """Name among a variant's products: `taps-272x64`, with `/4` for four split-K parts."""
+        """Name among a variant's products: `halo-272x64`, with `/4` for four split-K parts."""
         parts = f"/{self.split}" if self.split > 1 else ""
         return f"{self.tiling.word}-{self.tiling.bm}x{self.tiling.bn}{parts}"
 
     def __str__(self) -> str:
-        two = "pairs of " if self.tiling.pairs else ""
+        two = "pairs of " if self.tiling.winograd else ""
         words = f"{self.tiling.bm} {two}outputs x {self.tiling.bn} filters"
         words += f" a block of {self.tiling.threads} threads"
-        words += ", Winograd's F(2, 3) along rows" if self.tiling.pairs else ""
+        words += ", Winograd's F(2, 3) along rows" if self.tiling.winograd else ""
         words += ", all filter elements from one input tile" if self.layout.planes else ""
         return words + (f", depth in {self.split} parts" if self.split > 1 else "")
 
@@ -259,7 +259,7 @@ def options(layout: Layout, tilings: Iterable[Tiling]) -> tuple[Product, ...]:
     """Return every product for `layout` by `tilings`, for splits that leave no part empty."""
     found = []
     for tiling in tilings:
-        own = replace(layout, planes=tiling.planes, pairs=tiling.pairs)
+        own = replace(layout, planes=tiling.planes, winograd=tiling.winograd)
         chunks = tiling.chunks(own)
         splits = [n for n in SPLITS if blocks_for(chunks, blocks_for(chunks, n)) == n]
         found += [Product(own, tiling, split) for split in splits if tiling.supports(own)]

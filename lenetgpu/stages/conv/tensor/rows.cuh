@@ -10,7 +10,7 @@ constexpr int ROW_BYTES = ROW * CELL_BYTES;
 constexpr int STAGE_BYTES = (BM + BN) * ROW_BYTES;
 constexpr int CHUNK = ROW / PARTS;            // cells of the depth
 constexpr int STEPS = CHUNK / 2;              // of 16 of the depth
-constexpr int DEPTH_CELLS = R * TAPS_X * GROUPS;
+constexpr int DEPTH_CELLS = R * ELEMENTS_X * GROUPS;
 constexpr int CHUNKS = (DEPTH_CELLS + CHUNK - 1) / CHUNK;
 constexpr int SHARE = (CHUNKS + SPLIT - 1) / SPLIT;
 constexpr int COPY_ROWS = THREADS / ROW;      // that all threads copy at once
@@ -69,7 +69,7 @@ struct Copies {
         }
     }
     __device__ __forceinline__ void start(unsigned char* stage, int chunk) const {
-        const int k = chunk * CHUNK + q % CHUNK, tap = k / GROUPS, r = tap / TAPS_X, s = tap % TAPS_X;
+        const int k = chunk * CHUNK + q % CHUNK, rs = k / GROUPS, r = rs / ELEMENTS_X, s = rs % ELEMENTS_X;
         const int step = r * WP + s, rest = q / CHUNK * GROUPS + k % GROUPS;
 #pragma unroll
         for (int i = 0; i < OWN_ROWS; ++i) {

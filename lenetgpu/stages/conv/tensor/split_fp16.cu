@@ -6,7 +6,7 @@
 // tensor_split: a thread a cell of 8 channels (packed.cuh); any C, zeros behind the last channel. A
 // warp takes ALONG pixels of ACROSS neighbouring cells: at NCHW its lanes read ALONG floats of a row, at
 // NHWC ACROSS cells of a pixel, and write one or the other, so that whole sectors are read and written.
-// PAIRS: a thread makes the four points of two output columns of four inputs in a row.
+// WINOGRAD: a thread makes the four points of two output columns of four inputs in a row.
 #include "stages/conv/tensor/packed.cuh"
 
 constexpr int WARPS = THREADS / 32;
@@ -117,7 +117,7 @@ __device__ __forceinline__ u32 largest_of(const u32* __restrict__ found, int lan
 // The inputs of a cell of channels from `first` on, or of its points.
 __device__ __forceinline__ void cell_of(float (&v)[POINTS][CELL], const Held* __restrict__ x,
                                         size_t image, int y, int col, int first) {
-    if constexpr (PAIRS) row_of(v, x, image, y, col, first);
+    if constexpr (WINOGRAD) row_of(v, x, image, y, col, first);
     else inputs_of(v[0], x, image, y, col, first);
 }
 __device__ __forceinline__ int in_scale_of(const int* __restrict__ in_scales, int channel) {
@@ -150,10 +150,10 @@ __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __r
     const int y = pixel / WP, col = pixel % WP;
     const int top_row = PLANES ? y + PAD : y, left = PLANES ? col + PAD_X : col;
     const int phase_y = PLANES ? top_row % STRIDE : 0, row = PLANES ? top_row / STRIDE : y;
-    const int phase_x = PLANES && !PAIRS ? left % STEP_X : 0;
-    const int column = PLANES && !PAIRS ? left / STEP_X : col;
+    const int phase_x = PLANES && !WINOGRAD ? left % STEP_X : 0;
+    const int column = PLANES && !WINOGRAD ? left / STEP_X : col;
     const bool read = phase_y < PHASES_Y && phase_x < PHASES_X && row < SLOT / PITCH && column < PITCH;
-    const int top = most ? int(most) + NO_TOP + PAIRS : NO_TOP;  // a point is a sum of two
+    const int top = most ? int(most) + NO_TOP + WINOGRAD : NO_TOP;  // a point is a sum of two
     if (part == 0 && threadIdx.x == 0) tops[image] = top;
     if (pixel >= COLUMNS || group >= FILLED || !read) return;
     float v[POINTS][CELL] = {}, largest = 0.0f;
@@ -167,12 +167,12 @@ __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __r
             v[p][c] = times_power(v[p][c], scale);
             largest = fmaxf(largest, fabsf(v[p][c]));
         }
-        if constexpr (PAIRS) {
+        if constexpr (WINOGRAD) {
             const float zero = v[0][c], one = v[1][c], two = v[2][c];
             v[0][c] = zero - two, v[1][c] = one + two, v[2][c] = two - one, v[3][c] -= one;
         }
     }
-    if (WATCHED && (most == 0 || largest >= float(1 << (HALF_TOP - PAIRS)))) {
+    if (WATCHED && (most == 0 || largest >= float(1 << (HALF_TOP - WINOGRAD)))) {
         const u32 own = largest_of_cell(x, in_scales, image, y, col, first);
         if (own > most) atomicMax(beyond + image, own);
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tensor import taps
+from lenetgpu.stages.conv.tensor import halo
 from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
 from lenetgpu.stages.conv.tensor.product import HOPPER, RowsTiling
 from lenetgpu.stages.registry import hopper
@@ -43,7 +43,7 @@ TILINGS = (
     WgmmaTiling(2, 8, stages=4, resident=2, groups_m=1),  # 128 x 64
 )
 
-FP16X3 = Kind(2, taps.PAIRS + taps.TILINGS + TILINGS)
+FP16X3 = Kind(2, halo.WINOGRAD + halo.TILINGS + TILINGS)
 
 
 @tensor(FP16X3, needs=hopper())
@@ -52,7 +52,7 @@ def wgmma_fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
     run(x, w, y)
 
 
-@tensor(Kind(1, taps.TILINGS + TILINGS), needs=hopper())
+@tensor(Kind(1, halo.TILINGS + TILINGS), needs=hopper())
 def wgmma_fp16(x: Any, w: State, y: Any, problem: Conv) -> None:
     """The product of tensor.fp16 on Hopper's wgmma."""
     run(x, w, y)

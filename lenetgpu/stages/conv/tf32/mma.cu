@@ -1,7 +1,7 @@
 // Convolution at fp32 accuracy by mma.sync (sm_80) in one launch: three products of TF32 high and low into which
 // inputs are split in registers, on their way from shared memory to the tensor cores. Rows of the product are
-// outputs of all images one after another, columns filters, the depth taps of channels (NCHW) or channels
-// of taps (NHWC). A block computes BM outputs x BN filters at a time and takes tiles in turn, a warp 16 TILES_M
+// outputs of all images one after another, columns filters, K filter elements of channels (NCHW) or channels
+// of elements (NHWC). A block computes BM outputs x BN filters at a time and takes tiles in turn, a warp 16 TILES_M
 // of the outputs x 8 TILES_N of the filters. All threads gather, STAGES - 1 chunks of 32 ahead, those of the next
 // tile too: inputs, zeros where there is none, 16 bytes a copy where four neighbours of the depth (NHWC) or of
 // a map's pixels (NCHW, 1x1) are, else 4, and filters, [M / BN][chunk][part][8][BN][4]. Sums of 16 of the
@@ -13,12 +13,12 @@
 #include "gpu/ptx/mma.cuh"
 #include "gpu/ptx/shared2.cuh"
 #include "gpu/ptx/tf32.cuh"
-#include "stages/conv/tf32/taps.cuh"
+#include "stages/conv/tf32/coordinates.cuh"
 
 constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARP * WARPS;
 constexpr int ROWS = 16 * TILES_M, BM = ROWS * WARPS_M;
 constexpr int COLUMNS = 8 * TILES_N, BN = COLUMNS * WARPS_N;
-constexpr bool QUADS = PIXELWISE ? CH % 4 == 0 : POINTS && STRIDE == 1 && PIXELS % 4 == 0;
+constexpr bool QUADS = PIXELWISE ? CH % 4 == 0 : POINTWISE && STRIDE == 1 && PIXELS % 4 == 0;
 constexpr int INPUTS = BM * CHUNK, PART = CELLS * BN * CELL, FILTERS = 2 * PART;  // floats
 constexpr int STAGE = INPUTS + FILTERS;
 constexpr int ACROSS = MP / BN;  // tiles of the same rows follow one another
@@ -36,7 +36,7 @@ static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 // of rows in an order that spreads over banks; neighbours in memory of outputs lie 8 apart in a fragment.
 __device__ __forceinline__ float* placed(float* inputs, int row, int k) {
     if (!PIXELWISE) return inputs + k * BM + (row ^ k % 4 * 8);
-    const int at = PAIRS ? row / 16 * 16 + row % 2 * 8 + row % 16 / 2 : row;
+    const int at = NEIGHBOURS ? row / 16 * 16 + row % 2 * 8 + row % 16 / 2 : row;
     return inputs + at * CHUNK + (k / CELL ^ at % 8) * CELL + k % CELL;
 }
 
@@ -57,15 +57,15 @@ __device__ __forceinline__ void gather(float* to, const float* __restrict__ x, c
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     if constexpr (PIXELWISE) {
         const int k = lane * WIDTH % CHUNK, before = lane * WIDTH / CHUNK;
-        const Tap tap(chunk * CHUNK + k);
+        const FilterElement element(chunk * CHUNK + k);
 #pragma unroll UNROLL
         for (int i = 0; i < SHARE; i += BESIDE)
-            copy_input(placed(to, warp * SHARE + i + before, k), x, of_lane(own, i + before), tap);
+            copy_input(placed(to, warp * SHARE + i + before, k), x, of_lane(own, i + before), element);
     } else {
         const int before = threadIdx.x / (BM / WIDTH);
 #pragma unroll UNROLL
         for (int i = 0; i < CHUNK; i += BESIDE)
-            copy_input(placed(to, kept_row(), i + before), x, own, Tap(chunk * CHUNK + i + before));
+            copy_input(placed(to, kept_row(), i + before), x, own, FilterElement(chunk * CHUNK + i + before));
     }
 }
 
@@ -102,7 +102,7 @@ struct Operand {
     // `reached`: the largest of each row so far; infinity counts, NaN does not.
     __device__ __forceinline__ void load(u32 inputs, int first, int step, float (&reached)[2]) {
         const int lane = threadIdx.x % WARP;
-        const int row = first + (PIXELWISE ? lane % 16 : PAIRS ? lane / 4 * 2 : lane / 4);
+        const int row = first + (PIXELWISE ? lane % 16 : NEIGHBOURS ? lane / 4 * 2 : lane / 4);
         const u32 from =
             inputs + (PIXELWISE ? 4 * CHUNK * row + CELL_BYTES * (lane / 16 ^ lane % 8 ^ 2 * step)
                                 : 4 * ((CORE * step + lane % 4) * BM + (row ^ lane % 4 * 8)));
@@ -116,7 +116,7 @@ struct Operand {
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     const u32 at = from + 4 * (4 * (2 * s + i) * BM);
-                    if constexpr (PAIRS) {
+                    if constexpr (NEIGHBOURS) {
                         const uint2 both = ptx::load_shared2(at);
                         v[2 * i] = both.x, v[2 * i + 1] = both.y;
                     } else {

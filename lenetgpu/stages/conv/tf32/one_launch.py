@@ -87,7 +87,7 @@ class OneLaunch(ABC):
         return blocks_for(self.problem.M, self.width)
 
     @property
-    def point(self) -> bool:
+    def pointwise(self) -> bool:
         """True if an output reads a single pixel, never padding."""
         problem = self.problem
         return problem.R == problem.S == 1 and problem.pad == 0
@@ -98,7 +98,7 @@ class OneLaunch(ABC):
         problem = self.problem
         if problem.reads == "NHWC":
             return problem.C % 4 == 0
-        return self.point and problem.stride == 1 and problem.OH * problem.OW % 4 == 0
+        return self.pointwise and problem.stride == 1 and problem.OH * problem.OW % 4 == 0
 
     @property
     def filter_bytes(self) -> int:

@@ -1,7 +1,7 @@
 // What wgmma multiplies of a chunk: inputs that a lane holds, split, by filters in shared memory. A kernel
 // includes it when it has said a block's BN filters.
 #pragma once
-#include "stages/conv/tf32/taps.cuh"
+#include "stages/conv/tf32/coordinates.cuh"
 #include "stages/conv/tf32/wide.cuh"
 
 // A lane's rows are 2 (lane / 4) and the next, or lane / 4 and 8 below, of products lane % 4 and 4 on in

@@ -1,7 +1,7 @@
 // Sums on their way out: factors of filters, stores, and a second look in float64. A kernel includes it when
 // it has said a block's BN filters and a warp's COLUMNS.
 #pragma once
-#include "stages/conv/tf32/taps.cuh"
+#include "stages/conv/tf32/coordinates.cuh"
 
 constexpr float LEAST = 0x1p-102f;  // 2^20 times what may be lost of a product
 constexpr float LARGEST = 0x1.fffffep127f;
@@ -24,7 +24,7 @@ struct Outputs {
 
     __device__ __forceinline__ int row(int h) const {
         const int lane = threadIdx.x % WARP;
-        return first + (PAIRS ? 2 * (lane / 4) + h : lane / 4 + 8 * h);
+        return first + (NEIGHBOURS ? 2 * (lane / 4) + h : lane / 4 + 8 * h);
     }
     // Stores what there is, and looks again where a row's outputs are not finite, or too small beside
     // its inputs (`reached`, the largest of each row), and these are.
@@ -80,7 +80,7 @@ private:
                                           const float (&v)[2][2], int n) const {
         constexpr long long NEXT = WRITES == NHWC ? 8 : 8ll * PIXELS;
         const int column = filter + 8 * n + threadIdx.x % 4 * 2;
-        if constexpr (PAIRS && PIXELS % 2 == 0) {
+        if constexpr (NEIGHBOURS && PIXELS % 2 == 0) {
 #pragma unroll
             for (int j = 0; j < 2; ++j)
                 if (held(column + j) && there[0])
@@ -89,12 +89,12 @@ private:
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 if (!there[h]) continue;
-                if constexpr (!PAIRS && M % 2 == 0) {
+                if constexpr (!NEIGHBOURS && M % 2 == 0) {
                     if (held(column)) *reinterpret_cast<float2*>(to[h] + n * NEXT) = {v[h][0], v[h][1]};
                 } else {
 #pragma unroll
                     for (int j = 0; j < 2; ++j)
-                        if (held(column + j)) to[h][n * NEXT + j * (PAIRS ? PIXELS : 1)] = v[h][j];
+                        if (held(column + j)) to[h][n * NEXT + j * (NEIGHBOURS ? PIXELS : 1)] = v[h][j];
                 }
             }
         }

@@ -2,7 +2,7 @@
 // for filters that stay. A kernel includes it when it has said STAGES and BARRIERS_AT.
 #pragma once
 #include "gpu/ptx/barrier.cuh"
-#include "stages/conv/tf32/taps.cuh"
+#include "stages/conv/tf32/coordinates.cuh"
 
 constexpr int BARRIER_BYTES = 8, BARRIERS_BYTES = (2 * STAGES + 1) * BARRIER_BYTES;
 

@@ -1,7 +1,7 @@
 // Convolution at fp32 accuracy by Hopper's wgmma (sm_90a) in one launch: three products of TF32 high and low
 // into which inputs are split in registers, on their way from shared memory to the tensor cores. Rows of
-// the product are outputs of all images one after another, columns filters, the depth taps of channels
-// (NCHW) or channels of taps (NHWC). A block computes BM outputs x BN filters at a time and takes tiles in
+// the product are outputs of all images one after another, columns filters, K filter elements of channels
+// (NCHW) or channels of elements (NHWC). A block computes BM outputs x BN filters at a time and takes tiles in
 // turn: two warpgroups multiply 64 outputs each; a third gathers inputs, zeros where there is none, 16 bytes
 // a copy where four neighbours of the depth (NHWC) or of a map's pixels (NCHW, 1x1) are, else 4, and one of
 // its threads brings filters, [M / BN][chunk][part][8][BN][4], in bulk, STAGES chunks of 32 ahead; RESIDENT:
@@ -11,17 +11,17 @@
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/registers.cuh"
-#include "stages/conv/tf32/taps.cuh"
+#include "stages/conv/tf32/coordinates.cuh"
 
 constexpr int WARPGROUP = 128;
 constexpr int MULTIPLIERS = 2;                // warpgroups
 constexpr int THREADS = (MULTIPLIERS + 1) * WARPGROUP;
 constexpr int MULTIPLIES = 232, BRINGS = 40;  // registers of a thread
 constexpr int ROWS = 64, BM = MULTIPLIERS * ROWS, COLUMNS = BN;
-constexpr bool SKIPS = !PIXELWISE && POINTS && STRIDE == 2 && W % 4 == 0;  // every other of a copy
-constexpr bool QUADS = PIXELWISE ? CH % 4 == 0 : SKIPS || (POINTS && STRIDE == 1 && PIXELS % 4 == 0);
+constexpr bool SKIPS = !PIXELWISE && POINTWISE && STRIDE == 2 && W % 4 == 0;  // every other of a copy
+constexpr bool QUADS = PIXELWISE ? CH % 4 == 0 : SKIPS || (POINTWISE && STRIDE == 1 && PIXELS % 4 == 0);
 constexpr int NEXT_ROW =                      // floats; [row][k] of pixels, [k][row] of maps; few bank conflicts
-    PIXELWISE ? CHUNK + (PAIRS && !QUADS ? 2 : 4) : SKIPS ? 2 : 1;
+    PIXELWISE ? CHUNK + (NEIGHBOURS && !QUADS ? 2 : 4) : SKIPS ? 2 : 1;
 constexpr int NEXT_K = PIXELWISE ? 1 : BM * NEXT_ROW + 8;
 constexpr int INPUT_BYTES = 4 * (PIXELWISE ? BM * NEXT_ROW : CHUNK * NEXT_K);
 constexpr int PART_BYTES = CELLS * BN * CELL_BYTES, FILTER_BYTES = 2 * PART_BYTES;
@@ -63,14 +63,14 @@ __device__ __forceinline__ void gather(float* to, const float* __restrict__ x, c
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % WARPGROUP / WARP;
     if constexpr (PIXELWISE) {
         const int k = lane * WIDTH % CHUNK, before = lane * WIDTH / CHUNK;
-        const Tap tap(chunk * CHUNK + k);
+        const FilterElement element(chunk * CHUNK + k);
 #pragma unroll 8
         for (int i = before; i < WARP; i += WARP * WIDTH / CHUNK)
-            copy_input(to + (warp * WARP + i) * NEXT_ROW + k, x, of_lane(own, i), tap);
+            copy_input(to + (warp * WARP + i) * NEXT_ROW + k, x, of_lane(own, i), element);
     } else {
 #pragma unroll 8
         for (int i = int(threadIdx.x) % WARPGROUP * AT_ONCE / BM; i < CHUNK; i += AT_ONCE)
-            copy_input(to + i * NEXT_K + kept_row() * NEXT_ROW, x, own, Tap(chunk * CHUNK + i));
+            copy_input(to + i * NEXT_K + kept_row() * NEXT_ROW, x, own, FilterElement(chunk * CHUNK + i));
     }
 }
 
@@ -110,20 +110,20 @@ struct Operand : SplitInputs {
     // Loads are by names of their own: copies and they are ordered by mbarriers, which racecheck does not
     // follow (scripts/sanitize.py).
     __device__ __forceinline__ void load(const float* inputs, int first, float (&largest)[2]) {
-        const int lane = threadIdx.x % WARP, row = first + (PAIRS ? 2 : 1) * (lane / 4);
+        const int lane = threadIdx.x % WARP, row = first + (NEIGHBOURS ? 2 : 1) * (lane / 4);
         const float* from = inputs + row * NEXT_ROW + lane % 4 * NEXT_K;
 #pragma unroll
         for (int i = 0; i < 2 * STEPS; ++i) {
             const float* at = from + 4 * i * NEXT_K;
             float v[2];
-            if constexpr (PAIRS && SKIPS) {
+            if constexpr (NEIGHBOURS && SKIPS) {
                 const float4 four = *reinterpret_cast<const float4*>(at);
                 v[0] = four.x, v[1] = four.z;
-            } else if constexpr (PAIRS && !PIXELWISE) {
+            } else if constexpr (NEIGHBOURS && !PIXELWISE) {
                 const float2 both = *reinterpret_cast<const float2*>(at);
                 v[0] = both.x, v[1] = both.y;
             } else {
-                v[0] = at[0], v[1] = at[NEXT_ROW * (PAIRS ? 1 : 8)];
+                v[0] = at[0], v[1] = at[NEXT_ROW * (NEIGHBOURS ? 1 : 8)];
             }
             hold(i, v, largest);
         }

@@ -13,7 +13,7 @@ from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER
-from lenetgpu.stages.conv.tf32 import patch
+from lenetgpu.stages.conv.tf32 import halo
 from lenetgpu.stages.conv.tf32.one_launch import (
     CHUNK,
     FLOAT,
@@ -96,7 +96,7 @@ class Product(OneLaunch):
         """True if only every other copied input is used."""
         problem = self.problem
         aligned = problem.reads == "NCHW" and problem.W % 4 == 0
-        return aligned and self.point and problem.stride == 2
+        return aligned and self.pointwise and problem.stride == 2
 
     @property
     def wide(self) -> bool:
@@ -137,8 +137,8 @@ def plan(problem: Conv, batch: int, machine: Machine | None = None) -> OneLaunch
     used = machine or machines.current()
     widths = _WIDTHS if problem.reads == problem.writes else _WIDTHS[:1]  # else registers spill
     made: list[OneLaunch] = [Product(problem, width) for width in widths]
-    patches = patch.Product(problem)
-    made += [patches] if patches.supported else []
+    tile = halo.Product(problem)
+    made += [tile] if tile.supported else []
     return min(made, key=lambda product: product.clocks(batch, used))
 
 

@@ -24,24 +24,24 @@ _MOST = 1 << 29  # positions of an image; a launch has at most twice as many
 _SHARE = 0.9  # fraction of the dense rate
 _CHUNK = 150.0  # clocks: the wait for an input tile
 _TILE = 5000.0  # clocks: storing a tile's outputs
-_TWICE = 170.0  # clocks per filter element of pairs, whose sums go to two outputs
+_TWICE = 170.0  # clocks per filter element of F(2, 3), whose sums go to two outputs
 _ASIDE = 1000.0  # clocks, estimated: sums to the cache and back while the other group multiplies
 _ROUNDINGS = 24  # most consecutive additions of filter elements' sums
-_LEAST_CHANNELS = 32  # for Winograd's points: those of a chunk
+_LEAST_CHANNELS = 32  # for F(2, 3): those of a chunk
 
 
 @dataclass(frozen=True)
-class TapsTiling(Block):
+class HaloTiling(Block):
     """Two warpgroups per block, each with FILTERS filters x `wide` positions.
 
-    `pairs`: a position is a pair of outputs, for three filter columns and stride 1.
+    `winograd`: a position is two outputs by F(2, 3), for three filter columns and stride 1.
     """
 
     wide: int
-    pairs: bool = False
+    winograd: bool = False
 
     source = _SOURCE
-    entry = "tensor_taps"
+    entry = "tensor_halo"
     planes = True
     only = HOPPER
 
@@ -52,18 +52,18 @@ class TapsTiling(Block):
     def supports(self, layout: Layout) -> bool:
         """Return True if two input tiles fit into shared memory.
 
-        Pairs also require a problem for Winograd's F(2, 3) along rows, with enough
+        `winograd` also requires a problem for Winograd's F(2, 3) along rows, with enough
         channels: for fewer, fp32 has a smaller error.
         """
         problem = layout.problem
-        in_pairs = problem.S == 3 and problem.stride == 1 and problem.C >= _LEAST_CHANNELS
-        if self.pairs and not in_pairs:
+        suited = problem.S == 3 and problem.stride == 1 and problem.C >= _LEAST_CHANNELS
+        if self.winograd and not suited:
             return False
         return layout.plane(1) < _MOST and self._rings(layout) is not None
 
     @property
     def _each(self) -> int:
-        return PAIR if self.pairs else 1
+        return PAIR if self.winograd else 1
 
     def rows(self, layout: Layout, images: int) -> int:
         """Return the number of all positions, including those that are not outputs."""
@@ -73,12 +73,12 @@ class TapsTiling(Block):
         """Return the chunks of a filter element, summed over phases."""
         return layout.channels * layout.parts // (ROW * CELL) * layout.phases
 
-    def _patch_bytes(self, layout: Layout) -> int:
+    def _tile_bytes(self, layout: Layout) -> int:
         return ROW * _CELL_BYTES * (self.bm + layout.reach)
 
-    def _bytes(self, layout: Layout, patches: int, taps: int) -> int:
-        taps_bytes = taps * ROW * _CELL_BYTES * FILTERS
-        rings = taps_bytes + patches * self._patch_bytes(layout) + _BARRIER_BYTES * (patches + taps)
+    def _bytes(self, layout: Layout, tiles: int, elements: int) -> int:
+        weights = elements * ROW * _CELL_BYTES * FILTERS
+        rings = weights + tiles * self._tile_bytes(layout) + _BARRIER_BYTES * (tiles + elements)
         lines = _LINES_BYTES * _MULTIPLIERS * _WARPS
         return rings + (lines if layout.problem.writes == "NCHW" else 0)
 
@@ -98,11 +98,11 @@ class TapsTiling(Block):
 
     def _turns(self, layout: Layout, chunks: int) -> tuple[int, int]:
         """Return how often sums of `chunks` chunks restart, and the filter elements between."""
-        taps = chunks * prod(
-            blocks_for(way.taps, way.phases) for way in (layout.down, layout.along)
+        elements = chunks * prod(
+            blocks_for(way.elements, way.phases) for way in (layout.down, layout.along)
         )
-        turns = blocks_for(taps, _ROUNDINGS)
-        return turns, blocks_for(taps, turns)
+        turns = blocks_for(elements, _ROUNDINGS)
+        return turns, blocks_for(elements, turns)
 
     def kept(self, layout: Layout, split: int, blocks: int) -> int:
         """Return the workspace floats in which blocks save intermediate sums."""
@@ -111,14 +111,14 @@ class TapsTiling(Block):
 
     def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
         """Return the tiling as `-D` definitions."""
-        patches, taps = self._held(layout)
+        tiles, elements = self._held(layout)
         turns, at_once = self._turns(layout, blocks_for(self.chunks(layout), split))
         return {
             "WIDE": self.wide,
             "KEEPS": int(turns > 1),
             "AT_ONCE": at_once,
-            "PATCHES": patches,
-            "STAGES": taps,
+            "INPUT_TILES": tiles,
+            "STAGES": elements,
             "SHARED_BYTES": self.shared_bytes(layout),
         }
 
@@ -133,13 +133,13 @@ class TapsTiling(Block):
     def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
         """Estimate the clocks: products or bytes from the cache, whichever takes longer."""
         busiest = blocks_for(blocks, machine.multiprocessors)
-        taps = layout.down.taps * layout.along.taps / layout.phases
-        multiply = taps * self.products(layout) / (FIT.products * _SHARE)
-        moved = self._patch_bytes(layout) + taps * ROW * _CELL_BYTES * FILTERS
-        chunk = max(multiply, moved / FIT.cache_rate) + _CHUNK + taps * _TWICE * self.pairs
+        elements = layout.down.elements * layout.along.elements / layout.phases
+        multiply = elements * self.products(layout) / (FIT.products * _SHARE)
+        moved = self._tile_bytes(layout) + elements * ROW * _CELL_BYTES * FILTERS
+        chunk = max(multiply, moved / FIT.cache_rate) + _CHUNK + elements * _TWICE * self.winograd
         aside = _ASIDE * self._each * (self._turns(layout, chunks)[0] - 1)
         return busiest * (chunks * chunk + _TILE + aside) + FIT.block
 
 
-TILINGS = (TapsTiling(128), TapsTiling(136), TapsTiling(112), TapsTiling(96))
-PAIRS = (TapsTiling(104, True), TapsTiling(96, True), TapsTiling(80, True))
+TILINGS = (HaloTiling(128), HaloTiling(136), HaloTiling(112), HaloTiling(96))
+WINOGRAD = (HaloTiling(104, True), HaloTiling(96, True), HaloTiling(80, True))

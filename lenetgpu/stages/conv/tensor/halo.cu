@@ -1,49 +1,49 @@
-// Convolution as products by Hopper's wgmma (sm_90a), every input read once a block: split images lie
-// as planes of 8 channels [part][phase][CP / 8][position] whose positions run over the padded rows of
-// all images, PITCH a row, SLOT an image. A tap is the same patch of positions read from r * PITCH + s
-// cells on, so one patch of CHUNK planes serves all taps; with a stride those of its phase, r and s in
-// strides. What is no output is computed and dropped. Rows of a product are filters, columns positions.
-// A block computes BN filters x BM positions at a time of a SPLIT-th of the channels, and takes tiles in
-// turn: two warpgroups multiply WIDE positions each; a thread of a third brings patches and taps of filters,
-// [M / BN][phase][chunk][tap][part][CHUNK][BN][8], by bulk copies, PATCHES and STAGES ahead. A chunk's
-// sums of a tap start from zero and are added to fp32 registers while the next tap's are under way. After
-// AT_ONCE taps these are set aside in `kept` and start anew (KEEPS), so that few roundings follow one another.
-// PAIRS: phases are the points of Winograd's F(2, 3) along rows (Lavin and Gray, arXiv 1509.09308, section
-// 4.1, one way), a position two outputs: what a point comes to is added to those that it counts for.
+// Convolution by Hopper's wgmma (sm_90a) in which all filter elements read one input tile with its halo. Split
+// images are planes of 8 channels [part][phase][CP / 8][position] whose positions run over the padded rows of
+// all images, PITCH a row, SLOT an image. Filter element (r, s) reads the input tile r * PITCH + s positions
+// further on, so one tile of CHUNK planes serves all elements, or with a stride those of its phase (r and s
+// modulo the stride). Positions that are not outputs are computed and dropped. Rows of a product are filters,
+// columns positions. A persistent block computes BN filters x BM positions of a SPLIT-th of the channels: two
+// warpgroups multiply WIDE positions each; a thread of a third copies input tiles and the filters of an element,
+// [M / BN][phase][chunk][element][part][CHUNK][BN][8], by bulk copies, INPUT_TILES and STAGES deep. A chunk's
+// sums of an element start from zero and are added to fp32 registers while the next element's are computed.
+// After AT_ONCE elements these are saved to `kept` and restart (KEEPS), which bounds consecutive roundings.
+// WINOGRAD: phases are the transform points of F(2, 3) along rows (Lavin and Gray, arXiv 1509.09308, section
+// 4.1, in one dimension), a position is two outputs: the products at a point are added to one or both of them.
 #include "gpu/ptx/registers.cuh"
-#include "stages/conv/tensor/patches.cuh"
+#include "stages/conv/tensor/halo.cuh"
 #include "stages/conv/tensor/wide.cuh"
 
-// Where a tap's filters and its patch begin, as wgmma is told.
+// Where the filters and inputs of a filter element begin, as wgmma is told.
 struct Operands {
-    static constexpr int FILTER_STEP = 2 * BN, PATCH_STEP = 2 * PATCH;  // 16 of the depth on
-    static constexpr int FILTER_LOW = CHUNK * BN, PATCH_LOW = CHUNK * PATCH;
+    static constexpr int FILTER_STEP = 2 * BN, INPUT_STEP = 2 * INPUT_TILE;  // 16 of the depth on
+    static constexpr int FILTER_LOW = CHUNK * BN, INPUT_LOW = CHUNK * INPUT_TILE;
     u64 row, column;
 
     __device__ __forceinline__ Operands(const Rings& rings, const Place& place, int group)
-        : row(ptx::operand(rings.base + place.stage.at * TAP_BYTES, BN * CELL_BYTES, CELL * CELL_BYTES)) {
-        const int across = taps_across(place.chunk);
-        const int shift = group * WIDE + place.tap / across * PITCH + place.tap % across;
+        : row(ptx::operand(rings.base + place.stage.at * ELEMENT_BYTES, BN * CELL_BYTES, CELL * CELL_BYTES)) {
+        const int across = elements_across(place.chunk);
+        const int shift = group * WIDE + place.element / across * PITCH + place.element % across;
         column = ptx::operand(
-            rings.base + PATCHES_AT + place.patch.at * PATCH_BYTES + shift * CELL_BYTES, PLANE_BYTES,
+            rings.base + INPUTS_AT + place.input.at * INPUT_BYTES + shift * CELL_BYTES, PLANE_BYTES,
             CELL * CELL_BYTES);
     }
 };
-// Of a tap's products of a chunk the N-th, small ones first, from zero.
+// Of a filter element's products of a chunk the N-th, small ones first, from zero.
 constexpr int PRODUCTS = (PARTS == 2 ? 3 : 1) * STEPS;
 template <int N>
 __device__ __forceinline__ void product(float (&sum)[WIDE / 2], const Operands& of) {
-    constexpr bool LOW_FILTER = PARTS == 2 && N < STEPS, LOW_PATCH = N / STEPS == 1;
+    constexpr bool LOW_FILTER = PARTS == 2 && N < STEPS, LOW_INPUT = N / STEPS == 1;
     ptx::wgmma<(N > 0)>(
         sum, of.row + (LOW_FILTER ? of.FILTER_LOW : 0) + N % STEPS * of.FILTER_STEP,
-        of.column + (LOW_PATCH ? of.PATCH_LOW : 0) + N % STEPS * of.PATCH_STEP);
+        of.column + (LOW_INPUT ? of.INPUT_LOW : 0) + N % STEPS * of.INPUT_STEP);
 }
 template <int N = 0>
 __device__ __forceinline__ void multiply(float (&sum)[WIDE / 2], const Operands& of) {
     product<N>(sum, of);
     if constexpr (N + 1 < PRODUCTS) multiply<N + 1>(sum, of);
 }
-// Adds a tap's sums where at most PENDING taps after it are under way; a loop that ends with one is
+// Adds a filter element's sums where at most PENDING elements after it are under way; a loop that ends with one is
 // not serialised by ptxas.
 template <int PENDING>
 __device__ __forceinline__ void finish(Sums& sums, float (&sum)[WIDE / 2], const Rings& rings,
@@ -52,19 +52,19 @@ __device__ __forceinline__ void finish(Sums& sums, float (&sum)[WIDE / 2], const
     const int point = place.chunk / EACH;
     rings.release(place);
     ptx::settle(sum);
-    if (!PAIRS || point < 3)  // of the first: points 0, 1 and 2
+    if (!WINOGRAD || point < 3)  // of the first: points 0, 1 and 2
 #pragma unroll
         for (int i = 0; i < WIDE / 2; ++i) sums[0][i] += sum[i];
-    if (PAIRS && point > 0) {  // of the second: 1, less 2, and 3
+    if (WINOGRAD && point > 0) {  // of the second: 1, less 2, and 3
         const float sign = point == 2 ? -1.0f : 1.0f;
 #pragma unroll
         for (int i = 0; i < WIDE / 2; ++i) sums[ACROSS_X - 1][i] += sign * sum[i];
     }
 }
 
-// The next `taps` taps, one under way while the one before it is added.
+// The next `elements` filter elements, one under way while the one before it is added.
 __device__ __forceinline__ void add(Sums& sums, const Rings& rings, Place& ahead, Place& behind,
-                                    int group, int taps) {
+                                    int group, int elements) {
     float one[WIDE / 2], two[WIDE / 2];
     const auto start = [&](float (&sum)[WIDE / 2]) {
         rings.wait(ahead);
@@ -75,13 +75,13 @@ __device__ __forceinline__ void add(Sums& sums, const Rings& rings, Place& ahead
     };
     start(one);
 #pragma unroll 1
-    for (; taps > 2; taps -= 2) {
+    for (; elements > 2; elements -= 2) {
         start(two);
         finish<1>(sums, one, rings, behind);
         start(one);
         finish<1>(sums, two, rings, behind);
     }
-    if (taps > 1) {
+    if (elements > 1) {
         start(two);
         finish<1>(sums, one, rings, behind);
         finish<0>(sums, two, rings, behind);
@@ -90,7 +90,7 @@ __device__ __forceinline__ void add(Sums& sums, const Rings& rings, Place& ahead
     }
 }
 
-// A thread's sums of the taps so far, which only it reads.
+// A thread's sums of the filter elements so far, which only it reads.
 struct Aside {
     static constexpr int THREADS_APART = MULTIPLIERS * WARPGROUP, OUTPUT_APART = FOURS * THREADS_APART;
     float4* at;
@@ -124,7 +124,7 @@ struct Aside {
 
 // `kept`: KEPT floats a block where sums are set aside; then parts.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    tensor_taps(const uint4* __restrict__ images, const uint4* __restrict__ filters,
+    tensor_halo(const uint4* __restrict__ images, const uint4* __restrict__ filters,
                 const int* __restrict__ tops, const int* __restrict__ out_scales,
                 Held* __restrict__ y, float* __restrict__ kept, u32* __restrict__ reached,
                 int count, int plane, const float* __restrict__ bias) {
@@ -148,17 +148,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
         const Tile tile(n);
         Sums sums = {};
-        int left = taps_of(tile.first, tile.end) + (plane < 0);  // ptxas unrolls few known turns
+        int left = elements_of(tile.first, tile.end) + (plane < 0);  // ptxas unrolls few known turns
         ahead.chunk = behind.chunk = tile.first;
         if constexpr (KEEPS) {
-            const int taps = left;
+            const int elements = left;
 #pragma unroll 1
             for (;; left -= AT_ONCE) {
                 add(sums, rings, ahead, behind, group, min(left, AT_ONCE));
                 if (left <= AT_ONCE) break;
-                aside.take(sums, left == taps);
+                aside.take(sums, left == elements);
             }
-            if (taps > AT_ONCE) aside.add_to(sums);
+            if (elements > AT_ONCE) aside.add_to(sums);
         } else {
             add(sums, rings, ahead, behind, group, left);
         }

@@ -1,5 +1,5 @@
-// What a block of taps.cu holds in shared memory, and whose turn it is: a ring of patches of split images,
-// a ring of taps of filters, and barriers that say of each that it is there, or free.
+// Shared memory of a block of halo.cu: a pipeline of input tiles of split images, a pipeline of filters of one
+// filter element each, and full and empty barriers of both.
 #pragma once
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
@@ -14,20 +14,20 @@ constexpr int KEPT = ACROSS_X * BM * BN;       // sums of a block
 constexpr int CELLS = 8;                      // of a chunk: of 8 / PARTS of the depth
 constexpr int CHUNK = CELLS / PARTS, STEPS = CHUNK / 2;
 constexpr int EACH = GROUPS / CHUNK, CHUNKS = PHASES * EACH;
-constexpr int TAPS = R * TAPS_X;              // of all phases
+constexpr int ELEMENTS = R * ELEMENTS_X;      // of all phases
 constexpr int SHARE = (CHUNKS + SPLIT - 1) / SPLIT;
-constexpr int PATCH = BM + (R - 1) / STRIDE * PITCH + (TAPS_X - 1) / STEP_X;
-constexpr int PLANE_BYTES = PATCH * CELL_BYTES, PATCH_BYTES = CELLS * PLANE_BYTES;
-constexpr int TAP_BYTES = CELLS * BN * CELL_BYTES, PATCHES_AT = STAGES * TAP_BYTES;
-constexpr int BARRIERS_AT = PATCHES_AT + PATCHES * PATCH_BYTES;
-constexpr int LINES_AT = BARRIERS_AT + 2 * (PATCHES + STAGES) * BARRIER_BYTES;
+constexpr int INPUT_TILE = BM + (R - 1) / STRIDE * PITCH + (ELEMENTS_X - 1) / STEP_X;
+constexpr int PLANE_BYTES = INPUT_TILE * CELL_BYTES, INPUT_BYTES = CELLS * PLANE_BYTES;
+constexpr int ELEMENT_BYTES = CELLS * BN * CELL_BYTES, INPUTS_AT = STAGES * ELEMENT_BYTES;
+constexpr int BARRIERS_AT = INPUTS_AT + INPUT_TILES * INPUT_BYTES;
+constexpr int LINES_AT = BARRIERS_AT + 2 * (INPUT_TILES + STAGES) * BARRIER_BYTES;
 constexpr int WARPS = MULTIPLIERS * WARPGROUP / WARP;
 constexpr int FOURS = WIDE / 8;               // of a thread's sums
 
 static_assert(GROUPS % CHUNK == 0, "whole chunks hold every channel");
 static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= MULTIPLIES - 32, "sums fit into registers");
 static_assert(MULTIPLIERS * MULTIPLIES + BRINGS <= 512, "registers of a lane of each warpgroup fit");
-static_assert(PATCHES >= 2 && STAGES >= 2, "a pair of taps may be of two patches");
+static_assert(INPUT_TILES >= 2 && STAGES >= 2, "two filter elements may read two input tiles");
 static_assert(SHARED_BYTES == LINES_AT + WARPS * LINES_BYTES, "the launcher's");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 static_assert((CHUNKS + SHARE - 1) / SHARE == SPLIT, "every part has chunks");
@@ -44,23 +44,23 @@ struct Tile {
     }
 };
 
-// Taps of a chunk's phase, in a row, in a column and in all: as many in each but where a stride cuts them
+// Filter elements of a chunk's phase, in a row, in a column and in all: as many in each but where a stride cuts them
 // into unlike phases.
-constexpr bool ALIKE_X = TAPS_X % PHASES_X == 0, ALIKE_Y = R % PHASES_Y == 0;
+constexpr bool ALIKE_X = ELEMENTS_X % PHASES_X == 0, ALIKE_Y = R % PHASES_Y == 0;
 
-__device__ __forceinline__ int taps_across(int chunk) {
-    if (ALIKE_X) return TAPS_X / PHASES_X;
-    return (TAPS_X - chunk / EACH % PHASES_X + STEP_X - 1) / STEP_X;
+__device__ __forceinline__ int elements_across(int chunk) {
+    if (ALIKE_X) return ELEMENTS_X / PHASES_X;
+    return (ELEMENTS_X - chunk / EACH % PHASES_X + STEP_X - 1) / STEP_X;
 }
-__device__ __forceinline__ int taps_of(int chunk) {
-    if (ALIKE_Y) return R / PHASES_Y * taps_across(chunk);
-    return (R - chunk / EACH / PHASES_X + STRIDE - 1) / STRIDE * taps_across(chunk);
+__device__ __forceinline__ int elements_of(int chunk) {
+    if (ALIKE_Y) return R / PHASES_Y * elements_across(chunk);
+    return (R - chunk / EACH / PHASES_X + STRIDE - 1) / STRIDE * elements_across(chunk);
 }
-__device__ __forceinline__ int taps_of(int first, int end) {
-    if (ALIKE_X && ALIKE_Y) return (end - first) * (TAPS / PHASES);
-    int taps = 0;
-    for (int chunk = first; chunk < end; ++chunk) taps += taps_of(chunk);
-    return taps;
+__device__ __forceinline__ int elements_of(int first, int end) {
+    if (ALIKE_X && ALIKE_Y) return (end - first) * (ELEMENTS / PHASES);
+    int elements = 0;
+    for (int chunk = first; chunk < end; ++chunk) elements += elements_of(chunk);
+    return elements;
 }
 
 // A place in a ring, and whether it came round an odd number of times.
@@ -73,41 +73,41 @@ struct Turn {
         if (++at == SIZE) at = 0, odd ^= 1;
     }
 };
-// A tap of a chunk, and where its operands lie in both rings.
+// A filter element of a chunk, and where its operands lie in both rings.
 struct Place {
-    Turn<PATCHES> patch;
+    Turn<INPUT_TILES> input;
     Turn<STAGES> stage;
-    int chunk, tap = 0;
+    int chunk, element = 0;
 
-    __device__ __forceinline__ bool last() const { return tap + 1 == taps_of(chunk); }
+    __device__ __forceinline__ bool last() const { return element + 1 == elements_of(chunk); }
     __device__ __forceinline__ void step() {
         const bool over = last();
-        stage.step(), ++tap;
-        if (over) tap = 0, ++chunk, patch.step();
+        stage.step(), ++element;
+        if (over) element = 0, ++chunk, input.step();
     }
 };
 
-// Per patch and stage: it is there; every warp is done with it.
+// Per input tile and stage: it is there; every warp is done with it.
 struct Rings {
-    u32 base, patch_full, patch_free, stage_full, stage_free;
+    u32 base, input_full, input_free, stage_full, stage_free;
 
     __device__ __forceinline__ explicit Rings(u32 base)
-        : base(base), patch_full(base + BARRIERS_AT),
-          patch_free(patch_full + PATCHES * BARRIER_BYTES),
-          stage_full(patch_free + PATCHES * BARRIER_BYTES),
+        : base(base), input_full(base + BARRIERS_AT),
+          input_free(input_full + INPUT_TILES * BARRIER_BYTES),
+          stage_full(input_free + INPUT_TILES * BARRIER_BYTES),
           stage_free(stage_full + STAGES * BARRIER_BYTES) {}
     __device__ __forceinline__ void begin() const {
-        for (int i = 0; i < PATCHES + STAGES; ++i) {
-            const bool patch = i < PATCHES;
-            const int at = (patch ? i : i - PATCHES) * BARRIER_BYTES;
-            ptx::barrier_init((patch ? patch_full : stage_full) + at, 1);
-            ptx::barrier_init((patch ? patch_free : stage_free) + at, WARPS);
+        for (int i = 0; i < INPUT_TILES + STAGES; ++i) {
+            const bool input = i < INPUT_TILES;
+            const int at = (input ? i : i - INPUT_TILES) * BARRIER_BYTES;
+            ptx::barrier_init((input ? input_full : stage_full) + at, 1);
+            ptx::barrier_init((input ? input_free : stage_free) + at, WARPS);
         }
         ptx::barrier_init_fence();
     }
     __device__ __forceinline__ void wait(const Place& place) const {
-        if (place.tap == 0)
-            ptx::barrier_wait(patch_full + place.patch.at * BARRIER_BYTES, place.patch.odd);
+        if (place.element == 0)
+            ptx::barrier_wait(input_full + place.input.at * BARRIER_BYTES, place.input.odd);
         ptx::barrier_wait(stage_full + place.stage.at * BARRIER_BYTES, place.stage.odd);
     }
     // This warp's products have read it.
@@ -115,7 +115,7 @@ struct Rings {
         if (threadIdx.x % WARP == 0) {
             ptx::barrier_arrive(stage_free + place.stage.at * BARRIER_BYTES);
             if (place.last())
-                ptx::barrier_arrive(patch_free + place.patch.at * BARRIER_BYTES);
+                ptx::barrier_arrive(input_free + place.input.at * BARRIER_BYTES);
         }
         place.step();
     }
@@ -127,24 +127,24 @@ __device__ __forceinline__ void bring(const Rings& rings, const uint4* __restric
     Place place;
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
         const Tile tile(n);
-        const size_t before = size_t(tile.column) * (EACH * TAPS) + taps_of(0, tile.first);
+        const size_t before = size_t(tile.column) * (EACH * ELEMENTS) + elements_of(0, tile.first);
         const uint4* from = filters + before * (CELLS * BN);
         place.chunk = tile.first;
         for (int chunk = tile.first; chunk < tile.end; ++chunk) {
-            const int patch = place.patch.at;
-            ptx::barrier_wait(rings.patch_free + patch * BARRIER_BYTES, place.patch.odd ^ 1);
-            const u32 there = rings.patch_full + patch * BARRIER_BYTES;
-            ptx::barrier_expect(there, PATCH_BYTES);
+            const int input = place.input.at;
+            ptx::barrier_wait(rings.input_free + input * BARRIER_BYTES, place.input.odd ^ 1);
+            const u32 there = rings.input_full + input * BARRIER_BYTES;
+            ptx::barrier_expect(there, INPUT_BYTES);
             for (int i = 0; i < CELLS; ++i) {
                 const int group = i / CHUNK * (PHASES * GROUPS) + chunk * CHUNK + i % CHUNK;
-                ptx::bulk_load(rings.base + PATCHES_AT + patch * PATCH_BYTES + i * PLANE_BYTES,
+                ptx::bulk_load(rings.base + INPUTS_AT + input * INPUT_BYTES + i * PLANE_BYTES,
                                images + size_t(group) * plane + tile.position, PLANE_BYTES, there);
             }
-            for (int left = taps_of(chunk); left; --left, from += CELLS * BN, place.step()) {
+            for (int left = elements_of(chunk); left; --left, from += CELLS * BN, place.step()) {
                 const int stage = place.stage.at;
                 ptx::barrier_wait(rings.stage_free + stage * BARRIER_BYTES, place.stage.odd ^ 1);
-                ptx::barrier_expect(rings.stage_full + stage * BARRIER_BYTES, TAP_BYTES);
-                ptx::bulk_load(rings.base + stage * TAP_BYTES, from, TAP_BYTES,
+                ptx::barrier_expect(rings.stage_full + stage * BARRIER_BYTES, ELEMENT_BYTES);
+                ptx::bulk_load(rings.base + stage * ELEMENT_BYTES, from, ELEMENT_BYTES,
                                rings.stage_full + stage * BARRIER_BYTES);
             }
         }

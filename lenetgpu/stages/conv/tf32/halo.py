@@ -69,7 +69,7 @@ class Product(OneLaunch):
         return self._line % CELL == 0
 
     @property
-    def patch_rows(self) -> int:
+    def tile_rows(self) -> int:
         """Most rows of consecutive padded images that a tile's outputs read."""
         p = self.problem
         steps = (p.OW - gcd(p.OW, _ROWS) + _ROWS - 1) // p.OW
@@ -79,7 +79,7 @@ class Product(OneLaunch):
 
     @property
     def _bytes(self) -> int:
-        floats = self._planes * self.patch_rows * _pitch(self)
+        floats = self._planes * self.tile_rows * _pitch(self)
         return FLOAT * CELL * blocks_for(floats, CELL)
 
     @property
@@ -99,8 +99,8 @@ class Product(OneLaunch):
         return self.stages * (self._bytes + _BARRIER_BYTES) + self._always_bytes
 
     def kernel(self) -> Kernel:
-        """Return the kernel `tf32_patch`."""
-        sizes = {"BN": self.width, "PATCH_ROWS": self.patch_rows, "PITCH": _pitch(self)}
+        """Return the kernel `tf32_halo`."""
+        sizes = {"BN": self.width, "TILE_ROWS": self.tile_rows, "PITCH": _pitch(self)}
         return self.built(_SOURCE, HOPPER, STAGES=self.stages, **sizes)
 
     def grid(self, images: int) -> int:
@@ -143,7 +143,7 @@ class Product(OneLaunch):
         side = min(WARP, 1 << (blocks_for(self._line, once) - 1).bit_length())
         rest = two if p.OW >= _ROWS else self._line
         copies = moved = 0.0
-        for share, rows, floats in ((alone, p.R, one), (1 - alone, self.patch_rows, rest)):
+        for share, rows, floats in ((alone, p.R, one), (1 - alone, self.tile_rows, rest)):
             lines = rows * self._planes
             turns = blocks_for(lines * side, WARP) * blocks_for(blocks_for(floats, once), side)
             copies += share * each * turns
@@ -151,35 +151,35 @@ class Product(OneLaunch):
         return copies, moved
 
 
-def _place(problem: Conv, pitch: int, rows: int, k: int) -> int:
-    """Return the offset, from an output's place in the input tile, of product `k` of its depth."""
-    p, taps = problem, problem.R * problem.S
+def _offset(problem: Conv, pitch: int, rows: int, k: int) -> int:
+    """Return the offset, from an output's first input in the input tile, of index `k` of K."""
+    p, elements = problem, problem.R * problem.S
     if p.reads == "NHWC":
-        tap, channel = divmod(k, p.C)
-        return tap // p.S * pitch + tap % p.S * p.C + channel
-    channel, tap = divmod(k, taps)
-    return (channel * rows + tap // p.S) * pitch + tap % p.S
+        rs, channel = divmod(k, p.C)
+        return rs // p.S * pitch + rs % p.S * p.C + channel
+    channel, rs = divmod(k, elements)
+    return (channel * rows + rs // p.S) * pitch + rs % p.S
 
 
 @cache
 def wavefronts(problem: Conv, pitch: int) -> float:
     """Return the shared memory wavefronts per warp load, averaged over a tile's first loads."""
     p = problem
-    rows = Product(p).patch_rows
+    rows = Product(p).tile_rows
     column = p.C if p.reads == "NHWC" else 1
     apart = 2 if p.writes == "NCHW" else 1
     outputs = [apart * i for i in range(8)]
     own = [(m // p.OW * pitch + m % p.OW * column) * p.stride for m in outputs]
-    places = [_place(p, pitch, rows, k) for k in range(p.depth)]
-    places += [0] * (-p.depth % CHUNK)
+    offsets = [_offset(p, pitch, rows, k) for k in range(p.depth)]
+    offsets += [0] * (-p.depth % CHUNK)
     turns = 0
-    for i in range(0, len(places), 4):
-        reached = {place + at for place in places[i : i + 4] for at in own}
+    for i in range(0, len(offsets), 4):
+        reached = {offset + at for offset in offsets[i : i + 4] for at in own}
         banks = [0] * _BANKS
         for at in reached:
             banks[at % _BANKS] += 1
         turns += max(banks)
-    return 4 * turns / len(places)
+    return 4 * turns / len(offsets)
 
 
 @cache

@@ -1,21 +1,21 @@
-// The product of wgmma.cu for few channels, whose inputs are not gathered product by product: all that 64
-// outputs read, their patch, is brought into shared memory as it lies in images, rows of all channels, zeros
-// around. Rows of padded images follow one another, those of the next image too: outputs one after another
-// read rows that do so as well, and what is read by several is brought once. A lane finds an input at its
-// output's place in the patch + its product's, of which a table holds all; products behind the last are the
-// first's, by filters of zeros. A block has BN filters in shared memory for all its tiles, of 64 outputs each,
-// which its TEAMS warpgroups take in turn: some store while others multiply. One more warpgroup brings
-// patches, STAGES ahead, 16 bytes a copy where rows are multiples of that, else 4. TF32 high and low, chunks
-// of 32 from zero, scales and the second look in float64 are wgmma.cu's. 16 channels, filters that fit.
+// The product of wgmma.cu for few channels, from input tiles with their halo: all inputs of 64 outputs are copied
+// to shared memory in their global layout, rows of all channels, with zeros around them. Rows of consecutive
+// padded images follow one another, so that consecutive outputs read consecutive rows, and an input that several
+// outputs read is copied once. A lane finds an input at its output's offset in the tile + the offset of index k
+// of K, from a table; indices past K repeat the first, with filters of zeros. A block has BN filters in shared
+// memory for all its tiles of 64 outputs, which its TEAMS warpgroups process in turn: some store while others
+// multiply. One more warpgroup copies input tiles, STAGES deep, 16 bytes a copy where rows are multiples of that,
+// else 4. TF32 high and low parts, chunks of 32 from zero, scales and the second look in float64 are as in
+// wgmma.cu. Up to 16 channels, and filters that fit.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/registers.cuh"
-#include "stages/conv/tf32/taps.cuh"
+#include "stages/conv/tf32/coordinates.cuh"
 
 constexpr int WARPGROUP = 128;
 constexpr int TEAMS = 4;  // warpgroups that multiply
 constexpr int THREADS = (TEAMS + 1) * WARPGROUP;
-constexpr int IN_TURN = TEAMS < STAGES ? TEAMS : STAGES;  // teams that have tiles: of each a patch is there
+constexpr int IN_TURN = TEAMS < STAGES ? TEAMS : STAGES;  // teams that have tiles: of each an input tile is there
 constexpr int BEGINS = 96, MULTIPLIES = 112, BRINGS = 32;  // registers of a thread
 constexpr int BM = 64, COLUMNS = BN;
 constexpr int ACROSS = MP / BN;  // tiles of the same outputs follow one another
@@ -25,21 +25,21 @@ constexpr bool QUADS = LINE % CELL == 0;
 constexpr int WIDTH = QUADS ? CELL : 1, COPIES = LINE / WIDTH;
 constexpr int LEFT = (PAD * COLUMN + CELL - 1) / CELL * CELL;  // zeros of a row before its inputs
 constexpr int RIGHT = LAST_COLUMN > W ? (LAST_COLUMN - W) * COLUMN : 0;
-constexpr int BESIDE = PITCH - LINE;          // of a row of a patch, [plane][row][LEFT, inputs, zeros]
+constexpr int BESIDE = PITCH - LINE;          // of a row of an input tile, [plane][row][LEFT, inputs, zeros]
 constexpr int HIGH = (OH - 1) * STRIDE + R;   // rows that an image's outputs read
-constexpr int LINES = PLANES * PATCH_ROWS;
-constexpr int PATCH_BYTES = 4 * ((LINES * PITCH + CELL - 1) / CELL * CELL);
+constexpr int LINES = PLANES * TILE_ROWS;
+constexpr int TILE_BYTES = 4 * ((LINES * PITCH + CELL - 1) / CELL * CELL);
 constexpr int FILTER_BYTES = 2 * CELLS * BN * CELL_BYTES;  // of a chunk
-constexpr int FILTERS_AT = STAGES * PATCH_BYTES, PLACES_AT = FILTERS_AT + CHUNKS * FILTER_BYTES;
-constexpr int FACTORS_AT = PLACES_AT + 4 * CHUNKS * CHUNK, BARRIERS_AT = FACTORS_AT + 4 * BN;
+constexpr int FILTERS_AT = STAGES * TILE_BYTES, OFFSETS_AT = FILTERS_AT + CHUNKS * FILTER_BYTES;
+constexpr int FACTORS_AT = OFFSETS_AT + 4 * CHUNKS * CHUNK, BARRIERS_AT = FACTORS_AT + 4 * BN;
 constexpr int ROW_STEPS = (OW - ((OW & -OW) < BM ? OW & -OW : BM) + BM - 1) / OW;  // from a tile's first output
 constexpr int IMAGE_STEPS = PIXELS % BM ? (ROW_STEPS + (R > STRIDE ? OH - 1 : 0)) / OH : 0;
 
 static_assert(BN == 64, "registers of a lane hold two sums");
-static_assert(PATCH_ROWS == ROW_STEPS * STRIDE + R + IMAGE_STEPS * (R - STRIDE), "a tile's");
+static_assert(TILE_ROWS == ROW_STEPS * STRIDE + R + IMAGE_STEPS * (R - STRIDE), "a tile's");
 static_assert(PITCH >= LEFT + LINE + RIGHT && (!QUADS || PITCH % CELL == 0), "rows are held, and aligned");
 static_assert(TEAMS * MULTIPLIES + BRINGS <= (TEAMS + 1) * BEGINS, "registers of a lane of each warpgroup fit");
-static_assert(STAGES >= 2, "a patch arrives while another is read");
+static_assert(STAGES >= 2, "a tile arrives while another is read");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 
 #include "stages/conv/tf32/operand.cuh"
@@ -48,14 +48,14 @@ static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 
 static_assert(SHARED_BYTES == BARRIERS_AT + BARRIERS_BYTES, "the launcher's");
 
-// The first and the last of a tile's outputs, and where their patch begins.
+// The first and the last of a tile's outputs, and where their input tile begins.
 struct Tile {
     int first, last, image, y;
 
     __device__ __forceinline__ Tile(int n, int outputs)
         : first(n * BM), last((first + BM < outputs ? first + BM : outputs) - 1), image(first / PIXELS),
           y(first % PIXELS / OW) {}
-    // Of an output's first input: its row in the patch, its column in the image.
+    // Of an output's first input: its row in the input tile, its column in the image.
     __device__ __forceinline__ int row(int output) const {
         return (output / PIXELS - image) * HIGH + (output % PIXELS / OW - y) * STRIDE;
     }
@@ -71,7 +71,7 @@ __device__ constexpr int beside_each_other(int copies) {
 
 // Of outputs of one row only columns that they read; of two, those from the first's on and, from the left again,
 // up to the last's.
-__device__ __forceinline__ void bring_patch(float* to, const float* __restrict__ x, const Tile& tile) {
+__device__ __forceinline__ void copy_tile(float* to, const float* __restrict__ x, const Tile& tile) {
     constexpr int THERE = beside_each_other(COPIES);
     const int left = tile.column(tile.first), right = tile.column(tile.last) + S;
     const int begin = left >= W ? COPIES : left > 0 ? left * COLUMN / WIDTH : 0;
@@ -87,12 +87,12 @@ __device__ __forceinline__ void bring_patch(float* to, const float* __restrict__
         const bool there = y >= 0 && y < H;
         const long long image = tile.image + below / HIGH;
         const float* const from = x + (there ? image * (H * W * CH) + (plane * H + y) * LINE : 0);
-        float* const place = to + (plane * PATCH_ROWS + row) * PITCH + LEFT;
+        float* const row_at = to + (plane * TILE_ROWS + row) * PITCH + LEFT;
 #pragma unroll 1
         for (int j = first + thread % THERE; j < behind; j += THERE) {
             const int at = (j < COPIES ? j : j - COPIES) * WIDTH;
-            if constexpr (QUADS) ptx::copy16_or_zero(place + at, from + at, there);
-            else ptx::copy4_or_zero(place + at, from + at, there);
+            if constexpr (QUADS) ptx::copy16_or_zero(row_at + at, from + at, there);
+            else ptx::copy4_or_zero(row_at + at, from + at, there);
         }
     }
 }
@@ -109,37 +109,37 @@ __device__ __forceinline__ void bring(unsigned char* memory, Ring ring, const fl
 #pragma unroll 1
     for (int n = blockIdx.x; n < tiles; n += gridDim.x, ring.step()) {
         ptx::barrier_wait(ring.free(), ring.odd ^ 1);
-        bring_patch(reinterpret_cast<float*>(memory + ring.at * PATCH_BYTES), x, Tile(n / ACROSS, outputs));
+        copy_tile(reinterpret_cast<float*>(memory + ring.at * TILE_BYTES), x, Tile(n / ACROSS, outputs));
         ptx::arrive_behind_copies(ring.full());
     }
 }
 
-// What stays: zeros beside rows, and products' places in a patch, [chunk][lane % 4][8], four products apart.
+// What stays: zeros beside rows, and products' offsets in an input tile, [chunk][lane % 4][8], four products apart.
 __device__ __forceinline__ void prepare(unsigned char* memory) {
     if constexpr (BESIDE > 0) {
         for (int i = threadIdx.x; i < STAGES * LINES * BESIDE; i += THREADS) {
             const int line = i / BESIDE, j = i % BESIDE;
-            float* const patch = reinterpret_cast<float*>(memory + line / LINES * PATCH_BYTES);
-            patch[line % LINES * PITCH + (j < LEFT ? j : j + LINE)] = 0.0f;
+            float* const tile = reinterpret_cast<float*>(memory + line / LINES * TILE_BYTES);
+            tile[line % LINES * PITCH + (j < LEFT ? j : j + LINE)] = 0.0f;
         }
     }
-    u32* const places = reinterpret_cast<u32*>(memory + PLACES_AT);
+    u32* const offsets = reinterpret_cast<u32*>(memory + OFFSETS_AT);
     for (int k = threadIdx.x; k < CHUNKS * CHUNK; k += THREADS) {
         const int own = k < DEPTH ? k : 0, channel = PIXELWISE ? own % CH : own / (R * S);
-        const Tap tap(own);
-        const int row = PIXELWISE ? tap.row : channel * PATCH_ROWS + tap.row;
-        places[k / CHUNK * CHUNK + k % CELL * CORE + k % CHUNK / CELL] =
-            4 * (row * PITCH + tap.column * COLUMN + (PIXELWISE ? channel : 0));
+        const FilterElement element(own);
+        const int row = PIXELWISE ? element.row : channel * TILE_ROWS + element.row;
+        offsets[k / CHUNK * CHUNK + k % CELL * CORE + k % CHUNK / CELL] =
+            4 * (row * PITCH + element.column * COLUMN + (PIXELWISE ? channel : 0));
     }
 }
 
 struct Operand : SplitInputs {
     // By a name of its own, as in wgmma.cu.
-    __device__ __forceinline__ void load(const unsigned char* memory, const u32 (&from)[2], const uint4* places,
+    __device__ __forceinline__ void load(const unsigned char* memory, const u32 (&from)[2], const uint4* offsets,
                                          float (&largest)[2]) {
 #pragma unroll
         for (int i = 0; i < CORE; i += CELL) {
-            const uint4 four = places[i / CELL];
+            const uint4 four = offsets[i / CELL];
             const u32 at[CELL] = {four.x, four.y, four.z, four.w};
 #pragma unroll
             for (int j = 0; j < CELL; ++j) {
@@ -156,19 +156,19 @@ struct Operand : SplitInputs {
 // A team's tile on its way: inputs read and split, products under way, sums added.
 struct Turn {
     const unsigned char* memory;
-    const uint4* places;
+    const uint4* offsets;
     u32 filters, from[2];
     float sums[BN / 2] = {}, largest[2] = {0.0f, 0.0f};
 
     __device__ __forceinline__ Turn(const unsigned char* memory, const Ring& ring, const Tile& tile,
                                     const Outputs& out)
         : memory(memory),
-          places(reinterpret_cast<const uint4*>(memory + PLACES_AT) + threadIdx.x % 4 * (CORE / CELL)),
+          offsets(reinterpret_cast<const uint4*>(memory + OFFSETS_AT) + threadIdx.x % 4 * (CORE / CELL)),
           filters(ring.base + FILTERS_AT) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int own = out.row(h);  // one behind the last has a place too
-            from[h] = ring.at * PATCH_BYTES +
+            const int own = out.row(h);  // one behind the last has an offset too
+            from[h] = ring.at * TILE_BYTES +
                       4 * (tile.row(own) * PITCH + LEFT + tile.column(own) * COLUMN);
             ptx::here(from[h]);
         }
@@ -176,18 +176,18 @@ struct Turn {
     __device__ __forceinline__ void add() {
         float sum[BN / 2];
         Operand inputs;
-        inputs.load(memory, from, places, largest);
+        inputs.load(memory, from, offsets, largest);
         multiply(sum, inputs, filters);
         ptx::wgmma_wait<0>();
         ptx::settle(sum);
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sums[i] += sum[i];
-        places += CHUNK / CELL, filters += FILTER_BYTES;
+        offsets += CHUNK / CELL, filters += FILTER_BYTES;
     }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    tf32_patch(const float* __restrict__ x, const uint4* __restrict__ filters,
+    tf32_halo(const float* __restrict__ x, const uint4* __restrict__ filters,
                const float* __restrict__ factors, const float* __restrict__ bias,
                const float* __restrict__ w, float* __restrict__ y, int outputs) {
     extern __shared__ __align__(128) unsigned char memory[];

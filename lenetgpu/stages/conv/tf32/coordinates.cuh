@@ -1,5 +1,5 @@
-// The depth of a product whose rows are outputs of all images one after another: taps of channels (NCHW) or
-// channels of taps (NHWC), in chunks; and which of them an output's inputs meet.
+// K of an implicit GEMM whose rows are outputs of all images one after another: filter elements of channels
+// (NCHW) or channels of filter elements (NHWC), in chunks; and which of them have inputs for an output.
 #pragma once
 #include "gpu/ptx/shared.cuh"
 #include "stages/conv/shape.cuh"
@@ -11,9 +11,9 @@ constexpr int WARP = 32;
 constexpr int CELL = 4, CELL_BYTES = 16, CORE = 8;
 constexpr int CHUNK = 32, CELLS = CHUNK / CELL, STEPS = CHUNK / CORE;
 constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
-constexpr bool PAIRS = WRITES == NCHW;        // a lane's two rows are neighbours, else 8 apart
-constexpr bool PIXELWISE = READS == NHWC;     // a tap's channels follow one another, else a channel's taps
-constexpr bool POINTS = R == 1 && S == 1 && PAD == 0;
+constexpr bool NEIGHBOURS = WRITES == NCHW;   // a lane's two rows are neighbours, else 8 apart
+constexpr bool PIXELWISE = READS == NHWC;     // an element's channels follow one another, else a channel's elements
+constexpr bool POINTWISE = R == 1 && S == 1 && PAD == 0;
 
 static_assert(R <= 32 && S <= 32, "a bit says whether a row or column of a filter meets inputs");
 
@@ -35,19 +35,19 @@ struct Corner {
         for (int i = 0; i < S; ++i) columns |= u32(x + i >= 0 && x + i < W) << i;
     }
 };
-// A product of the depth: how far from the corner its input is, and of which row and column.
-struct Tap {
+// One index of K: the filter element, and how far its input is from the corner.
+struct FilterElement {
     int from, row, column;
     bool there;
 
-    __device__ __forceinline__ explicit Tap(int k) : there(k < DEPTH) {
+    __device__ __forceinline__ explicit FilterElement(int k) : there(k < DEPTH) {
         const int channel = PIXELWISE ? k % CH : k / (R * S);
-        const int tap = PIXELWISE ? k / CH : k % (R * S);
-        row = tap / S, column = tap % S;
+        const int element = PIXELWISE ? k / CH : k % (R * S);
+        row = element / S, column = element % S;
         from = PIXELWISE ? (row * W + column) * CH + channel : (channel * H + row) * W + column;
     }
     __device__ __forceinline__ bool inside(const Corner& of) const {
-        if (POINTS) return there && of.rows;
+        if (POINTWISE) return there && of.rows;
         return there && (of.rows >> row & 1) && (of.columns >> column & 1);
     }
 };
