@@ -197,14 +197,14 @@ def whole_of_sparse(packed):
             core = thread // 2 % 2
             at = np.arange(13), row, 8 * core + four
             dense[(*at, low)], dense[(*at, high)] = kept[:, core, row, four].T
-    cells = dense.reshape(13, 64, 4, 16).transpose(0, 2, 3, 1)
+    vecs = dense.reshape(13, 64, 4, 16).transpose(0, 2, 3, 1)
     whole = np.zeros((5, 5, 2, 16, 64), np.int8)
     for plane in range(2):
         for line in range(5):
-            whole[line, :4, plane] = cells[6 * plane + line]
-        whole[:4, 4, plane] = cells[6 * plane + 5]
-        whole[4, 4, plane] = cells[12, plane]
-    assert not cells[12, 2:].any()
+            whole[line, :4, plane] = vecs[6 * plane + line]
+        whole[:4, 4, plane] = vecs[6 * plane + 5]
+        whole[4, 4, plane] = vecs[12, plane]
+    assert not vecs[12, 2:].any()
     return whole.reshape(5, 5, 32, 64)
 
 

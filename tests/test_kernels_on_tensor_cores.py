@@ -120,8 +120,8 @@ def launched(run, images, packed, grid, threads, seed, parts):
     pointers = (ctypes.c_void_p(array.ctypes.data) for array in (*given, out))
     mistake = run(grid, threads, seed, *pointers, ctypes.c_int(len(images)))
     assert mistake is None, mistake.decode()
-    cells, rows = np.arange(8), np.arange(TILE)[:, None]
-    at = (cells ^ rows % 8)[None, None, None, :, :, None]
+    vecs, rows = np.arange(8), np.arange(TILE)[:, None]
+    at = (vecs ^ rows % 8)[None, None, None, :, :, None]
     straight = np.take_along_axis(out.view(np.float16), at, axis=4).astype(np.float32).sum(2)
     return straight.transpose(0, 2, 1, 3, 4).reshape(-1, 1024)
 

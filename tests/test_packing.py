@@ -145,10 +145,10 @@ def test_fp16x3_operands_are_split_with_one_scale(tensors):
     k2 = assert_split(found, tensors[1])
     assert packed.fc1.shape == (16, 2, 8, 128, 8)
     found, fc1 = np.empty((2, 4, 4, 64, 128), np.float16), tensors[2].reshape(4, 4, 64, 128)
-    for chunk, part, cell, item in product(range(16), range(2), range(8), range(8)):
-        number = 8 * chunk + cell  # 32 * warp + 4 * g + column
+    for chunk, part, vec, item in product(range(16), range(2), range(8), range(8)):
+        number = 8 * chunk + vec  # 32 * warp + 4 * g + column
         channel = 16 * (number // 32) + 8 * (item % 2) + number // 4 % 8
-        found[part, item // 2, number % 4, channel] = packed.fc1[chunk, part, cell, :, item]
+        found[part, item // 2, number % 4, channel] = packed.fc1[chunk, part, vec, :, item]
     k3 = assert_split(found, fc1)
     np.testing.assert_array_equal(packed.fc2[:, :10], tensors[3])
     assert packed.fc2.shape == (128, 12) and not packed.fc2[:, 10:].any()

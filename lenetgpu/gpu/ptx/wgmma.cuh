@@ -12,8 +12,8 @@ namespace ptx {
 __device__ __forceinline__ u64 operand(u32 start, u32 k_step, u32 row_step) {
     return u64((start & 0x3ffff) >> 4) | u64(k_step >> 4) << 16 | u64(row_step >> 4) << 32;
 }
-// The same of rows of 128 bytes whose cells of 16 are swizzled (cell ^ row % 8), K-major; 8 rows
-// are 1,024 bytes, to which tiles are aligned. Cells along K are 16 bytes on.
+// The same of rows of 128 bytes whose 16-byte vectors are swizzled (vector ^ row % 8), K-major; 8 rows
+// are 1,024 bytes, to which tiles are aligned. Vectors along K are 16 bytes apart.
 __device__ __forceinline__ u64 swizzled(u32 start) {
     return u64((start & 0x3ffff) >> 4) | u64(1) << 16 | u64(1024 >> 4) << 32 | u64(1) << 62;
 }

@@ -46,7 +46,7 @@ engine = partial(innermost, needs=cuda(80), precision="fp16x3")
 
 @engine(kernels=INNER_PRODUCT.kernels, paper="convnet2 3.2, figs. 16 to 19")
 def inner_product(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
-    """Sums by an inner product engine: mma.sync down a chunk's depth, fp32 as 3 TF32 products."""
+    """Sums by an inner product engine: mma.sync along K of a chunk, fp32 as 3 TF32 products."""
     INNER_PRODUCT.run(x, w, y, problem)
 
 

@@ -36,9 +36,9 @@ __device__ __forceinline__ void fetch_map(float* to, const float* __restrict__ i
         const int row = i / (W / VECTOR), col = i % (W / VECTOR) * VECTOR;
         const bool inside = top + row >= 0 && top + row < H;
         const float* from = image + (inside ? (top + row) * W + col : 0);
-        float* cell = to + row * PITCH + LEFT + col;
-        if (VECTOR == 4) ptx::copy16_or_zero(cell, from, inside);
-        else ptx::copy4_or_zero(cell, from, inside);
+        float* target = to + row * PITCH + LEFT + col;
+        if (VECTOR == 4) ptx::copy16_or_zero(target, from, inside);
+        else ptx::copy4_or_zero(target, from, inside);
     }
 }
 

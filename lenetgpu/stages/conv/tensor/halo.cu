@@ -16,17 +16,17 @@
 
 // Where the filters and inputs of a filter element begin, as wgmma is told.
 struct Operands {
-    static constexpr int FILTER_STEP = 2 * BN, INPUT_STEP = 2 * INPUT_TILE;  // 16 of the depth on
+    static constexpr int FILTER_STEP = 2 * BN, INPUT_STEP = 2 * INPUT_TILE;  // 16 along K
     static constexpr int FILTER_LOW = CHUNK * BN, INPUT_LOW = CHUNK * INPUT_TILE;
     u64 row, column;
 
     __device__ __forceinline__ Operands(const Rings& rings, const Place& place, int group)
-        : row(ptx::operand(rings.base + place.stage.at * ELEMENT_BYTES, BN * CELL_BYTES, CELL * CELL_BYTES)) {
+        : row(ptx::operand(rings.base + place.stage.at * ELEMENT_BYTES, BN * VEC_BYTES, VEC * VEC_BYTES)) {
         const int across = elements_across(place.chunk);
         const int shift = group * WIDE + place.element / across * PITCH + place.element % across;
         column = ptx::operand(
-            rings.base + INPUTS_AT + place.input.at * INPUT_BYTES + shift * CELL_BYTES, PLANE_BYTES,
-            CELL * CELL_BYTES);
+            rings.base + INPUTS_AT + place.input.at * INPUT_BYTES + shift * VEC_BYTES, PLANE_BYTES,
+            VEC * VEC_BYTES);
     }
 };
 // Of a filter element's products of a chunk the N-th, small ones first, from zero.

@@ -11,14 +11,14 @@ constexpr int THREADS = (MULTIPLIERS + 1) * WARPGROUP;
 constexpr int MULTIPLIES = 240, BRINGS = 24;  // registers of a thread
 constexpr int BM = MULTIPLIERS * WIDE, BN = 64;
 constexpr int KEPT = ACROSS_X * BM * BN;       // sums of a block
-constexpr int CELLS = 8;                      // of a chunk: of 8 / PARTS of the depth
-constexpr int CHUNK = CELLS / PARTS, STEPS = CHUNK / 2;
+constexpr int VECS = 8;                       // of a chunk: of 8 / PARTS of K
+constexpr int CHUNK = VECS / PARTS, STEPS = CHUNK / 2;
 constexpr int EACH = GROUPS / CHUNK, CHUNKS = PHASES * EACH;
 constexpr int ELEMENTS = R * ELEMENTS_X;      // of all phases
 constexpr int SHARE = (CHUNKS + SPLIT - 1) / SPLIT;
 constexpr int INPUT_TILE = BM + (R - 1) / STRIDE * PITCH + (ELEMENTS_X - 1) / STEP_X;
-constexpr int PLANE_BYTES = INPUT_TILE * CELL_BYTES, INPUT_BYTES = CELLS * PLANE_BYTES;
-constexpr int ELEMENT_BYTES = CELLS * BN * CELL_BYTES, INPUTS_AT = STAGES * ELEMENT_BYTES;
+constexpr int PLANE_BYTES = INPUT_TILE * VEC_BYTES, INPUT_BYTES = VECS * PLANE_BYTES;
+constexpr int ELEMENT_BYTES = VECS * BN * VEC_BYTES, INPUTS_AT = STAGES * ELEMENT_BYTES;
 constexpr int BARRIERS_AT = INPUTS_AT + INPUT_TILES * INPUT_BYTES;
 constexpr int LINES_AT = BARRIERS_AT + 2 * (INPUT_TILES + STAGES) * BARRIER_BYTES;
 constexpr int WARPS = MULTIPLIERS * WARPGROUP / WARP;
@@ -128,19 +128,19 @@ __device__ __forceinline__ void bring(const Rings& rings, const uint4* __restric
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
         const Tile tile(n);
         const size_t before = size_t(tile.column) * (EACH * ELEMENTS) + elements_of(0, tile.first);
-        const uint4* from = filters + before * (CELLS * BN);
+        const uint4* from = filters + before * (VECS * BN);
         place.chunk = tile.first;
         for (int chunk = tile.first; chunk < tile.end; ++chunk) {
             const int input = place.input.at;
             ptx::barrier_wait(rings.input_free + input * BARRIER_BYTES, place.input.odd ^ 1);
             const u32 there = rings.input_full + input * BARRIER_BYTES;
             ptx::barrier_expect(there, INPUT_BYTES);
-            for (int i = 0; i < CELLS; ++i) {
+            for (int i = 0; i < VECS; ++i) {
                 const int group = i / CHUNK * (PHASES * GROUPS) + chunk * CHUNK + i % CHUNK;
                 ptx::bulk_load(rings.base + INPUTS_AT + input * INPUT_BYTES + i * PLANE_BYTES,
                                images + size_t(group) * plane + tile.position, PLANE_BYTES, there);
             }
-            for (int left = elements_of(chunk); left; --left, from += CELLS * BN, place.step()) {
+            for (int left = elements_of(chunk); left; --left, from += VECS * BN, place.step()) {
                 const int stage = place.stage.at;
                 ptx::barrier_wait(rings.stage_free + stage * BARRIER_BYTES, place.stage.odd ^ 1);
                 ptx::barrier_expect(rings.stage_full + stage * BARRIER_BYTES, ELEMENT_BYTES);

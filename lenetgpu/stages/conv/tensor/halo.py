@@ -9,14 +9,14 @@ from pathlib import Path
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import Machine
-from lenetgpu.stages.conv.tensor.packed import CELL, FILTERS, PAIR, ROW, Layout
+from lenetgpu.stages.conv.tensor.packed import FILTERS, PAIR, ROW, VEC, Layout
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER, Block
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _MULTIPLIERS = 2  # warpgroups
 _WARPS = 4  # of a warpgroup
 _THREADS = 384
-_CELL_BYTES = 2 * CELL
+_VEC_BYTES = 2 * VEC
 _BARRIER_BYTES = 16  # two barriers per input tile or filter element: full and empty
 _LINES_BYTES = 4 * 8 * 40  # per warp, to transpose 32 positions of 8 filters
 _RINGS = ((4, 8), (3, 8), (3, 6), (2, 8), (2, 6), (2, 4))  # input tiles, filter elements
@@ -71,13 +71,13 @@ class HaloTiling(Block):
 
     def chunks(self, layout: Layout) -> int:
         """Return the chunks of a filter element, summed over phases."""
-        return layout.channels * layout.parts // (ROW * CELL) * layout.phases
+        return layout.channels * layout.parts // (ROW * VEC) * layout.phases
 
     def _tile_bytes(self, layout: Layout) -> int:
-        return ROW * _CELL_BYTES * (self.bm + layout.reach)
+        return ROW * _VEC_BYTES * (self.bm + layout.reach)
 
     def _bytes(self, layout: Layout, tiles: int, elements: int) -> int:
-        weights = elements * ROW * _CELL_BYTES * FILTERS
+        weights = elements * ROW * _VEC_BYTES * FILTERS
         rings = weights + tiles * self._tile_bytes(layout) + _BARRIER_BYTES * (tiles + elements)
         lines = _LINES_BYTES * _MULTIPLIERS * _WARPS
         return rings + (lines if layout.problem.writes == "NCHW" else 0)
@@ -135,7 +135,7 @@ class HaloTiling(Block):
         busiest = blocks_for(blocks, machine.multiprocessors)
         elements = layout.down.elements * layout.along.elements / layout.phases
         multiply = elements * self.products(layout) / (FIT.products * _SHARE)
-        moved = self._tile_bytes(layout) + elements * ROW * _CELL_BYTES * FILTERS
+        moved = self._tile_bytes(layout) + elements * ROW * _VEC_BYTES * FILTERS
         chunk = max(multiply, moved / FIT.cache_rate) + _CHUNK + elements * _TWICE * self.winograd
         aside = _ASIDE * self._each * (self._turns(layout, chunks)[0] - 1)
         return busiest * (chunks * chunk + _TILE + aside) + FIT.block

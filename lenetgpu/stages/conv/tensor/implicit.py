@@ -133,7 +133,7 @@ class Kind:
         return [
             ("tiling", str(product)),
             ("split images", f"{batch * layout.image_bytes / 1e6:.1f} MB, {once} at a time"),
-            ("depth used", f"{filled:.0%} of {layout.chunks} chunks"),
+            ("K used", f"{filled:.0%} of {layout.chunks} chunks"),
             ("predicted", f"{whole}, {split} of them to split images"),
         ]
 

@@ -1,9 +1,9 @@
 // Convolution as a product on the tensor cores (mma.sync, sm_80): rows are output pixels of all
-// images one after another, columns are filters, the depth runs over filter elements and channels; nothing is
+// images one after another, columns are filters, K runs over filter elements and channels; nothing is
 // unrolled in memory. Operands are fp16 high and low (packed.cuh), products low*high + high*low +
-// high*high. Tensor cores truncate when they add, so a chunk of the depth starts from zero and is
+// high*high. Tensor cores truncate when they add, so a chunk of K starts from zero and is
 // added to fp32 registers (Ootomo and Yokota, arXiv 2203.03341). At most 2^30 rows.
-// A block computes BM rows x BN columns of a SPLIT-th of the depth from a ring of STAGES chunks in
+// A block computes BM rows x BN columns of a SPLIT-th of K from a ring of STAGES chunks in
 // shared memory, filled by cp.async (rows.cuh); a warp 16 x TILES_M rows, 8 x TILES_N columns.
 #include "gpu/ptx/mma.cuh"
 #include "gpu/ptx/shared.cuh"
@@ -17,19 +17,19 @@ constexpr int ROWS_APART = 16;
 
 #include "stages/conv/tensor/rows.cuh"
 
-// A warp's rows and columns of a stage: 16 rows x 16 of the depth an A, 8 columns x 32 two B's.
+// A warp's rows and columns of a stage: 16 rows x 16 of K an A, 8 columns x 32 two B's.
 struct Operands {
     uint4 a[PARTS][STEPS][TILES_M];
 
-    __device__ __forceinline__ static uint4 rows_at(u32 stage, int first, int cell, int part) {
+    __device__ __forceinline__ static uint4 rows_at(u32 stage, int first, int vec, int part) {
         const int lane = threadIdx.x % WARP;
         return ptx::load_matrices(
-            stage + place(first + lane % 16, part * CHUNK + cell + lane / 16));
+            stage + place(first + lane % 16, part * CHUNK + vec + lane / 16));
     }
-    __device__ __forceinline__ static uint4 columns_at(u32 stage, int first, int cell, int part) {
+    __device__ __forceinline__ static uint4 columns_at(u32 stage, int first, int vec, int part) {
         const int lane = threadIdx.x % WARP;
         return ptx::load_matrices(
-            stage + place(first + lane % 8, part * CHUNK + cell + lane / 8));
+            stage + place(first + lane % 8, part * CHUNK + vec + lane / 8));
     }
     __device__ __forceinline__ void load(u32 stage, int first_row) {
 #pragma unroll

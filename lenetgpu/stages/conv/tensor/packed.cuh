@@ -1,7 +1,7 @@
 // What the kernels of this folder share: how split images lie in memory, powers of two as ints, and
-// sums on their way to outputs. An image is [H][WP][PARTS][CP / 8] cells of 8 fp16, 16 bytes: the
+// sums on their way to outputs. An image is [H][WP][PARTS][CP / 8] 16-byte vectors of 8 fp16: the
 // high ones of a pixel's channels, then the low ones. FOLD: a filter row's S * CH inputs are the
-// channels of an output column, so that few channels fill cells. PLANES: [PARTS][phase][CP / 8]
+// channels of an output column, so that few channels fill vectors. PLANES: [PARTS][phase][CP / 8]
 // [position] instead, rows PITCH and images SLOT positions apart; an image has PAD rows above and PAD
 // columns before it, which are zeros, and at a stride of 1 those of the next row and image are the ones
 // behind it. Every STRIDE-th row and column is a phase. POINTS = 4: two output columns are a position,
@@ -21,9 +21,9 @@ __device__ __forceinline__ void follow() {
     ptx::start_next_grid();
 }
 
-constexpr int CELL = 8;
-constexpr int CELL_BYTES = 16;
-constexpr int GROUPS = CP / CELL;             // of channels
+constexpr int VEC = 8;
+constexpr int VEC_BYTES = 16;
+constexpr int GROUPS = CP / VEC;              // of channels
 constexpr bool WINOGRAD = POINTS > 1;
 constexpr int ELEMENTS_X = FOLD ? 1 : WINOGRAD ? POINTS : S;
 constexpr int STEP_X = FOLD ? 1 : WINOGRAD ? POINTS : STRIDE;
@@ -33,9 +33,9 @@ constexpr int OUT_X = (OW + ACROSS_X - 1) / ACROSS_X;
 constexpr int PHASES_Y = !PLANES ? 1 : STRIDE < R ? STRIDE : R;
 constexpr int PHASES_X = !PLANES ? 1 : STEP_X < ELEMENTS_X ? STEP_X : ELEMENTS_X;
 constexpr int PHASES = PHASES_Y * PHASES_X;
-constexpr int FILLED = ((FOLD ? S * CH : CH) + CELL - 1) / CELL;  // groups of more than zeros
+constexpr int FILLED = ((FOLD ? S * CH : CH) + VEC - 1) / VEC;  // groups of more than zeros
 
-static_assert(CP % CELL == 0 && CP >= (FOLD ? S * CH : CH), "whole cells hold every channel");
+static_assert(CP % VEC == 0 && CP >= (FOLD ? S * CH : CH), "whole vectors hold every channel");
 static_assert(WP == (FOLD ? OW : WINOGRAD ? OUT_X : W), "a folded image has a column for each output column");
 static_assert(!WINOGRAD || (POINTS == 4 && PLANES && !FOLD && S == 3 && STRIDE == 1), "F(2, 3) in planes");
 static_assert(PARTS == 1 || PARTS == 2, "fp16, or fp16 high and low");

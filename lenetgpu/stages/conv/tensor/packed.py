@@ -17,8 +17,8 @@ from lenetgpu.stages.defines import conv_defines
 
 # Architectures whose tensor cores support these operands
 ABLE = tuple(arch for arch in ARCHITECTURES if int(arch[3:].rstrip("a")) >= 80)
-CELL = 8  # channels, 16 bytes of fp16
-ROW = 8  # cells of a chunk's row: all high, or high and low in turn
+VEC = 8  # channels, 16 bytes of fp16
+ROW = 8  # vectors of a chunk's row: all high, or high and low in turn
 FILTERS = 64  # per block that reads planes
 POINTS = 4  # of Winograd's F(2, 3)
 PAIR = 2  # outputs per pair
@@ -83,7 +83,7 @@ class Layout:
     @property
     def folded(self) -> bool:
         """True if a filter row's inputs together need fewer 16-byte vectors than one by one."""
-        return self.problem.C < CELL and self.problem.S > 1
+        return self.problem.C < VEC and self.problem.S > 1
 
     @property
     def held(self) -> int:
@@ -93,7 +93,7 @@ class Layout:
     @property
     def channels(self) -> int:
         """Channels per column, in whole 16-byte vectors or chunks."""
-        whole = CELL * (ROW // self.parts if self.planes else 1)
+        whole = VEC * (ROW // self.parts if self.planes else 1)
         return whole * blocks_for(self.held, whole)
 
     @property
@@ -142,7 +142,7 @@ class Layout:
     def plane(self, images: int) -> int:
         """Return the positions of a plane of `images` images that blocks read; 0 without planes."""
         read = images * self.slot + _BLOCK + self.reach
-        return CELL * blocks_for(read, CELL) if self.planes else 0
+        return VEC * blocks_for(read, VEC) if self.planes else 0
 
     @property
     def image_bytes(self) -> int:
@@ -152,9 +152,9 @@ class Layout:
     @property
     def written_bytes(self) -> int:
         """Bytes per image that are not permanent zeros."""
-        cells = blocks_for(self.held, CELL) * self.problem.H * self.width
+        vecs = blocks_for(self.held, VEC) * self.problem.H * self.width
         read = self.phases / (self.down.stride * self.along.stride) if self.planes else 1
-        return int(2 * CELL * self.parts * cells * read * (POINTS if self.winograd else 1))
+        return int(2 * VEC * self.parts * vecs * read * (POINTS if self.winograd else 1))
 
     @property
     def _all_channels(self) -> int:
@@ -166,14 +166,14 @@ class Layout:
         return 2 * self.parts * self._all_channels * positions
 
     @property
-    def depth_cells(self) -> int:
+    def k_vecs(self) -> int:
         """16-byte vectors over which one output is summed."""
-        return self.problem.R * self.along.elements * self.channels // CELL
+        return self.problem.R * self.along.elements * self.channels // VEC
 
     @property
     def chunks(self) -> int:
-        """Rows of ROW 16-byte vectors that contain an output's depth."""
-        return blocks_for(self.depth_cells, ROW // self.parts)
+        """Rows of ROW 16-byte vectors that contain an output's K."""
+        return blocks_for(self.k_vecs, ROW // self.parts)
 
     def defines(self) -> dict[str, int | str]:
         """Return the problem and its layout as `-D` definitions."""
@@ -198,8 +198,8 @@ class Layout:
 class Packed:
     """Filters in the order that blocks copy them, and the exponents of the scales.
 
-    The shape is [chunk][filter][cell][8] fp16 with swizzled cells; for planes it is [filters /
-    FILTERS] [phase][chunk][element][cell][FILTERS][8]. A chunk has the high parts of its depth,
+    The shape is [chunk][filter][vec][8] fp16 with swizzled vectors; for planes it is [filters /
+    FILTERS] [phase][chunk][element][vec][FILTERS][8]. A chunk has the high parts of its K,
     then the low parts.
 
     `in_scales` (C,) and `out_scales` (one per filter, zero-padded) are int32; `worst` is the
@@ -217,17 +217,17 @@ def _tops(sizes: Array) -> Array:
     return np.where(sizes > 0, np.frexp(sizes)[1], _NONE).astype(np.int32)
 
 
-def _cells(w: Array, layout: Layout, padded: int) -> Array:
-    """Return (R, S, C, M) as (chunks, cells per chunk, 8, padded), zero-padded."""
+def _vecs(w: Array, layout: Layout, padded: int) -> Array:
+    """Return (R, S, C, M) as (chunks, vectors per chunk, 8, padded), zero-padded."""
     rows, columns, channels, maps = w.shape
     if layout.folded:
         w = w.reshape(rows, 1, columns * channels, maps)
     held = np.zeros((*w.shape[:2], layout.channels, padded))
     held[:, :, : w.shape[2], :maps] = w
     cut = ROW // layout.parts
-    found = np.zeros((layout.chunks * cut, CELL, padded))
-    found[: layout.depth_cells] = held.reshape(layout.depth_cells, CELL, padded)
-    return found.reshape(layout.chunks, cut, CELL, padded)
+    found = np.zeros((layout.chunks * cut, VEC, padded))
+    found[: layout.k_vecs] = held.reshape(layout.k_vecs, VEC, padded)
+    return found.reshape(layout.chunks, cut, VEC, padded)
 
 
 def _split(scaled: Array, parts: int) -> Array:
@@ -238,18 +238,18 @@ def _split(scaled: Array, parts: int) -> Array:
 
 
 def _in_rows(parts: Array) -> Array:
-    """Return (part, chunk, cell, channel, filter) as (chunk, filter, part x cell, channel).
+    """Return (part, chunk, vec, channel, filter) as (chunk, filter, part x vec, channel).
 
-    The cells of a filter are swizzled.
+    The vectors of a filter are swizzled.
     """
     _, chunks, _, _, padded = parts.shape
-    cells = parts.transpose(1, 4, 0, 2, 3).reshape(chunks, padded, ROW, CELL)
+    vecs = parts.transpose(1, 4, 0, 2, 3).reshape(chunks, padded, ROW, VEC)
     places = np.arange(ROW) ^ np.arange(padded)[:, None] % ROW
-    return np.take_along_axis(cells, places[None, :, :, None], axis=2)
+    return np.take_along_axis(vecs, places[None, :, :, None], axis=2)
 
 
 def _by_elements(parts: Array, layout: Layout) -> Array:
-    """Return parts as (filters / 64, phase x chunk x element, part x cell, 64 filters, channel)."""
+    """Return parts as (filters / 64, phase x chunk x element, part x vec, 64 filters, channel)."""
     down, along, padded = layout.down, layout.along, parts.shape[-1]
     each = layout.chunks // (down.elements * along.elements)
     order = [
@@ -260,9 +260,9 @@ def _by_elements(parts: Array, layout: Layout) -> Array:
         for r in range(row, down.elements, down.stride)
         for s in range(column, along.elements, along.stride)
     ]
-    apart = (layout.parts, -1, ROW // layout.parts, CELL, padded // FILTERS, FILTERS)
-    cells = parts[:, order].reshape(apart).transpose(4, 1, 0, 2, 5, 3)
-    return cells.reshape(padded // FILTERS, len(order), ROW, FILTERS, CELL)
+    apart = (layout.parts, -1, ROW // layout.parts, VEC, padded // FILTERS, FILTERS)
+    vecs = parts[:, order].reshape(apart).transpose(4, 1, 0, 2, 5, 3)
+    return vecs.reshape(padded // FILTERS, len(order), ROW, FILTERS, VEC)
 
 
 def _at_points(w: Array) -> Array:
@@ -289,7 +289,7 @@ def pack(w: Array, layout: Layout, padded: int) -> Packed:
     found = _tops(np.where(np.isfinite(level), np.abs(level), 0).max((0, 1, 2)))
     filled = found > _NONE
     shifts = np.where(filled, _HALF_TOP - found, 0)
-    parts = _split(_cells(np.ldexp(level, shifts), layout, padded), layout.parts)
+    parts = _split(_vecs(np.ldexp(level, shifts), layout, padded), layout.parts)
     ordered = _by_elements(parts, layout) if layout.planes else _in_rows(parts)
     out_scales = np.zeros(padded, np.int32)
     out_scales[: len(shifts)] = -shifts

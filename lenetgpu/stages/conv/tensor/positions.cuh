@@ -144,8 +144,8 @@ private:
             float most = 0.0f;
             factors.set(top_at(tops, at), scale);
 #pragma unroll
-            for (int n = 0; n < WIDE / CELL; ++n) {
-                if (n > 0 && walk<CELL>(at, reached, most)) factors.set(top_at(tops, at), scale);
+            for (int n = 0; n < WIDE / VEC; ++n) {
+                if (n > 0 && walk<VEC>(at, reached, most)) factors.set(top_at(tops, at), scale);
                 if (!at.inside(images)) continue;
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
@@ -175,8 +175,8 @@ private:
 #pragma unroll
             for (int o = 0; o < ACROSS_X; ++o) {
 #pragma unroll
-                for (int n = C / CELL; n < min(C + WARP, WIDE) / CELL; ++n)
-                    *reinterpret_cast<float2*>(lines + lane / 4 * LINE + n * CELL - C + lane % 4 * 2) =
+                for (int n = C / VEC; n < min(C + WARP, WIDE) / VEC; ++n)
+                    *reinterpret_cast<float2*>(lines + lane / 4 * LINE + n * VEC - C + lane % 4 * 2) =
                         {sums[o][4 * n + 2 * i], sums[o][4 * n + 2 * i + 1]};
                 __syncwarp();
 #pragma unroll

@@ -18,13 +18,13 @@ from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import FLOAT_BYTES, ITEM_BYTES
 from lenetgpu.stages.conv.tensor import epilogue
-from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, ROW, Layout
+from lenetgpu.stages.conv.tensor.packed import ABLE, ROW, VEC, Layout
 from lenetgpu.stages.conv.tensor.split_fp16 import sample
 
 if TYPE_CHECKING:
     from lenetgpu.stages.conv.tensor.halo import HaloTiling
 
-_ROW_BYTES = ROW * 2 * CELL
+_ROW_BYTES = ROW * 2 * VEC
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 HOPPER = ("sm_90a",)
 
@@ -38,7 +38,7 @@ class Fit:
     cache_rate: float = 39.0  # bytes per clock from the L2 cache
     memory_share: float = 0.8  # fraction of the memory's bytes per clock
     held: float = 0.85  # fraction of the highest clock sustained with tensor cores
-    row: float = 6.0  # clocks of eight warps to copy a chunk's row cell by cell
+    row: float = 6.0  # clocks of eight warps to copy a chunk's row by vectors
     stored: float = 1.1  # clocks per output stored as NCHW, if rows are outputs
     block: float = 2500.0  # clocks: first copies and last stores
     launch: float = 2700.0  # clocks
@@ -96,8 +96,8 @@ class Block(ABC):
 
     def products(self, layout: Layout) -> int:
         """Return the fp16 products per chunk of a block, or per filter element for `halo`."""
-        depth = ROW // layout.parts * CELL
-        return self.bm * self.bn * depth * (3 if layout.parts == 2 else 1)
+        k = ROW // layout.parts * VEC
+        return self.bm * self.bn * k * (3 if layout.parts == 2 else 1)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class RowsTiling(Block):
         return (self.rows(layout, count),)
 
     def chunks(self, layout: Layout) -> int:
-        """Return the number of parts into which the depth can be split."""
+        """Return the number of parts into which K can be split."""
         return layout.chunks
 
     def shared_bytes(self, layout: Layout) -> int:
@@ -164,7 +164,7 @@ Tiling = Union[RowsTiling, "HaloTiling"]
 
 @dataclass(frozen=True)
 class Product:
-    """A layout's product by a tiling, with its depth in `split` parts."""
+    """A layout's product by a tiling, with its K in `split` parts."""
 
     layout: Layout
     tiling: Tiling
@@ -182,7 +182,7 @@ class Product:
         words += f" a block of {self.tiling.threads} threads"
         words += ", Winograd's F(2, 3) along rows" if self.tiling.winograd else ""
         words += ", all filter elements from one input tile" if self.layout.planes else ""
-        return words + (f", depth in {self.split} parts" if self.split > 1 else "")
+        return words + (f", K in {self.split} parts" if self.split > 1 else "")
 
     @property
     def padded(self) -> int:

@@ -1,17 +1,17 @@
 // What products share: chunks of rows and filters on their way to shared memory, sums on theirs to
-// outputs. BM rows x BN columns a block; a chunk is a row of 8 cells of 16 bytes, the high parts of
-// 8 / PARTS of the depth, then the low ones; cell q of row r lies at q ^ r % 8.
+// outputs. BM rows x BN columns a block; a chunk is a row of 8 vectors of 16 bytes, the high parts of
+// 8 / PARTS of K, then the low ones; vector q of row r lies at q ^ r % 8.
 #pragma once
 #include "gpu/ptx/async.cuh"
 #include "stages/conv/tensor/packed.cuh"
 
-constexpr int ROW = 8;                        // cells
-constexpr int ROW_BYTES = ROW * CELL_BYTES;
+constexpr int ROW = 8;                        // vectors
+constexpr int ROW_BYTES = ROW * VEC_BYTES;
 constexpr int STAGE_BYTES = (BM + BN) * ROW_BYTES;
-constexpr int CHUNK = ROW / PARTS;            // cells of the depth
-constexpr int STEPS = CHUNK / 2;              // of 16 of the depth
-constexpr int DEPTH_CELLS = R * ELEMENTS_X * GROUPS;
-constexpr int CHUNKS = (DEPTH_CELLS + CHUNK - 1) / CHUNK;
+constexpr int CHUNK = ROW / PARTS;            // vectors of K
+constexpr int STEPS = CHUNK / 2;              // of 16 of K
+constexpr int K_VECS = R * ELEMENTS_X * GROUPS;
+constexpr int CHUNKS = (K_VECS + CHUNK - 1) / CHUNK;
 constexpr int SHARE = (CHUNKS + SPLIT - 1) / SPLIT;
 constexpr int COPY_ROWS = THREADS / ROW;      // that all threads copy at once
 constexpr int OWN_ROWS = BM / COPY_ROWS;
@@ -24,7 +24,7 @@ static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 static_assert((CHUNKS + SHARE - 1) / SHARE == SPLIT, "every part has chunks");
 
 __device__ __forceinline__ int place(int row, int q) {
-    return row * ROW_BYTES + (q ^ row % ROW) * CELL_BYTES;
+    return row * ROW_BYTES + (q ^ row % ROW) * VEC_BYTES;
 }
 
 // Where a window begins, row and column; in one register where that holds them. Nowhere: no row.
@@ -49,7 +49,7 @@ struct Corner<true> {
     __device__ __forceinline__ int column() const { return int(both) >> 16; }
 };
 
-// What a thread copies of a chunk: cell q of rows `row`, `row` + COPY_ROWS and so on.
+// What a thread copies of a chunk: vector q of rows `row`, `row` + COPY_ROWS and so on.
 struct Copies {
     const int q = threadIdx.x % ROW, row = threadIdx.x / ROW;
     const uint4* images;
@@ -76,7 +76,7 @@ struct Copies {
             const int y = corner[i].row();
             const bool inside = INSIDE ? y >= 0
                                        : u32(y + r) < H && (FOLD || u32(corner[i].column() + s) < WP);
-            const bool there = k < DEPTH_CELLS && inside;
+            const bool there = k < K_VECS && inside;
             const long long from = there ? (long long)(at[i] + step) * (GROUPS * PARTS) + rest : 0;
             ptx::copy16_or_zero(reinterpret_cast<float*>(stage + place(row + i * COPY_ROWS, q)),
                                 reinterpret_cast<const float*>(images + from), there);
@@ -84,14 +84,14 @@ struct Copies {
         const uint4* from = filters + size_t(chunk) * MP * ROW;
 #pragma unroll
         for (int i = 0; i < BN / COPY_ROWS; ++i) {
-            const int at = (BM + row + i * COPY_ROWS) * ROW_BYTES + q * CELL_BYTES;
+            const int at = (BM + row + i * COPY_ROWS) * ROW_BYTES + q * VEC_BYTES;
             ptx::copy16(reinterpret_cast<float*>(stage + at),
                         reinterpret_cast<const float*>(from + i * COPY_ROWS * ROW));
         }
     }
 };
 
-// A block's tile and part of the depth; blocks of the same rows follow one another.
+// A block's tile and part of K; blocks of the same rows follow one another.
 struct Block {
     static constexpr int ACROSS = MP / BN;
     const int part = blockIdx.x / ACROSS % SPLIT;
@@ -116,7 +116,7 @@ struct Outputs {
     __device__ __forceinline__ int column_of(int n, int e) const {
         return first_column + n * 8 + threadIdx.x % 4 * 2 + e;
     }
-    // Outputs, or where the depth is split this part of them, in the same order.
+    // Outputs, or where K is split this part of them, in the same order.
     __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ tops,
                                         const int* __restrict__ out_scales, Held* __restrict__ y,
                                         float* __restrict__ parts, u32* __restrict__ reached) const {

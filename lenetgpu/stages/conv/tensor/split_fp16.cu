@@ -3,9 +3,9 @@
 // tensor_largest: SHARES blocks an image, each finds the largest exponent of its share, or of every
 // SAMPLE-th line of it. Then there is room for inputs 2^HEAD times as large; an image with larger ones says so
 // (`beyond`), and tensor_resplit splits it once more, by its largest.
-// tensor_split: a thread a cell of 8 channels (packed.cuh); any C, zeros behind the last channel. A
-// warp takes ALONG pixels of ACROSS neighbouring cells: at NCHW its lanes read ALONG floats of a row, at
-// NHWC ACROSS cells of a pixel, and write one or the other, so that whole sectors are read and written.
+// tensor_split: a thread a vector of 8 channels (packed.cuh); any C, zeros behind the last channel. A
+// warp takes ALONG pixels of ACROSS neighbouring vectors: at NCHW its lanes read ALONG floats of a row, at
+// NHWC ACROSS vectors of a pixel, and write one or the other, so that whole sectors are read and written.
 // WINOGRAD: a thread makes the four points of two output columns of four inputs in a row.
 #include "stages/conv/tensor/packed.cuh"
 
@@ -73,8 +73,8 @@ constexpr int COLUMNS = H * WP;               // of an image
 constexpr int RUNS = (COLUMNS + ALONG - 1) / ALONG;
 constexpr bool QUADS = READS == NHWC && !FOLD && CH % 4 == 0;
 
-static_assert(FILLED % ACROSS == 0, "a warp's cells are there");
-static_assert(BLOCKS * WARPS >= RUNS * (FILLED / ACROSS), "every cell has a thread");
+static_assert(FILLED % ACROSS == 0, "a warp's vectors are there");
+static_assert(BLOCKS * WARPS >= RUNS * (FILLED / ACROSS), "every vector has a thread");
 
 __device__ __forceinline__ float input_of(const Held* __restrict__ x, size_t image, int y, int col,
                                           int channel) {
@@ -82,10 +82,10 @@ __device__ __forceinline__ float input_of(const Held* __restrict__ x, size_t ima
     if (channel >= S * CH) return 0.0f;
     return value_at(x, image, y, col * STRIDE - PAD + channel / CH, channel % CH);
 }
-__device__ __forceinline__ void inputs_of(float (&v)[CELL], const Held* __restrict__ x, size_t image,
+__device__ __forceinline__ void inputs_of(float (&v)[VEC], const Held* __restrict__ x, size_t image,
                                           int y, int col, int first) {
 #pragma unroll
-    for (int c = 0; c < CELL; c += QUADS ? 4 : 1) {
+    for (int c = 0; c < VEC; c += QUADS ? 4 : 1) {
         if constexpr (QUADS) {
             float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
             if (first + c < CH) four = four_at(x + offset<READS, H, W, CH>(image, y, col, first + c));
@@ -97,7 +97,7 @@ __device__ __forceinline__ void inputs_of(float (&v)[CELL], const Held* __restri
 }
 
 // Of 8 channels, the inputs of two output columns: columns 2 col - PAD to 2 col - PAD + 3.
-__device__ __forceinline__ void row_of(float (&v)[POINTS][CELL], const Held* __restrict__ x,
+__device__ __forceinline__ void row_of(float (&v)[POINTS][VEC], const Held* __restrict__ x,
                                        size_t image, int y, int col, int first) {
 #pragma unroll
     for (int p = 0; p < POINTS; ++p) {
@@ -114,8 +114,8 @@ __device__ __forceinline__ u32 largest_of(const u32* __restrict__ found, int lan
     return most;
 }
 
-// The inputs of a cell of channels from `first` on, or of its points.
-__device__ __forceinline__ void cell_of(float (&v)[POINTS][CELL], const Held* __restrict__ x,
+// The inputs of a vector of channels from `first` on, or of its points.
+__device__ __forceinline__ void vec_of(float (&v)[POINTS][VEC], const Held* __restrict__ x,
                                         size_t image, int y, int col, int first) {
     if constexpr (WINOGRAD) row_of(v, x, image, y, col, first);
     else inputs_of(v[0], x, image, y, col, first);
@@ -124,13 +124,13 @@ __device__ __forceinline__ int in_scale_of(const int* __restrict__ in_scales, in
     return in_scales[FOLD ? channel % CH : min(channel, CH - 1)];
 }
 
-// The largest input of a cell that is a number, biased.
-__device__ __forceinline__ u32 largest_of_cell(const Held* __restrict__ x, const int* __restrict__ in_scales,
+// The largest input of a vector that is a number, biased.
+__device__ __forceinline__ u32 largest_of_vec(const Held* __restrict__ x, const int* __restrict__ in_scales,
                                                size_t image, int y, int col, int first) {
     u32 most = 0;
-    float v[POINTS][CELL] = {};
-    cell_of(v, x, image, y, col, first);
-    for (int c = 0; c < CELL; ++c)
+    float v[POINTS][VEC] = {};
+    vec_of(v, x, image, y, col, first);
+    for (int c = 0; c < VEC; ++c)
         for (int p = 0; p < POINTS; ++p) {
             const int top = top_of(v[p][c]);
             if (top != NO_TOP) most = max(most, biased(top + in_scale_of(in_scales, first + c)));
@@ -146,7 +146,7 @@ __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __r
                                       u32* __restrict__ beyond, int image, int part) {
     const int lane = threadIdx.x % 32, warp = part * WARPS + threadIdx.x / 32;
     const int pixel = warp % RUNS * ALONG + lane / ACROSS;
-    const int group = warp / RUNS * ACROSS + lane % ACROSS, first = group * CELL;
+    const int group = warp / RUNS * ACROSS + lane % ACROSS, first = group * VEC;
     const int y = pixel / WP, col = pixel % WP;
     const int top_row = PLANES ? y + PAD : y, left = PLANES ? col + PAD_X : col;
     const int phase_y = PLANES ? top_row % STRIDE : 0, row = PLANES ? top_row / STRIDE : y;
@@ -156,11 +156,11 @@ __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __r
     const int top = most ? int(most) + NO_TOP + WINOGRAD : NO_TOP;  // a point is a sum of two
     if (part == 0 && threadIdx.x == 0) tops[image] = top;
     if (pixel >= COLUMNS || group >= FILLED || !read) return;
-    float v[POINTS][CELL] = {}, largest = 0.0f;
-    cell_of(v, x, image, y, col, first);
+    float v[POINTS][VEC] = {}, largest = 0.0f;
+    vec_of(v, x, image, y, col, first);
     const int shift = HALF_TOP - (most ? top : 0);
 #pragma unroll
-    for (int c = 0; c < CELL; ++c) {
+    for (int c = 0; c < VEC; ++c) {
         const int scale = shift + in_scale_of(in_scales, first + c);
 #pragma unroll
         for (int p = 0; p < POINTS; ++p) {
@@ -173,17 +173,17 @@ __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __r
         }
     }
     if (WATCHED && (most == 0 || largest >= float(1 << (HALF_TOP - WINOGRAD)))) {
-        const u32 own = largest_of_cell(x, in_scales, image, y, col, first);
+        const u32 own = largest_of_vec(x, in_scales, image, y, col, first);
         if (own > most) atomicMax(beyond + image, own);
     }
     const size_t position = size_t(image) * SLOT + row * PITCH + column, apart = PLANES ? plane : 1;
-    const int cell = (phase_y * PHASES_X + phase_x) * GROUPS + group;
-    uint4* to = packed + (PLANES ? position : position * (PARTS * GROUPS)) + cell * apart;
+    const int vec = (phase_y * PHASES_X + phase_x) * GROUPS + group;
+    uint4* to = packed + (PLANES ? position : position * (PARTS * GROUPS)) + vec * apart;
 #pragma unroll
     for (int p = 0; p < POINTS; ++p, to += GROUPS * apart) {
-        u32 high[CELL / 2], low[CELL / 2];
+        u32 high[VEC / 2], low[VEC / 2];
 #pragma unroll
-        for (int c = 0; c < CELL / 2; ++c) {
+        for (int c = 0; c < VEC / 2; ++c) {
             high[c] = ptx::half2(v[p][2 * c], v[p][2 * c + 1]);
             low[c] = ptx::rest2(v[p][2 * c], v[p][2 * c + 1], high[c]);
         }

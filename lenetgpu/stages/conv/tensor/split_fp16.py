@@ -11,7 +11,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, Layout
+from lenetgpu.stages.conv.tensor.packed import ABLE, VEC, Layout
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 THREADS = 256
@@ -49,7 +49,7 @@ def _blocks(layout: Layout) -> tuple[int, int]:
 
     One vector if both input and output are planes.
     """
-    groups = blocks_for(layout.held, CELL)
+    groups = blocks_for(layout.held, VEC)
     alone = layout.planes and layout.problem.reads == "NCHW"
     across = 1 if alone else next(count for count in (4, 2, 1) if groups % count == 0)
     runs = blocks_for(layout.problem.H * layout.width, WARP // across)

@@ -14,8 +14,8 @@ constexpr int ROWS_APART = 64;
 #include "stages/conv/tensor/rows.cuh"
 
 constexpr int AHEAD = STAGES / 2 - 1;         // pairs of chunks on their way beside the one in use
-constexpr int STEP = 2 * CELL_BYTES / 16;     // of a descriptor, 16 of the depth on
-constexpr int LOW = CHUNK * CELL_BYTES / 16;  // from high to low parts
+constexpr int STEP = 2 * VEC_BYTES / 16;      // of a descriptor, 16 along K
+constexpr int LOW = CHUNK * VEC_BYTES / 16;  // from high to low parts
 
 static_assert(STAGES % 2 == 0 && AHEAD >= 1, "a pair is read while the next one lands");
 static_assert(STAGE_BYTES % 1024 == 0, "swizzled rows repeat after 1,024 bytes");

@@ -8,8 +8,8 @@ using ptx::u32;
 using ptx::u64;
 
 constexpr int WARP = 32;
-constexpr int CELL = 4, CELL_BYTES = 16, CORE = 8;
-constexpr int CHUNK = 32, CELLS = CHUNK / CELL, STEPS = CHUNK / CORE;
+constexpr int VEC = 4, VEC_BYTES = 16, CORE = 8;
+constexpr int CHUNK = 32, VECS = CHUNK / VEC, STEPS = CHUNK / CORE;
 constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
 constexpr bool NEIGHBOURS = WRITES == NCHW;   // a lane's two rows are neighbours, else 8 apart
 constexpr bool PIXELWISE = READS == NHWC;     // an element's channels follow one another, else a channel's elements

@@ -21,15 +21,15 @@ constexpr int BM = 64, COLUMNS = BN;
 constexpr int ACROSS = MP / BN;  // tiles of the same outputs follow one another
 constexpr int PLANES = PIXELWISE ? 1 : CH, COLUMN = PIXELWISE ? CH : 1;  // floats of a row's column
 constexpr int LINE = W * COLUMN, LAST_COLUMN = (OW - 1) * STRIDE + S - PAD;
-constexpr bool QUADS = LINE % CELL == 0;
-constexpr int WIDTH = QUADS ? CELL : 1, COPIES = LINE / WIDTH;
-constexpr int LEFT = (PAD * COLUMN + CELL - 1) / CELL * CELL;  // zeros of a row before its inputs
+constexpr bool QUADS = LINE % VEC == 0;
+constexpr int WIDTH = QUADS ? VEC : 1, COPIES = LINE / WIDTH;
+constexpr int LEFT = (PAD * COLUMN + VEC - 1) / VEC * VEC;  // zeros of a row before its inputs
 constexpr int RIGHT = LAST_COLUMN > W ? (LAST_COLUMN - W) * COLUMN : 0;
 constexpr int BESIDE = PITCH - LINE;          // of a row of an input tile, [plane][row][LEFT, inputs, zeros]
 constexpr int HIGH = (OH - 1) * STRIDE + R;   // rows that an image's outputs read
 constexpr int LINES = PLANES * TILE_ROWS;
-constexpr int TILE_BYTES = 4 * ((LINES * PITCH + CELL - 1) / CELL * CELL);
-constexpr int FILTER_BYTES = 2 * CELLS * BN * CELL_BYTES;  // of a chunk
+constexpr int TILE_BYTES = 4 * ((LINES * PITCH + VEC - 1) / VEC * VEC);
+constexpr int FILTER_BYTES = 2 * VECS * BN * VEC_BYTES;  // of a chunk
 constexpr int FILTERS_AT = STAGES * TILE_BYTES, OFFSETS_AT = FILTERS_AT + CHUNKS * FILTER_BYTES;
 constexpr int FACTORS_AT = OFFSETS_AT + 4 * CHUNKS * CHUNK, BARRIERS_AT = FACTORS_AT + 4 * BN;
 constexpr int ROW_STEPS = (OW - ((OW & -OW) < BM ? OW & -OW : BM) + BM - 1) / OW;  // from a tile's first output
@@ -37,7 +37,7 @@ constexpr int IMAGE_STEPS = PIXELS % BM ? (ROW_STEPS + (R > STRIDE ? OH - 1 : 0)
 
 static_assert(BN == 64, "registers of a lane hold two sums");
 static_assert(TILE_ROWS == ROW_STEPS * STRIDE + R + IMAGE_STEPS * (R - STRIDE), "a tile's");
-static_assert(PITCH >= LEFT + LINE + RIGHT && (!QUADS || PITCH % CELL == 0), "rows are held, and aligned");
+static_assert(PITCH >= LEFT + LINE + RIGHT && (!QUADS || PITCH % VEC == 0), "rows are held, and aligned");
 static_assert(TEAMS * MULTIPLIES + BRINGS <= (TEAMS + 1) * BEGINS, "registers of a lane of each warpgroup fit");
 static_assert(STAGES >= 2, "a tile arrives while another is read");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
@@ -103,7 +103,7 @@ __device__ __forceinline__ void bring(unsigned char* memory, Ring ring, const fl
     if (threadIdx.x % WARPGROUP == 0) {
         ptx::barrier_expect(ring.resident(), CHUNKS * FILTER_BYTES);
         for (int i = 0; i < CHUNKS; ++i)
-            ptx::bulk_load(ring.base + FILTERS_AT + i * FILTER_BYTES, filters + i * (FILTER_BYTES / CELL_BYTES),
+            ptx::bulk_load(ring.base + FILTERS_AT + i * FILTER_BYTES, filters + i * (FILTER_BYTES / VEC_BYTES),
                            FILTER_BYTES, ring.resident());
     }
 #pragma unroll 1
@@ -128,7 +128,7 @@ __device__ __forceinline__ void prepare(unsigned char* memory) {
         const int own = k < DEPTH ? k : 0, channel = PIXELWISE ? own % CH : own / (R * S);
         const FilterElement element(own);
         const int row = PIXELWISE ? element.row : channel * TILE_ROWS + element.row;
-        offsets[k / CHUNK * CHUNK + k % CELL * CORE + k % CHUNK / CELL] =
+        offsets[k / CHUNK * CHUNK + k % VEC * CORE + k % CHUNK / VEC] =
             4 * (row * PITCH + element.column * COLUMN + (PIXELWISE ? channel : 0));
     }
 }
@@ -138,11 +138,11 @@ struct Operand : SplitInputs {
     __device__ __forceinline__ void load(const unsigned char* memory, const u32 (&from)[2], const uint4* offsets,
                                          float (&largest)[2]) {
 #pragma unroll
-        for (int i = 0; i < CORE; i += CELL) {
-            const uint4 four = offsets[i / CELL];
-            const u32 at[CELL] = {four.x, four.y, four.z, four.w};
+        for (int i = 0; i < CORE; i += VEC) {
+            const uint4 four = offsets[i / VEC];
+            const u32 at[VEC] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-            for (int j = 0; j < CELL; ++j) {
+            for (int j = 0; j < VEC; ++j) {
                 float v[2];
 #pragma unroll
                 for (int h = 0; h < 2; ++h)
@@ -163,7 +163,7 @@ struct Turn {
     __device__ __forceinline__ Turn(const unsigned char* memory, const Ring& ring, const Tile& tile,
                                     const Outputs& out)
         : memory(memory),
-          offsets(reinterpret_cast<const uint4*>(memory + OFFSETS_AT) + threadIdx.x % 4 * (CORE / CELL)),
+          offsets(reinterpret_cast<const uint4*>(memory + OFFSETS_AT) + threadIdx.x % 4 * (CORE / VEC)),
           filters(ring.base + FILTERS_AT) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -182,7 +182,7 @@ struct Turn {
         ptx::settle(sum);
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sums[i] += sum[i];
-        offsets += CHUNK / CELL, filters += FILTER_BYTES;
+        offsets += CHUNK / VEC, filters += FILTER_BYTES;
     }
 };
 
@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (group == TEAMS) {
         ptx::fewer_registers<BRINGS>();
-        bring(memory, ring, x, filters + size_t(across) * CHUNKS * (FILTER_BYTES / CELL_BYTES), tiles, outputs);
+        bring(memory, ring, x, filters + size_t(across) * CHUNKS * (FILTER_BYTES / VEC_BYTES), tiles, outputs);
         return;
     }
     ptx::more_registers<MULTIPLIES>();

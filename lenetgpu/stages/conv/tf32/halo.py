@@ -13,7 +13,7 @@ from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER
-from lenetgpu.stages.conv.tf32.one_launch import CELL, CHUNK, FLOAT, TF32_FIT, OneLaunch, chunks
+from lenetgpu.stages.conv.tf32.one_launch import CHUNK, FLOAT, TF32_FIT, VEC, OneLaunch, chunks
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _ROWS = 64  # outputs per filter and warpgroup
@@ -66,7 +66,7 @@ class Product(OneLaunch):
     @property
     def wide(self) -> bool:
         """True if inputs are copied four floats at a time, neighbours in a row."""
-        return self._line % CELL == 0
+        return self._line % VEC == 0
 
     @property
     def tile_rows(self) -> int:
@@ -80,7 +80,7 @@ class Product(OneLaunch):
     @property
     def _bytes(self) -> int:
         floats = self._planes * self.tile_rows * _pitch(self)
-        return FLOAT * CELL * blocks_for(floats, CELL)
+        return FLOAT * VEC * blocks_for(floats, VEC)
 
     @property
     def _always_bytes(self) -> int:
@@ -137,7 +137,7 @@ class Product(OneLaunch):
         """Clocks of a tile's copies and of its bytes, averaged over tiles of one and more rows."""
         p, apart = self.problem, gcd(self.problem.OW, _ROWS)
         alone = max(0, (p.OW - _ROWS) // apart + 1) * apart / p.OW
-        once, each = (CELL, TF32_FIT.wide_copies) if self.wide else (1, TF32_FIT.copies)
+        once, each = (VEC, TF32_FIT.wide_copies) if self.wide else (1, TF32_FIT.copies)
         reach = (_ROWS - 1) * p.stride + p.S
         one, two = (min(p.W, n) * self._column for n in (reach, reach + p.S))
         side = min(WARP, 1 << (blocks_for(self._line, once) - 1).bit_length())
@@ -184,14 +184,14 @@ def wavefronts(problem: Conv, pitch: int) -> float:
 
 @cache
 def _best_pitch(problem: Conv, least: int) -> int:
-    pitches = range(least, least + _BANKS, CELL)
+    pitches = range(least, least + _BANKS, VEC)
     return min(pitches, key=lambda pitch: (wavefronts(problem, pitch), pitch))
 
 
 def _pitch(product: Product) -> int:
     """Return the floats between rows of an input tile, with the fewest bank conflicts."""
     p, column = product.problem, product._column
-    left = CELL * blocks_for(p.pad * column, CELL)
+    left = VEC * blocks_for(p.pad * column, VEC)
     right = max(0, (p.OW - 1) * p.stride + p.S - p.pad - p.W) * column
-    once = CELL if product.wide else 1
+    once = VEC if product.wide else 1
     return _best_pitch(p, once * blocks_for(left + product._line + right, once))

@@ -3,9 +3,9 @@
 // outputs of all images one after another, columns filters, K filter elements of channels (NCHW) or channels
 // of elements (NHWC). A block computes BM outputs x BN filters at a time and takes tiles in turn, a warp 16 TILES_M
 // of the outputs x 8 TILES_N of the filters. All threads gather, STAGES - 1 chunks of 32 ahead, those of the next
-// tile too: inputs, zeros where there is none, 16 bytes a copy where four neighbours of the depth (NHWC) or of
-// a map's pixels (NCHW, 1x1) are, else 4, and filters, [M / BN][chunk][part][8][BN][4]. Sums of 16 of the
-// depth start from zero and are added to fp32 registers. Filters are scaled by powers of two to stay below 4
+// tile too: inputs, zeros where there is none, 16 bytes a copy where four neighbours along K (NHWC) or of
+// a map's pixels (NCHW, 1x1) are, else 4, and filters, [M / BN][chunk][part][8][BN][4]. Sums of 16 of
+// K start from zero and are added to fp32 registers. Filters are scaled by powers of two to stay below 4
 // (`factors` undo it). Rows of outputs so small, or not finite, that TF32 may have lost what counts are
 // computed once more in float64.
 #include "gpu/ptx/async.cuh"
@@ -19,7 +19,7 @@ constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARP * WARPS;
 constexpr int ROWS = 16 * TILES_M, BM = ROWS * WARPS_M;
 constexpr int COLUMNS = 8 * TILES_N, BN = COLUMNS * WARPS_N;
 constexpr bool QUADS = PIXELWISE ? CH % 4 == 0 : POINTWISE && STRIDE == 1 && PIXELS % 4 == 0;
-constexpr int INPUTS = BM * CHUNK, PART = CELLS * BN * CELL, FILTERS = 2 * PART;  // floats
+constexpr int INPUTS = BM * CHUNK, PART = VECS * BN * VEC, FILTERS = 2 * PART;  // floats
 constexpr int STAGE = INPUTS + FILTERS;
 constexpr int ACROSS = MP / BN;  // tiles of the same rows follow one another
 constexpr int DEEP = 2;          // steps whose sums start from zero
@@ -28,16 +28,17 @@ constexpr int TOGETHER = 4;      // that ptxas may order as it likes: of more, r
 constexpr int UNROLL = 2;
 
 static_assert(SHARED_BYTES == 4 * STAGES * STAGE, "the launcher's");
-static_assert(FILTERS % (CELL * THREADS) == 0, "threads bring as many filters each");
+static_assert(FILTERS % (VEC * THREADS) == 0, "threads bring as many filters each");
 static_assert(TILES_N % AT_ONCE == 0 && STAGES >= 2 && BM % WARP == 0, "all tiles, and a chunk ahead");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 
-// Of a chunk's inputs that of a row and of a product: of pixels [row][k], of maps [k][row], cells and eights
-// of rows in an order that spreads over banks; neighbours in memory of outputs lie 8 apart in a fragment.
+// Of a chunk's inputs that of a row and of a product: of pixels [row][k], of maps [k][row], vectors and
+// eights of rows in an order that spreads over banks; neighbours in memory of outputs lie 8 apart in a
+// fragment.
 __device__ __forceinline__ float* placed(float* inputs, int row, int k) {
     if (!PIXELWISE) return inputs + k * BM + (row ^ k % 4 * 8);
     const int at = NEIGHBOURS ? row / 16 * 16 + row % 2 * 8 + row % 16 / 2 : row;
-    return inputs + at * CHUNK + (k / CELL ^ at % 8) * CELL + k % CELL;
+    return inputs + at * CHUNK + (k / VEC ^ at % 8) * VEC + k % VEC;
 }
 
 #include "stages/conv/tf32/gather.cuh"
@@ -45,7 +46,7 @@ __device__ __forceinline__ float* placed(float* inputs, int row, int k) {
 
 // Of maps a thread has a row, or four, and goes through products; of pixels it has a product, or four, and
 // goes through its warp's rows, whose corners lanes keep.
-constexpr int WIDTH = QUADS ? CELL : 1, SHARE = BM / WARPS;
+constexpr int WIDTH = QUADS ? VEC : 1, SHARE = BM / WARPS;
 constexpr int BESIDE = PIXELWISE ? WARP * WIDTH / CHUNK : THREADS * WIDTH / BM;  // rows, or products, at once
 static_assert(BESIDE > 0 && CHUNK % BESIDE == 0 && SHARE % BESIDE == 0 && SHARE <= WARP, "whole turns");
 
@@ -82,8 +83,8 @@ struct Ahead {
             float* const to = memory + stage * STAGE;
             const float* from = filters + (size_t(tile % ACROSS) * CHUNKS + chunk) * FILTERS;
 #pragma unroll
-            for (int i = 0; i < FILTERS; i += CELL * THREADS)
-                ptx::copy16(to + INPUTS + CELL * threadIdx.x + i, from + CELL * threadIdx.x + i);
+            for (int i = 0; i < FILTERS; i += VEC * THREADS)
+                ptx::copy16(to + INPUTS + VEC * threadIdx.x + i, from + VEC * threadIdx.x + i);
             gather(to, x, own, chunk);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
             if (++chunk == CHUNKS) {
@@ -104,13 +105,13 @@ struct Operand {
         const int lane = threadIdx.x % WARP;
         const int row = first + (PIXELWISE ? lane % 16 : NEIGHBOURS ? lane / 4 * 2 : lane / 4);
         const u32 from =
-            inputs + (PIXELWISE ? 4 * CHUNK * row + CELL_BYTES * (lane / 16 ^ lane % 8 ^ 2 * step)
+            inputs + (PIXELWISE ? 4 * CHUNK * row + VEC_BYTES * (lane / 16 ^ lane % 8 ^ 2 * step)
                                 : 4 * ((CORE * step + lane % 4) * BM + (row ^ lane % 4 * 8)));
 #pragma unroll
         for (int s = 0; s < DEEP; ++s) {
             u32 v[4];
             if constexpr (PIXELWISE) {
-                const uint4 four = ptx::load_matrices(from ^ 2 * CELL_BYTES * s);
+                const uint4 four = ptx::load_matrices(from ^ 2 * VEC_BYTES * s);
                 v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
             } else {
 #pragma unroll
@@ -141,12 +142,12 @@ struct Columns {
 
     __device__ __forceinline__ void load(u32 filters, int column, int step) {
         const int lane = threadIdx.x % WARP;
-        const u32 from = filters + CELL_BYTES * ((2 * step + lane / 8) * BN + column + lane % 8);
+        const u32 from = filters + VEC_BYTES * ((2 * step + lane / 8) * BN + column + lane % 8);
 #pragma unroll
         for (int p = 0; p < 2; ++p)
 #pragma unroll
             for (int i = 0; i < DEEP / 2; ++i)
-                part[p][i] = ptx::load_matrices(from + 4 * p * PART + CELL_BYTES * 4 * i * BN);
+                part[p][i] = ptx::load_matrices(from + 4 * p * PART + VEC_BYTES * 4 * i * BN);
     }
     __device__ __forceinline__ uint2 of(int p, int s) const {
         return s % 2 ? ptx::high2(part[p][s / 2]) : ptx::low2(part[p][s / 2]);

@@ -20,8 +20,8 @@ from lenetgpu.stages.defines import MAPS, conv_defines
 from lenetgpu.stages.registry import Rows, variant
 
 FLOAT = 4
-CHUNK = 32  # products of the depth that are summed before they are added to fp32 sums
-CELL = 4  # floats in 16 bytes
+CHUNK = 32  # products of K that are summed before they are added to fp32 sums
+VEC = 4  # floats in 16 bytes
 _PARTS = 2
 _KEPT = 13  # bits of a float's significand that TF32 drops
 _NORMAL = 126  # 2**-126 to 2**126 are normal floats
@@ -137,14 +137,14 @@ def _rounded(x: Array) -> Array:
 
 
 def chunks(problem: Conv) -> int:
-    """Return the number of parts of CHUNK products in an output's depth."""
+    """Return the number of parts of CHUNK products in an output's K."""
     return blocks_for(problem.depth, CHUNK)
 
 
 def _packed(w: Array, problem: Conv, width: int) -> tuple[Array, Array]:
     """Pack filters (R, S, C, M) float32 for blocks of `width` filters, zero-padded.
 
-    Return (blocks, chunks, 2, CHUNK / CELL, width, CELL) float32, high parts, then low parts;
+    Return (blocks, chunks, 2, CHUNK / VEC, width, VEC) float32, high parts, then low parts;
     and the factor that reverses each filter's scale, 0 for all zeros. NaN and infinity do not
     affect the scales; sums with them are NaN.
     """
@@ -158,10 +158,10 @@ def _packed(w: Array, problem: Conv, width: int) -> tuple[Array, Array]:
     with np.errstate(invalid="ignore"):
         high = _rounded(scaled.astype(np.float32))
         low = _rounded((scaled - high).astype(np.float32))
-    cells = np.stack([high, low]).reshape(_PARTS, -1, CHUNK // CELL, CELL, padded // width, width)
+    vecs = np.stack([high, low]).reshape(_PARTS, -1, CHUNK // VEC, VEC, padded // width, width)
     factors = np.zeros(padded, np.float32)
     factors[: problem.M] = np.where((exact != 0).any(0), np.ldexp(1.0, exponents), 0)
-    ordered = cells.transpose(4, 1, 0, 2, 5, 3)
+    ordered = vecs.transpose(4, 1, 0, 2, 5, 3)
     return np.ascontiguousarray(ordered), factors
 
 
@@ -227,7 +227,7 @@ def by_tf32(plan: Plan, **fields: Any) -> Callable[[Callable[..., None]], Callab
         filled = problem.depth / (CHUNK * chunks(problem))
         return [
             ("tiling", str(product)),
-            ("depth used", f"{filled:.0%} of {chunks(problem)} chunks"),
+            ("K used", f"{filled:.0%} of {chunks(problem)} chunks"),
             ("predicted", f"{product.clocks(batch, machine) / machine.clock_mhz:.1f} us"),
         ]
 

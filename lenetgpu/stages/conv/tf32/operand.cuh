@@ -22,8 +22,8 @@ struct SplitInputs {
 
 // A chunk's products, small ones first, from zero.
 __device__ __forceinline__ void multiply(float (&sum)[BN / 2], const SplitInputs& inputs, u32 filters) {
-    constexpr int STEP = 2 * BN, LOW = CELLS * BN;  // of a descriptor: 8 of the depth on, the low part
-    const u64 column = ptx::operand(filters, BN * CELL_BYTES, CORE * CELL_BYTES);
+    constexpr int STEP = 2 * BN, LOW = VECS * BN;  // of a descriptor: 8 along K, the low part
+    const u64 column = ptx::operand(filters, BN * VEC_BYTES, CORE * VEC_BYTES);
     ptx::wgmma_fence();
     ptx::wgmma_tf32<false>(sum, inputs.low[0], column);
 #pragma unroll

@@ -3,7 +3,7 @@
 // the product are outputs of all images one after another, columns filters, K filter elements of channels
 // (NCHW) or channels of elements (NHWC). A block computes BM outputs x BN filters at a time and takes tiles in
 // turn: two warpgroups multiply 64 outputs each; a third gathers inputs, zeros where there is none, 16 bytes
-// a copy where four neighbours of the depth (NHWC) or of a map's pixels (NCHW, 1x1) are, else 4, and one of
+// a copy where four neighbours along K (NHWC) or of a map's pixels (NCHW, 1x1) are, else 4, and one of
 // its threads brings filters, [M / BN][chunk][part][8][BN][4], in bulk, STAGES chunks of 32 ahead; RESIDENT:
 // once, for all tiles, which are of the same filters then. A chunk's sums start from zero and are added to
 // fp32 registers. Filters are scaled by powers of two to stay below 4 (`factors` undo it). Rows of outputs
@@ -24,7 +24,7 @@ constexpr int NEXT_ROW =                      // floats; [row][k] of pixels, [k]
     PIXELWISE ? CHUNK + (NEIGHBOURS && !QUADS ? 2 : 4) : SKIPS ? 2 : 1;
 constexpr int NEXT_K = PIXELWISE ? 1 : BM * NEXT_ROW + 8;
 constexpr int INPUT_BYTES = 4 * (PIXELWISE ? BM * NEXT_ROW : CHUNK * NEXT_K);
-constexpr int PART_BYTES = CELLS * BN * CELL_BYTES, FILTER_BYTES = 2 * PART_BYTES;
+constexpr int PART_BYTES = VECS * BN * VEC_BYTES, FILTER_BYTES = 2 * PART_BYTES;
 constexpr int STAGE_BYTES = INPUT_BYTES + (RESIDENT ? 0 : FILTER_BYTES);
 constexpr int FILTERS_AT = STAGES * STAGE_BYTES;  // resident ones
 constexpr int FACTORS_AT = FILTERS_AT + (RESIDENT ? CHUNKS * FILTER_BYTES : 0);
@@ -34,7 +34,7 @@ constexpr int ACROSS = MP / BN;               // tiles of the same rows follow o
 
 static_assert(WARPGROUP == BM, "a thread that gathers has a row");
 static_assert(BN == 64 || BN == 128, "products are there");
-static_assert(STAGE_BYTES % CELL_BYTES == 0 && INPUT_BYTES % CELL_BYTES == 0, "bulk copies are aligned");
+static_assert(STAGE_BYTES % VEC_BYTES == 0 && INPUT_BYTES % VEC_BYTES == 0, "bulk copies are aligned");
 static_assert(MULTIPLIERS * MULTIPLIES + BRINGS <= 512, "registers of a lane of each warpgroup fit");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 
@@ -51,7 +51,7 @@ __device__ __forceinline__ u32 filters_at(const Ring& ring, int chunk) {
 }
 
 // The row of a tile whose corner a thread keeps: its own, or the first of those that it copies at once.
-constexpr int AT_ONCE = QUADS && !PIXELWISE ? CELL / NEXT_ROW : 1;
+constexpr int AT_ONCE = QUADS && !PIXELWISE ? VEC / NEXT_ROW : 1;
 __device__ __forceinline__ int kept_row() {
     return threadIdx.x % (BM / AT_ONCE) * AT_ONCE;
 }
@@ -59,7 +59,7 @@ __device__ __forceinline__ int kept_row() {
 // four, and goes through its warp's rows.
 __device__ __forceinline__ void gather(float* to, const float* __restrict__ x, const Corner& own,
                                        int chunk) {
-    constexpr int WIDTH = QUADS ? CELL : 1;
+    constexpr int WIDTH = QUADS ? VEC : 1;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % WARPGROUP / WARP;
     if constexpr (PIXELWISE) {
         const int k = lane * WIDTH % CHUNK, before = lane * WIDTH / CHUNK;
@@ -77,19 +77,19 @@ __device__ __forceinline__ void gather(float* to, const float* __restrict__ x, c
 // Filters of a chunk, by one thread; `from`: those of the block's first chunk.
 __device__ __forceinline__ void bring_filters(const Ring& ring, const uint4* __restrict__ from, int chunk,
                                               u32 there) {
-    ptx::bulk_load(filters_at(ring, chunk), from + size_t(chunk) * (FILTER_BYTES / CELL_BYTES), FILTER_BYTES,
+    ptx::bulk_load(filters_at(ring, chunk), from + size_t(chunk) * (FILTER_BYTES / VEC_BYTES), FILTER_BYTES,
                    there);
 }
 
 // All that a block reads.
 __device__ __forceinline__ void bring(unsigned char* memory, Ring ring, const float* __restrict__ x,
                                       const uint4* __restrict__ filters, int tiles, int outputs) {
-    constexpr size_t BLOCK_CELLS = size_t(CHUNKS) * (FILTER_BYTES / CELL_BYTES);
+    constexpr size_t BLOCK_VECS = size_t(CHUNKS) * (FILTER_BYTES / VEC_BYTES);
     const bool first = threadIdx.x % WARPGROUP == 0;
     if (RESIDENT && first) {
         ptx::barrier_expect(ring.resident(), CHUNKS * FILTER_BYTES);
         for (int chunk = 0; chunk < CHUNKS; ++chunk)
-            bring_filters(ring, filters + blockIdx.x % ACROSS * BLOCK_CELLS, chunk, ring.resident());
+            bring_filters(ring, filters + blockIdx.x % ACROSS * BLOCK_VECS, chunk, ring.resident());
     }
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
         const Corner own(n / ACROSS * BM + kept_row(), outputs);
@@ -98,7 +98,7 @@ __device__ __forceinline__ void bring(unsigned char* memory, Ring ring, const fl
             ptx::barrier_wait(ring.free(), ring.odd ^ 1);
             if (!RESIDENT && first) {
                 ptx::barrier_expect(ring.full(), FILTER_BYTES);
-                bring_filters(ring, filters + n % ACROSS * BLOCK_CELLS, chunk, ring.full());
+                bring_filters(ring, filters + n % ACROSS * BLOCK_VECS, chunk, ring.full());
             }
             gather(reinterpret_cast<float*>(memory + ring.at * STAGE_BYTES), x, own, chunk);
             ptx::arrive_behind_copies(ring.full());

@@ -2,7 +2,7 @@
 // never unrolled in memory; a column is an output pixel, of all images one after another.
 // A block computes BM maps x BN columns of DEPTH/SPLIT products from a ring of STAGES chunks of BK
 // rows in shared memory, filled by cp.async (zeros where the window leaves the image). WARPS_K
-// groups of warps share each chunk along k, and SPLIT blocks the depth; their sums are added in shared
+// groups of warps share each chunk along k, and SPLIT blocks K; their sums are added in shared
 // memory: across blocks through the cluster's (sm_90), or through `parts` and a counter, the last
 // block adding (before). WALKS: few blocks are resident, each takes tile after tile.
 // `Sums` holds a thread's sums: clear, multiply, bound, finish, store, put.
@@ -14,11 +14,11 @@
 constexpr int MP = (M + 3) / 4 * 4;
 constexpr int STAGE = BK * (PITCH_A + PITCH_B);
 constexpr int TILES_M = (M + BM - 1) / BM;
-constexpr bool EVEN_DEPTH = CH % BK == 0;  // a chunk lies within one filter element
+constexpr bool EVEN_K = CH % BK == 0;  // a chunk lies within one filter element
 constexpr bool DENSE = R == 1 && S == 1 && STRIDE == 1 && PAD == 0 && H * W % 4 == 0;
 constexpr bool WIDE_STORES = PIXELS % 4 == 0;
 constexpr int RS = R * S;
-constexpr int CHUNKS = EVEN_DEPTH ? DEPTH / BK : (DEPTH + BK - 1) / BK;
+constexpr int CHUNKS = EVEN_K ? DEPTH / BK : (DEPTH + BK - 1) / BK;
 constexpr int A_ROWS = THREADS / (BM / 4);
 constexpr int B_ROWS = THREADS / (DENSE ? BN / 4 : BN);
 constexpr int STEPS = BK / WARPS_K;
@@ -67,7 +67,7 @@ struct Loader {
     const float* b;  // its first column at filter element (0, 0), channel 0, row 0
     int row_a, row_b, to_a, to_b, y0, x0;
     bool in_a, in_b;
-    int k, r, s;  // channel of the chunk where EVEN_DEPTH, else row of W'
+    int k, r, s;  // channel of the chunk where EVEN_K, else row of W'
 
     __device__ __forceinline__ void start(const float* x, const float* w, Tile tile,
                                           long long columns, int chunk) {
@@ -86,7 +86,7 @@ struct Loader {
         y0 = at.pixel / OW * STRIDE - PAD;
         x0 = at.pixel % OW * STRIDE - PAD;
         b = x + (tile.group * (columns / PIXELS) + at.image) * (CH * H * W) + y0 * W + x0;
-        if (EVEN_DEPTH) {
+        if (EVEN_K) {
             k = chunk / RS * BK;
             r = chunk % RS / S;
             s = chunk % RS % S;
@@ -104,21 +104,21 @@ struct Loader {
         float* to = stage + to_a;
 #pragma unroll
         for (int i = 0; i < BK; i += A_ROWS) {
-            const bool in = in_a && (EVEN_DEPTH || k + row_a + i < DEPTH);
-            const int row = EVEN_DEPTH ? (r * S + s) * CH + k : k;
+            const bool in = in_a && (EVEN_K || k + row_a + i < DEPTH);
+            const int row = EVEN_K ? (r * S + s) * CH + k : k;
             ptx::copy16_or_zero(to + i * PITCH_A, in ? a + (row + i) * MP : nothing, in);
         }
     }
 
     __device__ __forceinline__ void columns(float* stage) const {
         float* to = stage + BK * PITCH_A + to_b;
-        const bool in_input = EVEN_DEPTH && inside(r, s);
+        const bool in_input = EVEN_K && inside(r, s);
         const float* channel = in_input ? b + k * (H * W) + r * W + s : nothing;
 #pragma unroll
         for (int i = 0; i < BK; i += B_ROWS) {
             bool in = in_input;
             const float* from = channel + i * (H * W);
-            if (!EVEN_DEPTH) {
+            if (!EVEN_K) {
                 const int row = k + row_b + i, c = row % CH, dy = row / CH / S, dx = row / CH % S;
                 in = row < DEPTH && inside(dy, dx);
                 from = in ? b + c * (H * W) + dy * W + dx : nothing;
@@ -129,7 +129,7 @@ struct Loader {
     }
 
     __device__ __forceinline__ void advance() {
-        if (!EVEN_DEPTH) {
+        if (!EVEN_K) {
             k += BK;
         } else if (++s == S) {
             s = 0;

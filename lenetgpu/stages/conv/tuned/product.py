@@ -1,6 +1,6 @@
 """Tiled products of `direct.tuned` and `winograd`: tiles, plans and launches.
 
-A product is a tile and a split: the number of blocks that divide a tile's depth, each of which sums
+A product is a tile and a split: the number of blocks that divide a tile's K, each of which sums
 a part.
 
 A small cost model ranks the products in clocks of the busiest multiprocessor, which works in rounds
@@ -36,7 +36,7 @@ SPLITS = (1, 2, 3, 4, 6, 8)  # eight is the portable limit of blocks per cluster
 
 @dataclass(frozen=True)
 class Tile:
-    """A block's work, by warps along the maps, the columns and the depth.
+    """A block's work, by warps along the maps, the columns and K.
 
     A chunk has `bk` rows, the pipeline has `stages` chunks, and `blocks` is the minimum blocks
     per SM. A thread has tm x tn sums on CUDA cores; `lanes_m` lanes of a warp are along the
@@ -111,7 +111,7 @@ TILES = (
 
 @dataclass(frozen=True)
 class Product:
-    """A tile, the number of blocks that divide its depth, and the longest sum (0: any)."""
+    """A tile, the number of blocks that divide its K, and the longest sum (0: any)."""
 
     tile: Tile
     split: int
@@ -121,7 +121,7 @@ class Product:
         parts = self.split * self.tile.warps_k
         words = f"{self.tile.bm} maps x {self.tile.bn} columns"
         words += f" a block of {self.tile.threads} threads"
-        words += f", depth in {parts} parts" if parts > 1 else ""
+        words += f", K in {parts} parts" if parts > 1 else ""
         return words + (f", sums of {self.sum_rows}" if self.sum_rows else "")
 
     def resident(self, machine: Machine) -> int:
@@ -191,7 +191,7 @@ def _keeps_out(blocks: int) -> int:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Partial sums and counters of blocks that divide a tile's depth, before sm_90 only.
+    """Partial sums and counters of blocks that divide a tile's K, before sm_90 only.
 
     Clusters do not need them.
     """

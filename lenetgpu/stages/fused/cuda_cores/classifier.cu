@@ -1,5 +1,5 @@
 // fc1, ReLU, fc2 and argmax in fp32 on CUDA cores: a block takes IMAGES images; features and fc1's
-// weights come in copies of DEPTH features, a thread owns images x 8 hidden units in registers.
+// weights come in copies of BK features, a thread owns images x 8 hidden units in registers.
 // The features are sums over 2x2 windows: the means' factor 1/4 is in fc1.
 #include "gpu/ptx/async.cuh"
 
@@ -7,15 +7,15 @@ constexpr int WARP = 32;
 constexpr int FEATURES = 1024, HIDDEN = 128, CLASSES = 10;
 constexpr int WARPS = THREADS / WARP;
 constexpr int OWN = IMAGES / (2 * WARPS);                // images per thread, by 8 hidden units
-constexpr int COPIES = IMAGES * (DEPTH / 4) / THREADS;   // of features, per thread and stage
-constexpr int PITCH = DEPTH + 4;
-constexpr int STAGE = IMAGES * PITCH + DEPTH * HIDDEN;   // [image][feature], [feature][hidden]
+constexpr int COPIES = IMAGES * (BK / 4) / THREADS;      // of features, per thread and stage
+constexpr int PITCH = BK + 4;
+constexpr int STAGE = IMAGES * PITCH + BK * HIDDEN;      // [image][feature], [feature][hidden]
 constexpr int HIDDEN_PITCH = HIDDEN + 4;
 static_assert(IMAGES % (2 * WARPS) == 0 && HIDDEN == 128, "a warp: 2 lanes of images, 16 of units");
-static_assert(FEATURES % DEPTH == 0 && DEPTH % 4 == 0 && STAGES >= 2,
+static_assert(FEATURES % BK == 0 && BK % 4 == 0 && STAGES >= 2,
               "whole copies, one ahead");
-static_assert(COPIES * THREADS == IMAGES * (DEPTH / 4) && THREADS % (DEPTH / 4) == 0 &&
-              DEPTH * HIDDEN % (4 * THREADS) == 0, "every thread copies as much");
+static_assert(COPIES * THREADS == IMAGES * (BK / 4) && THREADS % (BK / 4) == 0 &&
+              BK * HIDDEN % (4 * THREADS) == 0, "every thread copies as much");
 static_assert(SHARED_BYTES == 4 * STAGES * STAGE, "see STAGE");
 static_assert((IMAGES + CLASSES) * HIDDEN_PITCH + IMAGES * CLASSES <= STAGES * STAGE,
               "hidden units and scores reuse the stages");
@@ -30,10 +30,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int first = blockIdx.x * IMAGES;
 
     const float* x_from[COPIES];
-    const int k_lane = threadIdx.x % (DEPTH / 4) * 4, image_copy = threadIdx.x / (DEPTH / 4);
+    const int k_lane = threadIdx.x % (BK / 4) * 4, image_copy = threadIdx.x / (BK / 4);
 #pragma unroll
     for (int copy = 0; copy < COPIES; ++copy) {
-        const size_t n = min(first + image_copy + copy * (THREADS / (DEPTH / 4)), count - 1);
+        const size_t n = min(first + image_copy + copy * (THREADS / (BK / 4)), count - 1);
         x_from[copy] = features + n * FEATURES + k_lane;
     }
     const float* w_from = w1 + threadIdx.x * 4;
@@ -41,14 +41,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         float* to = ring + stage * STAGE;
 #pragma unroll
         for (int copy = 0; copy < COPIES; ++copy)
-            ptx::copy16(to + (image_copy + copy * (THREADS / (DEPTH / 4))) * PITCH + k_lane,
+            ptx::copy16(to + (image_copy + copy * (THREADS / (BK / 4))) * PITCH + k_lane,
                    x_from[copy]);
 #pragma unroll
-        for (int copy = 0; copy < COPIES; ++copy) x_from[copy] += DEPTH;
+        for (int copy = 0; copy < COPIES; ++copy) x_from[copy] += BK;
 #pragma unroll
-        for (int at = 0; at < DEPTH * HIDDEN; at += 4 * THREADS)
+        for (int at = 0; at < BK * HIDDEN; at += 4 * THREADS)
             ptx::copy16(to + IMAGES * PITCH + at + threadIdx.x * 4, w_from + at);
-        w_from += DEPTH * HIDDEN;
+        w_from += BK * HIDDEN;
     };
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
@@ -59,17 +59,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     float sum[OWN][8] = {};
     int stage = 0;
 #pragma unroll 1
-    for (int step = 0; step < FEATURES / DEPTH; ++step) {
+    for (int step = 0; step < FEATURES / BK; ++step) {
         ptx::copy_wait<STAGES - 2>();
         __syncthreads();
-        if (step + STAGES - 1 < FEATURES / DEPTH)
+        if (step + STAGES - 1 < FEATURES / BK)
             fetch(stage == 0 ? STAGES - 1 : stage - 1);
         ptx::copy_commit();
         const float* a = ring + stage * STAGE + image_lane * PITCH;
         const float* b = ring + stage * STAGE + IMAGES * PITCH + unit_lane;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll 4
-        for (int k = 0; k < DEPTH; k += 4) {
+        for (int k = 0; k < BK; k += 4) {
             float4 x[OWN];
 #pragma unroll
             for (int m = 0; m < OWN; ++m)

@@ -17,8 +17,8 @@ _HIDDEN, _THREADS, _STAGES = 128, 128, 2
 
 
 def _shared_bytes(size: Tuning) -> int:
-    images, depth = size.classifier_images, size.classifier_depth
-    return 4 * _STAGES * (images * (depth + 4) + depth * _HIDDEN)
+    images, bk = size.classifier_images, size.classifier_bk
+    return 4 * _STAGES * (images * (bk + 4) + bk * _HIDDEN)
 
 
 @cache
@@ -30,7 +30,7 @@ def kernel(size: Tuning) -> Kernel:
         THREADS=_THREADS,
         BLOCKS=size.classifier_blocks,
         IMAGES=size.classifier_images,
-        DEPTH=size.classifier_depth,
+        BK=size.classifier_bk,
         STAGES=_STAGES,
         SHARED_BYTES=_shared_bytes(size),
     )

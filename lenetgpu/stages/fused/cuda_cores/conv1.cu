@@ -113,8 +113,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     __syncthreads();
 
     float* group = tiles + static_cast<size_t>(n / GROUP) * (POINTS * POINT_COLUMN) +
-                   lane / DEPTH * (GROUP * DEPTH * IMAGE_TILES) +
-                   (n % GROUP * DEPTH + lane % DEPTH) * IMAGE_TILES;
+                   lane / BK * (GROUP * BK * IMAGE_TILES) +
+                   (n % GROUP * BK + lane % BK) * IMAGE_TILES;
 #pragma unroll 1
     for (int j = warp; j < POINTS; j += WARPS) {
         const float* from = maps + j * MAPS1 + lane;

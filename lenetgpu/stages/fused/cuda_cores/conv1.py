@@ -25,7 +25,7 @@ def kernel(dtype: str, size: Tuning) -> Kernel:
         PIXEL_BYTES=1 if dtype == "uint8" else 4,
         THREADS=_THREADS,
         BLOCKS=size.conv1_blocks,
-        DEPTH=size.conv2_depth,
+        BK=size.conv2_bk,
         SHARED_BYTES=_SHARED_BYTES,
     )
 

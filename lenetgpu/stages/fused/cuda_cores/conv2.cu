@@ -8,10 +8,10 @@
 
 constexpr int MAPS2 = 64, TILES = GROUP * IMAGE_TILES;
 constexpr int WARPS = POINTS;                            // one for each point of a row
-constexpr int STEPS = MAPS1 / DEPTH;                     // copies per point
-constexpr int IMAGE_PITCH = (DEPTH + 1) * IMAGE_TILES;   // neighbours 4 banks apart
+constexpr int STEPS = MAPS1 / BK;                        // copies per point
+constexpr int IMAGE_PITCH = (BK + 1) * IMAGE_TILES;      // neighbours 4 banks apart
 constexpr int STAGE_TILES = GROUP * IMAGE_PITCH;         // [image][channel][tile]
-constexpr int STAGE = STAGE_TILES + DEPTH * MAPS2;       // and [channel][map]
+constexpr int STAGE = STAGE_TILES + BK * MAPS2;          // and [channel][map]
 constexpr int HALF = MAPS2 / 2;
 constexpr int TILE_PITCH = HALF + 4;                     // tiles 4 apart half the banks apart
 constexpr int EXCHANGE = POINTS * TILES * TILE_PITCH;    // [point][tile][map of one half], maps
@@ -19,7 +19,7 @@ constexpr int EXCHANGE = POINTS * TILES * TILE_PITCH;    // [point][tile][map of
                                                          // bank conflicts with their weights
 static_assert(THREADS == WARPS * WARP, "a warp per point");
 static_assert(TILES == 32 && MAPS2 == 64, "a warp's 4x8 lanes hold 8x8 products each");
-static_assert(MAPS1 % DEPTH == 0 && DEPTH % 2 == 0 && STAGES >= 2, "whole copies, one ahead");
+static_assert(MAPS1 % BK == 0 && BK % 2 == 0 && STAGES >= 2, "whole copies, one ahead");
 static_assert(BUFFERS == 1 || BUFFERS == 2, "with two, a store need not wait for the gathering");
 static_assert(SHARED_BYTES == 4 * (STAGES * WARPS * STAGE + BUFFERS * EXCHANGE),
               "the launcher's layout differs");
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const float* v = tiles + static_cast<size_t>(blockIdx.x) * (POINTS * POINT_COLUMN) +
                      warp * POINT_COLUMN + lane * 4;
     const float* u = weights + warp * (POINTS * MAPS1 * MAPS2) + lane * 4;
-    float* v_to = ring + lane / DEPTH * IMAGE_PITCH + lane % DEPTH * IMAGE_TILES;
+    float* v_to = ring + lane / BK * IMAGE_PITCH + lane % BK * IMAGE_TILES;
     float* u_to = ring + STAGE_TILES + lane * 4;
 
     const int groups = (count + GROUP - 1) / GROUP;
@@ -55,13 +55,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     auto fetch = [&](int stage) {
         if (ahead >= groups) return;
 #pragma unroll
-        for (int at = 0; at < DEPTH * TILES; at += 4 * WARP)
-            ptx::copy16(v_to + stage * STAGE + at / (DEPTH * IMAGE_TILES) * IMAGE_PITCH, v + at);
+        for (int at = 0; at < BK * TILES; at += 4 * WARP)
+            ptx::copy16(v_to + stage * STAGE + at / (BK * IMAGE_TILES) * IMAGE_PITCH, v + at);
 #pragma unroll
-        for (int at = 0; at < DEPTH * MAPS2; at += 4 * WARP)
+        for (int at = 0; at < BK * MAPS2; at += 4 * WARP)
             ptx::copy16(u_to + stage * STAGE + at, u + at);
-        v += DEPTH * TILES;
-        u += DEPTH * MAPS2;
+        v += BK * TILES;
+        u += BK * MAPS2;
         if (++copied == POINTS * STEPS) {
             copied = 0;
             ahead += gridDim.x;
@@ -135,8 +135,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll 1
             for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
-                for (int c = 0; c < DEPTH; ++c) {
-                    if (c + 1 < DEPTH) {
+                for (int c = 0; c < BK; ++c) {
+                    if (c + 1 < BK) {
                         load((c + 1) % 2, c + 1);
                     } else {
                         ptx::copy_wait<STAGES - 2>();

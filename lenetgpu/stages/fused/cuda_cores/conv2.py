@@ -21,7 +21,7 @@ def kernel(size: Tuning) -> Kernel:
         __file__,
         "plain_conv2",
         THREADS=_THREADS,
-        DEPTH=size.conv2_depth,
+        BK=size.conv2_bk,
         STAGES=size.conv2_stages,
         BUFFERS=size.conv2_buffers,
         SHARED_BYTES=size.conv2_bytes,

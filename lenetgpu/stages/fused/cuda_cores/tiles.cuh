@@ -1,5 +1,5 @@
 // What conv1 leaves for conv2: pool1's 8x8 tiles of Winograd's points, in groups of 8 images,
-// [group][point x][point y][channel/DEPTH][image][DEPTH][4 tiles], and the pooling both do.
+// [group][point x][point y][channel/BK][image][BK][4 tiles], and the pooling both do.
 #pragma once
 #include "stages/fused/cuda_cores/winograd.cuh"
 

@@ -35,17 +35,17 @@ _TILE_PITCH = MAPS2 // 2 + 4
 class Tuning:
     """Block sizes for the architectures `only`.
 
-    `*_blocks` is the minimum blocks per SM. conv2 copies `conv2_depth` channels at a time into
+    `*_blocks` is the minimum blocks per SM. conv2 copies `conv2_bk` channels at a time into
     one of `conv2_stages` pipeline stages and has `conv2_buffers` exchange buffers. A classifier
-    block processes `classifier_images` images and copies `classifier_depth` features at a time.
+    block processes `classifier_images` images and copies `classifier_bk` features at a time.
     """
 
     conv1_blocks: int
-    conv2_depth: int
+    conv2_bk: int
     conv2_stages: int
     conv2_buffers: int
     classifier_images: int
-    classifier_depth: int
+    classifier_bk: int
     classifier_blocks: int
     only: tuple[str, ...]
 
@@ -56,7 +56,7 @@ class Tuning:
     @property
     def conv2_bytes(self) -> int:
         """Dynamic shared memory of a conv2 block (stages and exchange), the largest of all."""
-        ring = self.conv2_stages * ((self.conv2_depth + 1) * TILES + self.conv2_depth * MAPS2)
+        ring = self.conv2_stages * ((self.conv2_bk + 1) * TILES + self.conv2_bk * MAPS2)
         return 4 * POINTS * (ring + self.conv2_buffers * TILES * _TILE_PITCH)
 
 

@@ -12,13 +12,13 @@
 using ptx::u32;
 
 constexpr int WARP = 32, WARPS = 8, THREADS = WARPS * WARP;
-constexpr int DEPTH = 1024, HIDDEN = 128, CLASSES = 10;
-constexpr int CELL = 16;                                   // bytes: 8 fp16
-constexpr int SLICE = 64 / PARTS, SLICES = DEPTH / SLICE;  // features
+constexpr int FEATURES = 1024, HIDDEN = 128, CLASSES = 10;
+constexpr int VEC_BYTES = 16;                              // bytes: 8 fp16
+constexpr int SLICE = 64 / PARTS, SLICES = FEATURES / SLICE;  // features
 constexpr int CHUNKS = SLICE / 8;
-constexpr int PLANE_BYTES = TILE * CELL + CELL;            // 8 features of TILE images, padded
+constexpr int PLANE_BYTES = TILE * VEC_BYTES + VEC_BYTES;  // 8 features of TILE images, padded
 constexpr int PART_BYTES = CHUNKS * PLANE_BYTES;
-constexpr int PAIR_BYTES = WARP * CELL;                    // 16 K x 16 outputs, as lanes read them
+constexpr int PAIR_BYTES = WARP * VEC_BYTES;               // 16 K x 16 outputs, as lanes read them
 constexpr int STEP_BYTES = HIDDEN / 16 * PAIR_BYTES;
 constexpr int WEIGHT_BYTES = PARTS * SLICE / 16 * STEP_BYTES;
 constexpr int STAGE_BYTES = WEIGHT_BYTES + PARTS * PART_BYTES;
@@ -38,17 +38,17 @@ static_assert((WARPS * TILE * PITCH + TILE * (CLASSES + 1)) * 4 <= SHARED_BYTES,
 __device__ __forceinline__ void fetch(u32 stage, const uint4* features, const uint4* weights,
                                       int first, int n, int slice) {
 #pragma unroll
-    for (int at = 0; at < WEIGHT_BYTES / CELL; at += THREADS)
-        ptx::copy16(stage + (at + threadIdx.x) * CELL,
-                    weights + slice * (WEIGHT_BYTES / CELL) + at + threadIdx.x);
+    for (int at = 0; at < WEIGHT_BYTES / VEC_BYTES; at += THREADS)
+        ptx::copy16(stage + (at + threadIdx.x) * VEC_BYTES,
+                    weights + slice * (WEIGHT_BYTES / VEC_BYTES) + at + threadIdx.x);
 #pragma unroll
     for (int begin = 0; begin < TILE * PARTS * CHUNKS; begin += THREADS) {
         const int at = begin + threadIdx.x;
         if (TILE * PARTS * CHUNKS % THREADS != 0 && at >= TILE * PARTS * CHUNKS) break;
         const int chunk = at % CHUNKS, part = at / CHUNKS % PARTS, image = at / CHUNKS / PARTS;
         const size_t row = size_t(min(first + image, n - 1)) * PARTS + part;
-        ptx::copy16(stage + WEIGHT_BYTES + part * PART_BYTES + chunk * PLANE_BYTES + image * CELL,
-                    features + row * (DEPTH / 8) + slice * CHUNKS + chunk);
+        ptx::copy16(stage + WEIGHT_BYTES + part * PART_BYTES + chunk * PLANE_BYTES + image * VEC_BYTES,
+                    features + row * (FEATURES / 8) + slice * CHUNKS + chunk);
     }
 }
 
@@ -66,14 +66,14 @@ __device__ __forceinline__ void multiply(Sums& sums, u32 images, u32 weights) {
 #if PARTS == 1
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
-        multiply16(sums[r], ptx::load_matrices(images + r * (16 * CELL)), b);
+        multiply16(sums[r], ptx::load_matrices(images + r * (16 * VEC_BYTES)), b);
 #else
     const u32 low = weights + WEIGHT_BYTES / 2;
     const uint4 b_low[2] = {ptx::load_shared4(low), ptx::load_shared4(low + PAIR_BYTES)};
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-        const uint4 a = ptx::load_matrices(images + r * (16 * CELL));
-        const uint4 a_low = ptx::load_matrices(images + PART_BYTES + r * (16 * CELL));
+        const uint4 a = ptx::load_matrices(images + r * (16 * VEC_BYTES));
+        const uint4 a_low = ptx::load_matrices(images + PART_BYTES + r * (16 * VEC_BYTES));
         float d[4][4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -140,8 +140,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int i = 0; i < ROWS * 16; ++i) sums[i / 16][i / 4 % 4][i % 4] = 0.0f;
     const u32 images =
-        base + WEIGHT_BYTES + (2 * half + lane / 16) * PLANE_BYTES + lane % 16 * CELL;
-    const u32 outputs = base + half * STEP_BYTES + columns * PAIR_BYTES + lane * CELL;
+        base + WEIGHT_BYTES + (2 * half + lane / 16) * PLANE_BYTES + lane % 16 * VEC_BYTES;
+    const u32 outputs = base + half * STEP_BYTES + columns * PAIR_BYTES + lane * VEC_BYTES;
     int at = 0, free = STAGES - 1;
 #pragma unroll 1
     for (int s = 0; s < SLICES; ++s) {

@@ -1,4 +1,4 @@
-// Pixels to conv1's pooled maps in shared memory on mma.sync, SHARE warps an image: cells of 8
+// Pixels to conv1's pooled maps in shared memory on mma.sync, SHARE warps an image: vectors of 8
 // channels, [channel/8][x % 2][y][x / 2][8], fp16, with PARTS 2 as high and low. Rows of the product
 // are pixels of pooled windows, in pairs, so that one thread has a window's four sums.
 #pragma once
@@ -12,8 +12,8 @@ using ptx::u32;
 constexpr int WARP = 32;
 constexpr int SIDE = 28, PIXELS = SIDE * SIDE, ROW_BYTES = SIDE * 2;
 constexpr int PIXEL_BYTES = PIXELS * 2;                    // a part of an image: fp16
-constexpr int CELL = 16;                                   // bytes: 8 fp16
-constexpr int POOLED = 12, HALF_ROW = POOLED / 2 * CELL;   // columns of one parity lie together
+constexpr int VEC_BYTES = 16;                              // bytes: 8 fp16
+constexpr int POOLED = 12, HALF_ROW = POOLED / 2 * VEC_BYTES;  // columns of one parity lie together
 constexpr int PARITY = POOLED * HALF_ROW, PLANE = 2 * PARITY;
 constexpr int MAP_BYTES = 4 * PLANE;                       // of a part
 constexpr int PIXEL_PARTS = UINT8_PIXELS ? 1 : PARTS;
@@ -69,7 +69,7 @@ __device__ __forceinline__ float2 pool(const float (&a)[4], const float (&b)[4],
 }
 
 // conv1: D[window g at dy 0, 1][8 channels at dx 0, 1, 4 times]; K: 5 rows x 3 pixel pairs and one
-// pair without weight. A tile is 2 x 4 windows of one column parity, so that their cells lie in
+// pair without weight. A tile is 2 x 4 windows of one column parity, so that their vectors lie in
 // different banks; an image has 2 parities x 3 x 3. filters1: [part][channel/8][lane][dx][8 K].
 constexpr int TILES1 = 3 * (3 - SHARE);                    // a third of a warp's, from above
 using Pixels1 = uint4[PIXEL_PARTS][2];
@@ -95,14 +95,14 @@ struct Tile1 {
         if (PIXEL_PARTS == 2) add<false>(a[PIXEL_PARTS - 1], b[0]);
         if (PARTS == 2) add<false>(a[0], b[0]);
     }
-    __device__ __forceinline__ void store(u32 cell, float scale) const {
+    __device__ __forceinline__ void store(u32 vec, float scale) const {
 #pragma unroll
         for (int plane = 0; plane < 4; ++plane) {
             const float2 mean = pool(d[plane][0], d[plane][1], scale);
             const u32 high = ptx::half2(mean.x, mean.y);
-            ptx::store_shared(cell + plane * PLANE, high);
+            ptx::store_shared(vec + plane * PLANE, high);
             if (PARTS == 2)
-                ptx::store_shared(cell + plane * PLANE + MAP_BYTES,
+                ptx::store_shared(vec + plane * PLANE + MAP_BYTES,
                                   ptx::rest2(mean.x, mean.y, high));
         }
     }
@@ -123,7 +123,7 @@ __device__ __forceinline__ void load1(Pixels1& a, const u32 (&pair)[4], int down
 }
 
 // A tile is multiplied, and the pixels of the one after it loaded, before the last is pooled.
-__device__ __forceinline__ void convolve1(u32 pixels, u32 cells, const uint4* filters1,
+__device__ __forceinline__ void convolve1(u32 pixels, u32 vecs, const uint4* filters1,
                                           float scale, int parity, int lane) {
     const int g = lane / 4, quad = lane % 4, x = 2 * (g % 2), y = g / 2;
     u32 pair[4];
@@ -132,7 +132,7 @@ __device__ __forceinline__ void convolve1(u32 pixels, u32 cells, const uint4* fi
         const int k = min(quad + 4 * m, 14);
         pair[m] = pixels + (2 * y + k / 3) * ROW_BYTES + (x + k % 3 + parity) * 4;
     }
-    const u32 to = cells + parity * PARITY + y * HALF_ROW + g % 2 * CELL + quad * 4;
+    const u32 to = vecs + parity * PARITY + y * HALF_ROW + g % 2 * VEC_BYTES + quad * 4;
     Filter1 filter[PARTS];
 #pragma unroll
     for (int i = 0; i < PARTS * 8; ++i)
@@ -150,7 +150,7 @@ __device__ __forceinline__ void convolve1(u32 pixels, u32 cells, const uint4* fi
         for (int tile = 0; tile < TILES1; ++tile) {
             if (tile + 1 < TILES1 || down < 2) then.multiply(a, filter);
             if (tile + 2 < TILES1 || down < 2) load1(a, pair, down, tile + 2);
-            const u32 place = down * (4 * HALF_ROW) + tile % 3 * (2 * CELL) + tile / 3 * PARITY;
+            const u32 place = down * (4 * HALF_ROW) + tile % 3 * (2 * VEC_BYTES) + tile / 3 * PARITY;
             now.store(to + place, scale);
             now = then;
         }

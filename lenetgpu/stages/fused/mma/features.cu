@@ -1,5 +1,5 @@
 // Images to pool2's features in one kernel, both convolutions on mma.sync with fp32 sums (sm_80).
-// SHARE warps carry an image from pixels to features. conv1 (conv1.cuh) leaves pooled cells of 8
+// SHARE warps carry an image from pixels to features. conv1 (conv1.cuh) leaves pooled vectors of 8
 // channels; they are conv2's rows, by ldmatrix where they lie: no im2col; a window's four sums
 // meet in one thread. conv2's filters stream through a ring that the block shares (ring.cuh).
 // PARTS 1: fp16 operands. PARTS 2: fp16 high + low, products high*high + high*low + low*high, a filter
@@ -15,7 +15,7 @@
 
 constexpr int IMAGES = WARPS / SHARE;
 constexpr int CHANNELS = 64;
-constexpr int PAIR_BYTES = WARP * CELL;                    // 16 K x 16 outputs, as lanes read them
+constexpr int PAIR_BYTES = WARP * VEC_BYTES;               // 16 K x 16 outputs, as lanes read them
 constexpr int FEATURES = 1024;
 constexpr int ELEMENTS_AT_ONCE = PARTS == 1 ? FILTER : 1;
 
@@ -34,7 +34,7 @@ struct Window {
     u32 at[2];
 
     __device__ __forceinline__ void right() {
-        const u32 after = at[0] + CELL;
+        const u32 after = at[0] + VEC_BYTES;
         at[0] = at[1];
         at[1] = after;
     }
@@ -146,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const u32 maps = base + MAPS_AT + slot * (PARTS * MAP_BYTES);
     const u32 pixels = base + PIXELS_AT + slot * (PIXEL_PARTS * PIXEL_BYTES);
     // This lane's row of ldmatrix: window lane % 8 at dy, of 8 channels of 16.
-    const u32 rows = maps + lane / 16 * PLANE + lane % 4 * CELL +
+    const u32 rows = maps + lane / 16 * PLANE + lane % 4 * VEC_BYTES +
                      (lane / 4 % 2 * 2 + lane / 8 % 2 + 4 * share) * HALF_ROW;
 
     Ring ring(base, filters2);
@@ -154,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     int first = int(blockIdx.x) * IMAGES;
     const Pixel* image = images + size_t(min(first + slot, n - 1)) * PIXELS;
     for (int at = part; at < PATCHES; at += PATCHES_APART)
-        stage(pixels + at * CELL, load(image + at * 8));
+        stage(pixels + at * VEC_BYTES, load(image + at * 8));
     ptx::copy_wait<0>();
 #pragma unroll 1
     for (; first < n; first += stride) {
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             sums[i / 4 / (CHANNELS / 8)][i / 4 % (CHANNELS / 8)][i % 4] = 0.0f;
         Window window{{rows, rows + PARITY}};
         Operands now, then;
-        now.load(window, ring.stage[0] + lane * CELL, 0);
+        now.load(window, ring.stage[0] + lane * VEC_BYTES, 0);
 #pragma unroll 1
         for (int r = 0; r < FILTER; ++r) {
             const int at = part + r * PATCHES_APART;       // of the next image
@@ -190,14 +190,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                         window.right();
                     else
                         window = {{row, row + PARITY}};
-                    then.load(window, ring.stage[(turn + 1) * PARTS / TURNS] + lane * CELL,
+                    then.load(window, ring.stage[(turn + 1) * PARTS / TURNS] + lane * VEC_BYTES,
                               (turn + 1) % TURNS);
                     now.multiply(sums, turn);
                     now = then;
                 }
                 ring.advance(base);
             }
-            if (at < PATCHES) stage(pixels + at * CELL, patch);
+            if (at < PATCHES) stage(pixels + at * VEC_BYTES, patch);
         }
         if (first + slot < n)
             store_features(sums, features + size_t(first + slot) * (PARTS * FEATURES / 8), share,

@@ -21,13 +21,13 @@ def fragments(matrix: Array) -> Array:
 
     A lane has two tiles of 8 columns.
     """
-    *outer, depth, width = matrix.shape
-    cut = matrix.reshape(*outer, depth // 16, 2, 4, 2, width // 16, 2, 8)
+    *outer, k, width = matrix.shape
+    cut = matrix.reshape(*outer, k // 16, 2, 4, 2, width // 16, 2, 8)
     # step, half, quad, pair, columns/16, tile, column -> step, columns/16, lane, tile, half, pair
     at = len(outer)
     order = (0, 4, 6, 2, 5, 1, 3)
     moved = cut.transpose(*range(at), *(at + axis for axis in order))
-    return moved.reshape(*outer, depth // 16, width // 16, 32, 8)
+    return moved.reshape(*outer, k // 16, width // 16, 32, 8)
 
 
 def feature_order() -> Array:

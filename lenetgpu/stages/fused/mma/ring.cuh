@@ -26,9 +26,9 @@ struct Ring {
     }
     __device__ __forceinline__ void fetch(u32 to) {
 #pragma unroll
-        for (int b = 0; b < STAGE_BYTES; b += THREADS * CELL) {
-            const int at = b + threadIdx.x * CELL;
-            if (b + THREADS * CELL <= STAGE_BYTES || at < STAGE_BYTES)
+        for (int b = 0; b < STAGE_BYTES; b += THREADS * VEC_BYTES) {
+            const int at = b + threadIdx.x * VEC_BYTES;
+            if (b + THREADS * VEC_BYTES <= STAGE_BYTES || at < STAGE_BYTES)
                 ptx::copy16(to + at, filters + from + at);
         }
         from = from + STAGE_BYTES == FILTERS_BYTES ? 0 : from + STAGE_BYTES;

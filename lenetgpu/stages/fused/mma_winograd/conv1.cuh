@@ -12,22 +12,22 @@
 using ptx::u32;
 
 constexpr int WARP = 32;
-constexpr int CELL = 16;                                   // bytes: 8 fp16
+constexpr int VEC_BYTES = 16;                              // bytes: 8 fp16
 constexpr int PIXELS = 28 * 28, ROW_BYTES = 28 * 2;        // in shared memory: fp16
 constexpr int SIDE = 12, ACROSS = SIDE / 2;                // pooled; windows of a lane in a line
 constexpr int PLANES = 4;                                  // of 8 channels
 constexpr int BAND = 4, BANDS = SIDE / BAND;               // lines at a time, a lane half of one
 
-// Maps of an image: [band][point][tile][line][4 cells]. A cell is what a lane has at a point: a
-// pair of channels of each plane. Images lie a cell further apart, so that ldmatrix, whose rows are
+// Maps of an image: [band][point][tile][line][4 vectors]. A vector is what a lane has at a point: a
+// pair of channels of each plane. Images lie a vector further apart, so that ldmatrix, whose rows are
 // images, meets every bank once. The last band's room has the image's pixels until it is written.
-constexpr int LINE_BYTES = PLANES * CELL, TILE_BYTES = BAND * LINE_BYTES;
+constexpr int LINE_BYTES = PLANES * VEC_BYTES, TILE_BYTES = BAND * LINE_BYTES;
 constexpr int POINT_BYTES = 2 * TILE_BYTES, BAND_BYTES = POINTS * POINT_BYTES;
-constexpr int IMAGE_BYTES = BANDS * BAND_BYTES + CELL;
+constexpr int IMAGE_BYTES = BANDS * BAND_BYTES + VEC_BYTES;
 constexpr int PIXELS_AT = (BANDS - 1) * BAND_BYTES;
 
 static_assert(PIXELS * 2 <= BAND_BYTES, "pixels lie where the last band will");
-static_assert(IMAGE_BYTES / CELL % 8 == 1, "eight images, eight groups of banks");
+static_assert(IMAGE_BYTES / VEC_BYTES % 8 == 1, "eight images, eight groups of banks");
 
 #if UINT8_PIXELS
 using Pixel = unsigned char;
@@ -74,7 +74,7 @@ struct Patches {
 #pragma unroll
         for (int k = 0; k < EACH; ++k)
             if (lane + k * WARP < ALL)
-                ptx::store_shared(to + (lane + k * WARP) * CELL, to_fp16(patch[k]));
+                ptx::store_shared(to + (lane + k * WARP) * VEC_BYTES, to_fp16(patch[k]));
     }
 };
 
@@ -130,7 +130,7 @@ __device__ __forceinline__ void inputs_of(u32 (&d)[POINTS], const u32 (&own)[ACR
 __device__ __forceinline__ void convolve1(u32 image, const Filter1& filter, int lane) {
     const int quad = lane % 4, line = lane / 4 % BAND, half = lane / 16;
     const u32 pixels = image + PIXELS_AT + 2 * line * ROW_BYTES + half * (ACROSS * 4);
-    const u32 to = image + half * TILE_BYTES + line * LINE_BYTES + quad * CELL;
+    const u32 to = image + half * TILE_BYTES + line * LINE_BYTES + quad * VEC_BYTES;
 #pragma unroll 1
     for (int band = 0; band < BANDS; ++band) {
         const Line windows(pixels + band * (2 * BAND * ROW_BYTES), quad);

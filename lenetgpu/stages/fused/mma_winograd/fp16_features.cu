@@ -9,7 +9,7 @@
 
 constexpr int WARPS = 8, IMAGES = WARPS;
 constexpr int FILTER = 5, ROWS = SIDE - FILTER + 1;        // of filters; of outputs
-constexpr int ROW_CELLS = WARPS * WARP, POINT_CELLS = FILTER * ROW_CELLS;
+constexpr int ROW_VECS = WARPS * WARP, POINT_VECS = FILTER * ROW_VECS;
 constexpr int FEATURE_PAIRS = 512;
 
 static_assert(IMAGES * IMAGE_BYTES == SHARED_BYTES, "the launcher's layout differs");
@@ -21,7 +21,7 @@ using Operand = uint4[2];                                  // 8 images, 2 tiles,
 __device__ __forceinline__ void load_row(Operand& a, u32 maps, int y) {
     const u32 at = maps + y / BAND * BAND_BYTES + y % BAND * LINE_BYTES;
     a[0] = ptx::load_matrices(at);
-    a[1] = ptx::load_matrices(at + 2 * CELL);
+    a[1] = ptx::load_matrices(at + 2 * VEC_BYTES);
 }
 
 // Lines of the maps in an order in which each turn has a product for five lines of outputs, so that
@@ -47,7 +47,7 @@ __device__ __forceinline__ void multiply(Outputs& d, const Filter& filter, Filte
         const int line = turn < ALONE ? turn + ALONE : turn - ALONE;
         Lines then;
         then.load(turn + 1 < TURNS ? maps : maps + POINT_BYTES, (turn + 1) % TURNS);
-        if (turn < FILTER) other[turn] = ptx::load_here(next + turn * ROW_CELLS);
+        if (turn < FILTER) other[turn] = ptx::load_here(next + turn * ROW_VECS);
 #pragma unroll
         for (int i = 0; i < 2 * FILTER; ++i) {
             const int step = i / FILTER, r = i % FILTER;
@@ -75,9 +75,9 @@ __device__ __forceinline__ void convolve2(Outputs (&sums)[OUTPUTS], Filter& filt
     Lines now;
     now.load(maps, 0);
     Filter other;
-    int at = own + POINT_CELLS;
+    int at = own + POINT_VECS;
     multiply<true>(sums[3], filter, other, now, maps, filters + at, [](int) {});
-    at += POINT_CELLS, maps += POINT_BYTES;
+    at += POINT_VECS, maps += POINT_BYTES;
     multiply<true>(sums[0], other, filter, now, maps, filters + at, [&](int y) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -91,7 +91,7 @@ __device__ __forceinline__ void convolve2(Outputs (&sums)[OUTPUTS], Filter& filt
         const float b = pair == 0 ? 2.0f : pair == 1 ? 0.5f : 0.0f;
         const float plus1 = 2 * a, plus3 = 2 * a * a * a;
         const float minus1 = -a - b, minus2 = a * a - b * b, minus3 = -a * a * a - b * b * b;
-        at += POINT_CELLS, maps += POINT_BYTES;
+        at += POINT_VECS, maps += POINT_BYTES;
         multiply<false>(sums[0], filter, other, now, maps, filters + at, [&](int y) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -99,7 +99,7 @@ __device__ __forceinline__ void convolve2(Outputs (&sums)[OUTPUTS], Filter& filt
                 sums[3][y][i] = fmaf(plus3, sums[0][y][i], sums[3][y][i]);
             }
         });
-        at = pair == 2 ? own : at + POINT_CELLS, maps += POINT_BYTES;
+        at = pair == 2 ? own : at + POINT_VECS, maps += POINT_BYTES;
         multiply<false>(sums[0], other, filter, now, maps, filters + at, [&](int y) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -115,7 +115,7 @@ __device__ __forceinline__ float mean(float a, float b, float c, float d) {
     return 0.125f * (((a + fabsf(a)) + (b + fabsf(b))) + ((c + fabsf(c)) + (d + fabsf(d))));
 }
 // features: [two rows of windows][channel / 32][window][4][4] pairs, as mma/classifier.cu reads
-// them; a warp has the pairs of one of its cells.
+// them; a warp has the pairs of one of its vectors.
 __device__ __forceinline__ void store_features(const Outputs (&sums)[OUTPUTS], u32* image, int warp,
                                                int quad) {
     u32* const to = image + warp / 4 * (WARP * 4) + warp % 4 * 4 + quad;
@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     Filter filter;
 #pragma unroll
     for (int r = 0; r < FILTER; ++r)
-        filter[r] = ptx::load_here(filters2 + threadIdx.x + r * ROW_CELLS);
+        filter[r] = ptx::load_here(filters2 + threadIdx.x + r * ROW_VECS);
 #pragma unroll 1
     for (; first < n; first += stride) {
         const int thread = here(threadIdx.x), lane = thread % WARP;
@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
 
         // This lane's row of ldmatrix: an image's tile, 8 channels of 16.
         const u32 maps =
-            base + lane % 8 * IMAGE_BYTES + lane / 8 % 2 * TILE_BYTES + lane / 16 * CELL;
+            base + lane % 8 * IMAGE_BYTES + lane / 8 % 2 * TILE_BYTES + lane / 16 * VEC_BYTES;
         Outputs sums[OUTPUTS];
         convolve2(sums, filter, filters2, thread, maps);
         const int again = here(threadIdx.x), image = first + again % WARP / 4;

@@ -23,8 +23,8 @@ def channel_order() -> Array:
 
     A 16-byte vector holds a pair from each plane of 8 channels.
     """
-    cell, item = np.divmod(np.arange(32), 8)
-    order: Array = 8 * (item // 2) + 2 * cell + item % 2
+    vec, item = np.divmod(np.arange(32), 8)
+    order: Array = 8 * (item // 2) + 2 * vec + item % 2
     return order
 
 
@@ -63,10 +63,10 @@ def pack_conv2(conv2: Array) -> Array:
 
 
 THREADS = WARPS * WARP
-_CELL_BYTES = 16
+_VEC_BYTES = 16
 _MAP_BYTES = POINTS * 12 * 2 * 32 * 2
 # Transformed maps, with a vector of padding between images; pixels share the maps' memory.
-SHARED_BYTES = IMAGES * (_MAP_BYTES + _CELL_BYTES)
+SHARED_BYTES = IMAGES * (_MAP_BYTES + _VEC_BYTES)
 
 
 def kernel(uint8: bool) -> Kernel:

@@ -14,9 +14,9 @@ using ptx::u64;
 constexpr int WARPGROUP = 128;
 constexpr int ROW_BYTES = 28 * 2, PIXELS = 28 * 28;  // an image in shared memory: fp16
 constexpr int IMAGE_BYTES = PIXELS * 2, PATCHES = IMAGES * PIXELS / 8;
-constexpr int SIDE = 12, CELLS = SIDE * SIDE;  // pooled conv1 map
-constexpr int CELL = 16;                       // bytes
-constexpr int TILES = IMAGES * CELLS / 32;     // 32 pooled positions each
+constexpr int SIDE = 12, VECS = SIDE * SIDE;  // pooled conv1 map
+constexpr int VEC_BYTES = 16;                  // bytes
+constexpr int TILES = IMAGES * VECS / 32;      // 32 pooled positions each
 constexpr int STEP1_BYTES = 64 * 16 * 2, FILTER1_PART_BYTES = 2 * STEP1_BYTES;
 constexpr int PARTS = SPLIT ? 2 : 1, FILTER1_BYTES = PARTS * FILTER1_PART_BYTES;
 constexpr int PIXEL_PARTS = SPLIT && !UINT8_PIXELS ? 2 : 1;
@@ -94,9 +94,9 @@ __device__ __forceinline__ void stage(u32 to, const Pixels& p, int tid) {
         const int at = tid + k * WARPGROUP;
         if (at >= PATCHES) continue;
         const uint4 high = to_fp16(p.patch[k]);
-        ptx::store_shared(to + at * CELL, high);
+        ptx::store_shared(to + at * VEC_BYTES, high);
 #if SPLIT && !UINT8_PIXELS
-        ptx::store_shared(to + STAGED_BYTES + at * CELL, rest(p.patch[k], high));
+        ptx::store_shared(to + STAGED_BYTES + at * VEC_BYTES, rest(p.patch[k], high));
 #endif
     }
 }
@@ -134,7 +134,7 @@ __device__ __forceinline__ void multiply1(Tile1& tile, u64 filters, const u32 (&
 // `pool(sums, at)` takes tile `at`: of 4 planes, 2 channels at (dy, dx) = [2 * dx + dy].
 template <typename Pool>
 __device__ __forceinline__ void convolve1(u32 filters, const u32 (&pair)[4], Pool pool) {
-    const u64 b = ptx::operand(filters, 64 * CELL, 8 * CELL);
+    const u64 b = ptx::operand(filters, 64 * VEC_BYTES, 8 * VEC_BYTES);
     Tile1 even, odd;
     multiply1(even, b, pair, 0);
 #pragma unroll
@@ -161,7 +161,7 @@ constexpr u64 PAIRS_IN_LINE = 0xeedcba9876543210, PAIRS_APART = 0x6630eb85da72c9
 // Where a thread's first pooled position lies within [12][IMAGES][12], and the pixel pairs it
 // reads.
 struct Place {
-    u32 cell;
+    u32 vec;
     u32 pair[4];
 };
 __device__ __forceinline__ Place place_of(u32 images, int warp, int lane,
@@ -169,7 +169,7 @@ __device__ __forceinline__ Place place_of(u32 images, int warp, int lane,
     const int image = warp * IMAGES / 4, quad = lane % 4;
     const int y = warp * 3 * IMAGES % SIDE + lane / 16, x = lane / 4 % 4;
     Place place;
-    place.cell = ((y * IMAGES + image) * SIDE + x) * CELL;
+    place.vec = ((y * IMAGES + image) * SIDE + x) * VEC_BYTES;
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
         const int k = int(pairs >> 16 * m >> 4 * quad) & 15;
@@ -178,14 +178,14 @@ __device__ __forceinline__ Place place_of(u32 images, int warp, int lane,
     }
     return place;
 }
-// The first cell of tile `at` after that of tile 0.
-__device__ __forceinline__ constexpr u32 tile_cell(int at) {
-    return (at / 3 * 2 * IMAGES * SIDE + at % 3 * 4) * CELL;
+// The first vector of tile `at` after that of tile 0.
+__device__ __forceinline__ constexpr u32 tile_vec(int at) {
+    return (at / 3 * 2 * IMAGES * SIDE + at % 3 * 4) * VEC_BYTES;
 }
 
 // Where the 8 features of a thread go: [n / TILE][thread / 8][part][image][thread % 8 ^ image % 8],
 // so that 64 features of a tile lie together, rows of 128 bytes as wgmma's swizzle has them.
-__device__ __forceinline__ size_t feature_cell(int image, int tid, int part = 0) {
+__device__ __forceinline__ size_t feature_vec(int image, int tid, int part = 0) {
     const int tile = image / TILE, row = image % TILE;
     const size_t slice = (size_t(tile) * (WARPGROUP / 8) + tid / 8) * PARTS + part;
     return (slice * TILE + row) * 8 + (tid ^ row) % 8;
@@ -193,5 +193,5 @@ __device__ __forceinline__ size_t feature_cell(int image, int tid, int part = 0)
 // Zeros for the images that the last tile has past the last image, from `first` on in strides.
 __device__ __forceinline__ void clear_rest(uint4* features, int first, int stride, int n, int tid) {
     for (int image = first; image < (n + TILE - 1) / TILE * TILE; image += stride)
-        for (int part = 0; part < PARTS; ++part) features[feature_cell(image, tid, part)] = {};
+        for (int part = 0; part < PARTS; ++part) features[feature_vec(image, tid, part)] = {};
 }

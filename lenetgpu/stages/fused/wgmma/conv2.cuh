@@ -1,7 +1,7 @@
 // The body of the kernels whose GROUPS warpgroups carry two images each from pixels to features. A
 // block stays on its multiprocessor with the filters in shared memory. conv2 reads conv1's pooled
-// cells where they lie, no im2col; the warpgroups take turns at it, so that one feeds the tensor
-// cores while the others do conv1, pool and store. A cell is 16 bytes, so a filter element is one
+// vectors where they lie, no im2col; the warpgroups take turns at it, so that one feeds the tensor
+// cores while the others do conv1, pool and store. A vector is 16 bytes, so a filter element is one
 // K step of bytes or two of fp16.
 #pragma once
 #include "gpu/ptx/async.cuh"
@@ -12,35 +12,35 @@
 #include "gpu/ptx/wgmma.cuh"
 #include "stages/fused/wgmma/pixels.cuh"
 
-constexpr int PLANE_BYTES = CELLS * IMAGES * CELL;  // [12][IMAGES][12][a cell's channels]
-constexpr int STEP2_BYTES = 64 * 2 * CELL;          // [2][channel][cell]
+constexpr int PLANE_BYTES = VECS * IMAGES * VEC_BYTES;  // [12][IMAGES][12][a vector's channels]
+constexpr int STEP2_BYTES = 64 * 2 * VEC_BYTES;     // [2][channel][vector]
 constexpr int FILTER_ELEMENTS = 5 * 5;
 
-// D[output channel][y][image][x]: an 8-wide output row under filter element (r, s) is 8 cells side by side.
+// D[output channel][y][image][x]: an 8-wide output row under filter element (r, s) is 8 vectors side by side.
 // Hands the turn on after PASS_STEP of the steps.
 template <int STEPS, typename Sum>
 __device__ __forceinline__ void convolve2(Sum (&d)[32 * IMAGES], u32 filters, u32 maps, u32 next,
                                           int lane) {
     constexpr int PARTS_OF_ELEMENT = STEPS / FILTER_ELEMENTS;
-    u64 a = ptx::operand(filters, 64 * CELL, 8 * CELL);
-    u64 b = ptx::operand(maps, PLANE_BYTES, SIDE * CELL);
+    u64 a = ptx::operand(filters, 64 * VEC_BYTES, 8 * VEC_BYTES);
+    u64 b = ptx::operand(maps, PLANE_BYTES, SIDE * VEC_BYTES);
     ptx::here(a);
     ptx::here(b);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
         const int element = step / PARTS_OF_ELEMENT, part = step % PARTS_OF_ELEMENT;
-        const int cells = element / 5 * IMAGES * SIDE + element % 5 + part * 2 * CELLS * IMAGES;
+        const int vecs = element / 5 * IMAGES * SIDE + element % 5 + part * 2 * VECS * IMAGES;
         if (step == 0)
             ptx::wgmma<false>(d, a, b);
         else
-            ptx::wgmma<true>(d, a + step * STEP2_BYTES / 16, b + cells);
+            ptx::wgmma<true>(d, a + step * STEP2_BYTES / 16, b + vecs);
         if (step + 1 == PASS_STEP && lane == 0) ptx::barrier_arrive(next);
     }
     ptx::wgmma_commit();
 }
 
-// conv2 with every filter element, [step][2][channel][cell] at `filters`. Like it are others that `carry`
+// conv2 with every filter element, [step][2][channel][vector] at `filters`. Like it are others that `carry`
 // takes: what a thread holds of the filters is read when one is made.
 template <typename T, int STEPS>
 struct Dense {
@@ -59,8 +59,8 @@ struct Dense {
 
 // filters1: [step][2][dx and channel][8] fp16; filters2: as Kind's `Conv2` has them; rows of the
 // last tile past image n get zeros. Kind is what fp16 and bytes do each in their own way: `Conv2`,
-// where a lane begins in a `cell`, how it stores conv1's sums (`store`), and the `mean`s of
-// channels c and c + 8 in a pooled row; `load(c)` makes one.
+// where a lane begins in a 16-byte vector (`lane_offset`), how it stores conv1's sums (`store`), and the
+// `mean`s of channels c and c + 8 in a pooled row; `load(c)` makes one.
 template <typename Kind, typename Load>
 __device__ __forceinline__ void carry(Images images, const unsigned char* filters1,
                                       const unsigned char* filters2, uint4* out, int n,
@@ -102,7 +102,7 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
             ptx::bulk_load(base + at, filters2 + at, LOAD_BYTES, loaded + 8);
     }
     const Place place = place_of(staged, warp, lane, Conv2::PAIR_ORDER);
-    const u32 cells = maps + place.cell + Kind::cell(lane);
+    const u32 vecs = maps + place.vec + Kind::lane_offset(lane);
     const Kind kind = load(16 * warp + lane / 4);
     __syncthreads();
     ptx::wait_for_grid();
@@ -120,7 +120,7 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
         ptx::sync(1 + group, WARPGROUP);
         if (round == 0) ptx::barrier_wait(loaded, 0);
         convolve1(base + FILTER1_AT, place.pair, [&](const float (&d)[32], int at) {
-            Kind::store(cells + tile_cell(at), d);
+            Kind::store(vecs + tile_vec(at), d);
         });
         ptx::async_fence();
         ptx::sync(1 + group, WARPGROUP);
@@ -142,7 +142,7 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
                 const int top = 4 * (2 * y * IMAGES + i), bottom = top + 4 * IMAGES;
                 mean[y] = kind.mean(d + top, d + bottom);
             }
-            out[feature_cell(first + i, tid)] = {mean[0], mean[1], mean[2], mean[3]};
+            out[feature_vec(first + i, tid)] = {mean[0], mean[1], mean[2], mean[3]};
         }
     }
     const int rest = (n + IMAGES - 1) / IMAGES * IMAGES + place_in_grid * IMAGES;
@@ -155,14 +155,14 @@ __device__ __forceinline__ u32 to_bytes(u32 pair) {
     return ptx::add2(ptx::min2(pair, MOST), BIAS);
 }
 
-// The Kind whose maps and filters of conv2 are bytes, its sums int32; a cell holds 16 channels. A
+// The Kind whose maps and filters of conv2 are bytes, its sums int32; a vector holds 16 channels. A
 // sum of four times `scale` is channel c's mean, times `scale_8` channel c + 8's.
 template <typename Product>
 struct Bytes {
     using Conv2 = Product;
     float scale, scale_8;
 
-    __device__ __forceinline__ static u32 cell(int lane) {
+    __device__ __forceinline__ static u32 lane_offset(int lane) {
         return lane % 4 / 2 * Conv2::PLANE_STEP + lane % 2 * 8;
     }
     // [channel/16] planes.

@@ -1,5 +1,5 @@
 // Images to pool2's features in one kernel, both convolutions on wgmma with fp16 operands and fp32
-// sums. A block is GROUPS warpgroups, each with two images at a time (conv2.cuh); a cell of conv1's
+// sums. A block is GROUPS warpgroups, each with two images at a time (conv2.cuh); a vector of conv1's
 // holds 8 channels. sm_90a, any n >= 1.
 #include "gpu/ptx/math.cuh"
 #include "gpu/ptx/shared.cuh"
@@ -8,7 +8,7 @@
 struct Fp16 {
     using Conv2 = Dense<float, 2 * FILTER_ELEMENTS>;
 
-    __device__ __forceinline__ static u32 cell(int lane) { return lane % 4 * 4; }
+    __device__ __forceinline__ static u32 lane_offset(int lane) { return lane % 4 * 4; }
     // [channel/8] planes.
     __device__ __forceinline__ static void store(u32 to, const float (&d)[32]) {
 #pragma unroll

@@ -9,7 +9,7 @@ from lenetgpu.network import CLASSES, FEATURE_COUNT
 from lenetgpu.stages.fused import split
 from lenetgpu.stages.rounding import to_half
 
-CELLS = 8  # 16-byte feature vectors the classifier multiplies before moving their sums to registers
+VECS = 8  # 16-byte feature vectors the classifier multiplies before moving their sums to registers
 _BYTE_PIXEL_EXPONENT = -8  # conv1.cuh reads byte / 256
 _MEAN = 0.25
 
@@ -27,8 +27,8 @@ def pack(tensors: Sequence[Array]) -> split.Packed:
     conv1, k1 = split.parts(tensors[0])
     conv2, k2 = split.parts(tensors[1].reshape(25, 4, 8, 64), axis=1)
     # py, px, warp, h, g, output -> warp, g, px, py, h, output
-    cells = tensors[2].reshape(4, 4, 4, 2, 8, 128).transpose(2, 4, 1, 0, 3, 5)
-    fc1, k3 = split.parts(cells.reshape(-1, CELLS, 8, 128), axis=1)
+    vecs = tensors[2].reshape(4, 4, 4, 2, 8, 128).transpose(2, 4, 1, 0, 3, 5)
+    fc1, k3 = split.parts(vecs.reshape(-1, VECS, 8, 128), axis=1)
     fc2 = np.zeros((128, -(-CLASSES // 4) * 4), np.float32)
     fc2[:, :CLASSES] = tensors[3]
     a1, a2, _ = split.activation_exponents(tensors)

@@ -14,20 +14,20 @@ using ptx::u32;
 using ptx::u64;
 
 constexpr int IMAGES = CLASSIFIER_IMAGES;
-constexpr int CELLS = CLASSIFIER_CELLS;
-constexpr int CELL = 16;  // eight fp16
+constexpr int VECS = CLASSIFIER_VECS;
+constexpr int VEC_BYTES = 16;  // eight fp16
 constexpr int PARTS = 2;  // high, low
-constexpr int DEPTH = 1024;
+constexpr int FEATURES = 1024;
 constexpr int HIDDEN = 128;
 constexpr int CLASSES = 10;
 constexpr int GROUPS = 2;
 constexpr int WARPGROUP = 128;
-constexpr int CHUNKS = DEPTH / 8 / CELLS;
+constexpr int CHUNKS = FEATURES / 8 / VECS;
 
-constexpr int WEIGHT_COLUMN_BYTES = HIDDEN * CELL;
-constexpr int WEIGHT_PART_BYTES = CELLS * WEIGHT_COLUMN_BYTES;
+constexpr int WEIGHT_COLUMN_BYTES = HIDDEN * VEC_BYTES;
+constexpr int WEIGHT_PART_BYTES = VECS * WEIGHT_COLUMN_BYTES;
 constexpr int WEIGHT_BYTES = PARTS * WEIGHT_PART_BYTES;
-constexpr int FEATURE_PART_BYTES = IMAGES * CELLS * CELL;  // [image][64 k], swizzled
+constexpr int FEATURE_PART_BYTES = IMAGES * VECS * VEC_BYTES;  // [image][64 k], swizzled
 constexpr int FEATURE_BYTES = PARTS * FEATURE_PART_BYTES;
 constexpr int STAGE_BYTES = WEIGHT_BYTES + FEATURE_BYTES;
 
@@ -42,7 +42,7 @@ constexpr int RELEASED = FULL + 8 * STAGES;
 constexpr int SHARED_USED = RELEASED + 4 * STAGES;
 
 static_assert(IMAGES == 80, "multiply_64x80 takes 80 images");
-static_assert(CELLS == 8 && STAGE_BYTES % 1024 == 0 && WEIGHT_BYTES % 1024 == 0, "swizzled rows");
+static_assert(VECS == 8 && STAGE_BYTES % 1024 == 0 && WEIGHT_BYTES % 1024 == 0, "swizzled rows");
 static_assert(CHUNKS % 2 == 0, "chunks alternate between two accumulators");
 static_assert(STAGES <= CHUNKS, "the ring is filled once before the first release");
 static_assert(SCORES + IMAGES * SCORES_PITCH * 4 <= OUTPUT_WEIGHTS, "scores lie over the ring");
@@ -54,13 +54,13 @@ __device__ __forceinline__ void load_weights(u32 shared, const uint4* weights, i
     const u32 to = shared + chunk % STAGES * STAGE_BYTES,
               full = shared + FULL + 8 * (chunk % STAGES);
     ptx::barrier_expect(full, STAGE_BYTES);
-    ptx::bulk_load(to, weights + chunk * (WEIGHT_BYTES / CELL), WEIGHT_BYTES, full);
+    ptx::bulk_load(to, weights + chunk * (WEIGHT_BYTES / VEC_BYTES), WEIGHT_BYTES, full);
 }
 
 __device__ __forceinline__ void load_features(u32 shared, const uint4* features, int chunk) {
     const u32 to = shared + chunk % STAGES * STAGE_BYTES,
               full = shared + FULL + 8 * (chunk % STAGES);
-    const size_t from = (size_t(blockIdx.x) * CHUNKS + chunk) * (FEATURE_BYTES / CELL);
+    const size_t from = (size_t(blockIdx.x) * CHUNKS + chunk) * (FEATURE_BYTES / VEC_BYTES);
     ptx::bulk_load(to + WEIGHT_BYTES, features + from, FEATURE_BYTES, full);
 }
 
@@ -69,18 +69,18 @@ __device__ __forceinline__ void multiply_chunk(float (&d)[IMAGES / 2], u32 share
     const u32 stage = shared + chunk % STAGES * STAGE_BYTES;
     ptx::barrier_wait(shared + FULL + 8 * (chunk % STAGES), chunk / STAGES & 1);
     ptx::wgmma_fence();
-    const u64 high = ptx::operand(stage + group * (64 * CELL), WEIGHT_COLUMN_BYTES, 8 * CELL);
-    const u64 low = high + WEIGHT_PART_BYTES / CELL;
+    const u64 high = ptx::operand(stage + group * (64 * VEC_BYTES), WEIGHT_COLUMN_BYTES, 8 * VEC_BYTES);
+    const u64 low = high + WEIGHT_PART_BYTES / VEC_BYTES;
     const u64 x_high = ptx::swizzled(stage + WEIGHT_BYTES);
-    const u64 x_low = x_high + FEATURE_PART_BYTES / CELL;
-    constexpr u64 a = 2 * WEIGHT_COLUMN_BYTES / CELL, b = 2;
+    const u64 x_low = x_high + FEATURE_PART_BYTES / VEC_BYTES;
+    constexpr u64 a = 2 * WEIGHT_COLUMN_BYTES / VEC_BYTES, b = 2;
     ptx::wgmma<false>(d, low, x_high);
 #pragma unroll
-    for (int k = 1; k < CELLS / 2; ++k) ptx::wgmma<true>(d, low + k * a, x_high + k * b);
+    for (int k = 1; k < VECS / 2; ++k) ptx::wgmma<true>(d, low + k * a, x_high + k * b);
 #pragma unroll
-    for (int k = 0; k < CELLS / 2; ++k) ptx::wgmma<true>(d, high + k * a, x_low + k * b);
+    for (int k = 0; k < VECS / 2; ++k) ptx::wgmma<true>(d, high + k * a, x_low + k * b);
 #pragma unroll
-    for (int k = 0; k < CELLS / 2; ++k) ptx::wgmma<true>(d, high + k * a, x_high + k * b);
+    for (int k = 0; k < VECS / 2; ++k) ptx::wgmma<true>(d, high + k * a, x_high + k * b);
     ptx::wgmma_commit();
 }
 

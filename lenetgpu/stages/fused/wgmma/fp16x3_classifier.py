@@ -11,7 +11,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSIFIER, Classifier
 from lenetgpu.stages.fused.split import on_device, output_args
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
-from lenetgpu.stages.fused.wgmma.fp16_pack import CELLS, pack
+from lenetgpu.stages.fused.wgmma.fp16_pack import VECS, pack
 from lenetgpu.stages.registry import hopper, variant
 
 _THREADS = 256
@@ -20,7 +20,7 @@ _SHARED_BYTES = SM_90_BLOCK_BYTES
 
 def kernel() -> Kernel:
     """Return the kernel from features to labels."""
-    tile = {"CLASSIFIER_IMAGES": TILE_IMAGES, "CLASSIFIER_CELLS": CELLS, "STAGES": 4}
+    tile = {"CLASSIFIER_IMAGES": TILE_IMAGES, "CLASSIFIER_VECS": VECS, "STAGES": 4}
     return Kernel.beside(__file__, "split_classifier", SHARED_BYTES=_SHARED_BYTES, **tile)
 
 

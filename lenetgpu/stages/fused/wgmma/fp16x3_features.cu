@@ -20,19 +20,19 @@ constexpr int MAPS2 = 64;
 constexpr int FILTER = 5;
 constexpr int FILTER_ELEMENTS = FILTER * FILTER;
 
-constexpr int MAP_ROW_BYTES = SIDE * CELL;
+constexpr int MAP_ROW_BYTES = SIDE * VEC_BYTES;
 constexpr int CHANNELS_BYTES = SIDE * IMAGES * MAP_ROW_BYTES;
 constexpr int PART_BYTES = MAPS1 / 8 * CHANNELS_BYTES;
 constexpr int PAIR_BYTES = PARTS * PART_BYTES;
 constexpr int BUFFERS = 2 * GROUPS;
 
 // A filter element of conv2: [part][channel/8][map][8].
-constexpr int ELEMENT_COLUMN_BYTES = MAPS2 * CELL;
+constexpr int ELEMENT_COLUMN_BYTES = MAPS2 * VEC_BYTES;
 constexpr int ELEMENT_PART_BYTES = MAPS1 / 8 * ELEMENT_COLUMN_BYTES;
 constexpr int ELEMENT_BYTES = PARTS * ELEMENT_PART_BYTES;
 
-constexpr int ELEMENT_STEP = 2 * ELEMENT_COLUMN_BYTES / CELL;  // 16 channels on, in descriptor units
-constexpr int MAP_STEP = 2 * CHANNELS_BYTES / CELL;
+constexpr int ELEMENT_STEP = 2 * ELEMENT_COLUMN_BYTES / VEC_BYTES;  // 16 channels on, in descriptor units
+constexpr int MAP_STEP = 2 * CHANNELS_BYTES / VEC_BYTES;
 
 constexpr int RING = 0;
 constexpr int MAPS = RING + STAGES * ELEMENT_BYTES;
@@ -52,7 +52,7 @@ static_assert(PROMOTE < STAGES && FILTER - PROMOTE < STAGES, "the ring holds the
 __device__ __forceinline__ void load_element(u32 shared, const uint4* filters2, int stage, int element) {
     const u32 full = shared + ELEMENT_FULL + 8 * stage;
     ptx::barrier_expect(full, ELEMENT_BYTES);
-    ptx::bulk_load(shared + RING + stage * ELEMENT_BYTES, filters2 + element * (ELEMENT_BYTES / CELL),
+    ptx::bulk_load(shared + RING + stage * ELEMENT_BYTES, filters2 + element * (ELEMENT_BYTES / VEC_BYTES),
                    ELEMENT_BYTES, full);
 }
 
@@ -78,7 +78,7 @@ __device__ __forceinline__ void produce(u32 shared, const Pixel* images, int cou
         const int buffer = pair % BUFFERS;
         ptx::sync(1, WARPGROUP);  // the pixels are there
         ptx::barrier_wait(shared + MAPS_FREE + 8 * buffer, (pair / BUFFERS & 1) ^ 1);
-        const u32 cells = shared + MAPS + buffer * PAIR_BYTES + place.cell + lane % 4 * 4;
+        const u32 vecs = shared + MAPS + buffer * PAIR_BYTES + place.vec + lane % 4 * 4;
         convolve1(shared + FILTERS1, place.pair, [&](const float (&d)[32], int at) {
 #pragma unroll
             for (int plane = 0; plane < 4; ++plane) {
@@ -86,7 +86,7 @@ __device__ __forceinline__ void produce(u32 shared, const Pixel* images, int cou
                 const float a = scale * pooled(s[0], s[2], s[4], s[6]);
                 const float b = scale * pooled(s[1], s[3], s[5], s[7]);
                 const u32 high = ptx::half2(a, b),
-                          to = cells + tile_cell(at) + plane * CHANNELS_BYTES;
+                          to = vecs + tile_vec(at) + plane * CHANNELS_BYTES;
                 ptx::store_shared(to, high);
                 ptx::store_shared(to + PART_BYTES, ptx::rest2(a, b, high));
             }
@@ -102,10 +102,10 @@ __device__ __forceinline__ void produce(u32 shared, const Pixel* images, int cou
 // The low products, which an empty accumulator takes without loss, then the high ones.
 template <bool add>
 __device__ __forceinline__ void multiply_low(float (&d)[MAPS2], u32 element, u32 maps) {
-    const u64 high = ptx::operand(element, ELEMENT_COLUMN_BYTES, 8 * CELL);
-    const u64 low = high + ELEMENT_PART_BYTES / CELL;
+    const u64 high = ptx::operand(element, ELEMENT_COLUMN_BYTES, 8 * VEC_BYTES);
+    const u64 low = high + ELEMENT_PART_BYTES / VEC_BYTES;
     const u64 map_high = ptx::operand(maps, CHANNELS_BYTES, MAP_ROW_BYTES);
-    const u64 map_low = map_high + PART_BYTES / CELL;
+    const u64 map_low = map_high + PART_BYTES / VEC_BYTES;
     ptx::wgmma<add>(d, low, map_high);
     ptx::wgmma<true>(d, low + ELEMENT_STEP, map_high + MAP_STEP);
     ptx::wgmma<true>(d, high, map_low);
@@ -113,7 +113,7 @@ __device__ __forceinline__ void multiply_low(float (&d)[MAPS2], u32 element, u32
 }
 
 __device__ __forceinline__ void multiply_high(float (&d)[MAPS2], u32 element, u32 maps) {
-    const u64 high = ptx::operand(element, ELEMENT_COLUMN_BYTES, 8 * CELL);
+    const u64 high = ptx::operand(element, ELEMENT_COLUMN_BYTES, 8 * VEC_BYTES);
     const u64 map_high = ptx::operand(maps, CHANNELS_BYTES, MAP_ROW_BYTES);
     ptx::wgmma<true>(d, high, map_high);
     ptx::wgmma<true>(d, high + ELEMENT_STEP, map_high + MAP_STEP);
@@ -162,12 +162,12 @@ __device__ __forceinline__ void add_elements(float (&sum)[MAPS2], u32 shared, co
         if (i == 0)
             multiply_low<false>(d, element[i], window);
         else
-            multiply_low<true>(d, element[i], window + i * CELL);
+            multiply_low<true>(d, element[i], window + i * VEC_BYTES);
         ring.advance();
     }
     ptx::wgmma_commit();
 #pragma unroll
-    for (int i = 0; i < elements; ++i) multiply_high(d, element[i], window + i * CELL);
+    for (int i = 0; i < elements; ++i) multiply_high(d, element[i], window + i * VEC_BYTES);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     if (group == 0 || ring.left > 0) ptx::arrive(3 - group, GROUPS * WARPGROUP);
@@ -178,7 +178,7 @@ __device__ __forceinline__ void add_elements(float (&sum)[MAPS2], u32 shared, co
     release_elements<elements>(shared, filters2, first);
 }
 
-// Position groups are [row][image]; a cell of features is [pooled row][map, map + 8] of one thread.
+// Position groups are [row][image]; a vector of features is [pooled row][map, map + 8] of one thread.
 __device__ __forceinline__ void store_features(const float (&sum)[MAPS2], uint4* features,
                                                int first, int count, float scale) {
     const int thread = threadIdx.x % WARPGROUP;
@@ -195,9 +195,9 @@ __device__ __forceinline__ void store_features(const float (&sum)[MAPS2], uint4*
             low[row] = ptx::rest2(a, b, high[row]);
         }
         if (first + image < count) {
-            features[feature_cell(first + image, thread, 0)] =
+            features[feature_vec(first + image, thread, 0)] =
                 make_uint4(high[0], high[1], high[2], high[3]);
-            features[feature_cell(first + image, thread, 1)] =
+            features[feature_vec(first + image, thread, 1)] =
                 make_uint4(low[0], low[1], low[2], low[3]);
         }
     }
@@ -219,7 +219,7 @@ __device__ __forceinline__ void convolve(u32 shared, const uint4* filters2, uint
         for (int row = 0; row < FILTER; ++row) {
             const u32 window = maps + row * IMAGES * MAP_ROW_BYTES;
             add_elements<PROMOTE>(sum, shared, filters2, ring, window, group);
-            add_elements<FILTER - PROMOTE>(sum, shared, filters2, ring, window + PROMOTE * CELL, group);
+            add_elements<FILTER - PROMOTE>(sum, shared, filters2, ring, window + PROMOTE * VEC_BYTES, group);
         }
         ptx::barrier_arrive(shared + MAPS_FREE + 8 * buffer);
         store_features(sum, features, first_image(pair), count, scale);

@@ -1,7 +1,7 @@
 // Images to pool2's features in one kernel: conv1 on wgmma in fp16, its pooled maps and conv2's
 // filters as bytes at twice the rate, exact int32 sums. The scale of the maps is one for the whole
 // network and lies in conv1's filters, the scales of conv2's filters one a channel.
-// A block is GROUPS warpgroups, each with two images at a time (conv2.cuh); a cell of conv1's holds
+// A block is GROUPS warpgroups, each with two images at a time (conv2.cuh); a vector of conv1's holds
 // 16 channels. sm_90a, any n >= 1.
 #include "stages/fused/wgmma/conv2.cuh"
 

@@ -1,7 +1,7 @@
 // Images to pool2's features in one kernel, as int8_features, with conv2's filters 2:4 sparse: of
 // four channels of a filter element two are kept, and a product takes K = 64 for little more than 32 costs.
-// Its 64 are four cells of the maps at one stride: the first four elements of a filter row, or of the
-// last column. The corner element of both planes comes last, two cells by themselves; what would be the
+// Its 64 are four vectors of the maps at one stride: the first four elements of a filter row, or of the
+// last column. The corner element of both planes comes last, two vectors by themselves; what would be the
 // third and the fourth is read as well, somebody's maps or pixels, and meets zeros.
 // A block is GROUPS specialized warpgroups (specialized.cuh). sm_90a, any n >= 1.
 #include "gpu/ptx/global.cuh"
@@ -13,9 +13,9 @@
 struct Sparse {
     using Sum = int;
     static constexpr int FILTER_ROWS = 5, LINES = FILTER_ROWS + 1, STEPS = 2 * LINES + 1;
-    // Between planes are four cells more, so that what a warp stores in both meets in no bank.
-    static constexpr int PLANE_STEP = PLANE_BYTES + 4 * CELL, MAP_BYTES = 2 * PLANE_STEP;
-    static constexpr int MAP_ROW = IMAGES * SIDE, PLANE = PLANE_STEP / CELL;  // cells
+    // Between planes are four vectors more, so that what a warp stores in both meets in no bank.
+    static constexpr int PLANE_STEP = PLANE_BYTES + 4 * VEC_BYTES, MAP_BYTES = 2 * PLANE_STEP;
+    static constexpr int MAP_ROW = IMAGES * SIDE, PLANE = PLANE_STEP / VEC_BYTES;  // vectors
     static constexpr u64 PAIR_ORDER = PAIRS_APART;
     uint4 kept[STEPS];
     u32 places[STEPS];
@@ -31,9 +31,9 @@ struct Sparse {
     }
     // D[output channel][y][image][x] of a room of maps.
     __device__ __forceinline__ void multiply(Sum (&d)[32 * IMAGES], u32 maps) const {
-        u64 row = ptx::operand(maps, CELL, SIDE * CELL);
-        u64 column = ptx::operand(maps, MAP_ROW * CELL, SIDE * CELL);
-        u64 planes = ptx::operand(maps, PLANE_STEP, SIDE * CELL);
+        u64 row = ptx::operand(maps, VEC_BYTES, SIDE * VEC_BYTES);
+        u64 column = ptx::operand(maps, MAP_ROW * VEC_BYTES, SIDE * VEC_BYTES);
+        u64 planes = ptx::operand(maps, PLANE_STEP, SIDE * VEC_BYTES);
         ptx::here(row);
         ptx::here(column);
         ptx::here(planes);

@@ -6,7 +6,7 @@ from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
 
-_CELL = 16  # channels per plane, bytes per core-matrix row
+_VEC = 16  # channels per plane, bytes per core-matrix row
 _ELEMENTS = 4  # filter elements per step, from one plane except in the last step
 _LINES = (*([(r, s) for s in range(4)] for r in range(5)), [(r, 4) for r in range(4)])
 _THREADS = 128
@@ -14,7 +14,7 @@ _THREADS = 128
 # With this order the loads of a warp, four pairs at 2 x 4 pooled positions, have no bank conflicts.
 PAIR_ORDER = (1, 4, 9, 12, 2, 7, 10, 13, 5, 8, 11, 14, 0, 3, 6, 15)
 STEPS = 2 * len(_LINES) + 1
-FILTER_BYTES = STEPS * (64 * 2 * _CELL + 4 * _THREADS)
+FILTER_BYTES = STEPS * (64 * 2 * _VEC + 4 * _THREADS)
 
 
 def steps_of(whole: Array) -> Array:
@@ -23,15 +23,15 @@ def steps_of(whole: Array) -> Array:
     K is core-matrix row, then channel of its plane. Two rows of the last step have no filter
     element and are zeros.
     """
-    elements = whole.reshape(5, 5, 2, _CELL, 64).transpose(0, 1, 2, 4, 3)
-    made = np.zeros((STEPS, 64, _ELEMENTS, _CELL), whole.dtype)
+    elements = whole.reshape(5, 5, 2, _VEC, 64).transpose(0, 1, 2, 4, 3)
+    made = np.zeros((STEPS, 64, _ELEMENTS, _VEC), whole.dtype)
     for step in range(STEPS - 1):
         plane, line = divmod(step, len(_LINES))
-        for cell, (r, s) in enumerate(_LINES[line]):
-            made[step, :, cell] = elements[r, s, plane]
+        for vec, (r, s) in enumerate(_LINES[line]):
+            made[step, :, vec] = elements[r, s, plane]
     for plane in range(2):
         made[-1, :, plane] = elements[4, 4, plane]
-    return made.reshape(STEPS, 64, _ELEMENTS * _CELL)
+    return made.reshape(STEPS, 64, _ELEMENTS * _VEC)
 
 
 def halved(steps: Array) -> tuple[Array, Array]:

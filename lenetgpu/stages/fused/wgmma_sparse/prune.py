@@ -56,8 +56,8 @@ def second_moments(maps: Array) -> Array:
     """
     found = np.zeros((5 * 5 * maps.shape[3],) * 2)
     for lo in range(0, len(maps), _PART):
-        cells = np.lib.stride_tricks.sliding_window_view(maps[lo : lo + _PART], (5, 5), axis=(1, 2))
-        rows = cells.transpose(0, 1, 2, 4, 5, 3).reshape(-1, len(found))
+        seen = np.lib.stride_tricks.sliding_window_view(maps[lo : lo + _PART], (5, 5), axis=(1, 2))
+        rows = seen.transpose(0, 1, 2, 4, 5, 3).reshape(-1, len(found))
         found += rows.T @ rows
     return found
 

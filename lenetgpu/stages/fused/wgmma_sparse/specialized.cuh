@@ -35,7 +35,7 @@ __device__ __forceinline__ Share share_of(int producer, int n) {
 // As convolve1 with one tile's sums: other warps fill what it waits for.
 template <typename Pool>
 __device__ __forceinline__ void convolve1_alone(u32 filters, const u32 (&pair)[4], Pool pool) {
-    const u64 b = ptx::operand(filters, 64 * CELL, 8 * CELL);
+    const u64 b = ptx::operand(filters, 64 * VEC_BYTES, 8 * VEC_BYTES);
     uint4 a[2][2];
     const auto load = [&](int at) {
         const int from = at / 3 * 4 * ROW_BYTES + at % 3 * 16;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void produce(const Images& images, const Rooms& rooms
     const int warp = __shfl_sync(~0u, tid / 32, 0);
     const u32 staged = rooms.base + Rooms::IMAGES_AT + group * STAGED_BYTES;
     const Place place = place_of(staged, warp, lane, Kind::Conv2::PAIR_ORDER);
-    const u32 cell = place.cell + Kind::cell(lane);
+    const u32 vec = place.vec + Kind::lane_offset(lane);
     const Share share = share_of(group, n);
     int first = share.first;
     Intake intake(images, memory + Rooms::FEED_AT + group * Intake::BYTES, share, n, tid);
@@ -81,9 +81,9 @@ __device__ __forceinline__ void produce(const Images& images, const Rooms& rooms
         ptx::sync(1 + group, WARPGROUP);
         if (round == 0) ptx::barrier_wait(rooms.loaded(), 0);
         if (round >= SLOTS) ptx::barrier_wait(rooms.empty(room), (round / SLOTS - 1) & 1);
-        const u32 cells = rooms.maps(room) + cell;
+        const u32 vecs = rooms.maps(room) + vec;
         convolve1_alone(rooms.base, place.pair, [&](const float (&d)[32], int at) {
-            Kind::store(cells + tile_cell(at), d);
+            Kind::store(vecs + tile_vec(at), d);
         });
         ptx::async_fence();
         __syncwarp();
@@ -106,7 +106,7 @@ __device__ __forceinline__ void means(const Kind& kind, const Sums& d, uint4* ou
             const int top = 4 * (2 * y * IMAGES + i), bottom = top + 4 * IMAGES;
             mean[y] = kind.mean(d + top, d + bottom);
         }
-        if (first >= 0) out[feature_cell(first + i, tid)] = {mean[0], mean[1], mean[2], mean[3]};
+        if (first >= 0) out[feature_vec(first + i, tid)] = {mean[0], mean[1], mean[2], mean[3]};
     }
 }
 

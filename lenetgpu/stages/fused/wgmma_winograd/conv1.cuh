@@ -26,7 +26,7 @@ public:
 #pragma unroll
         for (int k = 0; k < EACH; ++k)
             if (tid + k * WARPGROUP < PATCHES)
-                ptx::store_shared(to + (tid + k * WARPGROUP) * CELL, to_fp16(patch_[k]));
+                ptx::store_shared(to + (tid + k * WARPGROUP) * VEC_BYTES, to_fp16(patch_[k]));
     }
 };
 

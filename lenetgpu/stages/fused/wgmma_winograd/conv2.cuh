@@ -1,5 +1,5 @@
 // conv2's products at a point, filters and transformed maps in shared memory: D[64 channels][8 rows,
-// 4 images, 2 tiles of 4 columns], N = 64 in the order that the cells of the maps lie in.
+// 4 images, 2 tiles of 4 columns], N = 64 in the order that the vectors of the maps lie in.
 #pragma once
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
@@ -7,9 +7,9 @@
 #include "stages/fused/wgmma_winograd/conv1.cuh"
 
 constexpr int ROWS = 5;
-constexpr int STEP2_BYTES = 64 * 2 * CELL, STEPS = 2 * ROWS;  // [2][channel][cell]
+constexpr int STEP2_BYTES = 64 * 2 * VEC_BYTES, STEPS = 2 * ROWS;  // [2][channel][vector]
 constexpr int FILTERS_BYTES = STEPS * STEP2_BYTES;            // of a point
-constexpr int PLANE_BYTES = BATCH * 2 * SIDE * CELL;          // maps: [point][channel/8]
+constexpr int PLANE_BYTES = BATCH * 2 * SIDE * VEC_BYTES;     // maps: [point][channel/8]
 constexpr int POINT_BYTES = PLANES * PLANE_BYTES;
 constexpr int FILTER1_AT = POINTS * FILTERS_BYTES, MAPS_AT = FILTER1_AT + FILTER1_BYTES;
 constexpr int FILTER_BARRIERS = 1 + POINTS;

@@ -36,7 +36,7 @@ using Values = u32[PLANES][POINTS];
 // `never`: as ptx::here has it, with room at `band`.
 __device__ __forceinline__ void convolve1(Values& values, u32 band, u32 filters1, int warp,
                                           int lane, bool never) {
-    const u64 filters = ptx::operand(filters1, 64 * CELL, 8 * CELL);
+    const u64 filters = ptx::operand(filters1, 64 * VEC_BYTES, 8 * VEC_BYTES);
     u32 pooled[PLANES][ACROSS];
     Strips strips(band + lane / 4 % BATCH * BAND_BYTES + 2 * warp * ROW_BYTES +
                       lane / 16 * HALF_BYTES,
@@ -106,7 +106,7 @@ __device__ __forceinline__ void convolve(const Pixel* __restrict__ images, u32 b
     const int warp = __shfl_sync(~0u, tid / 32, 0);
     const u32 staged = base + BANDS_AT + band * BATCH * BAND_BYTES;
     const u32 to = base + MAPS_AT + (BAND * band + warp) * LINE_BYTES +
-                   (2 * (lane / 4 % BATCH) + lane / 16) * CELL + lane % 4 * 4;
+                   (2 * (lane / 4 % BATCH) + lane / 16) * VEC_BYTES + lane % 4 * 4;
     const int stride = BATCH * int(gridDim.x);
     int first = BATCH * int(blockIdx.x);
     Band pixels;
@@ -135,7 +135,7 @@ __device__ __forceinline__ void convolve(const Pixel* __restrict__ images, u32 b
 __device__ __forceinline__ void multiply(uint4* __restrict__ out, u32 base,
                                          const Barriers& barriers, int n) {
     const int tid = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
-    u64 a = ptx::operand(base, 64 * CELL, 8 * CELL);
+    u64 a = ptx::operand(base, 64 * VEC_BYTES, 8 * VEC_BYTES);
     u64 b = ptx::operand(base + MAPS_AT, PLANE_BYTES, LINE_BYTES);
     ptx::here(a);
     ptx::here(b);
@@ -149,13 +149,13 @@ __device__ __forceinline__ void multiply(uint4* __restrict__ out, u32 base,
     const auto pin = [&] {
         for (int i = 0; i < OUTPUTS; ++i) ptx::here(sums[i], n < 0, base + i * 128);
     };
-    const auto store = [&](int image) {  // images side by side: rows of 8 cells
-        const size_t cell = feature_cell(image, tid);
+    const auto store = [&](int image) {  // images side by side: rows of 8 vectors
+        const size_t vec = feature_vec(image, tid);
         uint4 features[BATCH];
         means(features, sums, lane);
         if (image < 0) return;
 #pragma unroll
-        for (int i = 0; i < BATCH; ++i) out[(cell ^ i) + 8 * i] = features[i];
+        for (int i = 0; i < BATCH; ++i) out[(vec ^ i) + 8 * i] = features[i];
     };
     for (int i = 0; i < 32; ++i) {
         odd[i] = 0.0f;

@@ -49,9 +49,9 @@ public:
             const int at = lane + 32 * k;
             if (at >= PATCHES) continue;
             const uint4 high = to_fp16(patch_[k]);
-            ptx::store_shared(to + at * CELL, high);
+            ptx::store_shared(to + at * VEC_BYTES, high);
 #if !UINT8_PIXELS
-            ptx::store_shared(to + BATCH * BAND_BYTES + at * CELL, rest(patch_[k], high));
+            ptx::store_shared(to + BATCH * BAND_BYTES + at * VEC_BYTES, rest(patch_[k], high));
 #endif
         }
     }
@@ -86,7 +86,7 @@ __device__ __forceinline__ void multiply_split(float (&d)[32], Strips (&parts)[P
 // with room at `band`.
 __device__ __forceinline__ void convolve1(Inputs& inputs, u32 band, u32 filters1, float scale,
                                           int warp, int lane, bool never) {
-    const u64 filters = ptx::operand(filters1, 64 * CELL, 8 * CELL);
+    const u64 filters = ptx::operand(filters1, 64 * VEC_BYTES, 8 * VEC_BYTES);
     float pooled[PLANES][2][ACROSS];
     const u32 from = band + lane / 4 % BATCH * BAND_BYTES + 2 * warp * ROW_BYTES +
                      lane / 16 * HALF_BYTES;
@@ -147,10 +147,10 @@ __device__ __forceinline__ void convolve(const Pixel* __restrict__ images, u32 b
         Inputs inputs;
         convolve1(inputs, staged, base + CONV1_AT, 4 * scale, warp, lane, n < 0);
         u64 own = threadIdx.x;
-        ptx::here(own);  // where its cells lie is not kept while it convolves
+        ptx::here(own);  // where its vectors lie is not kept while it convolves
         const int at = int(own) % 32;
         const u32 to = base + SPLIT_MAPS_AT + (BAND * band + warp) * LINE_BYTES +
-                   (2 * (at / 4 % BATCH) + at / 16) * CELL + at % 4 * 4;
+                   (2 * (at / 4 % BATCH) + at / 16) * VEC_BYTES + at % 4 * 4;
         const auto hand_over = [&](auto pair) {
             constexpr int PAIR = decltype(pair)::value;
             if (batch > 0) ptx::barrier_wait(barriers.read + 8 * PAIR, (batch - 1) & 1);
@@ -196,19 +196,19 @@ __device__ __forceinline__ void multiply(uint4* __restrict__ out, u32 base, cons
     const Barriers& barriers = ring.barriers;
     const int tid = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
     const bool loads = __shfl_sync(~0u, tid / 32, 0) == 0;
-    u64 a = ptx::operand(base, 64 * CELL, 8 * CELL);
+    u64 a = ptx::operand(base, 64 * VEC_BYTES, 8 * VEC_BYTES);
     u64 b = ptx::operand(base + SPLIT_MAPS_AT, PLANE_BYTES, LINE_BYTES);
     const int stride = BATCH * int(gridDim.x);
     int first = BATCH * int(blockIdx.x);
     float d[32], sums[OUTPUTS][32];
-    const auto store = [&](int image) {  // images side by side: rows of 8 cells
+    const auto store = [&](int image) {  // images side by side: rows of 8 vectors
         uint4 high[BATCH], low[BATCH];
         means(high, low, sums, 4 * scale, lane);
         if (image < 0) return;
-        const size_t cell = feature_cell(image, tid, 0), rest = feature_cell(image, tid, 1);
+        const size_t vec = feature_vec(image, tid, 0), rest = feature_vec(image, tid, 1);
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
-            out[(cell ^ i) + 8 * i] = high[i];
+            out[(vec ^ i) + 8 * i] = high[i];
             out[(rest ^ i) + 8 * i] = low[i];
         }
     };

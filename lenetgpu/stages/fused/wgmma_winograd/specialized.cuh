@@ -6,7 +6,7 @@
 constexpr int BAND = 4, BANDS = SIDE / BAND;  // pooled lines, a warp one of all images
 constexpr int BAND_ROWS = 2 * BAND + 4;       // of pixels, under a band
 constexpr int BAND_BYTES = BAND_ROWS * ROW_BYTES, BAND_PIXELS = BAND_ROWS * 28;
-constexpr int LINE_BYTES = BATCH * 2 * CELL;  // maps: [channel/8][12 rows][image][tile]
+constexpr int LINE_BYTES = BATCH * 2 * VEC_BYTES;  // maps: [channel/8][12 rows][image][tile]
 constexpr int GROUPS = BANDS + 1;
 
 static_assert(BATCH == 4 && SIDE % BAND == 0, "a line of all images is a warp's");
