@@ -17,7 +17,7 @@ from typing import Any
 
 from measured import MEASURED, Document
 
-from lenetgpu.dispatch.algorithms import KINDS, PRICED, TENSOR, TILED
+from lenetgpu.dispatch.algorithms import KINDS, MODELED, TENSOR, TILED
 from lenetgpu.dispatch.choose import CLAIM
 from lenetgpu.dispatch.measured import (
     SCHEMA,
@@ -70,7 +70,7 @@ def _product(name: str, problem: Conv, images: int, machine: Machine) -> Product
     """Return the launch of a tensor-core variant today, or None if its tiling no longer exists."""
     base, _, word = name.partition(TILED)
     if not word:
-        return PRICED[base](problem, images, machine)[1]
+        return MODELED[base](problem, images, machine)[1]
     return next(iter(replace(KINDS[base], word=word).products(problem, images, machine)), None)
 
 
@@ -101,7 +101,7 @@ def _outdone(entry: dict[str, Any], made: Product, images: int, machine: Machine
     if own == (entry["block"][0], entry["shared_bytes"]) or not entry.get("median_ms"):
         return False
     kind = KINDS[entry["name"].partition(TILED)[0]]
-    promised = kind.clocks(made, images, machine) / machine.clock_mhz
+    promised = kind.cycles(made, images, machine) / machine.clock_mhz
     return CLAIM * promised < 1e3 * float(entry["median_ms"])
 
 

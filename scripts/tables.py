@@ -559,7 +559,7 @@ def latency_said(document: Document) -> str:
         return "This run did not record the load's latency that N_FMA hides."
     row = document["latency"]
     return (
-        f"A load from global memory takes {row['load']:,.0f} clocks, plans take "
+        f"A load from global memory takes {row['load']:,.0f} cycles, plans take "
         f"{row['planned_load']:,} (`gpu/machines.py`); N_FMA is {row['n_fma']:,} multiply-adds, "
         f"planned with {row['planned_n_fma']:,}."
     )

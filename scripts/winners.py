@@ -93,8 +93,8 @@ def panes(document: Document | None) -> dict[str, list[Cell]]:
         times = measured.get((problem, images))
         ring = next((r for r in shipped(H200, problem_of(size, channels, 0)) if r.images == images),
                     None)  # fmt: skip
-        clocks = {choice.algorithm: choice.clocks for choice in choices(problem, images, H200)}
-        winner, margin = by_time(times or clocks)
+        cycles = {choice.algorithm: choice.cycles for choice in choices(problem, images, H200)}
+        winner, margin = by_time(times or cycles)
         cell = Cell(images, channels, winner, margin, times is not None, ring and ring.algorithm)
         found.setdefault(f"{size}x{size}", []).append(cell)
     return found

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from lenetgpu.cli import main
 from lenetgpu.lab.conv import compared as convolution
-from lenetgpu.lab.conv.compared import chosen_variants
+from lenetgpu.lab.conv.compared import selected_variants
 from lenetgpu.lab.conv.request import ConvRequest, rows_asked
 from lenetgpu.measure import conv_bench
 from lenetgpu.measure import rounds as comparing
@@ -61,11 +61,11 @@ def test_invalid_arguments_are_refused_in_one_sentence(arguments, words):
 
 
 def test_only_accepts_variants_families_and_aliases():
-    assert [v.full_name for v in chosen_variants("fft.pocketfft, serial", "cpu")] == [
+    assert [v.full_name for v in selected_variants("fft.pocketfft, serial", "cpu")] == [
         "serial.loops", "fft.pocketfft",
     ]  # fmt: skip
-    assert chosen_variants(None, "cuda") == variants("conv", "cuda")
-    named = [v.full_name for v in chosen_variants("tiled.shared_constant", "cuda")]
+    assert selected_variants(None, "cuda") == variants("conv", "cuda")
+    named = [v.full_name for v in selected_variants("tiled.shared_constant", "cuda")]
     assert named == ["direct.shared_constant"]
 
 

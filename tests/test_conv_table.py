@@ -117,7 +117,7 @@ def test_tilings_are_tied_to_their_kernel(told):
 def test_time_of_another_tiling_counts_until_model_predicts_more(told):
     made = wgmma.FP16X3.plan(PROBLEM, 64, H200)
     threads, shared = made.tiling.threads, made.tiling.shared_bytes(made.layout)
-    us = wgmma.FP16X3.clocks(made, 64, H200) / H200.clock_mhz
+    us = wgmma.FP16X3.cycles(made, 64, H200) / H200.clock_mhz
     own, other = ({"block": [threads, 1, 1], "shared_bytes": b} for b in (shared, shared - 16))
     fewer = own | {"block": [threads - 128, 1, 1]}
     for slow, how, expected in (

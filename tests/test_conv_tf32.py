@@ -27,7 +27,7 @@ from tensor_cores import (
 from test_kernels_on_a_cpu import common_folder
 
 from lenetgpu.check.judge import judge
-from lenetgpu.dispatch.algorithms import PRICED
+from lenetgpu.dispatch.algorithms import MODELED
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import H200
@@ -325,9 +325,9 @@ def test_few_channels_use_input_tiles_where_they_fit():
         ("3,32,32,9000,3,3", False),  # more blocks of filters than multiprocessors
     ):
         for layouts in ({}, NCHW):
-            clocks, found = PRICED["tensor.wgmma_tf32x3"](conv(text, **layouts), 64, H200)
+            cycles, found = MODELED["tensor.wgmma_tf32x3"](conv(text, **layouts), 64, H200)
             assert isinstance(found, halo.Product) == taken, text
-            assert clocks == found.clocks(64, H200)
+            assert cycles == found.cycles(64, H200)
 
 
 def test_grid_fits_the_gpu():

@@ -112,12 +112,12 @@ def predicted(problem=DEEP, images=64, machine=MACHINE):
 def test_model_choice_and_costs_are_explained(problem, expected):
     options = choices(problem, 1, H200)
     assert options[0].algorithm == expected
-    assert [o.clocks for o in options] == sorted(o.clocks for o in options)
+    assert [o.cycles for o in options] == sorted(o.cycles for o in options)
     rows = explain(problem, 64, OTHER_H200)
     model = choices(problem, 64, OTHER_H200)
-    assert rows[0] == ("chosen", f"{model[0].algorithm}, by the model")
-    priced = [name for name, figure in rows if "by the model, " in figure]
-    assert priced == [option.algorithm for option in model]
+    assert rows[0] == ("dispatched", f"{model[0].algorithm}, by the model")
+    modeled = [name for name, figure in rows if "by the model, " in figure]
+    assert modeled == [option.algorithm for option in model]
 
 
 def test_explain_gives_choice_and_reason():
@@ -125,11 +125,11 @@ def test_explain_gives_choice_and_reason():
     first, second, *_ = us
     rows = explain(DEEP, 64, OTHER_H200)
     why = f"{us[first]:,.2f} us predicted; {us[second]:,.2f} us of {second}, which is next"
-    assert rows[:2] == [("chosen", f"{HOPPER}, by the model"), ("because", why)]
+    assert rows[:2] == [("dispatched", f"{HOPPER}, by the model"), ("because", why)]
     found = dict(rows)
     assert found["its error"] == "at most that of fp32 sums of 2,304 products, as from 64 on"
     own = wgmma.FP16X3.plan(DEEP, 64, OTHER_H200)
-    assert found[HOPPER].endswith(f" clocks; {own}") and f"{us[HOPPER]:,.2f} us" in found[HOPPER]
+    assert found[HOPPER].endswith(f" cycles; {own}") and f"{us[HOPPER]:,.2f} us" in found[HOPPER]
 
 
 def test_inaccurate_winograd_is_refused_with_reason():
@@ -140,7 +140,7 @@ def test_inaccurate_winograd_is_refused_with_reason():
     assert most > 1.5 * row and why_not("winograd.f4", FEW, H200, images=64) == said
     assert why_not("winograd.f4", FEW, H200, measured=True, images=64) is None
     rows = dict(explain(FEW, 64, replace(H200, multiprocessors=131)))
-    assert rows["winograd.f4"] == f"not taken, {said}" and "clocks" in rows["winograd.f2"]
+    assert rows["winograd.f4"] == f"refused, {said}" and "cycles" in rows["winograd.f2"]
 
 
 def test_every_table_row_is_dispatched():
@@ -187,7 +187,7 @@ def test_rows_of_a_similar_gpu_are_the_fallback(here, ships):
     for machine in (H100, MACHINE, replace(H100, name=NAMED_H100)):
         assert taken(OTHER, 4, machine)[0] == SLOW != choices(OTHER, 4, machine)[0].algorithm
         rows = dict(explain(OTHER, 4, machine))
-        assert rows["chosen"] == f"{SLOW}, as measured on NVIDIA H200"
+        assert rows["dispatched"] == f"{SLOW}, as measured on NVIDIA H200"
         assert rows["because"].startswith("1.00 us measured on NVIDIA H200; 2.00 us of ")
         assert rows["measured on"].startswith("NVIDIA H200, ")
     apart = (replace(MACHINE, multiprocessors=131), replace(MACHINE, compute_capability=100))
@@ -272,7 +272,7 @@ def test_model_overrides_table_that_lacks_its_algorithm(ships):
     name, found = taken(DEEP, 64, MACHINE)
     assert (name, found.algorithm) == (HOPPER, "winograd.f4")
     rows = dict(explain(DEEP, 64, MACHINE))
-    assert rows["chosen"] == f"{HOPPER}, by the model over what was measured"
+    assert rows["dispatched"] == f"{HOPPER}, by the model over what was measured"
     first = f"{us:,.2f} us predicted, not measured yet"
     assert rows["because"] == f"{first}; {1.01 * CLAIM * us:,.2f} us measured of winograd.f4"
     less = replace(found, us={"winograd.f4": 0.99 * CLAIM * us, "direct.tuned": 1e4})
@@ -324,10 +324,10 @@ def test_measured_accuracy_holds_only_for_its_batch_size(ships):
 def test_explain_shows_predicted_and_measured_times():
     rows, (found,) = dict(explain(SMALL, 1, H200)), measured.near(SMALL, 1, H200)
     fastest, second = found.us["prefetch.stride_fixed"], found.us["direct.tuned"]
-    assert rows["chosen"] == "prefetch.stride_fixed, as measured"
-    assert rows["the model would take"] == f"direct.tuned, {second / fastest:.2f}x the fastest"
+    assert rows["dispatched"] == "prefetch.stride_fixed, as measured"
+    assert rows["the model's choice"] == f"direct.tuned, {second / fastest:.2f}x the fastest"
     assert rows["prefetch.stride_fixed"] == f"no model; measured {fastest:.2f} us"
-    assert f" clocks; measured {second:.2f} us; " in rows["direct.tuned"]
+    assert f" cycles; measured {second:.2f} us; " in rows["direct.tuned"]
 
 
 def ran(name, us, error, status="right"):
@@ -385,7 +385,7 @@ def test_short_sums_are_allowed_if_measured_accurate(ships):
     rows = dict(explain(problem, 64, MACHINE))
     assert rows["its error"] == "at most that of fp32 sums of 27 products, as measured"
     assert rows[ONE] == "no model of so few products; measured 2.00 us"
-    assert rows[HOPPER].startswith("not taken, sums of 27 products")
+    assert rows[HOPPER].startswith("refused, sums of 27 products")
 
 
 def test_tiling_names_are_unique():
@@ -410,7 +410,7 @@ def test_measured_tiling_is_used(ships, monkeypatch):
     state = choose._prepare("w", DEEP, 64)
     assert prepared == [(own, 64)] and state.variant.full_name == algorithm
     assert (
-        state.says == f"takes {algorithm}, 1.00 us measured; 2.00 us of winograd.f4, which is next"
+        state.says == f"runs {algorithm}, 1.00 us measured; 2.00 us of winograd.f4, which is next"
     )
     listed = find("conv", "best", "cuda").kernels(DEEP, 64)
     assert set(variant_of(algorithm).kernels(DEEP, 64)) <= set(listed)
@@ -469,7 +469,7 @@ def test_best_falls_back_if_memory_is_short(ships, monkeypatch):
     """Fall back to the measured algorithm, the model's, then one that needs almost no workspace."""
     ran = Run(monkeypatch, {HOPPER: MemoryError("no room")})
     state = choose._prepare("w", DEEP, 64)
-    assert state.says == "takes direct.tuned, memory holds no other"
+    assert state.says == "runs direct.tuned, memory holds no other"
     ran.full["direct.tuned"] = MemoryError("none at all")
     with pytest.raises(MemoryError, match="none at all"):
         choose._prepare("w", DEEP, 64)
@@ -503,13 +503,13 @@ def test_best_dispatches_only_algorithms_with_the_options(epilogue, capability, 
     refusal = find("conv", "best", "cuda").refusal(problem)
     if expected:
         assert refusal is None and taken(problem, 64)[0] in expected
-        refused = {name for name, why in rows.items() if why.startswith("not taken, ")}
-        assert refused == choose.PRICED.keys() - expected
-        assert rows["winograd.f4"].startswith("not taken, supports ")
+        refused = {name for name, why in rows.items() if why.startswith("refused, ")}
+        assert refused == choose.MODELED.keys() - expected
+        assert rows["winograd.f4"].startswith("refused, supports ")
     else:
         alone = "supports a bias, ReLU, fp16 and bf16 by products on tensor cores alone"
         assert refusal == f"{alone}, and {ANY} is refused: it needs cuda 8.0"
-        assert rows == {"chosen": f"none: it {refusal}"}
+        assert rows == {"dispatched": f"none: it {refusal}"}
         with pytest.raises(LenetError, match=r"^best.fp32 supports a bias, .* cuda 8\.0$"):
             taken(problem, 64)
 
@@ -528,7 +528,7 @@ def test_table_of_plain_shape_applies_with_epilogue(epilogue, ships):
     us = {ANY: 3.0, HOPPER: 4.0} | ({ONE: 2.0} if "dtype" not in epilogue else {})
     assert (name, found.us) == (min(us, key=us.get), us)
     rows = dict(explain(problem, 64, MACHINE))
-    assert rows["chosen"] == f"{name}, as measured"
+    assert rows["dispatched"] == f"{name}, as measured"
     without = f"without {', '.join(name for name in OPTIONS if name in problem.requires)}"
     assert f", 64 images, {without}, " in rows["measured on"]
     assert rows["because"].startswith(f"{us[name]:,.2f} us measured {without}; ")

@@ -1,4 +1,4 @@
-"""The microbenchmark for N_FMA: its chains on a CPU, its arithmetic, its clocks on a GPU."""
+"""The microbenchmark for N_FMA: its chains on a CPU, its arithmetic, its cycles on a GPU."""
 
 import ctypes
 from dataclasses import replace
@@ -24,12 +24,12 @@ def run(kernel, args, folder):  # noqa: F811
 
 @pytest.mark.parametrize("kernel", FMA_LATENCY, ids=lambda k: str(k.defines[0][1]))
 def test_all_multiply_adds_are_executed(kernel, folder):  # noqa: F811
-    out, clocks = np.zeros(1, np.float32), np.zeros(1, np.int64)
-    run(kernel, (out, clocks, 0.999, 0.001), folder)
+    out, cycles = np.zeros(1, np.float32), np.zeros(1, np.int64)
+    run(kernel, (out, cycles, 0.999, 0.001), folder)
     x = 0.999
     for _ in range(kernel.defines[0][1]):
         x = float(np.float32(x * float(np.float32(0.999)) + float(np.float32(0.001))))
-    assert out[0] == pytest.approx(x, rel=1e-5) and clocks[0] == 1
+    assert out[0] == pytest.approx(x, rel=1e-5) and cycles[0] == 1
 
 
 @pytest.mark.parametrize("kernel", LOAD_LATENCY, ids=lambda k: str(k.defines[0][1]))
@@ -38,16 +38,16 @@ def test_pointer_chase_follows_its_chain(kernel, folder, rng):  # noqa: F811
     which, following = chain(1 << 16, 8, 4096, rng)
     cells = np.full(1 << 16, -1, np.int32)
     cells[which] = following
-    out, clocks = np.zeros(1, np.int32), np.zeros(1, np.int64)
-    run(kernel, (out, clocks, cells), folder)
-    assert out[0] == which[steps] and clocks[0] == 1
+    out, cycles = np.zeros(1, np.int32), np.zeros(1, np.int64)
+    run(kernel, (out, cycles, cells), folder)
+    assert out[0] == which[steps] and cycles[0] == 1
 
 
 def test_n_fma_matches_the_paper():
     found = Latency(fma=4.0, load=258.0)
     assert found.n_fma(GTX_1080_TI) == GTX_1080_TI.n_fma == 66_048
     assert found.issued(GTX_1080_TI) == 33_024  # 128 cores issue one a clock each
-    assert found.busy_warps(GTX_1080_TI) == 16  # 4 clocks x 128 cores / 32 lanes
+    assert found.busy_warps(GTX_1080_TI) == 16  # 4 cycles x 128 cores / 32 lanes
     assert Latency(fma=4.1, load=700.4).n_fma(H200) == round(700.4 * 256)
     assert latency.per_step((10_000, 18_192)) == 4.0
 
@@ -55,9 +55,9 @@ def test_n_fma_matches_the_paper():
 def test_latency_is_shown_beside_plan_values():
     found = Latency(fma=4.0, load=650.0)
     rows = dict(latency_rows(lambda: found, replace(H200, latency=700)))
-    assert rows["load from global memory"] == "650 clocks, planned with 700"
+    assert rows["load from global memory"] == "650 cycles, planned with 700"
     assert rows["N_FMA"] == "166,400 multiply-adds, planned with 179,200"
-    assert rows["multiply-add"].startswith("4.0 clocks")
+    assert rows["multiply-add"].startswith("4.0 cycles")
 
 
 @pytest.mark.gpu

@@ -137,13 +137,13 @@ def ways(monkeypatch):
     return refusing
 
 
-def asked(precision="fp32", dtype="uint8", chosen=True):
-    return one_image(SimpleNamespace(precision=precision), "weights", dtype, chosen, None)
+def asked(precision="fp32", dtype="uint8", auto=True):
+    return one_image(SimpleNamespace(precision=precision), "weights", dtype, auto, None)
 
 
 def test_plans_of_fp32_accuracy_use_the_persistent_kernel(ways):
     assert asked("fp32") == asked("fp16x3") == "once"
-    assert asked("fp16") == asked(dtype="float32") == asked(chosen=False) == "recorded"
+    assert asked("fp16") == asked(dtype="float32") == asked(auto=False) == "recorded"
 
 
 @pytest.mark.parametrize("refusal", ["once", "check"])

@@ -58,7 +58,7 @@ def test_cells_are_measured_or_else_predicted(winners):
     one = winners.choices(winners.problem_of(7, 16), 1, winners.H200)
     cell = plain["7x7", 1, 16]
     assert cell.winner == one[0].algorithm
-    assert cell.margin == one[1].clocks / one[0].clocks
+    assert cell.margin == one[1].cycles / one[0].cycles
 
 
 def test_rings_match_the_table_without_padding(winners):

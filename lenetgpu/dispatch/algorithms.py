@@ -14,24 +14,24 @@ from lenetgpu.stages.conv.tensor.product import Product as TensorProduct
 from lenetgpu.stages.conv.tf32 import wgmma as tf32
 from lenetgpu.stages.conv.tf32.one_launch import OneLaunch
 from lenetgpu.stages.conv.tuned import direct, winograd
-from lenetgpu.stages.conv.tuned.product import Product, product_clocks, single_clocks
+from lenetgpu.stages.conv.tuned.product import Product, product_cycles, single_cycles
 from lenetgpu.stages.registry import find
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm, its clocks by the cost model, and the product that does its work, if any."""
+    """An algorithm, its cycles by the cost model, and the product that does its work, if any."""
 
     algorithm: str
-    clocks: float
+    cycles: float
     product: Product | TensorProduct | OneLaunch | None
 
     def us(self, machine: Machine) -> float:
         """Return the estimated microseconds on `machine` at its highest clock."""
-        return self.clocks / machine.clock_mhz
+        return self.cycles / machine.clock_mhz
 
 
-Price = tuple[float, Product | TensorProduct | OneLaunch | None]
+Cost = tuple[float, Product | TensorProduct | OneLaunch | None]
 
 
 # With fewer channels than this, `direct.tuned` takes _FEW times as long as the cost model says. On
@@ -39,29 +39,29 @@ Price = tuple[float, Product | TensorProduct | OneLaunch | None]
 _FEW_CHANNELS, _FEW = 4, 1.7
 
 
-def _single(problem: Conv, batch: int, machine: Machine) -> Price:
-    return single_clocks(problem, batch, machine), None
+def _single(problem: Conv, batch: int, machine: Machine) -> Cost:
+    return single_cycles(problem, batch, machine), None
 
 
-def _direct(problem: Conv, batch: int, machine: Machine) -> Price:
+def _direct(problem: Conv, batch: int, machine: Machine) -> Cost:
     product = direct.plan(problem, batch, machine)
     more = _FEW if problem.C < _FEW_CHANNELS else 1.0
-    return more * product_clocks(product, problem, batch, 1, machine), product
+    return more * product_cycles(product, problem, batch, 1, machine), product
 
 
-def _winograd(outputs: int, problem: Conv, batch: int, machine: Machine) -> Price:
+def _winograd(outputs: int, problem: Conv, batch: int, machine: Machine) -> Cost:
     product = winograd.plan(problem, batch, outputs, machine)
-    return winograd.clocks(product, problem, batch, outputs, machine), product
+    return winograd.cycles(product, problem, batch, outputs, machine), product
 
 
-def _tensor(kind: implicit.Kind, problem: Conv, batch: int, machine: Machine) -> Price:
+def _tensor(kind: implicit.Kind, problem: Conv, batch: int, machine: Machine) -> Cost:
     product = kind.plan(problem, batch, machine)
-    return kind.clocks(product, batch, machine), product
+    return kind.cycles(product, batch, machine), product
 
 
-def _tf32(problem: Conv, batch: int, machine: Machine) -> Price:
+def _tf32(problem: Conv, batch: int, machine: Machine) -> Cost:
     product = tf32.plan(problem, batch, machine)
-    return product.clocks(batch, machine), product
+    return product.cycles(batch, machine), product
 
 
 # Algorithms with tilings that can be selected by name.
@@ -69,7 +69,7 @@ KINDS = {"tensor.wgmma_fp16x3": wgmma.FP16X3, "tensor.fp16x3": mma.FP16X3}
 
 WINOGRAD = {"winograd.f2": 2, "winograd.f4": 4}  # outputs of a tile in each dimension
 
-PRICED: dict[str, Callable[[Conv, int, Machine], Price]] = {
+MODELED: dict[str, Callable[[Conv, int, Machine], Cost]] = {
     "direct.tuned_single": _single,  # before direct.tuned: equal cost if bound by memory
     "direct.tuned": _direct,
     **{name: partial(_winograd, outputs) for name, outputs in WINOGRAD.items()},
@@ -77,13 +77,13 @@ PRICED: dict[str, Callable[[Conv, int, Machine], Price]] = {
     "tensor.wgmma_tf32x3": _tf32,
 }
 # Tensor-core algorithms, used where their error is at most that of fp32.
-TENSOR = tuple(name for name in PRICED if name.startswith("tensor."))
+TENSOR = tuple(name for name in MODELED if name.startswith("tensor."))
 
 _ANYWHERE = "tensor.fp16x3"  # from sm_80 on, any dtype
 MEASURED_ONLY = ("prefetch.stride_fixed", "texture.split")
 # All that `best.fp32` can run. MEASURED_ONLY have no cost model and run only where they were
 # measured.
-ALGORITHMS = (*PRICED, *MEASURED_ONLY)
+ALGORITHMS = (*MODELED, *MEASURED_ONLY)
 # Separates an algorithm's name from a tiling, for measured tilings other than the cost model's.
 TILED = "@"
 # Products per sum from which three fp16 products have at most the error of sequential fp32 sums.
@@ -137,7 +137,7 @@ def possible(
 
 def why_none(problem: Conv, machine: Machine) -> str | None:
     """Return a sentence on why `best.fp32` can run nothing on `problem` on `machine`, or None."""
-    whys = {name: why_not(name, problem, machine) for name in PRICED}
+    whys = {name: why_not(name, problem, machine) for name in MODELED}
     if not all(whys.values()):
         return None
     if not problem.requires:

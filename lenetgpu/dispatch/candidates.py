@@ -80,8 +80,8 @@ def plan_candidates(
             say(f"{name} left out: {error}")
             continue
 
-        def build(chosen: Plan = plan) -> Bench:
-            made = Pipeline(chosen, weights, len(images), str(images.dtype))
+        def build(plan: Plan = plan) -> Bench:
+            made = Pipeline(plan, weights, len(images), str(images.dtype))
             return PlanBench(made, images, facts)
 
         found.append(Candidate(name, build, plan.precision))

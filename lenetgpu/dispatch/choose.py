@@ -17,7 +17,7 @@ from lenetgpu.dispatch.algorithms import (
     FEW_ERR,
     KINDS,
     MEASURED_ONLY,
-    PRICED,
+    MODELED,
     TENSOR,
     TILED,
     WINOGRAD,
@@ -95,11 +95,11 @@ def choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
     The result is empty if `why_none` returns a reason.
     """
     found = [
-        Choice(name, *price(problem, batch, machine))
-        for name, price in PRICED.items()
+        Choice(name, *cost(problem, batch, machine))
+        for name, cost in MODELED.items()
         if possible(name, problem, machine, images=batch)
     ]
-    return tuple(sorted(found, key=lambda choice: choice.clocks))
+    return tuple(sorted(found, key=lambda choice: choice.cycles))
 
 
 def variant_of(algorithm: str) -> Variant:
@@ -115,7 +115,7 @@ def variant_of(algorithm: str) -> Variant:
 def further(problem: Conv, batch: int, machine: Machine) -> tuple[Variant, ...]:
     """Return variants with the cost model's next best tilings, to be timed too."""
     found = [
-        (kind.clocks(product, batch, machine), f"{name}{TILED}{product.word}")
+        (kind.cycles(product, batch, machine), f"{name}{TILED}{product.word}")
         for name, kind in KINDS.items()
         if possible(name, problem, machine)
         for product in kind.products(problem, batch, machine)[1:]
@@ -145,7 +145,7 @@ def _supported(found: Measured, problem: Conv, batch: int, machine: Machine) -> 
 
 
 def _reason(made: Decision, problem: Conv, batch: int, machine: Machine) -> tuple[str, str]:
-    """Return how an algorithm was chosen, and its time with that of the next fastest."""
+    """Return why an algorithm is dispatched, and its time with that of the next fastest."""
     algorithm, found = made.algorithm, made.found
     images = batch if found is None else found.images
     model = {c.algorithm: c.us(machine) for c in choices(problem, images, machine)}
@@ -171,23 +171,23 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     """
     why = why_none(problem, machine)
     if why is not None:
-        return [("chosen", f"none: it {why}")]
+        return [("dispatched", f"none: it {why}")]
     made, options = decide(problem, batch, machine), choices(problem, batch, machine)
-    chosen, found = made.algorithm, made.found
+    algorithm, found = made.algorithm, made.found
     times: Mapping[str, float] = {} if found is None else found.us
 
     def time(name: str) -> str:
         return f"; measured {times[name]:,.2f} us" if name in times else ""
 
     words, because = _reason(made, problem, batch, machine)
-    rows = [("chosen", f"{chosen}, {words}"), ("because", because)]
+    rows = [("dispatched", f"{algorithm}, {words}"), ("because", because)]
     if found is not None:
         beside = first = options[0].algorithm
         if (off := found.off(first)) is not None:
             beside += f", {off:.2f}x the fastest"
-        rows += [("measured on", str(found)), ("the model would take", beside)]
-    if chosen.partition(TILED)[0] in TENSOR:
-        compared = chosen in times and (not problem.requires or bool(found and found.lacks))
+        rows += [("measured on", str(found)), ("the model's choice", beside)]
+    if algorithm.partition(TILED)[0] in TENSOR:
+        compared = algorithm in times and (not problem.requires or bool(found and found.lacks))
         sums = f"that of fp32 sums of {problem.depth:,} products"
         error = f"at most {sums}, as from {EXACT_FROM} on"
         if compared:
@@ -196,7 +196,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
             error = f"up to {FEW_ERR} times {sums}"
         rows.append(("its error", error))
     for option in options:
-        figure = f"{option.us(machine):,.2f} us by the model, {option.clocks:,.0f} clocks"
+        figure = f"{option.us(machine):,.2f} us by the model, {option.cycles:,.0f} cycles"
         product = "" if option.product is None else f"; {option.product}"
         rows.append((option.algorithm, figure + time(option.algorithm) + product))
     rows += [(name, f"a tiling of it{time(name)}") for name in times if TILED in name]
@@ -210,9 +210,9 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
                 no = why_not(name, problem, machine, images=batch) or ""
             rows.append((name, no + time(name)))
     fits = (n for n in WINOGRAD if find("conv", n, "cuda").refusal(problem) is None)
-    asked = PRICED if problem.requires else (*TENSOR, *fits)
+    asked = MODELED if problem.requires else (*TENSOR, *fits)
     refused = {name: why_not(name, problem, machine, name in times, batch) for name in asked}
-    return rows + [(name, f"not taken, {why}") for name, why in refused.items() if why]
+    return rows + [(name, f"refused, {why}") for name, why in refused.items() if why]
 
 
 @dataclass
@@ -247,12 +247,12 @@ def _prepare(w: Any, problem: Conv, batch: int) -> State:
     *others, last = _in_turn(made, problem)
 
     def prepared(algorithm: str) -> State:
-        chosen = variant_of(algorithm)
-        state = chosen.prepare(w, problem, batch) if chosen.prepare else w
+        found = variant_of(algorithm)
+        state = found.prepare(w, problem, batch) if found.prepare else w
         why = "memory holds no other"
         if algorithm == made.algorithm:
             _, why = _reason(made, problem, batch, machine)
-        return State(chosen, state, f"takes {algorithm}, {why}")
+        return State(found, state, f"runs {algorithm}, {why}")
 
     for algorithm in others:
         try:

@@ -54,9 +54,9 @@ def chain(places: int, spread: int, steps: int, rng: Any) -> Any:
     return which, np.roll(which, -1)
 
 
-def per_step(clocks: Sequence[int]) -> float:
-    """Return clocks per step from the clocks of both chain lengths."""
-    return (clocks[1] - clocks[0]) / (STEPS[1] - STEPS[0])
+def per_step(cycles: Sequence[int]) -> float:
+    """Return cycles per step from the cycles of both chain lengths."""
+    return (cycles[1] - cycles[0]) / (STEPS[1] - STEPS[0])
 
 
 def least_per_step(
@@ -66,16 +66,16 @@ def least_per_step(
     threads: int = 1,
     before: Callable[[], Any] = lambda: None,
 ) -> float:
-    """Return clocks per step, from the fastest run of each kernel; `before` precedes every run."""
+    """Return cycles per step, from the fastest run of each kernel; `before` precedes every run."""
     import cupy
 
-    clocks, found = cupy.zeros(1, cupy.int64), []
+    cycles, found = cupy.zeros(1, cupy.int64), []
     for kernel in kernels:
         runs = []
         for _ in range(_RUNS):
             before()
-            launch(kernel, (1,), (threads,), (out, clocks, *args))
-            runs.append(int(clocks.get()[0]))
+            launch(kernel, (1,), (threads,), (out, cycles, *args))
+            runs.append(int(cycles.get()[0]))
         found.append(min(runs))
     return per_step(found)
 

@@ -26,7 +26,7 @@ class Machine:
     """Parameters of a GPU; cores and shared memory are per SM (Chang, Table 1).
 
     `clock_mhz` is the maximum clock, `bandwidth_gbs` the memory bandwidth, `latency` a load's
-    in clocks, `block_bytes` the maximum shared memory of a block, `cache_bytes` the L2 cache.
+    in cycles, `block_bytes` the maximum shared memory of a block, `cache_bytes` the L2 cache.
     """
 
     name: str

@@ -47,7 +47,7 @@ class Engine:
             self.weights = load_weights(request.weights or assets.default_weights())
         self._turn = PREPARING if self.gpu is None else threading.RLock()
         self._feeds: dict[str, Feed] = {}
-        self._chosen = False
+        self._resolved = False
         self._checked: set[tuple[str, int]] = set()
 
     def _require_device(self) -> None:
@@ -88,12 +88,12 @@ class Engine:
         if self.gpu is not None:
             with self.phases.timed("context"):
                 gpu_device.activate(self.gpu)
-        if not self._chosen and self.request.plan == AUTO and not self.request.overrides:
+        if not self._resolved and self.request.plan == AUTO and not self.request.overrides:
             with self.phases.timed("choose"):
                 self.plan = choose(
                     self.gpu, self.plan.precision, batch, self.weights, dtype, self.notes
                 )
-        self._chosen = True
+        self._resolved = True
         if self.gpu is None:
             self.check(dtype, batch)
             return
@@ -205,7 +205,7 @@ class Engine:
         def make(size: int) -> Pipeline:
             return self.pipeline(dtype, size, None, scores)
 
-        chosen = self.request.plan == AUTO
-        single = partial(one_image, self.plan, self.weights, dtype, chosen, make) if one else None
+        auto = self.request.plan == AUTO
+        single = partial(one_image, self.plan, self.weights, dtype, auto, make) if one else None
         with self.phases.timed("load"):
             return GpuRunner(make, feed, self.gpu.index, single)

@@ -145,16 +145,16 @@ class Single:
 
 
 def one_image(
-    plan: Plan, weights: Weights, dtype: str, chosen: bool, make: Callable[[int], Pipeline]
+    plan: Plan, weights: Weights, dtype: str, auto: bool, make: Callable[[int], Pipeline]
 ) -> OneImage | Once | None:
     """Return the fastest path for single host images of `dtype` on the current GPU, or None.
 
-    If plan "auto" was `chosen` with fp32 accuracy: the persistent kernel launched for one image, if
+    With plan `auto` and fp32 accuracy: the persistent kernel launched for one image, if
     it is supported and fits `weights`. Otherwise a recorded pass of the pipeline from `make(1)`.
     None if neither is possible or memory is short.
     """
     ways: list[Callable[[], OneImage | Once]] = [lambda: OneImage(make)]
-    if chosen and plan.precision in _AS_EXACT and dtype == "uint8":
+    if auto and plan.precision in _AS_EXACT and dtype == "uint8":
         ways.insert(0, lambda: _once(weights))
     for way in ways:
         try:

@@ -25,8 +25,8 @@ def to_half(filters: Array) -> Array:
         step = np.abs(other.astype(np.float64) - found)
         loses = np.abs(exact - other) - np.abs(exact - found)
         improves = (step < 2 * np.abs(wrong)) & (np.abs(exact - other) < step)
-        price = np.where(improves, loses / np.where(improves, step, 1), np.inf)
-        first = price.argmin(0)[None]
+        cost = np.where(improves, loses / np.where(improves, step, 1), np.inf)
+        first = cost.argmin(0)[None]
         at = partial(np.take_along_axis, indices=first, axis=0)
         np.put_along_axis(found, first, np.where(at(improves), at(other), at(found)), 0)
     return found.reshape(filters.shape)

@@ -56,7 +56,7 @@ from lenetgpu.stages.needs import dtype_refusal
 RUNS = 5  # runs of a candidate with `--bitwise`
 
 
-def chosen_variants(only: str | None, device: str, planned: bool = False) -> list[Variant]:
+def selected_variants(only: str | None, device: str, planned: bool = False) -> list[Variant]:
     """Return the conv variants of `device` that the comma list `only` names; all if it is None.
 
     A family's name selects all of it. Raises LenetError for an unknown name. With `planned`,
@@ -102,14 +102,14 @@ def _run_rows(
     own, notes = found.of_kind("conv")
     device = "cpu" if choose_device(request.device)[0] is None else "cuda"
     elsewhere = request.machine is not None or (request.explain and device == "cpu")
-    chosen = chosen_variants(request.only, device, planned=elsewhere)
+    selected = selected_variants(request.only, device, planned=elsewhere)
     if request.baseline and (added := _named(request.baseline, device)) is not None:
-        chosen = [v for v in variants("conv", device) if v in chosen or v == added]
-    if chosen or own:
+        selected = [v for v in variants("conv", device) if v in selected or v == added]
+    if selected or own:
         require_checkable(shapes, device)
     gpu, limits = open_device(request.device, say)
-    peer = peer_version(device) if chosen and not request.tune else None
-    run = _Run(request, suite, gpu, limits, NAMES[device] if peer else None, chosen, found, own)
+    peer = peer_version(device) if selected and not request.tune else None
+    run = _Run(request, suite, gpu, limits, NAMES[device] if peer else None, selected, found, own)
     baseline = run.baseline(shapes)
     if request.cold_l2 and gpu is None:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
@@ -150,7 +150,7 @@ class _Run:
     gpu: Gpu | None
     limits: Ceilings
     peer: str | None
-    chosen: list[Variant]
+    selected: list[Variant]
     found: plugins.Plugins
     own: list[plugins.Plugin]
 
@@ -160,31 +160,31 @@ class _Run:
         If the default refuses every shape, the baseline is the first variant that supports
         one.
         """
-        peer, wanted, chosen = self.peer, self.request.baseline, self.chosen
+        peer, wanted, selected = self.peer, self.request.baseline, self.selected
         device = "cpu" if self.gpu is None else "cuda"
         if mine := plugins.named(self.own, wanted):
             return mine
-        if wanted is None and not chosen:
+        if wanted is None and not selected:
             return ""
         if wanted is None and peer is None:
             default = find("conv", NAMED["fp32"][device]["conv"], device)
-            first = [v for v in (default, *chosen) if v in chosen]
+            first = [v for v in (default, *selected) if v in selected]
             problems = [shape.problem for shape in shapes]
             taking = (v for v in first if any(isinstance(laid_out(v, p), Conv) for p in problems))
             return next(taking, first[0]).full_name
         if peer is not None and wanted in (None, "torch", peer, peer.split()[-1]):
             return peer
         found = _named(str(wanted), device)
-        if found is not None and found in chosen:
+        if found is not None and found in selected:
             return found.full_name
-        names = [*filter(None, [peer]), *(v.full_name for v in chosen)]
+        names = [*filter(None, [peer]), *(v.full_name for v in selected)]
         raise LenetError(f"--baseline {wanted}: expected one of {', '.join(names)}")
 
     def candidates(self, shape: Shape, case: Case) -> list[Candidate]:
         """Return the candidates for a shape: variants, plugins and the peer."""
         found, gpu, seconds = [], self.gpu, self.request.seconds
         lacks = None if gpu is None else dtype_refusal(shape.problem, gpu.compute_capability)
-        for variant in self.chosen + tilings(self.request, shape):
+        for variant in self.selected + tilings(self.request, shape):
             name, precision = variant.full_name, variant.precision
             problem = lacks or laid_out(variant, shape.problem)
             if gpu is not None and not variant.needs.met_by(gpu):
@@ -234,11 +234,11 @@ class _Run:
             case["tuned"] = asdict(tune(shape, case))
         wrong = [f"{shape.label}: {c.name}, {_reason(c)}" for c in comparison.wrong]
         if self.request.explain:
-            here = None if self.gpu is None else self.chosen
+            here = None if self.gpu is None else self.selected
             found = explained(self.request, shape, comparison, self.limits, here)
             case["explanation"] = found
         laddered = self.suite is not None and self.suite.name == "convnet2"
-        laddered &= any(variant.family == "convnet2" for variant in self.chosen)
+        laddered &= any(variant.family == "convnet2" for variant in self.selected)
         if self.gpu is not None and laddered and not comparison.interrupted:
             steps = case["ladder"] = ladder(shape, self.gpu, say)
             bad = [step["variant"] for step in steps if step["status"] == "wrong"]
@@ -247,7 +247,7 @@ class _Run:
 
     def _compare(self, shape: Shape, baseline: str, say: Say) -> Comparison:
         """Compare all candidates on one shape; the time for rounds grows with their number."""
-        if not (self.chosen or self.own):
+        if not (self.selected or self.own):
             return Comparison(shape.label, baseline, [])
         request = self.request
         case = Case(shape.problem, shape.batch, self.gpu is not None)
@@ -348,7 +348,7 @@ def _compile_all(run: _Run, shapes: list[Shape], say: Say) -> None:
     from lenetgpu.gpu.nvrtc import compile_together
 
     arch = current_arch()
-    ready = [v for v in run.chosen if run.gpu is not None and v.needs.met_by(run.gpu)]
+    ready = [v for v in run.selected if run.gpu is not None and v.needs.met_by(run.gpu)]
     wanted: dict[Kernel, None] = {}
     for shape in shapes:
         for variant in ready + tilings(run.request, shape):

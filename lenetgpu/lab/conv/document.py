@@ -370,7 +370,7 @@ def _of_network(network: Mapping[str, Any], baseline: str) -> Iterator[Part]:
 
 
 def tuned_line(tuned: Mapping[str, Any]) -> str:
-    """Return what `conv --tune` cached for a shape, and what the cost model would have chosen."""
+    """Return what `conv --tune` cached for a shape, and what the cost model would dispatch."""
     algorithm, model = tuned["algorithm"], tuned["model"]
     if algorithm is None:
         return f"best.fp32: no choice cached: {tuned['why']}"

@@ -68,9 +68,9 @@ def latency_rows(measure: Callable[[], Latency], machine: Machine) -> Rows:
     busy, issued = found.busy_warps(machine), found.issued(machine)
     chained = f"{busy} warps of dependent multiply-adds per multiprocessor"
     return [
-        ("load from global memory", f"{found.load:,.0f} clocks, planned with {machine.latency:,}"),
+        ("load from global memory", f"{found.load:,.0f} cycles, planned with {machine.latency:,}"),
         ("N_FMA", f"{found.n_fma(machine):,} multiply-adds, planned with {machine.n_fma:,}"),
-        ("multiply-add", f"{found.fma:.1f} clocks until a dependent one can start"),
+        ("multiply-add", f"{found.fma:.1f} cycles until a dependent one can start"),
         ("busy cores", f"{chained}; they issue {issued:,} during one load"),
     ]
 
@@ -118,10 +118,10 @@ def _elsewhere(shape: Shape, machine: Machine, only: str | None) -> Iterator[tup
 
 
 def _here(
-    shape: Shape, comparison: Comparison, chosen: list[Variant], machine: Machine
+    shape: Shape, comparison: Comparison, selected: list[Variant], machine: Machine
 ) -> Iterator[tuple[str, Rows]]:
     """Yield what the variants did on this host's GPU, a section each."""
-    explains = {v.full_name: (v.explain, laid_out(v, shape.problem)) for v in chosen}
+    explains = {v.full_name: (v.explain, laid_out(v, shape.problem)) for v in selected}
     for candidate in comparison.candidates:
         rows: Rows = []
         bench, n = candidate.bench, shape.batch

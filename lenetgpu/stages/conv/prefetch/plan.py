@@ -161,8 +161,8 @@ def _stream(tile: SingleTile, machine: Machine) -> SingleTile:
     return replace(tile, pieces=pieces, filter_parts=ceil(tile.filter_parts / pieces))
 
 
-def _clocks(tile: SingleTile, problem: Conv, machine: Machine) -> float:
-    """Estimate the clocks from instructions issued, concurrent blocks and the initial load."""
+def _cycles(tile: SingleTile, problem: Conv, machine: Machine) -> float:
+    """Estimate the cycles from instructions issued, concurrent blocks and the initial load."""
     shared, sums = tile.shared(problem), tile.px * tile.pc * tile.fm
     window = (tile.px - 1) * problem.stride + problem.R
     registers = 40 + sums + window * (problem.S + 1 if tile.pc > 1 else 1)
@@ -197,8 +197,8 @@ def single_tile(problem: Conv, machine: Machine) -> SingleTile | None:
     plan = plan_single(problem, machine)
     for streams in (True, False) if plan.pieces > 1 else (False,):
         tiles = _candidates(problem, plan, machine, streams)
-        best = min(tiles, key=lambda tile: _clocks(tile, problem, machine))
-        if _clocks(best, problem, machine) < float("inf"):
+        best = min(tiles, key=lambda tile: _cycles(tile, problem, machine))
+        if _cycles(best, problem, machine) < float("inf"):
             return best
     return None
 
@@ -625,8 +625,8 @@ def _at_once(tile: MultiTile, problem: Conv, machine: Machine) -> int:
     return min(resident, ceil(tile.blocks(problem) / machine.multiprocessors))
 
 
-def _multi_clocks(tile: MultiTile, problem: Conv, machine: Machine) -> float:
-    """Estimate the clocks from instructions, single-warp latency, rounds and concurrent blocks.
+def _multi_cycles(tile: MultiTile, problem: Conv, machine: Machine) -> float:
+    """Estimate the cycles from instructions, single-warp latency, rounds and concurrent blocks.
 
     The constants were fitted to 900 tiles of the paper's shapes on an H200.
     """
@@ -658,7 +658,7 @@ def multi_tile(problem: Conv, machine: Machine) -> MultiTile | None:
     """Return the cheapest tile that fits the device; None if not even the smallest does."""
     problem = flat(problem)
     tiles = _multi_candidates(problem, machine)
-    best = min(tiles, key=lambda tile: _multi_clocks(tile, problem, machine))
+    best = min(tiles, key=lambda tile: _multi_cycles(tile, problem, machine))
     wanted = _at_once(best, problem, machine)
     if wanted < 1:
         return None
@@ -860,8 +860,8 @@ def explain_machine(machine: Machine) -> Rows:
     values = {
         "device": f"{machine.name}: {machine.multiprocessors} multiprocessors of {machine.cores} "
         f"cores at {machine.clock_mhz:g} MHz, {machine.shared_bytes >> 10} KiB shared memory each",
-        "latency": f"{machine.latency} clocks",
-        "transmission rate": f"{machine.bytes_per_clock:,} bytes a clock",
+        "latency": f"{machine.latency} cycles",
+        "transmission rate": f"{machine.bytes_per_clock:,} bytes a cycle",
         "N_FMA": f"{machine.n_fma:,} multiply-adds = latency x cores x 2",
         "V_s": f"{machine.v_s:,} bytes: {machine.threads:,} threads a multiprocessor, 4 bytes "
         f"each, cover {machine.data_requirement:,}",

@@ -22,10 +22,10 @@ _LINES_BYTES = 4 * 8 * 40  # per warp, to transpose 32 positions of 8 filters
 _RINGS = ((4, 8), (3, 8), (3, 6), (2, 8), (2, 6), (2, 4))  # input tiles, filter elements
 _MOST = 1 << 29  # positions of an image; a launch has at most twice as many
 _SHARE = 0.9  # fraction of the dense rate
-_CHUNK = 150.0  # clocks: the wait for an input tile
-_TILE = 5000.0  # clocks: storing a tile's outputs
-_TWICE = 170.0  # clocks per filter element of F(2, 3), whose sums go to two outputs
-_ASIDE = 1000.0  # clocks, estimated: sums to the cache and back while the other group multiplies
+_CHUNK = 150.0  # cycles: the wait for an input tile
+_TILE = 5000.0  # cycles: storing a tile's outputs
+_TWICE = 170.0  # cycles per filter element of F(2, 3), whose sums go to two outputs
+_ASIDE = 1000.0  # cycles, estimated: sums to the cache and back while the other group multiplies
 _ROUNDINGS = 24  # most consecutive additions of filter elements' sums
 _LEAST_CHANNELS = 32  # for F(2, 3): those of a chunk
 
@@ -130,8 +130,8 @@ class HaloTiling(Block):
         """Return at most one block per multiprocessor: the kernel is persistent."""
         return min(blocks, machines.current().multiprocessors)
 
-    def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
-        """Estimate the clocks: products or bytes from the cache, whichever takes longer."""
+    def cycles(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
+        """Estimate the cycles: products or bytes from the cache, whichever takes longer."""
         busiest = blocks_for(blocks, machine.multiprocessors)
         elements = layout.down.elements * layout.along.elements / layout.phases
         multiply = elements * self.products(layout) / (FIT.products * _SHARE)

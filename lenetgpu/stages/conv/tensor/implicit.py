@@ -106,11 +106,11 @@ class Kind:
         return self.products(problem, batch, machine)[0]
 
     @staticmethod
-    def clocks(product: Product, batch: int, machine: Machine) -> float:
-        """Estimate the clocks of every launch of a run of `batch` images with that product."""
+    def cycles(product: Product, batch: int, machine: Machine) -> float:
+        """Estimate the cycles of every launch of a run of `batch` images with that product."""
         turns, once = _turns(product.layout, batch)
-        passes = product.splitting_clocks(once, machine)
-        return turns * (product.clocks(once, machine) + FIT.launch + passes)
+        passes = product.splitting_cycles(once, machine)
+        return turns * (product.cycles(once, machine) + FIT.launch + passes)
 
     def kernels(self, problem: Conv, batch: int) -> tuple[Kernel, ...]:
         """Return every kernel that a run of up to `batch` images launches."""
@@ -126,10 +126,10 @@ class Kind:
         product = self.plan(problem, batch, machine)
         layout = product.layout
         turns, once = _turns(layout, batch)
-        passes = turns * product.splitting_clocks(once, machine)
-        clocks = self.clocks(product, batch, machine)
+        passes = turns * product.splitting_cycles(once, machine)
+        cycles = self.cycles(product, batch, machine)
         filled = problem.depth / (layout.chunks * 64 // layout.parts)
-        whole, split = (f"{found / machine.clock_mhz:.1f} us" for found in (clocks, passes))
+        whole, split = (f"{found / machine.clock_mhz:.1f} us" for found in (cycles, passes))
         return [
             ("tiling", str(product)),
             ("split images", f"{batch * layout.image_bytes / 1e6:.1f} MB, {once} at a time"),

@@ -31,17 +31,17 @@ HOPPER = ("sm_90a",)
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants of the cost model per multiprocessor: rates per clock, and durations in clocks."""
+    """Constants of the cost model per multiprocessor: rates per cycle, and durations in cycles."""
 
     products: float = 2048.0  # fp16 products per clock, the dense rate
     full_warps: float = 8.0  # warps that reach this rate
     cache_rate: float = 39.0  # bytes per clock from the L2 cache
     memory_share: float = 0.8  # fraction of the memory's bytes per clock
     held: float = 0.85  # fraction of the highest clock sustained with tensor cores
-    row: float = 6.0  # clocks of eight warps to copy a chunk's row by vectors
-    stored: float = 1.1  # clocks per output stored as NCHW, if rows are outputs
-    block: float = 2500.0  # clocks: first copies and last stores
-    launch: float = 2700.0  # clocks
+    row: float = 6.0  # cycles of eight warps to copy a chunk's row by vectors
+    stored: float = 1.1  # cycles per output stored as NCHW, if rows are outputs
+    block: float = 2500.0  # cycles: first copies and last stores
+    launch: float = 2700.0  # cycles
     parts: float = 1.05  # predicted speedup that a split requires
     line: float = 1.5  # cost of a sampled line, as a multiple of its bytes
 
@@ -146,8 +146,8 @@ class RowsTiling(Block):
         own: dict[str, int | str] = {name.upper(): value for name, value in vars(self).items()}
         return own | {"SHARED_BYTES": self.shared_bytes(layout)}
 
-    def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
-        """Estimate the clocks: products and row copies, or the bytes from the cache."""
+    def cycles(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
+        """Estimate the cycles: products and row copies, or the bytes from the cache."""
         busiest = blocks_for(blocks, machine.multiprocessors)
         room = max(1, machine.resident(self.threads, 0, self.shared_bytes(layout)))
         together = min(busiest, self.resident, room)
@@ -206,10 +206,10 @@ class Product:
         found = Kernel(self.tiling.source, self.tiling.entry, product, self.tiling.only)
         return (found,) if self.split == 1 else (found, epilogue.reduction(self.layout, self.split))
 
-    def clocks(self, images: int, machine: Machine) -> float:
-        """Estimate the clocks of its launches for `images` images."""
+    def cycles(self, images: int, machine: Machine) -> float:
+        """Estimate the cycles of its launches for `images` images."""
         chunks = blocks_for(self.tiling.chunks(self.layout), self.split)
-        multiply = self.tiling.clocks(self.layout, chunks, self.blocks(images), machine) / FIT.held
+        multiply = self.tiling.cycles(self.layout, chunks, self.blocks(images), machine) / FIT.held
         outputs = self.outputs(images)
         held = ITEM_BYTES[self.layout.problem.dtype]
         moved = images * self.layout.image_bytes + held * outputs
@@ -219,8 +219,8 @@ class Product:
             found *= FIT.parts
         return found
 
-    def splitting_clocks(self, images: int, machine: Machine) -> float:
-        """Estimate the clocks of the launches that split `images` images."""
+    def splitting_cycles(self, images: int, machine: Machine) -> float:
+        """Estimate the cycles of the launches that split `images` images."""
         problem, lines = self.layout.problem, sample(self.layout)
         inputs = images * problem.H * problem.W * problem.C
         read = (1 + FIT.line / lines if lines > 1 else 2) * ITEM_BYTES[problem.dtype] * inputs
@@ -270,9 +270,9 @@ def options(layout: Layout, tilings: Iterable[Tiling]) -> tuple[Product, ...]:
 def ranked(
     layout: Layout, images: int, machine: Machine, tilings: tuple[Tiling, ...]
 ) -> tuple[Product, ...]:
-    """Return every product for `images` images, fewest estimated clocks first."""
+    """Return every product for `images` images, fewest estimated cycles first."""
 
-    def clocks(made: Product) -> float:
-        return made.clocks(images, machine) + made.splitting_clocks(images, machine)
+    def cycles(made: Product) -> float:
+        return made.cycles(images, machine) + made.splitting_cycles(images, machine)
 
-    return tuple(sorted(options(layout, tilings), key=clocks))
+    return tuple(sorted(options(layout, tilings), key=cycles))

@@ -108,8 +108,8 @@ class Product(OneLaunch):
         most = machines.current().multiprocessors
         return min(self.tiles(images), most - most % self.across)
 
-    def clocks(self, images: int, machine: Machine) -> float:
-        """Estimate the clocks of a run of `images` images: a tile's slowest stage, or memory.
+    def cycles(self, images: int, machine: Machine) -> float:
+        """Estimate the cycles of a run of `images` images: a tile's slowest stage, or memory.
 
         The constants were measured with tf32/wgmma.py.
         """

@@ -28,8 +28,8 @@ from lenetgpu.stages.registry import cuda
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _RATE = FIT.products / 2 * MmaTiling.share  # TF32 products per clock
 # Not measured: the constants of tf32/wgmma.py, which has producer warps.
-_COPIES = 16.0  # clocks of a warp's copy, one float per lane
-_WIDE_COPIES = 28.0  # clocks, four floats per lane
+_COPIES = 16.0  # cycles of a warp's copy, one float per lane
+_WIDE_COPIES = 28.0  # cycles, four floats per lane
 
 
 # each fits a block's shared memory on every GPU from sm_80 on
@@ -70,8 +70,8 @@ class Product(OneLaunch):
         machine = machines.current()
         return min(self.tiles(images), machine.multiprocessors * self._together(machine))
 
-    def clocks(self, images: int, machine: Machine) -> float:
-        """Estimate the clocks of a run of `images` images: products with copies, or memory."""
+    def cycles(self, images: int, machine: Machine) -> float:
+        """Estimate the cycles of a run of `images` images: products with copies, or memory."""
         busiest = blocks_for(self.tiles(images), machine.multiprocessors)
         together = min(busiest, self._together(machine))
         full = min(1.0, together * self.threads / WARP / FIT.full_warps)
@@ -94,7 +94,7 @@ def plan(problem: Conv, batch: int, machine: Machine | None = None) -> Product:
     """Return the fastest product for up to `batch` images by the cost model of `machine`."""
     used = machine or machines.current()
     made = [divided(problem, tiling) for tiling in TILINGS]
-    return min(made, key=lambda product: product.clocks(batch, used))
+    return min(made, key=lambda product: product.cycles(batch, used))
 
 
 @by_tf32(plan, needs=cuda(80))

@@ -34,18 +34,18 @@ _SECTOR = 32
 class Fit:
     """Constants of the cost models on Hopper, fitted to 74 runs of tf32/wgmma.py on an H200.
 
-    Per multiprocessor: rates per clock, and durations in clocks (docs/convolutions.md).
+    Per multiprocessor: rates per cycle, and durations in cycles (docs/convolutions.md).
     """
 
     rate: float = 1024.0  # TF32 products per clock, the dense rate
     cache_rate: float = 34.7  # bytes per clock
     memory_share: float = 0.67  # fraction of the memory's bytes per clock
-    copies: float = 16.0  # clocks of a warp's copy, one float per lane
-    wide_copies: float = 28.0  # clocks, four floats per lane
-    chunk: float = 180.0  # clocks to add a chunk's sums
-    tile: float = 670.0  # clocks: start and end of 128 outputs
-    filter: float = 17.0  # clocks to store 128 outputs of a filter
-    launch: float = 4200.0  # clocks
+    copies: float = 16.0  # cycles of a warp's copy, one float per lane
+    wide_copies: float = 28.0  # cycles, four floats per lane
+    chunk: float = 180.0  # cycles to add a chunk's sums
+    tile: float = 670.0  # cycles: start and end of 128 outputs
+    filter: float = 17.0  # cycles to store 128 outputs of a filter
+    launch: float = 4200.0  # cycles
 
 
 TF32_FIT = Fit()
@@ -74,8 +74,8 @@ class OneLaunch(ABC):
         """Return the number of blocks of a launch."""
 
     @abstractmethod
-    def clocks(self, images: int, machine: Machine) -> float:
-        """Estimate the clocks of a run of `images` images."""
+    def cycles(self, images: int, machine: Machine) -> float:
+        """Estimate the cycles of a run of `images` images."""
 
     def __str__(self) -> str:
         tile = f"{self.rows} outputs x {self.width} filters"
@@ -228,7 +228,7 @@ def by_tf32(plan: Plan, **fields: Any) -> Callable[[Callable[..., None]], Callab
         return [
             ("tiling", str(product)),
             ("K used", f"{filled:.0%} of {chunks(problem)} chunks"),
-            ("predicted", f"{product.clocks(batch, machine) / machine.clock_mhz:.1f} us"),
+            ("predicted", f"{product.cycles(batch, machine) / machine.clock_mhz:.1f} us"),
         ]
 
     return variant(

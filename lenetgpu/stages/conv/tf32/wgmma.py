@@ -114,8 +114,8 @@ class Product(OneLaunch):
         whole = most - most % self.across if self.resident else most
         return min(self.tiles(images), whole)
 
-    def clocks(self, images: int, machine: Machine) -> float:
-        """Estimate the clocks of a run of `images` images: products, copies, or memory."""
+    def cycles(self, images: int, machine: Machine) -> float:
+        """Estimate the cycles of a run of `images` images: products, copies, or memory."""
         multiply = 3 * _ROWS * self.width * CHUNK / TF32_FIT.rate
         moved = (FLOAT * CHUNK * _ROWS + self._moved_bytes) / TF32_FIT.cache_rate
         each = TF32_FIT.copies
@@ -139,7 +139,7 @@ def plan(problem: Conv, batch: int, machine: Machine | None = None) -> OneLaunch
     made: list[OneLaunch] = [Product(problem, width) for width in widths]
     tile = halo.Product(problem)
     made += [tile] if tile.supported else []
-    return min(made, key=lambda product: product.clocks(batch, used))
+    return min(made, key=lambda product: product.cycles(batch, used))
 
 
 @by_tf32(plan, needs=hopper())

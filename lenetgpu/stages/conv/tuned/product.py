@@ -3,7 +3,7 @@
 A product is a tile and a split: the number of blocks that divide a tile's K, each of which sums
 a part.
 
-A small cost model ranks the products in clocks of the busiest multiprocessor, which works in rounds
+A small cost model ranks the products in cycles of the busiest multiprocessor, which works in rounds
 of as many blocks as fit at once. A round takes its instructions at the issue rate of that many
 warps, or the latency of its chain of copies, whichever is longer, plus the reduction at its end.
 The launch takes the longest of its rounds, the bytes from the L2 cache and the bytes from memory.
@@ -231,22 +231,22 @@ def _bounded(tile: Tile, split: int, problem: Conv, longest: int) -> Product | N
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants of the cost model: clocks, instructions, and fractions of a machine's resources."""
+    """Constants of the cost model: cycles, instructions, and fractions of a machine's resources."""
 
     cached: float = 40e6 / H200.cache_bytes  # fraction of the L2 cache for inputs and outputs
     issued: float = 3.34  # instructions per clock, out of four
     full_warps: float = 5.52  # warps that reach this rate
     copy: float = 1.07  # instructions per copy
     chunk: float = 6.99  # instructions per chunk, without copies and multiply-adds
-    latency: float = 2090.0  # clocks
-    launch: float = 2730.0  # clocks
-    block: float = 212.0  # clocks: a round's first bytes and last stores
-    each: float = 929.0  # clocks per block of a round
-    reduce: float = 3.66  # clocks per sum and part, over 128 lanes
-    cluster: float = 1680.0  # clocks
+    latency: float = 2090.0  # cycles
+    launch: float = 2730.0  # cycles
+    block: float = 212.0  # cycles: a round's first bytes and last stores
+    each: float = 929.0  # cycles per block of a round
+    reduce: float = 3.66  # cycles per sum and part, over 128 lanes
+    cluster: float = 1680.0  # cycles
     cache_rate: float = 5170.0 / H200.multiprocessors  # bytes per clock and multiprocessor
     memory_rate: float = 1630.0 / H200.bytes_per_clock  # fraction of the memory's
-    transform: float = 2270.0  # clocks
+    transform: float = 2270.0  # cycles
     transform_rate: float = 1740.0 / H200.multiprocessors  # bytes per clock and SM
 
 
@@ -265,10 +265,10 @@ def _cached(moved: float, machine: Machine) -> bool:
     return moved <= FIT.cached * machine.cache_bytes
 
 
-def product_clocks(
+def product_cycles(
     product: Product, problem: Conv, images: int, groups: int, machine: Machine
 ) -> float:
-    """Estimate the clocks of one launch of `groups` products."""
+    """Estimate the cycles of one launch of `groups` products."""
     tile, split = product.tile, product.split
     chunks = -(-problem.depth // tile.bk)
     chunks = -(-chunks // split)
@@ -299,15 +299,15 @@ def product_clocks(
     return max(multiply, cache, memory) + FIT.launch
 
 
-def transform_clocks(moved: int, machine: Machine) -> float:
-    """Estimate the clocks of the two launches that transform `moved` bytes for Winograd."""
+def transform_cycles(moved: int, machine: Machine) -> float:
+    """Estimate the cycles of the two launches that transform `moved` bytes for Winograd."""
     near = FIT.transform_rate * machine.multiprocessors
     rate = near if _cached(moved, machine) else _memory_rate(machine)
     return 2 * FIT.transform + moved / rate
 
 
-def single_clocks(problem: Conv, images: int, machine: Machine) -> float:
-    """Estimate the clocks of `direct.tuned_single`: a launch, and bytes or multiply-adds."""
+def single_cycles(problem: Conv, images: int, machine: Machine) -> float:
+    """Estimate the cycles of `direct.tuned_single`: a launch, and bytes or multiply-adds."""
     moved = problem.bytes(images)
     memory = moved / (_cache_rate(machine) if _cached(moved, machine) else _memory_rate(machine))
     multiply = problem.flop(images) / 2 / (machine.multiprocessors * 32 * FIT.issued)
@@ -318,11 +318,11 @@ def single_clocks(problem: Conv, images: int, machine: Machine) -> float:
 def cheapest(
     problem: Conv, images: int, machine: Machine, groups: int = 1, longest: int = 0
 ) -> Product:
-    """Return the product with the fewest estimated clocks on `machine`, the first if equal.
+    """Return the product with the fewest estimated cycles on `machine`, the first if equal.
 
     `longest` limits the products per fp32 sum; 0 means no limit.
     """
     return min(
         options(problem, longest),
-        key=lambda option: product_clocks(option, problem, images, groups, machine),
+        key=lambda option: product_cycles(option, problem, images, groups, machine),
     )

@@ -19,8 +19,8 @@ from lenetgpu.stages.conv.tuned.product import (
     Product,
     Workspace,
     cheapest,
-    product_clocks,
-    transform_clocks,
+    product_cycles,
+    transform_cycles,
 )
 from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import variant
@@ -115,13 +115,13 @@ def plan(problem: Conv, batch: int, outputs: int, machine: Machine | None = None
     return cheapest(inner, images, machine or machines.current(), points, bound)
 
 
-def clocks(product: Product, problem: Conv, batch: int, outputs: int, machine: Machine) -> float:
-    """Estimate the clocks of both transforms and the product."""
+def cycles(product: Product, problem: Conv, batch: int, outputs: int, machine: Machine) -> float:
+    """Estimate the cycles of both transforms and the product."""
     points, inner, chunk = _divided(problem, batch, outputs)
     maps = problem.C * problem.H * problem.W + problem.M * problem.OH * problem.OW
     moved = 4 * chunk * (points * inner.W * (problem.C + problem.M) + maps)
-    once = product_clocks(product, inner, chunk, points, machine)
-    once += transform_clocks(moved, machine)
+    once = product_cycles(product, inner, chunk, points, machine)
+    once += transform_cycles(moved, machine)
     return once * blocks_for(batch, chunk)
 
 
