@@ -79,7 +79,7 @@ AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "int8": {"cuda": ("int8",)},
     "int8s": {"cuda": ("int8_sparse",)},
 }
-# precision -> device -> others' plans that `auto` takes there where they err no more than its first
+# precision -> device -> others' plans that `auto` takes there if their error is no larger
 STAND_INS = {"fp32": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")}}
 _CONV_PREFERENCE = 10
 _CONVERSION_COST = 1000

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from lenetgpu.check.judge import Errors
 from lenetgpu.cli import main
 from lenetgpu.lab.conv import compared
-from lenetgpu.lab.conv.compared import RUNS, err_all, repeat_all
+from lenetgpu.lab.conv.compared import RUNS, measure_errors, repeat_all
 from lenetgpu.measure.conv_bench import Case, ConvBench
 from lenetgpu.measure.rounds import Candidate, Comparison, never
 from lenetgpu.problems import Conv
@@ -147,7 +147,7 @@ def test_correct_and_fast_candidates_get_errors():
         given(Errors(1, 1.0, float("nan"))), given(KeyboardInterrupt()),
     ]  # fmt: skip
     comparison = Comparison("", "right", found)
-    err_all(comparison, lambda *words: None)
+    measure_errors(comparison, lambda *words: None)
     assert [candidate.errors for candidate in found] == [errors, *[None] * 6]
     *_, short, fails, none, _ = found
     assert short.status == "right" and short.note == "not enough memory to measure its rms error"

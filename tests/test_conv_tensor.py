@@ -45,7 +45,7 @@ from lenetgpu.stages.conv.tensor import (
 from lenetgpu.stages.conv.tensor.packed import Layout
 from lenetgpu.stages.conv.tensor.product import Product, Tiling, options
 from lenetgpu.stages.conv.tf32 import one_launch
-from lenetgpu.stages.prepared import Fenced, PreparedKernel
+from lenetgpu.stages.prepared import Guarded, PreparedKernel
 from lenetgpu.stages.reference import conv_reference as reference
 
 LARGE, TALL, MIDDLE, LONG, SMALL, NARROW = mma.TILINGS
@@ -215,17 +215,17 @@ def on_a_cpu(with_second_look, monkeypatch):
 
 
 def computed(case, x, w, batch=None):
-    """Return the kernels' outputs for NHWC `x`, in NHWC; the output is fenced and poisoned."""
+    """Return the kernels' outputs for NHWC `x`, in NHWC; the output is between guard zones."""
     problem = case.problem
     state = implicit.prepare(w, batch or len(x), case.product)
     shape = physical_shape(problem.writes, len(x), problem.out_shape)
-    fenced = Fenced(np, shape, held_as(problem))
-    PreparedKernel.poison(fenced.array)
+    guarded = Guarded(np, shape, held_as(problem))
+    PreparedKernel.poison(guarded.array)
     held = np.ascontiguousarray(from_nhwc(x, problem.reads))
     before = held.copy()
-    implicit.run(held, state, fenced.array)
-    assert fenced.intact and np.array_equal(held, before, equal_nan=True)
-    return to_nhwc(fenced.array, problem.writes, problem.out_shape)
+    implicit.run(held, state, guarded.array)
+    assert guarded.intact and np.array_equal(held, before, equal_nan=True)
+    return to_nhwc(guarded.array, problem.writes, problem.out_shape)
 
 
 def assert_right(found, x, w, case, most=None):
@@ -459,7 +459,7 @@ def test_common_inputs_need_no_recheck_on_gpu(name, monkeypatch, rng):
         first, second = map(prepared.found, outputs)
         np.testing.assert_array_equal(first, second)
         assert judge(first, reference(x, w, problem), chosen.precision).passed, problem
-        assert not prepared.trespassed()
+        assert not prepared.wrote_outside()
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

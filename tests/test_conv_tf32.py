@@ -37,7 +37,7 @@ from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.tf32 import halo, mma, one_launch, wgmma
-from lenetgpu.stages.prepared import Fenced
+from lenetgpu.stages.prepared import Guarded
 from lenetgpu.stages.reference import conv_reference as reference
 
 SQUARE, TALL, SMALL, NARROW = mma.TILINGS
@@ -152,20 +152,20 @@ def on_a_cpu(functions, monkeypatch, rng, request):
 
 
 def computed(case, x, w, looks_at=None):
-    """Return the kernel's outputs for NHWC `x`, in NHWC; the output is fenced and poisoned.
+    """Return the kernel's outputs for NHWC `x`, in NHWC; the output is between guard zones.
 
     `looks_at` are the filters of the recheck, `w` if None.
     """
     problem = case.problem
     state = one_launch.prepare(w, case.product)
     state = state if looks_at is None else replace(state, w=looks_at)
-    fenced = Fenced(np, physical_shape(problem.writes, len(x), problem.out_shape), np.float32)
-    fenced.array.fill(np.nan)
+    guarded = Guarded(np, physical_shape(problem.writes, len(x), problem.out_shape), np.float32)
+    guarded.array.fill(np.nan)
     held = np.ascontiguousarray(from_nhwc(x, problem.reads))
     before = held.copy()
-    one_launch.run(held, state, fenced.array)
-    assert fenced.intact and np.array_equal(held, before, equal_nan=True)
-    return to_nhwc(fenced.array, problem.writes, problem.out_shape)
+    one_launch.run(held, state, guarded.array)
+    assert guarded.intact and np.array_equal(held, before, equal_nan=True)
+    return to_nhwc(guarded.array, problem.writes, problem.out_shape)
 
 
 @compiled_here

@@ -38,7 +38,7 @@ from lenetgpu.stages.conv import direct
 from lenetgpu.stages.conv.course import counts, grid, image, maps
 from lenetgpu.stages.fc import apart
 from lenetgpu.stages.pool import looped, mean
-from lenetgpu.stages.prepared import Fenced, PreparedKernel
+from lenetgpu.stages.prepared import Guarded, PreparedKernel
 from lenetgpu.stages.registry import REGISTRY
 from lenetgpu.stages.sectors import counted, some, total
 
@@ -155,14 +155,14 @@ def assert_right(variant, problem, n, rng):
     before = held.copy()
     state = variant.prepare(w, problem, n + 1) if variant.prepare else w
     shape = physical_shape(problem.writes, n, problem.out_shape)
-    fence = Fenced(np, shape, dtype_of(problem.writes))
-    PreparedKernel.poison(fence.array)
-    variant.launch(held, state, fence.array, problem)
-    y = fence.array
+    guarded = Guarded(np, shape, dtype_of(problem.writes))
+    PreparedKernel.poison(guarded.array)
+    variant.launch(held, state, guarded.array, problem)
+    y = guarded.array
     found = y if problem.writes in ("NC", "N") else to_nhwc(y, problem.writes, problem.out_shape)
     verdict = judge(found, expected, "fp32")
     assert verdict.passed, f"{verdict} for {problem}"
-    assert fence.intact and np.array_equal(held, before)
+    assert guarded.intact and np.array_equal(held, before)
 
 
 def test_large_shapes_are_sampled_and_network_counted_whole():

@@ -26,7 +26,7 @@ from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc
 from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
-from lenetgpu.stages.prepared import Fenced, PreparedKernel
+from lenetgpu.stages.prepared import Guarded, PreparedKernel
 from lenetgpu.stages.registry import REGISTRY, variants
 
 COMPILER = shutil.which("g++")
@@ -175,17 +175,17 @@ def assert_right(variant, problem, n, rng):
     held = np.ascontiguousarray(x if flat else from_nhwc(x, problem.reads))
     state = variant.prepare(w, problem, n) if variant.prepare else w
     shape = physical_shape(problem.writes, n, problem.out_shape)
-    fences = [Fenced(np, shape, held_as(problem))]
-    y = fences[0].array
+    guarded = [Guarded(np, shape, held_as(problem))]
+    y = guarded[0].array
     PreparedKernel.poison(y)
     if hasattr(state, "shape") and w is None:  # workspace
-        fences.append(Fenced(np, state.shape, state.dtype))
-        state = fences[1].array
+        guarded.append(Guarded(np, state.shape, state.dtype))
+        state = guarded[1].array
     variant.launch(held, state, y, problem)
     found = y if problem.writes in ("NC", "N") else to_nhwc(y, problem.writes, problem.out_shape)
     verdict = judge(found, expected, "fp32")
     assert verdict.passed, f"{verdict} for {problem}"
-    assert [f.intact for f in fences] == [True] * len(fences), f"written beside for {problem}"
+    assert [f.intact for f in guarded] == [True] * len(guarded), f"written beside for {problem}"
 
 
 CASES = [

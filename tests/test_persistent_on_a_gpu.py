@@ -53,7 +53,7 @@ def test_fp32_net_uses_the_persistent_kernel(hopper, digits):
         for n in range(COUNT):
             assert net(images[n]) == reference[n].argmax()
         assert judge(np.stack([net.scores(image) for image in images]), reference, "fp32").passed
-        with net._pool("uint8", False).lent() as runner:
+        with net._pool("uint8", False).acquire() as runner:
             assert isinstance(runner._one, Once)
 
 

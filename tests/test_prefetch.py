@@ -34,7 +34,7 @@ from lenetgpu.stages.conv.prefetch.plan import (
     strict_single,
 )
 from lenetgpu.stages.conv.prefetch.strict import Choice
-from lenetgpu.stages.prepared import Fenced, PreparedKernel
+from lenetgpu.stages.prepared import Guarded, PreparedKernel
 from lenetgpu.stages.reference import conv_reference
 
 on_this_cpu = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
@@ -236,9 +236,9 @@ def assert_right(problem, n, rng, launch, arrays=np):
     """Check the outputs of `launch` with arrays of NumPy or CuPy; its filters are NumPy's."""
     problem = replace(problem, reads="NCHW", writes="NCHW")
     x, w = random_input("conv", problem, n, rng)
-    held = Fenced(arrays, physical_shape("NCHW", n, problem.in_shape), "float32")
+    held = Guarded(arrays, physical_shape("NCHW", n, problem.in_shape), "float32")
     held.array[...] = arrays.asarray(np.ascontiguousarray(from_nhwc(x, "NCHW")))
-    y = Fenced(arrays, physical_shape("NCHW", n, problem.out_shape), "float32")
+    y = Guarded(arrays, physical_shape("NCHW", n, problem.out_shape), "float32")
     PreparedKernel.poison(y.array)
     launch(held.array, w, y.array, problem)
     outputs = y.array if arrays is np else y.array.get()

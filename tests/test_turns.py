@@ -161,7 +161,7 @@ def test_callers_never_share_a_runner(monkeypatch):
     pool = Pool(object, 2)
     pool._idle = Emptied()
     for _ in range(2):
-        with pool.lent() as first, pool.lent() as second:
+        with pool.acquire() as first, pool.acquire() as second:
             assert first is not second
 
 

@@ -174,7 +174,7 @@ def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any)
     settle(prepared)
     misdeeds = {
         "writes its output after it has returned": same_bytes(early, out),
-        "writes outside its output": not prepared.trespassed(),
+        "writes outside its output": not prepared.wrote_outside(),
         "changes its input": same_bytes(before, given),
         "changes its weights": all(map(same_bytes, kept, held)),
     }

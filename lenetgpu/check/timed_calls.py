@@ -1,4 +1,4 @@
-"""Input and output of timed calls, in fenced memory; the images change before every check.
+"""Input and output of timed calls, between guard zones; the images change before every check.
 
 A variant that caches its results, skips calls or computes only the first images stays correct as
 long as every call gets the same images in the same memory. Each check therefore loads other images.
@@ -14,23 +14,23 @@ from typing import Any
 from lenetgpu.arrays import np
 from lenetgpu.check.judge import Verdict, array_module, judge_parts, largest, same_bytes
 from lenetgpu.layouts import MAP_LAYOUTS, to_nhwc
-from lenetgpu.stages.prepared import Fenced
+from lenetgpu.stages.prepared import Guarded
 
 _PART_BYTES = 64 << 20
 
 
 class Images:
-    """`count` images on a device, in fenced memory: slot s holds image `which[s]` of `source`.
+    """`count` images on a device, between guard zones: slot s holds image `which[s]` of `source`.
 
     `source` (S, ...) is reused cyclically if `count` is larger than S.
     """
 
     def __init__(self, source: Any, count: int) -> None:
         self._module = array_module(source)
-        self._fenced = Fenced(self._module, (count, *source.shape[1:]), source.dtype)
+        self._guarded = Guarded(self._module, (count, *source.shape[1:]), source.dtype)
         self._rng = np.random.default_rng()
         self._odd = False
-        self.array = self._fenced.array
+        self.array = self._guarded.array
         self.load(source)
 
     def load(self, source: Any) -> None:
@@ -47,8 +47,8 @@ class Images:
             yield part, self._source[self._module.asarray(self.which[lo : lo + each])]
 
     def restore(self) -> None:
-        """Restore every image and the fences around them."""
-        self._fenced.repair()
+        """Restore every image and the guard zones around them."""
+        self._guarded.repair()
         for part, images in self._parts():
             part[...] = images
 
@@ -64,8 +64,8 @@ class Images:
 
     @property
     def intact(self) -> bool:
-        """True if no one else has written to the images or their fences."""
-        return self._fenced.intact and all(same_bytes(*pair) for pair in self._parts())
+        """True if no one else has written to the images or their guard zones."""
+        return self._guarded.intact and all(same_bytes(*pair) for pair in self._parts())
 
 
 class TimedCalls:

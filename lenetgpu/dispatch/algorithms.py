@@ -93,7 +93,7 @@ TILED = "@"
 EXACT_FROM = 64
 # Largest error of sums of fewer than EXACT_FROM products, over that of sequential fp32. Accepted
 # only if the problem requires options (bias, ReLU, fp16, bf16), which no other algorithm supports.
-FEW_ERR = 3.6
+FEW_ERROR = 3.6
 
 
 def why_not(

@@ -14,7 +14,7 @@ from typing import Any
 from lenetgpu.dispatch import measured
 from lenetgpu.dispatch.algorithms import (
     EXACT_FROM,
-    FEW_ERR,
+    FEW_ERROR,
     KINDS,
     MEASURED_ONLY,
     MODELED,
@@ -193,7 +193,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
         if compared:
             error = f"at most {sums}, as measured"
         elif problem.depth < EXACT_FROM:
-            error = f"up to {FEW_ERR} times {sums}"
+            error = f"up to {FEW_ERROR} times {sums}"
         rows.append(("its error", error))
     for option in options:
         figure = f"{option.us(machine):,.2f} us by the model, {option.cycles:,.0f} cycles"

@@ -234,7 +234,7 @@ def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
 
 _PLAIN = ("direct.", "prefetch.", "texture.")
 # Accepted error of Winograd over that of fp32 on the same data, if only largest errors are known.
-WINOGRAD_ERR = 3.0
+WINOGRAD_ERROR = 3.0
 
 
 def inexact(problem: Conv, images: int, machine: Machine) -> tuple[str, ...]:
@@ -253,7 +253,7 @@ def counted(
     fp32. Errors are root mean squares on the same images if all candidates and `peer` (cuDNN)
     have them, else the largest errors. The limit for root mean squares is `peer`'s; for largest
     errors or without a `peer`, it is the largest among `peer` and our fp32 kernels without
-    transforms. For largest errors, Winograd's limit is WINOGRAD_ERR times as high; without a
+    transforms. For largest errors, Winograd's limit is WINOGRAD_ERROR times as high; without a
     `peer`, Winograd is held to its tolerance only. Algorithms that are `inexact` by the model
     count only if they were compared with a `peer` on the same images.
     """
@@ -266,7 +266,7 @@ def counted(
     limit = max(theirs if same and peers else [*plain, *theirs], default=float("inf"))
     limits = dict.fromkeys(TENSOR, limit)
     if peers:
-        limits |= dict.fromkeys(WINOGRAD, limit if same else WINOGRAD_ERR * limit)
+        limits |= dict.fromkeys(WINOGRAD, limit if same else WINOGRAD_ERROR * limit)
     us, dropped = {}, [e["name"] for e in own if e["status"] in ("wrong", "failed")]
     for entry in right:
         name, error = entry["name"], _erred(entry, same)

@@ -207,7 +207,7 @@ class FedBench(Bench):
             if not same_bytes(held, kept):
                 held[...] = kept
                 self._catch("changes its weights")
-        if self._prepared.trespassed():
+        if self._prepared.wrote_outside():
             self._catch("writes outside its output")
         if not self._timed.images.intact:
             self._timed.images.restore()

@@ -26,7 +26,7 @@ from lenetgpu.measure.timing import CALLS, LEAST_SAMPLES, CallTimer, cpu_ms
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant
-from lenetgpu.stages.prepared import Fenced, PreparedKernel, array_module
+from lenetgpu.stages.prepared import Guarded, PreparedKernel, array_module
 from lenetgpu.stages.reference import conv_reference as reference
 
 _SPARE = 2
@@ -80,7 +80,7 @@ class Case:
         self.weights = weights or tensors(w)
         self._x = self.arrays.asarray(x)
         self._held: dict[str, Images] = {}
-        self._y: dict[str, Fenced] = {}
+        self._y: dict[str, Guarded] = {}
 
     def held(self, layout: str) -> Images:
         """Return the timed images on the device, contiguous in `layout`."""
@@ -89,11 +89,11 @@ class Case:
             self._held[layout] = Images(source, self.images)
         return self._held[layout]
 
-    def output(self, layout: str) -> Fenced:
+    def output(self, layout: str) -> Guarded:
         """Return the output buffer in `layout`, shared by all candidates."""
         if layout not in self._y:
             shape = physical_shape(layout, self.images, self.problem.out_shape)
-            self._y[layout] = Fenced(self.arrays, shape, held_as(self.problem))
+            self._y[layout] = Guarded(self.arrays, shape, held_as(self.problem))
         return self._y[layout]
 
     @cached_property
@@ -180,7 +180,7 @@ class ConvBench(CallBench, FedBench):
             self._refuse_what_takes_minutes()
         chunk = case.images if case.gpu else min(case.images, CPU_CHUNK)
         prepared = PreparedKernel(variant, problem, case.weights, chunk)
-        y = prepared.lent(case.output(problem.writes))
+        y = prepared.attach(case.output(problem.writes))
         images = case.held(problem.reads)
         timed = TimedCalls(images, case.images, y, problem, case.images, case.expected)
         self._begin(prepared, timed, case.weights)

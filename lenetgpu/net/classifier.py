@@ -230,7 +230,7 @@ class LeNet:
             pool = self._pools.get(("uint8", False)) or self._pool("uint8", False)
             if self._single is not None:
                 return self._single.label(image)
-            with pool.lent() as runner:
+            with pool.acquire() as runner:
                 return runner.label(image)
         except Exception as error:
             tell(error)
@@ -251,7 +251,7 @@ class LeNet:
         if taken.count == 1 and self._single is not None and _within(pixels):
             labels, scores = self._single.answer(pixels, with_scores)
         else:
-            with self._pool(taken.dtype, with_scores).lent() as runner:
+            with self._pool(taken.dtype, with_scores).acquire() as runner:
                 labels, scores = runner.answer(pixels, with_scores)
         return _given(taken, finish(np, labels, scores))
 

@@ -334,14 +334,14 @@ class GpuRunner(Runner):
 
 
 class Pool:
-    """At most `most` runners, created by `make` on demand, each lent to one caller."""
+    """At most `most` runners, created by `make` on demand, each used by one caller at a time."""
 
     def __init__(self, make: Callable[[], CpuRunner | GpuRunner], most: int) -> None:
         self._make, self._left = make, threading.Semaphore(most)
         self._idle: list[CpuRunner | GpuRunner] = []
 
     @contextmanager
-    def lent(self) -> Iterator[CpuRunner | GpuRunner]:
+    def acquire(self) -> Iterator[CpuRunner | GpuRunner]:
         """Yield a runner, waiting for a free one; a runner whose block fails is dropped."""
         with self._left:
             try:

@@ -22,7 +22,7 @@ def array_module(device: str) -> Any:
     return numpy
 
 
-class Fenced:
+class Guarded:
     """Uninitialised `array` between two guard zones that nobody may write.
 
     `arrays` is the module that allocates it, NumPy or CuPy; the array is aligned to 256 bytes.
@@ -71,7 +71,7 @@ class PreparedKernel:
         self.state: Any = tensors if len(tensors) > 1 else next(iter(tensors), None)
         if variant.prepare is not None:
             self.state = variant.prepare(self.state, problem, batch)
-        self._fenced: list[Fenced] = []
+        self._guarded: list[Guarded] = []
 
     def run(self, x: Any, y: Any) -> None:
         """Compute `y` from `x`, both of at most `batch` images; a GPU may still be working."""
@@ -91,21 +91,21 @@ class PreparedKernel:
         return self.arrays.ascontiguousarray(self.arrays.asarray(held))
 
     def output(self, n: int) -> Any:
-        """Return a poisoned, fenced buffer for `n` images in the output layout."""
+        """Return a poisoned output buffer between guard zones for `n` images."""
         shape = physical_shape(self.problem.writes, n, self.problem.out_shape)
-        return self.lent(Fenced(self.arrays, shape, held_as(self.problem)))
+        return self.attach(Guarded(self.arrays, shape, held_as(self.problem)))
 
-    def lent(self, fenced: Fenced) -> Any:
+    def attach(self, guarded: Guarded) -> Any:
         """Return a caller's buffer for use as an output, poisoned."""
-        self._fenced.append(fenced)
-        self.poison(fenced.array)
-        return fenced.array
+        self._guarded.append(guarded)
+        self.poison(guarded.array)
+        return guarded.array
 
-    def trespassed(self) -> bool:
+    def wrote_outside(self) -> bool:
         """Return True if a guard zone of an output was written, and restore it."""
-        broken = [fenced for fenced in self._fenced if not fenced.intact]
-        for fenced in broken:
-            fenced.repair()
+        broken = [guarded for guarded in self._guarded if not guarded.intact]
+        for guarded in broken:
+            guarded.repair()
         return bool(broken)
 
     @staticmethod

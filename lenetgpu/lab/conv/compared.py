@@ -260,7 +260,7 @@ class _Run:
 
         comparison = compare(shape.label, candidates, baseline, effort, request.cold_l2, say=about)
         if not comparison.interrupted:
-            err_all(comparison, about)
+            measure_errors(comparison, about)
         if request.bitwise and not comparison.interrupted:
             repeat_all(comparison, about)
         watch_all(comparison, self.gpu, request.watch, about)
@@ -273,14 +273,14 @@ def differing(first: Any, again: Any) -> int:
     return int(np.count_nonzero(first.reshape(-1).view(bits) != again.reshape(-1).view(bits)))
 
 
-def err_all(comparison: Comparison, say: Say) -> None:
+def measure_errors(comparison: Comparison, say: Say) -> None:
     """Set `errors` of each correct candidate, except for those that are sampled only once.
 
     A candidate with NaN or infinite errors becomes wrong. If memory runs out, a note reports
     it. Ctrl-C ends the comparison, whose times are preserved.
     """
 
-    def err(candidate: Candidate, bench: Any) -> None:
+    def measure(candidate: Candidate, bench: Any) -> None:
         if candidate.once:
             return
         say(f"errors of {candidate.name}")
@@ -292,7 +292,7 @@ def err_all(comparison: Comparison, say: Say) -> None:
             _note(candidate, "outputs NaN, infinite or unwritten in one more run")
 
     try:
-        _each_right(comparison, "errors", err, "not enough memory to measure its rms error")
+        _each_right(comparison, "errors", measure, "not enough memory to measure its rms error")
     except KeyboardInterrupt:
         comparison.interrupted = True
 
