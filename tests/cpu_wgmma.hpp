@@ -86,7 +86,7 @@ struct Product {  // a warp's 16 rows of it
     Of of = Of::FP16;
     Operand a, b;
     uint4 held[WARP];
-    unsigned places[WARP];
+    unsigned metadata[WARP];
     void* d[WARP];
 };
 struct Warp {
@@ -124,11 +124,11 @@ T Operand::read(int row, int k) const {
     std::memcpy(&v, cpu::at(at), sizeof v);
     return v;
 }
-// Lane and four of a row's places: ptx/wgmma_sparse.cuh.
+// Lane and four of a row's metadata: ptx/wgmma_sparse.cuh.
 inline int place(const Product& p, int row, int k) {
     const int four = k / 2, lane = row / 8 + four / 8 * 2 + row % 8 * 4;
-    const unsigned pair = p.places[lane] >> four % 8 * 4 & 15;
-    if ((pair & 3) >= pair >> 2) mistake = "places that do not ascend";
+    const unsigned pair = p.metadata[lane] >> four % 8 * 4 & 15;
+    if ((pair & 3) >= pair >> 2) mistake = "indices that do not ascend";
     return 4 * four + int(k % 2 ? pair >> 2 : pair & 3);
 }
 // What meets zeros alone may be anything, but must be there.
@@ -261,7 +261,7 @@ inline void give_back(int* d, int size) { std::fill(d, d + size, 0x5a5a5a5a); }
 
 template <class T>
 void issue(T* d, int columns, bool adds, const uint4* held, unsigned long long a,
-           unsigned long long b, Of of = Of::FP16, unsigned places = 0) {
+           unsigned long long b, Of of = Of::FP16, unsigned metadata = 0) {
     Warp& warp = own_warp();
     const int lane = int(now->thread) % WARP;
     const std::size_t number = warp.issued[lane]++;
@@ -276,7 +276,7 @@ void issue(T* d, int columns, bool adds, const uint4* held, unsigned long long a
         product.b.bits != b)
         mistake = "lanes of a warp issue different products";
     if (held) product.held[lane] = *held;
-    product.d[lane] = d, product.places[lane] = places;
+    product.d[lane] = d, product.metadata[lane] = metadata;
     if (!adds) give_back(d, columns / 2);
     if (++product.threads == WARP && random() % 3 == 0)
         advance(thread_of(*now) / WARP, warp, number + 1);
@@ -405,12 +405,12 @@ void wgmma(int (&d)[SIZE], u64 a, u64 b) {
     cpu::issue(d, 2 * SIZE, ADD, nullptr, a, b, cpu::Of::BYTES);
 }
 template <bool ADD, int SIZE>
-void wgmma_sparse(int (&d)[SIZE], u64 a, u64 b, u32 places) {
-    cpu::issue(d, 2 * SIZE, ADD, nullptr, a, b, cpu::Of::SPARSE_BYTES, places);
+void wgmma_sparse(int (&d)[SIZE], u64 a, u64 b, u32 metadata) {
+    cpu::issue(d, 2 * SIZE, ADD, nullptr, a, b, cpu::Of::SPARSE_BYTES, metadata);
 }
 template <bool ADD, int SIZE>
-void wgmma_sparse(int (&d)[SIZE], const uint4& a, u64 b, u32 places) {
-    cpu::issue(d, 2 * SIZE, ADD, &a, 0, b, cpu::Of::SPARSE_BYTES, places);
+void wgmma_sparse(int (&d)[SIZE], const uint4& a, u64 b, u32 metadata) {
+    cpu::issue(d, 2 * SIZE, ADD, &a, 0, b, cpu::Of::SPARSE_BYTES, metadata);
 }
 template <bool ADD, int SIZE>
 void wgmma_tf32(float (&d)[SIZE], const u32 (&a)[4], u64 b) {

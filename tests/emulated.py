@@ -33,7 +33,7 @@ def convolve(x, filters):
 
 
 def quarters(x):
-    """Return the four places of each 2x2 window after ReLU."""
+    """Return the four pixels of each 2x2 window after ReLU."""
     x = np.maximum(x, 0)
     return x[:, ::2, ::2], x[:, 1::2, ::2], x[:, ::2, 1::2], x[:, 1::2, 1::2]
 

@@ -40,7 +40,7 @@ def _sum(v: Vectors, factors: list[float], values: list[Any]) -> Any:
 
 
 def at_points(v: Vectors, d: list[Any]) -> list[Any]:
-    """Transform eight neighbours to their values at the eight points, 0 first and infinity last."""
+    """Transform eight neighbours to the eight transform points, 0 first and infinity last."""
     whole = _squares(PAIRS)
     found = [_sum(v, whole, d[0::2])]
     for point in PAIRS:
@@ -51,7 +51,7 @@ def at_points(v: Vectors, d: list[Any]) -> list[Any]:
 
 
 def of_points(v: Vectors, m: list[Any]) -> list[Any]:
-    """Transform products at the eight points to four neighbouring outputs."""
+    """Transform products at the eight transform points to four neighbouring outputs."""
     sums = [v.add(m[i], m[i + 1]) for i in (1, 3, 5)]
     differences = [v.subtract(m[i], m[i + 1]) for i in (1, 3, 5)]
     found = []
@@ -209,8 +209,8 @@ def _convolve(
         products(v, (values, w, results), rows, pixels, channels, filters)
         with v.loop(count) as i:
             at = v.at(results, (v.product(i, each, filters), FLOAT))
-            place = v.product(b.add(start, i), each, filters)
-            finish(v, means, at, v.at(y, (place, side * side * FLOAT)), tiles, filters, pixels)
+            offset = v.product(b.add(start, i), each, filters)
+            finish(v, means, at, v.at(y, (offset, side * side * FLOAT)), tiles, filters, pixels)
 
 
 CONVOLVE = Emitted("winograd", 10, partial(_convolve, means=False))

@@ -1,6 +1,6 @@
 // What a warp waits for, in clocks: each step needs the one before it, so nothing overlaps.
 // fma_latency: STEPS multiply-adds on one register, `out` what they come to.
-// load_latency: STEPS loads, each the place of the next (a pointer chase), `out` where it ends.
+// load_latency: STEPS loads, each the address of the next (a pointer chase), `out` where it ends.
 // The host takes the difference of two lengths, so that what comes before and after does not count.
 
 #ifdef ENTRY_fma_latency

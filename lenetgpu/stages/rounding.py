@@ -42,6 +42,6 @@ def to_whole(filters: Array) -> Array:
     wrong = flat - found
     missing = np.rint(wrong.sum(0))
     order = np.argsort(-wrong * np.sign(missing), axis=0)
-    place = np.argsort(order, axis=0)
-    kept: Array = found + np.where(place < np.abs(missing), np.sign(missing), 0)
+    rank = np.argsort(order, axis=0)
+    kept: Array = found + np.where(rank < np.abs(missing), np.sign(missing), 0)
     return kept.reshape(filters.shape)

@@ -16,33 +16,33 @@ namespace ptx {
     " %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " operands ", 0, p; }"
 
 // D[64][128] (+)= A[64][64] B[64][128], A signed and B unsigned bytes, exact sums. A is stored as
-// [64][32]; of each four two are kept, and `places` says which: of rows 8 * (thread % 2) + thread /
-// 4 % 8 + 16 * (thread / 32), the 8 fours from K = 32 * (thread / 2 % 2) on, two places of 2 bits
-// each, the lower place first.
+// [64][32]; of each four two are kept, and `metadata` says which: of rows 8 * (thread % 2) + thread /
+// 4 % 8 + 16 * (thread / 32), the 8 fours from K = 32 * (thread / 2 % 2) on, two indices of 2 bits
+// each, the lower index first.
 template <bool ADD>
-__device__ __forceinline__ void wgmma_sparse(int (&d)[64], u64 a, u64 b, u32 places) {
+__device__ __forceinline__ void wgmma_sparse(int (&d)[64], u64 a, u64 b, u32 metadata) {
     if constexpr (ADD)
         asm volatile(WGMMA_SPARSE("1", "%64, %65, %66")
                      : BIND_16("+r", 0), BIND_16("+r", 16), BIND_16("+r", 32), BIND_16("+r", 48)
-                     : "l"(a), "l"(b), "r"(places));
+                     : "l"(a), "l"(b), "r"(metadata));
     else
         asm volatile(WGMMA_SPARSE("0", "%64, %65, %66")
                      : BIND_16("=r", 0), BIND_16("=r", 16), BIND_16("=r", 32), BIND_16("=r", 48)
-                     : "l"(a), "l"(b), "r"(places));
+                     : "l"(a), "l"(b), "r"(metadata));
 }
 
 // The same with A's kept bytes in registers: of rows g = thread / 4 % 8 + 16 * (thread / 32) and g +
 // 8 those from 4 * (thread % 4) on, then the same 16 further on.
 template <bool ADD>
-__device__ __forceinline__ void wgmma_sparse(int (&d)[64], const uint4& a, u64 b, u32 places) {
+__device__ __forceinline__ void wgmma_sparse(int (&d)[64], const uint4& a, u64 b, u32 metadata) {
     if constexpr (ADD)
         asm volatile(WGMMA_SPARSE("1", "{%64, %65, %66, %67}, %68, %69")
                      : BIND_16("+r", 0), BIND_16("+r", 16), BIND_16("+r", 32), BIND_16("+r", 48)
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(places));
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(metadata));
     else
         asm volatile(WGMMA_SPARSE("0", "{%64, %65, %66, %67}, %68, %69")
                      : BIND_16("=r", 0), BIND_16("=r", 16), BIND_16("=r", 32), BIND_16("=r", 48)
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(places));
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(metadata));
 }
 
 #undef WGMMA_SPARSE

@@ -1,5 +1,5 @@
 // What surrounds cuBLAS Idamax, which knows magnitudes alone and counts from 1 (report, 3.3).
-// ranks: the place of a score among all floats, shifted so that none is negative: 2^31 + the
+// ranks: the rank of a score among all floats, shifted so that none is negative: 2^31 + the
 //   float's bits as an ordered integer, exact as a double. Two scores that differ stay apart,
 //   which x - min(x) in fp32 does not promise; -0 is taken for 0.
 // labels: what Idamax found, 4 or 8 bytes of a cleared 8, less 1. From -D THREADS.

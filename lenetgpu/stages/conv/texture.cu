@@ -52,11 +52,11 @@ static_assert(R % FILTER_ROWS == 0, "whole filter rows fill a set");
 static_assert(SET_CHANNELS == 1 || FILTER_ROWS == R, "a set of several channels takes whole ones");
 static_assert(SHARED_FLOATS * 4 <= 48 * 1024, "two stages, or a block's sums, in shared memory");
 
-struct Place {
+struct Origin {
     int n, y, x, m, c, thread;  // first image, output row, column, map, channel; thread of the unit
 };
 
-__device__ __forceinline__ Place place() {
+__device__ __forceinline__ Origin origin() {
     constexpr int GROUPS = PADDED_MAPS / BLOCK_MAPS;
     const int region = blockIdx.x / GROUPS % (REGIONS_Y * REGIONS_X);
     return {int(blockIdx.x / (GROUPS * REGIONS_Y * REGIONS_X)) * IMAGES_EACH,
@@ -69,7 +69,7 @@ struct Pixels {
     float at[FETCHES][IMAGES_EACH][STAGE];
 };
 
-__device__ __forceinline__ void fetch(Pixels& p, cudaTextureObject_t input, Place at, int c) {
+__device__ __forceinline__ void fetch(Pixels& p, cudaTextureObject_t input, Origin at, int c) {
 #pragma unroll
     for (int f = 0; f < FETCHES; ++f) {
         const int i = at.thread + f * UNIT;
@@ -238,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_texture(cudaTextureObject_t input, const float* __restrict__ w, float* __restrict__ y,
                  int n) {
     __shared__ alignas(16) float shared[SHARED_FLOATS];
-    const Place at = place();
+    const Origin at = origin();
     const int tile = at.thread / LANES, m = at.m + at.thread % LANES * MAPS_EACH;
     const int image = tile / (BLOCK_Y * BLOCK_X) % IMAGES_EACH;
     const int ty = tile / BLOCK_X % BLOCK_Y * TILE_H, tx = tile % BLOCK_X * TILE_W;

@@ -29,7 +29,7 @@ _MOST_REGISTERS, _OTHER_REGISTERS = 190, 30
 _FILL_THREADS = 256
 _MOST_STAGE, _MOST_FETCHED = 8, 16
 _HELD = {1: 36, 2: 20, 4: 20}  # coefficients in one set of registers, by maps
-_PLENTY, _WORTH_A_PLACE = 10_000, 0.002
+_PLENTY, _RANK_COST = 10_000, 0.002
 # Fitted to measurements of 400 tilings of 12 shapes on one H200.
 _BUSY_WARPS, _WORD_CYCLES, _TEXEL_CYCLES, _SET_CYCLES = 12, 1.3, 0.1, 900
 _SECTOR_CYCLES, _MARGIN = 2.5, 1.1
@@ -180,7 +180,7 @@ class Tiling:
 
 def _candidates(problem: Conv, slides: bool) -> Iterator[tuple[int, Tiling]]:
     """Yield (index of the shape, tiling): one or four warps, or warps that divide channels."""
-    for place, (rows, columns, maps) in enumerate(SLIDES if slides else SHAPES):
+    for rank, (rows, columns, maps) in enumerate(SLIDES if slides else SHAPES):
         down, across = blocks_for(problem.OH, rows), blocks_for(problem.OW, columns)
         for split in SPLITS[:1] if slides else SPLITS:
             for most in (maps, 4 * maps) if split == 1 else (maps,):
@@ -189,7 +189,7 @@ def _candidates(problem: Conv, slides: bool) -> Iterator[tuple[int, Tiling]]:
                     images = most // (y * x) if (y, x) == (down, across) else 1
                     tiling = Tiling(problem, (rows, columns), maps, (y, x), images, split)
                     if tiling.fits:
-                        yield place, tiling
+                        yield rank, tiling
 
 
 @cache
@@ -202,8 +202,8 @@ def tilings(problem: Conv, machine: Machine, slides: bool = False) -> tuple[Tili
     found = list(_candidates(problem, slides))
 
     def cycles(candidate: tuple[int, Tiling], n: int) -> float:
-        place, tiling = candidate
-        return tiling.cycles(n, machine) * (1 + _WORTH_A_PLACE * place)
+        rank, tiling = candidate
+        return tiling.cycles(n, machine) * (1 + _RANK_COST * rank)
 
     best = [min(found, key=lambda one: cycles(one, n))[1] for n in (1, _PLENTY) if found]
     return tuple(dict.fromkeys(best))

@@ -47,7 +47,7 @@ class Rooms:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Filters at the 64 points in the tile's layout, problem sizes, a workspace per thread."""
+    """Filters at the 64 transform points in tile order, problem sizes, a workspace per thread."""
 
     filters: Any
     sizes: tuple[int, int, int, int]
@@ -56,7 +56,7 @@ class Prepared:
 
 
 def filters_at_points(w: Any) -> Any:
-    """Transform filters (5, 5, C, M) to the 64 points in float64, and pack them for the tile."""
+    """Transform filters (5, 5, C, M) to 64 transform points in float64, packed for the tile."""
     from lenetgpu.cpu.winograd import pack_points
     from lenetgpu.stages.fused.cuda_cores.tuning import filter_transform
 

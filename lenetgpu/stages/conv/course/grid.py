@@ -74,11 +74,11 @@ def tile_refusal(problem: Conv, tile: Sides) -> str | None:
 def grid_refusal(problem: Conv, tile: Sides | None = None, maps: int = 1) -> str | None:
     """Return the reason if a tile's inputs or a grid for groups of `maps` are too large."""
     refusal = None if tile is None else tile_refusal(problem, tile)
-    groups, places = blocks_for(problem.M, maps), 1 if tile is None else parts(problem, tile)
+    groups, tiles = blocks_for(problem.M, maps), 1 if tile is None else parts(problem, tile)
     if refusal is None and groups > _DEEPEST:
         return f"supports grids of up to {_DEEPEST} blocks across the maps, needs {groups}"
-    if refusal is None and places > _DEEPEST:
-        return f"supports grids of up to {_DEEPEST} blocks a map, needs {places}"
+    if refusal is None and tiles > _DEEPEST:
+        return f"supports grids of up to {_DEEPEST} blocks a map, needs {tiles}"
     return refusal
 
 

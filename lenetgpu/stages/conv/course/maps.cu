@@ -14,18 +14,18 @@ constexpr int COLUMNS = (TILE_W - 1) * STRIDE + S;
 constexpr int PARTS_X = (OW + TILE_W - 1) / TILE_W;
 static_assert(ROWS * COLUMNS * 4 <= 48 * 1024, "the input tile must fit into shared memory");
 
-struct Place {
+struct Origin {
     size_t n;
     int group, y, x;
 };
 
-__device__ __forceinline__ Place place() {
+__device__ __forceinline__ Origin origin() {
     const int part = blockIdx.z;
     return {blockIdx.x, int(blockIdx.y), part / PARTS_X * TILE_H, part % PARTS_X * TILE_W};
 }
 
 template <int WIDTH>
-__device__ __forceinline__ void load(float (*tile)[COLUMNS], const float* x, Place at, int c) {
+__device__ __forceinline__ void load(float (*tile)[COLUMNS], const float* x, Origin at, int c) {
     for (int r = threadIdx.y; r < ROWS; r += BLOCK_H)
         for (int s = threadIdx.x; s < COLUMNS; s += WIDTH) {
             const int iy = at.y * STRIDE - PAD + r, ix = at.x * STRIDE - PAD + s;
@@ -41,7 +41,7 @@ __constant__ float filters[CONSTANT_FILTERS ? DEPTH * M : 1];
 extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, RESIDENT)
     conv_whole_warps(const float* x, const float* w, float* y) {
     __shared__ float tile[ROWS][COLUMNS];
-    const Place at = place();
+    const Origin at = origin();
     const int thread = threadIdx.y * BLOCK_W + threadIdx.x;
     const int ty = thread / TILE_W, tx = thread % TILE_W;
     const bool computes = ty < TILE_H && at.y + ty < OH && at.x + tx < OW;
@@ -67,7 +67,7 @@ static_assert(BLOCK_H >= MAPS_Y * TILE_H, "a thread an output");
 extern "C" __global__ void __launch_bounds__(MAPS_X* TILE_W* BLOCK_H)
     conv_side_by_side(const float* x, const float* w, float* y) {
     __shared__ float tile[ROWS][COLUMNS];
-    const Place at = place();
+    const Origin at = origin();
     const int my = threadIdx.y / TILE_H, mx = threadIdx.x / TILE_W;
     const int ty = threadIdx.y % TILE_H, tx = threadIdx.x % TILE_W;
     const int m = at.group * TOGETHER + my * MAPS_X + mx;

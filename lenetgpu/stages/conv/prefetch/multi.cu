@@ -74,8 +74,8 @@ struct FilterFetch {
         constexpr int COUNT = ELEMENTS * FILTERS;
 #pragma unroll
         for (int k = 0; k < COUNT; k += 4 * FETCHERS) {
-            const int place = to + k >= FILTER_RING ? to + k - FILTER_RING : to + k;
-            if (k + 4 * FETCHERS <= COUNT || k + at < COUNT) ptx::copy16(ring + place, from + k);
+            const int offset = to + k >= FILTER_RING ? to + k - FILTER_RING : to + k;
+            if (k + 4 * FETCHERS <= COUNT || k + at < COUNT) ptx::copy16(ring + offset, from + k);
         }
         from += COUNT;
         to += COUNT;
@@ -84,29 +84,29 @@ struct FilterFetch {
 };
 
 // A thread copies the same vectors of every channel that it copies.
-constexpr int PATCH = LINES * VECTORS;
-constexpr int PER_THREAD = (PATCH + FETCHERS - 1) / FETCHERS;
-constexpr int AT_ONCE = PATCH < FETCHERS ? FETCHERS / PATCH : 1;
-constexpr int PLACES = RING_CH * LINES * PITCH;
+constexpr int CHANNEL_VECTORS = LINES * VECTORS;
+constexpr int PER_THREAD = (CHANNEL_VECTORS + FETCHERS - 1) / FETCHERS;
+constexpr int AT_ONCE = CHANNEL_VECTORS < FETCHERS ? FETCHERS / CHANNEL_VECTORS : 1;
+constexpr int LINE_RING = RING_CH * LINES * PITCH;
 
 struct LineFetch {
     const float* plane;    // of the next channel
-    int channel, place;    // the next channel, and where it goes in the ring
+    int channel, offset;   // the next channel, and its offset in the ring
     int from[PER_THREAD];  // in the plane
-    int to[PER_THREAD];    // in the place, negative where there is nothing to copy
+    int to[PER_THREAD];    // from the offset, negative where there is nothing to copy
     int end[PER_THREAD];   // channels that have this vector: none outside the map
 
     __device__ __forceinline__ LineFetch(const float* image, int at, int top, int left,
                                          int channels) {
-        channel = PATCH < FETCHERS ? at / PATCH : 0;
+        channel = CHANNEL_VECTORS < FETCHERS ? at / CHANNEL_VECTORS : 0;
         plane = image + size_t(channel) * (H * W);
-        place = channel % RING_CH * LINES * PITCH;
+        offset = channel % RING_CH * LINES * PITCH;
 #pragma unroll
         for (int k = 0; k < PER_THREAD; ++k) {
-            const int i = (PATCH < FETCHERS ? at % PATCH : at) + k * FETCHERS;
+            const int i = (CHANNEL_VECTORS < FETCHERS ? at % CHANNEL_VECTORS : at) + k * FETCHERS;
             const int iy = top + i / VECTORS, ix = left + i % VECTORS * VECTOR;
             const bool inside = iy >= 0 && iy < H && ix >= 0 && ix < W;
-            const bool copies = i < PATCH && channel < AT_ONCE;
+            const bool copies = i < CHANNEL_VECTORS && channel < AT_ONCE;
             from[k] = pinned(inside ? iy * W + ix : 0);
             to[k] = pinned(copies ? i / VECTORS * PITCH + i % VECTORS * VECTOR : -1);
             end[k] = pinned(inside ? channels : 0);
@@ -119,13 +119,13 @@ struct LineFetch {
             for (int k = 0; k < PER_THREAD; ++k) {
                 if (to[k] < 0) continue;
                 if (VECTOR == 4)
-                    ptx::copy16_or_zero(ring + place + to[k], plane + from[k], channel < end[k]);
+                    ptx::copy16_or_zero(ring + offset + to[k], plane + from[k], channel < end[k]);
                 else
-                    ptx::copy4_or_zero(ring + place + to[k], plane + from[k], channel < end[k]);
+                    ptx::copy4_or_zero(ring + offset + to[k], plane + from[k], channel < end[k]);
             }
             plane += AT_ONCE * (H * W);
-            place += AT_ONCE % RING_CH * LINES * PITCH;
-            if (place >= PLACES) place -= PLACES;
+            offset += AT_ONCE % RING_CH * LINES * PITCH;
+            if (offset >= LINE_RING) offset -= LINE_RING;
         }
     }
 };

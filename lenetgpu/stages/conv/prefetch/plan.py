@@ -639,13 +639,13 @@ def _multi_cycles(tile: MultiTile, problem: Conv, machine: Machine) -> float:
 
     rounds, channels = tile.rounds(problem), ceil(problem.C / tile.splits)
     units = channels * problem.R / tile.unit_rows(problem)
-    patch = tile.lines(problem) * tile.vectors(problem)
+    vectors = tile.lines(problem) * tile.vectors(problem)
     window = _window(problem)
     loads = tile.quads * (window // VECTOR if problem.stride == 1 else window)
     row = problem.S * (tile.accumulators + max(tile.fm // VECTOR, 1)) + loads
     work = channels * problem.R * row + 12 * units
     work += rounds * (6 * ceil(tile.filters * tile.elements / VECTOR / fetchers) + 30)
-    work += channels * (8 * ceil(patch / fetchers) + 15 / max(1, fetchers // patch))
+    work += channels * (8 * ceil(vectors / fetchers) + 15 / max(1, fetchers // vectors))
     alone = work + _UNIT_WAIT * units + _ROUND_WAIT * rounds
     issued = _ISSUE * ceil(at_once * threads // WARP / 4) * work
     sums = tile.splits * tile.filters * tile.rows * tile.columns * at_once

@@ -102,7 +102,7 @@ struct Round {
     }
 };
 
-// What a thread brings of a round: through its registers, or past them. It has the same place in
+// What a thread brings of a round: through its registers, or past them. It has the same offset in
 // filters, and the same pixels of lines, that are a fixed way apart.
 struct Fetch {
     static constexpr int AT_ONCE = THREADS / ELEMENTS > 0 ? THREADS / ELEMENTS : 1;  // filters

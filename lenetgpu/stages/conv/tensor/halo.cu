@@ -20,12 +20,12 @@ struct Operands {
     static constexpr int FILTER_LOW = CHUNK * BN, INPUT_LOW = CHUNK * INPUT_TILE;
     u64 row, column;
 
-    __device__ __forceinline__ Operands(const Rings& rings, const Place& place, int group)
-        : row(ptx::operand(rings.base + place.stage.at * ELEMENT_BYTES, BN * VEC_BYTES, VEC * VEC_BYTES)) {
-        const int across = elements_across(place.chunk);
-        const int shift = group * WIDE + place.element / across * PITCH + place.element % across;
+    __device__ __forceinline__ Operands(const Rings& rings, const PipelineState& state, int group)
+        : row(ptx::operand(rings.base + state.stage.at * ELEMENT_BYTES, BN * VEC_BYTES, VEC * VEC_BYTES)) {
+        const int across = elements_across(state.chunk);
+        const int shift = group * WIDE + state.element / across * PITCH + state.element % across;
         column = ptx::operand(
-            rings.base + INPUTS_AT + place.input.at * INPUT_BYTES + shift * VEC_BYTES, PLANE_BYTES,
+            rings.base + INPUTS_AT + state.input.at * INPUT_BYTES + shift * VEC_BYTES, PLANE_BYTES,
             VEC * VEC_BYTES);
     }
 };
@@ -47,10 +47,10 @@ __device__ __forceinline__ void multiply(float (&sum)[WIDE / 2], const Operands&
 // not serialised by ptxas.
 template <int PENDING>
 __device__ __forceinline__ void finish(Sums& sums, float (&sum)[WIDE / 2], const Rings& rings,
-                                       Place& place) {
+                                       PipelineState& state) {
     ptx::wgmma_wait<PENDING>();
-    const int point = place.chunk / EACH;
-    rings.release(place);
+    const int point = state.chunk / EACH;
+    rings.release(state);
     ptx::settle(sum);
     if (!WINOGRAD || point < 3)  // of the first: points 0, 1 and 2
 #pragma unroll
@@ -63,7 +63,7 @@ __device__ __forceinline__ void finish(Sums& sums, float (&sum)[WIDE / 2], const
 }
 
 // The next `elements` filter elements, one under way while the one before it is added.
-__device__ __forceinline__ void add(Sums& sums, const Rings& rings, Place& ahead, Place& behind,
+__device__ __forceinline__ void add(Sums& sums, const Rings& rings, PipelineState& ahead, PipelineState& behind,
                                     int group, int elements) {
     float one[WIDE / 2], two[WIDE / 2];
     const auto start = [&](float (&sum)[WIDE / 2]) {
@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     ptx::more_registers<MULTIPLIES>();
-    Place ahead, behind;
+    PipelineState ahead, behind;
     const Aside aside(kept, threadIdx.x);
     float* parts = kept + (KEEPS ? size_t(gridDim.x) * KEPT : 0);
 #pragma unroll 1

@@ -63,7 +63,7 @@ __device__ __forceinline__ int elements_of(int first, int end) {
     return elements;
 }
 
-// A place in a ring, and whether it came round an odd number of times.
+// A stage of a ring, and its phase: whether it was used an odd number of times.
 template <int SIZE>
 struct Turn {
     int at = 0;
@@ -74,7 +74,7 @@ struct Turn {
     }
 };
 // A filter element of a chunk, and where its operands lie in both rings.
-struct Place {
+struct PipelineState {
     Turn<INPUT_TILES> input;
     Turn<STAGES> stage;
     int chunk, element = 0;
@@ -105,34 +105,34 @@ struct Rings {
         }
         ptx::barrier_init_fence();
     }
-    __device__ __forceinline__ void wait(const Place& place) const {
-        if (place.element == 0)
-            ptx::barrier_wait(input_full + place.input.at * BARRIER_BYTES, place.input.odd);
-        ptx::barrier_wait(stage_full + place.stage.at * BARRIER_BYTES, place.stage.odd);
+    __device__ __forceinline__ void wait(const PipelineState& state) const {
+        if (state.element == 0)
+            ptx::barrier_wait(input_full + state.input.at * BARRIER_BYTES, state.input.odd);
+        ptx::barrier_wait(stage_full + state.stage.at * BARRIER_BYTES, state.stage.odd);
     }
     // This warp's products have read it.
-    __device__ __forceinline__ void release(Place& place) const {
+    __device__ __forceinline__ void release(PipelineState& state) const {
         if (threadIdx.x % WARP == 0) {
-            ptx::barrier_arrive(stage_free + place.stage.at * BARRIER_BYTES);
-            if (place.last())
-                ptx::barrier_arrive(input_free + place.input.at * BARRIER_BYTES);
+            ptx::barrier_arrive(stage_free + state.stage.at * BARRIER_BYTES);
+            if (state.last())
+                ptx::barrier_arrive(input_free + state.input.at * BARRIER_BYTES);
         }
-        place.step();
+        state.step();
     }
 };
 
 // All that a block reads, by one thread. `plane`: positions from one plane to the next.
 __device__ __forceinline__ void bring(const Rings& rings, const uint4* __restrict__ images,
                                       const uint4* __restrict__ filters, int tiles, int plane) {
-    Place place;
+    PipelineState state;
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
         const Tile tile(n);
         const size_t before = size_t(tile.column) * (EACH * ELEMENTS) + elements_of(0, tile.first);
         const uint4* from = filters + before * (VECS * BN);
-        place.chunk = tile.first;
+        state.chunk = tile.first;
         for (int chunk = tile.first; chunk < tile.end; ++chunk) {
-            const int input = place.input.at;
-            ptx::barrier_wait(rings.input_free + input * BARRIER_BYTES, place.input.odd ^ 1);
+            const int input = state.input.at;
+            ptx::barrier_wait(rings.input_free + input * BARRIER_BYTES, state.input.odd ^ 1);
             const u32 there = rings.input_full + input * BARRIER_BYTES;
             ptx::barrier_expect(there, INPUT_BYTES);
             for (int i = 0; i < VECS; ++i) {
@@ -140,9 +140,9 @@ __device__ __forceinline__ void bring(const Rings& rings, const uint4* __restric
                 ptx::bulk_load(rings.base + INPUTS_AT + input * INPUT_BYTES + i * PLANE_BYTES,
                                images + size_t(group) * plane + tile.position, PLANE_BYTES, there);
             }
-            for (int left = elements_of(chunk); left; --left, from += VECS * BN, place.step()) {
-                const int stage = place.stage.at;
-                ptx::barrier_wait(rings.stage_free + stage * BARRIER_BYTES, place.stage.odd ^ 1);
+            for (int left = elements_of(chunk); left; --left, from += VECS * BN, state.step()) {
+                const int stage = state.stage.at;
+                ptx::barrier_wait(rings.stage_free + stage * BARRIER_BYTES, state.stage.odd ^ 1);
                 ptx::barrier_expect(rings.stage_full + stage * BARRIER_BYTES, ELEMENT_BYTES);
                 ptx::bulk_load(rings.base + stage * ELEMENT_BYTES, from, ELEMENT_BYTES,
                                rings.stage_full + stage * BARRIER_BYTES);

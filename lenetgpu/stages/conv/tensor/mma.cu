@@ -24,12 +24,12 @@ struct Operands {
     __device__ __forceinline__ static uint4 rows_at(u32 stage, int first, int vec, int part) {
         const int lane = threadIdx.x % WARP;
         return ptx::load_matrices(
-            stage + place(first + lane % 16, part * CHUNK + vec + lane / 16));
+            stage + swizzled(first + lane % 16, part * CHUNK + vec + lane / 16));
     }
     __device__ __forceinline__ static uint4 columns_at(u32 stage, int first, int vec, int part) {
         const int lane = threadIdx.x % WARP;
         return ptx::load_matrices(
-            stage + place(first + lane % 8, part * CHUNK + vec + lane / 8));
+            stage + swizzled(first + lane % 8, part * CHUNK + vec + lane / 8));
     }
     __device__ __forceinline__ void load(u32 stage, int first_row) {
 #pragma unroll

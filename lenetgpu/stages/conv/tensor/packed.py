@@ -244,8 +244,8 @@ def _in_rows(parts: Array) -> Array:
     """
     _, chunks, _, _, padded = parts.shape
     vecs = parts.transpose(1, 4, 0, 2, 3).reshape(chunks, padded, ROW, VEC)
-    places = np.arange(ROW) ^ np.arange(padded)[:, None] % ROW
-    return np.take_along_axis(vecs, places[None, :, :, None], axis=2)
+    swizzle = np.arange(ROW) ^ np.arange(padded)[:, None] % ROW
+    return np.take_along_axis(vecs, swizzle[None, :, :, None], axis=2)
 
 
 def _by_elements(parts: Array, layout: Layout) -> Array:

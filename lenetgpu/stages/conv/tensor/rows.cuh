@@ -23,7 +23,7 @@ static_assert(BM % COPY_ROWS == 0 && BN % COPY_ROWS == 0, "a pass of copies take
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 static_assert((CHUNKS + SHARE - 1) / SHARE == SPLIT, "every part has chunks");
 
-__device__ __forceinline__ int place(int row, int q) {
+__device__ __forceinline__ int swizzled(int row, int q) {
     return row * ROW_BYTES + (q ^ row % ROW) * VEC_BYTES;
 }
 
@@ -78,7 +78,7 @@ struct Copies {
                                        : u32(y + r) < H && (FOLD || u32(corner[i].column() + s) < WP);
             const bool there = k < K_VECS && inside;
             const long long from = there ? (long long)(at[i] + step) * (GROUPS * PARTS) + rest : 0;
-            ptx::copy16_or_zero(reinterpret_cast<float*>(stage + place(row + i * COPY_ROWS, q)),
+            ptx::copy16_or_zero(reinterpret_cast<float*>(stage + swizzled(row + i * COPY_ROWS, q)),
                                 reinterpret_cast<const float*>(images + from), there);
         }
         const uint4* from = filters + size_t(chunk) * MP * ROW;

@@ -11,10 +11,10 @@ __device__ __forceinline__ Corner of_lane(const Corner& own, int lane) {
     if (!POINTWISE) found.columns = __shfl_sync(~0u, own.columns, lane);
     return found;
 }
-__device__ __forceinline__ void copy_input(float* place, const float* __restrict__ x, const Corner& corner,
+__device__ __forceinline__ void copy_input(float* to, const float* __restrict__ x, const Corner& corner,
                                            const FilterElement& element) {
     const bool there = element.inside(corner);
     const float* from = x + (there ? corner.at + element.from : 0);
-    if constexpr (QUADS) ptx::copy16_or_zero(place, from, there);
-    else ptx::copy4_or_zero(place, from, there);
+    if constexpr (QUADS) ptx::copy16_or_zero(to, from, there);
+    else ptx::copy4_or_zero(to, from, there);
 }

@@ -26,7 +26,7 @@ _PARTS = 2
 _KEPT = 13  # bits of a float's significand that TF32 drops
 _NORMAL = 126  # 2**-126 to 2**126 are normal floats
 _MOST = 1 << 30  # elements of an image, outputs of a filter in a launch
-_MOST_TAPS = 32  # a bit for each row or column of a filter
+_MOST_SIDE = 32  # a bit for each row or column of a filter
 _SECTOR = 32
 
 
@@ -184,8 +184,8 @@ class State:
 
 def refusal(problem: Conv) -> str | None:
     """Return the reason if 32-bit offsets or a filter's bit mask are too small, else None."""
-    if max(problem.R, problem.S) > _MOST_TAPS:
-        return f"supports filters of up to {_MOST_TAPS}x{_MOST_TAPS}"
+    if max(problem.R, problem.S) > _MOST_SIDE:
+        return f"supports filters of up to {_MOST_SIDE}x{_MOST_SIDE}"
     outputs = problem.OH * problem.OW * problem.M
     inputs = (problem.H + 2 * problem.pad) * (problem.W + 2 * problem.pad) * problem.C
     if max(inputs, outputs, 2 * CHUNK * chunks(problem) * problem.M) >= _MOST:

@@ -33,7 +33,7 @@ struct Outputs {
                                         const float* __restrict__ x, const float* __restrict__ w,
                                         float* __restrict__ y) const {
         u32 most[2] = {0, 0}, counts = 0;
-        float* to[2] = {place(y, 0), place(y, 1)};
+        float* to[2] = {address(y, 0), address(y, 1)};
         const bool there[2] = {row(0) < outputs, row(1) < outputs};
         const float* own = factors + threadIdx.x % 4 * 2;
 #pragma unroll
@@ -70,7 +70,7 @@ struct Outputs {
     }
 
 private:
-    __device__ __forceinline__ float* place(float* y, int h) const {
+    __device__ __forceinline__ float* address(float* y, int h) const {
         const int own = row(h), column = filter + threadIdx.x % 4 * 2;
         if (WRITES == NHWC) return y + (long long)own * M + column;
         return y + ((long long)(own / PIXELS) * M + column) * PIXELS + own % PIXELS;

@@ -1,6 +1,6 @@
 // Winograd's convolution F(OUTPUTS x OUTPUTS, R x R): tiles of POINTS x POINTS inputs give OUTPUTS x
 // OUTPUTS outputs by POINTS^2 products a channel instead of OUTPUTS^2 R^2 (Lavin & Gray,
-// arXiv 1509.09308). Points are 0, pairs +-a, infinity, so a pair's rows share even and odd parts.
+// arXiv 1509.09308). Transform points are 0, pairs +-a, infinity, so a pair's rows share even and odd parts.
 // winograd_input: a thread transforms one tile of one channel: x NCHW -> v [point][n][c][tile].
 // winograd_output: one tile of one map: [point][n][m][tile] -> y NCHW.
 // Between them POINTS^2 products of product.cuh. Coefficients come from Python as FROM_INPUT (B^T)

@@ -187,8 +187,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                         four[e] = relu_sum(out[h][2 * y][2 * x][e], out[h][2 * y][2 * x + 1][e],
                                            out[h][2 * y + 1][2 * x][e],
                                            out[h][2 * y + 1][2 * x + 1][e]);
-                    const int place = (2 * ty + y) * 4 + 2 * tx + x;
-                    *reinterpret_cast<float4*>(image + place * MAPS2 + h * HALF) =
+                    const int pixel = (2 * ty + y) * 4 + 2 * tx + x;
+                    *reinterpret_cast<float4*>(image + pixel * MAPS2 + h * HALF) =
                         make_float4(four[0], four[1], four[2], four[3]);
                 }
     }

@@ -1,4 +1,4 @@
-// What conv1 leaves for conv2: pool1's 8x8 tiles of Winograd's points, in groups of 8 images,
+// What conv1 leaves for conv2: pool1's 8x8 tiles at transform points, in groups of 8 images,
 // [group][point x][point y][channel/BK][image][BK][4 tiles], and the pooling both do.
 #pragma once
 #include "stages/fused/cuda_cores/winograd.cuh"

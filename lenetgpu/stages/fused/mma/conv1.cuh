@@ -23,12 +23,12 @@ static_assert(SHARE == 1 || SHARE == 2, "a warp takes an image or half of its ro
 
 #if UINT8_PIXELS
 using Pixel = unsigned char;
-using Patch = uint2;                                       // 8 pixels
-__device__ __forceinline__ Patch load(const Pixel* from) {
+using Pixels8 = uint2;                                     // 8 pixels
+__device__ __forceinline__ Pixels8 load(const Pixel* from) {
     return __ldg(reinterpret_cast<const uint2*>(from));
 }
 // Bytes become fp16 exactly: 0x6400 | byte is 1024 + byte.
-__device__ __forceinline__ void stage(u32 to, Patch p) {
+__device__ __forceinline__ void stage(u32 to, Pixels8 p) {
     constexpr u32 K = 0x64006400, B = 0x64646464;
     ptx::store_shared(to, uint4{ptx::subtract2(__byte_perm(p.x, B, 0x4140), K),
                                 ptx::subtract2(__byte_perm(p.x, B, 0x4342), K),
@@ -37,14 +37,14 @@ __device__ __forceinline__ void stage(u32 to, Patch p) {
 }
 #else
 using Pixel = float;
-struct Patch {
+struct Pixels8 {
     float4 a, b;
 };
-__device__ __forceinline__ Patch load(const Pixel* from) {
+__device__ __forceinline__ Pixels8 load(const Pixel* from) {
     const float4* words = reinterpret_cast<const float4*>(from);
     return {__ldg(words), __ldg(words + 1)};
 }
-__device__ __forceinline__ void stage(u32 to, Patch p) {
+__device__ __forceinline__ void stage(u32 to, Pixels8 p) {
     p.a.x *= PIXEL_SCALE, p.a.y *= PIXEL_SCALE, p.a.z *= PIXEL_SCALE, p.a.w *= PIXEL_SCALE;
     p.b.x *= PIXEL_SCALE, p.b.y *= PIXEL_SCALE, p.b.z *= PIXEL_SCALE, p.b.w *= PIXEL_SCALE;
     const uint4 high{ptx::half2(p.a.x, p.a.y), ptx::half2(p.a.z, p.a.w),
@@ -57,7 +57,7 @@ __device__ __forceinline__ void stage(u32 to, Patch p) {
                   ptx::rest2(p.b.x, p.b.y, high.z), ptx::rest2(p.b.z, p.b.w, high.w)});
 }
 #endif
-constexpr int PATCHES = PIXELS / 8, PATCHES_APART = SHARE * WARP;
+constexpr int PIXEL_VECTORS = PIXELS / 8, VECTORS_APART = SHARE * WARP;
 
 // Twice the sum of four ReLUs.
 __device__ __forceinline__ float relu_sum(float a, float b, float c, float d) {
@@ -150,8 +150,8 @@ __device__ __forceinline__ void convolve1(u32 pixels, u32 vecs, const uint4* fil
         for (int tile = 0; tile < TILES1; ++tile) {
             if (tile + 1 < TILES1 || down < 2) then.multiply(a, filter);
             if (tile + 2 < TILES1 || down < 2) load1(a, pair, down, tile + 2);
-            const u32 place = down * (4 * HALF_ROW) + tile % 3 * (2 * VEC_BYTES) + tile / 3 * PARITY;
-            now.store(to + place, scale);
+            const u32 offset = down * (4 * HALF_ROW) + tile % 3 * (2 * VEC_BYTES) + tile / 3 * PARITY;
+            now.store(to + offset, scale);
             now = then;
         }
     }

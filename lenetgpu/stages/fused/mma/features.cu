@@ -153,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int stride = int(gridDim.x) * IMAGES;
     int first = int(blockIdx.x) * IMAGES;
     const Pixel* image = images + size_t(min(first + slot, n - 1)) * PIXELS;
-    for (int at = part; at < PATCHES; at += PATCHES_APART)
+    for (int at = part; at < PIXEL_VECTORS; at += VECTORS_APART)
         stage(pixels + at * VEC_BYTES, load(image + at * 8));
     ptx::copy_wait<0>();
 #pragma unroll 1
@@ -175,9 +175,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         now.load(window, ring.stage[0] + lane * VEC_BYTES, 0);
 #pragma unroll 1
         for (int r = 0; r < FILTER; ++r) {
-            const int at = part + r * PATCHES_APART;       // of the next image
-            Patch patch{};
-            if (at < PATCHES) patch = load(image + at * 8);
+            const int at = part + r * VECTORS_APART;       // of the next image
+            Pixels8 vector{};
+            if (at < PIXEL_VECTORS) vector = load(image + at * 8);
 #pragma unroll ELEMENTS_AT_ONCE
             for (int s = 0; s < FILTER; ++s) {
                 ring.wait();
@@ -197,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 }
                 ring.advance(base);
             }
-            if (at < PATCHES) stage(pixels + at * VEC_BYTES, patch);
+            if (at < PIXEL_VECTORS) stage(pixels + at * VEC_BYTES, vector);
         }
         if (first + slot < n)
             store_features(sums, features + size_t(first + slot) * (PARTS * FEATURES / 8), share,

@@ -34,9 +34,9 @@ def feature_order() -> Array:
     """Return (1024,): each feature's index in (4, 4, 64) order, in the order the kernel writes."""
     rows, half, lane, item = np.indices((2, 2, 32, 8))
     window = lane // 4
-    place = (2 * rows + window // 4) * 4 + window % 4
+    pooled = (2 * rows + window // 4) * 4 + window % 4
     channel = 32 * half + 8 * (item // 2) + 2 * (lane % 4) + item % 2
-    order: Array = (place * 64 + channel).reshape(-1)
+    order: Array = (pooled * 64 + channel).reshape(-1)
     return order
 
 

@@ -1,4 +1,4 @@
-// Pixels of an image to its pooled maps at Winograd's points, by one warp. conv1's rows are windows
+// Pixels of an image to its pooled maps at transform points, by one warp. conv1's rows are windows
 // in pairs of output rows, as in mma/conv1.cuh, but a lane takes six side by side in half a line,
 // so that with two shuffles it has the inputs of a tile; K is ordered as in wgmma_winograd.
 #pragma once
@@ -31,50 +31,50 @@ static_assert(IMAGE_BYTES / VEC_BYTES % 8 == 1, "eight images, eight groups of b
 
 #if UINT8_PIXELS
 using Pixel = unsigned char;
-using Patch = uint2;                                       // 8 pixels
-__device__ __forceinline__ Patch load(const Pixel* from) {
+using Pixels8 = uint2;                                     // 8 pixels
+__device__ __forceinline__ Pixels8 load(const Pixel* from) {
     return ptx::load_constant(reinterpret_cast<const uint2*>(from));
 }
 // Bytes become fp16, exactly byte / 256: 0x6400 | byte is 1024 + byte.
 __device__ __forceinline__ u32 to_fp16(u32 bytes, u32 which) {
     return ptx::multiply_add2(__byte_perm(bytes, 0x64646464, which), 0x1c001c00, 0xc400c400);
 }
-__device__ __forceinline__ uint4 to_fp16(Patch p) {
+__device__ __forceinline__ uint4 to_fp16(Pixels8 p) {
     return {to_fp16(p.x, 0x4140), to_fp16(p.x, 0x4342), to_fp16(p.y, 0x4140), to_fp16(p.y, 0x4342)};
 }
 #else
 using Pixel = float;
-struct Patch {
+struct Pixels8 {
     uint4 low, high;
 };
-__device__ __forceinline__ Patch load(const Pixel* from) {
+__device__ __forceinline__ Pixels8 load(const Pixel* from) {
     const uint4* words = reinterpret_cast<const uint4*>(from);
     return {ptx::load_constant(words), ptx::load_constant(words + 1)};
 }
 __device__ __forceinline__ u32 to_fp16(u32 a, u32 b) {
     return ptx::half2(__uint_as_float(a), __uint_as_float(b));
 }
-__device__ __forceinline__ uint4 to_fp16(Patch p) {
+__device__ __forceinline__ uint4 to_fp16(Pixels8 p) {
     return {to_fp16(p.low.x, p.low.y), to_fp16(p.low.z, p.low.w), to_fp16(p.high.x, p.high.y),
             to_fp16(p.high.z, p.high.w)};
 }
 #endif
 
 // An image on its way to shared memory, by way of a warp's registers.
-struct Patches {
+struct PixelVectors {
     static constexpr int ALL = PIXELS / 8, EACH = (ALL + WARP - 1) / WARP;
-    Patch patch[EACH];
+    Pixels8 vector[EACH];
 
     __device__ __forceinline__ void fetch(const Pixel* image, int lane) {
 #pragma unroll
         for (int k = 0; k < EACH; ++k)
-            if (lane + k * WARP < ALL) patch[k] = load(image + (lane + k * WARP) * 8);
+            if (lane + k * WARP < ALL) vector[k] = load(image + (lane + k * WARP) * 8);
     }
     __device__ __forceinline__ void stage(u32 to, int lane) const {
 #pragma unroll
         for (int k = 0; k < EACH; ++k)
             if (lane + k * WARP < ALL)
-                ptx::store_shared(to + (lane + k * WARP) * VEC_BYTES, to_fp16(patch[k]));
+                ptx::store_shared(to + (lane + k * WARP) * VEC_BYTES, to_fp16(vector[k]));
     }
 };
 

@@ -146,10 +146,10 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     const u32 base = ptx::shared(memory);
     const int stride = int(gridDim.x) * IMAGES;
     int first = int(blockIdx.x) * IMAGES;
-    Patches patches;
+    PixelVectors vectors;
     const auto fetch = [&](int thread, int from) {
         const int image = min(from + thread / WARP, n - 1);
-        patches.fetch(images + size_t(image) * PIXELS, thread % WARP);
+        vectors.fetch(images + size_t(image) * PIXELS, thread % WARP);
     };
     fetch(threadIdx.x, first);
     Filter filter;
@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
 #pragma unroll
         for (int i = 0; i < 2 * PLANES; ++i)
             filter1[i / 2][i % 2] = ptx::load_here(filters1 + (i / 2 * WARP + lane) * 2 + i % 2);
-        patches.stage(own + PIXELS_AT, lane);
+        vectors.stage(own + PIXELS_AT, lane);
         __syncwarp();
         convolve1(own, filter1, lane);
         __syncthreads();

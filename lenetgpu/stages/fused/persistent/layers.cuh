@@ -8,19 +8,19 @@ using ptx::u32;
 using ptx::u64;
 
 constexpr int WARP = 32, WORKERS = 8 * WARP;
-constexpr int SIDE = 28, TAPS = 5, FILTER = TAPS * TAPS, POOLED = 12, HIDDEN = 128, CLASSES = 10;
+constexpr int SIDE = 28, FILTER_SIDE = 5, FILTER = FILTER_SIDE * FILTER_SIDE, POOLED = 12, HIDDEN = 128, CLASSES = 10;
 constexpr int BANDS = 4, TEAM = BLOCKS / BANDS;                // blocks that share a band of rows
 constexpr int MAPS1 = 32, OWN1 = MAPS1 / TEAM;                 // conv1's maps, a block's
 constexpr int ROWS1 = POOLED / BANDS;                          // pool1's rows that a block makes
-constexpr int SEEN = 2 * ROWS1 + TAPS - 1;                     // the image's rows that they need
-constexpr int STRIPS = 3, SUMS = 8, WINDOW = SUMS + TAPS - 1;  // of a conv1 row; of a thread
+constexpr int SEEN = 2 * ROWS1 + FILTER_SIDE - 1;              // the image's rows that they need
+constexpr int STRIPS = 3, SUMS = 8, WINDOW = SUMS + FILTER_SIDE - 1;  // of a conv1 row; of a thread
 constexpr int ITEMS = OWN1 * ROWS1 * STRIPS * 2;
 constexpr int FILTER_PITCH = 28;
-constexpr int NEEDED = 2 + TAPS - 1;                           // pool1's rows for two of conv2's
+constexpr int NEEDED = 2 + FILTER_SIDE - 1;                    // pool1's rows for two of conv2's
 constexpr int MAP_PITCH = NEEDED * POOLED + 4;                 // lanes an odd number of 16 bytes apart
 constexpr int GROUP = 4, QUADS = 4;                            // conv2's maps of a warp, its warps a row
 constexpr int MAPS2 = GROUP * QUADS, PASSES = 4 / TEAM;        // of a pass
-constexpr int PLACES = 4, FEATURES = 8;                        // pooled columns; features a thread
+constexpr int POOLED_COLUMNS = 4, FEATURES = 8;                // features of a thread
 constexpr int UNIT = 8, PIECES = SIDE * UNIT / 4;              // words of a row; uint4 of an image
 constexpr int SEEN_PIECES = SEEN * UNIT / 4, BAND_PIECES = 2 * ROWS1 * UNIT / 4;
 constexpr int MAIL_BYTES = SEEN * UNIT * 4, FLOAT_BYTES = SEEN * SIDE * 4;
@@ -33,10 +33,10 @@ struct alignas(16) Shared {
     u32 mail[SEEN * UNIT];                                     // [row][28 pixels, the image's tag]
     float pixels[SEEN * SIDE];
     float maps[MAPS1 * MAP_PITCH];                             // [map][6][12]
-    float rows[PASSES][2][PLACES * MAPS2];                     // [pass][row][column pair][map]
+    float rows[PASSES][2][POOLED_COLUMNS * MAPS2];             // [pass][row][column pair][map]
     float parts[BLOCKS][HIDDEN];                               // block 0: every block's of fc1
     float filters1[OWN1 * FILTER_PITCH];
-    float4 filters2[PASSES > 1 ? PASSES * QUADS * FILTER * MAPS1 : 1];  // [quad][tap][map in]
+    float4 filters2[PASSES > 1 ? PASSES * QUADS * FILTER * MAPS1 : 1];  // [quad][filter element][map in]
     u64 mailed, floats, mapped, added;                         // barriers
 };
 static_assert(BLOCKS == 8 || BLOCKS == 16, "all of conv2's maps in one pass or two");
@@ -80,13 +80,13 @@ __device__ __forceinline__ void conv1(Shared& s, int band, int member, int threa
             w[i] = four.x, w[i + 1] = four.y, w[i + 2] = four.z, w[i + 3] = four.w;
         }
 #pragma unroll
-        for (int r = 0; r < TAPS; ++r) {
+        for (int r = 0; r < FILTER_SIDE; ++r) {
             float in[WINDOW];
             load_window(s.pixels + (2 * y + dy + r) * SIDE + x, in);
 #pragma unroll
-            for (int t = 0; t < TAPS; ++t)
+            for (int t = 0; t < FILTER_SIDE; ++t)
 #pragma unroll
-                for (int i = 0; i < SUMS; ++i) sum[i] = fmaf(in[i + t], w[r * TAPS + t], sum[i]);
+                for (int i = 0; i < SUMS; ++i) sum[i] = fmaf(in[i + t], w[r * FILTER_SIDE + t], sum[i]);
         }
         float four[SUMS / 2];
 #pragma unroll
@@ -119,17 +119,17 @@ __device__ __forceinline__ void conv2(Shared& s, const float4 (&w)[FILTER], int 
     const int row = warp / QUADS, quad = warp % QUADS;
     float sum[SUMS * GROUP] = {};
 #pragma unroll
-    for (int r = 0; r < TAPS; ++r) {
+    for (int r = 0; r < FILTER_SIDE; ++r) {
         float in[WINDOW];
         load_window(s.maps + lane * MAP_PITCH + (row + r) * POOLED, in);
 #pragma unroll
-        for (int t = 0; t < TAPS; ++t) {
-            const float4 tap = w[r * TAPS + t];
+        for (int t = 0; t < FILTER_SIDE; ++t) {
+            const float4 weight = w[r * FILTER_SIDE + t];
 #pragma unroll
             for (int i = 0; i < SUMS; ++i) {
                 float* to = sum + i * GROUP;
-                to[0] = fmaf(in[i + t], tap.x, to[0]), to[1] = fmaf(in[i + t], tap.y, to[1]);
-                to[2] = fmaf(in[i + t], tap.z, to[2]), to[3] = fmaf(in[i + t], tap.w, to[3]);
+                to[0] = fmaf(in[i + t], weight.x, to[0]), to[1] = fmaf(in[i + t], weight.y, to[1]);
+                to[2] = fmaf(in[i + t], weight.z, to[2]), to[3] = fmaf(in[i + t], weight.w, to[3]);
             }
         }
     }

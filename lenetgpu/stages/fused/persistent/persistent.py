@@ -67,7 +67,7 @@ class Design:
             WATCHES=1,
             APART=0,
             SHARED_BYTES=self.shared_bytes,
-            **{name: getattr(mailbox, name) for name in mailbox.PLACES},
+            **{name: getattr(mailbox, name) for name in mailbox.OFFSETS},
         )
         return replace(made, only=(_ARCH,))
 

@@ -13,7 +13,7 @@ using ptx::u64;
 
 constexpr int WARPGROUP = 128;
 constexpr int ROW_BYTES = 28 * 2, PIXELS = 28 * 28;  // an image in shared memory: fp16
-constexpr int IMAGE_BYTES = PIXELS * 2, PATCHES = IMAGES * PIXELS / 8;
+constexpr int IMAGE_BYTES = PIXELS * 2, PIXEL_VECTORS = IMAGES * PIXELS / 8;
 constexpr int SIDE = 12, VECS = SIDE * SIDE;  // pooled conv1 map
 constexpr int VEC_BYTES = 16;                  // bytes
 constexpr int TILES = IMAGES * VECS / 32;      // 32 pooled positions each
@@ -27,10 +27,10 @@ static_assert(TILE % 8 == 0 && TILE % IMAGES == 0, "a tile is whole cores, a rou
 
 #if UINT8_PIXELS
 using Pixel = unsigned char;
-struct Patch {
+struct Pixels8 {
     u32 low = 0, high = 0;
 };
-__device__ __forceinline__ Patch load(const Pixel* p) {
+__device__ __forceinline__ Pixels8 load(const Pixel* p) {
     const uint2 words = ptx::load_constant(reinterpret_cast<const uint2*>(p));
     return {words.x, words.y};
 }
@@ -40,16 +40,16 @@ __device__ __forceinline__ uint2 to_fp16(u32 bytes) {
     return {ptx::multiply_add2(__byte_perm(bytes, BIAS, 0x4140), SCALE, MINUS_4),
             ptx::multiply_add2(__byte_perm(bytes, BIAS, 0x4342), SCALE, MINUS_4)};
 }
-__device__ __forceinline__ uint4 to_fp16(Patch p) {
+__device__ __forceinline__ uint4 to_fp16(Pixels8 p) {
     const uint2 low = to_fp16(p.low), high = to_fp16(p.high);
     return {low.x, low.y, high.x, high.y};
 }
 #else
 using Pixel = float;
-struct Patch {
+struct Pixels8 {
     uint4 low{}, high{};
 };
-__device__ __forceinline__ Patch load(const Pixel* p) {
+__device__ __forceinline__ Pixels8 load(const Pixel* p) {
     const uint4* words = reinterpret_cast<const uint4*>(p);
     return {ptx::load_constant(words), ptx::load_constant(words + 1)};
 }
@@ -62,41 +62,41 @@ __device__ __forceinline__ u32 pair(u32 a, u32 b) {
 __device__ __forceinline__ u32 rest(u32 a, u32 b, u32 pair) {
     return ptx::rest2(scaled(a), scaled(b), pair);
 }
-__device__ __forceinline__ uint4 to_fp16(Patch p) {
+__device__ __forceinline__ uint4 to_fp16(Pixels8 p) {
     return {pair(p.low.x, p.low.y), pair(p.low.z, p.low.w), pair(p.high.x, p.high.y),
             pair(p.high.z, p.high.w)};
 }
-__device__ __forceinline__ uint4 rest(Patch p, uint4 h) {
+__device__ __forceinline__ uint4 rest(Pixels8 p, uint4 h) {
     return {rest(p.low.x, p.low.y, h.x), rest(p.low.z, p.low.w, h.y), rest(p.high.x, p.high.y, h.z),
             rest(p.high.z, p.high.w, h.w)};
 }
 #endif
 
-constexpr int PATCHES_EACH = (PATCHES + WARPGROUP - 1) / WARPGROUP;
+constexpr int VECTORS_EACH = (PIXEL_VECTORS + WARPGROUP - 1) / WARPGROUP;
 struct Pixels {
-    Patch patch[PATCHES_EACH];
+    Pixels8 vector[VECTORS_EACH];
 };
 
-// Patches of 8 pixels, the images of a warpgroup end to end; zeros past the last image.
+// Vectors of 8 pixels, the images of a warpgroup end to end; zeros past the last image.
 __device__ __forceinline__ void fetch(Pixels& p, const Pixel* images, int first, int n, int tid) {
 #pragma unroll
-    for (int k = 0; k < PATCHES_EACH; ++k) {
+    for (int k = 0; k < VECTORS_EACH; ++k) {
         const int at = tid + k * WARPGROUP;
-        p.patch[k] = Patch{};
-        if (at < PATCHES && first + at / (PIXELS / 8) < n)
-            p.patch[k] = load(images + size_t(first) * PIXELS + at * 8);
+        p.vector[k] = Pixels8{};
+        if (at < PIXEL_VECTORS && first + at / (PIXELS / 8) < n)
+            p.vector[k] = load(images + size_t(first) * PIXELS + at * 8);
     }
 }
 
 __device__ __forceinline__ void stage(u32 to, const Pixels& p, int tid) {
 #pragma unroll
-    for (int k = 0; k < PATCHES_EACH; ++k) {
+    for (int k = 0; k < VECTORS_EACH; ++k) {
         const int at = tid + k * WARPGROUP;
-        if (at >= PATCHES) continue;
-        const uint4 high = to_fp16(p.patch[k]);
+        if (at >= PIXEL_VECTORS) continue;
+        const uint4 high = to_fp16(p.vector[k]);
         ptx::store_shared(to + at * VEC_BYTES, high);
 #if SPLIT && !UINT8_PIXELS
-        ptx::store_shared(to + STAGED_BYTES + at * VEC_BYTES, rest(p.patch[k], high));
+        ptx::store_shared(to + STAGED_BYTES + at * VEC_BYTES, rest(p.vector[k], high));
 #endif
     }
 }
@@ -160,23 +160,23 @@ __device__ __forceinline__ u32 pool_pair(const float* d) {
 constexpr u64 PAIRS_IN_LINE = 0xeedcba9876543210, PAIRS_APART = 0x6630eb85da72c941;
 // Where a thread's first pooled position lies within [12][IMAGES][12], and the pixel pairs it
 // reads.
-struct Place {
+struct Offsets {
     u32 vec;
     u32 pair[4];
 };
-__device__ __forceinline__ Place place_of(u32 images, int warp, int lane,
+__device__ __forceinline__ Offsets offsets_of(u32 images, int warp, int lane,
                                           u64 pairs = PAIRS_IN_LINE) {
     const int image = warp * IMAGES / 4, quad = lane % 4;
     const int y = warp * 3 * IMAGES % SIDE + lane / 16, x = lane / 4 % 4;
-    Place place;
-    place.vec = ((y * IMAGES + image) * SIDE + x) * VEC_BYTES;
+    Offsets offsets;
+    offsets.vec = ((y * IMAGES + image) * SIDE + x) * VEC_BYTES;
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
         const int k = int(pairs >> 16 * m >> 4 * quad) & 15;
-        place.pair[m] =
+        offsets.pair[m] =
             images + image * IMAGE_BYTES + (2 * y + k / 3) * ROW_BYTES + (x + k % 3) * 4;
     }
-    return place;
+    return offsets;
 }
 // The first vector of tile `at` after that of tile 0.
 __device__ __forceinline__ constexpr u32 tile_vec(int at) {

@@ -101,16 +101,16 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
         for (int at = 0; at < FILTER2_BYTES; at += LOAD_BYTES)
             ptx::bulk_load(base + at, filters2 + at, LOAD_BYTES, loaded + 8);
     }
-    const Place place = place_of(staged, warp, lane, Conv2::PAIR_ORDER);
-    const u32 vecs = maps + place.vec + Kind::lane_offset(lane);
+    const Offsets offsets = offsets_of(staged, warp, lane, Conv2::PAIR_ORDER);
+    const u32 vecs = maps + offsets.vec + Kind::lane_offset(lane);
     const Kind kind = load(16 * warp + lane / 4);
     __syncthreads();
     ptx::wait_for_grid();
     if (group == GROUPS - 1 && lane == 0) ptx::barrier_arrive(next);
 
     const int groups = int(gridDim.x) * GROUPS;
-    const int place_in_grid = group * int(gridDim.x) + int(blockIdx.x);
-    const Share share(place_in_grid, groups, n);
+    const int index_in_grid = group * int(gridDim.x) + int(blockIdx.x);
+    const Share share(index_in_grid, groups, n);
     int first = share.first;
     Intake intake(images, own, share, n, tid);
     intake.fetch(first, 0);
@@ -119,7 +119,7 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
     for (u32 round = 0; first < share.end; ++round, first += share.stride) {
         ptx::sync(1 + group, WARPGROUP);
         if (round == 0) ptx::barrier_wait(loaded, 0);
-        convolve1(base + FILTER1_AT, place.pair, [&](const float (&d)[32], int at) {
+        convolve1(base + FILTER1_AT, offsets.pair, [&](const float (&d)[32], int at) {
             Kind::store(vecs + tile_vec(at), d);
         });
         ptx::async_fence();
@@ -145,7 +145,7 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
             out[feature_vec(first + i, tid)] = {mean[0], mean[1], mean[2], mean[3]};
         }
     }
-    const int rest = (n + IMAGES - 1) / IMAGES * IMAGES + place_in_grid * IMAGES;
+    const int rest = (n + IMAGES - 1) / IMAGES * IMAGES + index_in_grid * IMAGES;
     for (int i = 0; i < IMAGES; ++i) clear_rest(out, rest + i, groups * IMAGES, n, tid);
 }
 

@@ -67,7 +67,7 @@ __device__ __forceinline__ float pooled(float a, float b, float c, float d) {
 __device__ __forceinline__ void produce(u32 shared, const Pixel* images, int count, float scale,
                                         int pairs) {
     const int thread = threadIdx.x, lane = thread % 32;
-    const Place place = place_of(shared + STAGED, __shfl_sync(~0u, thread / 32, 0), lane);
+    const Offsets offsets = offsets_of(shared + STAGED, __shfl_sync(~0u, thread / 32, 0), lane);
     ptx::wait_for_grid();
     Pixels pixels;
     fetch(pixels, images, first_image(0), count, thread);
@@ -78,8 +78,8 @@ __device__ __forceinline__ void produce(u32 shared, const Pixel* images, int cou
         const int buffer = pair % BUFFERS;
         ptx::sync(1, WARPGROUP);  // the pixels are there
         ptx::barrier_wait(shared + MAPS_FREE + 8 * buffer, (pair / BUFFERS & 1) ^ 1);
-        const u32 vecs = shared + MAPS + buffer * PAIR_BYTES + place.vec + lane % 4 * 4;
-        convolve1(shared + FILTERS1, place.pair, [&](const float (&d)[32], int at) {
+        const u32 vecs = shared + MAPS + buffer * PAIR_BYTES + offsets.vec + lane % 4 * 4;
+        convolve1(shared + FILTERS1, offsets.pair, [&](const float (&d)[32], int at) {
 #pragma unroll
             for (int plane = 0; plane < 4; ++plane) {
                 const float* s = d + 8 * plane;

@@ -45,8 +45,8 @@ public:
     __device__ __forceinline__ void stage(u32 to, int first, u32) const {
         const int at = piece(first);
         if (at < 0 || at >= IMAGES * PIECES) return;
-        ptx::store_shared(to + at * 32, to_fp16(Patch{held_.x, held_.y}));
-        ptx::store_shared(to + at * 32 + 16, to_fp16(Patch{held_.z, held_.w}));
+        ptx::store_shared(to + at * 32, to_fp16(Pixels8{held_.x, held_.y}));
+        ptx::store_shared(to + at * 32 + 16, to_fp16(Pixels8{held_.z, held_.w}));
     }
 };
 #else

@@ -8,7 +8,7 @@
 #include "gpu/ptx/wgmma_sparse.cuh"
 #include "stages/fused/wgmma_sparse/specialized.cuh"
 
-// At `filters`: [step][thread] four words of kept bytes, then [step][thread] places
+// At `filters`: [step][thread] four words of kept bytes, then [step][thread] metadata
 // (wgmma_sparse.cuh).
 struct Sparse {
     using Sum = int;
@@ -18,7 +18,7 @@ struct Sparse {
     static constexpr int MAP_ROW = IMAGES * SIDE, PLANE = PLANE_STEP / VEC_BYTES;  // vectors
     static constexpr u64 PAIR_ORDER = PAIRS_APART;
     uint4 kept[STEPS];
-    u32 places[STEPS];
+    u32 metadata[STEPS];
 
     __device__ __forceinline__ Sparse(const unsigned char* filters, int tid) {
         const uint4* held = reinterpret_cast<const uint4*>(filters);
@@ -26,7 +26,7 @@ struct Sparse {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             kept[step] = ptx::load_constant(held + step * WARPGROUP + tid);
-            places[step] = where[step * WARPGROUP + tid];
+            metadata[step] = where[step * WARPGROUP + tid];
         }
     }
     // D[output channel][y][image][x] of a room of maps.
@@ -42,13 +42,13 @@ struct Sparse {
         for (int step = 0; step < STEPS; ++step) {
             const int plane = step / LINES * PLANE, line = step % LINES;
             if (step == 0)
-                ptx::wgmma_sparse<false>(d, kept[step], row, places[step]);
+                ptx::wgmma_sparse<false>(d, kept[step], row, metadata[step]);
             else if (step == STEPS - 1)
-                ptx::wgmma_sparse<true>(d, kept[step], planes + 4 * MAP_ROW + 4, places[step]);
+                ptx::wgmma_sparse<true>(d, kept[step], planes + 4 * MAP_ROW + 4, metadata[step]);
             else if (line == FILTER_ROWS)
-                ptx::wgmma_sparse<true>(d, kept[step], column + plane + 4, places[step]);
+                ptx::wgmma_sparse<true>(d, kept[step], column + plane + 4, metadata[step]);
             else
-                ptx::wgmma_sparse<true>(d, kept[step], row + plane + line * MAP_ROW, places[step]);
+                ptx::wgmma_sparse<true>(d, kept[step], row + plane + line * MAP_ROW, metadata[step]);
         }
         ptx::wgmma_commit();
     }

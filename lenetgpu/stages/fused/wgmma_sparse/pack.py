@@ -35,28 +35,28 @@ def steps_of(whole: Array) -> Array:
 
 
 def halved(steps: Array) -> tuple[Array, Array]:
-    """Compress (..., K) with at most two nonzeros in every four to (..., K / 2) values and places.
+    """Compress (..., K) with at most two nonzeros in every four to (..., K / 2) values and indices.
 
-    Places (..., K / 4, 2) ascend and differ; if fewer than two of a four are nonzero, the first
+    Indices (..., K / 4, 2) ascend and differ; if fewer than two of a four are nonzero, the first
     zeros are included. Raises LenetError if more than two are nonzero.
     """
     fours = steps.reshape(*steps.shape[:-1], -1, 4)
     if ((fours != 0).sum(-1) > 2).any():
         raise LenetError("conv2: expected two of every four channels at most, found more")
-    places = np.sort(np.argsort(fours == 0, axis=-1, kind="stable")[..., :2], axis=-1)
-    kept = np.take_along_axis(fours, places, axis=-1)
-    return kept.reshape(*steps.shape[:-1], -1), places
+    indices = np.sort(np.argsort(fours == 0, axis=-1, kind="stable")[..., :2], axis=-1)
+    kept = np.take_along_axis(fours, indices, axis=-1)
+    return kept.reshape(*steps.shape[:-1], -1), indices
 
 
-def by_thread(places: Array) -> Array:
-    """Encode places (..., 64 rows, 16 fours, 2) as 32 bits per product for each of 128 threads.
+def by_thread(indices: Array) -> Array:
+    """Encode indices (..., 64 rows, 16 fours, 2) as 32 bits per product for each of 128 threads.
 
     ptx/wgmma_sparse.cuh documents which row and which 8 fours a thread has. The first four is
     in the lowest bits.
     """
     thread = np.arange(_THREADS)
     row = thread % 2 * 8 + thread // 4 % 8 + 16 * (thread // 32)
-    bits = (places[..., 0] | places[..., 1] << 2).astype(np.uint32)
+    bits = (indices[..., 0] | indices[..., 1] << 2).astype(np.uint32)
     halves = bits.reshape(*bits.shape[:-1], 2, 8) << (4 * np.arange(8, dtype=np.uint32))
     words: Array = halves.sum(-1, dtype=np.uint32)[..., row, thread // 2 % 2]
     return words
@@ -75,10 +75,10 @@ def pack_conv2(whole: Array) -> Array:
     """Pack (5, 5, 32, 64) int8, 2:4 sparse along channels, as FILTER_BYTES bytes.
 
     [step][thread][4 words] of kept values, as wgmma expects A in registers, then [step][thread]
-    places.
+    metadata.
     """
-    kept, places = halved(steps_of(whole))
-    parts = by_register(kept), by_thread(places).astype("<u4")
+    kept, indices = halved(steps_of(whole))
+    parts = by_register(kept), by_thread(indices).astype("<u4")
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
 
 

@@ -68,8 +68,8 @@ __device__ __forceinline__ void produce(const Images& images, const Rooms& rooms
     const int tid = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
     const int warp = __shfl_sync(~0u, tid / 32, 0);
     const u32 staged = rooms.base + Rooms::IMAGES_AT + group * STAGED_BYTES;
-    const Place place = place_of(staged, warp, lane, Kind::Conv2::PAIR_ORDER);
-    const u32 vec = place.vec + Kind::lane_offset(lane);
+    const Offsets offsets = offsets_of(staged, warp, lane, Kind::Conv2::PAIR_ORDER);
+    const u32 vec = offsets.vec + Kind::lane_offset(lane);
     const Share share = share_of(group, n);
     int first = share.first;
     Intake intake(images, memory + Rooms::FEED_AT + group * Intake::BYTES, share, n, tid);
@@ -82,7 +82,7 @@ __device__ __forceinline__ void produce(const Images& images, const Rooms& rooms
         if (round == 0) ptx::barrier_wait(rooms.loaded(), 0);
         if (round >= SLOTS) ptx::barrier_wait(rooms.empty(room), (round / SLOTS - 1) & 1);
         const u32 vecs = rooms.maps(room) + vec;
-        convolve1_alone(rooms.base, place.pair, [&](const float (&d)[32], int at) {
+        convolve1_alone(rooms.base, offsets.pair, [&](const float (&d)[32], int at) {
             Kind::store(vecs + tile_vec(at), d);
         });
         ptx::async_fence();

@@ -14,19 +14,19 @@ constexpr int ACROSS = SIDE / 2;   // pooled positions of a thread: half of a li
 constexpr int HALF_BYTES = 24;     // of pixels, to the second half
 constexpr int FOURTH = 4 * ROW_BYTES;
 
-// Pixels on their way to shared memory, by way of registers: PATCHES of 8, end to end.
-template <int PATCHES>
-class Patches {
+// Pixels on their way to shared memory, by way of registers: PIXEL_VECTORS of 8, end to end.
+template <int PIXEL_VECTORS>
+class PixelVectors {
 protected:
-    static constexpr int EACH = (PATCHES + WARPGROUP - 1) / WARPGROUP;
-    Patch patch_[EACH];
+    static constexpr int EACH = (PIXEL_VECTORS + WARPGROUP - 1) / WARPGROUP;
+    Pixels8 vectors_[EACH];
 
 public:
     __device__ __forceinline__ void stage(u32 to, int tid) const {
 #pragma unroll
         for (int k = 0; k < EACH; ++k)
-            if (tid + k * WARPGROUP < PATCHES)
-                ptx::store_shared(to + (tid + k * WARPGROUP) * VEC_BYTES, to_fp16(patch_[k]));
+            if (tid + k * WARPGROUP < PIXEL_VECTORS)
+                ptx::store_shared(to + (tid + k * WARPGROUP) * VEC_BYTES, to_fp16(vectors_[k]));
     }
 };
 

@@ -14,16 +14,16 @@ static_assert(BARRIERS_AT + 8 * (FILTER_BARRIERS + 4) == SHARED_BYTES, "the laun
 static_assert(SHARED_BYTES <= MOST_BYTES, "a block's shared memory");
 
 // A batch's pixels under a band; zeros past the last image.
-struct Band : Patches<BATCH * BAND_PIXELS / 8> {
+struct Band : PixelVectors<BATCH * BAND_PIXELS / 8> {
     __device__ __forceinline__ void fetch(const Pixel* images, int first, int n, int band,
                                           int tid) {
         constexpr int OWN = BAND_PIXELS / 8;  // of an image
 #pragma unroll
         for (int k = 0; k < EACH; ++k) {
             const int at = tid + k * WARPGROUP, image = at / OWN;
-            patch_[k] = Patch{};
+            vectors_[k] = Pixels8{};
             if (image < BATCH && first + image < n)
-                patch_[k] = load(images + size_t(first + image) * PIXELS + 2 * BAND * 28 * band +
+                vectors_[k] = load(images + size_t(first + image) * PIXELS + 2 * BAND * 28 * band +
                                  at % OWN * 8);
         }
     }

@@ -28,8 +28,8 @@ __device__ __forceinline__ int cluster_first(int first) {
 
 // An image's pixels under a band, a warp's; zeros past the last image.
 class Lines {
-    static constexpr int PATCHES = BAND_PIXELS / 8, EACH = (PATCHES + 31) / 32;
-    Patch patch_[EACH];
+    static constexpr int PIXEL_VECTORS = BAND_PIXELS / 8, EACH = (PIXEL_VECTORS + 31) / 32;
+    Pixels8 vectors_[EACH];
 
 public:
     __device__ __forceinline__ void fetch(const Pixel* images, int image, int n, int band,
@@ -37,9 +37,9 @@ public:
 #pragma unroll
         for (int k = 0; k < EACH; ++k) {
             const int at = lane + 32 * k;
-            patch_[k] = Patch{};
-            if (at < PATCHES && image < n)
-                patch_[k] = load(images + size_t(image) * PIXELS + 2 * BAND * 28 * band + at * 8);
+            vectors_[k] = Pixels8{};
+            if (at < PIXEL_VECTORS && image < n)
+                vectors_[k] = load(images + size_t(image) * PIXELS + 2 * BAND * 28 * band + at * 8);
         }
     }
     // Those of all images in a row, then what fp16 leaves of them where it does.
@@ -47,11 +47,11 @@ public:
 #pragma unroll
         for (int k = 0; k < EACH; ++k) {
             const int at = lane + 32 * k;
-            if (at >= PATCHES) continue;
-            const uint4 high = to_fp16(patch_[k]);
+            if (at >= PIXEL_VECTORS) continue;
+            const uint4 high = to_fp16(vectors_[k]);
             ptx::store_shared(to + at * VEC_BYTES, high);
 #if !UINT8_PIXELS
-            ptx::store_shared(to + BATCH * BAND_BYTES + at * VEC_BYTES, rest(patch_[k], high));
+            ptx::store_shared(to + BATCH * BAND_BYTES + at * VEC_BYTES, rest(vectors_[k], high));
 #endif
         }
     }

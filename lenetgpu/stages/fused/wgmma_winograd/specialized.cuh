@@ -10,7 +10,7 @@ constexpr int LINE_BYTES = BATCH * 2 * VEC_BYTES;  // maps: [channel/8][12 rows]
 constexpr int GROUPS = BANDS + 1;
 
 static_assert(BATCH == 4 && SIDE % BAND == 0, "a line of all images is a warp's");
-static_assert(BAND_PIXELS % 8 == 0 && 2 * BAND * 28 % 8 == 0, "a band is whole patches");
+static_assert(BAND_PIXELS % 8 == 0 && 2 * BAND * 28 % 8 == 0, "a band is whole vectors");
 
 // Two of `a` and `b` change places with the lane `mask` away: `upper` keeps its b, the other its a.
 __device__ __forceinline__ void exchange(uint4& a, uint4& b, int mask, bool upper) {
