@@ -185,18 +185,18 @@ class Conv(OfMap):
         return (self.R, self.S, self.each[0], self.M)
 
     @property
-    def depth(self) -> int:
-        """Products summed per output: R*S*C of a group."""
+    def gemm_k(self) -> int:
+        """K of the implicit GEMM, the products summed per output: R*S*C of a group."""
         return self.R * self.S * self.each[0]
 
     def flop(self, n: int) -> int:
         """Floating-point operations for `n` images, two per multiply-add; no bias or ReLU."""
-        return 2 * n * self.OH * self.OW * self.M * self.depth
+        return 2 * n * self.OH * self.OW * self.M * self.gemm_k
 
     def bytes(self, n: int) -> int:
         """Fewest bytes moved for `n` images: input and filters read once, output written once."""
         per_image = self.H * self.W * self.C + self.OH * self.OW * self.M
-        held = self.bias * self.M + (n * per_image + self.depth * self.M)
+        held = self.bias * self.M + (n * per_image + self.gemm_k * self.M)
         return ITEM_BYTES[self.dtype] * held
 
 

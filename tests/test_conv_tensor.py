@@ -287,7 +287,7 @@ def test_long_filter_element_sums_have_bounded_error(case, most, on_a_cpu, rng):
     problem = case.problem
     x, w = operands(case, rng)
     off = computed(case, x, w) - reference(x, w, problem)
-    assert np.sqrt((off**2).mean() / problem.depth) < most
+    assert np.sqrt((off**2).mean() / problem.gemm_k) < most
 
 
 @compiled_here

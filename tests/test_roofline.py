@@ -51,10 +51,10 @@ def test_copy_and_fma_rates_are_counted_correctly(monkeypatch):
     copied, done, passes = [], [], 25
 
     def run(lines, pointers, geometry, lo, hi):
-        times, depth, pixels, channels = hi - lo, geometry[3], geometry[5], geometry[6]
-        assert geometry[0] == times and geometry[1:3] == (0, 0) and geometry[4] == depth
-        assert lines.weights.size == depth * channels
-        done.append(2 * times * pixels * channels * depth)
+        times, k, pixels, channels = hi - lo, geometry[3], geometry[5], geometry[6]
+        assert geometry[0] == times and geometry[1:3] == (0, 0) and geometry[4] == k
+        assert lines.weights.size == k * channels
+        done.append(2 * times * pixels * channels * k)
 
     def timer(work, times=1):
         work()

@@ -89,7 +89,7 @@ def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
 
 def _bias(problem: Any, rng: Any) -> Any:
     """Return a bias of the magnitude of the sums that it is added to."""
-    return (rng.standard_normal(problem.M) * problem.depth**0.5).astype(np.float32)
+    return (rng.standard_normal(problem.M) * problem.gemm_k**0.5).astype(np.float32)
 
 
 def reference_stages(images: Any, weights: Weights) -> dict[str, Any]:

@@ -35,9 +35,9 @@ _HALF = PIXELS // 2
 
 
 def _sums(
-    v: Vectors, pixels: list[Any], w: Any, rows: Any, row_bytes: Any, depth: Any
+    v: Vectors, pixels: list[Any], w: Any, rows: Any, row_bytes: Any, k: Any
 ) -> list[list[Any]]:
-    """Return the VECTORS sums of each pixel: `rows` times `depth` products from its address."""
+    """Return the VECTORS sums of each pixel: `rows` times `k` products from its address."""
     builder = v.builder
     slots = [v.slots(VECTORS) for _ in pixels]
     for own in slots:
@@ -45,8 +45,8 @@ def _sums(
             builder.store(v.zero, slot)
     with v.loop(rows) as row:
         tops = [v.at(pixel, (row, row_bytes)) for pixel in pixels]
-        filters = v.at(w, (builder.mul(row, depth), FLOAT * CHANNELS))
-        with v.loop(depth) as step:
+        filters = v.at(w, (builder.mul(row, k), FLOAT * CHANNELS))
+        with v.loop(k) as step:
             at = v.at(filters, (step, FLOAT * CHANNELS))
             weights = [v.load(v.at(at, (i, VECTOR_BYTES))) for i in range(VECTORS)]
             for top, own in zip(tops, slots, strict=True):
@@ -63,17 +63,17 @@ def tile(
     shape: tuple[Any, ...],
     added: bool = False,
 ) -> None:
-    """Emit y[p, m] = sum over rows r and depth k of x[r*x_row + p*x_pixel + k] * w[r, k, m].
+    """Emit y[p, m] = sum over rows r and k of x[r*x_row + p*x_pixel + k] * w[r, k, m].
 
-    `pointers` are the addresses of x, w and y. `shape` is (rows, x_row, depth, x_pixel, y_pixel),
+    `pointers` are the addresses of x, w and y. `shape` is (rows, x_row, k, x_pixel, y_pixel),
     followed by a vector with the lower bound of the sums if they have one. `added` adds the
     sums to y.
     """
     x, w, y = pointers
-    rows, x_row, depth, x_pixel, y_pixel, *floor = shape
+    rows, x_row, k, x_pixel, y_pixel, *floor = shape
     pitch, row_bytes = v.product(x_pixel, FLOAT), v.product(x_row, FLOAT)
     starts = [v.at(x, (pitch, p)) for p in range(pixels)]
-    for p, sums in enumerate(_sums(v, starts, w, rows, row_bytes, depth)):
+    for p, sums in enumerate(_sums(v, starts, w, rows, row_bytes, k)):
         for i, value in enumerate(sums):
             at = v.at(y, (v.product(y_pixel, FLOAT), p), (i, VECTOR_BYTES))
             whole = v.add(v.load(at), value) if added else value
@@ -83,10 +83,10 @@ def tile(
 def windows(v: Vectors, pointers: tuple[Any, Any, Any], shape: tuple[Any, ...]) -> None:
     """Store ReLU and mean of a `tile` of 2 x PIXELS / 2 pixels: y[p, m] for PIXELS / 4 windows."""
     x, w, y = pointers
-    rows, x_row, depth, x_pixel, y_pixel = shape
+    rows, x_row, k, x_pixel, y_pixel = shape
     pitch, row_bytes = v.product(x_pixel, FLOAT), v.product(x_row, FLOAT)
     starts = [v.at(x, (row_bytes, r), (pitch, p)) for r in range(2) for p in range(_HALF)]
-    sums = _sums(v, starts, w, v.number(rows), row_bytes, v.number(depth))
+    sums = _sums(v, starts, w, v.number(rows), row_bytes, v.number(k))
     for p in range(_HALF // 2):
         window = sums[2 * p], sums[2 * p + 1], sums[_HALF + 2 * p], sums[_HALF + 2 * p + 1]
         for i, four in enumerate(zip(*window, strict=True)):
@@ -107,7 +107,7 @@ def _rows_times_matrix(
     v: Vectors, x: Any, w: Any, y: Any, lo: Any, hi: Any, relu: Any, *sizes: Any
 ) -> None:
     """Fill output lines lo..hi, all channel blocks, with narrower tiles at a line's end."""
-    lines, x_image, x_line, x_pixel, x_row, line_pixels, channels, blocks, rows, depth = sizes
+    lines, x_image, x_line, x_pixel, x_row, line_pixels, channels, blocks, rows, k = sizes
     b = v.builder
     with b.goto_entry_block():
         room = b.ptrtoint(b.alloca(f32, size=PIXELS * CHANNELS), i64)
@@ -117,7 +117,7 @@ def _rows_times_matrix(
         image, row = b.sdiv(line, lines), b.srem(line, lines)
         start = v.at(x, (v.product(image, x_image), FLOAT), (v.product(row, x_line), FLOAT))
         line_y = v.at(y, (v.product(line, line_pixels, channels), FLOAT))
-        packed = v.at(w, (v.product(block, rows, depth), FLOAT * CHANNELS))
+        packed = v.at(w, (v.product(block, rows, k), FLOAT * CHANNELS))
         left = b.sub(channels, v.product(block, CHANNELS))
         whole = b.icmp_signed(">=", left, v.number(CHANNELS))
         pitch = b.select(whole, channels, v.number(CHANNELS))
@@ -128,7 +128,7 @@ def _rows_times_matrix(
                 out = v.at(line_y, (v.product(pixel, channels), FLOAT), (block, FLOAT * CHANNELS))
                 at = v.at(start, (v.product(pixel, x_pixel), FLOAT))
                 pointers = at, packed, b.select(whole, out, room)
-                tile(v, pixels, pointers, (rows, x_row, depth, x_pixel, pitch, floor))
+                tile(v, pixels, pointers, (rows, x_row, k, x_pixel, pitch, floor))
                 with b.if_then(b.not_(whole)), v.loop(pixels) as p:
                     source = v.at(room, (p, FLOAT * CHANNELS))
                     _copy(v, source, v.at(out, (v.product(p, channels), FLOAT)), left)
@@ -143,7 +143,7 @@ Geometry = tuple[int, int, int, int, int, int, int]
 
 @dataclass(frozen=True)
 class Lines:
-    """ROWS_TIMES_MATRIX with weights (blocks, rows, depth, CHANNELS), padded in the last axis."""
+    """ROWS_TIMES_MATRIX with weights (blocks, rows, k, CHANNELS), padded in the last axis."""
 
     weights: np.ndarray
     kernel: Native
@@ -164,9 +164,9 @@ class Lines:
 
 
 def pack_weights(w: np.ndarray) -> np.ndarray:
-    """Pack (rows, depth, M) float32 as the tile's (blocks, rows, depth, CHANNELS), aligned."""
-    rows, depth, channels = w.shape
+    """Pack (rows, k, M) float32 as the tile's (blocks, rows, k, CHANNELS), aligned."""
+    rows, k, channels = w.shape
     blocks = -(-channels // CHANNELS)
-    padded = np.zeros((rows, depth, blocks * CHANNELS), np.float32)
+    padded = np.zeros((rows, k, blocks * CHANNELS), np.float32)
     padded[:, :, :channels] = w
-    return aligned_copy(padded.reshape(rows, depth, blocks, CHANNELS).transpose(2, 0, 1, 3))
+    return aligned_copy(padded.reshape(rows, k, blocks, CHANNELS).transpose(2, 0, 1, 3))

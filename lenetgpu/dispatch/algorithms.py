@@ -120,8 +120,8 @@ def why_not(
         if most > row:
             said = f"predicted error up to {most:.2e} (root mean square)"
             return f"{said}, fp32 in a row {row:.2e}"
-    if name in TENSOR and problem.depth < EXACT_FROM and not measured and not problem.requires:
-        few = f"sums of {problem.depth} products"
+    if name in TENSOR and problem.gemm_k < EXACT_FROM and not measured and not problem.requires:
+        few = f"sums of {problem.gemm_k} products"
         return f"{few}: below {EXACT_FROM} its error exceeds fp32's"
     if word and not replace(KINDS[name], word=word).products(problem, 1, machine):
         return f"it has no tiling {word}"

@@ -188,11 +188,11 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
         rows += [("measured on", str(found)), ("the model's choice", beside)]
     if algorithm.partition(TILED)[0] in TENSOR:
         compared = algorithm in times and (not problem.requires or bool(found and found.lacks))
-        sums = f"that of fp32 sums of {problem.depth:,} products"
+        sums = f"that of fp32 sums of {problem.gemm_k:,} products"
         error = f"at most {sums}, as from {EXACT_FROM} on"
         if compared:
             error = f"at most {sums}, as measured"
-        elif problem.depth < EXACT_FROM:
+        elif problem.gemm_k < EXACT_FROM:
             error = f"up to {FEW_ERROR} times {sums}"
         rows.append(("its error", error))
     for option in options:

@@ -53,7 +53,7 @@ def laid_out(variant: Variant, problem: Conv) -> Conv | str:
 def _host_bytes(problem: Conv, count: int, gpu: bool) -> int:
     """Return host bytes for `count` random images, the filters and, on a CPU, the outputs."""
     each = 20 if problem.dtype == "bf16" else 12
-    drawn = count * problem.H * problem.W * problem.C + problem.depth * problem.M
+    drawn = count * problem.H * problem.W * problem.C + problem.gemm_k * problem.M
     made = problem.OH * problem.OW * problem.M
     padded = prod(problem.padded) * problem.C
     return each * drawn if gpu else each * (drawn + count * made) + 8 * (padded + 2 * made)

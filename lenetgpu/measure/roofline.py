@@ -120,11 +120,11 @@ def _measure_cpu(name: str) -> Ceilings:
         parallel_ranges(len(source), lambda lo, hi: np.copyto(target[lo:hi], source[lo:hi]))
 
     copy_gbs = 2 * len(source) / _timed("cpu", copy) / 1e9
-    depth, passes = 128, 4000
-    x = np.ones(PIXELS * depth, np.float32)
-    w = pack_weights(np.ones((1, depth, CHANNELS), np.float32))
+    k, passes = 128, 4000
+    x = np.ones(PIXELS * k, np.float32)
+    w = pack_weights(np.ones((1, k, CHANNELS), np.float32))
     lines = Lines(w, native(ROWS_TIMES_MATRIX))
-    geometry = (passes, 0, 0, depth, depth, PIXELS, CHANNELS)
+    geometry = (passes, 0, 0, k, k, PIXELS, CHANNELS)
     outputs = [np.empty(passes * PIXELS * CHANNELS, np.float32) for _ in range(core_count())]
 
     def part(lo: int, hi: int) -> None:
@@ -134,7 +134,7 @@ def _measure_cpu(name: str) -> Ceilings:
     def multiply() -> None:
         parallel_ranges(len(outputs), part)
 
-    flop = 2 * len(outputs) * passes * PIXELS * CHANNELS * depth
+    flop = 2 * len(outputs) * passes * PIXELS * CHANNELS * k
     return Ceilings(name, copy_gbs, flop / _timed("cpu", multiply) / 1e12, 0.0)
 
 

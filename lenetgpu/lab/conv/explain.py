@@ -33,7 +33,7 @@ def floor_rows(problem: Conv, n: int, limits: Ceilings) -> Rows:
     bound = "arithmetic" if compute >= memory else "bytes"
     rows = [
         ("output", f"{n:,} x {problem.M} maps of {problem.OH}x{problem.OW}"),
-        ("work", f"{flop / 1e9:,.4g} GFLOP, {problem.depth:,} multiply-adds an output"),
+        ("work", f"{flop / 1e9:,.4g} GFLOP, {problem.gemm_k:,} multiply-adds an output"),
         ("bytes", f"{moved / 1e6:,.4g} MB: input and filters read once, output written once"),
         ("intensity", f"{flop / moved:,.3g} FLOP/byte"),
         ("floor, arithmetic", f"{_microseconds(compute)} at {limits.fma_tflops:,.3g} TFLOP/s"),

@@ -4,8 +4,8 @@
 #include "stages/conv/shape.cuh"
 
 __device__ __forceinline__ float unrolled(const float* __restrict__ x, long long i) {
-    const int k = i % DEPTH;
-    const long long row = i / DEPTH;
+    const int k = i % K_SIZE;
+    const long long row = i / K_SIZE;
     const int p = row % PIXELS;
     const int r = k / CH / S, s = k / CH % S, c = k % CH;
     return input_at(x, row / PIXELS, p / OW * STRIDE + r - PAD, p % OW * STRIDE + s - PAD, c);

@@ -23,7 +23,7 @@ _THREADS = 256
 
 @dataclass
 class _Matrix:
-    """Filters as (DEPTH, M) and a workspace for the unrolled rows of `chunk` images."""
+    """Filters as (K_SIZE, M) and a workspace for the unrolled rows of `chunk` images."""
 
     filters: Any
     rows: Any
@@ -33,10 +33,10 @@ class _Matrix:
 def _prepare(dtype: str) -> Callable[[Any, Conv, int], _Matrix]:
     def prepare(w: Any, problem: Conv, batch: int) -> _Matrix:
         item, rows_per_image = cupy.dtype(dtype).itemsize, problem.OH * problem.OW
-        chunk = images_within(batch, item * rows_per_image * problem.depth)
-        rows = cupy.empty((chunk * rows_per_image, problem.depth), dtype)
+        chunk = images_within(batch, item * rows_per_image * problem.gemm_k)
+        rows = cupy.empty((chunk * rows_per_image, problem.gemm_k), dtype)
         held = to_half(w) if dtype == "float16" and problem.C == 1 else w
-        filters = cupy.asarray(held).reshape(problem.depth, problem.M).astype(dtype)
+        filters = cupy.asarray(held).reshape(problem.gemm_k, problem.M).astype(dtype)
         return _Matrix(filters, rows, chunk)
 
     return prepare

@@ -45,8 +45,8 @@ __device__ __forceinline__ void load_tile(float (*tile)[IN_W], const float* x, s
 #endif
 
 #ifdef ENTRY_conv_shared_constant
-static_assert(!CONSTANT_FILTERS || DEPTH * M * 4 <= 64 * 1024, "constant memory holds 64 KiB");
-__constant__ float filters[CONSTANT_FILTERS ? DEPTH * M : 1];
+static_assert(!CONSTANT_FILTERS || K_SIZE * M * 4 <= 64 * 1024, "constant memory holds 64 KiB");
+__constant__ float filters[CONSTANT_FILTERS ? K_SIZE * M : 1];
 
 extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, RESIDENT)
     conv_shared_constant(const float* x, const float* w, float* y) {

@@ -6,7 +6,7 @@
 constexpr int OH = (H + 2 * PAD - R) / STRIDE + 1;
 constexpr int OW = (W + 2 * PAD - S) / STRIDE + 1;
 constexpr int PIXELS = OH * OW;
-constexpr int DEPTH = R * S * CH;  // products per output, ordered (r, s, c)
+constexpr int K_SIZE = R * S * CH;  // products per output, ordered (r, s, c)
 static_assert(OH > 0 && OW > 0, "the filter must fit into the padded image");
 
 __device__ __forceinline__ float input_at(const float* __restrict__ x, size_t n, int y, int col,

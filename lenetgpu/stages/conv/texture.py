@@ -134,7 +134,7 @@ class Tiling:
     def paired_stores(self) -> bool:
         """True if lanes write whole sectors in pairs, which pays off if stores dominate."""
         p = self.problem
-        return self.tile[1] == 8 and p.OW % 4 == 0 and p.depth <= _SHORT_SUM
+        return self.tile[1] == 8 and p.OW % 4 == 0 and p.gemm_k <= _SHORT_SUM
 
     def blocks(self, n: int) -> int:
         """Return the number of blocks for `n` images."""
@@ -161,7 +161,7 @@ class Tiling:
         sets = p.R / (self.filter_rows * self.set_channels)
         waits = _SET_CYCLES * sets * blocks * warps / resident
         summing = p.C * max(multiply, _WORD_CYCLES * words + _TEXEL_CYCLES * texels, waits)
-        if p.depth > _SHORT_SUM:
+        if p.gemm_k > _SHORT_SUM:
             return summing
         floats = 8 if self.paired_stores else 2 if p.OW % 4 == 0 else 1
         stores = self.tile[0] * self.tile[1] * BLOCK_MAPS * self.tiles[0] * self.tiles[1] / floats
@@ -240,9 +240,9 @@ class Prepared:
 def _prepare(w: Any, problem: Conv, batch: int) -> Prepared:
     maps = blocks_for(problem.M, BLOCK_MAPS) * BLOCK_MAPS
     spare = max(*_HELD.values(), problem.S)
-    packed = cupy.zeros((problem.depth + spare, maps), cupy.float32)
-    by_channel = cupy.asarray(w).transpose(2, 0, 1, 3).reshape(problem.depth, problem.M)
-    packed[: problem.depth, : problem.M] = by_channel
+    packed = cupy.zeros((problem.gemm_k + spare, maps), cupy.float32)
+    by_channel = cupy.asarray(w).transpose(2, 0, 1, 3).reshape(problem.gemm_k, problem.M)
+    packed[: problem.gemm_k, : problem.M] = by_channel
     images = min(batch, MAX_SIDE // problem.C)
     chunk = images_within(images, 4 * problem.H * problem.W * problem.C)
     return Prepared(packed, Texture3D(problem.W, problem.H, chunk * problem.C), chunk)

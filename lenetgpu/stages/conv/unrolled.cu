@@ -1,4 +1,4 @@
-// Convolution as the product W'[M][DEPTH] x X[DEPTH][PIXELS], unrolled on the fly
+// Convolution as the product W'[M][K_SIZE] x X[K_SIZE][PIXELS], unrolled on the fly
 // (report, section 2.2). Row k of X is input (r, s, c) of every output pixel.
 // conv_naive (2.2.1): one output per thread, nothing shared.
 // conv_tiled (2.2.2): 32x32 threads compute 32*MAPS_EACH maps x 64 pixels of one image from
@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const size_t n = i / (M * PIXELS);
     const int m = i / PIXELS % M, p = i % PIXELS;
     float sum = 0.0f;
-    for (int k = 0; k < DEPTH; ++k) sum += unrolled_at(x, n, k, row_major(p)) * w[k * M + m];
+    for (int k = 0; k < K_SIZE; ++k) sum += unrolled_at(x, n, k, row_major(p)) * w[k * M + m];
     output_at(y, n, p / OW, p % OW, m) = sum;
 }
 #endif

@@ -1,4 +1,4 @@
-// The tiled product W'[M][DEPTH] x X[DEPTH][PIXELS] of one image, unrolled on the fly: 32x32
+// The tiled product W'[M][K_SIZE] x X[K_SIZE][PIXELS] of one image, unrolled on the fly: 32x32
 // threads keep MAPS_EACH x PIXELS_EACH sums each. PixelAt maps a column of X to its output pixel,
 // so that a caller chooses the order in which a warp walks the map.
 #pragma once
@@ -46,18 +46,18 @@ __device__ __forceinline__ void tiled_product(const float* __restrict__ x,
     __shared__ float weights[TILE][TILE * MAPS_EACH];   // [k][m]
     __shared__ float inputs[TILE][TILE * PIXELS_EACH];  // [k][p]
     const int tx = threadIdx.x, ty = threadIdx.y;
-    for (int k0 = 0; k0 < DEPTH; k0 += TILE) {
+    for (int k0 = 0; k0 < K_SIZE; k0 += TILE) {
         const int k = k0 + ty;
 #pragma unroll
         for (int i = 0; i < MAPS_EACH; ++i) {
             const int m = at.m0 + i * TILE + tx;
-            weights[ty][i * TILE + tx] = k < DEPTH && m < M ? w[k * M + m] : 0.0f;
+            weights[ty][i * TILE + tx] = k < K_SIZE && m < M ? w[k * M + m] : 0.0f;
         }
 #pragma unroll
         for (int j = 0; j < PIXELS_EACH; ++j) {
             const int p = at.p0 + j * TILE + tx;
             inputs[ty][j * TILE + tx] =
-                k < DEPTH && p < PIXELS ? unrolled_at(x, at.n, k, PixelAt(p)) : 0.0f;
+                k < K_SIZE && p < PIXELS ? unrolled_at(x, at.n, k, PixelAt(p)) : 0.0f;
         }
         __syncthreads();
 #pragma unroll

@@ -27,7 +27,7 @@ TILE = 32
 
 @dataclass
 class _Unrolled:
-    """Filters as (groups, DEPTH, M / groups), epilogue, and workspace for `chunk` images' rows.
+    """Filters as (groups, K_SIZE, M / groups), epilogue, and workspace for `chunk` images' rows.
 
     `rows` are (groups, chunk, OH, OW, R, S, C / groups). With one channel per group, which does
     not use BLAS, they are the products of one filter element: (chunk, OH, OW, C, M / C).
@@ -43,13 +43,13 @@ class _Unrolled:
 def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
     groups, (channels, maps) = problem.groups, problem.each
     pixels, alone = problem.OH * problem.OW, problem.C == groups > 1
-    each = problem.M if alone else problem.depth * groups
+    each = problem.M if alone else problem.gemm_k * groups
     chunk = max(1, min(batch, _CPU_WORKSPACE_BYTES // (4 * pixels * each)))
     window = (problem.OH, problem.OW, problem.R, problem.S, channels)
     room = (chunk, *window[:2], groups, maps) if alone else (groups, chunk, *window)
     require_free(4 * prod(room))
     both = epilogue(w, problem, chunk)
-    by_group = both.filters.reshape(problem.depth, groups, maps).transpose(1, 0, 2)
+    by_group = both.filters.reshape(problem.gemm_k, groups, maps).transpose(1, 0, 2)
     return _Unrolled(
         np.ascontiguousarray(by_group), both, padding(problem, chunk),
         aligned_empty(room, np.float32), chunk,
@@ -78,7 +78,7 @@ def _by_elements(seen: Any, matrix: Any, room: Any, y: Any) -> None:
 )
 def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
     """Windows copied to rows in cache-sized chunks, then a BLAS matrix product a group."""
-    groups, depth, maps = w.matrix.shape
+    groups, k, maps = w.matrix.shape
     for lo in range(0, len(x), w.chunk):
         part, held = w.epilogue.read(x[lo : lo + w.chunk]), y[lo : lo + w.chunk]
         n, out = len(part), w.epilogue.room(held)
@@ -88,7 +88,7 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
         else:
             by_group = seen.reshape(*seen.shape[:-1], groups, -1)
             np.copyto(w.rows[:, :n], np.moveaxis(by_group, -2, 0))
-            rows = w.rows[:, :n].reshape(groups, -1, depth)
+            rows = w.rows[:, :n].reshape(groups, -1, k)
             np.matmul(rows, w.matrix, out=out.reshape(-1, groups, maps).transpose(1, 0, 2))
         w.epilogue.write(out, held)
 
@@ -153,7 +153,7 @@ def tiled(x: Any, w: Any, y: Any, problem: Conv) -> None:
 
 def _part_rows(problem: Conv) -> int:
     """Return the rows of W' that fit into constant memory."""
-    return min(problem.depth, CONSTANT_BYTES // (4 * problem.M))
+    return min(problem.gemm_k, CONSTANT_BYTES // (4 * problem.M))
 
 
 @cache
@@ -164,7 +164,7 @@ def _constant(problem: Conv) -> Kernel:
 
 @dataclass
 class _Rolled:
-    """Filters (DEPTH, M), the kernel of its own module, and the address of its constant memory."""
+    """Filters (K_SIZE, M), the kernel of its own module, and the address of its constant memory."""
 
     matrix: Any
     function: Any
@@ -172,7 +172,7 @@ class _Rolled:
 
 
 def _explain_constant(problem: Conv, batch: int, machine: Machine) -> Rows:
-    if _part_rows(problem) < problem.depth:
+    if _part_rows(problem) < problem.gemm_k:
         return conv_moves(problem) + tile_reuse(problem)
     counts = image_counts(problem, (maps_each(problem), 2), None)
     return efficiency_rows(*counts) + tile_reuse(problem)
@@ -181,9 +181,9 @@ def _explain_constant(problem: Conv, batch: int, machine: Machine) -> Rows:
 def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
     kernel = _constant(problem)
     module = load_module(kernel)
-    matrix = cupy.asarray(w).reshape(problem.depth, problem.M)
+    matrix = cupy.asarray(w).reshape(problem.gemm_k, problem.M)
     rolled = _Rolled(matrix, module.get_function(kernel.entry), module.get_global_var("part"))
-    if _part_rows(problem) == problem.depth:
+    if _part_rows(problem) == problem.gemm_k:
         copy_to_constant(rolled.part, matrix)
         cupy.cuda.get_current_stream().synchronize()
     return rolled
@@ -199,9 +199,9 @@ def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
 def constant(x: Any, w: _Rolled, y: Any, problem: Conv) -> None:
     """Filters in constant memory, rolled through it in parts where they do not fit."""
     step = _part_rows(problem)
-    for first in range(0, problem.depth, step):
-        rows = min(step, problem.depth - first)
-        if step < problem.depth:
+    for first in range(0, problem.gemm_k, step):
+        rows = min(step, problem.gemm_k - first)
+        if step < problem.gemm_k:
             copy_to_constant(w.part, w.matrix[first : first + rows])
         args = (x, y, np.int32(first), np.int32(rows))
         launch(_constant(problem), product_grid(x, problem), (TILE, TILE), args, loaded=w.function)

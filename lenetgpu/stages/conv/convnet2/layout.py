@@ -29,7 +29,7 @@ def transpose(
 def indexable(problem: Conv) -> str | None:
     """Return None if 32-bit indices reach every element, else the reason to refuse `problem`."""
     image = problem.H * problem.W * problem.C
-    largest = max(image, problem.OH * problem.OW * problem.M, problem.depth * problem.M)
+    largest = max(image, problem.OH * problem.OW * problem.M, problem.gemm_k * problem.M)
     if largest >= _INDEX_LIMIT:
         return f"supports images, maps and filters below 2^31 elements, needs {largest}"
     return None

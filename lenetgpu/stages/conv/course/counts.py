@@ -1,7 +1,7 @@
 """Global memory accesses of the course kernels, warp by warp, from which efficiency is computed.
 
 Only the first image is counted. Problems of the network's size are counted completely; of larger
-ones, some tiles, depths and maps of each are sampled (`sectors.some`).
+ones, some tiles, steps along K and maps of each are sampled (`sectors.some`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TILE = 32
 
 def _weights(problem: Conv, k: Any, m: Any) -> Any:
     """Return the offset of filter element (k, m); -1 past the end."""
-    inside = (k >= 0) & (k < problem.depth) & (m >= 0) & (m < problem.M)
+    inside = (k >= 0) & (k < problem.gemm_k) & (m >= 0) & (m < problem.M)
     return np.where(inside, k * problem.M + m, -1)
 
 
@@ -94,7 +94,7 @@ def direct_counts(
         once = _tile_loads(problem, corner, tile, block, in_a_row)
         loads += total(once for _ in range(problem.C))
         if not constant:
-            k = np.arange(problem.depth)[:, None, None]
+            k = np.arange(problem.gemm_k)[:, None, None]
             loads += counted(_weights(problem, np.where(computes, k, -1), m))
     return loads, stores
 
@@ -120,7 +120,7 @@ def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]
 
 def _unrolled(problem: Conv, k: Any, p: Any) -> Any:
     """Return the offset of element (k, p) of X; -1 past its end or in the padding."""
-    inside = (k >= 0) & (k < problem.depth) & (p >= 0) & (p < problem.OH * problem.OW)
+    inside = (k >= 0) & (k < problem.gemm_k) & (p >= 0) & (p < problem.OH * problem.OW)
     element, c = k // problem.C, k % problem.C
     y = p // problem.OW * problem.stride + element // problem.S - problem.pad
     x = p % problem.OW * problem.stride + element % problem.S - problem.pad
@@ -141,11 +141,11 @@ def image_counts(
     loads, stores = NONE, NONE
     map_steps = some(range(0, problem.M, _TILE * each[0]))
     pixel_steps = some(range(0, pixels, _TILE * each[1]))
-    depths = some(range(0, problem.depth, _TILE))
+    starts = some(range(0, problem.gemm_k, _TILE))
     maps = [m0 + i * _TILE for m0 in map_steps for i in range(each[0])]
     for p0 in (p0 + j * _TILE for p0 in pixel_steps for j in range(each[1])):
         p = p0 + lane
-        for k0 in depths:
+        for k0 in starts:
             found = counted(_unrolled(problem, k0 + warp, p))
             loads += total(found for _ in map_steps)
         for m0 in maps:
@@ -154,7 +154,7 @@ def image_counts(
     if transposed is not None:
         m, k = (lane, warp) if transposed else (warp, lane)
         for m0 in maps:
-            for k0 in depths:
+            for k0 in starts:
                 found = counted(_weights(problem, k0 + k, m0 + m))
                 loads += total(found for _ in pixel_steps)
     return loads, stores
@@ -169,7 +169,7 @@ def flat_counts(problem: Conv) -> tuple[Counted, Counted]:
     here = m < problem.M
     written = Offsets(problem.writes, problem.out_shape)
     loads = NONE
-    for k in some(range(problem.depth), 1024):
+    for k in some(range(problem.gemm_k), 1024):
         loads += counted(_unrolled(problem, np.where(here, k, -1), p))
         loads += counted(_weights(problem, np.where(here, k, -1), m))
     stores = counted(gather(written, np.where(here, p // problem.OW, -1), p % problem.OW, m))
@@ -181,7 +181,7 @@ def naive_counts(problem: Conv) -> tuple[Counted, Counted]:
     lane = np.arange(_TILE)
     _, stores = image_counts(problem, (1, 1), None)
     loads = NONE
-    k = np.arange(problem.depth)[:, None]
+    k = np.arange(problem.gemm_k)[:, None]
     for p0 in some(range(0, problem.OH * problem.OW, _TILE)):
         p = p0 + lane[None, :]
         here = (p < problem.OH * problem.OW) & (k >= 0)

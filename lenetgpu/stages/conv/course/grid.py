@@ -23,12 +23,12 @@ class Filters:
 
 def fits(problem: Conv) -> bool:
     """Return True if all filters fit into constant memory."""
-    return 4 * problem.depth * problem.M <= CONSTANT_BYTES
+    return 4 * problem.gemm_k * problem.M <= CONSTANT_BYTES
 
 
 def refusal(problem: Conv) -> str | None:
     """Return the reason if the filters do not fit into constant memory, else None."""
-    needed = 4 * problem.depth * problem.M
+    needed = 4 * problem.gemm_k * problem.M
     if needed <= CONSTANT_BYTES:
         return None
     return f"supports filters up to {CONSTANT_BYTES} bytes, constant memory, not {needed}"

@@ -1,4 +1,4 @@
-// The unrolled product W'[M][DEPTH] x X[DEPTH][PIXELS] with the course report's launch: a block of
+// The unrolled product W'[M][K_SIZE] x X[K_SIZE][PIXELS] with the course report's launch: a block of
 // 32x32 threads an image, which walks the product tile by tile (section 2.2, tables 5 to 7, fig. 6).
 // conv_image_naive (2.2.1): a thread an output at a time, nothing shared.
 // conv_image_tiled (2.2.2): EACH sub-masks and EACH sub-images of 32x32 in shared memory, EACH x EACH
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE, 1)
     for (int m = threadIdx.y; m < M; m += TILE)
         for (int p = threadIdx.x; p < PIXELS; p += TILE) {
             float sum = 0.0f;
-            for (int k = 0; k < DEPTH; ++k) sum += w[k * M + m] * unrolled(x, blockIdx.x, k, p);
+            for (int k = 0; k < K_SIZE; ++k) sum += w[k * M + m] * unrolled(x, blockIdx.x, k, p);
             plain_output(y, blockIdx.x, p / OW, p % OW, m) = sum;
         }
 }
@@ -40,7 +40,7 @@ __device__ __forceinline__ void load_images(float (*images)[TILE][TILE], const f
     for (int j = 0; j < EACH; ++j) {
         const int p = p0 + j * TILE + threadIdx.x;
         images[j][threadIdx.y][threadIdx.x] =
-            k < DEPTH && p < PIXELS ? unrolled(x, blockIdx.x, k, p) : 0.0f;
+            k < K_SIZE && p < PIXELS ? unrolled(x, blockIdx.x, k, p) : 0.0f;
     }
 }
 
@@ -65,11 +65,11 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE, RESIDENT)
     for (Step at = {0, 0}; at.m < M; at.m += SIDE)
         for (at.p = 0; at.p < PIXELS; at.p += SIDE) {
             float sums[EACH][EACH] = {};
-            for (int k0 = 0; k0 < DEPTH; k0 += TILE) {
+            for (int k0 = 0; k0 < K_SIZE; k0 += TILE) {
 #pragma unroll
                 for (int i = 0; i < EACH; ++i) {
                     const int m = at.m + i * TILE + mm, k = k0 + mk;
-                    masks[i][mm][mk] = k < DEPTH && m < M ? w[k * M + m] : 0.0f;
+                    masks[i][mm][mk] = k < K_SIZE && m < M ? w[k * M + m] : 0.0f;
                 }
                 load_images(images, x, k0 + ty, at.p);
                 __syncthreads();
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE, RESIDENT)
 #endif
 
 #ifdef ENTRY_conv_image_constant
-__constant__ float filters[DEPTH * M];
+__constant__ float filters[K_SIZE * M];
 
 // All 25 of conv1 would need more registers than 2 blocks have. A power of two: NVRTC 13.0 and 13.5
 // leave out the rest of a loop over min(32, ...) that is unrolled by 5.
@@ -100,10 +100,10 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE, RESIDENT)
     for (Step at = {0, 0}; at.m < M; at.m += SIDE)
         for (at.p = 0; at.p < PIXELS; at.p += SIDE) {
             float sums[EACH][EACH] = {};
-            for (int k0 = 0; k0 < DEPTH; k0 += TILE) {
+            for (int k0 = 0; k0 < K_SIZE; k0 += TILE) {
                 load_images(images, x, k0 + ty, at.p);
                 __syncthreads();
-                const int deep = min(TILE, DEPTH - k0);
+                const int deep = min(TILE, K_SIZE - k0);
 #pragma unroll AT_ONCE
                 for (int k = 0; k < deep; ++k)
 #pragma unroll

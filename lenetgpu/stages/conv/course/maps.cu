@@ -36,7 +36,7 @@ __device__ __forceinline__ void load(float (*tile)[COLUMNS], const float* x, Ori
 
 #ifdef ENTRY_conv_whole_warps
 static_assert(TILE_H * TILE_W <= BLOCK_H * BLOCK_W, "a thread an output");
-__constant__ float filters[CONSTANT_FILTERS ? DEPTH * M : 1];
+__constant__ float filters[CONSTANT_FILTERS ? K_SIZE * M : 1];
 
 extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, RESIDENT)
     conv_whole_warps(const float* x, const float* w, float* y) {

@@ -72,7 +72,7 @@ def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:
         return plain
     groups, rounds = ceil(problem.M / tile.filters), tile.rounds(problem)
     packed = np.zeros((groups * tile.filters, rounds * tile.elements), np.float32)
-    packed[: problem.M, : problem.depth] = plain.reshape(problem.M, problem.depth)
+    packed[: problem.M, : problem.gemm_k] = plain.reshape(problem.M, problem.gemm_k)
     split = packed.reshape(groups, tile.filters, rounds, tile.elements)
     return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
 

@@ -27,14 +27,14 @@ def _inputs(problem: Conv) -> int:
 
 def math_per_byte(problem: Conv) -> float:
     """Return #1: multiply-adds per byte of inputs, coefficients and outputs, each moved once."""
-    coefficients, pixels = problem.M * problem.depth, problem.OH * problem.OW
+    coefficients, pixels = problem.M * problem.gemm_k, problem.OH * problem.OW
     moved = FLOAT_BYTES * (_inputs(problem) + coefficients + problem.M * pixels)
     return coefficients * pixels / moved
 
 
 def input_per_coefficient(problem: Conv) -> float:
     """Return #3: C x H x W over K x C x R x S."""
-    return _inputs(problem) / (problem.M * problem.depth)
+    return _inputs(problem) / (problem.M * problem.gemm_k)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     grid, (y, x) = blocks.grid(batch), blocks.tiles
     loaded = grid * blocks.regions * problem.C * blocks.footprint(y, x)
     once = batch * problem.C * problem.H * problem.W
-    taken = BLOCK_MAPS * blocks_for(problem.M, BLOCK_MAPS) * problem.depth * batch
+    taken = BLOCK_MAPS * blocks_for(problem.M, BLOCK_MAPS) * problem.gemm_k * batch
     blocked = f"{grid:,} of {blocks.threads} threads for {machine.multiprocessors} multiprocessors"
     each = y * x * blocks.regions
     return [

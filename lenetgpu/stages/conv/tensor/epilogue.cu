@@ -41,7 +41,7 @@ __device__ __forceinline__ double sum_of(const Held* __restrict__ x, const float
     const int top = pixel / OW * STRIDE - PAD, left = pixel % OW * STRIDE - PAD;
     double sum = 0;
 #pragma unroll 1
-    for (int k = 0; k < DEPTH; ++k) {
+    for (int k = 0; k < K_SIZE; ++k) {
         const int c = k % CH, element = k / CH;
         const double v = value_at(x, image, top + element / S, left + element % S, c);
         sum += v * w[size_t(k) * M + column];

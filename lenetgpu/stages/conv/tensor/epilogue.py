@@ -17,8 +17,8 @@ from lenetgpu.stages.conv.tensor.split_fp16 import HEAD
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 _MOST_BLOCKS = 264
-# Split fp16 values below 2^15 have an error of at most 2^-25. In a sum of `depth` products these
-# errors add up to at most depth * 2^(15 - 24); outputs 2^20 times as large are accurate to 1e-6.
+# Split fp16 values below 2^15 have an error of at most 2^-25. In a sum of K products these
+# errors add up to at most K * 2^(15 - 24); outputs 2^20 times as large are accurate to 1e-6.
 # Scales of sampled images leave HEAD powers of two unused: 2^17 times as large, accurate to 8e-6.
 _THRESHOLD = 15 - 24 + 20
 
@@ -27,7 +27,7 @@ def threshold(layout: Layout) -> int:
     """Return the least exponent of an image's largest scaled output that needs no recheck."""
     spare = HEAD if layout.sampled else 0
     cancelled = int(layout.winograd)  # one power of two: transform points may cancel
-    return _THRESHOLD + int(layout.problem.depth).bit_length() + cancelled - spare
+    return _THRESHOLD + int(layout.problem.gemm_k).bit_length() + cancelled - spare
 
 
 def _kernel(name: str, layout: Layout, **more: int) -> Kernel:

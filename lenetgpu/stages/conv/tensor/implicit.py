@@ -128,7 +128,7 @@ class Kind:
         turns, once = _turns(layout, batch)
         passes = turns * product.splitting_cycles(once, machine)
         cycles = self.cycles(product, batch, machine)
-        filled = problem.depth / (layout.chunks * 64 // layout.parts)
+        filled = problem.gemm_k / (layout.chunks * 64 // layout.parts)
         whole, split = (f"{found / machine.clock_mhz:.1f} us" for found in (cycles, passes))
         return [
             ("tiling", str(product)),

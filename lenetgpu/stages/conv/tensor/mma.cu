@@ -1,10 +1,10 @@
-// Convolution as a product on the tensor cores (mma.sync, sm_80): rows are output pixels of all
-// images one after another, columns are filters, K runs over filter elements and channels; nothing is
-// unrolled in memory. Operands are fp16 high and low (packed.cuh), products low*high + high*low +
-// high*high. Tensor cores truncate when they add, so a chunk of K starts from zero and is
-// added to fp32 registers (Ootomo and Yokota, arXiv 2203.03341). At most 2^30 rows.
-// A block computes BM rows x BN columns of a SPLIT-th of K from a ring of STAGES chunks in
-// shared memory, filled by cp.async (rows.cuh); a warp 16 x TILES_M rows, 8 x TILES_N columns.
+// Convolution as a product on the tensor cores (mma.sync, sm_80): rows (GEMM M) are output pixels of all
+// images one after another, columns (GEMM N) are filters, K runs over filter elements and channels;
+// nothing is unrolled in memory. Operands are fp16 high and low (packed.cuh), products low*high +
+// high*low + high*high. Tensor cores truncate when they add, so a chunk of K starts from zero and is
+// added to fp32 registers (Ootomo and Yokota, arXiv 2203.03341). At most 2^30 rows. A block computes BM x
+// BN outputs of a SPLIT-th of K from a ring of STAGES chunks in shared memory, filled by cp.async
+// (gemm.cuh); a warp 16 x TILES_M rows, 8 x TILES_N columns.
 #include "gpu/ptx/mma.cuh"
 #include "gpu/ptx/shared.cuh"
 #include "stages/conv/tensor/packed.cuh"
@@ -15,7 +15,7 @@ constexpr int WARP_ROWS = 16 * TILES_M, WARP_COLUMNS = 8 * TILES_N;
 constexpr int BM = WARP_ROWS * WARPS_M, BN = WARP_COLUMNS * WARPS_N;
 constexpr int ROWS_APART = 16;
 
-#include "stages/conv/tensor/rows.cuh"
+#include "stages/conv/tensor/gemm.cuh"
 
 // A warp's rows and columns of a stage: 16 rows x 16 of K an A, 8 columns x 32 two B's.
 struct Operands {
@@ -31,14 +31,14 @@ struct Operands {
         return ptx::load_matrices(
             stage + swizzled(first + lane % 8, part * CHUNK + vec + lane / 8));
     }
-    __device__ __forceinline__ void load(u32 stage, int first_row) {
+    __device__ __forceinline__ void load(u32 stage, int m0) {
 #pragma unroll
         for (int part = 0; part < PARTS; ++part)
 #pragma unroll
             for (int s = 0; s < STEPS; ++s)
 #pragma unroll
                 for (int m = 0; m < TILES_M; ++m)
-                    a[part][s][m] = rows_at(stage, first_row + 16 * m, 2 * s, part);
+                    a[part][s][m] = rows_at(stage, m0 + 16 * m, 2 * s, part);
     }
     // A chunk's products with 8 columns, small ones first, from zero.
     __device__ __forceinline__ void multiply(float (&sum)[TILES_M][4], u32 stage, int column) const {
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const int warp = threadIdx.x / WARP;
     const int warp_row = warp % WARPS_M * WARP_ROWS, warp_column = warp / WARPS_M * WARP_COLUMNS;
 
-    const Copies copies(images, filters, block.first_row, rows, block.first_column);
+    const Copies copies(images, filters, block.m0, rows, block.n0);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) {
         if (block.first + i < block.end) copies.start(memory + i * STAGE_BYTES, block.first + i);
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         next = next + 1 == STAGES ? 0 : next + 1;
     }
-    const Outputs out = {block.first_row + warp_row, block.first_column + warp_column, rows,
+    const Outputs out = {block.m0 + warp_row, block.n0 + warp_column, rows,
                          block.part, bias};
     out.put(sums, tops, out_scales, y, parts, reached);
 }

@@ -9,15 +9,15 @@ from typing import Any
 from lenetgpu.gpu.machines import WARP
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
-from lenetgpu.stages.conv.tensor.product import RowsTiling
+from lenetgpu.stages.conv.tensor.product import GemmTiling
 from lenetgpu.stages.registry import cuda
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 
 @dataclass(frozen=True)
-class MmaTiling(RowsTiling):
-    """A block's warps along rows and columns, each with tiles of 16 rows x 8 columns."""
+class MmaTiling(GemmTiling):
+    """A block's warps along M and N, each with tiles of 16 x 8."""
 
     warps_m: int
     warps_n: int
@@ -27,7 +27,7 @@ class MmaTiling(RowsTiling):
     share = 0.62
 
     def sizes(self) -> tuple[int, int, int]:
-        """Return the rows, columns and threads of a block."""
+        """Return M, N and the threads of a block."""
         rows, columns = 16 * self.tiles_m * self.warps_m, 8 * self.tiles_n * self.warps_n
         return rows, columns, WARP * self.warps_m * self.warps_n
 

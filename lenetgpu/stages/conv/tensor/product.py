@@ -39,7 +39,7 @@ class Fit:
     memory_share: float = 0.8  # fraction of the memory's bytes per clock
     held: float = 0.85  # fraction of the highest clock sustained with tensor cores
     row: float = 6.0  # cycles of eight warps to copy a chunk's row by vectors
-    stored: float = 1.1  # cycles per output stored as NCHW, if rows are outputs
+    stored: float = 1.1  # cycles per output stored as NCHW, by gemm.cuh
     block: float = 2500.0  # cycles: first copies and last stores
     launch: float = 2700.0  # cycles
     parts: float = 1.05  # predicted speedup that a split requires
@@ -101,8 +101,8 @@ class Block(ABC):
 
 
 @dataclass(frozen=True)
-class RowsTiling(Block):
-    """Rows are outputs, gathered from split images pixel by pixel in a multi-stage pipeline.
+class GemmTiling(Block):
+    """M are outputs, gathered from split images pixel by pixel in a multi-stage pipeline.
 
     `resident` is the minimum blocks per SM.
     """
@@ -159,7 +159,7 @@ class RowsTiling(Block):
         return busiest * (chunks * chunk + FIT.block / together + stored)
 
 
-Tiling = Union[RowsTiling, "HaloTiling"]
+Tiling = Union[GemmTiling, "HaloTiling"]
 
 
 @dataclass(frozen=True)

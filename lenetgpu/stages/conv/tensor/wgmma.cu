@@ -1,5 +1,5 @@
 // The product of mma.cu on Hopper's wgmma (sm_90a): a warpgroup computes 64 x TILES_M rows x BN
-// columns, both operands where the copies laid them in shared memory (rows.cuh), as swizzled rows of
+// columns, both operands where the copies laid them in shared memory (gemm.cuh), as swizzled rows of
 // 128 bytes. A chunk's sums start from zero; while the tensor cores fill the second of two, the first is
 // added to fp32 registers. At most 2^30 rows.
 #include "gpu/ptx/wgmma_shared.cuh"
@@ -11,7 +11,7 @@ constexpr int GROUP_ROWS = 64 * TILES_M;
 constexpr int BM = GROUP_ROWS * GROUPS_M, BN = 8 * TILES_N;
 constexpr int ROWS_APART = 64;
 
-#include "stages/conv/tensor/rows.cuh"
+#include "stages/conv/tensor/gemm.cuh"
 
 constexpr int AHEAD = STAGES / 2 - 1;         // pairs of chunks on their way beside the one in use
 constexpr int STEP = 2 * VEC_BYTES / 16;      // of a descriptor, 16 along K
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const Block block;
     const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
 
-    const Copies copies(images, filters, block.first_row, rows, block.first_column);
+    const Copies copies(images, filters, block.m0, rows, block.n0);
     Ring ring = {memory, block.first, block.end};
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) ring.start(copies, i);
@@ -104,6 +104,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         add(sums, last);
     }
     const int warp_row = group * GROUP_ROWS + threadIdx.x % WARPGROUP / WARP * 16;
-    const Outputs out = {block.first_row + warp_row, block.first_column, rows, block.part, bias};
+    const Outputs out = {block.m0 + warp_row, block.n0, rows, block.part, bias};
     out.put(sums, tops, out_scales, y, parts, reached);
 }

@@ -9,7 +9,7 @@ from typing import Any
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor import halo
 from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
-from lenetgpu.stages.conv.tensor.product import HOPPER, RowsTiling
+from lenetgpu.stages.conv.tensor.product import HOPPER, GemmTiling
 from lenetgpu.stages.registry import hopper
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -18,8 +18,8 @@ _WIDE = 16  # tiles of 8 columns
 
 
 @dataclass(frozen=True)
-class WgmmaTiling(RowsTiling):
-    """A block's warpgroups, stacked along the rows, each with tiles of 64 rows x all columns."""
+class WgmmaTiling(GemmTiling):
+    """A block's warpgroups, stacked along M, each with tiles of 64 x all of N."""
 
     groups_m: int
 
@@ -33,7 +33,7 @@ class WgmmaTiling(RowsTiling):
         return 0.8 if self.tiles_n >= _WIDE else 0.65
 
     def sizes(self) -> tuple[int, int, int]:
-        """Return the rows, columns and threads of a block."""
+        """Return M, N and the threads of a block."""
         return 64 * self.tiles_m * self.groups_m, 8 * self.tiles_n, _WARPGROUP * self.groups_m
 
 

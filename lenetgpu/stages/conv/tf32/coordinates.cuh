@@ -10,7 +10,7 @@ using ptx::u64;
 constexpr int WARP = 32;
 constexpr int VEC = 4, VEC_BYTES = 16, CORE = 8;
 constexpr int CHUNK = 32, VECS = CHUNK / VEC, STEPS = CHUNK / CORE;
-constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
+constexpr int CHUNKS = (K_SIZE + CHUNK - 1) / CHUNK;
 constexpr bool NEIGHBOURS = WRITES == NCHW;   // a lane's two rows are neighbours, else 8 apart
 constexpr bool PIXELWISE = READS == NHWC;     // an element's channels follow one another, else a channel's elements
 constexpr bool POINTWISE = R == 1 && S == 1 && PAD == 0;
@@ -40,7 +40,7 @@ struct FilterElement {
     int from, row, column;
     bool there;
 
-    __device__ __forceinline__ explicit FilterElement(int k) : there(k < DEPTH) {
+    __device__ __forceinline__ explicit FilterElement(int k) : there(k < K_SIZE) {
         const int channel = PIXELWISE ? k % CH : k / (R * S);
         const int element = PIXELWISE ? k / CH : k % (R * S);
         row = element / S, column = element % S;

@@ -125,7 +125,7 @@ __device__ __forceinline__ void prepare(unsigned char* memory) {
     }
     u32* const offsets = reinterpret_cast<u32*>(memory + OFFSETS_AT);
     for (int k = threadIdx.x; k < CHUNKS * CHUNK; k += THREADS) {
-        const int own = k < DEPTH ? k : 0, channel = PIXELWISE ? own % CH : own / (R * S);
+        const int own = k < K_SIZE ? k : 0, channel = PIXELWISE ? own % CH : own / (R * S);
         const FilterElement element(own);
         const int row = PIXELWISE ? element.row : channel * TILE_ROWS + element.row;
         offsets[k / CHUNK * CHUNK + k % VEC * CORE + k % CHUNK / VEC] =

@@ -170,8 +170,8 @@ def wavefronts(problem: Conv, pitch: int) -> float:
     apart = 2 if p.writes == "NCHW" else 1
     outputs = [apart * i for i in range(8)]
     own = [(m // p.OW * pitch + m % p.OW * column) * p.stride for m in outputs]
-    offsets = [_offset(p, pitch, rows, k) for k in range(p.depth)]
-    offsets += [0] * (-p.depth % CHUNK)
+    offsets = [_offset(p, pitch, rows, k) for k in range(p.gemm_k)]
+    offsets += [0] * (-p.gemm_k % CHUNK)
     turns = 0
     for i in range(0, len(offsets), 4):
         reached = {offset + at for offset in offsets[i : i + 4] for at in own}

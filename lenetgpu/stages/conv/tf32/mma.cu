@@ -1,13 +1,13 @@
 // Convolution at fp32 accuracy by mma.sync (sm_80) in one launch: three products of TF32 high and low into which
-// inputs are split in registers, on their way from shared memory to the tensor cores. Rows of the product are
-// outputs of all images one after another, columns filters, K filter elements of channels (NCHW) or channels
-// of elements (NHWC). A block computes BM outputs x BN filters at a time and takes tiles in turn, a warp 16 TILES_M
-// of the outputs x 8 TILES_N of the filters. All threads gather, STAGES - 1 chunks of 32 ahead, those of the next
-// tile too: inputs, zeros where there is none, 16 bytes a copy where four neighbours along K (NHWC) or of
-// a map's pixels (NCHW, 1x1) are, else 4, and filters, [M / BN][chunk][part][8][BN][4]. Sums of 16 of
-// K start from zero and are added to fp32 registers. Filters are scaled by powers of two to stay below 4
-// (`factors` undo it). Rows of outputs so small, or not finite, that TF32 may have lost what counts are
-// computed once more in float64.
+// inputs are split in registers, on their way from shared memory to the tensor cores. GEMM rows (M) are
+// outputs of all images one after another, columns (N) filters, K filter elements of channels (NCHW) or
+// channels of elements (NHWC). A block computes BM outputs x BN filters at a time and takes tiles in
+// turn, a warp 16 TILES_M of the outputs x 8 TILES_N of the filters. All threads gather, STAGES - 1
+// chunks of 32 ahead, those of the next tile too: inputs, zeros where there is none, 16 bytes a copy
+// where four neighbours along K (NHWC) or of a map's pixels (NCHW, 1x1) are, else 4, and filters, [M /
+// BN][chunk][part][8][BN][4]. Sums of 16 of K start from zero and are added to fp32 registers. Filters
+// are scaled by powers of two to stay below 4 (`factors` undo it). Rows of outputs so small, or not
+// finite, that TF32 may have lost what counts are computed once more in float64.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/mma.cuh"

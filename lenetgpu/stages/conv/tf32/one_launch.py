@@ -138,7 +138,7 @@ def _rounded(x: Array) -> Array:
 
 def chunks(problem: Conv) -> int:
     """Return the number of parts of CHUNK products in an output's K."""
-    return blocks_for(problem.depth, CHUNK)
+    return blocks_for(problem.gemm_k, CHUNK)
 
 
 def _packed(w: Array, problem: Conv, width: int) -> tuple[Array, Array]:
@@ -149,12 +149,12 @@ def _packed(w: Array, problem: Conv, width: int) -> tuple[Array, Array]:
     affect the scales; sums with them are NaN.
     """
     ordered = w.transpose(2, 0, 1, 3) if problem.reads == "NCHW" else w
-    exact = ordered.reshape(problem.depth, problem.M).astype(np.float64)
+    exact = ordered.reshape(problem.gemm_k, problem.M).astype(np.float64)
     sizes = np.where(np.isfinite(exact), np.abs(exact), 0).max(0)
     exponents = np.where(sizes > 0, np.clip(np.frexp(sizes)[1], -_NORMAL, _NORMAL), 0)
     padded = width * blocks_for(problem.M, width)
     scaled = np.zeros((CHUNK * chunks(problem), padded))
-    scaled[: problem.depth, : problem.M] = np.ldexp(exact, -exponents)
+    scaled[: problem.gemm_k, : problem.M] = np.ldexp(exact, -exponents)
     with np.errstate(invalid="ignore"):
         high = _rounded(scaled.astype(np.float32))
         low = _rounded((scaled - high).astype(np.float32))
@@ -224,7 +224,7 @@ def by_tf32(plan: Plan, **fields: Any) -> Callable[[Callable[..., None]], Callab
 
     def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
         product = plan(problem, batch, machine)
-        filled = problem.depth / (CHUNK * chunks(problem))
+        filled = problem.gemm_k / (CHUNK * chunks(problem))
         return [
             ("tiling", str(product)),
             ("K used", f"{filled:.0%} of {chunks(problem)} chunks"),

@@ -60,8 +60,8 @@ struct Outputs {
         for (int h = 0; h < 2; ++h) {
             const float largest = __uint_as_float(of_four(__float_as_uint(reached[h])));
             const u32 found = of_four(most[h]);
-            const float least = LEAST * DEPTH * fmaxf(largest, 1.0f);
-            const bool reaches = 4.0f * DEPTH * largest >= LARGEST;  // sums on the way might not be finite
+            const float least = LEAST * K_SIZE * fmaxf(largest, 1.0f);
+            const bool reaches = 4.0f * K_SIZE * largest >= LARGEST;  // sums on the way might not be finite
             const bool lost = reaches || found >= INFINITY_BITS || __uint_as_float(found) < least;
             const bool looked_at = RELU || __float_as_uint(largest) < INFINITY_BITS;  // ReLU of -infinity is 0
             const bool finite = largest > 0.0f && looked_at;
@@ -110,7 +110,7 @@ private:
             if (column >= M) continue;
             double sum = 0;
 #pragma unroll 1
-            for (int k = 0; k < DEPTH; ++k) {
+            for (int k = 0; k < K_SIZE; ++k) {
                 const int element = k / CH;
                 const double v = input_at(x, image, oy * STRIDE - PAD + element / S,
                                           ox * STRIDE - PAD + element % S, k % CH);

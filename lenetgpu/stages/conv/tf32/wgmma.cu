@@ -1,6 +1,6 @@
 // Convolution at fp32 accuracy by Hopper's wgmma (sm_90a) in one launch: three products of TF32 high and low
-// into which inputs are split in registers, on their way from shared memory to the tensor cores. Rows of
-// the product are outputs of all images one after another, columns filters, K filter elements of channels
+// into which inputs are split in registers, on their way from shared memory to the tensor cores. GEMM rows
+// (M) are outputs of all images one after another, columns (N) filters, K filter elements of channels
 // (NCHW) or channels of elements (NHWC). A block computes BM outputs x BN filters at a time and takes tiles in
 // turn: two warpgroups multiply 64 outputs each; a third gathers inputs, zeros where there is none, 16 bytes
 // a copy where four neighbours along K (NHWC) or of a map's pixels (NCHW, 1x1) are, else 4, and one of

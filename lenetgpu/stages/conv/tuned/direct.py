@@ -19,7 +19,7 @@ _MOST_INPUTS = 1 << 31  # per image; offsets are 32-bit
 
 @dataclass
 class State:
-    """Filters (DEPTH, M rounded up to 4), the plan, and its workspace for `batch` images."""
+    """Filters (K_SIZE, M rounded up to 4), the plan, and its workspace for `batch` images."""
 
     filters: Any
     product: Product
@@ -39,8 +39,8 @@ def prepare(w: Any, problem: Conv, batch: int, product: Product | None = None) -
     ends.
     """
     maps = 4 * blocks_for(problem.M, 4)
-    filters = cupy.zeros((problem.depth, maps), cupy.float32)
-    filters[:, : problem.M] = cupy.asarray(w).reshape(problem.depth, problem.M)
+    filters = cupy.zeros((problem.gemm_k, maps), cupy.float32)
+    filters[:, : problem.M] = cupy.asarray(w).reshape(problem.gemm_k, problem.M)
     product = product or plan(problem, batch)
     state = State(filters, product, Workspace.of(product, problem, batch), batch)
     cupy.cuda.get_current_stream().synchronize()

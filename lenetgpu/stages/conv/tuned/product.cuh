@@ -1,6 +1,6 @@
-// The frame of a tiled product W'[M][DEPTH] x X[DEPTH][columns], X a convolution's input that is
+// The frame of a tiled product W'[M][K_SIZE] x X[K_SIZE][columns], X a convolution's input that is
 // never unrolled in memory; a column is an output pixel, of all images one after another.
-// A block computes BM maps x BN columns of DEPTH/SPLIT products from a ring of STAGES chunks of BK
+// A block computes BM maps x BN columns of K_SIZE/SPLIT products from a ring of STAGES chunks of BK
 // rows in shared memory, filled by cp.async (zeros where the window leaves the image). WARPS_K
 // groups of warps share each chunk along k, and SPLIT blocks K; their sums are added in shared
 // memory: across blocks through the cluster's (sm_90), or through `parts` and a counter, the last
@@ -18,7 +18,7 @@ constexpr bool EVEN_K = CH % BK == 0;  // a chunk lies within one filter element
 constexpr bool DENSE = R == 1 && S == 1 && STRIDE == 1 && PAD == 0 && H * W % 4 == 0;
 constexpr bool WIDE_STORES = PIXELS % 4 == 0;
 constexpr int RS = R * S;
-constexpr int CHUNKS = EVEN_K ? DEPTH / BK : (DEPTH + BK - 1) / BK;
+constexpr int CHUNKS = EVEN_K ? K_SIZE / BK : (K_SIZE + BK - 1) / BK;
 constexpr int A_ROWS = THREADS / (BM / 4);
 constexpr int B_ROWS = THREADS / (DENSE ? BN / 4 : BN);
 constexpr int STEPS = BK / WARPS_K;
@@ -77,7 +77,7 @@ struct Loader {
         row_a = t / (BM / 4);
         to_a = row_a * PITCH_A + am;
         in_a = tile.m0 + am < MP;
-        a = w + static_cast<long long>(tile.group) * (DEPTH * MP) + row_a * MP + tile.m0 + am;
+        a = w + static_cast<long long>(tile.group) * (K_SIZE * MP) + row_a * MP + tile.m0 + am;
         const int bn = DENSE ? t % (BN / 4) * 4 : t % BN;
         row_b = DENSE ? t / (BN / 4) : t / BN;
         to_b = row_b * PITCH_B + bn;
@@ -104,7 +104,7 @@ struct Loader {
         float* to = stage + to_a;
 #pragma unroll
         for (int i = 0; i < BK; i += A_ROWS) {
-            const bool in = in_a && (EVEN_K || k + row_a + i < DEPTH);
+            const bool in = in_a && (EVEN_K || k + row_a + i < K_SIZE);
             const int row = EVEN_K ? (r * S + s) * CH + k : k;
             ptx::copy16_or_zero(to + i * PITCH_A, in ? a + (row + i) * MP : nothing, in);
         }
@@ -120,7 +120,7 @@ struct Loader {
             const float* from = channel + i * (H * W);
             if (!EVEN_K) {
                 const int row = k + row_b + i, c = row % CH, dy = row / CH / S, dx = row / CH % S;
-                in = row < DEPTH && inside(dy, dx);
+                in = row < K_SIZE && inside(dy, dx);
                 from = in ? b + c * (H * W) + dy * W + dx : nothing;
             }
             if (DENSE) ptx::copy16_or_zero(to + i * PITCH_B, from, in);

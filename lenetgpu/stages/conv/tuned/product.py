@@ -217,7 +217,7 @@ def options(problem: Conv, longest: int = 0) -> tuple[Product, ...]:
 
 def _bounded(tile: Tile, split: int, problem: Conv, longest: int) -> Product | None:
     """Return tile and split with sums of at most `longest` products, or None if they do not fit."""
-    chunks = -(-problem.depth // tile.bk)
+    chunks = -(-problem.gemm_k // tile.bk)
     if split > chunks or (problem.C % tile.bk and tile.bk // tile.warps_k > _RAGGED_ROWS):
         return None
     step = tile.bk // tile.warps_k
@@ -270,7 +270,7 @@ def product_cycles(
 ) -> float:
     """Estimate the cycles of one launch of `groups` products."""
     tile, split = product.tile, product.split
-    chunks = -(-problem.depth // tile.bk)
+    chunks = -(-problem.gemm_k // tile.bk)
     chunks = -(-chunks // split)
     blocks = groups * product.tiles(problem, images) * split
     busiest = -(-blocks // usable_multiprocessors(machine.multiprocessors, split))
@@ -294,7 +294,7 @@ def product_cycles(
     multiply = rounds * one_round(resident) + (one_round(rest) if rest else 0.0)
     cache = 4 * blocks * chunks * tile.bk * (tile.bm + tile.bn) / _cache_rate(machine)
     columns = images * (problem.C * problem.H * problem.W + problem.M * problem.OH * problem.OW)
-    unique = 4 * groups * (columns + problem.depth * problem.M)
+    unique = 4 * groups * (columns + problem.gemm_k * problem.M)
     memory = 0.0 if _cached(unique, machine) else unique / _memory_rate(machine)
     return max(multiply, cache, memory) + FIT.launch
 

@@ -1,5 +1,5 @@
 // Pixels to conv1's pooled maps in shared memory on mma.sync, SHARE warps an image: vectors of 8
-// channels, [channel/8][x % 2][y][x / 2][8], fp16, with PARTS 2 as high and low. Rows of the product
+// channels, [channel/8][x % 2][y][x / 2][8], fp16, with PARTS 2 as high and low. GEMM rows (M)
 // are pixels of pooled windows, in pairs, so that one thread has a window's four sums.
 #pragma once
 #include "gpu/ptx/global.cuh"

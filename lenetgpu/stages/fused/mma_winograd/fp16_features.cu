@@ -1,7 +1,7 @@
 // Images to pool2's features in one kernel on mma.sync, conv2 by Winograd F(4,5) along x: fp16
 // operands, fp32 sums (sm_80). A block's eight warps take eight images. Each does conv1 of one and
 // leaves its transformed maps in shared memory; then each computes 8 of conv2's outputs of all
-// eight: rows of a product are images and tiles, so that a row of the maps, read once, serves five
+// eight: GEMM rows (M) are images and tiles, so that a row of the maps, read once, serves five
 // rows of outputs, and a warp's filters are its own: they come from L2 to its registers, without a
 // ring. Products are never cleared between points: what the tensor cores have after each point
 // counts with the difference of two neighbouring points' factors. Any n >= 1.

@@ -57,12 +57,12 @@ struct Copies {
     int at[OWN_ROWS];  // the pixel where the window begins
     Corner<NEAR> corner[OWN_ROWS];
 
-    __device__ __forceinline__ Copies(const uint4* images, const uint4* filters, int first_row,
-                                      int rows, int first_column)
-        : images(images), filters(filters + (first_column + row) * ROW + q) {
+    __device__ __forceinline__ Copies(const uint4* images, const uint4* filters, int m0,
+                                      int rows, int n0)
+        : images(images), filters(filters + (n0 + row) * ROW + q) {
 #pragma unroll
         for (int i = 0; i < OWN_ROWS; ++i) {
-            const int n = first_row + row + i * COPY_ROWS, pixel = n % PIXELS;
+            const int n = m0 + row + i * COPY_ROWS, pixel = n % PIXELS;
             const int y = pixel / OW * STRIDE - PAD, col = pixel % OW * STEP_X - PAD_X;
             at[i] = (n / PIXELS * H + y) * WP + col;
             corner[i].set(n < rows ? y : Corner<NEAR>::NOWHERE, col);
@@ -95,8 +95,8 @@ struct Copies {
 struct Block {
     static constexpr int ACROSS = MP / BN;
     const int part = blockIdx.x / ACROSS % SPLIT;
-    const int first_row = blockIdx.x / (ACROSS * SPLIT) * BM;
-    const int first_column = blockIdx.x % ACROSS * BN;
+    const int m0 = blockIdx.x / (ACROSS * SPLIT) * BM;
+    const int n0 = blockIdx.x % ACROSS * BN;
     const int first = part * SHARE, end = min(CHUNKS, part * SHARE + SHARE);
 };
 
@@ -107,20 +107,20 @@ using Out = Element<(SPLIT > 1 ? FP32 : DTYPE)>;
 constexpr bool PAIRED = WRITES == NHWC && sizeof(Out::Held) == 2 && M % 2 == 0;  // one store of two
 
 struct Outputs {
-    int first_row, first_column, rows, part;
+    int m0, n0, rows, part;
     const float* bias;
 
     __device__ __forceinline__ int row_of(int i) const {
-        return first_row + i / 2 * ROWS_APART + i % 2 * 8 + threadIdx.x % WARP / 4;
+        return m0 + i / 2 * ROWS_APART + i % 2 * 8 + threadIdx.x % WARP / 4;
     }
     __device__ __forceinline__ int column_of(int n, int e) const {
-        return first_column + n * 8 + threadIdx.x % 4 * 2 + e;
+        return n0 + n * 8 + threadIdx.x % 4 * 2 + e;
     }
     // Outputs, or where K is split this part of them, in the same order.
     __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ tops,
                                         const int* __restrict__ out_scales, Held* __restrict__ y,
                                         float* __restrict__ parts, u32* __restrict__ reached) const {
-        if (first_row >= rows) return;
+        if (m0 >= rows) return;
         Out::Held* to = reinterpret_cast<Out::Held*>(y);
         if (SPLIT > 1) to = reinterpret_cast<Out::Held*>(parts + size_t(part) * rows * M);
         u32 most[2 * TILES_M];
@@ -150,7 +150,7 @@ struct Outputs {
             }
         }
         if (SPLIT > 1) return;
-        const int last = min(first_row + (TILES_M - 1) * ROWS_APART + 16, rows) - 1;
-        keep_largest(reached, most, image, first_row / PIXELS, last / PIXELS);
+        const int last = min(m0 + (TILES_M - 1) * ROWS_APART + 16, rows) - 1;
+        keep_largest(reached, most, image, m0 / PIXELS, last / PIXELS);
     }
 };
