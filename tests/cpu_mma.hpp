@@ -141,7 +141,7 @@ inline void copy16_or_zero(float* to, const float* from, bool there) { cpu::copy
 inline void copy4_or_zero(float* to, const float* from, bool there) {
     cpu::copy(to, from, there, 4);
 }
-inline void arrive_behind_copies(u32 bar) {
+inline void arrive_after_copies(u32 bar) {
     for (const auto& group : cpu::own_groups())
         for (const auto& copy : group) copy.land();
     cpu::own_groups().clear();

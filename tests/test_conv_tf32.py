@@ -63,7 +63,7 @@ class Case:
             return halo.Product(self.problem, most=2 + self.images % 4)
         if self.tiling is None:
             return wgmma.Product(self.problem, self.width, most=stages)
-        return mma.divided(self.problem, replace(self.tiling, stages=stages, resident=1))
+        return mma.divided(self.problem, replace(self.tiling, stages=stages, min_blocks=1))
 
     def __str__(self):
         p = self.problem
@@ -286,7 +286,7 @@ def test_grid_lets_blocks_keep_their_filters(maps, width, monkeypatch):
     product = wgmma.Product(Conv(14, 14, 64, maps, 1, 1, **NCHW), width)
     grid = product.grid(64)
     assert grid <= H200.multiprocessors
-    if product.resident:
+    if product.filters_held:
         assert grid % product.across == 0
     else:
         assert product.across > H200.multiprocessors and grid == H200.multiprocessors
@@ -335,5 +335,5 @@ def test_grid_fits_the_gpu():
     for tiling in mma.TILINGS:
         product = mma.divided(RESNET, tiling)
         assert product.shared_bytes <= room
-        assert product.grid(10_000) == H200.multiprocessors * tiling.resident
+        assert product.grid(10_000) == H200.multiprocessors * tiling.min_blocks
         assert product.grid(1) == min(product.tiles(1), product.grid(10_000))

@@ -401,7 +401,7 @@ def held(name, problem=CONV1):
     sizes, used = dict(kernel.defines), compile_kernel(kernel, "sm_90a").resources
     threads = sizes["BLOCK_W"] * sizes["BLOCK_H"]
     demand = Demand(used.registers, threads, used.shared_bytes)
-    return residency(demand, H200.limits).blocks, threads, sizes["RESIDENT"]
+    return residency(demand, H200.limits).blocks, threads, sizes["MIN_BLOCKS"]
 
 
 @nvrtc_here

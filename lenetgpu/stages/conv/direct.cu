@@ -4,7 +4,7 @@
 //   threads walk the map (32x32 with idle threads: 2.1.1; as many as outputs: 2.1.2).
 // conv_shared_constant (2.1.3): a block computes a TILE_H x TILE_W part of one map; its threads
 //   load the input tile into shared memory, channel by channel; filters in constant memory
-//   where they fit. RESIDENT: blocks that a multiprocessor's registers shall hold.
+//   where they fit. MIN_BLOCKS: per SM.
 // conv_four_maps (2.1.4): 256 threads compute an 8x8 part of four maps from one input tile.
 #include "stages/conv/course/plain.cuh"
 
@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_tile(float (*tile)[IN_W], const float* x, s
 static_assert(!CONSTANT_FILTERS || K_SIZE * M * 4 <= 64 * 1024, "constant memory holds 64 KiB");
 __constant__ float filters[CONSTANT_FILTERS ? K_SIZE * M : 1];
 
-extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, RESIDENT)
+extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, MIN_BLOCKS)
     conv_shared_constant(const float* x, const float* w, float* y) {
     __shared__ float tile[IN_H][IN_W];
     const size_t n = blockIdx.x;

@@ -3,7 +3,7 @@
 // engine converts the indices, bounds them and writes zeros outside the image.
 // Images are NHWC, channels a multiple of 4. A block computes PIXELS_TILE output pixels, counted
 // through images, x FILTERS filters; a thread IMAGES_PER_THREAD (as pixels) x FILTERS_PER_THREAD.
-// Chunks of CACHED_PIXELS filter pixels x CHUNK channels go through a ring of STAGES; filters come
+// Chunks of CACHED_PIXELS filter pixels x CHUNK channels go through a pipeline of STAGES; filters come
 // packed [block][filter pixel][channel][FILTERS] by bulk copies. Hopper's instruction; strides up to
 // 8, padding and filters within 128 pixels, since the map's corners are 8-bit.
 #include "gpu/ptx/async.cuh"
@@ -90,8 +90,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     conv_index_engine(const __grid_constant__ TensorMap map, const float* __restrict__ packed,
                       float* __restrict__ y, int outputs SPANS) {
     SPAN_BEGIN
-    extern __shared__ __align__(1024) char ring[];
-    unsigned long long* full = reinterpret_cast<unsigned long long*>(ring + STAGES * STAGE_BYTES);
+    extern __shared__ __align__(1024) char stages[];
+    unsigned long long* full = reinterpret_cast<unsigned long long*>(stages + STAGES * STAGE_BYTES);
     const bool leader = threadIdx.x == 0 && threadIdx.y == 0;
     const int block = blockIdx.x % FILTER_BLOCKS;
     const int first = blockIdx.x / FILTER_BLOCKS * PIXELS_TILE;
@@ -103,13 +103,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         for (int i = 0; i < STAGES; ++i) ptx::barrier_init(ptx::shared(&full[i]), 1);
         ptx::barrier_init_fence();
         for (int i = 0; i < STAGES && i < ITEMS; ++i)
-            ask(ptx::shared(ring) + i * STAGE_BYTES, ptx::shared(&full[i]), &map, filters, at, i);
+            ask(ptx::shared(stages) + i * STAGE_BYTES, ptx::shared(&full[i]), &map, filters, at, i);
     }
     __syncthreads();
     float result[FILTERS_PER_THREAD][IMAGES_PER_THREAD] = {};
     for (int item = 0; item < ITEMS; ++item) {
         const int slot = item % STAGES;
-        const char* stage = ring + slot * STAGE_BYTES;
+        const char* stage = stages + slot * STAGE_BYTES;
         ptx::barrier_wait(ptx::shared(&full[slot]), item / STAGES & 1);
         const int elements = min(CACHED_PIXELS, FILTER_PIXELS - item / CHUNKS * CACHED_PIXELS);
         for (int p = 0; p < elements; ++p)

@@ -113,6 +113,6 @@ def whole_kernel(module: str, entry: str, problem: Conv) -> Kernel:
     """
     tile, block = whole_tile(problem), whole_block(problem)
     sizes = {"TILE_H": tile[0], "TILE_W": tile[1], "BLOCK_H": block[0], "BLOCK_W": block[1]}
-    sizes["RESIDENT"] = 2 if block[0] * block[1] <= _HELD_TWICE else 1
+    sizes["MIN_BLOCKS"] = 2 if block[0] * block[1] <= _HELD_TWICE else 1
     held = int(fits(problem))
     return conv_kernel(module, entry, problem, CONSTANT_FILTERS=held, **sizes)

@@ -6,8 +6,7 @@
 //   reads neighbours of memory and stores down a column; else it loads [y][x].
 // conv_image_constant (2.2.3): W' in constant memory.
 // Pointers are plain, as in NVVP's list: y might be w, so that W' is read for each tile of pixels.
-// Any layout in and out: QUAD out is 2.2.4's. From -D EACH, TRANSPOSED, and RESIDENT: blocks that a
-//   multiprocessor's registers shall hold.
+// Any layout in and out: QUAD out is 2.2.4's. From -D EACH, TRANSPOSED, and MIN_BLOCKS (per SM).
 #include "stages/conv/course/plain.cuh"
 
 constexpr int TILE = 32;
@@ -56,7 +55,7 @@ __device__ __forceinline__ void store(float* y, Step at, float (&sums)[EACH][EAC
 #endif
 
 #ifdef ENTRY_conv_image_tiled
-extern "C" __global__ void __launch_bounds__(TILE* TILE, RESIDENT)
+extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
     conv_image_tiled(const float* x, const float* w, float* y) {
     __shared__ float masks[EACH][TILE][TILE];   // [m][k]
     __shared__ float images[EACH][TILE][TILE];  // [k][p]
@@ -93,7 +92,7 @@ __constant__ float filters[K_SIZE * M];
 // leave out the rest of a loop over min(32, ...) that is unrolled by 5.
 constexpr int AT_ONCE = 4;
 
-extern "C" __global__ void __launch_bounds__(TILE* TILE, RESIDENT)
+extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
     conv_image_constant(const float* x, float* y) {
     __shared__ float images[EACH][TILE][TILE];  // [k][p]
     const int tx = threadIdx.x, ty = threadIdx.y;

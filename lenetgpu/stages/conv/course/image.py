@@ -31,7 +31,7 @@ def _each(problem: Conv) -> int:
 def _kernel(problem: Conv, name: str, **sizes: int) -> Kernel:
     if name != "naive":
         plain = problem.stride == 1 and problem.pad == 0  # else 32 registers do not suffice
-        sizes |= {"EACH": _each(problem), "RESIDENT": 1 + plain}
+        sizes |= {"EACH": _each(problem), "MIN_BLOCKS": 1 + plain}
     return conv_kernel(__file__, f"conv_image_{name}", problem, **sizes)
 
 

@@ -5,8 +5,7 @@
 //   threads (x, y) the output (y % 8, x % 8) of map (y / 8, x / 8): [16,12] threads with 2 x 1 maps
 //   (figure 5, rows 8 to 11 only load) and [16,16] with 2 x 2 (figure 3).
 // Grids are [images,groups of maps], the images fastest; pointers are plain: y might be x or w.
-// From -D TILE_H, TILE_W, BLOCK_H, and BLOCK_W, CONSTANT_FILTERS or MAPS_X, MAPS_Y; RESIDENT: blocks
-//   that a multiprocessor's registers shall hold.
+// From -D TILE_H, TILE_W, BLOCK_H, and BLOCK_W, CONSTANT_FILTERS or MAPS_X, MAPS_Y; MIN_BLOCKS (per SM).
 #include "stages/conv/course/plain.cuh"
 
 constexpr int ROWS = (TILE_H - 1) * STRIDE + R;
@@ -38,7 +37,7 @@ __device__ __forceinline__ void load(float (*tile)[COLUMNS], const float* x, Ori
 static_assert(TILE_H * TILE_W <= BLOCK_H * BLOCK_W, "a thread an output");
 __constant__ float filters[CONSTANT_FILTERS ? K_SIZE * M : 1];
 
-extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, RESIDENT)
+extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, MIN_BLOCKS)
     conv_whole_warps(const float* x, const float* w, float* y) {
     __shared__ float tile[ROWS][COLUMNS];
     const Origin at = origin();

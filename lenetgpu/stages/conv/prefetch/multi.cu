@@ -1,8 +1,8 @@
 // Convolution of many channels by stride-fixed segments (Pascal paper, section 3.2).
-// A round brings the next S = 4 x ELEMENTS bytes of each of a block's FILTERS filters (M') along
+// A round copies the next S = 4 x ELEMENTS bytes of each of a block's FILTERS filters (M') along
 // (channel, row, column), and the lines of the map (W'y) that they meet; while STAGES - 1 rounds
 // are fetched, the one before is used. Elements of an unfinished filter row and lines that are still
-// met stay in their rings. A thread computes QUADS times four neighbours in x, in FM maps; the
+// met stay in their ring buffers. A thread computes QUADS times four neighbours in x, in FM maps; the
 // channels may be split over the threads of a block, whose sums are added in shared memory.
 // x (n, C, H, W); w (filter block, split, filter element, filter); y (n, M, OH, OW).
 #include "gpu/ptx/async.cuh"
@@ -67,7 +67,7 @@ __device__ __forceinline__ int pinned(int value) {
 
 struct FilterFetch {
     const float* from;  // of this round
-    int to;             // in the split's ring
+    int to;             // in the split's ring buffer
     int at;             // which vector of the round is this thread's first
 
     __device__ __forceinline__ void round(float* ring) {

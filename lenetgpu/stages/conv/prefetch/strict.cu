@@ -81,7 +81,7 @@ __device__ __forceinline__ Tile tile(int item) {
     return {n, group, at, DIVISION == CHANNELS_DIVIDED ? sm * PART_CH : 0, true, true};
 }
 
-// A round of a tile, and where the tile's first line lies in the ring.
+// A round of a tile, and where the tile's first line lies in the ring buffer.
 struct Round {
     int item, round, base;
 
@@ -102,7 +102,7 @@ struct Round {
     }
 };
 
-// What a thread brings of a round: through its registers, or past them. It has the same offset in
+// A thread's copies of a round: through its registers, or past them. It has the same offset in
 // filters, and the same pixels of lines, that are a fixed way apart.
 struct Fetch {
     static constexpr int AT_ONCE = THREADS / ELEMENTS > 0 ? THREADS / ELEMENTS : 1;  // filters
@@ -110,8 +110,8 @@ struct Fetch {
     static constexpr int PIECES = (ELEMENTS + THREADS - 1) / THREADS;
     static constexpr int OF_LINES = (LINES + GROUPS - 1) / GROUPS;
     static constexpr int HALO = S > 1 ? 1 : 0;
-    static_assert(PIECES == 1, "a filter's segment is brought at once");
-    static_assert(S - 1 <= ACROSS, "a thread brings a pixel beyond the tile at most");
+    static_assert(PIECES == 1, "a filter's segment is copied at once");
+    static_assert(S - 1 <= ACROSS, "a thread copies a pixel beyond the tile at most");
     float filter[ASYNC ? 1 : OF_FILTERS], pixel[ASYNC ? 1 : OF_LINES][PX + HALO];
 
     template <class Each>
@@ -137,8 +137,8 @@ struct Fetch {
             if (HALO && across < S - 1) each(k, PX, line, COLUMNS + across);
         }
     }
-    static __device__ __forceinline__ void bring(float& held, float* to, const float* from,
-                                                 bool there) {
+    static __device__ __forceinline__ void copy(float& held, float* to, const float* from,
+                                                bool there) {
 #if ASYNC
         ptx::copy4_or_zero(to, from, there);
 #else
@@ -156,7 +156,7 @@ struct Fetch {
         filters(t, [&](int k, int m, int element) {
             const bool there = PACKED || (m < filters_left && element < left);
             const float* from = segments + m * (PACKED ? ELEMENTS : FILTER) + element;
-            bring(filter[ASYNC ? 0 : k], set + m * ELEMENTS + element, there ? from : w, there);
+            copy(filter[ASYNC ? 0 : k], set + m * ELEMENTS + element, there ? from : w, there);
         });
         const float* image = x + t.n * (size_t(CH) * H * W) + t.channel * (H * W);
         lines(t, r, [&](int k, int p, int line, int i) {
@@ -164,8 +164,8 @@ struct Fetch {
             const int row = at / WP - PAD, col = at % WP - PAD;
             const bool there = PAD ? row >= 0 && row < H && col >= 0 && col < W : at < H * W;
             const float* from = image + line / R * (H * W) + (PAD ? row * W + col : at);
-            bring(pixel[ASYNC ? 0 : k][p], ring + r.slot(line) * PITCH + i, there ? from : x,
-                  there);
+            copy(pixel[ASYNC ? 0 : k][p], ring + r.slot(line) * PITCH + i, there ? from : x,
+                 there);
         });
 #if ASYNC
         ptx::copy_commit();

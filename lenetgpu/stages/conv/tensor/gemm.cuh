@@ -18,7 +18,7 @@ constexpr int OWN_ROWS = BM / COPY_ROWS;
 constexpr bool INSIDE = PAD == 0;             // no window leaves its image
 constexpr bool NEAR = H + 2 * PAD < 1 << 15 && WP + 2 * PAD < 1 << 15;
 
-static_assert(SHARED_BYTES == STAGES * STAGE_BYTES, "the launcher's ring differs");
+static_assert(SHARED_BYTES == STAGES * STAGE_BYTES, "the launcher's pipeline differs");
 static_assert(BM % COPY_ROWS == 0 && BN % COPY_ROWS == 0, "a pass of copies takes whole rows");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 static_assert((CHUNKS + SHARE - 1) / SHARE == SPLIT, "every part has chunks");

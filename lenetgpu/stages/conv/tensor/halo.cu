@@ -20,12 +20,12 @@ struct Operands {
     static constexpr int FILTER_LOW = CHUNK * BN, INPUT_LOW = CHUNK * INPUT_TILE;
     u64 row, column;
 
-    __device__ __forceinline__ Operands(const Rings& rings, const PipelineState& state, int group)
-        : row(ptx::operand(rings.base + state.stage.at * ELEMENT_BYTES, BN * VEC_BYTES, VEC * VEC_BYTES)) {
+    __device__ __forceinline__ Operands(const Pipelines& pipes, const PipelineState& state, int group)
+        : row(ptx::operand(pipes.base + state.stage.at * ELEMENT_BYTES, BN * VEC_BYTES, VEC * VEC_BYTES)) {
         const int across = elements_across(state.chunk);
         const int shift = group * WIDE + state.element / across * PITCH + state.element % across;
         column = ptx::operand(
-            rings.base + INPUTS_AT + state.input.at * INPUT_BYTES + shift * VEC_BYTES, PLANE_BYTES,
+            pipes.base + INPUTS_AT + state.input.at * INPUT_BYTES + shift * VEC_BYTES, PLANE_BYTES,
             VEC * VEC_BYTES);
     }
 };
@@ -46,11 +46,11 @@ __device__ __forceinline__ void multiply(float (&sum)[WIDE / 2], const Operands&
 // Adds a filter element's sums where at most PENDING elements after it are under way; a loop that ends with one is
 // not serialised by ptxas.
 template <int PENDING>
-__device__ __forceinline__ void finish(Sums& sums, float (&sum)[WIDE / 2], const Rings& rings,
+__device__ __forceinline__ void finish(Sums& sums, float (&sum)[WIDE / 2], const Pipelines& pipes,
                                        PipelineState& state) {
     ptx::wgmma_wait<PENDING>();
     const int point = state.chunk / EACH;
-    rings.release(state);
+    pipes.release(state);
     ptx::settle(sum);
     if (!WINOGRAD || point < 3)  // of the first: points 0, 1 and 2
 #pragma unroll
@@ -63,36 +63,36 @@ __device__ __forceinline__ void finish(Sums& sums, float (&sum)[WIDE / 2], const
 }
 
 // The next `elements` filter elements, one under way while the one before it is added.
-__device__ __forceinline__ void add(Sums& sums, const Rings& rings, PipelineState& ahead, PipelineState& behind,
+__device__ __forceinline__ void add(Sums& sums, const Pipelines& pipes, PipelineState& ahead, PipelineState& behind,
                                     int group, int elements) {
     float one[WIDE / 2], two[WIDE / 2];
     const auto start = [&](float (&sum)[WIDE / 2]) {
-        rings.wait(ahead);
-        const Operands of(rings, ahead, group);
+        pipes.wait(to_read);
+        const Operands of(pipes, to_read, group);
         ptx::wgmma_fence();
-        multiply(sum, of), ahead.step();
+        multiply(sum, of), to_read.step();
         ptx::wgmma_commit();
     };
     start(one);
 #pragma unroll 1
     for (; elements > 2; elements -= 2) {
         start(two);
-        finish<1>(sums, one, rings, behind);
+        finish<1>(sums, one, pipes, to_release);
         start(one);
-        finish<1>(sums, two, rings, behind);
+        finish<1>(sums, two, pipes, to_release);
     }
     if (elements > 1) {
         start(two);
-        finish<1>(sums, one, rings, behind);
-        finish<0>(sums, two, rings, behind);
+        finish<1>(sums, one, pipes, to_release);
+        finish<0>(sums, two, pipes, to_release);
     } else {
-        finish<0>(sums, one, rings, behind);
+        finish<0>(sums, one, pipes, to_release);
     }
 }
 
 // A thread's sums of the filter elements so far, which only it reads.
 struct Aside {
-    static constexpr int THREADS_APART = MULTIPLIERS * WARPGROUP, OUTPUT_APART = FOURS * THREADS_APART;
+    static constexpr int THREADS_APART = CONSUMERS * WARPGROUP, OUTPUT_APART = FOURS * THREADS_APART;
     float4* at;
 
     __device__ __forceinline__ Aside(float* kept, int thread)
@@ -129,19 +129,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 Held* __restrict__ y, float* __restrict__ kept, u32* __restrict__ reached,
                 int count, int plane, const float* __restrict__ bias) {
     extern __shared__ __align__(128) unsigned char memory[];
-    const Rings rings(ptx::shared(memory));
+    const Pipelines pipes(ptx::shared(memory));
     const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
     const int tiles = Tile::count(count);
-    if (threadIdx.x == 0) rings.begin();
+    if (threadIdx.x == 0) pipes.begin();
     __syncthreads();
     follow();
-    if (group == MULTIPLIERS) {
-        ptx::fewer_registers<BRINGS>();
-        if (threadIdx.x % WARPGROUP == 0) bring(rings, images, filters, tiles, plane);
+    if (group == CONSUMERS) {
+        ptx::fewer_registers<PRODUCER_REGS>();
+        if (threadIdx.x % WARPGROUP == 0) produce(pipes, images, filters, tiles, plane);
         return;
     }
-    ptx::more_registers<MULTIPLIES>();
-    PipelineState ahead, behind;
+    ptx::more_registers<CONSUMER_REGS>();
+    PipelineState to_read, behind;
     const Aside aside(kept, threadIdx.x);
     float* parts = kept + (KEEPS ? size_t(gridDim.x) * KEPT : 0);
 #pragma unroll 1
@@ -149,18 +149,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const Tile tile(n);
         Sums sums = {};
         int left = elements_of(tile.first, tile.end) + (plane < 0);  // ptxas unrolls few known turns
-        ahead.chunk = behind.chunk = tile.first;
+        to_read.chunk = to_release.chunk = tile.first;
         if constexpr (KEEPS) {
             const int elements = left;
 #pragma unroll 1
             for (;; left -= AT_ONCE) {
-                add(sums, rings, ahead, behind, group, min(left, AT_ONCE));
+                add(sums, pipes, to_read, to_release, group, min(left, AT_ONCE));
                 if (left <= AT_ONCE) break;
                 aside.take(sums, left == elements);
             }
             if (elements > AT_ONCE) aside.add_to(sums);
         } else {
-            add(sums, rings, ahead, behind, group, left);
+            add(sums, pipes, to_read, to_release, group, left);
         }
         const int warp = threadIdx.x % WARPGROUP / WARP;
         const Outputs out = {tile.position + group * WIDE, tile.column * BN + warp * 16, count};

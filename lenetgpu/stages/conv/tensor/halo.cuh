@@ -6,10 +6,10 @@
 #include "stages/conv/tensor/positions.cuh"
 
 constexpr int WARPGROUP = 128, BARRIER_BYTES = 8;
-constexpr int MULTIPLIERS = 2;                // warpgroups
-constexpr int THREADS = (MULTIPLIERS + 1) * WARPGROUP;
-constexpr int MULTIPLIES = 240, BRINGS = 24;  // registers of a thread
-constexpr int BM = MULTIPLIERS * WIDE, BN = 64;
+constexpr int CONSUMERS = 2;                  // warpgroups
+constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
+constexpr int CONSUMER_REGS = 240, PRODUCER_REGS = 24;  // registers of a thread
+constexpr int BM = CONSUMERS * WIDE, BN = 64;
 constexpr int KEPT = ACROSS_X * BM * BN;       // sums of a block
 constexpr int VECS = 8;                       // of a chunk: of 8 / PARTS of K
 constexpr int CHUNK = VECS / PARTS, STEPS = CHUNK / 2;
@@ -21,12 +21,12 @@ constexpr int PLANE_BYTES = INPUT_TILE * VEC_BYTES, INPUT_BYTES = VECS * PLANE_B
 constexpr int ELEMENT_BYTES = VECS * BN * VEC_BYTES, INPUTS_AT = STAGES * ELEMENT_BYTES;
 constexpr int BARRIERS_AT = INPUTS_AT + INPUT_TILES * INPUT_BYTES;
 constexpr int LINES_AT = BARRIERS_AT + 2 * (INPUT_TILES + STAGES) * BARRIER_BYTES;
-constexpr int WARPS = MULTIPLIERS * WARPGROUP / WARP;
+constexpr int WARPS = CONSUMERS * WARPGROUP / WARP;
 constexpr int FOURS = WIDE / 8;               // of a thread's sums
 
 static_assert(GROUPS % CHUNK == 0, "whole chunks hold every channel");
-static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= MULTIPLIES - 32, "sums fit into registers");
-static_assert(MULTIPLIERS * MULTIPLIES + BRINGS <= 512, "registers of a lane of each warpgroup fit");
+static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= CONSUMER_REGS - 32, "sums fit into registers");
+static_assert(CONSUMERS * CONSUMER_REGS + PRODUCER_REGS <= 512, "registers fit");
 static_assert(INPUT_TILES >= 2 && STAGES >= 2, "two filter elements may read two input tiles");
 static_assert(SHARED_BYTES == LINES_AT + WARPS * LINES_BYTES, "the launcher's");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
@@ -63,7 +63,7 @@ __device__ __forceinline__ int elements_of(int first, int end) {
     return elements;
 }
 
-// A stage of a ring, and its phase: whether it was used an odd number of times.
+// A stage of a pipe, and its phase: whether it was used an odd number of times.
 template <int SIZE>
 struct Turn {
     int at = 0;
@@ -73,7 +73,7 @@ struct Turn {
         if (++at == SIZE) at = 0, odd ^= 1;
     }
 };
-// A filter element of a chunk, and where its operands lie in both rings.
+// A filter element of a chunk, and where its operands lie in both pipelines.
 struct PipelineState {
     Turn<INPUT_TILES> input;
     Turn<STAGES> stage;
@@ -88,10 +88,10 @@ struct PipelineState {
 };
 
 // Per input tile and stage: it is there; every warp is done with it.
-struct Rings {
+struct Pipelines {
     u32 base, input_full, input_free, stage_full, stage_free;
 
-    __device__ __forceinline__ explicit Rings(u32 base)
+    __device__ __forceinline__ explicit Pipelines(u32 base)
         : base(base), input_full(base + BARRIERS_AT),
           input_free(input_full + INPUT_TILES * BARRIER_BYTES),
           stage_full(input_free + INPUT_TILES * BARRIER_BYTES),
@@ -122,8 +122,8 @@ struct Rings {
 };
 
 // All that a block reads, by one thread. `plane`: positions from one plane to the next.
-__device__ __forceinline__ void bring(const Rings& rings, const uint4* __restrict__ images,
-                                      const uint4* __restrict__ filters, int tiles, int plane) {
+__device__ __forceinline__ void produce(const Pipelines& pipes, const uint4* __restrict__ images,
+                                        const uint4* __restrict__ filters, int tiles, int plane) {
     PipelineState state;
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
         const Tile tile(n);
@@ -132,20 +132,20 @@ __device__ __forceinline__ void bring(const Rings& rings, const uint4* __restric
         state.chunk = tile.first;
         for (int chunk = tile.first; chunk < tile.end; ++chunk) {
             const int input = state.input.at;
-            ptx::barrier_wait(rings.input_free + input * BARRIER_BYTES, state.input.odd ^ 1);
-            const u32 there = rings.input_full + input * BARRIER_BYTES;
+            ptx::barrier_wait(pipes.input_free + input * BARRIER_BYTES, state.input.odd ^ 1);
+            const u32 there = pipes.input_full + input * BARRIER_BYTES;
             ptx::barrier_expect(there, INPUT_BYTES);
             for (int i = 0; i < VECS; ++i) {
                 const int group = i / CHUNK * (PHASES * GROUPS) + chunk * CHUNK + i % CHUNK;
-                ptx::bulk_load(rings.base + INPUTS_AT + input * INPUT_BYTES + i * PLANE_BYTES,
+                ptx::bulk_load(pipes.base + INPUTS_AT + input * INPUT_BYTES + i * PLANE_BYTES,
                                images + size_t(group) * plane + tile.position, PLANE_BYTES, there);
             }
             for (int left = elements_of(chunk); left; --left, from += VECS * BN, state.step()) {
                 const int stage = state.stage.at;
-                ptx::barrier_wait(rings.stage_free + stage * BARRIER_BYTES, state.stage.odd ^ 1);
-                ptx::barrier_expect(rings.stage_full + stage * BARRIER_BYTES, ELEMENT_BYTES);
-                ptx::bulk_load(rings.base + stage * ELEMENT_BYTES, from, ELEMENT_BYTES,
-                               rings.stage_full + stage * BARRIER_BYTES);
+                ptx::barrier_wait(pipes.stage_free + stage * BARRIER_BYTES, state.stage.odd ^ 1);
+                ptx::barrier_expect(pipes.stage_full + stage * BARRIER_BYTES, ELEMENT_BYTES);
+                ptx::bulk_load(pipes.base + stage * ELEMENT_BYTES, from, ELEMENT_BYTES,
+                               pipes.stage_full + stage * BARRIER_BYTES);
             }
         }
     }

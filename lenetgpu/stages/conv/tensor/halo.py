@@ -13,13 +13,13 @@ from lenetgpu.stages.conv.tensor.packed import FILTERS, PAIR, ROW, VEC, Layout
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER, Block
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_MULTIPLIERS = 2  # warpgroups
+_CONSUMERS = 2  # warpgroups
 _WARPS = 4  # of a warpgroup
 _THREADS = 384
 _VEC_BYTES = 2 * VEC
 _BARRIER_BYTES = 16  # two barriers per input tile or filter element: full and empty
 _LINES_BYTES = 4 * 8 * 40  # per warp, to transpose 32 positions of 8 filters
-_RINGS = ((4, 8), (3, 8), (3, 6), (2, 8), (2, 6), (2, 4))  # input tiles, filter elements
+_STAGES = ((4, 8), (3, 8), (3, 6), (2, 8), (2, 6), (2, 4))  # input tiles, filter elements
 _MOST = 1 << 29  # positions of an image; a launch has at most twice as many
 _SHARE = 0.9  # fraction of the dense rate
 _CHUNK = 150.0  # cycles: the wait for an input tile
@@ -47,7 +47,7 @@ class HaloTiling(Block):
 
     def sizes(self) -> tuple[int, int, int]:
         """Return the positions, filters and threads of a block."""
-        return _MULTIPLIERS * self.wide, FILTERS, _THREADS
+        return _CONSUMERS * self.wide, FILTERS, _THREADS
 
     def supports(self, layout: Layout) -> bool:
         """Return True if two input tiles fit into shared memory.
@@ -59,7 +59,7 @@ class HaloTiling(Block):
         suited = problem.S == 3 and problem.stride == 1 and problem.C >= _LEAST_CHANNELS
         if self.winograd and not suited:
             return False
-        return layout.plane(1) < _MOST and self._rings(layout) is not None
+        return layout.plane(1) < _MOST and self._stages(layout) is not None
 
     @property
     def _each(self) -> int:
@@ -78,17 +78,17 @@ class HaloTiling(Block):
 
     def _bytes(self, layout: Layout, tiles: int, elements: int) -> int:
         weights = elements * ROW * _VEC_BYTES * FILTERS
-        rings = weights + tiles * self._tile_bytes(layout) + _BARRIER_BYTES * (tiles + elements)
-        lines = _LINES_BYTES * _MULTIPLIERS * _WARPS
-        return rings + (lines if layout.problem.writes == "NCHW" else 0)
+        pipes = weights + tiles * self._tile_bytes(layout) + _BARRIER_BYTES * (tiles + elements)
+        lines = _LINES_BYTES * _CONSUMERS * _WARPS
+        return pipes + (lines if layout.problem.writes == "NCHW" else 0)
 
-    def _rings(self, layout: Layout) -> tuple[int, int] | None:
+    def _stages(self, layout: Layout) -> tuple[int, int] | None:
         """Return the most input tiles and filter elements that fit shared memory, or None."""
         room = machines.SM_90_BLOCK_BYTES
-        return next((ring for ring in _RINGS if self._bytes(layout, *ring) <= room), None)
+        return next((n for n in _STAGES if self._bytes(layout, *n) <= room), None)
 
     def _held(self, layout: Layout) -> tuple[int, int]:
-        found = self._rings(layout)
+        found = self._stages(layout)
         assert found is not None, "supported only if shared memory fits two input tiles"
         return found
 

@@ -3,7 +3,7 @@
 // nothing is unrolled in memory. Operands are fp16 high and low (packed.cuh), products low*high +
 // high*low + high*high. Tensor cores truncate when they add, so a chunk of K starts from zero and is
 // added to fp32 registers (Ootomo and Yokota, arXiv 2203.03341). At most 2^30 rows. A block computes BM x
-// BN outputs of a SPLIT-th of K from a ring of STAGES chunks in shared memory, filled by cp.async
+// BN outputs of a SPLIT-th of K from a pipeline of STAGES chunks in shared memory, filled by cp.async
 // (gemm.cuh); a warp 16 x TILES_M rows, 8 x TILES_N columns.
 #include "gpu/ptx/mma.cuh"
 #include "gpu/ptx/shared.cuh"
@@ -71,7 +71,7 @@ struct Operands {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     tensor_mma(const uint4* __restrict__ images, const uint4* __restrict__ filters,
                    const int* __restrict__ tops, const int* __restrict__ out_scales,
                    Held* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,

@@ -34,12 +34,12 @@ class MmaTiling(GemmTiling):
 
 # each fits a block's shared memory on every GPU from sm_80 on
 TILINGS = (
-    MmaTiling(4, 4, stages=3, resident=1, warps_m=2, warps_n=4),  # 128 x 128
-    MmaTiling(4, 4, stages=2, resident=1, warps_m=4, warps_n=2),  # 256 x 64
-    MmaTiling(4, 4, stages=3, resident=2, warps_m=2, warps_n=2),  # 128 x 64
-    MmaTiling(2, 4, stages=3, resident=3, warps_m=4, warps_n=1),  # 128 x 32
-    MmaTiling(2, 4, stages=3, resident=2, warps_m=2, warps_n=2),  # 64 x 64
-    MmaTiling(1, 2, stages=3, resident=2, warps_m=4, warps_n=1),  # 64 x 16
+    MmaTiling(4, 4, stages=3, min_blocks=1, warps_m=2, warps_n=4),  # 128 x 128
+    MmaTiling(4, 4, stages=2, min_blocks=1, warps_m=4, warps_n=2),  # 256 x 64
+    MmaTiling(4, 4, stages=3, min_blocks=2, warps_m=2, warps_n=2),  # 128 x 64
+    MmaTiling(2, 4, stages=3, min_blocks=3, warps_m=4, warps_n=1),  # 128 x 32
+    MmaTiling(2, 4, stages=3, min_blocks=2, warps_m=2, warps_n=2),  # 64 x 64
+    MmaTiling(1, 2, stages=3, min_blocks=2, warps_m=4, warps_n=1),  # 64 x 16
 )
 
 FP16X3 = Kind(2, TILINGS)

@@ -104,13 +104,13 @@ class Block(ABC):
 class GemmTiling(Block):
     """M are outputs, gathered from split images pixel by pixel in a multi-stage pipeline.
 
-    `resident` is the minimum blocks per SM.
+    `min_blocks` is the minimum per SM.
     """
 
     tiles_m: int
     tiles_n: int
     stages: int
-    resident: int
+    min_blocks: int
 
     @property
     @abstractmethod
@@ -150,7 +150,7 @@ class GemmTiling(Block):
         """Estimate the cycles: products and row copies, or the bytes from the cache."""
         busiest = blocks_for(blocks, machine.multiprocessors)
         room = max(1, machine.resident(self.threads, 0, self.shared_bytes(layout)))
-        together = min(busiest, self.resident, room)
+        together = min(busiest, self.min_blocks, room)
         full = min(1.0, together * self.threads / WARP / FIT.full_warps)
         rate = FIT.products * self.share * full
         issued = self.products(layout) / rate + FIT.row * self.bm / full

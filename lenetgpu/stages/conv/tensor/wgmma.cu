@@ -13,11 +13,11 @@ constexpr int ROWS_APART = 64;
 
 #include "stages/conv/tensor/gemm.cuh"
 
-constexpr int AHEAD = STAGES / 2 - 1;         // pairs of chunks on their way beside the one in use
+constexpr int PREFETCHED = STAGES / 2 - 1;    // pairs of chunks on their way beside the one in use
 constexpr int STEP = 2 * VEC_BYTES / 16;      // of a descriptor, 16 along K
 constexpr int LOW = CHUNK * VEC_BYTES / 16;  // from high to low parts
 
-static_assert(STAGES % 2 == 0 && AHEAD >= 1, "a pair is read while the next one lands");
+static_assert(STAGES % 2 == 0 && PREFETCHED >= 1, "a pair is read while the next one lands");
 static_assert(STAGE_BYTES % 1024 == 0, "swizzled rows repeat after 1,024 bytes");
 
 // A chunk's products, small ones first, from zero.
@@ -49,7 +49,7 @@ __device__ __forceinline__ void add(Sums& sums, Sums& sum) {
 }
 
 // Pairs of chunks on their way; the last may have one.
-struct Ring {
+struct Pipeline {
     unsigned char* memory;
     int chunk, end, stage = 0;
 
@@ -63,14 +63,14 @@ struct Ring {
     }
     // Every thread's copies of this pair are there, and the pair before is multiplied.
     __device__ __forceinline__ u32 wait() const {
-        ptx::copy_wait<AHEAD - 1>();
+        ptx::copy_wait<PREFETCHED - 1>();
         ptx::async_fence();
         __syncthreads();
         return ptx::shared(memory) + stage * STAGE_BYTES;
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     tensor_wgmma(const uint4* __restrict__ images, const uint4* __restrict__ filters,
                  const int* __restrict__ tops, const int* __restrict__ out_scales,
                  Held* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,
@@ -81,25 +81,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
 
     const Copies copies(images, filters, block.m0, rows, block.n0);
-    Ring ring = {memory, block.first, block.end};
+    Pipeline pipe = {memory, block.first, block.end};
 #pragma unroll
-    for (int i = 0; i < AHEAD; ++i) ring.start(copies, i);
+    for (int i = 0; i < PREFETCHED; ++i) pipe.start(copies, i);
     Sums sums = {};
-    for (; ring.chunk + 1 < ring.end; ring.chunk += 2) {
-        const u32 stage = ring.wait();
+    for (; pipe.chunk + 1 < pipe.end; pipe.chunk += 2) {
+        const u32 stage = pipe.wait();
         Sums even, odd;
         multiply(even, stage, group);
         multiply(odd, stage + STAGE_BYTES, group);
-        ring.start(copies, AHEAD);
+        pipe.start(copies, PREFETCHED);
         ptx::wgmma_wait<1>();
         add(sums, even);
         ptx::wgmma_wait<0>();
         add(sums, odd);
-        ring.stage = ring.stage + 2 == STAGES ? 0 : ring.stage + 2;
+        pipe.stage = pipe.stage + 2 == STAGES ? 0 : pipe.stage + 2;
     }
-    if (ring.chunk < ring.end) {
+    if (pipe.chunk < pipe.end) {
         Sums last;
-        multiply(last, ring.wait(), group);
+        multiply(last, pipe.wait(), group);
         ptx::wgmma_wait<0>();
         add(sums, last);
     }

@@ -38,9 +38,9 @@ class WgmmaTiling(GemmTiling):
 
 
 TILINGS = (
-    WgmmaTiling(1, 16, stages=6, resident=1, groups_m=2),  # 128 x 128
-    WgmmaTiling(2, 8, stages=4, resident=1, groups_m=2),  # 256 x 64
-    WgmmaTiling(2, 8, stages=4, resident=2, groups_m=1),  # 128 x 64
+    WgmmaTiling(1, 16, stages=6, min_blocks=1, groups_m=2),  # 128 x 128
+    WgmmaTiling(2, 8, stages=4, min_blocks=1, groups_m=2),  # 256 x 64
+    WgmmaTiling(2, 8, stages=4, min_blocks=2, groups_m=1),  # 128 x 64
 )
 
 FP16X3 = Kind(2, halo.WINOGRAD + halo.TILINGS + TILINGS)

@@ -3,7 +3,7 @@
 // padded images follow one another, so that consecutive outputs read consecutive rows, and an input that several
 // outputs read is copied once. A lane finds an input at its output's offset in the tile + the offset of index k
 // of K, from a table; indices past K repeat the first, with filters of zeros. A block has BN filters in shared
-// memory for all its tiles of 64 outputs, which its TEAMS warpgroups process in turn: some store while others
+// memory for all its tiles of 64 outputs, which its CONSUMERS warpgroups process in turn: some store while others
 // multiply. One more warpgroup copies input tiles, STAGES deep, 16 bytes a copy where rows are multiples of that,
 // else 4. TF32 high and low parts, chunks of 32 from zero, scales and the second look in float64 are as in
 // wgmma.cu. Up to 16 channels, and filters that fit.
@@ -13,10 +13,10 @@
 #include "stages/conv/tf32/coordinates.cuh"
 
 constexpr int WARPGROUP = 128;
-constexpr int TEAMS = 4;  // warpgroups that multiply
-constexpr int THREADS = (TEAMS + 1) * WARPGROUP;
-constexpr int IN_TURN = TEAMS < STAGES ? TEAMS : STAGES;  // teams that have tiles: of each an input tile is there
-constexpr int BEGINS = 96, MULTIPLIES = 112, BRINGS = 32;  // registers of a thread
+constexpr int CONSUMERS = 4;  // consumer warpgroups
+constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
+constexpr int IN_TURN = CONSUMERS < STAGES ? CONSUMERS : STAGES;  // consumers that have tiles: of each an input tile is there
+constexpr int LAUNCH_REGS = 96, CONSUMER_REGS = 112, PRODUCER_REGS = 32;  // registers of a thread
 constexpr int BM = 64, COLUMNS = BN;
 constexpr int ACROSS = MP / BN;  // tiles of the same outputs follow one another
 constexpr int PLANES = PIXELWISE ? 1 : CH, COLUMN = PIXELWISE ? CH : 1;  // floats of a row's column
@@ -38,13 +38,13 @@ constexpr int IMAGE_STEPS = PIXELS % BM ? (ROW_STEPS + (R > STRIDE ? OH - 1 : 0)
 static_assert(BN == 64, "registers of a lane hold two sums");
 static_assert(TILE_ROWS == ROW_STEPS * STRIDE + R + IMAGE_STEPS * (R - STRIDE), "a tile's");
 static_assert(PITCH >= LEFT + LINE + RIGHT && (!QUADS || PITCH % VEC == 0), "rows are held, and aligned");
-static_assert(TEAMS * MULTIPLIES + BRINGS <= (TEAMS + 1) * BEGINS, "registers of a lane of each warpgroup fit");
+static_assert(CONSUMERS * CONSUMER_REGS + PRODUCER_REGS <= (CONSUMERS + 1) * LAUNCH_REGS, "registers fit");
 static_assert(STAGES >= 2, "a tile arrives while another is read");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 
 #include "stages/conv/tf32/operand.cuh"
 #include "stages/conv/tf32/outputs.cuh"
-#include "stages/conv/tf32/ring.cuh"
+#include "stages/conv/tf32/pipeline.cuh"
 
 static_assert(SHARED_BYTES == BARRIERS_AT + BARRIERS_BYTES, "the launcher's");
 
@@ -98,19 +98,19 @@ __device__ __forceinline__ void copy_tile(float* to, const float* __restrict__ x
 }
 
 // All that a block reads; `filters`: its own.
-__device__ __forceinline__ void bring(unsigned char* memory, Ring ring, const float* __restrict__ x,
-                                      const uint4* __restrict__ filters, int tiles, int outputs) {
+__device__ __forceinline__ void produce(unsigned char* memory, Pipeline pipe, const float* __restrict__ x,
+                                        const uint4* __restrict__ filters, int tiles, int outputs) {
     if (threadIdx.x % WARPGROUP == 0) {
-        ptx::barrier_expect(ring.resident(), CHUNKS * FILTER_BYTES);
+        ptx::barrier_expect(pipe.filters_full(), CHUNKS * FILTER_BYTES);
         for (int i = 0; i < CHUNKS; ++i)
-            ptx::bulk_load(ring.base + FILTERS_AT + i * FILTER_BYTES, filters + i * (FILTER_BYTES / VEC_BYTES),
-                           FILTER_BYTES, ring.resident());
+            ptx::bulk_load(pipe.base + FILTERS_AT + i * FILTER_BYTES, filters + i * (FILTER_BYTES / VEC_BYTES),
+                           FILTER_BYTES, pipe.filters_full());
     }
 #pragma unroll 1
-    for (int n = blockIdx.x; n < tiles; n += gridDim.x, ring.step()) {
-        ptx::barrier_wait(ring.free(), ring.odd ^ 1);
-        copy_tile(reinterpret_cast<float*>(memory + ring.at * TILE_BYTES), x, Tile(n / ACROSS, outputs));
-        ptx::arrive_behind_copies(ring.full());
+    for (int n = blockIdx.x; n < tiles; n += gridDim.x, pipe.step()) {
+        ptx::barrier_wait(pipe.free(), pipe.phase ^ 1);
+        copy_tile(reinterpret_cast<float*>(memory + pipe.stage * TILE_BYTES), x, Tile(n / ACROSS, outputs));
+        ptx::arrive_after_copies(pipe.full());
     }
 }
 
@@ -153,22 +153,22 @@ struct Operand : SplitInputs {
     }
 };
 
-// A team's tile on its way: inputs read and split, products under way, sums added.
+// A consumer's tile on its way: inputs read and split, products under way, sums added.
 struct Turn {
     const unsigned char* memory;
     const uint4* offsets;
     u32 filters, from[2];
     float sums[BN / 2] = {}, largest[2] = {0.0f, 0.0f};
 
-    __device__ __forceinline__ Turn(const unsigned char* memory, const Ring& ring, const Tile& tile,
+    __device__ __forceinline__ Turn(const unsigned char* memory, const Pipeline& pipe, const Tile& tile,
                                     const Outputs& out)
         : memory(memory),
           offsets(reinterpret_cast<const uint4*>(memory + OFFSETS_AT) + threadIdx.x % 4 * (CORE / VEC)),
-          filters(ring.base + FILTERS_AT) {
+          filters(pipe.base + FILTERS_AT) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int own = out.row(h);  // one behind the last has an offset too
-            from[h] = ring.at * TILE_BYTES +
+            from[h] = pipe.stage * TILE_BYTES +
                       4 * (tile.row(own) * PITCH + LEFT + tile.column(own) * COLUMN);
             ptx::here(from[h]);
         }
@@ -191,35 +191,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                const float* __restrict__ factors, const float* __restrict__ bias,
                const float* __restrict__ w, float* __restrict__ y, int outputs) {
     extern __shared__ __align__(128) unsigned char memory[];
-    Ring ring(ptx::shared(memory));
+    Pipeline pipe(ptx::shared(memory));
     const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
     const int tiles = (outputs + BM - 1) / BM * ACROSS, across = blockIdx.x % ACROSS;
     float* const held = reinterpret_cast<float*>(memory + FACTORS_AT);
-    if (threadIdx.x == 0) ring.begin(WARPGROUP, WARPGROUP / WARP);
+    if (threadIdx.x == 0) pipe.begin(WARPGROUP, WARPGROUP / WARP);
     prepare(memory);
     ptx::wait_for_grid();
     ptx::start_next_grid();
     if (threadIdx.x < BN) held[threadIdx.x] = factors[across * BN + threadIdx.x];
     __syncthreads();
-    if (group == TEAMS) {
-        ptx::fewer_registers<BRINGS>();
-        bring(memory, ring, x, filters + size_t(across) * CHUNKS * (FILTER_BYTES / VEC_BYTES), tiles, outputs);
+    if (group == CONSUMERS) {
+        ptx::fewer_registers<PRODUCER_REGS>();
+        produce(memory, pipe, x, filters + size_t(across) * CHUNKS * (FILTER_BYTES / VEC_BYTES), tiles, outputs);
         return;
     }
-    ptx::more_registers<MULTIPLIES>();
+    ptx::more_registers<CONSUMER_REGS>();
     if (group >= IN_TURN) return;
-    ptx::barrier_wait(ring.resident(), 0);
-    ring.step(group);
+    ptx::barrier_wait(pipe.filters_full(), 0);
+    pipe.step(group);
 #pragma unroll 1
-    for (int n = blockIdx.x + group * gridDim.x; n < tiles; n += IN_TURN * gridDim.x, ring.step(IN_TURN)) {
+    for (int n = blockIdx.x + group * gridDim.x; n < tiles; n += IN_TURN * gridDim.x, pipe.step(IN_TURN)) {
         const Tile tile(n / ACROSS, outputs);
         const int warp = threadIdx.x % WARPGROUP / WARP;
         const Outputs out = {tile.first + 16 * warp, across * BN, outputs};
-        ptx::barrier_wait(ring.full(), ring.odd);
-        Turn turn(memory, ring, tile, out);
+        ptx::barrier_wait(pipe.full(), pipe.phase);
+        Turn turn(memory, pipe, tile, out);
 #pragma unroll 1
         for (int left = CHUNKS + (outputs < 0); left > 0; --left) turn.add();  // ptxas unrolls few known turns
-        if (threadIdx.x % WARP == 0) ptx::barrier_arrive(ring.free());
+        if (threadIdx.x % WARP == 0) ptx::barrier_arrive(pipe.free());
         out.put(turn.sums, turn.largest, held, bias, x, w, y);
     }
 }

@@ -18,10 +18,10 @@ from lenetgpu.stages.conv.tf32.one_launch import CHUNK, FLOAT, TF32_FIT, VEC, On
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _ROWS = 64  # outputs per filter and warpgroup
 _WIDTH = 64
-_TEAMS = 4  # warpgroups that multiply
+_CONSUMERS = 4  # consumer warpgroups
 _WARPGROUP = 128
 _BARRIER_BYTES = 16  # two barriers per stage: full and empty
-_RESIDENT_BYTES = 8  # one more barrier
+_HELD_BARRIER = 8  # bytes: one more, for filters held
 _STAGES = 8
 _LEAST_STAGES = 2
 _CHANNELS = 16
@@ -37,11 +37,11 @@ class Product(OneLaunch):
 
     width: int = _WIDTH
     rows: int = _ROWS
-    threads: int = (_TEAMS + 1) * _WARPGROUP
+    threads: int = (_CONSUMERS + 1) * _WARPGROUP
     most: int = _STAGES
 
     def __str__(self) -> str:
-        tile = f"{_ROWS} outputs x {_WIDTH} filters a warpgroup, {_TEAMS} of a block in turn"
+        tile = f"{_ROWS} outputs x {_WIDTH} filters a warpgroup, {_CONSUMERS} of a block in turn"
         return f"{tile}, inputs of a tile in shared memory, one launch"
 
     @property
@@ -85,7 +85,7 @@ class Product(OneLaunch):
     @property
     def _always_bytes(self) -> int:
         held = chunks(self.problem) * (self.filter_bytes + FLOAT * CHUNK)
-        return held + FLOAT * self.width + _RESIDENT_BYTES
+        return held + FLOAT * self.width + _HELD_BARRIER
 
     @property
     def stages(self) -> int:
@@ -124,7 +124,7 @@ class Product(OneLaunch):
             deep * (read + filters),
             stored,
             *self._copied,
-            alone / min(_TEAMS, self.stages),
+            alone / min(_CONSUMERS, self.stages),
         )
         blocks = machine.multiprocessors - machine.multiprocessors % self.across
         busiest = blocks_for(self.tiles(images), blocks)

@@ -28,7 +28,7 @@ constexpr int TOGETHER = 4;      // that ptxas may order as it likes: of more, r
 constexpr int UNROLL = 2;
 
 static_assert(SHARED_BYTES == 4 * STAGES * STAGE, "the launcher's");
-static_assert(FILTERS % (VEC * THREADS) == 0, "threads bring as many filters each");
+static_assert(FILTERS % (VEC * THREADS) == 0, "threads copy as many filters each");
 static_assert(TILES_N % AT_ONCE == 0 && STAGES >= 2 && BM % WARP == 0, "all tiles, and a chunk ahead");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 
@@ -71,11 +71,11 @@ __device__ __forceinline__ void gather(float* to, const float* __restrict__ x, c
 }
 
 // What is copied next.
-struct Ahead {
+struct Prefetch {
     Corner own;
     int tile, chunk = 0, stage = 0;
 
-    __device__ __forceinline__ explicit Ahead(int outputs)
+    __device__ __forceinline__ explicit Prefetch(int outputs)
         : own(blockIdx.x / ACROSS * BM + kept_row(), outputs), tile(blockIdx.x) {}
     __device__ __forceinline__ void start(float* memory, const float* __restrict__ x,
                                           const float* __restrict__ filters, int tiles, int outputs) {
@@ -206,7 +206,7 @@ private:
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     tf32_mma(const float* __restrict__ x, const float* __restrict__ filters,
              const float* __restrict__ factors, const float* __restrict__ bias,
              const float* __restrict__ w, float* __restrict__ y, int outputs) {
@@ -217,9 +217,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const int row = warp % WARPS_M * ROWS, column = warp / WARPS_M * COLUMNS;
     ptx::wait_for_grid();
     ptx::start_next_grid();
-    Ahead ahead(outputs);
+    Prefetch prefetch(outputs);
 #pragma unroll 1
-    for (int i = 0; i < STAGES - 1; ++i) ahead.start(stages, x, filters, tiles, outputs);
+    for (int i = 0; i < STAGES - 1; ++i) prefetch.start(stages, x, filters, tiles, outputs);
     int stage = 0;
 #pragma unroll 1
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
@@ -228,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             ptx::copy_wait<STAGES - 2>();
             __syncthreads();
-            ahead.start(stages, x, filters, tiles, outputs);
+            prefetch.start(stages, x, filters, tiles, outputs);
             turn.add(ptx::shared(stages + stage * STAGE), row, column, outputs < 0);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }

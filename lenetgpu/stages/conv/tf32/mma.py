@@ -34,10 +34,10 @@ _WIDE_COPIES = 28.0  # cycles, four floats per lane
 
 # each fits a block's shared memory on every GPU from sm_80 on
 TILINGS = (
-    MmaTiling(2, 8, stages=2, resident=1, warps_m=4, warps_n=2),  # 128 x 128
-    MmaTiling(2, 8, stages=2, resident=2, warps_m=4, warps_n=1),  # 128 x 64
-    MmaTiling(2, 4, stages=2, resident=3, warps_m=2, warps_n=2),  # 64 x 64
-    MmaTiling(2, 4, stages=2, resident=3, warps_m=4, warps_n=1),  # 128 x 32
+    MmaTiling(2, 8, stages=2, min_blocks=1, warps_m=4, warps_n=2),  # 128 x 128
+    MmaTiling(2, 8, stages=2, min_blocks=2, warps_m=4, warps_n=1),  # 128 x 64
+    MmaTiling(2, 4, stages=2, min_blocks=3, warps_m=2, warps_n=2),  # 64 x 64
+    MmaTiling(2, 4, stages=2, min_blocks=3, warps_m=4, warps_n=1),  # 128 x 32
 )
 
 
@@ -63,7 +63,7 @@ class Product(OneLaunch):
 
     def _together(self, machine: Machine) -> int:
         room = machine.resident(self.threads, 0, self.shared_bytes)
-        return max(1, min(self.tiling.resident, room))
+        return max(1, min(self.tiling.min_blocks, room))
 
     def grid(self, images: int) -> int:
         """Return at most the blocks that fit the GPU at once: the kernel is persistent."""

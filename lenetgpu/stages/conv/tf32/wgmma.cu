@@ -2,9 +2,9 @@
 // into which inputs are split in registers, on their way from shared memory to the tensor cores. GEMM rows
 // (M) are outputs of all images one after another, columns (N) filters, K filter elements of channels
 // (NCHW) or channels of elements (NHWC). A block computes BM outputs x BN filters at a time and takes tiles in
-// turn: two warpgroups multiply 64 outputs each; a third gathers inputs, zeros where there is none, 16 bytes
+// turn: two consumer warpgroups multiply 64 outputs each; a producer gathers inputs, zeros where there is none, 16 bytes
 // a copy where four neighbours along K (NHWC) or of a map's pixels (NCHW, 1x1) are, else 4, and one of
-// its threads brings filters, [M / BN][chunk][part][8][BN][4], in bulk, STAGES chunks of 32 ahead; RESIDENT:
+// its threads copies filters, [M / BN][chunk][part][8][BN][4], in bulk, STAGES chunks of 32 ahead; FILTERS_HELD:
 // once, for all tiles, which are of the same filters then. A chunk's sums start from zero and are added to
 // fp32 registers. Filters are scaled by powers of two to stay below 4 (`factors` undo it). Rows of outputs
 // so small, or not finite, that TF32 may have lost what counts are computed once more in float64.
@@ -14,10 +14,10 @@
 #include "stages/conv/tf32/coordinates.cuh"
 
 constexpr int WARPGROUP = 128;
-constexpr int MULTIPLIERS = 2;                // warpgroups
-constexpr int THREADS = (MULTIPLIERS + 1) * WARPGROUP;
-constexpr int MULTIPLIES = 232, BRINGS = 40;  // registers of a thread
-constexpr int ROWS = 64, BM = MULTIPLIERS * ROWS, COLUMNS = BN;
+constexpr int CONSUMERS = 2;                  // warpgroups
+constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
+constexpr int CONSUMER_REGS = 232, PRODUCER_REGS = 40;  // registers of a thread
+constexpr int ROWS = 64, BM = CONSUMERS * ROWS, COLUMNS = BN;
 constexpr bool SKIPS = !PIXELWISE && POINTWISE && STRIDE == 2 && W % 4 == 0;  // every other of a copy
 constexpr bool QUADS = PIXELWISE ? CH % 4 == 0 : SKIPS || (POINTWISE && STRIDE == 1 && PIXELS % 4 == 0);
 constexpr int NEXT_ROW =                      // floats; [row][k] of pixels, [k][row] of maps; few bank conflicts
@@ -25,29 +25,29 @@ constexpr int NEXT_ROW =                      // floats; [row][k] of pixels, [k]
 constexpr int NEXT_K = PIXELWISE ? 1 : BM * NEXT_ROW + 8;
 constexpr int INPUT_BYTES = 4 * (PIXELWISE ? BM * NEXT_ROW : CHUNK * NEXT_K);
 constexpr int PART_BYTES = VECS * BN * VEC_BYTES, FILTER_BYTES = 2 * PART_BYTES;
-constexpr int STAGE_BYTES = INPUT_BYTES + (RESIDENT ? 0 : FILTER_BYTES);
-constexpr int FILTERS_AT = STAGES * STAGE_BYTES;  // resident ones
-constexpr int FACTORS_AT = FILTERS_AT + (RESIDENT ? CHUNKS * FILTER_BYTES : 0);
-constexpr int BARRIERS_AT = FACTORS_AT + 2 * MULTIPLIERS * BN * 4;  // two turns' of each warpgroup
-constexpr int WARPS = MULTIPLIERS * WARPGROUP / WARP;
+constexpr int STAGE_BYTES = INPUT_BYTES + (FILTERS_HELD ? 0 : FILTER_BYTES);
+constexpr int FILTERS_AT = STAGES * STAGE_BYTES;  // held ones
+constexpr int FACTORS_AT = FILTERS_AT + (FILTERS_HELD ? CHUNKS * FILTER_BYTES : 0);
+constexpr int BARRIERS_AT = FACTORS_AT + 2 * CONSUMERS * BN * 4;    // two turns' of each warpgroup
+constexpr int WARPS = CONSUMERS * WARPGROUP / WARP;
 constexpr int ACROSS = MP / BN;               // tiles of the same rows follow one another
 
 static_assert(WARPGROUP == BM, "a thread that gathers has a row");
 static_assert(BN == 64 || BN == 128, "products are there");
 static_assert(STAGE_BYTES % VEC_BYTES == 0 && INPUT_BYTES % VEC_BYTES == 0, "bulk copies are aligned");
-static_assert(MULTIPLIERS * MULTIPLIES + BRINGS <= 512, "registers of a lane of each warpgroup fit");
+static_assert(CONSUMERS * CONSUMER_REGS + PRODUCER_REGS <= 512, "registers fit");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 
 #include "stages/conv/tf32/gather.cuh"
 #include "stages/conv/tf32/operand.cuh"
 #include "stages/conv/tf32/outputs.cuh"
-#include "stages/conv/tf32/ring.cuh"
+#include "stages/conv/tf32/pipeline.cuh"
 
 static_assert(SHARED_BYTES == BARRIERS_AT + BARRIERS_BYTES, "the launcher's");
 
-__device__ __forceinline__ u32 filters_at(const Ring& ring, int chunk) {
-    return RESIDENT ? ring.base + FILTERS_AT + chunk * FILTER_BYTES
-                    : ring.base + ring.at * STAGE_BYTES + INPUT_BYTES;
+__device__ __forceinline__ u32 filters_at(const Pipeline& pipe, int chunk) {
+    return FILTERS_HELD ? pipe.base + FILTERS_AT + chunk * FILTER_BYTES
+                        : pipe.base + pipe.stage * STAGE_BYTES + INPUT_BYTES;
 }
 
 // The row of a tile whose corner a thread keeps: its own, or the first of those that it copies at once.
@@ -75,33 +75,33 @@ __device__ __forceinline__ void gather(float* to, const float* __restrict__ x, c
 }
 
 // Filters of a chunk, by one thread; `from`: those of the block's first chunk.
-__device__ __forceinline__ void bring_filters(const Ring& ring, const uint4* __restrict__ from, int chunk,
-                                              u32 there) {
-    ptx::bulk_load(filters_at(ring, chunk), from + size_t(chunk) * (FILTER_BYTES / VEC_BYTES), FILTER_BYTES,
+__device__ __forceinline__ void load_filters(const Pipeline& pipe, const uint4* __restrict__ from, int chunk,
+                                             u32 there) {
+    ptx::bulk_load(filters_at(pipe, chunk), from + size_t(chunk) * (FILTER_BYTES / VEC_BYTES), FILTER_BYTES,
                    there);
 }
 
 // All that a block reads.
-__device__ __forceinline__ void bring(unsigned char* memory, Ring ring, const float* __restrict__ x,
-                                      const uint4* __restrict__ filters, int tiles, int outputs) {
+__device__ __forceinline__ void produce(unsigned char* memory, Pipeline pipe, const float* __restrict__ x,
+                                        const uint4* __restrict__ filters, int tiles, int outputs) {
     constexpr size_t BLOCK_VECS = size_t(CHUNKS) * (FILTER_BYTES / VEC_BYTES);
     const bool first = threadIdx.x % WARPGROUP == 0;
-    if (RESIDENT && first) {
-        ptx::barrier_expect(ring.resident(), CHUNKS * FILTER_BYTES);
+    if (FILTERS_HELD && first) {
+        ptx::barrier_expect(pipe.filters_full(), CHUNKS * FILTER_BYTES);
         for (int chunk = 0; chunk < CHUNKS; ++chunk)
-            bring_filters(ring, filters + blockIdx.x % ACROSS * BLOCK_VECS, chunk, ring.resident());
+            load_filters(pipe, filters + blockIdx.x % ACROSS * BLOCK_VECS, chunk, pipe.filters_full());
     }
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
         const Corner own(n / ACROSS * BM + kept_row(), outputs);
 #pragma unroll 1
-        for (int chunk = 0; chunk < CHUNKS; ++chunk, ring.step()) {
-            ptx::barrier_wait(ring.free(), ring.odd ^ 1);
-            if (!RESIDENT && first) {
-                ptx::barrier_expect(ring.full(), FILTER_BYTES);
-                bring_filters(ring, filters + n % ACROSS * BLOCK_VECS, chunk, ring.full());
+        for (int chunk = 0; chunk < CHUNKS; ++chunk, pipe.step()) {
+            ptx::barrier_wait(pipe.free(), pipe.phase ^ 1);
+            if (!FILTERS_HELD && first) {
+                ptx::barrier_expect(pipe.full(), FILTER_BYTES);
+                load_filters(pipe, filters + n % ACROSS * BLOCK_VECS, chunk, pipe.full());
             }
-            gather(reinterpret_cast<float*>(memory + ring.at * STAGE_BYTES), x, own, chunk);
-            ptx::arrive_behind_copies(ring.full());
+            gather(reinterpret_cast<float*>(memory + pipe.stage * STAGE_BYTES), x, own, chunk);
+            ptx::arrive_after_copies(pipe.full());
         }
     }
 }
@@ -135,28 +135,28 @@ struct Operand : SplitInputs {
 struct Turn {
     static constexpr bool TWO = BN == 64;
     const unsigned char* memory;
-    Ring ahead, at, behind;
+    Pipeline to_read, to_multiply, to_release;
     int first, chunk = 0;
     float sums[BN / 2] = {}, largest[2] = {0.0f, 0.0f};
 
-    __device__ __forceinline__ Turn(const unsigned char* memory, const Ring& ring, int first)
-        : memory(memory), ahead(ring), at(ring), behind(ring), first(first) {}
+    __device__ __forceinline__ Turn(const unsigned char* memory, const Pipeline& pipe, int first)
+        : memory(memory), to_read(pipe), to_multiply(pipe), to_release(pipe), first(first) {}
     __device__ __forceinline__ void load(Operand& to) {
-        ptx::barrier_wait(ahead.full(), ahead.odd);
-        to.load(reinterpret_cast<const float*>(memory + ahead.at * STAGE_BYTES), first, largest);
-        ahead.step();
+        ptx::barrier_wait(to_read.full(), to_read.phase);
+        to.load(reinterpret_cast<const float*>(memory + to_read.stage * STAGE_BYTES), first, largest);
+        to_read.step();
     }
     __device__ __forceinline__ void start(float (&sum)[BN / 2], const Operand& inputs) {
-        multiply(sum, inputs, filters_at(at, chunk++));
-        at.step();
+        multiply(sum, inputs, filters_at(to_multiply, chunk++));
+        to_multiply.step();
     }
-    // Where at most PENDING chunks behind it are under way; a loop that ends with it is not
+    // Where at most PENDING chunks after it are under way; a loop that ends with it is not
     // serialised by ptxas.
     template <int PENDING>
     __device__ __forceinline__ void finish(float (&sum)[BN / 2]) {
         ptx::wgmma_wait<PENDING>();
-        if (threadIdx.x % WARP == 0) ptx::barrier_arrive(behind.free());
-        behind.step();
+        if (threadIdx.x % WARP == 0) ptx::barrier_arrive(to_release.free());
+        to_release.step();
         ptx::settle(sum);
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sums[i] += sum[i];
@@ -199,22 +199,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                const float* __restrict__ factors, const float* __restrict__ bias,
                const float* __restrict__ w, float* __restrict__ y, int outputs) {
     extern __shared__ __align__(128) unsigned char memory[];
-    Ring ring(ptx::shared(memory));
+    Pipeline pipe(ptx::shared(memory));
     const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
     const int tiles = (outputs + BM - 1) / BM * ACROSS;
-    if (threadIdx.x == 0) ring.begin(WARPGROUP + !RESIDENT, WARPS);
+    if (threadIdx.x == 0) pipe.begin(WARPGROUP + !FILTERS_HELD, WARPS);
     __syncthreads();
     ptx::wait_for_grid();
     ptx::start_next_grid();
-    if (group == MULTIPLIERS) {
-        ptx::fewer_registers<BRINGS>();
-        bring(memory, ring, x, filters, tiles, outputs);
+    if (group == CONSUMERS) {
+        ptx::fewer_registers<PRODUCER_REGS>();
+        produce(memory, pipe, x, filters, tiles, outputs);
         return;
     }
-    ptx::more_registers<MULTIPLIES>();
+    ptx::more_registers<CONSUMER_REGS>();
     const int first = int(threadIdx.x) / WARP * 16;
     float* const slots = reinterpret_cast<float*>(memory + FACTORS_AT) + 2 * BN * group;
-    if (RESIDENT) ptx::barrier_wait(ring.resident(), 0);
+    if (FILTERS_HELD) ptx::barrier_wait(pipe.filters_full(), 0);
     bool odd = false;
 #pragma unroll 1
     for (int n = blockIdx.x; n < tiles; n += gridDim.x, odd = !odd) {
@@ -222,9 +222,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         float* const held = slots + BN * odd;
         if (thread < BN / 4) ptx::copy16(held + 4 * thread, factors + filter + 4 * thread);
         ptx::copy_commit();
-        Turn turn(memory, ring, first);
+        Turn turn(memory, pipe, first);
         turn.run(CHUNKS + (outputs < 0));  // ptxas unrolls few known turns
-        ring = turn.behind;
+        pipe = turn.to_release;
         ptx::copy_wait<0>();
         ptx::sync(1 + group, WARPGROUP);
         const Outputs out = {n / ACROSS * BM + first, filter, outputs};

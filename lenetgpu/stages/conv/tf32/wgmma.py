@@ -30,7 +30,7 @@ _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _ROWS = 128  # outputs per filter and block
 _THREADS = 384
 _BARRIER_BYTES = 16  # two barriers per stage: full and empty
-_RESIDENT_BYTES = 8  # one more barrier
+_HELD_BARRIER = 8  # bytes: one more, for filters held
 _TURNS = 4  # sets of factors in shared memory, two per warpgroup
 _STAGES = 8
 _LEAST_STAGES = 4
@@ -41,7 +41,7 @@ _WIDTHS = (64, 128)
 class Product(OneLaunch):
     """A convolution whose blocks compute _ROWS outputs of `width` filters.
 
-    If `resident`, a block uses the same filters for all of its tiles, held in shared memory.
+    If `filters_held`, a block uses the same filters for all of its tiles, held in shared memory.
     """
 
     rows: int = _ROWS
@@ -49,7 +49,7 @@ class Product(OneLaunch):
     most: int = _STAGES
 
     def __str__(self) -> str:
-        return super().__str__() + (", filters stay in shared memory" if self.resident else "")
+        return super().__str__() + (", filters stay in shared memory" if self.filters_held else "")
 
     @property
     def _input_bytes(self) -> int:
@@ -60,13 +60,13 @@ class Product(OneLaunch):
 
     @property
     def _always_bytes(self) -> int:
-        held = chunks(self.problem) * self.filter_bytes if self.resident else 0
-        return FLOAT * _TURNS * self.width + _RESIDENT_BYTES + held
+        held = chunks(self.problem) * self.filter_bytes if self.filters_held else 0
+        return FLOAT * _TURNS * self.width + _HELD_BARRIER + held
 
     @property
-    def resident(self) -> bool:
+    def filters_held(self) -> bool:
         """True if all of a block's filters fit shared memory with a few stages of inputs."""
-        always = FLOAT * _TURNS * self.width + _RESIDENT_BYTES
+        always = FLOAT * _TURNS * self.width + _HELD_BARRIER
         inputs = _LEAST_STAGES * (self._input_bytes + _BARRIER_BYTES)
         few = self.across <= machines.current().multiprocessors
         held = chunks(self.problem) * self.filter_bytes
@@ -74,7 +74,7 @@ class Product(OneLaunch):
 
     @property
     def _moved_bytes(self) -> int:
-        return 0 if self.resident else self.filter_bytes
+        return 0 if self.filters_held else self.filter_bytes
 
     @property
     def _stage_bytes(self) -> int:
@@ -105,13 +105,13 @@ class Product(OneLaunch):
 
     def kernel(self) -> Kernel:
         """Return the kernel `tf32_wgmma`."""
-        resident = int(self.resident)
-        return self.built(_SOURCE, HOPPER, BN=self.width, STAGES=self.stages, RESIDENT=resident)
+        held = int(self.filters_held)
+        return self.built(_SOURCE, HOPPER, BN=self.width, STAGES=self.stages, FILTERS_HELD=held)
 
     def grid(self, images: int) -> int:
-        """Return the number of persistent blocks; `resident` ones never change filters."""
+        """Return the number of persistent blocks; with `filters_held` they never change filters."""
         most = machines.current().multiprocessors
-        whole = most - most % self.across if self.resident else most
+        whole = most - most % self.across if self.filters_held else most
         return min(self.tiles(images), whole)
 
     def cycles(self, images: int, machine: Machine) -> float:
@@ -124,7 +124,7 @@ class Product(OneLaunch):
         copies = CHUNK * _ROWS / WARP * each
         chunk = max(multiply, moved, copies) + TF32_FIT.chunk
         most = machine.multiprocessors
-        whole = max(1, most - most % self.across) if self.resident else most
+        whole = max(1, most - most % self.across) if self.filters_held else most
         busiest = blocks_for(self.tiles(images), whole)
         tile = chunks(self.problem) * chunk + TF32_FIT.tile + TF32_FIT.filter * self.width
         rate = TF32_FIT.memory_share * machine.bytes_per_clock

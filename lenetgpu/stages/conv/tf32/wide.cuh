@@ -47,7 +47,7 @@ WGMMA_OF(64, "m64n128k8", REGISTERS_64, BIND_64, "{%64, %65, %66, %67}, %68")
 // Keeps the compiler from taking apart what `v` is the sum of.
 __device__ __forceinline__ void here(u32& v) { asm volatile("" : "+r"(v)); }
 // Arrives when all copies that this thread has asked for so far have landed.
-__device__ __forceinline__ void arrive_behind_copies(u32 bar) {
+__device__ __forceinline__ void arrive_after_copies(u32 bar) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 

@@ -70,7 +70,7 @@ def kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
     paper="after Chang 3.2: prefetching, split where maps are small",
 )
 def tuned(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """Register-tiled implicit product, cp.async ring, K split over a cluster."""
+    """Register-tiled implicit product, cp.async pipeline, K split over a cluster."""
     for lo in range(0, len(x), w.batch):
         images = min(w.batch, len(x) - lo)
         w.product.run(problem, x[lo:], w.filters, y[lo:], w.space, images)

@@ -1,6 +1,6 @@
 // The frame of a tiled product W'[M][K_SIZE] x X[K_SIZE][columns], X a convolution's input that is
 // never unrolled in memory; a column is an output pixel, of all images one after another.
-// A block computes BM maps x BN columns of K_SIZE/SPLIT products from a ring of STAGES chunks of BK
+// A block computes BM maps x BN columns of K_SIZE/SPLIT products from a pipeline of STAGES chunks of BK
 // rows in shared memory, filled by cp.async (zeros where the window leaves the image). WARPS_K
 // groups of warps share each chunk along k, and SPLIT blocks K; their sums are added in shared
 // memory: across blocks through the cluster's (sm_90), or through `parts` and a counter, the last
@@ -234,12 +234,12 @@ __device__ __forceinline__ void tiled_product(const float* __restrict__ x,
     Loader loader;
     int loading = blockIdx.x / SPLIT, loaded = 0;
     loader.start(x, w, Tile(loading, tiles_n), columns, first);
-    Loader ahead = loader;
+    Loader prefetch = loader;
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i)
         if (i < chunks) {
-            ahead.filters(stages + i * STAGE);
-            ahead.advance();
+            prefetch.filters(stages + i * STAGE);
+            prefetch.advance();
         }
     ptx::wait_for_grid();
 

@@ -79,9 +79,9 @@ class Tile:
 
     def shared(self, split: int) -> int:
         """Return the dynamic shared memory in bytes: the pipeline, or the sums reduced after it."""
-        ring = 4 * self.stages * self.bk * (self.bm + self.bn)
+        pipeline = 4 * self.stages * self.bk * (self.bm + self.bn)
         reduction = 4 * self.warps_k * self.bm * self.bn if self.warps_k > 1 or split > 1 else 0
-        return max(ring, reduction)
+        return max(pipeline, reduction)
 
     def defines(self) -> dict[str, int | str]:
         """Return the tile as `-D` definitions; multiply-adds snake along the longer operand."""
@@ -90,9 +90,9 @@ class Tile:
 
 
 def _fma(
-    sums: tuple[int, int], lanes_m: int, warps: tuple[int, int, int], bk: int, **ring: int
+    sums: tuple[int, int], lanes_m: int, warps: tuple[int, int, int], bk: int, **pipeline: int
 ) -> Tile:
-    return Tile(*warps, bk, tm=sums[0], tn=sums[1], lanes_m=lanes_m, **ring)
+    return Tile(*warps, bk, tm=sums[0], tn=sums[1], lanes_m=lanes_m, **pipeline)
 
 
 TILES = (

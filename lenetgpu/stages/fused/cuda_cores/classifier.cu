@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                    const float* __restrict__ w2, float* __restrict__ scores,
                    int* __restrict__ labels, int count) {
     extern __shared__ float4 shared[];
-    float* ring = reinterpret_cast<float*>(shared);
+    float* stages = reinterpret_cast<float*>(shared);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int first = blockIdx.x * IMAGES;
 
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     const float* w_from = w1 + threadIdx.x * 4;
     auto fetch = [&](int stage) {
-        float* to = ring + stage * STAGE;
+        float* to = stages + stage * STAGE;
 #pragma unroll
         for (int copy = 0; copy < COPIES; ++copy)
             ptx::copy16(to + (image_copy + copy * (THREADS / (BK / 4))) * PITCH + k_lane,
@@ -65,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (step + STAGES - 1 < FEATURES / BK)
             fetch(stage == 0 ? STAGES - 1 : stage - 1);
         ptx::copy_commit();
-        const float* a = ring + stage * STAGE + image_lane * PITCH;
-        const float* b = ring + stage * STAGE + IMAGES * PITCH + unit_lane;
+        const float* a = stages + stage * STAGE + image_lane * PITCH;
+        const float* b = stages + stage * STAGE + IMAGES * PITCH + unit_lane;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll 4
         for (int k = 0; k < BK; k += 4) {
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     ptx::copy_wait<0>();
     __syncthreads();
 
-    float* hidden = ring;                           // [image][unit, swapped in pairs]
+    float* hidden = stages;                         // [image][unit, swapped in pairs]
     float* last = hidden + IMAGES * HIDDEN_PITCH;   // [class][unit, likewise]
     float* logits = last + CLASSES * HIDDEN_PITCH;  // [image][class]
 #pragma unroll

@@ -41,13 +41,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 float* __restrict__ features, int count) {
     extern __shared__ float4 shared[];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    float* ring = reinterpret_cast<float*>(shared) + warp * STAGES * STAGE;
+    float* stages = reinterpret_cast<float*>(shared) + warp * STAGES * STAGE;
     float* exchange = reinterpret_cast<float*>(shared) + WARPS * STAGES * STAGE;
     const float* v = tiles + static_cast<size_t>(blockIdx.x) * (POINTS * POINT_COLUMN) +
                      warp * POINT_COLUMN + lane * 4;
     const float* u = weights + warp * (POINTS * MAPS1 * MAPS2) + lane * 4;
-    float* v_to = ring + lane / BK * IMAGE_PITCH + lane % BK * IMAGE_TILES;
-    float* u_to = ring + STAGE_TILES + lane * 4;
+    float* v_to = stages + lane / BK * IMAGE_PITCH + lane % BK * IMAGE_TILES;
+    float* u_to = stages + STAGE_TILES + lane * 4;
 
     const int groups = (count + GROUP - 1) / GROUP;
     const ptrdiff_t stride = static_cast<ptrdiff_t>(gridDim.x) * (POINTS * POINT_COLUMN);
@@ -79,8 +79,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int tile_lane = lane % 2 + lane / 16 * 2, map_lane = lane / 2 % 8;
     const int own_tile = warp * IMAGE_TILES + lane / 8, own_map = lane % 8 * 4;
     float out[2][OUTPUTS][OUTPUTS][4];
-    const float* a = ring + tile_lane * IMAGE_PITCH;
-    const float* b = ring + STAGE_TILES + map_lane * 4;
+    const float* a = stages + tile_lane * IMAGE_PITCH;
+    const float* b = stages + STAGE_TILES + map_lane * 4;
     float x[2][8], y[2][8];
     auto load = [&](int to, int c) {
         load8(a + c * IMAGE_TILES, GROUP / 2 * IMAGE_PITCH, x[to]);

@@ -56,8 +56,8 @@ class Tuning:
     @property
     def conv2_bytes(self) -> int:
         """Dynamic shared memory of a conv2 block (stages and exchange), the largest of all."""
-        ring = self.conv2_stages * ((self.conv2_bk + 1) * TILES + self.conv2_bk * MAPS2)
-        return 4 * POINTS * (ring + self.conv2_buffers * TILES * _TILE_PITCH)
+        pipeline = self.conv2_stages * ((self.conv2_bk + 1) * TILES + self.conv2_bk * MAPS2)
+        return 4 * POINTS * (pipeline + self.conv2_buffers * TILES * _TILE_PITCH)
 
 
 # Fields in their order: conv1's, three of conv2, three of the classifier.

@@ -1,6 +1,6 @@
 // Features to labels in one kernel on mma.sync: fc1 (1024 -> 128), ReLU, fc2 (128 -> 10), argmax.
 // A block takes TILE images; each of its eight warps computes 32 of fc1's outputs over every other
-// K step, then two partners share them out. Slices of features and weights arrive through a ring.
+// K step, then two partners share them out. Slices of features and weights arrive through a pipeline.
 // A warp's 16 outputs are one K step of fc2: multiplied where they lie; the scores are added in shared
 // memory. PARTS 1: fp16 operands. PARTS 2: fp16 high + low, three products, each K step's sum moved to
 // fp32 registers. sm_80 and later, any n >= 1; scores may be null.
@@ -28,12 +28,12 @@ constexpr int PITCH = 24;                                  // scores of an image
 static_assert(PARTS == 1 || PARTS == 2, "fp16, or high and low");
 static_assert(TILE % 16 == 0 && HIDDEN == 16 * WARPS, "mma's rows; a warp's outputs");
 static_assert(SLICE % 32 == 0, "partners take turns at K steps");
-static_assert(ROWS * 8 * THREADS * 4 <= SHARED_BYTES, "what partners exchange lies over the ring");
+static_assert(ROWS * 8 * THREADS * 4 <= SHARED_BYTES, "what partners exchange lies over the pipeline");
 static_assert(STAGES >= 3, "a stage is refilled while another is read and a third is on its way");
 static_assert(STAGES * STAGE_BYTES == SHARED_BYTES, "the launcher's layout differs");
 static_assert(SHARED_BYTES <= 99 * 1024, "a block's shared memory on sm_86, sm_89 and sm_120");
 static_assert((WARPS * TILE * PITCH + TILE * (CLASSES + 1)) * 4 <= SHARED_BYTES,
-              "scores lie over the ring");
+              "scores lie over the pipeline");
 
 __device__ __forceinline__ void fetch(u32 stage, const uint4* features, const uint4* weights,
                                       int first, int n, int slice) {

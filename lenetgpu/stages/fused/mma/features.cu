@@ -1,7 +1,7 @@
 // Images to pool2's features in one kernel, both convolutions on mma.sync with fp32 sums (sm_80).
 // SHARE warps carry an image from pixels to features. conv1 (conv1.cuh) leaves pooled vectors of 8
 // channels; they are conv2's rows, by ldmatrix where they lie: no im2col; a window's four sums
-// meet in one thread. conv2's filters stream through a ring that the block shares (ring.cuh).
+// meet in one thread. conv2's filters stream through a pipeline that the block shares (pipeline.cuh).
 // PARTS 1: fp16 operands. PARTS 2: fp16 high + low, products high*high + high*low + low*high, a filter
 // element's sums moved to fp32 registers, since tensor cores truncate (Ootomo and Yokota, arXiv
 // 2203.03341). Any n >= 1.
@@ -11,7 +11,7 @@
 #include "gpu/ptx/mma.cuh"
 #include "gpu/ptx/shared.cuh"
 #include "stages/fused/mma/conv1.cuh"
-#include "stages/fused/mma/ring.cuh"
+#include "stages/fused/mma/pipeline.cuh"
 
 constexpr int IMAGES = WARPS / SHARE;
 constexpr int CHANNELS = 64;
@@ -19,7 +19,7 @@ constexpr int PAIR_BYTES = WARP * VEC_BYTES;               // 16 K x 16 outputs,
 constexpr int FEATURES = 1024;
 constexpr int ELEMENTS_AT_ONCE = PARTS == 1 ? FILTER : 1;
 
-constexpr int MAPS_AT = STAGES * STAGE_BYTES;              // behind the ring
+constexpr int MAPS_AT = STAGES * STAGE_BYTES;              // after the pipeline
 constexpr int PIXELS_AT = MAPS_AT + IMAGES * PARTS * MAP_BYTES;
 
 static_assert(PIXELS_AT + IMAGES * PIXEL_PARTS * PIXEL_BYTES == SHARED_BYTES,
@@ -149,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const u32 rows = maps + lane / 16 * PLANE + lane % 4 * VEC_BYTES +
                      (lane / 4 % 2 * 2 + lane / 8 % 2 + 4 * share) * HALF_ROW;
 
-    Ring ring(base, filters2);
+    Pipeline pipe(base, filters2);
     const int stride = int(gridDim.x) * IMAGES;
     int first = int(blockIdx.x) * IMAGES;
     const Pixel* image = images + size_t(min(first + slot, n - 1)) * PIXELS;
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             sums[i / 4 / (CHANNELS / 8)][i / 4 % (CHANNELS / 8)][i % 4] = 0.0f;
         Window window{{rows, rows + PARITY}};
         Operands now, then;
-        now.load(window, ring.stage[0] + lane * VEC_BYTES, 0);
+        now.load(window, pipe.stage[0] + lane * VEC_BYTES, 0);
 #pragma unroll 1
         for (int r = 0; r < FILTER; ++r) {
             const int at = part + r * VECTORS_APART;       // of the next image
@@ -180,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (at < PIXEL_VECTORS) vector = load(image + at * 8);
 #pragma unroll ELEMENTS_AT_ONCE
             for (int s = 0; s < FILTER; ++s) {
-                ring.wait();
+                pipe.wait();
 #pragma unroll
                 for (int turn = 0; turn < TURNS; ++turn) {
                     const u32 row = rows + min(r + 1, FILTER - 1) * HALF_ROW;
@@ -190,12 +190,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                         window.right();
                     else
                         window = {{row, row + PARITY}};
-                    then.load(window, ring.stage[(turn + 1) * PARTS / TURNS] + lane * VEC_BYTES,
+                    then.load(window, pipe.stage[(turn + 1) * PARTS / TURNS] + lane * VEC_BYTES,
                               (turn + 1) % TURNS);
                     now.multiply(sums, turn);
                     now = then;
                 }
-                ring.advance(base);
+                pipe.advance(base);
             }
             if (at < PIXEL_VECTORS) stage(pixels + at * VEC_BYTES, vector);
         }

@@ -26,18 +26,18 @@ constexpr int TILE_BYTES = TILE * SLICE * 2;           // of a slice: [TILE][SLI
 constexpr int SLOT_BYTES = BLOCKS * TILE_BYTES;
 constexpr int PITCH = TILE + 8;                   // of a class's scores
 constexpr int SHARE_BYTES = CLASSES * PITCH * 4;  // of one warp
-constexpr int RING_AT = SLICES * FILTER_BYTES, SHARES_AT = RING_AT + STAGES * SLOT_BYTES;
+constexpr int STAGES_AT = SLICES * FILTER_BYTES, SHARES_AT = STAGES_AT + STAGES * SLOT_BYTES;
 constexpr int BARRIERS_AT = SHARES_AT + WARPS * SHARE_BYTES;
 
 static_assert(TILE == 80, "wgmma's N");
-static_assert(SLICE * 2 == 128 && RING_AT % 1024 == 0 && TILE_BYTES % 1024 == 0, "swizzled tiles");
-static_assert(WARPS * SHARE_BYTES <= STAGES * SLOT_BYTES, "this block's shares lie over the ring");
+static_assert(SLICE * 2 == 128 && STAGES_AT % 1024 == 0 && TILE_BYTES % 1024 == 0, "swizzled tiles");
+static_assert(WARPS * SHARE_BYTES <= STAGES * SLOT_BYTES, "this block's shares lie over the pipeline");
 static_assert(BARRIERS_AT + 8 * (SLICES + 2 * STAGES + 1) == SHARED_BYTES,
               "the launcher's layout differs");
 static_assert(SHARED_BYTES <= 232448, "a block's shared memory on sm_90");
 
 // This block's tile of every slice, to both blocks.
-__device__ __forceinline__ void copy_slices(u32 ring, u32 full, u32 empty,
+__device__ __forceinline__ void copy_slices(u32 stages, u32 full, u32 empty,
                                             const unsigned char* features, int tiles, int rank) {
 #pragma unroll 1
     for (int s = 0; s < SLICES; ++s) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void copy_slices(u32 ring, u32 full, u32 empty,
         if (s >= STAGES) ptx::barrier_wait(empty + 8 * slot, (s / STAGES - 1) & 1);
         ptx::barrier_expect(full + 8 * slot, tiles * TILE_BYTES);
         if (rank < tiles)
-            ptx::bulk_load(ring + slot * SLOT_BYTES + rank * TILE_BYTES, features + s * TILE_BYTES,
+            ptx::bulk_load(stages + slot * SLOT_BYTES + rank * TILE_BYTES, features + s * TILE_BYTES,
                            TILE_BYTES, full + 8 * slot, 3);
     }
 }
@@ -86,7 +86,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
                    const unsigned char* __restrict__ fc1, const uint4* __restrict__ fc2,
                    int* __restrict__ labels, float* __restrict__ scores, int n) {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const u32 base = ptx::shared(memory), ring = base + RING_AT;
+    const u32 base = ptx::shared(memory), stages = base + STAGES_AT;
     const u32 loaded = base + BARRIERS_AT, full = loaded + 8 * SLICES, empty = full + 8 * STAGES;
     const u32 scored = empty + 8 * STAGES;
     const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0), lane = threadIdx.x % 32;
@@ -114,7 +114,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
     if (warp == BLOCKS * WARPS) {
         if (lane == 0) {
             ptx::wait_for_grid();
-            copy_slices(ring, full, empty, features + size_t(own_tile) * SLICES * TILE_BYTES, tiles,
+            copy_slices(stages, full, empty, features + size_t(own_tile) * SLICES * TILE_BYTES, tiles,
                         rank);
         }
         __syncwarp();
@@ -124,14 +124,14 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
         float d[TILE / 2];
         ptx::barrier_wait(loaded, 0);
         ptx::barrier_wait(full, 0);
-        multiply<true>(d, base, ring + tile * TILE_BYTES);
+        multiply<true>(d, base, stages + tile * TILE_BYTES);
 #pragma unroll 1
         for (int s = 1; s < SLICES; ++s) {
             const int slot = s % STAGES;
             ptx::barrier_wait(loaded + 8 * s, 0);
             ptx::barrier_wait(full + 8 * slot, s / STAGES & 1);
             multiply<false>(d, base + s * FILTER_BYTES,
-                            ring + slot * SLOT_BYTES + tile * TILE_BYTES);
+                            stages + slot * SLOT_BYTES + tile * TILE_BYTES);
             ptx::wgmma_wait<1>();
             if (lane < BLOCKS && s - 1 + STAGES < SLICES)
                 ptx::barrier_arrive_cluster(ptx::in_block(empty + 8 * ((s - 1) % STAGES), lane));
@@ -139,7 +139,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
         ptx::wgmma_wait<0>();
         ptx::settle(d);
         ptx::sync(1, BLOCKS * WARPGROUP);
-        const u32 shares = tile == rank ? ring : base + SHARES_AT;
+        const u32 shares = tile == rank ? stages : base + SHARES_AT;
         score(ptx::in_block(shares + band * SHARE_BYTES, tile), ptx::in_block(scored, tile), d,
               weights, lane);
     }
@@ -150,7 +150,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
     float sum[CLASSES] = {};
     for (int half = 0; half < BLOCKS; ++half) {
         const float* shares =
-            reinterpret_cast<const float*>(memory + (half == rank ? RING_AT : SHARES_AT)) + row;
+            reinterpret_cast<const float*>(memory + (half == rank ? STAGES_AT : SHARES_AT)) + row;
 #pragma unroll
         for (int c = 0; c < CLASSES; ++c)
 #pragma unroll

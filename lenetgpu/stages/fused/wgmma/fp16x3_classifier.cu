@@ -1,7 +1,7 @@
 // Split features to labels at fp32 accuracy: fc1 on tensor cores as high*high + high*low + low*high, sums of
 // a chunk of K moved to fp32 registers; ReLU, fc2 and argmax in fp32.
 // A block takes CLASSIFIER_IMAGES images; each of two warpgroups computes 64 of fc1's 128 outputs.
-// Weights and features arrive chunk by chunk through a ring of bulk copies, both as wgmma reads
+// Weights and features arrive chunk by chunk through a pipeline of bulk copies, both as wgmma reads
 // them: features [image block][chunk][part][image][64 k] with swizzled rows, weights
 // [chunk][part][k/8][output][8 k]. Any number of images.
 #include "gpu/ptx/async.cuh"
@@ -31,7 +31,7 @@ constexpr int FEATURE_PART_BYTES = IMAGES * VECS * VEC_BYTES;  // [image][64 k],
 constexpr int FEATURE_BYTES = PARTS * FEATURE_PART_BYTES;
 constexpr int STAGE_BYTES = WEIGHT_BYTES + FEATURE_BYTES;
 
-// fc2's weights, rows padded to whole vectors; the hidden layer and scores lie over the ring.
+// fc2's weights, rows padded to whole vectors; the hidden layer and scores lie over the pipeline.
 constexpr int CLASS_VECTORS = (CLASSES + 3) / 4;
 constexpr int HIDDEN_PITCH = IMAGES + 8;
 constexpr int SCORES_PITCH = 4 * CLASS_VECTORS + 1;
@@ -44,8 +44,8 @@ constexpr int SHARED_USED = RELEASED + 4 * STAGES;
 static_assert(IMAGES == 80, "multiply_64x80 takes 80 images");
 static_assert(VECS == 8 && STAGE_BYTES % 1024 == 0 && WEIGHT_BYTES % 1024 == 0, "swizzled rows");
 static_assert(CHUNKS % 2 == 0, "chunks alternate between two accumulators");
-static_assert(STAGES <= CHUNKS, "the ring is filled once before the first release");
-static_assert(SCORES + IMAGES * SCORES_PITCH * 4 <= OUTPUT_WEIGHTS, "scores lie over the ring");
+static_assert(STAGES <= CHUNKS, "the pipeline is filled once before the first release");
+static_assert(SCORES + IMAGES * SCORES_PITCH * 4 <= OUTPUT_WEIGHTS, "scores lie over the pipeline");
 static_assert(IMAGES * CLASS_VECTORS <= GROUPS * WARPGROUP,
               "one thread for four classes of an image");
 static_assert(SHARED_USED <= SHARED_BYTES, "the launcher asks for too little shared memory");

@@ -3,7 +3,7 @@
 // sums of a few filter elements move to fp32 registers (Ootomo & Yokota, arXiv 2203.03341). A block takes
 // four images at a time: one warpgroup turns pixels by conv1 into split activations
 // [part][channel/8][y][image][x][8]; two warpgroups run conv2 on two images each, wgmma reading those
-// activations as they lie while conv2's filter elements stream from L2 through a ring. uint8 pixels are
+// activations as they lie while conv2's filter elements stream from L2 through a pipeline. uint8 pixels are
 // exact in fp16 (two products); float pixels are split as well, |x| <= 4.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
@@ -34,8 +34,8 @@ constexpr int ELEMENT_BYTES = PARTS * ELEMENT_PART_BYTES;
 constexpr int ELEMENT_STEP = 2 * ELEMENT_COLUMN_BYTES / VEC_BYTES;  // 16 channels on, in descriptor units
 constexpr int MAP_STEP = 2 * CHANNELS_BYTES / VEC_BYTES;
 
-constexpr int RING = 0;
-constexpr int MAPS = RING + STAGES * ELEMENT_BYTES;
+constexpr int PIPELINE = 0;
+constexpr int MAPS = PIPELINE + STAGES * ELEMENT_BYTES;
 constexpr int FILTERS1 = MAPS + BUFFERS * PAIR_BYTES;
 constexpr int STAGED = FILTERS1 + FILTER1_BYTES;
 constexpr int FILTERS1_FULL = STAGED + PIXEL_PARTS * STAGED_BYTES;
@@ -47,12 +47,12 @@ constexpr int SHARED_USED = RELEASED + 4 * STAGES;
 
 static_assert(SHARED_USED <= SHARED_BYTES, "the launcher asks for too little shared memory");
 static_assert(0 < PROMOTE && PROMOTE < FILTER, "a filter row is summed in two parts");
-static_assert(PROMOTE < STAGES && FILTER - PROMOTE < STAGES, "the ring holds the elements of a part");
+static_assert(PROMOTE < STAGES && FILTER - PROMOTE < STAGES, "the pipeline holds the elements of a part");
 
 __device__ __forceinline__ void load_element(u32 shared, const uint4* filters2, int stage, int element) {
     const u32 full = shared + ELEMENT_FULL + 8 * stage;
     ptx::barrier_expect(full, ELEMENT_BYTES);
-    ptx::bulk_load(shared + RING + stage * ELEMENT_BYTES, filters2 + element * (ELEMENT_BYTES / VEC_BYTES),
+    ptx::bulk_load(shared + PIPELINE + stage * ELEMENT_BYTES, filters2 + element * (ELEMENT_BYTES / VEC_BYTES),
                    ELEMENT_BYTES, full);
 }
 
@@ -119,7 +119,7 @@ __device__ __forceinline__ void multiply_high(float (&d)[MAPS2], u32 element, u3
     ptx::wgmma<true>(d, high + ELEMENT_STEP, map_high + MAP_STEP);
 }
 
-struct Ring {
+struct Pipeline {
     int stage = 0;
     u32 parity = 0;
     int element = 0;
@@ -134,7 +134,7 @@ struct Ring {
 
 // The last of the convolving warps to finish with a filter element loads the one that follows STAGES later.
 template <int elements>
-__device__ __forceinline__ void release_elements(u32 shared, const uint4* filters2, const Ring& first) {
+__device__ __forceinline__ void release_elements(u32 shared, const uint4* filters2, const Pipeline& first) {
     const int i = threadIdx.x % 32;
     if (i >= elements) return;
     const int stage = (first.stage + i) % STAGES;
@@ -149,28 +149,28 @@ __device__ __forceinline__ void release_elements(u32 shared, const uint4* filter
 // done.
 template <int elements>
 __device__ __forceinline__ void add_elements(float (&sum)[MAPS2], u32 shared, const uint4* filters2,
-                                         Ring& ring, u32 window, int group) {
-    const Ring first = ring;
+                                         Pipeline& pipe, u32 window, int group) {
+    const Pipeline first = pipe;
     float d[MAPS2];
     u32 element[elements];
     ptx::sync(2 + group, GROUPS * WARPGROUP);
 #pragma unroll
     for (int i = 0; i < elements; ++i) {
-        element[i] = shared + RING + ring.stage * ELEMENT_BYTES;
-        ptx::barrier_wait(shared + ELEMENT_FULL + 8 * ring.stage, ring.parity);
+        element[i] = shared + PIPELINE + pipe.stage * ELEMENT_BYTES;
+        ptx::barrier_wait(shared + ELEMENT_FULL + 8 * pipe.stage, pipe.parity);
         ptx::wgmma_fence();
         if (i == 0)
             multiply_low<false>(d, element[i], window);
         else
             multiply_low<true>(d, element[i], window + i * VEC_BYTES);
-        ring.advance();
+        pipe.advance();
     }
     ptx::wgmma_commit();
 #pragma unroll
     for (int i = 0; i < elements; ++i) multiply_high(d, element[i], window + i * VEC_BYTES);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
-    if (group == 0 || ring.left > 0) ptx::arrive(3 - group, GROUPS * WARPGROUP);
+    if (group == 0 || pipe.left > 0) ptx::arrive(3 - group, GROUPS * WARPGROUP);
     ptx::wgmma_wait<0>();
     ptx::settle(d);
 #pragma unroll
@@ -205,8 +205,8 @@ __device__ __forceinline__ void store_features(const float (&sum)[MAPS2], uint4*
 
 __device__ __forceinline__ void convolve(u32 shared, const uint4* filters2, uint4* features,
                                          int count, float scale, int group, int pairs) {
-    Ring ring;
-    ring.left = pairs / GROUPS * FILTER_ELEMENTS;
+    Pipeline pipe;
+    pipe.left = pairs / GROUPS * FILTER_ELEMENTS;
     if (group == 1) ptx::arrive(2, GROUPS * WARPGROUP);
     for (int pair = group; pair < pairs; pair += GROUPS) {
         const int buffer = pair % BUFFERS;
@@ -218,8 +218,8 @@ __device__ __forceinline__ void convolve(u32 shared, const uint4* filters2, uint
 #pragma unroll 1
         for (int row = 0; row < FILTER; ++row) {
             const u32 window = maps + row * IMAGES * MAP_ROW_BYTES;
-            add_elements<PROMOTE>(sum, shared, filters2, ring, window, group);
-            add_elements<FILTER - PROMOTE>(sum, shared, filters2, ring, window + PROMOTE * VEC_BYTES, group);
+            add_elements<PROMOTE>(sum, shared, filters2, pipe, window, group);
+            add_elements<FILTER - PROMOTE>(sum, shared, filters2, pipe, window + PROMOTE * VEC_BYTES, group);
         }
         ptx::barrier_arrive(shared + MAPS_FREE + 8 * buffer);
         store_features(sum, features, first_image(pair), count, scale);

@@ -9,8 +9,8 @@
 #include "stages/fused/wgmma/conv2.cuh"
 
 constexpr int PRODUCERS = GROUPS - 1, SLOTS = 2, ROOMS = PRODUCERS * SLOTS;
-constexpr int MULTIPLIES = 240, CONVOLVES = 88;  // registers of a thread
-static_assert(PRODUCERS * CONVOLVES + MULTIPLIES <= 512, "registers of a lane of each warpgroup fit");
+constexpr int CONSUMER_REGS = 240, PRODUCER_REGS = 88;  // registers of a thread
+static_assert(PRODUCERS * PRODUCER_REGS + CONSUMER_REGS <= 512, "registers fit");
 
 // Where things lie in a block's shared memory; `full` and `empty` are a barrier a room.
 template <int MAP_BYTES>
@@ -180,13 +180,13 @@ __device__ __forceinline__ void carry_specialized(Images images, const unsigned 
     }
     __syncthreads();
     if (group == PRODUCERS) {
-        ptx::more_registers<MULTIPLIES>();
+        ptx::more_registers<CONSUMER_REGS>();
         const Conv2 conv2(filters2, tid);
         const Kind kind = load(16 * (tid / 32) + tid % 32 / 4);
         ptx::wait_for_grid();
         consume(kind, conv2, rooms, out, n);
     } else {
-        ptx::fewer_registers<CONVOLVES>();
+        ptx::fewer_registers<PRODUCER_REGS>();
         ptx::wait_for_grid();
         produce<Kind>(images, rooms, memory, group, n);
         const int groups = PRODUCERS * int(gridDim.x);

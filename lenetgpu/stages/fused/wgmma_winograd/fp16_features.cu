@@ -8,7 +8,7 @@
 
 constexpr int BANDS_AT = MAPS_AT + POINTS * POINT_BYTES;
 constexpr int BARRIERS_AT = BANDS_AT + BANDS * BATCH * BAND_BYTES;
-constexpr int MULTIPLIES = 216, CONVOLVES = 96;  // registers of a thread
+constexpr int CONSUMER_REGS = 216, PRODUCER_REGS = 96;  // registers of a thread
 
 static_assert(BARRIERS_AT + 8 * (FILTER_BARRIERS + 4) == SHARED_BYTES, "the launcher's layout differs");
 static_assert(SHARED_BYTES <= MOST_BYTES, "a block's shared memory");
@@ -100,8 +100,8 @@ struct Barriers {  // of the points two by two: those written early, then late
 };
 
 // Band `band` of this block's batches, to the maps.
-__device__ __forceinline__ void convolve(const Pixel* __restrict__ images, u32 base, int band,
-                                         const Barriers& barriers, int n) {
+__device__ __forceinline__ void produce(const Pixel* __restrict__ images, u32 base, int band,
+                                        const Barriers& barriers, int n) {
     const int tid = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
     const int warp = __shfl_sync(~0u, tid / 32, 0);
     const u32 staged = base + BANDS_AT + band * BATCH * BAND_BYTES;
@@ -132,8 +132,8 @@ __device__ __forceinline__ void convolve(const Pixel* __restrict__ images, u32 b
 }
 
 // The maps of this block's batches times the filters, to features.
-__device__ __forceinline__ void multiply(uint4* __restrict__ out, u32 base,
-                                         const Barriers& barriers, int n) {
+__device__ __forceinline__ void consume(uint4* __restrict__ out, u32 base,
+                                        const Barriers& barriers, int n) {
     const int tid = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
     u64 a = ptx::operand(base, 64 * VEC_BYTES, 8 * VEC_BYTES);
     u64 b = ptx::operand(base + MAPS_AT, PLANE_BYTES, LINE_BYTES);
@@ -227,11 +227,11 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
     ptx::wait_for_grid();
 
     if (group == BANDS) {
-        ptx::more_registers<MULTIPLIES>();
-        multiply(out, base, barriers, n);
+        ptx::more_registers<CONSUMER_REGS>();
+        consume(out, base, barriers, n);
     } else {
-        ptx::fewer_registers<CONVOLVES>();
-        convolve(images, base, group, barriers, n);
+        ptx::fewer_registers<PRODUCER_REGS>();
+        produce(images, base, group, barriers, n);
         const int groups = BANDS * int(gridDim.x), own = group * int(gridDim.x) + int(blockIdx.x);
         clear_rest(out, (n + BATCH - 1) / BATCH * BATCH + own, groups, n, threadIdx.x % WARPGROUP);
     }

@@ -6,7 +6,7 @@
 // follow as parts of them have been used: each block of a cluster of two loads half and sends it to both.
 // sm_90a, any n >= 1.
 #include "gpu/ptx/registers.cuh"
-#include "stages/fused/wgmma_winograd/fp16x3_ring.cuh"
+#include "stages/fused/wgmma_winograd/fp16x3_pipeline.cuh"
 
 constexpr int SPLIT_BYTES = 2 * POINT_BYTES;  // of a point's maps: high, low
 constexpr int STAGED_BAND_BYTES = PIXEL_PARTS * BATCH * BAND_BYTES;
@@ -14,7 +14,7 @@ constexpr int SPLIT_MAPS_AT = UNITS * FILTERS_BYTES;
 constexpr int CONV1_AT = SPLIT_MAPS_AT + POINTS * SPLIT_BYTES;
 constexpr int BANDS_AT = CONV1_AT + FILTER1_BYTES;
 constexpr int BARRIERS_AT = BANDS_AT + BANDS * STAGED_BAND_BYTES;
-constexpr int MULTIPLIES = 200, CONVOLVES = 104;  // registers of a thread
+constexpr int CONSUMER_REGS = 200, PRODUCER_REGS = 104;  // registers of a thread
 
 static_assert(BARRIERS_AT + 8 * BARRIERS == SHARED_BYTES, "the launcher's layout differs");
 static_assert(SHARED_BYTES <= MOST_BYTES, "a block's shared memory");
@@ -131,8 +131,8 @@ __device__ __forceinline__ void write(const Inputs& inputs, u32 to) {
 }
 
 // Band `band` of this block's batches, to the maps.
-__device__ __forceinline__ void convolve(const Pixel* __restrict__ images, u32 base, int band,
-                                         const Barriers& barriers, float scale, int n) {
+__device__ __forceinline__ void produce(const Pixel* __restrict__ images, u32 base, int band,
+                                        const Barriers& barriers, float scale, int n) {
     const int lane = threadIdx.x % 32;
     const int warp = __shfl_sync(~0u, int(threadIdx.x) % WARPGROUP / 32, 0);
     const u32 staged = base + BANDS_AT + band * STAGED_BAND_BYTES;
@@ -191,9 +191,9 @@ __device__ __forceinline__ void means(uint4 (&high)[BATCH], uint4 (&low)[BATCH],
 }
 
 // The maps of this block's batches times the filters, to features.
-__device__ __forceinline__ void multiply(uint4* __restrict__ out, u32 base, const Ring& ring,
-                                         float scale, int n) {
-    const Barriers& barriers = ring.barriers;
+__device__ __forceinline__ void consume(uint4* __restrict__ out, u32 base, const Pipeline& pipe,
+                                        float scale, int n) {
+    const Barriers& barriers = pipe.barriers;
     const int tid = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
     const bool loads = __shfl_sync(~0u, tid / 32, 0) == 0;
     u64 a = ptx::operand(base, 64 * VEC_BYTES, 8 * VEC_BYTES);
@@ -232,13 +232,13 @@ __device__ __forceinline__ void multiply(uint4* __restrict__ out, u32 base, cons
             ptx::wgmma_commit();
             // Under the products: what follows those before, the means of the batch before.
             if (loads && (P > 0 || batch > 0) && (P < POINTS - 1 || more))
-                ring.template follow<(P + POINTS - 1) % POINTS>(0, lane);
+                pipe.template follow<(P + POINTS - 1) % POINTS>(0, lane);
             if (P == 0) store(first - stride);
             ptx::wgmma_wait<1>();
-            ring.release(LOW, lane);
-            if (loads && (P < POINTS - 2 || more)) ring.template follow<P>(1, lane);
+            pipe.release(LOW, lane);
+            if (loads && (P < POINTS - 2 || more)) pipe.template follow<P>(1, lane);
             ptx::wgmma_wait<0>();
-            ring.release(HIGH, lane);
+            pipe.release(HIGH, lane);
             if (P % 2 == 1 && lane == 0) ptx::barrier_arrive(barriers.read + 8 * (P / 2));
             ptx::settle(d);
             add_point<P>(sums, d);
@@ -268,7 +268,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
     const u32 base = ptx::shared(memory), rank = ptx::cluster_rank();
     const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
     const Barriers barriers(base + BARRIERS_AT);
-    const Ring ring = {filters2, base, rank, barriers};
+    const Pipeline pipe = {filters2, base, rank, barriers};
 
     ptx::start_next_grid();
     if (threadIdx.x == 0) barriers.begin();
@@ -277,17 +277,17 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
         ptx::barrier_expect(barriers.loaded1, FILTER1_BYTES);
         ptx::bulk_load(base + CONV1_AT, filters1, FILTER1_BYTES, barriers.loaded1);
         for (int point = 0; point < 2; ++point)
-            for (int part = 1; part >= 0; --part) ring.load(point, part);
+            for (int part = 1; part >= 0; --part) pipe.load(point, part);
     }
     __syncwarp();
     ptx::wait_for_grid();
 
     if (group == BANDS) {
-        ptx::more_registers<MULTIPLIES>();
-        multiply(out, base, ring, scale2, n);
+        ptx::more_registers<CONSUMER_REGS>();
+        consume(out, base, pipe, scale2, n);
     } else {
-        ptx::fewer_registers<CONVOLVES>();
-        convolve(images, base, group, barriers, scale1, n);
+        ptx::fewer_registers<PRODUCER_REGS>();
+        produce(images, base, group, barriers, scale1, n);
         const int groups = BANDS * int(gridDim.x), own = group * int(gridDim.x) + int(blockIdx.x);
         clear_rest(out, (n + BATCH - 1) / BATCH * BATCH + own, groups, n, threadIdx.x % WARPGROUP);
     }

@@ -6,24 +6,24 @@
 
 constexpr int BARRIER_BYTES = 8, BARRIERS_BYTES = (2 * STAGES + 1) * BARRIER_BYTES;
 
-struct Ring {
+struct Pipeline {
     u32 base;
-    int at = 0;
-    u32 odd = 0;
+    int stage = 0;
+    u32 phase = 0;
 
-    __device__ __forceinline__ explicit Ring(u32 base) : base(base) {}
-    __device__ __forceinline__ u32 full() const { return base + BARRIERS_AT + at * BARRIER_BYTES; }
+    __device__ __forceinline__ explicit Pipeline(u32 base) : base(base) {}
+    __device__ __forceinline__ u32 full() const { return base + BARRIERS_AT + stage * BARRIER_BYTES; }
     __device__ __forceinline__ u32 free() const { return full() + STAGES * BARRIER_BYTES; }
-    __device__ __forceinline__ u32 resident() const {
+    __device__ __forceinline__ u32 filters_full() const {
         return base + BARRIERS_AT + 2 * STAGES * BARRIER_BYTES;
     }
     __device__ __forceinline__ void step() {
-        if (++at == STAGES) at = 0, odd ^= 1;
+        if (++stage == STAGES) stage = 0, phase ^= 1;
     }
     // Over as many stages as there are at most.
     __device__ __forceinline__ void step(int stages) {
-        at += stages;
-        if (at >= STAGES) at -= STAGES, odd ^= 1;
+        stage += stages;
+        if (stage >= STAGES) stage -= STAGES, phase ^= 1;
     }
     // Arrivals at a stage that is filled, and at one that is read.
     __device__ __forceinline__ void begin(int filled, int read) const {
@@ -32,7 +32,7 @@ struct Ring {
             ptx::barrier_init(bar, filled);
             ptx::barrier_init(bar + STAGES * BARRIER_BYTES, read);
         }
-        ptx::barrier_init(resident(), 1);
+        ptx::barrier_init(filters_full(), 1);
         ptx::barrier_init_fence();
     }
 };

@@ -1,4 +1,4 @@
-// conv2's filters as high + low, a few at a time: a ring that the blocks of a cluster fill together, and
+// conv2's filters as high + low, a few at a time: a pipeline that the blocks of a cluster fill together, and
 // the barriers by which they and a block's warps tell each other what is there and what is not needed.
 #pragma once
 #include "stages/fused/wgmma_winograd/specialized.cuh"
@@ -34,7 +34,7 @@ struct Barriers {
 };
 
 // The filters on their way: [point][high, low] in memory, a unit of them by one thread of each block.
-struct Ring {
+struct Pipeline {
     const unsigned char* filters2;
     u32 base, rank;
     const Barriers& barriers;

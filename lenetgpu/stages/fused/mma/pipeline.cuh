@@ -1,4 +1,4 @@
-// conv2's filters on their way to a block of WARPS warps: a ring of stages in shared memory, filled
+// conv2's filters on their way to a block of WARPS warps: a pipeline of stages in shared memory, filled
 // by 16-byte copies. A stage is a filter element, or half of its outputs with PARTS 2.
 #pragma once
 #include "gpu/ptx/async.cuh"
@@ -12,12 +12,12 @@ constexpr int FILTERS_BYTES = FILTER * FILTER * PARTS * STAGE_BYTES;
 
 // The filters, again and again: a filter element's stages and the one after are there to be read while the
 // rest of the next element is on its way.
-struct Ring {
+struct Pipeline {
     const unsigned char* filters;
     int from = 0;                                          // the next to fetch, in bytes
     u32 stage[PARTS + 1], free[PARTS];
 
-    __device__ __forceinline__ Ring(u32 base, const unsigned char* filters) : filters(filters) {
+    __device__ __forceinline__ Pipeline(u32 base, const unsigned char* filters) : filters(filters) {
 #pragma unroll
         for (int i = 0; i <= PARTS; ++i) fetch(stage[i] = base + i * STAGE_BYTES);
 #pragma unroll
