@@ -94,13 +94,13 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
             steps.append(Step(f"copy to {to}", (), None, None, to, dtype, at, at))
             device = to
 
-    if input_dtype == "uint8" and not plan.slots[0].variant.raw_images:
+    if input_dtype == "uint8" and not plan.stages[0].variant.raw_images:
         scale = Scale(*IMAGE_SHAPE, input_dtype)
         at = (layout, shape)
         dtype = "float32"
         steps.append(Step("input", (), _support("scale", device), scale, device, dtype, at, at))
-    for index, slot in enumerate(plan.slots):
-        problem, home = slot.problem, slot.variant.needs.device
+    for index, bound in enumerate(plan.stages):
+        problem, home = bound.problem, bound.variant.needs.device
         if transfers == "host" and index:
             move("cpu")
         if home == "cuda":
@@ -118,8 +118,8 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
         dtype = dtype_of(layout)
         reads = (problem.reads, problem.in_shape)
         steps.append(
-            Step(slot.name, slot.stages, slot.variant, problem, home, dtype, reads,
-                 (layout, shape), slot.weights)
+            Step(bound.name, bound.stages, bound.variant, problem, home, dtype, reads,
+                 (layout, shape), bound.weights)
         )  # fmt: skip
     move(plan.device)
     return steps
@@ -135,11 +135,11 @@ def default_chunk(device: str, fused: bool = False) -> int:
     return _IMAGES_EACH * multiprocessors()
 
 
-def _require_room(plan: Plan, weights: Weights) -> None:
-    """LenetError unless the numbers of each stage hold what any image can make of `weights`."""
-    for slot in plan.slots:
-        precision = slot.variant.precision
-        for name in slot.stages:
+def _require_range(plan: Plan, weights: Weights) -> None:
+    """Raise LenetError if some image could exceed a stage's number range with `weights`."""
+    for bound in plan.stages:
+        precision = bound.variant.precision
+        for name in bound.stages:
             half = precision.startswith(("fp16", "int8")) and name != "fc2"  # summed in float32
             most = weights.balanced.reach.get(name, 0.0)
             if not most <= (_LARGEST_HALF if half else _LARGEST_FLOAT):
@@ -179,11 +179,11 @@ class Pipeline:
             raise LenetError(f"batch: expected at least 1 image, found {batch}")
         if chunk is not None and chunk < 1:
             raise LenetError(f"chunk: expected at least 1 image, found {chunk}")
-        _require_room(plan, weights)
+        _require_range(plan, weights)
         self.plan = plan
         self.turn: Turn = Owned(f"pipeline of plan {plan.name}")
         self.batch = batch
-        fused = plan.slots[0].variant.kind == FEATURES
+        fused = plan.stages[0].variant.kind == FEATURES
         self.chunk = min(batch, chunk or default_chunk(plan.device, fused))
         self.input_dtype = input_dtype
         self.steps = build_steps(plan, input_dtype, transfers)

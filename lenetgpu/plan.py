@@ -86,7 +86,7 @@ _CONVERSION_COST = 1000
 
 
 @dataclass(frozen=True)
-class Slot:
+class BoundStage:
     """A variant bound to the stages it computes, and their problem with layouts chosen.
 
     `weights` names its weight tensors.
@@ -109,12 +109,12 @@ class Plan:
 
     name: str
     device: str
-    slots: tuple[Slot, ...]
+    stages: tuple[BoundStage, ...]
 
     @property
     def precision(self) -> str:
         """The precision of its least precise variant."""
-        found = {slot.variant.precision for slot in self.slots}
+        found = {bound.variant.precision for bound in self.stages}
         return next((p for p in reversed(PRECISIONS) if p in found), PRECISIONS[0])
 
 
@@ -144,7 +144,7 @@ def runnable_plans(device: str, gpu: Gpu | None) -> list[str]:
 def settled(plan: Plan, gpu: Gpu | None) -> str:
     """Return the name of the plan that `auto` resolved to, or the plan's own name."""
     for name in runnable_plans(plan.device, gpu) if plan.name == AUTO else ():
-        if resolve(name, plan.device, gpu=gpu).slots == plan.slots:
+        if resolve(name, plan.device, gpu=gpu).stages == plan.stages:
             return name
     return plan.name
 
@@ -155,18 +155,18 @@ def available_precisions(device: str) -> list[str]:
     return [precision for precision in PRECISIONS if precision in found]
 
 
-def _negotiate(chosen: list[Slot]) -> list[Slot]:
-    """Choose the slots' layouts so that the fewest conversions are needed."""
-    best: dict[str, tuple[int, list[Slot]]] = {"NHWC": (0, [])}
+def _negotiate(chosen: list[BoundStage]) -> list[BoundStage]:
+    """Choose the stages' layouts so that the fewest conversions are needed."""
+    best: dict[str, tuple[int, list[BoundStage]]] = {"NHWC": (0, [])}
     shape: tuple[int, ...] = IMAGE_SHAPE
-    for slot in chosen:
-        following: dict[str, tuple[int, list[Slot]]] = {}
-        variant = slot.variant
+    for bound in chosen:
+        following: dict[str, tuple[int, list[BoundStage]]] = {}
+        variant = bound.variant
         weight = _CONV_PREFERENCE if variant.kind in ("conv", *SPAN_KINDS) else 1
-        for (at, (cost, slots)), (i, reads), (j, writes) in product(
+        for (at, (cost, before)), (i, reads), (j, writes) in product(
             best.items(), enumerate(variant.reads), enumerate(variant.writes)
         ):
-            problem = replace(slot.problem, reads=reads, writes=writes)
+            problem = replace(bound.problem, reads=reads, writes=writes)
             if variant.refusal(problem) is not None:
                 continue
             same = equivalent(at, reads, shape)
@@ -175,19 +175,19 @@ def _negotiate(chosen: list[Slot]) -> list[Slot]:
             convert = 0 if same else _CONVERSION_COST
             total = cost + convert + weight * (i + j)
             if writes not in following or total < following[writes][0]:
-                following[writes] = (total, [*slots, replace(slot, problem=problem)])
+                following[writes] = (total, [*before, replace(bound, problem=problem)])
         if not following:
-            refused = variant.refusal(slot.problem) or (
+            refused = variant.refusal(bound.problem) or (
                 f"reads {' or '.join(variant.reads)}, which the stage before it does not write"
             )
-            raise LenetError(f"variant {variant.full_name} of stage {slot.name} {refused}")
-        best, shape = following, slot.problem.out_shape
+            raise LenetError(f"variant {variant.full_name} of stage {bound.name} {refused}")
+        best, shape = following, bound.problem.out_shape
     return min(best.values(), key=lambda entry: entry[0])[1]
 
 
-def _span_slot(
+def _bound_span(
     index: int, mapping: Mapping[str, str], overrides: Mapping[str, str], device: str
-) -> Slot | None:
+) -> BoundStage | None:
     """Return the span that starts at stage `index` if the plan or the user chose one.
 
     If features and classifier share a private layout, any override splits both.
@@ -207,29 +207,29 @@ def _span_slot(
                     f"stage {inside[0]}: variant {variant.full_name} of {stage.name} runs it too; "
                     f"expected only one of --{stage.name} and --{inside[0]}"
                 )
-            return Slot(span.stages, variant, span.problem, span.weights)
+            return BoundStage(span.stages, variant, span.problem, span.weights)
         wanted = mapping.get(span.name)
         variant = None if wanted is None else find_span(span.kind, wanted, device)
         if variant is not None:
             private = {*variant.reads, *variant.writes} & {*PRIVATE}
             bound = STAGE_NAMES if private else span.stages
             if not any(name in overrides for name in bound):
-                return Slot(span.stages, variant, span.problem, span.weights)
+                return BoundStage(span.stages, variant, span.problem, span.weights)
     return None
 
 
-def _choose(mapping: Mapping[str, str], overrides: Mapping[str, str], device: str) -> list[Slot]:
-    chosen: list[Slot] = []
+def _bind(names: Mapping[str, str], overrides: Mapping[str, str], device: str) -> list[BoundStage]:
+    chosen: list[BoundStage] = []
     index = 0
     while index < len(STAGES):
-        slot = _span_slot(index, mapping, overrides, device)
-        if slot is None:
+        bound = _bound_span(index, names, overrides, device)
+        if bound is None:
             stage = STAGES[index]
-            wanted = overrides.get(stage.name, mapping.get(stage.name) or mapping[stage.kind])
+            wanted = overrides.get(stage.name, names.get(stage.name) or names[stage.kind])
             variant = find(stage.kind, wanted, device, stage.name)
-            slot = Slot((stage.name,), variant, stage.problem, stage.weights)
-        chosen.append(slot)
-        index += len(slot.stages)
+            bound = BoundStage((stage.name,), variant, stage.problem, stage.weights)
+        chosen.append(bound)
+        index += len(bound.stages)
     return chosen
 
 
@@ -308,20 +308,19 @@ def resolve(
             f"plan {name} needs a {'GPU' if device == 'cpu' else 'CPU'} and does not run on "
             f"{device}; plans that do: {', '.join(plan_names(device))}"
         )
-    chosen = _choose(mapping, overrides, device)
-    for slot in chosen:
-        needs = slot.variant.needs
+    chosen = _bind(mapping, overrides, device)
+    for bound in chosen:
+        needs = bound.variant.needs
         if gpu is not None and needs.device == "cuda":
             if needs.met_by(gpu):
                 continue
             later = "" if needs.exact else " or later"
             raise LenetError(
-                f"variant {slot.variant.full_name} of stage {slot.name}: expected a GPU of compute "
-                f"capability {needs.compute_capability / 10:.1f}{later}, "
+                f"variant {bound.variant.full_name} of stage {bound.name}: expected a GPU of "
+                f"compute capability {needs.compute_capability / 10:.1f}{later}, "
                 f"found {gpu.compute_capability / 10:.1f}"
             )
-    slots = tuple(_negotiate(chosen))
-    plan = Plan(name, device, slots)
+    plan = Plan(name, device, tuple(_negotiate(chosen)))
     if precision is not None and precision != plan.precision:
         have = available_precisions(device)
         raise LenetError(

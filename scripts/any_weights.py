@@ -123,7 +123,7 @@ def tried_all(
     """Return the result of each plan by name; plans with the same variants run once."""
     found: dict[str, dict[str, Any]] = {}
     for plan in plans:
-        same = next((p.name for p in plans if p.name in found and p.slots == plan.slots), None)
+        same = next((p.name for p in plans if p.name in found and p.stages == plan.stages), None)
         found[plan.name] = found[same] if same else tried(plan, weights, gpu, given)
     return found
 

@@ -21,7 +21,7 @@ from lenetgpu.measure.document import head, plan_json
 from lenetgpu.measure.outcome import Request
 from lenetgpu.net.engine import Engine
 from lenetgpu.papers.course import IMAGES
-from lenetgpu.papers.course_counters import kernels_of_rows, places, suite_keys
+from lenetgpu.papers.course_counters import kernels_of_rows, specs, suite_keys
 from lenetgpu.plan import Plan, choose_device
 
 PLANS = ("course", "auto")
@@ -38,7 +38,7 @@ def chosen(gpu: Gpu, images: int) -> dict[str, Plan]:
 
 
 def measured(gpu: Gpu, plans: Mapping[str, Plan], images: int) -> dict[str, Any]:
-    keys, own = suite_keys(), places(suite_keys())
+    keys, own = suite_keys(), specs(suite_keys())
     works = [Work("suite", tuple(own.values())), *map(Work.of, plans.values())]
     asked = Images(assets.default_digits(), assets.default_weights(), images)
     found = counters.find(works, asked, gpu)

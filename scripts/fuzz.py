@@ -109,10 +109,10 @@ class Child:
     """A forked process that reads cases in its own folder and records each outcome."""
 
     def __init__(self, form: Format, folder: Path, cases: Iterable[bytes], valid: set[str]) -> None:
-        self.form, self.room = form, Path(tempfile.mkdtemp(dir=folder))
-        self.path, self.notes = self.room / form.file, self.room / "notes"
+        self.form, self.folder = form, Path(tempfile.mkdtemp(dir=folder))
+        self.path, self.notes = self.folder / form.file, self.folder / "notes"
         for name, data in form.beside.items():
-            (self.room / name).write_bytes(data)
+            (self.folder / name).write_bytes(data)
         self.notes.touch()
         self.pid, self.status = os.fork(), 0
         if not self.pid:
@@ -140,7 +140,7 @@ class Child:
             how, said = outcome(self.form, self.path, valid, base)
             place = re.sub(r"'[^']*'|/\S+|[\d.,-]+", "#", said)[:160]
             if how not in ENDS or place not in seen:
-                (self.room / f"kept-{digest(data)}").write_bytes(data)
+                (self.folder / f"kept-{digest(data)}").write_bytes(data)
             seen.add(place)
             self._note(how, said[:300], digest(data))
             if how == "memory":
@@ -168,7 +168,7 @@ class Child:
         """Return (outcome, message, file) of each case; the file is empty if nothing is new."""
         found = []
         for how, said, name in map(json.loads, self.notes.read_text().splitlines()):
-            kept = self.room / f"kept-{name}"
+            kept = self.folder / f"kept-{name}"
             found.append((how, said, kept.read_bytes() if kept.is_file() else b""))
         if self.status:
             number = self.status & 0x7F
@@ -176,7 +176,7 @@ class Child:
                 ("hang", "") if self.status == -1 else ("signal", signal.Signals(number).name)
             )
             found.append((how, said, self.path.read_bytes()))
-        shutil.rmtree(self.room)
+        shutil.rmtree(self.folder)
         return found
 
 

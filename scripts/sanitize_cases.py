@@ -100,7 +100,7 @@ def labels_right(gpu: Gpu, name: str, dtype: str) -> bool:
 def of_plans(gpu: Gpu) -> Iterator[Case]:
     """Yield cases of plans whose first kernel computes features from images."""
     for name in runnable_plans("cuda", gpu):
-        if resolve(name, "cuda").slots[0].variant.kind == FEATURES:
+        if resolve(name, "cuda").stages[0].variant.kind == FEATURES:
             for rank, dtype in enumerate(("uint8", "float32")):
                 run = partial(labels_right, gpu, name, dtype)
                 yield Case(f"plan {name}", f"{DIGITS} digits, {dtype}", rank, run)

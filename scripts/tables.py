@@ -141,8 +141,8 @@ def _other_variants(documents: list[Document]) -> str:
     """Return a sentence on plans that run other variants today than when measured."""
     names = []
     for document in documents:
-        then = [slot["variant"] for slot in document["plan"]]
-        now = [slot.variant.names for slot in resolve(document["plan_name"], "cuda").slots]
+        then = [entry["variant"] for entry in document["plan"]]
+        now = [bound.variant.names for bound in resolve(document["plan_name"], "cuda").stages]
         if len(then) != len(now) or not all(one in known for one, known in zip(then, now)):  # noqa: B905
             names.append(f"`{document['plan_name']}`")
     said = f" Measured with other variants than the plan has now: {', '.join(names)}."

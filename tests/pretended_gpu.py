@@ -72,15 +72,15 @@ class Graph:
 
 
 class PretendedGpu:
-    """Simulated GPU: lanes' buffers hold `room` images, `seed` determines the order of execution.
+    """Simulated GPU: stream buffers hold `capacity` images; `seed` sets the order of execution.
 
     `reaches_host`: its kernels write labels to host memory. `copied`: bytes of each copy.
     """
 
-    def __init__(self, room=1 << 20, seed=0, reaches_host=True):
+    def __init__(self, capacity=1 << 20, seed=0, reaches_host=True):
         self.reaches_host = reaches_host
         self.random, self.pending, self.current = random.Random(seed), [], None
-        self.room, self.taken, self.pinned_bytes = room, 0, 0
+        self.capacity, self.taken, self.pinned_bytes = capacity, 0, 0
         self.launches = self.released = 0
         self.recording = None
         self.copied = []
@@ -120,7 +120,7 @@ class PretendedGpu:
         return self.device_memory[-1]
 
     def allocate(self, images):
-        if self.taken + images > self.room:
+        if self.taken + images > self.capacity:
             raise MemoryError
         self.taken += images
 

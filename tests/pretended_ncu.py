@@ -72,12 +72,12 @@ def main():
         return told.get("code", 1)
     sections, launches = [], []
     for index, work in enumerate(json.loads((folder / "work.json").read_text())["works"]):
-        for place in work["places"]:
-            own = told["kernels"].get(place["variant"], ["k_" + place["stage"]])
+        for spec in work["specs"]:
+            own = told["kernels"].get(spec["variant"], ["k_" + spec["stage"]])
             launches.append((MARK, len(sections) + 1))
             launches += [(kernel, 512) for kernel in [*told.get("extra", []), *own]]
-            error = told.get("errors", {}).get(place["variant"])
-            sections.append({"work": index, "name": place["stage"], "variant": place["variant"],
+            error = told.get("errors", {}).get(spec["variant"])
+            sections.append({"work": index, "name": spec["stage"], "variant": spec["variant"],
                              "launched": own, "error": error})  # fmt: skip
     (folder / "sections.json").write_text(json.dumps(sections))
     text = csv(metrics, [one for one in launches if one[0] not in told.get("lost", [])])

@@ -70,9 +70,9 @@ def test_intact_kernel_cache_is_used(cache, monkeypatch):
 @pytest.mark.parametrize("how", HOW)
 def test_damaged_cached_kernels_are_recompiled(how, suffix, cache, tmp_path, capfd):
     for number, path in enumerate(sorted((cache / "kernels").glob(f"*{suffix}"))):
-        room = tmp_path / str(number)
-        room.mkdir()
-        POISONS[how](path, room)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        POISONS[how](path, folder)
     assert right()
     assert capfd.readouterr().err.count("\n") <= 1
     assert how == "a folder" or survey().said == []

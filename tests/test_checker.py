@@ -142,7 +142,7 @@ def test_wrong_plan_is_refused_and_not_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
     plan = resolve("tiled", "cpu")
     broken = replace(find("argmax", "serial", "cpu"), run=lambda x, y, problem: y.fill(3))
-    slots = (*plan.slots[:-1], replace(plan.slots[-1], variant=broken))
+    stages = (*plan.stages[:-1], replace(plan.stages[-1], variant=broken))
     for _ in range(2):
         with pytest.raises(LenetError, match=r"plan tiled is wrong on this.*found 2\d\d others"):
-            verify_once(replace(plan, slots=slots), "this one")
+            verify_once(replace(plan, stages=stages), "this one")

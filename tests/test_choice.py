@@ -54,7 +54,7 @@ def test_auto_candidates_run_on_the_device(precision):
     for name, plan in plans.items():
         assert plan.name == name
         assert (plan.precision == precision) != (name in stand_ins("cuda", precision))
-        assert all(slot.variant.needs.met_by(HOPPER) for slot in plan.slots)
+        assert all(bound.variant.needs.met_by(HOPPER) for bound in plan.stages)
     assert "fp16" not in auto_plans("cuda", "fp16", Gpu(0, "Some Ada", 89))
 
 
@@ -67,7 +67,7 @@ def fitting(monkeypatch):
     errors, asked = {}, []
 
     def fit(plan, weights, device, dtype, batch):
-        if batch > errors.get("room", batch):
+        if batch > errors.get("capacity", batch):
             raise MemoryError
         asked.append((plan.name, dtype, batch))
         error = errors.get(plan.name, 1e-7)
@@ -88,7 +88,7 @@ def test_auto_choice_applies_only_to_its_batch_range(fitting, shipped_weights):
     assert remembered(Gpu(0, "Another", 90), "fp32", 10_000) is None
     plan = choose(HOPPER, "fp32", 10_000, shipped_weights)
     assert plan.name == "auto"
-    assert plan.slots[0].variant.full_name == "cublas.im2col"
+    assert plan.stages[0].variant.full_name == "cublas.im2col"
     assert asked == [("sgemm", "uint8", 10_000)]
 
 
@@ -101,7 +101,7 @@ def test_auto_falls_back_if_plan_does_not_fit_weights(fitting, shipped_weights):
     errors.update(dict.fromkeys(refused))
     notes = []
     plan = choose(HOPPER, "int8", 10_000, shipped_weights, "float32", notes)
-    assert plan.name == "auto" and plan.slots == resolve("half", "cuda").slots
+    assert plan.name == "auto" and plan.stages == resolve("half", "cuda").stages
     assert notes == [f"plan {name} does not fit" for name in refused]
     assert {dtype for _, dtype, _ in asked} == {"float32"}
     made, path = remember("fp16", 1, "half")
@@ -136,7 +136,7 @@ def test_fp32_dispatches_faster_plan_of_equal_accuracy(errors, taken, fitting, s
     times = {"fp16x3": 1.0, "mma_fp16x3": 2.0, "sgemm": 3.0, "fp32": 4.0}
     entries.keep("auto", path.stem, {**asdict(made), "medians_ms": times})
     plan = choose(HOPPER, "fp32", 1, shipped_weights)
-    assert plan.slots == resolve(taken, "cuda").slots
+    assert plan.stages == resolve(taken, "cuda").stages
 
 
 def test_fit_is_checked_in_smaller_chunks_if_memory_is_short(fitting, shipped_weights, monkeypatch):
@@ -144,22 +144,22 @@ def test_fit_is_checked_in_smaller_chunks_if_memory_is_short(fitting, shipped_we
     monkeypatch.setattr(faults, "release", lambda: given_back.append(1))
     errors, asked = fitting
     remember("fp32", 10_000, "sgemm")
-    errors["room"] = 3_000
+    errors["capacity"] = 3_000
     plan = choose(HOPPER, "fp32", 10_000, shipped_weights)
-    assert plan.slots == resolve("sgemm", "cuda").slots
+    assert plan.stages == resolve("sgemm", "cuda").stages
     assert asked == [("sgemm", "uint8", 2_500)]
     assert len(given_back) == 2
-    errors["room"] = 0
+    errors["capacity"] = 0
     with pytest.raises(LenetError, match="plan sgemm: expected memory for one image"):
         choose(HOPPER, "fp32", 10_000, shipped_weights)
 
 
 def test_cpu_plan_fit_is_checked(fitting, shipped_weights):
     errors, asked = fitting
-    assert choose(None, "fp32", 100, shipped_weights).slots == resolve("fp32", "cpu").slots
+    assert choose(None, "fp32", 100, shipped_weights).stages == resolve("fp32", "cpu").stages
     assert asked == [("fp32", "uint8", 64)]
     errors["fp32"] = None
-    assert choose(None, "fp32", 100, shipped_weights).slots == resolve("tiled", "cpu").slots
+    assert choose(None, "fp32", 100, shipped_weights).stages == resolve("tiled", "cpu").stages
     errors["tiled"] = None
     with pytest.raises(LenetError, match="plan tiled does not fit"):
         choose(None, "fp32", 100, shipped_weights)
@@ -217,7 +217,7 @@ def test_auto_dispatches_and_caches_fastest_plan(precision, monkeypatch):
     assert not found.wrong
     monkeypatch.setattr(choice, "measure", lambda *_: pytest.fail("measured again"))
     plan = choose(gpu, precision, 2_000, load_weights(assets.default_weights()))
-    assert plan.slots in [found.slots for found in auto_plans("cuda", precision, gpu).values()]
+    assert plan.stages in [found.stages for found in auto_plans("cuda", precision, gpu).values()]
 
 
 def test_auto_with_stage_override_does_not_fall_back(monkeypatch):

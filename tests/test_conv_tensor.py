@@ -545,7 +545,7 @@ def test_pairs_and_sampled_images_are_correct_on_gpu(monkeypatch, rng):
     [(mma.TILINGS, 80), (wgmma.TILINGS, 90), (halo.TILINGS + halo.WINOGRAD, 90)],
 )
 def test_all_tilings_fit_and_have_work(tilings, least):
-    room = min(p.shared_bytes - p.reserved_bytes for c, p in PROCESSORS.items()
+    limit = min(p.shared_bytes - p.reserved_bytes for c, p in PROCESSORS.items()
                if c == least or c > least == 80)  # fmt: skip
     for problem in (*RESNET, *(case.problem for case in ALL)):
         for parts in (1, 2):
@@ -558,7 +558,7 @@ def test_all_tilings_fit_and_have_work(tilings, least):
                 tiling, layout = made.tiling, made.layout
                 chunks = tiling.chunks(layout)
                 assert -(-chunks // made.split) * (made.split - 1) < chunks
-                assert tiling.shared_bytes(layout) <= room and made.padded % tiling.bn == 0
+                assert tiling.shared_bytes(layout) <= limit and made.padded % tiling.bn == 0
                 if tiling.planes:
                     read = -(-4 * layout.slot // tiling.bm) * tiling.bm + layout.reach
                     assert read <= layout.plane(4)

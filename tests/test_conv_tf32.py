@@ -331,9 +331,9 @@ def test_few_channels_use_input_tiles_where_they_fit():
 
 
 def test_grid_fits_the_gpu():
-    room = min(p.shared_bytes - p.reserved_bytes for c, p in PROCESSORS.items() if c >= 80)
+    limit = min(p.shared_bytes - p.reserved_bytes for c, p in PROCESSORS.items() if c >= 80)
     for tiling in mma.TILINGS:
         product = mma.divided(RESNET, tiling)
-        assert product.shared_bytes <= room
+        assert product.shared_bytes <= limit
         assert product.grid(10_000) == H200.multiprocessors * tiling.min_blocks
         assert product.grid(1) == min(product.tiles(1), product.grid(10_000))

@@ -30,7 +30,7 @@ from lenetgpu.lab.render import show
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.counters import child, document, ncu
 from lenetgpu.measure.counters.ncu import CAUSES, TIME, UNITS, NoCounters, asked, of_values, stall
-from lenetgpu.measure.counters.work import Images, Place, Work, as_json, from_json
+from lenetgpu.measure.counters.work import Images, StageSpec, Work, as_json, from_json
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.rounds import Candidate, Comparison
 from lenetgpu.papers.course import LADDERS, MEAN, RELU
@@ -39,7 +39,7 @@ from lenetgpu.papers.course_counters import (
     PASSES_OF,
     described,
     kernels_of_rows,
-    places,
+    specs,
 )
 from lenetgpu.papers.course_ladder import step_rows
 from lenetgpu.plan import resolve
@@ -69,7 +69,7 @@ def no_ncu(monkeypatch):
 
 
 def few():
-    return [Work("few", tuple(places(KEYS).values())), Work.of(resolve("course", "cuda"))]
+    return [Work("few", tuple(specs(KEYS).values())), Work.of(resolve("course", "cuda"))]
 
 
 def test_ncu_output_of_an_h200_is_parsed():
@@ -201,7 +201,7 @@ def printed(counters, kernels):
 
 
 def test_without_ncu_efficiencies_are_labelled_counted(no_ncu):
-    none = Work("w", (Place("fc1", "cublas.sgemm", "NC", "NC"),))
+    none = Work("w", (StageSpec("fc1", "cublas.sgemm", "NC", "NC"),))
     found = document.find([*few(), none], IMAGES, GPU)
     assert found.head == {
         "source": "counted", "version": None, "images": 10_000,
@@ -243,7 +243,7 @@ def test_works_round_trip_through_json():
         plan = resolve(name, "cuda")
         assert Work.of(plan).plan() == plan
     with pytest.raises(LenetError, match="expected a variant of cuda, found 'none.such'"):
-        Place("conv1", "none.such", "NHWC", "NHWC").slot()
+        StageSpec("conv1", "none.such", "NHWC", "NHWC").bound()
 
 
 @pytest.fixture
@@ -266,9 +266,9 @@ def marks(monkeypatch):
 def test_child_counts_one_pass_and_continues_after_failures(marks):
     process = child._Child(Images(IMAGES.data, IMAGES.weights, 130))
     alone = (
-        Place("conv1", "tiled.blocked", "NHWC", "NHWC", "cpu"),
-        Place("pool1", "none.such", "NHWC", "NHWC", "cpu"),
-        Place("fc1", "tiled.blocked", "NC", "NC", "cpu"),
+        StageSpec("conv1", "tiled.blocked", "NHWC", "NHWC", "cpu"),
+        StageSpec("pool1", "none.such", "NHWC", "NHWC", "cpu"),
+        StageSpec("fc1", "tiled.blocked", "NC", "NC", "cpu"),
     )
     for index, work in enumerate((Work("alone", alone), Work.of(resolve("tiled", "cpu")))):
         process.run(index, work)
@@ -290,7 +290,7 @@ def test_child_counts_one_pass_and_continues_after_failures(marks):
 
 def test_each_pass_has_counters_of_its_kernel(pretended):
     pretended()
-    own = places(KEYS)
+    own = specs(KEYS)
     (rows,) = document.find([Work("suite", tuple(own.values()))], IMAGES, GPU).rows
     by_key = dict(zip(own, rows, strict=True))
     relu = kernels_of_rows("pool1", RELU, by_key)

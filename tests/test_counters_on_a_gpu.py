@@ -11,7 +11,7 @@ from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.measure.counters import document, ncu
 from lenetgpu.measure.counters.ncu import NoCounters
 from lenetgpu.measure.counters.work import Images, Work
-from lenetgpu.papers.course_counters import NVVP, PASSES, PASSES_OF, places
+from lenetgpu.papers.course_counters import NVVP, PASSES, PASSES_OF, specs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 POINTS = 0.03
@@ -35,7 +35,7 @@ def version():
 @pytest.fixture(scope="module")
 def found(version):
     """Counters of COUNTED, each alone, by (stage, variant)."""
-    own = places(COUNTED)
+    own = specs(COUNTED)
     images = Images(assets.default_digits(), assets.default_weights(), 1000)
     try:
         work = Work("few", tuple(own.values()))

@@ -139,8 +139,8 @@ def test_weights_of_any_scale_with_zeros(power, rng):
 
 def test_default_cpu_plan(shipped_weights, rng):
     plan = resolve("auto", "cpu")
-    assert plan.slots[0].variant.full_name == "winograd.features"
-    assert resolve("tiled", "cpu").slots[0].name == "conv1"
+    assert plan.stages[0].variant.full_name == "winograd.features"
+    assert resolve("tiled", "cpu").stages[0].name == "conv1"
     images = rng.integers(0, 256, (CPU_CHUNK + 9, 28, 28, 1), dtype=np.uint8)
     pipeline = Pipeline(plan, shipped_weights, len(images))
     assert pipeline.chunk == len(images) > CPU_CHUNK
@@ -153,7 +153,7 @@ def test_default_cpu_plan(shipped_weights, rng):
 
 def test_later_stage_override_keeps_the_fused_span():
     def names(overrides):
-        return {s.name: s.variant.full_name for s in resolve("fp32", "cpu", overrides).slots}
+        return {s.name: s.variant.full_name for s in resolve("fp32", "cpu", overrides).stages}
 
     found = names({"fc1": "serial"})
     assert found["conv1+pool1+conv2+pool2"] == "winograd.features"

@@ -20,22 +20,22 @@ from lenetgpu.measure.outcome import Request
 from lenetgpu.net import engine as engine_module
 from lenetgpu.net import runners, streaming
 from lenetgpu.net.engine import Engine
-from lenetgpu.net.runners import Feed, GpuRunner
+from lenetgpu.net.runners import GpuRunner, InputSchedule
 from lenetgpu.net.streaming import Costs, Streamer
 from lenetgpu.network import CLASSES
 
 
 @pytest.fixture
 def fits(monkeypatch):
-    """Record the calls of `fit`; more images than `room` raise the error made by `refusal`."""
-    asked = SimpleNamespace(room=1 << 30, refusal=MemoryError, sizes=[], alive=[], held=[])
+    """Record the calls of `fit`; more images than `capacity` raise the error made by `refusal`."""
+    asked = SimpleNamespace(capacity=1 << 30, refusal=MemoryError, sizes=[], alive=[], held=[])
 
     def fit(plan, weights, device, dtype, size):
         asked.alive.append(sum(ref() is not None for ref in asked.held))
         asked.sizes.append((dtype, size))
         buffer = np.empty(size)
         asked.held.append(weakref.ref(buffer))
-        if size > asked.room:
+        if size > asked.capacity:
             raise asked.refusal()
 
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
@@ -48,7 +48,7 @@ def fits(monkeypatch):
 
 
 def test_memory_is_freed_before_smaller_chunks_are_tried(fits):
-    fits.room = 30
+    fits.capacity = 30
     engine = Engine(Request(plan="fp32"))
     assert engine.check("uint8", 100) == 25
     assert fits.sizes == [("uint8", 100), ("uint8", 50), ("uint8", 25)]
@@ -57,7 +57,7 @@ def test_memory_is_freed_before_smaller_chunks_are_tried(fits):
 
 
 def test_exhausted_memory_and_other_errors_are_raised(fits):
-    fits.room = 0
+    fits.capacity = 0
     sentence = "plan fp32: expected memory for one image, found: no more memory"
     with pytest.raises(LenetError, match=sentence):
         Engine(Request(plan="fp32")).check("uint8", 1)
@@ -68,32 +68,32 @@ def test_exhausted_memory_and_other_errors_are_raised(fits):
 
 
 @pytest.fixture
-def feeds(monkeypatch):
-    """Return the list of feeds that runners are made with; no GPU runs them."""
+def schedules(monkeypatch):
+    """Return the list of schedules that runners are made with; no GPU runs them."""
     made = []
     monkeypatch.setattr(
-        engine_module, "GpuRunner", lambda make, feed, index, one: made.append(feed)
+        engine_module, "GpuRunner", lambda make, schedule, index, one: made.append(schedule)
     )
     return made
 
 
 @pytest.mark.parametrize(("batch", "zero_copy"), [(None, True), (5_000, True), (100, False)])
-def test_zero_copy_is_used_where_faster(fits, feeds, monkeypatch, batch, zero_copy):
+def test_zero_copy_is_used_where_faster(fits, schedules, monkeypatch, batch, zero_copy):
     """Each chunk of a batch has a start-up cost, so small chunks are copied."""
     costs = Costs(50, 2, 3, 5, 3, 10, 784, 48, 6)
     monkeypatch.setattr("lenetgpu.net.streaming.costs_of", lambda *_: costs)
     engine = Engine(Request(plan="fp32", batch=batch))
     engine.start("uint8", 10_000)
     engine.runner("uint8", 10_000)
-    (feed,) = feeds
-    assert feed == engine.feed("uint8") and feed.zero_copy == zero_copy
-    assert feed.chunk <= (batch or 10_000)
+    (schedule,) = schedules
+    assert schedule == engine.schedule("uint8") and schedule.zero_copy == zero_copy
+    assert schedule.chunk <= (batch or 10_000)
     if zero_copy:
-        chunks = -(-10_000 // feed.chunk)
-        assert feed.model["predicted"] == pytest.approx((10 + 6 * chunks + 7_840 / 48) / 1e3)
+        chunks = -(-10_000 // schedule.chunk)
+        assert schedule.model["predicted"] == pytest.approx((10 + 6 * chunks + 7_840 / 48) / 1e3)
 
 
-def test_each_dtype_keeps_its_schedule(fits, feeds, monkeypatch):
+def test_each_dtype_keeps_its_schedule(fits, schedules, monkeypatch):
     """A later runner of the first type uses the schedule that was checked for it."""
     costs = {
         "uint8": Costs(50, 1, 2, 5, 3, 10, 784, 40, 900),
@@ -105,18 +105,18 @@ def test_each_dtype_keeps_its_schedule(fits, feeds, monkeypatch):
     engine = Engine(Request(plan="fp32"))
     engine.start("uint8", 10_000)
     engine.runner("uint8", 10_000)
-    before = engine.feed("uint8")
-    fits.room = 200
+    before = engine.schedule("uint8")
+    fits.capacity = 200
     engine.start("float32", 10_000)
-    assert engine.feed("float32").chunk <= 200 < before.chunk
+    assert engine.schedule("float32").chunk <= 200 < before.chunk
     engine.runner("uint8", 10_000)
     engine.runner("float32", 10_000)
-    assert feeds[0] == feeds[1] == before != feeds[2]
-    assert engine.feed("uint8") == before and before.model != engine.feed("float32").model
+    assert schedules[0] == schedules[1] == before != schedules[2]
+    assert engine.schedule("uint8") == before and before.model != engine.schedule("float32").model
     assert ("uint8", before.chunk) in fits.sizes
 
 
-def test_threads_prepare_runners_one_at_a_time(fits, feeds, monkeypatch):
+def test_threads_prepare_runners_one_at_a_time(fits, schedules, monkeypatch):
     """A single image is checked once, and no thread's time is lost or counted for another."""
     inside, most, plain = [], [], engine_module.fit
 
@@ -134,7 +134,7 @@ def test_threads_prepare_runners_one_at_a_time(fits, feeds, monkeypatch):
     with ThreadPoolExecutor(4) as callers:
         list(callers.map(lambda _: engine.runner("uint8", 100, False, True), range(4)))
     assert fits.sizes == [("uint8", 1)] and most == [1]
-    assert [(feed.chunk, feed.streams, feed.taper) for feed in feeds] == [(50, 2, 1.0)] * 4
+    assert [(s.chunk, s.streams, s.taper) for s in schedules] == [(50, 2, 1.0)] * 4
 
 
 @pytest.fixture
@@ -154,12 +154,12 @@ def gpu(monkeypatch):
     return made
 
 
-def runner_on(gpu, size=4, streams=2, scores=True, **feed):
+def runner_on(gpu, size=4, streams=2, scores=True, **schedule):
     def make(n):
         gpu.allocate(n)
         return PretendedPipeline(gpu, n, scores)
 
-    return GpuRunner(make, Feed(streams, size, **feed), 0)
+    return GpuRunner(make, InputSchedule(streams, size, **schedule), 0)
 
 
 def expected(images):

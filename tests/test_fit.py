@@ -29,8 +29,8 @@ def times(weights, factor):
 def changed(run):
     """Return the plan with fc2 computed by `run`."""
     variant = replace(find("fc", "blas.numpy", "cpu"), run=run)
-    slots = [replace(s, variant=variant) if s.name == "fc2" else s for s in PLAN.slots]
-    return replace(PLAN, slots=tuple(slots))
+    stages = [replace(s, variant=variant) if s.name == "fc2" else s for s in PLAN.stages]
+    return replace(PLAN, stages=tuple(stages))
 
 
 def test_fit_reports_errors_by_group(shipped_weights):

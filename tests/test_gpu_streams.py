@@ -92,7 +92,7 @@ def test_pageable_arrays_and_sources_give_the_same_labels(digits, shipped_weight
 
 
 def test_chunks_shrink_when_memory_is_short(digits, shipped_weights):
-    """CuPy's pool is limited to less than the lanes require, and restored afterwards."""
+    """CuPy's pool is limited to less than the stream slots require, and restored afterwards."""
     import cupy
 
     pool, plan = cupy.get_default_memory_pool(), resolved("tiled")
@@ -137,7 +137,7 @@ def test_model_predicts_pass_time(plan, digits, shipped_weights):
         return made
 
     costs = measure_costs(make)
-    assert costs.bus_gbs > 1 and 0 <= costs.lane_us <= costs.chunk_us and costs.call_us > 1
+    assert costs.bus_gbs > 1 and 0 <= costs.overlapped_us <= costs.chunk_us and costs.call_us > 1
     best = best_schedule(len(digits), costs)
     found = [(1, 10_000), (2, 5_000)] + ([] if best.zero_copy else [(best.streams, best.chunk)])
     expected = [(*how, False, predicted_ms(len(digits), *how, costs)) for how in found]

@@ -217,7 +217,7 @@ def test_stage_override_splits_a_fused_plan(plan, digits):
     dataset, weights, _, labels = digits
     gpu = driver_gpus()[0]
     chosen = resolve(plan, "cuda", {"fc1": "tiled"}, gpu=gpu)
-    assert [slot.name for slot in chosen.slots] == [stage.name for stage in STAGES]
+    assert [bound.name for bound in chosen.stages] == [stage.name for stage in STAGES]
     found = Pipeline(chosen, weights, 200).run(cupy.asarray(dataset.images[:200])).get()
     np.testing.assert_array_equal(found, labels[:200])
 

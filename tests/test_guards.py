@@ -65,11 +65,11 @@ def test_plan_key_changes_with_every_input(cuda_plan, monkeypatch):
         plan_key(cuda_plan, "GPU", "float32", 100),
         plan_key(resolve("unrolled", "cuda"), "GPU", "uint8", 100),
     ]
-    slots = cuda_plan.slots
-    (kernel,) = slots[0].variant.kernels(slots[0].problem, 100)
+    stages = cuda_plan.stages
+    (kernel,) = stages[0].variant.kernels(stages[0].problem, 100)
     changed = replace(kernel, defines=(*kernel.defines, ("EXTRA", 1)))
-    variant = replace(slots[0].variant, kernels=lambda problem, batch: (changed,))
-    other = replace(cuda_plan, slots=(replace(slots[0], variant=variant), *slots[1:]))
+    variant = replace(stages[0].variant, kernels=lambda problem, batch: (changed,))
+    other = replace(cuda_plan, stages=(replace(stages[0], variant=variant), *stages[1:]))
     keys.append(plan_key(other, "GPU", "uint8", 100))
     with monkeypatch.context() as patch:
         patch.setattr(nvrtc, "version", lambda: (13, 1))
@@ -81,7 +81,7 @@ def test_plan_key_changes_with_every_input(cuda_plan, monkeypatch):
     assert len(set(keys)) == len(keys)
     assert plan_key(cuda_plan, "GPU", "uint8", 100) == keys[0]
     assert {path.name for path in hashed} >= {"direct.cu", "unrolled.cu", "mean.cu"} & {
-        kernel.source.name for slot in slots for kernel in slot.variant.kernels(slot.problem, 100)
+        kernel.source.name for s in stages for kernel in s.variant.kernels(s.problem, 100)
     }
 
 

@@ -212,7 +212,7 @@ def features_of(on_mma, tensors, monkeypatch):
             monkeypatch.setattr(module, "launch", launch)
         monkeypatch.setattr(mma_winograd, "multiprocessors", lambda: blocks)
         monkeypatch.setattr(mma, "current", lambda: replace(H200, multiprocessors=blocks))
-        variant, n = resolve(plan, "cuda").slots[0].variant, len(images)
+        variant, n = resolve(plan, "cuda").stages[0].variant, len(images)
         out = np.full((n + 8, 1024), NAN, np.uint16)
         variant.launch(images, variant.prepare(tensors, None, n), out, None)
         assert (out[n:] == NAN).all()

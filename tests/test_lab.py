@@ -75,13 +75,13 @@ def test_ladder_gives_a_verdict_for_each_step():
 
 def test_block_plan_runs_spans_and_override_splits_them():
     plan = resolve("block", "cuda")
-    assert [slot.name for slot in plan.slots] == [
+    assert [bound.name for bound in plan.stages] == [
         "conv1+pool1", "conv2+pool2", "fc1", "fc2", "argmax",
     ]  # fmt: skip
     split = resolve("block", "cuda", {"pool1": "basic"})
-    assert [slot.name for slot in split.slots][:3] == ["conv1", "pool1", "conv2+pool2"]
+    assert [bound.name for bound in split.stages][:3] == ["conv1", "pool1", "conv2+pool2"]
     chosen = resolve("tiled", "cuda", {"conv2": "block.unrolled"})
-    assert "conv2+pool2" in [slot.name for slot in chosen.slots]
+    assert "conv2+pool2" in [bound.name for bound in chosen.stages]
     with pytest.raises(LenetError, match="stage pool2: variant block.unrolled of conv2 runs it"):
         resolve("tiled", "cuda", {"conv2": "block", "pool2": "basic"})
 

@@ -132,9 +132,9 @@ def test_fp32_kernels_use_groups_of_eight_images(launches, monkeypatch, n):
 
 def test_shared_memory_of_tunings_fits_every_gpu():
     """Check the limit of a block: a multiprocessor's shared memory less 1 KiB."""
-    room = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+    limits = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
     for size in tuning.TUNINGS:
         for arch in size.only:
             capability = int(arch[3:].rstrip("a"))
-            assert size.conv2_bytes <= room[capability] << 10, arch
-            assert room[capability] << 10 <= PROCESSORS[capability].shared_bytes
+            assert size.conv2_bytes <= limits[capability] << 10, arch
+            assert limits[capability] << 10 <= PROCESSORS[capability].shared_bytes

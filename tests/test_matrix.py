@@ -88,13 +88,13 @@ def test_cell_runs_on_gpu(cell, rng):
 )  # fmt: skip
 def test_family_plan_uses_the_family_in_every_stage(family, device):
     plan = resolve(family, device)
-    assert [slot.name for slot in plan.slots] == list(STAGE_NAMES)
+    assert [bound.name for bound in plan.stages] == list(STAGE_NAMES)
     by = {c.stage: c for c in CELLS if (c.family, c.device) == (family, device)}
     in_place = {c.stage: c for c in CELLS if (c.family, c.device) == ("tiled", device)}
-    for slot in plan.slots:
-        cell = by[slot.name] if by[slot.name].variant else in_place[slot.name]
-        assert slot.variant is cell.variant
-        assert slot.variant.needs.device == device
+    for bound in plan.stages:
+        cell = by[bound.name] if by[bound.name].variant else in_place[bound.name]
+        assert bound.variant is cell.variant
+        assert bound.variant.needs.device == device
 
 
 @pytest.mark.parametrize("family", FAMILIES)

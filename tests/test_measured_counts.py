@@ -11,7 +11,7 @@ from conftest import ROOT
 
 from lenetgpu.gpu.machines import H200
 from lenetgpu.measure.counters.document import efficiencies
-from lenetgpu.papers.course_counters import places, suite_keys
+from lenetgpu.papers.course_counters import specs, suite_keys
 
 FILES = sorted((ROOT / "docs" / "measured").glob("*/counters.json"))
 POINTS = 3.0
@@ -19,14 +19,14 @@ RELU_ALONE = ("relu_in_place", "relu2")  # counted with the main kernel
 
 
 def wanted():
-    """Map (stage, variant) of the course's variants to the slot and both counted efficiencies."""
+    """Map (stage, variant) of the course's variants to the stage and both counted efficiencies."""
     keys = [key for key in suite_keys() if "+" not in key[0]]
     found = {}
-    for key, place in places(keys).items():
-        slot = place.slot()
-        counted = efficiencies(slot, 10_000, H200)
-        if counted and slot.variant.paper.startswith("report "):
-            found[key] = slot, counted
+    for key, spec in specs(keys).items():
+        bound = spec.bound()
+        counted = efficiencies(bound, 10_000, H200)
+        if counted and bound.variant.paper.startswith("report "):
+            found[key] = bound, counted
     return found
 
 
@@ -43,11 +43,11 @@ def differing(document, changed):
     """
     rows = {(row["stage"], row["variant"]): row for row in document["rows"]}
     told, compared = [], 0
-    for key, (slot, counted) in wanted().items():
+    for key, (bound, counted) in wanted().items():
         row = rows.get(key)
         sources = {
             str(kernel.source.relative_to(ROOT))
-            for kernel in slot.variant.kernels(slot.problem, document["images"])
+            for kernel in bound.variant.kernels(bound.problem, document["images"])
         }
         if row is None or row["error"] or sources & set(changed):
             continue

@@ -167,7 +167,7 @@ def passes(gpu, locked):
 
 @pytest.mark.parametrize("locked", [True, False])
 def test_labels_survive_any_failed_allocation(locked, monkeypatch):
-    """Every allocation in turn fails once: lanes, ring, events, graphs, and their launches."""
+    """Every allocation in turn fails once: slots, ring, events, graphs, and their launches."""
     monkeypatch.setattr(streamer_module, "core_count", lambda: 2)
     probe = Refusing(1 << 30)
     assert passes(probe, locked).chunk == 8
@@ -192,7 +192,7 @@ class TimedGpu:
     def __init__(self, monkeypatch, tmp_path):
         monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
         self.ms = {"fp32": 4, "sgemm": 1, "fp16x3": 2, "fp16x3_winograd": 2.5, "mma_fp16x3": 3}
-        self.room = {}
+        self.capacity = {}
         monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=self.resident))
         monkeypatch.setattr(choice, "default_chunk", lambda device: 40_000)
         monkeypatch.setattr("lenetgpu.gpu.nvrtc.compile_together", lambda kernels, arch: None)
@@ -206,7 +206,7 @@ class TimedGpu:
             images=np.zeros((10_000, 1), np.uint8)))  # fmt: skip
 
     def ask(self, name, where, images):
-        if images > self.room.get((name, where), 1 << 30):
+        if images > self.capacity.get((name, where), 1 << 30):
             raise named("CUBLASError", 3, "CUBLAS_STATUS_ALLOC_FAILED")
 
     def resident(self, digits):
@@ -233,27 +233,27 @@ def timed(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("where", ["verify", "pipeline", "first", "later"])
 def test_auto_skips_and_names_candidates_without_memory(timed, where):
-    timed.room["sgemm", where] = 0
+    timed.capacity["sgemm", where] = 0
     found = choice.measure(HOPPER, "fp32", 10_000)
     assert (found.plan, found.images) == ("fp16x3", 10_000)
     assert list(found.medians_ms) == ["fp32", "fp16x3", "fp16x3_winograd", "mma_fp16x3"]
     assert list(found.lacking) == ["sgemm"] and not found.wrong
     assert "sgemm without memory" in str(found)
     assert choice.remembered(HOPPER, "fp32", 10_000) is None, "the next may have the memory"
-    timed.room.clear()
+    timed.capacity.clear()
     again = choice.measure(HOPPER, "fp32", 10_000)
     assert again.plan == "sgemm" and choice.remembered(HOPPER, "fp32", 10_000) == again
 
 
 def test_auto_measures_smaller_chunks_if_memory_is_short(timed):
     for name in timed.ms:
-        timed.room[name, "pipeline"] = 1_250
+        timed.capacity[name, "pipeline"] = 1_250
     found = choice.measure(HOPPER, "fp32", 10_000)
     assert (found.plan, found.images, found.lacking) == ("sgemm", 1_250, {})
     assert choice.remembered(HOPPER, "fp32", 10_000) is None
-    timed.room["images", "resident"] = 300
+    timed.capacity["images", "resident"] = 300
     assert choice.measure(HOPPER, "fp32", 10_000).images == 157
-    timed.room["images", "resident"] = 0
+    timed.capacity["images", "resident"] = 0
     with pytest.raises(LenetError, match=r"plan auto \(fp32\): expected memory for one image"):
         choice.measure(HOPPER, "fp32", 10_000)
 

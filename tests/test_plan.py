@@ -96,20 +96,20 @@ def test_chunks_and_short_passes(chunk, n, few, shipped_weights):
 
 def test_auto_dispatches_fastest_supported_plan():
     hopper = resolve("auto", "cuda", precision="fp16", gpu=gpu_of(90))
-    assert hopper.slots[0].variant.full_name == "wgmma_fp16.features"
+    assert hopper.stages[0].variant.full_name == "wgmma_fp16.features"
     ampere = resolve("auto", "cuda", precision="fp16", gpu=gpu_of(86))
-    assert [slot.variant.full_name for slot in ampere.slots] == [
+    assert [bound.variant.full_name for bound in ampere.stages] == [
         "mma_fp16.features",
         "mma_fp16.classifier",
     ]
-    assert resolve("auto", "cuda", precision="fp16", gpu=gpu_of(75)).slots[0].name == "conv1"
+    assert resolve("auto", "cuda", precision="fp16", gpu=gpu_of(75)).stages[0].name == "conv1"
     blackwell = resolve("auto", "cuda", precision="fp16x3", gpu=gpu_of(100))
-    assert blackwell.slots[0].variant.full_name == "mma_fp16x3.features"
+    assert blackwell.stages[0].variant.full_name == "mma_fp16x3.features"
     switched = resolve("auto", "cuda", {"conv1": "cublas"}, "fp16", gpu_of(90))
     assert switched.precision == "fp16"
-    assert switched.slots[2].variant.full_name == "cublas.half"
+    assert switched.stages[2].variant.full_name == "cublas.half"
     older = resolve("auto", "cuda", gpu=gpu_of(75))
-    assert older.slots[0].variant.full_name == "cuda_cores_fp32.features"
+    assert older.stages[0].variant.full_name == "cuda_cores_fp32.features"
     with pytest.raises(LenetError, match=r"mma_fp16x3.features .*8.0 or later, found 7.5"):
         resolve("auto", "cuda", precision="fp16x3", gpu=gpu_of(75))
     with pytest.raises(LenetError, match="precision 'tf32': expected one of fp32"):

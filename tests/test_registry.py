@@ -63,7 +63,7 @@ def test_fused_families_have_both_kernels_and_a_plan():
     borrowed["wgmma_winograd_fp16x3"] = "wgmma_fp16x3"
     planned = set()
     for name in (name for name, devices in NAMED.items() if "cuda" in devices):
-        first, *others = resolve(name, "cuda").slots
+        first, *others = resolve(name, "cuda").stages
         if first.variant.kind == FEATURES:
             (last,) = others
             family = first.variant.family

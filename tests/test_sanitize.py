@@ -177,7 +177,7 @@ def test_every_variant_is_a_case(script):
     found = cases.in_order([*cases.of_plans(gpu), *cases.of_variants(gpu)])
     named = {case.of for case in found}
     plans = [cases.resolve(name.removeprefix("plan "), "cuda") for name in named if "plan " in name]
-    inside = {(slot.variant.kind, slot.variant.full_name) for plan in plans for slot in plan.slots}
+    inside = {(s.variant.kind, s.variant.full_name) for plan in plans for s in plan.stages}
     for variant in cases.variants(device="cuda"):
         alone = f"{variant.kind}-{variant.full_name}" in named
         assert alone or (variant.kind, variant.full_name) in inside, variant

@@ -23,8 +23,8 @@ from lenetgpu.store import entries
 
 # an H100's: the bus by its bare copy of 7.84 MB in 0.186 ms, less what a call takes
 INT8 = Costs(
-    bus_gbs=45.2, copy_us=1.5, image_ns=6.1, chunk_us=6, lane_us=2, call_us=12, image_bytes=784,
-    zero_copy_gbs=40.0, zero_copy_us=NEVER,
+    bus_gbs=45.2, copy_us=1.5, image_ns=6.1, chunk_us=6, overlapped_us=2, call_us=12,
+    image_bytes=784, zero_copy_gbs=40.0, zero_copy_us=NEVER,
 )  # fmt: skip
 FP16 = replace(INT8, image_ns=9.2)
 SLOW = replace(INT8, image_ns=52.0)
@@ -41,15 +41,15 @@ def test_model_predicts_hand_timed_schedules(costs, streams, chunk, measured):
 def test_model_by_hand():
     """In us: a copy 2 and 1 per image, kernels 3 and 2 per image, a call 10."""
     costs = Costs(
-        bus_gbs=0.1, copy_us=2, image_ns=2_000, chunk_us=3, lane_us=1, call_us=10, image_bytes=100,
-        zero_copy_gbs=0.05, zero_copy_us=5,
+        bus_gbs=0.1, copy_us=2, image_ns=2_000, chunk_us=3, overlapped_us=1, call_us=10,
+        image_bytes=100, zero_copy_gbs=0.05, zero_copy_us=5,
     )  # fmt: skip
     one = 10 + (2 + 6) + 2 + (3 + 12) + 2
     assert predicted_ms(6, 1, 6, costs) == pytest.approx(one / 1e3)
     # copied at 5, kernels 7 to 16; copied again at 10 or at 18 + 5, kernels to 16 + 7 or to 25 + 9
     assert predicted_ms(6, 2, 3, costs) == pytest.approx((10 + 23 + 2) / 1e3)
     assert predicted_ms(6, 1, 3, costs) == pytest.approx((10 + 34 + 2) / 1e3)
-    # slow kernels: 7 to 37, behind them to 37 + 28, the first lane's again, not behind, to 65 + 30
+    # slow kernels: 7 to 37, behind them to 37 + 28, the first stream again, not behind, to 65 + 30
     slow = replace(costs, image_ns=9_000)
     assert predicted_ms(9, 2, 3, slow) == pytest.approx((10 + 95 + 2) / 1e3)
     assert costs.bare_copy_ms(6) == pytest.approx(8 / 1e3)

@@ -59,7 +59,7 @@ def test_traced_pass_is_launched_and_marks_its_chunks(reaches_host):
     assert gpu.launches == before
     names = [None, "images to device", "features", "classifier"]
     names += [] if reaches_host else ["labels to host"]
-    assert marks == [(lane, name) for lane in (0, 1, 0) for name in names]
+    assert marks == [(stream, name) for stream in (0, 1, 0) for name in names]
 
 
 def test_unrecordable_work_is_launched():
@@ -105,13 +105,13 @@ def test_chunks_queued_before_ctrl_c_have_labels():
     assert (labels[12:] == -1).all() and gpu.pending == []
 
 
-@pytest.mark.parametrize("room", [16, 9, 8, 2])
-def test_chunks_shrink_until_stream_slots_fit(room):
-    gpu = PretendedGpu(room=room)
+@pytest.mark.parametrize("capacity", [16, 9, 8, 2])
+def test_chunks_shrink_until_stream_slots_fit(capacity):
+    gpu = PretendedGpu(capacity=capacity)
     with pytest.raises(LenetError, match="GPU memory: expected room for one image on 2 streams"):
-        streamer_on(PretendedGpu(room=1), 16, 2)
+        streamer_on(PretendedGpu(capacity=1), 16, 2)
     streamer = streamer_on(gpu, 16, 2)
-    fitting = {16: 8, 9: 4, 8: 4, 2: 1}[room]
+    fitting = {16: 8, 9: 4, 8: 4, 2: 1}[capacity]
     assert streamer.chunk == fitting and streamer.asked == 16 and gpu.released
     assert f"are of {fitting}" in streamer.shrunk and "of 16 images on 2 streams" in streamer.shrunk
     images, (labels, scores) = pinned(gpu, pixels(31)), results(gpu, 31)
@@ -167,14 +167,14 @@ def no_thread_is_left():
 
 
 @pytest.fixture
-def small_slots(monkeypatch):
-    """Set four images per slot and three readers."""
-    monkeypatch.setattr(streamer_module, "SLOT_BYTES", 4 * 28 * 28)
+def small_buffers(monkeypatch):
+    """Set four images per buffer and three readers."""
+    monkeypatch.setattr(streamer_module, "STAGING_BYTES", 4 * 28 * 28)
     monkeypatch.setattr(streamer_module, "core_count", lambda: 3)
 
 
 @pytest.mark.parametrize("locked", [(), ("images",), ("images", "labels"), ("labels", "scores")])
-def test_pageable_arrays_are_staged(locked, small_slots):
+def test_pageable_arrays_are_staged(locked, small_buffers):
     gpu = PretendedGpu()
     streamer = streamer_on(gpu, 5, 2)
     found = {"images": pixels(31)}
@@ -216,7 +216,7 @@ class Delivered:
 
 @pytest.mark.parametrize("with_scores", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_source_is_delivered_in_order(with_scores, seed, small_slots):
+def test_source_is_delivered_in_order(with_scores, seed, small_buffers):
     """Readers take turns in being slow, and the GPU accepts any order."""
     gpu = PretendedGpu(seed=seed)
     streamer = streamer_on(gpu, 9, 2, with_scores)
@@ -230,8 +230,8 @@ def test_source_is_delivered_in_order(with_scores, seed, small_slots):
     assert len(source.threads) > 1
 
 
-def test_memory_is_independent_of_source_length(small_slots):
-    """At most readers + lanes + 1 slots of four images, however slowly labels are consumed."""
+def test_memory_is_independent_of_source_length(small_buffers):
+    """At most readers + streams + 1 buffers of four images, however slowly labels are consumed."""
     for n in (60, 2_000):
         gpu, found, ahead = PretendedGpu(), Delivered(), []
         source = Source(pixels(n), lambda lo, f=found, a=ahead: a.append(lo - len(f.labels)))
@@ -240,7 +240,7 @@ def test_memory_is_independent_of_source_length(small_slots):
         assert gpu.pinned_bytes == 6 * 4 * (28 * 28 + 4)
 
 
-def test_reader_error_ends_the_run_and_joins_threads(small_slots):
+def test_reader_error_ends_the_run_and_joins_threads(small_buffers):
     def shrunk(lo):
         if lo == 20:
             raise LenetError("data.h5: expected 61 images, found 20")
@@ -258,7 +258,7 @@ def test_reader_error_ends_the_run_and_joins_threads(small_slots):
     assert_right(source.images, found.labels)
 
 
-def test_ctrl_c_between_deliveries_delivers_queued_chunks(small_slots):
+def test_ctrl_c_between_deliveries_delivers_queued_chunks(small_buffers):
     gpu = FailingCopies()
     gpu.error = KeyboardInterrupt
     streamer = streamer_on(gpu, 9, 2)
@@ -269,7 +269,7 @@ def test_ctrl_c_between_deliveries_delivers_queued_chunks(small_slots):
     assert_right(source.images[: streamer.done], found.labels)
 
 
-def test_finished_chunks_are_delivered_before_more_is_read(small_slots):
+def test_finished_chunks_are_delivered_before_more_is_read(small_buffers):
     """A reader that waits for the first labels does not deadlock."""
     first = threading.Event()
 
@@ -285,7 +285,7 @@ def test_finished_chunks_are_delivered_before_more_is_read(small_slots):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), LenetError("full")])
-def test_failed_delivery_is_the_last(small_slots, error):
+def test_failed_delivery_is_the_last(small_buffers, error):
     gpu = PretendedGpu()
     streamer, calls = streamer_on(gpu, 9, 2), []
 

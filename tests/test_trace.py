@@ -1,4 +1,4 @@
-"""Chrome traces: times, processes, lanes, and which copies are hidden under kernels."""
+"""Chrome traces: times, processes, streams, and which copies are hidden under kernels."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def parts(document):
 
 
 def test_trace_names_streams_and_uses_microseconds():
-    events = [TraceEvent("conv1", lane, 2.0, 1.0) for lane in (0, 3)]
+    events = [TraceEvent("conv1", stream, 2.0, 1.0) for stream in (0, 3)]
     spans, names = parts(chrome_trace(events, "lenetgpu profile --plan fp16 on Card"))
     assert [(span["ts"], span["dur"]) for span in spans] == [(2000.0, 1000.0)] * 2
     assert names == {
@@ -54,21 +54,21 @@ def test_operations_are_timed_on_their_stream_slots(on_gpu, monkeypatch):
     monkeypatch.setattr(trace, "clock", lambda: Event.now)
     monkeypatch.setattr(trace, "hold_events", lambda: (Event, lambda one, two: two.at - one.at))
     tracer = Tracer(on_gpu)
-    for lane, name, step in ((0, None, 1), (1, None, 0.001), (0, "images to device", 0.002),
+    for stream, name, step in ((0, None, 1), (1, None, 0.001), (0, "images to device", 0.002),
                              (1, "conv1", 0.004)):  # fmt: skip
         Event.now += step
-        tracer.mark(lane, name)
+        tracer.mark(stream, name)
     first, second = tracer.events()
-    assert (first.name, first.category, first.lane) == ("images to device", "copy", 0)
+    assert (first.name, first.category, first.stream) == ("images to device", "copy", 0)
     assert (first.start, first.length) == (0, pytest.approx(3))
-    assert (second.name, second.category, second.lane) == ("conv1", "stage", 1)
+    assert (second.name, second.category, second.stream) == ("conv1", "stage", 1)
     assert (second.start, second.length) == (pytest.approx(1), pytest.approx(6))
 
 
 def test_copy_is_hidden_only_by_other_stream_slots():
-    def hidden(lane, *spans):
+    def hidden(stream, *spans):
         copy = TraceEvent("labels to host", 0, 1.0, 4.0)
-        stages = [TraceEvent("fc1", lane, *span) for span in spans]
+        stages = [TraceEvent("fc1", stream, *span) for span in spans]
         return copies_under_kernels([copy, *stages])
 
     assert hidden(0, (0.0, 9.0)) == (4.0, 0.0)

@@ -46,10 +46,10 @@ def plan_key(plan: Plan, device: str, dtype: str, batch: int) -> str:
     libraries.
     """
     facts: list[object] = [device, dtype, sources(*PACKERS)]
-    for slot in plan.slots:
-        facts += [slot.name, slot.variant.full_name, str(slot.problem)]
-        if slot.variant.kernels is not None:
-            for kernel in slot.variant.kernels(slot.problem, batch):
+    for bound in plan.stages:
+        facts += [bound.name, bound.variant.full_name, str(bound.problem)]
+        if bound.variant.kernels is not None:
+            for kernel in bound.variant.kernels(bound.problem, batch):
                 facts += [nvrtc.source_hash(kernel.source), *map(str, kernel.defines)]
     if plan.device == "cuda":
         facts.append(nvrtc.environment())

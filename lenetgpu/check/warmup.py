@@ -68,10 +68,10 @@ def compile_plan(plan: Plan, batch: int) -> None:
 def kernels_of(plan: Plan, batch: int) -> tuple[Kernel, ...]:
     """Return the kernels for passes of up to `batch` images, pixel-to-float conversion included."""
     found: list[Kernel] = []
-    for slot in plan.slots:
-        if slot.variant.kernels is not None:
-            found += slot.variant.kernels(slot.problem, batch)
-    if not plan.slots[0].variant.raw_images:
+    for bound in plan.stages:
+        if bound.variant.kernels is not None:
+            found += bound.variant.kernels(bound.problem, batch)
+    if not plan.stages[0].variant.raw_images:
         scale = Scale(*IMAGE_SHAPE, dtype="uint8")
         for support in variants("scale", "cuda"):
             if support.kernels is not None:

@@ -110,7 +110,7 @@ def _rows_times_matrix(
     lines, x_image, x_line, x_pixel, x_row, line_pixels, channels, blocks, rows, k = sizes
     b = v.builder
     with b.goto_entry_block():
-        room = b.ptrtoint(b.alloca(f32, size=PIXELS * CHANNELS), i64)
+        scratch = b.ptrtoint(b.alloca(f32, size=PIXELS * CHANNELS), i64)
     lowest = ir.Constant(v.type, [float("-inf")] * WIDTH)
     floor = b.select(b.icmp_signed("!=", relu, v.number(0)), v.zero, lowest)
     with v.steps(lo, hi, 1) as line, v.loop(blocks) as block:
@@ -127,10 +127,10 @@ def _rows_times_matrix(
             with v.steps(done, end, pixels) as pixel:
                 out = v.at(line_y, (v.product(pixel, channels), FLOAT), (block, FLOAT * CHANNELS))
                 at = v.at(start, (v.product(pixel, x_pixel), FLOAT))
-                pointers = at, packed, b.select(whole, out, room)
+                pointers = at, packed, b.select(whole, out, scratch)
                 tile(v, pixels, pointers, (rows, x_row, k, x_pixel, pitch, floor))
                 with b.if_then(b.not_(whole)), v.loop(pixels) as p:
-                    source = v.at(room, (p, FLOAT * CHANNELS))
+                    source = v.at(scratch, (p, FLOAT * CHANNELS))
                     _copy(v, source, v.at(out, (v.product(p, channels), FLOAT)), left)
             done = b.add(
                 done, v.product(b.sdiv(b.sub(line_pixels, done), v.number(pixels)), pixels)

@@ -65,11 +65,11 @@ def of_points(v: Vectors, m: list[Any]) -> list[Any]:
 
 
 def transform(
-    v: Vectors, x: Any, y: Any, room: Any, tiles: Any, width: Any, channels: Any, pixels: Any
+    v: Vectors, x: Any, y: Any, workspace: Any, tiles: Any, width: Any, channels: Any, pixels: Any
 ) -> None:
     """Transform tiles x tiles windows of an image to their values y (64, pixels, channels).
 
-    The image is (.., width, channels). `y` is the address of the image's first window; `room`
+    The image is (.., width, channels). `y` is the address of the image's first window; `workspace`
     holds 8 * width * channels floats.
     """
     builder = v.builder
@@ -83,10 +83,10 @@ def transform(
             here = (column, VECTOR_BYTES)
             window = [v.load(v.at(top, here, (line, k))) for k in range(POINTS)]
             for k, value in enumerate(at_points(v, window)):
-                v.store(value, v.at(room, here, (line, k)))
+                v.store(value, v.at(workspace, here, (line, k)))
         with v.loop(POINTS) as point, v.loop(tiles) as tile, v.loop(vectors) as vector:
             here = (vector, VECTOR_BYTES)
-            left = v.at(room, (point, line), (builder.mul(tile, pixel), OUTPUTS), here)
+            left = v.at(workspace, (point, line), (builder.mul(tile, pixel), OUTPUTS), here)
             window = [v.load(v.at(left, (pixel, k))) for k in range(POINTS)]
             at = builder.add(builder.mul(row, tiles), tile)
             out = v.at(y, (builder.mul(point, plane), POINTS), (at, pixel), here)
@@ -106,7 +106,7 @@ def finish(v: Vectors, means: bool, x: Any, y: Any, tiles: Any, channels: Any, p
     plane = builder.mul(pixels, pixel)
     side = OUTPUTS // 2 if means else OUTPUTS
     line = builder.mul(builder.mul(tiles, pixel), v.number(side))
-    room = v.slots(POINTS * OUTPUTS)
+    sums = v.slots(POINTS * OUTPUTS)
     with v.loop(tiles) as row, v.loop(tiles) as tile, v.loop(vectors) as vector:
         here = (vector, VECTOR_BYTES)
         at = builder.add(builder.mul(row, tiles), tile)
@@ -114,11 +114,11 @@ def finish(v: Vectors, means: bool, x: Any, y: Any, tiles: Any, channels: Any, p
         for k in range(POINTS):
             across = [v.load(v.at(first, (plane, POINTS * k + q))) for q in range(POINTS)]
             for j, value in enumerate(of_points(v, across)):
-                builder.store(value, room[OUTPUTS * k + j])
+                builder.store(value, sums[OUTPUTS * k + j])
         corner = v.at(y, (builder.mul(row, line), side), here)
         corner = v.at(corner, (builder.mul(tile, pixel), side))
         columns = (
-            of_points(v, [builder.load(room[OUTPUTS * k + j]) for k in range(POINTS)])
+            of_points(v, [builder.load(sums[OUTPUTS * k + j]) for k in range(POINTS)])
             for j in range(OUTPUTS)
         )
         if means:
@@ -135,7 +135,7 @@ def finish(v: Vectors, means: bool, x: Any, y: Any, tiles: Any, channels: Any, p
 IMAGES = 4
 
 
-def room_sizes(tiles: int, width: int, channels: int, filters: int) -> tuple[int, int, int]:
+def workspace_sizes(tiles: int, width: int, channels: int, filters: int) -> tuple[int, int, int]:
     """Return the floats of a thread's workspace for IMAGES maps.
 
     The parts hold half-transformed windows, input values at the points, and products at the
@@ -185,18 +185,18 @@ def products(
 
 
 def _convolve(
-    v: Vectors, x: Any, w: Any, y: Any, room: Any, lo: Any, hi: Any, *sizes: Any, means: bool
+    v: Vectors, x: Any, w: Any, y: Any, workspace: Any, lo: Any, hi: Any, *sizes: Any, means: bool
 ) -> None:
     """Convolve images lo..hi of x (N, H, W, C) into y, with ReLU and 2x2 mean if `means` is set.
 
-    `sizes` is (tiles, width, channels, filters), the arguments of `room_sizes`, whose floats
-    lie at `room`.
+    `sizes` is (tiles, width, channels, filters), the arguments of `workspace_sizes`, whose floats
+    lie at `workspace`.
     """
     tiles, width, channels, filters = sizes
     b = v.builder
     each = v.product(tiles, tiles)
     pixels = v.whole(v.product(each, IMAGES), PIXELS)
-    values = v.at(room, (v.product(width, channels), POINTS * FLOAT))
+    values = v.at(workspace, (v.product(width, channels), POINTS * FLOAT))
     results = v.at(values, (v.product(pixels, channels), POINTS * POINTS * FLOAT))
     side = OUTPUTS // 2 if means else OUTPUTS
     with v.steps(lo, hi, IMAGES) as start:
@@ -204,7 +204,7 @@ def _convolve(
         with v.loop(count) as i:
             image = v.at(x, (v.product(b.add(start, i), width, width, channels), FLOAT))
             into = v.at(values, (v.product(i, each, channels), FLOAT))
-            transform(v, image, into, room, tiles, width, channels, pixels)
+            transform(v, image, into, workspace, tiles, width, channels, pixels)
         rows = v.product(count, each)
         products(v, (values, w, results), rows, pixels, channels, filters)
         with v.loop(count) as i:

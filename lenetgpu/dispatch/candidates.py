@@ -114,8 +114,8 @@ def default_baseline(what: str, device: str, candidates: list[Candidate]) -> str
         same = list(AUTO_PLANS["fp32"][device])
     else:
         plans = [AUTO, *AUTO_PLANS["fp32"]["cpu"]] if device == "cpu" else [AUTO]
-        same = [slot.variant.full_name for plan in plans for slot in resolve(plan, device).slots
-                if slot.name == what]  # fmt: skip
+        same = [bound.variant.full_name for plan in plans for bound in resolve(plan, device).stages
+                if bound.name == what]  # fmt: skip
     return next((name for name in same if name in names), names[0])
 
 

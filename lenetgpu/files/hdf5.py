@@ -29,7 +29,7 @@ import numpy as np
 from lenetgpu.errors import ENDING, LenetError, first_line, unexpected
 from lenetgpu.files.hdf5_trees import require_trees
 from lenetgpu.files.models.forms import MAX_ATTRIBUTES, MAX_TEXT_BYTES
-from lenetgpu.files.reading import require_room
+from lenetgpu.files.reading import check_memory
 from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, inflated, open_regular
 
 if TYPE_CHECKING:
@@ -576,7 +576,7 @@ def read_array(file: Untrusted, name: str, expected: str, accepts: Accepts, kind
     if item.bytes > MAX_DATASET_BYTES:
         raise item.refuse(f"{item.bytes:,} bytes, more than {MAX_DATASET_BYTES:,}")
     require_written(item)
-    require_room(f"{item.path}: {item.where}", item.bytes, file.size if item.filters else None)
+    check_memory(f"{item.path}: {item.where}", item.bytes, file.size if item.filters else None)
     array = read_rows(item, 0, item.shape[0])
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
@@ -608,18 +608,18 @@ def _raw(item: Stored, corner: Corner) -> tuple[Array, int]:
     """
     from h5py._hl.base import phil
 
-    room = np.empty(min(item.piece_bytes * 17 // 16 + 4096, item.file.size), np.uint8)
+    buffer = np.empty(min(item.piece_bytes * 17 // 16 + 4096, item.file.size), np.uint8)
     try:
         with phil:  # h5py before 3.16 takes no lock here, and HDF5 has none
-            mask, found = item.id.read_direct_chunk(corner, out=room)
+            mask, found = item.id.read_direct_chunk(corner, out=buffer)
     except ValueError as error:
-        expected = f"of at most {len(room):,} bytes in the file"
+        expected = f"of at most {len(buffer):,} bytes in the file"
         raise _refuse(item, corner, expected, "more") from error
     except (RuntimeError, OSError) as error:
         reason = f"one that cannot be read ({first_line(error)})"
         raise _refuse(item, corner, "stored", reason) from error
     item.file.check_size()
-    return room[: len(found)], int(mask)
+    return buffer[: len(found)], int(mask)
 
 
 def _inflated(item: Stored, data: Array, length: int, corner: Corner) -> Array:

@@ -20,9 +20,9 @@ from lenetgpu.files.reading import (
     RawSource,
     Source,
     check_floats,
+    check_memory,
     class_numbers,
     narrowed,
-    require_room,
     selected,
     spans,
 )
@@ -83,7 +83,7 @@ def _labels(file: hdf5.Untrusted, count: int, chosen: range, sums: Sums) -> Arra
     length = len(chosen) * np.dtype(np.int64).itemsize
     if length > hdf5.MAX_DATASET_BYTES:
         raise item.refuse(f"{length:,} bytes, more than {hdf5.MAX_DATASET_BYTES:,}")
-    require_room(f"{item.path}: {item.where}", length, file.size if item.filters else None)
+    check_memory(f"{item.path}: {item.where}", length, file.size if item.filters else None)
     labels = np.empty(len(chosen), np.int64)
     found = Sum(item.dtype, item.shape)
     for lo, hi in spans(
@@ -121,9 +121,9 @@ class ChunkedSource(Source):
         self._where = f"{item.path}: expected {item.where}"
         if item.filters:
             self.inflated_from = item.file.size
-        room = max(_SMALL_BYTES, 2 * item.file.size)
-        self._threads = max(1, min(core_count(), room // item.piece_bytes))
-        self._most_kept = max(1, min(KEPT_BYTES, room) // item.piece_bytes)
+        budget = max(_SMALL_BYTES, 2 * item.file.size)
+        self._threads = max(1, min(core_count(), budget // item.piece_bytes))
+        self._most_kept = max(1, min(KEPT_BYTES, budget) // item.piece_bytes)
         self._begin()
 
     def _begin(self) -> None:

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError, first_line, unexpected
-from lenetgpu.files.reading import PIXELS, RawSource, Source, class_numbers, require_room, selected
+from lenetgpu.files.reading import PIXELS, RawSource, Source, check_memory, class_numbers, selected
 from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, is_gzip, open_regular, unpacking
 from lenetgpu.network import IMAGE_SHAPE
 
@@ -191,7 +191,7 @@ def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
                 raise unexpected(path, f"{count:,} labels for {images.name}", f"{header.count:,}")
             size = os.fstat(opened.fileno()).st_size
             header.check_size(size, gzipped)
-            require_room(str(path), count, size if gzipped else None)
+            check_memory(str(path), count, size if gzipped else None)
             held, left = bytearray(), chosen.stop + (chosen.stop == count)
             while part := file.read(min(left - len(held), _STEP)):
                 held += part

@@ -52,7 +52,7 @@ class Dataset:
         return Dataset(self.images[:limit], labels, self.source)
 
 
-def require_room(what: str, length: int, stored: int | None) -> None:
+def check_memory(what: str, length: int, stored: int | None) -> None:
     """Raise LenetError if `length` bytes should not be allocated at once for `what`.
 
     `length` may exceed neither free memory nor, for data inflated from `stored` bytes of a
@@ -151,7 +151,7 @@ class Source(ABC):
                 f"{self.source}: expected images of at most {MAX_WHOLE_BYTES:,} bytes to read "
                 f"whole, found {length:,} bytes, more than {MAX_WHOLE_BYTES:,}"
             )
-        require_room(self.source, length, self.inflated_from)
+        check_memory(self.source, length, self.inflated_from)
         images = np.empty((len(self), *IMAGE_SHAPE), self.dtype)
         self.read(0, images)
         return Dataset(images, self.labels, self.source)

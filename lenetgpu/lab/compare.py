@@ -24,7 +24,7 @@ from lenetgpu.dispatch.candidates import (
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.reading import require_room
+from lenetgpu.files.reading import check_memory
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
@@ -383,7 +383,7 @@ def _setting(request: CompareRequest, say: Say) -> _Setting:
     gpu, limits = open_device(request.device, say)
     weights = load_weights(request.weights or assets.default_weights())
     images = load_dataset(request.data or assets.default_digits()).images
-    _require_room(request, images.nbytes // len(images), gpu is None)
+    _check_memory(request, images.nbytes // len(images), gpu is None)
     repeats = -(-request.batch // len(images))
     images = np.concatenate([images] * repeats)[: request.batch] if repeats > 1 else images
     images = np.ascontiguousarray(images[: request.batch])
@@ -392,12 +392,12 @@ def _setting(request: CompareRequest, say: Say) -> _Setting:
     return _Setting(gpu, images, facts, limits)
 
 
-def _require_room(request: CompareRequest, image_bytes: int, on_cpu: bool) -> None:
+def _check_memory(request: CompareRequest, image_bytes: int, on_cpu: bool) -> None:
     """Raise LenetError if host memory cannot hold the images and, on a CPU, the stage's arrays."""
     needed = request.batch * image_bytes
     if on_cpu and request.what not in (None, PLANS):
         needed += stage_of(request.what).problem.bytes(request.batch)
-    require_room(f"--batch {request.batch}", needed, None)
+    check_memory(f"--batch {request.batch}", needed, None)
 
 
 def _check_request(request: CompareRequest) -> None:

@@ -11,9 +11,9 @@ from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import Column, columns, fixed, percent, significant, within, words
 from lenetgpu.measure.bench import StageBench
 from lenetgpu.measure.counters import document as counters
-from lenetgpu.measure.counters.work import Images, Place, Work
+from lenetgpu.measure.counters.work import Images, StageSpec, Work
 from lenetgpu.measure.rounds import Comparison, Say
-from lenetgpu.papers.course_counters import described, kernels_of_rows, places_of
+from lenetgpu.papers.course_counters import described, kernels_of_rows, specs_of
 
 Key = TypeVar("Key", bound=Hashable)
 _STALLS_SHOWN, _LEAST_SHARE, _NAME = 3, 0.05, 44
@@ -93,23 +93,23 @@ def of_entries(document: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -
 
 
 def _counted(
-    places: Mapping[Key, Place], document: dict[str, Any], images: Images, gpu: Gpu, say: Say
+    specs: Mapping[Key, StageSpec], document: dict[str, Any], images: Images, gpu: Gpu, say: Say
 ) -> dict[Key, dict[str, Any]]:
-    """Return a row of counters per place, and put their head into `document`.
+    """Return a row of counters per stage, and put their head into `document`.
 
-    Returns {} if there are no places or the run was interrupted. Ctrl-C ends the counting and
+    Returns {} if there are no stages or the run was interrupted. Ctrl-C ends the counting and
     leaves the timings intact.
     """
-    if document["interrupted"] or not places:
+    if document["interrupted"] or not specs:
         return {}
     say("counters, by Nsight Compute")
     try:
-        found = counters.find([Work(document["what"], tuple(places.values()))], images, gpu)
+        found = counters.find([Work(document["what"], tuple(specs.values()))], images, gpu)
     except KeyboardInterrupt:
         document["interrupted"] = True
         return {}
     document["counters"] = found.head
-    return dict(zip(places, found.rows[0], strict=True))
+    return dict(zip(specs, found.rows[0], strict=True))
 
 
 def count_candidates(
@@ -120,15 +120,15 @@ def count_candidates(
     The counting process does not load plugins: their counters are None. All benches are
     released, because that process needs their memory.
     """
-    places = {}
+    specs = {}
     for candidate in comparison.candidates:
         if isinstance(candidate.bench, StageBench) and candidate.status == "right":
             problem, name = candidate.bench.problem, candidate.name
-            places[name] = Place(comparison.what, name, problem.reads, problem.writes)
+            specs[name] = StageSpec(comparison.what, name, problem.reads, problem.writes)
         candidate.bench = None
     if comparison.again is not None:
         comparison.again.bench = None
-    rows = _counted(places, document, images, gpu, say)
+    rows = _counted(specs, document, images, gpu, say)
     for entry in document["candidates"]:
         entry["counters"] = rows.get(entry["name"])
 
@@ -138,9 +138,9 @@ def count_suite(document: dict[str, Any], images: Images, gpu: Gpu, say: Say) ->
 
     If the counters are measured, the row's explanation describes them.
     """
-    by_place = _counted(places_of(document["rows"]), document, images, gpu, say)
+    by_key = _counted(specs_of(document["rows"]), document, images, gpu, say)
     measured = document.get("counters", {}).get("source") == counters.SOURCE
     for row in document["rows"]:
-        row["counters"] = own = kernels_of_rows(row["stage"], row["variant"], by_place)
+        row["counters"] = own = kernels_of_rows(row["stage"], row["variant"], by_key)
         if own is not None and measured:
             row["explanation"] = ", ".join(filter(None, [row.get("explanation"), described(own)]))

@@ -48,7 +48,7 @@ def _auto_line(gpu: Gpu | None, precision: str) -> str:
     try:
         if gpu is None:
             plan = resolve(AUTO, "cpu", None, precision)
-            return ", ".join(f"{slot.name}={slot.variant.full_name}" for slot in plan.slots)
+            return ", ".join(f"{bound.name}={bound.variant.full_name}" for bound in plan.stages)
         measured = [remembered(gpu, precision, last or images) for last, images in RANGES]
         names = list(auto_plans("cuda", precision, gpu))
     except LenetError as error:

@@ -153,7 +153,7 @@ class _Run:
         On a GPU the labelling pass has no compute time: its copies overlap its kernels.
         """
         engine, request, n = self.engine, self.request, self.done
-        feed, truth = engine.feed(self.source.dtype), self.source.labels
+        schedule, truth = engine.schedule(self.source.dtype), self.source.labels
         resident, first = engine.gpu is None and self.images is not None, [engine.phases["first"]]
         whole = self.compute if resident else self.end_to_end
         few = request.each and len(self.source) <= FEW
@@ -176,10 +176,10 @@ class _Run:
             asked=len(self.source),
             interrupted=self.interrupted,
             repeated=bool(whole),
-            streams=feed.streams,
+            streams=schedule.streams,
             chunk=self.runner.chunk,
-            zero_copy=feed.zero_copy,
-            model=feed.model,
+            zero_copy=schedule.zero_copy,
+            model=schedule.model,
             streamed=self.images is None,
             notes=[*engine.notes, *self.runner.notes],
             images=self._pixels() if few else None,

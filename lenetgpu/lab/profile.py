@@ -101,8 +101,8 @@ class Profile:
         outcome = self.outcome
         where = outcome.gpu.name if outcome.gpu else cpu_name()
         title = f"lenetgpu profile --plan {outcome.plan.name} on {where}"
-        lane = "all cores" if outcome.gpu is None else "stream {}"
-        trace = json.loads(chrome_trace(outcome.trace, title, lane, outcome.interrupted))
+        stream = "all cores" if outcome.gpu is None else "stream {}"
+        trace = json.loads(chrome_trace(outcome.trace, title, stream, outcome.interrupted))
         trace["otherData"]["made"] = head("profile", outcome.gpu)
         return json_text(trace)
 

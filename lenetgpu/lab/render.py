@@ -157,9 +157,9 @@ class Table:
         """Return the width of each text column, shortening the widest first."""
         texts = [one for one in columns if not one.numeric]
         numbers = sum(self._needed(one) for one in columns if one.numeric)
-        room = width - 1 - numbers - 2 * len(texts)
+        available = width - 1 - numbers - 2 * len(texts)
         found = {one.key: max(map(len, (one.title, *map(one.cell, self.rows)))) for one in texts}
-        while sum(found.values()) > room and max(found.values()) > _FOLDED_LEAST:
+        while sum(found.values()) > available and max(found.values()) > _FOLDED_LEAST:
             found[max(found, key=lambda key: found[key])] -= 1
         return found
 

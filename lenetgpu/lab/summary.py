@@ -93,8 +93,8 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     console.print(f"device   {describe_device(outcome)}")
     console.print(f"data     {_images(outcome)}, {shown(outcome.data)}")
     console.print(f"weights  {shown(outcome.weights.source)}")
-    slots = outcome.plan.slots
-    ran = ", ".join(f"{'+'.join(slot.stages)}={slot.variant.full_name}" for slot in slots)
+    stages = outcome.plan.stages
+    ran = ", ".join(f"{'+'.join(bound.stages)}={bound.variant.full_name}" for bound in stages)
     console.print(f"plan     {outcome.plan.name}, {outcome.plan.precision}: {ran}")
     for note in outcome.notes:
         console.print(f"note     {note}")

@@ -250,7 +250,7 @@ def comparison_json(
 
 def plan_json(plan: Plan) -> list[dict[str, Any]]:
     """Return the `plan` list of the schema."""
-    return [{"stages": list(slot.stages), "variant": slot.variant.full_name} for slot in plan.slots]
+    return [{"stages": list(one.stages), "variant": one.variant.full_name} for one in plan.stages]
 
 
 def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:

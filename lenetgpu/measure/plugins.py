@@ -297,8 +297,8 @@ class PluginBench(Bench):
         given = self._work.weights
         weights = given if len(given) > 1 else next(iter(given), None)
         expected = reference(kind, x, weights, self.problem)
-        slots = np.unique([0, self.images - 1, *rng.integers(0, self.images, _LOOKED_AT)])
-        pairs = [(self._ask("answer", x, slots), expected[slots % len(x)])]
+        numbers = np.unique([0, self.images - 1, *rng.integers(0, self.images, _LOOKED_AT)])
+        pairs = [(self._ask("answer", x, numbers), expected[numbers % len(x)])]
         verdict = judge_parts(pairs, largest(expected) or 1.0, self._plugin.precision)
         off = verdict.note or f", error {verdict.error:.1e}"
         return "" if verdict.passed else f"what it leaves of other images is wrong{off}"

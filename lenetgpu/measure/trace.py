@@ -14,10 +14,10 @@ COPY, STAGE = "copy", "stage"
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """A stage or a copy: its lane, its start (ms from the first event) and its length (ms)."""
+    """A stage or a copy: its stream, its start (ms from the first event) and its length (ms)."""
 
     name: str
-    lane: int
+    stream: int
     start: float
     length: float
 
@@ -39,24 +39,24 @@ class Tracer:
         self._on_gpu = on_gpu
         self._marks: list[tuple[int, str | None, Any]] = []
 
-    def mark(self, lane: int, name: str | None) -> None:
+    def mark(self, stream: int, name: str | None) -> None:
         """Mark the end of `name`, on a GPU in the current stream; None only marks a start."""
         if self._on_gpu:
             now = hold_events()[0]()
             now.record()
         else:
             now = clock()
-        self._marks.append((lane, name, now))
+        self._marks.append((stream, name, now))
 
     def events(self) -> list[TraceEvent]:
         """Return the operations in the order of their marks; waits for all of them."""
         last: dict[int, float] = {}
         found = []
-        for lane, name, mark in self._marks:
+        for stream, name, mark in self._marks:
             at = self._since_first(mark)
             if name is not None:
-                found.append(TraceEvent(name, lane, last[lane], at - last[lane]))
-            last[lane] = at
+                found.append(TraceEvent(name, stream, last[stream], at - last[stream]))
+            last[stream] = at
         return found
 
     def _since_first(self, mark: Any) -> float:
@@ -68,7 +68,7 @@ class Tracer:
 
 
 def copies_under_kernels(events: list[TraceEvent]) -> tuple[float, float]:
-    """Return milliseconds of copies, and how many of them overlap a stage on another lane."""
+    """Return milliseconds of copies, and how many of them overlap a stage on another stream."""
     stages = [event for event in events if event.category == STAGE]
     total = hidden = 0.0
     for copy in events:
@@ -78,7 +78,7 @@ def copies_under_kernels(events: list[TraceEvent]) -> tuple[float, float]:
         spans = sorted(
             (max(stage.start, copy.start), min(stage.end, copy.end))
             for stage in stages
-            if stage.lane != copy.lane and stage.start < copy.end and stage.end > copy.start
+            if stage.stream != copy.stream and stage.start < copy.end and stage.end > copy.start
         )
         reached = copy.start
         for start, end in spans:
@@ -89,23 +89,23 @@ def copies_under_kernels(events: list[TraceEvent]) -> tuple[float, float]:
 
 
 def chrome_trace(
-    events: list[TraceEvent], title: str, lane: str = "stream {}", interrupted: bool = False
+    events: list[TraceEvent], title: str, stream: str = "stream {}", interrupted: bool = False
 ) -> str:
     """Return the events as JSON for chrome://tracing or Perfetto; times in microseconds.
 
-    This process is named `title`. Each lane becomes a thread, named by `lane` with its number.
+    This process is named `title`. Each stream becomes a thread, named by `stream` with its number.
     """
     process = os.getpid()
 
     def event_of(name: str, kind: str, thread: int, **more: Any) -> dict[str, Any]:
         return {"name": name, "ph": kind, "pid": process, "tid": thread} | more
 
-    lanes = sorted({event.lane for event in events})
-    names = [("process_name", 0, title), *(("thread_name", n, lane.format(n)) for n in lanes)]
+    streams = sorted({event.stream for event in events})
+    names = [("process_name", 0, title), *(("thread_name", n, stream.format(n)) for n in streams)]
     found = [event_of(what, "M", thread, args={"name": name}) for what, thread, name in names]
     for one in events:
         times = {"cat": one.category, "ts": 1e3 * one.start, "dur": 1e3 * one.length}
-        found.append(event_of(one.name, "X", one.lane, **times))
+        found.append(event_of(one.name, "X", one.stream, **times))
     total, hidden = copies_under_kernels(events)
     other = {"title": title, "interrupted": interrupted}
     other |= {"copies_ms": total, "copies_under_kernels_ms": hidden}

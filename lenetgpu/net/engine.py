@@ -18,7 +18,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory, release, within_memory
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import Phases
-from lenetgpu.net.runners import CpuRunner, Feed, GpuRunner
+from lenetgpu.net.runners import CpuRunner, GpuRunner, InputSchedule
 from lenetgpu.network import FEATURES
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, choose_device, resolve
@@ -46,7 +46,7 @@ class Engine:
         with self.phases.timed("load"):
             self.weights = load_weights(request.weights or assets.default_weights())
         self._turn = PREPARING if self.gpu is None else threading.RLock()
-        self._feeds: dict[str, Feed] = {}
+        self._schedules: dict[str, InputSchedule] = {}
         self._resolved = False
         self._checked: set[tuple[str, int]] = set()
 
@@ -69,9 +69,9 @@ class Engine:
     def _name(self) -> str:
         return cpu_name() if self.gpu is None else self.gpu.name
 
-    def feed(self, dtype: str) -> Feed:
+    def schedule(self, dtype: str) -> InputSchedule:
         """Return the input schedule that the last `start` for `dtype` chose."""
-        return self._feeds.get(dtype, Feed(1, self.request.chunk))
+        return self._schedules.get(dtype, InputSchedule(1, self.request.chunk))
 
     @in_turn
     def start(self, dtype: str, images: int) -> None:
@@ -98,37 +98,39 @@ class Engine:
             self.check(dtype, batch)
             return
         with self.phases.timed("schedule"):
-            feed = self._scheduled(self.gpu, dtype, images)
-        self._feeds[dtype] = replace(feed, chunk=self.check(dtype, feed.chunk or batch))
+            schedule = self._scheduled(self.gpu, dtype, images)
+        self._schedules[dtype] = replace(schedule, chunk=self.check(dtype, schedule.chunk or batch))
 
-    def _scheduled(self, gpu: Gpu, dtype: str, images: int) -> Feed:
+    def _scheduled(self, gpu: Gpu, dtype: str, images: int) -> InputSchedule:
         """Return streams and chunk size: as requested, or by the cost model of this machine."""
         request = self.request
         if request.transfers == "host":
             streams = request.streams or 1
-            return Feed(streams, request.chunk or self.request.images_a_pass(-(-images // streams)))
+            chunk = request.chunk or request.images_a_pass(-(-images // streams))
+            return InputSchedule(streams, chunk)
         if request.streams is not None and request.chunk is not None and not request.timing:
-            return Feed(request.streams, request.chunk)
+            return InputSchedule(request.streams, request.chunk)
         return self._by_model(gpu, dtype, images)
 
-    def _by_model(self, gpu: Gpu, dtype: str, images: int) -> Feed:
+    def _by_model(self, gpu: Gpu, dtype: str, images: int) -> InputSchedule:
         from lenetgpu.net.streaming import best_schedule, costs_of
 
         request = self.request
         try:
             costs = costs_of(self.plan, self.weights, gpu, dtype)
-        except Exception as error:  # no room to measure for the model in
+        except Exception as error:  # too little memory to measure the model's costs
             if not lacks_memory(error):
                 raise
             costs = None
         if costs is None:
             release()
-            return Feed(request.streams or 1, self.request.images_a_pass(request.chunk or images))
+            size = request.images_a_pass(request.chunk or images)
+            return InputSchedule(request.streams or 1, size)
         most = request.batch or images
         chunk = None if request.chunk is None else min(request.chunk, most)
         found = best_schedule(images, costs, request.streams, chunk, most)
         model = {"predicted": found.predicted_ms, "bare_copy": costs.bare_copy_ms(images)}
-        return Feed(found.streams, found.chunk, found.taper, found.zero_copy, model)
+        return InputSchedule(found.streams, found.chunk, found.taper, found.zero_copy, model)
 
     @in_turn
     def check(self, dtype: str, batch: int) -> int:
@@ -137,7 +139,7 @@ class Engine:
         If memory is short, halve the number until it fits; return the number. Raises LenetError if
         the plan does not fit the weights or is wrong on this GPU.
         """
-        fused = self.plan.slots[0].variant.kind == FEATURES
+        fused = self.plan.stages[0].variant.kind == FEATURES
         size = min(batch, default_chunk(self.device, fused))
         _, held = within_memory(partial(self._hold, dtype), size, f"plan {self.plan.name}")
         return batch if held == size else held
@@ -199,8 +201,8 @@ class Engine:
 
         if one:
             self.check(dtype, 1)
-        feed = self.feed(dtype)
-        feed = replace(feed, chunk=feed.chunk or self.request.images_a_pass(images))
+        schedule = self.schedule(dtype)
+        schedule = replace(schedule, chunk=schedule.chunk or self.request.images_a_pass(images))
 
         def make(size: int) -> Pipeline:
             return self.pipeline(dtype, size, None, scores)
@@ -208,4 +210,4 @@ class Engine:
         auto = self.request.plan == AUTO
         single = partial(one_image, self.plan, self.weights, dtype, auto, make) if one else None
         with self.phases.timed("load"):
-            return GpuRunner(make, feed, self.gpu.index, single)
+            return GpuRunner(make, schedule, self.gpu.index, single)

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError, first_line
-from lenetgpu.files.reading import EXPECTED_BRIGHT, FAINTEST, first_unfit, require_room
+from lenetgpu.files.reading import EXPECTED_BRIGHT, FAINTEST, check_memory, first_unfit
 from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.gpu.graph import new_stream
 from lenetgpu.network import IMAGE_SHAPE
@@ -286,7 +286,7 @@ def take(images: Any, device: str) -> Taken:
         raise LenetError(f"images: expected shape {_SHAPES}, found {shape}")
     taken = Taken(raw, home, single, 1 if single else shape[0])
     if not home.on_gpu and taken.count > _MANY:
-        require_room(f"images: labels of {taken.count:,}", _LABEL_BYTES * taken.count, None)
+        check_memory(f"images: labels of {taken.count:,}", _LABEL_BYTES * taken.count, None)
     if not home.on_gpu and taken.dtype != "uint8":
         _check_values(raw, single)
     return taken

@@ -36,7 +36,7 @@ _COPIED_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
-class Feed:
+class InputSchedule:
     """Input schedule of one pixel type: streams, chunk size, taper.
 
     `zero_copy`: kernels read host memory. `model` holds the cost model's milliseconds, or None if
@@ -80,7 +80,7 @@ class Runner(ABC):
 
         `images` is (n, 28, 28, 1) of the pipeline's dtype; a GPU is fastest with arrays from
         `whole` and `results`. `on_chunk(count)` is called when images are done (on a GPU: queued),
-        `mark(lane, name)` after each operation and with None before the first. Results completed
+        `mark(stream, name)` after each operation and with None before the first. Results completed
         before an error are kept.
         """
         self._pass(images, labels, scores, (on_chunk, mark))
@@ -204,7 +204,7 @@ def _results(n: int, with_scores: bool) -> tuple[Any, Any]:
 
 
 class GpuRunner(Runner):
-    """Run host images through a streamer on GPU `index`, scheduled by `feed`.
+    """Run host images through a streamer on GPU `index`, scheduled by `schedule`.
 
     Chunks are smaller if memory is short. `one` creates the fast path for single images; None if
     there will be none.
@@ -213,7 +213,7 @@ class GpuRunner(Runner):
     def __init__(
         self,
         make: Callable[[int], Pipeline],
-        feed: Feed,
+        schedule: InputSchedule,
         index: int,
         one: Callable[[], OneImage | Once | None] | None = None,
     ) -> None:
@@ -234,9 +234,9 @@ class GpuRunner(Runner):
             return pipeline
 
         with self._gpu:
-            chunk = feed.chunk or 1
+            chunk = schedule.chunk or 1
             self._streamer = Streamer(
-                made, chunk, feed.streams, taper=feed.taper, zero_copy=feed.zero_copy
+                made, chunk, schedule.streams, taper=schedule.taper, zero_copy=schedule.zero_copy
             )
             few = host_empty((min(chunk, _WARM_IMAGES), *IMAGE_SHAPE), self._dtype)
             few.fill(0)
@@ -325,12 +325,12 @@ class GpuRunner(Runner):
 
     def _stage(self, n: int, with_scores: bool) -> tuple[Any, Any, Any]:
         """Return page-locked images, labels and scores for `n` images, reused between calls."""
-        room = next(room for room in _STAGES if n <= room)
-        if room not in self._staged:
+        size = next(size for size in _STAGES if n <= size)
+        if size not in self._staged:
             with self._gpu:
-                images = host_empty((room, *IMAGE_SHAPE), self._dtype)
-            self._staged[room] = (images, *self.results(room, with_scores))
-        return self._staged[room]
+                images = host_empty((size, *IMAGE_SHAPE), self._dtype)
+            self._staged[size] = (images, *self.results(size, with_scores))
+        return self._staged[size]
 
 
 class Pool:

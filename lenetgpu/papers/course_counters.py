@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lenetgpu.measure.bench import stage_of
-from lenetgpu.measure.counters.work import Place
+from lenetgpu.measure.counters.work import StageSpec
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.network import stage as stage_named
 from lenetgpu.papers.course import AFTER, BEYOND, FIGURES, MEAN, RELU, TABLE_10, UNTIMED, layouts_of
@@ -110,14 +110,14 @@ PASSES = {RELU: "relu_in_place", MEAN: "looped_mean"}
 _COUNTED = {stage.name for stage in STAGES} | {span.name for span in SPANS}
 
 
-def _variant(stage: str, name: str) -> Place | None:
+def _variant(stage: str, name: str) -> StageSpec | None:
     """Return the variant `name` of `stage` as the suite runs it, None if it is no GPU variant."""
     unit = stage_of(stage)
     for variant in variants(unit.kind, "cuda"):
         problem = variant.laid_out(unit.problem)
         if variant.full_name == name and not isinstance(problem, str):
             reads, writes = layouts_of(stage, variant) or (problem.reads, problem.writes)
-            return Place(stage, name, reads, writes)
+            return StageSpec(stage, name, reads, writes)
     return None
 
 
@@ -128,19 +128,19 @@ def suite_keys() -> list[Key]:
     return list(dict.fromkeys(named))
 
 
-def places(keys: Iterable[Key]) -> dict[Key, Place]:
-    """Return where each key that is a variant is counted; a pass is counted with its variant."""
-    found: dict[Key, Place] = {}
+def specs(keys: Iterable[Key]) -> dict[Key, StageSpec]:
+    """Return the stage counted for each key of a variant; a pass is counted with its variant."""
+    found: dict[Key, StageSpec] = {}
     for stage, name in keys:
         own = PASSES_OF if name in PASSES else name
-        if stage in _COUNTED and (place := _variant(stage, own)) is not None:
-            found.setdefault((stage, own), place)
+        if stage in _COUNTED and (spec := _variant(stage, own)) is not None:
+            found.setdefault((stage, own), spec)
     return found
 
 
-def places_of(rows: Iterable[dict[str, Any]]) -> dict[Key, Place]:
-    """Return `places` of the suite's rows that passed."""
-    return places((row["stage"], row["variant"]) for row in rows if row["status"] == "right")
+def specs_of(rows: Iterable[dict[str, Any]]) -> dict[Key, StageSpec]:
+    """Return `specs` of the suite's rows that passed."""
+    return specs((row["stage"], row["variant"]) for row in rows if row["status"] == "right")
 
 
 def kernels_of_rows(

@@ -144,7 +144,7 @@ class Timing:
 def fetch_stalls(core: Core, program: list[Instruction]) -> list[int]:
     """Return the cycles that each instruction waits for its line, with LRU eviction of lines."""
     held: dict[int, None] = {}
-    room = core.fetched // core.fetch_line
+    lines = core.fetched // core.fetch_line
     stalls, before = [], None
     for instruction in program:
         line = instruction.at // core.fetch_line
@@ -153,7 +153,7 @@ def fetch_stalls(core: Core, program: list[Instruction]) -> list[int]:
         if line != before:
             held.pop(line, None)
             held[line] = None
-            if len(held) > room:
+            if len(held) > lines:
                 del held[next(iter(held))]
         before = line
     return stalls

@@ -22,8 +22,8 @@ def sums(x, w, y, problem, step=None, far=None, turned=False, shift=1):
     above, left, below, right = problem.around
     if turned:
         above, left, below, right = below, right, above, left
-    room = ((0, 0), (above, below + 99), (left, right + 99), (0, 0))
-    x, (channels, maps) = np.pad(x.astype("d"), room), problem.each
+    margins = ((0, 0), (above, below + 99), (left, right + 99), (0, 0))
+    x, (channels, maps) = np.pad(x.astype("d"), margins), problem.each
     y[...] = 0
     for m in range(problem.M):
         first = shift * (m // maps) * channels

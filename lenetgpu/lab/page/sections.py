@@ -143,7 +143,7 @@ _SCHEDULES = columns(
     ("the model's ms=predicted_ms", fixed(4)),
     ("samples", str),
 )
-_EVENTS = columns("lane, what=name, kind", ("start ms=start, length ms=length", fixed(4)))
+_EVENTS = columns("stream, what=name, kind", ("start ms=start, length ms=length", fixed(4)))
 _LABELS = columns(
     "what ran=name, precision, data, weights",
     ("right=correct, of=judged", count),
@@ -289,12 +289,12 @@ def _cells(document: Document) -> list[dict[str, Any]]:
     """Return the variants that ran in the seven stages: columns spanned (`wide`), time if known."""
     timed = {tuple(row["stages"]): row for row in document["stages"]}
     cells = []
-    for slot in document["plan"]:
-        row = timed.get(tuple(slot["stages"]), {})
-        wide = len([stage for stage in slot["stages"] if stage in STAGE_NAMES])
+    for entry in document["plan"]:
+        row = timed.get(tuple(entry["stages"]), {})
+        wide = len([stage for stage in entry["stages"] if stage in STAGE_NAMES])
         if wide:
-            pieces = re.findall(r"[^._]*[._]?", slot["variant"])
-            about = {"stage": _stage_of(slot["stages"]), "ms": row.get("median_ms")}
+            pieces = re.findall(r"[^._]*[._]?", entry["variant"])
+            about = {"stage": _stage_of(entry["stages"]), "ms": row.get("median_ms")}
             cells.append({"wide": wide, "pieces": pieces, "share": row.get("share"), **about})
     return cells if sum(cell["wide"] for cell in cells) == len(STAGE_NAMES) else []
 
@@ -721,9 +721,9 @@ def _shares(documents: Sequence[Document]) -> Iterator[Block]:
 def _sweep(rows: Sequence[Document]) -> Spec:
     """Return ms over images per chunk, a line per number of streams, with rules for bare copies."""
     timed = [row for row in rows if charts.timed(row)]
-    keys = f"lanes chunk {charts.TIMES} predicted_ms"
+    keys = f"streams chunk {charts.TIMES} predicted_ms"
     ways = [
-        picked(row, keys, lanes=f"{row['streams']:g}")
+        picked(row, keys, streams=f"{row['streams']:g}")
         for row in timed
         if row["way"] == "schedule" and row["taper"] in (None, 1)
         if row["streams"] and (row["chunk"] or 0) > 0
@@ -734,8 +734,8 @@ def _sweep(rows: Sequence[Document]) -> Spec:
     stars = [picked(row, chosen) for row in timed if row["way"] == "auto" and row["chunk"]]
     x = quantity("chunk", "images a chunk, logarithmic", log=True)
     y = quantity("median_ms", None, scale={"zero": True})
-    lanes = sorted((row["lanes"] for row in ways), key=float)
-    tint, dash = charts.colour("lanes", lanes, "streams"), charts.colour("way", bare)
+    streams = sorted((row["streams"] for row in ways), key=float)
+    tint, dash = charts.colour("streams", streams, "streams"), charts.colour("way", bare)
     dash["scale"]["range"] = list(bare.values())
     dash["legend"] = {"symbolType": "stroke", "symbolStrokeWidth": 2}
     line = {"type": "line", "point": {"size": 55, "filled": True}}
@@ -779,29 +779,29 @@ def _sweeps(documents: Sequence[Document]) -> Iterator[Block]:
 def _events(document: Document) -> list[dict[str, Any]]:
     every = document["traceEvents"]
     named = [event for event in every if event["name"] == "thread_name" and event["args"]]
-    lanes = {event["tid"]: event["args"]["name"] for event in named}
+    streams = {event["tid"]: event["args"]["name"] for event in named}
     found = []
     for event in every:
         start, length = event["ts"], event["dur"]
         if event["ph"] == "X" and start is not None and length is not None:
-            lane = lanes.get(event["tid"]) or f"stream {event['tid']}"
-            about = {"lane": lane, "name": event["name"], "kind": event["cat"] or "stage"}
+            stream = streams.get(event["tid"]) or f"stream {event['tid']}"
+            about = {"stream": stream, "name": event["name"], "kind": event["cat"] or "stage"}
             times = {"start": start / 1e3, "length": length / 1e3, "end": (start + length) / 1e3}
             found.append(about | times)
     return found[:_MOST_EVENTS]
 
 
 def _gantt(events: list[dict[str, Any]]) -> Spec:
-    lanes = sorted({event["lane"] for event in events}, key=lambda lane: (len(lane), lane))
+    streams = sorted({event["stream"] for event in events}, key=lambda name: (len(name), name))
     encoding = {
-        "y": charts.names("lane", lanes),
+        "y": charts.names("stream", streams),
         "x": quantity("start", "ms from the first event", scale={"zero": True}),
         "x2": {"field": "end"},
         "color": charts.colour("name", [event["name"] for event in events]),
-        "tooltip": tips("lane name start length"),
+        "tooltip": tips("stream name start length"),
     }
     mark = {"type": "bar", "height": {"band": 0.7}, "strokeWidth": 0.5}
-    return charts.spec(events, 34 * max(2, len(lanes)), mark=mark, encoding=encoding)
+    return charts.spec(events, 34 * max(2, len(streams)), mark=mark, encoding=encoding)
 
 
 @section("trace", "A pass as it ran")

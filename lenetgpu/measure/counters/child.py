@@ -23,7 +23,7 @@ from lenetgpu.gpu.device import activate, current_arch, driver, require_gpu
 from lenetgpu.gpu.launch import Launch, launch, record
 from lenetgpu.gpu.nvrtc import Kernel, compile_together
 from lenetgpu.measure.bench import input_of
-from lenetgpu.measure.counters.work import Images, Place, Work, from_json
+from lenetgpu.measure.counters.work import Images, StageSpec, Work, from_json
 from lenetgpu.measure.rounds import BREAKS, why
 from lenetgpu.network import STAGE_NAMES
 from lenetgpu.pipeline import Pipeline, Step
@@ -79,10 +79,8 @@ class _Child:
         if work.chained:
             self._guarded(index, work.name, "", lambda: self._plan(index, work))
             return
-        for place in work.places:
-            self._guarded(
-                index, place.stage, place.variant, lambda own=place: self._alone(index, own)
-            )
+        for spec in work.specs:
+            self._guarded(index, spec.stage, spec.variant, lambda own=spec: self._alone(index, own))
 
     def _guarded(self, index: int, name: str, variant: str, run: Any) -> None:
         before = len(self.sections)
@@ -100,17 +98,17 @@ class _Child:
         )
         return self.sections[-1]
 
-    def _alone(self, index: int, place: Place) -> None:
+    def _alone(self, index: int, spec: StageSpec) -> None:
         import cupy
 
-        slot, n = place.slot(), self._asked.count
-        tensors = [self._weights[name] for name in slot.weights]
-        prepared = PreparedKernel(slot.variant, slot.problem, tensors, n)
-        few = prepared.input(self._activations(slot.stages[0], slot.problem))
+        bound, n = spec.bound(), self._asked.count
+        tensors = [self._weights[name] for name in bound.weights]
+        prepared = PreparedKernel(bound.variant, bound.problem, tensors, n)
+        few = prepared.input(self._activations(bound.stages[0], bound.problem))
         x = cupy.concatenate([few] * -(-n // len(few)))[:n]
         y = prepared.output(n)
         prepared.run(x, y)
-        section = self._add(index, place.stage, place.variant)
+        section = self._add(index, spec.stage, spec.variant)
         with _watched() as launched:
             mark(len(self.sections) - 1)
             prepared.run(x, y)
@@ -156,9 +154,9 @@ def main(folder: Path) -> None:
     works, images, device = from_json(json.loads((folder / WORK).read_text()))
     activate(require_gpu(device))
     kernels = [MARK]
-    for slot in (place.slot() for work in works for place in work.places):
-        if slot.variant.kernels is not None:
-            kernels += slot.variant.kernels(slot.problem, images.count)
+    for bound in (spec.bound() for work in works for spec in work.specs):
+        if bound.variant.kernels is not None:
+            kernels += bound.variant.kernels(bound.problem, images.count)
     compile_together(kernels, current_arch())
     child = _Child(images)
     for index, work in enumerate(works):

@@ -22,7 +22,7 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.measure.counters import child, ncu
 from lenetgpu.measure.counters.ncu import Counters, NoCounters, Profiled, asked, merged, of_values
 from lenetgpu.measure.counters.work import Images, Work, as_json
-from lenetgpu.plan import Slot
+from lenetgpu.plan import BoundStage
 
 Row = dict[str, Any]
 _EFFICIENCY = re.compile(r"([\d.]+)% of loads, ([\d.]+)% of stores")
@@ -150,28 +150,28 @@ def find(works: Sequence[Work], images: Images, gpu: Gpu) -> Found:
     except NoCounters as error:
         head = {"source": "counted", "version": None, "note": str(error)}
         count, machine = images.count, machines.current()
-        rows = [[_counted(place.slot(), count, machine) for place in one.places] for one in works]
+        rows = [[_counted(spec.bound(), count, machine) for spec in one.specs] for one in works]
     else:
         head = {"source": SOURCE, "version": version, "note": None}
         rows = [[section.as_json() for section in work] for work in found]
     return Found(head | {"images": images.count}, rows)
 
 
-def efficiencies(slot: Slot, images: int, machine: Machine) -> tuple[float, float] | None:
-    """Return global load and store efficiency (0 to 1) of a slot's variant, or None if unknown."""
-    if slot.variant.explain is not None:
-        for about, said in slot.variant.explain(slot.problem, images, machine):
+def efficiencies(bound: BoundStage, images: int, machine: Machine) -> tuple[float, float] | None:
+    """Return global load and store efficiency (0 to 1) of a stage's variant, or None if unknown."""
+    if bound.variant.explain is not None:
+        for about, said in bound.variant.explain(bound.problem, images, machine):
             shares = _EFFICIENCY.search(said)
             if about == "counted efficiency" and shares:
                 return float(shares[1]) / 100, float(shares[2]) / 100
     return None
 
 
-def _counted(slot: Slot, images: int, machine: Machine) -> Row:
-    loads, stores = efficiencies(slot, images, machine) or (None, None)
+def _counted(bound: BoundStage, images: int, machine: Machine) -> Row:
+    loads, stores = efficiencies(bound, images, machine) or (None, None)
     return {
-        "stage": slot.name,
-        "variant": slot.variant.full_name,
+        "stage": bound.name,
+        "variant": bound.variant.full_name,
         "error": None,
         "global_load_efficiency": loads,
         "global_store_efficiency": stores,

@@ -9,12 +9,12 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.bench import stage_of
-from lenetgpu.plan import Plan, Slot
+from lenetgpu.plan import BoundStage, Plan
 from lenetgpu.stages import variants
 
 
 @dataclass(frozen=True)
-class Place:
+class StageSpec:
     """A variant on a stage (or a span, written with +), in its layouts."""
 
     stage: str
@@ -24,43 +24,43 @@ class Place:
     device: str = "cuda"
 
     @classmethod
-    def of(cls, slot: Slot) -> Place:
-        """Return the place of a plan's slot."""
-        problem, variant = slot.problem, slot.variant
+    def of(cls, bound: BoundStage) -> StageSpec:
+        """Return the specification of a plan's stage."""
+        problem, variant = bound.problem, bound.variant
         device = variant.needs.device
-        return cls(slot.name, variant.full_name, problem.reads, problem.writes, device)
+        return cls(bound.name, variant.full_name, problem.reads, problem.writes, device)
 
-    def slot(self) -> Slot:
-        """Return the plan's slot; raise LenetError if there is no such variant."""
+    def bound(self) -> BoundStage:
+        """Return the plan's stage; raise LenetError if there is no such variant."""
         unit = stage_of(self.stage)
         problem: Any = replace(unit.problem, reads=self.reads, writes=self.writes)
         for variant in variants(unit.kind, self.device):
             if variant.full_name == self.variant:
-                return Slot(tuple(self.stage.split("+")), variant, problem, unit.weights)
+                return BoundStage(tuple(self.stage.split("+")), variant, problem, unit.weights)
         expected = f"expected a variant of {self.device}, found {self.variant!r}"
         raise LenetError(f"counters, {unit.kind}: {expected}")
 
 
 @dataclass(frozen=True)
 class Work:
-    """Places whose kernels are counted: each alone on its own activations, or chained as a plan.
+    """Stages whose kernels are counted: each alone on its own activations, or chained as a plan.
 
     `device` is that plan's.
     """
 
     name: str
-    places: tuple[Place, ...]
+    specs: tuple[StageSpec, ...]
     chained: bool = False
     device: str = "cuda"
 
     @classmethod
     def of(cls, plan: Plan) -> Work:
         """Return the work of a plan: its stages and conversions, from images to labels."""
-        return cls(plan.name, tuple(map(Place.of, plan.slots)), True, plan.device)
+        return cls(plan.name, tuple(map(StageSpec.of, plan.stages)), True, plan.device)
 
     def plan(self) -> Plan:
-        """Return the places as a plan."""
-        return Plan(self.name, self.device, tuple(place.slot() for place in self.places))
+        """Return its stages as a plan."""
+        return Plan(self.name, self.device, tuple(spec.bound() for spec in self.specs))
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def as_json(works: Sequence[Work], images: Images, device: int) -> dict[str, Any
 def from_json(told: dict[str, Any]) -> tuple[list[Work], Images, int]:
     """Return the arguments of `as_json` from its result."""
     for work in told["works"]:
-        work["places"] = tuple(Place(**place) for place in work["places"])
+        work["specs"] = tuple(StageSpec(**spec) for spec in work["specs"])
     for name in ("data", "weights"):
         told["images"][name] = Path(told["images"][name])
     return [Work(**work) for work in told["works"]], Images(**told["images"]), told["device"]

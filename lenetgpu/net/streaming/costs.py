@@ -25,7 +25,7 @@ from lenetgpu.plan import Plan
 from lenetgpu.store import entries
 
 IMAGES, FEW = 10_000, 2_500  # batch sizes at which copies and kernels are timed
-_CALLS, _TIMES, _LAUNCHES, _LANES = 4, 5, 30, 3
+_CALLS, _TIMES, _LAUNCHES, _STREAMS = 4, 5, 30, 3
 _LONG_MS = 10.0  # a sample longer than this is not repeated
 
 
@@ -53,7 +53,7 @@ def _pipeline(plan: Plan, weights: Weights, dtype: str, size: int) -> Pipeline:
 def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
     """Measure copies, kernels and zero-copy passes of FEW images and of all shipped digits.
 
-    Kernels are timed on one lane and on several. `make_pipeline(n)` creates a pipeline for n
+    Kernels are timed on one stream and on several. `make_pipeline(n)` creates a pipeline for n
     images per pass on the current GPU.
     """
     device, pipeline = Cuda(), make_pipeline(IMAGES)
@@ -73,14 +73,14 @@ def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
     seen = device.mapped(host)
     reads = [_each_us(partial(pipeline.run, seen[:n])) for n in (few, whole)]
     zero_copy_us, read_us = _line(few, whole, reads)
-    lanes = [pipeline, *(make_pipeline(few) for _ in range(_LANES - 1))]
-    beside_us = _beside_us(device, lanes, resident[:few])
+    pipelines = [pipeline, *(make_pipeline(few) for _ in range(_STREAMS - 1))]
+    overlapped_us = _overlapped_us(device, pipelines, resident[:few])
     return Costs(
         bus_gbs=1 / (1e3 * byte_us),
         copy_us=copy_us,
         image_ns=1e3 * image_us,
         chunk_us=chunk_us,
-        lane_us=min(chunk_us, max(0.0, beside_us - few * image_us)),
+        overlapped_us=min(chunk_us, max(0.0, overlapped_us - few * image_us)),
         call_us=_call_us(device),
         image_bytes=image_bytes,
         zero_copy_gbs=image_bytes / (1e3 * read_us),
@@ -88,23 +88,23 @@ def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
     )
 
 
-def _beside_us(device: Cuda, pipelines: list[Pipeline], images: Any) -> float:
-    """Return the microseconds of a pass of `images` while other lanes have passes in progress."""
-    lanes = [(device.stream(), pipeline) for pipeline in pipelines]
+def _overlapped_us(device: Cuda, pipelines: list[Pipeline], images: Any) -> float:
+    """Return the microseconds of a pass of `images` while other streams have passes in progress."""
+    slots = [(device.stream(), pipeline) for pipeline in pipelines]
 
     def work() -> None:
         for _ in range(_CALLS):
-            for stream, pipeline in lanes:
+            for stream, pipeline in slots:
                 with stream:
                     pipeline.run(images)
 
     device.current().synchronize()
     try:
-        graph = Graph(work, 1, [stream for stream, _ in lanes])
+        graph = Graph(work, 1, [stream for stream, _ in slots])
     except RuntimeError:
         return inf
     with graph.stream:
-        return 1e3 / (_CALLS * len(lanes)) * _least(lambda: gpu_ms(graph.launch))
+        return 1e3 / (_CALLS * len(slots)) * _least(lambda: gpu_ms(graph.launch))
 
 
 def _digits(dtype: str) -> Any:

@@ -1,7 +1,7 @@
 """Choice of streams and chunk sizes by a cost model of the bus, the kernels and launches.
 
 Copies are serialised on the bus, kernels on the GPU. A chunk's kernels wait for its copy; a copy
-waits for the kernels that last read its lane's buffer. Small chunks let kernels start early and
+waits for the kernels that last read its stream's buffer. Small chunks let kernels start early and
 finish soon after the last copy; large chunks pay the fixed cost of a copy and a launch less often.
 So chunks should shrink towards the end if the bus is slower, and grow from the start if the kernels
 are slower. With zero-copy, kernels read host memory directly: one launch, at a lower bus rate.
@@ -29,8 +29,8 @@ class Costs:
     """Measured costs of one plan and pixel type on one machine.
 
     `bus_gbs` (GB/s) and `copy_us` (us per copy, also the cost of a wait between streams);
-    `image_ns` (kernel ns per image), `chunk_us` and `lane_us` (us per chunk, alone and overlapping
-    the end of another lane's); `call_us` (host us to launch a recorded pass and see its end);
+    `image_ns` (kernel ns per image), `chunk_us` and `overlapped_us` (us per chunk, alone and behind
+    another stream's); `call_us` (host us to launch a recorded pass and see its end);
     `image_bytes`; `zero_copy_gbs` and `zero_copy_us` (bus rate and us per pass when kernels read
     host memory).
     """
@@ -39,7 +39,7 @@ class Costs:
     copy_us: float
     image_ns: float
     chunk_us: float
-    lane_us: float
+    overlapped_us: float
     call_us: float
     image_bytes: int
     zero_copy_gbs: float
@@ -50,7 +50,7 @@ class Costs:
         """True if all figures are plausible: positive rates, non-negative times."""
         rates = self.bus_gbs, self.zero_copy_gbs
         times = (
-            self.copy_us, self.image_ns, self.chunk_us, self.lane_us, self.call_us,
+            self.copy_us, self.image_ns, self.chunk_us, self.overlapped_us, self.call_us,
             self.zero_copy_us,
         )  # fmt: skip
         fine = all(1 / _MOST_GBS <= rate <= _MOST_GBS for rate in rates)
@@ -61,8 +61,8 @@ class Costs:
         return self.copy_us + images * self.image_bytes / self.bus_gbs / 1e3
 
     def kernels(self, images: int, behind: bool = False) -> float:
-        """Return the microseconds of a chunk's kernels, alone or behind another lane's."""
-        return (self.lane_us if behind else self.chunk_us) + images * self.image_ns / 1e3
+        """Return the microseconds of a chunk's kernels, alone or behind another stream's."""
+        return (self.overlapped_us if behind else self.chunk_us) + images * self.image_ns / 1e3
 
     def zero_copy_ms(self, images: int, chunk: int | None = None) -> float:
         """Return the milliseconds of a zero-copy pass, chunk after chunk."""
@@ -124,14 +124,14 @@ def predicted_ms(images: int, streams: int, chunk: int, costs: Costs, taper: flo
 def _ends(sizes: list[int], streams: int, costs: Costs) -> float:
     """Return the microseconds until the labels of the last chunk are copied."""
     copied = computed = 0.0
-    lanes = [0.0] * streams
+    ends = [0.0] * streams
     for turn, n in enumerate(sizes):
-        lane = turn % streams
-        copied = max(copied, lanes[lane]) + costs.copy(n)
+        stream = turn % streams
+        copied = max(copied, ends[stream]) + costs.copy(n)
         ready = copied + costs.copy_us
         behind = turn < streams and ready < computed
         computed = max(ready, computed) + costs.kernels(n, behind)
-        lanes[lane] = computed + costs.copy_us
+        ends[stream] = computed + costs.copy_us
     return computed + costs.copy_us
 
 

@@ -1,8 +1,8 @@
 """Streaming: images in host memory or a file to labels in host memory (report, section 3.5).
 
-Chunks use the lanes in turn, so that copies of one overlap kernels of another; with zero-copy,
-kernels read host memory directly. The second pass over the same page-locked arrays is recorded as a
-CUDA graph and replayed from then on. Pageable memory goes through a ring of page-locked buffers.
+Chunks use the stream slots in turn, so that copies of one overlap kernels of another; with
+zero-copy, kernels read host memory directly. The second pass over the same page-locked arrays is
+recorded as a CUDA graph and replayed. Pageable memory goes through a ring of page-locked buffers.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lenetgpu.gpu.faults import lacks_memory
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.workspace import host_empty, pinned_empty
 from lenetgpu.net.streaming.cuda import Cuda
-from lenetgpu.net.streaming.lanes import Chunk, Lanes, Mark
 from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
+from lenetgpu.net.streaming.stream_slots import Chunk, Mark, StreamPool
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 
 MOST_RECORDED = 256  # chunks per graph; with more, single launches hide behind the copies
 _GRAPHS = 4  # graphs kept, least recently used dropped
-SLOT_BYTES = 8 << 20  # most image bytes of one buffer
+STAGING_BYTES = 8 << 20  # most image bytes of one buffer
 MOST_READERS = 8
 Key = tuple[int, ...]  # number of images and the address of each array
 OnChunk = Callable[[int], None]
@@ -116,7 +116,7 @@ class Replays:
 
 
 @dataclass
-class Slot:
+class StagingBuffer:
     """A page-locked buffer for `n` images and their results; event `done` follows the results."""
 
     images: Any
@@ -132,23 +132,23 @@ class Slot:
 
 
 class Ring:
-    """Reader threads and at most `readers` + `lanes` + 1 slots, created on demand.
+    """Reader threads and at most `readers` + `slots` + 1 buffers, created on demand.
 
-    A slot holds up to SLOT_BYTES of images plus labels and scores (about 9 MB of page-locked
+    A buffer holds up to STAGING_BYTES of images plus labels and scores (about 9 MB of page-locked
     memory), however long the source is. As a context manager: an exception cancels reads that have
     not started and joins the threads.
     """
 
-    def __init__(self, device: Cuda, dtype: str, chunk: int, lanes: int, with_scores: bool) -> None:
+    def __init__(self, device: Cuda, dtype: str, chunk: int, slots: int, with_scores: bool) -> None:
         import numpy as np
 
         self._device, self._dtype, self.with_scores = device, dtype, with_scores
-        fitting = SLOT_BYTES // (prod(IMAGE_SHAPE) * np.dtype(dtype).itemsize)
+        fitting = STAGING_BYTES // (prod(IMAGE_SHAPE) * np.dtype(dtype).itemsize)
         self.images = max(1, min(chunk, fitting))
         readers = min(MOST_READERS, core_count())
         self.threads = ThreadPoolExecutor(readers, thread_name_prefix="lenetgpu-read")
-        self.free: list[Slot] = []
-        self._left = readers + lanes + 1
+        self.free: list[StagingBuffer] = []
+        self._left = readers + slots + 1
 
     def __enter__(self) -> Ring:
         return self
@@ -157,13 +157,13 @@ class Ring:
         if kind is not None:
             self.threads.shutdown(wait=True, cancel_futures=True)
 
-    def take(self) -> Slot | None:
-        """Return a free slot, or None if all are in use."""
+    def take(self) -> StagingBuffer | None:
+        """Return a free buffer, or None if all are in use."""
         if self.free:
             return self.free.pop()
         if not self._left:
             return None
-        made = Slot(
+        made = StagingBuffer(
             self._device.pinned((self.images, *IMAGE_SHAPE), self._dtype),
             self._device.pinned((self.images,), "int32"),
             self._device.pinned((self.images, CLASSES), "float32") if self.with_scores else None,
@@ -200,7 +200,7 @@ class Streamer:
         self.done = 0
         self._make = make_pipeline
         self._device = Cuda() if device is None else device
-        self._lanes: Lanes | None = None
+        self._slots: StreamPool | None = None
         self._ring: Ring | None = None
         self._replays = Replays()
         self._ready()
@@ -218,7 +218,7 @@ class Streamer:
 
         `images` is C-contiguous (n, 28, 28, 1) of the pipelines' dtype. Page-locked arrays are used
         in place, others go through the ring. Returns when the labels are in host memory.
-        `on_chunk(count)` is called after each chunk is queued, `mark(lane, name)` after each
+        `on_chunk(count)` is called after each chunk is queued, `mark(stream, name)` after each
         operation and with None before the first. `done` is the number of leading labels in host
         memory; after a Ctrl-C, those of the chunks that were queued.
         """
@@ -278,19 +278,19 @@ class Streamer:
         if whole.scores is not None:
             _expect("scores", whole.scores, (n, CLASSES), "float32")
 
-    def _ready(self) -> Lanes:
-        """The lanes, made of as large a chunk as the GPU's memory holds."""
-        if self._lanes is None:
-            self._insist(self._make_lanes)
-        assert self._lanes is not None
-        return self._lanes
+    def _ready(self) -> StreamPool:
+        """The stream slots, made of as large a chunk as the GPU's memory holds."""
+        if self._slots is None:
+            self._insist(self._make_slots)
+        assert self._slots is not None
+        return self._slots
 
-    def _make_lanes(self) -> None:
-        self._lanes = Lanes(self._device, self._make, self.chunk, self.streams, self.zero_copy)
+    def _make_slots(self) -> None:
+        self._slots = StreamPool(self._device, self._make, self.chunk, self.streams, self.zero_copy)
 
     def _halve(self) -> None:
         """Let go of what is held for chunks of this size, and take half of it from now on."""
-        self._lanes, self._ring = None, None
+        self._slots, self._ring = None, None
         self._replays.forget()
         self._device.release()
         if self.chunk == 1:
@@ -324,16 +324,16 @@ class Streamer:
 
     def _launch(self, whole: Chunk, on_chunk: OnChunk | None, mark: Mark | None) -> None:
         """Launch chunk after chunk from image `done` on, and keep `done` correct on errors."""
-        lanes, queued = self._ready(), self.done
-        lanes.begin()
+        slots, queued = self._ready(), self.done
+        slots.begin()
         try:
             for turn, part in enumerate(self._chunks(whole, queued)):
-                lanes.queue(turn, part, mark)
+                slots.queue(turn, part, mark)
                 queued += len(part.images)
                 if on_chunk is not None:
                     on_chunk(len(part.images))
         finally:
-            lanes.wait()
+            slots.wait()
             self.done = queued
 
     def _replay(self, graph: Graph, whole: Chunk, on_chunk: OnChunk | None) -> bool:
@@ -354,14 +354,14 @@ class Streamer:
 
     def _recorded(self, whole: Chunk) -> Graph:
         """Record a pass as one graph; raise RuntimeError if that is impossible."""
-        lanes = self._ready()
+        slots = self._ready()
 
         def work() -> None:
-            lanes.begin()
+            slots.begin()
             for turn, part in enumerate(self._chunks(whole)):
-                lanes.queue(turn, part)
+                slots.queue(turn, part)
 
-        return self._device.record_graph(work, lanes.streams)
+        return self._device.record_graph(work, slots.streams)
 
     def _through_ring(self, whole: Chunk, on_chunk: OnChunk | None, mark: Mark | None) -> None:
         def deliver(labels: Any, scores: Any) -> None:
@@ -386,40 +386,40 @@ class Streamer:
         mark: Mark | None = None,
     ) -> None:
         """Process images from `done` on while readers work ahead."""
-        lanes = self._ready()
-        ahead: deque[tuple[Slot, Future[None]]] = deque()
-        flying: deque[Slot] = deque()
+        slots = self._ready()
+        ahead: deque[tuple[StagingBuffer, Future[None]]] = deque()
+        flying: deque[StagingBuffer] = deque()
         giving = False
 
         def land() -> None:
             nonlocal giving
-            slot = flying[0]
-            slot.done.synchronize()
-            found = slot.chunk()
+            buffer = flying[0]
+            buffer.done.synchronize()
+            found = buffer.chunk()
             giving = True
             deliver(found.labels, found.scores)
-            self.done += slot.n
+            self.done += buffer.n
             giving = False
             ring.free.append(flying.popleft())
             if on_chunk is not None:
-                on_chunk(slot.n)
+                on_chunk(buffer.n)
 
-        lanes.begin()
+        slots.begin()
         turn, asked = 0, self.done
         with self._ring_for(with_scores) as ring:
             try:
                 while True:
-                    while asked < images and (room := ring.take()) is not None:
-                        room.n = min(ring.images, images - asked)
-                        part = room.images[: room.n]
-                        ahead.append((room, ring.threads.submit(read, asked, part)))
-                        asked += room.n
+                    while asked < images and (buffer := ring.take()) is not None:
+                        buffer.n = min(ring.images, images - asked)
+                        part = buffer.images[: buffer.n]
+                        ahead.append((buffer, ring.threads.submit(read, asked, part)))
+                        asked += buffer.n
                     if ahead and (ahead[0][1].done() or not flying):
-                        slot, reading = ahead[0]
+                        buffer, reading = ahead[0]
                         reading.result()
                         ahead.popleft()
-                        lanes.queue(turn, slot.chunk(), mark, slot.done)
-                        flying.append(slot)
+                        slots.queue(turn, buffer.chunk(), mark, buffer.done)
+                        flying.append(buffer)
                         turn += 1
                     elif flying:
                         land()
@@ -432,10 +432,10 @@ class Streamer:
                         land()
                 raise
             finally:
-                lanes.wait()
+                slots.wait()
 
     def _ring_for(self, with_scores: bool) -> Ring:
-        lanes = self._ready()
+        slots = self._ready()
         if self._ring is None or self._ring.with_scores != with_scores:
-            self._ring = Ring(self._device, lanes.dtype, self.chunk, self.streams, with_scores)
+            self._ring = Ring(self._device, slots.dtype, self.chunk, self.streams, with_scores)
         return self._ring

@@ -28,7 +28,7 @@ def _prepare(w: None, problem: Argmax, batch: int) -> tuple[Any, Any]:
 )
 def idamax(x: Any, w: tuple[Any, Any], y: Any, problem: Argmax) -> None:
     """Scores shifted so that none is negative, exact in fp64, then cuBLAS Idamax image by image."""
-    shifted, found = (room[: len(x)] for room in w)
+    shifted, found = (buffer[: len(x)] for buffer in w)
     launch_each(_RANKS, x.size, x, shifted)
     largest_of_rows(shifted, found)
     launch_each(_LABELS, len(x), found, y)

@@ -45,6 +45,6 @@ def _loops(x, w, y, step, pad, far):  # type: ignore[no-untyped-def]
 )
 def loops(x: Any, w: Epilogue, y: Any, problem: Conv) -> None:
     """Seven nested scalar loops on one CPU thread."""
-    sums = w.room(y)
+    sums = w.accumulator(y)
     _loops(w.read(x), w.filters, sums, problem.step, problem.around[:2], problem.dilation)
     w.write(sums, y)

@@ -46,22 +46,22 @@ def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
     each = problem.M if alone else problem.gemm_k * groups
     chunk = max(1, min(batch, _CPU_WORKSPACE_BYTES // (4 * pixels * each)))
     window = (problem.OH, problem.OW, problem.R, problem.S, channels)
-    room = (chunk, *window[:2], groups, maps) if alone else (groups, chunk, *window)
-    require_free(4 * prod(room))
+    shape = (chunk, *window[:2], groups, maps) if alone else (groups, chunk, *window)
+    require_free(4 * prod(shape))
     both = epilogue(w, problem, chunk)
     by_group = both.filters.reshape(problem.gemm_k, groups, maps).transpose(1, 0, 2)
     return _Unrolled(
         np.ascontiguousarray(by_group), both, padding(problem, chunk),
-        aligned_empty(room, np.float32), chunk,
+        aligned_empty(shape, np.float32), chunk,
     )  # fmt: skip
 
 
-def _by_elements(seen: Any, matrix: Any, room: Any, y: Any) -> None:
+def _by_elements(seen: Any, matrix: Any, workspace: Any, y: Any) -> None:
     """Compute y (n, OH, OW, M) from seen (n, OH, OW, R, S, C), one channel per group."""
     *pixels, rows, columns, _ = seen.shape
-    out = y.reshape(*pixels, *room.shape[-2:])
+    out = y.reshape(*pixels, *workspace.shape[-2:])
     for rs in range(rows * columns):
-        product = room[: len(seen)] if rs else out
+        product = workspace[: len(seen)] if rs else out
         np.multiply(seen[..., rs // columns, rs % columns, :, None], matrix[:, rs], out=product)
         if rs:
             out += product
@@ -81,7 +81,7 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
     groups, k, maps = w.matrix.shape
     for lo in range(0, len(x), w.chunk):
         part, held = w.epilogue.read(x[lo : lo + w.chunk]), y[lo : lo + w.chunk]
-        n, out = len(part), w.epilogue.room(held)
+        n, out = len(part), w.epilogue.accumulator(held)
         seen = windows(part if w.padded is None else w.padded.around(part), problem)
         if problem.C == groups > 1:
             _by_elements(seen, w.matrix, w.rows, out)

@@ -30,16 +30,16 @@ class Epilogue:
         """Return images x (n, H, W, C) in float32, valid until the next call."""
         if self.images is None:
             return x
-        room = self.images[: len(x)]
+        wide = self.images[: len(x)]
         if self.problem.dtype == "bf16":
-            bits = room.view("uint32")
+            bits = wide.view("uint32")
             bits[...] = x
             bits <<= 16
         else:
-            room[...] = x
-        return room
+            wide[...] = x
+        return wide
 
-    def room(self, y: Any) -> Any:
+    def accumulator(self, y: Any) -> Any:
         """Return the array for the sums of outputs y (n, OH, OW, M), to pass to `write`."""
         return y if self.sums is None else self.sums[: len(y)]
 
@@ -62,8 +62,8 @@ def epilogue(w: Any, problem: Conv, batch: int) -> Epilogue:
         return Epilogue(problem, filters, bias, None, None)
     images, sums = (batch, *problem.in_shape), (batch, *problem.out_shape)
     require_free(4 * (prod(images) + prod(sums)))
-    rooms = np.empty(images, np.float32), np.empty(sums, np.float32)
-    return Epilogue(problem, filters, bias, *rooms)
+    workspaces = np.empty(images, np.float32), np.empty(sums, np.float32)
+    return Epilogue(problem, filters, bias, *workspaces)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ PART = 8  # least images worth handing to another thread
 
 
 @dataclass(frozen=True)
-class Rooms:
+class Workspaces:
     """One workspace of `size` floats per thread, borrowed and returned by `run`."""
 
     size: int
@@ -36,11 +36,11 @@ class Rooms:
         """Call `body(workspace address, lo, hi)` over a split of n images, on every thread."""
 
         def part(lo: int, hi: int) -> None:
-            room = self.free.get()
+            workspace = self.free.get()
             try:
-                body(room.ctypes.data, lo, hi)
+                body(workspace.ctypes.data, lo, hi)
             finally:
-                self.free.put(room)
+                self.free.put(workspace)
 
         parallel_ranges(n, part, least=PART)
 
@@ -51,7 +51,7 @@ class Prepared:
 
     filters: Any
     sizes: tuple[int, int, int, int]
-    rooms: Rooms
+    workspaces: Workspaces
     kernel: Native
 
 
@@ -78,19 +78,19 @@ def refusal(problem: Conv) -> str | None:
 
 def prepare(w: Any, problem: Conv, means: bool) -> Prepared:
     """Return filters and workspaces for `problem`; `means` is True if ReLU and mean follow."""
-    from lenetgpu.cpu.winograd import CONVOLVE, CONVOLVE_POOL, room_sizes
+    from lenetgpu.cpu.winograd import CONVOLVE, CONVOLVE_POOL, workspace_sizes
 
     sizes = problem.OH // _OUTPUTS, problem.W, problem.C, problem.M
-    rooms = Rooms(sum(room_sizes(*sizes)))
+    workspaces = Workspaces(sum(workspace_sizes(*sizes)))
     kernel = native(CONVOLVE_POOL if means else CONVOLVE)
-    return Prepared(filters_at_points(w), sizes, rooms, kernel)
+    return Prepared(filters_at_points(w), sizes, workspaces, kernel)
 
 
 def run(x: Any, w: Prepared, y: Any) -> None:
     """Images x (N, H, W, C) to y, on every thread."""
     x = np.ascontiguousarray(x, np.float32)
     pointers = addresses(x, w.filters, y)
-    w.rooms.run(len(x), lambda room, lo, hi: w.kernel(*pointers, room, lo, hi, *w.sizes))
+    w.workspaces.run(len(x), lambda at, lo, hi: w.kernel(*pointers, at, lo, hi, *w.sizes))
 
 
 @variant(

@@ -56,7 +56,7 @@ def mean_alone(x: Any, y: Any, problem: Pool) -> None:
     launch(_kernel(problem, "looped_mean"), (len(x),), _block(problem), (x, y))
 
 
-def _room(w: None, problem: Pool, batch: int) -> Any:
+def _workspace(w: None, problem: Pool, batch: int) -> Any:
     return cupy.empty((batch, *problem.in_shape), cupy.float32)
 
 
@@ -73,17 +73,17 @@ pool = partial(
 
 @pool(
     family="basic",
-    prepare=_room,
+    prepare=_workspace,
     kernels=of_shape(lambda p: (_kernel(p, "relu_in_place"), _kernel(p, "looped_mean"))),
     paper="report 3.1.1 and 3.2.1, tables 9 and 11, figs 4 and 5",
 )
-def in_place(x: Any, room: Any, y: Any, problem: Pool) -> None:
+def in_place(x: Any, workspace: Any, y: Any, problem: Pool) -> None:
     """ReLU written back in place by 1,024-thread blocks, then the mean, a block an image.
 
     The kernel works on a copy of the input, because a variant must not change its input. The
     report has no copy; the suite `course` times the two kernels alone.
     """
-    held = room[: len(x)].reshape(x.shape)
+    held = workspace[: len(x)].reshape(x.shape)
     held[...] = x
     relu_in_place(held, problem)
     mean_alone(held, y, problem)

@@ -25,7 +25,7 @@ _CPU_WORKSPACE_BYTES = 8 << 20
 product = partial(variant, kind="pool", reads=("NHWC", "NCHW"), writes=("NHWC", "NCHW"))
 
 
-def _room(arrays: Any, problem: Pool, batch: int, limit: int = WORKSPACE_BYTES) -> Any:
+def _workspace(arrays: Any, problem: Pool, batch: int, limit: int = WORKSPACE_BYTES) -> Any:
     """Allocate flat workspace for the unrolled windows of as many images as `limit` bytes hold."""
     values = _WINDOW * prod(problem.out_shape)
     return arrays.empty(images_within(batch, FLOAT_BYTES * values, limit) * values, "float32")
@@ -47,7 +47,7 @@ def _parts(x: Any, rows: Any, y: Any, problem: Pool) -> Iterator[tuple[Any, Any,
     kind="pool",
     family="unrolled",
     also="cublas.blas",
-    prepare=lambda w, problem, batch: _room(np, problem, batch, _CPU_WORKSPACE_BYTES),
+    prepare=lambda w, problem, batch: _workspace(np, problem, batch, _CPU_WORKSPACE_BYTES),
     paper="report 2.2 and 3.2 on a CPU: a pool is a product too",
 )
 def blas(x: Any, rows: Any, y: Any, problem: Pool) -> None:
@@ -78,7 +78,7 @@ def _in_parts(
 
 @product(
     family="unrolled",
-    prepare=lambda w, problem, batch: _room(cupy, problem, batch),
+    prepare=lambda w, problem, batch: _workspace(cupy, problem, batch),
     kernels=of_shape(lambda problem: (_kernel(problem), _kernel(problem, "box_product"))),
     paper="report 2.2.1 and 3.2: a pool is a product too",
 )
@@ -90,7 +90,7 @@ def windows(x: Any, rows: Any, y: Any, problem: Pool) -> None:
 
 @product(
     family="cublas",
-    prepare=lambda w, problem, batch: (_room(cupy, problem, batch), _box(cupy)),
+    prepare=lambda w, problem, batch: (_workspace(cupy, problem, batch), _box(cupy)),
     kernels=of_shape(_kernel),
     paper="report 2.2.6 and 3.2: a pool is a product too",
 )

@@ -79,8 +79,8 @@ def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
     lines = ceil(height / machine.multiprocessors)
 
     def bounds(data: int, kept: int, operations: int, most: int) -> Bounds:
-        room = machine.shared_bytes - FLOAT * kept
-        least = max(1, ceil(FLOAT * data / room)) if room > 0 else None
+        free = machine.shared_bytes - FLOAT * kept
+        least = max(1, ceil(FLOAT * data / free)) if free > 0 else None
         return least, min(operations // machine.n_fma, most)
 
     def picked(lower: int | None, upper: int) -> int:
@@ -154,8 +154,8 @@ def _candidates(
 
 def _stream(tile: SingleTile, machine: Machine) -> SingleTile:
     """Merge the tile's parts into at least two pieces per block, so that all blocks run at once."""
-    room = _BLOCKS_EACH * machine.multiprocessors
-    pieces = max(2, tile.row_parts * tile.filter_parts // room)
+    blocks = _BLOCKS_EACH * machine.multiprocessors
+    pieces = max(2, tile.row_parts * tile.filter_parts // blocks)
     if tile.method == 1:
         return replace(tile, pieces=pieces, row_parts=ceil(tile.row_parts / pieces))
     return replace(tile, pieces=pieces, filter_parts=ceil(tile.filter_parts / pieces))
@@ -830,7 +830,7 @@ def _approach(found: StrictSingle, problem: Conv, machine: Machine) -> str:
 
 def parts_rows(found: StrictSingle, problem: Conv, machine: Machine) -> Rows:
     """Return (label, value) rows: P and Q, the approach of section 2.2, verdicts per constraint."""
-    plan, parts, room = found.plan, found.parts, machine.shared_bytes
+    plan, parts, shared = found.plan, found.parts, machine.shared_bytes
     name, data, operations = ("P", plan.d1, plan.th1)
     if plan.division == 2:
         name, data, operations = ("Q", plan.d2, plan.th2)
@@ -838,7 +838,7 @@ def parts_rows(found: StrictSingle, problem: Conv, machine: Machine) -> Rows:
         "P, Q": f"{plan.p}, {plan.q}, method {plan.division} (steps 1 to 4)",
         "D1, D2": f"{plan.d1:,} and {plan.d2:,} bytes (5), (8)",
         "Th1, Th2": f"{plan.th1:,} and {plan.th2:,} multiply-adds (6), (9)",
-        f"D{plan.division} <= S_shared": f"{data:,} of {room:,} bytes: {_met(data <= room)}",
+        f"D{plan.division} <= S_shared": f"{data:,} of {shared:,} bytes: {_met(data <= shared)}",
         f"Th{plan.division} >= N_FMA": f"{operations:,} of {machine.n_fma:,}: {_met(plan.hides)}",
         "approach (section 2.2)": _approach(found, problem, machine),
     }
@@ -920,8 +920,8 @@ def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
 def explain_multi(problem: Conv, batch: int, machine: Machine) -> Rows:
     """Return (label, value) rows: Table 1 for the machine, then section 3.2."""
     plan, tile = plan_multi(problem, machine), multi_tile(problem, machine)
-    paper, room = plan.tile, machine.shared_bytes
-    within = f"{'within' if plan.data_set <= room // 2 else 'MORE THAN'} half of {room:,}"
+    paper, shared = plan.tile, machine.shared_bytes
+    within = f"{'within' if plan.data_set <= shared // 2 else 'MORE THAN'} half of {shared:,}"
     rows = [
         *explain_machine(machine),
         ("S", f"{FLOAT * paper.elements} bytes of each filter"),

@@ -84,8 +84,8 @@ class HaloTiling(Block):
 
     def _stages(self, layout: Layout) -> tuple[int, int] | None:
         """Return the most input tiles and filter elements that fit shared memory, or None."""
-        room = machines.SM_90_BLOCK_BYTES
-        return next((n for n in _STAGES if self._bytes(layout, *n) <= room), None)
+        capacity = machines.SM_90_BLOCK_BYTES
+        return next((n for n in _STAGES if self._bytes(layout, *n) <= capacity), None)
 
     def _held(self, layout: Layout) -> tuple[int, int]:
         found = self._stages(layout)
@@ -122,9 +122,9 @@ class HaloTiling(Block):
             "SHARED_BYTES": self.shared_bytes(layout),
         }
 
-    def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
+    def numbers(self, layout: Layout, count: int, capacity: int) -> tuple[int, ...]:
         """Return the number of images, and the positions from one plane to the next."""
-        return count, layout.plane(room)
+        return count, layout.plane(capacity)
 
     def grid(self, blocks: int) -> int:
         """Return at most one block per multiprocessor: the kernel is persistent."""

@@ -129,8 +129,8 @@ class GemmTiling(Block):
         """Return the outputs per filter, which are divided among blocks."""
         return images * layout.problem.OH * layout.problem.OW
 
-    def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
-        """Return the kernel's last arguments for `count` images in a workspace for `room`."""
+    def numbers(self, layout: Layout, count: int, capacity: int) -> tuple[int, ...]:
+        """Return the kernel's last arguments for `count` images in a workspace for `capacity`."""
         return (self.rows(layout, count),)
 
     def chunks(self, layout: Layout) -> int:
@@ -149,8 +149,8 @@ class GemmTiling(Block):
     def cycles(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
         """Estimate the cycles: products and row copies, or the bytes from the cache."""
         busiest = blocks_for(blocks, machine.multiprocessors)
-        room = max(1, machine.resident(self.threads, 0, self.shared_bytes(layout)))
-        together = min(busiest, self.min_blocks, room)
+        capacity = max(1, machine.resident(self.threads, 0, self.shared_bytes(layout)))
+        together = min(busiest, self.min_blocks, capacity)
         full = min(1.0, together * self.threads / WARP / FIT.full_warps)
         rate = FIT.products * self.share * full
         issued = self.products(layout) / rate + FIT.row * self.bm / full
@@ -236,7 +236,7 @@ class Product:
         """
         tiling, (out_scales, bias) = self.tiling, scales_and_bias
         outputs = images.tops, out_scales, y
-        numbers = map(np.int32, tiling.numbers(self.layout, count, images.room))
+        numbers = map(np.int32, tiling.numbers(self.layout, count, images.capacity))
         args = (images.packed, filters, *outputs, parts, images.reached, *numbers, bias)
         grid, shared = tiling.grid(self.blocks(count)), tiling.shared_bytes(self.layout)
         launch(self.kernels()[0], (grid,), (tiling.threads,), args, shared, overlap=True)

@@ -70,22 +70,22 @@ def kernels(layout: Layout) -> tuple[Kernel, ...]:
 class Images:
     """Split images on the device, the scale exponent of each image, and records for the recheck.
 
-    `packed` has space for `room` images, `found` one number per image and share; `tops`,
+    `packed` has space for `capacity` images, `found` one number per image and share; `tops`,
     `reached` and `beyond` have one per image.
     """
 
-    def __init__(self, layout: Layout, room: int) -> None:
+    def __init__(self, layout: Layout, capacity: int) -> None:
         made = cupy.zeros if layout.planes else cupy.empty  # zeros between images stay
-        self.layout, self.room = layout, room
-        self.packed = made(layout.bytes(room), cupy.uint8)
-        self.found = cupy.empty(room * _shares(layout), cupy.uint32)
-        self.tops = cupy.empty(room, cupy.int32)
-        self.reached, self.beyond = (cupy.empty(room, cupy.uint32) for _ in range(2))
+        self.layout, self.capacity = layout, capacity
+        self.packed = made(layout.bytes(capacity), cupy.uint8)
+        self.found = cupy.empty(capacity * _shares(layout), cupy.uint32)
+        self.tops = cupy.empty(capacity, cupy.int32)
+        self.reached, self.beyond = (cupy.empty(capacity, cupy.uint32) for _ in range(2))
 
     def fill(self, x: Any, in_scales: Any, images: int) -> None:
         """Split `images` images of `x` by the channels' `in_scales`, on the current stream."""
         largest, split, *resplits = kernels(self.layout)
-        plane, blocks = np.int32(self.layout.plane(self.room)), images * _blocks(self.layout)[0]
+        plane, blocks = np.int32(self.layout.plane(self.capacity)), images * _blocks(self.layout)[0]
 
         def launched(kernel: Kernel, blocks: int, *args: Any) -> None:
             launch(kernel, (blocks,), (THREADS,), (x, in_scales, *args), overlap=True)

@@ -90,8 +90,8 @@ class Product(OneLaunch):
     @property
     def stages(self) -> int:
         """Input tiles that fit shared memory next to all filters, at most `most`."""
-        room = machines.SM_90_BLOCK_BYTES - self._always_bytes
-        return min(self.most, room // (self._bytes + _BARRIER_BYTES))
+        capacity = machines.SM_90_BLOCK_BYTES - self._always_bytes
+        return min(self.most, capacity // (self._bytes + _BARRIER_BYTES))
 
     @property
     def shared_bytes(self) -> int:

@@ -62,8 +62,8 @@ class Product(OneLaunch):
         return self.built(_SOURCE, (), **own)
 
     def _together(self, machine: Machine) -> int:
-        room = machine.resident(self.threads, 0, self.shared_bytes)
-        return max(1, min(self.tiling.min_blocks, room))
+        capacity = machine.resident(self.threads, 0, self.shared_bytes)
+        return max(1, min(self.tiling.min_blocks, capacity))
 
     def grid(self, images: int) -> int:
         """Return at most the blocks that fit the GPU at once: the kernel is persistent."""

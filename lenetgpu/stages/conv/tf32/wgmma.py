@@ -83,8 +83,8 @@ class Product(OneLaunch):
     @property
     def stages(self) -> int:
         """Chunks that fit shared memory, at most `most`."""
-        room = machines.SM_90_BLOCK_BYTES - self._always_bytes
-        return min(self.most, room // self._stage_bytes)
+        capacity = machines.SM_90_BLOCK_BYTES - self._always_bytes
+        return min(self.most, capacity // self._stage_bytes)
 
     @property
     def shared_bytes(self) -> int:

@@ -185,8 +185,8 @@ def _keeps_out(blocks: int) -> int:
     Blocks that start early would otherwise share one multiprocessor; this spreads them evenly.
     """
     machine = machines.current()
-    room = machine.shared_bytes // blocks - machine.limits.reserved_bytes
-    return min(machine.block_bytes, room + _SHARED_STEP)
+    available = machine.shared_bytes // blocks - machine.limits.reserved_bytes
+    return min(machine.block_bytes, available + _SHARED_STEP)
 
 
 @dataclass(frozen=True)

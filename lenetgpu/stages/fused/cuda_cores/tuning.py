@@ -69,5 +69,5 @@ TUNINGS = (SMALL, MIDDLE, LARGE)
 
 def tuning() -> Tuning:
     """Return the sizes for the current device: the largest that fit its shared memory."""
-    room = current().block_bytes
-    return next((size for size in (LARGE, MIDDLE) if size.conv2_bytes <= room), SMALL)
+    limit = current().block_bytes
+    return next((size for size in (LARGE, MIDDLE) if size.conv2_bytes <= limit), SMALL)

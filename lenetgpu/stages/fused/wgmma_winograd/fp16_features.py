@@ -33,8 +33,8 @@ SHARED_BYTES = 32 * 64 * 2 + FILTER_BYTES + BATCH * (MAP_BYTES + _PIXEL_BYTES) +
 def kernel(uint8: bool) -> Kernel:
     """Return the kernel for uint8 pixels (divided by 255) or for float32 pixels in 0..1."""
     forms = {"UINT8_PIXELS": int(uint8), "SPLIT": 0, "IMAGES": BATCH // 2, "TILE": TILE_IMAGES}
-    room = {"SHARED_BYTES": SHARED_BYTES, "MOST_BYTES": SM_90_BLOCK_BYTES}
-    return Kernel.beside(__file__, "winograd_features", **forms, **room)
+    memory = {"SHARED_BYTES": SHARED_BYTES, "MOST_BYTES": SM_90_BLOCK_BYTES}
+    return Kernel.beside(__file__, "winograd_features", **forms, **memory)
 
 
 @variant(

@@ -35,9 +35,9 @@ def _shared_bytes(uint8: bool) -> int:
 
 def kernel(uint8: bool) -> Kernel:
     """Return the kernel for uint8 pixels (divided by 255) or for float32 pixels in 0..1."""
-    room = {"SHARED_BYTES": _shared_bytes(uint8), "MOST_BYTES": SM_90_BLOCK_BYTES}
+    memory = {"SHARED_BYTES": _shared_bytes(uint8), "MOST_BYTES": SM_90_BLOCK_BYTES}
     forms = {"UINT8_PIXELS": int(uint8), "SPLIT": 1, "IMAGES": BATCH // 2, "TILE": TILE_IMAGES}
-    return Kernel.beside(__file__, "split_features", **forms, **room)
+    return Kernel.beside(__file__, "split_features", **forms, **memory)
 
 
 @variant(

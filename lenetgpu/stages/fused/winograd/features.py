@@ -8,7 +8,7 @@ from typing import Any
 from lenetgpu import network
 from lenetgpu.arrays import np
 from lenetgpu.network import FEATURES, Features
-from lenetgpu.stages.conv.winograd import Rooms, filters_at_points
+from lenetgpu.stages.conv.winograd import Workspaces, filters_at_points
 from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import variant
 
@@ -22,7 +22,7 @@ def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
     return SimpleNamespace(
         conv1=pack_weights(w[0][:, :, 0]),
         conv2=filters_at_points(w[1]),
-        rooms=Rooms(kernel.ROOM),
+        workspaces=Workspaces(kernel.WORKSPACE),
         kernel=run,
     )
 
@@ -39,4 +39,4 @@ def features(x: Any, w: SimpleNamespace, y: Any, problem: Features) -> None:
     x = np.ascontiguousarray(x, np.uint8 if x.dtype == np.uint8 else np.float32)
     weights_and_output = addresses(w.conv1, w.conv2, y)
     pointers = *addresses(x), x.itemsize, *weights_and_output
-    w.rooms.run(len(x), lambda room, lo, hi: w.kernel(*pointers, room, lo, hi))
+    w.workspaces.run(len(x), lambda at, lo, hi: w.kernel(*pointers, at, lo, hi))

@@ -8,7 +8,7 @@ from lenetgpu.cpu.native import Emitted
 from lenetgpu.cpu.tile import windows
 from lenetgpu.cpu.vector import CHANNELS, FLOAT, PIXELS, Vectors
 from lenetgpu.cpu.vector import WIDTH as VECTOR
-from lenetgpu.cpu.winograd import IMAGES, OUTPUTS, finish, products, room_sizes, transform
+from lenetgpu.cpu.winograd import IMAGES, OUTPUTS, finish, products, transform, workspace_sizes
 from lenetgpu.network import FEATURE_COUNT, PIXEL_SCALE, stage
 from lenetgpu.problems import Conv
 
@@ -23,9 +23,9 @@ TILES = _SECOND.OH // OUTPUTS
 EACH = TILES * TILES
 ROWS = IMAGES * EACH
 assert ROWS % PIXELS == 0 and IMAGE % VECTOR == 0
-HALF, VALUES, PRODUCTS = room_sizes(TILES, WIDTH, MAPS, FILTERS)
-# Floats of a thread's workspace: pixels, their pooled map, and conv2's sizes from `room_sizes`.
-ROOM = IMAGE + MAP + HALF + VALUES + PRODUCTS
+HALF, VALUES, PRODUCTS = workspace_sizes(TILES, WIDTH, MAPS, FILTERS)
+# Floats of a thread's workspace: pixels, their pooled map, and conv2's `workspace_sizes`.
+WORKSPACE = IMAGE + MAP + HALF + VALUES + PRODUCTS
 
 
 def _unscale(v: Vectors, x: Any, y: Any) -> None:
@@ -49,15 +49,15 @@ def _first(v: Vectors, x: Any, w: Any, y: Any) -> None:
 
 
 def _features(
-    v: Vectors, x: Any, size: Any, w1: Any, w2: Any, y: Any, room: Any, *part: Any
+    v: Vectors, x: Any, size: Any, w1: Any, w2: Any, y: Any, workspace: Any, *part: Any
 ) -> None:
     """Compute features y (N, 1024) of images x (N, 28, 28), for the range `part` (lo, hi).
 
-    `size` is a pixel's size in bytes: 1 for bytes, 4 for floats in 0..1. The workspace `room`
-    holds ROOM floats.
+    `size` is a pixel's size in bytes: 1 for bytes, 4 for floats in 0..1. `workspace` holds
+    WORKSPACE floats.
     """
     b, (lo, hi) = v.builder, part
-    pooled_map = v.at(room, (IMAGE, FLOAT))
+    pooled_map = v.at(workspace, (IMAGE, FLOAT))
     half = v.at(pooled_map, (MAP, FLOAT))
     values = v.at(half, (HALF, FLOAT))
     results = v.at(values, (VALUES, FLOAT))
@@ -68,8 +68,8 @@ def _features(
             image = v.at(x, (v.product(size, b.add(start, i)), IMAGE))
             of_bytes = b.icmp_signed("==", size, v.number(1))
             with b.if_then(of_bytes):
-                _unscale(v, image, room)
-            _first(v, b.select(of_bytes, room, image), w1, pooled_map)
+                _unscale(v, image, workspace)
+            _first(v, b.select(of_bytes, workspace, image), w1, pooled_map)
             into = v.at(values, (i, FLOAT * EACH * MAPS))
             transform(v, pooled_map, into, half, tiles, width, maps, pixels)
         rows = v.product(count, EACH)
