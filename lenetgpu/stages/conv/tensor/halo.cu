@@ -63,8 +63,8 @@ __device__ __forceinline__ void finish(Sums& sums, float (&sum)[WIDE / 2], const
 }
 
 // The next `elements` filter elements, one under way while the one before it is added.
-__device__ __forceinline__ void add(Sums& sums, const Pipelines& pipes, PipelineState& ahead, PipelineState& behind,
-                                    int group, int elements) {
+__device__ __forceinline__ void add(Sums& sums, const Pipelines& pipes, PipelineState& to_read,
+                                    PipelineState& to_release, int group, int elements) {
     float one[WIDE / 2], two[WIDE / 2];
     const auto start = [&](float (&sum)[WIDE / 2]) {
         pipes.wait(to_read);
@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     ptx::more_registers<CONSUMER_REGS>();
-    PipelineState to_read, behind;
+    PipelineState to_read, to_release;
     const Aside aside(kept, threadIdx.x);
     float* parts = kept + (KEEPS ? size_t(gridDim.x) * KEPT : 0);
 #pragma unroll 1
