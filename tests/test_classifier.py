@@ -263,6 +263,7 @@ def test_net_is_usable_after_a_failed_call(digits, reference, monkeypatch):
 
     monkeypatch.setattr(Engine, "runner", runner)
     with LeNet.load(device="cpu") as net:
+        assert net(digits[0]) == reference[1][0]
         with monkeypatch.context() as patch:
             patch.setattr(CpuRunner, "run", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):

@@ -106,13 +106,15 @@ def test_atomic_float_sums_are_declared_nonrepeatable():
 PROBLEM = Conv(7, 6, 3, 5, 3, 3, 1, 1)
 
 
-def test_errors_are_relative_to_largest_and_rms():
+def test_errors_are_relative_to_largest_and_rms(monkeypatch):
     case = Case(PROBLEM, 4, gpu=False)
     exact = case.expected[:4]
     found = exact.copy()
     found[1, 2, 3, 4] += 0.5
+    asked, within = [], "lenetgpu.measure.conv_bench.images_within"
+    monkeypatch.setattr(within, lambda *each: asked.append(each) or 3)
     errors = case.errors(found)
-    assert errors.images == 4
+    assert errors.images == 4 and asked == [(4, 3 * 8 * exact[0].size)]
     assert errors.largest == pytest.approx(0.5 / np.abs(exact).max())
     assert errors.rms == pytest.approx(0.5 / np.linalg.norm(exact))
     case.expected[:] = 0

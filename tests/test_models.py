@@ -182,7 +182,7 @@ def test_missing_package_is_one_sentence(tmp_path, weight_file, monkeypatch, mod
     done = run("weights", "convert", weight_file, path)
     assert done.exit_code == 2 and not path.exists()
     assert "found it not installed; pip install" in done.stderr and done.stderr.count("\n") == 1
-    head = {"onnx": b"\x08\x08\x3a\x00", "torch": model_files.archive({"x/data.pkl": b"."})}
+    head = {"onnx": b"\x08\x04\x3a\x00", "torch": model_files.archive({"x/data.pkl": b"."})}
     path.write_bytes(head[module])
     done = run("infer", "--weights", path, "--limit", 2, "--device", "cpu")
     assert done.exit_code == 2 and "found it not installed; pip install" in done.stderr

@@ -136,9 +136,10 @@ def with_matmul(net):
 def turned(net):
     """Use MatMul on a transpose of the weights, and add the biases in a separate node."""
     with_matmul(net)
-    net.weights["fc1"] = np.ascontiguousarray(net.weights["fc1"].T)
-    node = helper.make_node("Transpose", ["fc1"], ["fc1.T"], "turn", perm=[1, 0])
-    net.nodes.insert(0, node)
+    net.weights["fc1"] = np.ascontiguousarray(net.weights["fc1"].T, np.float64)
+    node = helper.make_node("Transpose", ["fc1"], ["fc1.T64"], "turn", perm=[1, 0])
+    cast = helper.make_node("Cast", ["fc1.T64"], ["fc1.T"], "cast", to=TensorProto.FLOAT)
+    net.nodes[:0] = node, cast
     net["g1"].input[1] = "fc1.T"
     net.extra["zeros"] = np.zeros(128, np.float32)
     net.put("r3", "Add", "zeros")
@@ -235,6 +236,9 @@ REFUSED = {
     "a bias": (biased("a1", 32), "found node a1 (Conv)'s b with 32 other values"),
     "residual": (
         lambda net: net.put("r3", "Add", "g1"), "new10 (Add): expected no bias, or 128 constants",
+    ),
+    "a second output": (
+        lambda net: net["r3"].output.insert(0, "a"), "r3 (Relu): expected 1 to 1 inputs and one",
     ),
     "two outputs": (
         lambda net: net.outputs.append("r3"), "one input and one output, found x and y, r3",

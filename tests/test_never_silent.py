@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.fit import looked_at
-from lenetgpu.check.judge import excusable_flips
+from lenetgpu.check.judge import excusable_flips, require_finite
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.cli import main
 from lenetgpu.cpu import flush
@@ -164,6 +164,9 @@ def test_nan_scores_end_a_run(plan, value, digits, shipped_weights):
         with pytest.raises(LenetError, match=words.format(FIRST)):
             runner.run(images, labels)
         assert runner.done == FIRST and (labels[:FIRST] >= 0).all() and (labels[FIRST:] == -1).all()
+        require_finite(None, pipeline.plan)
+        with pytest.raises(LenetError, match=words.format(20 + FIRST)):
+            require_finite(10 * images.reshape(COUNT, -1), pipeline.plan, 20)
         runner.first = 20
         with pytest.raises(LenetError, match=words.format(20 + FIRST)):
             runner.run(images, labels)

@@ -25,7 +25,7 @@ from lenetgpu.gpu.nvml import MachineState, Spread
 from lenetgpu.lab.render import Table
 from lenetgpu.lab.rows import MACHINE
 from lenetgpu.measure import power
-from lenetgpu.measure.bench import PlanBench, StageBench, stage_of
+from lenetgpu.measure.bench import PlanBench, StageBench, input_of, stage_of
 from lenetgpu.measure.document import candidate_json, stage_rows
 from lenetgpu.measure.rounds import Candidate, Comparison
 from lenetgpu.measure.timing import CallTimer, StepTiming
@@ -305,6 +305,9 @@ def test_gpu_steps_are_watched_separately_on_their_input(on_gpu, shipped_weights
         step.prepared.on_gpu = on_gpu
     images = load_dataset(assets.default_digits()).images[:70]
     asked, expected = [], pipeline.run(images)[:33].copy()
+    bench = PlanBench(pipeline, images, network_reference(images, shipped_weights))
+    assert bench.check().verdict.passed and not pipeline.with_scores
+    np.testing.assert_allclose(input_of("conv1", images, {}, None) * 255, images, rtol=1e-6)
 
     def by_events(work, times=1):
         for _ in range(times):

@@ -3,12 +3,15 @@
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lenetgpu.measure.statistics import (
     Interval,
+    _block_lengths,
+    _bootstrap,
     _student,
     ratio_interval,
     second_run_interval,
@@ -96,6 +99,9 @@ def test_autocorrelation_widens_the_interval():
     shuffled = list(slowly)
     source.shuffle(shuffled)
     assert second_run_interval(slowly).half_width > 1.5 * second_run_interval(shuffled).half_width
+    assert _block_lengths(100) == [1, 5, 10, 12]
+    by_hand = 14 / 27 * 3 / 2  # medians of three of 0, 1, 2: 14 of 27 are 1 from their mean
+    assert _bootstrap(np.arange(3.0), 1) == pytest.approx(_student(2) * by_hand**0.5, rel=0.1)
 
 
 def test_process_variation_and_control_drift_widen_ratios():
