@@ -33,15 +33,7 @@ from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import from_nhwc, held_as, narrowed, physical_shape, to_nhwc, widened
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
-from lenetgpu.stages.conv.tensor import (
-    epilogue,
-    halo,
-    implicit,
-    mma,
-    product,
-    split_fp16,
-    wgmma,
-)
+from lenetgpu.stages.conv.tensor import epilogue, halo, implicit, mma, product, split_fp16, wgmma
 from lenetgpu.stages.conv.tensor.packed import Layout
 from lenetgpu.stages.conv.tensor.product import Product, Tiling, options
 from lenetgpu.stages.conv.tf32 import one_launch

@@ -34,13 +34,7 @@ from lenetgpu.measure.counters.work import Images, StageSpec, Work, as_json, fro
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.rounds import Candidate, Comparison
 from lenetgpu.papers.course import LADDERS, MEAN, RELU
-from lenetgpu.papers.course_counters import (
-    NVVP,
-    PASSES_OF,
-    described,
-    kernels_of_rows,
-    specs,
-)
+from lenetgpu.papers.course_counters import NVVP, PASSES_OF, described, kernels_of_rows, specs
 from lenetgpu.papers.course_ladder import step_rows
 from lenetgpu.plan import resolve
 from lenetgpu.stages import find

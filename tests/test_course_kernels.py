@@ -341,10 +341,7 @@ RIGHT += [
     ("pool", name, [POOL2, *ODD["pool"], Pool(64, 64, 1)])
     for name in ("basic.in_place", "fused.maps_looped", "layout.quad_looped")
 ]
-RIGHT += [
-    ("fc", "tiled.relu_apart", ODD["fc"]),
-    ("argmax", "thread.wide_blocks", ODD["argmax"]),
-]
+RIGHT += [("fc", "tiled.relu_apart", ODD["fc"]), ("argmax", "thread.wide_blocks", ODD["argmax"])]
 
 
 FIRST = {"direct.two_maps", "unrolled.image_constant", "unrolled.image_layout", "basic.in_place"}

@@ -418,8 +418,7 @@ def test_measured_tiling_is_used(ships, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arch", "expected"),
-    [("sm_75", False), ("sm_80", True), ("sm_90a", True), ("sm_121", True)],
+    ("arch", "expected"), [("sm_75", False), ("sm_80", True), ("sm_90a", True), ("sm_121", True)]
 )
 def test_unlisted_architecture_uses_the_one_below(arch, expected):
     able = find("conv", ANY, "cuda").kernels(DEEP, 64)

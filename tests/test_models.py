@@ -75,10 +75,7 @@ def test_exported_weights_have_pytorch_layout(tmp_path, tensors):
     same(load_weights(tmp_path / "theirs.safetensors").tensors, tensors)
 
 
-@pytest.mark.parametrize(
-    ("form", "dtype"),
-    [("npz", ">f2"), ("npz", "g"), ("safetensors", "<f8")],
-)
+@pytest.mark.parametrize(("form", "dtype"), [("npz", ">f2"), ("npz", "g"), ("safetensors", "<f8")])
 def test_any_float_type_loads(tmp_path, tensors, form, dtype):
     tensors = {name: t.astype(np.float16).astype(np.float32) for name, t in tensors.items()}
     stored = {name: t.astype(dtype) for name, t in tensors.items()}

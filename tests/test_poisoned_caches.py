@@ -453,20 +453,14 @@ def test_doctor_repair_removes_only_cache_entries(filled, tmp_path):
     assert result.exit_code == 0, result.output
     first, *left = result.output.splitlines()
     assert first.startswith(f"removed from {cache}: ") and "1 numba" in first
-    assert sorted(left) == [
-        f"left: {full}: Directory not empty",
-        f"left: {strange}: not an entry",
-    ]
+    assert sorted(left) == [f"left: {full}: Directory not empty", f"left: {strange}: not an entry"]
     assert {path for path in cache.rglob("*") if path.is_file()} == {strange, nested, full / "mine"}
     assert target.read_text() == "not an entry" and not (cache / "auto").is_symlink()
     assert cache.stat().st_mode & 0o777 == 0o755
     assert "nothing" in doctor("--repair").output
 
 
-WHOSE = {
-    "another's": _anothers,
-    "shared": lambda cache, tmp_path: cache.chmod(0o1777),
-}
+WHOSE = {"another's": _anothers, "shared": lambda cache, tmp_path: cache.chmod(0o1777)}
 
 
 @pytest.mark.parametrize("whose", needs_root(WHOSE))

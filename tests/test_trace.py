@@ -8,12 +8,7 @@ from click.testing import CliRunner
 
 from lenetgpu.cli import main
 from lenetgpu.measure import trace
-from lenetgpu.measure.trace import (
-    TraceEvent,
-    Tracer,
-    chrome_trace,
-    copies_under_kernels,
-)
+from lenetgpu.measure.trace import TraceEvent, Tracer, chrome_trace, copies_under_kernels
 
 
 def parts(document):
