@@ -17,7 +17,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import stage_of
-from lenetgpu.stages import outside
+from lenetgpu.stages import plugin_files
 
 NAME = "ours.per_warp"  # renamed, so that the example itself may be added to the package
 NOT_COMPILED = "not compiled: no NVRTC is here that knows such a GPU"
@@ -110,7 +110,7 @@ def test_plugin_note_without_nvrtc_says_not_compiled(tmp_path, monkeypatch):
         raise LenetError("no NVRTC")
 
     monkeypatch.setattr(nvrtc, "version", missing)
-    with outside.loaded([paste(tmp_path)]) as (made,):
+    with plugin_files.loaded([paste(tmp_path)]) as (made,):
         problem = made.laid_out(stage_of("pool1").problem)
         assert plugins.compiles(made, None, problem, 9) == f"; {NOT_COMPILED}"
 

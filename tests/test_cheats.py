@@ -26,7 +26,7 @@ from lenetgpu.measure.conv_bench import Case
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.plan import choose_device
 from lenetgpu.problems import Conv, Fc, Pool
-from lenetgpu.stages import outside
+from lenetgpu.stages import plugin_files
 from lenetgpu.stages.prepared import PreparedKernel
 
 BROKEN = Path(__file__).parent / "broken"
@@ -52,7 +52,7 @@ def stage(facts, what="pool1", images=200):
 
 def plugin(name):
     """Return the variant of that name, from the file named after its family."""
-    with outside.loaded([BROKEN / f"{name.partition('.')[0]}.py"]) as found:
+    with plugin_files.loaded([BROKEN / f"{name.partition('.')[0]}.py"]) as found:
         return next(variant for variant in found if variant.full_name == name)
 
 

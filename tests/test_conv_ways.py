@@ -252,7 +252,7 @@ def test_repeat_command_has_all_options():
     shape = taken("8,9,9,8,3")
     asked = ConvRequest(
         lines=Path("x"), batch=3, device="cuda:1", seconds=0.5, only="tiled", baseline="fft",
-        rounds=7, warmup=3, watch=0.0, cold_l2=True, outside=(Path("my own.py"),),
+        rounds=7, warmup=3, watch=0.0, cold_l2=True, plugins=(Path("my own.py"),),
         plot=Path("p.png"),
     )  # fmt: skip
     command = command_of(asked, shape)

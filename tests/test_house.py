@@ -35,7 +35,7 @@ def places(pattern: str, *endings: str) -> set[str]:
          {"gpu/machines.py"}),
         (r"import_module|__import__|exec_module|run_module|import runpy",
          {"arrays.py", "cli/completing.py", "gpu/graph.py", "measure/torch_peer.py",
-          "stages/outside.py", "stages/registry.py"}),
+          "stages/plugin_files.py", "stages/registry.py"}),
     ],
 )  # fmt: skip
 def test_pattern_is_used_only_in_allowed_files(pattern, where):

@@ -9,7 +9,7 @@ from problems import in_layouts
 from test_kernels_on_a_cpu import assert_right, folder, on_a_cpu, version  # noqa: F401
 
 from lenetgpu.problems import Argmax, Conv, Fc, Pool
-from lenetgpu.stages import defines, outside
+from lenetgpu.stages import defines, plugin_files
 
 START, STEPS = ROOT / "lenetgpu" / "lab" / "start", ROOT / "docs" / "tutorial"
 STEP = Conv(7, 6, 8, 8, 4, 3)
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile ker
 
 
 def assert_all_right(file, problems, rng):
-    with outside.loaded([file]) as found:
+    with plugin_files.loaded([file]) as found:
         assert {variant.needs.device for variant in found} == {"cpu", "cuda"}
         for variant in found:
             if variant.needs.device == "cuda":
@@ -42,7 +42,7 @@ def test_templates_and_tutorial_steps_are_correct(file, on_a_cpu, rng):  # noqa:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_planted_mistake_is_found_on_both_devices(device, on_a_cpu, rng):  # noqa: F811
-    with outside.loaded([WRONG]) as found:
+    with plugin_files.loaded([WRONG]) as found:
         (variant,) = [variant for variant in found if variant.needs.device == device]
         variant.run.__globals__["launch"] = defines.launch
         with pytest.raises(AssertionError, match="unwritten"):

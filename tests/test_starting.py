@@ -14,7 +14,7 @@ from conftest import ROOT
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.cli import main
 from lenetgpu.gpu import nvrtc
-from lenetgpu.stages import outside
+from lenetgpu.stages import plugin_files
 from lenetgpu.stages.registry import KINDS
 
 of_each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -65,7 +65,7 @@ def test_templates_are_correct_on_gpu(kind, fresh):
 
 def kernel_of(kind):
     """Load the CUDA variant of `kind` as it is written, for the duration of a block."""
-    return outside.loaded([resources.files("lenetgpu.lab") / "start" / f"{kind}.py"])
+    return plugin_files.loaded([resources.files("lenetgpu.lab") / "start" / f"{kind}.py"])
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from lenetgpu.cli import main
 from lenetgpu.gpu import nvrtc
 from lenetgpu.network import STAGES
 from lenetgpu.problems import Conv
-from lenetgpu.stages import outside
+from lenetgpu.stages import plugin_files
 
 STEPS = ROOT / "docs" / "tutorial"
 SMALL = Conv(7, 6, 8, 8, 4, 3)
@@ -84,7 +84,7 @@ def test_tutorial_page_matches_its_files(tutorial):
 def test_tutorial_kernels_compile_for_every_architecture():
     """The first step is omitted: it is the template of `--new`, which has a test of its own."""
     problem = next(stage.problem for stage in STAGES if stage.name == "conv2")
-    with outside.loaded([STEPS]) as found:
+    with plugin_files.loaded([STEPS]) as found:
         kernels = [v.kernels(problem, 1)[0] for v in found if v.kernels and v.family != "step1"]
         assert [kernel.source.stem for kernel in kernels] == NAMES[1:]
         for arch in filter(nvrtc.supported, nvrtc.ARCHITECTURES):
@@ -108,7 +108,7 @@ EVERY = {f"{device} {name}" for device in ("cpu", "cuda") for name in NAMES[1:]}
     ids=lambda given: ", ".join(sorted(given)) if isinstance(given, set) else str(given),
 )
 def test_steps_refuse_unsupported_shapes(problem, refusing):
-    with outside.loaded([STEPS]) as found:
+    with plugin_files.loaded([STEPS]) as found:
         refused = {f"{v.needs.device} {v.family}" for v in found if v.refusal(problem)}
         taken = [v for v in found if v.kernels is not None and not v.refusal(problem)]
         for variant in taken if nvrtc_missing() is None else ():

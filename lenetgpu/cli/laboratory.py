@@ -84,7 +84,7 @@ def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     from lenetgpu.lab.console import status_line
 
     targets = _targets(options)
-    asked = request(results.CompareRequest, options, outside=options["with_files"])
+    asked = request(results.CompareRequest, options, plugins=options["with_files"])
     with status_line(enabled=not no_progress) as say:
         outcome = results.run_compare(asked, say)
     _show(targets, results, outcome.document)
@@ -242,7 +242,7 @@ def conv(
         else:
             from lenetgpu.lab.conv.compared import run_conv
 
-            asked = request(ConvRequest, options, outside=options["with_files"])
+            asked = request(ConvRequest, options, plugins=options["with_files"])
             outcome = run_conv(asked, say)
     if engines:
         _show(targets, simulated, document)

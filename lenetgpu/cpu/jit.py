@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-# Name prefix of modules from outside the package; their functions are not cached.
-OUTSIDE = "_lenetgpu_outside_"
+# Name prefix of plugins' modules; their functions are not cached.
+PLUGIN_PREFIX = "_lenetgpu_plugin_"
 
 
 class LazyJit:
@@ -24,7 +24,7 @@ class LazyJit:
             compiled = _numba().njit(nogil=True)(self._function)
             from lenetgpu.cpu.kept import Kept  # imports Numba
 
-            ours = not self._function.__module__.startswith(OUTSIDE)
+            ours = not self._function.__module__.startswith(PLUGIN_PREFIX)
             if ours and hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT is set
                 compiled._cache = Kept(self._function)
             self._compiled = compiled

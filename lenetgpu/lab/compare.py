@@ -238,7 +238,7 @@ class Asked:
     plot: Path | None = None
     regression: float | None = None
     against: Path | None = None
-    outside: tuple[Path, ...] = ()
+    plugins: tuple[Path, ...] = ()
     checks: float = inf
 
     @property
@@ -428,7 +428,7 @@ def _check_request(request: CompareRequest) -> None:
         )
     if request.counters:
         require_gpu(*choose_device(request.device))
-    if request.outside and (request.suite is not None or request.what == PLANS):
+    if request.plugins and (request.suite is not None or request.what == PLANS):
         found = PLANS if request.suite is None else f"--suite {request.suite}"
         raise LenetError(f"--with: expected a stage or a span to compare, found {found}")
 
@@ -436,7 +436,7 @@ def _check_request(request: CompareRequest) -> None:
 def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
     """Compare a stage's variants, the plans, or the report's figures; LenetError for bad input."""
     _check_request(request)
-    found = plugins.Plugins(request.outside, choose_device(request.device)[0])
+    found = plugins.Plugins(request.plugins, choose_device(request.device)[0])
     return _run(request, found, say)
 
 

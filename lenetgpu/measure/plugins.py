@@ -37,7 +37,7 @@ from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import BREAKS, Candidate, never, why
 from lenetgpu.measure.timing import clock
 from lenetgpu.pipeline import CPU_CHUNK
-from lenetgpu.stages import outside
+from lenetgpu.stages import plugin_files
 from lenetgpu.stages.registry import Needs, Rows, Variant
 
 # Seconds to wait for an answer; compiling and checking a slow loop take a few minutes at most.
@@ -109,7 +109,7 @@ class Child:
                     raise LenetError(f"its process gave no answer in {PATIENCE_S:g} s")
                 number, broke, answer = self._ours.recv()
         except (EOFError, OSError):
-            raise LenetError(self._obituary()) from None
+            raise LenetError(self._exit_message()) from None
         except KeyboardInterrupt:
             if not self._ours.poll(_ENDED_S):
                 self.end()
@@ -118,7 +118,7 @@ class Child:
             raise broke(answer)
         return answer
 
-    def _obituary(self) -> str:
+    def _exit_message(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDED_S)
         code = self._process.returncode
@@ -337,7 +337,7 @@ class _Server:
 
     def load(self, paths: list[Path], gpu: Gpu | None) -> list[Plugin]:
         self._gpu = gpu
-        found = [(path, one) for path in paths for one in outside.load(path)]
+        found = [(path, one) for path in paths for one in plugin_files.load(path)]
         self._variants = {one.full_name: one for _, one in found}
         return [
             Plugin(path, one.full_name, one.kind, one.precision, one.needs, one.repeats)

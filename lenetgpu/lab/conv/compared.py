@@ -89,7 +89,7 @@ def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
     suite, rows = rows_to_run(request)
     if request.tune:
         request = tuning(request)
-    found = plugins.Plugins(request.outside, choose_device(request.device)[0])
+    found = plugins.Plugins(request.plugins, choose_device(request.device)[0])
     return _run_rows(request, suite, rows, found, say)
 
 

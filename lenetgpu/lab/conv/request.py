@@ -272,7 +272,7 @@ def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str |
         value = plain[name] if tunes and name == "watch" else getattr(request, name)
         if value != plain[name]:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value}"])]
-    for path in request.outside:
+    for path in request.plugins:
         words += ["--with", str(path)]
     if tunes:
         return shlex.join(["lenetgpu", "conv", *words, "--tune"])

@@ -13,7 +13,7 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import stage_of
-from lenetgpu.stages import outside, variants
+from lenetgpu.stages import plugin_files, variants
 
 HEAD = """
 import numpy as np
@@ -72,16 +72,16 @@ def nothing_stays():
 
 def test_plugins_are_loaded_in_order_and_unloaded(tmp_path):
     path = write(tmp_path)
-    with outside.loaded([path, tmp_path / "." / "mine.py"]) as found:
+    with plugin_files.loaded([path, tmp_path / "." / "mine.py"]) as found:
         assert [made.full_name for made in found] == ["plugin.slices"]
         assert found[0] in variants("pool", "cpu")
-    with pytest.raises(KeyError), outside.loaded([path]):
+    with pytest.raises(KeyError), plugin_files.loaded([path]):
         raise KeyError
     write(tmp_path, "mine.py", HEAD + CONV)
     write(tmp_path, "a.py", "from .tools import KIND\n" + HEAD + POOL.replace('"pool"', "KIND"))
     write(tmp_path, "tools.py", "KIND = 'pool'\n")
     (tmp_path / "notes.txt").write_text("not Python")
-    with outside.loaded([tmp_path]) as found:
+    with plugin_files.loaded([tmp_path]) as found:
         assert [made.full_name for made in found] == ["plugin.slices", "plugin.plain"]
 
 
@@ -107,7 +107,7 @@ BAD = {
 @pytest.mark.parametrize(("text", "words"), BAD.items(), ids=range(len(BAD)))
 def test_bad_plugin_is_one_sentence(text, words, tmp_path):
     with pytest.raises(LenetError) as caught:
-        outside.load(write(tmp_path, text=HEAD + text + "\n"))
+        plugin_files.load(write(tmp_path, text=HEAD + text + "\n"))
     said = str(caught.value)
     if sys.version_info < (3, 11):  # a failing decorator is reported at its function
         said = re.sub(r"line (6|11)(?=: )", lambda line: f"line {int(line[1]) - 1}", said)
@@ -124,14 +124,14 @@ def test_plugin_that_exits_ends_the_command_with_a_sentence(tmp_path):
 def test_invalid_plugin_path_or_line_is_named(tmp_path):
     expected = "expected a .py file or a folder with some, found"
     with pytest.raises(LenetError, match=f"missing.py: {expected} nothing there"):
-        outside.load(tmp_path / "missing.py")
+        plugin_files.load(tmp_path / "missing.py")
     with pytest.raises(LenetError, match=f"mine.cu: {expected} a file that is not called .py"):
-        outside.load(write(tmp_path, "mine.cu"))
+        plugin_files.load(write(tmp_path, "mine.cu"))
     with pytest.raises(LenetError, match=r"expected a folder with .py files, found none in it"):
-        outside.load(tmp_path)
+        plugin_files.load(tmp_path)
     write(tmp_path, "tools.py", "\n\nimport nowhere_at_all\n")
     with pytest.raises(LenetError, match=r"tools\.py, line 3: expected to import it"):
-        outside.load(write(tmp_path, text="from . import tools\n"))
+        plugin_files.load(write(tmp_path, text="from . import tools\n"))
 
 
 def test_correct_plugin_is_timed_and_wrong_one_exits_with_1(tmp_path):

@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from lenetgpu.cpu.jit import OUTSIDE
+from lenetgpu.cpu.jit import PLUGIN_PREFIX
 from lenetgpu.errors import LenetError
 from lenetgpu.layouts import MAP_LAYOUTS, PRIVATE
 from lenetgpu.stages.registry import (
@@ -72,7 +72,7 @@ def _restore(before: dict[tuple[str, str], Variant]) -> None:
     """Unregister variants that are not in `before`, and remove all plugin modules."""
     REGISTRY.clear()
     REGISTRY.update(before)
-    for name in [name for name in sys.modules if name.startswith(OUTSIDE)]:
+    for name in [name for name in sys.modules if name.startswith(PLUGIN_PREFIX)]:
         del sys.modules[name]
 
 
@@ -89,7 +89,7 @@ def _files(path: Path) -> list[Path]:
 def _import(file: Path) -> None:
     """Import `file` as a module of a private package that represents its folder."""
     folder = file.resolve().parent
-    package = f"{OUTSIDE}{abs(hash(folder)):x}"
+    package = f"{PLUGIN_PREFIX}{abs(hash(folder)):x}"
     if package not in sys.modules:
         sys.modules[package] = ModuleType(package)
         sys.modules[package].__path__ = [str(folder)]
