@@ -131,7 +131,7 @@ inline int place(const Product& p, int row, int k) {
     if ((pair & 3) >= pair >> 2) mistake = "indices that do not ascend";
     return 4 * four + int(k % 2 ? pair >> 2 : pair & 3);
 }
-// What meets zeros alone may be anything, but must be there.
+// What is multiplied by zeros alone may be anything, but must be there.
 inline void carry_out_bytes(const Product& p, int first_row) {
     const int deep = p.of == Of::SPARSE_BYTES ? 64 : 32;
     static int a[16][64], b[256][64];

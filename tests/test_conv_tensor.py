@@ -65,7 +65,7 @@ class Case:
 
     @property
     def kernels(self):
-        second = (epilogue.kernel(self.product.layout),) if self in LOOKED_AT_AGAIN else ()
+        second = (epilogue.kernel(self.product.layout),) if self in RECHECKED else ()
         return (*split_fp16.kernels(self.product.layout), *self.product.kernels(), *second)
 
     def __str__(self):
@@ -168,10 +168,10 @@ DEEP_HALO = replace(DEEP, images=40, tiling=HALO)
 DEEP_PAIRS = replace(DEEP, images=40, tiling=WINOGRAD)
 FUSED_STRIDED = [STRIDED.fused(), STRIDED.fused("bf16", relu=False)]
 # Rows, parts, planes of both layouts, pairs:
-FUSED_AGAIN = [HALOED.fused(), PLAIN.fused(), PARTED.fused("bf16"), PAIRS_FUSED[0]]
+FUSED_RECHECKED = [HALOED.fused(), PLAIN.fused(), PARTED.fused("bf16"), PAIRS_FUSED[0]]
 ALL = [*CASES, DEEP, DEEP_HALO, DEEP_PAIRS, STRIDED, *FUSED, *MORE_FUSED, *FUSED_STRIDED]
-ALL += [*FUSED_AGAIN, *IN_PAIRS, *PAIRS_FUSED, *SAMPLED]
-LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED, PAIRED, *FUSED_STRIDED, *FUSED_AGAIN)
+ALL += [*FUSED_RECHECKED, *IN_PAIRS, *PAIRS_FUSED, *SAMPLED]
+RECHECKED = (PLAIN, PARTED, STRIDED, PAIRED, *FUSED_STRIDED, *FUSED_RECHECKED)
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def poisoned(shape, dtype):
 
 
 @pytest.fixture
-def with_second_look(functions, monkeypatch, rng):
+def with_recheck(functions, monkeypatch, rng):
     """Make the package's launchers launch on this CPU."""
     types = {name: getattr(np, name) for name in ("float32", "uint8", "uint32", "int32")}
     made = {"empty": poisoned, "zeros": np.zeros, "asarray": np.ascontiguousarray}
@@ -201,7 +201,7 @@ def with_second_look(functions, monkeypatch, rng):
 
 
 @pytest.fixture
-def on_a_cpu(with_second_look, monkeypatch):
+def on_a_cpu(with_recheck, monkeypatch):
     """Launch on this CPU without `tensor_recheck`, which would repair wrong results."""
     monkeypatch.setattr(epilogue, "recheck", lambda *_: None)
 
@@ -238,7 +238,7 @@ def test_outputs_are_correct_and_in_bounds(case, on_a_cpu, rng):
 
 
 @compiled_here
-@cases([PLAIN, HALOED], [PARTED, PAIRED, *FUSED_AGAIN])
+@cases([PLAIN, HALOED], [PARTED, PAIRED, *FUSED_RECHECKED])
 def test_chunked_and_repeated_runs_agree_bitwise(case, on_a_cpu, rng):
     x, w = operands(replace(case, images=5), rng)
     found = computed(case, x, w)
@@ -291,7 +291,7 @@ def test_max_input_of_an_image_is_found_anywhere(case, at, on_a_cpu, rng):
     x[(1, *at)] = 1e20
     state = implicit.prepare(w, 2, case.product)
     implicit.run(x, state, np.empty((2, *problem.out_shape), np.float32))
-    found = state.images.tops - [0, state.in_scales[at[2]]]
+    found = state.images.exponents - [0, state.in_scales[at[2]]]
     assert found[1] == np.frexp(1e20)[1] > 10 > found[0]
 
 
@@ -371,8 +371,8 @@ def test_recheck_gets_max_output_of_each_image(case, on_a_cpu, rng):
 
 @compiled_here
 @cases(FUSED_STRIDED)
-def test_outputs_too_small_for_fp16_are_recomputed(case, with_second_look, monkeypatch, rng):
-    """Beside the largest inputs, the others vanish in fp16; doubled filters show who looks."""
+def test_outputs_too_small_for_fp16_are_recomputed(case, with_recheck, monkeypatch, rng):
+    """Small inputs vanish in fp16 next to the largest; doubled filters show what is rechecked."""
     x, w = operands(case, rng)
     large = {"fp32": 1e30, "fp16": 6e4, "bf16": 1e30}[case.problem.dtype]
     values = widened(x).astype("f")
@@ -381,9 +381,9 @@ def test_outputs_too_small_for_fp16_are_recomputed(case, with_second_look, monke
     x, bias = narrowed(values, case.problem.dtype), 1e-3 * widened(w[1]).astype("f")
     w = w[0], narrowed(bias, case.problem.dtype)
     assert_each_right(computed(case, x, w), x, w, case)
-    look = epilogue.recheck
+    recheck = epilogue.recheck
     monkeypatch.setattr(
-        epilogue, "recheck", lambda layout, x, w, *rest: look(layout, x, 2 * w, *rest)
+        epilogue, "recheck", lambda layout, x, w, *rest: recheck(layout, x, 2 * w, *rest)
     )
     found = computed(case, x, w)
     assert_each_right(found[:1], x[:1], w, case)
@@ -393,8 +393,8 @@ def test_outputs_too_small_for_fp16_are_recomputed(case, with_second_look, monke
 
 @compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-@cases(FUSED_AGAIN[:1], FUSED_AGAIN[1:])
-def test_relu_keeps_nan_and_zeroes_minus_infinity(case, value, with_second_look, rng):
+@cases(FUSED_RECHECKED[:1], FUSED_RECHECKED[1:])
+def test_relu_keeps_nan_and_zeroes_minus_infinity(case, value, with_recheck, rng):
     """Set an element of an input, a filter and a bias; every other output must be right."""
     dtype = case.problem.dtype
     for spoilt in ("an input", "a filter", "a bias"):
@@ -415,19 +415,19 @@ def test_relu_keeps_nan_and_zeroes_minus_infinity(case, value, with_second_look,
 @compiled_here
 @cases([STRIDED])
 @pytest.mark.parametrize("blocks", [2, 264])
-def test_recheck_visits_every_image(case, blocks, with_second_look, monkeypatch, rng):
+def test_recheck_visits_every_image(case, blocks, with_recheck, monkeypatch, rng):
     """Recheck with few blocks, which loop over images, and with more blocks than needed."""
     monkeypatch.setattr(epilogue, "_MOST_BLOCKS", blocks)
     layout, problem = case.product.layout, case.problem
     count = 600
     x, w = operands(replace(case, images=count), rng)
-    tops = np.zeros(count, np.int32)
+    exponents = np.zeros(count, np.int32)
     reached = np.full(count, np.inf, np.float32)
     some = [0, 31, 255, 256, 300, 511, 512, 599]
-    reached[some], tops[511] = 0, -4096
+    reached[some], exponents[511] = 0, -4096
     y = np.full((count, *problem.out_shape), np.nan, np.float32)
-    images = SimpleNamespace(tops=tops, reached=reached.view("u4"))
-    epilogue.recheck(layout, x, w, tops, images, y, count, 0)
+    images = SimpleNamespace(exponents=exponents, reached=reached.view("u4"))
+    epilogue.recheck(layout, x, w, exponents, images, y, count, 0)
     some.remove(511)
     assert_each_right(y[some], x[some], w, case)
     assert np.isnan(np.delete(y, some, 0)).all()

@@ -1,8 +1,8 @@
 // Convolution of many channels by stride-fixed segments (Pascal paper, section 3.2).
 // A round copies the next S = 4 x ELEMENTS bytes of each of a block's FILTERS filters (M') along
-// (channel, row, column), and the lines of the map (W'y) that they meet; while STAGES - 1 rounds
+// (channel, row, column), and the lines of the map (W'y) that they read; while STAGES - 1 rounds
 // are fetched, the one before is used. Elements of an unfinished filter row and lines that are still
-// met stay in their ring buffers. A thread computes QUADS times four neighbours in x, in FM maps; the
+// read stay in their ring buffers. A thread computes QUADS times four neighbours in x, in FM maps; the
 // channels may be split over the threads of a block, whose sums are added in shared memory.
 // x (n, C, H, W); w (filter block, split, filter element, filter); y (n, M, OH, OW).
 #include "gpu/ptx/async.cuh"
@@ -50,8 +50,8 @@ static_assert(PITCH >= (COLS - 4) * STRIDE + (SPAN + 3) / 4 * 4, "quads are read
 static_assert(4 * SPLITS * (RING > FILTERS * TILE ? RING : FILTERS * TILE) <= SHARED_BYTES,
               "the launcher's layout differs");
 
-// Channels of a split that the whole units among its first `elements` filter elements meet.
-__device__ __forceinline__ int channels_met(int elements) {
+// Channels of a split that the whole units among its first `elements` filter elements read.
+__device__ __forceinline__ int channels_read(int elements) {
     const int rows = min(elements / UNIT, UNITS) * UNIT_ROWS;
     return (rows + R - 1) / R;
 }
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const auto fetch = [&](int round) {
         if (fetches && round < ROUNDS) {
             filters.round(rings + ring_at);
-            lines.until(rings + ring_at + FILTER_RING, channels_met((round + 1) * ELEMENTS));
+            lines.until(rings + ring_at + FILTER_RING, channels_read((round + 1) * ELEMENTS));
         }
         ptx::copy_commit();
     };

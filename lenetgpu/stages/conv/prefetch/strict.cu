@@ -1,6 +1,6 @@
 // Stride-fixed blocks, as published (Pascal paper, sections 2.3 and 3.2, Fig. 3).
 // SMS x EACH blocks go round tiles of COLUMNS pixels (W'x) in FILTERS maps (M'). A round has the next
-// ELEMENTS floats (S / 4) of each filter along (c, r, s), and the lines (W'y) that they meet; while one
+// ELEMENTS floats (S / 4) of each filter along (c, r, s), and the lines (W'y) that they read; while one
 // round is used the next comes through registers into the other half of shared memory. A thread has
 // its pixels, COLUMNS apart by THREADS at most, in a share of the filters. W'x runs on from line to
 // line of the padded map. DIVISION is section 2.3's (b) to (e): who gets which tiles.
@@ -22,7 +22,7 @@ constexpr int SEGMENTS = (PART + COLUMNS - 1) / COLUMNS;
 constexpr int FILTER_GROUPS = (M + FILTERS - 1) / FILTERS;
 constexpr int ROUNDS = (PART_CH * R * S + ELEMENTS - 1) / ELEMENTS;
 constexpr int LINES = (ELEMENTS + S - 1) / S;            // W'y
-constexpr int REACH = COLUMNS + S - 1;                   // pixels of a line that a tile meets
+constexpr int REACH = COLUMNS + S - 1;                   // pixels of a line that a tile reads
 constexpr int PITCH = (REACH + 3) / 4 * 4;
 constexpr bool FILTERS_KEPT = CACHED && DIVISION == FILTERS_DIVIDED;
 constexpr bool LINES_KEPT = CACHED && DIVISION == MAPS_DIVIDED;

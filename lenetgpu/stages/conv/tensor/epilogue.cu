@@ -9,7 +9,7 @@
 
 #ifdef ENTRY_tensor_reduce
 extern "C" __global__ void __launch_bounds__(THREADS)
-    tensor_reduce(const float* __restrict__ parts, const int* __restrict__ tops,
+    tensor_reduce(const float* __restrict__ parts, const int* __restrict__ exponents,
                   const int* __restrict__ out_scales, Held* __restrict__ y, u32* __restrict__ reached,
                   int images, const float* __restrict__ bias) {
     constexpr u32 EACH = u32(PIXELS) * M;  // outputs of an image
@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sum = 0.0f;
 #pragma unroll
     for (int part = 0; part < SPLIT; ++part) sum += parts[part * outputs + mine];
-    const float v = unscaled(sum, tops[image[0]], out_scales[column]);
+    const float v = unscaled(sum, exponents[image[0]], out_scales[column]);
     if (at < outputs) y[at] = Value::store(epilogue(v, bias_at(bias, column)));
     const u32 most[1] = {at < outputs ? size_or_none(v) : 0};
     const size_t last = min(first + 31, outputs - 1);
@@ -52,19 +52,20 @@ __device__ __forceinline__ double sum_of(const Held* __restrict__ x, const float
 // `worst`: the largest output scale exponent; `threshold`: the least scaled exponent of an accurate output.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tensor_recheck(const Held* __restrict__ x, const float* __restrict__ w,
-                   const int* __restrict__ tops, const u32* __restrict__ reached,
+                   const int* __restrict__ exponents, const u32* __restrict__ reached,
                    Held* __restrict__ y, int images, int worst, int threshold,
                    const float* __restrict__ bias) {
     __shared__ u32 lost[WARPS];
     follow();
-    const int looks = (images + THREADS - 1) / THREADS, first = int(blockIdx.x) % looks;
-    const int sharing = (int(gridDim.x) - 1 - first) / looks + 1;  // blocks with the same images
-    for (int look = first; look < looks; look += gridDim.x) {
-        const int own = look * THREADS + threadIdx.x;
+    const int groups = (images + THREADS - 1) / THREADS, first = int(blockIdx.x) % groups;
+    const int sharing = (int(gridDim.x) - 1 - first) / groups + 1;  // blocks with the same images
+    for (int group = first; group < groups; group += gridDim.x) {
+        const int own = group * THREADS + threadIdx.x;
         bool small = false;
         if (own < images) {
-            const int top = tops[own];
-            small = top != NO_TOP && __uint_as_float(reached[own]) < unscaled(1.0f, top, worst + threshold);
+            const int exponent = exponents[own];
+            small = exponent != NO_EXPONENT &&
+                    __uint_as_float(reached[own]) < unscaled(1.0f, exponent, worst + threshold);
             if (RELU && reached[own] >= INFINITY_BITS) small = true;
         }
         const u32 of_warp = __ballot_sync(~0u, small);
@@ -73,8 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
         for (int i = 0; i < WARPS; ++i)
             for (u32 left = lost[i]; left; left &= left - 1) {
-                const int image = look * THREADS + i * WARP + __ffs(left) - 1;
-                for (size_t n = size_t(blockIdx.x / looks) * THREADS + threadIdx.x; n < OUTPUTS;
+                const int image = group * THREADS + i * WARP + __ffs(left) - 1;
+                for (size_t n = size_t(blockIdx.x / groups) * THREADS + threadIdx.x; n < OUTPUTS;
                      n += size_t(sharing) * THREADS) {
                     const int pixel = int(n / M), column = int(n % M);
                     const double sum = sum_of(x, w, image, pixel, column);

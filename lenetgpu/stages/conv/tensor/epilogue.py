@@ -59,7 +59,7 @@ def recheck(
     `bias` is float32.
     """
     numbers = (np.int32(number) for number in (count, worst, threshold(layout)))
-    args = (x, w, images.tops, images.reached, y, *numbers, bias)
+    args = (x, w, images.exponents, images.reached, y, *numbers, bias)
     blocks = min(_MOST_BLOCKS, _blocks(layout, count))
     launch(kernel(layout), (blocks,), (_THREADS,), args, overlap=True)
 
@@ -67,7 +67,7 @@ def recheck(
 def reduce(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None:
     """Add the parts of `images` images on the current stream.
 
-    `args` are (parts, tops, out_scales, y, reached, bias).
+    `args` are (parts, exponents, out_scales, y, reached, bias).
     """
     *first, bias = args
     args = (*first, np.int32(images), bias)

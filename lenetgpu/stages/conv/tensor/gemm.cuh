@@ -117,7 +117,7 @@ struct Outputs {
         return n0 + n * 8 + threadIdx.x % 4 * 2 + e;
     }
     // Outputs, or where K is split this part of them, in the same order.
-    __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ tops,
+    __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ exponents,
                                         const int* __restrict__ out_scales, Held* __restrict__ y,
                                         float* __restrict__ parts, u32* __restrict__ reached) const {
         if (m0 >= rows) return;
@@ -129,7 +129,7 @@ struct Outputs {
         for (int i = 0; i < 2 * TILES_M; ++i) {
             const int row = min(row_of(i), rows - 1), pixel = row % PIXELS;
             image[i] = row / PIXELS, most[i] = 0;
-            const int top = SPLIT > 1 ? 0 : tops[image[i]];
+            const int exponent = SPLIT > 1 ? 0 : exponents[image[i]];
 #pragma unroll
             for (int n = 0; n < TILES_N; ++n) {
                 u32 pair = 0;
@@ -138,7 +138,7 @@ struct Outputs {
                     const int column = column_of(n, e);
                     if (row_of(i) >= rows || column >= M) continue;
                     const float sum = sums[i / 2][4 * n + i % 2 * 2 + e];
-                    const float v = SPLIT > 1 ? sum : unscaled(sum, top, out_scales[column]);
+                    const float v = SPLIT > 1 ? sum : unscaled(sum, exponent, out_scales[column]);
                     Out::Held& one =
                         to[offset<WRITES, OH, OW, M>(image[i], pixel / OW, pixel % OW, column)];
                     const Out::Held held = Out::store(SPLIT > 1 ? v : epilogue(v, bias_at(bias, column)));

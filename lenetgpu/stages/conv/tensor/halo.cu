@@ -125,7 +125,7 @@ struct Aside {
 // `kept`: KEPT floats a block where sums are set aside; then parts.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tensor_halo(const uint4* __restrict__ images, const uint4* __restrict__ filters,
-                const int* __restrict__ tops, const int* __restrict__ out_scales,
+                const int* __restrict__ exponents, const int* __restrict__ out_scales,
                 Held* __restrict__ y, float* __restrict__ kept, u32* __restrict__ reached,
                 int count, int plane, const float* __restrict__ bias) {
     extern __shared__ __align__(128) unsigned char memory[];
@@ -165,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int warp = threadIdx.x % WARPGROUP / WARP;
         const Outputs out = {tile.position + group * WIDE, tile.column * BN + warp * 16, count};
         float* part = parts + (long long)tile.part * count * IMAGE_OUTPUTS;
-        out.put(sums, tops, out_scales, bias, reinterpret_cast<Out::Held*>(SPLIT > 1 ? (void*)part : y), reached,
+        out.put(sums, exponents, out_scales, bias, reinterpret_cast<Out::Held*>(SPLIT > 1 ? (void*)part : y), reached,
                 reinterpret_cast<float*>(memory + LINES_AT + threadIdx.x / WARP * LINES_BYTES));
     }
 }

@@ -40,17 +40,17 @@ static_assert(WP == (FOLD ? OW : WINOGRAD ? OUT_X : W), "a folded image has a co
 static_assert(!WINOGRAD || (POINTS == 4 && PLANES && !FOLD && S == 3 && STRIDE == 1), "F(2, 3) in planes");
 static_assert(PARTS == 1 || PARTS == 2, "fp16, or fp16 high and low");
 
-constexpr int HALF_TOP = 15;                  // scaled operands stay below 2^15
-constexpr int NO_TOP = -4096;                 // of an image without a number but 0
+constexpr int FP16_EXPONENT = 15;             // scaled operands stay below 2^15
+constexpr int NO_EXPONENT = -4096;            // of an image without a number but 0
 constexpr int NORMAL = 126;                   // 2^-126 to 2^126 are normal floats
 constexpr u32 INFINITY_BITS = 0x7f800000;
 
 __device__ __forceinline__ u32 size_bits(float v) { return __float_as_uint(v) & 0x7fffffff; }
 
-// The least e of a normal exponent with |v| < 2^e; NO_TOP of 0, infinity and NaN.
-__device__ __forceinline__ int top_of(float v) {
+// The least e of a normal exponent with |v| < 2^e; NO_EXPONENT of 0, infinity and NaN.
+__device__ __forceinline__ int exponent_of(float v) {
     const u32 bits = size_bits(v);
-    if (bits == 0 || bits >= INFINITY_BITS) return NO_TOP;
+    if (bits == 0 || bits >= INFINITY_BITS) return NO_EXPONENT;
     return int(bits >> 23) - NORMAL;
 }
 __device__ __forceinline__ float power(int k) { return __uint_as_float(u32(k + 127) << 23); }
@@ -63,8 +63,8 @@ __device__ __forceinline__ float times_power(float v, int k) {
 }
 
 // A sum with its scales undone.
-__device__ __forceinline__ float unscaled(float sum, int top, int out_scale) {
-    return times_power(sum, (top == NO_TOP ? 0 : top - HALF_TOP) + out_scale);
+__device__ __forceinline__ float unscaled(float sum, int exponent, int out_scale) {
+    return times_power(sum, (exponent == NO_EXPONENT ? 0 : exponent - FP16_EXPONENT) + out_scale);
 }
 // Bits that order as the sizes of sums do, 0 of NaN; where ReLU is taken NaN is the largest.
 __device__ __forceinline__ u32 size_or_none(float v) {

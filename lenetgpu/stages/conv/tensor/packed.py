@@ -23,7 +23,7 @@ FILTERS = 64  # per block that reads planes
 POINTS = 4  # of Winograd's F(2, 3)
 PAIR = 2  # outputs per pair
 _BLOCK = 512  # positions, more than any block computes
-_HALF_TOP = 15
+_FP16_EXPONENT = 15
 _NONE = -(1 << 12)  # the exponent of zeros
 _NO_FILTER = -300  # the in_scale of a channel that no filter reads
 
@@ -212,7 +212,7 @@ class Packed:
     worst: int
 
 
-def _tops(sizes: Array) -> Array:
+def _exponents(sizes: Array) -> Array:
     """Return the least e with size < 2**e; _NONE for zeros."""
     return np.where(sizes > 0, np.frexp(sizes)[1], _NONE).astype(np.int32)
 
@@ -282,13 +282,13 @@ def pack(w: Array, layout: Layout, padded: int) -> Packed:
     if layout.winograd:
         exact = _at_points(exact)
     sizes = np.where(np.isfinite(exact), np.abs(exact), 0)
-    channels = _tops(sizes.max((0, 1, 3)))
+    channels = _exponents(sizes.max((0, 1, 3)))
     used = channels > _NONE
     in_scales = np.where(used, channels - channels.max(), _NO_FILTER).astype(np.int32)
     level = np.ldexp(exact, np.where(used, -in_scales, 0)[:, None])
-    found = _tops(np.where(np.isfinite(level), np.abs(level), 0).max((0, 1, 2)))
+    found = _exponents(np.where(np.isfinite(level), np.abs(level), 0).max((0, 1, 2)))
     filled = found > _NONE
-    shifts = np.where(filled, _HALF_TOP - found, 0)
+    shifts = np.where(filled, _FP16_EXPONENT - found, 0)
     parts = _split(_vecs(np.ldexp(level, shifts), layout, padded), layout.parts)
     ordered = _by_elements(parts, layout) if layout.planes else _in_rows(parts)
     out_scales = np.zeros(padded, np.int32)

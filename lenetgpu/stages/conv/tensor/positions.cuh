@@ -60,10 +60,10 @@ template <int N>
 struct Factors {
     float first[N], second[N];
 
-    __device__ __forceinline__ void set(int top, const int (&out_scales)[N]) {
+    __device__ __forceinline__ void set(int exponent, const int (&out_scales)[N]) {
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            const int k = (top == NO_TOP ? 0 : top - HALF_TOP) + out_scales[i];
+            const int k = (exponent == NO_EXPONENT ? 0 : exponent - FP16_EXPONENT) + out_scales[i];
             const int held = max(-2 * NORMAL, min(2 * NORMAL, k)), half = held / 2;
             const bool whole = u32(k + NORMAL) <= 2 * NORMAL;
             first[i] = power(whole ? k : half), second[i] = power(whole ? 0 : held - half);
@@ -107,13 +107,13 @@ using Sums = float[ACROSS_X][WIDE / 2];  // of a position's outputs
 struct Outputs {
     int position, filter, images;
 
-    __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ tops,
+    __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ exponents,
                                         const int* __restrict__ out_scales, const float* __restrict__ bias,
                                         Out::Held* __restrict__ y, u32* __restrict__ reached,
                                         float* lines) const {
         if (position >= images * SLOT) return;
-        if constexpr (WRITES == NCHW) put_maps(sums, tops, out_scales, bias, y, reached, lines);
-        else put_pixels(sums, tops, out_scales, bias, y, reached);
+        if constexpr (WRITES == NCHW) put_maps(sums, exponents, out_scales, bias, y, reached, lines);
+        else put_pixels(sums, exponents, out_scales, bias, y, reached);
     }
 
 private:
@@ -126,10 +126,10 @@ private:
     __device__ __forceinline__ static Out::Held stored(float sum, float bias) {
         return Out::store(SPLIT > 1 ? sum : epilogue(sum, bias));
     }
-    __device__ __forceinline__ int top_at(const int* __restrict__ tops, const Position& at) const {
-        return SPLIT > 1 ? 0 : tops[min(at.image, images - 1)];
+    __device__ __forceinline__ int exponent_at(const int* __restrict__ exponents, const Position& at) const {
+        return SPLIT > 1 ? 0 : exponents[min(at.image, images - 1)];
     }
-    __device__ __forceinline__ void put_pixels(const Sums& sums, const int* __restrict__ tops,
+    __device__ __forceinline__ void put_pixels(const Sums& sums, const int* __restrict__ exponents,
                                                const int* __restrict__ out_scales,
                                                const float* __restrict__ bias,
                                                Out::Held* __restrict__ y,
@@ -142,10 +142,10 @@ private:
             Position at(y, position + lane % 4 * 2 + e, own);
             Factors<2> factors;
             float most = 0.0f;
-            factors.set(top_at(tops, at), scale);
+            factors.set(exponent_at(exponents, at), scale);
 #pragma unroll
             for (int n = 0; n < WIDE / VEC; ++n) {
-                if (n > 0 && walk<VEC>(at, reached, most)) factors.set(top_at(tops, at), scale);
+                if (n > 0 && walk<VEC>(at, reached, most)) factors.set(exponent_at(exponents, at), scale);
                 if (!at.inside(images)) continue;
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
@@ -165,7 +165,7 @@ private:
     }
     // 32 positions from the C-th on of 16 filters, scales undone by one power each where PLAIN.
     template <int C, bool PLAIN>
-    __device__ __forceinline__ void put_lines(const Sums& sums, const Epilogue& own, int top,
+    __device__ __forceinline__ void put_lines(const Sums& sums, const Epilogue& own, int exponent,
                                               const Position& at, float& most, float* lines) const {
         const int lane = threadIdx.x % WARP;
         const bool there = C + lane < WIDE && at.inside(images);
@@ -187,7 +187,7 @@ private:
 #pragma unroll
             for (int k = 0; k < 8; ++k) {
                 if (M % 64 != 0 && filter + 8 * i + k >= M) continue;
-                const int shift = top + own.scale[8 * i + k];
+                const int shift = exponent + own.scale[8 * i + k];
                 Out::Held held[ACROSS_X];
 #pragma unroll
                 for (int o = 0; o < ACROSS_X; ++o) {
@@ -202,20 +202,20 @@ private:
     }
     template <int C>
     __device__ __forceinline__ void put_from(const Sums& sums, const Epilogue& own,
-                                             const int* __restrict__ tops, Position& at, float& most,
+                                             const int* __restrict__ exponents, Position& at, float& most,
                                              u32* __restrict__ reached, float* lines) const {
         if constexpr (C < WIDE) {
             if (C > 0) walk<WARP>(at, reached, most);
-            const int found = top_at(tops, at), top = found == NO_TOP ? 0 : found - HALF_TOP;
-            const bool plain = top + own.least >= -NORMAL && top + own.largest <= NORMAL;
+            const int found = exponent_at(exponents, at), exponent = found == NO_EXPONENT ? 0 : found - FP16_EXPONENT;
+            const bool plain = exponent + own.least >= -NORMAL && exponent + own.largest <= NORMAL;
             if (SPLIT > 1 || !__ballot_sync(~0u, !plain))
-                put_lines<C, true>(sums, own, top, at, most, lines);
+                put_lines<C, true>(sums, own, exponent, at, most, lines);
             else
-                put_lines<C, false>(sums, own, top, at, most, lines);
-            put_from<C + WARP>(sums, own, tops, at, most, reached, lines);
+                put_lines<C, false>(sums, own, exponent, at, most, lines);
+            put_from<C + WARP>(sums, own, exponents, at, most, reached, lines);
         }
     }
-    __device__ __forceinline__ void put_maps(const Sums& sums, const int* __restrict__ tops,
+    __device__ __forceinline__ void put_maps(const Sums& sums, const int* __restrict__ exponents,
                                              const int* __restrict__ out_scales,
                                              const float* __restrict__ bias,
                                              Out::Held* __restrict__ y, u32* __restrict__ reached,
@@ -228,7 +228,7 @@ private:
         }
         Position at(y, position + threadIdx.x % WARP, filter);
         float most = 0.0f;
-        put_from<0>(sums, own, tops, at, most, reached, lines);
+        put_from<0>(sums, own, exponents, at, most, reached, lines);
         if (SPLIT == 1) keep(reached, most, at.image, true);
     }
 };

@@ -235,7 +235,7 @@ class Product:
         `scales_and_bias` are the output scale exponents and the bias of every padded filter.
         """
         tiling, (out_scales, bias) = self.tiling, scales_and_bias
-        outputs = images.tops, out_scales, y
+        outputs = images.exponents, out_scales, y
         numbers = map(np.int32, tiling.numbers(self.layout, count, images.capacity))
         args = (images.packed, filters, *outputs, parts, images.reached, *numbers, bias)
         grid, shared = tiling.grid(self.blocks(count)), tiling.shared_bytes(self.layout)

@@ -14,7 +14,7 @@ constexpr int WARPS = THREADS / 32;
 static_assert(THREADS % 32 == 0 && WARPS <= 32, "a block is whole warps, joined by one");
 static_assert(SHARES > 0 && (SHARES & (SHARES - 1)) == 0, "lanes of a warp take an image's shares in turn");
 
-__device__ __forceinline__ u32 biased(int top) { return u32(top - NO_TOP); }
+__device__ __forceinline__ u32 biased(int exponent) { return u32(exponent - NO_EXPONENT); }
 
 constexpr int LINE = 32;                      // lanes of a warp, whose inputs lie side by side
 
@@ -38,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const Held* from = x + size_t(image) * INPUTS;
     u32 most = 0;
     const auto count = [&](float v, int channel) {
-        const int top = top_of(v);
-        if (top != NO_TOP) most = max(most, biased(top + in_scales[channel]));
+        const int exponent = exponent_of(v);
+        if (exponent != NO_EXPONENT) most = max(most, biased(exponent + in_scales[channel]));
     };
 #pragma unroll 8
     for (u32 at = share * THREADS + threadIdx.x; at < READ; at += SHARES * THREADS) {
@@ -132,17 +132,17 @@ __device__ __forceinline__ u32 largest_of_vec(const Held* __restrict__ x, const 
     vec_of(v, x, image, y, col, first);
     for (int c = 0; c < VEC; ++c)
         for (int p = 0; p < POINTS; ++p) {
-            const int top = top_of(v[p][c]);
-            if (top != NO_TOP) most = max(most, biased(top + in_scale_of(in_scales, first + c)));
+            const int exponent = exponent_of(v[p][c]);
+            if (exponent != NO_EXPONENT) most = max(most, biased(exponent + in_scale_of(in_scales, first + c)));
         }
     return most;
 }
 
-// A warp's part of an image whose inputs are less than 2^(most + NO_TOP), unless WATCHED: then what is
+// A warp's part of an image whose inputs are less than 2^(most + NO_EXPONENT), unless WATCHED: then what is
 // larger goes to `beyond`. `plane`: positions from one plane to the next.
 template <bool WATCHED>
 __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __restrict__ in_scales, u32 most,
-                                      int* __restrict__ tops, uint4* __restrict__ packed, int plane,
+                                      int* __restrict__ exponents, uint4* __restrict__ packed, int plane,
                                       u32* __restrict__ beyond, int image, int part) {
     const int lane = threadIdx.x % 32, warp = part * WARPS + threadIdx.x / 32;
     const int pixel = warp % RUNS * ALONG + lane / ACROSS;
@@ -153,12 +153,12 @@ __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __r
     const int phase_x = PLANES && !WINOGRAD ? left % STEP_X : 0;
     const int column = PLANES && !WINOGRAD ? left / STEP_X : col;
     const bool read = phase_y < PHASES_Y && phase_x < PHASES_X && row < SLOT / PITCH && column < PITCH;
-    const int top = most ? int(most) + NO_TOP + WINOGRAD : NO_TOP;  // a point is a sum of two
-    if (part == 0 && threadIdx.x == 0) tops[image] = top;
+    const int exponent = most ? int(most) + NO_EXPONENT + WINOGRAD : NO_EXPONENT;  // a point is a sum of two
+    if (part == 0 && threadIdx.x == 0) exponents[image] = exponent;
     if (pixel >= COLUMNS || group >= FILLED || !read) return;
     float v[POINTS][VEC] = {}, largest = 0.0f;
     vec_of(v, x, image, y, col, first);
-    const int shift = HALF_TOP - (most ? top : 0);
+    const int shift = FP16_EXPONENT - (most ? exponent : 0);
 #pragma unroll
     for (int c = 0; c < VEC; ++c) {
         const int scale = shift + in_scale_of(in_scales, first + c);
@@ -172,7 +172,7 @@ __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __r
             v[0][c] = zero - two, v[1][c] = one + two, v[2][c] = two - one, v[3][c] -= one;
         }
     }
-    if (WATCHED && (most == 0 || largest >= float(1 << (HALF_TOP - WINOGRAD)))) {
+    if (WATCHED && (most == 0 || largest >= float(1 << (FP16_EXPONENT - WINOGRAD)))) {
         const u32 own = largest_of_vec(x, in_scales, image, y, col, first);
         if (own > most) atomicMax(beyond + image, own);
     }
@@ -197,34 +197,34 @@ __device__ __forceinline__ void split(const Held* __restrict__ x, const int* __r
 // Images from the last to the first: what tensor_largest read last may still be in the cache.
 extern "C" __global__ void __launch_bounds__(THREADS)
     tensor_split(const Held* __restrict__ x, const int* __restrict__ in_scales,
-                 const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed,
+                 const u32* __restrict__ found, int* __restrict__ exponents, uint4* __restrict__ packed,
                  u32* __restrict__ beyond, int plane) {
     follow();
     const int image = (gridDim.x - 1 - blockIdx.x) / BLOCKS, part = blockIdx.x % BLOCKS;
     u32 most = __reduce_max_sync(~0u, largest_of(found + image * SHARES, threadIdx.x % 32));
     if (most) most += HEAD;
-    split<(SAMPLE > 1)>(x, in_scales, most, tops, packed, plane, beyond, image, part);
+    split<(SAMPLE > 1)>(x, in_scales, most, exponents, packed, plane, beyond, image, part);
 }
 #endif
 
 #ifdef ENTRY_tensor_resplit
-// Blocks look at THREADS images at a time, and share out those with inputs beyond their scale.
+// Blocks check THREADS images at a time, and divide those with inputs beyond their scale.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    tensor_resplit(const Held* __restrict__ x, const int* __restrict__ in_scales, int* __restrict__ tops,
+    tensor_resplit(const Held* __restrict__ x, const int* __restrict__ in_scales, int* __restrict__ exponents,
                    uint4* __restrict__ packed, u32* __restrict__ beyond, int plane, int images) {
     __shared__ u32 larger[WARPS];
     follow();
-    for (int look = 0; look < images; look += THREADS) {
-        const int own = look + threadIdx.x;
+    for (int group = 0; group < images; group += THREADS) {
+        const int own = group + threadIdx.x;
         const u32 of_warp = __ballot_sync(~0u, own < images && beyond[own]);
         __syncthreads();
         if (threadIdx.x % 32 == 0) larger[threadIdx.x / 32] = of_warp;
         __syncthreads();
         for (int i = 0; i < WARPS; ++i)
             for (u32 left = larger[i]; left; left &= left - 1) {
-                const int image = look + i * 32 + __ffs(left) - 1;
+                const int image = group + i * 32 + __ffs(left) - 1;
                 for (int part = blockIdx.x; part < BLOCKS; part += gridDim.x)
-                    split<false>(x, in_scales, beyond[image], tops, packed, plane, beyond, image, part);
+                    split<false>(x, in_scales, beyond[image], exponents, packed, plane, beyond, image, part);
             }
     }
 }

@@ -70,7 +70,7 @@ def kernels(layout: Layout) -> tuple[Kernel, ...]:
 class Images:
     """Split images on the device, the scale exponent of each image, and records for the recheck.
 
-    `packed` has space for `capacity` images, `found` one number per image and share; `tops`,
+    `packed` has space for `capacity` images, `found` one number per image and share; `exponents`,
     `reached` and `beyond` have one per image.
     """
 
@@ -79,7 +79,7 @@ class Images:
         self.layout, self.capacity = layout, capacity
         self.packed = made(layout.bytes(capacity), cupy.uint8)
         self.found = cupy.empty(capacity * _shares(layout), cupy.uint32)
-        self.tops = cupy.empty(capacity, cupy.int32)
+        self.exponents = cupy.empty(capacity, cupy.int32)
         self.reached, self.beyond = (cupy.empty(capacity, cupy.uint32) for _ in range(2))
 
     def fill(self, x: Any, in_scales: Any, images: int) -> None:
@@ -90,7 +90,7 @@ class Images:
         def launched(kernel: Kernel, blocks: int, *args: Any) -> None:
             launch(kernel, (blocks,), (THREADS,), (x, in_scales, *args), overlap=True)
 
-        held = self.tops, self.packed, self.beyond, plane
+        held = self.exponents, self.packed, self.beyond, plane
         launched(largest, images * _shares(self.layout), self.found, self.reached, self.beyond)
         launched(split, blocks, self.found, *held)
         for resplit in resplits:

@@ -72,7 +72,7 @@ struct Pipeline {
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     tensor_wgmma(const uint4* __restrict__ images, const uint4* __restrict__ filters,
-                 const int* __restrict__ tops, const int* __restrict__ out_scales,
+                 const int* __restrict__ exponents, const int* __restrict__ out_scales,
                  Held* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,
                  int rows, const float* __restrict__ bias) {
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -105,5 +105,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
     const int warp_row = group * GROUP_ROWS + threadIdx.x % WARPGROUP / WARP * 16;
     const Outputs out = {block.m0 + warp_row, block.n0, rows, block.part, bias};
-    out.put(sums, tops, out_scales, y, parts, reached);
+    out.put(sums, exponents, out_scales, y, parts, reached);
 }

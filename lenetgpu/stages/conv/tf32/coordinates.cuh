@@ -15,9 +15,9 @@ constexpr bool NEIGHBOURS = WRITES == NCHW;   // a lane's two rows are neighbour
 constexpr bool PIXELWISE = READS == NHWC;     // an element's channels follow one another, else a channel's elements
 constexpr bool POINTWISE = R == 1 && S == 1 && PAD == 0;
 
-static_assert(R <= 32 && S <= 32, "a bit says whether a row or column of a filter meets inputs");
+static_assert(R <= 32 && S <= 32, "a bit for each row and column of a filter");
 
-// Where an output's inputs begin, and which rows and columns of a filter meet any.
+// Where an output's inputs begin, and which rows and columns of a filter have any.
 struct Corner {
     long long at;
     u32 rows, columns;

@@ -5,7 +5,7 @@
 // of K, from a table; indices past K repeat the first, with filters of zeros. A block has BN filters in shared
 // memory for all its tiles of 64 outputs, which its CONSUMERS warpgroups process in turn: some store while others
 // multiply. One more warpgroup copies input tiles, STAGES deep, 16 bytes a copy where rows are multiples of that,
-// else 4. TF32 high and low parts, chunks of 32 from zero, scales and the second look in float64 are as in
+// else 4. TF32 high and low parts, chunks of 32 from zero, scales and the recheck in float64 are as in
 // wgmma.cu. Up to 16 channels, and filters that fit.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/cluster.cuh"

@@ -7,7 +7,7 @@
 // where four neighbours along K (NHWC) or of a map's pixels (NCHW, 1x1) are, else 4, and filters, [M /
 // BN][chunk][part][8][BN][4]. Sums of 16 of K start from zero and are added to fp32 registers. Filters
 // are scaled by powers of two to stay below 4 (`factors` undo it). Rows of outputs so small, or not
-// finite, that TF32 may have lost what counts are computed once more in float64.
+// finite, that TF32 may be inaccurate are recomputed in float64.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/mma.cuh"

@@ -1,9 +1,9 @@
-// Sums on their way out: factors of filters, stores, and a second look in float64. A kernel includes it when
+// Sums on their way out: factors of filters, stores, and a recheck in float64. A kernel includes it when
 // it has said a block's BN filters and a warp's COLUMNS.
 #pragma once
 #include "stages/conv/tf32/coordinates.cuh"
 
-constexpr float LEAST = 0x1p-102f;  // 2^20 times what may be lost of a product
+constexpr float LEAST = 0x1p-102f;  // 2^20 times the largest error of a product
 constexpr float LARGEST = 0x1.fffffep127f;
 constexpr u32 INFINITY_BITS = 0x7f800000;
 
@@ -26,8 +26,8 @@ struct Outputs {
         const int lane = threadIdx.x % WARP;
         return first + (NEIGHBOURS ? 2 * (lane / 4) + h : lane / 4 + 8 * h);
     }
-    // Stores what there is, and looks again where a row's outputs are not finite, or too small beside
-    // its inputs (`reached`, the largest of each row), and these are.
+    // Stores outputs, and rechecks rows whose outputs are not finite, or too small compared with
+    // inputs that are finite (`reached`, the largest of each row).
     __device__ __forceinline__ void put(const float (&sums)[COLUMNS / 2], const float (&reached)[2],
                                         const float* factors, const float* __restrict__ bias,
                                         const float* __restrict__ x, const float* __restrict__ w,
@@ -63,9 +63,9 @@ struct Outputs {
             const float least = LEAST * K_SIZE * fmaxf(largest, 1.0f);
             const bool reaches = 4.0f * K_SIZE * largest >= LARGEST;  // sums on the way might not be finite
             const bool lost = reaches || found >= INFINITY_BITS || __uint_as_float(found) < least;
-            const bool looked_at = RELU || __float_as_uint(largest) < INFINITY_BITS;  // ReLU of -infinity is 0
-            const bool finite = largest > 0.0f && looked_at;
-            if (counts && finite && lost && there[h]) again(bias, x, w, y, row(h));
+            const bool rechecked = RELU || __float_as_uint(largest) < INFINITY_BITS;  // ReLU of -infinity is 0
+            const bool finite = largest > 0.0f && rechecked;
+            if (counts && finite && lost && there[h]) recheck(bias, x, w, y, row(h));
         }
     }
 
@@ -100,9 +100,9 @@ private:
         }
     }
     // This lane's filters of a row, in float64.
-    __device__ __forceinline__ void again(const float* __restrict__ bias, const float* __restrict__ x,
-                                          const float* __restrict__ w, float* __restrict__ y,
-                                          int own) const {
+    __device__ __forceinline__ void recheck(const float* __restrict__ bias, const float* __restrict__ x,
+                                            const float* __restrict__ w, float* __restrict__ y,
+                                            int own) const {
         const int image = own / PIXELS, oy = own % PIXELS / OW, ox = own % OW;
 #pragma unroll 1
         for (int n = 0; n < COLUMNS / 4; ++n) {

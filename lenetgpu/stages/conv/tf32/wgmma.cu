@@ -7,7 +7,7 @@
 // its threads copies filters, [M / BN][chunk][part][8][BN][4], in bulk, STAGES chunks of 32 ahead; FILTERS_HELD:
 // once, for all tiles, which are of the same filters then. A chunk's sums start from zero and are added to
 // fp32 registers. Filters are scaled by powers of two to stay below 4 (`factors` undo it). Rows of outputs
-// so small, or not finite, that TF32 may have lost what counts are computed once more in float64.
+// so small, or not finite, that TF32 may be inaccurate are recomputed in float64.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/registers.cuh"

@@ -2,7 +2,7 @@
 // four channels of a filter element two are kept, and a product takes K = 64 for little more than 32 costs.
 // Its 64 are four vectors of the maps at one stride: the first four elements of a filter row, or of the
 // last column. The corner element of both planes comes last, two vectors by themselves; what would be the
-// third and the fourth is read as well, somebody's maps or pixels, and meets zeros.
+// third and the fourth is read as well, other maps or pixels, and is multiplied by zeros.
 // A block is GROUPS specialized warpgroups (specialized.cuh). sm_90a, any n >= 1.
 #include "gpu/ptx/global.cuh"
 #include "gpu/ptx/wgmma_sparse.cuh"
@@ -13,7 +13,7 @@
 struct Sparse {
     using Sum = int;
     static constexpr int FILTER_ROWS = 5, LINES = FILTER_ROWS + 1, STEPS = 2 * LINES + 1;
-    // Between planes are four vectors more, so that what a warp stores in both meets in no bank.
+    // Between planes are four vectors more, so that what a warp stores in both is free of bank conflicts.
     static constexpr int PLANE_STEP = PLANE_BYTES + 4 * VEC_BYTES, MAP_BYTES = 2 * PLANE_STEP;
     static constexpr int MAP_ROW = IMAGES * SIDE, PLANE = PLANE_STEP / VEC_BYTES;  // vectors
     static constexpr u64 PAIR_ORDER = PAIRS_APART;

@@ -50,8 +50,8 @@ __device__ __forceinline__ void transform_fp16(const ptx::u32 (&d)[POINTS], ptx:
     at_pair<2>(add<16>(even6, even2), add<16>(odd5, odd1), v[6], v[7]);
 }
 
-// Adds the products at a point to the outputs: sums[i] += point^i d. The first point that an output
-// meets begins it: point 0 begins output 0, infinity output 3, the third point outputs 1 and 2.
+// Adds the products at a point to the outputs: sums[i] += point^i d. The first point of an output
+// starts its sum: point 0 starts output 0, infinity output 3, the third point outputs 1 and 2.
 template <int POINT, int SIZE>
 __device__ __forceinline__ void add_point(float (&sums)[OUTPUTS][SIZE], const float (&d)[SIZE]) {
     constexpr float a = AT[POINT];
