@@ -214,7 +214,7 @@ def test_torn_manifest_line_is_truncated(out, folder):
     whole = (out / "manifest.json").read_bytes()
     with open(out / "manifest.json", "ab") as file:
         file.write(b'{"done": {"shard": 1, ' + b"x" * 100_000)
-    append(out, Failed(0, 1, "why", 1))
+    append(out, manifest.read(out).job, Failed(0, 1, "why", 1))
     text = (out / "manifest.json").read_bytes()
     assert text.startswith(whole) and text.count(b"\n") == whole.count(b"\n") + 1
     assert list(json.loads(text.splitlines()[-1])) == ["failed"]
@@ -235,14 +235,14 @@ def meanwhile(monkeypatch):
     """Run a function when the labels of the first shard are computed."""
 
     def happens(call):
-        add, calls = worker._Labelled.add, [call]
+        add, calls = worker._LabelledShard.add, [call]
 
         def disturbed(self, labels, scores):
             if calls:
                 calls.pop()()
             add(self, labels, scores)
 
-        monkeypatch.setattr(worker._Labelled, "add", disturbed)
+        monkeypatch.setattr(worker._LabelledShard, "add", disturbed)
 
     return happens
 
@@ -534,7 +534,7 @@ def test_manifest_of_another_version_is_refused_as_such(small, out):
     found = "expected a manifest of format 2, found one of format 99, by lenetgpu 0.0.7"
     assert found in said and "damaged" not in said and path.read_bytes() == before
     with pytest.raises(LenetError, match="found one of format"):
-        manifest.whole(out)
+        manifest.complete(out)
 
 
 # pictures

@@ -21,7 +21,7 @@ from lenetgpu.files.assets import default_digits, default_weights
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.jobs import crew, manifest, worker
-from lenetgpu.jobs.costs import Costs, lot, predict
+from lenetgpu.jobs.costs import Costs, predict, shards_per_task
 from lenetgpu.jobs.crew import OnDask, UnfinishedError
 from lenetgpu.jobs.inputs import gather
 from lenetgpu.jobs.job import Job
@@ -48,23 +48,23 @@ def begun(tmp_path):
 
 
 def test_task_continues_after_bad_shard_without_repeats(begun):
-    out, _, told = begun
+    out, _, sent = begun
     with pytest.raises(UnfinishedError) as raised:
-        crew._task(*told, [1, 2, 3])
+        crew._task(*sent, [1, 2, 3])
     done = manifest.read(out).done
     assert raised.value.rows == [done[1], done[3]] and sorted(done) == [1, 3]
     ((number, why),) = raised.value.bad
     assert number == 2 and "image 120" in why
     assert len(str(raised.value)) < 100  # Dask shortens long messages
     before = (out / "part-000001.npy").stat().st_mtime_ns
-    assert [row.shard for row in crew._task(*told, [0, 1])] == [0, 1]
+    assert [row.shard for row in crew._task(*sent, [0, 1])] == [0, 1]
     assert (out / "part-000001.npy").stat().st_mtime_ns == before
     assert manifest.read(out).redone == 0
 
 
 def test_tasks_of_one_process_are_serialized(begun, monkeypatch):
     """A cluster's worker may have several threads, but a runner supports one caller at a time."""
-    _, _, told = begun
+    _, _, sent = begun
     label, inside = Worker._label, threading.Lock()
 
     def slow(self, shard):
@@ -77,7 +77,7 @@ def test_tasks_of_one_process_are_serialized(begun, monkeypatch):
 
     monkeypatch.setattr(Worker, "_label", slow)
     with ThreadPoolExecutor(4) as pool:
-        rows = list(pool.map(lambda number: crew._task(*told, [number]), (0, 1, 3, 4)))
+        rows = list(pool.map(lambda number: crew._task(*sent, [number]), (0, 1, 3, 4)))
     assert [row.shard for (row,) in rows] == [0, 1, 3, 4]
 
 
@@ -109,7 +109,7 @@ def test_shard_is_listed_while_next_is_computed(begun, monkeypatch):
 def test_full_disk_stops_the_worker(begun, monkeypatch):
     out, job, _ = begun
 
-    def full(folder, row, job):
+    def full(folder, job, row):
         raise LenetError("no space")
 
     monkeypatch.setattr(worker, "append", full)
@@ -168,7 +168,7 @@ def test_bad_shard_is_retried_then_set_aside(begun, dask, monkeypatch):
         return label(self, shard)
 
     monkeypatch.setattr(Worker, "_label", counted)
-    monkeypatch.setattr(crew, "lot", lambda shards, workers: 3)
+    monkeypatch.setattr(crew, "shards_per_task", lambda shards, workers: 3)
     with dask(1) as client:
         found = list(OnDask(client, REQUEST).ready(out, job)([0, 1, 2, 3], 2))
     (failed,) = [row for row in found if isinstance(row, Failed)]
@@ -208,7 +208,7 @@ def dies(folder, key, asked, numbers):
 
 def test_task_that_kills_workers_is_split(begun, dask, monkeypatch):
     monkeypatch.setattr(crew, "_task", dies)
-    monkeypatch.setattr(crew, "lot", lambda shards, workers: 2)
+    monkeypatch.setattr(crew, "shards_per_task", lambda shards, workers: 2)
     with dask(1) as client:
         found = list(OnDask(client, REQUEST)._run(begun[2], begun[1], [3, 4], 1))
     assert TASKS == [[3, 4], [3], [4]]
@@ -224,7 +224,7 @@ def test_job_without_workers_ends_with_an_error(begun, dask, monkeypatch):
         dask(0) as client,
         pytest.raises(StopError, match="expected one at least, found none for 0 s"),
     ):
-        list(OnDask(client, REQUEST)._run(begun[2], job, [0, 1]))
+        list(OnDask(client, REQUEST)._run(begun[2], job, [0, 1], 3))
     assert manifest.read(out).done == {}
 
 
@@ -236,14 +236,14 @@ ONE = Costs(
 @pytest.mark.parametrize(
     "change, bound, rate",
     [
-        ({"read_all": 2_000.0}, "the files' medium", 2_000.0),
+        ({"read_all": 2_000.0}, "the storage", 2_000.0),
         ({"line": 0.5}, "the manifest", 2_000.0),
         ({"task": 0.5}, "the scheduler", 2_000.0),
         ({"there": 2, "label_all": 600.0}, "the network", 80_000 / (10_000 / 300 + 1)),
         ({"bus": 500.0, "kernels": 900.0}, "the bus", 80_000 / 21),
         ({"bus": 900.0, "kernels": 500.0}, "the kernels", 80_000 / 21),
         ({"read": 100.0}, "reading", 80_000 / 101),
-        ({"ending": 5.0}, "a shard's ends", 80_000 / 50),
+        ({"ending": 5.0}, "a shard's end", 80_000 / 50),
         ({}, "the network", 80_000 / 21),
     ],
 )
@@ -260,6 +260,7 @@ def test_workers_get_whole_shards():
 
 
 def test_tasks_group_several_shards():
-    assert [lot(shards, 4) for shards in (1, 127, 128, 1_000, 10**6)] == [1, 1, 2, 15, 32]
+    shards = (1, 127, 128, 1_000, 10**6)
+    assert [shards_per_task(count, 4) for count in shards] == [1, 1, 2, 15, 32]
     found = predict(replace(ONE, label=1e9, read=1e9, task=2.0), 100_000, 1_000, 1)
     assert found.bound == "the scheduler" and found.rate == pytest.approx(100_000 / (17 * 2.0))

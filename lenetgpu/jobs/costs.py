@@ -14,11 +14,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from math import ceil, inf
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from lenetgpu.cpu.threads import core_count
+from lenetgpu.files.output import write_labels
 from lenetgpu.files.reading import MemorySource, Source
 from lenetgpu.jobs import manifest
 from lenetgpu.jobs.job import Job, Shard
@@ -30,11 +32,11 @@ from lenetgpu.measure.timing import clock, cpu_ms
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 WORKERS = (1, 2, 4, 8, 64)
-_TASKS_EACH, _MOST_SHARDS = 16, 32
-_SECONDS = 0.5
-_BLOCK = 8_192
-_MEMORY_IMAGES = 1 << 18
-_ENDS, _AGAIN = 9, 4
+_TASKS_PER_WORKER, _MOST_SHARDS = 16, 32
+_SECONDS = 0.5  # minimum time of a measurement of reading
+_BLOCK = 8_192  # images read at a time
+_MEMORY_IMAGES = 1 << 18  # most images labelled from memory
+_SHARD_SAMPLES, _LABEL_SAMPLES = 9, 5
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,9 @@ class Prediction:
     bound: str
 
 
-def lot(shards: int, workers: int) -> int:
+def shards_per_task(shards: int, workers: int) -> int:
     """Return the shards per task: more of them load the scheduler less but balance worse."""
-    return max(1, min(_MOST_SHARDS, shards // (_TASKS_EACH * workers)))
+    return max(1, min(_MOST_SHARDS, shards // (_TASKS_PER_WORKER * workers)))
 
 
 def predict(costs: Costs, images: int, shard: int, workers: int) -> Prediction:
@@ -86,26 +88,22 @@ def predict(costs: Costs, images: int, shard: int, workers: int) -> Prediction:
     rounds = ceil(shards / workers)
     label = min(costs.label, costs.label_all / costs.there)
     own = min(rounds * shard, images) / min(costs.read, label) + rounds * costs.opening
-    tasks = ceil(shards / lot(shards, workers))
-    takes = {
-        _slowest(costs, label): own,
-        "a shard's ends": rounds * costs.ending,
-        "the files' medium": images / costs.read_all,
-        "the manifest": shards * costs.line,
-        "the scheduler": tasks * costs.task,
-    }
-    name = max(takes, key=lambda bound: takes[bound])
-    seconds = takes[name]
-    said = "the number of shards" if takes[name] == own and shards < workers else name
-    return Prediction(workers, images / seconds, costs.start + seconds, said)
-
-
-def _slowest(costs: Costs, label: float) -> str:
-    if costs.read < label:
-        return "reading"
-    if costs.bus is None or costs.kernels is None:
-        return "the network"
-    return "the bus" if costs.bus < costs.kernels else "the kernels"
+    own_bound = "the network"
+    if shards < workers:
+        own_bound = "the number of shards"
+    elif costs.read < label:
+        own_bound = "reading"
+    elif costs.bus is not None and costs.kernels is not None:
+        own_bound = "the bus" if costs.bus < costs.kernels else "the kernels"
+    seconds, bound = max(
+        (own, own_bound),
+        (rounds * costs.ending, "a shard's end"),
+        (images / costs.read_all, "the storage"),
+        (shards * costs.line, "the manifest"),
+        (ceil(shards / shards_per_task(shards, workers)) * costs.task, "the scheduler"),
+        key=itemgetter(0),
+    )
+    return Prediction(workers, images / seconds, costs.start + seconds, bound)
 
 
 @dataclass(frozen=True)
@@ -141,39 +139,39 @@ def costs(folder: Path, job: Job, request: Request) -> Costs:
     worker.ready()
     start = clock() - begun
     with _longest(worker) as source:
-        read, read_all = _reading(source, 1), _medium(source)
+        read, read_all = _read_rate(source, 1), _storage_rate(source)
     label = label_rate(worker)
     with tempfile.TemporaryDirectory(prefix=".lenetgpu-", dir=folder) as place:
-        opening, ending, line = _ends(Path(place), worker)
-    bus, kernels = _parts(worker)
-    read_all = max(read, read_all)
+        opening, ending, line = _shard_seconds(Path(place), worker)
+    bus, kernels = _gpu_rates(worker)
     return Costs(
-        read,
-        read_all,
-        label,
-        start,
-        opening,
-        ending,
-        line,
+        read=read,
+        read_all=max(read, read_all),
+        label=label,
+        start=start,
+        opening=opening,
+        ending=ending,
+        line=line,
         label_all=label,
         bus=bus,
         kernels=kernels,
     )
 
 
-def _parts(worker: Worker) -> tuple[float | None, float | None]:
+def _gpu_rates(worker: Worker) -> tuple[float | None, float | None]:
     """Return the images/s of the bus and of the kernels on a GPU, (None, None) on a CPU."""
     from lenetgpu.net.streaming import costs_of
 
-    engine, found = worker.engine, None
+    engine, measured = worker.engine, None
     if engine.gpu is not None:
-        found = costs_of(engine.plan, engine.weights, engine.gpu, worker.job.valid[0].dtype)
-    if found is None:
+        measured = costs_of(engine.plan, engine.weights, engine.gpu, worker.job.valid[0].dtype)
+    if measured is None:
         return None, None
-    return found.bus_gbs * 1e9 / found.image_bytes, 1e9 / found.image_ns
+    return measured.bus_gbs * 1e9 / measured.image_bytes, 1e9 / measured.image_ns
 
 
 def _longest(worker: Worker) -> Source:
+    """Open the input with the most images."""
     entry = max(worker.job.valid, key=lambda entry: entry.images)
     return opened(worker.folder, worker.job, Shard(0, entry, 0, entry.images, ""))
 
@@ -182,32 +180,31 @@ def _block(source: Source) -> int:
     return min(AT_ONCE if isinstance(source, PictureSource) else _BLOCK, len(source))
 
 
-def _reading(source: Source, threads: int) -> float:
+def _read_rate(source: Source, threads: int) -> float:
     """Return the images/s of `threads` readers of one file, each at its own offset."""
     import numpy as np
 
     count = _block(source)
-    places = [number * (len(source) // threads) for number in range(threads)]
-    end = clock() + _SECONDS
+    begun = clock()
 
-    def read(lo: int) -> int:
-        part, done, at = np.empty((count, *IMAGE_SHAPE), source.dtype), 0, lo
-        while clock() < end:
-            at = at if at + count <= len(source) else 0
-            source.read(at, part)
-            at, done = at + count, done + count
+    def read(thread: int) -> int:
+        block, done = np.empty((count, *IMAGE_SHAPE), source.dtype), 0
+        lo = thread * (len(source) // threads)
+        while clock() < begun + _SECONDS:
+            lo = lo if lo + count <= len(source) else 0
+            source.read(lo, block)
+            lo, done = lo + count, done + count
         return done
 
-    begun = clock()
     with ThreadPoolExecutor(threads) as pool:
-        images = sum(pool.map(read, places))
+        images = sum(pool.map(read, range(threads)))
     return images / (clock() - begun)
 
 
-def _medium(source: Source) -> float:
+def _storage_rate(source: Source) -> float:
     """Return the images/s of the storage: one reader per core, or raw reads of picture files."""
     if not isinstance(source, PictureSource):
-        return _reading(source, core_count())
+        return _read_rate(source, core_count())
     begun, count = clock(), 0
     while clock() < begun + _SECONDS:
         Path(source.names[count % len(source)]).read_bytes()
@@ -225,17 +222,17 @@ def label_rate(worker: Worker) -> float:
         name = source.source
     runner = worker.ready()
 
-    def run(count: int) -> float:
-        held = MemorySource(np.resize(images, (count, *IMAGE_SHAPE)), None, name)
-        return cpu_ms(lambda: runner.run_source(held, lambda labels, scores: None)) / 1e3
+    def seconds(count: int) -> float:
+        repeated = MemorySource(np.resize(images, (count, *IMAGE_SHAPE)), None, name)
+        return cpu_ms(lambda: runner.run_source(repeated, lambda labels, scores: None)) / 1e3
 
     count = len(images)
-    while (took := run(count)) < _SECONDS / 4 and count < _MEMORY_IMAGES:
+    while seconds(count) < _SECONDS / 4 and count < _MEMORY_IMAGES:
         count *= 2
-    return count / median([took, *(run(count) for _ in range(_AGAIN))])
+    return count / median(seconds(count) for _ in range(_LABEL_SAMPLES))
 
 
-def _ends(folder: Path, worker: Worker) -> tuple[float, float, float]:
+def _shard_seconds(folder: Path, worker: Worker) -> tuple[float, float, float]:
     """Measure three times of a shard in seconds: opening, ending, and its line in the manifest.
 
     The ending is writing, flushing and renaming the label file, and its line. Files are written
@@ -243,17 +240,17 @@ def _ends(folder: Path, worker: Worker) -> tuple[float, float, float]:
     """
     import numpy as np
 
-    from lenetgpu.files.output import write_labels
-
-    def took(call: Callable[[], Any]) -> float:
-        return median(cpu_ms(call) / 1e3 for _ in range(_ENDS))
+    def seconds(call: Callable[[], Any]) -> float:
+        return median(cpu_ms(call) / 1e3 for _ in range(_SHARD_SAMPLES))
 
     job, shard = worker.job, worker.job.shards[0]
-    count, none = len(shard), (0,) * CLASSES
+    count = len(shard)
     scores = np.zeros((count, CLASSES), np.float32) if job.scores else None
     labels = np.zeros(count, np.int32)
+    row = Row(
+        0, shard.name, count, shard.input.path, "", 0, (0,) * CLASSES, None, 0.0, "", "", 0, ""
+    )
     manifest.begin(folder, job)
-    row = Row(0, shard.name, count, shard.input.path, "", 0, none, None, 0.0, "", "", 0, "")
-    line = took(lambda: manifest.append(folder, row))
-    written = took(lambda: write_labels(folder / shard.name, labels, scores))
-    return took(lambda: opened(worker.folder, job, shard).close()), written + line, line
+    line = seconds(lambda: manifest.append(folder, job, row))
+    writing = seconds(lambda: write_labels(folder / shard.name, labels, scores))
+    return seconds(lambda: opened(worker.folder, job, shard).close()), writing + line, line

@@ -7,20 +7,19 @@ import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lenetgpu import __version__
 from lenetgpu.cpu.threads import core_count
-from lenetgpu.errors import LenetError, first_line, require_extra
+from lenetgpu.errors import LenetError, first_line, require_extra, unexpected
 from lenetgpu.gpu.faults import lost
 from lenetgpu.jobs import manifest
-from lenetgpu.jobs.costs import Costs, costs, label_rate, lot
+from lenetgpu.jobs.costs import Costs, costs, label_rate, shards_per_task
 from lenetgpu.jobs.job import Job, Shard
 from lenetgpu.jobs.manifest import Failed, Row
 from lenetgpu.jobs.worker import StopError, Worker
@@ -31,20 +30,20 @@ from lenetgpu.net.engine import Engine
 from lenetgpu.plan import AUTO, choose_device, settled
 
 TRIES = 3  # attempts before a shard is set aside
-AHEAD = 2  # tasks per worker: one runs, the next is queued at the worker
+_TASKS_PER_WORKER = 2  # one runs, the next is queued at the worker
 JOIN_S, LOOK_S = 60.0, 5.0  # seconds to wait for a worker, and between checks that one is left
 _LOST = 70  # exit code of a worker whose GPU is lost; another worker is started
 # Libraries that log tracebacks when connections close, which are of no use to users.
 _TALKATIVE = ("asyncio", "bokeh", "dask_cuda", "distributed", "tornado")
-_TASKS = 256
+_EMPTY_TASKS = 256  # tasks to measure the scheduler's time for one
 # One task per process at a time, even if the cluster gave it several threads.
-_turn = threading.Lock()
+_one_task = threading.Lock()
 
 # Runs the shards with these numbers, each with at most so many attempts.
 Rows = Callable[[list[int], int], Iterator[Row | Failed]]
 # Resolved request: (plan, precision, "cpu" or "cuda", the device as JSON).
 Resolved = tuple[str, str, str, dict[str, Any]]
-Told = tuple[str, str, bytes]  # a job as sent to a worker: (folder, key, pickled request)
+SentJob = tuple[str, str, bytes]  # a job as sent to a worker: (folder, key, pickled request)
 
 
 def resolve(request: Request, dtype: str, size: int) -> Resolved:
@@ -81,30 +80,29 @@ class Here:
         """Prepare this process for a job, and return the function that runs its shards."""
         worker = Worker(folder, job, self.request)
         worker.ready()
-        return partial(run_here, worker)
+        return partial(_run_here, worker)
 
     def costs(self, folder: Path, job: Job) -> Costs:
         """Measure a worker in this process; no files are left in `folder`."""
         return costs(folder, job, self.request)
 
 
-def run_here(worker: Worker, numbers: Iterable[int], tries: int = TRIES) -> Iterator[Row | Failed]:
+def _run_here(worker: Worker, numbers: list[int], tries: int) -> Iterator[Row | Failed]:
     """Run the shards with these numbers; retry a bad one after all others, then set it aside.
 
     Raises StopError, which ends the job.
     """
-    left = list(numbers)
     with closing(worker):
         for count in range(1, tries + 1):
             bad = []
-            for shard, found in worker.run(worker.job.joined(left)):
-                if isinstance(found, Row):
-                    yield found
+            for shard, result in worker.run(worker.job.joined(numbers)):
+                if isinstance(result, Row):
+                    yield result
                 elif count < tries:
                     bad.append(shard.number)
                 else:
-                    yield Failed(shard.number, len(shard), str(found), count)
-            left = bad
+                    yield Failed(shard.number, len(shard), str(result), count)
+            numbers = bad
 
 
 class OnDask:
@@ -117,41 +115,43 @@ class OnDask:
 
     def resolve(self, dtype: str, size: int) -> Resolved:
         """Resolve a request on one of the workers, as `Here.resolve` does here."""
-        found: Resolved = result(self._submit(resolve, self.request, dtype, size))
-        return found
+        resolved: Resolved = result(self._submit(resolve, self.request, dtype, size))
+        return resolved
 
     def ready(self, folder: Path, job: Job) -> Rows:
         """Prepare all current workers for a job, and return the function that runs its shards."""
-        told = str(folder.resolve()), job.key, pickle.dumps(self.request)
-        asked = [
-            self._submit(_prepare, *told, workers=[address], allow_other_workers=True)
+        sent = str(folder.resolve()), job.key, pickle.dumps(self.request)
+        futures = [
+            self._submit(_prepare, *sent, workers=[address], allow_other_workers=True)
             for address in self._addresses()
         ]
-        for future in asked:
+        for future in futures:
             with suppress(_dask().KilledWorker):  # the job's shards will report it
                 result(future)
-        return partial(self._run, told, job)
+        return partial(self._run, sent, job)
 
     def costs(self, folder: Path, job: Job) -> Costs:
         """Measure one worker alone, all workers together, and the time of a Dask task."""
-        told = folder, job, self.request
-        alone: Costs = result(self._submit(costs, *told))
-        there = self._addresses()
-        at_once = [self._submit(_label, *told, workers=[address]) for address in there]
-        rates = [result(future) for future in at_once]
+        arguments = folder, job, self.request
+        alone: Costs = result(self._submit(costs, *arguments))
+        futures = [
+            self._submit(_label_rate, *arguments, workers=[address])
+            for address in self._addresses()
+        ]
+        rates = [result(future) for future in futures]
         begun = clock()
-        result(self.client.submit(sum, self.client.map(abs, range(_TASKS), pure=False)))
-        task = (clock() - begun) / _TASKS
+        result(self.client.submit(sum, self.client.map(abs, range(_EMPTY_TASKS), pure=False)))
+        task = (clock() - begun) / _EMPTY_TASKS
         return replace(alone, task=task, there=len(rates), label_all=sum(rates))
 
-    def _submit(self, call: Callable[..., Any], *words: Any, **how: Any) -> Any:
-        return self.client.submit(call, *words, pure=False, **how)
+    def _submit(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        return self.client.submit(call, *arguments, pure=False, **options)
 
     def _addresses(self) -> list[str]:
         return list(self.client.scheduler_info(n_workers=-1)["workers"])
 
     def _run(
-        self, told: Told, job: Job, numbers: list[int], tries: int = TRIES
+        self, sent: SentJob, job: Job, numbers: list[int], tries: int
     ) -> Iterator[Row | Failed]:
         """Yield rows as they arrive, in any order, and shards set aside; StopError ends the job.
 
@@ -159,51 +159,50 @@ class OnDask:
         workers died running a task, one of its shards kills them: its shards are then
         submitted one by one to find it.
         """
-        shares = [[one.number for one in shard.each] for shard in job.joined(numbers)]
-        size = lot(len(shares), max(1, len(self._addresses())))
-        parts = (shares[lo : lo + size] for lo in range(0, len(shares), size))
-        waiting = deque(list(chain(*part)) for part in parts)
-        flying: dict[Any, list[int]] = {}
+        groups = [[shard.number for shard in group.each] for group in job.joined(numbers)]
+        size = shards_per_task(len(groups), max(1, len(self._addresses())))
+        tasks = (groups[lo : lo + size] for lo in range(0, len(groups), size))
+        waiting = deque([number for group in task for number in group] for task in tasks)
+        running: dict[Any, list[int]] = {}
         try:
-            while waiting or flying:
-                most = AHEAD * max(1, len(self._addresses()))
-                while waiting and len(flying) < most:
-                    given = waiting.popleft()
-                    flying[self._submit(_task, *told, given, retries=tries - 1)] = given
-                for future in self._ended(list(flying)):
-                    given, bad = flying.pop(future), list[tuple[int, str]]()
+            while waiting or running:
+                most = _TASKS_PER_WORKER * max(1, len(self._addresses()))
+                while waiting and len(running) < most:
+                    shards = waiting.popleft()
+                    running[self._submit(_task, *sent, shards, retries=tries - 1)] = shards
+                for future in self._ended(list(running)):
+                    shards, bad = running.pop(future), list[tuple[int, str]]()
                     try:
                         yield from result(future)
                     except UnfinishedError as error:
                         yield from error.rows
                         bad = error.bad
                     except _dask().KilledWorker:
-                        if len(given) > 1:
-                            waiting.extend([number] for number in given)
+                        if len(shards) > 1:
+                            waiting.extend([number] for number in shards)
                         else:
-                            bad = [(given[0], _killed(job.shard(given[0])))]
+                            bad = [(shards[0], _killed(job.shard(shards[0])))]
                     for number, why in bad:
                         yield Failed(number, len(job.shard(number)), why, tries)
         finally:
             with suppress(Exception):  # the scheduler may be gone
-                self.client.cancel(list(flying))
+                self.client.cancel(list(running))
 
-    def _ended(self, flying: list[Any]) -> list[Any]:
+    def _ended(self, running: list[Any]) -> list[Any]:
         """Return at least one finished task; raise StopError if no worker is left."""
-        alone = 0.0
-        while True:
+        lonely = 0.0  # seconds without a worker
+        while lonely < JOIN_S:
             try:
-                found = _dask().wait(flying, timeout=LOOK_S, return_when="FIRST_COMPLETED")
-                return list(found.done)
+                ended = _dask().wait(running, timeout=LOOK_S, return_when="FIRST_COMPLETED")
+                return list(ended.done)
             except TimeoutError:
-                alone = 0.0 if self._addresses() else alone + LOOK_S
+                lonely = 0.0 if self._addresses() else lonely + LOOK_S
             except _dask().CancelledError as error:
-                raise _gone() from error
-            if alone >= JOIN_S:
-                raise StopError(
-                    f"workers: expected one at least, found none for {JOIN_S:.0f} s; "
-                    "the same command goes on where it stopped"
-                )
+                raise _scheduler_gone() from error
+        raise StopError(
+            f"workers: expected one at least, found none for {JOIN_S:.0f} s; "
+            "the same command goes on where it stopped"
+        )
 
 
 def _killed(shard: Shard) -> str:
@@ -214,7 +213,7 @@ def _killed(shard: Shard) -> str:
 
 
 class UnfinishedError(Exception):
-    """Error of a task with bad shards: `rows` of the good ones, (number, why) of the `bad`."""
+    """Error of a task with bad shards: `rows` of the good ones, (number, reason) of the `bad`."""
 
     def __init__(self, rows: list[Row], bad: list[tuple[int, str]]) -> None:
         super().__init__(rows, bad)
@@ -225,40 +224,40 @@ class UnfinishedError(Exception):
 
 
 @lru_cache(1)
-def _worker(folder: str, key: str, asked: bytes) -> Worker:
-    """Return this process's worker, cached for its last job; `asked` is a pickled request."""
-    found = manifest.read(Path(folder))
-    if found is None:
-        raise LenetError(f"{folder}: expected the manifest of a job, found none")
-    return Worker(Path(folder), found.job, pickle.loads(asked))
+def _worker(folder: str, key: str, pickled: bytes) -> Worker:
+    """Return this process's worker, cached for its last job; `pickled` is the request."""
+    begun = manifest.read(Path(folder))
+    if begun is None:
+        raise unexpected(folder, "the manifest of a job", "none")
+    return Worker(Path(folder), begun.job, pickle.loads(pickled))
 
 
-def _prepare(folder: str, key: str, asked: bytes) -> None:
-    with _turn:
-        _worker(folder, key, asked).ready()
+def _prepare(*sent: Any) -> None:
+    with _one_task:
+        _worker(*sent).ready()
 
 
-def _task(folder: str, key: str, asked: bytes, numbers: list[int]) -> list[Row] | LenetError:
+def _task(folder: str, key: str, pickled: bytes, numbers: list[int]) -> list[Row] | LenetError:
     """Return the rows of these shards, or the error that a retry would not fix.
 
     Shards already in the manifest are not run again. Raises UnfinishedError if some are bad.
     """
-    with _turn:
+    with _one_task:
         try:
-            worker = _worker(folder, key, asked)
-            found = list(worker.run(worker.job.joined(numbers)))
+            worker = _worker(folder, key, pickled)
+            results = list(worker.run(worker.job.joined(numbers)))
         except LenetError as error:
             if isinstance(error, StopError) and lost():
                 os._exit(_LOST)  # the scheduler reassigns the task, the nanny restarts
             return error
-    rows = [row for _, row in found if isinstance(row, Row)]
-    bad = [(shard.number, str(why)) for shard, why in found if not isinstance(why, Row)]
+    rows = [row for _, row in results if isinstance(row, Row)]
+    bad = [(shard.number, str(why)) for shard, why in results if not isinstance(why, Row)]
     if bad:
         raise UnfinishedError(rows, bad)
     return rows
 
 
-def _label(folder: Path, job: Job, request: Request) -> float:
+def _label_rate(folder: Path, job: Job, request: Request) -> float:
     return label_rate(Worker(folder, job, request))
 
 
@@ -269,19 +268,19 @@ def result(future: Any) -> Any:
     lenetgpu.
     """
     try:
-        found = future.result()
+        returned = future.result()
     except ImportError as error:
         raise StopError(
             f"workers: expected lenetgpu {__version__} installed there, found: {error}"
         ) from error
     except (_dask().CancelledError, OSError) as error:
-        raise _gone() from error
-    if isinstance(found, LenetError):
-        raise found
-    return found
+        raise _scheduler_gone() from error
+    if isinstance(returned, LenetError):
+        raise returned
+    return returned
 
 
-def _gone() -> StopError:
+def _scheduler_gone() -> StopError:
     return StopError(
         "scheduler: expected it to stay until the job ends, found it gone; "
         "the same command goes on where it stopped"
@@ -327,21 +326,21 @@ def cluster(workers: str | None, scheduler: str | None, tries: int) -> Iterator[
     with dask.config.set(settings), ExitStack() as stack:
         try:
             if scheduler is None:
-                where, expected = f"--workers {workers}", "processes that start"
-                made = stack.enter_context(_local(distributed, workers or "1"))
-                client = stack.enter_context(distributed.Client(made))
+                option, expected = f"--workers {workers}", "processes that start"
+                local = stack.enter_context(_local_cluster(distributed, workers))
+                client = stack.enter_context(distributed.Client(local))
             else:
-                where, expected = f"--scheduler {scheduler}", "a Dask scheduler there"
+                option, expected = f"--scheduler {scheduler}", "a Dask scheduler there"
                 client = stack.enter_context(distributed.Client(scheduler, timeout="20s"))
             expected = f"a worker within {JOIN_S:.0f} s"
             client.wait_for_workers(1, timeout=JOIN_S)
         except (OSError, ValueError, RuntimeError) as error:
-            raise LenetError(f"{where}: expected {expected}, found: {first_line(error)}") from error
+            raise unexpected(option, expected, first_line(error)) from error
         yield client
 
 
-def _local(distributed: Any, workers: str) -> Any:
-    kept = {
+def _local_cluster(distributed: Any, workers: str | None) -> Any:
+    settings = {
         "threads_per_worker": 1,
         "memory_limit": 0,
         "data": dict,
@@ -352,5 +351,5 @@ def _local(distributed: Any, workers: str) -> Any:
         require_extra("--workers cuda", "dask_cuda", "cluster-cuda")
         from dask_cuda import LocalCUDACluster
 
-        return LocalCUDACluster(**kept)
-    return distributed.LocalCluster(n_workers=int(workers), processes=True, **kept)
+        return LocalCUDACluster(**settings)
+    return distributed.LocalCluster(n_workers=int(workers or 1), processes=True, **settings)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.idx import GzipSource, label_file
 from lenetgpu.files.kinds import EXPECTED
@@ -20,9 +20,8 @@ from lenetgpu.jobs.pictures import LIST, digest, record
 from lenetgpu.pictures.given import PICTURE, kind_of_file
 
 # Bytes of a file's start, and of its end, that enter its fingerprint with its size and time.
-_ENDS = 32 << 10
-_TELL = 500
-Looked = Callable[[int, int], None]
+_FINGERPRINT_BYTES = 32 << 10
+_PROGRESS_EVERY = 500
 
 
 @dataclass(frozen=True)
@@ -66,24 +65,24 @@ class Gathered:
     listed: bytes = b""
 
 
-def named(sources: Iterable[Path]) -> Iterator[tuple[str, bool]]:
+def _files(sources: Iterable[Path]) -> Iterator[tuple[str, bool]]:
     """Yield the absolute path of each file of `sources`, and True if it was named, False if found.
 
     A folder stands for the files below it; a pattern that is not the name of a file stands for
     its matches. Raises LenetError if there are none.
     """
     for source in map(str, sources):
-        folder, none = os.path.isdir(source), True
-        if not folder and not is_pattern(source):
+        is_folder, empty = os.path.isdir(source), True
+        if not is_folder and not is_pattern(source):
             yield os.path.abspath(source), True
             continue
         with expecting("a folder to read", source):
-            for file in below(source) if folder else matching(source):
-                none = False
+            for file in below(source) if is_folder else matching(source):
+                empty = False
                 yield os.path.abspath(file), False
-        if none:
-            wanted = "files in this folder" if folder else "files that this pattern matches"
-            raise LenetError(f"{source}: expected {wanted}, found none")
+        if empty:
+            expected = "files in this folder" if is_folder else "files that this pattern matches"
+            raise unexpected(source, expected, "none")
 
 
 def fingerprint(path: Path) -> str:
@@ -92,137 +91,122 @@ def fingerprint(path: Path) -> str:
     For IDX images the hash also covers their label file. Raises LenetError if `path` is not a
     file.
     """
-    found, start = _ends(path, "a file of images")
-    beside = label_file(path) if is_idx(start) else None
-    if beside is not None:
-        found.update(os.fsencode(beside.name))
-        found.update(_ends(beside, "an IDX file of labels")[0].digest())
-    return found.hexdigest()[:32]
+    sha, start = _hash_ends(path, "a file of images")
+    labels = label_file(path) if is_idx(start) else None
+    if labels is not None:
+        sha.update(os.fsencode(labels.name))
+        sha.update(_hash_ends(labels, "an IDX file of labels")[0].digest())
+    return sha.hexdigest()[:32]
 
 
-def _ends(path: Path, what: str) -> tuple[hashlib._Hash, bytes]:
+def _hash_ends(path: Path, expected: str) -> tuple[hashlib._Hash, bytes]:
     """Return a hash of a file's size, modification time, first and last bytes; its first bytes."""
-    with expecting("a readable file", path), open_regular(path, what) as file:
+    with expecting("a readable file", path), open_regular(path, expected) as file:
         facts = os.fstat(file.fileno())
-        found = hashlib.sha256(f"{facts.st_size} {facts.st_mtime_ns} ".encode())
-        start = file.read(_ENDS)
-        found.update(start)
-        file.seek(max(0, facts.st_size - _ENDS))
-        found.update(file.read(_ENDS))
-    return found, start
+        sha = hashlib.sha256(f"{facts.st_size} {facts.st_mtime_ns} ".encode())
+        start = file.read(_FINGERPRINT_BYTES)
+        sha.update(start)
+        file.seek(max(0, facts.st_size - _FINGERPRINT_BYTES))
+        sha.update(file.read(_FINGERPRINT_BYTES))
+    return sha, start
 
 
 def changed(path: Path) -> str:
     """Name the files that may have changed: the images, and their label file if there is one."""
-    beside = label_file(path)
-    return "it" if beside is None else f"it or {beside.name}, its labels,"
+    labels = label_file(path)
+    return "it" if labels is None else f"it or {labels.name}, its labels,"
 
 
-def look(path: Path) -> Input:
+def _described(path: Path) -> Input:
     """Read the metadata of a file before a job; raise LenetError if it holds no images."""
-    known = fingerprint(path)
+    before = fingerprint(path)
     with open_source(path) as source:
         labelled, whole = source.labels is not None, isinstance(source, GzipSource)
-        return Input(str(path), len(source), source.dtype, labelled, known, whole)
+        return Input(str(path), len(source), source.dtype, labelled, before, whole)
 
 
-def gather(sources: Iterable[Path], looked: Looked | None = None) -> Gathered:
+def gather(
+    sources: Iterable[Path], progress: Callable[[int, int], None] = lambda done, total: None
+) -> Gathered:
     """Return all files of `sources`, in order, and those found that cannot be read.
 
-    A picture whose name shows its format is not opened. `looked(done, of)` reports progress.
-    Raises LenetError if a named file cannot be read, a file comes twice, pictures and arrays or
-    two dtypes are mixed, or there is nothing to read.
+    A picture whose name shows its format is not opened. `progress(done, total)` gets a total of
+    0 while files are searched for. Raises LenetError if a named file cannot be read, a file comes
+    twice, pictures and arrays or two dtypes are mixed, or there is nothing to read.
     """
     listed, seen = bytearray(), set[tuple[int, int]]()
     pictures, first = 0, ""
     arrays, bad = list[tuple[str, bool]](), list[Unreadable]()
-    for count, (path, alone) in enumerate(named(sources), 1):
+    for count, (path, named) in enumerate(_files(sources), 1):
         try:
-            facts = _facts(path)
-            kind = _kind(path, facts)
+            facts, kind = _facts_and_kind(path)
         except LenetError as error:
-            if alone:
+            if named:
                 raise
             bad.append(Unreadable(path, str(error)))
             continue
+        if (facts.st_dev, facts.st_ino) in seen:
+            raise unexpected(path, "each file once", "it again")
+        seen.add((facts.st_dev, facts.st_ino))
         if kind == PICTURE:
-            _require_new(path, facts, seen)
             listed += record(path, facts)
             pictures, first = pictures + 1, first or path
         else:
-            arrays.append((path, alone))
+            arrays.append((path, named))
         if pictures and arrays:
-            raise _mixed(path, kind, arrays[0][0] if kind == PICTURE else first)
-        if looked is not None and count % _TELL == 0:
-            looked(count, 0)
+            expected, found = f"pictures only, as {first}", f"images in {kind} form"
+            if kind == PICTURE:
+                expected, found = f"files of many images only, as {arrays[0][0]}", "a picture"
+            raise unexpected(path, f"{expected} in the same job", found)
+        if count % _PROGRESS_EVERY == 0:
+            progress(count, 0)
     if pictures:
         entry = Input(LIST, pictures, "uint8", False, digest(listed), pictures=True)
         return Gathered([entry], bad, bytes(listed))
-    return _arrays(arrays, bad, looked)
+    return Gathered(_arrays(arrays, bad, progress), bad)
 
 
-def _facts(path: str) -> os.stat_result:
+def _facts_and_kind(path: str) -> tuple[os.stat_result, str]:
+    """Return a file's facts, and PICTURE or its format; raise LenetError for any other file."""
     with expecting("a readable file", path):
         facts = os.stat(path)
     if not stat.S_ISREG(facts.st_mode):
-        raise LenetError(f"{path}: expected a file to read, found a device or a pipe")
-    return facts
-
-
-def _require_new(path: str, facts: os.stat_result, seen: set[tuple[int, int]]) -> None:
-    """Raise LenetError if the file was seen before, under this or another name."""
-    if (facts.st_dev, facts.st_ino) in seen:
-        raise LenetError(f"{path}: expected each file once, found it again")
-    seen.add((facts.st_dev, facts.st_ino))
-
-
-def _kind(path: str, facts: os.stat_result) -> str:
-    """Return PICTURE, or the format of a file of images; raise LenetError for any other file."""
+        raise unexpected(path, "a file to read", "a device or a pipe")
     kind = kind_of_file(path)
     if not kind:
         size = facts.st_size
         found = f"{size:,} bytes of another form" if size else "an empty file"
-        raise LenetError(f"{path}: expected {EXPECTED}, found {found}")
-    return kind
-
-
-def _mixed(path: str, kind: str, other: str) -> LenetError:
-    expected, found = "pictures", f"images in {kind} form"
-    if kind == PICTURE:
-        expected, found = "files of many images", "a picture"
-    return LenetError(
-        f"{path}: expected {expected} only, as {other} in the same job, found {found}"
-    )
+        raise unexpected(path, EXPECTED, found)
+    return facts, kind
 
 
 def _arrays(
-    files: list[tuple[str, bool]], bad: list[Unreadable], looked: Looked | None
-) -> Gathered:
-    """Read the metadata of files of many images, skipping the label files of IDX images."""
-    inputs, seen = list[Input](), set[tuple[int, int]]()
-    found = [Path(file) for file, alone in files if not alone]
-    labels = {str(beside) for file in found if (beside := label_file(file)) is not None}
-    for count, (path, alone) in enumerate(files, 1):
-        if path in labels and not alone:
+    files: list[tuple[str, bool]], bad: list[Unreadable], progress: Callable[[int, int], None]
+) -> list[Input]:
+    """Read the metadata of files of many images, skipping the label files of IDX images.
+
+    Files found that cannot be read are added to `bad`.
+    """
+    inputs = list[Input]()
+    label_files = {label_file(Path(file)) for file, named in files if not named}
+    for count, (path, named) in enumerate(files, 1):
+        if Path(path) in label_files and not named:
             continue
-        _require_new(path, _facts(path), seen)
         try:
-            inputs.append(look(Path(path)))
+            inputs.append(_described(Path(path)))
         except LenetError as error:
-            if alone:
+            if named:
                 raise
             bad.append(Unreadable(path, str(error)))
-        if looked is not None:
-            looked(count, len(files))
+        progress(count, len(files))
     if not inputs:
         raise LenetError(
             bad[0].sentence if bad else "sources: expected files of images, found none"
         )
     first = inputs[0]
-    for other in inputs:
-        if other.dtype != first.dtype:
-            raise LenetError(
-                f"{other.path}: expected images of {first.dtype}, as in {first.path}, "
-                f"found {other.dtype}"
+    for entry in inputs:
+        if entry.dtype != first.dtype:
+            raise unexpected(
+                entry.path, f"images of {first.dtype}, as in {first.path}", entry.dtype
             )
-    return Gathered(inputs, bad)
+    return inputs

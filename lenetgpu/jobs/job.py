@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu import __version__
-from lenetgpu.errors import LenetError, printable
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.jobs.inputs import Input, changed
 from lenetgpu.store import json_text
 
 SHARD, PICTURES = 1_000_000, 1_000  # default images per shard, and pictures per shard
-# Version of the manifest format. Version 1 had neither sizes and hashes of label files nor label
-# files of several shards.
-SCHEMA = 2
+SCHEMA = 2  # version of the manifest format
 # Limits of shared label files: images of one input file, images in total, number of input files.
 LITTLE, TOGETHER, FILES = 4_096, 60_000, 1_000
-# Shards of a job: up to here the order of label files' names is that of their numbers.
-MOST = 1_000_000
+MOST = 1_000_000  # shards of a job: up to here label files sort by their shards' numbers
 
 
 @dataclass(frozen=True)
@@ -49,22 +46,16 @@ class Shard:
         return replace(self, more=()), *self.more
 
     @property
-    def halves(self) -> tuple[Shard, Shard]:
-        """Two shards with half of the input files each; requires at least two files."""
-        each = self.each
-        return together(each[: len(each) // 2]), together(each[len(each) // 2 :])
-
-    @property
     def hash(self) -> str:
         """Fingerprint of its input, or a hash of those of its inputs."""
         if not self.more:
             return self.input.fingerprint
-        found = hashlib.sha256("".join(one.input.fingerprint for one in self.each).encode())
-        return found.hexdigest()[:32]
+        joined = "".join(shard.input.fingerprint for shard in self.each)
+        return hashlib.sha256(joined.encode()).hexdigest()[:32]
 
 
-def together(shards: Sequence[Shard]) -> Shard:
-    """Join shards of one input file each, in their order, into one that shares a label file."""
+def merged(shards: Sequence[Shard]) -> Shard:
+    """Merge shards of one input file each, in their order, into one that shares a label file."""
     return replace(shards[0], more=tuple(shards[1:]))
 
 
@@ -101,18 +92,33 @@ class Job:
         return any(entry.pictures for entry in self.valid)
 
     @cached_property
+    def valid(self) -> tuple[Input, ...]:
+        """Inputs that have shards."""
+        return tuple(entry for at, entry in enumerate(self.inputs) if at not in self.void)
+
+    @cached_property
+    def images(self) -> int:
+        """Images of all shards."""
+        return sum(entry.images for entry in self.valid)
+
+    @cached_property
     def shards(self) -> tuple[Shard, ...]:
         """All shards, in the order of inputs; a shard has images of one input only."""
-        return tuple(shard for place, shard in self._cuts() if place not in self.void)
+        return tuple(shard for at, shard in self._all_shards() if at not in self.void)
 
-    def _cuts(self) -> Iterator[tuple[int, Shard]]:
+    def _all_shards(self) -> Iterator[tuple[int, Shard]]:
+        """Yield every shard with its input's index, also those of replaced inputs."""
         number = 0
-        for place, entry in enumerate(self.inputs):
+        for at, entry in enumerate(self.inputs):
             size = entry.images if entry.whole else self.size
             for lo in range(0, entry.images, size):
                 name = f"part-{number:06}{self.form}"
-                yield place, Shard(number, entry, lo, min(lo + size, entry.images), name)
+                yield at, Shard(number, entry, lo, min(lo + size, entry.images), name)
                 number += 1
+
+    def count(self, inputs: Sequence[Input]) -> int:
+        """Return the number of shards of `inputs`, computed without creating them."""
+        return sum(1 if entry.whole else -(-entry.images // self.size) for entry in inputs)
 
     def shard(self, number: int) -> Shard:
         """Return the shard with this number; raise KeyError if there is none."""
@@ -123,21 +129,21 @@ class Job:
         return {shard.number: shard for shard in self.shards}
 
     def joined(self, numbers: Iterable[int]) -> Iterator[Shard]:
-        """Yield the shards with these numbers; consecutive ones of small files are joined."""
+        """Yield the shards with these numbers; consecutive ones of small files are merged."""
 
-        def run(placed: tuple[int, Shard]) -> tuple[int | Shard, int]:
-            place, shard = placed
-            return self._groups.get(shard.number, shard), shard.number - place
+        def run(item: tuple[int, Shard]) -> tuple[int | Shard, int]:
+            at, shard = item
+            return self._groups.get(shard.number, shard), shard.number - at
 
-        for _, found in groupby(enumerate(map(self.shard, numbers)), run):
-            yield together([shard for _, shard in found])
+        for _, items in groupby(enumerate(map(self.shard, numbers)), run):
+            yield merged([shard for _, shard in items])
 
     def several(self, first: int, count: int) -> Shard:
-        """Join `count` shards from number `first` on; KeyError if they share no label file."""
-        found = list(self.joined(range(first, first + count)))
-        if len(found) != 1:
+        """Merge `count` shards from number `first` on; KeyError if they share no label file."""
+        shards = list(self.joined(range(first, first + count)))
+        if len(shards) != 1:
             raise KeyError(first)
-        return found[0]
+        return shards[0]
 
     @cached_property
     def _groups(self) -> dict[int, int]:
@@ -146,46 +152,26 @@ class Job:
         Groups are formed from the first input on, so inputs added later do not change
         earlier groups.
         """
-        found, last, images, files = dict[int, int](), None, 0, 0
-        for _, shard in self._cuts():
+        groups, last, images, files = dict[int, int](), None, 0, 0
+        for _, shard in self._all_shards():
             entry = shard.input
             if entry.pictures or entry.images > min(self.size, LITTLE):
                 last = None
                 continue
             full = images + len(shard) > min(self.size, TOGETHER) or files == FILES
-            if last is None or full or last.input.labelled != entry.labelled:
+            if last is None or full or last.labelled != entry.labelled:
                 images, files = 0, 0
-            found[shard.number] = shard.number - files
-            last, images, files = shard, images + len(shard), files + 1
-        return found
-
-    @cached_property
-    def valid(self) -> tuple[Input, ...]:
-        """Inputs that have shards."""
-        return tuple(i for place, i in enumerate(self.inputs) if place not in self.void)
-
-    @property
-    def count(self) -> int:
-        """Number of shards, computed without creating them."""
-        return sum(map(self._pieces, self.valid))
-
-    @property
-    def numbers(self) -> int:
-        """Number of shard numbers in use, including those of replaced inputs."""
-        return sum(map(self._pieces, self.inputs))
-
-    def _pieces(self, entry: Input) -> int:
-        return 1 if entry.whole else -(-entry.images // self.size)
-
-    @cached_property
-    def images(self) -> int:
-        """Images of all shards."""
-        return sum(entry.images for entry in self.valid)
+            groups[shard.number] = shard.number - files
+            last, images, files = entry, images + len(shard), files + 1
+        return groups
 
     def extended(self, entry: Input) -> Job:
         """Return the job with one more input, which replaces one with the same path."""
-        known = enumerate(self.inputs)
-        old = [n for n, other in known if other.path == entry.path and n not in self.void]
+        old = [
+            at
+            for at, other in enumerate(self.inputs)
+            if other.path == entry.path and at not in self.void
+        ]
         return replace(self, inputs=(*self.inputs, entry), void=(*self.void, *old))
 
     @cached_property
@@ -195,31 +181,26 @@ class Job:
 
     def header(self) -> dict[str, Any]:
         """Return the first line of the manifest."""
-        job = asdict(self)
-        return {"schema": SCHEMA, "lenetgpu": __version__, "id": job.pop("id"), "job": job}
+        fields = asdict(self)
+        return {"schema": SCHEMA, "lenetgpu": __version__, "id": fields.pop("id"), "job": fields}
 
 
-class OtherSchemaError(LenetError):
-    """Error for a manifest of another version of the format."""
+def of_header(path: Path, document: Any) -> Job:
+    """Return the job of the first line of the manifest at `path`.
 
-
-def of_header(document: Any) -> Job:
-    """Return the job of a manifest's first line.
-
-    Raises ValueError, TypeError or KeyError if the line is malformed, and OtherSchemaError,
-    without the manifest's path, if another version wrote it.
+    Raises ValueError, TypeError or KeyError if the line is malformed, and LenetError if another
+    version wrote it.
     """
     if document["schema"] != SCHEMA:
-        raise OtherSchemaError(
-            f"expected a manifest of format {SCHEMA}, found one of format "
-            f"{printable(str(document['schema']))}, by lenetgpu "
-            f"{printable(str(document['lenetgpu']))}: go on with the one that wrote it, "
-            "or begin in another folder"
+        raise LenetError(
+            f"{path}: expected a manifest of format {SCHEMA}, found one of format "
+            f"{document['schema']}, by lenetgpu {document['lenetgpu']}: go on with the one that "
+            "wrote it, or begin in another folder"
         )
-    found = dict(document["job"])
-    found["inputs"] = tuple(Input(**entry) for entry in found["inputs"])
-    found["void"] = tuple(found["void"])
-    return Job(**found, id=str(document.get("id", "")))
+    fields = dict(document["job"])
+    fields["inputs"] = tuple(Input(**entry) for entry in fields["inputs"])
+    fields["void"] = tuple(fields["void"])
+    return Job(**fields, id=str(document.get("id", "")))
 
 
 _WORDS = {
@@ -234,36 +215,37 @@ _WORDS = {
 }
 
 
-def require_same(folder: Path, begun: Job, asked: Job) -> None:
+def require_same(folder: Path, begun: Job, requested: Job) -> None:
     """Raise LenetError if the job in `folder` has other weights, another plan or other settings."""
     for name, word in _WORDS.items():
-        old, new = getattr(begun, name), getattr(asked, name)
+        old, new = getattr(begun, name), getattr(requested, name)
         if old != new:
             if name == "digest":
-                old, new = begun.weights, f"{asked.weights}, which differ"
-            raise LenetError(
-                f"{folder}: expected the job that was begun there, with {word} {old}, "
-                f"found {word} {new}"
-            )
+                old, new = begun.weights, f"{requested.weights}, which differ"
+            expected = f"the job that was begun there, with {word} {old}"
+            raise unexpected(folder, expected, f"{word} {new}")
 
 
-def news(folder: Path, begun: Job, asked: Job, unreadable: set[str], done: set[str]) -> list[Input]:
+def new_inputs(
+    folder: Path, begun: Job, requested: Job, unreadable: set[str], done: set[str]
+) -> list[Input]:
     """Return inputs that changed or became readable since the job was begun in `folder`.
 
     `unreadable` are the paths of inputs that could not be read then, `done` those of inputs
     with finished shards. Raises LenetError if other files are requested than the job was begun
     with, or if a file with finished shards changed.
     """
-    before, now = ({i.path: i for i in job.valid} for job in (begun, asked))
-    other = f"{folder}: expected the inputs of the job that was begun there, found "
+    before, now = ({entry.path: entry for entry in job.valid} for job in (begun, requested))
+    expected = "the inputs of the job that was begun there"
     for path in [*before, *now]:
         if path not in now:
-            raise LenetError(f"{other}that {path} is not among them now")
+            raise unexpected(folder, expected, f"that {path} is not among them now")
         if path not in before and path not in unreadable:
-            raise LenetError(f"{other}another one, {path}")
+            raise unexpected(folder, expected, f"another one, {path}")
         if path in before and before[path] != now[path] and path in done:
-            raise LenetError(
-                f"{path}: expected the file that the job in {folder} was begun with, "
-                f"found {changed(Path(path))} changed since"
+            raise unexpected(
+                path,
+                f"the file that the job in {folder} was begun with",
+                f"{changed(Path(path))} changed since",
             )
     return [entry for path, entry in now.items() if before.get(path) != entry]

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from lenetgpu.cpu.threads import core_count
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.regular import open_regular
 from lenetgpu.jobs import expecting
 from lenetgpu.jobs.inputs import Input, Unreadable
-from lenetgpu.jobs.job import Job, OtherSchemaError, Shard, of_header
-from lenetgpu.jobs.pictures import keep
+from lenetgpu.jobs.job import Job, Shard, of_header
+from lenetgpu.jobs.pictures import store_list
 from lenetgpu.network import CLASSES
 from lenetgpu.store import json_text, known_by, sizes, write_atomically
 
@@ -65,6 +65,11 @@ class Row:
     bad: int = 0
     said: tuple[str, ...] = ()
 
+    @property
+    def numbers(self) -> range:
+        """Numbers of its shards."""
+        return range(self.shard, self.shard + self.files)
+
 
 @dataclass(frozen=True)
 class Failed:
@@ -86,6 +91,7 @@ class Manifest:
     # paths of files that were found but could not be read
     unreadable: set[str] = field(default_factory=set)
     redone: int = 0  # lines of shards that already had one
+    # maps each shard to the first that shares its label file, which is the key of `done`
     _first: dict[int, int] = field(default_factory=dict)
     _lines: int = 1
     _bytes: int = 0
@@ -99,22 +105,11 @@ class Manifest:
         """Return the line that covers shard `number`, None if there is none."""
         return self.done.get(self._first.get(number, -1))
 
-    def take(self, row: Row) -> None:
-        """Add a line, and drop earlier lines of its shards and of those that share their files."""
-        old = [found for number in numbers(row) if (found := self.row(number)) is not None]
-        for known in old:
-            self.drop(known)
-        self.redone += bool(old)
-        self.done[row.shard] = row
-        for number in numbers(row):
-            self._first[number] = row.shard
-            self.failed.pop(number, None)
-
     def drop(self, row: Row) -> None:
-        """Forget a line, if it is present."""
-        if self.done.pop(row.shard, None) is not None:
-            for number in numbers(row):
-                del self._first[number]
+        """Forget a line."""
+        del self.done[row.shard]
+        for number in row.numbers:
+            del self._first[number]
 
     def listed(self, folder: Path, shard: Shard) -> Row | None:
         """Return the line of a shard and those sharing its file, if the file is in `folder`.
@@ -127,10 +122,10 @@ class Manifest:
             if path.stat().st_size > self._bytes:
                 with open(path, "rb") as file:
                     self.follow(file)
-        found = self.done.get(shard.number)
-        if found is None or found.files != len(shard.each):
+        row = self.done.get(shard.number)
+        if row is None or row.files != len(shard.each):
             return None
-        return found if sizes(folder, [shard.name]).get(shard.name) == found.size else None
+        return row if sizes(folder, [shard.name]).get(shard.name) == row.size else None
 
     def follow(self, file: IO[bytes]) -> None:
         """Read the complete new lines of `file`; raise LenetError if one is damaged."""
@@ -139,53 +134,58 @@ class Manifest:
         for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):
             self._lines += 1
             with _undamaged(file.name, self._lines):
-                self._take(json.loads(line))
+                self._add(json.loads(line))
             self._bytes += len(line)
 
-    def _take(self, document: Any) -> None:
-        ((kind, entry),) = document.items()
-        found = _KINDS[kind](**entry)
-        if isinstance(found, Row):
-            self.take(_checked(self.job, found))
-        elif isinstance(found, Failed):
-            self.failed[found.shard] = found
-        elif isinstance(found, Unreadable):
-            self.unreadable.add(found.path)
+    def _add(self, document: Any) -> None:
+        ((kind, fields),) = document.items()
+        entry = _KINDS[kind](**fields)
+        if isinstance(entry, Row):
+            self._add_row(_checked(self.job, entry))
+        elif isinstance(entry, Failed):
+            self.failed[entry.shard] = entry
+        elif isinstance(entry, Unreadable):
+            self.unreadable.add(entry.path)
         else:
-            self.job = self.job.extended(found)
+            self.job = self.job.extended(entry)
+
+    def _add_row(self, row: Row) -> None:
+        """Add a line; drop earlier lines of its shards and of those that share their files."""
+        replaced = False
+        for number in row.numbers:
+            old = self.row(number)
+            if old is not None:
+                self.drop(old)
+                replaced = True
+        self.redone += replaced
+        self.done[row.shard] = row
+        for number in row.numbers:
+            self._first[number] = row.shard
+            self.failed.pop(number, None)
 
 
 @contextmanager
 def _undamaged(path: str, line: int) -> Iterator[None]:
-    """Raise LenetError if a line of a manifest is malformed or has another format version."""
+    """Raise LenetError if a line of a manifest is malformed."""
     try:
         yield
-    except OtherSchemaError as error:
-        raise LenetError(f"{path}: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise LenetError(
-            f"{path}: expected lines of a job's manifest, found line {line} damaged "
-            f"({type(error).__name__})"
-        ) from error
+        found = f"line {line} damaged ({type(error).__name__})"
+        raise unexpected(path, "lines of a job's manifest", found) from error
 
 
 def _checked(job: Job, row: Row) -> Row:
     """Return a shard's validated line; raise ValueError if it contradicts the shard or itself."""
     row = replace(row, counts=tuple(map(index, row.counts)), said=tuple(map(str, row.said)))
     shard = job.several(row.shard, index(row.files))
-    known = shard.name, len(shard), shard.input.path, shard.hash, shard.lo
-    if (row.file, row.images, row.input, row.hash, row.lo) != known:
-        raise ValueError("another job's")
+    expected = shard.name, len(shard), shard.input.path, shard.hash, shard.lo
+    if (row.file, row.images, row.input, row.hash, row.lo) != expected:
+        raise ValueError("line of another job")
     if len(row.counts) != CLASSES or sum(row.counts) + row.bad != row.images:
-        raise ValueError("labels lacking")
+        raise ValueError("counts do not add up to the images")
     if not 0 <= (row.right or 0) <= row.images or index(row.size) < 0:
-        raise ValueError("right ones lacking")
+        raise ValueError("correct labels or size out of range")
     return row
-
-
-def numbers(row: Row) -> range:
-    """Return the numbers of a line's shards."""
-    return range(row.shard, row.shard + row.files)
 
 
 Entry = Row | Failed | Input | Unreadable
@@ -195,13 +195,13 @@ _KINDS: dict[str, type[Row] | type[Failed] | type[Input] | type[Unreadable]] = {
 
 
 def _line(entry: Entry) -> bytes:
-    kind = next(kind for kind, made in _KINDS.items() if isinstance(entry, made))
+    kind = next(kind for kind, entry_type in _KINDS.items() if isinstance(entry, entry_type))
     return (json_text({kind: vars(entry)}) + "\n").encode()
 
 
 def begin(folder: Path, job: Job, listed: bytes = b"") -> None:
     """Write the list of pictures, if any, and the manifest of a new job."""
-    keep(folder, listed)
+    store_list(folder, listed)
     write_atomically(folder / MANIFEST, (json_text(job.header()) + "\n").encode())
 
 
@@ -209,33 +209,26 @@ def require_begun(folder: Path, job: Job) -> None:
     """Raise LenetError unless the manifest of `folder` is that of `job` and of no later job."""
     path = folder / MANIFEST
     with expecting("a readable file", path), open(path, "rb", buffering=0) as file:
-        _require_begun(file, job)
+        if f'"id": {json_text(job.id)}'.encode() not in file.read(_HEAD):
+            raise unexpected(path, "the job that was begun there", "another one begun since")
 
 
-def _require_begun(file: IO[bytes], job: Job) -> None:
-    if f'"id": {json_text(job.id)}'.encode() not in file.read(_HEAD):
-        raise LenetError(
-            f"{file.name}: expected the job that was begun there, found another one begun since"
-        )
-
-
-def append(folder: Path, *entries: Entry, job: Job | None = None) -> None:
-    """Add lines, of `job` if given; safe with several processes.
+def append(folder: Path, job: Job, *entries: Entry) -> None:
+    """Add lines of `job`; safe with several processes.
 
     Raises LenetError if they cannot be written, or if another job was begun in `folder` since.
     """
     path = folder / MANIFEST
     with expecting("a place to write to", path), open(path, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        if job is not None:
-            _require_begun(file, job)
-        _cut(file)
+        require_begun(folder, job)
+        _seek_past_last_line(file)
         file.write(b"".join(map(_line, entries)))
         file.flush()
         os.fsync(file.fileno())
 
 
-def _cut(file: IO[bytes]) -> None:
+def _seek_past_last_line(file: IO[bytes]) -> None:
     """Remove an incomplete last line, left by a killed process, and seek to the end."""
     lo = max(0, file.seek(0, os.SEEK_END) - _LONGEST)
     file.seek(lo)
@@ -255,25 +248,27 @@ def read(folder: Path) -> Manifest | None:
     with expecting("a readable file", path), open(path, "rb") as file:
         first = file.readline()
         if not first.endswith(b"\n"):
-            raise LenetError(f"{path}: expected a line that says what the job is, found none")
+            raise unexpected(path, "a line that says what the job is", "none")
         with _undamaged(file.name, 1):
-            found = Manifest(of_header(json.loads(first)), _bytes=len(first))
-        found.follow(file)
-    return found
+            manifest = Manifest(of_header(path, json.loads(first)), _bytes=len(first))
+        manifest.follow(file)
+    return manifest
 
 
-def whole(folder: Path) -> list[Row]:
-    """Return the lines of the shards whose label files exist and are whole."""
-    found = read(folder)
-    missing = set(left(folder, found)) if found is not None else set()
-    return [row for row in found.done.values() if row.shard not in missing] if found else []
+def complete(folder: Path) -> list[Row]:
+    """Return the lines of the shards whose label files exist and have the listed size."""
+    manifest = read(folder)
+    if manifest is None:
+        return []
+    missing = set(left(folder, manifest))
+    return [row for row in manifest.done.values() if row.shard not in missing]
 
 
 def left(folder: Path, manifest: Manifest) -> list[int]:
     """Return the numbers of the shards without a line or without a whole label file."""
-    there = sizes(folder)
+    stored = sizes(folder)
     rows = ((shard.number, manifest.row(shard.number)) for shard in manifest.job.shards)
-    return [number for number, row in rows if row is None or there.get(row.file) != row.size]
+    return [number for number, row in rows if row is None or stored.get(row.file) != row.size]
 
 
 def altered(folder: Path, rows: Iterable[Row]) -> list[tuple[Row, str]]:
@@ -281,23 +276,21 @@ def altered(folder: Path, rows: Iterable[Row]) -> list[tuple[Row, str]]:
 
     Every label file is read: 4 bytes per image (44 with scores), against 784 of the image.
     """
-    listed = list(rows)
+    expected, listed = "the labels that were listed", list(rows)
+
+    def reason(row: Row) -> str:
+        path = folder / row.file
+        try:
+            with expecting(expected, path), open_regular(path, expected) as file:
+                unchanged = known_by(file) == (row.size, row.digest)
+        except LenetError as error:
+            return str(error)
+        return "" if unchanged else f"{path}: expected {expected}, found them changed since"
+
     with ThreadPoolExecutor(core_count(), thread_name_prefix="lenetgpu-look") as pool:
-        found = pool.map(lambda row: _altered(folder, row), listed)
-        return [(row, why) for row, why in zip(listed, found, strict=True) if why]
-
-
-def _altered(folder: Path, row: Row) -> str:
-    """Return why a label file is not the listed one, "" if it is."""
-    path, what = folder / row.file, "the labels that were listed"
-    try:
-        if sizes(folder, [row.file]).get(row.file, row.size) == row.size:
-            with expecting(what, path), open_regular(path, what) as file:
-                if known_by(file) == (row.size, row.digest):
-                    return ""
-    except LenetError as error:
-        return str(error)
-    return f"{path}: expected {what}, found them changed since"
+        return [
+            (row, why) for row, why in zip(listed, pool.map(reason, listed), strict=True) if why
+        ]
 
 
 def clear(folder: Path, job: Job, rows: Iterable[Row]) -> None:
@@ -306,12 +299,13 @@ def clear(folder: Path, job: Job, rows: Iterable[Row]) -> None:
     Such a file is incomplete, or its writer was killed before adding the line. Its shards run
     again, under this name or within another file.
     """
-    kept, name = {row.file for row in rows}, re.compile(rf"part-(\d{{6,}}){re.escape(job.form)}")
-    for there in sizes(folder):
-        found = name.fullmatch(there)
-        if found and there not in kept and int(found[1]) < job.numbers:
+    listed, count = {row.file for row in rows}, job.count(job.inputs)
+    pattern = re.compile(rf"part-(\d{{6,}}){re.escape(job.form)}")
+    for name in sizes(folder):
+        match = pattern.fullmatch(name)
+        if match and name not in listed and int(match[1]) < count:
             with suppress(OSError):  # overwritten later, or the job reports the error
-                (folder / there).unlink()
+                (folder / name).unlink()
 
 
 @contextmanager
@@ -322,14 +316,13 @@ def alone(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        wanted = "file system that locks files", error.strerror
-        if isinstance(error, BlockingIOError):
-            wanted = "folder that no other job is writing to", "one that does"
-        raise LenetError(f"{folder}: expected a {wanted[0]}, found {wanted[1]}") from error
-    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            expected, found = "a file system that locks files", str(error.strerror)
+            if isinstance(error, BlockingIOError):
+                expected, found = "a folder that no other job is writing to", "one that does"
+            raise unexpected(folder, expected, found) from error
         yield
     finally:
         os.close(lock)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.forms import NO_LABEL
 from lenetgpu.files.reading import Source
 from lenetgpu.jobs import expecting
@@ -50,7 +50,7 @@ def records(listed: bytes) -> Iterator[Record]:
 
 def difference(old: bytes, new: bytes) -> str:
     """Describe the first picture that differs between two lists."""
-    before, after = ({path: facts for *facts, path in records(one)} for one in (old, new))
+    before, after = ({path: facts for *facts, path in records(listed)} for listed in (old, new))
     for path in [*before, *after]:
         if path not in after:
             return f"that {path} is not among them now"
@@ -61,33 +61,31 @@ def difference(old: bytes, new: bytes) -> str:
     return "them in another order"
 
 
-def keep(folder: Path, listed: bytes) -> None:
+def store_list(folder: Path, listed: bytes) -> None:
     """Write a list to `folder`, unless it is empty or already there."""
-    path = folder / LIST
-    if listed and _kept(path) != listed:
-        write_atomically(path, listed)
+    if listed and _stored_list(folder) != listed:
+        write_atomically(folder / LIST, listed)
 
 
-def _kept(path: Path) -> bytes:
+def _stored_list(folder: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return (folder / LIST).read_bytes()
     except OSError:
         return b""
 
 
-def require_same(folder: Path, known: str, listed: bytes) -> None:
+def require_same_list(folder: Path, known: str, listed: bytes) -> None:
     """Raise LenetError naming the first picture that differs from the list with hash `known`."""
     if digest(listed) == known:
         return
-    old = _kept(folder / LIST)
+    old = _stored_list(folder)
     found = difference(old, listed) if digest(old) == known else "others"
-    raise LenetError(
-        f"{folder}: expected the pictures of the job that was begun there, found {found}"
-    )
+    raise unexpected(folder, "the pictures of the job that was begun there", found)
 
 
-class Listing:
-    """A memory-mapped list of pictures, with the position of each record's end.
+@lru_cache(1)
+class PictureList:
+    """A memory-mapped list of pictures; cached, so a process opens its list once.
 
     Raises LenetError if its hash is not `known`.
     """
@@ -95,12 +93,12 @@ class Listing:
     def __init__(self, path: Path, known: str) -> None:
         import numpy as np
 
-        self.path, what = path, "the list that the job was begun with"
-        with expecting(what, path):
+        expected = "the list that the job was begun with"
+        with expecting(expected, path):
             size = path.stat().st_size
             self._listed = np.memmap(path, np.uint8, "r") if size else np.empty(0, np.uint8)
         if digest(self._listed) != known:
-            raise LenetError(f"{path}: expected {what}, found: another one")
+            raise unexpected(path, expected, "another one")
         self._ends = np.flatnonzero(self._listed == 0) + 1
 
     def records(self, lo: int, hi: int) -> list[Record]:
@@ -109,59 +107,55 @@ class Listing:
         return list(records(self._listed[first : self._ends[hi - 1]].tobytes()))
 
 
-listing = lru_cache(1)(Listing)  # this process's `Listing`, opened once
-
-
 class PictureSource(Source):
-    """Pictures `lo` to `hi` of a list, prepared like MNIST (unless `as_is`) when they are read.
+    """Pictures `lo` to `hi` of the list at `path` with hash `known`, prepared when they are read.
 
-    `names` are their paths. A picture that cannot be read or has no digit is black, and
-    `lacking` holds the reason by its index from 0. Raises LenetError if a picture changed since
-    it was listed.
+    `names` are their paths. Preparation is like MNIST's, unless `as_is`. A picture that cannot
+    be read or has no digit is black, and `reasons` holds the error by its index from 0. Raises
+    LenetError if a picture changed since it was listed.
     """
 
-    def __init__(self, found: Listing, lo: int, hi: int, as_is: bool) -> None:
-        super().__init__(f"{found.path}", "uint8", None, range(lo, hi))
-        self._records, self._as_is = found.records(lo, hi), as_is
-        self.names = [path for *_, path in self._records]
-        self.lacking: dict[int, str] = {}
+    def __init__(self, path: Path, known: str, lo: int, hi: int, as_is: bool) -> None:
+        super().__init__(str(path), "uint8", None, range(lo, hi))
+        self._records, self._as_is = PictureList(path, known).records(lo, hi), as_is
+        self.names = [name for *_, name in self._records]
+        self.reasons: dict[int, str] = {}
 
     def _fill(self, first: int, out: Array) -> None:
-        for at, image in enumerate(out, first - self.chosen.start):
-            image[..., 0] = self._pixels(at)
+        for index, image in enumerate(out, first - self.chosen.start):
+            image[..., 0] = self._pixels(index)
 
-    def _pixels(self, number: int) -> Any:
+    def _pixels(self, index: int) -> Any:
         """Return a picture's pixels, (28, 28) uint8, or 0 if it has no digit."""
-        size, changed, path = self._records[number]
+        size, changed, path = self._records[index]
         pixels: Any = 0
         try:
             pixels = read_digit(path, self._as_is).pixels
         except LenetError as error:
-            if _passes(error) and _facts(path) == (size, changed):
+            if _is_transient(error) and _facts(path) == (size, changed):
                 raise
-            self.lacking[number] = str(error)
+            self.reasons[index] = str(error)
         if _facts(path) != (size, changed):
             found = "changed since" if os.path.lexists(path) else "gone"
-            raise LenetError(
-                f"{path}: expected the picture that the job was begun with, found it {found}"
-            )
+            raise unexpected(path, "the picture that the job was begun with", f"it {found}")
         return pixels
 
-    def marked(self, at: int, labels: Any, scores: Any) -> tuple[Any, Any]:
-        """Return `labels` (n,) and `scores` (n, 10) from index `at`, with NO_LABEL and NaN set."""
+    def marked(self, first: int, labels: Any, scores: Any) -> tuple[Any, Any]:
+        """Return `labels` (n,) and `scores` (n, 10), from index `first`, with NO_LABEL and NaN."""
         import numpy as np
 
-        none = [number for number in range(len(labels)) if at + number in self.lacking]
-        if none:
-            labels, scores = np.array(labels), None if scores is None else np.array(scores)
-            labels[none] = NO_LABEL
+        missing = [row for row in range(len(labels)) if first + row in self.reasons]
+        if missing:
+            labels = np.array(labels)
+            labels[missing] = NO_LABEL
             if scores is not None:
-                scores[none] = np.nan
+                scores = np.array(scores)
+                scores[missing] = np.nan
         return labels, scores
 
-    def said(self) -> tuple[str, ...]:
+    def first_reasons(self) -> tuple[str, ...]:
         """Return the reasons why the first pictures without a label have none."""
-        return tuple(self.lacking[place] for place in sorted(self.lacking)[:FIRST])
+        return tuple(self.reasons[index] for index in sorted(self.reasons)[:FIRST])
 
 
 def _facts(path: str) -> tuple[int, int] | None:
@@ -172,7 +166,7 @@ def _facts(path: str) -> tuple[int, int] | None:
     return facts.st_size, facts.st_mtime_ns
 
 
-def _passes(error: LenetError) -> bool:
+def _is_transient(error: LenetError) -> bool:
     """Return True if the error is the machine's: a retry may read the same bytes."""
     cause = error.__cause__
     if isinstance(cause, OSError):

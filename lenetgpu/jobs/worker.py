@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lenetgpu import __version__
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.forms import NO_LABEL, Numbers
 from lenetgpu.files.output import LabelWriter
 from lenetgpu.files.source import MemorySource, Source, open_source
 from lenetgpu.gpu.faults import loses_context, telling
 from lenetgpu.jobs import manifest
 from lenetgpu.jobs.inputs import Input, changed, fingerprint
-from lenetgpu.jobs.job import Job, Shard
+from lenetgpu.jobs.job import Job, Shard, merged
 from lenetgpu.jobs.manifest import Manifest, Row, append, require_begun
-from lenetgpu.jobs.pictures import AT_ONCE, PictureSource, listing
+from lenetgpu.jobs.pictures import AT_ONCE, PictureSource
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
 from lenetgpu.net.engine import Engine
@@ -30,8 +29,8 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 # Most images, with their labels, that are opened for a shard and those that follow it.
 _OPEN = 1 << 23
-# Waits for a shard's line, or for the reason why it has none.
-Result = Callable[[], Row | LenetError]
+# A shard's line, the reason why it has none, or the line once its file is written.
+Result = Row | LenetError | Future[Row]
 
 
 class StopError(LenetError):
@@ -48,20 +47,21 @@ class Worker:
 
     def __init__(self, folder: Path, job: Job, request: Request) -> None:
         self.folder, self.job = folder, job
-        asked = replace(request, plan=job.plan, precision=job.precision, weights=Path(job.weights))
+        request = replace(
+            request, plan=job.plan, precision=job.precision, weights=Path(job.weights)
+        )
         if job.pictures:
-            asked = replace(asked, batch=AT_ONCE)
-        self.engine = Engine(asked)
+            request = replace(request, batch=AT_ONCE)
+        self.engine = Engine(request)
         if self.engine.weights.digest != job.digest:
-            raise LenetError(
-                f"{job.weights}: expected the weights that the job was begun with, "
-                "found others of that name"
+            raise unexpected(
+                job.weights, "the weights that the job was begun with", "others of that name"
             )
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._runner: Any = None
         self._lines: Manifest | None = None
-        self._source: Source | None = None
-        self._of: Input | None = None
+        self._source: Source | None = None  # file that was read last, open for the next shard
+        self._source_input: Input | None = None
 
     def ready(self) -> Any:
         """Return the runner for shards of the job, created once."""
@@ -81,12 +81,12 @@ class Worker:
         """
         before: tuple[Shard, Result] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer:
-            for shard, result in self._begun(shards, writer):
+            for begun in self._begun(shards, writer):
                 if before is not None:
-                    yield before[0], before[1]()
-                before = shard, result
+                    yield before[0], _waited(before[1])
+                before = begun
             if before is not None:
-                yield before[0], before[1]()
+                yield before[0], _waited(before[1])
 
     def _begun(
         self, shards: Iterable[Shard], writer: ThreadPoolExecutor
@@ -102,9 +102,10 @@ class Worker:
                 raise
             except LenetError as error:
                 if shard.more:
-                    yield from self._begun(shard.halves, writer)
+                    each, half = shard.each, len(shard.each) // 2
+                    yield from self._begun((merged(each[:half]), merged(each[half:])), writer)
                 else:
-                    yield shard, partial(_same, error)
+                    yield shard, error
 
     def close(self) -> None:
         """Close the file that was read last, which stays open between runs."""
@@ -123,26 +124,29 @@ class Worker:
                 self._lines = manifest.read(self.folder)
             row = self._lines.listed(self.folder, shard) if self._lines is not None else None
         if row is not None:
-            return partial(_same, row)
+            return row
         try:
             with telling():
-                return writer.submit(self._end, self._label(shard)).result
+                return writer.submit(self._end, self._label(shard))
         except Exception as error:
             if loses_context(error):
                 raise StopError(str(error)) from error
             raise
 
-    def _part(self, shard: Shard) -> Source:
+    def _images(self, shard: Shard) -> Source:
         """Return the images of a shard; the file read last stays open for the next shard."""
         if shard.input.pictures:
             return opened(self.folder, self.job, shard)
         if shard.more:
-            return _together(shard)
+            return _merged_images(shard)
         require_known(shard)
-        held = range(0) if self._source is None else self._source.chosen
-        if self._of != shard.input or not held.start <= shard.lo < shard.hi <= held.stop:
+        available = range(0) if self._source is None else self._source.chosen
+        if (
+            self._source_input != shard.input
+            or not available.start <= shard.lo < shard.hi <= available.stop
+        ):
             self.close()
-            self._of, path = shard.input, Path(shard.input.path)
+            self._source_input, path = shard.input, Path(shard.input.path)
             try:
                 self._source = open_source(path, shard.lo, max(len(shard), _OPEN))
             except LenetError:  # damage behind the shard; damage in it raises again
@@ -150,36 +154,36 @@ class Worker:
         assert self._source is not None
         return self._source.part(shard.lo - self._source.chosen.start, len(shard))
 
-    def _label(self, shard: Shard) -> _Labelled:
+    def _label(self, shard: Shard) -> _LabelledShard:
         """Read and compute a shard, while its labels are written to disk."""
-        begun, source = clock(), self._part(shard)
+        begun, source = clock(), self._images(shard)
         runner = self.ready()
         runner.first = shard.lo
-        found = _Labelled(self.folder, shard, self.job.scores, source, begun)
+        labelled = _LabelledShard(self.folder, shard, self.job.scores, source, begun)
         try:
-            runner.run_source(source, found.add)
+            runner.run_source(source, labelled.add)
             require_known(shard)  # unchanged while it was read
         except BaseException:
-            found.writer.abandon()
+            labelled.writer.abandon()
             raise
-        return found
+        return labelled
 
-    def _end(self, labelled: _Labelled) -> Row:
+    def _end(self, labelled: _LabelledShard) -> Row:
         """Rename a shard's file and append its line; raise StopError if the disk is full."""
         try:
             with _stopping():
                 row = labelled.row(self.name)
                 require_begun(self.folder, self.job)
                 labelled.writer.close()
-                append(self.folder, row, job=self.job)
+                append(self.folder, self.job, row)
         except StopError:
             labelled.writer.abandon()
             raise
         return row
 
 
-def _same(found: Any) -> Any:
-    return found
+def _waited(result: Result) -> Row | LenetError:
+    return result.result() if isinstance(result, Future) else result
 
 
 @contextmanager
@@ -192,16 +196,16 @@ def _stopping() -> Iterator[None]:
 
 
 def opened(folder: Path, job: Job, shard: Shard) -> Source:
-    """Open the images of a shard of the job in `folder`.
+    """Open the images of a shard of one input of the job in `folder`.
 
     Raises LenetError if its file, or the list of its pictures, is damaged or has changed;
     changes of a picture are detected when it is read.
     """
-    if shard.input.pictures:
-        found = listing(folder / shard.input.path, shard.input.fingerprint)
-        return PictureSource(found, shard.lo, shard.hi, job.as_is)
+    entry = shard.input
+    if entry.pictures:
+        return PictureSource(folder / entry.path, entry.fingerprint, shard.lo, shard.hi, job.as_is)
     require_known(shard)
-    return open_source(Path(shard.input.path), shard.lo, len(shard))
+    return open_source(Path(entry.path), shard.lo, len(shard))
 
 
 def require_known(shard: Shard) -> None:
@@ -211,38 +215,32 @@ def require_known(shard: Shard) -> None:
     """
     path = Path(shard.input.path)
     if not (shard.input.pictures or shard.more) and fingerprint(path) != shard.input.fingerprint:
-        raise _other(path)
+        raise unexpected(
+            path, "the file that the job was begun with", f"{changed(path)} changed since"
+        )
 
 
-def _other(path: Path) -> LenetError:
-    return LenetError(
-        f"{path}: expected the file that the job was begun with, found {changed(path)} "
-        "changed since"
-    )
-
-
-def _together(shard: Shard) -> Source:
+def _merged_images(shard: Shard) -> Source:
     """Return the images of several small files, in memory; raise LenetError as `opened` does."""
     import numpy as np
 
     images = np.empty((len(shard), *IMAGE_SHAPE), shard.input.dtype)
     labels = np.empty(len(shard), np.int64) if shard.input.labelled else None
     at = 0
-    for one in shard.each:
-        path, end = Path(one.input.path), at + len(one)
-        with open_source(path) as source:
+    for part in shard.each:
+        entry, end = part.input, at + len(part)
+        with open_source(Path(entry.path)) as source:
             found = len(source), source.dtype, source.labels is not None
-            if found != (one.input.images, one.input.dtype, one.input.labelled):
-                raise _other(path)
-            source.read(0, images[at:end])
-            if labels is not None:
-                labels[at:end] = np.asarray(source.labels)
-        require_known(one)  # unchanged before and while it was read
+            if found == (entry.images, entry.dtype, entry.labelled):
+                source.read(0, images[at:end])
+                if labels is not None:
+                    labels[at:end] = np.asarray(source.labels)
+        require_known(part)  # unchanged before and while it was read
         at = end
     return MemorySource(images, labels, shard.input.path)
 
 
-class _Labelled:
+class _LabelledShard:
     """A shard in progress: its label file, and the statistics of its labels."""
 
     def __init__(
@@ -250,37 +248,35 @@ class _Labelled:
     ) -> None:
         import numpy as np
 
-        self.shard, self.begun, self.truth = shard, begun, source.labels
+        self.shard, self.begun, self.expected = shard, begun, source.labels
         self.pictures = source if isinstance(source, PictureSource) else None
-        self.counts, self.right, self.at = np.zeros(CLASSES, np.int64), 0, 0
+        self.counts, self.right, self.done = np.zeros(CLASSES, np.int64), 0, 0
         first: Numbers = shard.lo
-        path, names, lacking = folder / shard.name, None, None
+        path, names, reasons = folder / shard.name, None, None
         if self.pictures is not None:
-            names, lacking = self.pictures.names, self.pictures.lacking
+            names, reasons = self.pictures.names, self.pictures.reasons
         elif shard.more or path.suffix in (".csv", ".parquet"):
-            names = [one.input.path for one in shard.each for _ in range(len(one))]
+            names = [part.input.path for part in shard.each for _ in range(len(part))]
         if shard.more:
-            first = [number for one in shard.each for number in range(len(one))]
+            first = [number for part in shard.each for number in range(len(part))]
         with _stopping():
-            self.writer = LabelWriter(path, len(shard), with_scores, first, names, lacking)
+            self.writer = LabelWriter(path, len(shard), with_scores, first, names, reasons)
 
     def add(self, labels: Any, scores: Any) -> None:
         """Write the next labels (n,), and scores (n, 10) or None."""
         import numpy as np
 
-        known = labels
         if self.pictures is not None:
-            labels, scores = self.pictures.marked(self.at, labels, scores)
-            known = labels[labels != NO_LABEL]
-        self.counts += np.bincount(known, minlength=CLASSES)
-        if self.truth is not None:
-            self.right += int((labels == self.truth[self.at : self.at + len(labels)]).sum())
-        self.at += len(labels)
+            labels, scores = self.pictures.marked(self.done, labels, scores)
+        self.counts += np.bincount(labels[labels != NO_LABEL], minlength=CLASSES)
+        if self.expected is not None:
+            self.right += int((labels == self.expected[self.done : self.done + len(labels)]).sum())
+        self.done += len(labels)
         with _stopping():
             self.writer.write(labels, scores)
 
     def row(self, worker: str) -> Row:
-        """Return the shard's line, once its file is whole."""
+        """Complete the shard's file, and return its line."""
         shard, pictures = self.shard, self.pictures
         size, digest = self.writer.complete()
         return Row(
@@ -291,13 +287,13 @@ class _Labelled:
             hash=shard.hash,
             lo=shard.lo,
             counts=tuple(self.counts.tolist()),
-            right=self.right if self.truth is not None else None,
+            right=None if self.expected is None else self.right,
             seconds=clock() - self.begun,
             worker=worker,
             version=__version__,
             size=size,
             digest=digest,
             files=1 + len(shard.more),
-            bad=len(pictures.lacking) if pictures else 0,
-            said=pictures.said() if pictures else (),
+            bad=len(pictures.reasons) if pictures else 0,
+            said=pictures.first_reasons() if pictures else (),
         )

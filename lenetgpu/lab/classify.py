@@ -19,11 +19,10 @@ from lenetgpu.jobs import manifest
 from lenetgpu.jobs.costs import Predicted
 from lenetgpu.jobs.crew import TRIES, Here, OnDask, crew
 from lenetgpu.jobs.inputs import Gathered, gather
-from lenetgpu.jobs.job import MOST, PICTURES, SHARD, Job, news, require_same
+from lenetgpu.jobs.job import MOST, PICTURES, SHARD, Job, new_inputs, require_same
 from lenetgpu.jobs.manifest import Row, altered, clear
 from lenetgpu.jobs.outcome import ClassifyOutcome
-from lenetgpu.jobs.pictures import LIST, keep
-from lenetgpu.jobs.pictures import require_same as same_pictures
+from lenetgpu.jobs.pictures import LIST, require_same_list, store_list
 from lenetgpu.lab.console import Say
 from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import Column, columns, fixed
@@ -125,7 +124,7 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
                 _require_whole(out, begun, tell)
             new = [entry for entry in read.bad if entry.path not in begun.unreadable]
             if new and not job.pictures:
-                manifest.append(out, *new)
+                manifest.append(out, begun.job, *new)
             outcome = ClassifyOutcome(begun.job, out, read.bad, dict(begun.done), machine=machine)
             _run(found, outcome, manifest.left(out, begun), request.tries, (say, tell))
             _look_again(outcome, (say, tell))
@@ -156,10 +155,10 @@ def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> Non
     """
     if listed and begun.job.pictures:
         if begun.done:
-            same_pictures(out, begun.job.valid[0].fingerprint, listed)
-        keep(out, listed)
-    for entry in news(out, begun.job, job, begun.unreadable, begun.done_inputs):
-        manifest.append(out, entry)
+            require_same_list(out, begun.job.valid[0].fingerprint, listed)
+        store_list(out, listed)
+    for entry in new_inputs(out, begun.job, job, begun.unreadable, begun.done_inputs):
+        manifest.append(out, begun.job, entry)
         begun.job = begun.job.extended(entry)
 
 
@@ -215,9 +214,10 @@ def job_of(
         as_is=request.as_is,
         id=os.urandom(8).hex(),
     )
-    if job.count > MOST:
+    count = job.count(job.inputs)
+    if count > MOST:
         raise LenetError(
-            f"--shard {size:,}: expected at most {MOST:,} shards, found {job.count:,} of "
+            f"--shard {size:,}: expected at most {MOST:,} shards, found {count:,} of "
             f"{job.images:,} images"
         )
     return job, machine
@@ -307,14 +307,14 @@ def _run(
             if isinstance(found, Row):
                 count(found)
             else:
-                manifest.append(outcome.folder, found, job=job)
+                manifest.append(outcome.folder, job, found)
                 outcome.failed[found.shard] = found
                 tell(f"set aside after {found.tries} tries: {found.sentence}")
             say("pictures" if job.pictures else "images", images + outcome.fresh_images, job.images)
             outcome.seconds = clock() - started
     except KeyboardInterrupt:
         outcome.interrupted = True
-        for row in manifest.whole(outcome.folder):  # finished but not reported yet
+        for row in manifest.complete(outcome.folder):  # finished but not reported yet
             if row.shard not in outcome.rows:
                 count(row)
         if outcome.fresh:
@@ -340,7 +340,7 @@ def foresee(request: ClassifyRequest, say: Say) -> Predicted:
         job, machine = job_of(request, run, read, found)
         say("measuring a worker")
         with TemporaryDirectory(prefix=".lenetgpu-", dir=there) as place:
-            keep(Path(place), read.listed)
+            store_list(Path(place), read.listed)
             return Predicted(job, found.costs(Path(place), job), machine)
 
 
