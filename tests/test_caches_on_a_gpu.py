@@ -50,7 +50,7 @@ def cache(filled, tmp_path, monkeypatch):
 def begun_anew():
     """Forget the loaded kernels, as in a new process."""
     entries.told.cache_clear()
-    nvrtc._not_kept.clear()
+    nvrtc._uncached.clear()
     launch._function.cache_clear()
 
 

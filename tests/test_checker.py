@@ -115,7 +115,7 @@ def test_plan_is_verified_once(tmp_path, monkeypatch):
     assert verify_once(plan, "this one") and not verify_once(plan, "this one")
     (record,) = (tmp_path / "verified").iterdir()
     for facts in ({}, {"images": 331}, entries.facts_of("verified", record.stem) | {"images": 0}):
-        entries.keep("verified", record.stem, facts)
+        entries.save("verified", record.stem, facts)
         assert verify_once(plan, "this one")
     record.write_bytes(b"")
     assert verify_once(plan, "this one") and verify_once(plan, "another")

@@ -43,7 +43,7 @@ def remember(precision, batch, plan, device=HOPPER):
     medians = {name: 2.0 - (name == plan) for name in plans}
     made = Choice(device.name, precision, images, plan, medians, {})
     name = choice._name(device, precision, images, plans)
-    entries.keep("auto", name, made)
+    entries.save("auto", name, made)
     return made, folder("auto") / f"{name}.kept"
 
 
@@ -106,7 +106,7 @@ def test_auto_falls_back_if_plan_does_not_fit_weights(fitting, shipped_weights):
     assert {dtype for _, dtype, _ in asked} == {"float32"}
     made, path = remember("fp16", 1, "half")
     facts = {"medians_ms": {"half": 1.0}, "wrong": {"fp16": "plan fp16 is wrong"}}
-    entries.keep("auto", path.stem, asdict(made) | facts)
+    entries.save("auto", path.stem, asdict(made) | facts)
     assert choose(HOPPER, "fp16", 1, shipped_weights, notes=notes)
     assert notes[-1] == "plan fp16 is wrong"
 
@@ -134,7 +134,7 @@ def test_fp32_dispatches_faster_plan_of_equal_accuracy(errors, taken, fitting, s
     fitting[0].update(errors)
     made, path = remember("fp32", 1, "fp16x3")
     times = {"fp16x3": 1.0, "mma_fp16x3": 2.0, "sgemm": 3.0, "fp32": 4.0}
-    entries.keep("auto", path.stem, {**asdict(made), "medians_ms": times})
+    entries.save("auto", path.stem, {**asdict(made), "medians_ms": times})
     plan = choose(HOPPER, "fp32", 1, shipped_weights)
     assert plan.stages == resolve(taken, "cuda").stages
 
@@ -170,7 +170,7 @@ def test_auto_choice_under_load_is_remeasured_when_idle(monkeypatch):
     monkeypatch.setattr(roofline, "load_on", lambda device: others.pop())
     made, path = remember("fp32", 1, "fp32")
     assert choice.still_holds(HOPPER, "fp32", 1) == made  # the load is not read
-    entries.keep("auto", path.stem, replace(made, load=2.0))
+    entries.save("auto", path.stem, replace(made, load=2.0))
     others[:] = [1.0, 2.0]
     assert choice.still_holds(HOPPER, "fp32", 1).load == 2.0
     assert choice.still_holds(HOPPER, "fp32", 1) is None
@@ -185,7 +185,7 @@ def test_auto_choice_under_load_is_remeasured_when_idle(monkeypatch):
 )  # fmt: skip
 def test_impossible_cached_auto_choice_is_ignored(change):
     made, path = remember("fp32", 1, "fp32")
-    entries.keep("auto", path.stem, asdict(made) | change)
+    entries.save("auto", path.stem, asdict(made) | change)
     assert remembered(HOPPER, "fp32", 1) is None
 
 

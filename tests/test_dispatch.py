@@ -66,7 +66,7 @@ def own_cache(tmp_path, monkeypatch):
 def here(monkeypatch):
     """Pretend that a GPU is present; return a function that caches times as `conv --tune` does."""
     monkeypatch.setattr(measured, "driver_gpus", lambda: (HERE_IS,))
-    return lambda images, us, problem=OTHER, **more: measured.keep(
+    return lambda images, us, problem=OTHER, **more: measured.save(
         problem, Measured(HERE_IS.name, images, us, DAY, **more)
     )
 
@@ -220,11 +220,11 @@ def test_local_measurements_precede_shipped_ones(here, ships, monkeypatch):
 
 def test_entries_for_several_batch_sizes_coexist(here, ships):
     assert here(1, {SLOW: 1.0}) and here(64, {by_model(): 1.0}) and here(1, {by_model(): 3.0})
-    rows = {row.images: row for row in measured.kept(HERE_IS.name, OTHER)}
+    rows = {row.images: row for row in measured.cached(HERE_IS.name, OTHER)}
     assert {n: dict(row.us) for n, row in rows.items()} == {
         1: {by_model(): 3.0}, 64: {by_model(): 1.0},
     }  # fmt: skip
-    assert measured.kept("another", OTHER) == () == measured.kept(HERE_IS.name, SMALL)
+    assert measured.cached("another", OTHER) == () == measured.cached(HERE_IS.name, SMALL)
 
 
 @pytest.mark.parametrize(
@@ -248,8 +248,8 @@ def test_new_driver_or_sources_invalidate_cached_entries(where, name, here, ship
 def test_impossible_cached_entry_is_ignored(change, here, ships):
     assert here(4, {by_model(): 2.0, SLOW: 1.0})
     (path,) = folder("tuned").glob("*.kept")
-    entries.keep("tuned", path.stem, entries.facts_of("tuned", path.stem) | change)
-    assert measured.kept(HERE_IS.name, OTHER) == ()
+    entries.save("tuned", path.stem, entries.facts_of("tuned", path.stem) | change)
+    assert measured.cached(HERE_IS.name, OTHER) == ()
     assert taken(OTHER, 4, MACHINE)[1] is None
     assert here(4, {by_model(): 2.0, SLOW: 1.0}) and taken(OTHER, 4, MACHINE)[0] == SLOW
 
@@ -669,21 +669,21 @@ def test_tune_tries_tilings_and_caches_a_winner(gpu):
 
 def test_concurrent_tuning_keeps_all_results(here, ships, monkeypatch):
     """Reading the cached rows and writing them with a new one must be atomic."""
-    keep, counts = entries.keep, range(1, 9)
+    save, counts = entries.save, range(1, 9)
 
     def slow(*asked):
         time.sleep(0.02)
-        return keep(*asked)
+        return save(*asked)
 
     monkeypatch.setattr(tuning.machines, "current", lambda: MACHINE)
     monkeypatch.setattr(tuning, "load_on", lambda device: 0.0)
-    monkeypatch.setattr(entries, "keep", slow)
+    monkeypatch.setattr(entries, "save", slow)
     case = {"candidates": [ran(SLOW, 1.0, 1e-7)], "interrupted": False}
     with ThreadPoolExecutor(len(counts)) as pool:
         shapes = [replace(taken_shape("16,9,9,16,3"), batch=n) for n in counts]
         done = [*pool.map(tuning.tune, shapes, [case] * len(shapes))]
     assert [tuned.why for tuned in done] == [None] * len(counts)
-    assert {row.images for row in measured.kept(HERE_IS.name, OTHER)} == {*counts}
+    assert {row.images for row in measured.cached(HERE_IS.name, OTHER)} == {*counts}
 
 
 def test_wrong_algorithm_is_never_cached(gpu):

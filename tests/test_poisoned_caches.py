@@ -77,10 +77,10 @@ def cpu_kind(monkeypatch, tmp_path):
 
 
 def numba_kind(monkeypatch, tmp_path):
-    from lenetgpu.cpu.kept import Kept
+    from lenetgpu.cpu.numba_cache import NumbaCache
 
-    made, plain = [], Kept.save_overload
-    monkeypatch.setattr(Kept, "save_overload", lambda *a: made.append(a) or plain(*a))
+    made, plain = [], NumbaCache.save_overload
+    monkeypatch.setattr(NumbaCache, "save_overload", lambda *a: made.append(a) or plain(*a))
     return Kind("numba", lambda: LazyJit(plus_three)(4) == 7, made=made)
 
 
@@ -101,7 +101,7 @@ def kernels_kind(monkeypatch, tmp_path, suffix=".kept"):
     made = told_of(monkeypatch, nvrtc, "_run_nvrtc", (b"the right cubin", "a remark"))
 
     def use():
-        nvrtc._not_kept.clear()
+        nvrtc._uncached.clear()
         nvrtc.source_hash.cache_clear()
         found = compile_kernel(Kernel(source, "k"), "sm_90a")
         return (found.binary, found.resources.registers, found.log) == (
@@ -127,7 +127,7 @@ def cache(tmp_path, monkeypatch):
     yield where
     entries.told.cache_clear()
     native.cache_clear()
-    nvrtc._not_kept.clear()
+    nvrtc._uncached.clear()
     nvrtc.source_hash.cache_clear()
 
 
@@ -347,7 +347,7 @@ def test_invalid_cached_fields_are_ignored(made, cache, tmp_path, monkeypatch):
     kind = used(made, monkeypatch, tmp_path)
     name = kind.entry().name.removesuffix(".kept")
     for times, change in enumerate(({}, dict.fromkeys(entries.facts_of(kind.name, name))), 2):
-        entries.keep(kind.name, name, change)
+        entries.save(kind.name, name, change)
         assert kind.use() and kind.use() and len(kind.made) == times
 
 
@@ -413,7 +413,7 @@ def filled(cache):
     return cache
 
 
-def kept(cache):
+def entries_of(cache):
     return sorted(cache.glob("*/*.kept"))
 
 
@@ -423,7 +423,7 @@ def doctor(*words):
 
 def test_doctor_counts_entries_and_names_damaged_ones(filled):
     cache = filled
-    paths = kept(cache)
+    paths = entries_of(cache)
     row = next(line for line in doctor().output.splitlines() if line.startswith("kernel cache"))
     counts = {kind: len(list((cache / kind).glob("*.kept"))) for kind in entries.KINDS}
     counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
@@ -465,11 +465,11 @@ WHOSE = {"another's": _anothers, "shared": lambda cache, tmp_path: cache.chmod(0
 
 @pytest.mark.parametrize("whose", needs_root(WHOSE))
 def test_doctor_repair_refuses_foreign_folders(whose, filled, tmp_path):
-    before = kept(filled)
+    before = entries_of(filled)
     WHOSE[whose](filled, tmp_path)
     refused = doctor("--repair")
     assert refused.exit_code == 2 and "; nothing is removed" in refused.output
-    assert kept(filled) == before
+    assert entries_of(filled) == before
 
 
 def test_doctor_repair_and_json_are_exclusive():

@@ -39,7 +39,7 @@ def measured(monkeypatch):
     return rates
 
 
-def kept(folder):
+def cached(folder):
     (path,) = folder.glob("ceilings/cpu-*.kept")
     return path
 
@@ -91,7 +91,7 @@ def test_ceilings_are_cached_with_their_conditions(own_cache, measured):
     measured += [(50.0, 0.5)]
     found = ceilings("cpu", "test")
     assert (found.date, found.cores, found.confirmed) == (TODAY, core_count(), False)
-    assert entries.kept("ceilings", kept(own_cache).stem, Ceilings) == found
+    assert entries.load("ceilings", cached(own_cache).stem, Ceilings) == found
     assert ceilings("cpu", "test") == known("cpu", "test") == found
 
 
@@ -108,9 +108,9 @@ def test_invalid_cached_ceilings_are_measured_again(own_cache, measured, change)
     measured += [(50.0, 0.5), (60.0, 0.6)]
     found = ceilings("cpu", "test")
     if change is None:
-        kept(own_cache).write_text("{")
+        cached(own_cache).write_text("{")
     else:
-        entries.keep("ceilings", kept(own_cache).stem, asdict(found) | change)
+        entries.save("ceilings", cached(own_cache).stem, asdict(found) | change)
     assert known("cpu", "test") is None
     assert ceilings("cpu", "test").copy_gbs == 60.0
     assert known("cpu", "test").copy_gbs == 60.0
@@ -149,7 +149,7 @@ def test_ceilings_measured_under_load_are_replaced(measured, monkeypatch):
 
 def test_share_above_one_on_gpu_clears_auto_choices(monkeypatch):
     for device in ("this one", "another"):
-        entries.keep("auto", device, {"device": device})
+        entries.save("auto", device, {"device": device})
     limits = Ceilings("this one", 50.0, 0.5, 1.0, TODAY, driver=1)
     monkeypatch.setattr(roofline, "_measured", lambda device, name: limits)
     confirmed("cpu", limits)
@@ -157,7 +157,7 @@ def test_share_above_one_on_gpu_clears_auto_choices(monkeypatch):
     again = confirmed("cuda", limits)
     assert entries.facts_of("auto", "this one") is None
     assert entries.facts_of("auto", "another") is not None
-    entries.keep("auto", "this one", {"device": "this one"})
+    entries.save("auto", "this one", {"device": "this one"})
     confirmed("cuda", again)
     assert entries.facts_of("auto", "this one") is not None
 
@@ -195,5 +195,5 @@ def test_gpu_ceilings_are_tied_to_the_driver(own_cache):
     assert (found.date, found.cores) == (TODAY, 0)
     assert known("cuda", gpu.name) == found
     (path,) = own_cache.glob("ceilings/cuda-*.kept")
-    entries.keep("ceilings", path.stem, replace(found, driver=1))
+    entries.save("ceilings", path.stem, replace(found, driver=1))
     assert known("cuda", gpu.name) is None

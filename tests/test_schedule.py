@@ -172,5 +172,5 @@ def test_costs_are_measured_once_or_if_unreadable(tmp_path, monkeypatch):
     costs_module.costs_of(plan, None, gpu, "uint8")
     assert asked == ["uint8", "float32", "uint8"]
     names = [path.stem for path in (tmp_path / "schedule").iterdir()]
-    kept = {str(entries.kept("schedule", name, Costs)) for name in names}
+    kept = {str(entries.load("schedule", name, Costs)) for name in names}
     assert kept == {str(FP16), "None"}

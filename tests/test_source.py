@@ -225,9 +225,9 @@ def test_example_in_the_docs_runs(tmp_path, monkeypatch, digits):
 # --- packed IDX files ---
 
 
-@pytest.mark.parametrize(("kept", "size"), [(256 << 20, 1), (20 * 784, 7), (0, 30)])
-def test_gzip_files_are_read_in_any_order(tmp_path, monkeypatch, digits, kept, size):
-    monkeypatch.setattr(idx, "KEPT_BYTES", kept)
+@pytest.mark.parametrize(("cached", "size"), [(256 << 20, 1), (20 * 784, 7), (0, 30)])
+def test_gzip_files_are_read_in_any_order(tmp_path, monkeypatch, digits, cached, size):
+    monkeypatch.setattr(idx, "CACHE_BYTES", cached)
     monkeypatch.setattr(idx, "_STEP", 5 * 784)
     path = idx_file(tmp_path / "x-images.gz", digits)
     with open_source(path, 4) as source:

@@ -107,7 +107,7 @@ def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAG
     if said is not None and {fact: said.get(fact) for fact in facts} == facts:
         return False
     verify(plan, dtype, batch)
-    entries.keep("verified", name, facts | {"plan": plan.name})
+    entries.save("verified", name, facts | {"plan": plan.name})
     return True
 
 
@@ -241,8 +241,8 @@ def fit(plan: Plan, weights: Weights, device: str, dtype: str = "uint8", batch: 
     if plan.device == "cuda":
         verify_once(plan, device, dtype, batch)
     name = _hash([plan_key(plan, device, dtype, batch), plan.name, weights.digest, sources()])
-    found = entries.kept("fits", name, Fit)
+    found = entries.load("fits", name, Fit)
     if found is None:
         found = measure(plan, weights, dtype, batch)
-        entries.keep("fits", name, found)
+        entries.save("fits", name, found)
     return found

@@ -164,7 +164,7 @@ def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any)
     after it has returned (on a GPU: after the current stream has finished).
     """
     held = tensors(w)
-    kept = [one.copy() for one in held]
+    copies = [one.copy() for one in held]
     prepared = PreparedKernel(variant, problem, held, len(x))
     given, out = prepared.input(x.copy()), prepared.output(len(x))
     before = given.copy()
@@ -176,7 +176,7 @@ def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any)
         "writes its output after it has returned": same_bytes(early, out),
         "writes outside its output": not prepared.wrote_outside(),
         "changes its input": same_bytes(before, given),
-        "changes its weights": all(map(same_bytes, kept, held)),
+        "changes its weights": all(map(same_bytes, copies, held)),
     }
     caught = next((what for what, innocent in misdeeds.items() if not innocent), None)
     return replace(verdict, passed=False, note=f", {caught}") if caught else verdict

@@ -118,8 +118,8 @@ def infer(
 def _infer_code(outcome: Outcome, output: Path | None, least: float | None) -> int:
     """Print why `infer` fails, if it does, and return its exit code."""
     if outcome.interrupted:
-        kept = f"; {output} holds their labels only" if output is not None else ""
-        say(outcome.sentence() + kept, err=True)
+        note = f"; {output} holds their labels only" if output is not None else ""
+        say(outcome.sentence() + note, err=True)
         return INTERRUPTED
     if outcome.too_low:
         found = f"{outcome.correct:,} of {outcome.done:,} right"

@@ -58,10 +58,10 @@ class flushed:  # noqa: N801
             read, write, word, bits = access
             self._state = _State()
             read(self._state)
-            kept = self._state[word]
-            self._state[word] = kept | bits
+            saved = self._state[word]
+            self._state[word] = saved | bits
             write(self._state)
-            self._state[word] = kept
+            self._state[word] = saved
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -22,11 +22,11 @@ class LazyJit:
         """Call the compiled function."""
         if self._compiled is None:
             compiled = _numba().njit(nogil=True)(self._function)
-            from lenetgpu.cpu.kept import Kept  # imports Numba
+            from lenetgpu.cpu.numba_cache import NumbaCache  # imports Numba
 
             ours = not self._function.__module__.startswith(PLUGIN_PREFIX)
             if ours and hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT is set
-                compiled._cache = Kept(self._function)
+                compiled._cache = NumbaCache(self._function)
             self._compiled = compiled
         return self._compiled(*args)
 

@@ -52,7 +52,7 @@ def set_threads(count: int | None) -> None:
 
 
 @contextmanager
-def threads_kept(count: int | None) -> Iterator[None]:
+def using_threads(count: int | None) -> Iterator[None]:
     """Call `set_threads(count)`, and undo it if the block raises."""
     earlier = list(_asked)
     set_threads(count)

@@ -99,15 +99,15 @@ PREPARING = threading.RLock()
 _parted: WeakSet[Any] = WeakSet()
 
 
-def tell_children(kept: Any) -> None:
-    """Call `kept.forked()` first in every child that is forked while `kept` lives."""
-    _parted.add(kept)
+def tell_children(listener: Any) -> None:
+    """Call `listener.forked()` first in every child that is forked while `listener` lives."""
+    _parted.add(listener)
 
 
 def _in_child() -> None:
     PREPARING.release()
-    for kept in list(_parted):
-        kept.forked()
+    for listener in list(_parted):
+        listener.forked()
 
 
 if hasattr(os, "register_at_fork"):

@@ -71,7 +71,7 @@ def _name(gpu: Gpu, precision: str, images: int, plans: Mapping[str, Plan]) -> s
 def remembered(gpu: Gpu, precision: str, batch: int) -> Choice | None:
     """Return the cached choice on `gpu` for the range of `batch`, or None if none is valid."""
     plans, images = auto_plans("cuda", precision, gpu), measured_with(batch)
-    found = entries.kept("auto", _name(gpu, precision, images, plans), Choice)
+    found = entries.load("auto", _name(gpu, precision, images, plans), Choice)
     times = {} if found is None else found.medians_ms
     known = found is not None and times and times.keys() <= plans.keys() and found.load < inf
     return found if known and all(0 < ms < inf for ms in times.values()) else None
@@ -101,7 +101,7 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
         partial(_measured, gpu, precision, plans), images, f"plan auto ({precision})"
     )
     if held == images and not choice.lacking:
-        entries.keep("auto", _name(gpu, precision, images, plans), choice)
+        entries.save("auto", _name(gpu, precision, images, plans), choice)
     return choice
 
 

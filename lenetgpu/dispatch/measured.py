@@ -146,7 +146,7 @@ def of_twins(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Entry:
     """Cache entry of one problem on one device: times, dates and loads by number of images."""
 
     device: str
@@ -169,9 +169,9 @@ def _name(device: str, problem: Conv) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
-def kept(device: str, problem: Conv) -> tuple[Measured, ...]:
+def cached(device: str, problem: Conv) -> tuple[Measured, ...]:
     """Return this machine's rows of `problem` on `device`; none if the cached entry is invalid."""
-    found = None if folder(_KIND) is None else entries.kept(_KIND, _name(device, problem), Kept)
+    found = None if folder(_KIND) is None else entries.load(_KIND, _name(device, problem), Entry)
     if found is None:
         return ()
     try:
@@ -184,13 +184,13 @@ def kept(device: str, problem: Conv) -> tuple[Measured, ...]:
     return rows if all(row.sound() for row in rows) else ()
 
 
-def keep(problem: Conv, found: Measured) -> bool:
+def save(problem: Conv, found: Measured) -> bool:
     """Add a row of `problem` to the rows in the cache; return True if it was written."""
-    rows = {row.images: row for row in kept(found.device, problem)} | {found.images: found}
-    made = Kept(found.device, repr(problem), {}, {}, {})
+    rows = {row.images: row for row in cached(found.device, problem)} | {found.images: found}
+    made = Entry(found.device, repr(problem), {}, {}, {})
     for images, row in ((str(images), row) for images, row in rows.items()):
         made.us[images], made.dates[images], made.loads[images] = dict(row.us), row.date, row.load
-    return entries.keep(_KIND, _name(found.device, problem), made)
+    return entries.save(_KIND, _name(found.device, problem), made)
 
 
 def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
@@ -204,7 +204,7 @@ def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
     here = machine.name in {gpu.name for gpu in driver_gpus()}
 
     def own(asked: Conv) -> tuple[Measured, ...]:
-        return (*(kept(machine.name, asked) if here else ()), *shipped(machine, asked))
+        return (*(cached(machine.name, asked) if here else ()), *shipped(machine, asked))
 
     def apart(row: Measured) -> float:
         return max(row.images / images, images / row.images)

@@ -170,11 +170,11 @@ class _Parts(Form):
 
     def begin(self) -> None:
         folder, wanted = os.path.dirname(self.file.name), _SETS[: 1 + self.with_scores]
-        self._kept = {name: tempfile.TemporaryFile(dir=folder) for name, *_ in wanted}  # noqa: SIM115
+        self._files = {name: tempfile.TemporaryFile(dir=folder) for name, *_ in wanted}  # noqa: SIM115
 
     def close(self) -> None:
-        for kept in self._kept.values():
-            kept.close()
+        for held in self._files.values():
+            held.close()
 
 
 class _Json(_Parts):
@@ -189,19 +189,19 @@ class _Json(_Parts):
         found: list[int | None] = labels.tolist()
         if self.lacking is not None:
             found = [None if label == NO_LABEL else label for label in found]
-        self._kept["labels"].write(comma + json.dumps(found)[1:-1].encode())
+        self._files["labels"].write(comma + json.dumps(found)[1:-1].encode())
         if scores is not None:
             rows = json_text(scores.astype(float).tolist())[1:-1]
-            self._kept["scores"].write(comma + rows.encode())
+            self._files["scores"].write(comma + rows.encode())
 
     def finish(self, asked: int | None) -> None:
         said = {} if asked is None else {"interrupted": True, "images_asked": asked}
         self.file.write(json.dumps(said)[:-1].encode())
         comma = b", " if said else b""
-        for name, kept in self._kept.items():
+        for name, held in self._files.items():
             self.file.write(comma + json.dumps(name).encode() + b": [")
-            kept.seek(0)
-            shutil.copyfileobj(kept, self.file, _COPY_BYTES)
+            held.seek(0)
+            shutil.copyfileobj(held, self.file, _COPY_BYTES)
             self.file.write(b"]")
             comma = b", "
         rest: dict[str, list[Any]] = {}
@@ -221,8 +221,8 @@ class _H5(_Parts):
 
     def add(self, labels: Array, scores: Array | None) -> None:
         parts = [labels] if scores is None else [labels, scores]
-        for kept, part in zip(self._kept.values(), parts, strict=True):
-            kept.write(part.data)
+        for held, part in zip(self._files.values(), parts, strict=True):
+            held.write(part.data)
 
     def finish(self, asked: int | None) -> None:
         import numpy as np
@@ -230,13 +230,13 @@ class _H5(_Parts):
         from lenetgpu.files import checksums, hdf5
 
         with hdf5.new_hdf5(self.file) as (file, check):
-            for name, dtype, tail in _SETS[: len(self._kept)]:
-                kept = self._kept[name]
-                kept.seek(0)
+            for name, dtype, tail in _SETS[: len(self._files)]:
+                held = self._files[name]
+                held.seek(0)
                 rows = checksums.Rows(file, name, (self.done, *tail), dtype, _ROWS)
                 for lo in range(0, self.done, _ROWS):
                     count = min(_ROWS, self.done - lo)
-                    data = kept.read(count * prod(tail) * np.dtype(dtype).itemsize)
+                    data = held.read(count * prod(tail) * np.dtype(dtype).itemsize)
                     rows.add(np.frombuffer(data, dtype).reshape(count, *tail))
                     check()
             if self.names is not None:

@@ -635,9 +635,9 @@ def _inflated(item: Stored, data: Array, length: int, corner: Corner) -> Array:
 
 
 def _checked(item: Stored, data: Array, corner: Corner) -> Array:
-    body, kept = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    body, stored = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     found = fletcher32(body)
-    said = kept.view("<u4")[0] if len(kept) == _CHECKSUM_BYTES else "none"
+    said = stored.view("<u4")[0] if len(stored) == _CHECKSUM_BYTES else "none"
     if said != found:
         raise _refuse(item, corner, f"whose checksum is {found}", str(said))
     return np.ascontiguousarray(body)

@@ -31,7 +31,7 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 Array = np.ndarray[Any, Any]
 
-KEPT_BYTES = 256 << 20  # bytes of decoded chunks, at most, that are cached for later reads
+CACHE_BYTES = 256 << 20  # most bytes of decoded chunks that are cached for later reads
 # Bytes of chunks decoded at once or cached, whatever the file's size; twice the file's size if that
 # is more.
 _SMALL_BYTES = 16 << 20
@@ -123,7 +123,7 @@ class ChunkedSource(Source):
             self.inflated_from = item.file.size
         budget = max(_SMALL_BYTES, 2 * item.file.size)
         self._threads = max(1, min(core_count(), budget // item.piece_bytes))
-        self._most_kept = max(1, min(KEPT_BYTES, budget) // item.piece_bytes)
+        self._most_cached = max(1, min(CACHE_BYTES, budget) // item.piece_bytes)
         self._begin()
 
     def _begin(self) -> None:
@@ -132,7 +132,7 @@ class ChunkedSource(Source):
 
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lenetgpu-chunks")
         # the latest chunks that several reads need a part of
-        self._remembered = lru_cache(self._most_kept)(self._decoded)
+        self._remembered = lru_cache(self._most_cached)(self._decoded)
         self._process = os.getpid()
 
     def _fill(self, first: int, out: Array) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
 # bytes of inflated images, at most, that a gzip file's source caches for other threads
-KEPT_BYTES = 256 << 20
+CACHE_BYTES = 256 << 20
 _STEP = 1 << 20
 
 
@@ -65,13 +65,13 @@ class _Header:
 class _Unpacked:
     """Blocks of a gzip file's images, which can only be inflated sequentially.
 
-    Skipped blocks are cached, up to KEPT_BYTES, until every image of a block has been read.
+    Skipped blocks are cached, up to CACHE_BYTES, until every image of a block has been read.
     Reading an evicted block inflates the file from its start again.
     """
 
     def __init__(self, file: OpenFile, header: _Header) -> None:
         self._packed, self._header, self._turn = file, header, Lock()
-        self._kept: dict[int, Array] = {}
+        self._cached: dict[int, Array] = {}
         self._left: dict[int, int] = {}
         self._file: BinaryIO | None = None
         self._next = 0
@@ -80,13 +80,13 @@ class _Unpacked:
         with self._turn:
             while len(out):
                 number, at = divmod(first, _STEP // PIXELS)
-                if number not in self._kept:
+                if number not in self._cached:
                     self._reach(number)
-                part = self._kept[number][at : at + len(out)]
+                part = self._cached[number][at : at + len(out)]
                 out[: len(part)] = part
                 self._left[number] -= len(part)
                 if self._left[number] <= 0:
-                    del self._kept[number]
+                    del self._cached[number]
                 first, out = first + len(part), out[len(part) :]
 
     def _reach(self, number: int) -> None:
@@ -101,10 +101,10 @@ class _Unpacked:
             count = min(size, self._header.count - self._next * size)
             block = np.empty((count, *IMAGE_SHAPE), np.uint8)
             self._inflate(file, block.reshape(-1).data, self._next * size * PIXELS)
-            self._kept[self._next], self._left[self._next] = block, count
+            self._cached[self._next], self._left[self._next] = block, count
             self._next += 1
-            while len(self._kept) > max(1, KEPT_BYTES // _STEP):
-                del self._kept[next(iter(self._kept))]
+            while len(self._cached) > max(1, CACHE_BYTES // _STEP):
+                del self._cached[next(iter(self._cached))]
         self._file = file
 
     def _inflate(self, file: BinaryIO, view: memoryview, at: int) -> None:

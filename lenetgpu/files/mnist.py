@@ -91,7 +91,7 @@ def fetch_mnist(
 
 
 def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> Path:
-    name, pinned, kept = path.name, SHA256[path.name], ""
+    name, pinned, note = path.name, SHA256[path.name], ""
     try:
         _require_pinned(read_whole(path, "a file", MAX_BYTES, "a file of"), pinned)
         say(f"{name}: already here")
@@ -99,7 +99,7 @@ def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> 
     except (LenetError, *_BROKEN) as error:
         if os.path.lexists(path):
             say(f"{name}: already here, but {error}; fetching it again")
-            kept = f"; the file that was there stays as it was: {error}"
+            note = f"; the file that was there stays as it was: {error}"
     _check_place(path.parent)
     reasons = []
     for mirror in mirrors:
@@ -112,7 +112,7 @@ def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> 
         write_atomically(path, data)
         say(f"{name}: {len(data):,} bytes from {mirror}")
         return path
-    raise LenetError(f"{name}: expected to download it, found {'; '.join(reasons)}{kept}")
+    raise LenetError(f"{name}: expected to download it, found {'; '.join(reasons)}{note}")
 
 
 def _check_place(folder: Path) -> None:

@@ -79,7 +79,7 @@ def asked() -> Compiler:
     found = Compiler((int(major), int(minor)), options, build)
     if places:  # only if the loaded file is known
         facts = asdict(found) | {"library": places[0][0], "places": places}
-        entries.keep("nvrtc", _record(), facts)
+        entries.save("nvrtc", _record(), facts)
     return found
 
 

@@ -225,14 +225,14 @@ def _place(kernel: Kernel, arch: str) -> tuple[str, list[str]]:
     return f"{kernel.source.stem}.{kernel.entry}.{arch}.{key}", options
 
 
-_not_kept: dict[str, Compiled] = {}  # kernels of this process that could not be cached
+_uncached: dict[str, Compiled] = {}  # kernels of this process that could not be cached
 
 
-def _kept(name: str) -> Compiled | None:
+def _cached(name: str) -> Compiled | None:
     """Return the cached kernel `name`; None if it, or its cubin, is missing or damaged."""
-    found = None if name in _not_kept else entries.read_cubin(name)
+    found = None if name in _uncached else entries.read_cubin(name)
     if found is None:
-        return _not_kept.get(name)
+        return _uncached.get(name)
     path, binary, facts = found
     with contextlib.suppress(LookupError, TypeError):
         resources = Resources(**facts["resources"])
@@ -242,11 +242,11 @@ def _kept(name: str) -> Compiled | None:
     return None
 
 
-def _keep(name: str, made: Compiled) -> Compiled:
+def _cache(name: str, made: Compiled) -> Compiled:
     facts = {"resources": asdict(made.resources), "log": made.log}
     path = entries.write_cubin(name, made.binary, facts)
     if path is None:
-        return _not_kept.setdefault(name, made)
+        return _uncached.setdefault(name, made)
     return replace(made, path=path)
 
 
@@ -257,7 +257,7 @@ def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
     used.
     """
     meant = [k for k in dict.fromkeys(kernels) if k.meant_for(arch) and k.source.is_file()]
-    todo = [kernel for kernel in meant if _kept(_place(kernel, arch)[0]) is None]
+    todo = [kernel for kernel in meant if _cached(_place(kernel, arch)[0]) is None]
     if len(todo) < 2:
         return
     from concurrent.futures import ThreadPoolExecutor
@@ -280,11 +280,11 @@ def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
             f"{kernel.source}, {kernel.entry} for {arch}: expected a file, found none there"
         )
     name, options = _place(kernel, arch)
-    found = _kept(name)
+    found = _cached(name)
     if found is not None:
         return found
     if compiler.outdated():
         return compile_kernel(kernel, arch)
     binary, log = _run_nvrtc(kernel, arch, options)
     resources = _parse_resources(log, kernel, arch)
-    return _keep(name, Compiled(None, resources, log, binary))
+    return _cache(name, Compiled(None, resources, log, binary))

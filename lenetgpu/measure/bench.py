@@ -203,9 +203,9 @@ class FedBench(Bench):
         It must not write to its weights, to its input or outside its output. Weights and
         input are restored.
         """
-        for held, kept in self._weights_held:
-            if not same_bytes(held, kept):
-                held[...] = kept
+        for held, copy in self._weights_held:
+            if not same_bytes(held, copy):
+                held[...] = copy
                 self._catch("changes its weights")
         if self._prepared.wrote_outside():
             self._catch("writes outside its output")

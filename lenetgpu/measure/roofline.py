@@ -170,10 +170,10 @@ def _name(device: str, name: str) -> str:
 
 def known(device: str, name: str) -> Ceilings | None:
     """Return the cached ceilings, or None if they are invalid or of another device or setup."""
-    kept = entries.kept(_KIND, _name(device, name), Ceilings)
-    if kept is None or kept.device != name or not kept.sound():
+    cached = entries.load(_KIND, _name(device, name), Ceilings)
+    if cached is None or cached.device != name or not cached.sound():
         return None
-    return kept if kept == replace(kept, **_facts(device)) else None
+    return cached if cached == replace(cached, **_facts(device)) else None
 
 
 def ceilings(device: str, name: str) -> Ceilings:
@@ -184,13 +184,13 @@ def ceilings(device: str, name: str) -> Ceilings:
     """
     if device == "cuda":
         hold_events()
-    kept = known(device, name)
-    if kept is not None and outlived(kept.load, load_on(device)):
-        kept = None
-    if kept is None:
-        kept = _measured(device, name)
-        entries.keep(_KIND, _name(device, name), kept)
-    return kept
+    cached = known(device, name)
+    if cached is not None and outlived(cached.load, load_on(device)):
+        cached = None
+    if cached is None:
+        cached = _measured(device, name)
+        entries.save(_KIND, _name(device, name), cached)
+    return cached
 
 
 def _measured(device: str, name: str) -> Ceilings:
@@ -216,7 +216,7 @@ def confirmed(device: str, limits: Ceilings) -> Ceilings:
     rates = ("copy_gbs", "fma_tflops", "tensor_tflops")
     best = {rate: max(getattr(fresh, rate), getattr(limits, rate)) for rate in rates}
     found = replace(fresh, confirmed=True, **best)
-    entries.keep(_KIND, _name(device, found.device), found)
+    entries.save(_KIND, _name(device, found.device), found)
     return found
 
 

@@ -70,7 +70,7 @@ class TorchBench(CallBench):
         filters, *bias = [one.cuda() for one in held] if case.gpu else held
         self._filters = filters.permute(3, 2, 0, 1)
         self._bias = bias[0] if bias else None
-        self._kept: list[Any] = []
+        self._held: list[Any] = []
 
     def one_output(self) -> Any:
         """Return a copy of one more call's output; a library promises no order of its sums."""
@@ -90,9 +90,9 @@ class TorchBench(CallBench):
     def _take(self, layout: str, images: Any) -> None:
         torch = self._torch
         x = self._tensor(torch.from_dlpack, images)
-        kept = torch.contiguous_format if layout == "NCHW" else torch.channels_last
-        self._x = self._as(x if layout == "NCHW" else x.permute(0, 3, 1, 2), kept)
-        self._w = self._as(self._filters, kept)
+        order = torch.contiguous_format if layout == "NCHW" else torch.channels_last
+        self._x = self._as(x if layout == "NCHW" else x.permute(0, 3, 1, 2), order)
+        self._w = self._as(self._filters, order)
 
     def _tensor(self, made: Callable[[Any], Any], array: Any) -> Any:
         """Return the array as a tensor made by `made`; bfloat16's bits are reinterpreted."""
@@ -100,14 +100,14 @@ class TorchBench(CallBench):
             return made(array)
         return made(array.view("int16")).view(self._torch.bfloat16)
 
-    def _as(self, tensor: Any, kept: Any) -> Any:
+    def _as(self, tensor: Any, order: Any) -> Any:
         """Return a copy with the format's own strides.
 
         PyTorch would guess the format from the strides of axes of length 1, which are
         meaningless.
         """
         like = {"dtype": tensor.dtype, "device": tensor.device}
-        return self._torch.empty(tensor.shape, memory_format=kept, **like).copy_(tensor)
+        return self._torch.empty(tensor.shape, memory_format=order, **like).copy_(tensor)
 
     def _call(self) -> None:
         p, functional = self.problem, self._torch.nn.functional
@@ -195,7 +195,7 @@ class TorchBench(CallBench):
     def _timed(self) -> CallTimer:
         """Return a timer that stays bound to the current format."""
         x, w = self._x, self._w
-        self._kept.append((x, w))  # a graph refers to their addresses only
+        self._held.append((x, w))  # a graph refers to their addresses only
 
         def call() -> None:
             self._x, self._w = x, w

@@ -25,7 +25,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lenetgpu.cpu.threads import threads_kept
+from lenetgpu.cpu.threads import using_threads
 from lenetgpu.cpu.turns import tell_children
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import FORKED
@@ -114,7 +114,7 @@ class LeNet:
             None, file, batch, plan=plan, precision=precision, device=device, threads=threads
         )
         engine = Engine(request)
-        with telling(), threads_kept(threads), current(engine.index):
+        with telling(), using_threads(threads), current(engine.index):
             engine.start("uint8", batch)
             for note in engine.notes:
                 warnings.warn(note, stacklevel=2)
@@ -267,29 +267,29 @@ class LeNet:
     def _pool(self, dtype: str, with_scores: bool) -> Pool:
         most = 1 if self._index is None else _AHEAD
         make = partial(self._runner, dtype, with_scores)
-        return self._kept(self._pools, dtype, with_scores, lambda: Pool(make, most))
+        return self._cached(self._pools, dtype, with_scores, lambda: Pool(make, most))
 
     def _device_runner(self, dtype: str, with_scores: bool) -> DeviceRunner:
         assert self._index is not None
         make = partial(self._engine.whole_pipeline, dtype, self._batch, with_scores)
         runner = partial(DeviceRunner, make, self._index)
-        return self._kept(self._on_gpu, dtype, with_scores, runner)
+        return self._cached(self._on_gpu, dtype, with_scores, runner)
 
-    def _kept(
+    def _cached(
         self,
-        kept: dict[tuple[str, bool], _Made],
+        cached: dict[tuple[str, bool], _Made],
         dtype: str,
         scored: bool,
         make: Callable[[], _Made],
     ) -> _Made:
-        """Return what is kept for these images and results; start the engine and make it first."""
+        """Return the cached object; if missing, start the engine and make it."""
         with self._making:
             self._require_open()
-            if (dtype, scored) not in kept:
+            if (dtype, scored) not in cached:
                 with current(self._index):
                     self._engine.start(dtype, self._batch)
-                kept[dtype, scored] = make()
-            return kept[dtype, scored]
+                cached[dtype, scored] = make()
+            return cached[dtype, scored]
 
     def _runner(self, dtype: str, with_scores: bool) -> CpuRunner | GpuRunner:
         with current(self._index):

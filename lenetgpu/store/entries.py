@@ -188,7 +188,7 @@ def _cubin(where: Path, name: str) -> tuple[Path, bytes, dict[str, Any]]:
     return path, binary, facts
 
 
-def _taken(kind: str, name: str, look: Callable[[Path], T]) -> T | None:
+def _lookup(kind: str, name: str, look: Callable[[Path], T]) -> T | None:
     """Return the result of `look` in the folder of a kind; None if it raises, which is reported."""
     where = folder(kind)
     try:
@@ -202,7 +202,7 @@ def _taken(kind: str, name: str, look: Callable[[Path], T]) -> T | None:
 
 def read(kind: str, name: str) -> bytes | None:
     """Return the bytes written as `name`; None if missing or damaged. Damage is reported."""
-    return _taken(kind, name, lambda where: _entry(where, kind, name))
+    return _lookup(kind, name, lambda where: _entry(where, kind, name))
 
 
 def write(kind: str, name: str, data: bytes) -> bool:
@@ -225,7 +225,7 @@ def _write(kind: str, file: str, data: bytes) -> Path | None:
     return where / file
 
 
-def keep(kind: str, name: str, facts: Any) -> bool:
+def save(kind: str, name: str, facts: Any) -> bool:
     """Cache a dataclass of JSON types, or a dictionary; return False if it cannot be written."""
     held = facts if isinstance(facts, Mapping) else asdict(facts)
     return write(kind, name, json.dumps(held).encode())
@@ -233,10 +233,10 @@ def keep(kind: str, name: str, facts: Any) -> bool:
 
 def facts_of(kind: str, name: str) -> dict[str, Any] | None:
     """Return the dictionary cached as `name`; None as in `read`."""
-    return _taken(kind, name, lambda where: _facts(where, kind, name))
+    return _lookup(kind, name, lambda where: _facts(where, kind, name))
 
 
-def kept(kind: str, name: str, made: type[T]) -> T | None:
+def load(kind: str, name: str, made: type[T]) -> T | None:
     """Return the dataclass cached as `name`, each field of its type; None as in `read`."""
     found = facts_of(kind, name)
     if found is None:
@@ -285,12 +285,12 @@ def write_cubin(name: str, binary: bytes, facts: Mapping[str, Any]) -> Path | No
     """
     path = _write(KERNELS, name + CUBIN, binary)
     held = {**facts, "sha256": sha256(binary).hexdigest()}
-    return path if path is not None and keep(KERNELS, name, held) else None
+    return path if path is not None and save(KERNELS, name, held) else None
 
 
 def read_cubin(name: str) -> tuple[Path, bytes, dict[str, Any]] | None:
     """Return (path, cubin, facts) as cached by `write_cubin`; None as in `read`."""
-    return _taken(KERNELS, name, lambda where: _cubin(where, name))
+    return _lookup(KERNELS, name, lambda where: _cubin(where, name))
 
 
 def forget(kind: str, device: str) -> None:

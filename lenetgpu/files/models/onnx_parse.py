@@ -23,7 +23,7 @@ _SIZES = {_LONG: 8, _SHORT: 4}
 _MODEL, _GRAPH, _NODE, _TENSOR, _ATTRIBUTE = "model", "graph", "node", "tensor", "attribute"
 _VALUE, _FUNCTION, _PLAIN, _OPEN = "value", "function", "", "open"
 # Fields that are parsed, by message, and the messages in them; `open` ones are copied unparsed.
-_KEPT: dict[str, dict[int, str]] = {
+_PARSED: dict[str, dict[int, str]] = {
     _MODEL: {7: _GRAPH, 8: _OPEN, 14: _OPEN, 25: _FUNCTION},
     _GRAPH: {1: _NODE, 5: _TENSOR, 11: _VALUE, 12: _VALUE, 15: _OPEN},
     _NODE: {1: _PLAIN, 2: _PLAIN, 3: _PLAIN, 4: _PLAIN, 5: _ATTRIBUTE, 7: _PLAIN},
@@ -45,13 +45,13 @@ class Limits:
 
     fields: int
     tensor: int
-    kept: int
+    copied: int
     unparsed: int = 1 << 19
 
 
-WEIGHTS = Limits(fields=20_000, tensor=8 << 20, kept=9 << 20)
+WEIGHTS = Limits(fields=20_000, tensor=8 << 20, copied=9 << 20)
 # limits for models of any size: shapes are read, weights are not
-STRUCTURE = Limits(fields=400_000, tensor=1 << 12, kept=16 << 20)
+STRUCTURE = Limits(fields=400_000, tensor=1 << 12, copied=16 << 20)
 
 
 def parsed(path: Path, file: BinaryIO, size: int, limits: Limits) -> Any:
@@ -73,7 +73,7 @@ class _Pruned:
 
     def __init__(self, path: Path, file: BinaryIO, limits: Limits) -> None:
         self._path, self._file, self._limits = path, file, limits
-        self._left = {"fields": limits.fields, "kept": limits.kept, "unparsed": limits.unparsed}
+        self._left = {"fields": limits.fields, "copied": limits.copied, "unparsed": limits.unparsed}
 
     def message(self, kind: str, end: int, depth: int) -> bytes:
         """Return the pruned message between the file's position and `end`."""
@@ -92,7 +92,7 @@ class _Pruned:
             if body + length > end:
                 where = f"at byte {body + length:,} of {end:,}"
                 raise damaged(self._path, "ONNX", f"a {kind} that ends {where}")
-            within = _KEPT[kind].get(number)
+            within = _PARSED[kind].get(number)
             large = kind == _TENSOR and number in _NUMBERS and length > self._limits.tensor
             if within is None or large:
                 self._file.seek(body + length)
@@ -100,7 +100,7 @@ class _Pruned:
                 inner = self.message(within, body + length, depth + 1)
                 made += _encoded(key) + _encoded(len(inner)) + inner
             else:
-                self._count("unparsed" if within == _OPEN else "kept", body + length - start)
+                self._count("unparsed" if within == _OPEN else "copied", body + length - start)
                 self._file.seek(start)
                 made += self._file.read(body + length - start)
         return bytes(made)
@@ -121,7 +121,7 @@ class _Pruned:
             limits = self._limits
             raise LenetError(
                 f"{self._path}: expected a model of at most {limits.fields:,} fields, "
-                f"{limits.kept:,} bytes and {limits.unparsed:,} of types, found more"
+                f"{limits.copied:,} bytes and {limits.unparsed:,} of types, found more"
             )
 
 

@@ -34,7 +34,7 @@ ALONE = "each convolution without its bias and without the operators after it"
 FUSED = "each convolution with its bias, and with its ReLU if nothing else reads the sums"
 AS_SAID = "each convolution with the bias and the ReLU that its row names, and nothing else"
 # Fields of a request on how a shape is measured, not on where results go.
-_KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "baseline")
+_METHOD = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "baseline")
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str |
     words = [*shape_text(row.problem).split(), "--batch", str(row.batch)]
     plain = {field.name: field.default for field in fields(ConvRequest)}
     tunes = request.tune and only is None
-    for name in _KEPT:
+    for name in _METHOD:
         value = plain[name] if tunes and name == "watch" else getattr(request, name)
         if value != plain[name]:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value}"])]

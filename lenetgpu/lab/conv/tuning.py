@@ -9,7 +9,7 @@ from typing import Any
 
 from lenetgpu.dispatch.algorithms import ALGORITHMS
 from lenetgpu.dispatch.choose import choices, decide, further
-from lenetgpu.dispatch.measured import Measured, counted, inexact, keep
+from lenetgpu.dispatch.measured import Measured, counted, inexact, save
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
 from lenetgpu.lab.conv.request import ConvRequest
@@ -84,7 +84,7 @@ def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
     before = decide(problem, shape.batch, machine).algorithm
     model = choices(problem, shape.batch, machine)[0].algorithm
     with alone():  # another process may be tuning the shape for other images
-        why = None if keep(problem, found) else "the cache folder cannot be written"
+        why = None if save(problem, found) else "the cache folder cannot be written"
     return Tuned(us, found.algorithm, before, model, found.off(model), why, load)
 
 

@@ -84,7 +84,7 @@ SECTIONS: list[Callable[[Sequence[Document]], Section]] = []
 def section(anchor: str, title: str, lead: str = "") -> Callable[[Make], Make]:
     """Register a generator of blocks as a section in SECTIONS; empty charts are dropped."""
 
-    def kept(make: Make) -> Make:
+    def register(make: Make) -> Make:
         def made(documents: Sequence[Document]) -> Section:
             found = Section(anchor, title, lead)
             for block in make(documents):
@@ -95,7 +95,7 @@ def section(anchor: str, title: str, lead: str = "") -> Callable[[Make], Make]:
         SECTIONS.append(made)
         return make
 
-    return kept
+    return register
 
 
 # columns

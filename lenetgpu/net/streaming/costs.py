@@ -32,10 +32,10 @@ _LONG_MS = 10.0  # a sample longer than this is not repeated
 def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
     """Return the costs of `plan` on `gpu`, which is current: cached or measured now."""
     name = _name(plan, gpu, dtype)
-    found = entries.kept("schedule", name, Costs)
+    found = entries.load("schedule", name, Costs)
     if found is None or not found.sound:
         found = measure_costs(lambda size: _pipeline(plan, weights, dtype, size))
-        entries.keep("schedule", name, found)
+        entries.save("schedule", name, found)
     return found
 
 

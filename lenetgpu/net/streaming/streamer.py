@@ -29,7 +29,7 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 
 MOST_RECORDED = 256  # chunks per graph; with more, single launches hide behind the copies
-_GRAPHS = 4  # graphs kept, least recently used dropped
+_GRAPHS = 4  # graphs cached, least recently used dropped
 STAGING_BYTES = 8 << 20  # most image bytes of one buffer
 MOST_READERS = 8
 Key = tuple[int, ...]  # number of images and the address of each array

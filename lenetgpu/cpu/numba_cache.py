@@ -25,7 +25,7 @@ from lenetgpu.store import entries
 _KIND = "numba"
 
 
-class Kept(NullCache):
+class NumbaCache(NullCache):
     """Cache of a Numba dispatcher, asked before and updated after a compilation; never raises."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -63,7 +63,7 @@ class Kept(NullCache):
             dumps: Any = serialize.dumps
             pickled = dumps(data._reduce())
         except Exception as error:  # as above
-            entries.refuse(_KIND, self._function.__name__, f"cannot be kept: {error!r}")
+            entries.refuse(_KIND, self._function.__name__, f"cannot be cached: {error!r}")
             return
         entries.write(_KIND, self._name(sig, data.codegen), pickled)
 
