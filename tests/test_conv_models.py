@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from lenetgpu.cli import main
 from lenetgpu.files.convs import onnx_convs
+from lenetgpu.files.models.onnx_parse import STRUCTURE, parsed
 from lenetgpu.problems import Conv
 
 onnx = pytest.importorskip("onnx")
@@ -214,6 +215,15 @@ def test_external_weights_are_not_opened(tmp_path, monkeypatch):
     (given,) = onnx_convs.read(path, None)
     assert given.problem == Conv(32, 32, 3, 8, 3, 3)
     assert not any("passwd" in str(name) for name in opened)
+
+
+def test_values_of_large_weights_are_skipped_in_every_field(tmp_path):
+    kinds = ("float", "int32", "int64", "double", "uint64")
+    values = {f"{kind}_data": [1] * 5000 for kind in kinds} | {"name": "w", "raw_data": bytes(5000)}
+    path = written(tmp_path, model([conv("x", "w", "y")], [TensorProto(**values)]))
+    with path.open("rb") as file:
+        made = parsed(path, file, path.stat().st_size, STRUCTURE)
+    assert list(made.graph.initializer) == [TensorProto(name="w")]
 
 
 def test_non_onnx_files_are_refused_in_one_sentence(tmp_path, monkeypatch):

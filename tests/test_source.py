@@ -229,11 +229,14 @@ def test_example_in_the_docs_runs(tmp_path, monkeypatch, digits):
 def test_gzip_files_are_read_in_any_order(tmp_path, monkeypatch, digits, cached, size):
     monkeypatch.setattr(idx, "CACHE_BYTES", cached)
     monkeypatch.setattr(idx, "_STEP", 5 * 784)
+    opened, plain = [], idx.unpacking
+    monkeypatch.setattr(idx, "unpacking", lambda file: opened.append(file) or plain(file))
     path = idx_file(tmp_path / "x-images.gz", digits)
     with open_source(path, 4) as source:
         for seed in range(3):
             found = in_any_order(source, size, seed=seed)
             np.testing.assert_array_equal(found, as_read(digits)[4:])
+            assert seed or size > 1 or len(opened) == 2  # for the header, and for every block
 
 
 def test_isal_is_used_if_installed(tmp_path, digits, labels):
