@@ -33,7 +33,7 @@ def reach(sides: Pair, dilation: Pair) -> Pair:
     return (rows - 1) * far + 1, (columns - 1) * wide + 1
 
 
-def _behind(size: int, span: int, stride: int, before: int, fits: int) -> int:
+def _trailing(size: int, span: int, stride: int, before: int, fits: int) -> int:
     """Normalise the trailing padding: equal to the leading one if that changes no output.
 
     Otherwise the least padding with the same outputs, so that equivalent convolutions are equal.
@@ -120,8 +120,8 @@ class Conv(OfMap):
             down = across
         elif broad == 1 and _alone(self.W, wide, down, left):
             across = down
-        below = _behind(self.H, high, down, above, tall)
-        right = _behind(self.W, wide, across, left, broad)
+        below = _trailing(self.H, high, down, above, tall)
+        right = _trailing(self.W, wide, across, left, broad)
         sides = (above, left, below, right)
         self._settle(
             stride=down, strides=None if down == across else (down, across),

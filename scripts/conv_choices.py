@@ -38,7 +38,7 @@ from lenetgpu.stages.conv.tf32.one_launch import OneLaunch
 # documents of `lenetgpu conv` in a device's folder
 SOURCES = ("conv/*.json", "again/*.json", "ablation/*.json", "winners.json")
 _DIGITS = 4
-_EPILOGUE = re.compile(r"( --(bias|relu|dtype \w+))+$")  # behind a shape of the documents
+_EPILOGUE = re.compile(r"( --(bias|relu|dtype \w+))+$")  # after a shape of the documents
 
 
 def documents(root: Path) -> Iterator[Document]:

@@ -28,12 +28,12 @@ from lenetgpu.papers.convnet2_engines import (
     WITHIN,
     Kernel,
     agrees,
+    blocks_per_sm,
     chunks_of,
     claim_rows,
     executions,
     line_cycles,
     listing,
-    resident,
     step_rows,
 )
 from lenetgpu.papers.warps import Op, fetch_stalls, run
@@ -91,7 +91,7 @@ def line_means(kernel: Kernel, problem: Conv, batch: int) -> dict[str, float]:
         sorts[sort] += 1
         named.append(replace(said, part=sort))
     warps = ceil(tile.threads_x * tile.threads_y / 32)
-    found = run(GTX_480, named, resident(tile), warps)
+    found = run(GTX_480, named, blocks_per_sm(tile), warps)
     return {sort: found.parts[sort] / found.warps / count for sort, count in sorts.items()}
 
 
@@ -191,7 +191,7 @@ def filter_sentence() -> str:
         f"{executions(False):,} times ({tile.blocks(TABLE_1, TABLE_1_BATCH)} blocks, two warps, 7 "
         "chunks of 4 pixels), one cycle each and one over. No other side up to 32 fits both "
         f"figures; with the 32 that Table 1 prints, a local load would take "
-        f"{max(line_cycles(FIGURE_9, side=32)):.0f} cycles. {resident(tile)} blocks a "
+        f"{max(line_cycles(FIGURE_9, side=32)):.0f} cycles. {blocks_per_sm(tile)} blocks a "
         "multiprocessor, as the paper has it."
     )
 

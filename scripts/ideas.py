@@ -149,7 +149,7 @@ COURSE = (
     Idea("2.2.3", "constant memory rolled in parts where W' is too large",
          (Step("conv2", ("unrolled.tiled",), ("unrolled.constant",), None, (SHARED, STALL)),),
          "left unbuilt", "both a block a tile, ours"),
-    Idea("2.2.4", "the layout of the pool behind it",
+    Idea("2.2.4", "the layout of the pool after it",
          (_step("conv1", "unrolled.image_constant", "unrolled.constant_layout", STORES),
           _step("conv2", "unrolled.image_tiled", "unrolled.image_layout", LOADS, STORES))),
     Idea("2.2.6", "cuBLAS",

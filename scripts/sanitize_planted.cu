@@ -11,7 +11,7 @@ extern "C" __global__ void planted_nothing(const float* x, float* y) {
 }
 #endif
 
-// memcheck: a store behind the end of y.
+// memcheck: a store past the end of y.
 #ifdef ENTRY_planted_memcheck
 extern "C" __global__ void planted_memcheck(const float* x, float* y) {
     y[THREADS + threadIdx.x] = x[threadIdx.x];

@@ -81,7 +81,7 @@ WHY = {
     },
     "writes": {
         "writes.its_input": "changes its input",
-        "writes.behind_its_output": "writes outside its output",
+        "writes.past_its_output": "writes outside its output",
         "writes.before_its_output": "writes outside its output",
     },
 }  # fmt: skip
@@ -224,7 +224,7 @@ ON_A_GPU = {
     "another_stream": "unwritten|after it has returned",
     "another_stream_later": "is wrong|claims",
     "but_tail": "is wrong|unwritten",
-    "behind_its_output": "writes outside its output",
+    "past_its_output": "writes outside its output",
     "its_input": "changes its input",
 }
 

@@ -133,10 +133,10 @@ def test_conv_attributes_follow_onnx(tmp_path, attributes, shape):
     ("nodes", "weights", "more", "why"),
     [
         ([conv("x", "w", "y")], [W], {"size": ("N", 3, "height", 32)},
-         "its sizes are open behind input x of (N, 3, height, 32)"),
+         "its sizes are open after input x of (N, 3, height, 32)"),
         ([node("NonZero", ["x"], "z", name="odd"), node("Relu", ["z"], "r"),
-          conv("r", "w", "y")], [W], {}, "its sizes are open behind node odd (NonZero)"),
-        ([conv("x", "w", "y")], [], {}, "its sizes are open behind what nothing makes before"),
+          conv("r", "w", "y")], [W], {}, "its sizes are open after node odd (NonZero)"),
+        ([conv("x", "w", "y")], [], {}, "its sizes are open after what nothing makes before"),
 
         ([conv("x", "w", "y")], [tensor("w", 8, 3, 3)], {"size": (1, 3, 32)},
          "1 spatial dimensions"),

@@ -119,10 +119,10 @@ def test_notes_list_epilogues_of_a_file(tmp_path, line, epilogue, said):
         ("--batch=other ic8ih8oc8kh3", "found --batch=other"),
         ("mb9000ic800ih800oc8kh3", "fewer than 2^31 values in the input, found 4,608,000,000"),
         (f"{MIOPEN} -n 1e3", "expected a whole number for -n, found '1e3'"),
-        (f"{MIOPEN} -n", "expected a value behind -n, found none"),
+        (f"{MIOPEN} -n", "expected a value after -n, found none"),
         (f"{MIOPEN} -n 3 -n 4", "found -n twice"),
         (f"{MIOPEN} -Q 3", "expected a flag of its convolutions, found -Q"),
-        ("MIOpenDriver", "behind its name, found nothing"),
+        ("MIOpenDriver", "after its name, found nothing"),
     ],
 )
 def test_invalid_lines_are_refused_in_one_sentence(line, words):
@@ -155,12 +155,12 @@ PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
 @given(
     numbers=st.tuples(*[st.integers(1, 9)] * 7), stride=PAIRS, dilation=PAIRS,
     pad=st.tuples(st.integers(0, 3), st.integers(0, 3)), groups=st.integers(1, 3),
-    behind=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    after=st.tuples(st.integers(0, 3), st.integers(0, 3)),
 )  # fmt: skip
-def test_convolutions_round_trip_through_their_text(numbers, stride, dilation, pad, groups, behind):
+def test_convolutions_round_trip_through_their_text(numbers, stride, dilation, pad, groups, after):
     n, h, w, c, m, r, s = numbers
     spans = [(k - 1) * far + 1 for k, far in zip((r, s), dilation, strict=True)]
-    sides = zip((h, w), spans, stride, pad, behind, strict=True)
+    sides = zip((h, w), spans, stride, pad, after, strict=True)
     out = tuple(outputs(size, span, by, a + b) for size, span, by, a, b in sides)
     if min(out) < 1:
         return
@@ -169,7 +169,7 @@ def test_convolutions_round_trip_through_their_text(numbers, stride, dilation, p
     assert conv.out_shape == (*out, m * groups)
     for text in (as_line(conv), shape_text(conv)):
         assert parse_shape(text).problem == conv, text
-    assert conv == Conv(h, w, c * groups, m * groups, r, s, strides=stride, pads=(*pad, *behind),
+    assert conv == Conv(h, w, c * groups, m * groups, r, s, strides=stride, pads=(*pad, *after),
                         dilation=dilation, groups=groups)  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def test_gemm_tiles_are_valid():
             assert tile.threads % columns == 0 and tile.bk % (tile.threads // columns) == 0
         for split in SPLITS:
             assert tile.shared(split) <= SMALLEST_SHARED_BYTES
-            assert Product(tile, split).resident(H200) >= 1
+            assert Product(tile, split).blocks_per_sm(H200) >= 1
 
 
 def test_every_odd_shape_has_a_plan():

@@ -121,7 +121,7 @@ def test_baseline_and_control_are_sampled_like_others(machine):
     assert set(Counter(timed).values()) == {48}, "an untimed run before each sample"
     switches = Counter((a, b) for a, b in itertools.pairwise(timed) if a != b)
     assert len(switches) == 12 and max(switches.values()) - min(switches.values()) <= 6
-    assert sum(switches.values()) == 4 * 24 - 1, "nobody comes behind itself"
+    assert sum(switches.values()) == 4 * 24 - 1, "nobody follows itself"
 
 
 def test_rounds_end_at_precision_or_time_limit(machine):

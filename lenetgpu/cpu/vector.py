@@ -142,17 +142,17 @@ class Vectors:
         """Repeat the code emitted inside for low, low + step, ... below high; yield the index."""
         builder = self.builder
         before = builder.block
-        head, body, behind = (builder.append_basic_block() for _ in range(3))
+        head, body, after = (builder.append_basic_block() for _ in range(3))
         builder.branch(head)
         builder.position_at_end(head)
         index = builder.phi(i64)
         index.add_incoming(self.number(low), before)
-        builder.cbranch(builder.icmp_signed("<", index, self.number(high)), body, behind)
+        builder.cbranch(builder.icmp_signed("<", index, self.number(high)), body, after)
         builder.position_at_end(body)
         yield index
         index.add_incoming(builder.add(index, self.number(step)), builder.block)
         builder.branch(head)
-        builder.position_at_end(behind)
+        builder.position_at_end(after)
 
     def loop(self, count: Any) -> Any:
         """Return `steps` of 1 from 0 up to `count`."""

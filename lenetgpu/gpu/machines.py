@@ -71,7 +71,7 @@ class Machine:
         """Minimum bytes of a bulk transfer to all SMs."""
         return self.threads * FLOAT * self.multiprocessors
 
-    def resident(self, threads: int, registers: int, shared: int) -> int:
+    def blocks_per_sm(self, threads: int, registers: int, shared: int) -> int:
         """Return the blocks that an SM holds at once; 0 if not even one fits."""
         return residency(Demand(registers, threads, shared), self.limits).blocks
 

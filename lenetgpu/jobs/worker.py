@@ -149,7 +149,7 @@ class Worker:
             self._source_input, path = shard.input, Path(shard.input.path)
             try:
                 self._source = open_source(path, shard.lo, max(len(shard), _OPEN))
-            except LenetError:  # damage behind the shard; damage in it raises again
+            except LenetError:  # damage after the shard; damage in it raises again
                 self._source = open_source(path, shard.lo, len(shard))
         assert self._source is not None
         return self._source.part(shard.lo - self._source.chosen.start, len(shard))

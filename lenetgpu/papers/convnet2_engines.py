@@ -506,7 +506,7 @@ def claim_rows(problem: Conv, batch: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def resident(tile: Tile) -> int:
+def blocks_per_sm(tile: Tile) -> int:
     """Return the blocks that fit a GTX 480's multiprocessor: equations (2) to (4) of the paper."""
     depth = tile.cached_pixels * tile.cached_channels
     shared = 4 * depth * (tile.images + tile.filters) + _ARGUMENTS
@@ -533,7 +533,7 @@ def simulate(
     """
     tile = ladder_tile(problem, batch)
     blocks, chunks = tile.blocks(problem, batch), chunks_of(problem, tile)
-    at_once = resident(tile)
+    at_once = blocks_per_sm(tile)
     waves, rest = divmod(blocks, at_once * MULTIPROCESSORS)
 
     def whole(blocks: int) -> Simulated:

@@ -90,7 +90,7 @@ def but_tail(x, y, problem):
 
 
 @pool("gpu_pools", "one_too_many")
-def behind_its_output(x, y, problem):
+def past_its_output(x, y, problem):
     """Store a few floats too many."""
     run(x, y, problem, "one_too_many")
 

@@ -23,7 +23,7 @@ def beside(y, first):
 
 
 @pool("writes")
-def behind_its_output(x, y, problem):
+def past_its_output(x, y, problem):
     """Store one float past the end of the whole output."""
     y[...] = pooled(x)
     beside(y, first=False).value = 1.0

@@ -61,7 +61,7 @@ def convolution(
             words = f"expected groups that divide {name}, found {groups} of {value}"
             raise LenetError(f"{where}: {words}")
     span = reach(sides, dilation)
-    behind = []
+    after = []
     for at, (side, size) in enumerate((("H", H), ("W", W))):
         reached, step, before = span[at], stride[at], pad[at]
         count = outputs(size, reached, step, 2 * before) if out is None else out[at]
@@ -71,8 +71,8 @@ def convolution(
         fewest = outputs(size, reached, step, before)
         if count < fewest:
             raise LenetError(f"{where}: expected O{side} of at least {fewest}, found {count}")
-        behind.append(max(0, (count - 1) * step + reached - size - before))
-    pads = (*pad, behind[0], behind[1])
+        after.append(max(0, (count - 1) * step + reached - size - before))
+    pads = (*pad, after[0], after[1])
     return Conv(H, W, C, M, *sides, strides=stride, pads=pads, dilation=dilation, groups=groups)
 
 

@@ -50,7 +50,7 @@ def read(line: str) -> Given:
     words = line[start.end() :].split() if start else []
     if not words or words[0] not in _TYPES:
         found = words[0] if words else "nothing"
-        raise LenetError(f"{where}: expected {', '.join(_TYPES)} behind its name, found {found}")
+        raise LenetError(f"{where}: expected {', '.join(_TYPES)} after its name, found {found}")
     given = _flags(words[1:], where)
     numbers = {letter: given.get(letter, str(held)) for letter, (_, held) in _SIZES.items()}
     for letter, text in numbers.items():
@@ -88,7 +88,7 @@ def _flags(words: list[str], where: str) -> dict[str, str]:
         if not flag.startswith("-") or letter is None or flag.startswith("--") != (len(name) > 1):
             raise LenetError(f"{where}: expected a flag of its convolutions, found {flag}")
         if not value:
-            raise LenetError(f"{where}: expected a value behind {flag}, found none")
+            raise LenetError(f"{where}: expected a value after {flag}, found none")
         if letter in found:
             raise LenetError(f"{where}: expected each flag once, found {flag} twice")
         found[letter] = value

@@ -102,7 +102,7 @@ class _Graph:
             others.append(f"{_TYPES.get(kind, other)} operands")
         unknown = next((name for name in names if self._size(name) is None), None)
         if unknown is not None:
-            return _refused(node, *others, f"its sizes are open behind {self._why_open(unknown)}")
+            return _refused(node, *others, f"its sizes are open after {self._why_open(unknown)}")
         size, filters = (self._size(name) or [] for name in names)
         if len(size) != _SIDES + 2:
             return _refused(node, *others, f"{len(size) - 2} spatial dimensions")

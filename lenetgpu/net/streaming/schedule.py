@@ -29,8 +29,8 @@ class Costs:
     """Measured costs of one plan and pixel type on one machine.
 
     `bus_gbs` (GB/s) and `copy_us` (us per copy, also the cost of a wait between streams);
-    `image_ns` (kernel ns per image), `chunk_us` and `overlapped_us` (us per chunk, alone and behind
-    another stream's); `call_us` (host us to launch a recorded pass and see its end);
+    `image_ns` (kernel ns per image), `chunk_us` and `overlapped_us` (us per chunk, alone and
+    overlapped); `call_us` (host us to launch a recorded pass and see its end);
     `image_bytes`; `zero_copy_gbs` and `zero_copy_us` (bus rate and us per pass when kernels read
     host memory).
     """
@@ -60,9 +60,9 @@ class Costs:
         """Return the microseconds of a chunk's copy."""
         return self.copy_us + images * self.image_bytes / self.bus_gbs / 1e3
 
-    def kernels(self, images: int, behind: bool = False) -> float:
-        """Return the microseconds of a chunk's kernels, alone or behind another stream's."""
-        return (self.overlapped_us if behind else self.chunk_us) + images * self.image_ns / 1e3
+    def kernels(self, images: int, overlapped: bool = False) -> float:
+        """Return the microseconds of a chunk's kernels, alone or overlapped with another's."""
+        return (self.overlapped_us if overlapped else self.chunk_us) + images * self.image_ns / 1e3
 
     def zero_copy_ms(self, images: int, chunk: int | None = None) -> float:
         """Return the milliseconds of a zero-copy pass, chunk after chunk."""
@@ -129,8 +129,8 @@ def _ends(sizes: list[int], streams: int, costs: Costs) -> float:
         stream = turn % streams
         copied = max(copied, ends[stream]) + costs.copy(n)
         ready = copied + costs.copy_us
-        behind = turn < streams and ready < computed
-        computed = max(ready, computed) + costs.kernels(n, behind)
+        overlapped = turn < streams and ready < computed
+        computed = max(ready, computed) + costs.kernels(n, overlapped)
         ends[stream] = computed + costs.copy_us
     return computed + costs.copy_us
 

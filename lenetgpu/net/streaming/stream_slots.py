@@ -6,7 +6,7 @@ for their copy, a copy waits for the slot's previous kernels. With `zero_copy`, 
 memory.
 
 Programmatic dependent launch (`gpu.launch`, overlap) applies only between two kernels of one slot.
-A kernel behind a copy or an event waits for all of it, on a stream as in a graph, where only edges
+A kernel after a copy or an event waits for all of it, on a stream as in a graph, where only edges
 between two kernels are programmatic.
 """
 

@@ -1,4 +1,4 @@
-// The course report's fully_forward_tile with the ReLU behind it in place (figures 4 to 6):
+// The course report's fully_forward_tile with the ReLU after it in place (figures 4 to 6):
 // fully_forward: 32x32 threads of [COLUMNS,images/32] blocks, 4 whatever M is: of fc2's 4 columns
 //   of blocks 3 compute nothing. Loads are bounded by the matrix, not by its width, so that a row
 //   of w is read on into the next one; what comes of it is not written.

@@ -166,7 +166,7 @@ def _cycles(tile: SingleTile, problem: Conv, machine: Machine) -> float:
     shared, sums = tile.shared(problem), tile.px * tile.pc * tile.fm
     window = (tile.px - 1) * problem.stride + problem.R
     registers = 40 + sums + window * (problem.S + 1 if tile.pc > 1 else 1)
-    resident = machine.resident(tile.threads, min(_MOST_REGISTERS, registers), shared)
+    resident = machine.blocks_per_sm(tile.threads, min(_MOST_REGISTERS, registers), shared)
     if resident < 1:
         return float("inf")
     on_one = ceil(tile.row_parts * tile.filter_parts / machine.multiprocessors)
@@ -318,7 +318,7 @@ class StrictTile:
             return False
         if shared > machine.block_bytes or self.registers(problem) > REGISTERS:
             return False
-        return machine.resident(self.threads, 0, shared) >= self.each
+        return machine.blocks_per_sm(self.threads, 0, shared) >= self.each
 
 
 @dataclass(frozen=True)
@@ -621,7 +621,7 @@ def _at_once(tile: MultiTile, problem: Conv, machine: Machine) -> int:
     registers = tile.accumulators + tile.fm + tile.quads * _window(problem) + 32
     if registers > _MULTI_REGISTERS or tile.threads > _MOST_THREADS:
         return 0
-    resident = machine.resident(tile.threads, registers, tile.shared(problem))
+    resident = machine.blocks_per_sm(tile.threads, registers, tile.shared(problem))
     return min(resident, ceil(tile.blocks(problem) / machine.multiprocessors))
 
 
@@ -741,7 +741,7 @@ class StrictParts:
         shared = self.shared(problem)
         if shared > machine.block_bytes:
             return False
-        if machine.resident(self.threads, 0, shared) < self.each:
+        if machine.blocks_per_sm(self.threads, 0, shared) < self.each:
             return False
         registers = self.held(problem) + problem.R * problem.S + _OTHER_REGISTERS_OF_PARTS
         return registers <= REGISTERS

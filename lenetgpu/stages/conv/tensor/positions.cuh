@@ -31,7 +31,7 @@ struct Position {
     }
     // Whether its N-th output is there, where its first is.
     __device__ __forceinline__ bool has(int n) const { return n == 0 || OW % 2 == 0 || x < OW / 2; }
-    // Its outputs of the K-th filter behind its first; two of floats in one store where rows are even.
+    // Its outputs of the K-th filter after its first; two of floats in one store where rows are even.
     __device__ __forceinline__ void put(const Out::Held (&held)[ACROSS_X], int k) const {
         Out::Held* own = to + k * (long long)apart();
         if constexpr (WINOGRAD && OW % 2 == 0 && sizeof(Out::Held) == sizeof(float)) {

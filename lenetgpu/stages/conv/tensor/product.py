@@ -149,7 +149,7 @@ class GemmTiling(Block):
     def cycles(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
         """Estimate the cycles: products and row copies, or the bytes from the cache."""
         busiest = blocks_for(blocks, machine.multiprocessors)
-        capacity = max(1, machine.resident(self.threads, 0, self.shared_bytes(layout)))
+        capacity = max(1, machine.blocks_per_sm(self.threads, 0, self.shared_bytes(layout)))
         together = min(busiest, self.min_blocks, capacity)
         full = min(1.0, together * self.threads / WARP / FIT.full_warps)
         rate = FIT.products * self.share * full

@@ -3,7 +3,7 @@
 // tensor_largest: SHARES blocks an image, each finds the largest exponent of its share, or of every
 // SAMPLE-th line of it. Then there is room for inputs 2^HEAD times as large; an image with larger ones says so
 // (`beyond`), and tensor_resplit splits it once more, by its largest.
-// tensor_split: a thread a vector of 8 channels (packed.cuh); any C, zeros behind the last channel. A
+// tensor_split: a thread a vector of 8 channels (packed.cuh); any C, zeros after the last channel. A
 // warp takes ALONG pixels of ACROSS neighbouring vectors: at NCHW its lanes read ALONG floats of a row, at
 // NHWC ACROSS vectors of a pixel, and write one or the other, so that whole sectors are read and written.
 // WINOGRAD: a thread makes the four points of two output columns of four inputs in a row.

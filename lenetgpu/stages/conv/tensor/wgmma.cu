@@ -13,7 +13,7 @@ constexpr int ROWS_APART = 64;
 
 #include "stages/conv/tensor/gemm.cuh"
 
-constexpr int PREFETCHED = STAGES / 2 - 1;    // pairs of chunks on their way beside the one in use
+constexpr int PREFETCHED = STAGES / 2 - 1;    // pairs of chunks in flight beside the one in use
 constexpr int STEP = 2 * VEC_BYTES / 16;      // of a descriptor, 16 along K
 constexpr int LOW = CHUNK * VEC_BYTES / 16;  // from high to low parts
 

@@ -13,7 +13,7 @@
 #include "stages/conv/tf32/coordinates.cuh"
 
 constexpr int WARPGROUP = 128;
-constexpr int CONSUMERS = 4;  // consumer warpgroups
+constexpr int CONSUMERS = 4;  // warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
 constexpr int IN_TURN = CONSUMERS < STAGES ? CONSUMERS : STAGES;  // consumers that have tiles: of each an input tile is there
 constexpr int LAUNCH_REGS = 96, CONSUMER_REGS = 112, PRODUCER_REGS = 32;  // registers of a thread
@@ -78,7 +78,7 @@ __device__ __forceinline__ void copy_tile(float* to, const float* __restrict__ x
     const int end = right >= W ? COPIES : right > 0 ? (right * COLUMN + WIDTH - 1) / WIDTH : 0;
     const int apart = tile.last / OW - tile.first / OW;
     const bool part = apart == 0 || (apart == 1 && end < begin);
-    const int first = part ? begin : 0, behind = part ? apart * COPIES + end : COPIES;
+    const int first = part ? begin : 0, stop = part ? apart * COPIES + end : COPIES;
     const int lines = (tile.row(tile.last) + R) * PLANES, thread = threadIdx.x % WARPGROUP;
 #pragma unroll 1
     for (int i = thread / THERE; i < lines; i += WARPGROUP / THERE) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ void copy_tile(float* to, const float* __restrict__ x
         const float* const from = x + (there ? image * (H * W * CH) + (plane * H + y) * LINE : 0);
         float* const row_at = to + (plane * TILE_ROWS + row) * PITCH + LEFT;
 #pragma unroll 1
-        for (int j = first + thread % THERE; j < behind; j += THERE) {
+        for (int j = first + thread % THERE; j < stop; j += THERE) {
             const int at = (j < COPIES ? j : j - COPIES) * WIDTH;
             if constexpr (QUADS) ptx::copy16_or_zero(row_at + at, from + at, there);
             else ptx::copy4_or_zero(row_at + at, from + at, there);
@@ -167,7 +167,7 @@ struct Turn {
           filters(pipe.base + FILTERS_AT) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int own = out.row(h);  // one behind the last has an offset too
+            const int own = out.row(h);  // one past the last has an offset too
             from[h] = pipe.stage * TILE_BYTES +
                       4 * (tile.row(own) * PITCH + LEFT + tile.column(own) * COLUMN);
             ptx::here(from[h]);

@@ -18,7 +18,7 @@ from lenetgpu.stages.conv.tf32.one_launch import CHUNK, FLOAT, TF32_FIT, VEC, On
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _ROWS = 64  # outputs per filter and warpgroup
 _WIDTH = 64
-_CONSUMERS = 4  # consumer warpgroups
+_CONSUMERS = 4  # warpgroups
 _WARPGROUP = 128
 _BARRIER_BYTES = 16  # two barriers per stage: full and empty
 _HELD_BARRIER = 8  # bytes: one more, for filters held

@@ -62,7 +62,7 @@ class Product(OneLaunch):
         return self.built(_SOURCE, (), **own)
 
     def _together(self, machine: Machine) -> int:
-        capacity = machine.resident(self.threads, 0, self.shared_bytes)
+        capacity = machine.blocks_per_sm(self.threads, 0, self.shared_bytes)
         return max(1, min(self.tiling.min_blocks, capacity))
 
     def grid(self, images: int) -> int:

@@ -1,7 +1,7 @@
 // Convolution of one-channel maps (C = 1), any stride and padding, output in NCHW.
 // A thread keeps the inputs of TILE_W x TILE_H neighbouring outputs in registers and runs over the
 // filters of its block's group, whose elements are in shared memory, [filter][RS rounded up to 4]:
-// a 16-byte broadcast brings four elements for all of its outputs, and each filter ends in TILE_H stores
+// a 16-byte broadcast loads four elements for all of its outputs, and each filter ends in TILE_H stores
 // of TILE_W floats, side by side with its neighbours'. Blocks: (outputs of a map, group of filters).
 // Limits: OW is a multiple of TILE_W; the inputs of a thread fit into its registers.
 #include "stages/conv/shape.cuh"

@@ -124,12 +124,12 @@ class Product:
         words += f", K in {parts} parts" if parts > 1 else ""
         return words + (f", sums of {self.sum_rows}" if self.sum_rows else "")
 
-    def resident(self, machine: Machine) -> int:
+    def blocks_per_sm(self, machine: Machine) -> int:
         """Return the blocks per multiprocessor; fewer if a thread holds its sums twice."""
         if self.sum_rows == 0:
             return self.tile.blocks
         wanted = 2 * self.tile.sums + _OTHER_REGISTERS
-        return min(self.tile.blocks, machine.resident(self.tile.threads, wanted, 0))
+        return min(self.tile.blocks, machine.blocks_per_sm(self.tile.threads, wanted, 0))
 
     @property
     def walks(self) -> bool:
@@ -147,7 +147,7 @@ class Product:
         ragged = bool(problem.C % self.tile.bk)
         defines: dict[str, int | str] = conv_defines(problem) | self.tile.defines()
         defines |= {"SPLIT": self.split, "SUM_ROWS": self.sum_rows}
-        defines["BLOCKS_PER_SM"] = max(1, self.resident(machines.current()) - ragged)
+        defines["BLOCKS_PER_SM"] = max(1, self.blocks_per_sm(machines.current()) - ragged)
         return Kernel(_SOURCE, "conv_tuned", tuple(defines.items()))
 
     def tiles(self, problem: Conv, images: int) -> int:
@@ -160,7 +160,7 @@ class Product:
     ) -> None:
         """Launch on the current stream; the operands of `groups` products are consecutive."""
         blocks = groups * self.tiles(problem, images) * self.split
-        resident = self.resident(machines.current())
+        resident = self.blocks_per_sm(machines.current())
         if self.walks:
             blocks = min(blocks, resident * multiprocessors())
         shared = self.tile.shared(self.split)
@@ -226,7 +226,7 @@ def _bounded(tile: Tile, split: int, problem: Conv, longest: int) -> Product | N
     if longest % step:
         return None  # sums end at chunk boundaries
     product = Product(tile, split, longest)
-    return product if product.resident(machines.current()) else None
+    return product if product.blocks_per_sm(machines.current()) else None
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ def product_cycles(
     chunks = -(-chunks // split)
     blocks = groups * product.tiles(problem, images) * split
     busiest = -(-blocks // usable_multiprocessors(machine.multiprocessors, split))
-    resident = product.resident(machine)
+    resident = product.blocks_per_sm(machine)
     warps = tile.threads // 32
     wide = 4 if product.dense(problem) else 1
     copies = tile.bk * (tile.bm / 4 + tile.bn / wide) / tile.threads

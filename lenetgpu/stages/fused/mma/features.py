@@ -45,7 +45,7 @@ class Tiling:
         per_image = parts * _MAP_BYTES + pixel_parts * _PIXEL_BYTES
         return self.images * per_image + (2 * parts + 1) * _STAGE_BYTES
 
-    def resident(self, uint8: bool, parts: int, limits: Processor) -> int:
+    def blocks_per_sm(self, uint8: bool, parts: int, limits: Processor) -> int:
         """Return the blocks that an SM holds by threads and shared memory.
 
         Registers are not counted, because the kernel's launch bounds limit them.
@@ -79,14 +79,14 @@ def kernel(uint8: bool, parts: int, tiling: Tiling) -> Kernel:
 def _tilings(uint8: bool, parts: int) -> list[Tiling]:
     """Return the tilings of which every supported GPU can hold at least one block."""
     every = [limits for c, limits in PROCESSORS.items() if c >= _NEEDS.compute_capability]
-    return [t for t in TILINGS[parts] if all(t.resident(uint8, parts, some) for some in every)]
+    return [t for t in TILINGS[parts] if all(t.blocks_per_sm(uint8, parts, s) for s in every)]
 
 
 @cache
 def tiling(uint8: bool, parts: int, limits: Processor) -> Tiling:
     """Return the tiling for a device with these limits."""
     sizes = _tilings(uint8, parts)
-    return next(t for t in sizes if t.resident(uint8, parts, limits) >= t.blocks)
+    return next(t for t in sizes if t.blocks_per_sm(uint8, parts, limits) >= t.blocks)
 
 
 def kernels(parts: int) -> tuple[Kernel, ...]:

@@ -19,7 +19,7 @@ _PRODUCERS, _SLOTS = 3, 2
 # apart.
 _MAP_BYTES = 12 * 12 * 32 + 4 * 16
 _BARRIERS = 2 * _PRODUCERS * _SLOTS + 1
-# The last warpgroup multiplies; each of the others has two map buffers.
+# The last warpgroup is the consumer; each producer has two map buffers.
 TILING = fp16.Tiling(
     _PRODUCERS + 1, 0, fp16.shared_bytes(_PRODUCERS, 0, _SLOTS * _MAP_BYTES, _BARRIERS)
 )

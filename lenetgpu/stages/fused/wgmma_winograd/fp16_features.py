@@ -22,7 +22,7 @@ FILTER_BYTES = POINTS * 5 * 32 * 64 * 2  # conv2's filters, fp16
 MAP_BYTES = POINTS * 12 * 2 * 32 * 2  # an image's transformed maps, fp16
 
 
-_BANDS = 3  # bands of rows, one per producer warpgroup; the fourth multiplies
+_BANDS = 3  # bands of rows, one per producer warpgroup; the fourth warpgroup is the consumer
 THREADS = (_BANDS + 1) * 128
 _BARRIERS = 1 + POINTS + 4
 _PIXEL_BYTES = _BANDS * 12 * 28 * 2

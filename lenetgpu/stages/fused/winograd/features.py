@@ -35,7 +35,7 @@ def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
     paper="report 3.4.1 on a CPU, as far as its cache holds",
 )
 def features(x: Any, w: SimpleNamespace, y: Any, problem: Features) -> None:
-    """conv1 by register tiles, conv2 by F(4x4,5x5), ReLU and mean behind both, every core."""
+    """conv1 by register tiles, conv2 by F(4x4,5x5), ReLU and mean after both, every core."""
     x = np.ascontiguousarray(x, np.uint8 if x.dtype == np.uint8 else np.float32)
     weights_and_output = addresses(w.conv1, w.conv2, y)
     pointers = *addresses(x), x.itemsize, *weights_and_output
