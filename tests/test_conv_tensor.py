@@ -87,7 +87,7 @@ class Case:
 PLAIN = Case(conv("8,7,7,10,3,3,1,1"), 3, NARROW)
 PARTED = replace(PLAIN, split=3)
 HALOED = Case(conv("8,7,7,10,3,3,1,1", **NCHW), 3, HALO)
-PAIRED = Case(conv("32,7,8,70,3,3,1,1", **NCHW), 3, WINOGRAD)
+F23 = Case(conv("32,7,8,70,3,3,1,1", **NCHW), 3, WINOGRAD)
 PARTED_MAPS = Case(conv("64,5,5,10,3,3,1,1", **NCHW), 3, NARROW, 6)
 STRIDED = Case(conv("4,5,5,3,1,1,2"), 3, NARROW)
 ROWS = [
@@ -137,8 +137,8 @@ MORE_PLANES = [
     Case(conv("130,6,8,70,3,3,1,1", **NCHW), 2, HALO_112, 3, parts=1),
     ASIDE,
 ]
-IN_PAIRS = [  # rows with even and odd numbers of outputs, padding 0 to 3
-    PAIRED,
+ALL_F23 = [  # rows with even and odd numbers of outputs, padding 0 to 3
+    F23,
     Case(conv("40,9,9,10,3,3", **NCHW), 4, WINOGRAD_96),
     Case(conv("64,5,9,65,1,3,1,2"), 3, WINOGRAD_80),
     Case(conv("36,6,6,12,5,3,1,1", reads="NCHW"), 4, WINOGRAD, 3),
@@ -146,8 +146,8 @@ IN_PAIRS = [  # rows with even and odd numbers of outputs, padding 0 to 3
     Case(conv("33,1,3,5,3,3,1,3", **NCHW), 7, WINOGRAD_80, 2),
     Case(conv("32,3,3,4,1,3"), 40, WINOGRAD_96),
 ]
-PAIRS_FUSED = [IN_PAIRS[0].fused("fp16"), IN_PAIRS[1].fused("bf16", bias=False)]
-PAIRS_FUSED += [IN_PAIRS[2].fused("bf16"), IN_PAIRS[3].fused("fp16", relu=False)]
+F23_FUSED = [ALL_F23[0].fused("fp16"), ALL_F23[1].fused("bf16", bias=False)]
+F23_FUSED += [ALL_F23[2].fused("bf16"), ALL_F23[3].fused("fp16", relu=False)]
 FUSED = [PLAIN.fused(), HALOED.fused("fp16"), PARTED.fused("bf16", bias=False)]
 MORE_FUSED = [
     PARTED_MAPS.fused("fp16"),
@@ -158,20 +158,20 @@ MORE_FUSED = [
 ]
 CASES = [PLAIN, PARTED, PARTED_MAPS, HALOED, *ROWS, *MORE_ROWS, *PLANES, *MORE_PLANES]
 RESNET = [conv(t) for t in ("64,56,56,64,3,3,1,1", "256,14,14,256,3,3,1,1", "512,7,7,512,3,3,1,1")]
-SOME = (PLAIN, PARTED, HALOED, PAIRED)
+SOME = (PLAIN, PARTED, HALOED, F23)
 SAMPLED = [replace(case, sampled=True) for case in (
-    PAIRED, PLAIN, HALOED, IN_PAIRS[2], MORE_ROWS[1], MORE_ROWS[5], PLANES[1].fused("fp16"),
-    PAIRS_FUSED[1],
+    F23, PLAIN, HALOED, ALL_F23[2], MORE_ROWS[1], MORE_ROWS[5], PLANES[1].fused("fp16"),
+    F23_FUSED[1],
 )]  # fmt: skip
 DEEP = Case(conv("512,3,3,8,3,3"), 1, NARROW)
 DEEP_HALO = replace(DEEP, images=40, tiling=HALO)
-DEEP_PAIRS = replace(DEEP, images=40, tiling=WINOGRAD)
+DEEP_F23 = replace(DEEP, images=40, tiling=WINOGRAD)
 FUSED_STRIDED = [STRIDED.fused(), STRIDED.fused("bf16", relu=False)]
-# Rows, parts, planes of both layouts, pairs:
-FUSED_RECHECKED = [HALOED.fused(), PLAIN.fused(), PARTED.fused("bf16"), PAIRS_FUSED[0]]
-ALL = [*CASES, DEEP, DEEP_HALO, DEEP_PAIRS, STRIDED, *FUSED, *MORE_FUSED, *FUSED_STRIDED]
-ALL += [*FUSED_RECHECKED, *IN_PAIRS, *PAIRS_FUSED, *SAMPLED]
-RECHECKED = (PLAIN, PARTED, STRIDED, PAIRED, *FUSED_STRIDED, *FUSED_RECHECKED)
+# Rows, parts, planes of both layouts, F(2, 3):
+FUSED_RECHECKED = [HALOED.fused(), PLAIN.fused(), PARTED.fused("bf16"), F23_FUSED[0]]
+ALL = [*CASES, DEEP, DEEP_HALO, DEEP_F23, STRIDED, *FUSED, *MORE_FUSED, *FUSED_STRIDED]
+ALL += [*FUSED_RECHECKED, *ALL_F23, *F23_FUSED, *SAMPLED]
+RECHECKED = (PLAIN, PARTED, STRIDED, F23, *FUSED_STRIDED, *FUSED_RECHECKED)
 
 
 @pytest.fixture(scope="module")
@@ -228,8 +228,8 @@ def assert_right(found, x, w, case, most=None):
 
 @compiled_here
 @cases(
-    [PLAIN, PARTED, HALOED, *ROWS, *PLANES, PAIRED, PAIRS_FUSED[1], *FUSED, SAMPLED[0]],
-    [PARTED_MAPS, *MORE_ROWS, *MORE_PLANES, *IN_PAIRS[1:], PAIRS_FUSED[0], *PAIRS_FUSED[2:],
+    [PLAIN, PARTED, HALOED, *ROWS, *PLANES, F23, F23_FUSED[1], *FUSED, SAMPLED[0]],
+    [PARTED_MAPS, *MORE_ROWS, *MORE_PLANES, *ALL_F23[1:], F23_FUSED[0], *F23_FUSED[2:],
      *MORE_FUSED, *SAMPLED[1:]],
 )  # fmt: skip
 def test_outputs_are_correct_and_in_bounds(case, on_a_cpu, rng):
@@ -238,7 +238,7 @@ def test_outputs_are_correct_and_in_bounds(case, on_a_cpu, rng):
 
 
 @compiled_here
-@cases([PLAIN, HALOED], [PARTED, PAIRED, *FUSED_RECHECKED])
+@cases([PLAIN, HALOED], [PARTED, F23, *FUSED_RECHECKED])
 def test_chunked_and_repeated_runs_agree_bitwise(case, on_a_cpu, rng):
     x, w = operands(replace(case, images=5), rng)
     found = computed(case, x, w)
@@ -273,7 +273,7 @@ def test_long_sums_keep_fp32_accuracy(case, on_a_cpu, rng):
 
 @compiled_here
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "most"), [(DEEP_HALO, 1.9e-7), (DEEP_PAIRS, 2.3e-7)], ids=str)
+@pytest.mark.parametrize(("case", "most"), [(DEEP_HALO, 1.9e-7), (DEEP_F23, 2.3e-7)], ids=str)
 def test_long_filter_element_sums_have_bounded_error(case, most, on_a_cpu, rng):
     """Bound the error: 144 filter elements added one by one give 2.5e-7 of the root of 4,608."""
     problem = case.problem
@@ -313,7 +313,7 @@ def test_image_with_outlier_is_split_again(usual, case, on_a_cpu, rng):
 
 
 @compiled_here
-@cases([PAIRED])
+@cases([F23])
 def test_transform_points_do_not_overflow_fp16(case, on_a_cpu, rng):
     """Check transform points at the limit: a sum of two just below 2**16 overflows fp16."""
     x, w = operands(case, rng)
@@ -323,7 +323,7 @@ def test_transform_points_do_not_overflow_fp16(case, on_a_cpu, rng):
 
 
 @compiled_here
-@cases([PLAIN, HALOED], [PARTED, PAIRED])
+@cases([PLAIN, HALOED], [PARTED, F23])
 @pytest.mark.parametrize("name", SCALES)
 def test_operands_of_any_scale(name, case, on_a_cpu, rng):
     x, w = operands(case, rng)
@@ -333,7 +333,7 @@ def test_operands_of_any_scale(name, case, on_a_cpu, rng):
 
 
 @compiled_here
-@cases([PLAIN, HALOED], [PARTED, PAIRED, PARTED_MAPS])
+@cases([PLAIN, HALOED], [PARTED, F23, PARTED_MAPS])
 def test_scales_differ_by_image_channel_and_filter(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     x *= np.array([1e-20, 1, 1e12], np.float32)[:, None, None, None]
@@ -350,13 +350,13 @@ def test_scales_differ_by_image_channel_and_filter(case, on_a_cpu, rng):
 
 @compiled_here
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-@cases([PLAIN, HALOED], [PARTED, PAIRED])
+@cases([PLAIN, HALOED], [PARTED, F23])
 def test_nan_and_infinity_propagate(value, case, on_a_cpu, rng):
     no_numbers(case, value, computed, rng)
 
 
 @compiled_here
-@cases([PLAIN, HALOED], [PARTED, PAIRED, *(case for case in MORE_PLANES if case.images < 4)])
+@cases([PLAIN, HALOED], [PARTED, F23, *(case for case in MORE_PLANES if case.images < 4)])
 def test_recheck_gets_max_output_of_each_image(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     x *= np.exp2(rng.integers(-9, 9, (case.images, 1, 1, 1))).astype(np.float32)
@@ -455,8 +455,8 @@ def test_common_inputs_need_no_recheck_on_gpu(name, monkeypatch, rng):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_pairs_are_not_used_for_unlike_filter_columns(dtype, rng):
-    """Check that pairs are not used if inputs under a small filter element would cancel."""
+def test_winograd_is_not_used_for_unlike_filter_columns(dtype, rng):
+    """Check that F(2, 3) is not used if inputs under a small filter element would cancel."""
     problem = conv("256,14,14,256,3,3,1,1", **NCHW, dtype=dtype, bias=True)
     usual = wgmma.FP16X3.plan(problem, 64)
     named = replace(wgmma.FP16X3, word=usual.word)
@@ -473,9 +473,9 @@ def test_pairs_are_not_used_for_unlike_filter_columns(dtype, rng):
             assert (found == usual) == kept == found.tiling.winograd, (column, by)
             assert {*found.kernels(), epilogue.kernel(found.layout)} <= {*kind.kernels(problem, 64)}
     filters[..., 200], filters[..., 100], filters[0, 0, 0, 50] = 0, np.nan, np.inf
-    for odd, pairs in ((filters[..., 60:], True), (filters, False)):
+    for odd, expected in ((filters[..., 60:], True), (filters, False)):
         plain = replace(problem, bias=False)
-        assert wgmma.FP16X3.suited(narrowed(odd, dtype), plain, 64).tiling.winograd == pairs
+        assert wgmma.FP16X3.suited(narrowed(odd, dtype), plain, 64).tiling.winograd == expected
 
 
 BIAS_RELU = {"bias": True, "relu": True}
@@ -522,10 +522,10 @@ def test_all_tilings_are_correct_on_gpu(problem, monkeypatch, rng):
 
 
 @pytest.mark.gpu
-def test_pairs_and_sampled_images_are_correct_on_gpu(monkeypatch, rng):
+def test_winograd_and_sampled_images_are_correct_on_gpu(monkeypatch, rng):
     if not here("wgmma_fp16x3"):
         pytest.skip("needs a GPU of 9.0")
-    for case in (*IN_PAIRS, *PAIRS_FUSED, *SAMPLED):
+    for case in (*ALL_F23, *F23_FUSED, *SAMPLED):
         x, w = operands(case, rng)
         if case.sampled:
             x[0].reshape(-1)[7] = narrowed(np.float32([2e3]), case.problem.dtype)[0]

@@ -5,7 +5,7 @@
 // [position] instead, rows PITCH and images SLOT positions apart; an image has PAD rows above and PAD
 // columns before it, which are zeros, and at a stride of 1 those of the next row and image are the ones
 // after it. Every STRIDE-th row and column is a phase. POINTS = 4: two output columns are a position,
-// of Winograd's F(2, 3) along a row; its four points are phases, and no column lies before an image.
+// of Winograd's F(2, 3) along a row; its four transform points are phases, and no column lies before an image.
 #pragma once
 #include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/math.cuh"

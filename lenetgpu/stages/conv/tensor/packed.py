@@ -21,7 +21,7 @@ VEC = 8  # channels, 16 bytes of fp16
 ROW = 8  # vectors of a chunk's row: all high, or high and low in turn
 FILTERS = 64  # per block that reads planes
 POINTS = 4  # of Winograd's F(2, 3)
-PAIR = 2  # outputs per pair
+PAIR = 2  # outputs per position of F(2, 3)
 _BLOCK = 512  # positions, more than any block computes
 _FP16_EXPONENT = 15
 _NONE = -(1 << 12)  # the exponent of zeros
@@ -266,7 +266,7 @@ def _by_elements(parts: Array, layout: Layout) -> Array:
 
 
 def _at_points(w: Array) -> Array:
-    """Transform filters (R, 3, C, M) to the points 0, 1, -1 and infinity: (R, 4, C, M)."""
+    """Transform filters (R, 3, C, M) to transform points 0, 1, -1 and infinity: (R, 4, C, M)."""
     first, middle, last = (w[:, s] for s in range(3))
     with np.errstate(invalid="ignore"):
         one, other = (first + middle + last) / 2, (first - middle + last) / 2

@@ -81,7 +81,7 @@ class Block(ABC):
 
     @property
     def bm(self) -> int:
-        """Outputs per filter, or pairs of outputs, of a block."""
+        """Outputs per filter, or output pairs of F(2, 3), of a block."""
         return self.sizes()[0]
 
     @property

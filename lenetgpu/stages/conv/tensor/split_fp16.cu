@@ -6,7 +6,7 @@
 // tensor_split: a thread a vector of 8 channels (packed.cuh); any C, zeros after the last channel. A
 // warp takes ALONG pixels of ACROSS neighbouring vectors: at NCHW its lanes read ALONG floats of a row, at
 // NHWC ACROSS vectors of a pixel, and write one or the other, so that whole sectors are read and written.
-// WINOGRAD: a thread makes the four points of two output columns of four inputs in a row.
+// WINOGRAD: a thread makes the four transform points of two output columns from four inputs in a row.
 #include "stages/conv/tensor/packed.cuh"
 
 constexpr int WARPS = THREADS / 32;

@@ -1,4 +1,4 @@
-// One-dimensional Winograd F(4,5): 4 outputs of a filter of 5 elements from 8 inputs by 8 products, at the
+// One-dimensional Winograd F(4,5): 4 outputs of a filter of 5 elements from 8 inputs by 8 products, at the transform
 // points 0, 1, -1, 2, -2, 1/2, -1/2 and infinity (Lavin & Gray, arXiv 1509.09308). The filter's
 // transform is made on the host; every coefficient here is a short binary fraction.
 #pragma once

@@ -3,7 +3,7 @@
 // leaves its transformed maps in shared memory; then each computes 8 of conv2's outputs of all
 // eight: GEMM rows (M) are images and tiles, so that a row of the maps, read once, serves five
 // rows of outputs, and a warp's filters are its own: they come from L2 to its registers, without a
-// pipeline. Products are never cleared between points: what the tensor cores have after each point
+// pipeline. Products are never cleared between transform points: what the tensor cores have after each point
 // counts with the difference of two neighbouring points' factors. Any n >= 1.
 #include "stages/fused/mma_winograd/conv1.cuh"
 

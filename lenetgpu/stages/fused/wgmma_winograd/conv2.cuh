@@ -1,4 +1,4 @@
-// conv2's products at a point, filters and transformed maps in shared memory: D[64 channels][8 rows,
+// conv2's products at a transform point, filters and transformed maps in shared memory: D[64 channels][8 rows,
 // 4 images, 2 tiles of 4 columns], N = 64 in the order that the vectors of the maps lie in.
 #pragma once
 #include "gpu/ptx/async.cuh"
