@@ -195,25 +195,25 @@ class Pipeline:
 
     def _allocate(self) -> None:
         sizes: dict[tuple[str, int], int] = {}
-        self._places: list[tuple[str, int] | str] = []
+        self._targets: list[tuple[str, int] | str] = []
         at, turn = self.plan.device, 1
         self._scores_device = self.plan.device
         for index, step in enumerate(self.steps):
             if index == len(self.steps) - 1:
-                self._places.append("labels")
+                self._targets.append("labels")
                 break
             turn = 1 - turn if step.device == at else 0
             at = step.device
             if step.writes == ("NC", _SCORES_AT) and step.stages:
-                self._places.append("scores")
+                self._targets.append("scores")
                 self._scores_device = step.device
                 continue
             layout, shape = step.writes
-            place = (at, turn)
-            self._places.append(place)
+            target = (at, turn)
+            self._targets.append(target)
             size = 4 * prod(physical_shape(layout, self.chunk, shape))
-            sizes[place] = max(sizes.get(place, 0), size)
-        self._arenas = {place: self._empty(size, place[0]) for place, size in sizes.items()}
+            sizes[target] = max(sizes.get(target, 0), size)
+        self._arenas = {target: self._empty(size, target[0]) for target, size in sizes.items()}
         self._views: dict[tuple[Any, ...], Any] = {}
         self.labels = array_module(self.plan.device).empty(self.batch, "int32")
         self._scores = array_module(self._scores_device).empty((self.batch, CLASSES), "float32")
@@ -241,7 +241,7 @@ class Pipeline:
         import numpy as np
 
         part = self._scores[lo : lo + n]
-        with np.errstate(over="ignore"):  # who asked for the scores is told
+        with np.errstate(over="ignore"):  # a caller that wants scores gets an error
             array_module(self._scores_device).ldexp(part, np.int32(self.exponent), part)
 
     def poison(self) -> None:
@@ -257,23 +257,23 @@ class Pipeline:
         last = self.steps[-1]
         return last.device == "cuda" and last.prepared is not None
 
-    def _output(self, place: tuple[str, int] | str, step: Step, part: slice, labels: Any) -> Any:
+    def _output(self, target: tuple[str, int] | str, step: Step, part: slice, labels: Any) -> Any:
         n = part.stop - part.start
-        if place == "labels":
+        if target == "labels":
             if step.variant is None or step.variant.kind != CLASSIFIER:
                 return labels[part]
             return labels[part], (self._scores[part] if self.with_scores else None)
-        if place == "scores":
+        if target == "scores":
             return self._scores[part]
         layout, shape = step.writes
-        assert isinstance(place, tuple)
-        return self._view(place, physical_shape(layout, n, shape), step.dtype)
+        assert isinstance(target, tuple)
+        return self._view(target, physical_shape(layout, n, shape), step.dtype)
 
-    def _view(self, place: tuple[str, int], shape: tuple[int, ...], dtype: str) -> Any:
+    def _view(self, target: tuple[str, int], shape: tuple[int, ...], dtype: str) -> Any:
         """Return a contiguous array of `shape` at the start of an arena."""
-        key = (place, shape, dtype)
+        key = (target, shape, dtype)
         if key not in self._views:
-            self._views[key] = self._arenas[place].view(dtype)[: prod(shape)].reshape(shape)
+            self._views[key] = self._arenas[target].view(dtype)[: prod(shape)].reshape(shape)
         return self._views[key]
 
     def run(self, x: Any, observer: Observer | None = None, labels: Any = None) -> Any:
@@ -299,11 +299,11 @@ class Pipeline:
             count = min(self.chunk, n - lo)
             current = x[lo : lo + count]
             part = slice(lo, lo + count)
-            for step, place in zip(self.steps, self._places, strict=True):
-                out = self._output(place, step, part, into)
+            for step, target in zip(self.steps, self._targets, strict=True):
+                out = self._output(target, step, part, into)
                 shape = physical_shape(step.reads[0], count, step.reads[1])
                 step.run(current.reshape(shape), out)
-                if self.exponent and self.with_scores and place == "labels":
+                if self.exponent and self.with_scores and target == "labels":
                     self._rescale(lo, count)
                 if observer is not None:
                     observer(step, out)
@@ -317,7 +317,7 @@ class Pipeline:
     @property
     def keeps_scores(self) -> bool:
         """True if a run keeps scores; without `with_scores` they still need rescaling."""
-        return self.with_scores or "scores" in self._places
+        return self.with_scores or "scores" in self._targets
 
     def held_scores(self, n: int) -> Any:
         """Scores (n, 10) float32 of the last run, on their device; overwritten by the next run."""

@@ -105,7 +105,7 @@ def _outdone(entry: dict[str, Any], made: Product, images: int, machine: Machine
     return CLAIM * promised < 1e3 * float(entry["median_ms"])
 
 
-def told(case: dict[str, Any], machine: Machine) -> tuple[dict[str, float], tuple[str, ...]]:
+def measured_us(case: dict[str, Any], machine: Machine) -> tuple[dict[str, float], tuple[str, ...]]:
     """Return microseconds of best's algorithms in NCHW on `machine`, and the excluded ones.
 
     An algorithm counts if it was right and as accurate as fp32 on the same data (`counted`).
@@ -121,7 +121,7 @@ def told(case: dict[str, Any], machine: Machine) -> tuple[dict[str, float], tupl
 def measured_in(document: Document) -> Iterator[tuple[Conv, Measured]]:
     """Yield each case with at least two comparable algorithms."""
     for case in document["cases"]:
-        us, dropped = told(case, machine_of(document))
+        us, dropped = measured_us(case, machine_of(document))
         if len(us) > 1:
             date, commit = document["date"], document.get("commit")
             name = document["device"]["name"]

@@ -52,7 +52,7 @@ SORTS_13 = (
 """And of figure 13: the first and the seventeenth are the last of a line of instructions."""
 
 
-def sides_told(most: int = 32) -> list[int]:
+def sides_printed(most: int = 32) -> list[int]:
     """The filter sides with which figures 9 and 13 can be: no line takes less than a cycle.
 
     And each figure's cheapest, a store and a load that nothing waits for, takes 1.00.
@@ -183,7 +183,7 @@ def core_table() -> str:
 
 def filter_sentence() -> str:
     """Return the sentence on the filter size that figures 9 and 13 imply."""
-    sides, tile = sides_told(), ladder_tile(TABLE_1, TABLE_1_BATCH)
+    sides, tile = sides_printed(), ladder_tile(TABLE_1, TABLE_1_BATCH)
     return (
         f"Figure 9's cheapest line took {min(c for _, c in FIGURE_9):,} cycles in all and figure "
         f"13's {min(c for _, c in FIGURE_13):,}: with filters of {sides[0]} x {sides[0]} a line of "
@@ -237,11 +237,11 @@ def changes_table() -> str:
     names, rows = [change.name for change in CHANGED], []
     claims = {claim.name: claim for claim in CLAIMS}
     for row in claim_rows(TABLE_1, TABLE_1_BATCH):
-        claim, told = claims[row["figure"]], row["paper"]
+        claim, printed = claims[row["figure"]], row["paper"]
         found = [row["model"], *(row["changed"][name] for name in names)]
-        marks = ["**" if claim.told is not None and agrees(claim, v) else "" for v in found]
+        marks = ["**" if claim.printed is not None and agrees(claim, v) else "" for v in found]
         cells = (f"{m}{figure(v)}{m}" for m, v in zip(marks, found, strict=True))
-        rows.append([row["figure"], None if told is None else figure(told), *cells])
+        rows.append([row["figure"], None if printed is None else figure(printed), *cells])
     heads = ["figure", "the paper>", "as stated>", *(f"{name}>" for name in names)]
     said = "\n".join(f"- {change.name}: {change.what}" for change in CHANGED)
     return lines(md(" | ".join(heads), rows), said)
@@ -249,9 +249,9 @@ def changes_table() -> str:
 
 def total_sentence() -> str:
     """Return the sentence on the paper's total from its own savings."""
-    told = next(claim.told for claim in CLAIMS if claim.unit == "times")
+    paper = next(claim.printed for claim in CLAIMS if claim.unit == "times")
     return (
-        f"The paper's {told}x: its savings from section 3.2 on multiply to {own_total():.2f}, and "
+        f"The paper's {paper}x: its savings from section 3.2 on multiply to {own_total():.2f}, and "
         f"to {own_total(low=True):.2f} to {own_total(high=True):.2f} with what its percentages "
         "round. So it is counted from the unrolled kernel, and unrolling is not in it."
     )

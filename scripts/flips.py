@@ -173,9 +173,9 @@ def _in_child(todo: list[int], tell: Callable[[int], str]) -> list[str]:
         os._exit(0)
     os.close(into)
     with os.fdopen(out) as pipe:
-        told = pipe.read().split()
+        words = pipe.read().split()
     os.waitpid(child, 0)
-    return told
+    return words
 
 
 def flips(

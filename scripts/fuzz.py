@@ -138,10 +138,10 @@ class Child:
         for data in cases:
             self.path.write_bytes(data)
             how, said = outcome(self.form, self.path, valid, base)
-            place = re.sub(r"'[^']*'|/\S+|[\d.,-]+", "#", said)[:160]
-            if how not in ENDS or place not in seen:
+            reason = re.sub(r"'[^']*'|/\S+|[\d.,-]+", "#", said)[:160]
+            if how not in ENDS or reason not in seen:
                 (self.folder / f"kept-{digest(data)}").write_bytes(data)
-            seen.add(place)
+            seen.add(reason)
             self._note(how, said[:300], digest(data))
             if how == "memory":
                 return
@@ -237,11 +237,11 @@ class Fuzzer:
                 self._found(how, said, data)
                 continue
             self.ends[how] += 1
-            place = re.sub(r"'[^']*'|/\S+|[\d.,-]+", "#", said)[:160]
-            if data and place not in self.seen and len(self.corpus) < _CORPUS:
+            reason = re.sub(r"'[^']*'|/\S+|[\d.,-]+", "#", said)[:160]
+            if data and reason not in self.seen and len(self.corpus) < _CORPUS:
                 self.corpus.append(Entry(data, self.corpus[0].hot))
                 self.kept += 1
-            self.seen.add(place)
+            self.seen.add(reason)
 
     def _found(self, how: str, said: str, data: bytes) -> None:
         self.harms[how] += 1
@@ -311,10 +311,10 @@ def prove(jobs: int = 2) -> None:
             )
 
 
-def replay(places: Iterable[Path], limit: float) -> int:
+def replay(paths: Iterable[Path], limit: float) -> int:
     """Run stored findings again; return how many still do harm."""
     harmful = 0
-    for file in (f for p in places for f in (sorted(p.iterdir()) if p.is_dir() else [p])):
+    for file in (f for p in paths for f in (sorted(p.iterdir()) if p.is_dir() else [p])):
         name = file.name.partition("--")[0]
         if name not in FORMATS:
             raise click.ClickException(f"{file}: expected FORMAT--HARM--DIGEST, found {file.name}")

@@ -139,21 +139,21 @@ def of_json(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
         deep = rng.choice((b"[", b'{"a":')) * rng.choice((10, 900, 100_000))
         return deep if rng.random() < 0.2 else damage(rng, entry.data)
     for _ in range(rng.choice((1, 1, 2, 4))):
-        places, todo = [], [tree]
+        nodes, todo = [], [tree]
         while todo:
             holder = todo.pop()
             for key in list(holder) if isinstance(holder, dict) else range(len(holder)):
-                places.append((holder, key))
+                nodes.append((holder, key))
                 todo += [holder[key]] if isinstance(holder[key], dict | list) else []
-        if not places:
+        if not nodes:
             return json.dumps(rng.choice(odd)).encode()
-        holder, key = rng.choice(places)
-        other, place = rng.choice(places)
+        holder, key = rng.choice(nodes)
+        other, other_key = rng.choice(nodes)
         what = rng.randrange(6)
         if what == 0:
             del holder[key]
         elif what == 1:
-            holder[key] = deepcopy(other[place])
+            holder[key] = deepcopy(other[other_key])
         elif what == 2 and isinstance(holder, dict):
             holder[rng.choice(("", "a", f"{key}x"))] = holder.pop(key)
         else:

@@ -35,7 +35,7 @@ class Step:
     """Two alternatives for a stage of the course's suite, `before` and `after` by name.
 
     Several names on a side are consecutive stages; their times are added. `explains` names
-    counters (counters.json) that give the reason; `told` uses the suite's description of
+    counters (counters.json) that give the reason; `described` uses the suite's description of
     `after`.
     """
 
@@ -44,7 +44,7 @@ class Step:
     after: tuple[str, ...]
     then: float | None = None
     explains: tuple[str, ...] = ()
-    told: bool = False
+    described: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ COURSE = (
                (SHARED, STALL)))),
     Idea("2.4", "FFT", tuple(_beyond(stage, "fft.cufft") for stage in _CONV), "could not be run"),
     Idea("3.1", "two linear stages made one",
-         tuple(Step(stage, (APART,), (MERGED,), told=True)
+         tuple(Step(stage, (APART,), (MERGED,), described=True)
                for stage in ("pool1+conv2", "pool2+fc1")),
          "a thought"),
     Idea("3.1.1", "ReLU on the GPU", tuple(
@@ -171,7 +171,7 @@ COURSE = (
         _step(stage, SERIAL_MEAN, MEAN) for stage in ("pool1", "pool2")),
          "", "serial: that machine's CPU"),
     Idea("3.2.2", "ReLU inside the mean", tuple(
-        Step(stage, (RELU, MEAN), ("fused.maps_looped",), told=True)
+        Step(stage, (RELU, MEAN), ("fused.maps_looped",), described=True)
         for stage in ("pool1", "pool2")),
          "no figure", "the two kernels without the copy that keeps their input"),
     Idea("3.2.3", "the pool's input through shared memory", tuple(
@@ -368,7 +368,7 @@ def _step_why(step: Step) -> str:
         return ", ".join(said)
     rows = (_rows("course.json").get((step.stage, name), {}) for name in names)
     old, new = ((row.get("explanation") or "").split(", ") for row in rows)
-    if step.told:
+    if step.described:
         return ", ".join(new) or "-"
     sides = ([clause for clause in one if clause not in other]
              for one, other in ((old, new), (new, old)))  # fmt: skip

@@ -121,17 +121,17 @@ def data() -> dict[str, Path | None]:
     return found
 
 
-def command_of(job: Job, places: dict[str, Path | None]) -> list[str]:
+def command_of(job: Job, paths: dict[str, Path | None]) -> list[str]:
     """Return the job's command with its paths; raise MeasureError if data is missing."""
     script = job.command.startswith("scripts/")
     words = [sys.executable] if script else [sys.executable, "-m", "lenetgpu"]
     for word in shlex.split(job.command) + ([] if script else ["--no-progress"]):
         name = word[1:-1] if word.startswith("{") else ""
-        if name and places[name] is None:
+        if name and paths[name] is None:
             folder = f"LENETGPU_{name.upper()}"
             raise MeasureError(f"{folder}: expected the folder of its files, found none there")
-        words.append(str(places[name]) if name else word)
-    return [*words, "--json", str(places["json"])]
+        words.append(str(paths[name]) if name else word)
+    return [*words, "--json", str(paths["json"])]
 
 
 def finished(document: dict[str, Any], quick: bool) -> dict[str, Any]:
@@ -145,13 +145,13 @@ def finished(document: dict[str, Any], quick: bool) -> dict[str, Any]:
     return document
 
 
-def take(job: Job, into: Path, places: dict[str, Path | None], quick: bool) -> None:
+def take(job: Job, into: Path, paths: dict[str, Path | None], quick: bool) -> None:
     """Run one job and move its files to `into`; raise MeasureError if it failed."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"}
     with tempfile.TemporaryDirectory(prefix="lenetgpu-measure-") as folder:
         made = {"json": Path(folder) / "found.json", "picture": Path(folder) / "found.png"}
-        command = command_of(job, places | made)
+        command = command_of(job, paths | made)
         limit = max(180.0, 5 * job.seconds)
         try:
             done = subprocess.run(
@@ -189,11 +189,11 @@ def chosen(device: str, only: str | None, quick: bool) -> list[Job]:
 
 def run(jobs: list[Job], into: Path, quick: bool, say: Say) -> list[str]:
     """Run every job; return the sentences of those that failed."""
-    places, failed = data(), []
+    paths, failed = data(), []
     for number, job in enumerate(jobs, 1):
         say(f"[{number}/{len(jobs)}] {job.target}, about {job.seconds:.0f} s: {job.command}")
         try:
-            take(job, into, places, quick)
+            take(job, into, paths, quick)
         except (MeasureError, LenetError) as error:
             failed.append(f"{job.target}: {error}")
             say(f"  FAILED: {error}")

@@ -114,11 +114,11 @@ def _ran(node: Any, device: str, kinds: tuple[str, ...], shape: str = "") -> Ite
     if not isinstance(node, dict) or node.get("status", "right") != "right":
         return
     shape = node["shape"] if isinstance(node.get("shape"), str) else shape
-    place = node.get("stage") or "+".join(s for s in node.get("stages", ()) if isinstance(s, str))
-    kinds = (_KINDS[place],) if place in _KINDS else kinds
+    stage = node.get("stage") or "+".join(s for s in node.get("stages", ()) if isinstance(s, str))
+    kinds = (_KINDS[stage],) if stage in _KINDS else kinds
     name = str(node.get("variant") or node.get("name") or "")
     if name in (APART, MERGED):
-        for kind in (_KINDS[part] for part in place.split("+")):
+        for kind in (_KINDS[part] for part in stage.split("+")):
             yield from _of_variant((kind,), LINEAR[device][kind], device)
     yield from _of_variant(kinds, _PASSES.get(name, name), device, shape)
     plans = [name.removeprefix("plan ").partition(",")[0]] if name.startswith("plan ") else []

@@ -98,7 +98,7 @@ def python_mutants(count: int, seed: int) -> list[dict[str, Any]]:
     from cosmic_ray.plugins import get_operator, operator_names
 
     operators = [get_operator(n)() for n in operator_names() if not get_operator(n).arguments()]
-    places: dict[tuple[str, tuple[int, int]], list[tuple[Any, int]]] = {}
+    sites: dict[tuple[str, tuple[int, int]], list[tuple[Any, int]]] = {}
     for folder in SAMPLED:
         for path in sorted((ROOT / "lenetgpu" / folder).rglob("*.py")):
             text = path.read_text()
@@ -108,11 +108,11 @@ def python_mutants(count: int, seed: int) -> list[dict[str, Any]]:
                 for occurrence, start in enumerate(starts):
                     if start[0] not in skipped:
                         key = (str(path.relative_to(ROOT)), start)
-                        places.setdefault(key, []).append((operator, occurrence))
+                        sites.setdefault(key, []).append((operator, occurrence))
     drawn = random.Random(seed)
     found = []
-    for key in drawn.sample(sorted(places), min(count, len(places))):
-        operator, occurrence = drawn.choice(places[key])
+    for key in drawn.sample(sorted(sites), min(count, len(sites))):
+        operator, occurrence = drawn.choice(sites[key])
         text = (ROOT / key[0]).read_text()
         changed = mutate_code(text, operator, occurrence)
         if changed is None or changed == text:

@@ -372,10 +372,10 @@ def gathered(
     found: list[Candidate] = []
     absent = []
     installed = {name: importlib.util.find_spec(name) is not None for name in PEERS}
-    for place in where if gpu is not None else ["cpu"]:
-        found += our_candidates(images, weight_file, place, say)
+    for memory in where if gpu is not None else ["cpu"]:
+        found += our_candidates(images, weight_file, memory, say)
         if installed["torch"]:
-            found += torch_candidates(weights, images, place, deep, say)
+            found += torch_candidates(weights, images, memory, deep, say)
     if gpu is None and installed["onnxruntime"] and installed["onnx"]:
         found += onnx_candidates(weight_file, images)
     if gpu is not None and "device" in where and installed["jax"]:

@@ -44,7 +44,7 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _GRACE_S = 30.0
 _PLANTED_S = 120.0
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error")  # fmt: skip  # noqa: E501
-_PLACE = re.compile(r"(\w+) access at (\S+?)(?:\(.*?\)(?: const)?)?\+0x[0-9a-f]+ in (\S+?):(\d+)")
+_ACCESS = re.compile(r"(\w+) access at (\S+?)(?:\(.*?\)(?: const)?)?\+0x[0-9a-f]+ in (\S+?):(\d+)")
 
 
 @dataclass
@@ -90,10 +90,10 @@ WHY = (
 
 def excused(tool: str, report: str) -> bool:
     """Return True if racecheck reports only a write and a read that are ordered."""
-    places = _PLACE.findall(report)
-    known = all(path.endswith(_ORDERED.get((k, f), ("nowhere",))) for k, f, path, _ in places)
-    both = {kind for kind, *_ in places} == {"Read", "Write"}
-    return tool == "racecheck" and both and known and len(places) == report.count("+0x")
+    accesses = _ACCESS.findall(report)
+    known = all(path.endswith(_ORDERED.get((k, f), ("nowhere",))) for k, f, path, _ in accesses)
+    both = {kind for kind, *_ in accesses} == {"Read", "Write"}
+    return tool == "racecheck" and both and known and len(accesses) == report.count("+0x")
 
 
 def reports_of(log: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Contents of the four source texts and where each part is reproduced, from docs/papers.json.
 
-An item there is [kind, number, title, places, reason]. Variants cite the texts themselves
+An item there is [kind, number, title, locations, reason]. Variants cite the texts themselves
 (`paper=`), which `cited` parses.
 """
 
@@ -17,16 +17,16 @@ KINDS = (SECTION, FIGURE, TABLE, EQUATION, SLIDE)
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a text: `number` as printed, `places` in this repository besides the variants.
+    """A part of a text: `number` as printed, `locations` in this repository besides the variants.
 
-    A place is a path below the package or the repository, with a name after a colon or a heading of
+    A location is a path below the package or repository, with a name after a colon or a heading of
     a page after a #. `why`: what is not reproduced, and the reason.
     """
 
     kind: str
     number: str
     title: str
-    places: tuple[str, ...] = ()
+    locations: tuple[str, ...] = ()
     why: str = ""
 
 

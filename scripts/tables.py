@@ -85,15 +85,15 @@ def missing(part: str) -> str:
 def front() -> str:
     """Return the README's table: our plans by location of the images, with the best peer."""
     document = load(GPUS[0], "peers.json")
-    places = {"device": "on the GPU", "pinned": "page-locked host", "one": "one image, host"}
+    memories = {"device": "on the GPU", "pinned": "page-locked host", "one": "one image, host"}
     rows = [
         (
-            places[row["where"]], f"`{row['plan']}`" if "plan" in row else row["name"],
+            memories[row["where"]], f"`{row['plan']}`" if "plan" in row else row["name"],
             spread(row), row["peer"], f"{row['peer_ms']:.4f}",
             f"**{row['times_faster']:.1f}x**", f"{row['flips']} of {row['judged']:,}",
         )
         for row in document["rows"]
-        if row["maker"] == OURS and row["where"] in places and "peer" in row
+        if row["maker"] == OURS and row["where"] in memories and "peer" in row
     ]  # fmt: skip
     heads = "images | `LeNet`, plan | ms> | best peer of that precision | its ms> | times faster>"
     said = f"{said_of(document)}, {document['images']:,} digits to labels. {_sure(document)}"
@@ -454,7 +454,7 @@ def which_algorithm() -> str:
             for case in document["cases"]:
                 words = class_of(taken(case["shape"]).problem, case["images"])
                 wins, ahead, chosen = found.setdefault(words, ([], [], []))
-                took, _ = conv_choices.told(case, conv_choices.machine_of(document))
+                took, _ = conv_choices.measured_us(case, conv_choices.machine_of(document))
                 winner = min(took, key=took.__getitem__) if len(took) > 1 else ""
                 wins.append(winner)
                 ahead += [e["speedup"] for e in [named(case, winner)] if "speedup" in e]
@@ -466,8 +466,8 @@ def which_algorithm() -> str:
             if words in found:
                 wins, ahead, chosen = found[words]
                 names = sorted(filter(None, set(wins)), key=lambda name: (-wins.count(name), name))
-                told = ", ".join(f"`{name}` {wins.count(name)}" for name in names)
-                rows.append([words, len(wins), told or None, spanned(ahead), spanned(chosen)])
+                won = ", ".join(f"`{name}` {wins.count(name)}" for name in names)
+                rows.append([words, len(wins), won or None, spanned(ahead), spanned(chosen)])
         sure = how_sure([n for d in documents for n in rounds(d)], *documents, of="a shape")
         heads = (
             "convolutions | shapes> | take (how often it was fastest) | that over cuDNN> "
@@ -519,9 +519,9 @@ def shares_tiles() -> str:
     rows = []
     for case in document["cases"]:
         timed = [row for row in tile_rows(case) if row["median_us"]]
-        for place, row in enumerate(timed):
+        for index, row in enumerate(timed):
             best = next(one for one in timed if one["figure"] == row["figure"])
-            if place < 2 or row["table_1"] or (row is best and row["figure"] in "56"):
+            if index < 2 or row["table_1"] or (row is best and row["figure"] in "56"):
                 rows.append(
                     [case["label"], row["figure"], row["threads"], row["images_per_thread"],
                      row["filters_per_thread"], row["cached_pixels"], f"{row['shared_bytes']:,}",
@@ -610,7 +610,7 @@ def scale() -> str:
 
 
 def _scale(document: Document) -> str:
-    told = {
+    by_run = {
         (entry["shard"], entry["workers"]): row["rate"]
         for entry in document["predicted"]
         for row in entry["rows"]
@@ -620,7 +620,7 @@ def _scale(document: Document) -> str:
     rows = []
     for row in document["rows"]:
         shard, workers, rate = row["shard"], row["workers"], row["images_per_second"]
-        said = told.get((shard, workers))
+        said = by_run.get((shard, workers))
         ends = f"({min(row['samples']):,.0f} to {max(row['samples']):,.0f})"
         rows.append(
             [f"{shard:,}", workers or "none", f"{rate:,.0f} {ends}",
@@ -785,15 +785,15 @@ def citing(text: Text, among: Among) -> dict[Citation, list[str]]:
     return found
 
 
-def resolved(place: str) -> tuple[Path, str]:
-    """Return the file of a place and what follows it."""
-    path, mark, rest = place.partition("#" if "#" in place else ":")
+def resolved(location: str) -> tuple[Path, str]:
+    """Return the file of a location and what follows it."""
+    path, mark, rest = location.partition("#" if "#" in location else ":")
     inside = ROOT / "lenetgpu" / path
     return (inside if inside.exists() else ROOT / path), mark + rest
 
 
-def link(place: str) -> str:
-    path, rest = resolved(place)
+def link(location: str) -> str:
+    path, rest = resolved(location)
     shown = str(path.relative_to(ROOT)).removeprefix("lenetgpu/")
     if path.is_relative_to(ROOT / "docs"):
         return f"[{path.name}]({path.relative_to(ROOT / 'docs')}{rest})"
@@ -805,8 +805,8 @@ def papers(among: Among) -> str:
     parts = []
 
     def row(item: Item, names: list[str]) -> list[str | None]:
-        places = "; ".join([*names, *map(link, item.places)])
-        return [item.number, item.title, places or None, item.why or None]
+        linked = "; ".join([*names, *map(link, item.locations)])
+        return [item.number, item.title, linked or None, item.why or None]
 
     for text in TEXTS:
         by = citing(text, among)

@@ -75,8 +75,8 @@ def output(run: Run, device: str, folder: Path) -> str:
         written.append(os.read(terminal, 1 << 16))
         return written[-1]
 
-    place = ["env", "-C", str(folder), f"COLUMNS={WIDTH}", "TERM=dumb", f"PYTHONPATH={ROOT}"]
-    code = os.waitstatus_to_exitcode(pty.spawn([*place, *words], read))
+    prefix = ["env", "-C", str(folder), f"COLUMNS={WIDTH}", "TERM=dumb", f"PYTHONPATH={ROOT}"]
+    code = os.waitstatus_to_exitcode(pty.spawn([*prefix, *words], read))
     if code != run.code:
         raise click.ClickException(f"{typed}: expected exit code {run.code}, found {code}")
     said = b"".join(written).decode().replace("\r\n", "\n")

@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 
 import click
-from conv_choices import machine_of, told
+from conv_choices import machine_of, measured_us
 from measured import GPU, ROOT, Document, load, there
 
 from lenetgpu.dispatch.choose import choices
@@ -84,7 +84,7 @@ def panes(document: Document | None) -> dict[str, list[Cell]]:
     """Return the cells of each map size, measured if `document` has them, with rings."""
     measured = {}
     for case in document["cases"] if document else ():
-        if len(times := told(case, machine_of(document))[0]) > 1:
+        if len(times := measured_us(case, machine_of(document))[0]) > 1:
             problem = replace(taken(case["shape"]).problem, reads="NCHW", writes="NCHW")
             measured[problem, case["images"]] = times
     found: dict[str, list[Cell]] = {}
@@ -114,8 +114,8 @@ def title(document: Document | None, cells: dict[str, list[Cell]]) -> str:
 
 def digest(document: Document | None) -> str:
     cells = panes(document)
-    told = [title(document, cells), {k: [asdict(c) for c in pane] for k, pane in cells.items()}]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    facts = [title(document, cells), {k: [asdict(c) for c in pane] for k, pane in cells.items()}]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def measured_here() -> Document | None:
@@ -158,7 +158,7 @@ def _pane(cells: list[Cell], shown: list[str]) -> charts.Spec:
 def draw(path: Path, document: Document | None) -> None:
     """Draw a pane per map size: images by channels, coloured by algorithm, with the margin."""
     found = panes(document)
-    told = [
+    texts = [
         f"3x3, padding 1: {title(document, found)}",
         "in a cell: the next's time over the fastest's; ring: measured, without padding",
     ]
@@ -168,7 +168,7 @@ def draw(path: Path, document: Document | None) -> None:
     drawn = {
         f"maps of {name}": _pane(cells, shown) | {"width": 300} for name, cells in found.items()
     }
-    charts.save(path, told, drawn, {"Comment": digest(document)}, columns=_COLUMNS, apart=False)
+    charts.save(path, texts, drawn, {"Comment": digest(document)}, columns=_COLUMNS, apart=False)
 
 
 @click.command()

@@ -127,7 +127,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.nodeid in FAILING:
             item.add_marker(pytest.mark.xfail(reason=FAILING[item.nodeid], strict=True))
     if config.option.markexpr == "gpu":
-        before = parts.told()
+        before = parts.reported()
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in before])
         items[:] = in_turns([item for item in items if item.nodeid not in before])
     if importlib.util.find_spec("torch") is None:

@@ -88,7 +88,7 @@ def tell(before: dict[str, str]) -> None:
     (Path(os.environ["LENETGPU_CACHE"]) / _SNAPSHOT).write_text(json.dumps(sorted(before)))
 
 
-def told() -> set[str]:
+def reported() -> set[str]:
     """Return the tests that this run skips."""
     path = Path(os.environ["LENETGPU_CACHE"]) / _SNAPSHOT
     return set(json.loads(path.read_text())) if path.is_file() else set()

@@ -226,11 +226,11 @@ class Interrupts:
     """Callback for each chunk; raises at the `at`-th."""
 
     def __init__(self, at, error=KeyboardInterrupt):
-        self.told, self.at, self.error = [], at, error
+        self.counts, self.at, self.error = [], at, error
 
     def __call__(self, count):
-        self.told.append(count)
-        if len(self.told) == self.at:
+        self.counts.append(count)
+        if len(self.counts) == self.at:
             raise self.error
 
 

@@ -31,13 +31,13 @@ VALUES = {
 }
 
 
-def install(folder, monkeypatch, **told):
+def install(folder, monkeypatch, **settings):
     """Install it in `folder`, first on PATH."""
     folder.mkdir(exist_ok=True)
     program = folder / "ncu"
     program.write_text(f"#!{sys.executable}\n" + Path(__file__).read_text())
     program.chmod(0o755)
-    (folder / "ncu.json").write_text(json.dumps(told))
+    (folder / "ncu.json").write_text(json.dumps(settings))
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -61,29 +61,29 @@ def csv(metrics, launches):
 
 
 def main():
-    told = json.loads(Path(__file__).with_name("ncu.json").read_text())
+    settings = json.loads(Path(__file__).with_name("ncu.json").read_text())
     if sys.argv[1:] == ["--version"]:
         print("NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 1)")
         return 0
     metrics, folder = sys.argv[sys.argv.index("--metrics") + 1].split(","), Path(sys.argv[-1])
     print("==PROF== Connected to process 1")
-    if told.get("fail"):
-        print(f"==ERROR== {told['fail']}")
-        return told.get("code", 1)
+    if settings.get("fail"):
+        print(f"==ERROR== {settings['fail']}")
+        return settings.get("code", 1)
     sections, launches = [], []
     for index, work in enumerate(json.loads((folder / "work.json").read_text())["works"]):
         for spec in work["specs"]:
-            own = told["kernels"].get(spec["variant"], ["k_" + spec["stage"]])
+            own = settings["kernels"].get(spec["variant"], ["k_" + spec["stage"]])
             launches.append((MARK, len(sections) + 1))
-            launches += [(kernel, 512) for kernel in [*told.get("extra", []), *own]]
-            error = told.get("errors", {}).get(spec["variant"])
+            launches += [(kernel, 512) for kernel in [*settings.get("extra", []), *own]]
+            error = settings.get("errors", {}).get(spec["variant"])
             sections.append({"work": index, "name": spec["stage"], "variant": spec["variant"],
                              "launched": own, "error": error})  # fmt: skip
     (folder / "sections.json").write_text(json.dumps(sections))
-    text = csv(metrics, [one for one in launches if one[0] not in told.get("lost", [])])
-    print(text[: len(text) - told.get("cut", 0)])
+    text = csv(metrics, [one for one in launches if one[0] not in settings.get("lost", [])])
+    print(text[: len(text) - settings.get("cut", 0)])
     print("==PROF== Disconnected from process 1", file=sys.stderr)
-    return told.get("end", 0)
+    return settings.get("end", 0)
 
 
 if __name__ == "__main__":

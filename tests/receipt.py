@@ -101,8 +101,8 @@ def compared(receipt: dict[str, Any], root: Path = ROOT) -> State:
         if ran.get(path) == now.get(path):
             continue
         entry = receipt.get("unrun", {}).get(path)
-        told = entry is not None and entry["hash"] == now.get(path) and entry["reason"].strip()
-        (unrun if told else changed).append(path)
+        excused = entry is not None and entry["hash"] == now.get(path) and entry["reason"].strip()
+        (unrun if excused else changed).append(path)
     return State(tuple(changed), tuple(unrun))
 
 
@@ -149,14 +149,14 @@ def sentences(receipt: dict[str, Any] | None, root: Path = ROOT) -> tuple[bool, 
 def _meant(names: Iterable[str], state: State, root: Path) -> Iterator[str]:
     """Yield the changed files that the names stand for; raise ValueError for a name without any."""
     for name in names:
-        place = (Path.cwd() / name).resolve()
-        meant = [path for path in state.unrun if (root / path) == place]
+        target = (Path.cwd() / name).resolve()
+        meant = [path for path in state.unrun if (root / path) == target]
         meant += [
             path
             for path in state.changed
-            if (root / path).is_relative_to(place)
-            or (place.suffix == ".cuh" and (root / path).is_file() and path.endswith(".cu")
-                and place in (header.resolve() for header in source_files(root / path)))
+            if (root / path).is_relative_to(target)
+            or (target.suffix == ".cuh" and (root / path).is_file() and path.endswith(".cu")
+                and target in (header.resolve() for header in source_files(root / path)))
         ]  # fmt: skip
         if not meant:
             raise ValueError(f"{name}: expected a covered file that changed, found none")

@@ -37,11 +37,11 @@ def surroundings(**environment):
 def in_terminal(width, *arguments, code=0, **environment):
     """Run `lenetgpu` in a terminal of that width, check its exit code, and return its output."""
     here, there = pytest.importorskip("pty").openpty()
-    told = {"COLUMNS": str(width), "LINES": "50", "TERM": "xterm-256color", **environment}
+    variables = {"COLUMNS": str(width), "LINES": "50", "TERM": "xterm-256color", **environment}
     command = [sys.executable, "-m", "lenetgpu", *arguments]
     written = b""
     ends = {"stdin": there, "stdout": there, "stderr": there}
-    with subprocess.Popen(command, **ends, env=surroundings(**told)) as process:
+    with subprocess.Popen(command, **ends, env=surroundings(**variables)) as process:
         os.close(there)
         while True:
             try:

@@ -104,9 +104,9 @@ def test_absurd_arguments_are_refused_in_one_sentence(tmp_path):
         [sys.executable, "-c", RUNNER], input=json.dumps(asked), capture_output=True, text=True,
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [words for words, *_ in told] == asked, done.stderr
-    for words, code, text, left in told:
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [words for words, *_ in results] == asked, done.stderr
+    for words, code, text, left in results:
         assert (code, text.count("\n")) == (2, 1), (words, code, text)
         assert text.startswith("lenetgpu: error: ") and len(text) < 700, (words, text)
         assert left == ["folder", "loop", "pipe"], (words, left)
@@ -120,7 +120,7 @@ def test_too_many_operations_to_check_are_refused():
     for name, suite in request.SUITES.items():
         assert request.require_checkable(list(suite.shapes), "cpu") is None, name
     wide = [Shape("wide", Conv(300, 300, 1, 1, 257, 256))]
-    with pytest.raises(LenetError, match="filters of at most 65,536 places, found 257x256"):
+    with pytest.raises(LenetError, match="filters of at most 65,536 elements, found 257x256"):
         request.require_checkable(wide, "cuda")
 
 

@@ -49,7 +49,7 @@ def cache(filled, tmp_path, monkeypatch):
 
 def begun_anew():
     """Forget the loaded kernels, as in a new process."""
-    entries.told.cache_clear()
+    entries.notices.cache_clear()
     nvrtc._uncached.clear()
     launch._function.cache_clear()
 
@@ -63,7 +63,7 @@ def right():
 
 def test_intact_kernel_cache_is_used(cache, monkeypatch):
     monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *_: pytest.fail("compiled again"))
-    assert right() and entries.told() == []
+    assert right() and entries.notices() == []
 
 
 @pytest.mark.parametrize("suffix", [".cubin", ".kept"])

@@ -14,11 +14,11 @@ def fresh(code):
     return ran.stdout.splitlines()
 
 
-def told():
+def listed():
     return [name for name, offer in registry._OFFERS.items() if offer.families is not None]
 
 
-@pytest.mark.parametrize("module", told())
+@pytest.mark.parametrize("module", listed())
 def test_modules_register_their_declared_families(module):
     registry.import_offered()
     made = [

@@ -80,13 +80,13 @@ def test_table_omits_quick_cpu_and_refused_runs(script, tmp_path):
 
 
 @pytest.fixture
-def told(script):
+def timed(script):
     """Return a function that names the candidates of SHAPE that count, next to an fp32 kernel."""
 
     def of(*entries, shape=SHAPE, machine=H200, **more):
         plain = entry("direct.tuned", 9.0, relative_error=1e-6)
         case = {"shape": shape, "images": 64, "candidates": [plain, *entries]}
-        return {*script("conv_choices").told(case | more, machine)[0]} - {"direct.tuned"}
+        return {*script("conv_choices").measured_us(case | more, machine)[0]} - {"direct.tuned"}
 
     return of
 
@@ -95,26 +95,26 @@ def product(name, us=1.0, **more):
     return entry(name, us, relative_error=1e-7, **more)
 
 
-def test_table_uses_times_of_the_current_kernel(told):
+def test_table_uses_times_of_the_current_kernel(timed):
     own = wgmma.FP16X3.plan(PROBLEM, 64, H200).tiling.entry
     other = {"tensor_halo": "tensor_wgmma", "tensor_wgmma": "tensor_halo"}[own]
-    assert told(product(SPLIT, launched=["tensor_split", own])) == {SPLIT}
-    assert told(product(SPLIT, launched=["tensor_split", other])) == set()
-    assert told(product(SPLIT)) == {SPLIT}  # older documents do not say
+    assert timed(product(SPLIT, launched=["tensor_split", own])) == {SPLIT}
+    assert timed(product(SPLIT, launched=["tensor_split", other])) == set()
+    assert timed(product(SPLIT)) == {SPLIT}  # older documents do not say
 
 
-def test_tilings_are_tied_to_their_kernel(told):
+def test_tilings_are_tied_to_their_kernel(timed):
     found = wgmma.FP16X3.products(PROBLEM, 64, H200)
     for entry_ in ("tensor_halo", "tensor_wgmma"):
         made = next(one for one in found if one.tiling.entry == entry_)
         name = f"{SPLIT}{TILED}{made.word}"
         for launched in ("tensor_halo", "tensor_wgmma"):
             expected = {name} if launched == entry_ else set()
-            assert told(product(name, launched=[launched])) == expected
-    assert told(product(f"{SPLIT}{TILED}halo-1x1")) == set()
+            assert timed(product(name, launched=[launched])) == expected
+    assert timed(product(f"{SPLIT}{TILED}halo-1x1")) == set()
 
 
-def test_time_of_another_tiling_counts_until_model_predicts_more(told):
+def test_time_of_another_tiling_counts_until_model_predicts_more(timed):
     made = wgmma.FP16X3.plan(PROBLEM, 64, H200)
     threads, shared = made.tiling.threads, made.tiling.shared_bytes(made.layout)
     us = wgmma.FP16X3.cycles(made, 64, H200) / H200.clock_mhz
@@ -123,15 +123,15 @@ def test_time_of_another_tiling_counts_until_model_predicts_more(told):
     for slow, how, expected in (
         (2.0, own, {SPLIT}), (1.2, other, {SPLIT}), (1.4, other, set()), (1.4, fewer, set()),
     ):  # fmt: skip
-        assert told(product(SPLIT, slow * us, **how)) == expected, (slow, how)
+        assert timed(product(SPLIT, slow * us, **how)) == expected, (slow, how)
 
 
-def test_single_launch_rows_match_kernel_and_threads(told):
+def test_single_launch_rows_match_kernel_and_threads(timed):
     own = tf32.plan(PROBLEM, 64, H200)
-    assert told(product(ONE, launched=[own.kernel().entry])) == {ONE}
-    assert told(product(ONE, launched=["tf32_another"], block=[own.threads, 1, 1])) == set()
-    assert told(product(ONE, block=[own.threads, 1, 1])) == {ONE} == told(product(ONE))
-    assert told(product(ONE, block=[own.threads + 32, 1, 1])) == set()
+    assert timed(product(ONE, launched=[own.kernel().entry])) == {ONE}
+    assert timed(product(ONE, launched=["tf32_another"], block=[own.threads, 1, 1])) == set()
+    assert timed(product(ONE, block=[own.threads, 1, 1])) == {ONE} == timed(product(ONE))
+    assert timed(product(ONE, block=[own.threads + 32, 1, 1])) == set()
 
 
 def test_cudnn_error_on_the_same_data_is_the_limit(script):
@@ -145,15 +145,15 @@ def test_cudnn_error_on_the_same_data_is_the_limit(script):
     for error, us in ((5e-7, {"direct.tuned": 9.0, SPLIT: 3.22}), (3e-7, {"direct.tuned": 9.0})):
         peer = ran(table.NAMES["cuda"], 9, error)
         case = {"shape": "256,14,14,256,3,1,1", "images": 64, "candidates": [*found, peer]}
-        assert table.told(case, H200) == (us, () if SPLIT in us else (SPLIT,))
+        assert table.measured_us(case, H200) == (us, () if SPLIT in us else (SPLIT,))
     case = {"shape": "128,28,28,128,3,1,1", "images": 64}
     older = [ran(name, 9, 1e-7) for name in ("direct.tuned", "winograd.f4", table.NAMES["cuda"])]
-    assert table.told(case | {"candidates": older}, H200)[1] == ("winograd.f4",)
+    assert table.measured_us(case | {"candidates": older}, H200)[1] == ("winograd.f4",)
     newer = [e | {"same_images": {"rms": 1e-7}} for e in older]
-    assert table.told(case | {"candidates": newer}, H200)[1] == ()
+    assert table.measured_us(case | {"candidates": newer}, H200)[1] == ()
 
 
-def test_former_names_of_tilings_and_kernels_are_read(told):
+def test_former_names_of_tilings_and_kernels_are_read(timed):
     former = {"halo": "taps", "winograd": "pairs"}
     for made in wgmma.FP16X3.products(PROBLEM, 64, H200):
         kind, _, size = made.word.partition("-")
@@ -161,4 +161,4 @@ def test_former_names_of_tilings_and_kernels_are_read(told):
             word = f"{former[kind]}-{size}"
             assert replace(wgmma.FP16X3, word=word).products(PROBLEM, 64, H200) == (made,)
             name = f"{SPLIT}{TILED}{word}"
-            assert told(product(name, launched=["tensor_taps"])) == {name}
+            assert timed(product(name, launched=["tensor_taps"])) == {name}

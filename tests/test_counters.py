@@ -50,9 +50,9 @@ KEYS = [("pool1", PASSES_OF), ("conv2", "direct.two_maps")]
 def pretended(tmp_path, monkeypatch):
     """Return a function that installs a stand-in for `ncu` with the given settings."""
 
-    def install(**told):
-        told = {"kernels": {PASSES_OF: ["relu_in_place", "looped_mean"]}} | told
-        pretended_ncu.install(tmp_path / "bin", monkeypatch, **told)
+    def install(**settings):
+        settings = {"kernels": {PASSES_OF: ["relu_in_place", "looped_mean"]}} | settings
+        pretended_ncu.install(tmp_path / "bin", monkeypatch, **settings)
 
     return install
 
@@ -150,7 +150,7 @@ def test_launches_are_assigned_to_sections(pretended):
 
 
 @pytest.mark.parametrize(
-    ("told", "part"),
+    ("settings", "part"),
     [
         ({"lost": ["looped_mean"]}, "pool1 basic.in_place: expected kernel looped_mean"),
         ({"lost": [pretended_ncu.MARK]}, "expected a mark first, found kernel relu_in_place"),
@@ -161,8 +161,8 @@ def test_launches_are_assigned_to_sections(pretended):
         ({"end": 3}, "code 3: ==PROF== Disconnected"),
     ],
 )
-def test_mismatched_ncu_output_is_refused(pretended, told, part):
-    pretended(**told)
+def test_mismatched_ncu_output_is_refused(pretended, settings, part):
+    pretended(**settings)
     with pytest.raises(NoCounters, match=r"^ncu") as error:
         document.read(few(), IMAGES, GPU)
     assert part in str(error.value)

@@ -190,9 +190,9 @@ def test_source_is_read_pinned_or_in_parts(gpu):
     whole = runner.whole(source)
     assert gpu.is_pinned(whole.ctypes.data, whole.nbytes) and (whole == images).all()
     labels, scores = runner.results(30, True)
-    told = []
-    runner.run(whole, labels, scores, told.append)
-    assert (labels == expected(images)[0]).all() and sum(told) == runner.done == 30
+    counts = []
+    runner.run(whole, labels, scores, counts.append)
+    assert (labels == expected(images)[0]).all() and sum(counts) == runner.done == 30
     found = []
     runner.run_source(source, lambda labels, scores: found.append((labels.copy(), scores.copy())))
     np.testing.assert_array_equal(np.concatenate([part[0] for part in found]), labels)

@@ -42,7 +42,7 @@ def run(*arguments):
 
 def test_figures_9_and_13_imply_5x5_filters(script):
     """80,640 and 1,680 runs of a line; the cheapest lines take 80,641 and 1,681 cycles in all."""
-    assert script("engines").sides_told() == [5] == [TABLE_1.R]
+    assert script("engines").sides_printed() == [5] == [TABLE_1.R]
     assert executions(True) == 80_640 and executions(False) == 1_680
     assert min(value for _, value in FIGURE_9) == executions(True) + 1
     assert min(value for _, value in FIGURE_13) == executions(False) + 1
@@ -120,7 +120,7 @@ def test_unrolled_sums_match_figure_13():
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
 def test_claims_are_reproduced_as_stated(claim):
-    if claim.told is None:
+    if claim.printed is None:
         assert not claim.reproduced
         with pytest.raises(ValueError, match="found none"):
             agrees(claim, 0.5)
@@ -131,8 +131,8 @@ def test_claims_are_reproduced_as_stated(claim):
 def test_paper_figures_match_the_ladder_and_their_product(script):
     """Figures that papers/convnet2.py has too have the same value there."""
     steps = {step.name: step for step in STEPS}
-    assert CLAIM["rolled, cycles"].told == steps["rolled"].cycles
-    assert CLAIM["unrolled, cycles"].told == steps["unrolled"].cycles
+    assert CLAIM["rolled, cycles"].printed == steps["rolled"].cycles
+    assert CLAIM["unrolled, cycles"].printed == steps["unrolled"].cycles
     for name, step in {
         "unrolling saves": "unrolled",
         "inner product engine saves": "inner product engine",
@@ -140,7 +140,7 @@ def test_paper_figures_match_the_ladder_and_their_product(script):
         "extracted conditionals save": "hoisted_checks",
         "index converter saves": "index_engine",
     }.items():
-        assert CLAIM[name].told == steps[step].gain
+        assert CLAIM[name].printed == steps[step].gain
     own_total = script("engines").own_total
     assert f"{own_total(high=True):.1f}x" == "4.4x" in PAPER_TOTAL_NOTE
     assert own_total(low=True) < own_total() < own_total(high=True)

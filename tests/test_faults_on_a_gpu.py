@@ -20,7 +20,7 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.plan import resolve
-from lenetgpu.store.entries import place
+from lenetgpu.store.entries import cache_root
 
 pytestmark = pytest.mark.gpu
 PLANS = ("fp32", "fp16", "sgemm", "fft", "tiled")
@@ -50,7 +50,7 @@ COMMON = """
 def own_cache(tmp_path_factory):
     """A cache folder with the compiled kernels and its own records."""
     folder = tmp_path_factory.mktemp("faults") / "cache"
-    shutil.copytree(place(), folder, ignore=shutil.ignore_patterns("*.lock", ".lenetgpu.*"))
+    shutil.copytree(cache_root(), folder, ignore=shutil.ignore_patterns("*.lock", ".lenetgpu.*"))
     return folder
 
 
@@ -246,7 +246,7 @@ def test_forked_child_is_refused_and_spawned_one_works(ran, tmp_path):
     import multiprocessing
     from lenetgpu.gpu import device
 
-    def told(call):
+    def reported(call):
         try:
             call()
         except LenetError as error:
@@ -257,7 +257,7 @@ def test_forked_child_is_refused_and_spawned_one_works(ran, tmp_path):
         calls = (lambda: net(images), lambda: net(images[0]), lambda: net.scores(images),
                  lambda: net(cupy.ndarray((3, 28, 28), "uint8", net.held)),
                  lambda: LeNet.load(device="cuda"), device.driver_gpus)
-        return all([told(call) for call in calls])
+        return all([reported(call) for call in calls])
 
     def spawned(at):
         return bool((LeNet.load(device="cuda", batch=64)(images[:99]).shape == (99,)))

@@ -16,7 +16,7 @@ CUDA = sorted([*PACKAGE.rglob("*.cu"), *PACKAGE.rglob("*.cuh")])
 TEXTS = {str(path.relative_to(PACKAGE)): path.read_text() for path in (*SOURCES, *CUDA)}
 
 
-def places(pattern: str, *endings: str) -> set[str]:
+def files_with(pattern: str, *endings: str) -> set[str]:
     """Return the files with a line that matches."""
     found = re.compile(pattern, re.MULTILINE)
     return {name for name, text in TEXTS.items() if name.endswith(endings) and found.search(text)}
@@ -39,12 +39,14 @@ def places(pattern: str, *endings: str) -> set[str]:
     ],
 )  # fmt: skip
 def test_pattern_is_used_only_in_allowed_files(pattern, where):
-    assert places(pattern, ".py") == where
+    assert files_with(pattern, ".py") == where
 
 
 def test_device_figures_are_in_one_file():
     """Multiprocessor counts and clocks of known GPUs; all other code queries the machine."""
-    found = places(r"(?<![\w.])(132|1980|1785|3352|4800|4814|4917)(?![\w.])", ".py", ".cu", ".cuh")
+    found = files_with(
+        r"(?<![\w.])(132|1980|1785|3352|4800|4814|4917)(?![\w.])", ".py", ".cu", ".cuh"
+    )
     assert found == {"gpu/machines.py"}
 
 
@@ -66,7 +68,7 @@ def test_functions_are_short_with_few_arguments():
                 assert lines <= 60 and (count <= 8 or free), f"{path}: {node.name}"
 
 
-def told(path: Path) -> list[str]:
+def code_of(path: Path) -> list[str]:
     """Return the lines without blank ones, comments, imports and lone punctuation."""
     lines = (" ".join(line.split()) for line in path.read_text().splitlines())
     return [line for line in lines if re.match(r"\w|\W+\w", line) and not re.match(
@@ -77,7 +79,7 @@ def test_duplication_is_limited():
     """Counts six-line blocks found in two to eight files; more frequent ones are boilerplate."""
     where: dict[tuple[str, ...], set[Path]] = defaultdict(set)
     for path in (*SOURCES, *CUDA):
-        lines = told(path)
+        lines = code_of(path)
         for at in range(len(lines) - 5):
             where[tuple(lines[at : at + 6])].add(path)
     pairs = {pair for paths in where.values() if len(paths) <= 8

@@ -130,14 +130,14 @@ def test_low_accuracy_is_reported_after_the_results(tmp_path):
 
 
 def test_progress_ends_at_its_total():
-    told = []
+    calls = []
     job.infer(
         Request(limit=130, batch=100, device="cpu", plan="tiled", timing=True, trace=True),
-        lambda done, total: told.append((done, total)),
+        lambda done, total: calls.append((done, total)),
     )
-    done, totals = zip(*told, strict=True)
+    done, totals = zip(*calls, strict=True)
     assert list(done) == sorted(done) and done[0] == CPU_CHUNK
-    assert all(one <= total for one, total in told)
+    assert all(one <= total for one, total in calls)
     assert min(totals) >= 130 * (1 + 5 + 6 + 1)
     assert done[-1] == totals[-1] and done[-1] % 130 == 0
 
@@ -173,8 +173,8 @@ def test_parts_give_labels_and_scores_of_a_whole_read(data, tmp_path, monkeypatc
     files = tmp_path / f"whole.{ending}", tmp_path / f"parts.{ending}"
     whole = job.infer(asked(data, scores=True), output=files[0])
     monkeypatch.setattr(job, "WHOLE_BYTES", N * 784 - 1)
-    told = []
-    parts = job.infer(asked(data, scores=True), lambda *at: told.append(at), files[1])
+    calls = []
+    parts = job.infer(asked(data, scores=True), lambda *at: calls.append(at), files[1])
     np.testing.assert_array_equal(parts.labels, whole.labels)
     assert parts.correct == whole.correct
     assert (whole.streamed, parts.streamed) == (False, True)
@@ -184,7 +184,7 @@ def test_parts_give_labels_and_scores_of_a_whole_read(data, tmp_path, monkeypatc
                 np.testing.assert_array_equal(one[name][()], other[name][()])
     else:
         assert files[0].read_bytes() == files[1].read_bytes()
-    assert told[-1] == (N, N) and [done for done, _ in told] == sorted(done for done, _ in told)
+    assert calls[-1] == (N, N) and [done for done, _ in calls] == sorted(done for done, _ in calls)
 
 
 def test_file_to_labels_time_is_reported(data, streamed):
@@ -273,12 +273,12 @@ from lenetgpu.pipeline import Pipeline
 signal.signal(signal.SIGINT, signal.default_int_handler)
 at, arguments = int(sys.argv[1]), sys.argv[2:]
 begun, plain = 0, Pipeline._output
-def output(self, place, step, lo, n):
+def output(self, target, step, lo, n):
     global begun
     begun += step is self.steps[0]
     if begun == at and step is self.steps[0]:
         os.kill(os.getpid(), signal.SIGINT)
-    return plain(self, place, step, lo, n)
+    return plain(self, target, step, lo, n)
 Pipeline._output = output
 main(arguments, prog_name="lenetgpu")
 """

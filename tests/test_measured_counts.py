@@ -42,7 +42,7 @@ def differing(document, changed):
     Differences of up to POINTS percentage points are allowed.
     """
     rows = {(row["stage"], row["variant"]): row for row in document["rows"]}
-    told, compared = [], 0
+    lines, compared = [], 0
     for key, (bound, counted) in wanted().items():
         row = rows.get(key)
         sources = {
@@ -55,16 +55,16 @@ def differing(document, changed):
         for what, share in zip(("load", "store"), counted, strict=True):
             found = kernel[f"global_{what}_efficiency"]
             if abs(100 * (found - share)) > POINTS:
-                told.append(f"{' '.join(key)}: {what}s {found:.1%}, counted {share:.1%}")
-    return told, compared
+                lines.append(f"{' '.join(key)}: {what}s {found:.1%}, counted {share:.1%}")
+    return lines, compared
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_measured_sectors_equal_counted_ones(path, script):
     document = json.loads(path.read_text())
     changed = script("measured").changed(document)
-    told, compared = differing(document, changed)
-    assert told == [] and (compared or changed) and len(wanted()) >= 17
+    lines, compared = differing(document, changed)
+    assert lines == [] and (compared or changed) and len(wanted()) >= 17
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
@@ -72,7 +72,7 @@ def test_differing_row_is_reported_until_kernel_changes(path):
     document = json.loads(path.read_text())
     row = next(row for row in document["rows"] if row["variant"] == "unrolled.image_untransposed")
     main_kernel(row)["global_load_efficiency"] = 0.598
-    told, compared = differing(document, [])
-    assert "conv1 unrolled.image_untransposed: loads 59.8%, counted 21.5%" in told
-    told, fewer = differing(document, ["lenetgpu/stages/conv/course/image.cu"])
-    assert not any("image_untransposed" in line for line in told) and fewer < compared
+    lines, compared = differing(document, [])
+    assert "conv1 unrolled.image_untransposed: loads 59.8%, counted 21.5%" in lines
+    lines, fewer = differing(document, ["lenetgpu/stages/conv/course/image.cu"])
+    assert not any("image_untransposed" in line for line in lines) and fewer < compared

@@ -58,9 +58,9 @@ def test_numbers_are_not_broken_at_any_width(kind):
         assert max(map(len, lines)) <= width
         head = next(at for at, line in enumerate(lines) if "\u2500" in line)
         assert "\u2026" not in written.getvalue()
-        told = [word for line in lines[head:] for word in line.split()]
+        printed = [word for line in lines[head:] for word in line.split()]
         cells = [c.cell(table.rows[0]) for c in shown if c.numeric]
-        assert [cell for cell in cells if cell not in told] == []
+        assert [cell for cell in cells if cell not in printed] == []
         assert len(shown) >= 2
 
 

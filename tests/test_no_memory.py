@@ -57,12 +57,12 @@ def test_out_of_memory_errors_of_all_libraries_are_recognized(error, lacks):
 
 @pytest.mark.parametrize(("free", "lacks"), [(64 << 20, True), (1 << 30, False), (None, False)])
 def test_cufft_internal_error_with_little_memory_is_oom(monkeypatch, free, lacks):
-    def told():
+    def mem_info():
         if free is None:
             raise named("CUDARuntimeError", 700)
         return free, 80 << 30
 
-    runtime = SimpleNamespace(memGetInfo=told)
+    runtime = SimpleNamespace(memGetInfo=mem_info)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
     assert lacks_memory(named("CuFFTError", result=5)) == lacks
     assert not lacks_memory(named("CuFFTError", result=3))

@@ -64,8 +64,8 @@ def conv1_by_columns(packed):
     return found[0, :, :5]
 
 
-def mma_place(i):
-    """Return the place of feature i of the mma.sync kernel: (row, column, channel).
+def mma_index(i):
+    """Return the position of feature i of the mma.sync kernel: (row, column, channel).
 
     The kernel's order is [row of windows][half of 32 channels][lane][8].
     """
@@ -206,7 +206,7 @@ def test_mma_operands_are_packed_as_operand_b(tensors, parts):
     assert packed.fc1.shape == (16 * parts, parts, 4 // parts, 8, 32, 8)
     steps = packed.fc1.transpose(1, 0, 2, 3, 4, 5).reshape(parts, 64, 8, 32, 8)
     fc1 = tensors[2].reshape(4, 4, 64, 128)
-    ordered = np.stack([fc1[mma_place(i)] for i in range(1024)])
+    ordered = np.stack([fc1[mma_index(i)] for i in range(1024)])
     k3 = assert_parts(np.stack([unpacked(part) for part in steps]), ordered)
 
     matrices = np.stack([unpacked(part.reshape(8, 1, 32, 8)) for part in packed.fc2])

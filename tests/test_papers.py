@@ -48,21 +48,21 @@ def anchors(page):
 @pytest.mark.parametrize("name", TEXTS)
 def test_cited_paths_resolve(name):
     for item in TEXTS[name].items:
-        for place in item.places:
-            path, rest = PAGE.resolved(place)
-            assert path.is_file(), place
+        for location in item.locations:
+            path, rest = PAGE.resolved(location)
+            assert path.is_file(), location
             if rest.startswith("#"):
-                assert rest[1:] in anchors(path), place
+                assert rest[1:] in anchors(path), location
             elif rest.startswith(":"):
                 found = re.search(rf"^((def|class) )?{rest[1:]}\b", path.read_text(), re.MULTILINE)
-                assert found, place
+                assert found, location
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_item_is_reproduced_or_explained(name):
     named = PAGE.citing(TEXTS[name], lambda variant: True)
     for item in TEXTS[name].items:
-        assert item.places or item.why or named.get((item.kind, item.number)), item
+        assert item.locations or item.why or named.get((item.kind, item.number)), item
 
 
 def unknown(citations, text):

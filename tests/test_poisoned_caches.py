@@ -53,7 +53,7 @@ class Kind:
         return path
 
 
-def told_of(monkeypatch, module, name, found):
+def stub_of(monkeypatch, module, name, found):
     """Stub `module.name` to return `found`; return the list of its calls."""
     calls = []
     monkeypatch.setattr(module, name, lambda *a, **k: calls.append(name) or found)
@@ -86,7 +86,7 @@ def numba_kind(monkeypatch, tmp_path):
 
 def fits_kind(monkeypatch, tmp_path):
     found = fits.Fit("tiled", "fp32", 1e-7, {"digits": 1e-7})
-    made = told_of(monkeypatch, fits, "measure", found)
+    made = stub_of(monkeypatch, fits, "measure", found)
     plan, weights = resolve("tiled", "cpu"), SimpleNamespace(digest="these")
     return Kind("fits", lambda: fits.fit(plan, weights, "this one") == found, made=made)
 
@@ -98,7 +98,7 @@ def kernels_kind(monkeypatch, tmp_path, suffix=".kept"):
     monkeypatch.setattr(nvrtc, "surroundings", lambda: (None, None))
     monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
     monkeypatch.setattr(nvrtc.compiler, "outdated", lambda: False)
-    made = told_of(monkeypatch, nvrtc, "_run_nvrtc", (b"the right cubin", "a remark"))
+    made = stub_of(monkeypatch, nvrtc, "_run_nvrtc", (b"the right cubin", "a remark"))
 
     def use():
         nvrtc._uncached.clear()
@@ -123,9 +123,9 @@ def cache(tmp_path, monkeypatch):
     """An empty cache folder, in a process without earlier warnings."""
     where = tmp_path / "cache"
     monkeypatch.setenv("LENETGPU_CACHE", str(where))
-    entries.told.cache_clear()
+    entries.notices.cache_clear()
     yield where
-    entries.told.cache_clear()
+    entries.notices.cache_clear()
     native.cache_clear()
     nvrtc._uncached.clear()
     nvrtc.source_hash.cache_clear()
@@ -251,8 +251,8 @@ def require_made_anew(how, kind, tmp_path, capfd):
     assert kind.use() and len(kind.made) == 2
     assert not (tmp_path / "marker").exists()
     said = capfd.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", int(bool(entries.told())))
-    assert how == NOTHING_TO_SAY or entries.told()
+    assert (said.out, said.err.count("\n")) == ("", int(bool(entries.notices())))
+    assert how == NOTHING_TO_SAY or entries.notices()
     healed = how != STAYS
     assert kind.use() and len(kind.made) == (2 if healed else 3)
     assert capfd.readouterr().err == ""
@@ -307,7 +307,7 @@ def test_foreign_cache_folder_is_not_used(how, inner, fit, tmp_path, cache, capf
 
 def test_own_symlink_to_the_cache_is_followed(fit, tmp_path, cache):
     _as_link(cache, tmp_path)
-    assert fit.use() and len(fit.made) == 1 and entries.told() == []
+    assert fit.use() and len(fit.made) == 1 and entries.notices() == []
     with pytest.raises(LenetError, match="found a link or another user's; nothing is removed"):
         repair()
     assert fit.use() and len(fit.made) == 1
@@ -368,7 +368,7 @@ def test_cupy_caches_in_memory_if_its_folder_is_foreign(cache, tmp_path, monkeyp
         entries.settle_cupy.cache_clear()
         entries.settle_cupy()
         assert os.environ.get("CUPY_CACHE_IN_MEMORY") == kept
-    assert capfd.readouterr().err.count("\n") == len(entries.told()) == 1
+    assert capfd.readouterr().err.count("\n") == len(entries.notices()) == 1
     entries.settle_cupy.cache_clear()
 
 

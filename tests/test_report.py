@@ -450,6 +450,6 @@ def test_image_sheet_is_lossless(count, rng):
     whole = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
     assert whole.shape == (28 * made.rows, 28 * made.columns) and whole.dtype == np.uint8
     for number, image in enumerate(images[..., 0]):
-        column, row = made.place(number)
+        column, row = made.cell(number)
         x, y = 28 * column, 28 * row
         assert (whole[y : y + 28, x : x + 28] == image).all()

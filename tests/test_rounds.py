@@ -111,7 +111,7 @@ def test_orders_are_balanced_by_position_and_predecessor(count):
 def test_baseline_and_control_are_sampled_like_others(machine):
     said = []
     made = candidates(machine, base=4.0, other=5.0, b=5.0)
-    done = compare("x", made, "base", Effort(3.0, 24), say=lambda *told: said.append(told))
+    done = compare("x", made, "base", Effort(3.0, 24), say=lambda *text: said.append(text))
     assert ("4 candidates, about 0.036 s a round, 3 s at most",) in said
     assert ("checking other", 1, 3) in said
     names = {c.bench: c.name for c in (*done.candidates, done.again)}

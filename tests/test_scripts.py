@@ -42,7 +42,7 @@ def runs(measure, monkeypatch, codes):
     monkeypatch.setattr(
         measure,
         "command_of",
-        lambda job, places: [sys.executable, "-c", codes[job.target], str(places["json"])],
+        lambda job, paths: [sys.executable, "-c", codes[job.target], str(paths["json"])],
     )
     return [measure.Job("plans", name, "", 1, text="infer.txt") for name in codes]
 

@@ -208,8 +208,8 @@ def test_deleted_working_directory(tmp_path):
 def test_stdout_encoding_without_unicode(tmp_path):
     made = tmp_path / "ä€\x1b.h5"
     made.write_bytes(assets.default_digits().read_bytes())
-    told = ["data", "info", str(made)], ["infer", str(made), "--limit", "3", "--device", "cpu"]
-    for words, encoding in zip(told, ("latin-1", "ascii:strict"), strict=True):
+    commands = ["data", "info", str(made)], ["infer", str(made), "--limit", "3", "--device", "cpu"]
+    for words, encoding in zip(commands, ("latin-1", "ascii:strict"), strict=True):
         done = process(words, env={"PYTHONIOENCODING": encoding}, encoding="latin-1")
         assert done.returncode == 0, done.stderr
         assert "\\u20ac\\x1b.h5" in done.stdout

@@ -131,12 +131,12 @@ def test_initially_ignored_signals_stay_ignored():
 IN_THE_PASS = """
 from lenetgpu.pipeline import Pipeline
 begun, plain = 0, Pipeline._output
-def output(self, place, step, lo, n):
+def output(self, target, step, lo, n):
     global begun
     begun += step is self.steps[0]
     if begun == 7 and step is self.steps[0]:
         kill()
-    return plain(self, place, step, lo, n)
+    return plain(self, target, step, lo, n)
 Pipeline._output = output
 """
 LABELS = ("infer", "--limit", 600, "--batch", 250, *CPU, "--output", "x.npy", "--json", "r.json")

@@ -55,7 +55,7 @@ def test_traced_pass_is_launched_and_marks_its_chunks(reaches_host):
     for _ in range(2):
         streamer.run(images, labels)
     before = gpu.launches
-    streamer.run(images, labels, mark=lambda *told: marks.append(told))
+    streamer.run(images, labels, mark=lambda *at: marks.append(at))
     assert gpu.launches == before
     names = [None, "images to device", "features", "classifier"]
     names += [] if reaches_host else ["labels to host"]
@@ -97,10 +97,10 @@ def test_chunks_queued_before_ctrl_c_have_labels():
     gpu = PretendedGpu()
     streamer = streamer_on(gpu, 4, 2)
     images, (labels, _) = pinned(gpu, pixels(30)), results(gpu, 30)
-    told = Interrupts(at=3)
+    counts = Interrupts(at=3)
     with pytest.raises(KeyboardInterrupt):
-        streamer.run(images, labels, on_chunk=told)
-    assert streamer.done == 12 and told.told == [4, 4, 4]
+        streamer.run(images, labels, on_chunk=counts)
+    assert streamer.done == 12 and counts.counts == [4, 4, 4]
     assert_right(images[:12], labels[:12])
     assert (labels[12:] == -1).all() and gpu.pending == []
 
@@ -123,11 +123,11 @@ def test_chunks_shrink_until_stream_slots_fit(capacity):
 
 def test_out_of_memory_during_a_pass_shrinks_chunks():
     gpu = FailingCopies()
-    streamer, told = streamer_on(gpu, 4, 2), []
+    streamer, counts = streamer_on(gpu, 4, 2), []
     images, (labels, _) = pinned(gpu, pixels(30)), results(gpu, 30)
-    streamer.run(images, labels, on_chunk=told.append)
+    streamer.run(images, labels, on_chunk=counts.append)
     assert_right(images, labels)
-    assert told == [4] * 4 + [2] * 7 and (streamer.done, streamer.chunk) == (30, 2)
+    assert counts == [4] * 4 + [2] * 7 and (streamer.done, streamer.chunk) == (30, 2)
 
 
 @pytest.mark.parametrize(("streams", "reaches_host"), [(1, True), (2, False)])
@@ -222,10 +222,10 @@ def test_source_is_delivered_in_order(with_scores, seed, small_buffers):
     streamer = streamer_on(gpu, 9, 2, with_scores)
     source = Source(pixels(61), slow=lambda lo: time.sleep(0.002 * (lo // 4 % 3)))
     for _ in range(2):
-        found, told = Delivered(), []
-        streamer.run_source(source, found, told.append)
+        found, counts = Delivered(), []
+        streamer.run_source(source, found, counts.append)
         assert_right(source.images, found.labels, found.scores if with_scores else None)
-        assert streamer.done == sum(told) == 61 and set(told) == {4, 1}
+        assert streamer.done == sum(counts) == 61 and set(counts) == {4, 1}
     assert bool(found.scores) == with_scores
     assert len(source.threads) > 1
 

@@ -166,8 +166,8 @@ def test_callers_never_share_a_runner(monkeypatch):
 
 
 class Interface:
-    def __init__(self, told):
-        self.__cuda_array_interface__ = told
+    def __init__(self, interface):
+        self.__cuda_array_interface__ = interface
 
 
 def test_broken_array_interface_is_refused(monkeypatch):
@@ -176,9 +176,9 @@ def test_broken_array_interface_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
     unreadable, there = "images: expected an array that can be read, found I", (1 << 40, False)
     unknown = "found an address that no GPU knows"
-    for told, words in (({}, unreadable), (None, unreadable), ({"data": there}, unknown)):
+    for interface, words in (({}, unreadable), (None, unreadable), ({"data": there}, unknown)):
         with pytest.raises(LenetError, match=words):
-            take(Interface(told), "cuda:0")
+            take(Interface(interface), "cuda:0")
     runtime.pointerGetAttributes = lambda address: 1 / 0
     with pytest.raises(LenetError, match=r"can be read, found Interface \(division by zero\)"):
         take(Interface({"data": there}), "cuda:0")

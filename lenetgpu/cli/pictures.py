@@ -44,8 +44,8 @@ class Given:
         from lenetgpu.lab.console import progress_bar
         from lenetgpu.lab.pictures import gathered
 
-        with progress_bar(progress, "pictures read") as told:
-            self.found = gathered(request, self.meant.paths, self.meant.bad, self.as_is, told)
+        with progress_bar(progress, "pictures read") as advance:
+            self.found = gathered(request, self.meant.paths, self.meant.bad, self.as_is, advance)
         if self.found.names or len(self.bad) > 1:
             for sentence in self.bad:
                 say(f"lenetgpu: {sentence}", err=True)

@@ -276,8 +276,8 @@ def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) 
                   and ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
                   )  # fmt: skip
     asked = request(ReportRequest, options, out=out, given=given)
-    with status_line(enabled=not no_progress) as told:
-        made = run_report(asked, told)
+    with status_line(enabled=not no_progress) as status:
+        made = run_report(asked, status)
     for sentence in made.sentences():
         say(sentence, err=True)
     files = f" from {made.files:,} file{'s' * (made.files != 1)}" if asked.files else ""

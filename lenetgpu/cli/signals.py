@@ -101,11 +101,11 @@ class Watch:
         if may:
             raise KeyboardInterrupt
 
-    def _unraisable(self, told: Any) -> None:
+    def _unraisable(self, args: Any) -> None:
         """Print exceptions that Python cannot raise; raise a signal's again at a later tick."""
         if not self._came:
-            sys.__unraisablehook__(told)
-        elif issubclass(told.exc_type, KeyboardInterrupt):
+            sys.__unraisablehook__(args)
+        elif issubclass(args.exc_type, KeyboardInterrupt):
             self._waits = True
             self._begin_ticks()
 

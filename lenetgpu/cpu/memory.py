@@ -41,7 +41,7 @@ def require_free(needed: int) -> None:
 def free_bytes(root: Path = Path("/")) -> int | None:
     """Return the bytes available without swapping, or None if the system does not report them."""
     try:
-        told = (root / "proc/meminfo").read_text(encoding="ascii")
-        return int(told.split("MemAvailable:")[1].split()[0]) << 10
+        text = (root / "proc/meminfo").read_text(encoding="ascii")
+        return int(text.split("MemAvailable:")[1].split()[0]) << 10
     except (OSError, ValueError, LookupError):
         return None

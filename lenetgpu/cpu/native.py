@@ -52,8 +52,8 @@ def _sources() -> bytes:
 
 def key(kernel: Emitted, sources: bytes) -> str:
     """Hash everything the machine code depends on: this folder's files, `sources` and more."""
-    told = (llvmlite.__version__, llvm.get_default_triple(), *processor(), kernel.name)
-    return sha256("\0".join(told).encode() + _sources() + sources).hexdigest()
+    facts = (llvmlite.__version__, llvm.get_default_triple(), *processor(), kernel.name)
+    return sha256("\0".join(facts).encode() + _sources() + sources).hexdigest()
 
 
 def machine_code(kernel: Emitted) -> bytes:

@@ -101,8 +101,8 @@ class Measured:
         images = f"{self.images:,} image{'s' * (self.images > 1)}"
         beside = f"beside {self.load:.0f} other processes" if self.load else ""
         commit = f"commit {self.commit[:10]}" if self.commit else ""
-        told = [self.device, self.date, images, self.without.strip(), commit, beside, self.source]
-        return ", ".join(filter(None, told))
+        parts = [self.device, self.date, images, self.without.strip(), commit, beside, self.source]
+        return ", ".join(filter(None, parts))
 
 
 def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:

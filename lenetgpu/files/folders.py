@@ -16,8 +16,8 @@ def below(folder: str) -> Iterator[str]:
     """
     left = [folder]
     while left:
-        place, folders = left.pop(), []
-        with os.scandir(place) as entries:
+        current, folders = left.pop(), []
+        with os.scandir(current) as entries:
             found = sorted((e for e in entries if e.name[0] != "."), key=lambda entry: entry.name)
         for entry in found:
             if not _is_folder(entry):
@@ -44,9 +44,9 @@ def looks_at(pattern: str, path: str) -> bool:
     names = os.path.abspath(os.path.join(escape(os.getcwd()), pattern)).split(os.sep)[1:]
     plain = next((at for at, name in enumerate(names) if has_magic(name)), len(names))
     start = os.path.realpath(os.sep + os.sep.join(names[:plain])).split(os.sep)
-    place = path.split(os.sep)
+    parts = path.split(os.sep)
     start = [name for name in start if name]
-    return place[1 : len(start) + 1] == start and _fits(names[plain:], place[len(start) + 1 :])
+    return parts[1 : len(start) + 1] == start and _fits(names[plain:], parts[len(start) + 1 :])
 
 
 def _fits(patterns: list[str], names: list[str]) -> bool:

@@ -204,7 +204,7 @@ class Untrusted:
 
     def names(self, most: int) -> list[str]:
         """Return the first `most` names in the root group; invalid UTF-8 becomes surrogates."""
-        found = _told(self.id.links.iterate, most)
+        found = _names(self.id.links.iterate, most)
         return [name.decode("utf-8", "surrogateescape") for name in found]
 
     def check_size(self) -> None:
@@ -292,11 +292,11 @@ def linked(group: Any, name: str, refuse: Refuse) -> bool:
 
 def attribute_names(holder: Any) -> list[str]:
     """Return the names of at most MAX_ATTRIBUTES attributes, without reading the attributes."""
-    found = _told(partial(h5py.h5a.iterate, holder.id), MAX_ATTRIBUTES)
+    found = _names(partial(h5py.h5a.iterate, holder.id), MAX_ATTRIBUTES)
     return [name[:_MAX_NAME].decode("utf-8", "replace") for name in found]
 
 
-def _told(iterate: Callable[[Any], Any], most: int) -> list[bytes]:
+def _names(iterate: Callable[[Any], Any], most: int) -> list[bytes]:
     """Return the first `most` names that an HDF5 iteration reports."""
     found: list[bytes] = []
 
@@ -400,7 +400,7 @@ class Stored:
         return self.file.refuse(self.name, self.expected, found)
 
     def cuts(self, lo: int, hi: int) -> Iterator[tuple[Corner, Slices, Slices]]:
-        """Yield (a piece's first element, its place in rows lo to hi, its part in the piece)."""
+        """Yield (a piece's first element, its position in rows lo to hi, its part in the piece)."""
         rows, *tail = self.piece
         ends = self.shape[1:]
         tails = [range(0, n, c) for n, c in zip(ends, tail, strict=True)]

@@ -82,14 +82,14 @@ def _starts(part: Any, there: Any, name: bytes, letter: bytes) -> Any:
     """
     first = name.index(letter)
     starts = there[there >= first] - first
-    for place, byte in enumerate(name):
-        starts = starts[part[starts + place] == byte]
+    for offset, byte in enumerate(name):
+        starts = starts[part[starts + offset] == byte]
     return starts
 
 
-def _at(file: OpenFile, place: int, length: int) -> bytes:
+def _at(file: OpenFile, offset: int, length: int) -> bytes:
     found = bytearray(length)
-    file.read_into(memoryview(found), place)
+    file.read_into(memoryview(found), offset)
     return bytes(found)
 
 
@@ -106,8 +106,8 @@ def _begin(file: OpenFile) -> int:
             if all(width in _WIDTHS for width in widths) and widths != b"\x08\x08":
                 found = " and ".join(map(str, widths))
                 raise unexpected(file.path, "HDF5 addresses and lengths of 8 bytes", f"{found}")
-            place = {b"\0": head[48:56], b"\1": head[52:60]}.get(head[8:9], b"")
-            if 0 < int.from_bytes(place, "little") < file.size:
+            offset = {b"\0": head[48:56], b"\1": head[52:60]}.get(head[8:9], b"")
+            if 0 < int.from_bytes(offset, "little") < file.size:
                 raise unexpected(file.path, "an HDF5 file of one piece", "one of another driver")
             return at
         at = 2 * at or 512
@@ -136,25 +136,25 @@ def _wrong_heap(file: OpenFile, base: int, version: int, *fields: int) -> str:
 
 
 def _wrong_names(
-    file: OpenFile, base: int, version: int, length: int, free: int, place: int
+    file: OpenFile, base: int, version: int, length: int, free: int, offset: int
 ) -> str:
     """Describe an impossible value in the heap of a group's names; "" if there is none."""
-    if version == 0 and base + place + length <= file.size:
+    if version == 0 and base + offset + length <= file.size:
         known: set[int] = set()
         while free != _LAST_FREE and free + _FREE.size <= length:
             if free in known or len(known) == _MOST_FREE:
-                return f"a list of free places without an end within {len(known) + 1:,}"
+                return f"a free list without an end within {len(known) + 1:,}"
             known.add(free)
-            free, _ = _FREE.unpack(_at(file, base + place + free, _FREE.size))
+            free, _ = _FREE.unpack(_at(file, base + offset + free, _FREE.size))
     return ""
 
 
 def _wrong_layout(file: OpenFile, base: int, part: Any, starts: Any) -> str:
     """Describe a virtual dataset, whose list HDF5 follows on opening; "" if there is none."""
     first, last = len(_VIRTUAL), len(_VIRTUAL) + 8
-    told = part[starts[starts <= len(part) - last, None] + range(first, last)]
-    for place in set(told.view("<u8").reshape(-1).tolist()):
-        if base + place + 4 <= file.size and _at(file, base + place, 4) == b"GCOL":
+    addresses = part[starts[starts <= len(part) - last, None] + range(first, last)]
+    for offset in set(addresses.view("<u8").reshape(-1).tolist()):
+        if base + offset + 4 <= file.size and _at(file, base + offset, 4) == b"GCOL":
             return "data stored in other files"
     return ""
 

@@ -100,7 +100,7 @@ def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> 
         if os.path.lexists(path):
             say(f"{name}: already here, but {error}; fetching it again")
             note = f"; the file that was there stays as it was: {error}"
-    _check_place(path.parent)
+    _check_folder(path.parent)
     reasons = []
     for mirror in mirrors:
         try:
@@ -115,8 +115,8 @@ def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> 
     raise LenetError(f"{name}: expected to download it, found {'; '.join(reasons)}{note}")
 
 
-def _check_place(folder: Path) -> None:
-    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+def _check_folder(folder: Path) -> None:
+    nearest = next(each for each in (folder, *folder.parents) if each.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):
             return

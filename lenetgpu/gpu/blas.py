@@ -84,7 +84,7 @@ def largest_of_rows(rows: Any, found: Any) -> None:
     handle = _search_handle(runtime.getDevice(), get_ident())
     cublas.setStream(handle, get_current_stream().ptr)
     n, k = rows.shape
-    row, place = rows.data.ptr, found.data.ptr
+    row, result = rows.data.ptr, found.data.ptr
     for _ in range(n):
-        cublas.idamax(handle, k, row, 1, place)
-        row, place = row + k * rows.itemsize, place + found.itemsize
+        cublas.idamax(handle, k, row, 1, result)
+        row, result = row + k * rows.itemsize, result + found.itemsize

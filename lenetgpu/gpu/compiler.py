@@ -74,11 +74,11 @@ def asked() -> Compiler:
     status = nvrtc.nvrtcCompileProgram(program, 1, [NO_CACHE.encode()])[0]
     nvrtc.nvrtcDestroyProgram(program)
     options = (NO_CACHE,) if int(status) == 0 else ()
-    places = _loaded()
-    build = f"{Path(places[0][0]).name} {places[0][1]}" if places else ""
+    stamps = _loaded()
+    build = f"{Path(stamps[0][0]).name} {stamps[0][1]}" if stamps else ""
     found = Compiler((int(major), int(minor)), options, build)
-    if places:  # only if the loaded file is known
-        facts = asdict(found) | {"library": places[0][0], "places": places}
+    if stamps:  # only if the loaded file is known
+        facts = asdict(found) | {"library": stamps[0][0], "stamps": stamps}
         entries.save("nvrtc", _record(), facts)
     return found
 
@@ -87,7 +87,7 @@ def asked() -> Compiler:
 def _remembered() -> Compiler | None:
     said = entries.facts_of("nvrtc", _record())
     try:
-        if said is not None and said["places"] == _places(said["library"]):
+        if said is not None and said["stamps"] == _stamps(said["library"]):
             major, minor = map(int, said["version"])
             options = (NO_CACHE,) if NO_CACHE in said["options"] else ()
             return Compiler((major, minor), options, str(said["build"]))
@@ -116,17 +116,17 @@ def _record() -> str:
     return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:16]
 
 
-def _places(file: str) -> list[list[Any]]:
+def _stamps(file: str) -> list[list[Any]]:
     packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     folders = [[path, os.stat(path).st_mtime_ns] for path in packages if os.path.isdir(path)]
     return [[file, os.stat(file).st_size, os.stat(file).st_mtime_ns], *folders]
 
 
 def _loaded() -> list[list[Any]] | None:
-    """Return `_places` of the loaded library; None if its file is unknown."""
+    """Return `_stamps` of the loaded library; None if its file is unknown."""
     try:
         lines = _MAPPED.read_text().splitlines()
         (file,) = {line.split(maxsplit=5)[-1] for line in lines if "libnvrtc.so" in line}
-        return _places(file)
+        return _stamps(file)
     except (OSError, ValueError):
         return None

@@ -41,15 +41,15 @@ class Latency:
         return -(-round(self.fma) * machine.cores // 32)
 
 
-def chain(places: int, spread: int, steps: int, rng: Any) -> Any:
-    """Return (which, next): `steps` + 1 of `places` // `spread` cells, and each one's successor.
+def chain(words: int, spread: int, steps: int, rng: Any) -> Any:
+    """Return (which, next): `steps` + 1 of `words` // `spread` cells, and each one's successor.
 
     Both are int32 arrays of element indices; the chain starts at cell 0 and visits no cell
     twice.
     """
     import numpy as np
 
-    cells = (1 + np.argsort(rng.random(places // spread - 1))[:steps]) * spread
+    cells = (1 + np.argsort(rng.random(words // spread - 1))[:steps]) * spread
     which = np.concatenate([np.zeros(1, np.int32), cells]).astype(np.int32)
     return which, np.roll(which, -1)
 
@@ -91,12 +91,12 @@ def measured(machine: Machine) -> Latency:
 
     factors = (np.float32(0.999), np.float32(0.001))
     fma = least_per_step(FMA_LATENCY, cupy.zeros(1, cupy.float32), factors)
-    places = _CACHES * machine.cache_bytes // _INT
-    spread = max(1, places // (2 * STEPS[1]))
-    which, following = chain(places, spread, STEPS[1], np.random.default_rng())
-    cells = np.zeros(places, np.int32)
+    words = _CACHES * machine.cache_bytes // _INT
+    spread = max(1, words // (2 * STEPS[1]))
+    which, following = chain(words, spread, STEPS[1], np.random.default_rng())
+    cells = np.zeros(words, np.int32)
     cells[which] = following
-    held, other = cupy.asarray(cells), cupy.empty(places, cupy.int32)
+    held, other = cupy.asarray(cells), cupy.empty(words, cupy.int32)
     out = cupy.zeros(1, cupy.int32)
     load = least_per_step(LOAD_LATENCY, out, (held,), before=lambda: other.fill(0))
     return Latency(fma, load)

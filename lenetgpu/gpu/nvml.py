@@ -76,15 +76,15 @@ def spread(values: list[float | None]) -> Spread | None:
     """Return the spread of the values that are not None; None if all are None."""
     from statistics import median
 
-    told = [value for value in values if value is not None]
-    return Spread(median(told), min(told), max(told)) if told else None
+    known = [value for value in values if value is not None]
+    return Spread(median(known), min(known), max(known)) if known else None
 
 
 def reasons(bits: int) -> tuple[str, ...]:
     """Return the words for a bit mask of reasons for a lower clock, without the idle bit."""
     said = dict(enumerate(_REASONS))
-    places = [place for place in range(1, bits.bit_length()) if bits >> place & 1]
-    return tuple(said.get(place, f"reason {1 << place:#x}") for place in places)
+    numbers = [bit for bit in range(1, bits.bit_length()) if bits >> bit & 1]
+    return tuple(said.get(bit, f"reason {1 << bit:#x}") for bit in numbers)
 
 
 @cache
@@ -101,7 +101,7 @@ def library() -> Any:
     return pynvml
 
 
-def _told(name: str, *arguments: Any) -> Any:
+def _query(name: str, *arguments: Any) -> Any:
     """Return the result of NVML's function `name`; None if it is missing or fails."""
     nvml = library()
     try:
@@ -113,13 +113,13 @@ def _told(name: str, *arguments: Any) -> Any:
 
 def nvml_version() -> str | None:
     """Return NVML's version, None if it is missing."""
-    said: str | None = _told("nvmlSystemGetNVMLVersion")
+    said: str | None = _query("nvmlSystemGetNVMLVersion")
     return said
 
 
 def driver_version() -> str | None:
     """Return the driver's version, "580.159.04", from NVML or the kernel module, or None."""
-    return _told("nvmlSystemGetDriverVersion") or loaded_driver()
+    return _query("nvmlSystemGetDriverVersion") or loaded_driver()
 
 
 def loaded_driver() -> str | None:
@@ -132,7 +132,7 @@ def loaded_driver() -> str | None:
 
 def cuda_driver_version() -> str | None:
     """Return the highest CUDA version that the driver supports, "13.0"; None without NVML."""
-    said = _told("nvmlSystemGetCudaDriverVersion_v2")
+    said = _query("nvmlSystemGetCudaDriverVersion_v2")
     return None if said is None else f"{said // 1000}.{said % 1000 // 10}"
 
 
@@ -142,8 +142,8 @@ def others() -> int:
 
     if library() is None:
         return 0
-    handle = _told("nvmlDeviceGetHandleByPciBusId", cupy.cuda.Device().pci_bus_id)
-    found = None if handle is None else _told("nvmlDeviceGetComputeRunningProcesses", handle)
+    handle = _query("nvmlDeviceGetHandleByPciBusId", cupy.cuda.Device().pci_bus_id)
+    found = None if handle is None else _query("nvmlDeviceGetComputeRunningProcesses", handle)
     return max(0, len(found or ()) - 1)
 
 
@@ -163,18 +163,18 @@ class Monitor:
         self._nvml = library()
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        return _told(name, self._handle, *arguments)
+        return _query(name, self._handle, *arguments)
 
     def _number(self, per: float, name: str, *arguments: Any) -> float | None:
-        told = self._ask(name, *arguments)
-        return None if told is None else float(told) / per
+        known = self._ask(name, *arguments)
+        return None if known is None else float(known) / per
 
     def _power_w(self) -> float | None:
         """Return the instantaneous power in watts, or else an average (of 1 s since Ampere)."""
         field = getattr(self._nvml, "NVML_FI_DEV_POWER_INSTANT", None)
-        told = None if field is None else self._ask("nvmlDeviceGetFieldValues", [field])
-        if told is not None and told[0].nvmlReturn == self._nvml.NVML_SUCCESS:
-            return float(told[0].value.uiVal) / 1e3
+        known = None if field is None else self._ask("nvmlDeviceGetFieldValues", [field])
+        if known is not None and known[0].nvmlReturn == self._nvml.NVML_SUCCESS:
+            return float(known[0].value.uiVal) / 1e3
         return self._number(1e3, "nvmlDeviceGetPowerUsage")
 
     def _throttle(self) -> tuple[str, ...] | None:
@@ -197,5 +197,5 @@ class Monitor:
 
 def monitor(gpu: Gpu, bus_id: Callable[[Gpu], str] = pci_bus_id) -> Monitor | None:
     """Return the monitor of `gpu`, found by PCI bus id; None without NVML or if it is unknown."""
-    handle = None if library() is None else _told("nvmlDeviceGetHandleByPciBusId", bus_id(gpu))
+    handle = None if library() is None else _query("nvmlDeviceGetHandleByPciBusId", bus_id(gpu))
     return None if handle is None else Monitor(handle)

@@ -131,8 +131,8 @@ def source_files(source: Path) -> list[Path]:
             continue
         found.append(path)
         for name in re.findall(_INCLUDE, path.read_text()):
-            places = (path.parent / name, INCLUDE_ROOT / name)
-            todo += [place for place in places if place.is_file()][:1]
+            candidates = (path.parent / name, INCLUDE_ROOT / name)
+            todo += [here for here in candidates if here.is_file()][:1]
     return found
 
 
@@ -213,7 +213,7 @@ def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, st
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def _place(kernel: Kernel, arch: str) -> tuple[str, list[str]]:
+def _entry(kernel: Kernel, arch: str) -> tuple[str, list[str]]:
     """Return the cache entry's name of a kernel, and the options that compile it."""
     folders = dict.fromkeys((kernel.source.parent, INCLUDE_ROOT))
     options = [*_OPTIONS, *compiler.current().options, f"-arch={arch}"]
@@ -257,7 +257,7 @@ def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
     used.
     """
     meant = [k for k in dict.fromkeys(kernels) if k.meant_for(arch) and k.source.is_file()]
-    todo = [kernel for kernel in meant if _cached(_place(kernel, arch)[0]) is None]
+    todo = [kernel for kernel in meant if _cached(_entry(kernel, arch)[0]) is None]
     if len(todo) < 2:
         return
     from concurrent.futures import ThreadPoolExecutor
@@ -279,7 +279,7 @@ def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
         raise CompileError(
             f"{kernel.source}, {kernel.entry} for {arch}: expected a file, found none there"
         )
-    name, options = _place(kernel, arch)
+    name, options = _entry(kernel, arch)
     found = _cached(name)
     if found is not None:
         return found

@@ -141,8 +141,8 @@ def costs(folder: Path, job: Job, request: Request) -> Costs:
     with _longest(worker) as source:
         read, read_all = _read_rate(source, 1), _storage_rate(source)
     label = label_rate(worker)
-    with tempfile.TemporaryDirectory(prefix=".lenetgpu-", dir=folder) as place:
-        opening, ending, line = _shard_seconds(Path(place), worker)
+    with tempfile.TemporaryDirectory(prefix=".lenetgpu-", dir=folder) as made:
+        opening, ending, line = _shard_seconds(Path(made), worker)
     bus, kernels = _gpu_rates(worker)
     return Costs(
         read=read,

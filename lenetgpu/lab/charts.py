@@ -273,10 +273,10 @@ def speedups(document: Mapping[str, Any]) -> Spec:
     """Return speed-ups over a suite's baseline, a row per shape and a point per family."""
     best = best_of_families(document)
     _required(best)
-    place = {case["label"]: number for number, case in enumerate(document["cases"])}
+    order_of = {case["label"]: number for number, case in enumerate(document["cases"])}
     x = quantity("speedup", f"times as fast as {document['baseline']}, logarithmic", log=True)
     tint = colour("family", [row["family"] for row in best])
-    best.sort(key=lambda row: place[row["shape"]])
+    best.sort(key=lambda row: order_of[row["shape"]])
     return beside_one(best, "shape", x, tint, "shape dims name speedup median_ms roofline")
 
 
@@ -304,12 +304,12 @@ def _slowest_first(times: Mapping[str, float]) -> Spec:
     return spec(shown, bars_high(times), encoding={"y": names("variant")}, layer=[bar, said])
 
 
-def parted(case: Mapping[str, Any], told: bool = False) -> Spec:
-    """Return a bar per kernel, split by its warps' time; `told` adds the paper's figure."""
+def parted(case: Mapping[str, Any], printed: bool = False) -> Spec:
+    """Return a bar per kernel, split by its warps' time; `printed` adds the paper's figure."""
 
     def name(row: Mapping[str, Any]) -> str:
         paper = f"; the paper: compute {row['paper']:.0%}" if row.get("paper") is not None else ""
-        return f"{row['kernel']} (fig. {row['figure']}{paper})" if told else str(row["kernel"])
+        return f"{row['kernel']} (fig. {row['figure']}{paper})" if printed else str(row["kernel"])
 
     rows = [
         {"kernel": name(row), "part": part, "share": share, "order": order}
@@ -318,7 +318,7 @@ def parted(case: Mapping[str, Any], told: bool = False) -> Spec:
         for order, (part, share) in enumerate(row["shares"].items())
         if share is not None
     ]
-    if told:
+    if printed:
         _required(rows, "kernels with shares")
     tint = colour("part", [row["part"] for row in rows])
     return stacked(rows, "kernel", shares("of its warps' clocks"), tint, "kernel part share")
@@ -341,13 +341,13 @@ def save(
     path: Path,
     title: str | Sequence[str],
     drawn: Mapping[str, Spec],
-    told: Mapping[str, str] | None = None,
+    texts: Mapping[str, str] | None = None,
     columns: int = 2,
     apart: bool = True,
 ) -> None:
     """Write charts by title to `path` atomically, `columns` per row, as .png or .svg.
 
-    A PNG stores the texts `told`. With `apart` each chart has its own colours, otherwise all
+    A PNG stores the texts of `texts`. With `apart` each chart has its own colours, otherwise all
     share a legend.
     """
     import vl_convert
@@ -383,7 +383,7 @@ def save(
         data = vl_convert.vegalite_to_svg(whole).encode()
     else:
         data = vl_convert.vegalite_to_png(whole, scale=2)
-        data = _with_words(data, told) if told else data
+        data = _with_words(data, texts) if texts else data
     write_atomically(path, data)
 
 

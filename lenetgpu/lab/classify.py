@@ -171,14 +171,14 @@ def _require_whole(out: Path, begun: manifest.Manifest, tell: Tell) -> None:
     clear(out, begun.job, begun.done.values())
 
 
-def _look_again(outcome: ClassifyOutcome, told: tuple[Say, Tell]) -> None:
+def _look_again(outcome: ClassifyOutcome, callbacks: tuple[Say, Tell]) -> None:
     """Check at the end that the folder holds the listed label files and no others.
 
     An interrupted run skips the check.
     """
     if outcome.interrupted or not outcome.fresh:
         return
-    say, tell = told
+    say, tell = callbacks
     say("looking at labels")
     try:
         manifest.require_begun(outcome.folder, outcome.job)
@@ -261,9 +261,9 @@ def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
 def _require_unseen(out: Path, pattern: str, form: str) -> None:
     """Raise LenetError if `pattern` matches a file that the job writes into `out`."""
     names = [f"part-{number:06}.{form}" for number in range(_LOOKED_FOR)]
-    place = os.path.realpath(out)
+    folder = os.path.realpath(out)
     for name in (*names, manifest.MANIFEST, SUMMARY, LIST):
-        if looks_at(pattern, os.path.join(place, name)):
+        if looks_at(pattern, os.path.join(folder, name)):
             raise LenetError(
                 f"{out}: expected a folder for the results that {pattern} matches nothing of, "
                 f"found that it would match {name}"
@@ -287,10 +287,10 @@ def _run(
     outcome: ClassifyOutcome,
     left: list[int],
     tries: int,
-    told: tuple[Say, Tell],
+    callbacks: tuple[Say, Tell],
 ) -> None:
     """Run the remaining shards and record them in `outcome`; Ctrl-C ends the run."""
-    (say, tell), job = told, outcome.job
+    (say, tell), job = callbacks, outcome.job
     for number in left:
         outcome.rows.pop(number, None)
     images, started = outcome.images, clock()
@@ -334,14 +334,14 @@ def foresee(request: ClassifyRequest, say: Say) -> Predicted:
     read = look(request, say)
     run = request.run()
     folder = request.out.absolute()
-    there = next(place for place in (folder, *folder.parents) if place.is_dir())
+    there = next(each for each in (folder, *folder.parents) if each.is_dir())
     with crew(run, request.workers, request.scheduler, request.tries) as found:
         say("making ready")
         job, machine = job_of(request, run, read, found)
         say("measuring a worker")
-        with TemporaryDirectory(prefix=".lenetgpu-", dir=there) as place:
-            store_list(Path(place), read.listed)
-            return Predicted(job, found.costs(Path(place), job), machine)
+        with TemporaryDirectory(prefix=".lenetgpu-", dir=there) as scratch:
+            store_list(Path(scratch), read.listed)
+            return Predicted(job, found.costs(Path(scratch), job), machine)
 
 
 def lines(outcome: ClassifyOutcome) -> list[str]:

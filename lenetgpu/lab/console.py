@@ -21,24 +21,24 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 # Markers of bold text in a line not yet folded; `one_line` output never contains them
 _ON, _OFF = "\1", "\2"
 _LABEL = re.compile(r"\S+(?: \S+)? {2,}(?=\S)")
-Told = Callable[[int, int], None]
+Advance = Callable[[int, int], None]
 # say(text, done, total) shows the current activity and, with a total, the progress
 Say = Callable[..., None]
 
 
 def styled(stream: Any) -> bool:
     """Return True if `stream` gets escape codes: NO_COLOR disables and FORCE_COLOR enables them."""
-    told = os.environ
-    if told.get("NO_COLOR") or told.get("TERM") in ("dumb", "unknown"):
+    environ = os.environ
+    if environ.get("NO_COLOR") or environ.get("TERM") in ("dumb", "unknown"):
         return False
-    return bool(told.get("FORCE_COLOR")) or (bool(stream.isatty()) and "TERM" in told)
+    return bool(environ.get("FORCE_COLOR")) or (bool(stream.isatty()) and "TERM" in environ)
 
 
 def columns(stream: Any) -> int:
     """Return the width of a line in characters, from COLUMNS or the terminal."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isdecimal() and int(told):
-        return int(told)
+    text = os.environ.get("COLUMNS", "")
+    if text.isdecimal() and int(text):
+        return int(text)
     try:
         return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
     except (OSError, ValueError):
@@ -127,7 +127,7 @@ class Console:
 class Tally:
     """A progress count of images over all passes; every image counts once per pass."""
 
-    def __init__(self, images: int, progress: Told | None) -> None:
+    def __init__(self, images: int, progress: Advance | None) -> None:
         self._images, self._progress = images, progress
         self._done = self._total = 0
 
@@ -143,7 +143,7 @@ class Tally:
 
 
 @contextmanager
-def progress_bar(enabled: bool, what: str = "images, all passes") -> Iterator[Told | None]:
+def progress_bar(enabled: bool, what: str = "images, all passes") -> Iterator[Advance | None]:
     """Yield `progress(done, total)` in images, or None if no progress is shown.
 
     Progress is shown if `enabled` and stderr is a terminal. An image counts once per pass.

@@ -16,7 +16,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.software import commit, software
 from lenetgpu.lab.listing import shipped
 from lenetgpu.plan import AUTO, AUTO_PLANS, auto_plans, resolve, runnable_plans
-from lenetgpu.store.entries import place, repair, survey
+from lenetgpu.store.entries import cache_root, repair, survey
 
 _MOST_SHOWN = 5
 
@@ -64,7 +64,7 @@ def cache_rows() -> list[tuple[str, str]]:
     """Return the cache folder, the number of entries of each kind, and each damaged entry."""
     found = survey()
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts.items()) or "empty"
-    where = place() or "none: no home folder and no LENETGPU_CACHE"
+    where = cache_root() or "none: no home folder and no LENETGPU_CACHE"
     rows = [("kernel cache", f"{where}, {counts}")]
     if found.said:
         shown = "; ".join(found.said[:_MOST_SHOWN])
@@ -81,7 +81,7 @@ def repaired() -> list[str]:
     """
     removed = repair()
     counts = ", ".join(f"{count} {kind}" for kind, count in removed.counts.items())
-    said = f"removed from {place()}: {counts or 'nothing, it held nothing'}"
+    said = f"removed from {cache_root()}: {counts or 'nothing, it held nothing'}"
     return [said, *(f"left: {sentence}" for sentence in removed.said)]
 
 

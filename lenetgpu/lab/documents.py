@@ -195,8 +195,8 @@ def shaped(value: Any, shape: Any, where: str = "") -> Any:
     for key, inner in shape.items():
         name = key.removesuffix("?")
         if name == key or value.get(name) is not None:
-            place = f"{where}: {name}" if where else name
-            found[name] = shaped(value.get(name), inner, place)
+            inner_where = f"{where}: {name}" if where else name
+            found[name] = shaped(value.get(name), inner, inner_where)
     return found
 
 

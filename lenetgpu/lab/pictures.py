@@ -75,17 +75,17 @@ def gathered(
     paths: Sequence[str],
     bad: Sequence[str] = (),
     as_is: bool = False,
-    told: Progress | None = None,
+    advance: Progress | None = None,
 ) -> Gathered:
     """Return the images of `paths` that the request selects, prepared unless `as_is`.
 
-    `bad` are sentences about files already rejected; they come first. `told(done, total)` is
+    `bad` are sentences about files already rejected; they come first. `advance(done, total)` is
     called with the number of files read.
     """
     request.check()
     phases = Phases()
     with phases.timed("load"):
-        found = gather(paths, as_is, request.skip, request.limit, told)
+        found = gather(paths, as_is, request.skip, request.limit, advance)
     found.bad[:0] = bad
     found.took_ms = phases["load"]
     return found

@@ -213,12 +213,12 @@ def _comparisons(
     """Yield (name, outcome) of each comparison that fits into `seconds`."""
     device = "cpu" if outcome.gpu is None else "cuda"
     start, took = clock(), inf
-    for place, what in enumerate(COMPARED):
+    for index, what in enumerate(COMPARED):
         begun = clock()
         left = request.seconds - (begun - start)
         if left <= 0 or (took < inf and left < took / 2):
             return
-        share = left / (len(COMPARED) - place)
+        share = left / (len(COMPARED) - index)
         images = max(_LEAST_IMAGES, round(share * _PER_SECOND[device]))
         asked = CompareRequest(
             what=what, data=request.data, weights=request.weights, device=request.device,

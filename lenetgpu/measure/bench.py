@@ -397,8 +397,8 @@ class PlanBench(Bench):
         bad = None
         if not verdict.passed:
             few = self._reference.images[:n]
-            place = first_bad_stage(self.pipeline, few, self._reference.weights)
-            bad = place[0] if place else "labels"
+            worst = first_bad_stage(self.pipeline, few, self._reference.weights)
+            bad = worst[0] if worst else "labels"
         return Checked(verdict, largest_difference(found, expected), flips, n, bad)
 
     def _labels(self, labels: Any) -> Any:

@@ -184,8 +184,8 @@ def candidate_json(
     from lenetgpu.measure.statistics import time_interval, warnings
     from lenetgpu.measure.timing import summarise
 
-    told = ("name", "precision", "status", "note")
-    entry: dict[str, Any] = {name: getattr(candidate, name) for name in told}
+    names = ("name", "precision", "status", "note")
+    entry: dict[str, Any] = {name: getattr(candidate, name) for name in names}
     if candidate.bits is not None:
         entry["bits"] = candidate.bits
     if candidate.errors is not None:

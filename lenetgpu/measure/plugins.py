@@ -309,9 +309,9 @@ class PluginBench(Bench):
         while tries < _TRIES:
             sample = self._ask("sample")
             start = clock()
-            times, told = self._ask("timed", calls)
+            times, claim = self._ask("timed", calls)
             passed = 1e3 * (clock() - start)
-            claimed = (told or sample * times) * self.scaled_from / self.images
+            claimed = (claim or sample * times) * self.scaled_from / self.images
             if not passed <= _FACTOR * claimed + _ALLOWED_MS:
                 tries += 1
             elif claimed >= _RUN_MS:
@@ -401,8 +401,8 @@ class _Server:
         if what in ("load", "lay_out"):
             return getattr(self, what)(*arguments)
         answer = getattr(self if hasattr(_Server, what) else self._bench, what)(*arguments)
-        told = ("scaled_from", "problem", "launched", "once", "passes", "method", "note")
-        return answer, {name: getattr(self._bench, name, "") for name in told}
+        names = ("scaled_from", "problem", "launched", "once", "passes", "method", "note")
+        return answer, {name: getattr(self._bench, name, "") for name in names}
 
 
 def compiles(one: Variant, gpu: Gpu | None, problem: Any, batch: int) -> str:

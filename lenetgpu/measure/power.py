@@ -57,9 +57,9 @@ def _readings(seen: Monitor) -> Iterator[list[tuple[float, Reading]]]:
 
 def _mean_power_w(readings: list[tuple[float, Reading]]) -> float | None:
     """Return the time-weighted mean power of the readings that have one, or None."""
-    told = [(took, one.power_w) for took, one in readings if one.power_w is not None]
-    total = sum(took for took, _ in told)
-    return sum(took * watts for took, watts in told) / total if total else None
+    known = [(took, one.power_w) for took, one in readings if one.power_w is not None]
+    total = sum(took for took, _ in known)
+    return sum(took * watts for took, watts in known) / total if total else None
 
 
 def _back_to_back(sample: Callable[[], Any], seconds: float) -> tuple[int, float]:

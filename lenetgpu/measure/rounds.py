@@ -167,7 +167,7 @@ def balanced_orders(count: int) -> list[list[int]]:
     first = [0]
     for step in range(1, count):
         first.append((first[-1] + (step if step % 2 else -step)) % count)
-    orders = [[(place + shift) % count for place in first] for shift in range(count)]
+    orders = [[(position + shift) % count for position in first] for shift in range(count)]
     return orders if count % 2 == 0 else orders + [order[::-1] for order in orders]
 
 
@@ -220,7 +220,7 @@ def compare(
     baseline: str,
     effort: Effort,
     cold_l2: bool = False,
-    say: Say = lambda *told: None,
+    say: Say = lambda *text: None,
 ) -> Comparison:
     """Check every candidate, time the correct ones in balanced rounds, then check them again.
 

@@ -79,10 +79,10 @@ def summarise(samples: list[float]) -> Summary:
 
 def _percentile(ordered: list[float], share: float) -> float:
     """Interpolate linearly, as NumPy does; its own function first imports masked arrays."""
-    place = share * (len(ordered) - 1)
-    before = int(place)
+    rank = share * (len(ordered) - 1)
+    before = int(rank)
     left, right = ordered[before], ordered[min(before + 1, len(ordered) - 1)]
-    return left + (right - left) * (place - before)
+    return left + (right - left) * (rank - before)
 
 
 def repeat(

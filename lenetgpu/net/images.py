@@ -176,11 +176,11 @@ def _from(framework: str, name: str, images: Any) -> bool:
     return isinstance(kind, type) and isinstance(images, kind)
 
 
-def _device_of(told: Any) -> int:
+def _device_of(interface: Any) -> int:
     """Return the device of a CUDA array interface's memory."""
     import cupy
 
-    found = cupy.cuda.runtime.pointerGetAttributes(int(told["data"][0]))
+    found = cupy.cuda.runtime.pointerGetAttributes(int(interface["data"][0]))
     if found.type == _UNKNOWN:
         raise LenetError(f"{_NOT_THERE}an address that no GPU knows")
     index: int = found.device

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Passed = Callable[[int], None]
 Mark = Callable[[int, str | None], None]
 Deliver = Callable[[Any, Any], None]
-Told = tuple[Passed | None, Mark | None]
+Callbacks = tuple[Passed | None, Mark | None]
 _WARM_IMAGES = 4
 _SLICE_BYTES = 32 << 20  # size of each of the CPU's two read-ahead buffers
 # lengths of the page-locked staging arrays of a runner; larger calls go through the streamer's ring
@@ -94,7 +94,7 @@ class Runner(ABC):
         return self.answer(image.reshape(1, *IMAGE_SHAPE), False)[0][0]
 
     @abstractmethod
-    def _pass(self, images: Any, labels: Any, scores: Any, told: Told) -> None: ...
+    def _pass(self, images: Any, labels: Any, scores: Any, callbacks: Callbacks) -> None: ...
 
 
 class CpuRunner(Runner):
@@ -162,8 +162,8 @@ class CpuRunner(Runner):
         self.run(images, labels, scores)
         return labels, scores
 
-    def _pass(self, images: Any, labels: Any, scores: Any, told: Told) -> None:
-        (on_chunk, mark), through, self.done = told, 0, 0
+    def _pass(self, images: Any, labels: Any, scores: Any, callbacks: Callbacks) -> None:
+        (on_chunk, mark), through, self.done = callbacks, 0, 0
         if mark is not None:
             mark(0, None)
 
@@ -272,9 +272,9 @@ class GpuRunner(Runner):
         with self._gpu:
             return host_results(n, with_scores)
 
-    def _pass(self, images: Any, labels: Any, scores: Any, told: Told) -> None:
+    def _pass(self, images: Any, labels: Any, scores: Any, callbacks: Callbacks) -> None:
         with self._gpu:
-            self._streamer.run(images, labels, scores, *told)
+            self._streamer.run(images, labels, scores, *callbacks)
         require_finite(scores, self._plan, self.first)
 
     def run_source(self, source: Source, deliver: Deliver, on_chunk: Passed | None = None) -> None:

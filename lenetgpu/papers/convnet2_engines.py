@@ -397,14 +397,14 @@ def _step_saves(results: Results, name: str, before: str) -> float:
 class Claim:
     """A figure of the paper and the model's value for it: `unit` is cycles, share or times.
 
-    `told` is the paper's value, None if the paper only draws it. `reproduced` is True if the
+    `printed` is the paper's value, None if the paper only draws it. `reproduced` is True if the
     model's value at Table 1 agrees with the paper's (see `agrees`), False if it does not.
     """
 
     name: str
     section: str
     unit: str
-    told: float | None
+    printed: float | None
     of: Callable[[Results], float]
     reproduced: bool = False
     remark: str = ""
@@ -475,10 +475,10 @@ def _conversion(parts: dict[str, float]) -> float:
 
 def agrees(claim: Claim, found: float) -> bool:
     """Return True if `found` agrees with the paper's figure; ValueError if the paper gives none."""
-    if claim.told is None:
+    if claim.printed is None:
         raise ValueError(f"{claim.name}: expected a figure of the paper, found none")
-    apart = abs(found - claim.told)
-    near = apart <= WITHIN[claim.unit] * claim.told
+    apart = abs(found - claim.printed)
+    near = apart <= WITHIN[claim.unit] * claim.printed
     return near and (claim.unit != "share" or apart <= MOST_APART)
 
 
@@ -493,14 +493,14 @@ def claim_rows(problem: Conv, batch: int) -> Iterator[dict[str, Any]]:
     changed = {one.name: results(problem, batch, assumption=one) for one in CHANGED}
     for claim in CLAIMS:
         found = claim.of(stated)
-        told = there and claim.told is not None
+        printed = there and claim.printed is not None
         yield {
             "figure": claim.name,
             "section": claim.section,
             "unit": claim.unit,
-            "paper": claim.told if told else None,
+            "paper": claim.printed if printed else None,
             "model": found,
-            "agrees": agrees(claim, found) if told else None,
+            "agrees": agrees(claim, found) if printed else None,
             "remark": claim.remark,
             "changed": {name: claim.of(under) for name, under in changed.items()},
         }

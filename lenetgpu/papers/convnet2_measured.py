@@ -282,7 +282,7 @@ _WARP, _RUNS = 32, 5
 class Shown:
     """A kernel whose time is divided into parts: its figure, and the paper's share of computation.
 
-    `told` is the computation's share in the paper, None if it is only drawn. `simulated` names
+    `printed` is the computation's share in the paper, None if it is only drawn. `simulated` names
     the timing model's step.
     """
 
@@ -290,7 +290,7 @@ class Shown:
     variant: str
     figure: str
     loads: Loads | None = None
-    told: float | None = None
+    printed: float | None = None
     remark: str = "drawn only"
     simulated: str = ""
 
@@ -392,7 +392,7 @@ def _row(shown: Shown, at_table_1: bool) -> dict[str, Any]:
         "variant": f"convnet2.{shown.variant}",
         "figure": shown.figure,
         "status": "waiting",
-        "paper": shown.told if at_table_1 else None,
+        "paper": shown.printed if at_table_1 else None,
         "remark": shown.remark if at_table_1 else "",
         "model": simulated_shares(shown.simulated) if at_table_1 and shown.simulated else None,
         **dict.fromkeys(("shares", "waits", "slowed", "median_us", "relative_error")),

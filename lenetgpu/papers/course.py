@@ -88,12 +88,12 @@ Ladder = tuple[str, tuple[tuple[str, float | None], ...]]
 
 def _ladder(stage: str, *names: str, tables: tuple[str, ...] = ()) -> Ladder:
     """Return variants of `stage` with their times in `tables`, or in the first table with one."""
-    told = {
+    values = {
         figure.variant: figure.milliseconds
         for figure in reversed(FIGURES)
         if figure.stage == stage and (not tables or figure.table in tables)
     }
-    return stage, tuple((name, told.get(name)) for name in names)
+    return stage, tuple((name, values.get(name)) for name in names)
 
 
 # The report's optimization steps in order, with its times (Table 7's for conv1's unrolled ladder).

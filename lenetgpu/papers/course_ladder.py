@@ -148,7 +148,7 @@ def merged_problem(pool: Pool, after: Conv | Fc) -> Conv | Fc:
 
 
 def merged_weights(pool: Pool, after: Conv | Fc, w: Any) -> Any:
-    """Return the merged stage's weights: a quarter of each of `w`, at all places of its window."""
+    """Return the merged stage's weights: a quarter of `w` at each position of its window."""
     quarter = w * w.dtype.type(0.25)
     if isinstance(after, Conv):
         return quarter.repeat(2, axis=0).repeat(2, axis=1)

@@ -75,9 +75,9 @@ def _alike(one: Island, other: Island) -> bool:
 
 def _is_straight(one: Island, numbers: Array) -> bool:
     """Return True if the island is many times longer than wide, in any direction."""
-    places = np.stack(_inside(one, numbers)).astype(np.float64)
-    places -= places.mean(axis=1, keepdims=True)
-    yy, xx, yx = (float((places[a] * places[b]).mean()) for a, b in ((0, 0), (1, 1), (0, 1)))
+    points = np.stack(_inside(one, numbers)).astype(np.float64)
+    points -= points.mean(axis=1, keepdims=True)
+    yy, xx, yx = (float((points[a] * points[b]).mean()) for a, b in ((0, 0), (1, 1), (0, 1)))
     half, turn = (yy + xx) / 2, float(np.hypot((yy - xx) / 2, yx))
     across = max(half - turn, 1 / 12)
     return half + turn > _STRAIGHT**2 * across

@@ -148,12 +148,12 @@ def gather(
     as_is: bool,
     skip: int = 0,
     limit: int | None = None,
-    told: Callable[[int, int], None] | None = None,
+    advance: Callable[[int, int], None] | None = None,
 ) -> Gathered:
     """Read the images of all `paths`: `limit` of them (None: all) after the first `skip`.
 
     Pictures are prepared like MNIST unless `as_is`; data files are used unchanged. A bad file
-    gives a sentence and counts as one image for `skip`. `told(read, total)` is called after
+    gives a sentence and counts as one image for `skip`. `advance(read, total)` is called after
     each file.
     """
     found, prepared = Gathered(), False
@@ -161,8 +161,8 @@ def gather(
     for number, path in enumerate(paths):
         if not left:
             break
-        if told is not None:
-            told(number, len(paths))
+        if advance is not None:
+            advance(number, len(paths))
         try:
             with _named(path) as (file, name):
                 if form_of(file, EXPECTED) in DATA:

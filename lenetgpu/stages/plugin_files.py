@@ -108,18 +108,18 @@ def _import(file: Path) -> None:
         what = f"expected to import it, found {type(error).__name__}: {said}"
         if isinstance(error, NameInUseError):
             what = f"expected a name of its own, found that {error}"
-        raise LenetError(f"{_place(file, error)}: {what}") from error
+        raise LenetError(f"{_location(file, error)}: {what}") from error
 
 
-def _place(file: Path, error: BaseException) -> str:
+def _location(file: Path, error: BaseException) -> str:
     """Return the file in the folder of `file`, and the line in it, where `error` was raised."""
     folder = file.resolve().parent
     if isinstance(error, SyntaxError):
-        places = [(Path(error.filename or ""), error.lineno)]
+        locations = [(Path(error.filename or ""), error.lineno)]
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        places = [(Path(frame.filename), frame.lineno) for frame in frames]
-    here = [(path.name, line) for path, line in places if path.parent == folder]
+        locations = [(Path(frame.filename), frame.lineno) for frame in frames]
+    here = [(path.name, line) for path, line in locations if path.parent == folder]
     if not here:
         return str(file)
     name, line = here[-1]

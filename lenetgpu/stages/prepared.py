@@ -36,8 +36,8 @@ class Guarded:
         item = arrays.dtype(dtype).itemsize
         size = item * prod(shape)
         raw = arrays.empty(2 * self.ZONE + self._ALIGNED + size, "uint8")
-        told = getattr(raw, "__cuda_array_interface__", None) or raw.__array_interface__
-        start = self.ZONE + -(told["data"][0] + self.ZONE) % self._ALIGNED
+        interface = getattr(raw, "__cuda_array_interface__", None) or raw.__array_interface__
+        start = self.ZONE + -(interface["data"][0] + self.ZONE) % self._ALIGNED
         self._zones = raw[:start], raw[start + size :]
         self.array = raw[start : start + size].view(dtype).reshape(tuple(shape))
         self.repair()

@@ -199,8 +199,8 @@ def offer(
     last and is imported for any family, so a new file registers its variants by existing. A
     name that begins with "lenetgpu." is a module outside `package`.
     """
-    told = {name.partition(".")[0] for name in families}
-    found = [each.name for each in pkgutil.iter_modules(list(folders)) if each.name not in told]
+    listed = {name.partition(".")[0] for name in families}
+    found = [each.name for each in pkgutil.iter_modules(list(folders)) if each.name not in listed]
     for name in (*families, *found):
         module = name if name.startswith("lenetgpu.") else f"{package}.{name}"
         members = frozenset(families[name].split()) if name in families else None

@@ -38,7 +38,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NAMES = re.compile(rf".+({re.escape(SUFFIX)}|{re.escape(CUBIN)})|{TEMPORARY}")
 
 
-def place() -> Path | None:
+def cache_root() -> Path | None:
     """Return the path of the cache, existing or not; None without a home folder.
 
     LENETGPU_CACHE overrides it.
@@ -61,7 +61,7 @@ def folder(kind: str, make: bool = False) -> Path | None:
     With `make` it is created, accessible to its owner only. The reason why a folder is not used
     is reported.
     """
-    root = place()
+    root = cache_root()
     if root is None:
         tell("no folder", "expected a home or LENETGPU_CACHE, found neither")
         return None
@@ -136,17 +136,17 @@ def _reason(error: Exception) -> str:
 
 
 @cache
-def told() -> list[str]:
+def notices() -> list[str]:
     """Return the cache problems that this process found; the first one was printed."""
     return []
 
 
 def tell(where: Path | str, what: str, then: str = "continuing without it") -> None:
     """Record that `where` is not used because of `what`; print the first record to stderr."""
-    told().append(one_line(f"{where}: {what}; {then}"))
-    if len(told()) == 1 and sys.stderr is not None:
+    notices().append(one_line(f"{where}: {what}; {then}"))
+    if len(notices()) == 1 and sys.stderr is not None:
         with suppress(OSError, ValueError):
-            sys.stderr.write(f"lenetgpu: cache: {told()[0]}\n")
+            sys.stderr.write(f"lenetgpu: cache: {notices()[0]}\n")
             sys.stderr.flush()
 
 
@@ -268,7 +268,7 @@ def alone() -> Iterator[None]:
     """
     from filelock import FileLock
 
-    root = place()
+    root = cache_root()
     with ExitStack() as held:
         with suppress(OSError):
             if root is not None:
@@ -328,7 +328,7 @@ class Looked:
 
 def survey() -> Looked:
     """Check every entry of every folder, and change nothing."""
-    found, root = Looked(), place()
+    found, root = Looked(), cache_root()
     if root is None or not os.path.lexists(root):
         return found
     try:
@@ -358,7 +358,7 @@ def repair() -> Looked:
     LenetError if there is no path for a cache, or its folder is not the user's, a link, or
     shared.
     """
-    root, removed = place(), Looked()
+    root, removed = cache_root(), Looked()
     if root is None:
         raise LenetError("doctor --repair: expected a home or LENETGPU_CACHE, found neither")
     if not os.path.lexists(root):

@@ -90,11 +90,11 @@ class _Graph:
     def _given(self, node: Any) -> Given:
         """Return a node's convolution; raise LenetError if its channels or filters do not fit."""
         where, others = f"{self._path}: {node_text(node)}", []
-        place = _FILTERS[node.op_type]
-        if len(node.input) <= place:
+        position = _FILTERS[node.op_type]
+        if len(node.input) <= position:
             words = f"expected images and filters, found {len(node.input)} inputs"
             raise LenetError(f"{where}: {words}")
-        names = node.input[0], node.input[place]
+        names = node.input[0], node.input[position]
         kinds = [self._values.get(name, (0, []))[0] for name in names]
         kind = kinds[1] or kinds[0] or FLOAT
         if node.op_type != "Conv" or kind not in _DTYPES:

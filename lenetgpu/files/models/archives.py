@@ -120,7 +120,7 @@ def _array(path: Path, name: str, raw: bytes, matching: layouts.Matching) -> Arr
     shape, fortran, stored = npy_header(file, f"{path}: expected {name} to be an array")
     if stored.kind != "f":
         raise LenetError(f"{path}: expected {name} to hold floats, found {stored}")
-    matching.place(name, shape)
+    matching.require(name, shape)
     left = len(raw) - file.tell()
     if left != prod(shape) * stored.itemsize:
         raise damaged(path, NPZ, f"{name} of {layouts.by(shape)} {stored} in {left:,} bytes")
@@ -155,7 +155,7 @@ def read_state_dict(path: Path, data: bytes) -> Model:
                 f"{path}: expected a state_dict, tensors by name, found "
                 f"{type(tensor).__name__} under {name}; save model.state_dict() alone"
             )
-        matching.place(name, tuple(tensor.shape))
+        matching.require(name, tuple(tensor.shape))
         plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
         if not plain or tensor.is_quantized or not tensor.dtype.is_floating_point:
             raise LenetError(

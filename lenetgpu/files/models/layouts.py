@@ -82,7 +82,7 @@ class Matching:
         self._known |= {shape: (TORCH, name) for name, shape in torch_shapes().items()}
         self._found: dict[str, tuple[str, str, Array]] = {}
 
-    def place(self, name: str, shape: tuple[int, ...]) -> None:
+    def require(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise LenetError unless name and shape fit one of the network's tensors or a bias."""
         known, stem = weight_shapes(), name.removesuffix(SUFFIX)
         if shape in {(one[-1],) for one in known.values()}:
@@ -101,11 +101,11 @@ class Matching:
             )
 
     def add(self, name: str, tensor: Array) -> None:
-        """Add a tensor that `place` accepts; raise LenetError if its place is already filled.
+        """Add a tensor that `require` accepts; raise LenetError if it was already added.
 
         A bias must be zero and is left out.
         """
-        self.place(name, tensor.shape)
+        self.require(name, tensor.shape)
         if tensor.ndim == 1:
             require_no_bias(self._path, name, tensor)
             return

@@ -40,7 +40,7 @@ def read(path: Path, data: bytes) -> Model:
         at = end
     matching, stored = layouts.Matching(path), {}
     for start, end, name in spans:
-        matching.place(name, tuple(header[name]["shape"]))
+        matching.require(name, tuple(header[name]["shape"]))
         stored[name] = _tensor(path, name, header[name], body[start:end])
         matching.add(name, stored[name])
     sums = forms.compared(path, stored, entries)

@@ -105,11 +105,11 @@ def shape_text(problem: Conv) -> str:
     """
     k = str(problem.R) if problem.R == problem.S else f"{problem.R}x{problem.S}"
     sizes = (problem.C, problem.H, problem.W, problem.M, k, problem.stride, problem.pad)
-    told = {"--bias": problem.bias, "--relu": problem.relu}
-    told[f"--dtype {problem.dtype}"] = problem.dtype != "fp32"
+    options = {"--bias": problem.bias, "--relu": problem.relu}
+    options[f"--dtype {problem.dtype}"] = problem.dtype != "fp32"
     plain = problem.requires <= {"bias", "relu", problem.dtype}
     words = ",".join(map(str, sizes)) if plain else as_line(problem)
-    return " ".join([words, *(option for option, said in told.items() if said)])
+    return " ".join([words, *(option for option, said in options.items() if said)])
 
 
 def _epilogue_json(problem: Conv) -> dict[str, Any]:
@@ -413,8 +413,8 @@ def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
         steps = []
         for step in case["ladder"]:
             gain, note = step.get("paper_gain"), step["note"] or step.get("what")
-            told = {"check": STATUS_WORDS[step["status"]], "note": note}
-            steps.append({**step, **told, "paper_ratio": None if gain is None else 1 / (1 - gain)})
+            more = {"check": STATUS_WORDS[step["status"]], "note": note}
+            steps.append({**step, **more, "paper_ratio": None if gain is None else 1 / (1 - gain)})
         yield Table(STEPS, steps, title)
     if case.get("explanation"):
         lines = [

@@ -107,9 +107,9 @@ def _elsewhere(shape: Shape, machine: Machine, only: str | None) -> Iterator[tup
     """
     words = {word.strip() for word in (only or "").split(",")}
     found = {variant: _planned(variant, shape, machine) for variant in named(only)}
-    told = {variant.family for variant, rows in found.items() if rows}
+    described = {variant.family for variant, rows in found.items() if rows}
     for variant, rows in found.items():
-        family = variant.family in words and variant.family not in told
+        family = variant.family in words and variant.family not in described
         if not rows and (family or words & {*variant.names}):
             why = laid_out(variant, shape.problem)
             rows = [("refused", why) if isinstance(why, str) else ("explanation", "none here")]

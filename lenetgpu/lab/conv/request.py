@@ -208,7 +208,7 @@ def require_checkable(shapes: list[Shape], device: str) -> None:
         problem, judged = shape.problem, min(shape.batch, CHECK_IMAGES)
         where = f"conv {shape_text(problem)}, batch {shape.batch}"
         if problem.R * problem.S > _WIDEST**2:
-            words = f"expected filters of at most {_WIDEST**2:,} places"
+            words = f"expected filters of at most {_WIDEST**2:,} elements"
             raise LenetError(f"{where}: {words}, found {problem.R:,}x{problem.S:,}")
         if device == "cpu" and problem.flop(judged) > _MOST_CHECKED:
             words = f"expected at most {_MOST_CHECKED:.0e} operations to check on a CPU"

@@ -119,7 +119,7 @@ def run_shares(request: ConvRequest, say: Say) -> CompareOutcome:
     def draw() -> None:
         if request.plot is not None:
             title = f"{document['device']['name']}, {document['date']}"
-            drawn = {case["label"]: charts.parted(case, told=True) for case in document["cases"]}
+            drawn = {case["label"]: charts.parted(case, printed=True) for case in document["cases"]}
             charts.save(request.plot, title, drawn, columns=len(drawn))
 
     wrong = []

@@ -101,7 +101,7 @@ class Sheet:
     columns: int
     rows: int
 
-    def place(self, number: int) -> tuple[int, int]:
+    def cell(self, number: int) -> tuple[int, int]:
         """Return the (column, row) of a digit."""
         return number % self.columns, number // self.columns
 

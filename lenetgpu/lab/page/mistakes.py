@@ -75,7 +75,7 @@ def _tiles(gallery: Gallery) -> list[dict[str, Any]]:
     ]
 
 
-def told(outcome: Outcome) -> base.Head:
+def head_of(outcome: Outcome) -> base.Head:
     """Return the head of a page or picture about the mistakes of a run."""
     said = head("infer", outcome.gpu)
     facts = {
@@ -98,13 +98,13 @@ def told(outcome: Outcome) -> base.Head:
 def write(path: Path, outcome: Outcome) -> None:
     """Write the page of a run that recorded its mistakes; raise LenetError if that fails."""
     content = section(outcome.counts, outcome.mistakes)
-    base.write_page(path, base.render("mistakes_page.html.j2", told(outcome), content=content))
+    base.write_page(path, base.render("mistakes_page.html.j2", head_of(outcome), content=content))
 
 
 def draw(path: Path, outcome: Outcome) -> None:
     """Write the picture of a run that recorded its mistakes; raise LenetError if that fails."""
     assert outcome.mistakes is not None
-    said, found = told(outcome), outcome.mistakes
+    said, found = head_of(outcome), outcome.mistakes
     facts = ", ".join(f"{name} {value}" for name, value in said.shown.items())
     drawn = {"Images by true label (rows) and predicted label (columns)": _matrix(outcome.counts)}
     if len(found.worst):
@@ -154,8 +154,8 @@ def _gallery(found: Gallery) -> Spec:
     """Return the worst mistakes in rows, dark ink on a light ground, with captions."""
     wide, high = _TILE
     rows = []
-    for place, (row, image) in enumerate(zip(found.worst, found.images, strict=True)):
-        down, across = divmod(place, _ACROSS)
+    for rank, (row, image) in enumerate(zip(found.worst, found.images, strict=True)):
+        down, across = divmod(rank, _ACROSS)
         rows.append(
             {
                 "x": across * wide + _SIDE / 2,

@@ -54,18 +54,18 @@
     };
   }
 
-  async function draw(place) {
-    drawn.get(place)?.finalize();
+  async function draw(figure) {
+    drawn.get(figure)?.finalize();
     try {
-      const width = place.clientWidth;
-      const made = await vegaEmbed(place, fitted(specs[place.dataset.chart], 0.6 * width), {
+      const width = figure.clientWidth;
+      const made = await vegaEmbed(figure, fitted(specs[figure.dataset.chart], 0.6 * width), {
         mode: "vega-lite", renderer: "svg", actions: false, defaultStyle: false,
         config: look(width), tooltip: { disableDefaultStyle: true, theme: "page" },
       });
-      drawn.set(place, made);
-      place.classList.add("drawn");
+      drawn.set(figure, made);
+      figure.classList.add("drawn");
     } catch (error) {
-      place.textContent = "This chart could not be drawn here; its figures are in the tables.";
+      figure.textContent = "This chart could not be drawn here; its figures are in the tables.";
       console.error(error);
     }
   }
@@ -77,12 +77,12 @@
       draw(entry.target);
     }
   }, { rootMargin: "600px" });
-  const places = [...document.querySelectorAll("[data-chart]")];
-  for (const place of places) seen.observe(place);
+  const figures = [...document.querySelectorAll("[data-chart]")];
+  for (const figure of figures) seen.observe(figure);
   for (const query of [dark, narrow]) {
     query.addEventListener("change", () => [...drawn.keys()].forEach(draw));
   }
-  addEventListener("beforeprint", () => places.filter((place) => !drawn.has(place)).forEach(draw));
+  addEventListener("beforeprint", () => figures.filter((figure) => !drawn.has(figure)).forEach(draw));
 
   const words = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 

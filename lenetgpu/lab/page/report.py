@@ -78,7 +78,7 @@ def as_data(value: Any) -> str:
     return text
 
 
-def place(chart: Chart) -> str:
+def element_id(chart: Chart) -> str:
     """Return the element id of a chart, unique while the page is being built."""
     return f"c{id(chart):x}"
 
@@ -130,13 +130,13 @@ def page(
     """
     made = chapters(documents)
     charts = (part for part in _parts(made) if isinstance(part, Chart))
-    drawn = {place(one): one.spec | {"description": str(one.title)} for one in charts}
+    drawn = {element_id(one): one.spec | {"description": str(one.title)} for one in charts}
     library, program = _library(), _PROGRAM.read_text()
     html = base.render(
         "report.html.j2",
         _head(documents, len(documents) + len(undrawn), left_out),
         chapters=made,
-        place=place,
+        element_id=element_id,
         source_of="this run" if any(d.get("fresh") for d in documents) else "these files",
         undrawn=list(undrawn),
         data=as_data(drawn),

@@ -74,41 +74,41 @@ def read(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[str, list[lis
         words = [sys.executable, "-m", child.__name__, name]
         said = ncu.run(ncu.command(program, units, words), LIMIT_S, str(_PACKAGES))
         try:
-            told = json.loads((folder / child.SECTIONS).read_text())
+            listed = json.loads((folder / child.SECTIONS).read_text())
         except (OSError, ValueError) as error:
             message = "ncu: expected the process to leave its sections, found none"
             raise NoCounters(message) from error
-    found = sections(told, ncu.parsed(said, units))
+    found = sections(listed, ncu.parsed(said, units))
     return version, [[one for one in found if one.work == at] for at in range(len(works))]
 
 
-def sections(told: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> list[Section]:
+def sections(listed: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> list[Section]:
     """Return each section with its launches; raise NoCounters if they do not match.
 
     A section's launches follow a mark whose number of blocks is the section's number, from 1.
     Library kernels may appear between our own, which must all be there in order.
     """
-    parts: list[list[Profiled]] = [[] for _ in told]
+    parts: list[list[Profiled]] = [[] for _ in listed]
     at = None
     for launched in launches:
         if launched.kernel == child.MARK.entry:
             at = launched.blocks - 1
-            if at >= len(told):
-                raise NoCounters(f"ncu: expected {len(told)} sections, found number {at + 1}")
+            if at >= len(listed):
+                raise NoCounters(f"ncu: expected {len(listed)} sections, found number {at + 1}")
         elif at is None:
             raise NoCounters(f"ncu: expected a mark first, found kernel {launched.kernel}")
         else:
             parts[at].append(launched)
-    return [_section(one, part) for one, part in zip(told, parts, strict=True)]
+    return [_section(one, part) for one, part in zip(listed, parts, strict=True)]
 
 
-def _section(told: dict[str, Any], part: Sequence[Profiled]) -> Section:
-    work, name, variant = told["work"], told["name"], told["variant"]
-    if told["error"]:
-        return Section(work, name, variant, error=told["error"])
+def _section(listed: dict[str, Any], part: Sequence[Profiled]) -> Section:
+    work, name, variant = listed["work"], listed["name"], listed["variant"]
+    if listed["error"]:
+        return Section(work, name, variant, error=listed["error"])
     names = [launched.kernel for launched in part]
     left = iter(names)
-    for entry in told["launched"]:
+    for entry in listed["launched"]:
         if entry not in left:
             found = ", ".join(names) or "none"
             raise NoCounters(f"ncu, {name} {variant}: expected kernel {entry}, found {found}")

@@ -203,9 +203,9 @@ def find() -> str:
     Raises NoCounters if there is none.
     """
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
-    places = [os.environ.get("PATH", ""), *(f"{home}/bin" for home in homes if home), *_FOLDERS]
+    paths = [os.environ.get("PATH", ""), *(f"{home}/bin" for home in homes if home), *_FOLDERS]
     newest = sorted(map(str, Path(_FOLDERS[1]).glob("*")), reverse=True)
-    found = shutil.which("ncu", path=os.pathsep.join([*places, *newest]))
+    found = shutil.which("ncu", path=os.pathsep.join([*paths, *newest]))
     if found is None:
         raise NoCounters("Nsight Compute: expected ncu on PATH or in CUDA's folder, found none")
     return found
@@ -294,10 +294,10 @@ def parsed(said: str, units: Mapping[str, str]) -> list[Profiled]:
     for number, row in enumerate(rest, 1):
         if len(row) != len(heads):
             raise NoCounters(f"ncu, row {number}: expected {len(heads)} columns, found {len(row)}")
-    told, *rows = (dict(zip(heads, row, strict=True)) for row in rest)
+    units_of, *rows = (dict(zip(heads, row, strict=True)) for row in rest)
     for name, unit in units.items():
-        if unit and told[name] not in (unit, ""):
-            raise NoCounters(f"ncu, {name}: expected {unit}, found {told[name]}")
+        if unit and units_of[name] not in (unit, ""):
+            raise NoCounters(f"ncu, {name}: expected {unit}, found {units_of[name]}")
     return [
         Profiled(
             row[_NAME], _blocks(row[_GRID]), {name: _number(name, row[name]) for name in units}

@@ -88,10 +88,10 @@ def as_json(works: Sequence[Work], images: Images, device: int) -> dict[str, Any
     }
 
 
-def from_json(told: dict[str, Any]) -> tuple[list[Work], Images, int]:
+def from_json(loaded: dict[str, Any]) -> tuple[list[Work], Images, int]:
     """Return the arguments of `as_json` from its result."""
-    for work in told["works"]:
+    for work in loaded["works"]:
         work["specs"] = tuple(StageSpec(**spec) for spec in work["specs"])
     for name in ("data", "weights"):
-        told["images"][name] = Path(told["images"][name])
-    return [Work(**work) for work in told["works"]], Images(**told["images"]), told["device"]
+        loaded["images"][name] = Path(loaded["images"][name])
+    return [Work(**work) for work in loaded["works"]], Images(**loaded["images"]), loaded["device"]

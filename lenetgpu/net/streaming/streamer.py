@@ -229,11 +229,11 @@ class Streamer:
             return
         self._check(whole)
         arrays = [array for array in (images, labels, scores) if array is not None]
-        places = tuple(array.ctypes.data for array in arrays)
-        key = (len(images), *places)
+        addresses = tuple(array.ctypes.data for array in arrays)
+        key = (len(images), *addresses)
         known = self._replays.has(key)
         sizes = (1 if known else array.nbytes for array in arrays)
-        if not all(map(self._device.is_pinned, places, sizes)):
+        if not all(map(self._device.is_pinned, addresses, sizes)):
             self._through_ring(whole, on_chunk, mark)
             return
         graph = None

@@ -20,7 +20,7 @@ constexpr int BAND = 4, BANDS = SIDE / BAND;               // lines at a time, a
 
 // Maps of an image: [band][point][tile][line][4 vectors]. A vector is what a lane has at a point: a
 // pair of channels of each plane. Images lie a vector further apart, so that ldmatrix, whose rows are
-// images, uses every bank once. The last band's room has the image's pixels until it is written.
+// images, uses every bank once. The last band's memory holds the image's pixels until it is written.
 constexpr int LINE_BYTES = PLANES * VEC_BYTES, TILE_BYTES = BAND * LINE_BYTES;
 constexpr int POINT_BYTES = 2 * TILE_BYTES, BAND_BYTES = POINTS * POINT_BYTES;
 constexpr int IMAGE_BYTES = BANDS * BAND_BYTES + VEC_BYTES;

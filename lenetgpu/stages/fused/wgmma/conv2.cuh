@@ -70,8 +70,8 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
     constexpr int FILTER2_BYTES = Conv2::FILTER_BYTES, LOAD_BYTES = FILTER2_BYTES / 5;
     constexpr int FILTER1_AT = FILTER2_BYTES, MAPS_AT = FILTER1_AT + FILTER1_BYTES;
     constexpr int IMAGES_AT = MAPS_AT + GROUPS * MAP_BYTES;
-    constexpr int FEED_AT = IMAGES_AT + GROUPS * IMAGES * IMAGE_BYTES;
-    constexpr int BARRIERS_AT = FEED_AT + GROUPS * Intake::BYTES;
+    constexpr int INTAKE_AT = IMAGES_AT + GROUPS * IMAGES * IMAGE_BYTES;
+    constexpr int BARRIERS_AT = INTAKE_AT + GROUPS * Intake::BYTES;
     static_assert(BARRIERS_AT + 8 * (GROUPS + 2) == SHARED_BYTES, "the launcher's layout differs");
     static_assert(SHARED_BYTES <= 232448, "a block's shared memory on sm_90");
 
@@ -84,7 +84,7 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
     const u32 staged = base + IMAGES_AT + group * IMAGES * IMAGE_BYTES;
     const u32 loaded = base + BARRIERS_AT, turns = loaded + 16;
     const u32 turn = turns + 8 * group, next = turns + 8 * ((group + 1) % GROUPS);
-    unsigned char* const own = memory + FEED_AT + group * Intake::BYTES;
+    unsigned char* const own = memory + INTAKE_AT + group * Intake::BYTES;
 
     ptx::start_next_grid();
     if (threadIdx.x == 0) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
         ptx::barrier_init(loaded + 8, 1);
         for (int g = 0; g < GROUPS; ++g) {
             ptx::barrier_init(turns + 8 * g, WARPGROUP / 32);
-            Intake::begin(base + FEED_AT + g * Intake::BYTES);
+            Intake::begin(base + INTAKE_AT + g * Intake::BYTES);
         }
         ptx::barrier_init_fence();
         ptx::barrier_expect(loaded, FILTER1_BYTES);

@@ -29,7 +29,7 @@ struct Sparse {
             metadata[step] = where[step * WARPGROUP + tid];
         }
     }
-    // D[output channel][y][image][x] of a room of maps.
+    // D[output channel][y][image][x] of a stage's maps.
     __device__ __forceinline__ void multiply(Sum (&d)[32 * IMAGES], u32 maps) const {
         u64 row = ptx::operand(maps, VEC_BYTES, SIDE * VEC_BYTES);
         u64 column = ptx::operand(maps, MAP_ROW * VEC_BYTES, SIDE * VEC_BYTES);

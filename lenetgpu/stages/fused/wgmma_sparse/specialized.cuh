@@ -8,24 +8,24 @@
 #include "gpu/ptx/registers.cuh"
 #include "stages/fused/wgmma/conv2.cuh"
 
-constexpr int PRODUCERS = GROUPS - 1, SLOTS = 2, ROOMS = PRODUCERS * SLOTS;
+constexpr int PRODUCERS = GROUPS - 1, SLOTS = 2, MAP_STAGES = PRODUCERS * SLOTS;
 constexpr int CONSUMER_REGS = 240, PRODUCER_REGS = 88;  // registers of a thread
 static_assert(PRODUCERS * PRODUCER_REGS + CONSUMER_REGS <= 512, "registers fit");
 
-// Where things lie in a block's shared memory; `full` and `empty` are a barrier a room.
+// Where things lie in a block's shared memory; `full` and `empty` are barriers of each stage.
 template <int MAP_BYTES>
 struct Layout {
-    static constexpr int MAPS_AT = FILTER1_BYTES, IMAGES_AT = MAPS_AT + ROOMS * MAP_BYTES;
-    static constexpr int FEED_AT = IMAGES_AT + PRODUCERS * STAGED_BYTES;
-    static constexpr int BARRIERS_AT = FEED_AT + PRODUCERS * Intake::BYTES;
-    static_assert(BARRIERS_AT + 8 * (2 * ROOMS + 1) == SHARED_BYTES, "the launcher's layout differs");
+    static constexpr int MAPS_AT = FILTER1_BYTES, IMAGES_AT = MAPS_AT + MAP_STAGES * MAP_BYTES;
+    static constexpr int INTAKE_AT = IMAGES_AT + PRODUCERS * STAGED_BYTES;
+    static constexpr int BARRIERS_AT = INTAKE_AT + PRODUCERS * Intake::BYTES;
+    static_assert(BARRIERS_AT + 8 * (2 * MAP_STAGES + 1) == SHARED_BYTES, "the launcher's layout differs");
     static_assert(PRODUCERS * STAGED_BYTES >= MAP_BYTES, "what the corner reads beyond");
     u32 base;
 
-    __device__ __forceinline__ u32 maps(int room) const { return base + MAPS_AT + room * MAP_BYTES; }
+    __device__ __forceinline__ u32 maps(int stage) const { return base + MAPS_AT + stage * MAP_BYTES; }
     __device__ __forceinline__ u32 loaded() const { return base + BARRIERS_AT; }
-    __device__ __forceinline__ u32 full(int room) const { return loaded() + 8 + 8 * room; }
-    __device__ __forceinline__ u32 empty(int room) const { return full(ROOMS) + 8 * room; }
+    __device__ __forceinline__ u32 full(int stage) const { return loaded() + 8 + 8 * stage; }
+    __device__ __forceinline__ u32 empty(int stage) const { return full(MAP_STAGES) + 8 * stage; }
 };
 
 __device__ __forceinline__ Share share_of(int producer, int n) {
@@ -62,32 +62,32 @@ __device__ __forceinline__ void convolve1_alone(u32 filters, const u32 (&pair)[4
 }
 
 // Images to maps, by producer `group`.
-template <typename Kind, typename Rooms>
-__device__ __forceinline__ void produce(const Images& images, const Rooms& rooms,
+template <typename Kind, typename Shared>
+__device__ __forceinline__ void produce(const Images& images, const Shared& shared,
                                         unsigned char* memory, int group, int n) {
     const int tid = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
     const int warp = __shfl_sync(~0u, tid / 32, 0);
-    const u32 staged = rooms.base + Rooms::IMAGES_AT + group * STAGED_BYTES;
+    const u32 staged = shared.base + Shared::IMAGES_AT + group * STAGED_BYTES;
     const Offsets offsets = offsets_of(staged, warp, lane, Kind::Conv2::PAIR_ORDER);
     const u32 vec = offsets.vec + Kind::lane_offset(lane);
     const Share share = share_of(group, n);
     int first = share.first;
-    Intake intake(images, memory + Rooms::FEED_AT + group * Intake::BYTES, share, n, tid);
+    Intake intake(images, memory + Shared::INTAKE_AT + group * Intake::BYTES, share, n, tid);
     intake.fetch(first, 0);
     intake.stage(staged, first, 0);
     intake.fetch(first + share.stride, 1);
     for (u32 round = 0; first < share.end; ++round, first += share.stride) {
-        const int room = group * SLOTS + int(round % SLOTS);
+        const int stage = group * SLOTS + int(round % SLOTS);
         ptx::sync(1 + group, WARPGROUP);
-        if (round == 0) ptx::barrier_wait(rooms.loaded(), 0);
-        if (round >= SLOTS) ptx::barrier_wait(rooms.empty(room), (round / SLOTS - 1) & 1);
-        const u32 vecs = rooms.maps(room) + vec;
-        convolve1_alone(rooms.base, offsets.pair, [&](const float (&d)[32], int at) {
+        if (round == 0) ptx::barrier_wait(shared.loaded(), 0);
+        if (round >= SLOTS) ptx::barrier_wait(shared.empty(stage), (round / SLOTS - 1) & 1);
+        const u32 vecs = shared.maps(stage) + vec;
+        convolve1_alone(shared.base, offsets.pair, [&](const float (&d)[32], int at) {
             Kind::store(vecs + tile_vec(at), d);
         });
         ptx::async_fence();
         __syncwarp();
-        if (lane == 0) ptx::barrier_arrive(rooms.full(room));
+        if (lane == 0) ptx::barrier_arrive(shared.full(stage));
         ptx::sync(1 + group, WARPGROUP);  // the pixels have been read
         intake.stage(staged, first + share.stride, round + 1);
         intake.fetch(first + 2 * share.stride, round + 2);
@@ -112,13 +112,13 @@ __device__ __forceinline__ void means(const Kind& kind, const Sums& d, uint4* ou
 
 // Maps to features: turn `k` takes round k / PRODUCERS of producer k % PRODUCERS. An earlier
 // producer has as many rounds as a later one, or one more.
-template <typename Kind, typename Rooms>
+template <typename Kind, typename Shared>
 __device__ __forceinline__ void consume(const Kind& kind, const typename Kind::Conv2& conv2,
-                                        const Rooms& rooms, uint4* out, int n) {
+                                        const Shared& shared, uint4* out, int n) {
     const int tid = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
     using Sums = typename Kind::Conv2::Sum[32 * IMAGES];
     struct Turn {
-        int first, end, room;
+        int first, end, stage;
         u32 parity;
     };
     const auto turn = [&](int k) {
@@ -129,12 +129,12 @@ __device__ __forceinline__ void consume(const Kind& kind, const typename Kind::C
     };
     // The products of `t` to `d`, and under them the means of `before` from `last`.
     const auto take = [&](const Turn& t, Sums& d, int before, const Sums& last) {
-        ptx::barrier_wait(rooms.full(t.room), t.parity);
-        conv2.multiply(d, rooms.maps(t.room));
+        ptx::barrier_wait(shared.full(t.stage), t.parity);
+        conv2.multiply(d, shared.maps(t.stage));
         means(kind, last, out, before, tid);
         ptx::wgmma_wait<0>();
         ptx::settle(d);
-        if (lane == 0) ptx::barrier_arrive(rooms.empty(t.room));
+        if (lane == 0) ptx::barrier_arrive(shared.empty(t.stage));
     };
     Sums even, odd = {};
     Turn now = turn(0);
@@ -156,26 +156,26 @@ __device__ __forceinline__ void carry_specialized(Images images, const unsigned 
                                                const unsigned char* filters2, uint4* out, int n,
                                                Load load) {
     using Conv2 = typename Kind::Conv2;
-    using Rooms = Layout<Conv2::MAP_BYTES>;
+    using Shared = Layout<Conv2::MAP_BYTES>;
     extern __shared__ __align__(128) unsigned char memory[];
-    const Rooms rooms{ptx::shared(memory)};
+    const Shared shared{ptx::shared(memory)};
     const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
     const int tid = threadIdx.x % WARPGROUP;
 
     ptx::start_next_grid();
     if (threadIdx.x == 0) {
-        ptx::barrier_init(rooms.loaded(), 1);
-        for (int room = 0; room < ROOMS; ++room) {
-            ptx::barrier_init(rooms.full(room), WARPGROUP / 32);
-            ptx::barrier_init(rooms.empty(room), WARPGROUP / 32);
+        ptx::barrier_init(shared.loaded(), 1);
+        for (int stage = 0; stage < MAP_STAGES; ++stage) {
+            ptx::barrier_init(shared.full(stage), WARPGROUP / 32);
+            ptx::barrier_init(shared.empty(stage), WARPGROUP / 32);
         }
         for (int g = 0; g < PRODUCERS; ++g)
-            Intake::begin(rooms.base + Rooms::FEED_AT + g * Intake::BYTES);
+            Intake::begin(shared.base + Shared::INTAKE_AT + g * Intake::BYTES);
         ptx::barrier_init_fence();
         const Share share = share_of(0, n);
         if (share.first < share.end) {
-            ptx::barrier_expect(rooms.loaded(), FILTER1_BYTES);
-            ptx::bulk_load(rooms.base, filters1, FILTER1_BYTES, rooms.loaded());
+            ptx::barrier_expect(shared.loaded(), FILTER1_BYTES);
+            ptx::bulk_load(shared.base, filters1, FILTER1_BYTES, shared.loaded());
         }
     }
     __syncthreads();
@@ -184,11 +184,11 @@ __device__ __forceinline__ void carry_specialized(Images images, const unsigned 
         const Conv2 conv2(filters2, tid);
         const Kind kind = load(16 * (tid / 32) + tid % 32 / 4);
         ptx::wait_for_grid();
-        consume(kind, conv2, rooms, out, n);
+        consume(kind, conv2, shared, out, n);
     } else {
         ptx::fewer_registers<PRODUCER_REGS>();
         ptx::wait_for_grid();
-        produce<Kind>(images, rooms, memory, group, n);
+        produce<Kind>(images, shared, memory, group, n);
         const int groups = PRODUCERS * int(gridDim.x);
         const int own = group * int(gridDim.x) + int(blockIdx.x);
         const int rest = (n + IMAGES - 1) / IMAGES * IMAGES + own * IMAGES;

@@ -33,7 +33,7 @@ struct Band : PixelVectors<BATCH * BAND_PIXELS / 8> {
 // takes that of all images.
 using Values = u32[PLANES][POINTS];
 
-// `never`: as ptx::here has it, with room at `band`.
+// `never`: as ptx::here has it, with memory at `band`.
 __device__ __forceinline__ void convolve1(Values& values, u32 band, u32 filters1, int warp,
                                           int lane, bool never) {
     const u64 filters = ptx::operand(filters1, 64 * VEC_BYTES, 8 * VEC_BYTES);

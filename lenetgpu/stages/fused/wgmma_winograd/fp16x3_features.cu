@@ -83,7 +83,7 @@ __device__ __forceinline__ void multiply_split(float (&d)[32], Strips (&parts)[P
 }
 
 // `scale` is four times what makes the scaled map of a sum of four; `never` as ptx::here has it,
-// with room at `band`.
+// with memory at `band`.
 __device__ __forceinline__ void convolve1(Inputs& inputs, u32 band, u32 filters1, float scale,
                                           int warp, int lane, bool never) {
     const u64 filters = ptx::operand(filters1, 64 * VEC_BYTES, 8 * VEC_BYTES);
