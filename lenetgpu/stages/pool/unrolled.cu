@@ -1,6 +1,6 @@
 // ReLU and 2x2 mean as a matrix product over unrolled windows (report, sections 2.2 and 3.2):
 // y[1][outputs] = box[1][4] x rows[4][outputs], each weight of the box a quarter.
-// unroll_windows: rows[d][i] is input d of output i's window, ReLU taken; one element per thread.
+// unroll_windows: rows[d][i] is input d of output i's window, with ReLU; one element per thread.
 // box_product: one output per thread. Outputs are in y's memory order, so that a warp's loads and
 // stores of rows coalesce. From -D CH, H, W, READS, WRITES, THREADS.
 #include "stages/layout.cuh"

@@ -2,7 +2,7 @@
 // A block takes THREADS outputs in the order in which they lie in memory, so that stores coalesce;
 //   so do loads of columns (NCHW) and of a depthwise convolution's channels (NHWC).
 // Filter elements over padding are multiplied by zero: an infinite filter makes NaN there, as in the reference.
-// Sums are float32; a bias is added and ReLU taken as they are stored, rounded once to DTYPE.
+// Sums are float32; a bias is added and ReLU applied as they are stored, rounded once to DTYPE.
 // Index arithmetic alone, nothing is shared or kept: it is the GPU's way for shapes that no other
 //   kernel takes, and what a fast one can be compared with.
 #include "stages/element.cuh"

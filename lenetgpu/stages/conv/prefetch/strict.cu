@@ -24,11 +24,11 @@ constexpr int ROUNDS = (PART_CH * R * S + ELEMENTS - 1) / ELEMENTS;
 constexpr int LINES = (ELEMENTS + S - 1) / S;            // W'y
 constexpr int REACH = COLUMNS + S - 1;                   // pixels of a line that a tile reads
 constexpr int PITCH = (REACH + 3) / 4 * 4;
-constexpr bool FILTERS_KEPT = CACHED && DIVISION == FILTERS_DIVIDED;
-constexpr bool LINES_KEPT = CACHED && DIVISION == MAPS_DIVIDED;
-constexpr int SETS = FILTERS_KEPT ? ROUNDS : 2;
+constexpr bool FILTERS_CACHED = CACHED && DIVISION == FILTERS_DIVIDED;
+constexpr bool LINES_CACHED = CACHED && DIVISION == MAPS_DIVIDED;
+constexpr int SETS = FILTERS_CACHED ? ROUNDS : 2;
 constexpr int TWO = 2 * LINES + 1;                       // lines of two rounds, and one of both
-constexpr int RING = LINES_KEPT && PART_CH * R > TWO ? PART_CH * R : TWO;
+constexpr int RING = LINES_CACHED && PART_CH * R > TWO ? PART_CH * R : TWO;
 constexpr int SET = ELEMENTS * FILTERS;
 
 constexpr int GROUPS = THREADS > COLUMNS ? THREADS / COLUMNS : 1;
@@ -42,15 +42,15 @@ static_assert(STRIDE == 1, "equation (1) has no stride");
 static_assert(ACROSS * GROUPS == THREADS && ACROSS % 32 == 0, "warps share their filters");
 static_assert(FILTERS % GROUPS == 0, "groups of threads share the filters out");
 static_assert(DIVISION != FILTERS_DIVIDED || FILTER_GROUPS <= SMS, "every filter has an owner");
-static_assert(!LINES_KEPT || SEGMENTS == 1, "kept lines are of one run of pixels");
-static_assert(!LINES_KEPT || !ASYNC, "kept lines are replaced between two barriers");
+static_assert(!LINES_CACHED || SEGMENTS == 1, "cached lines are of one run of pixels");
+static_assert(!LINES_CACHED || !ASYNC, "cached lines are replaced between two barriers");
 static_assert(!PACKED || DIVISION == BOTH_DIVIDED, "packed by groups of filters and rounds");
 static_assert(4 * (SETS * SET + RING * PITCH) == SHARED_BYTES, "launcher differs");
 
 struct Tile {
     size_t n;
     int group, at, channel;            // of filters; first pixel; first channel
-    bool first_filters, first_lines;   // whether what is kept is not there yet
+    bool first_filters, first_lines;   // whether what is cached is still missing
 };
 
 __device__ __forceinline__ int items(int n) {
@@ -94,7 +94,7 @@ struct Round {
         return min((rounds * ELEMENTS + S - 1) / S, channels() * R);
     }
     __device__ __forceinline__ int slot(int line) const {
-        return (LINES_KEPT ? line : base + line) % RING;
+        return (LINES_CACHED ? line : base + line) % RING;
     }
     __device__ __forceinline__ Round after() const {
         if ((round + 1) * ELEMENTS < elements()) return {item, round + 1, base};
@@ -116,7 +116,7 @@ struct Fetch {
 
     template <class Each>
     static __device__ __forceinline__ void filters(const Tile& t, Each each) {
-        if (FILTERS_KEPT && !t.first_filters) return;
+        if (FILTERS_CACHED && !t.first_filters) return;
         const int first = threadIdx.x / ELEMENTS, element = threadIdx.x % ELEMENTS;
 #pragma unroll
         for (int k = 0; k < OF_FILTERS; ++k) {
@@ -126,7 +126,7 @@ struct Fetch {
     }
     template <class Each>
     static __device__ __forceinline__ void lines(const Tile& t, const Round& r, Each each) {
-        if (LINES_KEPT && !t.first_lines) return;
+        if (LINES_CACHED && !t.first_lines) return;
         const int end = r.lines_by(r.round + 1), across = threadIdx.x % ACROSS;
         int line = r.lines_by(r.round) + threadIdx.x / ACROSS;
 #pragma unroll
@@ -266,13 +266,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     while (true) {
         const Round next = now.after();
         const bool more = next.item < count;
-        float* const to = sets + (FILTERS_KEPT ? next.round : half ^ 1) * SET;
+        float* const to = sets + (FILTERS_CACHED ? next.round : half ^ 1) * SET;
         if (more) fetch.load(next, x, w, to, ring);
 
         const int from = now.round * ELEMENTS;
         Walk walk{ring + across, now.slot(from / S), from % S};
         const float* filters =
-            sets + (FILTERS_KEPT ? now.round : half) * SET + group * FM * ELEMENTS;
+            sets + (FILTERS_CACHED ? now.round : half) * SET + group * FM * ELEMENTS;
         if (now.elements() - from >= ELEMENTS) {
 #pragma unroll 1
             for (int t = 0; t < ELEMENTS; t += VECTOR) multiply<VECTOR>(sum, walk, filters + t);
@@ -282,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         if (next.round == 0) write(y, tile(now.item), across, group, sum);
         if (!more) break;
-        if (LINES_KEPT) __syncthreads();
+        if (LINES_CACHED) __syncthreads();
         fetch.store(next, to, ring);
         __syncthreads();
         now = next;

@@ -7,7 +7,7 @@
 // warpgroups multiply WIDE positions each; a thread of a third copies input tiles and the filters of an element,
 // [M / BN][phase][chunk][element][part][CHUNK][BN][8], by bulk copies, INPUT_TILES and STAGES deep. A chunk's
 // sums of an element start from zero and are added to fp32 registers while the next element's are computed.
-// After AT_ONCE elements these are saved to `kept` and restart (KEEPS), which bounds consecutive roundings.
+// After AT_ONCE elements these are saved to `saved` and restart (SAVES), which bounds consecutive roundings.
 // WINOGRAD: phases are the transform points of F(2, 3) along rows (Lavin and Gray, arXiv 1509.09308, section
 // 4.1, in one dimension), a position is two outputs: the products at a point are added to one or both of them.
 #include "gpu/ptx/registers.cuh"
@@ -95,8 +95,8 @@ struct Aside {
     static constexpr int THREADS_APART = CONSUMERS * WARPGROUP, OUTPUT_APART = FOURS * THREADS_APART;
     float4* at;
 
-    __device__ __forceinline__ Aside(float* kept, int thread)
-        : at(reinterpret_cast<float4*>(kept) + size_t(blockIdx.x) * (KEPT / 4) + thread) {}
+    __device__ __forceinline__ Aside(float* saved, int thread)
+        : at(reinterpret_cast<float4*>(saved) + size_t(blockIdx.x) * (SAVED / 4) + thread) {}
     __device__ __forceinline__ void add_to(Sums& sums) const {
 #pragma unroll
         for (int o = 0; o < ACROSS_X; ++o)
@@ -108,7 +108,7 @@ struct Aside {
             }
     }
     // Instead of what was there, to which they are added unless it is the `first`; they are zero then.
-    __device__ __forceinline__ void take(Sums& sums, bool first) const {
+    __device__ __forceinline__ void save(Sums& sums, bool first) const {
         if (!first) add_to(sums);
 #pragma unroll
         for (int o = 0; o < ACROSS_X; ++o) {
@@ -122,11 +122,11 @@ struct Aside {
     }
 };
 
-// `kept`: KEPT floats a block where sums are set aside; then parts.
+// `saved`: SAVED floats a block where sums are saved; then parts.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tensor_halo(const uint4* __restrict__ images, const uint4* __restrict__ filters,
                 const int* __restrict__ exponents, const int* __restrict__ out_scales,
-                Held* __restrict__ y, float* __restrict__ kept, u32* __restrict__ reached,
+                Held* __restrict__ y, float* __restrict__ saved, u32* __restrict__ reached,
                 int count, int plane, const float* __restrict__ bias) {
     extern __shared__ __align__(128) unsigned char memory[];
     const Pipelines pipes(ptx::shared(memory));
@@ -142,21 +142,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     ptx::more_registers<CONSUMER_REGS>();
     PipelineState to_read, to_release;
-    const Aside aside(kept, threadIdx.x);
-    float* parts = kept + (KEEPS ? size_t(gridDim.x) * KEPT : 0);
+    const Aside aside(saved, threadIdx.x);
+    float* parts = saved + (SAVES ? size_t(gridDim.x) * SAVED : 0);
 #pragma unroll 1
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
         const Tile tile(n);
         Sums sums = {};
         int left = elements_of(tile.first, tile.end) + (plane < 0);  // ptxas unrolls few known turns
         to_read.chunk = to_release.chunk = tile.first;
-        if constexpr (KEEPS) {
+        if constexpr (SAVES) {
             const int elements = left;
 #pragma unroll 1
             for (;; left -= AT_ONCE) {
                 add(sums, pipes, to_read, to_release, group, min(left, AT_ONCE));
                 if (left <= AT_ONCE) break;
-                aside.take(sums, left == elements);
+                aside.save(sums, left == elements);
             }
             if (elements > AT_ONCE) aside.add_to(sums);
         } else {

@@ -10,7 +10,7 @@ constexpr int CONSUMERS = 2;                  // warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
 constexpr int CONSUMER_REGS = 240, PRODUCER_REGS = 24;  // registers of a thread
 constexpr int BM = CONSUMERS * WIDE, BN = 64;
-constexpr int KEPT = ACROSS_X * BM * BN;       // sums of a block
+constexpr int SAVED = ACROSS_X * BM * BN;      // sums of a block
 constexpr int VECS = 8;                       // of a chunk: of 8 / PARTS of K
 constexpr int CHUNK = VECS / PARTS, STEPS = CHUNK / 2;
 constexpr int EACH = GROUPS / CHUNK, CHUNKS = PHASES * EACH;

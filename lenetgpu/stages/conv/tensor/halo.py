@@ -104,7 +104,7 @@ class HaloTiling(Block):
         turns = blocks_for(elements, _ROUNDINGS)
         return turns, blocks_for(elements, turns)
 
-    def kept(self, layout: Layout, split: int, blocks: int) -> int:
+    def saved(self, layout: Layout, split: int, blocks: int) -> int:
         """Return the workspace floats in which blocks save intermediate sums."""
         turns, _ = self._turns(layout, blocks_for(self.chunks(layout), split))
         return self.grid(blocks) * self._each * self.bm * FILTERS if turns > 1 else 0
@@ -115,7 +115,7 @@ class HaloTiling(Block):
         turns, at_once = self._turns(layout, blocks_for(self.chunks(layout), split))
         return {
             "WIDE": self.wide,
-            "KEEPS": int(turns > 1),
+            "SAVES": int(turns > 1),
             "AT_ONCE": at_once,
             "INPUT_TILES": tiles,
             "STAGES": elements,

@@ -66,7 +66,7 @@ __device__ __forceinline__ float times_power(float v, int k) {
 __device__ __forceinline__ float unscaled(float sum, int exponent, int out_scale) {
     return times_power(sum, (exponent == NO_EXPONENT ? 0 : exponent - FP16_EXPONENT) + out_scale);
 }
-// Bits that order as the sizes of sums do, 0 of NaN; where ReLU is taken NaN is the largest.
+// Bits that order as the sizes of sums do, 0 of NaN; where ReLU is applied NaN is the largest.
 __device__ __forceinline__ u32 size_or_none(float v) {
     const u32 bits = size_bits(v);
     return RELU || bits <= INFINITY_BITS ? bits : 0;
@@ -87,7 +87,7 @@ __device__ __forceinline__ void keep_largest(u32* __restrict__ reached, const u3
     }
 }
 
-// Inputs and outputs are held as DTYPE; sums are fp32, to which a bias is added before ReLU is taken, then
+// Inputs and outputs are held as DTYPE; sums are fp32, to which a bias is added before ReLU is applied, then
 // they are rounded, once.
 using Value = Element<DTYPE>;
 using Held = Value::Held;

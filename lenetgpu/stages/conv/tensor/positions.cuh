@@ -96,7 +96,7 @@ __device__ __forceinline__ bool walk(Position& of, u32* __restrict__ reached, fl
     return next;
 }
 
-// The larger size, which NaN does not change; where ReLU is taken NaN is the largest.
+// The larger size, which NaN does not change; where ReLU is applied NaN is the largest.
 __device__ __forceinline__ float larger(float most, float v) {
     if (RELU) return __uint_as_float(max(__float_as_uint(most), size_bits(v)));
     return fmaxf(most, fabsf(v));

@@ -66,7 +66,7 @@ class Block(ABC):
     def sizes(self) -> tuple[int, int, int]:
         """Return the outputs per filter, filters and threads of a block."""
 
-    def kept(self, layout: Layout, split: int, blocks: int) -> int:
+    def saved(self, layout: Layout, split: int, blocks: int) -> int:
         """Return the workspace floats that `blocks` blocks need in front of their split-K parts."""
         return 0
 
@@ -241,13 +241,13 @@ class Product:
         grid, shared = tiling.grid(self.blocks(count)), tiling.shared_bytes(self.layout)
         launch(self.kernels()[0], (grid,), (tiling.threads,), args, shared, overlap=True)
         if self.split > 1:
-            own = parts[tiling.kept(self.layout, self.split, self.blocks(count)) :]
+            own = parts[tiling.saved(self.layout, self.split, self.blocks(count)) :]
             epilogue.reduce(self.layout, self.split, count, (own, *outputs, images.reached, bias))
 
     def parts_elements(self, images: int) -> int:
         """Return the workspace floats of intermediate sums and split-K parts, at least 1."""
-        kept = self.tiling.kept(self.layout, self.split, self.blocks(images))
-        return max(1, kept + (self.split * self.outputs(images) if self.split > 1 else 0))
+        saved = self.tiling.saved(self.layout, self.split, self.blocks(images))
+        return max(1, saved + (self.split * self.outputs(images) if self.split > 1 else 0))
 
 
 def memory_rate(machine: Machine) -> float:

@@ -50,7 +50,7 @@ constexpr int WIDTH = QUADS ? VEC : 1, SHARE = BM / WARPS;
 constexpr int BESIDE = PIXELWISE ? WARP * WIDTH / CHUNK : THREADS * WIDTH / BM;  // rows, or products, at once
 static_assert(BESIDE > 0 && CHUNK % BESIDE == 0 && SHARE % BESIDE == 0 && SHARE <= WARP, "whole turns");
 
-__device__ __forceinline__ int kept_row() {
+__device__ __forceinline__ int corner_row() {
     if (PIXELWISE) return threadIdx.x / WARP * SHARE + threadIdx.x % SHARE;
     return threadIdx.x % (BM / WIDTH) * WIDTH;
 }
@@ -66,7 +66,7 @@ __device__ __forceinline__ void gather(float* to, const float* __restrict__ x, c
         const int before = threadIdx.x / (BM / WIDTH);
 #pragma unroll UNROLL
         for (int i = 0; i < CHUNK; i += BESIDE)
-            copy_input(placed(to, kept_row(), i + before), x, own, FilterElement(chunk * CHUNK + i + before));
+            copy_input(placed(to, corner_row(), i + before), x, own, FilterElement(chunk * CHUNK + i + before));
     }
 }
 
@@ -76,7 +76,7 @@ struct Prefetch {
     int tile, chunk = 0, stage = 0;
 
     __device__ __forceinline__ explicit Prefetch(int outputs)
-        : own(blockIdx.x / ACROSS * BM + kept_row(), outputs), tile(blockIdx.x) {}
+        : own(blockIdx.x / ACROSS * BM + corner_row(), outputs), tile(blockIdx.x) {}
     __device__ __forceinline__ void start(float* memory, const float* __restrict__ x,
                                           const float* __restrict__ filters, int tiles, int outputs) {
         if (tile < tiles) {
@@ -89,7 +89,7 @@ struct Prefetch {
             stage = stage + 1 == STAGES ? 0 : stage + 1;
             if (++chunk == CHUNKS) {
                 chunk = 0, tile += gridDim.x;
-                own = Corner(tile / ACROSS * BM + kept_row(), outputs);
+                own = Corner(tile / ACROSS * BM + corner_row(), outputs);
             }
         }
         ptx::copy_commit();

@@ -23,7 +23,7 @@ FLOAT = 4
 CHUNK = 32  # products of K that are summed before they are added to fp32 sums
 VEC = 4  # floats in 16 bytes
 _PARTS = 2
-_KEPT = 13  # bits of a float's significand that TF32 drops
+_DROPPED = 13  # bits of a float's significand that TF32 drops
 _NORMAL = 126  # 2**-126 to 2**126 are normal floats
 _MOST = 1 << 30  # elements of an image, outputs of a filter in a launch
 _MOST_SIDE = 32  # a bit for each row or column of a filter
@@ -132,7 +132,7 @@ def _rounded(x: Array) -> Array:
     """Round float32 to the nearest of TF32's 11 bits, ties away from zero, like cvt.rna."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     with np.errstate(over="ignore"):
-        near = (bits + np.uint32(1 << (_KEPT - 1))) & np.uint32(-1 << _KEPT & 0xFFFFFFFF)
+        near = (bits + np.uint32(1 << (_DROPPED - 1))) & np.uint32(-1 << _DROPPED & 0xFFFFFFFF)
     return np.where(np.isfinite(x), near.view(np.float32), x).astype(np.float32)
 
 

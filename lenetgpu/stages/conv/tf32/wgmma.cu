@@ -52,7 +52,7 @@ __device__ __forceinline__ u32 filters_at(const Pipeline& pipe, int chunk) {
 
 // The row of a tile whose corner a thread keeps: its own, or the first of those that it copies at once.
 constexpr int AT_ONCE = QUADS && !PIXELWISE ? VEC / NEXT_ROW : 1;
-__device__ __forceinline__ int kept_row() {
+__device__ __forceinline__ int corner_row() {
     return threadIdx.x % (BM / AT_ONCE) * AT_ONCE;
 }
 // A chunk: of maps a lane has a row, or some, and goes through products; of pixels it has a product, or
@@ -70,7 +70,7 @@ __device__ __forceinline__ void gather(float* to, const float* __restrict__ x, c
     } else {
 #pragma unroll 8
         for (int i = int(threadIdx.x) % WARPGROUP * AT_ONCE / BM; i < CHUNK; i += AT_ONCE)
-            copy_input(to + i * NEXT_K + kept_row() * NEXT_ROW, x, own, FilterElement(chunk * CHUNK + i));
+            copy_input(to + i * NEXT_K + corner_row() * NEXT_ROW, x, own, FilterElement(chunk * CHUNK + i));
     }
 }
 
@@ -92,7 +92,7 @@ __device__ __forceinline__ void produce(unsigned char* memory, Pipeline pipe, co
             load_filters(pipe, filters + blockIdx.x % ACROSS * BLOCK_VECS, chunk, pipe.filters_full());
     }
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
-        const Corner own(n / ACROSS * BM + kept_row(), outputs);
+        const Corner own(n / ACROSS * BM + corner_row(), outputs);
 #pragma unroll 1
         for (int chunk = 0; chunk < CHUNKS; ++chunk, pipe.step()) {
             ptx::barrier_wait(pipe.free(), pipe.phase ^ 1);
