@@ -170,8 +170,8 @@ def test_nan_scores_end_a_run(plan, value, digits, shipped_weights):
         runner.first = 20
         with pytest.raises(LenetError, match=words.format(20 + FIRST)):
             runner.run(images, labels)
-        behind = np.concatenate([np.zeros((100, 28, 28, 1), np.float32), images])
-        source, given = MemorySource(behind, None, "memory"), []
+        shifted = np.concatenate([np.zeros((100, 28, 28, 1), np.float32), images])
+        source, given = MemorySource(shifted, None, "memory"), []
         source.chosen = range(100, 100 + COUNT)
         with pytest.raises(LenetError, match=words.format(100 + FIRST)):
             runner.run_source(source, lambda labels, scores: given.extend(labels))

@@ -49,7 +49,7 @@ def test_model_by_hand():
     # copied at 5, kernels 7 to 16; copied again at 10 or at 18 + 5, kernels to 16 + 7 or to 25 + 9
     assert predicted_ms(6, 2, 3, costs) == pytest.approx((10 + 23 + 2) / 1e3)
     assert predicted_ms(6, 1, 3, costs) == pytest.approx((10 + 34 + 2) / 1e3)
-    # slow kernels: 7 to 37, behind them to 37 + 28, the first stream again, not behind, to 65 + 30
+    # slow kernels: 7 to 37, overlapped to 37 + 28, the first stream again, alone, to 65 + 30
     slow = replace(costs, image_ns=9_000)
     assert predicted_ms(9, 2, 3, slow) == pytest.approx((10 + 95 + 2) / 1e3)
     assert costs.bare_copy_ms(6) == pytest.approx(8 / 1e3)

@@ -27,7 +27,7 @@ template <int PENDING>
 __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// Keeps the compiler from computing what hangs on `v` ahead of a loop, in registers.
+// Keeps the compiler from hoisting what depends on `v` out of a loop, into registers.
 __device__ __forceinline__ void here(u64& v) { asm volatile("" : "+l"(v)); }
 // Keeps the compiler from reading accumulators before the wait above it.
 template <int SIZE>

@@ -51,9 +51,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     const int groups = (count + GROUP - 1) / GROUP;
     const ptrdiff_t stride = static_cast<ptrdiff_t>(gridDim.x) * (POINTS * POINT_COLUMN);
-    int ahead = blockIdx.x, copied = 0;
+    int to_fetch = blockIdx.x, copied = 0;
     auto fetch = [&](int stage) {
-        if (ahead >= groups) return;
+        if (to_fetch >= groups) return;
 #pragma unroll
         for (int at = 0; at < BK * TILES; at += 4 * WARP)
             ptx::copy16(v_to + stage * STAGE + at / (BK * IMAGE_TILES) * IMAGE_PITCH, v + at);
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         u += BK * MAPS2;
         if (++copied == POINTS * STEPS) {
             copied = 0;
-            ahead += gridDim.x;
+            to_fetch += gridDim.x;
             v += stride - POINT_COLUMN;
             u -= POINTS * MAPS1 * MAPS2;
         }

@@ -23,15 +23,15 @@ constexpr int CORE_BYTES = 128;                        // 8 rows of 8 fp16
 constexpr int STEP_BYTES = OUTPUTS * 16 * 2;           // fc1: [2][64][8]
 constexpr int FILTER_BYTES = SLICE / 16 * STEP_BYTES;  // of a slice
 constexpr int TILE_BYTES = TILE * SLICE * 2;           // of a slice: [TILE][SLICE], swizzled
-constexpr int SLOT_BYTES = BLOCKS * TILE_BYTES;
+constexpr int STAGE_BYTES = BLOCKS * TILE_BYTES;
 constexpr int PITCH = TILE + 8;                   // of a class's scores
 constexpr int SHARE_BYTES = CLASSES * PITCH * 4;  // of one warp
-constexpr int STAGES_AT = SLICES * FILTER_BYTES, SHARES_AT = STAGES_AT + STAGES * SLOT_BYTES;
+constexpr int STAGES_AT = SLICES * FILTER_BYTES, SHARES_AT = STAGES_AT + STAGES * STAGE_BYTES;
 constexpr int BARRIERS_AT = SHARES_AT + WARPS * SHARE_BYTES;
 
 static_assert(TILE == 80, "wgmma's N");
 static_assert(SLICE * 2 == 128 && STAGES_AT % 1024 == 0 && TILE_BYTES % 1024 == 0, "swizzled tiles");
-static_assert(WARPS * SHARE_BYTES <= STAGES * SLOT_BYTES, "this block's shares lie over the pipeline");
+static_assert(WARPS * SHARE_BYTES <= STAGES * STAGE_BYTES, "this block's shares lie over the pipeline");
 static_assert(BARRIERS_AT + 8 * (SLICES + 2 * STAGES + 1) == SHARED_BYTES,
               "the launcher's layout differs");
 static_assert(SHARED_BYTES <= 232448, "a block's shared memory on sm_90");
@@ -41,12 +41,12 @@ __device__ __forceinline__ void copy_slices(u32 stages, u32 full, u32 empty,
                                             const unsigned char* features, int tiles, int rank) {
 #pragma unroll 1
     for (int s = 0; s < SLICES; ++s) {
-        const int slot = s % STAGES;
-        if (s >= STAGES) ptx::barrier_wait(empty + 8 * slot, (s / STAGES - 1) & 1);
-        ptx::barrier_expect(full + 8 * slot, tiles * TILE_BYTES);
+        const int stage = s % STAGES;
+        if (s >= STAGES) ptx::barrier_wait(empty + 8 * stage, (s / STAGES - 1) & 1);
+        ptx::barrier_expect(full + 8 * stage, tiles * TILE_BYTES);
         if (rank < tiles)
-            ptx::bulk_load(stages + slot * SLOT_BYTES + rank * TILE_BYTES, features + s * TILE_BYTES,
-                           TILE_BYTES, full + 8 * slot, 3);
+            ptx::bulk_load(stages + stage * STAGE_BYTES + rank * TILE_BYTES, features + s * TILE_BYTES,
+                           TILE_BYTES, full + 8 * stage, 3);
     }
 }
 
@@ -127,11 +127,11 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
         multiply<true>(d, base, stages + tile * TILE_BYTES);
 #pragma unroll 1
         for (int s = 1; s < SLICES; ++s) {
-            const int slot = s % STAGES;
+            const int stage = s % STAGES;
             ptx::barrier_wait(loaded + 8 * s, 0);
-            ptx::barrier_wait(full + 8 * slot, s / STAGES & 1);
+            ptx::barrier_wait(full + 8 * stage, s / STAGES & 1);
             multiply<false>(d, base + s * FILTER_BYTES,
-                            stages + slot * SLOT_BYTES + tile * TILE_BYTES);
+                            stages + stage * STAGE_BYTES + tile * TILE_BYTES);
             ptx::wgmma_wait<1>();
             if (lane < BLOCKS && s - 1 + STAGES < SLICES)
                 ptx::barrier_arrive_cluster(ptx::in_block(empty + 8 * ((s - 1) % STAGES), lane));

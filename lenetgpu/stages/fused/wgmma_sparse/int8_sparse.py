@@ -14,14 +14,14 @@ from lenetgpu.stages.fused.wgmma_sparse.pack import pack
 from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
 from lenetgpu.stages.registry import hopper, variant
 
-_PRODUCERS, _SLOTS = 3, 2
+_PRODUCERS, _BUFFERS = 3, 2
 # Bytes of an image's maps: half of what two images take, whose planes are four core-matrix rows
 # apart.
 _MAP_BYTES = 12 * 12 * 32 + 4 * 16
-_BARRIERS = 2 * _PRODUCERS * _SLOTS + 1
+_BARRIERS = 2 * _PRODUCERS * _BUFFERS + 1
 # The last warpgroup is the consumer; each producer has two map buffers.
 TILING = fp16.Tiling(
-    _PRODUCERS + 1, 0, fp16.shared_bytes(_PRODUCERS, 0, _SLOTS * _MAP_BYTES, _BARRIERS)
+    _PRODUCERS + 1, 0, fp16.shared_bytes(_PRODUCERS, 0, _BUFFERS * _MAP_BYTES, _BARRIERS)
 )
 
 

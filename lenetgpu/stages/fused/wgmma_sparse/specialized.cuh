@@ -1,5 +1,5 @@
 // Body of the warp-specialized kernel: PRODUCERS warpgroups do conv1, two images a round, to maps
-// of their own, two slots each; the consumer multiplies, a round after the other, and takes the
+// of their own, two buffers each; the consumer multiplies, a round after the other, and takes the
 // means of one under the products of the next. conv2's filters are its registers.
 #pragma once
 #include "gpu/ptx/async.cuh"
@@ -8,7 +8,7 @@
 #include "gpu/ptx/registers.cuh"
 #include "stages/fused/wgmma/conv2.cuh"
 
-constexpr int PRODUCERS = GROUPS - 1, SLOTS = 2, MAP_STAGES = PRODUCERS * SLOTS;
+constexpr int PRODUCERS = GROUPS - 1, BUFFERS = 2, MAP_STAGES = PRODUCERS * BUFFERS;
 constexpr int CONSUMER_REGS = 240, PRODUCER_REGS = 88;  // registers of a thread
 static_assert(PRODUCERS * PRODUCER_REGS + CONSUMER_REGS <= 512, "registers fit");
 
@@ -77,10 +77,10 @@ __device__ __forceinline__ void produce(const Images& images, const Shared& shar
     intake.stage(staged, first, 0);
     intake.fetch(first + share.stride, 1);
     for (u32 round = 0; first < share.end; ++round, first += share.stride) {
-        const int stage = group * SLOTS + int(round % SLOTS);
+        const int stage = group * BUFFERS + int(round % BUFFERS);
         ptx::sync(1 + group, WARPGROUP);
         if (round == 0) ptx::barrier_wait(shared.loaded(), 0);
-        if (round >= SLOTS) ptx::barrier_wait(shared.empty(stage), (round / SLOTS - 1) & 1);
+        if (round >= BUFFERS) ptx::barrier_wait(shared.empty(stage), (round / BUFFERS - 1) & 1);
         const u32 vecs = shared.maps(stage) + vec;
         convolve1_alone(shared.base, offsets.pair, [&](const float (&d)[32], int at) {
             Kind::store(vecs + tile_vec(at), d);
@@ -125,7 +125,7 @@ __device__ __forceinline__ void consume(const Kind& kind, const typename Kind::C
         const int producer = k % PRODUCERS, round = k / PRODUCERS;
         const Share share = share_of(producer, n);
         return Turn{share.first + round * share.stride, share.end,
-                    producer * SLOTS + round % SLOTS, u32(round / SLOTS & 1)};
+                    producer * BUFFERS + round % BUFFERS, u32(round / BUFFERS & 1)};
     };
     // The products of `t` to `d`, and under them the means of `before` from `last`.
     const auto take = [&](const Turn& t, Sums& d, int before, const Sums& last) {
