@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from conftest import ROOT
 from test_kernels_on_a_cpu import folder, on_a_cpu, version  # noqa: F401
 
-from lenetgpu.check.judge import TOLERANCE, check_variant, judge
+from lenetgpu.check.judge import TOLERANCE, Checked, Verdict, check_variant, judge
 from lenetgpu.check.reference import random_input
 from lenetgpu.cli import main
 from lenetgpu.cpu import memory
@@ -408,6 +408,19 @@ def test_pytorch_matches_the_reference(problem):
         kinds = {str(of.dtype) for of in (bench._x, bench._w, bench._y)}
         assert kinds == {{"fp32": "torch.float32", "fp16": "torch.float16",
                           "bf16": "torch.bfloat16"}[asked.dtype]}  # fmt: skip
+
+
+def test_faster_memory_format_of_pytorch_is_timed():
+    """A format is sampled once if a call takes the time of all."""
+    asked, made = [], object.__new__(torch_peer.TorchBench)
+    checked = Checked(Verdict(True, 0.0, 1.0), 0.0, None, 2)
+    made.problem, made._which = PLAIN, None
+    made._case = SimpleNamespace(gpu=False, judged=lambda *_: checked)
+    made._hold, made._call, made._found = asked.append, lambda: None, lambda: None
+    calls = SimpleNamespace(sample=lambda: asked.append("sample") or len(asked), passes=1)
+    made._timed = lambda: SimpleNamespace(once=True, note="", method="", calls=calls)
+    assert made.check() == checked and made.note == "contiguous"
+    assert asked == ["NCHW", "sample", "NHWC", "sample", "NCHW"]
 
 
 def test_bf16_is_refused_by_older_gpus(monkeypatch):
