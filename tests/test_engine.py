@@ -54,6 +54,8 @@ def test_memory_is_freed_before_smaller_chunks_are_tried(fits):
     assert fits.sizes == [("uint8", 100), ("uint8", 50), ("uint8", 25)]
     assert fits.alive == [0, 0, 0]
     assert engine.check("uint8", 25) == 25 and len(fits.sizes) == 3
+    engine.pipeline = lambda *asked: asked
+    assert engine.whole_pipeline("uint8", 25) == ("uint8", 25, None, None)
 
 
 def test_exhausted_memory_and_other_errors_are_raised(fits):
