@@ -41,5 +41,5 @@ def test_full_disk_while_copying_stdin_is_not_blamed_on_stdout():
         cwd=ROOT, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and done.stdout == b""
-    expected = f"{tempfile.gettempdir()}: expected room for a copy of stdin, found: File too large"
+    expected = f"stdin: cannot be copied to {tempfile.gettempdir()}: File too large"
     assert re.fullmatch(f"lenetgpu: error: {expected}; [^\n]*\n", done.stderr.decode())

@@ -27,7 +27,7 @@ from lenetgpu.jobs.pictures import LIST, difference
 from lenetgpu.lab import classify
 from lenetgpu.measure.outcome import Request
 from lenetgpu.pictures import read as reading
-from lenetgpu.pictures.given import meant
+from lenetgpu.pictures.given import expand
 
 CPU = ("--device", "cpu", "--plan", "fp32", "--no-progress")
 
@@ -755,6 +755,6 @@ def test_changed_sources_are_named():
 def test_infer_and_classify_expand_sources_alike(tmp_path, scans, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for source in ("scans", "scans/*.png", "scans/**/*.png", "scans/more/**"):
-        ours = [os.path.abspath(path) for path in meant([source]).paths]
+        ours = [os.path.abspath(path) for path in expand([source]).paths]
         listed = gather([scans.parent / source]).listed
         assert ours == [path for *_, path in pictures.records(listed)] != [], source

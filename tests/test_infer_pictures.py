@@ -21,7 +21,7 @@ from lenetgpu.lab import pictures as show
 from lenetgpu.lab.console import Console
 from lenetgpu.lab.listing import verified
 from lenetgpu.lab.pictures import Classified
-from lenetgpu.pictures.given import Gathered, meant, single_data
+from lenetgpu.pictures.given import Gathered, expand, single_data
 
 CPU = ("--device", "cpu", "--plan", "cublas")
 
@@ -78,7 +78,7 @@ def test_arguments_may_be_files_folders_or_patterns(folder):
     (folder / "scans" / "unnamed").write_bytes((folder / "scans" / f"{first(folder)}").read_bytes())
     (folder / "empty").mkdir()
     (folder / "odd[1].png").write_bytes(b"x")
-    found = meant(["scans", "scans/0[0-2]*", "-", "odd[1].png", "empty", "n?ne", "gone.png"])
+    found = expand(["scans", "scans/0[0-2]*", "-", "odd[1].png", "empty", "n?ne", "gone.png"])
     names = sorted(os.listdir("scans"))
     pictures = [f"scans/{name}" for name in names if name[:2].isdigit() or name == "unnamed"]
     three = [path for path in pictures if path[6:8] in ("00", "01", "02")]
@@ -89,7 +89,7 @@ def test_arguments_may_be_files_folders_or_patterns(folder):
     ]
     assert found.notes == ["scans: 1 file in it left out, no picture"]
     with pytest.raises(LenetError, match="stdin once, found 2 times"):
-        meant(["-", "-"])
+        expand(["-", "-"])
 
 
 def first(folder):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lenetgpu.lab.console import Console
     from lenetgpu.lab.pictures import Classified
     from lenetgpu.measure.outcome import Outcome, Progress, Request
-    from lenetgpu.pictures.given import Gathered, Meant
+    from lenetgpu.pictures.given import Expanded, Gathered
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Given:
     """Meaning of the arguments: `data`, one file read in parts (None: the default), or pictures."""
 
     data: Path | None
-    meant: Meant | None = None
+    expanded: Expanded | None = None
     as_is: bool = False
     found: Gathered | None = None
     done: Classified | None = None
@@ -30,7 +30,9 @@ class Given:
     @property
     def files(self) -> list[Path | None]:
         """Files that are read, which no result may replace."""
-        return [self.data] if self.meant is None else [Path(path) for path in self.meant.paths]
+        return (
+            [self.data] if self.expanded is None else [Path(path) for path in self.expanded.paths]
+        )
 
     @property
     def bad(self) -> list[str]:
@@ -39,13 +41,14 @@ class Given:
 
     def read(self, request: Request, progress: bool) -> None:
         """Read and prepare the pictures; print a line for each bad one if there are others."""
-        if self.meant is None:
+        if self.expanded is None:
             return
         from lenetgpu.lab.console import progress_bar
         from lenetgpu.lab.pictures import gathered
 
         with progress_bar(progress, "pictures read") as advance:
-            self.found = gathered(request, self.meant.paths, self.meant.bad, self.as_is, advance)
+            paths, bad = self.expanded.paths, self.expanded.bad
+            self.found = gathered(request, paths, bad, self.as_is, advance)
         if self.found.names or len(self.bad) > 1:
             for sentence in self.bad:
                 say(f"lenetgpu: {sentence}", err=True)
@@ -82,7 +85,7 @@ class Given:
                 show(console, pictures.parts(self.done.rows(), self.done.images, console.width))
             else:
                 show(console, [pictures.counts(outcome.labels.tolist())])
-        for note in [] if self.meant is None else self.meant.notes:
+        for note in [] if self.expanded is None else self.expanded.notes:
             console.print(f"note     {note}")
 
 
@@ -95,10 +98,10 @@ def given(arguments: Sequence[str], as_is: bool) -> Given:
     if not arguments:
         require_pictures(as_is, "the digits that ship")
         return Given(None)
-    from lenetgpu.pictures.given import meant, single_data
+    from lenetgpu.pictures.given import expand, single_data
 
-    found = meant(arguments)
-    if not found.bad and single_data(found.paths):
-        require_pictures(as_is, f"images in {found.paths[0]}")
-        return Given(Path(found.paths[0]))
-    return Given(None, found, as_is)
+    expanded = expand(arguments)
+    if not expanded.bad and single_data(expanded.paths):
+        require_pictures(as_is, f"images in {expanded.paths[0]}")
+        return Given(Path(expanded.paths[0]))
+    return Given(None, expanded, as_is)

@@ -14,7 +14,7 @@ import numpy as np
 
 from lenetgpu.errors import LenetError
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
-from lenetgpu.pictures.digits import Digit, digits_of
+from lenetgpu.pictures.digits import Digit, digit_of
 from lenetgpu.pictures.masks import (
     MANY,
     averaged,
@@ -30,14 +30,14 @@ from lenetgpu.pictures.shapes import FILLED, filled_outline, sheet_of
 
 Array = np.ndarray[Any, Any]
 
-BOX = 20  # pixels of the square that a digit is fitted into
+_BOX = 20  # pixels of the square that a digit is fitted into
 _STROKE = 2.0  # minimum stroke width in pixels of a 20-pixel digit; MNIST has two to four
 _EDGE = 0.15  # share of full ink at which a digit's box ends
 # nested sheets tried; width of the strokes of an empty sheet, relative to its size
 _SHEETS, _EMPTY = 3, 0.36
 _HOLLOW = 0.1  # maximum line width of an outline, relative to the digit's size
 _TURNED, _COLOUR = "dark on light, turned", "told by colour, not by brightness"
-_FIT = 64
+_FIT = 64  # maximum pixels of a side of the reduced picture that the paper is fitted to
 # minimum contrast of ink in levels of 255, and in standard deviations of the paper's noise
 _FAINTEST, _NOISES = 12.0, 5.0
 
@@ -51,13 +51,13 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Found:
-    """Extracted `ink` (H, W) in 0..1, whether it is darker than the paper, and digits by size."""
+class _Extracted:
+    """Extracted `ink` (H, W) in 0..1, whether it is darker than the paper, and its digit."""
 
     ink: Array
-    turned: bool
-    digits: list[Digit]
-    depth: int  # nesting depth of the sheet
+    dark: bool
+    digit: Digit
+    depth: int = 0  # nesting depth of the sheet
 
 
 def as_mnist(grey: Array) -> Prepared:
@@ -66,8 +66,8 @@ def as_mnist(grey: Array) -> Prepared:
     Raises LenetError beginning with "expected a digit" if there is no connected ink: a blank
     picture or noise.
     """
-    found = _found(shrunk(grey))
-    return _made(found, [_TURNED] if found.turned else [])
+    extracted = _extracted(shrunk(grey))
+    return _prepared(extracted, [_TURNED] if extracted.dark else [])
 
 
 def of_colours(bands: list[Array]) -> Prepared:
@@ -78,81 +78,65 @@ def of_colours(bands: list[Array]) -> Prepared:
     """
     if not bands:
         raise LenetError("expected a digit, found no colours")
-    found = _found(_apart([shrunk(band) for band in bands]), lines=False)
-    digit = found.digits[0]
-    if digit.doubtful or digit.cut > 2:
+    extracted = _extracted(_colour_contrast([shrunk(band) for band in bands]), lines=False)
+    if extracted.digit.doubtful or extracted.digit.cut > 2:
         raise LenetError("expected a digit, found fields of colour")
-    return _made(found, [_COLOUR])
+    return _prepared(extracted, [_COLOUR])
 
 
-def _made(found: Found, notes: list[str]) -> Prepared:
-    ink, digits = found.ink, found.digits
-    if len(digits) > 1:
-        notes.append(f"{len(digits)} digits stand apart, the largest is taken")
-    notes += digits[0].said
-    whole = filled_outline(digits[0].mask) if digits[0].width <= _HOLLOW else None
-    if whole is not None:
-        ink, digits[0].mask = np.maximum(ink, whole), whole
+def _prepared(extracted: _Extracted, notes: list[str]) -> Prepared:
+    ink, digit = extracted.ink, extracted.digit
+    notes += digit.notes
+    filled = filled_outline(digit.mask) if digit.width <= _HOLLOW else None
+    if filled is not None:
+        ink, digit.mask = np.maximum(ink, filled), filled
         notes.append(FILLED)
-    return Prepared(_centred(_fitted(_cropped(ink, digits[0]))), tuple(notes))
+    return Prepared(_centred(_fitted(_cropped(ink, digit))), tuple(notes))
 
 
-def _found(grey: Array, sheet: Array | None = None, depth: int = 0, lines: bool = True) -> Found:
-    """Extract ink and digits from `grey` (H, W), or from its `sheet`; raise LenetError if there are
-    none.
+def _extracted(
+    grey: Array, sheet: Array | None = None, depth: int = 0, lines: bool = True
+) -> _Extracted:
+    """Extract ink and its digit from `grey` (H, W), or from its `sheet`; LenetError if none.
 
     A sheet or screen on darker or brighter ground is read alone, up to three nested ones. If
     the result looks like a shadow or a part of a sheet rather than strokes and `lines` is set,
     thin dark lines are tried, and used if they form a digit.
     """
-    refused, standing = None, None
     try:
-        ink, turned = _ink_of(grey, sheet)
-        standing = Found(ink, turned, digits_of(ink, sheet), depth)
-    except LenetError as error:
-        if not lines:
+        ink, dark = _ink_of(grey, sheet)
+        extracted = _Extracted(ink, dark, digit_of(ink, sheet), depth)
+    except LenetError:
+        thin = _thin_lines(grey) if lines else None
+        if thin is None:
             raise
-        refused = error
-    if standing is not None:
-        inside = _on_sheet(grey, standing) if depth < _SHEETS else None
-        if inside is not None:
-            return inside
-        if not standing.digits[0].doubtful or not lines:
-            return standing
-    try:
-        thin = _lines_of(grey)
-        drawn = digits_of(thin, lines=True)
-        if not drawn[0].doubtful:
-            return Found(thin, True, drawn, depth)
-    except LenetError as error:
-        refused = refused or error
-    if standing is None:
-        assert refused is not None
-        raise refused
-    if standing.digits[0].solid:
+        return thin
+    inside = _on_sheet(grey, extracted) if depth < _SHEETS else None
+    if inside is not None:
+        return inside
+    if not lines or not extracted.digit.doubtful:
+        return extracted
+    thin = _thin_lines(grey)
+    if thin is None and extracted.digit.solid:
         raise LenetError("expected a digit, found a solid shape")
-    return standing
+    return thin or extracted
 
 
-def _on_sheet(grey: Array, standing: Found) -> Found | None:
-    """Return what lies on the sheet in `grey` (H, W), or None if there is no sheet or no digit on
-    it.
-    """
-    digit = standing.digits[0]
-    sheet = sheet_of(digit.mask)
+def _on_sheet(grey: Array, outer: _Extracted) -> _Extracted | None:
+    """Extract the ink on the sheet in `grey` (H, W); None if no sheet, or no digit on it."""
+    sheet = sheet_of(outer.digit.mask)
     if sheet is None:
         return None
     box = box_of(sheet)
     try:
-        found = _found(grey[box], sheet[box], standing.depth + 1, lines=False)
+        inner = _extracted(grey[box], sheet[box], outer.depth + 1, lines=False)
     except LenetError as error:
-        if digit.cut or digit.width < _EMPTY:
+        if outer.digit.cut or outer.digit.width < _EMPTY:
             return None
         raise LenetError("expected a digit, found a solid shape or an empty sheet") from error
-    inner = found.digits[0]
-    shadow = digit.cut and found.depth == standing.depth + 1
-    crossed = shadow and (inner.mask & ~eroded(sheet[box], 2)).any()
-    return None if inner.doubtful or crossed else found
+    is_shadow = outer.digit.cut and inner.depth == outer.depth + 1
+    crosses_edge = is_shadow and (inner.digit.mask & ~eroded(sheet[box], 2)).any()
+    return None if inner.digit.doubtful or crosses_edge else inner
 
 
 def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:
@@ -171,35 +155,20 @@ def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:
 
 def _cropped(ink: Array, digit: Digit) -> Array:
     """Crop the digit's ink with its blurred border, without other parts; thicken thin strokes."""
-    top, bottom, left, right = digit.box
-    height, width = bottom - top, right - left
-    length = max(height, width)
-    mask = digit.mask[top:bottom, left:right]
-    more = (_STROKE * length / BOX - digit.stroke) / 2
-    margin = 1 + max(0, round(more))
-    framed = np.zeros((height + 2 * margin, width + 2 * margin), np.float32)
-    inside = np.zeros(framed.shape, bool)
-    inside[margin:-margin, margin:-margin] = mask
-    near = grown(inside, 1)
-    rows = slice(max(0, top - margin), bottom + margin)
-    columns = slice(max(0, left - margin), right + margin)
-    from_row, from_column = margin - (top - rows.start), margin - (left - columns.start)
-    part = ink[rows, columns]
-    framed[from_row : from_row + part.shape[0], from_column : from_column + part.shape[1]] = part
-    framed[~near] = 0
-    if more > 0.5:
-        framed = grown(framed, round(more))
-    return framed
+    box = digit.box
+    missing = (_STROKE * box.size / _BOX - digit.stroke) / 2
+    border = 1 + max(0, round(missing))
+    window = slice(box.top, box.bottom + 2 * border), slice(box.left, box.right + 2 * border)
+    cropped, mask = (np.pad(values, border)[window] for values in (ink, digit.mask))
+    cropped[~grown(mask, 1)] = 0
+    return grown(cropped, round(missing)) if missing > 0.5 else cropped
 
 
 def _fitted(ink: Array) -> Array:
-    rows, columns = ((ink.max(axis=axis) > _EDGE).nonzero()[0] for axis in (1, 0))
-    ink = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    height, width = ink.shape
-    long = max(height, width)
-    fitted = resized(ink, *(max(1, round(BOX * side / long)) for side in (height, width)))
-    found: Array = fitted / max(float(fitted.max()), 1e-6)
-    return found
+    ink = ink[box_of(ink > _EDGE)]
+    sides = (max(1, round(_BOX * side / max(ink.shape))) for side in ink.shape)
+    fitted = resized(ink, *sides)
+    return np.asarray(fitted / max(float(fitted.max()), 1e-6))
 
 
 def _centred(fitted: Array) -> Array:
@@ -223,34 +192,38 @@ def _ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
 
     Pixels outside `sheet` (H, W) bool are zero. Raises LenetError if nothing stands out.
     """
-    away = grey - _paper(grey, sheet)
+    contrast = grey - _paper(grey, sheet)
     if sheet is not None:
-        away[~sheet] = 0
-    smooth = blurred(away)
-    far = float(np.abs(smooth).max())
-    dark = float(smooth[np.abs(smooth) > far / 2].sum()) < 0
+        contrast[~sheet] = 0
+    smooth = blurred(contrast)
+    most = float(np.abs(smooth).max())
+    dark = float(smooth[np.abs(smooth) > most / 2].sum()) < 0
     if dark:
-        away, smooth = -away, -smooth
-    return _scaled(away, smooth), dark
+        contrast, smooth = -contrast, -smooth
+    return _scaled(contrast, smooth), dark
 
 
-def _lines_of(grey: Array) -> Array:
-    """Return how much each pixel (H, W) is darker than the paper nearby, in 0..1, for thin lines
-    only.
+def _thin_lines(grey: Array) -> _Extracted | None:
+    """Extract the thin lines of `grey` (H, W) that are darker than the paper nearby.
 
     The paper is found by a morphological closing over a tenth of the picture, so edges of
-    sheets and shadows are no lines. Raises LenetError if nothing stands out.
+    sheets and shadows are no lines. Returns None if the lines form no digit.
     """
     if min(grey.shape) < MANY:
-        raise LenetError("expected a digit, found a small picture of other things")
+        return None
     smooth, by = blurred(blurred(grey)), min(grey.shape) // 20
-    away = -grown(-grown(smooth, by), by) - smooth
-    away -= np.median(away)
-    return _scaled(away, away)
+    contrast = -grown(-grown(smooth, by), by) - smooth
+    contrast -= np.median(contrast)
+    try:
+        ink = _scaled(contrast, contrast)
+        digit = digit_of(ink, lines=True)
+    except LenetError:
+        return None
+    return None if digit.doubtful else _Extracted(ink, True, digit)
 
 
-def _scaled(away: Array, smooth: Array) -> Array:
-    """Scale `away` (H, W) to 0..1 from paper noise to full ink; raise LenetError without ink."""
+def _scaled(contrast: Array, smooth: Array) -> Array:
+    """Scale `contrast` (H, W) to 0..1 from paper noise to full ink; LenetError without ink."""
     top = smooth[smooth > float(smooth.max()) / 2]
     level = float(np.median(top)) if top.size else 0.0
     if level < _FAINTEST:
@@ -259,8 +232,7 @@ def _scaled(away: Array, smooth: Array) -> Array:
     if level < _NOISES * noise:
         raise LenetError("expected a digit, found only noise")
     floor = min(0.4 * level, max(0.1 * level, 3 * noise))
-    found: Array = np.clip((away - floor) / (level - floor), 0, 1)
-    return found
+    return np.asarray(np.clip((contrast - floor) / (level - floor), 0, 1))
 
 
 def _paper(grey: Array, sheet: Array | None = None) -> Array:
@@ -277,17 +249,20 @@ def _paper(grey: Array, sheet: Array | None = None) -> Array:
         if not on.any():
             raise LenetError("expected a digit, found a blank picture")
     border, inside = _border(on).reshape(-1), on.reshape(-1)
-    kept = border & _of_most(values, border)
-    clear = kept.sum() > 0.8 * border.sum()
-    fit = np.array([np.median(values[kept])])
-    for order in (1, 3, 6, 6, 6) if clear else (1, 1):
-        if kept.sum() < 4 * order:
+    used = border & _most_common(values, border)
+    is_clear = used.sum() > 0.8 * border.sum()
+    fit = np.array([np.median(values[used])])
+    for order in (1, 3, 6, 6, 6) if is_clear else (1, 1):
+        if used.sum() < 4 * order:
             break
-        near, wanted = terms[kept, :order].astype(np.float64), values[kept]
-        squares = np.einsum("ij,ik->jk", near, near)  # no library's threads for what is small
-        fit = np.linalg.lstsq(squares, np.einsum("ij,i->j", near, wanted), rcond=None)[0]
-        away = values - np.einsum("ij,j->i", terms[:, :order], fit)
-        kept = inside & (np.abs(away) <= max(4.0, 3 * _spread(away[kept])))
+        used_terms = terms[used, :order].astype(np.float64)
+        squares = np.einsum(
+            "ij,ik->jk", used_terms, used_terms
+        )  # no library's threads: it is small
+        products = np.einsum("ij,i->j", used_terms, values[used])
+        fit = np.linalg.lstsq(squares, products, rcond=None)[0]
+        residual = values - np.einsum("ij,j->i", terms[:, :order], fit)
+        used = inside & (np.abs(residual) <= max(4.0, 3 * _spread(residual[used])))
     surface = np.zeros(grey.shape, np.float32)
     for factor, term in zip(fit, _terms(*grey.shape), strict=False):
         surface += np.float32(factor) * term
@@ -301,7 +276,7 @@ def _spread(values: Array) -> float:
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
-def _of_most(values: Array, border: Array) -> Array:
+def _most_common(values: Array, border: Array) -> Array:
     """Return which `values` (n,) resemble most border values: paper, where ink meets the border."""
     levels = np.sort(values[border])
     counts = np.arange(1, len(levels))
@@ -309,27 +284,22 @@ def _of_most(values: Array, border: Array) -> Array:
     below, above = sums[:-1] / counts, (sums[-1] - sums[:-1]) / (len(levels) - counts)
     between = counts * (len(levels) - counts) * (above - below) ** 2 / len(levels) ** 2
     if between.size and between.max() > 0.85 * levels.var() > 1:
-        cut = levels[between.argmax()]
-        lower: Array = values <= cut
-        heavier = 2 * counts[between.argmax()] > len(levels)
-        return lower if heavier else ~lower
-    near: Array = np.abs(values - np.median(levels)) <= 1 + 2 * _spread(levels)
-    return near
+        lower = values <= levels[between.argmax()]
+        is_heavier = 2 * counts[between.argmax()] > len(levels)
+        return np.asarray(lower if is_heavier else ~lower)
+    return np.asarray(np.abs(values - np.median(levels)) <= 1 + 2 * _spread(levels))
 
 
 def _border(on: Array) -> Array:
-    """Return bool (H, W): the outer twelfth of the sheet `on` (H, W) on each side, at least a
-    pixel.
-    """
+    """Return the outer twelfth of the sheet `on`, bool (H, W), on each side, at least a pixel."""
     height, width = on.shape
     down, across = (max(1, side // 12) for side in on[box_of(on)].shape)
-    inner = on.copy()
-    inner[:down] = inner[height - down :] = False
-    inner[:, :across] = inner[:, width - across :] = False
+    inner = np.zeros_like(on)
+    inner[down : height - down, across : width - across] = True
+    inner &= on
     if not on.all():
         inner &= eroded(on, max(1, min(down, across)))
-    found: Array = on & ~inner
-    return found
+    return np.asarray(on & ~inner)
 
 
 def _terms(height: int, width: int) -> list[Array]:
@@ -341,15 +311,14 @@ def _terms(height: int, width: int) -> list[Array]:
     return [np.ones_like(y), y, x, y * y, y * x, x * x]
 
 
-def _apart(bands: list[Array]) -> Array:
+def _colour_contrast(bands: list[Array]) -> Array:
     """Project `bands` (H, W) onto the axis of largest colour contrast; (H, W) float32 around 128.
 
     Colours far from the picture's median colour have the largest weight. Differences keep their
     size, up to 442 between opposite corners of the colour cube.
     """
-    away = np.stack([band - np.float32(np.median(band)) for band in bands])
-    calm = np.stack([blurred(blurred(band)) for band in away]).reshape(len(bands), -1)
-    spread = np.einsum("in,jn->ij", calm, calm).astype(np.float64)
+    contrast = np.stack([band - np.float32(np.median(band)) for band in bands])
+    smooth = np.stack([blurred(blurred(band)) for band in contrast]).reshape(len(bands), -1)
+    spread = np.einsum("in,jn->ij", smooth, smooth).astype(np.float64)
     axis = np.linalg.eigh(spread)[1][:, -1].astype(np.float32)
-    found: Array = np.einsum("i,ihw->hw", axis, away) + np.float32(128)
-    return found
+    return np.asarray(np.einsum("i,ihw->hw", axis, contrast) + np.float32(128))

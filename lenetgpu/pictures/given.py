@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.kinds import EXPECTED, MOST_BYTES, named_picture
 from lenetgpu.files.reading import MemorySource
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-STDIN, _NAMED = "-", "stdin"
+STDIN, _STDIN_NAME = "-", "stdin"
 PICTURE = "picture"
 
 
 @dataclass
-class Meant:
+class Expanded:
     """Files that the arguments stand for, in order; a sentence for each argument without any."""
 
     paths: list[str] = field(default_factory=list)
@@ -50,11 +50,7 @@ class Gathered:
     took_ms: float = 0.0  # time to find, read and prepare the images
 
     def add(
-        self,
-        images: Array,
-        labels: Array | None,
-        names: list[str],
-        notes: tuple[str, ...] = (),
+        self, images: Array, labels: Array | None, names: list[str], notes: tuple[str, ...] = ()
     ) -> None:
         """Add images (n, 28, 28, 1) of a file, with the notes for each."""
         if labels is None and self.lacking is None:
@@ -74,50 +70,49 @@ class Gathered:
             for part in self.images
         ]
         known = [labels for labels in self.labels if labels is not None]
-        truth = np.concatenate(known) if len(known) == len(self.labels) else None
-        first, more = self.names[0], len(self.names) - 1
-        called = f"{first} and {more:,} more" if more else first
-        return MemorySource(np.concatenate(parts), truth, called)
+        labels = np.concatenate(known) if self.lacking is None else None
+        name, more = self.names[0], len(self.names) - 1
+        return MemorySource(
+            np.concatenate(parts), labels, f"{name} and {more:,} more" if more else name
+        )
 
 
-def meant(arguments: Sequence[str]) -> Meant:
+def expand(arguments: Sequence[str]) -> Expanded:
     """Expand `arguments`: folders to the pictures below them, patterns to their matches.
 
     Pictures in a folder are recognised by first bytes or suffix; hidden files are ignored.
     """
-    found = Meant()
+    expanded = Expanded()
     for argument in arguments:
         try:
-            if argument == STDIN:
-                found.paths.append(argument)
-            elif is_pattern(argument):
+            if argument != STDIN and is_pattern(argument):
                 matches = matching(argument)
-                found.paths += matches
+                expanded.paths += matches
                 if not matches:
-                    found.bad.append(
-                        f"{argument}: expected files of this pattern, found no such file"
-                    )
+                    sentence = f"{argument}: expected files of this pattern, found no such file"
+                    expanded.bad.append(sentence)
             elif os.path.isdir(argument):
-                _add_folder(found, argument)
+                _add_folder(expanded, argument)
             else:
-                found.paths.append(argument)
+                expanded.paths.append(argument)
         except OSError as error:
-            found.bad.append(f"{argument}: expected readable files, found: {error.strerror}")
-    if found.paths.count(STDIN) > 1:
-        raise LenetError(f"{STDIN}: expected stdin once, found {found.paths.count(STDIN)} times")
-    return found
+            expanded.bad.append(f"{argument}: expected readable files, found: {error.strerror}")
+    if expanded.paths.count(STDIN) > 1:
+        raise unexpected(STDIN, "stdin once", f"{expanded.paths.count(STDIN)} times")
+    return expanded
 
 
-def _add_folder(found: Meant, path: str) -> None:
+def _add_folder(expanded: Expanded, path: str) -> None:
     files = [file for file in below(path) if os.path.isfile(file)]
     pictures = [file for file in files if _is_picture(file)]
-    found.paths += pictures
-    left = len(files) - len(pictures)
+    expanded.paths += pictures
+    others = len(files) - len(pictures)
     if not pictures:
-        others = f"{left:,} other file{'s' * (left != 1)}" if left else "no file"
-        found.bad.append(f"{path}: expected a folder with pictures, found {others}")
-    elif left:
-        found.notes.append(f"{path}: {left:,} file{'s' * (left > 1)} in it left out, no picture")
+        found = f"{others:,} other file{'s' * (others != 1)}" if others else "no file"
+        expanded.bad.append(f"{path}: expected a folder with pictures, found {found}")
+    elif others:
+        note = f"{path}: {others:,} file{'s' * (others > 1)} in it left out, no picture"
+        expanded.notes.append(note)
 
 
 def _is_picture(file: str) -> bool:
@@ -153,84 +148,78 @@ def gather(
     """Read the images of all `paths`: `limit` of them (None: all) after the first `skip`.
 
     Pictures are prepared like MNIST unless `as_is`; data files are used unchanged. A bad file
-    gives a sentence and counts as one image for `skip`. `advance(read, total)` is called after
-    each file.
+    gives a sentence and counts as one image for `skip`. `advance(read, total)` is called
+    before each file.
     """
-    found, prepared = Gathered(), False
-    ahead, left = skip, sys.maxsize if limit is None else limit
+    gathered, any_picture = Gathered(), False
+    left = sys.maxsize if limit is None else limit
     for number, path in enumerate(paths):
         if not left:
             break
         if advance is not None:
             advance(number, len(paths))
+        skipped, added = min(1, skip), 0
         try:
-            with _named(path) as (file, name):
+            with _file_and_name(path) as (file, name):
                 if form_of(file, EXPECTED) in DATA:
-                    passed, taken = _data(found, file, name, ahead, left)
+                    skipped, added = _add_data(gathered, file, name, skip, left)
                 else:
-                    prepared = True
-                    passed = min(1, ahead)
-                    taken = 1 - passed
-                    if taken:
-                        made = read_digit(file, as_is)
-                        found.add(made.pixels[None, ..., None], None, [name], made.notes)
+                    any_picture = True
+                    if not skip:
+                        digit, added = read_digit(file, as_is), 1
+                        gathered.add(digit.pixels[None, ..., None], None, [name], digit.notes)
         except LenetError as error:
-            passed, taken = min(1, ahead), 0
-            if not passed:
-                found.bad.append(str(error))
-        ahead, left = ahead - passed, left - taken
-    if as_is and found.names and not prepared:
-        raise LenetError(f"--as-is: expected pictures, found images in {paths[0]} and others")
-    return found
+            if not skip:
+                gathered.bad.append(str(error))
+        skip, left = skip - skipped, left - added
+    if as_is and gathered.names and not any_picture:
+        raise unexpected("--as-is", "pictures", f"images in {paths[0]} and others")
+    return gathered
 
 
-def _data(found: Gathered, file: Path, name: str, skip: int, most: int) -> tuple[int, int]:
+def _add_data(gathered: Gathered, file: Path, name: str, skip: int, most: int) -> tuple[int, int]:
     """Add the images of a data file; return the numbers of skipped and added images."""
     with open_source(file) as source:
         count = len(source)
-    passed = min(skip, count)
-    taken = min(count - passed, most)
-    if taken:
-        with open_source(file, passed, taken) as source:
-            whole = source.whole()
-        names = [f"{name}[{number}]" for number in range(passed, passed + taken)]
-        found.add(whole.images, whole.labels, names)
-    return passed, taken
+    skipped = min(skip, count)
+    added = min(count - skipped, most)
+    if added:
+        with open_source(file, skipped, added) as source:
+            dataset = source.whole()
+        names = [f"{name}[{number}]" for number in range(skipped, skipped + added)]
+        gathered.add(dataset.images, dataset.labels, names)
+    return skipped, added
 
 
 @contextmanager
-def _named(path: str) -> Iterator[tuple[Path, str]]:
+def _file_and_name(path: str) -> Iterator[tuple[Path, str]]:
     """Yield a file with the content of `path` or stdin, and its name for messages."""
     if path != STDIN:
         yield Path(path), path
         return
     with tempfile.TemporaryDirectory(prefix="lenetgpu-") as folder:
-        file = Path(folder) / _NAMED
-        _spool(file)
+        file = Path(folder) / _STDIN_NAME
+        _copy_stdin(file)
         try:
-            yield file, _NAMED
+            yield file, _STDIN_NAME
         except LenetError as error:
-            raise LenetError(str(error).replace(str(file), _NAMED)) from error
+            raise LenetError(str(error).replace(str(file), _STDIN_NAME)) from error
 
 
-def _spool(file: Path) -> None:
+def _copy_stdin(file: Path) -> None:
     """Copy stdin to `file`; raise LenetError for a terminal or more than MOST_BYTES."""
-    stdin = sys.stdin
-    if stdin is None or stdin.isatty():
-        raise LenetError("stdin: expected a file or a pipe, found a terminal")
+    if sys.stdin is None or sys.stdin.isatty():
+        raise unexpected("stdin", "a file or a pipe", "a terminal")
     try:
-        data = stdin.buffer.read(MOST_BYTES + 1)
+        data = sys.stdin.buffer.read(MOST_BYTES + 1)
     except OSError as error:
-        raise LenetError(f"stdin: expected what can be read, found: {error.strerror}") from error
+        raise LenetError(f"stdin: cannot be read: {error.strerror}") from error
     if len(data) > MOST_BYTES:
-        raise LenetError(
-            f"stdin: expected at most {MOST_BYTES:,} bytes, found more; give it as a file"
-        )
+        raise unexpected("stdin", f"at most {MOST_BYTES:,} bytes", "more; give it as a file")
     try:
         file.write_bytes(data)
     except OSError as error:
-        folder = file.parent.parent
         raise LenetError(
-            f"{folder}: expected room for a copy of stdin, found: {error.strerror}; TMPDIR names "
-            "another folder"
+            f"stdin: cannot be copied to {file.parent.parent}: {error.strerror}; "
+            "set TMPDIR to another folder"
         ) from error

@@ -25,9 +25,8 @@ def averaged(grey: Array, by: int) -> Array:
     height, width = (max(1, length // by) for length in grey.shape)
     down, across = (min(by, length) for length in grey.shape)
     rows = grey[: height * down, : width * across].reshape(height, down, width * across)
-    lines = rows.mean(axis=1, dtype=np.float32).reshape(height, width, across)
-    found: Array = lines.mean(axis=2)
-    return found
+    means = rows.mean(axis=1, dtype=np.float32).reshape(height, width, across)
+    return np.asarray(means.mean(axis=2))
 
 
 def shrunk(grey: Array, side: int = SIDE) -> Array:
@@ -46,30 +45,28 @@ def blurred(grey: Array) -> Array:
     """Average `grey` (H, W) over 3x3 if the picture is large."""
     if min(grey.shape) < MANY:
         return grey
-    wide = np.pad(grey, 1, mode="edge")
-    tall = wide[:-2] + wide[1:-1] + wide[2:]
-    found: Array = (tall[:, :-2] + tall[:, 1:-1] + tall[:, 2:]) / 9
-    return found
+    padded = np.pad(grey, 1, mode="edge")
+    sums = padded[:-2] + padded[1:-1] + padded[2:]
+    return np.asarray((sums[:, :-2] + sums[:, 1:-1] + sums[:, 2:]) / 9)
 
 
 def grown(values: Array, by: int) -> Array:
     """Return the maximum of `values` (H, W) within `by` rows and columns."""
     for axis in (0, 1):
-        wide = np.pad(values, [(by, by) if a == axis else (0, 0) for a in (0, 1)], mode="edge")
-        wide = np.moveaxis(wide, axis, 0)
+        padded = np.pad(values, [(by, by) if a == axis else (0, 0) for a in (0, 1)], mode="edge")
+        padded = np.moveaxis(padded, axis, 0)
         count, reach, length = 1, 2 * by + 1, values.shape[axis]
         while 2 * count <= reach:
-            wide = np.maximum(wide[:-count], wide[count:])
+            padded = np.maximum(padded[:-count], padded[count:])
             count *= 2
         last = reach - count
-        values = np.moveaxis(np.maximum(wide[:length], wide[last : last + length]), 0, axis)
+        values = np.moveaxis(np.maximum(padded[:length], padded[last : last + length]), 0, axis)
     return values
 
 
 def eroded(mask: Array, by: int) -> Array:
     """Remove from `mask` (H, W) bool all pixels within `by` of its edge or the array's."""
-    found: Array = ~grown(np.pad(~mask, by, constant_values=True), by)[by:-by, by:-by]
-    return found
+    return np.asarray(~grown(np.pad(~mask, by, constant_values=True), by)[by:-by, by:-by])
 
 
 def box_of(mask: Array) -> tuple[slice, slice]:
@@ -80,8 +77,8 @@ def box_of(mask: Array) -> tuple[slice, slice]:
 
 def edges_of(mask: Array) -> int:
     """Return the number of pixel sides on the boundary of `mask` (H, W) bool."""
-    wide = np.pad(mask, 1)
-    return int((wide[1:] != wide[:-1]).sum() + (wide[:, 1:] != wide[:, :-1]).sum())
+    padded = np.pad(mask, 1)
+    return int((padded[1:] != padded[:-1]).sum() + (padded[:, 1:] != padded[:, :-1]).sum())
 
 
 def stroke_of(mask: Array) -> float:
@@ -90,15 +87,13 @@ def stroke_of(mask: Array) -> float:
 
 
 @dataclass(frozen=True)
-class Island:
-    """A connected component: number and bounding box (rows top..bottom, columns left..right)."""
+class Box:
+    """A rectangle: rows from `top` to before `bottom`, columns from `left` to before `right`."""
 
-    number: int
     top: int
     bottom: int
     left: int
     right: int
-    mass: int  # number of pixels
 
     @property
     def height(self) -> int:
@@ -115,6 +110,21 @@ class Island:
         """The longer side of the box."""
         return max(self.height, self.width)
 
+    def gaps(self, other: Box) -> tuple[int, int]:
+        """Return the free rows and columns between two boxes, negative where they overlap."""
+        return (
+            max(self.top - other.bottom, other.top - self.bottom),
+            max(self.left - other.right, other.left - self.right),
+        )
+
+
+@dataclass(frozen=True)
+class Island(Box):
+    """A connected component in its bounding box: its number, and its mass in pixels."""
+
+    number: int
+    mass: int
+
 
 def islands(mask: Array) -> tuple[list[Island], Array]:
     """Return the 8-connected components of `mask` (H, W) bool, largest first, and their numbers.
@@ -122,33 +132,31 @@ def islands(mask: Array) -> tuple[list[Island], Array]:
     Numbers are int32 (H, W), -1 outside.
     """
     height, width = mask.shape
-    edges = np.zeros((height, width + 2), np.int8)
-    edges[:, 1:-1] = mask
-    steps = np.diff(edges, axis=1).reshape(-1)
+    padded = np.zeros((height, width + 2), np.int8)
+    padded[:, 1:-1] = mask
+    steps = np.diff(padded, axis=1).reshape(-1)
     starts, ends = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
     numbers = np.full((height, width), -1, np.int32)
     if not len(starts):
         return [], numbers
     rows, lefts = np.divmod(starts, width + 1)
     rights = ends % (width + 1)
-    names = _joined(starts, ends, width + 1)
-    kinds, of = np.unique(names, return_inverse=True)
-    count = len(kinds)
-    tops, bottoms = np.full(count, height), np.zeros(count, np.int64)
-    least, most = np.full(count, width), np.zeros(count, np.int64)
-    np.minimum.at(tops, of, rows)
-    np.maximum.at(bottoms, of, rows + 1)
-    np.minimum.at(least, of, lefts)
-    np.maximum.at(most, of, rights)
-    mass = np.bincount(of, rights - lefts, count).astype(np.int64)
-    flat = np.repeat(of, rights - lefts)
-    numbers[mask] = flat
-    boxes = zip(tops, bottoms, least, most, mass, strict=True)
-    found = [Island(number, *map(int, box)) for number, box in enumerate(boxes)]
+    labels, number = np.unique(_run_labels(starts, ends, width + 1), return_inverse=True)
+    count = len(labels)
+    top, bottom = np.full(count, height), np.zeros(count, np.int64)
+    left, right = np.full(count, width), np.zeros(count, np.int64)
+    np.minimum.at(top, number, rows)
+    np.maximum.at(bottom, number, rows + 1)
+    np.minimum.at(left, number, lefts)
+    np.maximum.at(right, number, rights)
+    mass = np.bincount(number, rights - lefts, count).astype(np.int64)
+    numbers[mask] = np.repeat(number, rights - lefts)
+    fields = np.stack([top, bottom, left, right, np.arange(count), mass], axis=1)
+    found = [Island(*island) for island in fields.tolist()]
     return sorted(found, key=lambda island: -island.mass), numbers
 
 
-def _joined(starts: Array, ends: Array, pitch: int) -> Array:
+def _run_labels(starts: Array, ends: Array, pitch: int) -> Array:
     """Return a label (n,) for each run; connected runs share it.
 
     Runs span `starts` to `ends` (n,) in rows of `pitch`, whose last column is empty. The runs
@@ -159,19 +167,14 @@ def _joined(starts: Array, ends: Array, pitch: int) -> Array:
     last = np.searchsorted(starts, ends - pitch, "right")
     counts = np.maximum(last - first, 0)
     below = np.repeat(np.arange(len(starts)), counts)
-    above = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    above += np.repeat(first, counts)
-    names = np.arange(len(starts))
+    above = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
+    labels = np.arange(len(starts))
     while True:
-        least = np.minimum(names[below], names[above])
-        known = names.copy()
-        np.minimum.at(known, names[below], least)
-        np.minimum.at(known, names[above], least)
-        while True:  # each run points to the first of those it knows of
-            further = known[known]
-            if (further == known).all():
-                break
-            known = further
-        if (known == names).all():
-            return names
-        names = known
+        before = labels.copy()
+        least = np.minimum(before[below], before[above])
+        np.minimum.at(labels, before[below], least)
+        np.minimum.at(labels, before[above], least)
+        while (labels != labels[labels]).any():
+            labels = labels[labels]
+        if (labels == before).all():
+            return labels

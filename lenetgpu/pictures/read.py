@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFile
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import first_line, unexpected
 from lenetgpu.files.kinds import EXPECTED, MOST_BYTES, START, kind_of, other_kind
 from lenetgpu.files.regular import read_whole
 from lenetgpu.network import PIXEL_SCALE
@@ -47,24 +47,25 @@ _STRIP = 1 << 20  # pixels converted to grey at a time
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)
 _NAMES = {"WebP": "WEBP", "PNM": "PPM"}
 _DEPTHS = (255, 1023, 4095, 16383, 65535)
-_PLAIN, _SEEN = 12.0, 128  # maximum grey difference within ink; minimum alpha of a visible pixel
+_PLAIN, _VISIBLE = 12.0, 128  # maximum grey difference within ink; minimum alpha of a visible pixel
 _LIBTIFF = re.compile(rb"(\w+: [^\r\n\x1b]*)\.\n")
-_STDERR, _ONE = 2, Lock()
+_STDERR, _stderr_lock = 2, Lock()
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 warnings.filterwarnings("ignore", module=r"PIL\.")  # of bombs and odd tags: they are refused
 
+Planes = Callable[[Image.Image], list[Array]]
+
 
 class RefusedError(Exception):
-    """Refused picture: the text after "found", and `wanted` after "expected"."""
+    """Refused picture: the text after "found", and `expected` after "expected"."""
 
-    def __init__(self, found: str, wanted: str | None = None) -> None:
+    def __init__(self, found: str, expected: str | None = None) -> None:
         super().__init__(found)
-        self.wanted = wanted
+        self.expected = expected
 
 
 def read_grey(path: Path) -> tuple[Array, list[str], tuple[int, int]]:
-    """Read a file as grey (H, W) float32, 0 black to 255 white; return it, notes, and the original
-    (H, W).
+    """Read a file as grey (H, W) float32, 0 black to 255 white; return it, notes, original (H, W).
 
     EXIF orientation is applied; pictures with a side longer than SIDE are averaged. Raises
     LenetError naming the file if it is not a supported picture, damaged or too large.
@@ -76,35 +77,23 @@ def read_grey(path: Path) -> tuple[Array, list[str], tuple[int, int]]:
 def read_colours(path: Path) -> list[Array]:
     """Read a file's red, green and blue bands like `read_grey`; return [] for a grey picture.
 
-    Also [] for large narrow JPEGs, which would need more memory. Raises LenetError like
-    `read_grey`.
+    Also [] for large narrow JPEGs, which would need more memory.
     """
     return _read(path, "RGB", _colours)[0]
 
 
-def _read(
-    path: Path, draft: str, planes: Callable[[Image.Image], list[Array]]
-) -> tuple[list[Array], list[str], tuple[int, int]]:
-    """Read the `planes` of a picture file (a JPEG decoded as `draft`), notes, and the original (H,
-    W).
-    """
+def _read(path: Path, draft: str, planes: Planes) -> tuple[list[Array], list[str], tuple[int, int]]:
+    """Read `planes` of a picture (a JPEG decoded as `draft`), notes, and the original (H, W)."""
     data = read_whole(path, EXPECTED, MOST_BYTES, "a picture of")
     kind = kind_of(data[:START])
     if kind is None:
-        raise LenetError(f"{path}: expected {EXPECTED}, found {unknown(data)}")
+        other = other_kind(data[:START])
+        found = f"one in {other} form" if other else f"{len(data):,} bytes of another form"
+        raise unexpected(path, EXPECTED, found if data else "an empty file")
     try:
         return _decoded(data, _NAMES.get(kind, kind), draft, planes)
     except RefusedError as error:
-        wanted = error.wanted or f"a whole {kind} picture"
-        raise LenetError(f"{path}: expected {wanted}, found {error}") from error
-
-
-def unknown(data: bytes) -> str:
-    """Describe the bytes of a file that is not a supported picture."""
-    if not data:
-        return "an empty file"
-    kind = other_kind(data[:START])
-    return f"one in {kind} form" if kind else f"{len(data):,} bytes of another form"
+        raise unexpected(path, error.expected or f"a whole {kind} picture", str(error)) from error
 
 
 @contextmanager
@@ -113,34 +102,34 @@ def _without_libtiff() -> Iterator[None]:
 
     libtiff bypasses Python's stderr. Lines from others are passed on at the end.
     """
-    with _ONE, ExitStack() as undo, tempfile.TemporaryFile() as file:
+    with _stderr_lock, ExitStack() as undo, tempfile.TemporaryFile() as file:
         try:
-            before = os.dup(_STDERR)
+            stderr = os.dup(_STDERR)
         except OSError:  # closed: nobody reads it
             yield
             return
-        undo.callback(os.close, before)
+        undo.callback(os.close, stderr)
         os.dup2(file.fileno(), _STDERR)
         try:
             yield
         finally:
-            os.dup2(before, _STDERR)
+            os.dup2(stderr, _STDERR)
             file.seek(0)
-            said = file.read()
-            os.write(_STDERR, _LIBTIFF.sub(b"", said))
-            lines = [one for one in _LIBTIFF.findall(said) if b": Warning, " not in one]
-            if lines:
-                raise RefusedError(f"a damaged one ({lines[0].decode(errors='replace')})")
+            captured = file.read()
+            os.write(_STDERR, _LIBTIFF.sub(b"", captured))
+            errors = [line for line in _LIBTIFF.findall(captured) if b": Warning, " not in line]
+            if errors:
+                raise RefusedError(f"a damaged one ({errors[0].decode(errors='replace')})")
 
 
 def _decoded(
-    data: bytes, form: str, draft: str, planes: Callable[[Image.Image], list[Array]]
+    data: bytes, form: str, draft: str, planes: Planes
 ) -> tuple[list[Array], list[str], tuple[int, int]]:
     """Decode a picture's bytes to rotated and averaged `planes`, notes, and the original (H, W)."""
     if len(data) > _FILE.get(form, MOST_BYTES):
         raise RefusedError(f"{len(data):,}", f"a {form} picture of at most {_FILE[form]:,} bytes")
     if ImageFile.LOAD_TRUNCATED_IMAGES:
-        raise RefusedError("Pillow told to take what is cut off")
+        raise RefusedError("Pillow set to LOAD_TRUNCATED_IMAGES, which hides what is cut off")
     try:
         with ExitStack() as files:
             image = files.enter_context(Image.open(io.BytesIO(data), formats=[form]))
@@ -159,7 +148,7 @@ def _decoded(
             number = image.getexif().get(_ORIENTATION, 1)
             size = (width, height) if number in _ON_ITS_SIDE else (height, width)
             return [_turned(plane, number) for plane in planes(image)], notes, size
-    except (RefusedError, LenetError):
+    except RefusedError:
         raise
     except Image.DecompressionBombError as error:
         most = MOST_PIXELS.get(form, _MOST)
@@ -167,8 +156,7 @@ def _decoded(
     except MemoryError as error:
         raise RefusedError("no memory for it") from error
     except Exception as error:  # what decoders raise of damaged bytes is of many kinds
-        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-        raise RefusedError(f"a damaged one ({reason})") from error
+        raise RefusedError(f"a damaged one ({first_line(error)})") from error
 
 
 def _require_decodable(image: Image.Image, form: str, data: bytes) -> None:
@@ -189,14 +177,14 @@ def _require_decodable(image: Image.Image, form: str, data: bytes) -> None:
             raise RefusedError("more scans than a picture of its size has")
         bands = len(image.getbands())
         if (bands > 3 or "progressive" in image.info) and width * height * bands > _HELD:
-            wanted = f"a JPEG, progressive or CMYK, of at most {_HELD // bands:,} pixels"
-            raise RefusedError(found, wanted)
+            expected = f"a JPEG, progressive or CMYK, of at most {_HELD // bands:,} pixels"
+            raise RefusedError(found, expected)
     if form == "TIFF":
         tags: Any = image.tag_v2  # type: ignore[attr-defined]
         samples, bits = tags.get(277, 1), max(tags.get(258, (1,)))
         strip = tags.get(322, width) * tags.get(323, min(height, tags.get(278, height)))
-        whole = width * height * (1 if samples == 1 and bits <= 8 else 4)
-        if tags.get(259, 1) != 1 and whole + strip * samples * bits // 8 > _TIFF_BYTES:
+        pixels = width * height * (1 if samples == 1 and bits <= 8 else 4)
+        if tags.get(259, 1) != 1 and pixels + strip * samples * bits // 8 > _TIFF_BYTES:
             raise RefusedError(f"more than {_TIFF_BYTES:,} bytes of pixels and one strip")
 
 
@@ -206,13 +194,12 @@ def _colours(image: Image.Image) -> list[Array]:
         return [_averaged(image, methodcaller("getchannel", band)) for band in range(3)]
     if image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I"):
         return []
-    clear = image.has_transparency_data
-    form = "RGBA" if clear else "RGB"
+    form = "RGBA" if image.has_transparency_data else "RGB"
     bands = [
         _averaged(image, lambda strip: strip.convert(form).getchannel(band))  # noqa: B023
         for band in form
     ]
-    return [_on_paper(band, bands[3]) for band in bands[:3]] if clear else bands
+    return [_on_paper(band, bands[3]) for band in bands[:3]] if form == "RGBA" else bands
 
 
 def _grey(image: Image.Image) -> Array:
@@ -245,26 +232,25 @@ def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -
             for left in range(0, right, wide)
         ]
         rows.append([averaged(np.asarray(plane(image.crop(box))), by) for box in boxes])
-    found: Array = np.block(rows)
-    return found
+    return np.asarray(np.block(rows))
 
 
-def _deep(found: Array, floats: bool) -> Array:
-    """Scale 16-bit, 32-bit or (`floats`) float values (H, W) to 0..255.
+def _deep(values: Array, is_float: bool) -> Array:
+    """Scale 16-bit, 32-bit or float values (H, W) to 0..255.
 
     Floats in 0..1 are scaled as such. Otherwise white is the smallest of 8, 10, 12, 14 and 16
     bits that holds the maximum; if values are negative or larger, the range is used.
     """
-    if not np.isfinite(found).all():
+    if not np.isfinite(values).all():
         raise RefusedError("NaN or infinity in it")
-    low, high = float(found.min()), float(found.max())
-    if floats and low >= 0 and high <= 1:
-        return found * np.float32(PIXEL_SCALE)
+    low, high = float(values.min()), float(values.max())
+    if is_float and low >= 0 and high <= 1:
+        return values * np.float32(PIXEL_SCALE)
     if low < 0 or high > _DEPTHS[-1]:
-        wide = (found.astype(np.float64) - low) * (PIXEL_SCALE / max(high - low, 1e-30))
-        return wide.astype(np.float32)
+        scaled = (values.astype(np.float64) - low) * (PIXEL_SCALE / max(high - low, 1e-30))
+        return scaled.astype(np.float32)
     white = next(depth for depth in _DEPTHS if high <= depth)
-    return found * np.float32(PIXEL_SCALE / white)
+    return values * np.float32(PIXEL_SCALE / white)
 
 
 def _on_paper(grey: Array, alpha: Array) -> Array:
@@ -273,17 +259,16 @@ def _on_paper(grey: Array, alpha: Array) -> Array:
     If all visible pixels have one grey, they are ink on white or black paper. Otherwise, if
     most pixels are visible, the paper has the most common visible grey.
     """
-    seen = grey[alpha >= _SEEN]
-    if not seen.size:
+    visible = grey[alpha >= _VISIBLE]
+    if not visible.size:
         return np.full_like(grey, PIXEL_SCALE) if not alpha.any() else PIXEL_SCALE - alpha
-    low, middle, high = np.percentile(seen, (5, 50, 95))
-    if high - low > _PLAIN and seen.size > grey.size / 2:
+    low, middle, high = np.percentile(visible, (5, 50, 95))
+    if high - low > _PLAIN and visible.size > grey.size / 2:
         paper = float(middle)
     else:
         paper = 0.0 if middle >= PIXEL_SCALE / 2 else PIXEL_SCALE
     share = alpha / np.float32(PIXEL_SCALE)
-    found: Array = grey * share + np.float32(paper) * (1 - share)
-    return found
+    return np.asarray(grey * share + np.float32(paper) * (1 - share))
 
 
 def _turned(grey: Array, orientation: object) -> Array:

@@ -10,6 +10,7 @@ from lenetgpu.pictures.masks import box_of, eroded, grown, islands, stroke_of
 
 Array = np.ndarray[Any, Any]
 
+FILLED = "an outline was filled"
 # minimum share of its smallest rectangle that a sheet fills (an ellipse: 0.79); maximum aspect
 # ratio of a sheet; rotations tried
 _RECTANGLE, _LONG, _TURNS = 0.87, 5.0, 30
@@ -19,6 +20,9 @@ _SOLID, _STROKE, _BAR, _SLIT = 0.98, 0.62, 0.66, 4.0
 # minimum size of a sheet relative to the shorter side; maximum cover of a frame; its edge's width
 # relative to its size
 _LARGE, _RING, _EDGE = 0.25, 0.5, 0.012
+# minimum length of a stroke's inside (circle: 1); minimum share of ink along it; maximum stroke
+# width relative to the digit; aspect ratio of a bar
+_WOUND, _ON_INSIDES, _BROAD, _SLIM = 1.9, 0.85, 0.3, 2.2
 
 
 def sheet_of(mask: Array) -> Array | None:
@@ -29,51 +33,48 @@ def sheet_of(mask: Array) -> Array | None:
     size = max(mask[box_of(mask)].shape)
     if size < max(16, _LARGE * min(mask.shape)):
         return None
-    (short, long), most = rectangle_of(mask)
-    if long > _LONG * short or most < _RECTANGLE * short * long:
+    short, long, area = _rectangle_of(mask)
+    if long > _LONG * short or area < _RECTANGLE * short * long:
         return None
-    whole = filled(mask)
-    if whole.sum() < _RECTANGLE * short * long:
+    sheet = _filled(mask)
+    if sheet.sum() < _RECTANGLE * short * long:
         return None
-    if mask.sum() < _RING * whole.sum():
-        holes, numbers = islands(whole & ~mask)
-        held = filled(numbers == holes[0].number) if holes else ~whole
-        if held.sum() < _RING * whole.sum():
+    if mask.sum() < _RING * sheet.sum():
+        holes, numbers = islands(sheet & ~mask)
+        content = _filled(numbers == holes[0].number) if holes else ~sheet
+        if content.sum() < _RING * sheet.sum():
             return None
-        whole = held
-    elif mask.sum() < _SOLID * whole.sum() and _is_stroke(mask, whole):
+        sheet = content
+    elif mask.sum() < _SOLID * sheet.sum() and _is_stroke(mask, sheet):
         return None
-    inner: Array = eroded(whole, max(2, round(_EDGE * size)))
+    inner = eroded(sheet, max(2, round(_EDGE * size)))
     return inner if inner.any() else None
 
 
-def filled(mask: Array) -> Array:
+def _filled(mask: Array) -> Array:
     """Return `mask` (H, W) with its holes filled."""
     _, numbers = islands(~np.pad(mask, 1))
-    found: Array = numbers[1:-1, 1:-1] != numbers[0, 0]
-    return found
+    return np.asarray(numbers[1:-1, 1:-1] != numbers[0, 0])
 
 
-def _is_stroke(mask: Array, whole: Array) -> bool:
+def _is_stroke(mask: Array, filled: Array) -> bool:
     """Return True if `mask` (H, W) is an angular 0 or 8: constant width, bar-shaped holes."""
     broad = stroke_of(mask)
     if eroded(mask, max(1, round(_STROKE * broad))).any():
         return False
-    holes, numbers = islands(whole & ~mask)
+    holes, numbers = islands(filled & ~mask)
     masks = [numbers == hole.number for hole in holes]
-    return all(is_bar(one, 1.0) and _SLIT * stroke_of(one) > broad for one in masks)
+    return all(_is_bar(hole, 1.0) and _SLIT * stroke_of(hole) > broad for hole in masks)
 
 
-def is_bar(mask: Array, ratio: float) -> bool:
-    """Return True if `mask` (H, W) nearly fills its smallest rectangle of aspect ratio above
-    `ratio`.
-    """
-    (short, long), _ = rectangle_of(mask)
+def _is_bar(mask: Array, ratio: float) -> bool:
+    """Return True if `mask` (H, W) nearly fills its smallest rectangle, of at least this ratio."""
+    short, long, _ = _rectangle_of(mask)
     return bool(mask.sum() > _BAR * short * long and long >= ratio * short)
 
 
-def rectangle_of(mask: Array) -> tuple[tuple[float, float], float]:
-    """Return the sides of the smallest rectangle around `mask` (H, W), shorter first, in pixels.
+def _rectangle_of(mask: Array) -> tuple[float, float, float]:
+    """Return the shorter and longer side of the smallest rectangle around `mask` (H, W), in pixels.
 
     Also returns the pixels that the filled mask covers at most.
     """
@@ -87,13 +88,7 @@ def rectangle_of(mask: Array) -> tuple[tuple[float, float], float]:
     along = np.ptp(np.cos(turns) * y - np.sin(turns) * x, axis=1)
     best = int((across * along).argmin())
     short, long = sorted((float(across[best]), float(along[best])))
-    return (short, long), float((right - left).sum())
-
-
-FILLED = "an outline was filled"
-# minimum length of a stroke's inside (circle: 1); minimum share of ink along it; maximum stroke
-# width relative to the digit; aspect ratio of a bar
-_WOUND, _ON_INSIDES, _BROAD, _SLIM = 1.9, 0.85, 0.3, 2.2
+    return short, long, float((right - left).sum())
 
 
 def filled_outline(mask: Array) -> Array | None:
@@ -105,45 +100,43 @@ def filled_outline(mask: Array) -> Array | None:
     """
     box = box_of(mask)
     size = max(mask[box].shape)
-    closed = grown(np.pad(mask[box], 3), 1)
+    ink = np.pad(mask[box], 3)
+    closed = grown(ink, 1)
     holes, numbers = islands(~closed)
     if len(holes) < 2:
         return None
     outside = numbers[0, 0]
+    _, closed_numbers = islands(closed)
+    outer = np.unique(closed_numbers[grown(numbers == outside, 1) & closed])
     inner = np.zeros(closed.shape, bool)
-    rim = grown(numbers == outside, 1)
-    _, names = islands(closed)
-    outer = np.unique(names[rim & closed])
-    for hole in holes:
-        one = numbers == hole.number
-        if hole.number == outside or not np.isin(names[grown(one, 1) & closed], outer).any():
-            continue
-        if _longness(one) >= _WOUND:
-            inner |= one
+    for island in holes:
+        hole = numbers == island.number
+        touching = closed_numbers[grown(hole, 1) & closed]
+        if island.number != outside and np.isin(touching, outer).any() and _length(hole) >= _WOUND:
+            inner |= hole
     if not inner.any():
         return None
-    ink = np.pad(mask[box], 3)
-    thick = max(2, round(float(ink.sum()) / max(1.0, _edge(ink) / 2)))
+    thick = max(2, round(float(ink.sum()) / max(1.0, _boundary(ink) / 2)))
     if (ink & grown(inner, 1 + thick)).sum() < _ON_INSIDES * ink.sum():
         return None
-    whole: Array = ~grown(~(closed | inner), 1)
-    if _longness(whole) < _WOUND or 2 * float(whole.sum()) / _edge(whole) > _BROAD * size:
+    stroke = np.asarray(~grown(~(closed | inner), 1))
+    too_broad = 2 * float(stroke.sum()) / _boundary(stroke) > _BROAD * size
+    if _length(stroke) < _WOUND or too_broad or _is_bar(stroke, _SLIM):
         return None
-    if is_bar(whole, _SLIM):
-        return None
-    found = mask.copy()
-    found[box] |= whole[3:-3, 3:-3]
-    return found
+    filled = mask.copy()
+    filled[box] |= stroke[3:-3, 3:-3]
+    return filled
 
 
-def _longness(one: Array) -> float:
-    """Return the squared ratio of the boundary length of `one` (H, W) bool to that of a circle."""
-    return _edge(one) ** 2 / (4 * np.pi * float(one.sum()))
+def _length(mask: Array) -> float:
+    """Return the squared ratio of the boundary length of `mask` (H, W) bool to that of a circle."""
+    return _boundary(mask) ** 2 / (4 * np.pi * float(mask.sum()))
 
 
-def _edge(one: Array) -> float:
-    """Estimate the boundary length of `one` (H, W) bool from crossings in four directions."""
-    wide = np.pad(one, 1)
-    straight = (wide[1:] != wide[:-1]).sum() + (wide[:, 1:] != wide[:, :-1]).sum()
-    aslant = (wide[1:, 1:] != wide[:-1, :-1]).sum() + (wide[1:, :-1] != wide[:-1, 1:]).sum()
+def _boundary(mask: Array) -> float:
+    """Estimate the boundary length of `mask` (H, W) bool from crossings in four directions."""
+    padded = np.pad(mask, 1)
+    straight = (padded[1:] != padded[:-1]).sum() + (padded[:, 1:] != padded[:, :-1]).sum()
+    aslant = (padded[1:, 1:] != padded[:-1, :-1]).sum()
+    aslant += (padded[1:, :-1] != padded[:-1, 1:]).sum()
     return float(np.pi / 8 * (straight + aslant / np.sqrt(2)))
