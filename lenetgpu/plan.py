@@ -70,7 +70,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
 ALIASES = {"fast": "fp16", "fp16_roles": "fp16_winograd", "mma": "mma_fp16", "report": "course"}
 AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
-# measured (dispatch/auto.py); where nothing can be, the first whose needs are met is taken
+# measured (dispatch/auto.py); where nothing can be, the first whose needs are met is used
 AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "sgemm")},
     "fp16x3": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")},
@@ -79,7 +79,7 @@ AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "int8": {"cuda": ("int8",)},
     "int8s": {"cuda": ("int8_sparse",)},
 }
-# precision -> device -> others' plans that `auto` takes there if their error is no larger
+# precision -> device -> others' plans that `auto` selects there if their error is no larger
 STAND_INS = {"fp32": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")}}
 _CONV_PREFERENCE = 10
 _CONVERSION_COST = 1000

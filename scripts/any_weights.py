@@ -156,17 +156,17 @@ def main(device: str, images: int, wanted: str | None, target: Path | None) -> N
     except LenetError as error:
         click.echo(f"any_weights: error: {error}", err=True)
         sys.exit(2)
-    taken, parts = all_groups(images)
+    inputs, parts = all_groups(images)
     rows, wrong = [], 0
     for words, tensors in sets(load_weights(assets.default_weights()).tensors):
         weights = Weights(tensors, f"weights {words}")
-        given = taken, parts, reference_scores(taken, weights)[0]
+        given = inputs, parts, reference_scores(inputs, weights)[0]
         entries = tried_all(plans, weights, gpu, given)
         click.echo(f"{words}: " + "; ".join(f"{n} {_said(e)}" for n, e in entries.items()))
         wrong += sum("refused" not in entry and not entry["right"] for entry in entries.values())
         rows.append({"weights": words, "plans": entries})
     if target is not None:
-        document = head("weights", gpu) | {"images": len(taken), "slow": SLOW, "rows": rows}
+        document = head("weights", gpu) | {"images": len(inputs), "slow": SLOW, "rows": rows}
         write_atomically(target, (json.dumps(document, indent=1) + "\n").encode())
     sys.exit(1 if wrong else 0)
 

@@ -29,7 +29,7 @@ from lenetgpu.dispatch.measured import (
     row_of,
 )
 from lenetgpu.gpu.machines import FULL_NAMES, USUAL, Machine
-from lenetgpu.lab.conv.request import taken
+from lenetgpu.lab.conv.request import shape_of
 from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import Product
@@ -58,7 +58,7 @@ def machine_of(document: Document) -> Machine:
 def problem_of(case: dict[str, Any], reads: str = "NCHW", writes: str = "NCHW") -> Conv:
     """Return the convolution of a case in given layouts, with its bias, ReLU and dtype."""
     epilogue = {name: case[name] for name in ("bias", "relu", "dtype") if name in case}
-    plain = taken(_EPILOGUE.sub("", case["shape"])).problem
+    plain = shape_of(_EPILOGUE.sub("", case["shape"])).problem
     return replace(plain, reads=reads, writes=writes, **epilogue)
 
 

@@ -27,7 +27,7 @@ from lenetgpu.plan import Plan, choose_device
 PLANS = ("course", "auto")
 
 
-def chosen(gpu: Gpu, images: int) -> dict[str, Plan]:
+def selected(gpu: Gpu, images: int) -> dict[str, Plan]:
     """Return the plans by requested name, `auto` resolved for this GPU; each is verified."""
     plans = {}
     for name in PLANS:
@@ -62,7 +62,7 @@ def main(images: int, target: Path) -> None:
     """Count what every variant of the course's suite and two plans do on this GPU."""
     try:
         gpu = counters.require_gpu(*choose_device("auto"))
-        document = measured(gpu, chosen(gpu, images), images)
+        document = measured(gpu, selected(gpu, images), images)
     except LenetError as error:
         click.echo(f"counters: error: {error}", err=True)
         sys.exit(1)

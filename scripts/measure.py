@@ -174,7 +174,7 @@ def take(job: Job, into: Path, paths: dict[str, Path | None], quick: bool) -> No
             write_atomically(target, made["picture"].read_bytes())
 
 
-def chosen(device: str, only: str | None, quick: bool) -> list[Job]:
+def selected(device: str, only: str | None, quick: bool) -> list[Job]:
     """Return the jobs of the requested parts; raise LenetError for an unknown part."""
     jobs = list(jobs_of(device, quick))
     parts = list(dict.fromkeys(job.part for job in jobs))
@@ -210,7 +210,7 @@ def main(device: str, only: str | None, quick: bool, into: Path, dry_run: bool) 
     """Measure all figures of the README and docs/ on one device."""
     try:
         gpu, _ = choose_device(device)
-        jobs = chosen("cpu" if gpu is None else "cuda", only, quick)
+        jobs = selected("cpu" if gpu is None else "cuda", only, quick)
     except LenetError as error:
         click.echo(f"measure: error: {error}", err=True)
         sys.exit(2)
@@ -223,7 +223,7 @@ def main(device: str, only: str | None, quick: bool, into: Path, dry_run: bool) 
     try:
         failed = run(jobs, folder, quick, click.echo)
     except KeyboardInterrupt:
-        click.echo("interrupted: what was taken until then is kept", err=True)
+        click.echo("interrupted: what was measured until then remains", err=True)
         sys.exit(130)
     for sentence in failed:
         click.echo(f"FAILED: {sentence}", err=True)

@@ -19,7 +19,7 @@ from lenetgpu.check.warmup import network_problems
 from lenetgpu.gpu.instructions import INSTRUCTIONS
 from lenetgpu.gpu.latency import LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import source_hash
-from lenetgpu.lab.conv.request import taken
+from lenetgpu.lab.conv.request import shape_of
 from lenetgpu.lab.documents import current
 from lenetgpu.lab.page.blocks import changed
 from lenetgpu.lab.page.blocks import device_name as device_name
@@ -101,7 +101,7 @@ def _of_variant(kinds: Iterable[str], name: str, device: str, shape: str = "") -
         known = (variant.full_name,) if shape else variant.names
         if name in known and variant.needs.device in (device, "cpu"):
             if shape:
-                problem = variant.laid_out(taken(shape).problem)
+                problem = variant.laid_out(shape_of(shape).problem)
                 yield from _files(variant, [] if isinstance(problem, str) else [problem])
             else:
                 yield from _files(variant, network_problems(variant))

@@ -202,18 +202,18 @@ def our_candidates(images: Any, weights: Path, where: str, say: Say) -> Iterator
     """Yield `LeNet` with each plan of this device, and the bare copy for host arrays."""
     device = "cpu" if where == "cpu" else "cuda"
     plans = CPU_PLANS if device == "cpu" else GPU_PLANS
-    taken: Any = images
+    given: Any = images
     if where == "device":
         import cupy
 
-        taken = cupy.asarray(images)
+        given = cupy.asarray(images)
     elif where == "pinned":
         import cupyx
 
-        taken = cupyx.empty_pinned(images.shape, images.dtype)
-        taken[...] = images
+        given = cupyx.empty_pinned(images.shape, images.dtype)
+        given[...] = images
     if where in ("pinned", "pageable"):
-        yield _bare_copy(taken, where)
+        yield _bare_copy(given, where)
     ways = [(f"{OURS} {name}", {"plan": name}) for name in plans if device in NAMED[name]]
     if where == "one":
         ways = [(f"{OURS}, default", {"plan": "auto"}),
@@ -228,11 +228,11 @@ def our_candidates(images: Any, weights: Path, where: str, say: Say) -> Iterator
         precision = net.plan.precision
 
         def labels(net: LeNet = net) -> Any:
-            found = net(taken)
+            found = net(given)
             return found.get() if hasattr(found, "get") else np.asarray(found)
 
         def run(net: LeNet = net) -> None:
-            net(taken)
+            net(given)
             if where == "device":
                 cupy.cuda.runtime.deviceSynchronize()
 

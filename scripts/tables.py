@@ -38,7 +38,7 @@ from measured import (
 )
 from source_texts import KINDS, TEXTS, Citation, Item, Text, cited
 
-from lenetgpu.lab.conv.request import taken
+from lenetgpu.lab.conv.request import shape_of
 from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.network import STAGE_NAMES, STAGES
 from lenetgpu.papers.course_counters import counted_rows
@@ -452,7 +452,7 @@ def which_algorithm() -> str:
         found: dict[str, tuple[list[str], list[float], list[float]]] = {}
         for document in documents:
             for case in document["cases"]:
-                words = class_of(taken(case["shape"]).problem, case["images"])
+                words = class_of(shape_of(case["shape"]).problem, case["images"])
                 wins, ahead, chosen = found.setdefault(words, ([], [], []))
                 took, _ = conv_choices.measured_us(case, conv_choices.machine_of(document))
                 winner = min(took, key=took.__getitem__) if len(took) > 1 else ""

@@ -23,7 +23,7 @@ from lenetgpu.dispatch.choose import choices
 from lenetgpu.dispatch.measured import shipped
 from lenetgpu.gpu.machines import H200
 from lenetgpu.lab import charts
-from lenetgpu.lab.conv.request import taken
+from lenetgpu.lab.conv.request import shape_of
 from lenetgpu.problems import Conv
 
 PICTURE = ROOT / "docs" / "winners.png"
@@ -85,7 +85,7 @@ def panes(document: Document | None) -> dict[str, list[Cell]]:
     measured = {}
     for case in document["cases"] if document else ():
         if len(times := measured_us(case, machine_of(document))[0]) > 1:
-            problem = replace(taken(case["shape"]).problem, reads="NCHW", writes="NCHW")
+            problem = replace(shape_of(case["shape"]).problem, reads="NCHW", writes="NCHW")
             measured[problem, case["images"]] = times
     found: dict[str, list[Cell]] = {}
     for size, channels, images in product(MAPS, CHANNELS, IMAGES):

@@ -80,7 +80,7 @@ class PretendedGpu:
     def __init__(self, capacity=1 << 20, seed=0, reaches_host=True):
         self.reaches_host = reaches_host
         self.random, self.pending, self.current = random.Random(seed), [], None
-        self.capacity, self.taken, self.pinned_bytes = capacity, 0, 0
+        self.capacity, self.used, self.pinned_bytes = capacity, 0, 0
         self.launches = self.released = 0
         self.recording = None
         self.copied = []
@@ -120,9 +120,9 @@ class PretendedGpu:
         return self.device_memory[-1]
 
     def allocate(self, images):
-        if self.taken + images > self.capacity:
+        if self.used + images > self.capacity:
             raise MemoryError
-        self.taken += images
+        self.used += images
 
     def pinned(self, shape, dtype):
         size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -152,7 +152,7 @@ class PretendedGpu:
         return graph
 
     def release(self):
-        self.taken = 0
+        self.used = 0
         self.released += 1
 
 

@@ -89,9 +89,9 @@ def test_default_fp32_plan_has_fp32_accuracy(gpu, sets):
 
     for name in ("as they ship", "channels times 2^-6 to 2^2", "random"):
         plan = choose(gpu, "fp32", 10_000, sets[name])
-        taken = [n for n, p in auto_plans("cuda", "fp32", gpu).items() if p.stages == plan.stages]
+        same = [n for n, p in auto_plans("cuda", "fp32", gpu).items() if p.stages == plan.stages]
         own = fit(resolve("fp32", "cuda"), sets[name], gpu.name, "uint8", 10_000)
-        found = fit(resolve(taken[0], "cuda"), sets[name], gpu.name, "uint8", 10_000)
-        assert found.error <= own.error or taken[0] == "sgemm"
+        found = fit(resolve(same[0], "cuda"), sets[name], gpu.name, "uint8", 10_000)
+        assert found.error <= own.error or same[0] == "sgemm"
         if gpu.compute_capability == 90 and name == "as they ship":
-            assert taken[0] in ("fp16x3", "fp16x3_winograd")
+            assert same[0] in ("fp16x3", "fp16x3_winograd")

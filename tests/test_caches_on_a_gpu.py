@@ -22,18 +22,18 @@ HOW = ["cut in half", "a bit in the middle", "a link", "a pipe", "a folder", "go
 def filled(tmp_path_factory):
     """Return a cache folder with the kernels of plan tiled."""
     where = tmp_path_factory.mktemp("filled") / "cache"
-    taken, read = set(), entries.read_cubin
+    read_names, read = set(), entries.read_cubin
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LENETGPU_CACHE", str(where))
         begun_anew()
         assert right()
         begun_anew()
-        patch.setattr(entries, "read_cubin", lambda name: taken.add(name) or read(name))
+        patch.setattr(entries, "read_cubin", lambda name: read_names.add(name) or read(name))
         assert right()
     for path in (where / "kernels").iterdir():
-        if path.name.removesuffix(path.suffix) not in taken:
+        if path.name.removesuffix(path.suffix) not in read_names:
             path.unlink()  # files of kernels that this process loaded earlier
-    assert len(taken) > 2
+    assert len(read_names) > 2
     return where
 
 
@@ -66,7 +66,7 @@ def test_intact_kernel_cache_is_used(cache, monkeypatch):
     assert right() and entries.notices() == []
 
 
-@pytest.mark.parametrize("suffix", [".cubin", ".kept"])
+@pytest.mark.parametrize("suffix", [".cubin", ".entry"])
 @pytest.mark.parametrize("how", HOW)
 def test_damaged_cached_kernels_are_recompiled(how, suffix, cache, tmp_path, capfd):
     for number, path in enumerate(sorted((cache / "kernels").glob(f"*{suffix}"))):

@@ -44,7 +44,7 @@ def remember(precision, batch, plan, device=HOPPER):
     made = Choice(device.name, precision, images, plan, medians, {})
     name = choice._name(device, precision, images, plans)
     entries.save("auto", name, made)
-    return made, folder("auto") / f"{name}.kept"
+    return made, folder("auto") / f"{name}.entry"
 
 
 @pytest.mark.parametrize("precision", AUTO_PLANS)
@@ -121,7 +121,7 @@ def test_weights_that_fit_no_plan_are_refused_with_reasons(fitting, shipped_weig
 
 
 @pytest.mark.parametrize(
-    ("errors", "taken"),
+    ("errors", "expected"),
     [
         ({"fp16x3": 8e-7, "fp32": 8e-7}, "fp16x3"),
         ({"fp16x3": 9e-7, "fp32": 8e-7}, "mma_fp16x3"),
@@ -130,13 +130,13 @@ def test_weights_that_fit_no_plan_are_refused_with_reasons(fitting, shipped_weig
         ({"fp16x3": None, "mma_fp16x3": None, "sgemm": None, "fp32": 8e-7}, "fp32"),
     ],
 )
-def test_fp32_dispatches_faster_plan_of_equal_accuracy(errors, taken, fitting, shipped_weights):
+def test_fp32_dispatches_faster_plan_of_equal_accuracy(errors, expected, fitting, shipped_weights):
     fitting[0].update(errors)
     made, path = remember("fp32", 1, "fp16x3")
     times = {"fp16x3": 1.0, "mma_fp16x3": 2.0, "sgemm": 3.0, "fp32": 4.0}
     entries.save("auto", path.stem, {**asdict(made), "medians_ms": times})
     plan = choose(HOPPER, "fp32", 1, shipped_weights)
-    assert plan.stages == resolve(taken, "cuda").stages
+    assert plan.stages == resolve(expected, "cuda").stages
 
 
 def test_fit_is_checked_in_smaller_chunks_if_memory_is_short(fitting, shipped_weights, monkeypatch):

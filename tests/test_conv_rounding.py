@@ -9,7 +9,7 @@ import pytest
 from lenetgpu.dispatch import rounding
 from lenetgpu.dispatch.algorithms import WINOGRAD, possible
 from lenetgpu.gpu.machines import H100
-from lenetgpu.lab.conv.request import taken as taken_shape
+from lenetgpu.lab.conv.request import shape_of
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.tuned import winograd
@@ -101,7 +101,7 @@ def test_predicted_error_matches_fp32_emulation(outputs, side, channels, product
 
 @pytest.mark.parametrize(("shape", "images"), MEASURED)
 def test_predicted_error_matches_measurements(shape, images):
-    problem = replace(taken_shape(shape).problem, **MAPS)
+    problem = replace(shape_of(shape).problem, **MAPS)
     row, *errors = MEASURED[shape, images]
     assert rounding.in_a_row(problem) == pytest.approx(row, rel=0.03)
     for (name, outputs), error in zip(WINOGRAD.items(), errors, strict=True):

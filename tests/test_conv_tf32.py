@@ -317,7 +317,7 @@ def test_input_tile_height_is_sufficient_and_tight(case):
 
 
 def test_few_channels_use_input_tiles_where_they_fit():
-    for text, taken in (
+    for text, expected in (
         ("3,224,224,64,7,7,2,3", True),
         ("16,56,56,64,3,3,1,1", True),
         ("17,56,56,64,3,3,1,1", False),
@@ -326,7 +326,7 @@ def test_few_channels_use_input_tiles_where_they_fit():
     ):
         for layouts in ({}, NCHW):
             cycles, found = MODELED["tensor.wgmma_tf32x3"](conv(text, **layouts), 64, H200)
-            assert isinstance(found, halo.Product) == taken, text
+            assert isinstance(found, halo.Product) == expected, text
             assert cycles == found.cycles(64, H200)
 
 

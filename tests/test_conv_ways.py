@@ -24,7 +24,7 @@ from lenetgpu.lab.conv.request import (
     parse_shape,
     rows_asked,
     rows_of,
-    taken,
+    shape_of,
 )
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv, outputs
@@ -66,7 +66,7 @@ def without_torch(monkeypatch):
     ],
 )  # fmt: skip
 def test_benchdnn_and_miopen_lines_are_parsed(line, images, conv):
-    shape = taken(line)
+    shape = shape_of(line)
     assert (shape.batch, shape.problem) == (images, conv)
 
 
@@ -133,15 +133,15 @@ def test_invalid_lines_are_refused_in_one_sentence(line, words):
 
 
 @pytest.mark.parametrize(
-    ("taken_", "refused", "name"),
+    ("line", "refused", "name"),
     [
         ("1,32766,65533,1,3,1,1", "1,32766,65534,1,3,1,1", "input"),
         ("32767,16,16,256,16", "32768,16,16,256,16", "filters"),
         ("1,256,256,32767,1", "1,256,256,32768,1", "output"),
     ],
 )
-def test_sizes_beyond_32bit_offsets_are_refused(taken_, refused, name):
-    shape = taken(taken_)
+def test_sizes_beyond_32bit_offsets_are_refused(line, refused, name):
+    shape = shape_of(line)
     require_countable(shape.problem, 1, "it")
     result = run(refused, "--list")
     assert result.exit_code == 2
@@ -198,13 +198,13 @@ def test_file_of_lines_gives_distinct_rows_and_a_total(tmp_path):
     rows = {row["label"]: row for row in network["rows"]}
     assert list(rows) == ["a", "depthwise", "line 5", "line 7"]
     assert rows["depthwise"]["shape"] == "g8ic8oc8_ih10oh10kh3ph1"
-    assert rows["line 7"]["not_taken"] == "3 spatial dimensions"
+    assert rows["line 7"]["unsupported"] == "3 spatial dimensions"
     assert "command" not in rows["line 7"]
-    assert (network["convolutions"], network["taken"]) == (5, 4)
+    assert (network["convolutions"], network["supported"]) == (5, 4)
     text = csv.read_text()
-    assert "not taken" in text and "3 spatial dimensions" in text
+    assert "unsupported" in text and "3 spatial dimensions" in text
     assert "supports one group, not 8" in text
-    assert "taken: 4 of 5 convolutions" in result.stderr
+    assert "supported: 4 of 5 convolutions" in result.stderr
     times = {
         (case["label"], entry["name"]): entry["median_ms"]
         for case in document["cases"]
@@ -249,7 +249,7 @@ def test_rows_have_a_command_that_repeats_them(tmp_path):
 
 
 def test_repeat_command_has_all_options():
-    shape = taken("8,9,9,8,3")
+    shape = shape_of("8,9,9,8,3")
     asked = ConvRequest(
         lines=Path("x"), batch=3, device="cuda:1", seconds=0.5, only="tiled", baseline="fft",
         rounds=7, warmup=3, watch=0.0, cold_l2=True, plugins=(Path("my own.py"),),

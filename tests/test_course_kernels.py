@@ -208,10 +208,10 @@ def asked(folder, monkeypatch):
         held = [argument(value) for value in args]
         addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
         code.run(extents((blocks,)), *(*block, 1)[:2], "__syncthreads" in text, addresses)
-        code.taken.restype = ctypes.c_longlong
+        code.recorded.restype = ctypes.c_longlong
         fields = [("base", "u8"), ("index", "i8"), ("block", "u4"), ("thread", "u4")]
-        found = np.empty(code.taken(None), fields)
-        code.taken(ctypes.c_void_p(found.ctypes.data))
+        found = np.empty(code.recorded(None), fields)
+        code.recorded(ctypes.c_void_p(found.ctypes.data))
         return {base: by_warp(found[found["base"] == base]) for base in np.unique(found["base"])}
 
     return trace

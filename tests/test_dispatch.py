@@ -23,7 +23,7 @@ from lenetgpu.gpu.machines import FULL_NAMES, H100, H200
 from lenetgpu.lab import compare as asking
 from lenetgpu.lab.conv import compared, tuning
 from lenetgpu.lab.conv.document import tuned_line
-from lenetgpu.lab.conv.request import taken as taken_shape
+from lenetgpu.lab.conv.request import shape_of
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
@@ -52,7 +52,7 @@ PARTED = Conv(56, 56, 256, 256, 3, 3, **MAPS)
 WORD = next(made.word for made in wgmma.FP16X3.products(DEEP, 64, H200)[1:] if made.split == 1)
 
 
-def taken(problem, images, machine=None):
+def decided(problem, images, machine=None):
     made = choose.decide(problem, images, machine or choose.machines.current())
     return made.algorithm, made.found
 
@@ -148,7 +148,7 @@ def test_every_table_row_is_dispatched():
     assert len(rows) >= 58
     for problem, row in rows:
         assert set(row.us) <= set(ALGORITHMS) and len(row.us) > 1
-        name, found = taken(problem, row.images, FULL_NAMES[row.device])
+        name, found = decided(problem, row.images, FULL_NAMES[row.device])
         assert found == row and (name == row.algorithm or name not in {*row.us, *row.dropped})
 
 
@@ -168,24 +168,24 @@ def test_damaged_table_is_refused_in_one_sentence(tmp_path):
 
 def test_measured_choice_needs_same_device_problem_and_layouts(ships):
     ships(4, {by_model(): 2.0, SLOW: 1.0})
-    assert taken(OTHER, 4, MACHINE)[0] == SLOW
-    assert taken(OTHER, 4, H100) == (choices(OTHER, 4, H100)[0].algorithm, None)
-    assert taken(replace(OTHER, pad=1), 4, MACHINE)[1] is None
-    assert taken(replace(OTHER, writes="NHWC"), 4, MACHINE)[1] is None
+    assert decided(OTHER, 4, MACHINE)[0] == SLOW
+    assert decided(OTHER, 4, H100) == (choices(OTHER, 4, H100)[0].algorithm, None)
+    assert decided(replace(OTHER, pad=1), 4, MACHINE)[1] is None
+    assert decided(replace(OTHER, writes="NHWC"), 4, MACHINE)[1] is None
 
 
 def test_short_device_name_finds_its_rows(ships):
     ships(1, {by_model(): 2.0, SLOW: 1.0}, device=NAMED_H100)
     for found in (H100, replace(H100, name=NAMED_H100)):
-        name, row = taken(OTHER, 1, found)
+        name, row = decided(OTHER, 1, found)
         assert name == SLOW and not row.twin
-    assert taken(OTHER, 1, replace(H100, name="Another", multiprocessors=114))[1] is None
+    assert decided(OTHER, 1, replace(H100, name="Another", multiprocessors=114))[1] is None
 
 
 def test_rows_of_a_similar_gpu_are_the_fallback(here, ships):
     ships(4, {by_model(): 2.0, SLOW: 1.0}, device="NVIDIA H200")
     for machine in (H100, MACHINE, replace(H100, name=NAMED_H100)):
-        assert taken(OTHER, 4, machine)[0] == SLOW != choices(OTHER, 4, machine)[0].algorithm
+        assert decided(OTHER, 4, machine)[0] == SLOW != choices(OTHER, 4, machine)[0].algorithm
         rows = dict(explain(OTHER, 4, machine))
         assert rows["dispatched"] == f"{SLOW}, as measured on NVIDIA H200"
         assert rows["because"].startswith("1.00 us measured on NVIDIA H200; 2.00 us of ")
@@ -193,16 +193,16 @@ def test_rows_of_a_similar_gpu_are_the_fallback(here, ships):
     apart = (replace(MACHINE, multiprocessors=131), replace(MACHINE, compute_capability=100))
     assert [measured.near(OTHER, 4, machine) for machine in apart] == [[], []]
     assert here(8, {by_model(): 1.0, SLOW: 2.0})
-    assert taken(OTHER, 4, MACHINE)[1].device == HERE_IS.name  # its own row, though not as near
-    assert taken(OTHER, 3, MACHINE)[1].device == "NVIDIA H200"
+    assert decided(OTHER, 4, MACHINE)[1].device == HERE_IS.name  # its own row, though not as near
+    assert decided(OTHER, 3, MACHINE)[1].device == "NVIDIA H200"
     ships(2, {"winograd.f4": 0.1, "texture.split": 0.2}, PARTED, device="NVIDIA H200")
-    assert [taken(PARTED, 2, m)[0] for m in (H200, MACHINE)] == ["winograd.f4", "texture.split"]
+    assert [decided(PARTED, 2, m)[0] for m in (H200, MACHINE)] == ["winograd.f4", "texture.split"]
 
 
 def test_nearest_batch_size_counts_within_a_limit(ships):
     ships(4, {by_model(): 2.0, SLOW: 1.0})
     ships(12, {"direct.tuned": 1.0, "texture.split": 0.5})
-    answers = {n: taken(OTHER, n, MACHINE)[1] for n in (1, 2, 3, 6, 7, 8, 24, 25)}
+    answers = {n: decided(OTHER, n, MACHINE)[1] for n in (1, 2, 3, 6, 7, 8, 24, 25)}
     held = {n: None if row is None else row.images for n, row in answers.items()}
     assert held == {1: None, 2: 4, 3: 4, 6: 4, 7: 12, 8: 12, 24: 12, 25: None}
 
@@ -210,12 +210,12 @@ def test_nearest_batch_size_counts_within_a_limit(ships):
 def test_local_measurements_precede_shipped_ones(here, ships, monkeypatch):
     ships(4, {by_model(): 2.0, SLOW: 1.0})
     assert here(4, {by_model(): 1.0, SLOW: 2.0})
-    name, row = taken(OTHER, 4, MACHINE)
+    name, row = decided(OTHER, 4, MACHINE)
     assert (name, row.source) == (by_model(), HERE)
     ships(5, {by_model(): 2.0, SLOW: 1.0})
-    assert taken(OTHER, 5, MACHINE)[1].source == SHIPS  # exactly as many
+    assert decided(OTHER, 5, MACHINE)[1].source == SHIPS  # exactly as many
     monkeypatch.setattr(measured, "driver_gpus", lambda: ())  # the GPU is not present
-    assert taken(OTHER, 4, MACHINE)[1].source == SHIPS
+    assert decided(OTHER, 4, MACHINE)[1].source == SHIPS
 
 
 def test_entries_for_several_batch_sizes_coexist(here, ships):
@@ -233,9 +233,9 @@ def test_entries_for_several_batch_sizes_coexist(here, ships):
 )  # fmt: skip
 def test_new_driver_or_sources_invalidate_cached_entries(where, name, here, ships, monkeypatch):
     assert here(4, {by_model(): 2.0, SLOW: 1.0})
-    assert taken(OTHER, 4, MACHINE)[0] == SLOW
+    assert decided(OTHER, 4, MACHINE)[0] == SLOW
     monkeypatch.setattr(where, name, lambda *_: "another")
-    assert taken(OTHER, 4, MACHINE) == (by_model(images=4), None)
+    assert decided(OTHER, 4, MACHINE) == (by_model(images=4), None)
 
 
 @pytest.mark.parametrize(
@@ -247,11 +247,11 @@ def test_new_driver_or_sources_invalidate_cached_entries(where, name, here, ship
 )  # fmt: skip
 def test_impossible_cached_entry_is_ignored(change, here, ships):
     assert here(4, {by_model(): 2.0, SLOW: 1.0})
-    (path,) = folder("tuned").glob("*.kept")
+    (path,) = folder("tuned").glob("*.entry")
     entries.save("tuned", path.stem, entries.facts_of("tuned", path.stem) | change)
     assert measured.cached(HERE_IS.name, OTHER) == ()
-    assert taken(OTHER, 4, MACHINE)[1] is None
-    assert here(4, {by_model(): 2.0, SLOW: 1.0}) and taken(OTHER, 4, MACHINE)[0] == SLOW
+    assert decided(OTHER, 4, MACHINE)[1] is None
+    assert here(4, {by_model(): 2.0, SLOW: 1.0}) and decided(OTHER, 4, MACHINE)[0] == SLOW
 
 
 @pytest.mark.parametrize(
@@ -263,13 +263,13 @@ def test_impossible_measured_choice_falls_back_to_model(name, problem, here, shi
     model = by_model(problem, 4)
     ships(4, {model: 2.0, name: 1.0}, problem)
     assert here(4, {model: 2.0, name: 1.0}, problem)
-    assert taken(problem, 4, MACHINE) == (model, None)
+    assert decided(problem, 4, MACHINE) == (model, None)
 
 
 def test_model_overrides_table_that_lacks_its_algorithm(ships):
     us = predicted()[HOPPER]
     ships(64, {"winograd.f4": 1.01 * CLAIM * us, "direct.tuned": 1e4}, DEEP)
-    name, found = taken(DEEP, 64, MACHINE)
+    name, found = decided(DEEP, 64, MACHINE)
     assert (name, found.algorithm) == (HOPPER, "winograd.f4")
     rows = dict(explain(DEEP, 64, MACHINE))
     assert rows["dispatched"] == f"{HOPPER}, by the model over what was measured"
@@ -277,7 +277,7 @@ def test_model_overrides_table_that_lacks_its_algorithm(ships):
     assert rows["because"] == f"{first}; {1.01 * CLAIM * us:,.2f} us measured of winograd.f4"
     less = replace(found, us={"winograd.f4": 0.99 * CLAIM * us, "direct.tuned": 1e4})
     measured._shipped()[HERE_IS.name, DEEP] = (less,)
-    assert taken(DEEP, 64, MACHINE) == ("winograd.f4", less)
+    assert decided(DEEP, 64, MACHINE) == ("winograd.f4", less)
 
 
 REST = {"winograd.f4": 9e3, "winograd.f2": 9.1e3, "direct.tuned": 9.2e3}
@@ -292,14 +292,14 @@ REST = {"winograd.f4": 9e3, "winograd.f2": 9.1e3, "direct.tuned": 9.2e3}
 def test_table_that_has_the_models_algorithm_decides(change, ships):
     row = Measured(HERE_IS.name, 64, date=DAY, source=SHIPS, **change)
     measured._shipped()[HERE_IS.name, DEEP] = (row,)
-    assert taken(DEEP, 64, MACHINE) == ("winograd.f4", row)
+    assert decided(DEEP, 64, MACHINE) == ("winograd.f4", row)
 
 
 def test_model_does_not_override_later_measurements(here, ships, monkeypatch):
     ships(64, {"winograd.f4": 9e3, "texture.split": 9.1e3}, DEEP)
-    assert taken(DEEP, 64, MACHINE)[0] == HOPPER
+    assert decided(DEEP, 64, MACHINE)[0] == HOPPER
     here(100, {HOPPER: 9e4, "winograd.f4": 9e3}, DEEP)
-    assert taken(DEEP, 64, MACHINE)[0] != HOPPER
+    assert decided(DEEP, 64, MACHINE)[0] != HOPPER
     names = [choice.algorithm for choice in choices(DEEP, 64, MACHINE)]
     for dropped, expected in ((names[:2], names[2]), (names, names[0])):
         row = Measured("it", 64, {"texture.split": 1.0}, DAY, dropped=tuple(dropped))
@@ -312,11 +312,11 @@ def test_measured_accuracy_holds_only_for_its_batch_size(ships):
         "winograd.f4",
     )
     ships(1, {"winograd.f4": 0.1, "texture.split": 0.2}, PARTED)
-    assert taken(PARTED, 1, MACHINE)[0] == "winograd.f4"
-    name, found = taken(PARTED, 2, MACHINE)
+    assert decided(PARTED, 1, MACHINE)[0] == "winograd.f4"
+    name, found = decided(PARTED, 2, MACHINE)
     assert (name, found.us) == ("texture.split", {"texture.split": 0.2})
     ships(2, {"winograd.f4": 0.1, "texture.split": 0.2}, PARTED)
-    assert taken(PARTED, 2, MACHINE)[0] == "winograd.f4"
+    assert decided(PARTED, 2, MACHINE)[0] == "winograd.f4"
     said = dict(explain(PARTED, 2, MACHINE))["winograd.f4"]
     assert said.startswith("predicted error up to ") and said.endswith("; measured 0.10 us")
 
@@ -381,7 +381,7 @@ def test_short_sums_are_allowed_if_measured_accurate(ships):
     least = Conv(7, 7, EXACT_FROM, 64, 1, 1, **MAPS)
     assert possible(HOPPER, least, H200) and not possible(HOPPER, replace(least, C=63), H200)
     ships(64, {ONE: 2.0, "direct.tuned": 5.0}, problem)
-    assert taken(problem, 64, MACHINE)[0] == ONE
+    assert decided(problem, 64, MACHINE)[0] == ONE
     rows = dict(explain(problem, 64, MACHINE))
     assert rows["its error"] == "at most that of fp32 sums of 27 products, as measured"
     assert rows[ONE] == "no model of so few products; measured 2.00 us"
@@ -402,7 +402,7 @@ def test_measured_tiling_is_used(ships, monkeypatch):
     algorithm = f"{HOPPER}{TILED}{WORD}"
     ships(64, {algorithm: 1.0, "winograd.f4": 2.0}, DEEP)
     monkeypatch.setattr(choose.machines, "current", lambda: MACHINE)
-    assert taken(DEEP, 64, MACHINE)[0] == algorithm
+    assert decided(DEEP, 64, MACHINE)[0] == algorithm
     (own,) = replace(wgmma.FP16X3, word=WORD).products(DEEP, 64, MACHINE)
     assert own != wgmma.FP16X3.plan(DEEP, 64, MACHINE)
     prepared = []
@@ -501,7 +501,7 @@ def test_best_dispatches_only_algorithms_with_the_options(epilogue, capability, 
     rows = dict(explain(problem, 64, machine))
     refusal = find("conv", "best", "cuda").refusal(problem)
     if expected:
-        assert refusal is None and taken(problem, 64)[0] in expected
+        assert refusal is None and decided(problem, 64)[0] in expected
         refused = {name for name, why in rows.items() if why.startswith("refused, ")}
         assert refused == choose.MODELED.keys() - expected
         assert rows["winograd.f4"].startswith("refused, supports ")
@@ -510,7 +510,7 @@ def test_best_dispatches_only_algorithms_with_the_options(epilogue, capability, 
         assert refusal == f"{alone}, and {ANY} is refused: it needs cuda 8.0"
         assert rows == {"dispatched": f"none: it {refusal}"}
         with pytest.raises(LenetError, match=r"^best.fp32 supports a bias, .* cuda 8\.0$"):
-            taken(problem, 64)
+            decided(problem, 64)
 
 
 def test_best_refuses_unsupported_problems():
@@ -523,7 +523,7 @@ def test_best_refuses_unsupported_problems():
 def test_table_of_plain_shape_applies_with_epilogue(epilogue, ships):
     ships(64, {"winograd.f4": 1.0, ONE: 2.0, ANY: 3.0, HOPPER: 4.0}, DEEP)
     problem = replace(DEEP, **epilogue)
-    name, found = taken(problem, 64, MACHINE)
+    name, found = decided(problem, 64, MACHINE)
     us = {ANY: 3.0, HOPPER: 4.0} | ({ONE: 2.0} if "dtype" not in epilogue else {})
     assert (name, found.us) == (min(us, key=us.get), us)
     rows = dict(explain(problem, 64, MACHINE))
@@ -531,24 +531,24 @@ def test_table_of_plain_shape_applies_with_epilogue(epilogue, ships):
     without = f"without {', '.join(name for name in OPTIONS if name in problem.requires)}"
     assert f", 64 images, {without}, " in rows["measured on"]
     assert rows["because"].startswith(f"{us[name]:,.2f} us measured {without}; ")
-    assert taken(DEEP, 64, MACHINE)[0] == "winograd.f4"
+    assert decided(DEEP, 64, MACHINE)[0] == "winograd.f4"
 
 
 def test_measurement_of_the_exact_problem_comes_first(here, ships):
     ships(64, {ONE: 1.0, HOPPER: 2.0}, DEEP)
-    assert taken(FUSED, 64, MACHINE)[0] == ONE
+    assert decided(FUSED, 64, MACHINE)[0] == ONE
     assert here(64, {ANY: 3.0, HOPPER: 4.0}, FUSED)
-    name, found = taken(FUSED, 64, MACHINE)
+    name, found = decided(FUSED, 64, MACHINE)
     assert (name, found.us, found.lacks) == (ANY, {ANY: 3.0, HOPPER: 4.0}, ())
-    assert taken(DEEP, 64, MACHINE)[0] == ONE  # its row is of the plain shape
-    assert taken(replace(FUSED, relu=False), 64, MACHINE)[1].lacks == ("bias",)
+    assert decided(DEEP, 64, MACHINE)[0] == ONE  # its row is of the plain shape
+    assert decided(replace(FUSED, relu=False), 64, MACHINE)[1].lacks == ("bias",)
     assert here(40, {HOPPER: 4.0}, DEEP)
-    assert taken(FUSED, 40, MACHINE)[0] == HOPPER  # nearer
+    assert decided(FUSED, 40, MACHINE)[0] == HOPPER  # nearer
 
 
 def test_bias_is_passed_and_memory_fallback_works(monkeypatch):
     ran = Run(monkeypatch)
-    name = taken(FUSED, 64, MACHINE)[0]
+    name = decided(FUSED, 64, MACHINE)[0]
     choose.fp32("x", choose._prepare(("w", "b"), FUSED, 64), "y", FUSED)
     assert ran.log.pop() == (name, (name, ("w", "b"), 64))
     ran.full = {name: MemoryError("no room")}
@@ -638,7 +638,7 @@ def test_tune_caches_fastest_and_reports_model_error(gpu):
         "1 of 1 choices cached; the model's choices took 1.50x the fastest time, at most 1.50x"
         in said
     )
-    name, found = taken(OTHER, 1, MACHINE)
+    name, found = decided(OTHER, 1, MACHINE)
     assert (name, found.source, found.device) == (SLOW, HERE, HERE_IS.name)
     assert found.us["texture.split"] == pytest.approx(5.0, rel=1e-3)
     assert "direct.tuned_single" not in found.us  # it refuses 16 channels
@@ -664,7 +664,7 @@ def test_tune_tries_tilings_and_caches_a_winner(gpu):
     assert row["command"] == case["command"] == (
         "lenetgpu conv 64,14,14,256,3,1,1 --batch 64 --tune"
     )  # fmt: skip
-    assert taken(problem, 64, MACHINE)[0] == winner and "1 of 1 choices cached" in said
+    assert decided(problem, 64, MACHINE)[0] == winner and "1 of 1 choices cached" in said
 
 
 def test_concurrent_tuning_keeps_all_results(here, ships, monkeypatch):
@@ -680,7 +680,7 @@ def test_concurrent_tuning_keeps_all_results(here, ships, monkeypatch):
     monkeypatch.setattr(entries, "save", slow)
     case = {"candidates": [ran(SLOW, 1.0, 1e-7)], "interrupted": False}
     with ThreadPoolExecutor(len(counts)) as pool:
-        shapes = [replace(taken_shape("16,9,9,16,3"), batch=n) for n in counts]
+        shapes = [replace(shape_of("16,9,9,16,3"), batch=n) for n in counts]
         done = [*pool.map(tuning.tune, shapes, [case] * len(shapes))]
     assert [tuned.why for tuned in done] == [None] * len(counts)
     assert {row.images for row in measured.cached(HERE_IS.name, OTHER)} == {*counts}
@@ -691,7 +691,7 @@ def test_wrong_algorithm_is_never_cached(gpu):
     document, said = tune("16,9,9,16,3", code=1)
     assert document["cases"][0]["tuned"]["algorithm"] == "texture.split"
     assert f"WRONG: 16,9,9,16,3,1,0: {SLOW}" in said
-    assert SLOW not in taken(OTHER, 1, MACHINE)[1].us
+    assert SLOW not in decided(OTHER, 1, MACHINE)[1].us
 
 
 def test_interrupted_tuning_keeps_finished_shapes(gpu, tmp_path):
@@ -704,8 +704,8 @@ def test_interrupted_tuning_keeps_finished_shapes(gpu, tmp_path):
         None, "interrupted before every algorithm was timed",
     ]  # fmt: skip
     assert "1 of 2 choices cached" in said
-    assert taken(OTHER, 1, MACHINE)[0] == SLOW
-    assert taken(replace(OTHER, C=17), 1, MACHINE)[1] is None
+    assert decided(OTHER, 1, MACHINE)[0] == SLOW
+    assert decided(replace(OTHER, C=17), 1, MACHINE)[1] is None
 
 
 def test_tuned_result_is_printed(gpu):
@@ -746,5 +746,5 @@ def test_best_uses_what_tune_measured_on_gpu():
     assert {"direct.tuned", "winograd.f2", "prefetch.stride_fixed"} <= {*found["us"]}
     assert "winograd.f4" not in found["us"]  # larger error than fp32 by the model
     assert "1 of 1 choices cached" in said
-    name, row = taken(OTHER, 3)
+    name, row = decided(OTHER, 3)
     assert (name, row.source, row.images) == (found["algorithm"], HERE, 3)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from lenetgpu.cli import main
 from lenetgpu.cli.options import write_json
 from lenetgpu.errors import LenetError
-from lenetgpu.lab.documents import load_earlier
+from lenetgpu.lab.documents import current, load_earlier
 from lenetgpu.measure.regression import check_earlier, regressions
 
 SHAPE, OTHER = "1,8,8,4,3,1,0", "1,9,9,4,3,1,0"
@@ -176,3 +176,8 @@ def test_earlier_files_may_use_old_keys_of_the_baseline(written):
     assert "reference" in old and "baseline" not in old
     new = load_earlier(written(earlier), "compare", "fc2")
     assert load_earlier(written(old), "compare", "fc2") == new
+
+
+def test_old_keys_of_networks_are_read():
+    old = json.loads('{"taken": 4, "not_taken": "groups"}', object_pairs_hook=current)
+    assert old == {"supported": 4, "unsupported": "groups"}

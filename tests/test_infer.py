@@ -201,7 +201,7 @@ def test_only_requested_images_are_read(data, streamed, monkeypatch):
     read, plain = [], Source.read
 
     def watched(self, lo, out):
-        read.append((self.chosen.start + lo, len(out)))
+        read.append((self.selection.start + lo, len(out)))
         plain(self, lo, out)
 
     monkeypatch.setattr(Source, "read", watched)

@@ -81,7 +81,7 @@ def kernels_of(variant):
     return found if len(found) <= MANY else found[::2]
 
 
-def chosen(kernels, arch):
+def selected(kernels, arch):
     """Return kernels not meant for WHOLE, and per entry point the one with the most registers.
 
     That one is the first to spill. For OLDEST the one with the fewest is added. Registers are
@@ -143,7 +143,7 @@ def test_variant_kernels_compile(variant, arch):
     kernels = [kernel for kernel in kernels_of(variant) if kernel.meant_for(arch)]
     assert kernels
     if arch != WHOLE:
-        kernels = chosen(kernels, arch)
+        kernels = selected(kernels, arch)
     for kernel in kernels:
         assert_compiled(kernel, arch, variant.local_memory)
 

@@ -102,7 +102,7 @@ def test_images_of_mistakes_are_read_in_order(rng):
             super()._fill(first - 100, out)
 
     source = Watched(images, None, "x")
-    source.chosen = range(100, 109)
+    source.selection = range(100, 109)
     rows = np.zeros(4, mistakes.ROW)
     rows["index"], rows["probability"] = [101, 104, 105, 108], [0.1, 0.3, 0.2, 0.4]
     found = mistakes.gallery(rows, source, 3)

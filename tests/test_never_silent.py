@@ -172,7 +172,7 @@ def test_nan_scores_end_a_run(plan, value, digits, shipped_weights):
             runner.run(images, labels)
         shifted = np.concatenate([np.zeros((100, 28, 28, 1), np.float32), images])
         source, given = MemorySource(shifted, None, "memory"), []
-        source.chosen = range(100, 100 + COUNT)
+        source.selection = range(100, 100 + COUNT)
         with pytest.raises(LenetError, match=words.format(100 + FIRST)):
             runner.run_source(source, lambda labels, scores: given.extend(labels))
         assert len(given) == runner.done == FIRST

@@ -166,7 +166,7 @@ def test_uneven_light_does_not_change_the_digit(how):
 
 def test_several_digits_give_a_note():
     made = as_mnist(np.tile(np.asarray(seven(), np.float32), 3))
-    assert "3 digits stand apart, the largest is taken" in made.notes
+    assert "3 digits stand apart, the largest is read" in made.notes
     assert alike(made.pixels, SEVEN)
 
 
@@ -290,11 +290,11 @@ def test_nonfinite_pixels_are_refused(put):
 MEASURED = """
 import resource, sys
 from lenetgpu.pictures import read_digit
-taken = []
+peaks = []
 for path in sys.argv[1:]:
     read_digit(path, True)
-    taken.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-print(taken[1] - taken[0])
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(peaks[1] - peaks[0])
 """
 
 
@@ -308,8 +308,8 @@ def test_largest_picture_needs_little_extra_memory(put, form, mode, size):
     how = {"TIFF": {"compression": "tiff_adobe_deflate"}, "PNG": {"compress_level": 1}}
     large = put(Image.new(mode, size), "large", form=form, **how.get(form, {}))
     small = put(Image.new(mode, (30, 30)), "small", form=form)
-    taken = subprocess.check_output([sys.executable, "-c", MEASURED, small, large])
-    assert int(taken) * 1024 < 215_000_000
+    grown = subprocess.check_output([sys.executable, "-c", MEASURED, small, large])
+    assert int(grown) * 1024 < 215_000_000
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "L", "I;16", "P"])

@@ -283,13 +283,13 @@ def test_mma_uses_the_first_tiling_that_fits(uint8, parts, capability, expected)
 
 def test_listed_mma_kernels_are_those_that_gpus_use():
     for parts in (1, 2):
-        taken = {
+        used = {
             tilings.kernel(uint8, parts, tilings.tiling(uint8, parts, limits))
             for uint8 in (True, False)
             for capability, limits in PROCESSORS.items()
             if capability >= 80
         }
-        assert taken <= set(tilings.kernels(parts))
+        assert used <= set(tilings.kernels(parts))
     assert (len(tilings.kernels(1)), len(tilings.kernels(2))) == (4, 5)
 
 

@@ -265,17 +265,17 @@ def test_idle_time_out_of_range_is_refused(idle_ms, shipped_weights):
 
 
 def test_falls_back_to_eight_blocks_or_is_refused(monkeypatch, shipped_weights):
-    taken = []
+    used = []
 
     def cluster(design, weights):
-        if design.blocks not in taken:
+        if design.blocks not in used:
             raise RuntimeError(f"no room for {design.blocks}")
         return Still(design, weights)
 
     monkeypatch.setattr(persistent, "Cluster", cluster)
     with pytest.raises(LenetError, match="expected the GPU to take it, found: no room for 8"):
         Persistent(shipped_weights)
-    taken.append(8)
+    used.append(8)
     assert Persistent(shipped_weights).design.blocks == 8
     with pytest.raises(LenetError, match="found: no room for 16"):
         Persistent(shipped_weights, design=DESIGNS[0])

@@ -45,7 +45,7 @@ class Kind:
 
     name: str
     use: object
-    suffix: str = ".kept"
+    suffix: str = ".entry"
     made: list = field(default_factory=list)
 
     def entry(self):
@@ -91,7 +91,7 @@ def fits_kind(monkeypatch, tmp_path):
     return Kind("fits", lambda: fits.fit(plan, weights, "this one") == found, made=made)
 
 
-def kernels_kind(monkeypatch, tmp_path, suffix=".kept"):
+def kernels_kind(monkeypatch, tmp_path, suffix=".entry"):
     source = tmp_path / "k.cu"
     source.write_text("// nothing\n")
     monkeypatch.setattr(compiler, "current", lambda: compiler.Compiler((13, 0), (), "a build"))
@@ -345,7 +345,7 @@ def test_without_home_nothing_is_cached(fit, monkeypatch, capfd):
 def test_invalid_cached_fields_are_ignored(made, cache, tmp_path, monkeypatch):
     """An intact entry of the right name may hold other fields, as written by another version."""
     kind = used(made, monkeypatch, tmp_path)
-    name = kind.entry().name.removesuffix(".kept")
+    name = kind.entry().name.removesuffix(".entry")
     for times, change in enumerate(({}, dict.fromkeys(entries.facts_of(kind.name, name))), 2):
         entries.save(kind.name, name, change)
         assert kind.use() and kind.use() and len(kind.made) == times
@@ -414,7 +414,7 @@ def filled(cache):
 
 
 def entries_of(cache):
-    return sorted(cache.glob("*/*.kept"))
+    return sorted(cache.glob("*/*.entry"))
 
 
 def doctor(*words):
@@ -425,13 +425,13 @@ def test_doctor_counts_entries_and_names_damaged_ones(filled):
     cache = filled
     paths = entries_of(cache)
     row = next(line for line in doctor().output.splitlines() if line.startswith("kernel cache"))
-    counts = {kind: len(list((cache / kind).glob("*.kept"))) for kind in entries.KINDS}
+    counts = {kind: len(list((cache / kind).glob("*.entry"))) for kind in entries.KINDS}
     counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     assert row.endswith(f"{cache}, {counted}") and "damaged" not in doctor().output
     paths[0].write_bytes(b"")
     (cache / "numba").chmod(0o777)
     row = next(line for line in doctor().output.splitlines() if line.startswith("damaged"))
-    name = f"{paths[0].parent.name}/{paths[0].name.removesuffix('.kept')}"
+    name = f"{paths[0].parent.name}/{paths[0].name.removesuffix('.entry')}"
     assert f"{name}: expected an entry of format 1, found an empty file" in row
     assert f"{cache / 'numba'}: expected no write access for others, found mode 0777" in row
     assert doctor("--repair").exit_code == 0
@@ -445,7 +445,7 @@ def test_doctor_repair_removes_only_cache_entries(filled, tmp_path):
         path.write_text("not an entry")
     (cache / "fits" / "link.kept").symlink_to(target)
     (cache / "auto").symlink_to(tmp_path)
-    full = cache / "cpu" / "folder.kept"
+    full = cache / "cpu" / "folder.entry"
     full.mkdir()
     (full / "mine").write_text("not an entry")
     cache.chmod(0o777)

@@ -371,8 +371,8 @@ def test_real_gpu_is_watched(shipped_weights):
     joules = state.energy_uj_per_image * bench.images / 1e6
     assert joules > 0
     if state.energy_from == "counter":
-        taken = state.watched_s / (bench.sample() / 1e3)
-        assert joules * taken == pytest.approx(state.power_w.median * state.watched_s, rel=0.3)
+        done = state.watched_s / (bench.sample() / 1e3)
+        assert joules * done == pytest.approx(state.power_w.median * state.watched_s, rel=0.3)
 
 
 @pytest.mark.gpu

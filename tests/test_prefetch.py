@@ -378,14 +378,14 @@ def test_paper_shapes_are_correct(variant, rng):
 
     problems = [*SINGLE[::4], *MULTI[::4], *(shape.problem for shape in SUITES["overfeat"].shapes)]
     laid_out = (replace(base, reads="NCHW", writes="NCHW") for base in (*problems, *WIDE))
-    taken = [problem for problem in laid_out if variant.refusal(problem) is None]
-    kernels = [kernel for problem in taken for kernel in variant.kernels(problem, 2)]
+    supported = [problem for problem in laid_out if variant.refusal(problem) is None]
+    kernels = [kernel for problem in supported for kernel in variant.kernels(problem, 2)]
     compile_together(kernels, current_arch())
-    for problem in taken:
+    for problem in supported:
         x, w = random_input("conv", problem, 2, rng)
         verdict = check_variant(variant, problem, x, w, conv_reference(x, w, problem, cupy).get())
         assert verdict.passed, f"{verdict} for {problem}"
-    assert len(taken) >= 4
+    assert len(supported) >= 4
 
 
 @pytest.mark.gpu

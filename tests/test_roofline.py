@@ -40,7 +40,7 @@ def measured(monkeypatch):
 
 
 def cached(folder):
-    (path,) = folder.glob("ceilings/cpu-*.kept")
+    (path,) = folder.glob("ceilings/cpu-*.entry")
     return path
 
 
@@ -194,6 +194,6 @@ def test_gpu_ceilings_are_tied_to_the_driver(own_cache):
     assert found.driver == cupy.cuda.runtime.driverGetVersion()
     assert (found.date, found.cores) == (TODAY, 0)
     assert known("cuda", gpu.name) == found
-    (path,) = own_cache.glob("ceilings/cuda-*.kept")
+    (path,) = own_cache.glob("ceilings/cuda-*.entry")
     entries.save("ceilings", path.stem, replace(found, driver=1))
     assert known("cuda", gpu.name) is None

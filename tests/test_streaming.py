@@ -136,7 +136,7 @@ def test_zero_copy_gives_same_labels_without_copies(streams, reaches_host):
     streamer = streamer_on(gpu, 8, streams, zero_copy=True)
     assert_right_each_time(gpu, streamer, pinned(gpu, pixels(31)))
     assert set(gpu.copied) <= {4 * n * by for n in (8, 7) for by in (1, CLASSES)}
-    assert gpu.taken == 0
+    assert gpu.used == 0
 
 
 def test_unaligned_images_are_copied():

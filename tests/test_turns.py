@@ -14,7 +14,7 @@ from lenetgpu import LeNet, LenetError
 from lenetgpu.cpu.turns import Left, Owned, Turn
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.net.images import take
+from lenetgpu.net.images import accept
 from lenetgpu.net.runners import CpuRunner, Pool
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
@@ -178,10 +178,10 @@ def test_broken_array_interface_is_refused(monkeypatch):
     unknown = "found an address that no GPU knows"
     for interface, words in (({}, unreadable), (None, unreadable), ({"data": there}, unknown)):
         with pytest.raises(LenetError, match=words):
-            take(Interface(interface), "cuda:0")
+            accept(Interface(interface), "cuda:0")
     runtime.pointerGetAttributes = lambda address: 1 / 0
     with pytest.raises(LenetError, match=r"can be read, found Interface \(division by zero\)"):
-        take(Interface({"data": there}), "cuda:0")
+        accept(Interface({"data": there}), "cuda:0")
 
 
 def test_deleted_array_is_refused(monkeypatch):
@@ -192,4 +192,4 @@ def test_deleted_array_is_refused(monkeypatch):
     jax = SimpleNamespace(Array=Array, core=SimpleNamespace(Tracer=int))
     monkeypatch.setitem(sys.modules, "jax", jax)
     with pytest.raises(LenetError, match=r"found Array \(Array has been deleted"):
-        take(Array(), "cpu")
+        accept(Array(), "cpu")

@@ -110,8 +110,8 @@ EVERY = {f"{device} {name}" for device in ("cpu", "cuda") for name in NAMES[1:]}
 def test_steps_refuse_unsupported_shapes(problem, refusing):
     with plugin_files.loaded([STEPS]) as found:
         refused = {f"{v.needs.device} {v.family}" for v in found if v.refusal(problem)}
-        taken = [v for v in found if v.kernels is not None and not v.refusal(problem)]
-        for variant in taken if nvrtc_missing() is None else ():
+        supported = [v for v in found if v.kernels is not None and not v.refusal(problem)]
+        for variant in supported if nvrtc_missing() is None else ():
             assert nvrtc.compile_kernel(*variant.kernels(problem, 1), "sm_90a")
     assert refused == refusing
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from lenetgpu.lab.conv.request import taken
+from lenetgpu.lab.conv.request import shape_of
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
 GPU = {"kind": "cuda", "name": "Some GPU"}
@@ -91,7 +91,7 @@ def test_picture_is_drawn_with_its_digest(winners, tmp_path):
 
 def test_printed_lines_are_the_cells(winners):
     done = CliRunner().invoke(winners.main, ["--lines"])
-    shapes = [taken(line) for line in done.output.splitlines()]
+    shapes = [shape_of(line) for line in done.output.splitlines()]
     assert [(replace(s.problem, **MAPS), s.batch) for s in shapes] == [*winners.grid()]
 
 

@@ -20,7 +20,7 @@ struct Traced {
 };
 
 // How many there are, and where `into` is not null what they are; forgotten then.
-extern "C" long long taken(Asked* into) {
+extern "C" long long recorded(Asked* into) {
     long long n = 0;
     for (auto& of_thread : asked) {
         for (const Asked& one : of_thread)

@@ -132,11 +132,11 @@ def gallery(rows: Any, source: Source, most: int = GALLERY) -> Gallery:
 
     Raises LenetError if `source` is short or damaged by now.
     """
-    chosen = worst(rows, most)
-    images = np.empty((len(chosen), *IMAGE_SHAPE[:2]), np.uint8)
+    shown = worst(rows, most)
+    images = np.empty((len(shown), *IMAGE_SHAPE[:2]), np.uint8)
     one = np.empty((1, *IMAGE_SHAPE), source.dtype)
-    for position in np.argsort(chosen["index"]).tolist():  # in file order, for gzip
-        source.read(int(chosen["index"][position]) - source.chosen.start, one)
+    for position in np.argsort(shown["index"]).tolist():  # in file order, for gzip
+        source.read(int(shown["index"][position]) - source.selection.start, one)
         pixels = one if one.dtype == np.uint8 else np.rint(255 * np.clip(one, 0, 1))
         images[position] = pixels[0, ..., 0]
-    return Gallery(rows, chosen, images)
+    return Gallery(rows, shown, images)

@@ -143,11 +143,11 @@ def _require_only(ctx: click.Context, flag: str) -> None:
     """Raise LenetError for an option that cannot be combined with this flag of `conv`."""
     from lenetgpu.errors import LenetError
 
-    taken, words = _BESIDE[flag]
+    allowed, words = _BESIDE[flag]
     names = {str(param.name): param.opts[0] for param in ctx.command.params}
     for name, shown in names.items():
         given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in {*taken, flag}:
+        if given and name not in {*allowed, flag}:
             raise LenetError(f"{names[flag]}: expected {words} beside it, found {shown}")
 
 

@@ -486,7 +486,7 @@ def _dataset(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
     if plist.get_layout() not in inside or plist.get_external_count():
         raise refuse("data stored in other files")
     if found.get_type().get_class() not in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
-        raise refuse("a type that is not taken as numbers")
+        raise refuse("a type that is not read as numbers")
     return found, plist
 
 

@@ -61,42 +61,42 @@ def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Sou
     item = hdf5.find(file, "x", expected, lambda s: s[:1] > (0,) and s[1:] in shapes, "fu")
     if item.dtype != np.uint8 and item.dtype.kind == "u":
         raise unexpected(path, "dataset /x to be float or uint8", f"type {item.dtype}")
-    chosen = selected(path, item.shape[0], skip, limit)
+    selection = selected(path, item.shape[0], skip, limit)
     if not item.chunks:
         hdf5.require_written(item)
     blocks = checksums.blocks(item, sums)
-    labels = _labels(file, item.shape[0], chosen, sums) if file.holds("y") else None
+    labels = _labels(file, item.shape[0], selection, sums) if file.holds("y") else None
     if item.offset is None:
-        return ChunkedSource(item, labels, chosen, blocks)
+        return ChunkedSource(item, labels, selection, blocks)
     where = f"{path}: expected dataset /x"
-    source = RawSource(file.bytes(), where, item.offset, item.dtype, labels, chosen)
+    source = RawSource(file.bytes(), where, item.offset, item.dtype, labels, selection)
     file.close()
     return source
 
 
-def _labels(file: hdf5.Untrusted, count: int, chosen: range, sums: Sums) -> Array:
-    """Return the labels (n,) int64 of the chosen images; with a checksum, all labels are read."""
+def _labels(file: hdf5.Untrusted, count: int, selection: range, sums: Sums) -> Array:
+    """Return the labels (n,) int64 of the selected images; with a checksum, all labels are read."""
     expected = f"labels of shape ({count},) or one-hot of shape ({count}, {CLASSES})"
     shapes = ((count,), (count, CLASSES), (count, 1))
     item = hdf5.find(file, "y", expected, lambda shape: shape in shapes, "fiu")
     hdf5.require_written(item)
-    length = len(chosen) * np.dtype(np.int64).itemsize
+    length = len(selection) * np.dtype(np.int64).itemsize
     if length > hdf5.MAX_DATASET_BYTES:
         raise item.refuse(f"{length:,} bytes, more than {hdf5.MAX_DATASET_BYTES:,}")
     check_memory(f"{item.path}: {item.where}", length, file.size if item.filters else None)
-    labels = np.empty(len(chosen), np.int64)
+    labels = np.empty(len(selection), np.int64)
     found = Sum(item.dtype, item.shape)
     for lo, hi in spans(
-        range(count) if "y" in sums else chosen, item.whole_chunks(_LABELS_AT_ONCE)
+        range(count) if "y" in sums else selection, item.whole_chunks(_LABELS_AT_ONCE)
     ):
         part = hdf5.read_rows(item, lo, hi)
         file.check_size()
         if "y" in sums:
             found.add(part)
-        begin, end = max(lo, chosen.start), min(hi, chosen.stop)
+        begin, end = max(lo, selection.start), min(hi, selection.stop)
         if begin < end:
             mine = class_numbers(part[begin - lo : end - lo], file.path, "/y")
-            labels[begin - chosen.start : end - chosen.start] = mine
+            labels[begin - selection.start : end - selection.start] = mine
     if "y" in sums:
         sums.compare("y", found.hex())
     return labels
@@ -112,11 +112,11 @@ class ChunkedSource(Source):
         self,
         item: hdf5.Stored,
         labels: Array | None,
-        chosen: range,
+        selection: range,
         blocks: checksums.Blocks | None = None,
     ) -> None:
         dtype = "uint8" if item.dtype.kind == "u" else "float32"
-        super().__init__(str(item.path), dtype, labels, chosen)
+        super().__init__(str(item.path), dtype, labels, selection)
         self._item, self._blocks = item, blocks
         self._where = f"{item.path}: expected {item.where}"
         if item.filters:

@@ -125,8 +125,8 @@ class _Unpacked:
 class GzipSource(Source):
     """Images of a gzip-compressed IDX file; reads should be roughly in order."""
 
-    def __init__(self, file: OpenFile, header: _Header, labels: Array | None, chosen: range):
-        super().__init__(str(file.path), "uint8", labels, chosen)
+    def __init__(self, file: OpenFile, header: _Header, labels: Array | None, selection: range):
+        super().__init__(str(file.path), "uint8", labels, selection)
         self._unpacked, self._packed = _Unpacked(file, header), file
         self.inflated_from = file.size
 
@@ -151,18 +151,18 @@ def open_idx(path: Path, skip: int, limit: int | None) -> Source:
         gzipped = is_gzip(file.file)
         header = _Header(path, unpacking(file.file), IMAGE_MAGIC, IMAGE_SHAPE[:2], "images")
         header.check_size(file.size, gzipped)
-        chosen = selected(path, header.count, skip, limit)
+        selection = selected(path, header.count, skip, limit)
         beside = label_file(path)
-        labels = None if beside is None else _read_labels(beside, path, header.count, chosen)
+        labels = None if beside is None else _read_labels(beside, path, header.count, selection)
     except BaseException as error:
         file.close()
         if isinstance(error, broken()):
             raise _damaged(path, "images", error) from error
         raise
     if gzipped:
-        return GzipSource(file, header, labels, chosen)
+        return GzipSource(file, header, labels, selection)
     where = f"{path}: expected the images"
-    return RawSource(file, where, header.length, np.dtype(np.uint8), labels, chosen)
+    return RawSource(file, where, header.length, np.dtype(np.uint8), labels, selection)
 
 
 def label_file(images: Path) -> Path | None:
@@ -180,7 +180,7 @@ def label_file(images: Path) -> Path | None:
     return None
 
 
-def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
+def _read_labels(path: Path, images: Path, count: int, selection: range) -> Array:
     import numpy as np
 
     try:
@@ -192,14 +192,14 @@ def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
             size = os.fstat(opened.fileno()).st_size
             header.check_size(size, gzipped)
             check_memory(str(path), count, size if gzipped else None)
-            held, left = bytearray(), chosen.stop + (chosen.stop == count)
+            held, left = bytearray(), selection.stop + (selection.stop == count)
             while part := file.read(min(left - len(held), _STEP)):
                 held += part
     except broken() as error:
         raise _damaged(path, "labels", error) from error
-    if len(held) < chosen.stop or len(held) > count:
+    if len(held) < selection.stop or len(held) > count:
         raise header.refuse(len(held))
-    found = np.frombuffer(held, np.uint8)[chosen.start : chosen.stop]
+    found = np.frombuffer(held, np.uint8)[selection.start : selection.stop]
     return class_numbers(found, path, "the labels")
 
 
@@ -245,6 +245,6 @@ def open_npy(path: Path, skip: int, limit: int | None) -> Source:
         raise unexpected(
             path, f"{length:,} bytes after the header for {shape[0]:,} images", f"{found:,}"
         )
-    chosen = selected(path, shape[0], skip, limit)
+    selection = selected(path, shape[0], skip, limit)
     where = f"{path}: expected the images"
-    return RawSource(OpenFile(path), where, offset, stored, None, chosen)
+    return RawSource(OpenFile(path), where, offset, stored, None, selection)

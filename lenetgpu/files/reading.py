@@ -95,17 +95,17 @@ class Source(ABC):
     """Images that are read by parts, from a file or from memory.
 
     `source` names them, `dtype` is "uint8" (pixels) or "float32" (0..1), `labels` is (N,) int64
-    of the selected images, or None; `chosen` are these images' numbers in the file. Several
+    of the selected images, or None; `selection` are these images' numbers in the file. Several
     threads may call `read`; `close` comes after the last.
     """
 
-    def __init__(self, source: str, dtype: str, labels: Array | None, chosen: range) -> None:
-        self.source, self.dtype, self.labels, self.chosen = source, dtype, labels, chosen
+    def __init__(self, source: str, dtype: str, labels: Array | None, selection: range) -> None:
+        self.source, self.dtype, self.labels, self.selection = source, dtype, labels, selection
         # bytes of the file that images are inflated from; None if stored uncompressed
         self.inflated_from: int | None = None
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.selection)
 
     def __enter__(self) -> Self:
         return self
@@ -130,14 +130,14 @@ class Source(ABC):
         if not 0 <= lo <= lo + len(out) <= len(self):
             raise ValueError(f"expected images within {len(self)}, found {lo} to {lo + len(out)}")
         if len(out):
-            self._fill(self.chosen.start + lo, out)
+            self._fill(self.selection.start + lo, out)
 
     def part(self, lo: int, count: int) -> Self:
         """Return `count` images of the selection from `lo` on; this source still owns the file."""
         if not 0 <= lo < lo + count <= len(self):
             raise ValueError(f"expected images within {len(self)}, found {lo} to {lo + count}")
         found = copy(self)
-        found.chosen = self.chosen[lo : lo + count]
+        found.selection = self.selection[lo : lo + count]
         found.labels = None if self.labels is None else self.labels[lo : lo + count]
         return found
 
@@ -188,10 +188,10 @@ class RawSource(Source):
         offset: int,
         stored: np.dtype[Any],
         labels: Array | None,
-        chosen: range,
+        selection: range,
     ) -> None:
         name = "uint8" if stored.kind == "u" else "float32"
-        super().__init__(str(file.path), name, labels, chosen)
+        super().__init__(str(file.path), name, labels, selection)
         self._file, self._where, self._offset, self._stored = file, where, offset, stored
 
     def _fill(self, first: int, out: Array) -> None:

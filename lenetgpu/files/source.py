@@ -87,7 +87,7 @@ class _EarlySource(Source):
     def __init__(self, inner: Source) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        super().__init__(inner.source, inner.dtype, inner.labels, inner.chosen)
+        super().__init__(inner.source, inner.dtype, inner.labels, inner.selection)
         self._inner = inner
         pool = ThreadPoolExecutor(1, "lenetgpu-early")
         self._found = pool.submit(inner.whole)
@@ -98,7 +98,7 @@ class _EarlySource(Source):
         return self._found.result()
 
     def _fill(self, first: int, out: Array) -> None:
-        lo = first - self.chosen.start
+        lo = first - self.selection.start
         out[...] = self.whole().images[lo : lo + len(out)]
 
     def close(self) -> None:

@@ -122,7 +122,7 @@ class PictureSource(Source):
         self.reasons: dict[int, str] = {}
 
     def _fill(self, first: int, out: Array) -> None:
-        for index, image in enumerate(out, first - self.chosen.start):
+        for index, image in enumerate(out, first - self.selection.start):
             image[..., 0] = self._pixels(index)
 
     def _pixels(self, index: int) -> Any:

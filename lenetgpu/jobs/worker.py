@@ -140,7 +140,7 @@ class Worker:
         if shard.more:
             return _merged_images(shard)
         require_known(shard)
-        available = range(0) if self._source is None else self._source.chosen
+        available = range(0) if self._source is None else self._source.selection
         if (
             self._source_input != shard.input
             or not available.start <= shard.lo < shard.hi <= available.stop
@@ -152,7 +152,7 @@ class Worker:
             except LenetError:  # damage after the shard; damage in it raises again
                 self._source = open_source(path, shard.lo, len(shard))
         assert self._source is not None
-        return self._source.part(shard.lo - self._source.chosen.start, len(shard))
+        return self._source.part(shard.lo - self._source.selection.start, len(shard))
 
     def _label(self, shard: Shard) -> _LabelledShard:
         """Read and compute a shard, while its labels are written to disk."""

@@ -139,8 +139,9 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number of JSON")
 
 
-# Former keys of a comparison -> today's
+# Former keys -> today's
 _FORMER = {f"reference{more}": f"baseline{more}" for more in ("", "_again", "_ms")}
+_FORMER |= {"taken": "supported", "not_taken": "unsupported"}
 
 
 def current(pairs: list[tuple[str, Any]]) -> Entry:

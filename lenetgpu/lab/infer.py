@@ -104,7 +104,7 @@ class _Run:
         self.rows: list[StepTiming] = []
         self.tally, request, count = Tally(len(source), progress), engine.request, len(source)
         self.runner = engine.runner(source.dtype, count, request.scored)
-        self.runner.first = source.chosen.start
+        self.runner.first = source.selection.start
         small = count * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4) <= WHOLE_BYTES
         self.images = None
         if isinstance(source, MemorySource) or small or request.timing or request.trace:

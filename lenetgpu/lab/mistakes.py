@@ -41,7 +41,7 @@ class Noting:
 
     def __init__(self, source: Source, inner: LabelWriter | None) -> None:
         self._source, self._inner, self._count = source, inner, 0
-        self._mistakes = Mistakes(source.labels, source.chosen.start)
+        self._mistakes = Mistakes(source.labels, source.selection.start)
 
     @property
     def done(self) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lenetgpu.lab.console import Console
 
 _WRAPPED_LEAST, _FOLDED_LEAST = 16, 9
-_WRAPPED = ("explanation", "why", "note", "label", "found", "not_taken")
+_WRAPPED = ("explanation", "why", "note", "label", "found", "unsupported")
 _FIRST_TO_GO = (
     "command machine.temperature_c machine.power_w shared_bytes local_bytes registers grid block "
     "occupancy limited_by blocks_per_sm waves p05_ms p95_ms p99_ms p05_us p95_us p99_us method "

@@ -164,7 +164,7 @@ def _written(out: Path, html: str, documents: list[Document], **more: Any) -> Re
     return ReportOutcome(len(html.encode(errors="backslashreplace")), documents, **more)
 
 
-def _taken(document: dict[str, Any], name: str) -> Document:
+def _read_back(document: dict[str, Any], name: str) -> Document:
     """Return a document of this run in the form that reading it from a file gives."""
     return _labelled(checked(json.loads(json_text(document))), name, name, fresh=True)
 
@@ -182,7 +182,7 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
     documents, wrong = _of_profile(found), []
     compared, left_out = [], []
     for what, outcome in _comparisons(request, found.outcome, say):
-        documents.append(_taken(outcome.document, f"compare {what}"))
+        documents.append(_read_back(outcome.document, f"compare {what}"))
         compared.append(what)
         wrong += [f"{what} {name}" for name in outcome.wrong]
         left_out += _unchecked(what, outcome.document["candidates"])
@@ -201,10 +201,10 @@ def _unchecked(what: str, entries: list[dict[str, Any]]) -> list[str]:
 def _of_profile(found: Profile) -> list[Document]:
     outcome, name = found.outcome, found.outcome.plan.name
     named = {"data": Path(outcome.data).name, "weights": Path(outcome.weights.source).name}
-    run = _taken(found.document() | named | {"plan_name": name}, f"plan {name}")
+    run = _read_back(found.document() | named | {"plan_name": name}, f"plan {name}")
     if outcome.counts is not None:
         run["mistakes"] = section(outcome.counts, outcome.mistakes)
-    return [run, _taken(json.loads(found.as_trace()), f"plan {name}, traced")]
+    return [run, _read_back(json.loads(found.as_trace()), f"plan {name}, traced")]
 
 
 def _comparisons(

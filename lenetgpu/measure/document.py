@@ -86,7 +86,7 @@ def launch_of_sums(
 
     Sums are held in registers; copies, im2col and transforms use few. Candidates are the
     kernels with at least `_NEAR` of the highest register count. The last one from a source
-    named after the variant's module is chosen, else the last one; of its launches, the largest.
+    named after the variant's module is used, else the last one; of its launches, the largest.
     `registers` returns a kernel's registers per thread.
     """
     if not launches or (variant is not None and variant.family in _LIBRARIES):
@@ -98,8 +98,8 @@ def launch_of_sums(
     kernels = list(dict.fromkeys(launch.kernel for launch in launches))
     most = max(map(registers, kernels))
     near = [kernel for kernel in kernels if registers(kernel) >= _NEAR * most]
-    chosen = [kernel for kernel in near if kernel.source.stem == own] or near
-    return max((one for one in launches if one.kernel == chosen[-1]), key=grid_of)
+    own_kernels = [kernel for kernel in near if kernel.source.stem == own] or near
+    return max((one for one in launches if one.kernel == own_kernels[-1]), key=grid_of)
 
 
 def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[str, Any]:

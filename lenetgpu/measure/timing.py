@@ -97,13 +97,13 @@ def repeat(
     If `samples` is given, they are appended to it one by one and remain there when `measure`
     raises.
     """
-    taken = [] if samples is None else samples
+    times = [] if samples is None else samples
     spent = 0.0
-    while len(taken) < most and (len(taken) < least or spent < budget_s):
+    while len(times) < most and (len(times) < least or spent < budget_s):
         start = clock()
-        taken.append(measure())
+        times.append(measure())
         spent += clock() - start
-    return taken
+    return times
 
 
 def expected(sample_s: float, budget_s: float, least: int = 1, most: int = MOST) -> int:

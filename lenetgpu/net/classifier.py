@@ -32,7 +32,7 @@ from lenetgpu.gpu.device import FORKED
 from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
 from lenetgpu.net.engine import Engine
-from lenetgpu.net.images import Taken, current, in_order_of, take
+from lenetgpu.net.images import Accepted, accept, current, in_order_of
 from lenetgpu.net.runners import CpuRunner, DeviceRunner, GpuRunner, Pool
 from lenetgpu.net.single import Single
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
@@ -199,12 +199,12 @@ class LeNet:
         """
         try:
             for batch in batches:
-                taken = take(batch, self.device)
-                if taken.home.on_gpu:
-                    yield repeat(self._on_device(taken, False, _labels)).__next__
+                accepted = accept(batch, self.device)
+                if accepted.home.on_gpu:
+                    yield repeat(self._on_device(accepted, False, _labels)).__next__
                 else:
-                    pixels = taken.pixels(copied=True)
-                    yield partial(self._on_host, taken, pixels, False, _labels)
+                    pixels = accepted.pixels(copied=True)
+                    yield partial(self._on_host, accepted, pixels, False, _labels)
         except Exception as error:
             yield partial(_raise, error)
 
@@ -238,31 +238,31 @@ class LeNet:
 
     def _answer(self, images: Any, with_scores: bool, finish: Finish) -> Any:
         self._require_open()
-        taken = take(images, self.device)
-        if taken.home.on_gpu:
-            return self._on_device(taken, with_scores, finish)
+        accepted = accept(images, self.device)
+        if accepted.home.on_gpu:
+            return self._on_device(accepted, with_scores, finish)
         with telling():
-            return self._on_host(taken, taken.pixels(), with_scores, finish)
+            return self._on_host(accepted, accepted.pixels(), with_scores, finish)
 
     @telling()
-    def _on_host(self, taken: Taken, pixels: Any, with_scores: bool, finish: Finish) -> Any:
+    def _on_host(self, accepted: Accepted, pixels: Any, with_scores: bool, finish: Finish) -> Any:
         import numpy as np
 
-        if taken.count == 1 and self._single is not None and _within(pixels):
+        if accepted.count == 1 and self._single is not None and _within(pixels):
             labels, scores = self._single.answer(pixels, with_scores)
         else:
-            with self._pool(taken.dtype, with_scores).acquire() as runner:
+            with self._pool(accepted.dtype, with_scores).acquire() as runner:
                 labels, scores = runner.answer(pixels, with_scores)
-        return _given(taken, finish(np, labels, scores))
+        return _given(accepted, finish(np, labels, scores))
 
-    def _on_device(self, taken: Taken, with_scores: bool, finish: Finish) -> Any:
+    def _on_device(self, accepted: Accepted, with_scores: bool, finish: Finish) -> Any:
         import cupy
 
         with telling():
-            runner = self._device_runner(taken.dtype, with_scores)
-            with current(taken.raw.device.id), in_order_of(taken.home.stream()):
-                labels, scores = runner.run(taken)
-                return _given(taken, finish(cupy, labels, scores))
+            runner = self._device_runner(accepted.dtype, with_scores)
+            with current(accepted.raw.device.id), in_order_of(accepted.home.stream()):
+                labels, scores = runner.run(accepted)
+                return _given(accepted, finish(cupy, labels, scores))
 
     def _pool(self, dtype: str, with_scores: bool) -> Pool:
         most = 1 if self._index is None else _AHEAD
@@ -313,12 +313,12 @@ def _within(pixels: Any) -> bool:
     return pixels.dtype == "uint8" or bool(pixels.min() >= 0 and pixels.max() <= 1)
 
 
-def _given(taken: Taken, answer: Any) -> Any:
+def _given(accepted: Accepted, answer: Any) -> Any:
     """Convert `answer`, one array or a tuple, to the caller's framework; drop a single's axis."""
     if isinstance(answer, tuple):
-        return tuple(_given(taken, part) for part in answer)
-    given = taken.home.give(answer)
-    return given[0] if taken.single else given
+        return tuple(_given(accepted, part) for part in answer)
+    given = accepted.home.give(answer)
+    return given[0] if accepted.single else given
 
 
 def _raise(error: Exception) -> Any:

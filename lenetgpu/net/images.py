@@ -218,7 +218,7 @@ def in_order_of(stream: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Accepted:
     """Accepted images: `raw`, a NumPy or CuPy array of any accepted shape and type.
 
     `single`: one image without a batch axis. `home` converts the results.
@@ -253,7 +253,7 @@ class Taken:
 
 
 @telling()
-def take(images: Any, device: str) -> Taken:
+def accept(images: Any, device: str) -> Accepted:
     """Check `images` for a net on `device`; lists become arrays, arrays are viewed.
 
     Raises LenetError for unsupported shapes and types, masked arrays, images on another GPU, more
@@ -284,12 +284,12 @@ def take(images: Any, device: str) -> Taken:
         or (len(shape) == 4 and shape[1:] in (IMAGE_SHAPE, (1, *_PLAIN)))
     ):
         raise LenetError(f"images: expected shape {_SHAPES}, found {shape}")
-    taken = Taken(raw, home, single, 1 if single else shape[0])
-    if not home.on_gpu and taken.count > _MANY:
-        check_memory(f"images: labels of {taken.count:,}", _LABEL_BYTES * taken.count, None)
-    if not home.on_gpu and taken.dtype != "uint8":
+    accepted = Accepted(raw, home, single, 1 if single else shape[0])
+    if not home.on_gpu and accepted.count > _MANY:
+        check_memory(f"images: labels of {accepted.count:,}", _LABEL_BYTES * accepted.count, None)
+    if not home.on_gpu and accepted.dtype != "uint8":
         _check_values(raw, single)
-    return taken
+    return accepted
 
 
 def _require_unmasked(images: Any) -> None:

@@ -20,7 +20,7 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from lenetgpu.net.images import Taken
+    from lenetgpu.net.images import Accepted
     from lenetgpu.net.single import OneImage
     from lenetgpu.stages.fused.persistent import Once
 
@@ -131,7 +131,7 @@ class CpuRunner(Runner):
 
         import numpy as np
 
-        with_scores, total, first = self.pipeline.with_scores, 0, source.chosen.start
+        with_scores, total, first = self.pipeline.with_scores, 0, source.selection.start
         each = prod(IMAGE_SHAPE) * np.dtype(source.dtype).itemsize
         size = min(self.pipeline.batch, len(source), max(1, _SLICE_BYTES // each))
         buffers = [np.empty((size, *IMAGE_SHAPE), source.dtype) for _ in range(2)]
@@ -281,7 +281,7 @@ class GpuRunner(Runner):
         """Read `source` ahead; call `deliver(labels, scores)` in order, valid during the call."""
 
         def checked(labels: Any, scores: Any) -> None:
-            require_finite(scores, self._plan, source.chosen.start + self.done)
+            require_finite(scores, self._plan, source.selection.start + self.done)
             deliver(labels, scores)
 
         with self._gpu:
@@ -371,7 +371,7 @@ class DeviceRunner:
             self._free.record(stream)
             stream.synchronize()
 
-    def run(self, taken: Taken) -> tuple[Any, Any]:
+    def run(self, accepted: Accepted) -> tuple[Any, Any]:
         """Queue a pass on the current stream; return labels (n,) int32 and scores (n, 10) or None.
 
         The GPU must be current. Float images outside 0..1 or with NaN get label -1 and NaN scores.
@@ -380,35 +380,35 @@ class DeviceRunner:
         """
         import cupy
 
-        pixels = taken.pixels()
+        pixels = accepted.pixels()
         wanted, size = self._pipeline.with_scores, self._pipeline.batch
-        labels = cupy.empty(taken.count, "int32")
-        scores = cupy.empty((taken.count, CLASSES), "float32") if wanted else None
+        labels = cupy.empty(accepted.count, "int32")
+        scores = cupy.empty((accepted.count, CLASSES), "float32") if wanted else None
         stream = cupy.cuda.get_current_stream()
         with self._lock:
             stream.wait_event(self._free)
-            for lo in range(0, taken.count, size):
-                part = slice(lo, min(lo + size, taken.count))
+            for lo in range(0, accepted.count, size):
+                part = slice(lo, min(lo + size, accepted.count))
                 labels[part] = self._pipeline.run(pixels[part])
                 if scores is not None:
                     scores[part] = self._pipeline.held_scores(part.stop - lo)
             self._free.record(stream)
-            self._hold(taken, stream)
+            self._hold(accepted, stream)
         if scores is not None and not self._pipeline.bounded:
             require_finite(scores.get(), self._pipeline.plan)
-        if taken.dtype != "uint8":
+        if accepted.dtype != "uint8":
             from lenetgpu.net.outside import mark_outside
 
             mark_outside(pixels, labels, scores)
         return labels, scores
 
-    def _hold(self, taken: Taken, stream: Any) -> None:
+    def _hold(self, accepted: Accepted, stream: Any) -> None:
         """Keep images alive if their owner does not order its memory use by `stream`."""
         import cupy
 
         while self._held and self._held[0][0].done:
             self._held.popleft()
-        if taken.home.in_other_order:
+        if accepted.home.in_other_order:
             read = cupy.cuda.Event(disable_timing=True)
             read.record(stream)
-            self._held.append((read, taken.raw))
+            self._held.append((read, accepted.raw))

@@ -193,7 +193,7 @@ def digit_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> Dig
     if edges_of(chosen) > _JAGGED * max(largest, MANY):
         raise LenetError("expected a digit, found only noise")
     if len(digits) > 1:
-        notes.insert(0, f"{len(digits)} digits stand apart, the largest is taken")
+        notes.insert(0, f"{len(digits)} digits stand apart, the largest is read")
     return Digit(digits[0], chosen, notes)
 
 

@@ -30,12 +30,12 @@ KERNELS = "kernels"
 KINDS = (
     KERNELS, "nvrtc", "cpu", "numba", "verified", "fits", "auto", "schedule", "ceilings", "tuned",
 )  # fmt: skip
-SUFFIX, CUBIN = ".kept", ".cubin"
+SUFFIX, CUBIN = ".entry", ".cubin"
 MOST_BYTES = 64 << 20
 _FORMAT = b"lenetgpu cache 1 "
 _LOCK, _LOCK_S = "lock", 600
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NAMES = re.compile(rf".+({re.escape(SUFFIX)}|{re.escape(CUBIN)})|{TEMPORARY}")
+_NAMES = re.compile(rf".+(\.kept|{re.escape(SUFFIX)}|{re.escape(CUBIN)})|{TEMPORARY}")
 
 
 def cache_root() -> Path | None:

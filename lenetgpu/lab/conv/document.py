@@ -68,11 +68,11 @@ LAYERS = columns(
     ("us each=us", fixed(2)),
     ("of the sum=share", percent),
     ("baseline us=baseline_us, speed-up=speedup", fixed(2)),
-    "not taken=not_taken, again=command",
+    "unsupported, again=command",
 )
 # Total times of a network's convolutions by one variant.
 WHOLES = columns(
-    "sum of=name, convolutions=taken",
+    "sum of=name, convolutions=supported",
     ("of the GFLOP=gflop_share", percent),
     ("ms, baseline ms=baseline_ms", fixed(3)),
     ("speed-up=speedup", fixed(2)),
@@ -80,7 +80,7 @@ WHOLES = columns(
 # A suite in `conv --list`.
 LISTED = columns(
     "suite=name, what=title",
-    ("distinct=shapes, taken, convolutions", str),
+    ("distinct=shapes, supported, convolutions", str),
     ("images", some),
     "source",
 )
@@ -227,7 +227,7 @@ def network_json(
     for row, command in zip(rows, commands, strict=True):
         problem, case = row.problem, measured.get(row.label)
         entry: dict[str, Any] = {"label": row.label, "count": row.count, "command": command}
-        entry["not_taken"] = None if isinstance(row, Shape) else row.why
+        entry["unsupported"] = None if isinstance(row, Shape) else row.why
         if problem is not None:
             entry |= {"shape": shape_text(problem), "images": row.batch, **_epilogue_json(problem)}
             entry["gflop"] = problem.flop(row.batch) / 1e9
@@ -242,7 +242,7 @@ def network_json(
     sums = [_sum(name, cases, convolutions, whole) for name in _every(cases)]
     return {
         "convolutions": convolutions,
-        "taken": sum(row.count for row in rows if isinstance(row, Shape)),
+        "supported": sum(row.count for row in rows if isinstance(row, Shape)),
         "gflop": whole,
         "rows": found,
         "sums": sorted((s for s in sums if s["over"]), key=lambda s: (-s["over"], s["ms"])),
@@ -305,7 +305,7 @@ def layers(network: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def wholes(network: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return totals as rows, each with the number of convolutions that it covers."""
-    return [{**row, "taken": f"{row['over']} of {row['of']}"} for row in network["sums"]]
+    return [{**row, "supported": f"{row['over']} of {row['of']}"} for row in network["sums"]]
 
 
 def table(document: Mapping[str, Any]) -> Table:
@@ -316,9 +316,9 @@ def table(document: Mapping[str, Any]) -> Table:
         return Table(LAYERS, layers(document["network"]))
     rows = [row for case in document["cases"] for row in case_rows(case)]
     rows += [
-        row | {"check": "not taken", "note": row["not_taken"]}
+        row | {"check": "unsupported", "note": row["unsupported"]}
         for row in document.get("network", {}).get("rows", [])
-        if "not_taken" in row
+        if "unsupported" in row
     ]
     return Table(CONVOLVED, rows)
 
@@ -355,13 +355,13 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
 
 def _of_network(network: Mapping[str, Any], baseline: str) -> Iterator[Part]:
     """Yield a row for each distinct convolution, also for unsupported ones, and the totals."""
-    of, taken, rows = network["convolutions"], network["taken"], layers(network)
+    of, supported, rows = network["convolutions"], network["supported"], layers(network)
     over = f" beside {baseline}" if baseline else ""
     title = f"{len(rows)} distinct of {of:,} convolutions{over}"
-    yield Table(LAYERS, rows, title, below="not_taken")
-    line = f"taken: {taken:,} of {of:,} convolutions"
+    yield Table(LAYERS, rows, title, below="unsupported")
+    line = f"supported: {supported:,} of {of:,} convolutions"
     if network["gflop"]:
-        every = (r for r in network["rows"] if not r.get("not_taken"))
+        every = (r for r in network["rows"] if not r.get("unsupported"))
         held = sum(r["count"] * r.get("gflop", 0) for r in every)
         line += f", {held / network['gflop']:.1%} of {network['gflop']:,.3g} GFLOP"
     yield line

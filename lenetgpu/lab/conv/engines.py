@@ -7,7 +7,7 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.conv.document import shape_text
-from lenetgpu.lab.conv.request import ConvRequest, taken
+from lenetgpu.lab.conv.request import ConvRequest, shape_of
 from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import Column, columns, words
 from lenetgpu.measure.document import head
@@ -39,7 +39,7 @@ def run_engines(request: ConvRequest, say: Say) -> dict[str, Any]:
     """
     problem, batch = TABLE_1, TABLE_1_BATCH
     if request.shape is not None:
-        shape = taken(request.shape)
+        shape = shape_of(request.shape)
         problem, batch = shape.problem, shape.batch
         refused = unsupported(problem, frozenset())
         if refused is not None:

@@ -99,7 +99,7 @@ def parse_shape(text: str, epilogue: bool = False) -> Given:
     return Given(made)
 
 
-def taken(text: str) -> Shape:
+def shape_of(text: str) -> Shape:
     """Return SHAPE as a supported shape; raise LenetError if it is invalid or not supported."""
     (row,) = rows_of([parse_shape(text)])
     if isinstance(row, Shape):
@@ -310,7 +310,7 @@ def run_list(request: ConvRequest) -> dict[str, Any]:
                 "name": suite.name,
                 "title": suite.title,
                 "shapes": len(suite.rows),
-                "taken": len(suite.shapes),
+                "supported": len(suite.shapes),
                 "convolutions": sum(row.count for row in suite.rows),
                 "images": sorted({shape.batch for shape in suite.shapes}),
                 "source": suite.source or None,

@@ -98,7 +98,7 @@ class StreamPool:
                     mark(slot.number, name)
 
         if self._zero_copy and chunk.images.ctypes.data % ALIGNED == 0:
-            taken = device.mapped(chunk.images)
+            pixels = device.mapped(chunk.images)
             tell(slot.stream, None)
         else:
             if slot.used:
@@ -106,13 +106,13 @@ class StreamPool:
             tell(self._copying, None)
             if slot.images is None:
                 slot.images = self._images(self.dtype)
-            taken = slot.images[: len(chunk.images)]
-            device.copy(taken, chunk.images, self._copying)
+            pixels = slot.images[: len(chunk.images)]
+            device.copy(pixels, chunk.images, self._copying)
             tell(self._copying, "images to device")
             slot.copied.record(self._copying)
             slot.stream.wait_event(slot.copied)
         with slot.stream:
-            self._run(slot, taken, chunk, mark)
+            self._run(slot, pixels, chunk, mark)
         if done is not None:
             done.record(slot.stream)
 

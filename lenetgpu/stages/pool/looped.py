@@ -91,7 +91,7 @@ def in_place(x: Any, workspace: Any, y: Any, problem: Pool) -> None:
 
 @pool(family="fused", paper="report 3.1.2 and 3.2.2")
 def maps_looped(x: Any, y: Any, problem: Pool) -> None:
-    """ReLU taken while the mean reads, a block an image, a thread a pixel, maps in a loop."""
+    """ReLU applied while the mean reads, a block an image, a thread a pixel, maps in a loop."""
     launch(_kernel(problem), (len(x),), _block(problem), (x, y))
 
 

@@ -84,7 +84,7 @@ def rows(x: Any, y: Any, problem: Pool) -> None:
 
 @one_pass(family="fused", paper="after report 3.1.2 and 3.2.2: threads along the output")
 def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
-    """ReLU taken while the mean reads, one launch, one output per thread."""
+    """ReLU applied while the mean reads, one launch, one output per thread."""
     launch_each(_kernel(problem), y.size, x, y)
 
 

@@ -51,7 +51,7 @@ def _parts(x: Any, rows: Any, y: Any, problem: Pool) -> Iterator[tuple[Any, Any,
     paper="report 2.2 and 3.2 on a CPU: a pool is a product too",
 )
 def blas(x: Any, rows: Any, y: Any, problem: Pool) -> None:
-    """Windows copied to rows in cache-sized chunks, ReLU taken, then a BLAS product with a box."""
+    """Windows copied to rows in cache-sized chunks, with ReLU, then a BLAS product with a box."""
     height, width, channels = problem.out_shape
     for part, used, out in _parts(x, rows, y, problem):
         windows = part.reshape(len(part), height, 2, width, 2, channels)
@@ -83,7 +83,7 @@ def _in_parts(
     paper="report 2.2.1 and 3.2: a pool is a product too",
 )
 def windows(x: Any, rows: Any, y: Any, problem: Pool) -> None:
-    """Windows copied to rows by a kernel, ReLU taken, then their product with a box."""
+    """Windows copied to rows by a kernel, with ReLU, then their product with a box."""
     box = _kernel(problem, "box_product")
     _in_parts(x, rows, y, problem, lambda used, out: launch_each(box, out.size, used, out))
 
@@ -95,7 +95,7 @@ def windows(x: Any, rows: Any, y: Any, problem: Pool) -> None:
     paper="report 2.2.6 and 3.2: a pool is a product too",
 )
 def sgemm(x: Any, w: tuple[Any, Any], y: Any, problem: Pool) -> None:
-    """Windows copied to rows by a kernel, ReLU taken, then cuBLAS SGEMM with a box."""
+    """Windows copied to rows by a kernel, with ReLU, then cuBLAS SGEMM with a box."""
     rows, box = w
 
     def multiply(used: Any, out: Any) -> None:

@@ -103,7 +103,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     grid, (y, x) = blocks.grid(batch), blocks.tiles
     loaded = grid * blocks.regions * problem.C * blocks.footprint(y, x)
     once = batch * problem.C * problem.H * problem.W
-    taken = BLOCK_MAPS * blocks_for(problem.M, BLOCK_MAPS) * problem.gemm_k * batch
+    coefficients = BLOCK_MAPS * blocks_for(problem.M, BLOCK_MAPS) * problem.gemm_k * batch
     blocked = f"{grid:,} of {blocks.threads} threads for {machine.multiprocessors} multiprocessors"
     each = y * x * blocks.regions
     return [
@@ -112,7 +112,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
         ("tile", f"{TILE[0]}x{TILE[1]} outputs of one map a thread"),
         ("blocks", f"{blocked}: {y}x{x} tiles, the map in {blocks.regions}"),
         ("input loads", f"{loaded:,}, {loaded / once:.1f} of each pixel: K/32 and the margins"),
-        ("coefficient loads", f"{taken * each:,}, {each} of each, by the cache"),
+        ("coefficient loads", f"{coefficients * each:,}, {each} of each, by the cache"),
     ]
 
 
