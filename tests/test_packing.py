@@ -71,11 +71,7 @@ def mma_index(i):
     """
     rows, half, lane, item = i // 512, i // 256 % 2, i // 8 % 32, i % 8
     window = lane // 4
-    return (
-        2 * rows + window // 4,
-        window % 4,
-        32 * half + item // 2 * 8 + lane % 4 * 2 + item % 2,
-    )
+    return (2 * rows + window // 4, window % 4, 32 * half + item // 2 * 8 + lane % 4 * 2 + item % 2)
 
 
 def test_fp16_fc2_is_packed_as_mma_operand_a(tensors):

@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from pretended_gpu import PretendedGpu
 
 from lenetgpu.check.reference import network_reference
 from lenetgpu.cli import main
@@ -24,7 +25,7 @@ from lenetgpu.gpu.launch import record
 from lenetgpu.gpu.nvml import MachineState, Spread
 from lenetgpu.lab.render import Table
 from lenetgpu.lab.rows import MACHINE
-from lenetgpu.measure import power
+from lenetgpu.measure import power, timing
 from lenetgpu.measure.bench import PlanBench, StageBench, input_of, stage_of
 from lenetgpu.measure.document import candidate_json, stage_rows
 from lenetgpu.measure.rounds import Candidate, Comparison
@@ -296,6 +297,19 @@ def test_passes_count_the_calls_of_a_sample():
     called.clear()
     timer.calls.sample()
     assert timer.calls.passes == len(called) > 1
+
+
+def test_gpu_calls_are_timed_alone_or_as_a_graph_by_what_the_time_allows(monkeypatch):
+    """A call takes 0.01 ms, a graph of ten 0.05 ms: ten graphs are a sample."""
+    graph = SimpleNamespace(launch=lambda: 0.05, stream=PretendedGpu().stream())
+    monkeypatch.setattr(timing, "gpu_ms", lambda work, times=1: sum(work() for _ in range(times)))
+    for budget_ms, cold, method, passes, ms in (
+        (9.0, False, "graph of 10 calls", 100, 0.005), (0.009, False, "one call", 1, 0.01),
+        (9.0, True, "single calls, cold L2", 1, 0.01), (0.09, False, "single calls", 1, 0.01),
+    ):  # fmt: skip
+        timer = CallTimer(lambda: 0.01, True, budget_ms, lambda call, calls: graph, cold)
+        assert (timer.method, timer.calls.passes, timer.once) == (method, passes, budget_ms < 0.01)
+        assert timer.calls.sample() == pytest.approx(ms)
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
