@@ -243,7 +243,7 @@ def classify(
         left = f"{outcome.left:,} shards left; the same command goes on"
         say(f"lenetgpu: interrupted: {left}", err=True)
         ctx.exit(INTERRUPTED)
-    if outcome.bad or outcome.failed or outcome.lacking or outcome.altered:
+    if outcome.bad or outcome.failed or outcome.without_label or outcome.altered:
         ctx.exit(1)
 
 

@@ -41,30 +41,20 @@ _SHARD_SAMPLES, _LABEL_SAMPLES = 9, 5
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured rates in images/s, and times in seconds.
+    """Measured rates of one worker in images/s, and times in seconds."""
 
-    - `read`: rate of one reader; `read_all`: of one reader per core.
-    - `label`: rate of one worker alone, from host memory to labels.
-    - `start`: time until a worker is ready.
-    - `opening`: time to open a shard's file.
-    - `ending`: time to write a shard's label file and its line; `line`: the part under the lock.
-    - `task`: time in which a scheduler hands out a task, 0 without a scheduler.
-    - `label_all`: total rate of the `there` workers, measured together.
-    - `bus`, `kernels`: the two parts of `label` on a GPU, None on a CPU.
-    """
-
-    read: float
-    read_all: float
-    label: float
-    start: float
-    opening: float
-    ending: float
-    line: float
-    task: float = 0.0
-    there: int = 1
-    label_all: float = inf
-    bus: float | None = None
-    kernels: float | None = None
+    read: float  # rate of one reader
+    read_all: float  # rate of one reader per core
+    label: float  # rate from host memory to labels
+    start: float  # time until the worker is ready
+    opening: float  # time to open a shard's file
+    ending: float  # time to write a shard's label file and its line
+    line: float  # the part of `ending` under the manifest's lock
+    task: float = 0.0  # time in which a scheduler hands out a task; 0 without a scheduler
+    there: int = 1  # workers measured together
+    label_all: float = inf  # their total rate
+    bus: float | None = None  # rate of the copies alone; None on a CPU
+    kernels: float | None = None  # rate of the kernels alone; None on a CPU
 
 
 @dataclass(frozen=True)

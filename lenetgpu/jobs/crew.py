@@ -155,35 +155,38 @@ class OnDask:
     ) -> Iterator[Row | Failed]:
         """Yield rows as they arrive, in any order, and shards set aside; StopError ends the job.
 
-        Dask retries a task if one of its shards is bad or its worker died. If several
+        Bad shards are retried one by one. Dask retries a task if its worker died. If several
         workers died running a task, one of its shards kills them: its shards are then
         submitted one by one to find it.
         """
         groups = [[shard.number for shard in group.each] for group in job.joined(numbers)]
         size = shards_per_task(len(groups), max(1, len(self._addresses())))
         tasks = (groups[lo : lo + size] for lo in range(0, len(groups), size))
-        waiting = deque([number for group in task for number in group] for task in tasks)
-        running: dict[Any, list[int]] = {}
+        waiting = deque(([number for group in task for number in group], 1) for task in tasks)
+        running: dict[Any, tuple[list[int], int]] = {}
         try:
             while waiting or running:
                 most = _TASKS_PER_WORKER * max(1, len(self._addresses()))
                 while waiting and len(running) < most:
-                    shards = waiting.popleft()
-                    running[self._submit(_task, *sent, shards, retries=tries - 1)] = shards
+                    shards, attempt = waiting.popleft()
+                    future = self._submit(_task, *sent, shards, retries=tries - 1)
+                    running[future] = shards, attempt
                 for future in self._ended(list(running)):
-                    shards, bad = running.pop(future), list[tuple[int, str]]()
+                    shards, attempt = running.pop(future)
+                    bad: list[tuple[int, str]] = []
                     try:
-                        yield from result(future)
-                    except UnfinishedError as error:
-                        yield from error.rows
-                        bad = error.bad
+                        rows, bad = result(future)
+                        yield from rows
                     except _dask().KilledWorker:
                         if len(shards) > 1:
-                            waiting.extend([number] for number in shards)
+                            waiting.extend(([number], attempt) for number in shards)
                         else:
-                            bad = [(shards[0], _killed(job.shard(shards[0])))]
+                            attempt, bad = tries, [(shards[0], _killed(job.shard(shards[0])))]
                     for number, why in bad:
-                        yield Failed(number, len(job.shard(number)), why, tries)
+                        if attempt < tries:
+                            waiting.append(([number], attempt + 1))
+                        else:
+                            yield Failed(number, len(job.shard(number)), why, tries)
         finally:
             with suppress(Exception):  # the scheduler may be gone
                 self.client.cancel(list(running))
@@ -212,17 +215,6 @@ def _killed(shard: Shard) -> str:
     )
 
 
-class UnfinishedError(Exception):
-    """Error of a task with bad shards: `rows` of the good ones, (number, reason) of the `bad`."""
-
-    def __init__(self, rows: list[Row], bad: list[tuple[int, str]]) -> None:
-        super().__init__(rows, bad)
-        self.rows, self.bad = rows, bad
-
-    def __str__(self) -> str:
-        return f"{len(self.bad)} bad shards"  # Dask replaces long messages
-
-
 @lru_cache(1)
 def _worker(folder: str, key: str, pickled: bytes) -> Worker:
     """Return this process's worker, cached for its last job; `pickled` is the request."""
@@ -237,10 +229,12 @@ def _prepare(*sent: Any) -> None:
         _worker(*sent).ready()
 
 
-def _task(folder: str, key: str, pickled: bytes, numbers: list[int]) -> list[Row] | LenetError:
-    """Return the rows of these shards, or the error that a retry would not fix.
+def _task(
+    folder: str, key: str, pickled: bytes, numbers: list[int]
+) -> tuple[list[Row], list[tuple[int, str]]] | LenetError:
+    """Return the lines of these shards, and (number, reason) of bad ones; or the fatal error.
 
-    Shards already in the manifest are not run again. Raises UnfinishedError if some are bad.
+    Shards already in the manifest are not run again.
     """
     with _one_task:
         try:
@@ -252,9 +246,7 @@ def _task(folder: str, key: str, pickled: bytes, numbers: list[int]) -> list[Row
             return error
     rows = [row for _, row in results if isinstance(row, Row)]
     bad = [(shard.number, str(why)) for shard, why in results if not isinstance(why, Row)]
-    if bad:
-        raise UnfinishedError(rows, bad)
-    return rows
+    return rows, bad
 
 
 def _label_rate(folder: Path, job: Job, request: Request) -> float:

@@ -26,23 +26,15 @@ _PROGRESS_EVERY = 500
 
 @dataclass(frozen=True)
 class Input:
-    """A file of images: absolute `path`, number of images, and fingerprint.
+    """A file of images, or the list of pictures."""
 
-    - `dtype`: "uint8" or "float32".
-    - `fingerprint`: hash of the file's size, modification time, first and last 32 KiB, and of the
-      same data of the label file of IDX images.
-    - `whole`: the file can only be read from its start, so it is one shard.
-    - `pictures`: the input is the list of pictures: `images` is their number, `path` the list's
-      name in the job's folder, `fingerprint` its hash.
-    """
-
-    path: str
+    path: str  # absolute; of a list: its name in the job's folder
     images: int
-    dtype: str
+    dtype: str  # "uint8" or "float32"
     labelled: bool
-    fingerprint: str
-    whole: bool = False
-    pictures: bool = False
+    fingerprint: str  # of a list: its hash
+    whole: bool = False  # the file can only be read from its start, so it is one shard
+    pictures: bool = False  # it is the list of pictures
 
 
 @dataclass(frozen=True)

@@ -61,30 +61,20 @@ def merged(shards: Sequence[Shard]) -> Shard:
 
 @dataclass(frozen=True)
 class Job:
-    """Inputs, weights, plan, images per shard (`size`) and output format of a job.
-
-    Equal jobs give the same files.
-
-    - `form`: suffix of the label files (".npy").
-    - `weights`: path of the weights; `digest`: their hash.
-    - `plan`, `device` ("cpu", "cuda"): resolved, as they run.
-    - `void`: indices of inputs that were replaced; they keep their numbers but have no shards.
-    - `as_is`: pictures are not prepared.
-    - `id`: random, so that a job begun again in the same folder has another.
-    """
+    """Settings of a job; equal jobs give the same files."""
 
     inputs: tuple[Input, ...]
-    weights: str
-    digest: str
-    plan: str
+    weights: str  # path
+    digest: str  # hash of the weights
+    plan: str  # resolved, like `precision` and `device` ("cpu", "cuda")
     precision: str
     device: str
-    size: int = SHARD
-    form: str = ".npy"
+    size: int = SHARD  # images per shard
+    form: str = ".npy"  # suffix of the label files
     scores: bool = False
-    void: tuple[int, ...] = ()
-    as_is: bool = False
-    id: str = ""
+    void: tuple[int, ...] = ()  # indices of replaced inputs: they keep numbers, but have no shards
+    as_is: bool = False  # pictures are not prepared
+    id: str = ""  # random, so that a job begun again in the same folder has another
 
     @cached_property
     def pictures(self) -> bool:

@@ -37,33 +37,24 @@ _HEAD, _LONGEST = 256, 1 << 17
 
 @dataclass(frozen=True)
 class Row:
-    """A finished shard.
-
-    - `counts`: labels of each digit (10); `right`: correct labels, None for unlabelled inputs.
-    - `hash`: the input's fingerprint; `version`: lenetgpu's.
-    - `seconds`: from opening the input to the finished label file; `worker`: host and process.
-    - `size`, `digest`: the label file's bytes and their SHA-256.
-    - `files`: number of shards, from this one on, that share the label file, one input file each.
-      All fields but `shard`, `input` and `lo` then cover all of them.
-    - `bad`: pictures without a label; `said`: reasons for the first of them.
-    """
+    """A finished shard, with those that share its label file; their numbers follow one another."""
 
     shard: int
-    file: str
-    images: int
-    input: str
-    hash: str
-    lo: int
-    counts: tuple[int, ...]
-    right: int | None
-    seconds: float
-    worker: str
-    version: str
-    size: int
-    digest: str
-    files: int = 1
-    bad: int = 0
-    said: tuple[str, ...] = ()
+    file: str  # name of the label file
+    images: int  # of all its shards, like the fields that follow `lo`
+    input: str  # path of the first shard's input
+    hash: str  # fingerprint of the inputs
+    lo: int  # first image of the input
+    counts: tuple[int, ...]  # labels of each digit
+    right: int | None  # correct labels; None for unlabelled inputs
+    seconds: float  # from opening the input to the finished label file
+    worker: str  # host and process
+    version: str  # of lenetgpu
+    size: int  # bytes of the label file
+    digest: str  # SHA-256 of the label file
+    files: int = 1  # number of shards, one input file each if there are several
+    bad: int = 0  # pictures without a label
+    said: tuple[str, ...] = ()  # reasons for the first of them
 
     @property
     def numbers(self) -> range:
@@ -86,30 +77,27 @@ class Manifest:
     """A job and its lines so far; the last line of a shard counts."""
 
     job: Job
-    done: dict[int, Row] = field(default_factory=dict)
+    rows: dict[int, Row] = field(default_factory=dict)  # the line of each finished shard
     failed: dict[int, Failed] = field(default_factory=dict)
-    # paths of files that were found but could not be read
-    unreadable: set[str] = field(default_factory=set)
+    unreadable: set[str] = field(default_factory=set)  # paths of files found, but not readable
     redone: int = 0  # lines of shards that already had one
-    # maps each shard to the first that shares its label file, which is the key of `done`
-    _first: dict[int, int] = field(default_factory=dict)
     _lines: int = 1
     _bytes: int = 0
 
     @property
+    def done(self) -> dict[int, Row]:
+        """Each line once, by the number of its first shard."""
+        return {row.shard: row for row in self.rows.values()}
+
+    @property
     def done_inputs(self) -> set[str]:
         """Paths of the inputs with at least one finished shard."""
-        return {self.job.shard(number).input.path for number in self._first}
-
-    def row(self, number: int) -> Row | None:
-        """Return the line that covers shard `number`, None if there is none."""
-        return self.done.get(self._first.get(number, -1))
+        return {self.job.shard(number).input.path for number in self.rows}
 
     def drop(self, row: Row) -> None:
         """Forget a line."""
-        del self.done[row.shard]
         for number in row.numbers:
-            del self._first[number]
+            del self.rows[number]
 
     def listed(self, folder: Path, shard: Shard) -> Row | None:
         """Return the line of a shard and those sharing its file, if the file is in `folder`.
@@ -122,8 +110,8 @@ class Manifest:
             if path.stat().st_size > self._bytes:
                 with open(path, "rb") as file:
                     self.follow(file)
-        row = self.done.get(shard.number)
-        if row is None or row.files != len(shard.each):
+        row = self.rows.get(shard.number)
+        if row is None or (row.shard, row.files) != (shard.number, len(shard.each)):
             return None
         return row if sizes(folder, [shard.name]).get(shard.name) == row.size else None
 
@@ -151,16 +139,12 @@ class Manifest:
 
     def _add_row(self, row: Row) -> None:
         """Add a line; drop earlier lines of its shards and of those that share their files."""
-        replaced = False
+        replaced = {old.shard: old for number in row.numbers if (old := self.rows.get(number))}
+        for old in replaced.values():
+            self.drop(old)
+        self.redone += bool(replaced)
         for number in row.numbers:
-            old = self.row(number)
-            if old is not None:
-                self.drop(old)
-                replaced = True
-        self.redone += replaced
-        self.done[row.shard] = row
-        for number in row.numbers:
-            self._first[number] = row.shard
+            self.rows[number] = row
             self.failed.pop(number, None)
 
 
@@ -267,7 +251,7 @@ def complete(folder: Path) -> list[Row]:
 def left(folder: Path, manifest: Manifest) -> list[int]:
     """Return the numbers of the shards without a line or without a whole label file."""
     stored = sizes(folder)
-    rows = ((shard.number, manifest.row(shard.number)) for shard in manifest.job.shards)
+    rows = ((shard.number, manifest.rows.get(shard.number)) for shard in manifest.job.shards)
     return [number for number, row in rows if row is None or stored.get(row.file) != row.size]
 
 

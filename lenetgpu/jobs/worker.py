@@ -121,8 +121,8 @@ class Worker:
         with _stopping():
             if self._lines is None:
                 require_begun(self.folder, self.job)
-                self._lines = manifest.read(self.folder)
-            row = self._lines.listed(self.folder, shard) if self._lines is not None else None
+                self._lines = manifest.read(self.folder) or Manifest(self.job)
+            row = self._lines.listed(self.folder, shard)
         if row is not None:
             return row
         try:
@@ -147,10 +147,7 @@ class Worker:
         ):
             self.close()
             self._source_input, path = shard.input, Path(shard.input.path)
-            try:
-                self._source = open_source(path, shard.lo, max(len(shard), _OPEN))
-            except LenetError:  # damage after the shard; damage in it raises again
-                self._source = open_source(path, shard.lo, len(shard))
+            self._source = open_source(path, shard.lo, max(len(shard), _OPEN))
         assert self._source is not None
         return self._source.part(shard.lo - self._source.selection.start, len(shard))
 

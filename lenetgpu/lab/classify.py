@@ -360,10 +360,10 @@ def lines(outcome: ClassifyOutcome) -> list[str]:
         + (f", {outcome.left:,} left" if outcome.left else ""),
         "digits   " + "  ".join(f"{k}: {count:,}" for k, count in enumerate(outcome.counts)),
     ]
-    if outcome.lacking:
-        more = ", as" if len(outcome.said) < outcome.lacking else ""
-        found.append(f"no label {outcome.lacking:,} of them{more}")
-        found += [f"  {sentence}" for sentence in outcome.said]
+    if outcome.without_label:
+        more = ", as" if len(outcome.reasons) < outcome.without_label else ""
+        found.append(f"no label {outcome.without_label:,} of them{more}")
+        found += [f"  {sentence}" for sentence in outcome.reasons]
     if labelled:
         found.append(f"accuracy {right:,}/{labelled:,} = {right / labelled:.2%}")
     if outcome.fresh:

@@ -89,7 +89,7 @@ def _prepared(extracted: _Extracted, notes: list[str]) -> Prepared:
     notes += digit.notes
     filled = filled_outline(digit.mask) if digit.width <= _HOLLOW else None
     if filled is not None:
-        ink, digit.mask = np.maximum(ink, filled), filled
+        ink, digit = np.maximum(ink, filled), Digit(digit.box, filled, [])
         notes.append(FILLED)
     return Prepared(_centred(_fitted(_cropped(ink, digit))), tuple(notes))
 

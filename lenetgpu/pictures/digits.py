@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -102,18 +101,22 @@ def _is_line_of(line: Box, part: Box) -> bool:
     )
 
 
-@dataclass
 class Digit:
-    """Islands that form a digit, its mask (H, W), and notes on other ink."""
+    """A digit: its `box`, its `mask` (H, W), and `notes` on other ink.
 
-    parts: list[Island]
-    mask: Array
-    notes: list[str]
+    - `stroke`: approximate stroke width in pixels; `width`: the same relative to the digit's size.
+    - `cut`: number of picture borders that it touches.
+    - `along`: share of the picture's border that its ink covers; large for a shadow.
+    """
 
-    @property
-    def stroke(self) -> float:
-        """Approximate stroke width in pixels."""
-        return stroke_of(self.mask)
+    def __init__(self, box: Box, mask: Array, notes: list[str]) -> None:
+        self.box, self.mask, self.notes = box, mask, notes
+        self.stroke = stroke_of(mask)
+        self.width = self.stroke / box.size
+        height, width = mask.shape
+        self.cut = sum((box.top == 0, box.left == 0, box.bottom == height, box.right == width))
+        sides = (mask[0], mask[-1], mask[:, 0], mask[:, -1])
+        self.along = float(sum(side.sum() for side in sides)) / (2 * sum(mask.shape))
 
     @property
     def doubtful(self) -> bool:
@@ -126,28 +129,6 @@ class Digit:
     def solid(self) -> bool:
         """True if it has no strokes: a square, a disc, half of the picture."""
         return self.width > (_SOLID if self.cut >= 3 else _SHAPE)
-
-    @property
-    def width(self) -> float:
-        """Stroke width relative to the digit's size."""
-        return self.stroke / self.box.size
-
-    @property
-    def along(self) -> float:
-        """Share of the picture's border that its ink covers; large for a shadow."""
-        sides = (self.mask[0], self.mask[-1], self.mask[:, 0], self.mask[:, -1])
-        return float(sum(side.sum() for side in sides)) / (2 * sum(self.mask.shape))
-
-    @property
-    def cut(self) -> int:
-        """Number of picture borders that it touches."""
-        (height, width), box = self.mask.shape, self.box
-        return sum((box.top == 0, box.left == 0, box.bottom == height, box.right == width))
-
-    @property
-    def box(self) -> Box:
-        """Bounding box of its parts."""
-        return _box(self.parts)
 
 
 def _box(parts: list[Island]) -> Box:
@@ -194,7 +175,7 @@ def digit_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> Dig
         raise LenetError("expected a digit, found only noise")
     if len(digits) > 1:
         notes.insert(0, f"{len(digits)} digits stand apart, the largest is read")
-    return Digit(digits[0], chosen, notes)
+    return Digit(_box(digits[0]), chosen, notes)
 
 
 def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Island]:
