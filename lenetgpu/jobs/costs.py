@@ -131,20 +131,11 @@ def costs(folder: Path, job: Job, request: Request) -> Costs:
     with _longest(worker) as source:
         read, read_all = _read_rate(source, 1), _storage_rate(source)
     label = label_rate(worker)
-    with tempfile.TemporaryDirectory(prefix=".lenetgpu-", dir=folder) as made:
-        opening, ending, line = _shard_seconds(Path(made), worker)
+    with tempfile.TemporaryDirectory(prefix=".lenetgpu-", dir=folder) as scratch:
+        seconds = _shard_seconds(Path(scratch), worker)
     bus, kernels = _gpu_rates(worker)
     return Costs(
-        read=read,
-        read_all=max(read, read_all),
-        label=label,
-        start=start,
-        opening=opening,
-        ending=ending,
-        line=line,
-        label_all=label,
-        bus=bus,
-        kernels=kernels,
+        read, max(read, read_all), label, start, *seconds, label_all=label, bus=bus, kernels=kernels
     )
 
 
@@ -223,11 +214,7 @@ def label_rate(worker: Worker) -> float:
 
 
 def _shard_seconds(folder: Path, worker: Worker) -> tuple[float, float, float]:
-    """Measure three times of a shard in seconds: opening, ending, and its line in the manifest.
-
-    The ending is writing, flushing and renaming the label file, and its line. Files are written
-    into `folder`.
-    """
+    """Measure seconds to open a shard, to write and list its labels, and of that to list them."""
     import numpy as np
 
     def seconds(call: Callable[[], Any]) -> float:

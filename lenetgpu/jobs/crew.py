@@ -20,7 +20,7 @@ from lenetgpu.errors import LenetError, first_line, require_extra, unexpected
 from lenetgpu.gpu.faults import lost
 from lenetgpu.jobs import manifest
 from lenetgpu.jobs.costs import Costs, costs, label_rate, shards_per_task
-from lenetgpu.jobs.job import Job, Shard
+from lenetgpu.jobs.job import Job
 from lenetgpu.jobs.manifest import Failed, Row
 from lenetgpu.jobs.worker import StopError, Worker
 from lenetgpu.measure.document import device_json
@@ -57,14 +57,42 @@ def resolve(request: Request, dtype: str, size: int) -> Resolved:
 
 @contextmanager
 def crew(
-    run: Request, workers: str | None, scheduler: str | None, tries: int
+    request: Request, workers: str | None, scheduler: str | None, tries: int
 ) -> Iterator[Here | OnDask]:
-    """Provide the crew of a job: this process, or Dask workers if either is given."""
+    """Provide the crew of a job: this process, or Dask workers if either option is given.
+
+    Local workers are processes ("2") or one process per GPU ("cuda"). Raises LenetError if Dask
+    is not installed, nothing answers, or no worker joins within a minute.
+    """
     if workers is None and scheduler is None:
-        yield Here(run)
+        yield Here(request)
         return
-    with cluster(workers, scheduler, tries) as client:
-        yield OnDask(client, share(run, workers))
+    distributed = _dask()
+    import dask
+
+    settings = {
+        "distributed.scheduler.allowed-failures": tries - 1,
+        "distributed.worker.daemon": True,
+        "distributed.comm.timeouts.connect": "20s",
+        "distributed.admin.log-format": "%(message)s",
+    }
+    for name in [*logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in _TALKATIVE:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    with dask.config.set(settings), ExitStack() as stack:
+        try:
+            if scheduler is None:
+                option, expected = f"--workers {workers}", "processes that start"
+                local = stack.enter_context(_local_cluster(distributed, workers))
+                client = stack.enter_context(distributed.Client(local))
+            else:
+                option, expected = f"--scheduler {scheduler}", "a Dask scheduler there"
+                client = stack.enter_context(distributed.Client(scheduler, timeout="20s"))
+            expected = f"a worker within {JOIN_S:.0f} s"
+            client.wait_for_workers(1, timeout=JOIN_S)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise unexpected(option, expected, first_line(error)) from error
+        yield OnDask(client, share(request, workers))
 
 
 class Here:
@@ -88,10 +116,7 @@ class Here:
 
 
 def _run_here(worker: Worker, numbers: list[int], tries: int) -> Iterator[Row | Failed]:
-    """Run the shards with these numbers; retry a bad one after all others, then set it aside.
-
-    Raises StopError, which ends the job.
-    """
+    """Run these shards; retry a bad one after all others, then set it aside."""
     with closing(worker):
         for count in range(1, tries + 1):
             bad = []
@@ -135,7 +160,7 @@ class OnDask:
         arguments = folder, job, self.request
         alone: Costs = result(self._submit(costs, *arguments))
         futures = [
-            self._submit(_label_rate, *arguments, workers=[address])
+            self._submit(lambda: label_rate(Worker(*arguments)), workers=[address])
             for address in self._addresses()
         ]
         rates = [result(future) for future in futures]
@@ -181,7 +206,9 @@ class OnDask:
                         if len(shards) > 1:
                             waiting.extend(([number], attempt) for number in shards)
                         else:
-                            attempt, bad = tries, [(shards[0], _killed(job.shard(shards[0])))]
+                            shard = job.shard(shards[0])
+                            why = f"several workers died at images {shard.lo:,} to {shard.hi:,}"
+                            attempt, bad = tries, [(shard.number, f"{shard.input.path}: {why}")]
                     for number, why in bad:
                         if attempt < tries:
                             waiting.append(([number], attempt + 1))
@@ -208,13 +235,6 @@ class OnDask:
         )
 
 
-def _killed(shard: Shard) -> str:
-    return (
-        f"{shard.input.path}: expected workers that finish images {shard.lo:,} to {shard.hi:,}, "
-        "found that several died at them"
-    )
-
-
 @lru_cache(1)
 def _worker(folder: str, key: str, pickled: bytes) -> Worker:
     """Return this process's worker, cached for its last job; `pickled` is the request."""
@@ -232,10 +252,7 @@ def _prepare(*sent: Any) -> None:
 def _task(
     folder: str, key: str, pickled: bytes, numbers: list[int]
 ) -> tuple[list[Row], list[tuple[int, str]]] | LenetError:
-    """Return the lines of these shards, and (number, reason) of bad ones; or the fatal error.
-
-    Shards already in the manifest are not run again.
-    """
+    """Return the lines of these shards, and (number, reason) of bad ones; or the fatal error."""
     with _one_task:
         try:
             worker = _worker(folder, key, pickled)
@@ -249,16 +266,8 @@ def _task(
     return rows, bad
 
 
-def _label_rate(folder: Path, job: Job, request: Request) -> float:
-    return label_rate(Worker(folder, job, request))
-
-
 def result(future: Any) -> Any:
-    """Return the result of a future, or raise the LenetError that it returned.
-
-    Raises StopError if the workers or the scheduler are gone, or a worker cannot import
-    lenetgpu.
-    """
+    """Return the result of a future; raise the LenetError that it returned, or StopError."""
     try:
         returned = future.result()
     except ImportError as error:
@@ -294,41 +303,6 @@ def _dask() -> Any:
     import distributed
 
     return distributed
-
-
-@contextmanager
-def cluster(workers: str | None, scheduler: str | None, tries: int) -> Iterator[Any]:
-    """Provide a Dask client of local workers ("2": processes, "cuda": one per GPU) or a scheduler.
-
-    Raises LenetError if Dask is not installed, nothing answers, or no worker joins within a
-    minute.
-    """
-    distributed = _dask()
-    import dask
-
-    settings = {
-        "distributed.scheduler.allowed-failures": tries - 1,
-        "distributed.worker.daemon": True,
-        "distributed.comm.timeouts.connect": "20s",
-        "distributed.admin.log-format": "%(message)s",
-    }
-    for name in [*logging.root.manager.loggerDict]:
-        if name.partition(".")[0] in _TALKATIVE:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-    with dask.config.set(settings), ExitStack() as stack:
-        try:
-            if scheduler is None:
-                option, expected = f"--workers {workers}", "processes that start"
-                local = stack.enter_context(_local_cluster(distributed, workers))
-                client = stack.enter_context(distributed.Client(local))
-            else:
-                option, expected = f"--scheduler {scheduler}", "a Dask scheduler there"
-                client = stack.enter_context(distributed.Client(scheduler, timeout="20s"))
-            expected = f"a worker within {JOIN_S:.0f} s"
-            client.wait_for_workers(1, timeout=JOIN_S)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise unexpected(option, expected, first_line(error)) from error
-        yield client
 
 
 def _local_cluster(distributed: Any, workers: str | None) -> Any:

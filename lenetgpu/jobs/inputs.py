@@ -60,8 +60,7 @@ class Gathered:
 def _files(sources: Iterable[Path]) -> Iterator[tuple[str, bool]]:
     """Yield the absolute path of each file of `sources`, and True if it was named, False if found.
 
-    A folder stands for the files below it; a pattern that is not the name of a file stands for
-    its matches. Raises LenetError if there are none.
+    A folder stands for the files below it, a pattern for its matches. LenetError if there are none.
     """
     for source in map(str, sources):
         is_folder, empty = os.path.isdir(source), True
@@ -78,11 +77,7 @@ def _files(sources: Iterable[Path]) -> Iterator[tuple[str, bool]]:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a hash that identifies `path` without reading all of it.
-
-    For IDX images the hash also covers their label file. Raises LenetError if `path` is not a
-    file.
-    """
+    """Return a hash of the ends of `path` and of its IDX label file; LenetError if not a file."""
     sha, start = _hash_ends(path, "a file of images")
     labels = label_file(path) if is_idx(start) else None
     if labels is not None:
@@ -175,10 +170,7 @@ def _facts_and_kind(path: str) -> tuple[os.stat_result, str]:
 def _arrays(
     files: list[tuple[str, bool]], bad: list[Unreadable], progress: Callable[[int, int], None]
 ) -> list[Input]:
-    """Read the metadata of files of many images, skipping the label files of IDX images.
-
-    Files found that cannot be read are added to `bad`.
-    """
+    """Read the metadata of files of images, but not of found label files; add to `bad`."""
     inputs = list[Input]()
     label_files = {label_file(Path(file)) for file, named in files if not named}
     for count, (path, named) in enumerate(files, 1):

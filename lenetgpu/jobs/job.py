@@ -12,7 +12,7 @@ from typing import Any
 
 from lenetgpu import __version__
 from lenetgpu.errors import LenetError, unexpected
-from lenetgpu.jobs.inputs import Input, changed
+from lenetgpu.jobs.inputs import Input
 from lenetgpu.store import json_text
 
 SHARD, PICTURES = 1_000_000, 1_000  # default images per shard, and pictures per shard
@@ -26,8 +26,7 @@ MOST = 1_000_000  # shards of a job: up to here label files sort by their shards
 class Shard:
     """Images `lo` to `hi` of one input, whose labels are in file `name`.
 
-    `more` are the following shards that share this label file and run with it; each, like this
-    shard, covers a whole input file.
+    `more` are the following shards that share this label file; each covers a whole input file.
     """
 
     number: int
@@ -157,11 +156,7 @@ class Job:
 
     def extended(self, entry: Input) -> Job:
         """Return the job with one more input, which replaces one with the same path."""
-        old = [
-            at
-            for at, other in enumerate(self.inputs)
-            if other.path == entry.path and at not in self.void
-        ]
+        old = [at for at, other in enumerate(self.inputs) if other.path == entry.path]
         return replace(self, inputs=(*self.inputs, entry), void=(*self.void, *old))
 
     @cached_property
@@ -176,10 +171,9 @@ class Job:
 
 
 def of_header(path: Path, document: Any) -> Job:
-    """Return the job of the first line of the manifest at `path`.
+    """Return the job of the first line of the manifest at `path`; LenetError for another version's.
 
-    Raises ValueError, TypeError or KeyError if the line is malformed, and LenetError if another
-    version wrote it.
+    Raises ValueError, TypeError or KeyError if the line is malformed.
     """
     if document["schema"] != SCHEMA:
         raise LenetError(
@@ -214,28 +208,3 @@ def require_same(folder: Path, begun: Job, requested: Job) -> None:
                 old, new = begun.weights, f"{requested.weights}, which differ"
             expected = f"the job that was begun there, with {word} {old}"
             raise unexpected(folder, expected, f"{word} {new}")
-
-
-def new_inputs(
-    folder: Path, begun: Job, requested: Job, unreadable: set[str], done: set[str]
-) -> list[Input]:
-    """Return inputs that changed or became readable since the job was begun in `folder`.
-
-    `unreadable` are the paths of inputs that could not be read then, `done` those of inputs
-    with finished shards. Raises LenetError if other files are requested than the job was begun
-    with, or if a file with finished shards changed.
-    """
-    before, now = ({entry.path: entry for entry in job.valid} for job in (begun, requested))
-    expected = "the inputs of the job that was begun there"
-    for path in [*before, *now]:
-        if path not in now:
-            raise unexpected(folder, expected, f"that {path} is not among them now")
-        if path not in before and path not in unreadable:
-            raise unexpected(folder, expected, f"another one, {path}")
-        if path in before and before[path] != now[path] and path in done:
-            raise unexpected(
-                path,
-                f"the file that the job in {folder} was begun with",
-                f"{changed(Path(path))} changed since",
-            )
-    return [entry for path, entry in now.items() if before.get(path) != entry]

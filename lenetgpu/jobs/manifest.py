@@ -1,4 +1,4 @@
-"""Manifest of a job: a file in its folder with a line of JSON for every finished shard.
+"""Manifest of a job: a file in its folder with a line of JSON for every finished shard; outcome.
 
 The first line describes the job. A worker appends a shard's line, under a lock, after the label
 file has its final name, so every listed file exists. A killed process leaves at most an incomplete
@@ -23,7 +23,7 @@ from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.regular import open_regular
 from lenetgpu.jobs import expecting
-from lenetgpu.jobs.inputs import Input, Unreadable
+from lenetgpu.jobs.inputs import Input, Unreadable, changed
 from lenetgpu.jobs.job import Job, Shard, of_header
 from lenetgpu.jobs.pictures import store_list
 from lenetgpu.network import CLASSES
@@ -33,6 +33,8 @@ MANIFEST = "manifest.json"
 _LOCK = ".lenetgpu.lock"
 # Bytes at the manifest's start that hold the job's id; the longest other line.
 _HEAD, _LONGEST = 256, 1 << 17
+# Most entries in a summary: pictures without a label; files that are unreadable or altered.
+_REASONS, _FILES = 10, 1_000
 
 
 @dataclass(frozen=True)
@@ -89,21 +91,15 @@ class Manifest:
         """Each line once, by the number of its first shard."""
         return {row.shard: row for row in self.rows.values()}
 
-    @property
-    def done_inputs(self) -> set[str]:
-        """Paths of the inputs with at least one finished shard."""
-        return {self.job.shard(number).input.path for number in self.rows}
-
     def drop(self, row: Row) -> None:
         """Forget a line."""
         for number in row.numbers:
             del self.rows[number]
 
     def listed(self, folder: Path, shard: Shard) -> Row | None:
-        """Return the line of a shard and those sharing its file, if the file is in `folder`.
+        """Return the line of a shard and those sharing its file, if the file has the listed size.
 
-        The file must have the size listed. Lines that other workers appended are read
-        first.
+        Lines that other workers appended are read first.
         """
         path = folder / MANIFEST
         with expecting("a readable file", path):
@@ -173,9 +169,7 @@ def _checked(job: Job, row: Row) -> Row:
 
 
 Entry = Row | Failed | Input | Unreadable
-_KINDS: dict[str, type[Row] | type[Failed] | type[Input] | type[Unreadable]] = {
-    "done": Row, "failed": Failed, "input": Input, "unreadable": Unreadable,
-}  # fmt: skip
+_KINDS: Any = {"done": Row, "failed": Failed, "input": Input, "unreadable": Unreadable}
 
 
 def _line(entry: Entry) -> bytes:
@@ -198,10 +192,7 @@ def require_begun(folder: Path, job: Job) -> None:
 
 
 def append(folder: Path, job: Job, *entries: Entry) -> None:
-    """Add lines of `job`; safe with several processes.
-
-    Raises LenetError if they cannot be written, or if another job was begun in `folder` since.
-    """
+    """Add lines under a lock; raise LenetError if `job` is no longer the job of `folder`."""
     path = folder / MANIFEST
     with expecting("a place to write to", path), open(path, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -222,10 +213,7 @@ def _seek_past_last_line(file: IO[bytes]) -> None:
 
 
 def read(folder: Path) -> Manifest | None:
-    """Return the manifest of `folder`, None if there is none.
-
-    Raises LenetError if it is damaged, or has another version of the format.
-    """
+    """Return the manifest of `folder` or None; LenetError if damaged or of another version."""
     path = folder / MANIFEST
     if not os.path.lexists(path):
         return None
@@ -237,6 +225,26 @@ def read(folder: Path) -> Manifest | None:
             manifest = Manifest(of_header(path, json.loads(first)), _bytes=len(first))
         manifest.follow(file)
     return manifest
+
+
+def new_inputs(folder: Path, begun: Manifest, requested: Job) -> list[Input]:
+    """Return inputs that changed or became readable since the job was begun in `folder`.
+
+    Raises LenetError if other files are requested than the job was begun with, or if a file with
+    finished shards changed.
+    """
+    before, now = ({entry.path: entry for entry in job.valid} for job in (begun.job, requested))
+    done = {begun.job.shard(number).input.path for number in begun.rows}
+    expected = "the inputs of the job that was begun there"
+    for path in [*before, *now]:
+        if path not in now:
+            raise unexpected(folder, expected, f"that {path} is not among them now")
+        if path not in before and path not in begun.unreadable:
+            raise unexpected(folder, expected, f"another one, {path}")
+        if path in before and before[path] != now[path] and path in done:
+            expected = f"the file that the job in {folder} was begun with"
+            raise unexpected(path, expected, f"{changed(Path(path))} changed since")
+    return [entry for path, entry in now.items() if before.get(path) != entry]
 
 
 def complete(folder: Path) -> list[Row]:
@@ -280,8 +288,7 @@ def altered(folder: Path, rows: Iterable[Row]) -> list[tuple[Row, str]]:
 def clear(folder: Path, job: Job, rows: Iterable[Row]) -> None:
     """Remove files in `folder` named like the job's label files, except those of `rows`.
 
-    Such a file is incomplete, or its writer was killed before adding the line. Its shards run
-    again, under this name or within another file.
+    Such a file is incomplete, or its writer was killed before adding the line.
     """
     listed, count = {row.file for row in rows}, job.count(job.inputs)
     pattern = re.compile(rf"part-(\d{{6,}}){re.escape(job.form)}")
@@ -310,3 +317,98 @@ def alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+@dataclass
+class ClassifyOutcome:
+    """State of a job when the command ends."""
+
+    job: Job
+    folder: Path
+    bad: list[Unreadable]
+    rows: dict[int, Row]
+    failed: dict[int, Failed] = field(default_factory=dict)
+    fresh: int = 0  # shards of this run
+    fresh_images: int = 0
+    seconds: float = 0.0  # time for the shards of this run
+    ready_seconds: float = 0.0  # time to prepare the workers
+    interrupted: bool = False
+    altered: list[str] = field(default_factory=list)  # why label files differ from those listed
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        """Number of shards neither finished nor set aside."""
+        return len(self.job.shards) - self.shards - len(self.failed)
+
+    @property
+    def shards(self) -> int:
+        """Number of finished shards."""
+        return sum(row.files for row in self.rows.values())
+
+    @property
+    def images(self) -> int:
+        """Number of images in finished shards."""
+        return sum(row.images for row in self.rows.values())
+
+    @property
+    def without_label(self) -> int:
+        """Number of pictures that were read and have no label."""
+        return sum(row.bad for row in self.rows.values())
+
+    @property
+    def reasons(self) -> list[str]:
+        """Reasons why the first pictures without a label have none."""
+        rows = (self.rows[number] for number in sorted(self.rows))
+        return [reason for row in rows for reason in row.said][:_REASONS]
+
+    @property
+    def counts(self) -> list[int]:
+        """Number of labels of each digit."""
+        return [sum(row.counts[digit] for row in self.rows.values()) for digit in range(CLASSES)]
+
+    @property
+    def right(self) -> tuple[int, int]:
+        """(correct labels, images that have labels to compare with)."""
+        labelled = [row for row in self.rows.values() if row.right is not None]
+        return sum(row.right or 0 for row in labelled), sum(row.images for row in labelled)
+
+    def document(self) -> dict[str, Any]:
+        """Return the summary as JSON."""
+        right, labelled = self.right
+        return {
+            "schema": 1,
+            "command": "classify",
+            "device": self.machine,
+            "inputs": len(self.job.valid),
+            "images": self.job.images,
+            "images_done": self.images,
+            "shards": len(self.job.shards),
+            "shards_done": self.shards,
+            "label_files": len(self.rows),
+            "altered": self.altered[:_FILES],
+            "plan": self.job.plan,
+            "precision": self.job.precision,
+            "weights": self.job.weights,
+            "weights_digest": self.job.digest,
+            "counts": self.counts,
+            "no_label": self.without_label,
+            "no_label_why": self.reasons,
+            "labelled": labelled,
+            "correct": right if labelled else None,
+            "accuracy": right / labelled if labelled else None,
+            "unreadable_files": len(self.bad),
+            "unreadable": [{"path": bad.path, "why": bad.sentence} for bad in self.bad[:_FILES]],
+            "set_aside": [
+                {"shard": f.shard, "images": f.images, "tries": f.tries, "why": f.sentence}
+                for f in self.failed.values()
+            ],
+            "this_run": {
+                "shards": self.fresh,
+                "images": self.fresh_images,
+                "seconds": self.seconds,
+                "ready_seconds": self.ready_seconds,
+                "images_per_second": self.fresh_images / self.seconds if self.seconds else 0.0,
+            },
+            "interrupted": self.interrupted,
+        }

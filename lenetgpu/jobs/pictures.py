@@ -85,10 +85,7 @@ def require_same_list(folder: Path, known: str, listed: bytes) -> None:
 
 @lru_cache(1)
 class PictureList:
-    """A memory-mapped list of pictures; cached, so a process opens its list once.
-
-    Raises LenetError if its hash is not `known`.
-    """
+    """A memory-mapped list of pictures, opened once by a process; LenetError for another hash."""
 
     def __init__(self, path: Path, known: str) -> None:
         import numpy as np

@@ -40,19 +40,16 @@ class StopError(LenetError):
 class Worker:
     """Runs shards of a job on one device, one after the other.
 
-    `request` gives the device and its settings; plan and precision are the job's. Raises
-    LenetError if the device, the plan or the weights are not available, or if the weights
-    changed.
+    `request` gives the device and its settings. Raises LenetError if the device, the plan or the
+    weights are not available, or if the weights changed.
     """
 
     def __init__(self, folder: Path, job: Job, request: Request) -> None:
         self.folder, self.job = folder, job
-        request = replace(
-            request, plan=job.plan, precision=job.precision, weights=Path(job.weights)
+        weights, batch = Path(job.weights), AT_ONCE if job.pictures else request.batch
+        self.engine = Engine(
+            replace(request, plan=job.plan, precision=job.precision, weights=weights, batch=batch)
         )
-        if job.pictures:
-            request = replace(request, batch=AT_ONCE)
-        self.engine = Engine(request)
         if self.engine.weights.digest != job.digest:
             raise unexpected(
                 job.weights, "the weights that the job was begun with", "others of that name"
@@ -74,10 +71,8 @@ class Worker:
     def run(self, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Row | LenetError]]:
         """Yield each shard with its line, or with the error that prevented it, in order.
 
-        A shard's file is renamed and its line added while the next shard is computed. A
-        LenetError is yielded if the input is damaged, is not the one the job was begun
-        with, or cannot be computed. StopError is raised, because the next shard would fail
-        as well.
+        A shard's file is renamed and its line added while the next shard is computed. StopError is
+        raised for errors that the next shard would have as well.
         """
         before: tuple[Shard, Result] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer:
@@ -91,10 +86,7 @@ class Worker:
     def _begun(
         self, shards: Iterable[Shard], writer: ThreadPoolExecutor
     ) -> Iterator[tuple[Shard, Result]]:
-        """Yield each shard with its pending result.
-
-        A failing shard of several files is halved until the bad file is alone.
-        """
+        """Yield each shard with its pending result; halve a failing one of several files."""
         for shard in shards:
             try:
                 yield shard, self._begin(shard, writer)
@@ -195,8 +187,7 @@ def _stopping() -> Iterator[None]:
 def opened(folder: Path, job: Job, shard: Shard) -> Source:
     """Open the images of a shard of one input of the job in `folder`.
 
-    Raises LenetError if its file, or the list of its pictures, is damaged or has changed;
-    changes of a picture are detected when it is read.
+    Raises LenetError if its file, or the list of its pictures, is damaged or has changed.
     """
     entry = shard.input
     if entry.pictures:

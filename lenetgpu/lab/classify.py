@@ -19,9 +19,8 @@ from lenetgpu.jobs import manifest
 from lenetgpu.jobs.costs import Predicted
 from lenetgpu.jobs.crew import TRIES, Here, OnDask, crew
 from lenetgpu.jobs.inputs import Gathered, gather
-from lenetgpu.jobs.job import MOST, PICTURES, SHARD, Job, new_inputs, require_same
-from lenetgpu.jobs.manifest import Row, altered, clear
-from lenetgpu.jobs.outcome import ClassifyOutcome
+from lenetgpu.jobs.job import MOST, PICTURES, SHARD, Job, require_same
+from lenetgpu.jobs.manifest import ClassifyOutcome, Row, altered, clear, new_inputs
 from lenetgpu.jobs.pictures import LIST, require_same_list, store_list
 from lenetgpu.lab.console import Say
 from lenetgpu.lab.render import Part, Table
@@ -157,7 +156,7 @@ def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> Non
         if begun.done:
             require_same_list(out, begun.job.valid[0].fingerprint, listed)
         store_list(out, listed)
-    for entry in new_inputs(out, begun.job, job, begun.unreadable, begun.done_inputs):
+    for entry in new_inputs(out, begun, job):
         manifest.append(out, begun.job, entry)
         begun.job = begun.job.extended(entry)
 

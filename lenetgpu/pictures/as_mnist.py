@@ -63,8 +63,7 @@ class _Extracted:
 def as_mnist(grey: Array) -> Prepared:
     """Prepare `grey` (H, W) float32, 0 black to 255 white, like MNIST's digits.
 
-    Raises LenetError beginning with "expected a digit" if there is no connected ink: a blank
-    picture or noise.
+    Raises LenetError beginning with "expected a digit" for a blank picture or noise.
     """
     extracted = _extracted(shrunk(grey))
     return _prepared(extracted, [_TURNED] if extracted.dark else [])
@@ -140,10 +139,7 @@ def _on_sheet(grey: Array, outer: _Extracted) -> _Extracted | None:
 
 
 def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:
-    """Resize `grey` (H, W) float32, 0 to 255, to 28x28 if necessary, and change nothing else.
-
-    `size` is the picture's original (H, W), for the note.
-    """
+    """Resize `grey` (H, W) float32, 0 to 255, to 28x28; `size` is the original (H, W)."""
     height, width, _ = IMAGE_SHAPE
     notes: tuple[str, ...] = ()
     if grey.shape != (height, width):
@@ -188,10 +184,7 @@ def _centred(fitted: Array) -> Array:
 
 
 def _ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
-    """Return how much each pixel (H, W) stands out from the paper, in 0..1, and if ink is darker.
-
-    Pixels outside `sheet` (H, W) bool are zero. Raises LenetError if nothing stands out.
-    """
+    """Return how far pixels (H, W) stand out from the paper, in 0..1, and if ink is darker."""
     contrast = grey - _paper(grey, sheet)
     if sheet is not None:
         contrast[~sheet] = 0
@@ -206,8 +199,7 @@ def _ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
 def _thin_lines(grey: Array) -> _Extracted | None:
     """Extract the thin lines of `grey` (H, W) that are darker than the paper nearby.
 
-    The paper is found by a morphological closing over a tenth of the picture, so edges of
-    sheets and shadows are no lines. Returns None if the lines form no digit.
+    The paper is a morphological closing over a tenth of the picture. None if they form no digit.
     """
     if min(grey.shape) < MANY:
         return None
@@ -236,10 +228,7 @@ def _scaled(contrast: Array, smooth: Array) -> Array:
 
 
 def _paper(grey: Array, sheet: Array | None = None) -> Array:
-    """Fit a quadratic surface to the paper in `grey` (H, W), or in its part `sheet`.
-
-    The fit uses a reduced picture and is repeated without outliers.
-    """
+    """Fit a quadratic surface to the paper in `grey` (H, W), or in its part `sheet`."""
     small = shrunk(grey, _FIT)
     terms = np.stack([term.reshape(-1) for term in _terms(*small.shape)], axis=1)
     values = small.reshape(-1).astype(np.float64)

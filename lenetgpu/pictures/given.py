@@ -123,10 +123,7 @@ def _is_picture(file: str) -> bool:
 
 
 def kind_of_file(file: str) -> str:
-    """Return PICTURE (by suffix or first bytes), a kind of DATA (by first bytes), or "".
-
-    Raises LenetError if the file cannot be read and is not named like a picture.
-    """
+    """Return PICTURE, a kind of DATA, or ""; LenetError if neither the name nor the file tells."""
     if named_picture(file):
         return PICTURE
     form = form_of(Path(file), EXPECTED)

@@ -127,10 +127,7 @@ class Island(Box):
 
 
 def islands(mask: Array) -> tuple[list[Island], Array]:
-    """Return the 8-connected components of `mask` (H, W) bool, largest first, and their numbers.
-
-    Numbers are int32 (H, W), -1 outside.
-    """
+    """Return the 8-connected components of `mask`, largest first, and (H, W) numbers or -1."""
     height, width = mask.shape
     padded = np.zeros((height, width + 2), np.int8)
     padded[:, 1:-1] = mask

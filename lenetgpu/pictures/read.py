@@ -1,7 +1,6 @@
 """Reading pictures as grey or colour bands through Pillow, which only this module imports.
 
-Opening a file reads only its header. Pictures that would need too much memory or time are refused
-before their pixels are decoded.
+Pictures that would need too much memory or time are refused before their pixels are decoded.
 """
 
 from __future__ import annotations
@@ -75,10 +74,7 @@ def read_grey(path: Path) -> tuple[Array, list[str], tuple[int, int]]:
 
 
 def read_colours(path: Path) -> list[Array]:
-    """Read a file's red, green and blue bands like `read_grey`; return [] for a grey picture.
-
-    Also [] for large narrow JPEGs, which would need more memory.
-    """
+    """Read red, green and blue bands like `read_grey`; [] for grey and large narrow JPEGs."""
     return _read(path, "RGB", _colours)[0]
 
 
@@ -98,10 +94,7 @@ def _read(path: Path, draft: str, planes: Planes) -> tuple[list[Array], list[str
 
 @contextmanager
 def _without_libtiff() -> Iterator[None]:
-    """Capture libtiff's error lines on stderr and raise RefusedError for the first.
-
-    libtiff bypasses Python's stderr. Lines from others are passed on at the end.
-    """
+    """Capture what libtiff writes to stderr, and raise RefusedError for its first error."""
     with _stderr_lock, ExitStack() as undo, tempfile.TemporaryFile() as file:
         try:
             stderr = os.dup(_STDERR)
@@ -271,9 +264,8 @@ def _on_paper(grey: Array, alpha: Array) -> Array:
     return np.asarray(grey * share + np.float32(paper) * (1 - share))
 
 
-def _turned(grey: Array, orientation: object) -> Array:
+def _turned(grey: Array, number: object) -> Array:
     """Apply EXIF orientation 1 to 8 to `grey`; ignore other values."""
-    number = orientation if isinstance(orientation, int) else 1
     if number in _ON_ITS_SIDE:
         grey = grey.T
     if number in (2, 3, 6, 7):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lenetgpu.pictures.masks import box_of, eroded, grown, islands, stroke_of
+from lenetgpu.pictures.masks import box_of, edges_of, eroded, grown, islands, stroke_of
 
 Array = np.ndarray[Any, Any]
 
@@ -74,10 +74,7 @@ def _is_bar(mask: Array, ratio: float) -> bool:
 
 
 def _rectangle_of(mask: Array) -> tuple[float, float, float]:
-    """Return the shorter and longer side of the smallest rectangle around `mask` (H, W), in pixels.
-
-    Also returns the pixels that the filled mask covers at most.
-    """
+    """Return the sides of the smallest rectangle around `mask` (H, W), and its covered pixels."""
     rows = np.flatnonzero(np.any(mask, axis=1))
     left = mask[rows].argmax(axis=1)
     right = mask.shape[1] - mask[rows, ::-1].argmax(axis=1)
@@ -136,7 +133,6 @@ def _length(mask: Array) -> float:
 def _boundary(mask: Array) -> float:
     """Estimate the boundary length of `mask` (H, W) bool from crossings in four directions."""
     padded = np.pad(mask, 1)
-    straight = (padded[1:] != padded[:-1]).sum() + (padded[:, 1:] != padded[:, :-1]).sum()
     aslant = (padded[1:, 1:] != padded[:-1, :-1]).sum()
     aslant += (padded[1:, :-1] != padded[:-1, 1:]).sum()
-    return float(np.pi / 8 * (straight + aslant / np.sqrt(2)))
+    return float(np.pi / 8 * (edges_of(mask) + aslant / np.sqrt(2)))
