@@ -259,7 +259,8 @@ FOLLOWED = [
 @pytest.mark.parametrize(("nodes", "epilogue"), FOLLOWED, ids=range(len(FOLLOWED)))
 def test_epilogue_option_reads_bias_and_relu(tmp_path, nodes, epilogue):
     """ReLU counts if nothing else reads the sums: no other node, no branch, and not the caller."""
-    path = written(tmp_path, model(nodes, [W, tensor("b", 8)]))
+    weights = [W, tensor("b", 8), tensor("a number", kind=TensorProto.INT64)]
+    path = written(tmp_path, model(nodes, weights))
     (alone,), (whole,) = onnx_convs.read(path, None), onnx_convs.read(path, None, True)
     assert (alone.problem.bias, alone.problem.relu) == (False, False)
     assert (whole.problem.bias, whole.problem.relu) == epilogue
