@@ -17,14 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files import hdf5
 from lenetgpu.files.reading import spans
 from lenetgpu.files.sums import ATTRIBUTE, OF_BLOCKS, Sum, Sums, compare, described, sum_of
-
-Array = np.ndarray[Any, Any]
 
 _MOST = 64  # datasets that a file with checksums may have
 _MOST_FACTS = 1 << 20  # bytes of all attributes together

@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.models import forms
 from lenetgpu.files.output import replacing, require_apart, require_folder
@@ -16,8 +14,6 @@ from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import about, load_weights
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.store import write_atomically
-
-Array = np.ndarray[Any, Any]
 
 _CHUNK = 1_000
 

@@ -16,16 +16,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import printable, require_extra
 from lenetgpu.network import CLASSES
 from lenetgpu.store import json_text
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 Names = Sequence[str] | None  # each image's file name, if images come from several files
 # number of the first image in its dataset, or the number of each image
@@ -87,8 +83,6 @@ class _Npy(Form):
     """An array of labels, or of rows (label, scores); file names are not stored."""
 
     def begin(self) -> None:
-        import numpy as np
-
         row = [("label", "<i4"), ("scores", "<f4", (CLASSES,))]
         self._dtype = np.dtype(row if self.with_scores else np.int32)
         self._header(self.count)
@@ -100,8 +94,6 @@ class _Npy(Form):
         npy.write_array_header_1_0(self.file, form)
 
     def add(self, labels: Array, scores: Array | None) -> None:
-        import numpy as np
-
         rows: Any = np.empty(len(labels), self._dtype)
         if self.with_scores:
             rows["label"], rows["scores"] = labels, scores
@@ -225,8 +217,6 @@ class _H5(_Parts):
             held.write(part.data)
 
     def finish(self, asked: int | None) -> None:
-        import numpy as np
-
         from lenetgpu.files import checksums, hdf5
 
         with hdf5.new_hdf5(self.file) as (file, check):
@@ -282,8 +272,6 @@ class _Parquet(Form):
 
     def finish(self, asked: int | None) -> None:
         if self._writer is None:
-            import numpy as np
-
             empty = np.zeros((0, CLASSES), np.float32) if self.with_scores else None
             self.add(np.zeros(0, np.int32), empty)
         self._writer.close()

@@ -24,8 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import ENDING, LenetError, first_line, unexpected
 from lenetgpu.files.hdf5_trees import require_trees
 from lenetgpu.files.models.forms import MAX_ATTRIBUTES, MAX_TEXT_BYTES
@@ -35,7 +34,6 @@ from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, inflated, open_
 if TYPE_CHECKING:
     from typing import Self
 
-    Array = np.ndarray[Any, Any]
 
 _MAX_NAME = 256
 _OWN_FILES = "/proc/self/fd"

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import unexpected
 from lenetgpu.files import checksums, hdf5
@@ -28,8 +26,6 @@ from lenetgpu.files.reading import (
 )
 from lenetgpu.files.sums import Sum, Sums
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
-
-Array = np.ndarray[Any, Any]
 
 CACHE_BYTES = 256 << 20  # most bytes of decoded chunks that are cached for later reads
 # Bytes of chunks decoded at once or cached, whatever the file's size; twice the file's size if that

@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
+from lenetgpu.arrays import np
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import unexpected
 from lenetgpu.files.regular import MAGIC, OpenFile

@@ -8,17 +8,13 @@ from contextlib import suppress
 from math import prod
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, first_line, unexpected
 from lenetgpu.files.reading import PIXELS, RawSource, Source, check_memory, class_numbers, selected
 from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, is_gzip, open_regular, unpacking
 from lenetgpu.network import IMAGE_SHAPE
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
 # bytes of inflated images, at most, that a gzip file's source caches for other threads
@@ -90,8 +86,6 @@ class _Unpacked:
                 first, out = first + len(part), out[len(part) :]
 
     def _reach(self, number: int) -> None:
-        import numpy as np
-
         file, self._file = self._file, None  # stays None if the file is damaged
         if file is None or number < self._next:
             file, self._next = unpacking(self._packed.file), 0
@@ -144,8 +138,6 @@ def _damaged(path: Path, what: str, error: Exception) -> LenetError:
 
 def open_idx(path: Path, skip: int, limit: int | None) -> Source:
     """Open images of an IDX file, with labels from the label file that MNIST's naming gives."""
-    import numpy as np
-
     file = OpenFile(path)
     try:
         gzipped = is_gzip(file.file)
@@ -181,8 +173,6 @@ def label_file(images: Path) -> Path | None:
 
 
 def _read_labels(path: Path, images: Path, count: int, selection: range) -> Array:
-    import numpy as np
-
     try:
         with open_regular(path, "an IDX file of labels") as opened:
             gzipped, file = is_gzip(opened), unpacking(opened)
@@ -223,8 +213,6 @@ def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dty
 
 def open_npy(path: Path, skip: int, limit: int | None) -> Source:
     """Open images of a `.npy` file: (N, 28, 28[, 1]) or (N, 1, 28, 28), uint8 or floats."""
-    import numpy as np
-
     height, width, _ = IMAGE_SHAPE
     shapes = ((height, width), IMAGE_SHAPE, (1, height, width))
     what = f"{path}: expected an .npy file of uint8 or float images"

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import np
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files import assets
 from lenetgpu.files.folders import below, is_pattern, matching
@@ -180,8 +181,6 @@ class LabelWriter:
 
         Raises LenetError if the disk does not take them; then nothing is left of the file.
         """
-        import numpy as np
-
         if (scores is not None) != self.with_scores or self.done + len(labels) > self.count:
             raise ValueError(f"{self.path}: not the labels announced")
         labels = np.ascontiguousarray(labels, np.int32)

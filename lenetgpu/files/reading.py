@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.cpu.memory import free_bytes
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.regular import OpenFile
@@ -16,9 +17,6 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 if TYPE_CHECKING:
     from typing import Self
 
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 PIXELS = IMAGE_SHAPE[0] * IMAGE_SHAPE[1]
 MAX_WHOLE_BYTES = 64 << 30
@@ -143,8 +141,6 @@ class Source(ABC):
 
     def whole(self) -> Dataset:
         """Return all selected images; raise LenetError if they exceed MAX_WHOLE_BYTES."""
-        import numpy as np
-
         length = len(self) * int(np.prod(IMAGE_SHAPE)) * np.dtype(self.dtype).itemsize
         if length > MAX_WHOLE_BYTES:
             raise LenetError(
@@ -195,8 +191,6 @@ class RawSource(Source):
         self._file, self._where, self._offset, self._stored = file, where, offset, stored
 
     def _fill(self, first: int, out: Array) -> None:
-        import numpy as np
-
         size = PIXELS * self._stored.itemsize
         as_they_are = self._stored == out.dtype
         step = len(out) if self.dtype == "uint8" else BLOCK
@@ -217,8 +211,6 @@ class RawSource(Source):
 
 def narrowed(raw: Array, out: Array) -> None:
     """Convert floats of any kind to float32 `out`; values out of range become infinite."""
-    import numpy as np
-
     with np.errstate(over="ignore", invalid="ignore"):
         out[...] = raw.reshape(out.shape)
 
@@ -229,8 +221,6 @@ def first_unfit(images: Array) -> tuple[int, float, float] | None:
     Returns (its number, its least float, its largest), or None. An image is too faint if it is
     not blank and its brightest float is below FAINTEST.
     """
-    import numpy as np
-
     for lo in range(0, len(images), BLOCK):
         part = images[lo : lo + BLOCK]
         part = part.reshape(len(part), -1)
@@ -271,8 +261,6 @@ def class_numbers(labels: Array, path: object, where: str) -> Array:
 
     Raises LenetError for other values.
     """
-    import numpy as np
-
     if labels.ndim == 2 and labels.shape[1] == CLASSES:
         one_hot = (labels == 1).sum(axis=1) == 1
         if not (one_hot & ((labels == 0).sum(axis=1) == CLASSES - 1)).all():

@@ -9,14 +9,9 @@ the bit. A power of two may remain as a common factor of the scores.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 # pool1, pool2 and fc1 outputs of any image stay below 2**level; fp16 overflows at 2**16
 LEVELS = (10, 12, 14)
@@ -31,8 +26,6 @@ def most_pooled(conv1: Array) -> Array:
     windows of the subset's sum. A subset's sum is largest if the pixels under its positive
     filter elements are 1. The result is exact.
     """
-    import numpy as np
-
     filters = np.asarray(conv1, np.float64)[:, :, 0]
     rows, columns, maps = filters.shape
     most = np.zeros(maps)
@@ -52,8 +45,6 @@ def _channels(reach: Array, absolute: Array, level: int) -> tuple[Array, Array]:
     `reach` are channels' largest outputs, `absolute` the sums of their products' absolute
     values.
     """
-    import numpy as np
-
     size = np.where(reach > 0, np.maximum(reach, absolute / _SLACK), 0.0)
     _, exponents = np.frexp(size)
     factors = np.where(size > 0, np.ldexp(1.0, level - exponents), 0.0)
@@ -62,8 +53,6 @@ def _channels(reach: Array, absolute: Array, level: int) -> tuple[Array, Array]:
 
 def _undone(factors: Array) -> Array:
     """Return the factors for the next tensor's rows: 0 for a dead channel."""
-    import numpy as np
-
     awake = factors > 0
     found: Array = np.where(awake, 1 / np.where(awake, factors, 1.0), 0.0)
     return found
@@ -75,8 +64,6 @@ def _evened(tensor: Array, factors: Array, sizes: Array, level: int) -> tuple[Ar
     `factors` and `sizes` are those of its input channels; `level` is the exponent of its
     outputs' bound.
     """
-    import numpy as np
-
     rows = _undone(factors)
     meets = rows * sizes
     reach = meets @ np.maximum(tensor, 0).sum(0)
@@ -90,8 +77,6 @@ def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
     Channels that no image activates become zeros, with the rows that would multiply them.
     Raises LenetError if a tensor holds NaN or infinity, which no factor can repair.
     """
-    import numpy as np
-
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise LenetError(f"weights: expected finite numbers in {name}, found NaN or infinity")
@@ -119,8 +104,6 @@ def reach(tensors: Mapping[str, Array]) -> dict[str, float]:
     turns the others, minus infinity included, into 0. Bounds add up the largest values of all
     channels, and are NaN if a tensor holds one.
     """
-    import numpy as np
-
     conv1, conv2, fc1, fc2 = (
         tensors[name].astype(np.float64) for name in ("conv1", "conv2", "fc1", "fc2")
     )

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from lenetgpu.arrays import Array
 from lenetgpu.errors import LenetError
 from lenetgpu.files.idx import open_idx, open_npy
 from lenetgpu.files.kinds import START, kind_of
 from lenetgpu.files.reading import Dataset, MemorySource, Source
 from lenetgpu.files.regular import GZIP_MAGIC, MAGIC, start_of
 from lenetgpu.network import IMAGE_SHAPE
-
-if TYPE_CHECKING:
-    from lenetgpu.files.reading import Array
 
 __all__ = ["DATA", "Dataset", "MemorySource", "Source", "form_of", "open_source", "read_early"]
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 ATTRIBUTE = "lenetgpu_sha256"
 OF_BLOCKS = "_sha256"  # suffix of the name of a dataset of block checksums
@@ -29,8 +25,6 @@ class Sum:
 
     def add(self, part: Array) -> None:
         """Add the next elements, in C order."""
-        import numpy as np
-
         self._found.update(np.ascontiguousarray(part, self._stored).data.cast("B"))
 
     def hex(self) -> str:

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.models import forms
 from lenetgpu.files.models.forms import EXPECTED, Model
@@ -15,11 +15,6 @@ from lenetgpu.files.regular import MAGIC, start_of
 from lenetgpu.files.scaling import balance, reach
 from lenetgpu.files.sums import ATTRIBUTE
 from lenetgpu.network import weight_shapes
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 LARGEST_SCORE = 2.0**127  # bound on scores that float32 holds, with room for a sum's rounding
 
@@ -31,11 +26,11 @@ class Weights:
     The network's scores are 2**`exponent` times those that the tensors give.
     """
 
-    tensors: dict[str, np.ndarray[Any, Any]]
+    tensors: dict[str, Array]
     source: str
     exponent: int = 0
 
-    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+    def __getitem__(self, name: str) -> Array:
         return self.tensors[name]
 
     @cached_property
@@ -55,8 +50,6 @@ class Weights:
     @property
     def bounded(self) -> bool:
         """True if float32 holds the scores of every image in 0..1, whatever the rounding."""
-        import numpy as np
-
         return bool(np.ldexp(self.reach["fc2"], self.exponent) <= LARGEST_SCORE)
 
     @cached_property
@@ -116,8 +109,6 @@ def _form(path: Path) -> str:
 
 
 def _float32(path: Path, what: str, raw: Array) -> Array:
-    import numpy as np
-
     with np.errstate(over="ignore", invalid="ignore"):
         tensor = np.ascontiguousarray(raw, dtype=np.float32)
     bad = int(np.count_nonzero(~np.isfinite(tensor)))

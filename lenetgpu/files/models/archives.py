@@ -17,15 +17,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.files.idx import npy_header
 from lenetgpu.files.models import forms, layouts
 from lenetgpu.files.models.forms import MOST_BYTES, NPZ, TORCH, ZIP, Model, damaged
 from lenetgpu.files.sums import Sums
 
-Array = np.ndarray[Any, Any]
 _ENTRY = b"PK\1\2"
 # Signature of a zip's last record, and the record's length before the comment; its last two bytes
 # are the comment's length.

@@ -13,16 +13,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import Array
 from lenetgpu.errors import LenetError, first_line, require_extra, unexpected
 from lenetgpu.files.regular import read_whole
 from lenetgpu.files.sums import ATTRIBUTE, Sums, compare, sum_of
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 # limits of provenance: bytes of an HDF5 attribute, and attributes of an object
 MAX_TEXT_BYTES, MAX_ATTRIBUTES = 64_000, 256

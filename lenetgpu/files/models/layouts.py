@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.network import stage, weight_shapes
-
-Array = np.ndarray[Any, Any]
 
 OURS, TORCH = "lenetgpu's", "PyTorch's"
 SUFFIX = ".weight"

@@ -13,17 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lenetgpu import __version__
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.files.models import forms, layouts
 from lenetgpu.files.models import onnx_parse as parse
 from lenetgpu.files.models.forms import ONNX, Model, damaged
 from lenetgpu.files.models.onnx_parse import FLOAT, OWN, attributes, node_text
 from lenetgpu.network import FEATURE_COUNT, IMAGE_SHAPE, PIXEL_SCALE, weight_shapes
-
-Array = np.ndarray[Any, Any]
 
 FIRST_OPSET = 7  # older operator sets have other broadcasting rules
 _SAYS = "A LeNet of 28x28 digits: images (batch, 1, 28, 28) of floats in 0..1, ten scores each."

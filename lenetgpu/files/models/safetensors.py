@@ -11,13 +11,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.models import forms, layouts
 from lenetgpu.files.models.forms import MOST_HEADER, SAFETENSORS, Model, damaged
-
-Array = np.ndarray[Any, Any]
 
 _LENGTH = 8
 _METADATA = "__metadata__"
