@@ -48,10 +48,10 @@ def narrowed(values: Any, dtype: str) -> Any:
         with np.errstate(over="ignore"):
             return values.astype(_NARROW.get(dtype, "float32"), copy=False)
     bits = values.view("uint32")
-    near = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
-    no_number = (bits & 0x7FFFFFFF) > _INFINITE
-    near[no_number] = bits[no_number] >> 16 | _QUIET
-    return near.astype("uint16")
+    rounded = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
+    nan = (bits & 0x7FFFFFFF) > _INFINITE
+    rounded[nan] = bits[nan] >> 16 | _QUIET
+    return rounded.astype("uint16")
 
 
 def widened(array: Any) -> Any:

@@ -8,6 +8,7 @@ logical, (H, W, C); `reads` and `writes` of a problem name the memory layouts (`
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from lenetgpu.problems import FLOAT_BYTES, Argmax, Conv, ConvPool, Fc, Pool, Relayout, Scale
 
@@ -28,20 +29,12 @@ class Features:
 
     reads: str = "NHWC"
     writes: str = "F16"
-
-    @property
-    def in_shape(self) -> tuple[int, int, int]:
-        """Logical input shape of one image."""
-        return IMAGE_SHAPE
-
-    @property
-    def out_shape(self) -> tuple[int, ...]:
-        """Logical output shape of one image."""
-        return (FEATURE_COUNT,)
+    in_shape: ClassVar = IMAGE_SHAPE
+    out_shape: ClassVar = (FEATURE_COUNT,)
 
     def flop(self, n: int) -> int:
         """Floating-point operations of the four stages, as the plain algorithm counts them."""
-        return sum(stage.problem.flop(n) for stage in STAGES if stage.name in FEATURE_STAGES)
+        return sum(stage(name).problem.flop(n) for name in FEATURE_STAGES)
 
     def bytes(self, n: int) -> int:
         """Fewest bytes moved: uint8 pixels and filters read, 2 bytes a feature written."""
@@ -56,20 +49,12 @@ class Classifier:
 
     reads: str = "F16"
     writes: str = "N"
-
-    @property
-    def in_shape(self) -> tuple[int, ...]:
-        """Logical input shape of one image."""
-        return (FEATURE_COUNT,)
-
-    @property
-    def out_shape(self) -> tuple[int, ...]:
-        """Logical output shape of one image: a scalar label."""
-        return ()
+    in_shape: ClassVar = (FEATURE_COUNT,)
+    out_shape: ClassVar = ()
 
     def flop(self, n: int) -> int:
         """Floating-point operations of the three stages."""
-        return sum(stage.problem.flop(n) for stage in STAGES if stage.name in CLASSIFIER_STAGES)
+        return sum(stage(name).problem.flop(n) for name in CLASSIFIER_STAGES)
 
     def bytes(self, n: int) -> int:
         """Fewest bytes moved: 2 bytes a feature and the weights read, a label written."""

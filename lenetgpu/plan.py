@@ -29,15 +29,15 @@ def _spanned(features: str, classifier: str | None = None) -> dict[str, str]:
     return {**_FAST_CUDA, "conv": "cublas", "fc": "cublas", **both}
 
 
-def _whole(family: str) -> dict[str, str]:
+def _uniform(family: str) -> dict[str, str]:
     """Map every kind to `family`, or to `tiled` where the family is refused."""
     return {kind: "tiled" if refused(kind, family) else family for kind in KINDS}
 
 
 # plan -> device -> kind (or stage) -> variant or family
 NAMED: dict[str, dict[str, dict[str, str]]] = {
-    "serial": {"cpu": _whole("serial")},  # on a GPU it would be the same, with copies
-    **{name: {"cpu": _whole(name), "cuda": _whole(name)} for name in FAMILIES[1:]},
+    "serial": {"cpu": _uniform("serial")},  # on a GPU it would be the same, with copies
+    **{name: {"cpu": _uniform(name), "cuda": _uniform(name)} for name in FAMILIES[1:]},
     "course": {
         "cuda": {
             "conv1": "unrolled.constant_layout",
@@ -126,19 +126,14 @@ def canonical(name: str) -> str:
     return ALIASES.get(name, name)
 
 
-def plan_names(device: str) -> list[str]:
-    """Return the names of the plans for `device`, including `auto`."""
-    return [name for name, devices in NAMED.items() if device in devices] + [AUTO]
-
-
 def runnable_plans(device: str, gpu: Gpu | None) -> list[str]:
     """Return the names of the plans that this device supports."""
-    found = []
+    supported = []
     for name in NAMED:
         with suppress(LenetError):
             resolve(name, device, gpu=gpu)
-            found.append(name)
-    return found
+            supported.append(name)
+    return supported
 
 
 def settled(plan: Plan, gpu: Gpu | None) -> str:
@@ -147,12 +142,6 @@ def settled(plan: Plan, gpu: Gpu | None) -> str:
         if resolve(name, plan.device, gpu=gpu).stages == plan.stages:
             return name
     return plan.name
-
-
-def available_precisions(device: str) -> list[str]:
-    """Return the precisions available on `device`, most precise first."""
-    found = {variant.precision for variant in variants(device=device)}
-    return [precision for precision in PRECISIONS if precision in found]
 
 
 def _negotiate(chosen: list[BoundStage]) -> list[BoundStage]:
@@ -192,29 +181,25 @@ def _bound_span(
 
     If features and classifier share a private layout, any override splits both.
     """
-    stage = STAGES[index]
+    first = STAGES[index].name
     for span in SPANS:
-        if span.stages[0] != stage.name:
+        name = overrides.get(first, mapping.get(span.name))
+        if span.stages[0] != first or name is None:
             continue
-        asked = overrides.get(stage.name)
-        if asked is not None:
-            variant = find_span(span.kind, asked, device)
-            if variant is None:
-                continue
+        variant = find_span(span.kind, name, device)
+        if variant is None:
+            continue
+        private = {*variant.reads, *variant.writes} & {*PRIVATE}
+        if first in overrides:
             inside = [name for name in span.stages[1:] if name in overrides]
             if inside:
                 raise LenetError(
-                    f"stage {inside[0]}: variant {variant.full_name} of {stage.name} runs it too; "
-                    f"expected only one of --{stage.name} and --{inside[0]}"
+                    f"stage {inside[0]}: variant {variant.full_name} of {first} runs it too; "
+                    f"expected only one of --{first} and --{inside[0]}"
                 )
-            return BoundStage(span.stages, variant, span.problem, span.weights)
-        wanted = mapping.get(span.name)
-        variant = None if wanted is None else find_span(span.kind, wanted, device)
-        if variant is not None:
-            private = {*variant.reads, *variant.writes} & {*PRIVATE}
-            bound = STAGE_NAMES if private else span.stages
-            if not any(name in overrides for name in bound):
-                return BoundStage(span.stages, variant, span.problem, span.weights)
+        elif any(name in overrides for name in (STAGE_NAMES if private else span.stages)):
+            continue
+        return BoundStage(span.stages, variant, span.problem, span.weights)
     return None
 
 
@@ -240,8 +225,7 @@ def _resolve_auto(
     gpu: Gpu | None,
 ) -> Plan:
     """Return the first of AUTO_PLANS that the device supports, named `auto`."""
-    asked = precision or PRECISIONS[0]
-    *names, last = _auto_names(device, asked)
+    *names, last = _auto_names(device, precision or PRECISIONS[0])
     for name in names:
         with suppress(LenetError):
             return replace(resolve(name, device, overrides, precision, gpu), name=AUTO)
@@ -268,16 +252,16 @@ def auto_plans(device: str, precision: str, gpu: Gpu | None) -> dict[str, Plan]:
 
     Raises LenetError if there are none.
     """
-    found: dict[str, Plan] = {}
+    plans: dict[str, Plan] = {}
     refusal = None
     for name in _auto_names(device, precision) + stand_ins(device, precision):
         try:
-            found[name] = resolve(name, device, None, None, gpu)
+            plans[name] = resolve(name, device, gpu=gpu)
         except LenetError as error:
             refusal = error
-    if not found and refusal is not None:
+    if not plans and refusal is not None:
         raise refusal
-    return found
+    return plans
 
 
 def resolve(
@@ -304,16 +288,15 @@ def resolve(
         return _resolve_auto(device, overrides, precision, gpu)
     mapping = NAMED[name].get(device)
     if mapping is None:
+        supported = [plan for plan, devices in NAMED.items() if device in devices]
         raise LenetError(
             f"plan {name} needs a {'GPU' if device == 'cpu' else 'CPU'} and does not run on "
-            f"{device}; plans that do: {', '.join(plan_names(device))}"
+            f"{device}; plans that do: {', '.join([*supported, AUTO])}"
         )
     chosen = _bind(mapping, overrides, device)
     for bound in chosen:
         needs = bound.variant.needs
-        if gpu is not None and needs.device == "cuda":
-            if needs.met_by(gpu):
-                continue
+        if gpu is not None and needs.device == "cuda" and not needs.met_by(gpu):
             later = "" if needs.exact else " or later"
             raise LenetError(
                 f"variant {bound.variant.full_name} of stage {bound.name}: expected a GPU of "
@@ -321,11 +304,11 @@ def resolve(
                 f"found {gpu.compute_capability / 10:.1f}"
             )
     plan = Plan(name, device, tuple(_negotiate(chosen)))
-    if precision is not None and precision != plan.precision:
-        have = available_precisions(device)
+    if precision not in (None, plan.precision):
+        available = {variant.precision for variant in variants(device=device)}
         raise LenetError(
             f"precision {precision}: plan {name} on {device} computes in {plan.precision}; "
-            f"precisions there: {', '.join(have)}"
+            f"precisions there: {', '.join(p for p in PRECISIONS if p in available)}"
         )
     return plan
 
@@ -347,7 +330,7 @@ def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
         if not gpu_device.cupy_installed():
             return None, f"{gpus[0].name} found, but CuPy is missing: {gpu_device.INSTALL_HINT}"
         return gpus[0], "NVIDIA GPU found"
-    found = re.fullmatch("cuda(?::([0-9]{1,9}))?", wanted)
-    if found is None:
+    match = re.fullmatch("cuda(?::([0-9]{1,9}))?", wanted)
+    if match is None:
         raise LenetError(f"device {wanted!r}: expected auto, cpu, cuda or cuda:K")
-    return gpu_device.require_gpu(int(found[1] or 0)), "asked for"
+    return gpu_device.require_gpu(int(match[1] or 0)), "asked for"

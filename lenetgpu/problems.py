@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 FLOAT_BYTES = 4
 ITEM_BYTES = {"fp32": FLOAT_BYTES, "fp16": 2, "bf16": 2}
@@ -33,31 +33,27 @@ def reach(sides: Pair, dilation: Pair) -> Pair:
     return (rows - 1) * far + 1, (columns - 1) * wide + 1
 
 
-def _trailing(size: int, span: int, stride: int, before: int, fits: int) -> int:
-    """Normalise the trailing padding: equal to the leading one if that changes no output.
-
-    Otherwise the least padding with the same outputs, so that equivalent convolutions are equal.
-    """
-    if fits == outputs(size, span, stride, 2 * before):
+def _trailing(size: int, span: int, stride: int, before: int, count: int) -> int:
+    """Return the trailing padding for `count` outputs: the leading one if it fits, or the least."""
+    if count == outputs(size, span, stride, 2 * before):
         return before
-    return max(0, (fits - 1) * stride + span - size - before)
+    return max(0, (count - 1) * stride + span - size - before)
 
 
-def _alone(size: int, span: int, stride: int, before: int) -> bool:
+def _has_one_output(size: int, span: int, stride: int, before: int) -> bool:
     """Return True if a side with minimal padding has exactly one output at `stride`."""
     return outputs(size, span, stride, before + max(0, span - size - before)) == 1
 
 
-class _Moved:
+class _Problem:
     def bytes(self: Any, n: int) -> int:
         """Fewest bytes moved for `n` images: input and weights read once, output written once."""
-        items: int = n * (prod(self.in_shape) + prod(self.out_shape))
-        items += prod(getattr(self, "weight_shape", (0,)))
-        return FLOAT_BYTES * items
+        activations: int = n * (prod(self.in_shape) + prod(self.out_shape))
+        return FLOAT_BYTES * (activations + prod(getattr(self, "weight_shape", (0,))))
 
 
 @dataclass(frozen=True)
-class OfMap(_Moved):
+class OfMap(_Problem):
     """Base of problems that read an (H, W, C) map and, by default, write one of the same shape."""
 
     H: int
@@ -113,15 +109,14 @@ class Conv(OfMap):
 
     def _settle_sides(self) -> None:
         (above, left, _, _), (high, wide), (down, across) = self.around, self.span, self.step
-        tall, broad = self.OH, self.OW  # which stay as they are
-        if tall == broad == 1:
+        if self.OH == self.OW == 1:
             down = across = max(down, across)
-        elif tall == 1 and _alone(self.H, high, across, above):
+        elif self.OH == 1 and _has_one_output(self.H, high, across, above):
             down = across
-        elif broad == 1 and _alone(self.W, wide, down, left):
+        elif self.OW == 1 and _has_one_output(self.W, wide, down, left):
             across = down
-        below = _trailing(self.H, high, down, above, tall)
-        right = _trailing(self.W, wide, across, left, broad)
+        below = _trailing(self.H, high, down, above, self.OH)
+        right = _trailing(self.W, wide, across, left, self.OW)
         sides = (above, left, below, right)
         self._settle(
             stride=down, strides=None if down == across else (down, across),
@@ -195,9 +190,8 @@ class Conv(OfMap):
 
     def bytes(self, n: int) -> int:
         """Fewest bytes moved for `n` images: input and filters read once, output written once."""
-        per_image = self.H * self.W * self.C + self.OH * self.OW * self.M
-        held = self.bias * self.M + (n * per_image + self.gemm_k * self.M)
-        return ITEM_BYTES[self.dtype] * held
+        bias = ITEM_BYTES[self.dtype] * self.bias * self.M
+        return super().bytes(n) // FLOAT_BYTES * ITEM_BYTES[self.dtype] + bias
 
 
 @dataclass(frozen=True)
@@ -218,7 +212,7 @@ class Pool(OfMap):
 
 
 @dataclass(frozen=True)
-class Fc(_Moved):
+class Fc(_Problem):
     """(K) times a (K, M) matrix, then ReLU where `relu` is set."""
 
     K: int
@@ -248,22 +242,18 @@ class Fc(_Moved):
 
 
 @dataclass(frozen=True)
-class Argmax(_Moved):
+class Argmax(_Problem):
     """Index of the largest of K scores, the first of equals, as int32."""
 
     K: int
     reads: str = "NC"
     writes: str = "N"
+    out_shape: ClassVar[tuple[int, ...]] = ()  # a scalar label
 
     @property
     def in_shape(self) -> tuple[int, ...]:
         """Logical input shape of one image."""
         return (self.K,)
-
-    @property
-    def out_shape(self) -> tuple[int, ...]:
-        """Logical output shape of one image: a scalar label."""
-        return ()
 
     def flop(self, n: int) -> int:
         """Comparisons for `n` images."""
@@ -301,7 +291,7 @@ class Relayout(OfMap):
 
 
 @dataclass(frozen=True)
-class ConvPool(_Moved):
+class ConvPool(_Problem):
     """A convolution followed by ReLU and 2x2 mean: a span of two stages."""
 
     conv: Conv
