@@ -72,11 +72,6 @@ class Step:
 Observer = Callable[[Step, Any], None]
 
 
-def _support(kind: str, device: str) -> Variant:
-    (only,) = variants(kind, device)
-    return only
-
-
 def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list[Step]:
     """Return the plan's stages in order, with the necessary conversions and copies.
 
@@ -95,10 +90,10 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
             device = to
 
     if input_dtype == "uint8" and not plan.stages[0].variant.raw_images:
-        scale = Scale(*IMAGE_SHAPE, input_dtype)
+        scale, (variant,) = Scale(*IMAGE_SHAPE, input_dtype), variants("scale", device)
         at = (layout, shape)
         dtype = "float32"
-        steps.append(Step("input", (), _support("scale", device), scale, device, dtype, at, at))
+        steps.append(Step("input", (), variant, scale, device, dtype, at, at))
     for index, bound in enumerate(plan.stages):
         problem, home = bound.problem, bound.variant.needs.device
         if transfers == "host" and index:
@@ -108,10 +103,9 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
         if not equivalent(layout, problem.reads, shape):
             to = problem.reads if problem.reads != "NC" else "NHWC"
             change = Relayout(shape[0], shape[1], shape[2], reads=layout, writes=to)
-            copier = _support("relayout", device)
-            name = f"{layout} to {to}"
+            (variant,) = variants("relayout", device)
             ends = (layout, shape), (to, shape)
-            steps.append(Step(name, (), copier, change, device, dtype, *ends))
+            steps.append(Step(f"{layout} to {to}", (), variant, change, device, dtype, *ends))
             layout = to
         move(home)
         layout, shape = problem.writes, problem.out_shape
@@ -153,11 +147,10 @@ class Pipeline:
     """`plan` with `weights`, for up to `batch` images per run.
 
     Steps compute with `weights.balanced`; scores are rescaled to those of `weights`. `bounded`: no
-    image in 0..1 can overflow the float32 scores. Raises LenetError if weights are not finite.
-
-    `chunk` images pass through all stages before the next chunk starts (default: `default_chunk`).
-    `input_dtype` is "uint8" (pixels) or "float32" (0..1). Clear `with_scores` if only labels are
-    needed.
+    image in 0..1 can overflow the float32 scores. Raises LenetError if weights exceed the range of
+    a stage. `chunk` images pass through all stages before the next chunk starts (default:
+    `default_chunk`). `input_dtype` is "uint8" (pixels) or "float32" (0..1). Clear `with_scores` if
+    only labels are needed.
 
     Labels and scores of a run stay in the pipeline, so it belongs to one thread: `run` in another
     raises LenetError while the first one lives. Assign a `Turn` to `turn` if the owner serialises
@@ -175,10 +168,6 @@ class Pipeline:
         chunk: int | None = None,
         transfers: str = "device",
     ) -> None:
-        if batch < 1:
-            raise LenetError(f"batch: expected at least 1 image, found {batch}")
-        if chunk is not None and chunk < 1:
-            raise LenetError(f"chunk: expected at least 1 image, found {chunk}")
         _require_range(plan, weights)
         self.plan = plan
         self.turn: Turn = Owned(f"pipeline of plan {plan.name}")
@@ -197,7 +186,7 @@ class Pipeline:
         sizes: dict[tuple[str, int], int] = {}
         self._targets: list[tuple[str, int] | str] = []
         at, turn = self.plan.device, 1
-        self._scores_device = self.plan.device
+        scores_device = self.plan.device
         for index, step in enumerate(self.steps):
             if index == len(self.steps) - 1:
                 self._targets.append("labels")
@@ -206,7 +195,7 @@ class Pipeline:
             at = step.device
             if step.writes == ("NC", _SCORES_AT) and step.stages:
                 self._targets.append("scores")
-                self._scores_device = step.device
+                scores_device = step.device
                 continue
             layout, shape = step.writes
             target = (at, turn)
@@ -216,24 +205,25 @@ class Pipeline:
         self._arenas = {target: self._empty(size, target[0]) for target, size in sizes.items()}
         self._views: dict[tuple[Any, ...], Any] = {}
         self.labels = array_module(self.plan.device).empty(self.batch, "int32")
-        self._scores = array_module(self._scores_device).empty((self.batch, CLASSES), "float32")
+        self.scores_on_gpu = scores_device == "cuda"  # after a run
+        self._scores_module = array_module(scores_device)
+        self._scores = self._scores_module.empty((self.batch, CLASSES), "float32")
 
     def _empty(self, size: int, device: str) -> Any:
-        if device == "cpu" and self.plan.device == "cuda":
+        if device == "cuda":
+            return array_module(device).empty(size, "uint8")
+        if self.plan.device == "cuda":
             from lenetgpu.gpu.workspace import pinned_empty
 
             return pinned_empty((size,), "uint8")
-        if device == "cpu":
-            return aligned_empty((size,), "uint8")
-        return array_module(device).empty(size, "uint8")
+        return aligned_empty((size,), "uint8")
 
     def _prepare(self, weights: Weights) -> None:
         for step in self.steps:
-            if step.variant is None:
-                continue
-            tensors = [weights[name] for name in step.weights]
-            step.prepared = PreparedKernel(step.variant, step.problem, tensors, self.chunk)
-        if self.exponent and self._scores_device == "cuda":
+            if step.variant is not None:
+                tensors = [weights[name] for name in step.weights]
+                step.prepared = PreparedKernel(step.variant, step.problem, tensors, self.chunk)
+        if self.exponent and self.scores_on_gpu:
             self._rescale(0, 1)  # compiled before a graph is captured
 
     def _rescale(self, lo: int, n: int) -> None:
@@ -242,7 +232,7 @@ class Pipeline:
 
         part = self._scores[lo : lo + n]
         with np.errstate(over="ignore"):  # a caller that wants scores gets an error
-            array_module(self._scores_device).ldexp(part, np.int32(self.exponent), part)
+            self._scores_module.ldexp(part, np.int32(self.exponent), part)
 
     def poison(self) -> None:
         """Fill every buffer that the pipeline writes with NaN (labels with -1)."""
@@ -265,15 +255,12 @@ class Pipeline:
             return labels[part], (self._scores[part] if self.with_scores else None)
         if target == "scores":
             return self._scores[part]
-        layout, shape = step.writes
         assert isinstance(target, tuple)
-        return self._view(target, physical_shape(layout, n, shape), step.dtype)
-
-    def _view(self, target: tuple[str, int], shape: tuple[int, ...], dtype: str) -> Any:
-        """Return a contiguous array of `shape` at the start of an arena."""
-        key = (target, shape, dtype)
+        shape = physical_shape(step.writes[0], n, step.writes[1])
+        key = (target, shape, step.dtype)
         if key not in self._views:
-            self._views[key] = self._arenas[target].view(dtype)[: prod(shape)].reshape(shape)
+            elements = self._arenas[target].view(step.dtype)[: prod(shape)]
+            self._views[key] = elements.reshape(shape)
         return self._views[key]
 
     def run(self, x: Any, observer: Observer | None = None, labels: Any = None) -> Any:
@@ -290,34 +277,20 @@ class Pipeline:
             raise LenetError(f"batch: expected at most {self.batch} images, found {n}")
         with self.turn, flushed() if self._on_cpu else nullcontext():
             into = self.labels if labels is None else labels
-            self._run(x, into, observer)
+            for lo in range(0, n, self.chunk):
+                self._run(x, slice(lo, min(lo + self.chunk, n)), into, observer)
         return into[:n]
 
-    def _run(self, x: Any, into: Any, observer: Observer | None) -> None:
-        n = len(x)
-        for lo in range(0, n, self.chunk):
-            count = min(self.chunk, n - lo)
-            current = x[lo : lo + count]
-            part = slice(lo, lo + count)
-            for step, target in zip(self.steps, self._targets, strict=True):
-                out = self._output(target, step, part, into)
-                shape = physical_shape(step.reads[0], count, step.reads[1])
-                step.run(current.reshape(shape), out)
-                if self.exponent and self.with_scores and target == "labels":
-                    self._rescale(lo, count)
-                if observer is not None:
-                    observer(step, out)
-                current = out
-
-    @property
-    def scores_on_gpu(self) -> bool:
-        """True if scores lie on the GPU after a run."""
-        return self._scores_device == "cuda"
-
-    @property
-    def keeps_scores(self) -> bool:
-        """True if a run keeps scores; without `with_scores` they still need rescaling."""
-        return self.with_scores or "scores" in self._targets
+    def _run(self, x: Any, part: slice, labels: Any, observer: Observer | None) -> None:
+        current, n = x[part], part.stop - part.start
+        for step, target in zip(self.steps, self._targets, strict=True):
+            out = self._output(target, step, part, labels)
+            step.run(current.reshape(physical_shape(step.reads[0], n, step.reads[1])), out)
+            if self.exponent and self.with_scores and target == "labels":
+                self._rescale(part.start, n)
+            if observer is not None:
+                observer(step, out)
+            current = out
 
     def held_scores(self, n: int) -> Any:
         """Scores (n, 10) float32 of the last run, on their device; overwritten by the next run."""

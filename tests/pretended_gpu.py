@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from lenetgpu.gpu.workspace import in_units
-from lenetgpu.net.streaming import Streamer
+from lenetgpu.net.streaming.streamer import Streamer
 from lenetgpu.network import CLASSES
 
 

@@ -8,7 +8,7 @@ import pytest
 from lenetgpu.check.judge import Verdict
 from lenetgpu.check.reference import network_reference, random_input, reference
 from lenetgpu.cpu.threads import cpu_name
-from lenetgpu.net import streaming
+from lenetgpu.net.streaming import streamer
 from lenetgpu.network import stage
 from lenetgpu.papers import course_ladder
 from lenetgpu.papers.course import (
@@ -176,10 +176,10 @@ class FakeStreamer:
 
 
 def test_streams_with_wrong_labels_are_not_timed(checked, monkeypatch):
-    monkeypatch.setattr(streaming, "Streamer", FakeStreamer)
-    monkeypatch.setattr(streaming, "pinned_copy", np.copy)
+    monkeypatch.setattr(streamer, "Streamer", FakeStreamer)
+    monkeypatch.setattr(streamer, "pinned_copy", np.copy)
     results = np.empty(10, np.int32), None
-    monkeypatch.setattr(streaming, "host_results", lambda n, with_scores: results)
+    monkeypatch.setattr(streamer, "host_results", lambda n, with_scores: results)
     row = checked._one("all", streamed(2, 2))
     assert row["status"] == "wrong" and "found 9 others" in row["note"]
     assert "median_ms" not in row

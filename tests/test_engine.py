@@ -18,10 +18,11 @@ from lenetgpu.files.reading import MemorySource
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.outcome import Request
 from lenetgpu.net import engine as engine_module
-from lenetgpu.net import runners, streaming
+from lenetgpu.net import runners
 from lenetgpu.net.engine import Engine
-from lenetgpu.net.runners import GpuRunner, InputSchedule
-from lenetgpu.net.streaming import Costs, Streamer
+from lenetgpu.net.runners import GpuRunner
+from lenetgpu.net.streaming import streamer as streamer_module
+from lenetgpu.net.streaming.schedule import Costs, Schedule
 from lenetgpu.network import CLASSES
 
 
@@ -83,7 +84,7 @@ def schedules(monkeypatch):
 def test_zero_copy_is_used_where_faster(fits, schedules, monkeypatch, batch, zero_copy):
     """Each chunk of a batch has a start-up cost, so small chunks are copied."""
     costs = Costs(50, 2, 3, 5, 3, 10, 784, 48, 6)
-    monkeypatch.setattr("lenetgpu.net.streaming.costs_of", lambda *_: costs)
+    monkeypatch.setattr("lenetgpu.net.streaming.costs.costs_of", lambda *_: costs)
     engine = Engine(Request(plan="fp32", batch=batch))
     engine.start("uint8", 10_000)
     engine.runner("uint8", 10_000)
@@ -102,7 +103,7 @@ def test_each_dtype_keeps_its_schedule(fits, schedules, monkeypatch):
         "float32": Costs(50, 1, 2, 5, 3, 10, 3_136, 40, 900),
     }
     monkeypatch.setattr(
-        "lenetgpu.net.streaming.costs_of", lambda plan, weights, gpu, dtype: costs[dtype]
+        "lenetgpu.net.streaming.costs.costs_of", lambda plan, weights, gpu, dtype: costs[dtype]
     )
     engine = Engine(Request(plan="fp32"))
     engine.start("uint8", 10_000)
@@ -144,9 +145,9 @@ def gpu(monkeypatch):
     made = PretendedGpu()
     cupy = SimpleNamespace(cuda=SimpleNamespace(Device=lambda index: nullcontext()))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(streaming, "Streamer", partial(Streamer, device=made))
+    monkeypatch.setattr(streamer_module, "Streamer", partial(streamer_module.Streamer, device=made))
     monkeypatch.setattr(
-        streaming,
+        streamer_module,
         "host_results",
         lambda n, scored: (
             made.pinned((n,), "int32"), made.pinned((n, CLASSES), "float32") if scored else None
@@ -161,7 +162,7 @@ def runner_on(gpu, size=4, streams=2, scores=True, **schedule):
         gpu.allocate(n)
         return PretendedPipeline(gpu, n, scores)
 
-    return GpuRunner(make, InputSchedule(streams, size, **schedule), 0)
+    return GpuRunner(make, Schedule(streams, size, **schedule), 0)
 
 
 def expected(images):

@@ -9,7 +9,8 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.reading import MemorySource
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.net.single import OneImage
-from lenetgpu.net.streaming import Streamer, best_schedule, host_results, pinned_copy, predicted_ms
+from lenetgpu.net.streaming.schedule import best_schedule, predicted_ms
+from lenetgpu.net.streaming.streamer import Streamer, host_results, pinned_copy
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve

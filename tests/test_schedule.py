@@ -52,7 +52,7 @@ def test_model_by_hand():
     # slow kernels: 7 to 37, overlapped to 37 + 28, the first stream again, alone, to 65 + 30
     slow = replace(costs, image_ns=9_000)
     assert predicted_ms(9, 2, 3, slow) == pytest.approx((10 + 95 + 2) / 1e3)
-    assert costs.bare_copy_ms(6) == pytest.approx(8 / 1e3)
+    assert best_schedule(6, costs).model["bare_copy"] == pytest.approx(8 / 1e3)
     # a call, what a pass takes beside its images, 2 an image over the bus: slower than the kernels
     assert costs.zero_copy_ms(6) == pytest.approx((10 + 5 + 12) / 1e3)
 
@@ -60,12 +60,14 @@ def test_model_by_hand():
 def test_zero_copy_is_scheduled_where_faster():
     quick = replace(INT8, zero_copy_gbs=45.0, zero_copy_us=5.0)
     slow = replace(quick, zero_copy_us=60.0)
-    assert best_schedule(10_000, quick) == Schedule(1, 10_000, 0, zero_copy=True)
-    assert best_schedule(10_000, quick).predicted_ms == pytest.approx(0.012 + 0.005 + 7.84 / 45)
+    assert best_schedule(10_000, quick) == Schedule(1, 10_000, zero_copy=True)
+    assert best_schedule(10_000, quick).model["predicted"] == pytest.approx(
+        0.012 + 0.005 + 7.84 / 45
+    )
     assert best_schedule(MOST_CHUNK, quick).zero_copy
     halves = best_schedule(10_000, quick, most=5_000)
     assert (halves.zero_copy, halves.chunk) == (True, 5_000)
-    assert halves.predicted_ms == pytest.approx(0.012 + 2 * 0.005 + 7.84 / 45)
+    assert halves.model["predicted"] == pytest.approx(0.012 + 2 * 0.005 + 7.84 / 45)
     for found in (
         best_schedule(10_000, slow),
         best_schedule(10_000, quick, streams=1),
@@ -79,14 +81,16 @@ def test_zero_copy_is_scheduled_where_faster():
 @pytest.mark.parametrize("images", [1, 100, 10_000, 1_000_000])
 def test_best_schedule_beats_all_others(costs, images):
     best = best_schedule(images, costs)
-    assert best.predicted_ms == predicted_ms(images, best.streams, best.chunk, costs, best.taper)
+    assert best.model["predicted"] == predicted_ms(
+        images, best.streams, best.chunk, costs, best.taper
+    )
     assert (best.taper > 1) == (costs is SLOW) or best.taper == 1
     assert 1 <= best.chunk <= min(images, MOST_CHUNK)
     assert best.streams <= -(-images // best.chunk)
     for streams in (1, 2, 3, 4):
         for chunk in (100, 1_000, 2_000, 2_500, 4_000, 5_000, 10_000, 20_000, 40_000):
             if chunk <= images:
-                assert best.predicted_ms <= 1.02 * predicted_ms(images, streams, chunk, costs)
+                assert best.model["predicted"] <= 1.02 * predicted_ms(images, streams, chunk, costs)
 
 
 def test_requested_streams_and_chunk_are_kept():
@@ -94,7 +98,7 @@ def test_requested_streams_and_chunk_are_kept():
     assert best_schedule(10_000, FP16, chunk=123).chunk == 123
     both = best_schedule(10_000, FP16, streams=2, chunk=3_000)
     assert (both.streams, both.chunk) == (2, 3_000)
-    assert both.predicted_ms == predicted_ms(10_000, 2, 3_000, FP16)
+    assert both.model["predicted"] == predicted_ms(10_000, 2, 3_000, FP16)
 
 
 def test_long_passes_are_extrapolated_correctly():

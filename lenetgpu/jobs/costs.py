@@ -141,7 +141,7 @@ def costs(folder: Path, job: Job, request: Request) -> Costs:
 
 def _gpu_rates(worker: Worker) -> tuple[float | None, float | None]:
     """Return the images/s of the bus and of the kernels on a GPU, (None, None) on a CPU."""
-    from lenetgpu.net.streaming import costs_of
+    from lenetgpu.net.streaming.costs import costs_of
 
     engine, measured = worker.engine, None
     if engine.gpu is not None:

@@ -18,7 +18,8 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory, release, within_memory
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import Phases
-from lenetgpu.net.runners import CpuRunner, GpuRunner, InputSchedule
+from lenetgpu.net.runners import CpuRunner, GpuRunner
+from lenetgpu.net.streaming.schedule import Schedule, best_schedule
 from lenetgpu.network import FEATURES
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, choose_device, resolve
@@ -46,7 +47,7 @@ class Engine:
         with self.phases.timed("load"):
             self.weights = load_weights(request.weights or assets.default_weights())
         self._turn = PREPARING if self.gpu is None else threading.RLock()
-        self._schedules: dict[str, InputSchedule] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._resolved = False
         self._checked: set[tuple[str, int]] = set()
 
@@ -69,9 +70,9 @@ class Engine:
     def _name(self) -> str:
         return cpu_name() if self.gpu is None else self.gpu.name
 
-    def schedule(self, dtype: str) -> InputSchedule:
-        """Return the input schedule that the last `start` for `dtype` chose."""
-        return self._schedules.get(dtype, InputSchedule(1, self.request.chunk))
+    def schedule(self, dtype: str) -> Schedule:
+        """Return the schedule of images of `dtype` that `start` chose; one stream on a CPU."""
+        return self._schedules[dtype]
 
     @in_turn
     def start(self, dtype: str, images: int) -> None:
@@ -94,28 +95,22 @@ class Engine:
                     self.gpu, self.plan.precision, batch, self.weights, dtype, self.notes
                 )
         self._resolved = True
-        if self.gpu is None:
-            self.check(dtype, batch)
-            return
-        with self.phases.timed("schedule"):
-            schedule = self._scheduled(self.gpu, dtype, images)
-        self._schedules[dtype] = replace(schedule, chunk=self.check(dtype, schedule.chunk or batch))
+        schedule = Schedule(1, batch)
+        if self.gpu is not None:
+            with self.phases.timed("schedule"):
+                schedule = self._scheduled(self.gpu, dtype, images)
+        self._schedules[dtype] = replace(schedule, chunk=self.check(dtype, schedule.chunk))
 
-    def _scheduled(self, gpu: Gpu, dtype: str, images: int) -> InputSchedule:
+    def _scheduled(self, gpu: Gpu, dtype: str, images: int) -> Schedule:
         """Return streams and chunk size: as requested, or by the cost model of this machine."""
-        request = self.request
+        from lenetgpu.net.streaming.costs import costs_of
+
+        request, streams = self.request, self.request.streams or 1
         if request.transfers == "host":
-            streams = request.streams or 1
-            chunk = request.chunk or request.images_a_pass(-(-images // streams))
-            return InputSchedule(streams, chunk)
+            share = -(-images // streams)
+            return Schedule(streams, request.chunk or request.images_a_pass(share))
         if request.streams is not None and request.chunk is not None and not request.timing:
-            return InputSchedule(request.streams, request.chunk)
-        return self._by_model(gpu, dtype, images)
-
-    def _by_model(self, gpu: Gpu, dtype: str, images: int) -> InputSchedule:
-        from lenetgpu.net.streaming import best_schedule, costs_of
-
-        request = self.request
+            return Schedule(streams, request.chunk)
         try:
             costs = costs_of(self.plan, self.weights, gpu, dtype)
         except Exception as error:  # too little memory to measure the model's costs
@@ -123,14 +118,11 @@ class Engine:
                 raise
             costs = None
         if costs is None:
-            release()
-            size = request.images_a_pass(request.chunk or images)
-            return InputSchedule(request.streams or 1, size)
+            release()  # outside the except block, whose traceback holds memory
+            return Schedule(streams, request.images_a_pass(request.chunk or images))
         most = request.batch or images
         chunk = None if request.chunk is None else min(request.chunk, most)
-        found = best_schedule(images, costs, request.streams, chunk, most)
-        model = {"predicted": found.predicted_ms, "bare_copy": costs.bare_copy_ms(images)}
-        return InputSchedule(found.streams, found.chunk, found.taper, found.zero_copy, model)
+        return best_schedule(images, costs, request.streams, chunk, most)
 
     @in_turn
     def check(self, dtype: str, batch: int) -> int:
@@ -141,10 +133,11 @@ class Engine:
         """
         fused = self.plan.stages[0].variant.kind == FEATURES
         size = min(batch, default_chunk(self.device, fused))
-        _, held = within_memory(partial(self._hold, dtype), size, f"plan {self.plan.name}")
-        return batch if held == size else held
+        compared = partial(self._compile_and_compare, dtype)
+        _, fitting = within_memory(compared, size, f"plan {self.plan.name}")
+        return batch if fitting == size else fitting
 
-    def _hold(self, dtype: str, size: int) -> None:
+    def _compile_and_compare(self, dtype: str, size: int) -> None:
         """Compile the plan for passes of `size` images and compare it with float64, once."""
         if (dtype, size) in self._checked:
             return
@@ -165,22 +158,22 @@ class Engine:
         Several threads may run it, one after the other; its owner serialises them.
         """
         request = self.request
-        made = Pipeline(self.plan, self.weights, size, dtype, chunk, request.transfers)
-        made.with_scores = request.scores if scores is None else scores
-        made.turn = Turn(f"plan {self.plan.name}")
-        return made
+        pipeline = Pipeline(self.plan, self.weights, size, dtype, chunk, request.transfers)
+        pipeline.with_scores = request.scores if scores is None else scores
+        pipeline.turn = Turn(f"plan {self.plan.name}")
+        return pipeline
 
     def whole_pipeline(self, dtype: str, images: int, scores: bool | None = None) -> Pipeline:
         """Create and check a pipeline for whole batches on one stream."""
         batch = self.request.images_a_pass(images)
         chunk = self.request.chunk
-        asked = min(batch, chunk or batch)
-        held = self.check(dtype, asked)
+        requested = min(batch, chunk or batch)
+        fitting = self.check(dtype, requested)
 
         def make(size: int) -> Pipeline:
-            return self.pipeline(dtype, batch, chunk if size == asked else size, scores)
+            return self.pipeline(dtype, batch, chunk if size == requested else size, scores)
 
-        return within_memory(make, held, f"plan {self.plan.name}")[0]
+        return within_memory(make, fitting, f"plan {self.plan.name}")[0]
 
     @in_turn
     def runner(
@@ -192,17 +185,12 @@ class Engine:
         """
         if self.gpu is None:
             with self.phases.timed("compile"):
-                return CpuRunner(
-                    self.pipeline(
-                        dtype, self.request.images_a_pass(images), self.request.chunk, scores
-                    )
-                )
+                batch = self.request.images_a_pass(images)
+                return CpuRunner(self.pipeline(dtype, batch, self.request.chunk, scores))
         from lenetgpu.net.single import one_image
 
         if one:
             self.check(dtype, 1)
-        schedule = self.schedule(dtype)
-        schedule = replace(schedule, chunk=schedule.chunk or self.request.images_a_pass(images))
 
         def make(size: int) -> Pipeline:
             return self.pipeline(dtype, size, None, scores)
@@ -210,4 +198,4 @@ class Engine:
         auto = self.request.plan == AUTO
         single = partial(one_image, self.plan, self.weights, dtype, auto, make) if one else None
         with self.phases.timed("load"):
-            return GpuRunner(make, schedule, self.gpu.index, single)
+            return GpuRunner(make, self.schedule(dtype), self.gpu.index, single)

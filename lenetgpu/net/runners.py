@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -22,32 +21,18 @@ from lenetgpu.pipeline import Pipeline
 if TYPE_CHECKING:
     from lenetgpu.net.images import Accepted
     from lenetgpu.net.single import OneImage
+    from lenetgpu.net.streaming.schedule import Schedule
+    from lenetgpu.net.streaming.stream_slots import Mark
+    from lenetgpu.net.streaming.streamer import Deliver, OnChunk
     from lenetgpu.stages.fused.persistent import Once
 
-Passed = Callable[[int], None]
-Mark = Callable[[int, str | None], None]
-Deliver = Callable[[Any, Any], None]
-Callbacks = tuple[Passed | None, Mark | None]
+    Callbacks = tuple[OnChunk | None, Mark | None]
+
 _WARM_IMAGES = 4
 _SLICE_BYTES = 32 << 20  # size of each of the CPU's two read-ahead buffers
 # lengths of the page-locked staging arrays of a runner; larger calls go through the streamer's ring
 _STAGES = (1_024, 10_000)
 _COPIED_AT_ONCE = 1_000
-
-
-@dataclass(frozen=True)
-class InputSchedule:
-    """Input schedule of one pixel type: streams, chunk size, taper.
-
-    `zero_copy`: kernels read host memory. `model` holds the cost model's milliseconds, or None if
-    it was not used. On a CPU there is one stream, and `chunk` is the requested size.
-    """
-
-    streams: int
-    chunk: int | None
-    taper: float = 1.0
-    zero_copy: bool = False
-    model: dict[str, float] | None = None
 
 
 class Runner(ABC):
@@ -73,7 +58,7 @@ class Runner(ABC):
         images: Any,
         labels: Any,
         scores: Any = None,
-        on_chunk: Passed | None = None,
+        on_chunk: OnChunk | None = None,
         mark: Mark | None = None,
     ) -> None:
         """Fill `labels` (n,) int32 and, if given, `scores` (n, 10) float32 from `images`.
@@ -83,18 +68,26 @@ class Runner(ABC):
         `mark(stream, name)` after each operation and with None before the first. Results completed
         before an error are kept.
         """
-        self._pass(images, labels, scores, (on_chunk, mark))
+        self._run(images, labels, scores, (on_chunk, mark))
 
     @abstractmethod
+    def _run(self, images: Any, labels: Any, scores: Any, callbacks: Callbacks) -> None: ...
+
+    def results(self, n: int, with_scores: bool) -> tuple[Any, Any]:
+        """Allocate labels (n,) int32 and scores (n, 10) float32 or None for `run`."""
+        import numpy as np
+
+        return np.empty(n, np.int32), np.empty((n, CLASSES), np.float32) if with_scores else None
+
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
         """Return new labels (n,) int32 and scores (n, 10) float32 or None for `images`."""
+        labels, scores = Runner.results(self, len(images), with_scores)
+        self.run(images, labels, scores)
+        return labels, scores
 
     def label(self, image: Any) -> Any:
         """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""
         return self.answer(image.reshape(1, *IMAGE_SHAPE), False)[0][0]
-
-    @abstractmethod
-    def _pass(self, images: Any, labels: Any, scores: Any, callbacks: Callbacks) -> None: ...
 
 
 class CpuRunner(Runner):
@@ -116,12 +109,8 @@ class CpuRunner(Runner):
         """Return all images (n, 28, 28, 1) of `source`."""
         return source.whole().images
 
-    def results(self, n: int, with_scores: bool) -> tuple[Any, Any]:
-        """Allocate labels (n,) int32 and scores (n, 10) float32 or None for `run`."""
-        return _results(n, with_scores)
-
     @in_turn
-    def run_source(self, source: Source, deliver: Deliver, on_chunk: Passed | None = None) -> None:
+    def run_source(self, source: Source, deliver: Deliver, on_chunk: OnChunk | None = None) -> None:
         """Read `source` one slice ahead; call `deliver(labels, scores)` in order.
 
         Labels (k,) int32 and scores (k, 10) float32 or None are valid until `deliver` returns.
@@ -135,7 +124,7 @@ class CpuRunner(Runner):
         each = prod(IMAGE_SHAPE) * np.dtype(source.dtype).itemsize
         size = min(self.pipeline.batch, len(source), max(1, _SLICE_BYTES // each))
         buffers = [np.empty((size, *IMAGE_SHAPE), source.dtype) for _ in range(2)]
-        labels, scores = _results(size, with_scores)
+        labels, scores = self.results(size, with_scores)
 
         def read(lo: int) -> Any:
             part = buffers[lo // size % 2][: min(size, len(source) - lo)]
@@ -156,13 +145,7 @@ class CpuRunner(Runner):
                     self.done, self.first = total, first
                     deliver(labels[:n], scores[:n] if with_scores else None)
 
-    def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
-        """Fresh labels (n,) int32 and scores (n, 10) float32, or None, of `images`."""
-        labels, scores = _results(len(images), with_scores)
-        self.run(images, labels, scores)
-        return labels, scores
-
-    def _pass(self, images: Any, labels: Any, scores: Any, callbacks: Callbacks) -> None:
+    def _run(self, images: Any, labels: Any, scores: Any, callbacks: Callbacks) -> None:
         (on_chunk, mark), through, self.done = callbacks, 0, 0
         if mark is not None:
             mark(0, None)
@@ -172,16 +155,15 @@ class CpuRunner(Runner):
             if mark is not None:
                 mark(0, step.name)
             if step is self._last:
-                through += _length(output)
+                count = len(output[0] if isinstance(output, tuple) else output)
+                through += count
                 if on_chunk is not None:
-                    on_chunk(_length(output))
+                    on_chunk(count)
 
         for lo in range(0, len(images), self.pipeline.batch):
-            bad = None
             try:
                 self.pipeline.run(images[lo : lo + self.pipeline.batch], passed)
-                if self.pipeline.keeps_scores:
-                    bad = first_not_finite(self.pipeline.held_scores(through - lo))
+                bad = first_not_finite(self.pipeline.held_scores(through - lo))
                 if bad is not None:
                     through = lo + bad
                     raise refused(self.pipeline.plan, self.first + through)
@@ -190,17 +172,6 @@ class CpuRunner(Runner):
                 if scores is not None:
                     scores[lo:through] = self.pipeline.scores(through - lo)
                 self.done = through
-
-
-def _length(output: Any) -> int:
-    """Return the number of images of a step's output, which is labels or labels and scores."""
-    return len(output[0] if isinstance(output, tuple) else output)
-
-
-def _results(n: int, with_scores: bool) -> tuple[Any, Any]:
-    import numpy as np
-
-    return np.empty(n, np.int32), np.empty((n, CLASSES), np.float32) if with_scores else None
 
 
 class GpuRunner(Runner):
@@ -213,14 +184,14 @@ class GpuRunner(Runner):
     def __init__(
         self,
         make: Callable[[int], Pipeline],
-        schedule: InputSchedule,
+        schedule: Schedule,
         index: int,
         one: Callable[[], OneImage | Once | None] | None = None,
     ) -> None:
         import cupy
         import numpy as np
 
-        from lenetgpu.net.streaming import Streamer, host_results
+        from lenetgpu.net.streaming.streamer import Streamer, host_results
 
         super().__init__()
         self._gpu, self._dtype = cupy.cuda.Device(index), ""
@@ -230,15 +201,18 @@ class GpuRunner(Runner):
         def made(images: int) -> Pipeline:
             pipeline = make(images)
             self._plan = pipeline.plan
-            self._dtype, self._scored = pipeline.input_dtype, pipeline.with_scores
+            self._dtype = pipeline.input_dtype
             return pipeline
 
         with self._gpu:
-            chunk = schedule.chunk or 1
             self._streamer = Streamer(
-                made, chunk, schedule.streams, taper=schedule.taper, zero_copy=schedule.zero_copy
+                made,
+                schedule.chunk,
+                schedule.streams,
+                taper=schedule.taper,
+                zero_copy=schedule.zero_copy,
             )
-            few = host_empty((min(chunk, _WARM_IMAGES), *IMAGE_SHAPE), self._dtype)
+            few = host_empty((min(schedule.chunk, _WARM_IMAGES), *IMAGE_SHAPE), self._dtype)
             few.fill(0)
             self._streamer.run(few, host_results(len(few), False)[0])
             self._one = None if one is None else one()
@@ -261,23 +235,23 @@ class GpuRunner(Runner):
     def whole(self, source: Source) -> Any:
         """Return all images of `source` in page-locked memory."""
         with self._gpu:
-            held = host_empty((len(source), *IMAGE_SHAPE), source.dtype)
-            source.read(0, held)
-        return held
+            images = host_empty((len(source), *IMAGE_SHAPE), source.dtype)
+            source.read(0, images)
+        return images
 
     def results(self, n: int, with_scores: bool) -> tuple[Any, Any]:
         """Allocate page-locked labels (n,) int32 and scores (n, 10) float32 or None."""
-        from lenetgpu.net.streaming import host_results
+        from lenetgpu.net.streaming.streamer import host_results
 
         with self._gpu:
             return host_results(n, with_scores)
 
-    def _pass(self, images: Any, labels: Any, scores: Any, callbacks: Callbacks) -> None:
+    def _run(self, images: Any, labels: Any, scores: Any, callbacks: Callbacks) -> None:
         with self._gpu:
             self._streamer.run(images, labels, scores, *callbacks)
         require_finite(scores, self._plan, self.first)
 
-    def run_source(self, source: Source, deliver: Deliver, on_chunk: Passed | None = None) -> None:
+    def run_source(self, source: Source, deliver: Deliver, on_chunk: OnChunk | None = None) -> None:
         """Read `source` ahead; call `deliver(labels, scores)` in order, valid during the call."""
 
         def checked(labels: Any, scores: Any) -> None:
@@ -294,7 +268,7 @@ class GpuRunner(Runner):
         Small calls go through the runner's page-locked arrays, so that a recorded pass is replayed.
         """
         n = len(images)
-        labels, scores = _results(n, with_scores)
+        labels, scores = Runner.results(self, n, with_scores)
         if n == 1 and self._one is not None:
             with self._gpu:
                 labels[0] = self._one.label(images[0])
@@ -304,16 +278,16 @@ class GpuRunner(Runner):
         elif n > _STAGES[-1]:
             self.run(images, labels, scores)
         elif n:
-            held, found, sums = self._stage(n, with_scores)
+            staged, staged_labels, staged_scores = self._stage(n, with_scores)
 
             def copy(lo: int, hi: int) -> None:
-                held[lo:hi] = images[lo:hi]
+                staged[lo:hi] = images[lo:hi]
 
             parallel_ranges(n, copy, _COPIED_AT_ONCE)
-            self.run(held[:n], found[:n], sums[:n] if with_scores else None)
-            labels[:] = found[:n]
+            self.run(staged[:n], staged_labels[:n], staged_scores[:n] if with_scores else None)
+            labels[:] = staged_labels[:n]
             if with_scores:
-                scores[:] = sums[:n]
+                scores[:] = staged_scores[:n]
         return labels, scores
 
     def label(self, image: Any) -> Any:

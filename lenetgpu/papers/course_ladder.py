@@ -82,7 +82,7 @@ def transfers(
     Returns the pipeline, a run from images on the host to labels there, and a text about the
     bytes it moves.
     """
-    from lenetgpu.net.streaming import pinned_copy
+    from lenetgpu.net.streaming.streamer import pinned_copy
 
     n = len(images)
     way = "host" if where == HOST else "device"
@@ -109,7 +109,7 @@ def streams(
     plan: Plan, weights: Weights, images: Any, count: int, chunks: int, expected: Any
 ) -> Callable[[], None]:
     """Return a run of `plan` over streams and chunks; raise LenetError if its labels differ."""
-    from lenetgpu.net.streaming import Streamer, host_results, pinned_copy
+    from lenetgpu.net.streaming.streamer import Streamer, host_results, pinned_copy
 
     n, dtype = len(images), str(images.dtype)
 

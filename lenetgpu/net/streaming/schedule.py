@@ -10,7 +10,7 @@ are slower. With zero-copy, kernels read host memory directly: one launch, at a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 MOST_STREAMS, MOST_CHUNK = 6, 40_000
@@ -70,23 +70,20 @@ class Costs:
         starts = ceil(images / (chunk or images)) * self.zero_copy_us
         return (self.call_us + starts + images * each / 1e3) / 1e3
 
-    def bare_copy_ms(self, images: int) -> float:
-        """Return the milliseconds of one copy of all images."""
-        return self.copy(images) / 1e3
-
 
 @dataclass(frozen=True)
 class Schedule:
-    """Number of streams, images of the largest chunk, and predicted milliseconds.
+    """Number of streams and images of the largest chunk.
 
-    `taper` is the ratio of consecutive chunk sizes. `zero_copy`: kernels read host memory.
+    `taper` is the ratio of consecutive chunk sizes. `zero_copy`: kernels read host memory. `model`
+    holds milliseconds by the cost model ("predicted", "bare_copy"); None if it was not used.
     """
 
     streams: int
     chunk: int
-    predicted_ms: float = field(compare=False)
     taper: float = EVEN
     zero_copy: bool = False
+    model: dict[str, float] | None = field(default=None, compare=False)
 
 
 def chunk_sizes(images: int, chunk: int, taper: float = EVEN) -> list[int]:
@@ -160,21 +157,21 @@ def best_schedule(
     sizes = {size for size in _sizes(images) if size <= most} if chunk is None else {chunk}
     rising = costs.image_ns > costs.image_bytes / costs.bus_gbs
     tapers = (EVEN, *(float(by) if rising else 1 / by for by in _TAPERS))
-    found = [
-        Schedule(count, size, predicted_ms(images, count, size, costs, taper), taper)
+    candidates = [
+        (predicted_ms(images, count, size, costs, taper), Schedule(count, size, taper))
         for size in sorted(sizes or {most})
         for count in counts
         if streams is not None or count <= -(-images // size)
         for taper in (tapers if chunk is None and size < images else (EVEN,))
     ]
     if streams is None and chunk is None and images <= MOST_CHUNK:
-        found.append(Schedule(1, most, costs.zero_copy_ms(images, most), zero_copy=True))
-    least = min(schedule.predicted_ms for schedule in found)
-    near = [schedule for schedule in found if schedule.predicted_ms <= _WORTH * least]
-    return min(near, key=_images_held)
+        candidates.append((costs.zero_copy_ms(images, most), Schedule(1, most, zero_copy=True)))
+    least = min(ms for ms, _ in candidates)
+    near = [(ms, schedule) for ms, schedule in candidates if ms <= _WORTH * least]
+    ms, schedule = min(near, key=lambda candidate: _memory(candidate[1]))
+    return replace(schedule, model={"predicted": ms, "bare_copy": costs.copy(images) / 1e3})
 
 
-def _images_held(schedule: Schedule) -> tuple[int, int]:
+def _memory(schedule: Schedule) -> tuple[int, int]:
     """Return the images held on the GPU at once, and the number of streams."""
-    held = 0 if schedule.zero_copy else schedule.streams * schedule.chunk
-    return held, schedule.streams
+    return 0 if schedule.zero_copy else schedule.streams * schedule.chunk, schedule.streams
