@@ -11,7 +11,7 @@ algorithms counts, then the newest.
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from lenetgpu.dispatch.measured import (
     Measured,
     counted,
     inexact,
-    row_of,
 )
 from lenetgpu.gpu.machines import FULL_NAMES, USUAL, Machine
 from lenetgpu.lab.conv.request import shape_of
@@ -129,6 +128,20 @@ def measured_in(document: Document) -> Iterator[tuple[Conv, Measured]]:
                 problem_of(case),
                 Measured(name, case["images"], us, date, SHIPS, commit, dropped=dropped),
             )
+
+
+def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
+    """Return the table's row of a measurement."""
+    sizes = {"reads": problem.reads, "writes": problem.writes}
+    for size in fields(problem):
+        if (value := getattr(problem, size.name)) != size.default:
+            sizes[size.name] = value
+    row = {
+        "device": found.device, "problem": sizes, "images": found.images,
+        "algorithm": found.algorithm, "us": dict(found.us), "date": found.date,
+        "commit": found.commit,
+    }  # fmt: skip
+    return row | ({"dropped": found.dropped} if found.dropped else {})
 
 
 def table(root: Path = MEASURED) -> dict[str, Any]:

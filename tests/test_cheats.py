@@ -65,7 +65,7 @@ def assert_only_cheats_are_wrong(found, why):
     assert set(why) < set(found)
 
 
-LEFT = "left is wrong"
+LEFT = "leaves a wrong output"
 LATE = "writes its output after it has returned|unwritten"
 WHY = {
     "pools": {
@@ -133,7 +133,9 @@ def test_monkey_patching_the_benchmark_has_no_effect(tmp_path, facts):
         expected = "wrong" if wrong else "failed" if mode == "numpy" else "right"
         assert found[name].status == expected, (mode, found[name])
         if mode in LYING:
-            assert re.search("claims .* ms where .* ms passed|left is wrong", found[name].note)
+            assert re.search(
+                "claims .* ms where .* ms passed|leaves a wrong output", found[name].note
+            )
 
 
 def test_time_below_device_floor_is_refused():
@@ -148,7 +150,7 @@ def test_time_below_device_floor_is_refused():
     bench._claims = [least]
     assert bench._too_fast() == ""
     bench._claims = [least / 3]
-    assert re.search("claims .* ms for what this device needs .* ms for", bench._too_fast())
+    assert re.search("claims .* ms, but this device needs at least .* ms", bench._too_fast())
 
 
 def test_parent_checks_outputs_of_its_own_random_images(facts):
@@ -158,7 +160,7 @@ def test_parent_checks_outputs_of_its_own_random_images(facts):
     bench = plugins.PluginBench(one, None, laid, stage(facts))
     assert one.full_name == "partial.zeros"
     bench._child.ask("check")
-    assert "what it leaves of other images is wrong, error " in bench._outputs_wrong()
+    assert "leaves a wrong output of other images, error " in bench._outputs_wrong()
 
 
 def test_overwritten_weights_are_detected_and_restored(facts):

@@ -15,6 +15,8 @@ GPU = Gpu(0, "test", 90)
 class FakeBench:
     """A bench with times from a list, correct or wrong as configured."""
 
+    method = note = ""
+
     def __init__(self, times, passed=True):
         self._times, self._passed = iter(times), passed
         self.images = self.scaled_from = 10

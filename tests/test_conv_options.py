@@ -393,7 +393,7 @@ def test_16bit_buffers_are_guarded_poisoned_and_aligned(rng):
         first = bench.one_output()
         assert first.itemsize == ITEM_BYTES[dtype] and differing(first, bench.one_output()) == 0
         y = bench._timed.y
-        assert y.ctypes.data % 64 == case.held("NHWC").array.ctypes.data % 64 == 0
+        assert y.ctypes.data % 64 == case.input("NHWC").array.ctypes.data % 64 == 0
         PreparedKernel.poison(y)
         assert np.isnan(widened(y)).all()
 
@@ -416,7 +416,7 @@ def test_faster_memory_format_of_pytorch_is_timed():
     checked = Checked(Verdict(True, 0.0, 1.0), 0.0, None, 2)
     made.problem, made._which = PLAIN, None
     made._case = SimpleNamespace(gpu=False, judged=lambda *_: checked)
-    made._hold, made._call, made._found = asked.append, lambda: None, lambda: None
+    made._load_timed, made._call, made._found = asked.append, lambda: None, lambda: None
     calls = SimpleNamespace(sample=lambda: asked.append("sample") or len(asked), passes=1)
     made._timed = lambda: SimpleNamespace(once=True, note="", method="", calls=calls)
     assert made.check() == checked and made.note == "contiguous"

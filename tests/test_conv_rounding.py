@@ -103,7 +103,7 @@ def test_predicted_error_matches_fp32_emulation(outputs, side, channels, product
 def test_predicted_error_matches_measurements(shape, images):
     problem = replace(shape_of(shape).problem, **MAPS)
     row, *errors = MEASURED[shape, images]
-    assert rounding.in_a_row(problem) == pytest.approx(row, rel=0.03)
+    assert rounding.sequential(problem) == pytest.approx(row, rel=0.03)
     for (name, outputs), error in zip(WINOGRAD.items(), errors, strict=True):
         if (problem.R, outputs) == (5, 4):
             assert not possible(name, problem, H100, images=images)

@@ -157,8 +157,8 @@ def test_launches_are_assigned_to_sections(pretended):
         ({"extra": [pretended_ncu.MARK]}, "expected 9 sections, found number 512"),
         ({"cut": 2}, "expected it whole"),
         ({"fail": "ERR_NVGPUCTRPERM - The user", "code": 0}, "ERR_NVGPUCTRPERM"),
-        ({"fail": "LibraryNotLoaded", "code": 9}, "code 9: LibraryNotLoaded"),
-        ({"end": 3}, "code 3: ==PROF== Disconnected"),
+        ({"fail": "LibraryNotLoaded", "code": 9}, "found 9: LibraryNotLoaded"),
+        ({"end": 3}, "found 3: ==PROF== Disconnected"),
     ],
 )
 def test_mismatched_ncu_output_is_refused(pretended, settings, part):

@@ -135,8 +135,8 @@ def test_explain_gives_choice_and_reason():
 def test_inaccurate_winograd_is_refused_with_reason():
     product = winograd.plan(FEW, 64, 4, H200)
     most = rounding.MARGIN * rounding.of_winograd(product, FEW, 4)
-    row = rounding.in_a_row(FEW)
-    said = f"predicted error up to {most:.2e} (root mean square), fp32 in a row {row:.2e}"
+    row = rounding.sequential(FEW)
+    said = f"predicted error up to {most:.2e} (root mean square), sequential fp32 sums {row:.2e}"
     assert most > 1.5 * row and why_not("winograd.f4", FEW, H200, images=64) == said
     assert why_not("winograd.f4", FEW, H200, measured=True, images=64) is None
     rows = dict(explain(FEW, 64, replace(H200, multiprocessors=131)))

@@ -208,10 +208,8 @@ def test_commit_is_marked_if_sources_differ(tmp_path, monkeypatch):
 
 
 class Bench:
-    problem = None
+    problem, once, launched, method, note = None, False, (), "", ""
     images = scaled_from = 1000
-    once = False
-    launched = ()
 
     def __init__(self, state=STATE):
         self.state = state

@@ -33,7 +33,7 @@ class Machine:
 
 
 class Bench:
-    problem, once = None, False
+    problem, once, method, note = None, False, "", ""
 
     def __init__(self, machine, milliseconds):
         self.machine, self.milliseconds = machine, milliseconds

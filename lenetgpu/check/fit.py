@@ -1,18 +1,15 @@
 """Checks of a plan against float64 on a few images, with cached results.
 
-`verify_once` checks that a GPU runs the kernels correctly: the project tests them on its own GPUs,
-and a user may have another model. The first time a plan runs on a device, a few of the shipped
-digits pass through it with the shipped weights. `fit` checks that the plan's precision is
-sufficient for the user's weights: on digits, noise, a white image and a blank one. Each group of
-images is judged relative to its own largest score.
+`verify_once` checks once per device that its kernels are correct there, on shipped digits with the
+shipped weights. `fit` checks that the plan's precision suffices for the user's weights: on digits,
+noise, a white image and a blank one, each group relative to its own largest score.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -34,18 +31,9 @@ IMAGES = 331
 PACKERS = ("stages", "gpu", "cpu", "layouts.py", "problems.py", "pipeline.py")
 
 
-def _hash(facts: list[object]) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-
-
 def plan_key(plan: Plan, device: str, dtype: str, batch: int) -> str:
-    """Return the cache key of `plan` on `device` with this input, in passes of up to `batch`.
-
-    The key changes with the source of any kernel that such passes launch, with the Python code
-    that packs weights and launches kernels, and with the versions of the driver and the
-    libraries.
-    """
-    facts: list[object] = [device, dtype, sources(*PACKERS)]
+    """Return the cache key of `plan` on a device: input, sources, driver and library versions."""
+    facts: list[Any] = [device, dtype, sources(*PACKERS)]
     for bound in plan.stages:
         facts += [bound.name, bound.variant.full_name, str(bound.problem)]
         if bound.variant.kernels is not None:
@@ -53,7 +41,7 @@ def plan_key(plan: Plan, device: str, dtype: str, batch: int) -> str:
                 facts += [nvrtc.source_hash(kernel.source), *map(str, kernel.defines)]
     if plan.device == "cuda":
         facts.append(nvrtc.environment())
-    return _hash(facts)
+    return entries.name_of(facts)
 
 
 def _as(images: Any, dtype: str) -> Any:
@@ -61,7 +49,7 @@ def _as(images: Any, dtype: str) -> Any:
     return images if dtype == "uint8" else images.astype(np.float32) / np.float32(PIXEL_SCALE)
 
 
-def _ran(plan: Plan, weights: Weights, images: Any, dtype: str, batch: int) -> tuple[Any, Any]:
+def _run(plan: Plan, weights: Weights, images: Any, dtype: str, batch: int) -> tuple[Any, Any]:
     """Return (scores, labels) of `images` from a poisoned pipeline made for passes of `batch`."""
     pipeline = Pipeline(plan, weights, max(batch, len(images)), dtype, batch)
     pipeline.poison()
@@ -78,35 +66,25 @@ def _shipped(dtype: str) -> tuple[Any, Weights, Any, Any]:
     return images, weights, *reference_scores(images, weights)
 
 
-def verify(plan: Plan, dtype: str, batch: int) -> None:
+def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAGES) -> bool:
     """Compare `plan` with float64 on IMAGES shipped digits as `dtype` ("uint8" or "float32").
 
-    The digits pass through a pipeline made for passes of `batch` images. Choices that a variant
-    makes when it is prepared are those of such a pass; choices that depend on the images of a
-    launch are those for IMAGES. Raises LenetError if the plan is wrong.
+    The pipeline is made for passes of `batch` images. Returns False if the same kernels passed
+    on `device` before; raises LenetError if the plan is wrong.
     """
-    images, weights, expected, labels = _shipped(dtype)
-    scores, found = _ran(plan, weights, images, dtype, batch)
+    name = plan_key(plan, device, dtype, batch)
+    facts = {"device": device, "dtype": dtype, "batch": batch, "images": IMAGES}
+    if facts.items() <= (entries.facts_of("verified", name) or {}).items():
+        return False
+    images, weights, expected, expected_labels = _shipped(dtype)
+    scores, labels = _run(plan, weights, images, dtype, batch)
     verdict = judge(scores, expected, plan.precision)
-    flips = (found != labels) & ~excusable_flips(expected, plan.precision)
+    flips = (labels != expected_labels) & ~excusable_flips(expected, plan.precision)
     if not verdict.passed or flips.any():
         raise LenetError(
             f"plan {plan.name} is wrong on this device: expected float64's labels of {IMAGES} "
             f"digits, found {int(flips.sum())} others ({verdict}); choose another --plan"
         )
-
-
-def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAGES) -> bool:
-    """Run `verify` unless the same kernels passed on `device` before; return True if it ran.
-
-    Raises LenetError if the plan is wrong.
-    """
-    name = plan_key(plan, device, dtype, batch)
-    facts = {"device": device, "dtype": dtype, "batch": batch, "images": IMAGES}
-    said = entries.facts_of("verified", name)
-    if said is not None and {fact: said.get(fact) for fact in facts} == facts:
-        return False
-    verify(plan, dtype, batch)
     entries.save("verified", name, facts | {"plan": plan.name})
     return True
 
@@ -120,11 +98,7 @@ Group = tuple[str, slice]
 
 @dataclass(frozen=True)
 class Fit:
-    """Errors of a plan with given weights: the largest by group, and the largest overall.
-
-    An error in `groups` is relative to the group's largest score, `error` to the largest score
-    overall.
-    """
+    """Largest errors of a plan by group and overall, over the largest score of the same images."""
 
     plan: str
     precision: str
@@ -135,33 +109,28 @@ class Fit:
 def groups(digits: Any, noise: int) -> tuple[Any, list[Group]]:
     """Return `digits` (N, 28, 28, 1) uint8 with more images appended, and the groups to judge."""
     random = np.random.default_rng(0).integers(0, 256, (noise, *IMAGE_SHAPE), dtype=np.uint8)
-    flat = [np.full((1, *IMAGE_SHAPE), value, np.uint8) for value in (255, 0)]
-    named = {"digits": digits, "noise": random, "a white image": flat[0], "a blank image": flat[1]}
-    parts, at = [], 0
-    for name, part in named.items():
-        parts.append((name, slice(at, at + len(part))))
-        at += len(part)
+    white, blank = (np.full((1, *IMAGE_SHAPE), value, np.uint8) for value in (255, 0))
+    named = {"digits": digits, "noise": random, "a white image": white, "a blank image": blank}
+    ends = np.cumsum([0, *map(len, named.values())]).tolist()
+    parts = [(name, slice(*span)) for name, span in zip(named, pairwise(ends), strict=True)]
     return np.concatenate(list(named.values())), parts
 
 
 def judge_groups(
     parts: list[Group], found: Any, labels: Any, expected: Any, precision: str
 ) -> dict[str, Verdict]:
-    """Judge each group's scores `found` (N, 10) and `labels` (N,) against float64's `expected`.
-
-    A label may differ where the scores lie within the tolerance or tie.
-    """
+    """Judge each group's scores (N, 10) and labels (N,); labels may differ if scores are close."""
     verdicts = {}
-    for name, where in parts:
-        verdict = judge(found[where], expected[where], precision)
-        scores, named = expected[where], labels[where]
+    for name, group in parts:
+        scores, named = expected[group], labels[group]
+        verdict = judge(found[group], scores, precision)
         excused = excusable_flips(scores, precision)
         excused |= _tied(scores, named, verdict.error * (largest(scores) or 1.0))
-        flips = (named != scores.argmax(1)) & ~excused
-        count = int(np.count_nonzero(flips))
-        note = verdict.note + (f", {count} labels differ" if count else "")
-        passed = verdict.passed and not count
-        verdicts[name] = Verdict(passed, verdict.error, verdict.tolerance, note)
+        flips = int(np.count_nonzero((named != scores.argmax(1)) & ~excused))
+        if flips:
+            note = f"{verdict.note}, {flips} labels differ"
+            verdict = replace(verdict, passed=False, note=note)
+        verdicts[name] = verdict
     return verdicts
 
 
@@ -203,10 +172,7 @@ def expected_scores(weights: Weights, dtype: str) -> Any:
 
 
 def judged(plan: Plan, weights: Weights, dtype: str, found: Any, labels: Any) -> Fit:
-    """Return the fit of a plan that produced scores `found` (70, 10) and `labels` (70,).
-
-    Raises LenetError if a group is outside the tolerance of the plan's precision.
-    """
+    """Return the fit of a plan with scores `found` (70, 10); raise LenetError unless it fits."""
     expected = expected_scores(weights, dtype)
     verdicts = judge_groups(_images()[1], found, labels, expected, plan.precision)
     for name, verdict in verdicts.items():
@@ -222,27 +188,24 @@ def judged(plan: Plan, weights: Weights, dtype: str, found: Any, labels: Any) ->
 
 
 def measure(plan: Plan, weights: Weights, dtype: str, batch: int) -> Fit:
-    """Run the images through a pipeline made for passes of `batch`, and judge its output.
-
-    On a GPU, it runs on the current one. Raises LenetError if a group is outside the tolerance.
-    """
+    """Run the images through a pipeline made for passes of `batch`, and judge its output."""
     expected_scores(weights, dtype)
-    scores, labels = _ran(plan, weights, looked_at(dtype), dtype, batch)
+    scores, labels = _run(plan, weights, looked_at(dtype), dtype, batch)
     return judged(plan, weights, dtype, scores, labels)
 
 
 def fit(plan: Plan, weights: Weights, device: str, dtype: str = "uint8", batch: int = 331) -> Fit:
     """Return the fit of `plan` with `weights` in passes of up to `batch` images of `dtype`.
 
-    `device` is the device's name; a GPU must be the current one, and is verified first. The
-    result is cached per kernels and weights. Raises LenetError if the plan is outside its
-    tolerance or wrong on the device.
+    `device` is the name of the device; a GPU must be current, and is verified first. The result
+    is cached. Raises LenetError if the plan is outside its tolerance or wrong on the device.
     """
     if plan.device == "cuda":
         verify_once(plan, device, dtype, batch)
-    name = _hash([plan_key(plan, device, dtype, batch), plan.name, weights.digest, sources()])
-    found = entries.load("fits", name, Fit)
-    if found is None:
-        found = measure(plan, weights, dtype, batch)
-        entries.save("fits", name, found)
-    return found
+    key = plan_key(plan, device, dtype, batch)
+    name = entries.name_of([key, plan.name, weights.digest, sources()])
+    cached = entries.load("fits", name, Fit)
+    if cached is None:
+        cached = measure(plan, weights, dtype, batch)
+        entries.save("fits", name, cached)
+    return cached

@@ -35,8 +35,8 @@ _NARROW = {"float16": (11, -13), "uint16": (8, -125)}
 class Verdict:
     """Result of a check.
 
-    `error` is the smallest tolerance that would pass (for integers, the number of wrong
-    values); NaN if an output is NaN, infinite or unwritten.
+    `error` is the smallest tolerance that passes, or the number of wrong integers; NaN if an
+    output is NaN, infinite or unwritten.
     """
 
     passed: bool
@@ -51,11 +51,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Checked:
-    """Error against float64 on real digits and on fresh random input.
+    """Error against float64.
 
-    `largest` is the largest absolute difference. `flips` counts the labels that differ from
-    float64's among `images` (None without labels). `first_bad` is the first wrong stage, or
-    None.
+    `largest` is the largest absolute difference, `flips` the number of labels among `images`
+    that differ from float64's (None without labels), `first_bad` the first wrong stage.
     """
 
     verdict: Verdict
@@ -67,10 +66,9 @@ class Checked:
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of a candidate against float64, on the same images as every other candidate.
+    """Errors of a candidate against float64, final rounding included, on images shared by all.
 
-    `largest` is the largest error over the largest output; `rms` is the root mean square of the
-    errors over that of the outputs. For half-precision outputs both include the final rounding.
+    `largest` is the largest error over the largest output, `rms` the ratio of root mean squares.
     """
 
     images: int
@@ -79,13 +77,9 @@ class Errors:
 
 
 def rough(dtype: str) -> float:
-    """Return the error up to which the times of a less precise library still count.
-
-    This is fp16's tolerance; for half-precision outputs one more rounding is added, because a
-    library may round a sum before it adds the bias.
-    """
-    once_more = {"fp16": "float16", "bf16": "uint16"}.get(dtype)
-    return TOLERANCE["fp16"] + (2.0 ** -_NARROW[once_more][0] if once_more else 0.0)
+    """Return the largest error at which a library's times count: fp16's tolerance, at least."""
+    rounding = {"fp16": 2.0**-11, "bf16": 2.0**-8}.get(dtype, 0.0)
+    return TOLERANCE["fp16"] + rounding
 
 
 def array_module(array: Any) -> Any:
@@ -112,10 +106,7 @@ def largest_difference(found: Any, expected: Any) -> float:
 
 
 def judge(found: Any, expected: Any, precision: str) -> Verdict:
-    """Compare float arrays within the precision's tolerance, integer arrays for equality.
-
-    Both arrays are NumPy's, or both are CuPy's.
-    """
+    """Compare float arrays within the precision's tolerance, integer arrays for equality."""
     module = array_module(found)
     found, expected = module.asarray(found), module.asarray(expected)
     if found.shape != expected.shape:
@@ -144,11 +135,7 @@ def judge_parts(parts: Iterable[tuple[Any, Any]], scale: float, precision: str) 
 
 
 def excusable_flips(scores: Any, precision: str) -> Any:
-    """Mark images (N,) whose two best float64 `scores` (N, 10) are too close to fix the label.
-
-    Each score may be off by the precision's tolerance. At fp32, tf32x3 and fp16x3 no label may
-    differ.
-    """
+    """Mark images (N,) whose two best `scores` (N, 10) are too close at this precision."""
     if precision in PRECISE:
         return np.zeros(len(scores), bool)
     best = np.sort(scores, axis=1)
@@ -160,29 +147,26 @@ def excusable_flips(scores: Any, precision: str) -> Any:
 def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any) -> Verdict:
     """Run `variant` on x (NHWC or (N, K), host) into a poisoned output and judge it.
 
-    The variant must not change x, w or memory around its output. It must not write its output
-    after it has returned (on a GPU: after the current stream has finished).
+    It must not change x, w or memory around its output, nor write after it has returned (on a
+    GPU: after the current stream has finished).
     """
-    held = tensors(w)
-    copies = [one.copy() for one in held]
-    prepared = PreparedKernel(variant, problem, held, len(x))
-    given, out = prepared.input(x.copy()), prepared.output(len(x))
-    before = given.copy()
-    prepared.run(given, out)
+    weights = tensors(w)
+    copies = [array.copy() for array in weights]
+    prepared = PreparedKernel(variant, problem, weights, len(x))
+    images, out = prepared.input(x.copy()), prepared.output(len(x))
+    before = images.copy()
+    prepared.run(images, out)
     early = out.copy()
     verdict = judge(prepared.found(early), expected, variant.precision)
     settle(prepared)
-    misdeeds = {
+    rules = {
         "writes its output after it has returned": same_bytes(early, out),
         "writes outside its output": not prepared.wrote_outside(),
-        "changes its input": same_bytes(before, given),
-        "changes its weights": all(map(same_bytes, copies, held)),
+        "changes its input": same_bytes(before, images),
+        "changes its weights": all(map(same_bytes, copies, weights)),
     }
-    caught = next((what for what, innocent in misdeeds.items() if not innocent), None)
-    return replace(verdict, passed=False, note=f", {caught}") if caught else verdict
-
-
-PAUSE_S = 0.01
+    broken = next((rule for rule, obeyed in rules.items() if not obeyed), None)
+    return replace(verdict, passed=False, note=f", {broken}") if broken else verdict
 
 
 def settle(prepared: PreparedKernel) -> None:
@@ -190,7 +174,7 @@ def settle(prepared: PreparedKernel) -> None:
     if prepared.on_gpu:
         prepared.arrays.cuda.runtime.deviceSynchronize()
     else:
-        Event().wait(PAUSE_S)
+        Event().wait(0.01)
 
 
 def same_bytes(a: Any, b: Any) -> bool:
@@ -206,13 +190,13 @@ def first_bad_stage(
     expected = reference_stages(images, weights.balanced)
     found: dict[str, Any] = {}
 
-    def keep(step: Step, output: Any) -> None:
+    def copy_output(step: Step, output: Any) -> None:
         layout, shape = step.writes
         if step.stages and layout not in PRIVATE and not isinstance(output, tuple):
-            held = output.get() if step.device == "cuda" else output.copy()
-            found[step.stages[-1]] = held if layout in ("NC", "N") else to_nhwc(held, layout, shape)
+            y = output.get() if step.device == "cuda" else output.copy()
+            found[step.stages[-1]] = y if layout in ("NC", "N") else to_nhwc(y, layout, shape)
 
-    pipeline.run(cupy.asarray(images) if pipeline.plan.device == "cuda" else images, keep)
+    pipeline.run(cupy.asarray(images) if pipeline.plan.device == "cuda" else images, copy_output)
     for name, output in found.items():
         verdict = judge(output, expected[name], pipeline.plan.precision)
         if not verdict.passed:
@@ -235,10 +219,7 @@ def refused(plan: Plan, image: int) -> LenetError:
 
 
 def require_finite(scores: Any, plan: Plan, first: int = 0) -> None:
-    """Raise LenetError unless all `scores` (n, 10) are finite; `first` numbers their first image.
-
-    None, from a run without scores, is accepted.
-    """
+    """Raise LenetError unless all `scores` (n, 10), if any, are finite; `first` is their number."""
     bad = None if scores is None else first_not_finite(scores)
     if bad is not None:
         raise refused(plan, first + bad)

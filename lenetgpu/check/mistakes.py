@@ -66,10 +66,7 @@ def confusions(counts: Any) -> list[dict[str, int]]:
 
 
 def counts_of(document: dict[str, Any]) -> Any:
-    """Return the (10, 10) counts that a document's `per_digit` and `confusions` were made from.
-
-    Returns None for data without labels and for documents of earlier versions.
-    """
+    """Return a document's confusion counts (10, 10); None for data without labels."""
     if document.get("per_digit") is None:
         return None
     counts = np.zeros((CLASSES, CLASSES), np.int64)
@@ -90,10 +87,7 @@ class Gallery:
 
 
 class Mistakes:
-    """Collector of wrong images from results that arrive in parts; each takes 35 bytes.
-
-    `labels` (N,) covers all images; `first` is the index of the first one in its data set.
-    """
+    """Collector of wrong images from results in parts; `first` is the index of `labels[0]`."""
 
     def __init__(self, labels: Any, first: int) -> None:
         self._labels, self._first = labels, first
@@ -105,15 +99,15 @@ class Mistakes:
         wrong = np.flatnonzero(predicted != labels)
         if not len(wrong):
             return
-        every, shares = np.arange(len(wrong)), probabilities(scores[wrong])
+        index, shares = np.arange(len(wrong)), probabilities(scores[wrong])
         rows = np.empty(len(wrong), ROW)
         rows["index"] = self._first + at + wrong
         rows["label"], rows["predicted"] = labels[wrong], predicted[wrong]
-        rows["label_probability"] = shares[every, rows["label"]]
-        rows["probability"] = shares[every, rows["predicted"]]
-        shares[every, rows["predicted"]] = -1
+        rows["label_probability"] = shares[index, rows["label"]]
+        rows["probability"] = shares[index, rows["predicted"]]
+        shares[index, rows["predicted"]] = -1
         rows["runner_up"] = shares.argmax(axis=1)
-        rows["runner_up_probability"] = shares[every, rows["runner_up"]]
+        rows["runner_up_probability"] = shares[index, rows["runner_up"]]
         self._parts.append(rows)
 
     def rows(self, done: int) -> Any:
@@ -122,21 +116,16 @@ class Mistakes:
         return rows[rows["index"] < self._first + done]
 
 
-def worst(rows: Any, most: int = GALLERY) -> Any:
-    """Return the `most` rows of highest probability, highest first; ties stay in order."""
-    return rows[np.argsort(-rows["probability"], kind="stable")[:most]]
-
-
 def gallery(rows: Any, source: Source, most: int = GALLERY) -> Gallery:
-    """Return the worst of all wrong `rows` with their images, which are read again from `source`.
+    """Return the `most` probable of the wrong `rows` with their images, read from `source`.
 
-    Raises LenetError if `source` is short or damaged by now.
+    Ties stay in order. Raises LenetError if `source` is short or damaged by now.
     """
-    shown = worst(rows, most)
+    shown = rows[np.argsort(-rows["probability"], kind="stable")[:most]]
     images = np.empty((len(shown), *IMAGE_SHAPE[:2]), np.uint8)
-    one = np.empty((1, *IMAGE_SHAPE), source.dtype)
+    image = np.empty((1, *IMAGE_SHAPE), source.dtype)
     for position in np.argsort(shown["index"]).tolist():  # in file order, for gzip
-        source.read(int(shown["index"][position]) - source.selection.start, one)
-        pixels = one if one.dtype == np.uint8 else np.rint(255 * np.clip(one, 0, 1))
+        source.read(int(shown["index"][position]) - source.selection.start, image)
+        pixels = image if image.dtype == np.uint8 else np.rint(255 * np.clip(image, 0, 1))
         images[position] = pixels[0, ..., 0]
     return Gallery(rows, shown, images)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +20,12 @@ from lenetgpu.stages.reference import (
 )
 
 _CHUNK = CHECK_IMAGES = 500
-_WEIGHTED: dict[str, Callable[[Any, Any, Any], Any]] = {
+_WEIGHTED: dict[str, Any] = {
     "conv": conv_reference,
     CONV_POOL: conv_pool_reference,
     "fc": fc_reference,
 }
-_PLAIN: dict[str, Callable[[Any, Any], Any]] = {
+_PLAIN: dict[str, Any] = {
     "pool": pool_reference,
     "argmax": argmax_reference,
     "scale": scale_reference,
@@ -40,19 +39,13 @@ def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
     `w` is its weights; a span of several stages has a tuple of them.
     """
     if kind == FEATURES:
-        return _features(x, w)
-    if kind in _WEIGHTED:
-        return _WEIGHTED[kind](x, w, problem)
-    return _PLAIN[kind](x, problem)
-
-
-def _features(x: Any, w: Any) -> Any:
-    """Run images (N, 28, 28, 1) through conv1, pool1, conv2 and pool2: (N, 1024)."""
-    given = iter(w)
-    for stage in STAGES:
-        if stage.name in FEATURE_STAGES:
-            x = reference(stage.kind, x, next(given) if stage.weight else None, stage.problem)
-    return x.reshape(len(x), -1)
+        filters = iter(w)
+        for stage in STAGES:
+            if stage.name in FEATURE_STAGES:
+                stage_w = next(filters) if stage.weight else None
+                x = reference(stage.kind, x, stage_w, stage.problem)
+        return x.reshape(len(x), -1)
+    return _WEIGHTED[kind](x, w, problem) if kind in _WEIGHTED else _PLAIN[kind](x, problem)
 
 
 def tensors(w: Any) -> tuple[Any, ...]:
@@ -63,11 +56,7 @@ def tensors(w: Any) -> tuple[Any, ...]:
 
 
 def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
-    """Return fresh input, in NHWC or (N, K), and weights.
-
-    The weights are None for kinds without weights, and a tuple for a span or for a convolution
-    with bias (filters, bias).
-    """
+    """Return fresh input, in NHWC or (N, K), and weights as `reference` accepts them."""
     shape = (n, *problem.in_shape)
     if kind == "scale":
         return rng.integers(0, 256, shape, dtype=np.uint8), None
@@ -82,14 +71,12 @@ def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
     w = rng.standard_normal(problem.weight_shape).astype(np.float32)
     if kind != "conv":
         return x, w
-    drawn = [w, *([_bias(problem, rng)] if problem.bias else [])]
-    x, *drawn = (narrowed(values, problem.dtype) for values in (x, *drawn))
-    return x, tuple(drawn) if problem.bias else drawn[0]
-
-
-def _bias(problem: Any, rng: Any) -> Any:
-    """Return a bias of the magnitude of the sums that it is added to."""
-    return (rng.standard_normal(problem.M) * problem.gemm_k**0.5).astype(np.float32)
+    x, w = narrowed(x, problem.dtype), narrowed(w, problem.dtype)
+    if not problem.bias:
+        return x, w
+    # as large as the sums that it is added to
+    bias = (rng.standard_normal(problem.M) * problem.gemm_k**0.5).astype(np.float32)
+    return x, (w, narrowed(bias, problem.dtype))
 
 
 def reference_stages(images: Any, weights: Weights) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """Input and output of timed calls, between guard zones; the images change before every check.
 
-A variant that caches its results, skips calls or computes only the first images stays correct as
-long as every call gets the same images in the same memory. Each check therefore loads other images.
-Every second check leaves the first and the last image of each call unchanged. The output buffer is
-not cleared: it holds the previous call's output.
+This exposes variants that cache results, skip calls or compute only the first images. Every second
+check leaves the first and the last image of each call unchanged. The output buffer is not cleared:
+it holds the previous call's output.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ _PART_BYTES = 64 << 20
 
 
 class Images:
-    """`count` images on a device, between guard zones: slot s holds image `which[s]` of `source`.
-
-    `source` (S, ...) is reused cyclically if `count` is larger than S.
-    """
+    """Guarded copies of `count` images on a device: slot s holds image `which[s]` of `source`."""
 
     def __init__(self, source: Any, count: int) -> None:
         self._module = array_module(source)
@@ -69,10 +65,9 @@ class Images:
 
 
 class TimedCalls:
-    """Input and output of the timed calls, `chunk` images a call, with the expected output.
+    """Input and output of the timed calls, `chunk` images a call; `y` holds one call's output.
 
-    `y` holds one call's output. `expected` is the float64 output for the images of the source,
-    in NHWC, (N, K) or (N,), on the device or on the host.
+    `expected` is the float64 output of the source's images, on the device or on the host.
     """
 
     def __init__(
@@ -83,7 +78,7 @@ class TimedCalls:
         self.load(expected)
         ranges = [(lo, min(lo + self.chunk, n)) for lo in range(0, n, self.chunk)]
         self.calls = [(images.array[lo:hi], y[: hi - lo], lo) for lo, hi in ranges]
-        if len(self.calls) == 1:
+        if len(self.calls) == 1:  # F16 pads y to whole tiles
             self.calls = [(images.array[:n], y, 0)]
 
     def load(self, expected: Any) -> None:
@@ -95,13 +90,13 @@ class TimedCalls:
         _, y, first = call
         each = max(1, _PART_BYTES // (8 * (y[:1].size or 1)))
         ranges = ((lo, min(lo + each, len(y))) for lo in range(0, len(y), each))
-        parts = (self._pair(y[lo:hi], first + lo) for lo, hi in ranges)
-        return judge_parts(parts, self.scale, precision)
+        module = array_module(self._expected)
 
-    def _pair(self, found: Any, first: int) -> tuple[Any, Any]:
-        """Return (found, expected) in NHWC for the slots from `first` on."""
-        which = self.images.which[first : first + len(found)]
-        if self.problem.writes in MAP_LAYOUTS:
-            found = to_nhwc(found, self.problem.writes, self.problem.out_shape)
-        expected = self._expected[array_module(self._expected).asarray(which)]
-        return found, array_module(found).asarray(expected)
+        def pair(lo: int, hi: int) -> tuple[Any, Any]:
+            found = y[lo:hi]
+            if self.problem.writes in MAP_LAYOUTS:
+                found = to_nhwc(found, self.problem.writes, self.problem.out_shape)
+            which = self.images.which[first + lo : first + hi]
+            return found, array_module(found).asarray(self._expected[module.asarray(which)])
+
+        return judge_parts((pair(*span) for span in ranges), self.scale, precision)

@@ -45,19 +45,18 @@ def warm_up(gpu: Gpu | None) -> tuple[int, float]:
     device = "cpu" if gpu is None else "cuda"
     if gpu is not None:
         activate(gpu)
-    ready = [v for v in variants(device=device) if gpu is None or v.needs.met_by(gpu)]
-    asked = [(variant, problem) for variant in ready for problem in network_problems(variant)]
-    wanted: list[Kernel] = []
-    for variant, problem in asked:
+    supported = [v for v in variants(device=device) if gpu is None or v.needs.met_by(gpu)]
+    kernels: list[Kernel] = []
+    for variant, problem in ((v, problem) for v in supported for problem in network_problems(v)):
         if gpu is None:
             x, w = random_input(variant.kind, problem, 1, np.random.default_rng(0))
             prepared = PreparedKernel(variant, problem, tensors(w), 1)
             prepared.run(prepared.input(x), prepared.output(1))
         elif variant.kernels is not None:
-            wanted += [kernel for batch in BATCHES for kernel in variant.kernels(problem, batch)]
+            kernels += [kernel for batch in BATCHES for kernel in variant.kernels(problem, batch)]
     if gpu is not None:
-        compile_all(tuple(wanted))
-    return len(ready), time.perf_counter() - start
+        compile_all(tuple(kernels))
+    return len(supported), time.perf_counter() - start
 
 
 def compile_plan(plan: Plan, batch: int) -> None:

@@ -17,6 +17,9 @@ from lenetgpu.stages.conv.tuned import direct, winograd
 from lenetgpu.stages.conv.tuned.product import Product, product_cycles, single_cycles
 from lenetgpu.stages.registry import find
 
+AnyProduct = Product | TensorProduct | OneLaunch | None
+Cost = tuple[float, AnyProduct]  # cycles by the cost model, and the product that does the work
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -24,23 +27,16 @@ class Choice:
 
     algorithm: str
     cycles: float
-    product: Product | TensorProduct | OneLaunch | None
+    product: AnyProduct
 
     def us(self, machine: Machine) -> float:
         """Return the estimated microseconds on `machine` at its highest clock."""
         return self.cycles / machine.clock_mhz
 
 
-Cost = tuple[float, Product | TensorProduct | OneLaunch | None]
-
-
 # With fewer channels than this, `direct.tuned` takes _FEW times as long as the cost model says. On
 # 14 convolutions with 1 and 3 channels on an H200 the factor was 1.4 to 3.0, median 1.75.
 _FEW_CHANNELS, _FEW = 4, 1.7
-
-
-def _single(problem: Conv, batch: int, machine: Machine) -> Cost:
-    return single_cycles(problem, batch, machine), None
 
 
 def _direct(problem: Conv, batch: int, machine: Machine) -> Cost:
@@ -60,8 +56,8 @@ def _tensor(kind: implicit.Kind, problem: Conv, batch: int, machine: Machine) ->
 
 
 def _tf32(problem: Conv, batch: int, machine: Machine) -> Cost:
-    product = tf32.plan(problem, batch, machine)
-    return product.cycles(batch, machine), product
+    launch = tf32.plan(problem, batch, machine)
+    return launch.cycles(batch, machine), launch
 
 
 # Algorithms with tilings that can be selected by name.
@@ -70,7 +66,8 @@ KINDS = {"tensor.wgmma_fp16x3": wgmma.FP16X3, "tensor.fp16x3": mma.FP16X3}
 WINOGRAD = {"winograd.f2": 2, "winograd.f4": 4}  # outputs of a tile in each dimension
 
 MODELED: dict[str, Callable[[Conv, int, Machine], Cost]] = {
-    "direct.tuned_single": _single,  # before direct.tuned: equal cost if bound by memory
+    # before direct.tuned: equal cost if bound by memory
+    "direct.tuned_single": lambda *facts: (single_cycles(*facts), None),
     "direct.tuned": _direct,
     **{name: partial(_winograd, outputs) for name, outputs in WINOGRAD.items()},
     **{name: partial(_tensor, kind) for name, kind in KINDS.items()},
@@ -107,22 +104,23 @@ def why_not(
     name, _, word = algorithm.partition(TILED)
     if name not in ALGORITHMS or (word and name not in KINDS):
         return "it is none that best.fp32 runs"
-    found = find("conv", name, "cuda")
-    if not found.needs.met_by(machine):
-        return f"it needs {found.needs}"
-    refusal = found.refusal(problem)
+    variant = find("conv", name, "cuda")
+    if not variant.needs.met_by(machine):
+        return f"it needs {variant.needs}"
+    refusal = variant.refusal(problem)
     if refusal is not None:
         return refusal
     if name in WINOGRAD and not measured:
         product = winograd.plan(problem, images, WINOGRAD[name], machine)
-        most = rounding.MARGIN * rounding.of_winograd(product, problem, WINOGRAD[name])
-        row = rounding.in_a_row(problem)
-        if most > row:
-            said = f"predicted error up to {most:.2e} (root mean square)"
-            return f"{said}, fp32 in a row {row:.2e}"
+        error = rounding.MARGIN * rounding.of_winograd(product, problem, WINOGRAD[name])
+        limit = rounding.sequential(problem)
+        if error > limit:
+            return (
+                f"predicted error up to {error:.2e} (root mean square), sequential fp32 sums "
+                f"{limit:.2e}"
+            )
     if name in TENSOR and problem.gemm_k < EXACT_FROM and not measured and not problem.requires:
-        few = f"sums of {problem.gemm_k} products"
-        return f"{few}: below {EXACT_FROM} its error exceeds fp32's"
+        return f"sums of {problem.gemm_k} products: below {EXACT_FROM} its error exceeds fp32's"
     if word and not replace(KINDS[name], word=word).products(problem, 1, machine):
         return f"it has no tiling {word}"
     return None
@@ -131,16 +129,16 @@ def why_not(
 def possible(
     algorithm: str, problem: Conv, machine: Machine, measured: bool = False, images: int = 1
 ) -> bool:
-    """Return True if `best.fp32` can run an algorithm; `why_not` returns the reason if not."""
+    """Return True if `best.fp32` can run an algorithm."""
     return why_not(algorithm, problem, machine, measured, images) is None
 
 
 def why_none(problem: Conv, machine: Machine) -> str | None:
     """Return a sentence on why `best.fp32` can run nothing on `problem` on `machine`, or None."""
-    whys = {name: why_not(name, problem, machine) for name in MODELED}
-    if not all(whys.values()):
+    reasons = {name: why_not(name, problem, machine) for name in MODELED}
+    if not all(reasons.values()):
         return None
     if not problem.requires:
-        return whys["direct.tuned"]
+        return reasons["direct.tuned"]
     by = "supports a bias, ReLU, fp16 and bf16 by products on tensor cores alone"
-    return f"{by}, and {_ANYWHERE} is refused: {whys[_ANYWHERE]}"
+    return f"{by}, and {_ANYWHERE} is refused: {reasons[_ANYWHERE]}"

@@ -1,13 +1,11 @@
 """Plan `auto` on a GPU: the fastest correct plan, measured once per device and batch range.
 
-The fastest plan depends on the GPU and on the number of images per pass. It is therefore measured
-with the shipped digits on the GPU in use, and cached for the kernels that were measured.
+The fastest plan depends on the GPU and on the number of images per pass. It is measured with the
+shipped digits on the GPU in use, and cached for the kernels that were measured.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,11 +31,10 @@ _ROUNDS, _PASSES = 9, 5
 
 @dataclass(frozen=True)
 class Choice:
-    """The plan selected for one precision and batch range, and the measured times in milliseconds.
+    """The fastest plan of one precision and batch range, and the measured times.
 
-    `wrong` maps each candidate that failed its check to the failure, `lacking` each that did
-    not fit in memory to the reason. `load` is the number of other processes that computed on
-    the GPU.
+    `wrong` and `lacking` map the plans that failed their check or did not fit in memory to the
+    reason. `load` is the number of other processes that computed on the GPU.
     """
 
     device: str
@@ -51,10 +48,10 @@ class Choice:
 
     def __str__(self) -> str:
         times = sorted(self.medians_ms.items(), key=lambda item: item[1])
-        said = [f"{name} {ms:.3f} ms" for name, ms in times]
-        said += [f"{name} wrong" for name in self.wrong]
-        said += [f"{name} without memory" for name in self.lacking]
-        return f"{self.plan} for {self.images:,} images ({', '.join(said)})"
+        results = [f"{name} {ms:.3f} ms" for name, ms in times]
+        results += [f"{name} wrong" for name in self.wrong]
+        results += [f"{name} without memory" for name in self.lacking]
+        return f"{self.plan} for {self.images:,} images ({', '.join(results)})"
 
 
 def measured_with(batch: int) -> int:
@@ -65,42 +62,42 @@ def measured_with(batch: int) -> int:
 def _name(gpu: Gpu, precision: str, images: int, plans: Mapping[str, Plan]) -> str:
     facts = [gpu.name, gpu.index, precision, images, *plans]
     facts += [plan_key(plan, gpu.name, "uint8", images) for plan in plans.values()]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    return entries.name_of(facts)
 
 
 def remembered(gpu: Gpu, precision: str, batch: int) -> Choice | None:
     """Return the cached choice on `gpu` for the range of `batch`, or None if none is valid."""
     plans, images = auto_plans("cuda", precision, gpu), measured_with(batch)
-    found = entries.load("auto", _name(gpu, precision, images, plans), Choice)
-    times = {} if found is None else found.medians_ms
-    known = found is not None and times and times.keys() <= plans.keys() and found.load < inf
-    return found if known and all(0 < ms < inf for ms in times.values()) else None
+    choice = entries.load("auto", _name(gpu, precision, images, plans), Choice)
+    if choice is None or not choice.medians_ms or not choice.load < inf:
+        return None
+    valid = all(name in plans and 0 < ms < inf for name, ms in choice.medians_ms.items())
+    return choice if valid else None
 
 
 def still_holds(gpu: Gpu, precision: str, batch: int) -> Choice | None:
     """Return `remembered` on the current `gpu`, or None if it was measured under a past load."""
     from lenetgpu.measure.roofline import load_on, outlived
 
-    found = remembered(gpu, precision, batch)
-    if found is not None and found.load and outlived(found.load, load_on("cuda")):
+    choice = remembered(gpu, precision, batch)
+    if choice is not None and choice.load and outlived(choice.load, load_on("cuda")):
         return None
-    return found
+    return choice
 
 
 def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     """Check the plans of `auto`, then time them in interleaved rounds; `gpu` is current.
 
-    A plan that does not fit in memory is left out and reported. The choice is then not cached,
-    because the next process may have more memory. If no plan fits, the number of images is
-    halved until one does. Raises LenetError if no plan is correct, or if none fits with one
-    image.
+    A plan that does not fit in memory is left out, and the choice is not cached: the next
+    process may have more memory. If no plan fits, the images are halved until one does. Raises
+    LenetError if no plan is correct, or if none fits with one image.
     """
     images = measured_with(batch)
     plans = auto_plans("cuda", precision, gpu)
-    choice, held = within_memory(
+    choice, fitting = within_memory(
         partial(_measured, gpu, precision, plans), images, f"plan auto ({precision})"
     )
-    if held == images and not choice.lacking:
+    if fitting == images and not choice.lacking:
         entries.save("auto", _name(gpu, precision, images, plans), choice)
     return choice
 
@@ -126,15 +123,15 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
 
     def make(name: str) -> None:
         verify_once(plans[name], gpu.name, "uint8", images)
-        made = Pipeline(plans[name], weights, images, "uint8")
-        made.with_scores = False
-        time_compute(made, resident)
-        pipelines[name] = made
+        pipeline = Pipeline(plans[name], weights, images, "uint8")
+        pipeline.with_scores = False
+        time_compute(pipeline, resident)
+        pipelines[name] = pipeline
 
     def best_pass(name: str) -> float:
         """Return a pass's milliseconds, or NaN once memory has run out."""
         times = [nan]
-        if name in pipelines and not _held(
+        if name in pipelines and not _fits(
             name, lambda: times.insert(0, time_compute(pipelines[name], resident)), lacking
         ):
             del pipelines[name]
@@ -142,7 +139,7 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
 
     for name in plans:
         try:
-            _held(name, partial(make, name), lacking)
+            _fits(name, partial(make, name), lacking)
         except LenetError as error:
             wrong[name] = str(error)
     samples: dict[str, list[float]] = {name: [] for name in pipelines}
@@ -161,7 +158,7 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
     return Choice(gpu.name, precision, images, best, medians, wrong, load_on("cuda"), lacking)
 
 
-def _held(name: str, do: Callable[[], None], lacking: dict[str, str]) -> bool:
+def _fits(name: str, do: Callable[[], None], lacking: dict[str, str]) -> bool:
     """Run `do` and return True; if memory runs out, free it, record the reason, return False."""
     try:
         do()
@@ -175,15 +172,12 @@ def _held(name: str, do: Callable[[], None], lacking: dict[str, str]) -> bool:
 
 
 def _ordered(gpu: Gpu | None, precision: str, batch: int, refused: list[str]) -> dict[str, Plan]:
-    """Return the correct plans at `precision`, fastest first; on a CPU in their listed order.
-
-    Sentences on plans that are wrong or do not fit in memory are appended to `refused`.
-    """
+    """Return the correct plans, fastest first, and append sentences on others to `refused`."""
     if gpu is None:
         return auto_plans("cpu", precision, None)
-    found = still_holds(gpu, precision, batch) or measure(gpu, precision, batch)
-    refused += [*found.wrong.values(), *found.lacking.values()]
-    plans, medians = auto_plans("cuda", precision, gpu), found.medians_ms
+    choice = still_holds(gpu, precision, batch) or measure(gpu, precision, batch)
+    refused += [*choice.wrong.values(), *choice.lacking.values()]
+    plans, medians = auto_plans("cuda", precision, gpu), choice.medians_ms
     return {name: plans[name] for name in sorted(medians, key=lambda name: medians[name])}
 
 
@@ -197,10 +191,9 @@ def choose(
 ) -> Plan:
     """Return plan `auto` for passes of `batch` images of `dtype`, accurate enough for `weights`.
 
-    The plan runs on `gpu`, which is current, or on the CPU if it is None. It is the fastest
-    plan at `precision` that fits the weights (`check/fit.py`), or else one of the next more
-    precise precision. `notes` receives a sentence for each plan that does not fit. Plans are
-    timed on first use. Raises LenetError if no plan fits.
+    It is the fastest plan on `gpu` (current; None: the CPU) that fits the weights at
+    `precision`, or else at the next more precise one. `notes` receives a sentence for each plan
+    that does not fit. Plans are timed on first use. Raises LenetError if no plan fits.
     """
     device, name = ("cpu", cpu_name()) if gpu is None else ("cuda", gpu.name)
     size = min(batch, default_chunk(device))
@@ -235,8 +228,7 @@ def _fastest(
 ) -> Plan | None:
     """Return the first of `plans` that fits, or None; append the reasons to `refused`.
 
-    A stand-in of another precision counts only if its error is at most that of the precision's
-    own plan.
+    A stand-in of another precision counts only if its error is at most the own plan's.
     """
     for name, plan in plans.items():
         try:
@@ -246,7 +238,7 @@ def _fastest(
             continue
         if name not in stand_ins(device, precision):
             return plan
-        own = next((plans[one] for one in AUTO_PLANS[precision][device] if one in plans), None)
+        own = next((plans[n] for n in AUTO_PLANS[precision][device] if n in plans), None)
         try:
             if own is None or error <= error_of(own):
                 return plan
@@ -263,7 +255,6 @@ def choose_all(gpu: Gpu) -> list[Choice]:
             auto_plans("cuda", precision, gpu)
         except LenetError:
             continue
-        for last, images in RANGES:
-            batch = last or images
+        for batch in (last or images for last, images in RANGES):
             found.append(still_holds(gpu, precision, batch) or measure(gpu, precision, batch))
     return found

@@ -29,7 +29,7 @@ def comparable() -> list[str]:
 
 
 def check_comparable(what: str) -> None:
-    """Raise LenetError unless `what` is a stage, a span written with +, or "plans"."""
+    """Raise LenetError unless `what` is one of `comparable`."""
     names = comparable()
     if what not in names:
         raise LenetError(f"{what!r} cannot be compared; {choose(what, [*names, '--suite NAME'])}")
@@ -38,24 +38,19 @@ def check_comparable(what: str) -> None:
 def stage_candidates(
     stage: str, device: str, n: int, facts: Reference, gpu: Gpu | None
 ) -> list[Candidate]:
-    """Return every variant of a stage, or of a span written with +, that this device can run.
-
-    Variants that do not support the stage's shapes have the status "refused". Raises LenetError
-    if there is no such stage.
-    """
+    """Return every variant of a stage or span on this device; unsupported ones are refused."""
     check_comparable(stage)
     unit = stage_of(stage)
     found = []
     for variant in variants(unit.kind, device):
         if gpu is not None and not variant.needs.met_by(gpu):
             continue
-        made = Candidate(
-            variant.full_name, partial(StageBench, variant, unit, n, facts), variant.precision
-        )
+        build = partial(StageBench, variant, unit, n, facts)
+        candidate = Candidate(variant.full_name, build, variant.precision)
         with suppress(*BREAKS):  # reported when the candidate is built
             if isinstance(refusal := variant.laid_out(unit.problem), str):
-                made = replace(made, build=never, status="refused", note=refusal)
-        found.append(made)
+                candidate = replace(candidate, build=never, status="refused", note=refusal)
+        found.append(candidate)
     if all(candidate.status == "refused" for candidate in found):
         raise LenetError(f"stage {stage} has no variant on {device}")
     return found
@@ -81,34 +76,28 @@ def plan_candidates(
             continue
 
         def build(plan: Plan = plan) -> Bench:
-            made = Pipeline(plan, weights, len(images), str(images.dtype))
-            return PlanBench(made, images, facts)
+            pipeline = Pipeline(plan, weights, len(images), str(images.dtype))
+            return PlanBench(pipeline, images, facts)
 
         found.append(Candidate(name, build, plan.precision))
     return found
 
 
 def only(wanted: str, candidates: list[Candidate], always: Iterable[str]) -> list[Candidate]:
-    """Return the candidates that the comma list `wanted` names, also by family, and `always`.
-
-    Raises LenetError for an unknown name.
-    """
-    kept = set(always)
+    """Return the candidates that the comma list `wanted` names, also by family, and `always`."""
+    names = [candidate.name for candidate in candidates]
+    selected = set(always)
     for word in (part.strip() for part in wanted.split(",")):
-        found = {c.name for c in candidates if canonical(word) == c.name}
-        found = found or {c.name for c in candidates if c.name.partition(".")[0] == word}
+        found = {canonical(word)}.intersection(names)
+        found = found or {name for name in names if name.partition(".")[0] == word}
         if not found:
-            names = ", ".join(candidate.name for candidate in candidates)
-            raise LenetError(f"--only {word!r}: expected names of {names}")
-        kept |= found
-    return [candidate for candidate in candidates if candidate.name in kept]
+            raise LenetError(f"--only {word!r}: expected names of {', '.join(names)}")
+        selected |= found
+    return [candidate for candidate in candidates if candidate.name in selected]
 
 
 def default_baseline(what: str, device: str, candidates: list[Candidate]) -> str:
-    """Return the default baseline: the plan that `auto` runs, or its variant of the stage.
-
-    On a CPU, the next plans of `auto` follow in turn. The last resort is the first candidate.
-    """
+    """Return the plan that `auto` runs, or its variant of the stage, else the first candidate."""
     names = [candidate.name for candidate in candidates]
     if what == PLANS:
         same = list(AUTO_PLANS["fp32"][device])
@@ -130,9 +119,8 @@ def resolve_baseline(what: str, device: str, wanted: str, candidates: list[Candi
     names = [candidate.name for candidate in candidates]
     wanted = canonical(wanted) if what == PLANS else wanted
     if wanted not in names and what != PLANS:
-        kind = stage_of(what).kind
-        spans = "+" in what
-        variant = find_span(kind, wanted, device) if spans else find(kind, wanted, device, what)
+        kind, span = stage_of(what).kind, "+" in what
+        variant = find_span(kind, wanted, device) if span else find(kind, wanted, device, what)
         wanted = wanted if variant is None else variant.full_name
     if wanted not in names:
         raise LenetError(f"--baseline {wanted} is no candidate; {choose(wanted, names)}")

@@ -47,11 +47,7 @@ CLAIM = 1.3
 
 @dataclass(frozen=True)
 class Decision:
-    """The algorithm that `best.fp32` runs, and the measured row that it follows from.
-
-    `found` is None if the cost model decides; `model` is the cost model's choice, or None if it
-    has none.
-    """
+    """The algorithm that `best.fp32` runs, the row that decides, if any, and the model's choice."""
 
     algorithm: str
     found: Measured | None
@@ -61,28 +57,26 @@ class Decision:
 def decide(problem: Conv, batch: int, machine: Machine) -> Decision:
     """Return what `best.fp32` runs for up to `batch` images on `machine`.
 
-    The nearest measured row whose fastest algorithm is supported decides. If that row is a
-    shipped one, an algorithm that no near row timed or dropped replaces its choice if the cost
-    model predicts a speed-up of CLAIM. In rows measured without the problem's bias, ReLU or
-    dtype, only algorithms that support these count. In rows for another number of images or
-    from a twin GPU, Winograd counts only if its predicted error is at most that of fp32. If no
-    row applies, the cost model decides among the algorithms that no row dropped. Raises
-    LenetError if no algorithm supports the problem.
+    The nearest measured row whose fastest algorithm is supported decides. An algorithm that no
+    near row timed or dropped replaces the choice of a shipped row if the cost model predicts a
+    speed-up of CLAIM. In rows measured without the problem's bias, ReLU or dtype, only
+    algorithms that support these count. In rows for other images or from a twin GPU, Winograd
+    counts only if its predicted error is at most fp32's. Without a row, the cost model decides
+    among the algorithms that no row dropped. Raises LenetError if no algorithm is supported.
     """
     near = measured.near(problem, batch, machine)
-    rows = [_supported(found, problem, batch, machine) for found in near]
+    rows = [_supported(row, problem, batch, machine) for row in near]
     dropped = {name for row in rows for name in row.dropped}
     names = [choice.algorithm for choice in choices(problem, batch, machine)]
     model = next((name for name in names if name not in dropped), next(iter(names), None))
     tried = {name.partition(TILED)[0] for row in rows for name in (*row.us, *row.dropped)}
-    for found in rows:
-        if not _runs(found.algorithm, found, problem, batch, machine):
-            continue
-        options = choices(problem, found.images, machine) if found.source == SHIPS else ()
-        untried = [one for one in options if one.algorithm in {*names} - tried]
-        if untried and CLAIM * untried[0].us(machine) <= found.us[found.algorithm]:
-            return Decision(untried[0].algorithm, found, model)
-        return Decision(found.algorithm, found, model)
+    row = next((r for r in rows if _runs(r.algorithm, r, problem, batch, machine)), None)
+    if row is not None:
+        options = choices(problem, row.images, machine) if row.source == SHIPS else ()
+        untried = next((c for c in options if c.algorithm in {*names} - tried), None)
+        if untried is not None and CLAIM * untried.us(machine) <= row.us[row.algorithm]:
+            return Decision(untried.algorithm, row, model)
+        return Decision(row.algorithm, row, model)
     if model is None:
         raise LenetError(f"best.fp32 {why_none(problem, machine)}")
     return Decision(model, None, model)
@@ -90,10 +84,7 @@ def decide(problem: Conv, batch: int, machine: Machine) -> Decision:
 
 @cache
 def choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
-    """Return the supported algorithms for `batch` images, fastest by the cost model first.
-
-    The result is empty if `why_none` returns a reason.
-    """
+    """Return the supported algorithms for `batch` images, fastest by the cost model first."""
     found = [
         Choice(name, *cost(problem, batch, machine))
         for name, cost in MODELED.items()
@@ -105,11 +96,11 @@ def choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
 def variant_of(algorithm: str) -> Variant:
     """Return the variant that runs an algorithm, with the tiling that follows its name, if any."""
     name, _, word = algorithm.partition(TILED)
-    found = find("conv", name, "cuda")
+    variant = find("conv", name, "cuda")
     if not word:
-        return found
-    own = implicit.parts_of(replace(KINDS[name], word=word))
-    return replace(found, name=algorithm.partition(".")[2], default=False, **own)
+        return variant
+    parts = implicit.parts_of(replace(KINDS[name], word=word))
+    return replace(variant, name=algorithm.partition(".")[2], default=False, **parts)
 
 
 def further(problem: Conv, batch: int, machine: Machine) -> tuple[Variant, ...]:
@@ -124,10 +115,7 @@ def further(problem: Conv, batch: int, machine: Machine) -> tuple[Variant, ...]:
 
 
 def _runs(name: str, found: Measured, problem: Conv, batch: int, machine: Machine) -> bool:
-    """Return True if a measured algorithm may run for `batch` images.
-
-    Winograd's measured error holds only for the plan that was measured.
-    """
+    """Return True if a measured algorithm is supported; Winograd's error is that of its plan."""
     compared = name not in WINOGRAD or found.plans_for(batch)
     return possible(name, problem, machine, compared, batch)
 
@@ -136,12 +124,12 @@ def _supported(found: Measured, problem: Conv, batch: int, machine: Machine) -> 
     """Return a row reduced to supported algorithms if it is of other options, images or GPUs."""
     if not found.lacks and found.plans_for(batch):
         return found
-    held = {
+    supported = {
         name: us
         for name, us in found.us.items()
         if _runs(name, found, problem, batch, machine) or not (found.lacks or name in WINOGRAD)
     }
-    return replace(found, us=held or found.us)
+    return replace(found, us=supported or found.us)
 
 
 def _reason(made: Decision, problem: Conv, batch: int, machine: Machine) -> tuple[str, str]:
@@ -150,13 +138,14 @@ def _reason(made: Decision, problem: Conv, batch: int, machine: Machine) -> tupl
     images = batch if found is None else found.images
     model = {c.algorithm: c.us(machine) for c in choices(problem, images, machine)}
     if found is None:
-        words, times, how = "by the model", model, "predicted"
-    elif algorithm == found.algorithm:
-        words, times, how = f"as measured{found.on}", dict(found.us), f"measured{found.how}"
+        words, how, times = "by the model", "predicted", model
     else:
-        time = f"{found.us[found.algorithm]:,.2f} us measured{found.how} of {found.algorithm}"
-        why = f"{model[algorithm]:,.2f} us predicted, not measured yet; {time}"
-        return "by the model over what was measured", why
+        words, how, times = f"as measured{found.on}", "measured", dict(found.us)
+        how += found.on + found.without
+        if algorithm != found.algorithm:
+            time = f"{times[found.algorithm]:,.2f} us {how} of {found.algorithm}"
+            why = f"{model[algorithm]:,.2f} us predicted, not measured yet; {time}"
+            return "by the model over what was measured", why
     why = f"{times.pop(algorithm):,.2f} us {how}"
     if times:
         second = min(times, key=times.__getitem__)
@@ -165,10 +154,7 @@ def _reason(made: Decision, problem: Conv, batch: int, machine: Machine) -> tupl
 
 
 def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
-    """Return (name, text) rows on the choice and on every algorithm.
-
-    An algorithm's row has its predicted time and, if there is one, its measured time.
-    """
+    """Return (name, text) rows on the choice, and the predicted and measured time of each."""
     why = why_none(problem, machine)
     if why is not None:
         return [("dispatched", f"none: it {why}")]
@@ -182,18 +168,19 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     words, because = _reason(made, problem, batch, machine)
     rows = [("dispatched", f"{algorithm}, {words}"), ("because", because)]
     if found is not None:
-        beside = first = options[0].algorithm
-        if (off := found.off(first)) is not None:
-            beside += f", {off:.2f}x the fastest"
-        rows += [("measured on", str(found)), ("the model's choice", beside)]
+        first = options[0].algorithm
+        off = found.off(first)
+        factor = "" if off is None else f", {off:.2f}x the fastest"
+        rows += [("measured on", str(found)), ("the model's choice", first + factor)]
     if algorithm.partition(TILED)[0] in TENSOR:
         compared = algorithm in times and (not problem.requires or bool(found and found.lacks))
         sums = f"that of fp32 sums of {problem.gemm_k:,} products"
-        error = f"at most {sums}, as from {EXACT_FROM} on"
         if compared:
             error = f"at most {sums}, as measured"
         elif problem.gemm_k < EXACT_FROM:
             error = f"up to {FEW_ERROR} times {sums}"
+        else:
+            error = f"at most {sums}, as from {EXACT_FROM} on"
         rows.append(("its error", error))
     for option in options:
         figure = f"{option.us(machine):,.2f} us by the model, {option.cycles:,.0f} cycles"
@@ -227,9 +214,8 @@ class State:
 def _in_turn(made: Decision, problem: Conv) -> tuple[str, ...]:
     """Return the dispatched algorithm, then the fallbacks if memory runs out.
 
-    The fallbacks are the fastest measured algorithm, then the cost model's. If one of these
-    splits images for tensor cores, the last fallback is an algorithm that needs almost no
-    workspace, if it supports the problem.
+    Fallbacks are the fastest measured algorithm, the cost model's and, if one of these splits
+    images for tensor cores, one that needs almost no workspace.
     """
     names = [made.algorithm]
     if made.found is not None:
@@ -247,12 +233,12 @@ def _prepare(w: Any, problem: Conv, batch: int) -> State:
     *others, last = _in_turn(made, problem)
 
     def prepared(algorithm: str) -> State:
-        found = variant_of(algorithm)
-        state = found.prepare(w, problem, batch) if found.prepare else w
+        variant = variant_of(algorithm)
+        state = variant.prepare(w, problem, batch) if variant.prepare else w
         why = "memory holds no other"
         if algorithm == made.algorithm:
             _, why = _reason(made, problem, batch, machine)
-        return State(found, state, f"runs {algorithm}, {why}")
+        return State(variant, state, f"runs {algorithm}, {why}")
 
     for algorithm in others:
         try:
@@ -273,10 +259,7 @@ def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
 
 
 def refusal(problem: Conv) -> str | None:
-    """Return why no algorithm supports the problem, or None.
-
-    For a problem that `requires` options, the answer depends on the current GPU.
-    """
+    """Return why no algorithm supports the problem (on the current GPU, with options), or None."""
     return why_none(problem, machines.current()) if problem.requires else direct.refusal(problem)
 
 

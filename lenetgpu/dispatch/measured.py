@@ -7,11 +7,11 @@ sources. `counted` selects the times of a run that count.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from hashlib import sha256
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -43,19 +43,17 @@ _PYTHON = ("dispatch", "stages/conv", "gpu", "problems.py")
 class Measured:
     """Times of algorithms from one run of one convolution; `us` are microseconds per call.
 
-    An algorithm's name may include a tiling, `tensor.fp16x3@mma-128x128/2`. `source` is SHIPS
-    or HERE, `commit` the commit that was run, if recorded, `load` the number of other processes
-    that computed on the GPU. `dropped` are algorithms that must not be dispatched: they were
-    wrong, failed, or were not exact enough. `lacks` are the options of the requested problem that
-    the measured one did not have. `twin` is True if `device` is another GPU than the requested
-    one, with the same multiprocessors.
+    An algorithm's name may include a tiling, `tensor.fp16x3@mma-128x128/2`. `load` is the number
+    of other processes that computed on the GPU. `dropped` are algorithms that were wrong, failed,
+    or were not exact enough. `lacks` are the requested options that the measured problem did not
+    have. `twin` is True if `device` is another GPU with the same multiprocessors.
     """
 
     device: str
     images: int
     us: Mapping[str, float]
     date: str
-    source: str = HERE
+    source: str = HERE  # or SHIPS
     commit: str | None = None
     load: float = 0.0
     dropped: tuple[str, ...] = ()
@@ -82,26 +80,20 @@ class Measured:
         """Suffix ` on NVIDIA H200` if that is another GPU than requested, else empty."""
         return f" on {self.device}" if self.twin else ""
 
-    @property
-    def how(self) -> str:
-        """Suffix of a reported time: `on` and `without`."""
-        return self.on + self.without
-
     def plans_for(self, images: int) -> bool:
         """Return True if a run of `images` has the same plans and errors: same GPU, same images."""
         return self.images == images and not self.twin
 
     def sound(self) -> bool:
         """Return True if the row is valid: at least one image, and finite times above 0."""
-        times = [*self.us.values()]
-        timed = bool(times) and all(0 < us < inf for us in times)
+        timed = bool(self.us) and all(0 < us < inf for us in self.us.values())
         return timed and self.images >= 1 and self.load < inf
 
     def __str__(self) -> str:
         images = f"{self.images:,} image{'s' * (self.images > 1)}"
-        beside = f"beside {self.load:.0f} other processes" if self.load else ""
+        load = f"beside {self.load:.0f} other processes" if self.load else ""
         commit = f"commit {self.commit[:10]}" if self.commit else ""
-        parts = [self.device, self.date, images, self.without.strip(), commit, beside, self.source]
+        parts = [self.device, self.date, images, self.without.strip(), commit, load, self.source]
         return ", ".join(filter(None, parts))
 
 
@@ -113,7 +105,6 @@ def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:
         if document["schema"] != SCHEMA:
             raise ValueError(f"schema {document['schema']}")
         for row in document["rows"]:
-            row = dict(row)
             sizes, algorithm = row.pop("problem"), row.pop("algorithm")
             sizes |= {k: tuple(v) for k, v in sizes.items() if isinstance(v, list)}
             problem = Conv(**sizes)
@@ -123,8 +114,10 @@ def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:
                 raise ValueError(f"a row of {algorithm} that was not the fastest")
             rows[found.device, problem] = (*rows.get((found.device, problem), ()), found)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        what = f"expected the table of measured convolutions, found {type(error).__name__}: {error}"
-        raise LenetError(f"{path.name}: {what}; install lenetgpu again") from error
+        raise LenetError(
+            f"{path.name}: expected the table of measured convolutions, found "
+            f"{type(error).__name__}: {error}; install lenetgpu again"
+        ) from error
     return rows
 
 
@@ -159,25 +152,26 @@ class Entry:
 @cache
 def _kernels() -> str:
     """Return a digest of every convolution's kernels and their headers."""
-    found = "".join(map(nvrtc.source_hash, sorted(_CONV.rglob("*.cu"))))
-    return hashlib.sha256(found.encode()).hexdigest()
+    hashes = "".join(map(nvrtc.source_hash, sorted(_CONV.rglob("*.cu"))))
+    return sha256(hashes.encode()).hexdigest()
 
 
 def _name(device: str, problem: Conv) -> str:
     """Return an entry's name; it changes with the kernels, their Python sources and the driver."""
-    facts = [device, repr(problem), _kernels(), sources(*_PYTHON), nvrtc.environment()]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    return entries.name_of(
+        [device, repr(problem), _kernels(), sources(*_PYTHON), nvrtc.environment()]
+    )
 
 
 def cached(device: str, problem: Conv) -> tuple[Measured, ...]:
     """Return this machine's rows of `problem` on `device`; none if the cached entry is invalid."""
-    found = None if folder(_KIND) is None else entries.load(_KIND, _name(device, problem), Entry)
-    if found is None:
+    entry = None if folder(_KIND) is None else entries.load(_KIND, _name(device, problem), Entry)
+    if entry is None:
         return ()
     try:
         rows = tuple(
-            Measured(device, int(images), us, found.dates[images], load=found.loads[images])
-            for images, us in found.us.items()
+            Measured(device, int(images), us, entry.dates[images], load=entry.loads[images])
+            for images, us in entry.us.items()
         )
     except (KeyError, ValueError):
         return ()
@@ -186,50 +180,38 @@ def cached(device: str, problem: Conv) -> tuple[Measured, ...]:
 
 def save(problem: Conv, found: Measured) -> bool:
     """Add a row of `problem` to the rows in the cache; return True if it was written."""
-    rows = {row.images: row for row in cached(found.device, problem)} | {found.images: found}
-    made = Entry(found.device, repr(problem), {}, {}, {})
-    for images, row in ((str(images), row) for images, row in rows.items()):
-        made.us[images], made.dates[images], made.loads[images] = dict(row.us), row.date, row.load
-    return entries.save(_KIND, _name(found.device, problem), made)
+    rows = {str(row.images): row for row in (*cached(found.device, problem), found)}
+    us = {images: dict(row.us) for images, row in rows.items()}
+    dates = {images: row.date for images, row in rows.items()}
+    loads = {images: row.load for images, row in rows.items()}
+    entry = Entry(found.device, repr(problem), us, dates, loads)
+    return entries.save(_KIND, _name(found.device, problem), entry)
 
 
 def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
     """Return the measured rows of `problem` for a similar number of images, nearest first.
 
-    Among rows that are equally near, those with the same bias, ReLU and dtype come before those
-    of the plain shape, then this machine's own before shipped ones. The local cache is read
-    only if `machine` is a GPU of this host. Rows from its `twins` are returned only if there
-    are none from a GPU of its name.
+    Of equally near rows, those with the same bias, ReLU and dtype come first, then this
+    machine's own. The local cache is read only if `machine` is a GPU of this host, rows of its
+    twins only if there are none of its name.
     """
     here = machine.name in {gpu.name for gpu in driver_gpus()}
 
     def own(asked: Conv) -> tuple[Measured, ...]:
         return (*(cached(machine.name, asked) if here else ()), *shipped(machine, asked))
 
-    def apart(row: Measured) -> float:
+    def distance(row: Measured) -> float:
         return max(row.images / images, images / row.images)
 
     plain = replace(problem, bias=False, relu=False, dtype="fp32")
     lacks = tuple(name for name in OPTIONS if name in problem.requires - plain.requires)
-    for of in (own, partial(of_twins, machine)):
-        found = [*of(problem), *(replace(row, lacks=lacks) for row in (of(plain) if lacks else ()))]
-        if rows := [row for row in found if apart(row) <= NEAR]:
-            return sorted(rows, key=lambda row: (apart(row), row.lacks, row.source != HERE))
+    for rows_of in (own, partial(of_twins, machine)):
+        rows = [*rows_of(problem)]
+        if lacks:
+            rows += [replace(row, lacks=lacks) for row in rows_of(plain)]
+        if rows := [row for row in rows if distance(row) <= NEAR]:
+            return sorted(rows, key=lambda row: (distance(row), row.lacks, row.source != HERE))
     return []
-
-
-def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
-    """Return the table's row of a measurement."""
-    sizes = {"reads": problem.reads, "writes": problem.writes}
-    for one in fields(problem):
-        if (value := getattr(problem, one.name)) != one.default:
-            sizes[one.name] = value
-    row = {
-        "device": found.device, "problem": sizes, "images": found.images,
-        "algorithm": found.algorithm, "us": dict(found.us), "date": found.date,
-        "commit": found.commit,
-    }  # fmt: skip
-    return row | ({"dropped": found.dropped} if found.dropped else {})
 
 
 _PLAIN = ("direct.", "prefetch.", "texture.")
@@ -249,27 +231,30 @@ def counted(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Return a case's microseconds of best's algorithms, and the names of dropped ones.
 
-    Dropped are algorithms that were wrong or failed, or whose error is larger than that of
-    fp32. Errors are root mean squares on the same images if all candidates and `peer` (cuDNN)
-    have them, else the largest errors. The limit for root mean squares is `peer`'s; for largest
-    errors or without a `peer`, it is the largest among `peer` and our fp32 kernels without
-    transforms. For largest errors, Winograd's limit is WINOGRAD_ERROR times as high; without a
-    `peer`, Winograd is held to its tolerance only. Algorithms that are `inexact` by the model
-    count only if they were compared with a `peer` on the same images.
+    Dropped are algorithms that were wrong or failed, or whose error is larger than fp32's.
+    Errors are root mean squares on the same images if all candidates and `peer` (cuDNN) have
+    them, and limited by `peer`'s; else the largest errors, limited by the largest of `peer` and
+    our fp32 kernels without transforms, and for Winograd by WINOGRAD_ERROR times that. Without
+    a `peer` Winograd has no limit. Algorithms that are `inexact` by the model count only if
+    compared with a `peer` on the same images.
     """
     own = [entry for entry in entries if entry["name"].partition(TILED)[0] in ALGORITHMS]
     right = [entry for entry in own if entry["status"] == "right" and entry.get("median_ms")]
     peers = [] if peer is None or peer.get("relative_error") is None else [peer]
     same = all("same_images" in entry for entry in (*right, *peers))
-    plain = [_erred(entry, same) or 0.0 for entry in right if entry["name"].startswith(_PLAIN)]
-    theirs = [_erred(entry, same) for entry in peers]
+
+    def error_of(entry: Mapping[str, Any]) -> Any:
+        return entry["same_images"]["rms"] if same else entry.get("relative_error")
+
+    plain = [error_of(entry) or 0.0 for entry in right if entry["name"].startswith(_PLAIN)]
+    theirs = [error_of(entry) for entry in peers]
     limit = max(theirs if same and peers else [*plain, *theirs], default=float("inf"))
     limits = dict.fromkeys(TENSOR, limit)
     if peers:
         limits |= dict.fromkeys(WINOGRAD, limit if same else WINOGRAD_ERROR * limit)
     us, dropped = {}, [e["name"] for e in own if e["status"] in ("wrong", "failed")]
     for entry in right:
-        name, error = entry["name"], _erred(entry, same)
+        name, error = entry["name"], error_of(entry)
         most = limits.get(name.partition(TILED)[0])
         unknown = name in inexact and not (same and peers)
         if unknown or (most is not None and (error is None or not error <= most)):
@@ -277,8 +262,3 @@ def counted(
         else:
             us[name] = 1e3 * entry["median_ms"]
     return us, tuple(dropped)
-
-
-def _erred(entry: Mapping[str, Any], same: bool) -> Any:
-    """Return a candidate's error: the rms on the same images, or the largest relative error."""
-    return entry["same_images"]["rms"] if same else entry.get("relative_error")

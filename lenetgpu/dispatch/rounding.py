@@ -1,8 +1,7 @@
 """Predicted rounding errors of fp32 Winograd and of sequential fp32 sums.
 
-Errors are root mean squares over that of the outputs, for zero-mean data. A sequential sum of n
-products is rounded n times, after k of them with an error of STEP sqrt(k), so that its own error is
-STEP sqrt(n / 2).
+Errors are root mean squares over that of the outputs, for zero-mean data. The error of a sequential
+sum of n products is STEP sqrt(n / 2): rounding k is off by STEP sqrt(k).
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from math import ceil, log, sqrt
 
+from lenetgpu.arrays import np
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tuned import winograd
 from lenetgpu.stages.conv.tuned.product import Product
@@ -25,21 +25,14 @@ MARGIN = 1.04  # factor applied to a prediction before it is compared
 
 
 def _mean_inside(size: int, side: int, pad: int) -> float:
-    """Return the mean number of filter elements inside the image along one dimension.
-
-    Each output is weighted by its own number of elements.
-    """
+    """Return the mean number of filter elements inside the image along a side, by element."""
     starts = range(-pad, size + pad - side + 1)
     inside = [min(start + side, size) - max(start, 0) for start in starts]
     return sum(count**2 for count in inside) / sum(inside)
 
 
-def in_a_row(problem: Conv) -> float:
-    """Return the error of sequential fp32 sums; products with zeros of padding add none.
-
-    It is 1.79e-8 sqrt(depth) without padding, which agrees to the digit with cuDNN's error
-    where cuDNN adds sequentially. For square filters of stride 1.
-    """
+def sequential(problem: Conv) -> float:
+    """Return the error of sequential fp32 sums, for square filters of stride 1."""
     side, pad = problem.R, problem.pad
     products = problem.C * _mean_inside(problem.H, side, pad) * _mean_inside(problem.W, side, pad)
     return STEP * sqrt(products / 2)
@@ -51,26 +44,11 @@ def _powers(outputs: int, side: int) -> tuple[float, ...]:
 
     An output is A^T times sums, each with the power of G's row times that of B^T's.
     """
-    to_output, from_filter, from_input = winograd.transforms(outputs, side)
-    sums = [
-        float(sum(g**2 for g in filters) * sum(b**2 for b in inputs))
-        for filters, inputs in zip(from_filter, from_input, strict=True)
-    ]
-    return tuple(
-        sum(float(a**2) * power for a, power in zip(row, sums, strict=True)) / side
-        for row in to_output
+    to_output, from_filter, from_input = (
+        np.array(matrix, float) ** 2 for matrix in winograd.transforms(outputs, side)
     )
-
-
-def _grown(problem: Conv, outputs: int) -> float:
-    """Return the factor from the error of the sums to that of the outputs.
-
-    It depends on the transform points, and on where tiles end.
-    """
-    powers, grown = _powers(outputs, problem.R), 1.0
-    for count in (problem.OH, problem.OW):
-        grown *= sum(powers[y % outputs] for y in range(count)) / count
-    return sqrt(grown)
+    powers = to_output @ (from_filter.sum(1) * from_input.sum(1)) / side
+    return tuple(powers.tolist())
 
 
 def longest(product: Product, channels: int) -> int:
@@ -86,5 +64,7 @@ def longest(product: Product, channels: int) -> int:
 
 def of_winograd(product: Product, problem: Conv, outputs: int) -> float:
     """Return the error of tiles of `outputs` each way, with `product` between the transforms."""
-    roundings = TRANSFORMS + longest(product, problem.C) / 2
-    return STEP * _grown(problem, outputs) * sqrt(roundings)
+    powers, growth = _powers(outputs, problem.R), 1.0  # growth of the sums' error in the outputs
+    for count in (problem.OH, problem.OW):
+        growth *= sum(powers[y % outputs] for y in range(count)) / count
+    return STEP * sqrt(growth * (TRANSFORMS + longest(product, problem.C) / 2))

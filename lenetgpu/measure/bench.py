@@ -38,9 +38,12 @@ _FLUSH_BYTES = 256 << 20
 # about _SAMPLE_S.
 _SLOW_S, _SLOW_PLAN_S, _SAMPLE_S = 1.0, 3.0, 1.0
 _MAX_LAUNCHES = 64
-# Calls after the rounds, each on new images; True if the output is poisoned first. Consecutive
-# unpoisoned calls expose a variant that leaves the previous output, whichever call it skips.
+# Calls after the rounds, each on new images; True if the output is poisoned first, which would
+# hide that a variant leaves the previous output.
 FURTHER = (False, False, False, True)
+
+
+Call = tuple[Any, Any, int]  # input, output, and the number of the first image
 
 
 class Skip(Exception):  # noqa: N818
@@ -63,9 +66,9 @@ class Flusher:
 class Bench(ABC):
     """A candidate's work, checked and then sampled.
 
-    `problem` is None for a whole plan. `check` sets `once` if the time budget allows only one
-    sample. A sample processes `scaled_from` images `passes` times; `method` and `note` say how.
-    `launched` lists the GPU launches of one pass.
+    `problem` is None for a whole plan. `once`: the time budget allows only one sample. A sample
+    processes `scaled_from` images `passes` times; `method` and `note` say how. `launched` lists
+    the GPU launches of one pass.
     """
 
     problem: Any = None
@@ -132,19 +135,16 @@ class FedBench(Bench):
 
     def _begin(self, prepared: PreparedKernel, timed: TimedCalls, weights: Sequence[Any]) -> None:
         self._prepared, self._timed = prepared, timed
-        self._weights_held = [(held, held.copy()) for held in weights]
-        self._caught = ""
+        self._weight_copies = [(array, array.copy()) for array in weights]
+        self._violation = ""
 
     def _settle_stream(self) -> None:
         """Wait for the current stream; a graph runs on a stream of its own."""
         if self._prepared.on_gpu:
             self._prepared.arrays.cuda.get_current_stream().synchronize()
 
-    def _left(self, run: Callable[[], Any], call: tuple[Any, Any, int], poisoned: bool) -> Verdict:
-        """Judge the output that `run` leaves; its last call is `call`.
-
-        On a CPU, the output must also stay unchanged after a pause.
-        """
+    def _judge_run(self, run: Callable[[], Any], call: Call, poisoned: bool) -> Verdict:
+        """Judge the output of `run`, whose last call is `call`; on a CPU also after a pause."""
         if poisoned:
             self._prepared.poison(self._timed.y)
         self._settle_stream()
@@ -154,21 +154,19 @@ class FedBench(Bench):
         if early is not None:
             settle(self._prepared)
             if not same_bytes(early, self._timed.y):
-                self._catch("writes its output after it has returned")
-        return self._blamed(verdict)
+                self._report("writes its output after it has returned")
+        return self._ruled(verdict)
 
-    def _left_again(
-        self, runs: Iterable[tuple[Callable[[], Any], tuple[Any, Any, int], bool]]
-    ) -> Verdict:
-        """Return the first failed verdict of `_left`, each on new images, or the last one."""
+    def _judge_runs(self, runs: Iterable[tuple[Callable[[], Any], Call, bool]]) -> Verdict:
+        """Return the first failed verdict of `_judge_run`, each on new images, or the last one."""
         for run, call, poisoned in runs:
             self._timed.images.renew(self._timed.chunk)
-            verdict = self._left(run, call, poisoned)
+            verdict = self._judge_run(run, call, poisoned)
             if not verdict.passed:
                 off = verdict.note or f", error {verdict.error:.1e}"
-                self._catch(f"what calls after its samples left is wrong{off}")
+                self._report(f"leaves a wrong output after its samples{off}")
                 break
-        return self._blamed(verdict)
+        return self._ruled(verdict)
 
     def answer(self, x: Any, slots: Any) -> Any:
         """Return NHWC outputs of `slots` (host array) of timed calls on host images `x`, cycled."""
@@ -177,13 +175,14 @@ class FedBench(Bench):
         self._timed.images.load(self._prepared.input(x))
         found = []
         for call in self._timed.calls:
-            inside = slots[(slots >= call[2]) & (slots < call[2] + len(call[1]))] - call[2]
+            _, y, first = call
+            inside = slots[(slots >= first) & (slots < first + len(y))] - first
             if len(inside):
                 self._call(call)
-                found.append(self._prepared.found(call[1][self._prepared.arrays.asarray(inside)]))
+                found.append(self._prepared.found(y[self._prepared.arrays.asarray(inside)]))
         return np.concatenate(found)
 
-    def _call(self, call: tuple[Any, Any, int]) -> None:
+    def _call(self, call: Call) -> None:
         """Make one call as it is timed."""
         raise NotImplementedError
 
@@ -194,32 +193,28 @@ class FedBench(Bench):
         self._prepared.run(self._prepared.input(x), y)
         return self._prepared.found(y)
 
-    def _catch(self, sentence: str) -> None:
-        self._caught = self._caught or sentence
+    def _report(self, violation: str) -> None:
+        self._violation = self._violation or violation
 
-    def _blamed(self, verdict: Verdict) -> Verdict:
-        """Return `verdict`, or a failed one if the variant was caught breaking a rule.
-
-        It must not write to its weights, to its input or outside its output. Weights and
-        input are restored.
-        """
-        for held, copy in self._weights_held:
-            if not same_bytes(held, copy):
-                held[...] = copy
-                self._catch("changes its weights")
+    def _ruled(self, verdict: Verdict) -> Verdict:
+        """Return `verdict`, failed if the variant broke a rule; restore its weights and input."""
+        for weights, copy in self._weight_copies:
+            if not same_bytes(weights, copy):
+                weights[...] = copy
+                self._report("changes its weights")
         if self._prepared.wrote_outside():
-            self._catch("writes outside its output")
+            self._report("writes outside its output")
         if not self._timed.images.intact:
             self._timed.images.restore()
-            self._catch("changes its input")
-        return replace(verdict, passed=False, note=f", {self._caught}") if self._caught else verdict
+            self._report("changes its input")
+        note = f", {self._violation}"
+        return replace(verdict, passed=False, note=note) if self._violation else verdict
 
 
 class StageBench(FedBench):
-    """One variant on one stage (or span)on real activations from the float64 chain.
+    """One variant on one stage (or span), on `n` real activations from the float64 chain.
 
-    `n` images are timed: the check's activations, repeated to fill them and shuffled before
-    each later check. `layouts` (reads, writes) default to the variant's first supported ones.
+    `layouts` (reads, writes) default to the variant's first supported ones.
     """
 
     def __init__(
@@ -271,7 +266,7 @@ class StageBench(FedBench):
         found = self._output()
         if verdict.passed:
             verdict = judge(found, self._expected[: len(found)], self.variant.precision)
-        verdict = self._blamed(verdict)
+        verdict = self._ruled(verdict)
         flips = int((self._labels_from(found) != self._reference.labels[: len(found)]).sum())
         largest = largest_difference(found, self._expected[: len(found)])
         self._checked = Checked(verdict, largest, flips, len(found), self._bad(verdict))
@@ -288,10 +283,10 @@ class StageBench(FedBench):
         further = zip(twice, FURTHER, strict=True)
         runs = [(partial(self._call, call), call, poisoned) for call, poisoned in further]
         sampled = calls[-(-self.scaled_from // self._timed.chunk) - 1]
-        verdict = self._left_again([*runs, (self.sample, sampled, False)])
+        verdict = self._judge_runs([*runs, (self.sample, sampled, False)])
         return replace(self._checked, verdict=verdict, first_bad=self._bad(verdict))
 
-    def _call(self, call: tuple[Any, Any, int]) -> None:
+    def _call(self, call: Call) -> None:
         self._prepared.run(call[0], call[1])
 
     def _output(self) -> Any:
@@ -316,8 +311,8 @@ class StageBench(FedBench):
     def sample(self) -> float:
         """Return milliseconds for all images; on a CPU, slow variants take fewer and are scaled."""
         if not self._probed:
-            self._probe()
             self._probed = True
+            self._probe()
         if not self._gpu:
             elapsed = cpu_ms(partial(self._chunks, self.scaled_from))
             return elapsed * self.images / self.scaled_from
@@ -363,11 +358,7 @@ class StageBench(FedBench):
 
 
 class PlanBench(Bench):
-    """A whole pipeline, from images on its device to labels on it.
-
-    On a GPU a pass is replayed as a CUDA graph if it can be recorded. Its time then excludes
-    the host's launch overhead, which differs between processes.
-    """
+    """A pipeline, from images on its device to labels; on a GPU as a CUDA graph if possible."""
 
     def __init__(self, pipeline: Pipeline, images: Any, facts: Reference) -> None:
         import numpy as np
@@ -384,7 +375,7 @@ class PlanBench(Bench):
     def check(self) -> Checked:
         """Compare scores and labels of real digits with float64; buffers are poisoned first."""
         which = self._which[: self.pipeline.batch]
-        n = len(which)
+        n, images = len(which), self._reference.images
         self.pipeline.poison()
         self.pipeline.with_scores = True
         labels = self._labels(self.pipeline.run(self.input[:n]))
@@ -396,9 +387,8 @@ class PlanBench(Bench):
             verdict = replace(verdict, passed=False, note=f", {flips} labels differ")
         bad = None
         if not verdict.passed:
-            few = self._reference.images[:n]
-            worst = first_bad_stage(self.pipeline, few, self._reference.weights)
-            bad = worst[0] if worst else "labels"
+            bad_stage = first_bad_stage(self.pipeline, images[:n], self._reference.weights)
+            bad = bad_stage[0] if bad_stage else "labels"
         return Checked(verdict, largest_difference(found, expected), flips, n, bad)
 
     def _labels(self, labels: Any) -> Any:
@@ -406,6 +396,7 @@ class PlanBench(Bench):
 
     def _wrong(self, labels: Any, which: Any) -> bool:
         """Return True if labels of images `which` differ where float64's scores are unambiguous."""
+        which = which[: len(labels)]
         scores = self._reference.stages["fc2"][which]
         excused = excusable_flips(scores, self.pipeline.plan.precision)
         return bool(((labels != self._reference.labels[which]) & ~excused).any())
@@ -418,12 +409,12 @@ class PlanBench(Bench):
         self._which = np.roll(self._which, np.random.default_rng().integers(1, max(2, n)))
         self.input[:n] = self._arrays.asarray(self._reference.images[self._which])
         self.sample()
-        left = self._labels(self.pipeline.labels[: min(n, self.scaled_from)])
+        labels = self._labels(self.pipeline.labels[: min(n, self.scaled_from)])
         checked = self.check()
-        several = self.scaled_from > self.pipeline.batch  # `left` is the last pass's
-        if several or not checked.verdict.passed or not self._wrong(left, self._which[: len(left)]):
+        last_pass = self.scaled_from > self.pipeline.batch  # `labels` are of other images
+        if last_pass or not checked.verdict.passed or not self._wrong(labels, self._which):
             return checked
-        wrong = replace(checked.verdict, passed=False, note=", what its timed passes left is wrong")
+        wrong = replace(checked.verdict, passed=False, note=", its timed passes leave wrong labels")
         return replace(checked, verdict=wrong)
 
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:

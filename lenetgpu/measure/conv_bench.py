@@ -21,7 +21,7 @@ from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import record
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc, widened
-from lenetgpu.measure.bench import FURTHER, Bench, FedBench, Skip
+from lenetgpu.measure.bench import FURTHER, Bench, Call, FedBench, Skip
 from lenetgpu.measure.timing import CALLS, LEAST_SAMPLES, CallTimer, cpu_ms
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.problems import Conv
@@ -37,17 +37,16 @@ LAYOUTS = (("NCHW", "NCHW"), ("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NHWC", "NCHW"
 
 def laid_out(variant: Variant, problem: Conv) -> Conv | str:
     """Return `problem` in the layouts to measure `variant` in, NCHW if it can, or its refusal."""
-    refusals = []
+    refusal = None
     for reads, writes in LAYOUTS:
         if reads in variant.reads and writes in variant.writes:
             candidate = replace(problem, reads=reads, writes=writes)
-            refusal = variant.refusal(candidate)
-            if refusal is None:
+            refused = variant.refusal(candidate)
+            if refused is None:
                 return candidate
-            refusals.append(refusal)
-    if refusals:
-        return refusals[0]
-    return f"supports layouts {', '.join(variant.reads)} to {', '.join(variant.writes)} only"
+            refusal = refusal or refused
+    layouts = f"{', '.join(variant.reads)} to {', '.join(variant.writes)}"
+    return refusal or f"supports layouts {layouts} only"
 
 
 def _host_bytes(problem: Conv, count: int, gpu: bool) -> int:
@@ -60,11 +59,10 @@ def _host_bytes(problem: Conv, count: int, gpu: bool) -> int:
 
 
 class Case:
-    """Random images and weights of one problem, their float64 output, and a buffer per layout.
+    """Images of one problem, their float64 output, and a buffer per layout.
 
-    `weights` are the filters, and the bias if there is one; they are random unless given. `n`
-    images are timed, at most CHECK_IMAGES of them distinct; two spare ones allow exchanging
-    them. Raises MemoryError if the host's free memory is too small.
+    `weights` (filters, and the bias if there is one) are random unless given. Of the `n` timed
+    images at most CHECK_IMAGES are distinct. Raises MemoryError if the host has too little.
     """
 
     def __init__(
@@ -79,15 +77,15 @@ class Case:
         x, w = random_input("conv", problem, self._count, np.random.default_rng())
         self.weights = weights or tensors(w)
         self._x = self.arrays.asarray(x)
-        self._held: dict[str, Images] = {}
+        self._inputs: dict[str, Images] = {}
         self._y: dict[str, Guarded] = {}
 
-    def held(self, layout: str) -> Images:
+    def input(self, layout: str) -> Images:
         """Return the timed images on the device, contiguous in `layout`."""
-        if layout not in self._held:
+        if layout not in self._inputs:
             source = self.arrays.ascontiguousarray(from_nhwc(self._x, layout))
-            self._held[layout] = Images(source, self.images)
-        return self._held[layout]
+            self._inputs[layout] = Images(source, self.images)
+        return self._inputs[layout]
 
     def output(self, layout: str) -> Guarded:
         """Return the output buffer in `layout`, shared by all candidates."""
@@ -102,8 +100,8 @@ class Case:
         n, p = self._count, self.problem
         padded = prod(p.padded) * p.C
         chunk = images_within(n, 8 * (padded + p.OH * p.OW * (p.C + 2 * p.M)))
-        held = tuple(map(self.arrays.asarray, self.weights))
-        x, w = self._x, held if p.bias else held[0]
+        weights = tuple(map(self.arrays.asarray, self.weights))
+        x, w = self._x, weights if p.bias else weights[0]
         out = self.arrays.empty((n, *p.out_shape), "float64")
         for lo in range(0, n, chunk):
             out[lo : lo + chunk] = reference(x[lo : min(lo + chunk, n)], w, p, self.arrays)
@@ -135,10 +133,7 @@ class Case:
 
 
 class CallBench(Bench):
-    """Calls on one problem, sampled by a timer that `check` creates.
-
-    `seconds` is the time that all samples may take together.
-    """
+    """Calls on one problem, sampled by a timer that `check` makes; `seconds` for all samples."""
 
     def __init__(self, problem: Conv, case: Case, seconds: float) -> None:
         super().__init__(case.images)
@@ -181,7 +176,7 @@ class ConvBench(CallBench, FedBench):
         chunk = case.images if case.gpu else min(case.images, CPU_CHUNK)
         prepared = PreparedKernel(variant, problem, case.weights, chunk)
         y = prepared.attach(case.output(problem.writes))
-        images = case.held(problem.reads)
+        images = case.input(problem.reads)
         timed = TimedCalls(images, case.images, y, problem, case.images, case.expected)
         self._begin(prepared, timed, case.weights)
         self.note = getattr(prepared.state, "says", "")
@@ -205,23 +200,19 @@ class ConvBench(CallBench, FedBench):
         return self._case.errors(found)
 
     def _refuse_what_takes_minutes(self) -> None:
-        """Raise Skip on a CPU if a call is projected to take longer than _PATIENCE_S.
-
-        The projection is from a run on a few rows, with one row of outputs per core.
-        """
+        """Raise Skip if a CPU call would take longer than _PATIENCE_S, by a run on a few rows."""
         import numpy as np
 
         p, flop = self.problem, self.problem.flop(self.images)
         if flop < _LONG_FLOP:
             return
-        seen = p.span[0] - p.around[0] - p.around[2]
-        rows = min(p.H, max(1, seen) + p.step[0] * (core_count() - 1))
+        unpadded = p.span[0] - p.around[0] - p.around[2]
+        rows = min(p.H, max(1, unpadded) + p.step[0] * (core_count() - 1))  # outputs: one per core
         few = replace(p, H=rows)
         if self.variant.refusal(few) is not None:
             return
-        images = self._case.held(p.reads).array
-        part = images[:1, :rows] if p.reads == "NHWC" else images[:1, :, :rows]
-        x = np.ascontiguousarray(part)
+        images = self._case.input(p.reads).array
+        x = np.ascontiguousarray(images[:1, :rows] if p.reads == "NHWC" else images[:1, :, :rows])
         prepared = PreparedKernel(self.variant, few, self._case.weights, 1)
         y = prepared.output(1)
         prepared.run(x, y)
@@ -236,7 +227,7 @@ class ConvBench(CallBench, FedBench):
         self.timer.calls.total(times)
         return times
 
-    def _call(self, call: tuple[Any, Any, int]) -> None:
+    def _call(self, call: Call) -> None:
         """Launch once what a sample repeats, a call or a graph, and wait for it."""
         replays = None if self._timer is None else self._timer.replays
         run = self._launch if replays is None else replays.once
@@ -253,15 +244,15 @@ class ConvBench(CallBench, FedBench):
         """Judge a poisoned run, choose the timing method, and judge the graph if one is used."""
         call = self._timed.calls[0]
         with record() as self.launched:
-            verdict = self._left(self._launch, call, True)
+            verdict = self._judge_run(self._launch, call, True)
         if verdict.passed:
             cold, gpu = self._flush is not None, self._case.gpu
             self.timer = CallTimer(self._launch, gpu, self._budget_ms, self._graph, cold)
             if self.timer.replays is not None:
-                verdict = self._left(self.timer.replays.once, call, True)
+                verdict = self._judge_run(self.timer.replays.once, call, True)
                 if not verdict.passed:
                     verdict = replace(verdict, note=f"{verdict.note}, as a graph")
-        verdict = self._blamed(verdict)  # covers the graph too
+        verdict = self._ruled(verdict)  # covers the graph too
         judged = min(self.images, len(self._case.expected))
         self._checked = Checked(verdict, verdict.error * self._timed.scale, None, judged)
         return self._checked
@@ -273,14 +264,14 @@ class ConvBench(CallBench, FedBench):
         with record() as every:
             graph = Graph(call, calls)
         if len(every) != calls * len(one):
-            self._catch(f"records {len(every)} of {calls} x {len(one)} launches in a graph")
+            self._report(f"records {len(every)} of {calls} x {len(one)} launches in a graph")
         return graph
 
     def recheck(self) -> Checked:
         """Judge the outputs of further calls and of a sample, each on other images."""
         assert self._checked is not None, "checked first"
         if self.once:
-            return replace(self._checked, verdict=self._blamed(self._checked.verdict))
+            return replace(self._checked, verdict=self._ruled(self._checked.verdict))
         call = self._timed.calls[0]
         runs = [(partial(self._call, call), call, poisoned) for poisoned in FURTHER]
-        return replace(self._checked, verdict=self._left_again([*runs, (self.sample, call, False)]))
+        return replace(self._checked, verdict=self._judge_runs([*runs, (self.sample, call, False)]))

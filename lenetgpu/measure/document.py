@@ -31,8 +31,10 @@ _NEAR = 0.75
 PHASES = (
     "import", "context", "choose", "schedule", "compile", "verify", "load", "copy", "first"
 )  # fmt: skip
-_RESOURCES = ("grid", "block", "registers", "shared_bytes", "local_bytes")
-_RESIDENCE = ("occupancy", "blocks_per_sm", "limited_by", "waves")
+_LAUNCH = (
+    "grid", "block", "registers", "shared_bytes", "local_bytes", "occupancy", "blocks_per_sm",
+    "limited_by", "waves",
+)  # fmt: skip
 
 
 def device_json(gpu: Gpu | None) -> dict[str, Any]:
@@ -84,32 +86,26 @@ def launch_of_sums(
 ) -> Launch | None:
     """Return the launch that computes the variant's sums, or None if a library computes them.
 
-    Sums are held in registers; copies, im2col and transforms use few. Candidates are the
-    kernels with at least `_NEAR` of the highest register count. The last one from a source
-    named after the variant's module is used, else the last one; of its launches, the largest.
-    `registers` returns a kernel's registers per thread.
+    Sums are held in registers; copies, im2col and transforms use few. Of the kernels with at
+    least `_NEAR` of the highest register count, it is the largest launch of the last one from a
+    source named after the variant's module, else of the last one. `registers` returns a
+    kernel's registers per thread.
     """
     if not launches or (variant is not None and variant.family in _LIBRARIES):
         return None
     from lenetgpu.gpu.launch import grid_of
 
     module = "" if variant is None else inspect.unwrap(variant.run).__module__
-    own = module.rpartition(".")[2]
     kernels = list(dict.fromkeys(launch.kernel for launch in launches))
     most = max(map(registers, kernels))
     near = [kernel for kernel in kernels if registers(kernel) >= _NEAR * most]
-    own_kernels = [kernel for kernel in near if kernel.source.stem == own] or near
-    return max((one for one in launches if one.kernel == own_kernels[-1]), key=grid_of)
+    own = [kernel for kernel in near if kernel.source.stem == module.rpartition(".")[2]]
+    chosen = (own or near)[-1]
+    return max((launch for launch in launches if launch.kernel == chosen), key=grid_of)
 
 
 def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[str, Any]:
-    """Return grid, block, registers, memory, occupancy and waves of `launch_of_sums`.
-
-    All are None if nothing was launched or a library computes the sums.
-    """
-    nothing: dict[str, Any] = dict.fromkeys((*_RESOURCES, *_RESIDENCE))
-    if not launches:
-        return nothing
+    """Return grid, block, registers, memory, occupancy and waves of `launch_of_sums`, or nulls."""
     from lenetgpu.gpu.device import current_arch
     from lenetgpu.gpu.launch import active_blocks, binding_limit, grid_of, occupancy
     from lenetgpu.gpu.machines import multiprocessors
@@ -119,7 +115,7 @@ def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[
         launches, variant, lambda kernel: compile_kernel(kernel, current_arch()).resources.registers
     )
     if launch is None:
-        return nothing
+        return dict.fromkeys(_LAUNCH)
     at_once = active_blocks(launch) * multiprocessors()
     resources = compile_kernel(launch.kernel, current_arch()).resources
     return {
@@ -165,15 +161,14 @@ def stage_rows(
             flop, moved = problem.flop(images), problem.bytes(images)
         else:
             flop, moved = 0, 4 * images * prod(step.writes[1])
-        precision, over = (
-            ("fp32", None) if step.variant is None else (step.variant.precision, limits)
-        )
-        entry: dict[str, Any] = {"stages": list(step.stages), "name": step.name}
-        entry["variant"] = step.label
-        entry |= times_json(summary) | {"share": summary.median / total}
-        entry |= rates_json(flop, moved, seconds, precision, over)
-        entry |= launch_json(row.launches, step.variant)
-        rows.append(entry | {"machine": row.machine and row.machine.as_json()})
+        if step.variant is None:
+            rates = rates_json(flop, moved, seconds, "fp32", None)
+        else:
+            rates = rates_json(flop, moved, seconds, step.variant.precision, limits)
+        names = {"stages": list(step.stages), "name": step.name, "variant": step.label}
+        times = times_json(summary) | {"share": summary.median / total}
+        machine = {"machine": row.machine and row.machine.as_json()}
+        rows.append(names | times | rates | launch_json(row.launches, step.variant) | machine)
     return rows
 
 
@@ -209,8 +204,8 @@ def candidate_json(
         **times_json(summary),
         "interval_ms": interval_json(time_interval(candidate.samples)),
         "samples_ms": summary.samples,
-        "method": getattr(bench, "method", "") or None,
-        "note": candidate.note or getattr(bench, "note", ""),
+        "method": bench.method or None,
+        "note": candidate.note or bench.note,
         "warmup": candidate.warmup,
         "warnings": warnings(candidate.samples),
     }
@@ -227,7 +222,7 @@ def candidate_json(
         entry |= {"reads": problem.reads, "writes": problem.writes}
         entry |= launch_json(bench.launched, getattr(bench, "variant", None))
         if bench.launched:
-            entry["launched"] = [*dict.fromkeys(one.kernel.entry for one in bench.launched)]
+            entry["launched"] = [*dict.fromkeys(each.kernel.entry for each in bench.launched)]
     else:
         entry["images_per_second"] = bench.images / (summary.median / 1e3)
     return entry
@@ -250,7 +245,7 @@ def comparison_json(
 
 def plan_json(plan: Plan) -> list[dict[str, Any]]:
     """Return the `plan` list of the schema."""
-    return [{"stages": list(one.stages), "variant": one.variant.full_name} for one in plan.stages]
+    return [{"stages": list(s.stages), "variant": s.variant.full_name} for s in plan.stages]
 
 
 def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:

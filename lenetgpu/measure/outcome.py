@@ -31,13 +31,11 @@ Progress = Callable[[int, int], None]  # callback: images done, images in total
 
 @dataclass(frozen=True)
 class Request:
-    """Options of `lenetgpu infer`.
+    """Options of `lenetgpu infer`; what is None is chosen automatically.
 
-    `batch` None means DEFAULT_BATCH, with no bound for a GPU's chunks. `streams` and `chunk`
-    are chosen automatically if None. `repeat` passes are timed after the pass that computes
-    labels; `timing` and `roofline` make passes of their own. `mistakes` collects and shows
-    misclassified images. `each` shows images one by one if there are at most FEW, and stores
-    these images and their scores for that.
+    `repeat` passes are timed after the pass that computes labels; `timing` and `roofline` make
+    passes of their own. `mistakes` collects misclassified images. `each` shows images one by
+    one if there are at most FEW.
     """
 
     data: Path | None = None
@@ -74,13 +72,13 @@ class Request:
     def check_labels(self, labels: Any, where: str) -> None:
         """Raise LenetError if an option needs labels and `where` has none."""
         wanted = {"--min-accuracy": self.min_accuracy is not None, "--errors": self.mistakes}
-        for option in wanted:
-            if wanted[option] and labels is None:
+        for option, needed in wanted.items():
+            if needed and labels is None:
                 raise LenetError(f"{option}: expected labels in {where}, found none")
 
     def check(self) -> None:
         """Raise LenetError if a number or word is invalid."""
-        for option, asked, least, most, unit in (
+        for option, number, least, most, unit in (
             ("--batch", self.batch, 1, inf, " image"),
             ("--limit", self.limit, 1, inf, " image"),
             ("--chunk", self.chunk, 1, inf, " image"),
@@ -89,14 +87,13 @@ class Request:
             ("--streams", self.streams, 1, MOST_STREAMS, ""),
             ("--threads", self.threads, 1, MOST_THREADS, ""),
         ):
-            if asked is not None and asked < least:
-                raise LenetError(f"{option}: expected at least {least}{unit}, found {asked}")
-            if asked is not None and asked > most:
-                raise LenetError(f"{option}: expected at most {most:,}, found {asked:,}")
-        if self.min_accuracy is not None and not 0 <= self.min_accuracy <= 1:
-            raise LenetError(
-                f"--min-accuracy: expected a share from 0 to 1, found {self.min_accuracy:g}"
-            )
+            if number is not None and number < least:
+                raise LenetError(f"{option}: expected at least {least}{unit}, found {number}")
+            if number is not None and number > most:
+                raise LenetError(f"{option}: expected at most {most:,}, found {number:,}")
+        share = self.min_accuracy
+        if share is not None and not 0 <= share <= 1:
+            raise LenetError(f"--min-accuracy: expected a share from 0 to 1, found {share:g}")
         if self.transfers not in TRANSFERS:
             raise LenetError(
                 f"--transfers: expected {' or '.join(TRANSFERS)}, found {self.transfers!r}"
@@ -107,10 +104,9 @@ class Request:
 class Outcome:
     """Labels, scores if requested, and times in milliseconds.
 
-    `labels` is (done,) int32 for `asked` images, fewer if Ctrl-C ended the run. `truth` is
-    (done,), or None if `data` has no labels. `end_to_end` is the pass that computed the labels,
-    unless passes were repeated. Without repeats, `compute` has no sample on a GPU, where copies
-    and kernels overlap.
+    `labels` is (done,) int32, fewer than `asked` if Ctrl-C ended the run; `truth` is None if
+    `data` has no labels. `end_to_end` is the pass that computed the labels, or the repeated
+    ones; without these, `compute` has no sample on a GPU, where copies and kernels overlap.
     """
 
     request: Request
@@ -134,8 +130,7 @@ class Outcome:
     streams: int = 1
     chunk: int | None = None  # images per GPU chunk; chunks alternate over the streams
     zero_copy: bool = False  # GPU kernels read the host's memory instead of copied chunks
-    # Predictions of the schedule's model in ms: `predicted` host to host, `bare_copy` of all
-    # images.
+    # ms by the schedule's model: `predicted` host to host, `bare_copy` of all images
     model: dict[str, float] | None = None
     streamed: bool = False  # read during the computation: `end_to_end` is from file to labels
     notes: list[str] = field(default_factory=list)
@@ -154,12 +149,7 @@ class Outcome:
         return self.request.images_a_pass(max(self.asked, self.done))
 
     def ended(self) -> dict[str, Any]:
-        """Return the JSON fields on how far the run came, and on its schedule.
-
-        `batch` is the effective one, which may exceed the images done. `repeated`: times
-        are of passes after the one that computed the labels. `from`: whether `end_to_end`
-        starts in memory or at the file.
-        """
+        """Return the JSON fields on the run's extent and schedule, and on what was timed."""
         return {
             "interrupted": self.interrupted,
             "images_asked": self.asked,
@@ -177,8 +167,8 @@ class Outcome:
     def sentence(self) -> str:
         """Return a message on how far an interrupted run came."""
         done = self.done
-        left = f", {self.asked - done:,} not" if done < self.asked else ""
-        return f"lenetgpu: interrupted: {done:,} of {self.asked:,} images classified{left}"
+        missing = f", {self.asked - done:,} not" if done < self.asked else ""
+        return f"lenetgpu: interrupted: {done:,} of {self.asked:,} images classified{missing}"
 
     @property
     def correct(self) -> int | None:

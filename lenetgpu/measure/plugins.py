@@ -1,11 +1,10 @@
 """Plugins: variants from a user's own file (`--with`), each compared in a separate process.
 
-The file never runs in the process that reports. In its own process it may crash, hang, or replace a
-clock or a tolerance without affecting other rows. That process uses this package's benches. The
-parent then validates its claims: it judges outputs on images drawn after the timing against its own
-reference, it runs its own clock around many calls, and it compares the time with the minimum that
-the device's measured ceilings allow. This catches wrong results and plain cheating. It is no
-protection against malicious code: run an untrusted file on a separate machine.
+There a file may crash, hang, or replace a clock or a tolerance without affecting other rows. The
+parent validates its claims: it judges outputs on images drawn after the timing, runs its own clock
+around many calls, and compares the time with the minimum that the device's ceilings allow. This
+catches wrong results and plain cheating, not malicious code: run untrusted files on a separate
+machine.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from lenetgpu.stages.registry import Needs, Rows, Variant
 PATIENCE_S = 600.0
 _ENDED_S = 5.0
 # Images that the parent draws for its output check, and random outputs that it inspects.
-_DRAWN, _LOOKED_AT = 64, 16
+_DRAWN, _INSPECTED = 64, 16
 _RUN_MS, _ALLOWED_MS, _FACTOR, _TRIES = 20.0, 5.0, 2.0, 5
 _CACHED_BYTES = 256 << 20
 _OTHER_UNITS = 4  # Peak of int8 tensor cores or wgmma, as a multiple of mma.sync's fp16 rate.
@@ -61,18 +60,13 @@ class Plugin:
     needs: Needs
     repeats: bool
 
-    @property
-    def family(self) -> str:
-        """Part of the name before the dot."""
-        return self.full_name.partition(".")[0]
-
 
 class Child:
     """Process that has loaded `paths` and answers requests; it ends with this object."""
 
     def __init__(self, paths: Sequence[Path], gpu: Gpu | None) -> None:
         self._ours, theirs = Pipe()
-        handle, self._asked = theirs.fileno(), 0
+        handle, self._requests = theirs.fileno(), 0
         command = f"from lenetgpu.measure.plugins import serve; serve({handle})"
         path = os.pathsep.join(map(os.path.abspath, sys.path))
         self._process = subprocess.Popen(
@@ -93,29 +87,26 @@ class Child:
         """True if the process has ended."""
         return self._ours.closed
 
-    def ask(self, what: str, *arguments: Any) -> Any:
-        """Return the process's answer.
-
-        Raises LenetError or Skip with its message; LenetError also if it crashes or hangs.
-        """
-        self._asked += 1
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Return the process's answer; raise LenetError or Skip if it failed, hangs or ended."""
+        self._requests += 1
+        number, error, answer = 0, None, None
         try:
-            self._ours.send((self._asked, what, arguments))
+            self._ours.send((self._requests, method, arguments))
             end = clock() + PATIENCE_S
-            number = 0
-            while number != self._asked:  # skip an answer that Ctrl-C interrupted
+            while number != self._requests:  # skip an answer that Ctrl-C interrupted
                 if not self._ours.poll(max(0.0, end - clock())):
                     self.end()
                     raise LenetError(f"its process gave no answer in {PATIENCE_S:g} s")
-                number, broke, answer = self._ours.recv()
+                number, error, answer = self._ours.recv()
         except (EOFError, OSError):
             raise LenetError(self._exit_message()) from None
         except KeyboardInterrupt:
             if not self._ours.poll(_ENDED_S):
                 self.end()
             raise
-        if broke is not None:
-            raise broke(answer)
+        if error is not None:
+            raise error(answer)
         return answer
 
     def _exit_message(self) -> str:
@@ -166,10 +157,7 @@ class Work:
 
 
 class Plugins:
-    """Variants of the user's files, and the process that loaded them.
-
-    Raises LenetError for a bad file.
-    """
+    """Variants of the user's files, and their process; raises LenetError for a bad file."""
 
     def __init__(self, paths: Iterable[Path], gpu: Gpu | None) -> None:
         self._paths = [*{os.path.realpath(path): path for path in paths}.values()]
@@ -178,47 +166,44 @@ class Plugins:
         self.found = self._child.found if self._child is not None else []
 
     def of_kind(self, kind: str) -> tuple[list[Plugin], list[str]]:
-        """Return the variants of `kind`, and a message about those of other kinds.
-
-        Raises LenetError if there are only other kinds, or if a precision has no tolerance.
-        """
-        fitting = [one for one in self.found if one.kind == kind]
-        others = [f"{one.full_name} ({one.kind})" for one in self.found if one.kind != kind]
+        """Return the variants of `kind`, and a message on others; raise LenetError if none fits."""
+        fitting = [plugin for plugin in self.found if plugin.kind == kind]
+        others = ", ".join(f"{p.full_name} ({p.kind})" for p in self.found if p.kind != kind)
         expected = f"--with: expected variants of kind {kind}"
         if others and not fitting:
-            raise LenetError(f"{expected}, found {', '.join(others)}")
-        for one in fitting:
-            if one.precision not in TOLERANCE:
+            raise LenetError(f"{expected}, found {others}")
+        for plugin in fitting:
+            if plugin.precision not in TOLERANCE:
                 known = f"expected a precision of {', '.join(TOLERANCE)}"
-                raise LenetError(f"--with, {one.full_name}: {known}, found {one.precision!r}")
-        return fitting, [f"{expected}, left out {', '.join(others)}"] if others else []
+                raise LenetError(f"--with, {plugin.full_name}: {known}, found {plugin.precision!r}")
+        return fitting, [f"{expected}, left out {others}"] if others else []
 
-    def candidate(self, one: Plugin, work: Work) -> Candidate:
+    def candidate(self, plugin: Plugin, work: Work) -> Candidate:
         """Return a candidate to build in its own process; refused or failed if it cannot run."""
-        name, precision = one.full_name, one.precision
+        name, precision = plugin.full_name, plugin.precision
         try:
             if self._child is None or self._child.ended:
                 self._child = Child(self._paths, self._gpu)
-            layed = self._child.ask("lay_out", name, work.sent())
+            problem = self._child.ask("lay_out", name, work.sent())
         except LenetError as error:
             return Candidate(name, never, precision, "failed", str(error))
-        if isinstance(layed, str):
-            return Candidate(name, never, precision, "refused", layed)
-        return Candidate(name, lambda: PluginBench(one, self._gpu, layed, work), precision)
+        if isinstance(problem, str):
+            return Candidate(name, never, precision, "refused", problem)
+        return Candidate(name, lambda: PluginBench(plugin, self._gpu, problem, work), precision)
 
 
 def named(own: Sequence[Plugin], wanted: str | None) -> str | None:
     """Return the first full name in `own` that `wanted` names, itself or by family, or None."""
-    exact = [one.full_name for one in own if one.full_name == wanted]
-    return next(iter([*exact, *(one.full_name for one in own if one.family == wanted)]), None)
+    names = [plugin.full_name for plugin in own]
+    family = (name for name in names if name.partition(".")[0] == wanted)
+    return wanted if wanted in names else next(family, None)
 
 
 def least_ms(problem: Any, images: int, limits: Ceilings) -> float:
     """Return a lower bound in milliseconds for the work on this device.
 
-    It is the larger of two times: bytes beyond any cache at the copy bandwidth, and operations
-    at the rate of the fastest unit. A convolution counts only the operations of one filter
-    element, because no transform needs fewer.
+    It is the time of bytes beyond any cache at the copy bandwidth, or of operations at the rate
+    of the fastest unit: for a convolution those of one filter element, fewer than any transform's.
     """
     conv = getattr(problem, "conv", problem)
     filter_elements = getattr(conv, "R", 1) * getattr(conv, "S", 1)
@@ -239,11 +224,10 @@ class PluginBench(Bench):
         self._child = Child([plugin.path], gpu)
         self._ask("build", plugin.full_name, problem, work.sent(), work.weights)
 
-    def _ask(self, what: str, *arguments: Any) -> Any:
+    def _ask(self, method: str, *arguments: Any) -> Any:
         """Return the process's answer, and copy the bench attributes that come with it."""
-        answer, facts = self._child.ask(what, *arguments)
-        for name, value in facts.items():
-            setattr(self, name, value)
+        answer, attributes = self._child.ask(method, *arguments)
+        vars(self).update(attributes)
         return answer
 
     def use_cold_cache(self, flush: Flusher) -> None:
@@ -256,13 +240,12 @@ class PluginBench(Bench):
 
     def sample(self) -> float:
         """Return one time in milliseconds for all images."""
-        took = float(self._ask("sample"))
-        self._claims.append(took)
-        return took
+        self._claims.append(float(self._ask("sample")))
+        return self._claims[-1]
 
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
         """Return work that takes about `milliseconds` without a pause, and its passes."""
-        return partial(self._ask, "burst"), self._ask("set_burst", milliseconds)
+        return partial(self._ask, "run_burst"), self._ask("burst", milliseconds)
 
     def explain(self, images: int, machine: Any) -> Rows:
         """Return the rows of its variant's `explain`."""
@@ -294,14 +277,14 @@ class PluginBench(Bench):
 
         kind, rng = self._plugin.kind, np.random.default_rng()
         x, _ = random_input(kind, self.problem, min(_DRAWN, self.images), rng)
-        given = self._work.weights
-        weights = given if len(given) > 1 else next(iter(given), None)
-        expected = reference(kind, x, weights, self.problem)
-        numbers = np.unique([0, self.images - 1, *rng.integers(0, self.images, _LOOKED_AT)])
+        weights = self._work.weights
+        w = weights if len(weights) > 1 else next(iter(weights), None)
+        expected = reference(kind, x, w, self.problem)
+        numbers = np.unique([0, self.images - 1, *rng.integers(0, self.images, _INSPECTED)])
         pairs = [(self._ask("answer", x, numbers), expected[numbers % len(x)])]
         verdict = judge_parts(pairs, largest(expected) or 1.0, self._plugin.precision)
         off = verdict.note or f", error {verdict.error:.1e}"
-        return "" if verdict.passed else f"what it leaves of other images is wrong{off}"
+        return "" if verdict.passed else f"leaves a wrong output of other images{off}"
 
     def _clock_wrong(self) -> str:
         """Return a complaint if our clock contradicts the times claimed for many calls."""
@@ -310,23 +293,23 @@ class PluginBench(Bench):
             sample = self._ask("sample")
             start = clock()
             times, claim = self._ask("timed", calls)
-            passed = 1e3 * (clock() - start)
+            elapsed = 1e3 * (clock() - start)
             claimed = (claim or sample * times) * self.scaled_from / self.images
-            if not passed <= _FACTOR * claimed + _ALLOWED_MS:
+            if not elapsed <= _FACTOR * claimed + _ALLOWED_MS:
                 tries += 1
             elif claimed >= _RUN_MS:
                 return ""
             else:
                 calls, tries = 2 * calls, 0
-        return f"claims {claimed:.3g} ms where {passed:.3g} ms passed"
+        return f"claims {claimed:.3g} ms where {elapsed:.3g} ms passed"
 
     def _too_fast(self) -> str:
         """Return a complaint if the device's ceilings do not allow the claimed time."""
-        took = median(self._claims or [inf])
+        claimed = median(self._claims or [inf])
         least = least_ms(self.problem, self.images, self._work.limits)
-        if _FACTOR * took >= least:
+        if _FACTOR * claimed >= least:
             return ""
-        return f"claims {took:.3g} ms for what this device needs {least:.3g} ms for at least"
+        return f"claims {claimed:.3g} ms, but this device needs at least {least:.3g} ms"
 
 
 class _Server:
@@ -337,80 +320,77 @@ class _Server:
 
     def load(self, paths: list[Path], gpu: Gpu | None) -> list[Plugin]:
         self._gpu = gpu
-        found = [(path, one) for path in paths for one in plugin_files.load(path)]
-        self._variants = {one.full_name: one for _, one in found}
+        found = [(path, variant) for path in paths for variant in plugin_files.load(path)]
+        self._variants = {variant.full_name: variant for _, variant in found}
         return [
-            Plugin(path, one.full_name, one.kind, one.precision, one.needs, one.repeats)
-            for path, one in found
+            Plugin(path, v.full_name, v.kind, v.precision, v.needs, v.repeats) for path, v in found
         ]
 
     def lay_out(self, name: str, work: Work) -> Any:
-        """Return the problem in the variant's layouts, or why it cannot run here.
-
-        That reason also says if the variant compiles for its own device.
-        """
-        one, gpu = self._variants[name], self._gpu
-        laid = laid_out(one, work.problem) if work.stage is None else one.laid_out(work.problem)
-        if isinstance(laid, str):
-            return laid
-        compiled = compiles(one, gpu, laid, work.images)
+        """Return the problem in the variant's layouts, or why it cannot run, and if it compiles."""
+        variant, gpu = self._variants[name], self._gpu
+        by_stage = work.stage is not None
+        problem = (variant.laid_out if by_stage else partial(laid_out, variant))(work.problem)
+        if isinstance(problem, str):
+            return problem
+        compiled = compiles(variant, gpu, problem, work.images)
         here = "cpu" if gpu is None else "cuda"
-        if one.needs.device != here:
-            return f"needs {one.needs}, found device {here}{compiled}"
-        if gpu is not None and not one.needs.met_by(gpu):
-            return f"needs {one.needs}, found cuda {gpu.version}{compiled}"
-        return laid
+        if variant.needs.device != here:
+            return f"needs {variant.needs}, found device {here}{compiled}"
+        if gpu is not None and not variant.needs.met_by(gpu):
+            return f"needs {variant.needs}, found cuda {gpu.version}{compiled}"
+        return problem
 
     def build(self, name: str, problem: Any, work: Work, weights: tuple[Any, ...]) -> None:
         if self._gpu is not None:
             activate(self._gpu)
-        one = self._variants[name]
+        variant = self._variants[name]
         if work.stage is not None and work.facts is not None:
-            self._bench = StageBench(one, stage_of(work.stage), work.images, work.facts)
+            self._bench = StageBench(variant, stage_of(work.stage), work.images, work.facts)
         else:
             case = Case(work.problem, work.images, self._gpu is not None, weights)
-            self._bench = ConvBench(one, problem, case, work.seconds)
+            self._bench = ConvBench(variant, problem, case, work.seconds)
 
     def cold(self) -> None:
         self._bench.use_cold_cache(Flusher())
 
-    def set_burst(self, milliseconds: float) -> int:
-        self._burst, times = self._bench.burst(milliseconds)
-        return int(times)
-
     def timed(self, calls: int) -> tuple[int, float]:
         """Return the number of calls made, or samples on a CPU, and the milliseconds claimed.
 
-        On a CPU the claim must cover these very calls, since others would meet another
-        load. On a GPU the second value is 0 and the parent uses a sample's claim: events do
-        not see work on another stream.
+        On a CPU the claim covers these very calls, since others would meet another load. On a
+        GPU it is 0, and a sample's claim counts: events do not see work on another stream.
         """
         if self._gpu is not None:
             return self._bench.run(calls), 0.0
         return calls, self._bench.passes * sum(self._bench.sample() for _ in range(calls))
 
-    def burst(self) -> None:
+    def burst(self, milliseconds: float) -> int:
+        self._burst, times = self._bench.burst(milliseconds)
+        return int(times)
+
+    def run_burst(self) -> None:
         self._burst()
 
     def explain(self, images: int, machine: Any) -> Any:
         explain = self._bench.variant.explain
         return [] if explain is None else explain(self._bench.problem, images, machine)
 
-    def reply(self, what: str, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of method `what`, with the bench's attributes if there is a bench."""
-        if what in ("load", "lay_out"):
-            return getattr(self, what)(*arguments)
-        answer = getattr(self if hasattr(_Server, what) else self._bench, what)(*arguments)
+    def reply(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Return the result of `method`, with the bench's attributes if there is a bench."""
+        if method in ("load", "lay_out"):
+            return getattr(self, method)(*arguments)
+        answer = getattr(self if hasattr(_Server, method) else self._bench, method)(*arguments)
         names = ("scaled_from", "problem", "launched", "once", "passes", "method", "note")
         return answer, {name: getattr(self._bench, name, "") for name in names}
 
 
-def compiles(one: Variant, gpu: Gpu | None, problem: Any, batch: int) -> str:
+def compiles(variant: Variant, gpu: Gpu | None, problem: Any, batch: int) -> str:
     """Compile the variant's kernels, for `gpu` if possible; return a clause that says so."""
-    kernels = () if one.kernels is None else one.kernels(problem, batch)
-    if not kernels or one.needs.device != "cuda":
+    kernels = () if variant.kernels is None else variant.kernels(problem, batch)
+    if not kernels or variant.needs.device != "cuda":
         return ""
-    arch = gpu.arch if gpu is not None and one.needs.met_by(gpu) else _arch_for(one.needs)
+    fits = gpu is not None and variant.needs.met_by(gpu)
+    arch = gpu.arch if gpu is not None and fits else _arch_for(variant.needs)
     if arch is None:
         return "; not compiled: no NVRTC is here that knows such a GPU"
     for kernel in kernels:
@@ -425,24 +405,25 @@ def _arch_for(needs: Needs) -> str | None:
         nvrtc.version()
     except LenetError:
         return None
-    every = ("sm_90a", *reversed(nvrtc.ARCHITECTURES))
-    fit = (arch for arch in every if needs.met_by(Gpu(0, arch, int(arch[3:].rstrip("a")))))
-    return next(filter(nvrtc.supported, fit), None)
+    for arch in filter(nvrtc.supported, ("sm_90a", *reversed(nvrtc.ARCHITECTURES))):
+        if needs.met_by(Gpu(0, arch, int(arch[3:].rstrip("a")))):
+            return arch
+    return None
 
 
 def serve(handle: int) -> None:
     """Answer requests over the connection `handle` until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    asked, server = Connection(handle), _Server()
+    requests, server = Connection(handle), _Server()
     while True:
         try:
-            number, what, arguments = asked.recv()
+            number, method, arguments = requests.recv()
         except EOFError:
             return
         reply: tuple[int, type[Exception] | None, Any]
         try:
-            reply = number, None, server.reply(what, arguments)
+            reply = number, None, server.reply(method, arguments)
         except BREAKS as error:
             skipped = isinstance(error, Skip) or lacks_memory(error)
             reply = number, Skip if skipped else LenetError, why(error)
-        asked.send(reply)
+        requests.send(reply)

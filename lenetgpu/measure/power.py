@@ -1,7 +1,4 @@
-"""GPU state (clocks, power, temperature, throttling) while a candidate or a step runs.
-
-Each is watched for two seconds after its timing, so that no reading disturbs a timed sample.
-"""
+"""GPU state (clocks, power, temperature, throttling) of candidates and steps, after timing."""
 
 from __future__ import annotations
 
@@ -13,13 +10,12 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.nvml import MachineState, Monitor, Reading, Spread, monitor, spread
+from lenetgpu.gpu.nvml import MachineState, Monitor, Reading, monitor, spread
 from lenetgpu.layouts import physical_shape
 from lenetgpu.measure.timing import StepTiming, cpu_ms, gpu_ms
 from lenetgpu.pipeline import Pipeline, Step
 
 if TYPE_CHECKING:
-    from lenetgpu.measure.bench import Bench
     from lenetgpu.measure.rounds import Comparison
 
 WATCHED_S = 2.0
@@ -36,14 +32,13 @@ def _readings(seen: Monitor) -> Iterator[list[tuple[float, Reading]]]:
     done, found = Event(), list[tuple[float, Reading]]()
 
     def watch() -> None:
-        latest: list[Reading] = []
-
-        def look() -> None:
+        def read() -> None:
             done.wait(_EVERY_S)
             latest.append(seen.read())
 
+        latest: list[Reading] = []
         while not done.is_set():
-            took = cpu_ms(look)
+            took = cpu_ms(read)
             found.append((took / 1e3, latest.pop()))
 
     thread = Thread(target=watch, name="lenetgpu-watch", daemon=True)
@@ -57,9 +52,9 @@ def _readings(seen: Monitor) -> Iterator[list[tuple[float, Reading]]]:
 
 def _mean_power_w(readings: list[tuple[float, Reading]]) -> float | None:
     """Return the time-weighted mean power of the readings that have one, or None."""
-    known = [(took, one.power_w) for took, one in readings if one.power_w is not None]
-    total = sum(took for took, _ in known)
-    return sum(took * watts for took, watts in known) / total if total else None
+    known = [(s, reading.power_w) for s, reading in readings if reading.power_w is not None]
+    total = sum(seconds for seconds, _ in known)
+    return sum(seconds * watts for seconds, watts in known) / total if total else None
 
 
 def _back_to_back(sample: Callable[[], Any], seconds: float) -> tuple[int, float]:
@@ -76,9 +71,8 @@ def watch(
 ) -> MachineState | None:
     """Run `sample` back to back for at least `seconds` on `gpu` and return the GPU's state.
 
-    `images` is the number of images per call of `sample`, or 0 if energy per image is meaningless.
-    Energy per image is left out below WATCHED_S seconds, which its counter needs. Returns None if
-    NVML is missing. An exception from `sample`, Ctrl-C included, ends the watching and propagates.
+    `images` is the number per call, or 0 if energy per image is meaningless. It is left out below
+    WATCHED_S seconds, which its counter needs. Returns None if NVML is missing.
     """
     seen = monitor(gpu)
     if seen is None:
@@ -88,23 +82,22 @@ def watch(
         before = seen.energy_j()
         count, spent = _back_to_back(sample, seconds)
         after = seen.energy_j()
-    joules, energy_from, each = None, None, None
+    joules, source, each = None, None, None
     if before is not None and after is not None and after > before:
-        joules, energy_from = after - before, "counter"
+        joules, source = after - before, "counter"
     elif (power := _mean_power_w(readings)) is not None:
-        joules, energy_from = power * spent, "power"
+        joules, source = power * spent, "power"
     if joules is not None and images and seconds >= WATCHED_S:
         each = 1e6 * joules / (count * images)
     read = [reading for _, reading in readings]
-    given = [reading.throttle for reading in read if reading.throttle is not None]
-    throttle = tuple(dict.fromkeys(chain.from_iterable(given))) if given else None
-
-    def of(name: str) -> Spread | None:
-        return spread([getattr(one, name) for one in read])
-
-    clock, watts, celsius = of("sm_mhz"), of("power_w"), of("temperature_c")
-    energy_from = None if each is None else energy_from
-    return MachineState(clock, watts, celsius, throttle, each, energy_from, spent, len(read))
+    known = [reading.throttle for reading in read if reading.throttle is not None]
+    throttle = tuple(dict.fromkeys(chain.from_iterable(known))) if known else None
+    mhz, watts, celsius = (
+        spread([getattr(reading, name) for reading in read])
+        for name in ("sm_mhz", "power_w", "temperature_c")
+    )
+    source = None if each is None else source
+    return MachineState(mhz, watts, celsius, throttle, each, source, spent, len(read))
 
 
 def watch_all(
@@ -115,9 +108,8 @@ def watch_all(
 ) -> None:
     """Watch every correct and timed candidate, and store the result as its `machine`.
 
-    Does nothing on a CPU or without NVML. Ctrl-C ends it and marks the comparison interrupted.
-    A candidate that raises fails, as it would in a round. With a cold L2 cache no energy is
-    given, because the flushing would account for most of it.
+    Ctrl-C marks the comparison interrupted; a candidate that raises fails. With a cold L2 cache
+    no energy is given: most would be the flushing's.
     """
     from lenetgpu.measure.rounds import BREAKS, fail
 
@@ -127,7 +119,10 @@ def watch_all(
     for candidate in timed:
         say(f"watching {candidate.name} for {seconds:g} s")
         try:
-            candidate.machine = _watched(candidate.bench, gpu, seconds, comparison.cold_l2)
+            bench = candidate.bench
+            assert bench is not None, "right, so it is built"
+            work, passes = (bench.sample, 0) if comparison.cold_l2 else bench.burst(_BURST_MS)
+            candidate.machine = watch(work, passes * bench.scaled_from, gpu, seconds)
         except KeyboardInterrupt:
             comparison.interrupted = True
             return
@@ -135,22 +130,12 @@ def watch_all(
             fail(candidate, error)
 
 
-def _watched(bench: Bench | None, gpu: Gpu, seconds: float, cold_l2: bool) -> MachineState | None:
-    assert bench is not None, "right, so it is built"
-    if cold_l2:
-        return watch(bench.sample, 0, gpu, seconds)
-    work, passes = bench.burst(_BURST_MS)
-    return watch(work, passes * bench.scaled_from, gpu, seconds)
-
-
 def watch_steps(
     rows: list[StepTiming], pipeline: Pipeline, images: Any, gpu: Gpu, seconds: float = WATCHED_S
 ) -> None:
     """Watch every step of `pipeline` alone on its real input, as `machine` of its row.
 
-    `images` are on the plan's device; only their first chunk is used. Each step is launched
-    repeatedly from its own input into its own output before the next one runs. A stage on the
-    CPU is not watched. Ctrl-C propagates; rows watched before it retain their machine.
+    Only the first chunk of `images` is used. A stage on the CPU is not watched.
     """
     if monitor(gpu) is None:
         return

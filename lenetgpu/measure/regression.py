@@ -14,20 +14,19 @@ KEYS = ("median", "low", "high")  # keys of an interval in a document
 def regressions(now: Entry, earlier: Entry, percent: float, some: bool = False) -> list[str]:
     """Return a sentence for each candidate that is over `percent` slower than in `earlier`.
 
-    The whole interval must show it. Ratios to the baseline are compared, so that a slower day
-    does not count; the baseline itself is compared by time. A candidate timed only in `earlier`
-    counts as lost; with `some`, for a run on fewer candidates, only if it was requested. For
-    two documents of `conv`, the shapes that both contain are compared.
+    The whole interval must show it, of ratios to the baseline or of the baseline's time. A
+    candidate timed only in `earlier` counts as lost; with `some`, for a run on fewer candidates,
+    only if it was requested. Documents of `conv` are compared by the shapes that both contain.
     """
     parts = now.get("cases", [now])
-    asked = {entry["name"] for part in parts for entry in part["candidates"]}
+    requested = {entry["name"] for part in parts for entry in part["candidates"]}
     before = {_shape_of(part): part for part in earlier.get("cases", [earlier])}
     found = []
     for part in parts:
         if (old := before.get(_shape_of(part))) is not None:
-            kept = [e for e in old["candidates"] if not some or e["name"] in asked]
+            entries = [e for e in old["candidates"] if not some or e["name"] in requested]
             label = f"{old['label']}: " if "cases" in now else ""
-            found += [label + line for line in _lost(part, kept, percent)]
+            found += [label + line for line in _lost(part, entries, percent)]
     return found
 
 
@@ -63,10 +62,12 @@ def _lost(now: Entry, earlier: list[Entry], percent: float) -> list[str]:
 def _time(entry: Entry) -> Interval:
     """Return an entry's time in milliseconds, from its interval, samples or percentiles."""
     if "interval_ms" in entry:
-        return Interval(*(entry["interval_ms"][key] for key in KEYS)).widened(SYSTEMATIC)
-    if entry.get("samples_ms"):
-        return time_interval(entry["samples_ms"]).widened(SYSTEMATIC)
-    return Interval(entry["median_ms"], entry["p05_ms"], entry["p95_ms"]).widened(SYSTEMATIC)
+        interval = Interval(*(entry["interval_ms"][key] for key in KEYS))
+    elif entry.get("samples_ms"):
+        interval = time_interval(entry["samples_ms"])
+    else:
+        interval = Interval(entry["median_ms"], entry["p05_ms"], entry["p95_ms"])
+    return interval.widened(SYSTEMATIC)
 
 
 def check_earlier(earlier: Entry, path: str, now: Entry) -> None:
@@ -75,15 +76,14 @@ def check_earlier(earlier: Entry, path: str, now: Entry) -> None:
     `now` holds this run's device name, baseline and cold_l2; for compare also its images, and
     for conv its `cases`, pairs of shape and images, of which `earlier` must have at least one.
     """
-    wanted = dict(now)
-    cases = wanted.pop("cases", None)
-    then = {key: earlier.get(key) for key in wanted} | {"device": earlier["device"]["name"]}
-    if "cold_l2" in then:
-        then["cold_l2"] = bool(then["cold_l2"])
-    for key, value in wanted.items():
-        if then[key] != value:
+    conditions = dict(now)
+    cases = conditions.pop("cases", None)
+    then = earlier | {"device": earlier["device"]["name"]}
+    then["cold_l2"] = bool(then.get("cold_l2"))
+    for key, value in conditions.items():
+        if then.get(key) != value:
             raise LenetError(
-                f"{path}: expected {key} {value!r} as in this run, found {then[key]!r}"
+                f"{path}: expected {key} {value!r} as in this run, found {then.get(key)!r}"
             )
     found = set(map(_shape_of, earlier.get("cases", ())))
     if cases is not None and not found & set(cases):

@@ -6,7 +6,7 @@ import datetime
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -35,34 +35,28 @@ _TENSOR_PRECISIONS = ("fp16", "fp16x3", "tf32x3", "fp16w", "int8", "int8s", "tf3
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Measured peaks: copy in GB/s (read plus written), FMA and tensor rates in TFLOP/s.
-
-    `tensor_tflops` is the rate of mma.sync with fp32 sums, or 0 without tensor cores. `date`
-    (ISO) is the day of the measurement, `cores` of a CPU or CUDA `driver` its conditions.
-    `confirmed` is set after a second measurement because of a share above 1. `load` is the
-    device's other load at the time (`load_on`).
-    """
+    """Measured peaks of a device, with the date and the conditions of the measurement."""
 
     device: str
-    copy_gbs: float
+    copy_gbs: float  # read plus written
     fma_tflops: float
-    tensor_tflops: float
-    date: str = ""
-    cores: int = 0
-    driver: int = 0
-    confirmed: bool = False
-    load: float = 0.0
+    tensor_tflops: float  # of mma.sync with fp32 sums; 0 without tensor cores
+    date: str = ""  # ISO
+    cores: int = 0  # of a CPU
+    driver: int = 0  # CUDA's
+    confirmed: bool = False  # measured again because of a share above 1
+    load: float = 0.0  # as `load_on`
 
     def sound(self) -> bool:
         """Return True if all rates are finite, copy and FMA above 0, and tensor not below 0."""
-        copy, fma, tensor = self.copy_gbs, self.fma_tflops, self.tensor_tflops
-        return all(map(isfinite, (copy, fma, tensor))) and copy > 0 and fma > 0 and tensor >= 0
+        return (
+            0 < self.copy_gbs < inf and 0 < self.fma_tflops < inf and 0 <= self.tensor_tflops < inf
+        )
 
     def share(self, flop: float, moved: float, seconds: float, precision: str) -> tuple[float, str]:
         """Return the share of the roofline reached, and its bound, compute or memory."""
-        peak = self.fma_tflops
-        if precision in _TENSOR_PRECISIONS and self.tensor_tflops:
-            peak = self.tensor_tflops
+        on_tensor_cores = precision in _TENSOR_PRECISIONS and self.tensor_tflops
+        peak = self.tensor_tflops if on_tensor_cores else self.fma_tflops
         compute, memory = flop / (peak * 1e12), moved / (self.copy_gbs * 1e9)
         bound = "compute" if compute >= memory else "memory"
         return (max(compute, memory) / seconds if seconds else 0.0), bound
@@ -148,19 +142,12 @@ def _facts(device: str) -> dict[str, Any]:
 
 
 def load_on(device: str) -> float:
-    """Return the other load on the device.
-
-    On a CPU: runnable threads per core over the last minute. On a GPU: other processes that
-    compute on the current one.
-    """
+    """Return the device's other load: a CPU's runnable threads per core, a GPU's processes."""
     return machine_load() if device == "cpu" else float(nvml.others())
 
 
 def outlived(then: float, now: float) -> bool:
-    """Return True if ceilings measured at load `then` should be measured again at load `now`.
-
-    That is if `then` was at least 0.5 and `now` is at most half of it.
-    """
+    """Return True if what was measured at load `then` is due again: now at most half of it."""
     return then >= _LOADED and now <= then / 2
 
 
@@ -179,18 +166,15 @@ def known(device: str, name: str) -> Ceilings | None:
 def ceilings(device: str, name: str) -> Ceilings:
     """Return the ceilings of "cpu" or "cuda" (the current GPU) called `name`, cached if possible.
 
-    Ceilings measured under load are measured again once the load is lower. Raises LenetError if
-    a measured rate is not above 0.
+    Ceilings measured under load are measured again once the load is lower.
     """
     if device == "cuda":
         hold_events()
-    cached = known(device, name)
-    if cached is not None and outlived(cached.load, load_on(device)):
-        cached = None
-    if cached is None:
-        cached = _measured(device, name)
-        entries.save(_KIND, _name(device, name), cached)
-    return cached
+    limits = known(device, name)
+    if limits is None or outlived(limits.load, load_on(device)):
+        limits = _measured(device, name)
+        entries.save(_KIND, _name(device, name), limits)
+    return limits
 
 
 def _measured(device: str, name: str) -> Ceilings:
@@ -205,8 +189,7 @@ def _measured(device: str, name: str) -> Ceilings:
 def confirmed(device: str, limits: Ceilings) -> Ceilings:
     """Measure `limits` again and return the better of both; unchanged if confirmed today.
 
-    A share above 1 shows that the ceilings were measured under load. On a GPU, `auto`'s choices
-    may date from that time, so they are dropped from the cache.
+    `auto`'s choices on a GPU may have been measured under the same load, and are dropped.
     """
     if limits.confirmed and limits.date == datetime.date.today().isoformat():
         return limits
@@ -215,9 +198,9 @@ def confirmed(device: str, limits: Ceilings) -> Ceilings:
     fresh = _measured(device, limits.device)
     rates = ("copy_gbs", "fma_tflops", "tensor_tflops")
     best = {rate: max(getattr(fresh, rate), getattr(limits, rate)) for rate in rates}
-    found = replace(fresh, confirmed=True, **best)
-    entries.save(_KIND, _name(device, found.device), found)
-    return found
+    better = replace(fresh, confirmed=True, **best)
+    entries.save(_KIND, _name(device, better.device), better)
+    return better
 
 
 def above(rows: list[dict[str, Any]]) -> list[str]:

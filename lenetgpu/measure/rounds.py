@@ -1,9 +1,8 @@
 """Candidates checked first, then timed in interleaved rounds against a baseline.
 
 The baseline is an ordinary candidate, and so is the control: the baseline built a second time. Each
-candidate takes one sample per round. The orders of the rounds are balanced: each candidate takes
-every position and follows every other candidate equally often, and never follows itself. Before a
-short sample the candidate runs untimed, so that the caches hold its own data.
+candidate takes one sample per round, in balanced orders. Before a short sample it runs untimed, so
+that the caches hold its own data.
 """
 
 from __future__ import annotations
@@ -34,18 +33,13 @@ UNCHECKED = "no time left to check it"
 
 @dataclass(frozen=True)
 class Effort:
-    """Limits of a comparison: seconds of rounds, rounds, and untimed runs before a sample.
+    """Limits of a comparison."""
 
-    `rounds` None: until every ratio is known to `noise` or the time is over. `warmup` None: 1
-    before samples shorter than SHORT_MS, else 0. A candidate not checked within `checks`
-    seconds is left out, unless it is the baseline.
-    """
-
-    seconds: float
-    rounds: int | None = None
-    warmup: int | None = None
+    seconds: float  # of rounds
+    rounds: int | None = None  # None: until every ratio is known to `noise`
+    warmup: int | None = None  # untimed runs before a sample; None: 1 if shorter than SHORT_MS
     noise: float = NOISE
-    checks: float = inf
+    checks: float = inf  # seconds after which only the baseline is still checked
 
 
 def never() -> Bench:
@@ -62,10 +56,7 @@ class Candidate:
     """A named way to do the work; `build` makes its bench, which may not fit in memory.
 
     `status`: waiting; then right, wrong, failed (it could not run) or skipped (no memory or
-    time for it); or, from the start, refused, with the reason in `note`. `single`: too slow for
-    rounds in the time allowed. `warmup`: untimed runs before each sample. `bits`: "same" if
-    repeated runs on the same images agree bit for bit, "others" if not. `errors`: on the images
-    shared by all candidates.
+    time for it); or, from the start, refused. `note` has the reason.
     """
 
     name: str
@@ -76,11 +67,11 @@ class Candidate:
     bench: Bench | None = None
     checked: Checked | None = None
     samples: list[float] = field(default_factory=list)
-    single: bool = False
-    warmup: int = 0
+    single: bool = False  # too slow for rounds in the time allowed
+    warmup: int = 0  # untimed runs before each sample
     machine: MachineState | None = None
-    bits: str | None = None
-    errors: Errors | None = None
+    bits: str | None = None  # "same" if repeated runs agree bit for bit, else "others"
+    errors: Errors | None = None  # on the images shared by all candidates
 
     @property
     def once(self) -> bool:
@@ -90,11 +81,7 @@ class Candidate:
 
 @dataclass
 class Comparison:
-    """Subject, candidates and results of a comparison.
-
-    `again` is the control, the baseline built and sampled a second time, or None if that
-    failed.
-    """
+    """Subject, candidates and results of a comparison; `again` is the control, if it worked."""
 
     what: str
     baseline: str
@@ -123,10 +110,7 @@ class Comparison:
         return None if self.again is None else self._over_base(self.again, 0.0)
 
     def ratio(self, candidate: Candidate) -> Interval | None:
-        """Return the time over the baseline's with its interval; None if either was not timed.
-
-        The interval is at least as wide as the control's deviation from 1.
-        """
+        """Return the time over the baseline's, its interval at least as wide as the control's."""
         if candidate.samples and candidate is self.base:
             return Interval(1.0, 1.0, 1.0)
         control = None if candidate is self.again else self.control()
@@ -134,10 +118,7 @@ class Comparison:
         return self._over_base(candidate, drift)
 
     def verdict(self, candidate: Candidate) -> str | None:
-        """Return `baseline` for the baseline, else the verdict of the ratio's interval.
-
-        It is `undecided` with fewer than LEAST_ROUNDS samples, and None without a ratio.
-        """
+        """Return `baseline`, or the verdict of the ratio, if any; `undecided` with few samples."""
         ratio, base = self.ratio(candidate), self.base
         if ratio is None or base is None:
             return None
@@ -158,12 +139,7 @@ class Comparison:
 
 
 def balanced_orders(count: int) -> list[list[int]]:
-    """Return Williams' design: orders of 0..count-1, balanced for position and predecessor.
-
-    Over all orders, each index takes every position and directly follows every other one
-    equally often. There are `count` orders if it is even, twice as many if it is odd (E. J.
-    Williams, 1949).
-    """
+    """Return Williams' design (1949): each index takes every position and follows every other."""
     first = [0]
     for step in range(1, count):
         first.append((first[-1] + (step if step % 2 else -step)) % count)
@@ -175,11 +151,11 @@ def _orders(count: int) -> Iterator[list[int]]:
     """Yield balanced orders endlessly, shuffled; none begins with the index that ended the last."""
     source, last = random.Random(0), -1
     while True:
-        waiting = balanced_orders(count)
-        source.shuffle(waiting)
-        while waiting:
-            at = next((i for i, order in enumerate(waiting) if order[0] != last), 0)
-            order = waiting.pop(at)
+        orders = balanced_orders(count)
+        source.shuffle(orders)
+        while orders:
+            order = next((order for order in orders if order[0] != last), orders[0])
+            orders.remove(order)
             last = order[-1]
             yield order
 
@@ -192,14 +168,13 @@ def interleave(
 ) -> None:
     """Run up to `most` rounds: in each, every entry takes one sample, in balanced orders.
 
-    If `stop(rounds)` is True after a round, the rounds end. If `enough(samples)` is True for an
-    entry, it takes no more. Samples taken before an exception stay in the entries.
+    The rounds end if `stop(rounds)` is True after one; an entry takes no more samples if
+    `enough(samples)` is True. Samples taken before an exception stay in the entries.
     """
-    turn = list(entries)
-    orders = _orders(len(turn))
+    entries = list(entries)
+    orders = _orders(len(entries))
     for rounds in range(1, most + 1):
-        for index in next(orders):
-            sample, samples = turn[index]
+        for sample, samples in (entries[index] for index in next(orders)):
             if not enough(samples):
                 samples.append(sample())
         if stop(rounds):
@@ -207,7 +182,7 @@ def interleave(
 
 
 @contextmanager
-def _stopping(comparison: Comparison) -> Iterator[None]:
+def _interruptible(comparison: Comparison) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -226,12 +201,11 @@ def compare(
 
     Rounds end when every ratio is known to `effort.noise` (before widening for differences
     between processes), after `effort.rounds`, or before the next would exceed `effort.seconds`.
-    A candidate too slow for LEAST_ROUNDS in that time is sampled once. Ctrl-C ends the rounds
-    and retains the results so far. A candidate that does not fit in memory is skipped.
+    A candidate too slow for LEAST_ROUNDS in that time is sampled once. Ctrl-C ends the rounds.
     """
     comparison = Comparison(what, baseline, candidates, cold_l2=cold_l2)
     base = comparison.base
-    with _stopping(comparison):
+    with _interruptible(comparison):
         flush = Flusher() if cold_l2 else None
         _check_all(comparison, flush, effort, say)
         if base is not None and base.status == "right":
@@ -243,14 +217,14 @@ def compare(
                 base.note = f"no control: built again it is {control.status}, {control.note}"
         _time(comparison, effort, say)
     timed = [c for c in (*candidates, comparison.again) if c is not None and c.samples]
-    unsure = {id(c): c for c in timed if c.status == "right"}
-    with _stopping(comparison):
-        for index, candidate in enumerate(timed):
+    rechecked = 0
+    with _interruptible(comparison):
+        for candidate in timed:
             if candidate.status == "right" and candidate.bench is not None:
-                say(f"checking {candidate.name} again", index, len(timed))
+                say(f"checking {candidate.name} again", rechecked, len(timed))
                 _judge(candidate, candidate.bench.recheck)
-            unsure.pop(id(candidate), None)
-    for candidate in unsure.values():  # a second Ctrl-C: drop what was not rechecked
+            rechecked += 1
+    for candidate in timed[rechecked:]:  # a second Ctrl-C
         candidate.samples.clear()
     for candidate in candidates:
         if candidate.status != "right":
@@ -271,8 +245,9 @@ def why(error: BaseException) -> str:
     line = str(error).partition("\n")[0]
     if lacks_memory(error):
         return f"needs more memory: {line}" if line else "needs more memory"
-    said = isinstance(error, (LenetError, Skip))
-    return line if said else f"cannot run: {type(error).__name__}: {line}"
+    if isinstance(error, (LenetError, Skip)):
+        return line
+    return f"cannot run: {type(error).__name__}: {line}"
 
 
 def _check_all(comparison: Comparison, flush: Flusher | None, effort: Effort, say: Say) -> None:
@@ -311,10 +286,7 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
 
 
 def fail(candidate: Candidate, error: BaseException) -> None:
-    """Record why a candidate failed or is skipped, and drop its times.
-
-    Raises LenetError if the GPU is lost.
-    """
+    """Record why a candidate failed or is skipped; raise LenetError if the GPU is lost."""
     if loses_context(error):
         raise LenetError(lost()) from error
     candidate.status = "skipped" if isinstance(error, Skip) or lacks_memory(error) else "failed"
@@ -367,8 +339,8 @@ def _time(comparison: Comparison, effort: Effort, say: Say) -> None:
     timed = [c for c in right if not c.once]
     if not timed:
         return
-    whole = sum(costs[c.name] for c in timed)
-    say(f"{len(timed)} candidates, about {whole:.2g} s a round, {effort.seconds:g} s at most")
+    total = sum(costs[c.name] for c in timed)
+    say(f"{len(timed)} candidates, about {total:.2g} s a round, {effort.seconds:g} s at most")
     base = comparison.base if comparison.base in timed else None
     before = time.perf_counter()
 
@@ -390,20 +362,18 @@ def _leave_out_slow(
 ) -> None:
     """Limit the slowest to one sample until LEAST_ROUNDS of the others fit into `seconds`.
 
-    The baseline and its control are limited last. A slow first sample is taken again, in case
-    it was slow by chance.
+    The baseline and its control are limited last. A slow first sample is taken again.
     """
     last = (comparison.base, comparison.again)
-    kept, known = [c for c in right if not c.once], set()
-    while kept and LEAST_ROUNDS * sum(costs[c.name] for c in kept) > seconds:
-        needed = LEAST_ROUNDS * sum(costs[c.name] for c in kept)
-        kept.sort(key=lambda c: (not any(c is one for one in last), costs[c.name]))
-        slow = kept[-1]
-        if slow.name not in known and costs[slow.name] < seconds:
-            known.add(slow.name)
+    remaining, resampled = [c for c in right if not c.once], set()
+    while (needed := LEAST_ROUNDS * sum(costs[c.name] for c in remaining)) > seconds:
+        remaining.sort(key=lambda c: (not any(c is other for other in last), costs[c.name]))
+        slow = remaining[-1]
+        if slow.name not in resampled and costs[slow.name] < seconds:
+            resampled.add(slow.name)
             costs[slow.name] = min(costs[slow.name], _cost(slow, _sample(slow)))
             continue
-        kept.pop()
+        remaining.pop()
         slow.single = True
         slow.note = f"one sample; rounds with it need --seconds {needed:.3g}"
 

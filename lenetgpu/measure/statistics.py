@@ -1,12 +1,10 @@
 """Ratios of times on a logarithmic scale, with intervals that predict a second run.
 
-A ratio is the median over rounds of log(time / baseline's time in that round). Pairing removes what
-the samples of a round have in common; the median removes interruptions of single samples. The
-sampling error comes from a bootstrap over rounds in circular blocks, since neighbouring rounds
-share load and clocks. How long they do is unknown, so the widest result of several block lengths
-counts. It is joined with the interval of the order statistics, which assumes no distribution, so
-that few rounds do not look precise. A second run has an independent error of the same size, so its
-median lies within sqrt(2) of that error.
+A ratio is the median over rounds of log(time / baseline's time in that round). The sampling error
+comes from a bootstrap over rounds in circular blocks, since neighbouring rounds share load and
+clocks; the widest result of several block lengths counts. It is joined with the interval of the
+order statistics, which assumes no distribution, so that few rounds do not look precise. A second
+run has an independent error of the same size, so its median lies within sqrt(2) of that error.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 # Relative difference between two processes that neither can detect (placement, clocks).
@@ -52,11 +51,7 @@ class Interval:
         return Interval(self.value, self.low / (1 + share), self.high * (1 + share))
 
     def verdict(self) -> str:
-        """Return the verdict of a ratio of times.
-
-        It is `faster` or `slower` if the whole interval is below or above 1, `same` if it
-        lies within MARGIN, else `undecided`.
-        """
+        """Return `faster` or `slower` if the interval excludes 1, `same` if within MARGIN."""
         if self.high < 1:
             return "faster"
         if self.low > 1:
@@ -65,24 +60,16 @@ class Interval:
         return "same" if within else "undecided"
 
 
-def _median(ordered: Sequence[float]) -> float:
-    n = len(ordered)
-    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-
-
 def median_interval(samples: Sequence[float]) -> Interval:
     """Return the median with its distribution-free 95 % interval by order statistics (binomial)."""
     ordered = sorted(samples)
     n = len(ordered)
     below = max(0, math.floor(n / 2 - 0.98 * math.sqrt(n)))
-    return Interval(_median(ordered), ordered[below], ordered[n - 1 - below])
+    return Interval(median(ordered), ordered[below], ordered[n - 1 - below])
 
 
 def _student(freedom: float) -> float:
-    """Return Student's 97.5 % quantile by Cornish and Fisher's expansion.
-
-    Its error is within 0.2 % from 6 degrees of freedom on.
-    """
+    """Return Student's 97.5 % quantile by Cornish-Fisher expansion, within 0.2 % from 6 on."""
     z = 1.959964
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -90,10 +77,7 @@ def _student(freedom: float) -> float:
 
 
 def _bootstrap(logs: Any, block: int) -> float:
-    """Return half the 95 % interval of the median of `logs`, from resampled circular blocks.
-
-    The number of blocks limits how well their spread is known, hence Student's quantile.
-    """
+    """Return half the 95 % interval of the median of `logs`, from resampled circular blocks."""
     import numpy as np
 
     n = len(logs)
@@ -111,24 +95,16 @@ def _block_lengths(n: int) -> list[int]:
 
 
 def second_run_interval(samples: Sequence[float]) -> Interval:
-    """Return the median of positive samples, with an interval for a second run's median.
-
-    There must be at least one sample. The second run takes as many samples; differences between
-    processes are not included (see `widened`).
-    """
+    """Return the median of samples, with an interval for that of a second run in this process."""
     import numpy as np
 
     logs = np.log(np.asarray(samples, np.float64))
     by_order = median_interval(logs.tolist())
     middle = by_order.value
     either = max((_bootstrap(logs, block) for block in _block_lengths(len(logs))), default=0.0)
-    below = max(either, middle - by_order.low)
-    above = max(either, by_order.high - middle)
-    return Interval(
-        math.exp(middle),
-        math.exp(middle - _SECOND_RUN * below),
-        math.exp(middle + _SECOND_RUN * above),
-    )
+    low = middle - _SECOND_RUN * max(either, middle - by_order.low)
+    high = middle + _SECOND_RUN * max(either, by_order.high - middle)
+    return Interval(*map(math.exp, (middle, low, high)))
 
 
 def time_interval(samples: Sequence[float]) -> Interval:
@@ -140,8 +116,7 @@ def time_interval(samples: Sequence[float]) -> Interval:
 def ratio_interval(samples: Sequence[float], base: Sequence[float], drift: float = 0.0) -> Interval:
     """Return the median of the ratios samples[i] / base[i], with its interval for a second run.
 
-    The interval is widened by SYSTEMATIC, or by `drift` if the baseline differed more from
-    itself.
+    It is widened by SYSTEMATIC, or by `drift` if the baseline differed more from itself.
     """
     ratios = [a / b for a, b in zip(samples, base, strict=False)]
     return second_run_interval(ratios).widened(max(SYSTEMATIC, drift))
@@ -154,20 +129,15 @@ def single_ratio(time: float, base: float, drift: float = 0.0) -> Interval:
 
 
 def warnings(samples: Sequence[float]) -> list[str]:
-    """Return a clause for each anomaly of a candidate's times; none for fewer than ten samples.
-
-    Anomalies are a slow first sample, outliers (further from the median than five robust
-    standard deviations, on logarithms), drift between the first and the last third, noise, and
-    two clusters of samples.
-    """
+    """Return a clause for each anomaly of a candidate's times; none for fewer than ten samples."""
     n = len(samples)
     if n < _LEAST_TO_WARN:
         return []
     logs = [math.log(sample) for sample in samples]
-    middle = _median(sorted(logs))
-    spread = _NORMAL_MAD * _median(sorted(abs(value - middle) for value in logs))
+    middle = median(logs)
+    spread = _NORMAL_MAD * median(abs(value - middle) for value in logs)
     far = [abs(value - middle) > max(_OUTLIER * spread, _DRIFT) for value in logs]
-    begun, noise = math.exp(logs[0] - middle), math.expm1(spread)
+    start, noise = math.exp(logs[0] - middle), math.expm1(spread)
     first, last = median_interval(logs[: n // 3]), median_interval(logs[-(n // 3) :])
     moved = math.expm1(last.value - first.value)
     apart = last.low > first.high or last.high < first.low
@@ -175,7 +145,7 @@ def warnings(samples: Sequence[float]) -> list[str]:
     longer = "longer" if moved > 0 else "less"
     torn = math.exp(middle) / sorted(samples)[math.floor(0.05 * (n - 1))]
     found = {
-        f"the first sample took {begun:.2g} times the median": far[0] and begun > 1 + _NOISY,
+        f"the first sample took {start:.2g} times the median": far[0] and start > 1 + _NOISY,
         f"{sum(far)} of {n} samples are outliers": sum(far) > _MANY_OUTLIERS * n,
         f"samples spread by {noise:.0%}": noise > _NOISY,
         f"drift: the last third took {abs(moved):.1%} {longer} than the first": drifts,

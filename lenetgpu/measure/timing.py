@@ -51,11 +51,7 @@ class Phases(dict[str, float]):
 
 @dataclass(frozen=True)
 class Summary:
-    """Samples in milliseconds with their median and 5th, 95th and 99th percentiles.
-
-    Percentiles are interpolated linearly between samples: with fewer than 100, the 99th lies
-    between the two largest. All are NaN without samples.
-    """
+    """Samples in milliseconds with percentiles, interpolated linearly; NaN without samples."""
 
     median: float
     p05: float
@@ -71,18 +67,16 @@ class Summary:
 
 def summarise(samples: list[float]) -> Summary:
     """Return the summary of samples in milliseconds."""
-    whole = samples and not any(map(isnan, samples))
-    ordered = sorted(map(float, samples)) if whole else [nan]
-    p05, median, p95, p99 = (_percentile(ordered, share) for share in (0.05, 0.5, 0.95, 0.99))
+    valid = samples and not any(map(isnan, samples))
+    ordered = sorted(map(float, samples)) if valid else [nan]
+
+    def percentile(share: float) -> float:  # as NumPy's, which first imports masked arrays
+        rank = share * (len(ordered) - 1)
+        left, right = ordered[int(rank)], ordered[ceil(rank)]
+        return left + (right - left) * (rank - int(rank))
+
+    p05, median, p95, p99 = map(percentile, (0.05, 0.5, 0.95, 0.99))
     return Summary(median, p05, p95, p99, [float(s) for s in samples])
-
-
-def _percentile(ordered: list[float], share: float) -> float:
-    """Interpolate linearly, as NumPy does; its own function first imports masked arrays."""
-    rank = share * (len(ordered) - 1)
-    before = int(rank)
-    left, right = ordered[before], ordered[min(before + 1, len(ordered) - 1)]
-    return left + (right - left) * (rank - before)
 
 
 def repeat(
@@ -92,18 +86,14 @@ def repeat(
     most: int = MOST,
     samples: list[float] | None = None,
 ) -> list[float]:
-    """Return samples (ms) of `measure()` until `budget_s` has passed, between `least` and `most`.
-
-    If `samples` is given, they are appended to it one by one and remain there when `measure`
-    raises.
-    """
-    times = [] if samples is None else samples
+    """Append samples (ms) until `budget_s` has passed, between `least` and `most`; return them."""
+    samples = [] if samples is None else samples
     spent = 0.0
-    while len(times) < most and (len(times) < least or spent < budget_s):
+    while len(samples) < most and (len(samples) < least or spent < budget_s):
         start = clock()
-        times.append(measure())
+        samples.append(measure())
         spent += clock() - start
-    return times
+    return samples
 
 
 def expected(sample_s: float, budget_s: float, least: int = 1, most: int = MOST) -> int:
@@ -132,16 +122,11 @@ def cpu_ms(work: Callable[[], Any], times: int = 1) -> float:
 
 
 def time_compute(pipeline: Pipeline, images: Any) -> float:
-    """Return milliseconds from `images` on the plan's device to labels on it.
-
-    More images than the pipeline's batch take several passes, whose times are added.
-    """
+    """Return milliseconds from `images` on the plan's device to labels on it, over all passes."""
     elapsed_ms = cpu_ms if pipeline.plan.device == "cpu" else gpu_ms
-    total = 0.0
-    for lo in range(0, len(images), pipeline.batch):
-        part = images[lo : lo + pipeline.batch]
-        total += elapsed_ms(partial(pipeline.run, part))
-    return total
+    starts = range(0, len(images), pipeline.batch)
+    parts = (images[lo : lo + pipeline.batch] for lo in starts)
+    return sum(elapsed_ms(partial(pipeline.run, part)) for part in parts)
 
 
 @dataclass
@@ -164,11 +149,10 @@ def profile(
     """Time every step of `pipeline` on `images`, already on its device, in `repeats` passes.
 
     A warm-up pass goes first. On a GPU an event is recorded after each step, and an NVTX range
-    names it for Nsight; on a CPU the clock is read. If `rows` is given, results are stored
-    there, and those of complete passes remain when something raises. `passed(count)` is called
-    as images pass.
+    names it for Nsight. Results are stored in `rows`, if given, where those of complete passes
+    remain when something raises. `passed(count)` is called as images pass.
     """
-    found = [] if rows is None else rows
+    rows = [] if rows is None else rows
     measure = _profile_gpu if pipeline.plan.device == "cuda" else _profile_cpu
     timings = [StepTiming(step) for step in pipeline.steps]
     for attempt in range(repeats + 1):
@@ -183,11 +167,11 @@ def profile(
         if attempt:
             for row, total in zip(timings, totals, strict=True):
                 row.samples = [*row.samples, total]
-            found[:] = [replace(row) for row in timings]
-    return found
+            rows[:] = [replace(row) for row in timings]
+    return rows
 
 
-def _of_steps(marks: list[Any], between: Callable[[Any, Any], float], steps: int) -> list[float]:
+def _by_step(marks: list[Any], between: Callable[[Any, Any], float], steps: int) -> list[float]:
     """Return milliseconds of each step, from marks before the first and after each step."""
     times = list(itertools.starmap(between, itertools.pairwise(marks)))
     return [sum(times[step::steps]) for step in range(steps)]
@@ -196,7 +180,7 @@ def _of_steps(marks: list[Any], between: Callable[[Any, Any], float], steps: int
 def _profile_cpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch]]]:
     marks = [clock()]
     pipeline.run(part, lambda step, output: marks.append(clock()))
-    times = _of_steps(marks, lambda before, after: 1e3 * (after - before), len(pipeline.steps))
+    times = _by_step(marks, lambda before, after: 1e3 * (after - before), len(pipeline.steps))
     return [(total, []) for total in times]
 
 
@@ -228,7 +212,7 @@ def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
         pipeline.run(part, observe)
         nvtx.RangePop()
     events[-1].synchronize()
-    return list(zip(_of_steps(events, between, len(names)), launches, strict=True))
+    return list(zip(_by_step(events, between, len(names)), launches, strict=True))
 
 
 class Calls:
@@ -272,8 +256,8 @@ class Replays(Calls):
 
     def fill(self) -> None:
         """Set the replays per sample to take about SAMPLE_MS."""
-        whole_ms = self._each * self.sample()
-        self._times = max(1, min(_MOST_REPLAYS, int(SAMPLE_MS / max(whole_ms, 1e-4))))
+        graph_ms = self._each * self.sample()
+        self._times = max(1, min(_MOST_REPLAYS, int(SAMPLE_MS / max(graph_ms, 1e-4))))
 
     def total(self, calls: int) -> float:
         """Return milliseconds of `calls` calls, rounded to whole graphs."""
@@ -284,9 +268,8 @@ class Replays(Calls):
 class CallTimer:
     """Timer of `call`, which ran before, by the method that fits `budget_ms` per sample.
 
-    `record(call, CALLS)` makes the graph on a GPU. If it cannot, times include launches and
-    `note` says so. `cold`: single calls, before which the caller flushes the caches. `once` is
-    True if the budget allows only one sample.
+    `record(call, CALLS)` makes the graph on a GPU; if it cannot, `note` says so. `cold`: single
+    calls, before which the caller flushes the caches. `once`: the budget allows one sample.
     """
 
     def __init__(
@@ -295,16 +278,16 @@ class CallTimer:
         self.calls = Calls(call, gpu_ms if on_gpu else cpu_ms)
         self.once, self.method, self.note = False, "single calls", ""
         self.replays: Replays | None = None
-        one = self.calls.total(1)
-        if one > budget_ms:
-            one = min(one, self.calls.total(1))
-        if one > budget_ms:
+        call_ms = self.calls.total(1)
+        if call_ms > budget_ms:
+            call_ms = min(call_ms, self.calls.total(1))
+        if call_ms > budget_ms:
             self.once, self.method = True, "one call"
         elif not on_gpu:
-            self.method, self.calls._times = "clock", max(1, int(SAMPLE_MS / max(one, 1e-4)))
+            self.method, self.calls._times = "clock", max(1, int(SAMPLE_MS / max(call_ms, 1e-4)))
         elif cold:
             self.method = "single calls, cold L2"
-        elif CALLS * one <= budget_ms:
+        elif CALLS * call_ms <= budget_ms:
             self._replay(call, record)
 
     def _replay(self, call: Call, record: Recorder) -> None:

@@ -24,7 +24,7 @@ def peer_version(device: str) -> str | None:
     """Return the versions of PyTorch and cuDNN on "cpu" or "cuda", or None if it cannot run."""
     if importlib.util.find_spec("torch") is None:
         return None
-    torch = _torch()
+    torch = importlib.import_module("torch")
     if device == "cpu":
         return f"PyTorch {torch.__version__}"
     if not torch.cuda.is_available():
@@ -32,18 +32,12 @@ def peer_version(device: str) -> str | None:
     return f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
 
 
-def _torch() -> Any:
-    return importlib.import_module("torch")
-
-
 def plan_of(kernels: Iterable[str]) -> str:
     """Return a description of cuDNN's plan: its kernels in launch order, without arguments."""
-    bare = (re.sub(r"^void |\(.*", "", name) for name in kernels)
+    bare = dict.fromkeys(re.sub(r"^void |\(.*", "", name) for name in kernels)
     named = [name for name in bare if not name.startswith(("Memcpy", "Memset"))]
-    return " + ".join(
-        name if len(name) <= _MOST_NAMED else f"{name[:_MOST_NAMED]}..."
-        for name in dict.fromkeys(named)
-    )
+    most = _MOST_NAMED
+    return " + ".join(name if len(name) <= most else f"{name[:most]}..." for name in named)
 
 
 class TorchBench(CallBench):
@@ -61,20 +55,20 @@ class TorchBench(CallBench):
 
     def __init__(self, problem: Conv, case: Case, seconds: float) -> None:
         super().__init__(problem, case, seconds)
-        self._torch = torch = _torch()
+        self._torch = torch = importlib.import_module("torch")
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.benchmark_limit = 0  # try every plan
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
-        held = [self._tensor(torch.from_numpy, one) for one in case.weights]
-        filters, *bias = [one.cuda() for one in held] if case.gpu else held
+        weights = [self._tensor(torch.from_numpy, array) for array in case.weights]
+        filters, *bias = [tensor.cuda() for tensor in weights] if case.gpu else weights
         self._filters = filters.permute(3, 2, 0, 1)
         self._bias = bias[0] if bias else None
-        self._held: list[Any] = []
+        self._graph_inputs: list[Any] = []
 
     def one_output(self) -> Any:
         """Return a copy of one more call's output; a library promises no order of its sums."""
-        self._take(self.problem.reads, self._case.first(self.problem.reads, self.images))
+        self._load(self.problem.reads, self._case.first(self.problem.reads, self.images))
         self._call()
         return self._case.arrays.ascontiguousarray(self._found()).copy()
 
@@ -82,30 +76,26 @@ class TorchBench(CallBench):
         """Return the errors of one more call, in the chosen format, on all candidates' images."""
         return self._case.errors(self.one_output())
 
-    def _hold(self, layout: str) -> None:
-        held = self._case.held(layout)
-        self._take(layout, held.array)
-        self._which = held.which.copy()
+    def _load_timed(self, layout: str) -> None:
+        images = self._case.input(layout)
+        self._load(layout, images.array)
+        self._which = images.which.copy()
 
-    def _take(self, layout: str, images: Any) -> None:
+    def _load(self, layout: str, images: Any) -> None:
         torch = self._torch
         x = self._tensor(torch.from_dlpack, images)
         order = torch.contiguous_format if layout == "NCHW" else torch.channels_last
         self._x = self._as(x if layout == "NCHW" else x.permute(0, 3, 1, 2), order)
         self._w = self._as(self._filters, order)
 
-    def _tensor(self, made: Callable[[Any], Any], array: Any) -> Any:
-        """Return the array as a tensor made by `made`; bfloat16's bits are reinterpreted."""
+    def _tensor(self, make: Callable[[Any], Any], array: Any) -> Any:
+        """Return the array as a tensor made by `make`; bfloat16's bits are reinterpreted."""
         if self.problem.dtype != "bf16":
-            return made(array)
-        return made(array.view("int16")).view(self._torch.bfloat16)
+            return make(array)
+        return make(array.view("int16")).view(self._torch.bfloat16)
 
     def _as(self, tensor: Any, order: Any) -> Any:
-        """Return a copy with the format's own strides.
-
-        PyTorch would guess the format from the strides of axes of length 1, which are
-        meaningless.
-        """
+        """Return a copy with the format's strides, which PyTorch guesses for axes of length 1."""
         like = {"dtype": tensor.dtype, "device": tensor.device}
         return self._torch.empty(tensor.shape, memory_format=order, **like).copy_(tensor)
 
@@ -149,35 +139,32 @@ class TorchBench(CallBench):
         return plan_of(event.name for event in seen.events() if event.device_type == on_gpu)
 
     def check(self) -> Checked:
-        """Judge both memory formats, then choose the faster one.
-
-        A library may round more than the variants may: its time counts up to fp16's
-        tolerance, and the note says so.
-        """
+        """Judge both memory formats and choose the faster one; an error up to `rough` is noted."""
         found: list[tuple[float, str, CallTimer]] = []
         worst: Checked | None = None
         for name, layout in _FORMATS.items():
-            self._hold(layout)
+            self._load_timed(layout)
             self._call()
             checked = self._case.judged(self._found(), "fp32", self._which)
             if worst is None or not checked.verdict.error <= worst.verdict.error:
                 worst = checked
             timer = self._timed()
-            found.append(
-                (min(timer.calls.sample() for _ in range(1 if timer.once else 3)), name, timer)
-            )
+            ms = min(timer.calls.sample() for _ in range(1 if timer.once else 3))
+            found.append((ms, name, timer))
         _, name, timer = min(found, key=lambda row: row[0])
         self.problem = replace(self.problem, reads=_FORMATS[name], writes=_FORMATS[name])
         assert worst is not None
-        self._hold(self.problem.reads)
-        does = {
-            "a copy padded in each call": self._uneven,
-            "bias in the same call": self.problem.bias,
-            "ReLU as a second kernel": self.problem.relu,
-        }
-        also = [words for words, wanted in does.items() if wanted]
+        self._load_timed(self.problem.reads)
         self.timer = timer
-        self.note = ", ".join(filter(None, [name, *also, self._plan(), timer.note]))
+        parts: list[Any] = [
+            name,
+            self._uneven and "a copy padded in each call",
+            self.problem.bias and "bias in the same call",
+            self.problem.relu and "ReLU as a second kernel",
+            self._plan(),
+            timer.note,
+        ]
+        self.note = ", ".join(filter(None, parts))
         if not worst.verdict.passed and worst.verdict.error <= rough(self.problem.dtype):
             self.note += f", error above fp32's tolerance {TOLERANCE['fp32']:.0e}"
             worst = replace(worst, verdict=replace(worst.verdict, passed=True))
@@ -187,7 +174,7 @@ class TorchBench(CallBench):
     def recheck(self) -> Checked:
         """Judge one more call in the chosen format."""
         assert self._checked is not None, "checked first"
-        self._hold(self.problem.reads)
+        self._load_timed(self.problem.reads)
         self._call()
         checked = self._case.judged(self._found(), "fp32", self._which)
         return self._checked if checked.verdict.error <= rough(self.problem.dtype) else checked
@@ -195,7 +182,7 @@ class TorchBench(CallBench):
     def _timed(self) -> CallTimer:
         """Return a timer that stays bound to the current format."""
         x, w = self._x, self._w
-        self._held.append((x, w))  # a graph refers to their addresses only
+        self._graph_inputs.append((x, w))  # a graph refers to their addresses only
 
         def call() -> None:
             self._x, self._w = x, w

@@ -53,18 +53,16 @@ class Tracer:
         last: dict[int, float] = {}
         found = []
         for stream, name, mark in self._marks:
-            at = self._since_first(mark)
+            first = self._marks[0][2]
+            if self._on_gpu:
+                mark.synchronize()
+                at = float(hold_events()[1](first, mark))
+            else:
+                at = 1e3 * (mark - first)
             if name is not None:
                 found.append(TraceEvent(name, stream, last[stream], at - last[stream]))
             last[stream] = at
         return found
-
-    def _since_first(self, mark: Any) -> float:
-        first = self._marks[0][2]
-        if not self._on_gpu:
-            return float(mark - first) * 1e3
-        mark.synchronize()
-        return float(hold_events()[1](first, mark))
 
 
 def copies_under_kernels(events: list[TraceEvent]) -> tuple[float, float]:
@@ -91,10 +89,7 @@ def copies_under_kernels(events: list[TraceEvent]) -> tuple[float, float]:
 def chrome_trace(
     events: list[TraceEvent], title: str, stream: str = "stream {}", interrupted: bool = False
 ) -> str:
-    """Return the events as JSON for chrome://tracing or Perfetto; times in microseconds.
-
-    This process is named `title`. Each stream becomes a thread, named by `stream` with its number.
-    """
+    """Return the events, one thread per stream, as JSON for chrome://tracing or Perfetto."""
     process = os.getpid()
 
     def event_of(name: str, kind: str, thread: int, **more: Any) -> dict[str, Any]:
@@ -102,10 +97,10 @@ def chrome_trace(
 
     streams = sorted({event.stream for event in events})
     names = [("process_name", 0, title), *(("thread_name", n, stream.format(n)) for n in streams)]
-    found = [event_of(what, "M", thread, args={"name": name}) for what, thread, name in names]
-    for one in events:
-        times = {"cat": one.category, "ts": 1e3 * one.start, "dur": 1e3 * one.length}
-        found.append(event_of(one.name, "X", one.stream, **times))
+    found = [event_of(kind, "M", thread, args={"name": name}) for kind, thread, name in names]
+    for event in events:
+        times = {"cat": event.category, "ts": 1e3 * event.start, "dur": 1e3 * event.length}
+        found.append(event_of(event.name, "X", event.stream, **times))
     total, hidden = copies_under_kernels(events)
     other = {"title": title, "interrupted": interrupted}
     other |= {"copies_ms": total, "copies_under_kernels_ms": hidden}

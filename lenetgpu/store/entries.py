@@ -225,6 +225,11 @@ def _write(kind: str, file: str, data: bytes) -> Path | None:
     return where / file
 
 
+def name_of(facts: list[Any]) -> str:
+    """Return the name of an entry that holds under `facts`, which are of JSON types."""
+    return sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
 def save(kind: str, name: str, facts: Any) -> bool:
     """Cache a dataclass of JSON types, or a dictionary; return False if it cannot be written."""
     held = facts if isinstance(facts, Mapping) else asdict(facts)

@@ -1,9 +1,8 @@
 """Process run under Nsight Compute: each work runs once to warm up and once to be counted.
 
 `python -m lenetgpu.measure.counters.child FOLDER` reads FOLDER/work.json and writes
-FOLDER/sections.json. For each section, in numerical order, that file has the work, the stage, the
-variant and the kernels of our own that it launched. Only the counted run lies between the
-profiler's start and stop. A mark is launched before each section's kernels. Nothing is timed here.
+FOLDER/sections.json: for each section the work, the stage, the variant and our own kernels that it
+launched, after a mark. Only counted runs lie between the profiler's start and stop.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def mark(section: int) -> None:
 
 
 @contextmanager
-def _watched() -> Iterator[list[Launch]]:
+def _profiled() -> Iterator[list[Launch]]:
     """Profile the block until its launches end, and record our own launches."""
     import cupy
 
@@ -109,7 +108,7 @@ class _Child:
         y = prepared.output(n)
         prepared.run(x, y)
         section = self._add(index, spec.stage, spec.variant)
-        with _watched() as launched:
+        with _profiled() as launched:
             mark(len(self.sections) - 1)
             prepared.run(x, y)
         section["launched"] = _entries(launched)
@@ -125,8 +124,8 @@ class _Child:
         import cupy
 
         asked, n = self._asked, self._asked.count
-        held = cupy.asarray(self._images)
-        images = cupy.concatenate([held] * -(-n // len(held)))[:n]
+        few = cupy.asarray(self._images)
+        images = cupy.concatenate([few] * -(-n // len(few)))[:n]
         pipeline = Pipeline(
             work.plan(), self._weights, n, str(images.dtype), asked.chunk, asked.transfers
         )
@@ -142,7 +141,7 @@ class _Child:
             mark(first + done % len(steps))
             seen = len(launched)
 
-        with _watched() as launched:
+        with _profiled() as launched:
             mark(first)
             pipeline.run(images, step_ends)
 

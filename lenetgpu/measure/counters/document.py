@@ -33,10 +33,7 @@ _PACKAGES = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Section:
-    """A step of a work (by index): the counters of its kernels, in the order of first launches.
-
-    `error` says why the step could not run. `kernels` is empty if it launches none.
-    """
+    """A step of a work (by index), with counters by kernel, or an error if it could not run."""
 
     work: int
     name: str
@@ -49,20 +46,18 @@ class Section:
         """Counters of all its kernels together, or None if there are none."""
         return merged(self.variant, self.kernels) if self.kernels else None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Row:
         """Return `stage`, `variant`, `error`, counters of all kernels, and each of `kernels`."""
         whole = self.whole
         head = {"stage": self.name, "variant": self.variant, "error": self.error}
-        found = {} if whole is None else whole.as_json() | {"kernel": None}
-        return head | found | {"kernels": [kernel.as_json() for kernel in self.kernels]}
+        counters = {} if whole is None else whole.as_json() | {"kernel": None}
+        return head | counters | {"kernels": [kernel.as_json() for kernel in self.kernels]}
 
 
 def read(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[str, list[list[Section]]]:
     """Return Nsight Compute's version and each work's sections, counted on `gpu`.
 
-    A separate process runs the works and replays each kernel for as many passes as the counters
-    need; its times are meaningless. Raises NoCounters if Nsight Compute is missing, is denied
-    access to the counters, or reports launches that do not match.
+    Raises NoCounters if Nsight Compute is missing, is denied access, or reports other launches.
     """
     program = ncu.find()
     version, units = ncu.version(program), asked(gpu.compute_capability)
@@ -72,21 +67,20 @@ def read(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[str, list[lis
         folder = Path(name)
         (folder / child.WORK).write_text(json.dumps(as_json(works, images, gpu.index)))
         words = [sys.executable, "-m", child.__name__, name]
-        said = ncu.run(ncu.command(program, units, words), LIMIT_S, str(_PACKAGES))
+        csv = ncu.run(ncu.command(program, units, words), LIMIT_S, str(_PACKAGES))
         try:
             listed = json.loads((folder / child.SECTIONS).read_text())
         except (OSError, ValueError) as error:
-            message = "ncu: expected the process to leave its sections, found none"
-            raise NoCounters(message) from error
-    found = sections(listed, ncu.parsed(said, units))
-    return version, [[one for one in found if one.work == at] for at in range(len(works))]
+            raise NoCounters("ncu: expected the process to write sections, found none") from error
+    found = sections(listed, ncu.parsed(csv, units))
+    return version, [[one for one in found if one.work == index] for index in range(len(works))]
 
 
 def sections(listed: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> list[Section]:
     """Return each section with its launches; raise NoCounters if they do not match.
 
-    A section's launches follow a mark whose number of blocks is the section's number, from 1.
-    Library kernels may appear between our own, which must all be there in order.
+    A mark of as many blocks as the section's number, from 1, precedes its launches. Library
+    kernels may appear between our own.
     """
     parts: list[list[Profiled]] = [[] for _ in listed]
     at = None
@@ -107,26 +101,20 @@ def _section(listed: dict[str, Any], part: Sequence[Profiled]) -> Section:
     if listed["error"]:
         return Section(work, name, variant, error=listed["error"])
     names = [launched.kernel for launched in part]
-    left = iter(names)
+    remaining = iter(names)
     for entry in listed["launched"]:
-        if entry not in left:
+        if entry not in remaining:
             found = ", ".join(names) or "none"
             raise NoCounters(f"ncu, {name} {variant}: expected kernel {entry}, found {found}")
-    by_name: dict[str, list[Counters]] = {}
+    by_name: dict[str, list[Counters]] = {kernel: [] for kernel in names}
     for launched in part:
-        kernel = launched.kernel
-        by_name.setdefault(kernel, []).append(of_values(kernel, launched.values))
+        by_name[launched.kernel].append(of_values(launched.kernel, launched.values))
     return Section(work, name, variant, [merged(*counted) for counted in by_name.items()])
 
 
 @dataclass(frozen=True)
 class Found:
-    """Counters of all works: a head, and the rows of each work.
-
-    `head` holds the source ("ncu" or "counted"), version, note (why not ncu) and images. A row
-    describes a stage, a span or a conversion: `Section.as_json`, or values derived from
-    addresses.
-    """
+    """Counters of all works: a head (source, version, note, images), and the rows of each work."""
 
     head: Row
     rows: list[list[Row]]
@@ -160,10 +148,10 @@ def find(works: Sequence[Work], images: Images, gpu: Gpu) -> Found:
 def efficiencies(bound: BoundStage, images: int, machine: Machine) -> tuple[float, float] | None:
     """Return global load and store efficiency (0 to 1) of a stage's variant, or None if unknown."""
     if bound.variant.explain is not None:
-        for about, said in bound.variant.explain(bound.problem, images, machine):
-            shares = _EFFICIENCY.search(said)
-            if about == "counted efficiency" and shares:
-                return float(shares[1]) / 100, float(shares[2]) / 100
+        rows = dict(bound.variant.explain(bound.problem, images, machine))
+        shares = _EFFICIENCY.search(rows.get("counted efficiency", ""))
+        if shares:
+            return float(shares[1]) / 100, float(shares[2]) / 100
     return None
 
 

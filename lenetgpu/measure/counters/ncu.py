@@ -2,22 +2,16 @@
 
 NVIDIA's guide maps each nvprof metric, as shown by NVVP, to one of ncu's.
 
-- `dram_read_gbs`, `dram_write_gbs`: Device Memory Read / Write Throughput, DRAM bytes over the
-  kernel's time. Identical in both.
-- `global_load_efficiency`, `global_store_efficiency`: Global Memory Load / Store Efficiency,
-  requested over required throughput. ncu: bytes requested by a warp's threads over bytes of the
-  32-byte sectors they touch. Loads by cp.async and the TMA, newer than NVVP's GPUs, are not
-  included.
-- `shared_efficiency`: Shared Memory Efficiency, requested over required throughput. ncu: bytes
-  requested over 128 per wavefront, including what tensor cores read from shared memory. NVVP
-  reports 0 % if nothing is requested; here it is None.
-- `occupancy`: Achieved Occupancy, active warps over the maximum of a multiprocessor, while it has
-  any. Identical in both.
+- `dram_read_gbs`, `dram_write_gbs`: Device Memory Read / Write Throughput. Identical in both.
+- `global_load_efficiency`, `global_store_efficiency`: Global Memory Load / Store Efficiency. ncu:
+  bytes requested by a warp's threads over bytes of the 32-byte sectors they touch, without loads by
+  cp.async and the TMA, which are newer than NVVP's GPUs.
+- `shared_efficiency`: Shared Memory Efficiency. ncu: bytes requested over 128 per wavefront,
+  including tensor cores' reads. NVVP reports 0 % if nothing is requested; here it is None.
+- `occupancy`: Achieved Occupancy, active warps over a multiprocessor's maximum. Identical in both.
 - `stalls`: Stall Reasons, the share of each cause among waiting warps. NVVP sampled them or counted
-  per instruction; ncu counts, at each issue, warps by what they wait for. The selected warp is left
-  out; one that was eligible is `not_selected`.
-- `l2_gbs`: bytes requested from the L2 cache by all units over the kernel's time. Not shown in
-  NVVP's figures.
+  per instruction; ncu counts at each issue. An eligible warp that was not issued is `not_selected`.
+- `l2_gbs`: bytes requested from the L2 cache over the kernel's time. Not in NVVP's figures.
 """
 
 from __future__ import annotations
@@ -46,13 +40,13 @@ SHARED = "smsp__sass_average_data_bytes_per_wavefront_mem_shared.pct"
 LOADED = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ld.sum"
 STORED = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_st.sum"
 SHARED_BYTES = "smsp__sass_data_bytes_mem_shared.sum"
-_OF_MEMORY = ("drain", "lg_throttle", "long_scoreboard", "membar", "mio_throttle")
-_OF_NEARBY = ("imc_miss", "short_scoreboard", "tex_throttle", "wait", "math_pipe_throttle", "gmma")
-_OF_OTHERS = ("barrier", "branch_resolving", "no_instruction", "not_selected")
-_RARE = ("dispatch_stall", "misc", "sleeping")
-# Stall reasons by group: device memory; caches, pipes and nearby results; other warps and code;
-# rare ones.
-CAUSES = (*_OF_MEMORY, *_OF_NEARBY, *_OF_OTHERS, *_RARE)
+# Stall reasons: device memory; caches, pipes and nearby results; other warps and code; rare ones.
+CAUSES = (
+    *("drain", "lg_throttle", "long_scoreboard", "membar", "mio_throttle"),
+    *("imc_miss", "short_scoreboard", "tex_throttle", "wait", "math_pipe_throttle", "gmma"),
+    *("barrier", "branch_resolving", "no_instruction", "not_selected"),
+    *("dispatch_stall", "misc", "sleeping"),
+)
 
 
 def stall(cause: str) -> str:
@@ -66,8 +60,6 @@ UNITS = {
     STORES: "%", SHARED: "%", LOADED: "", STORED: "", SHARED_BYTES: "",
     **{stall(cause): "" for cause in CAUSES},
 }  # fmt: skip
-_HOPPER = 90
-_ONLY_HOPPER = stall("gmma")
 
 
 def asked(compute_capability: int) -> dict[str, str]:
@@ -75,19 +67,18 @@ def asked(compute_capability: int) -> dict[str, str]:
 
     Only Hopper has the `wgmma` stall; requested elsewhere, ncu would reject all metrics.
     """
-    own = compute_capability // 10 == _HOPPER // 10
-    return {name: unit for name, unit in UNITS.items() if own or name != _ONLY_HOPPER}
+    hopper = compute_capability // 10 == 9
+    return {name: unit for name, unit in UNITS.items() if hopper or name != stall("gmma")}
 
 
 @dataclass(frozen=True)
 class Counters:
     """Counters of one kernel, or of several together.
 
-    `ms` is the time of all its launches under the profiler, which runs each alone; do not
-    compare it with other times. Throughputs are in GB/s (1e9). Efficiencies, `occupancy` and
-    the shares in `stalls` (largest first) range from 0 to 1, and are None if there was nothing
-    to count. `load_sectors`, `store_sectors` and `shared_bytes` are the totals that the
-    efficiencies refer to.
+    `ms` is the time of all launches, each run alone by the profiler: not comparable with other
+    times. Throughputs are in GB/s (1e9). Efficiencies, `occupancy` and the shares in `stalls`
+    (largest first) range from 0 to 1, None if there was nothing to count. The last three fields
+    are the totals that the efficiencies refer to.
     """
 
     kernel: str
@@ -121,7 +112,8 @@ _OF = {
 
 
 def _ordered(stalls: Mapping[str, float]) -> dict[str, float]:
-    return {c: share for c, share in sorted(stalls.items(), key=lambda one: -one[1]) if share > 0}
+    ordered = sorted(stalls.items(), key=lambda item: -item[1])
+    return {cause: share for cause, share in ordered if share > 0}
 
 
 def of_values(kernel: str, values: Mapping[str, Value]) -> Counters:
@@ -149,11 +141,7 @@ def _weighted(pairs: Sequence[tuple[Value, Value]]) -> Value:
 
 
 def merged(kernel: str, parts: Sequence[Counters]) -> Counters:
-    """Return `parts`, at least one, combined into one entry called `kernel`.
-
-    Throughputs, occupancy and stalls are averaged by time, global efficiencies by sectors.
-    Shared efficiency is all bytes over all wavefronts.
-    """
+    """Return `parts` as one entry: throughputs averaged by time, efficiencies by sectors."""
 
     def mean(name: str, weight: str = "ms") -> Value:
         return _weighted([(getattr(part, name), getattr(part, weight)) for part in parts])
@@ -163,11 +151,11 @@ def merged(kernel: str, parts: Sequence[Counters]) -> Counters:
         known = [getattr(part, weight) for part in parts if getattr(part, weight) is not None]
         found |= {weight: sum(known) if known else None, name: mean(name, weight)}
     shared = [(p.shared_bytes or 0, p.shared_efficiency) for p in parts if p.shared_efficiency]
-    waves = sum(asked / share for asked, share in shared)
-    found["shared_efficiency"] = sum(asked for asked, _ in shared) / waves if waves else None
-    waited = [part for part in parts if part.stalls]
+    waves = sum(size / efficiency for size, efficiency in shared)
+    found["shared_efficiency"] = sum(size for size, _ in shared) / waves if waves else None
+    stalled = [part for part in parts if part.stalls]
     stalls = {
-        cause: _weighted([(part.stalls.get(cause, 0.0), part.ms) for part in waited]) or 0.0
+        cause: _weighted([(part.stalls.get(cause, 0.0), part.ms) for part in stalled]) or 0.0
         for cause in CAUSES
     }
     launches, ms = sum(part.launches for part in parts), sum(part.ms for part in parts)
@@ -176,7 +164,7 @@ def merged(kernel: str, parts: Sequence[Counters]) -> Counters:
 
 _FOLDERS = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
 _REFUSED = ("ERR_NVGPUCTRPERM", "LibraryNotLoaded")
-_NOTHING = ("", "n/a", "no data", "nan", "-nan", "inf", "-inf")
+_ABSENT = ("", "n/a", "no data", "nan", "-nan", "inf", "-inf")
 _NAME, _GRID = "Kernel Name", "Grid Size"
 _ASKED_S = 20.0
 
@@ -187,10 +175,7 @@ class NoCounters(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Profiled:
-    """A launch, in launch order: its kernel's name, its blocks, and its metric values.
-
-    Values are in base units, or None if absent.
-    """
+    """A launch: its kernel's name, its blocks, and its metrics in base units (None: absent)."""
 
     kernel: str
     blocks: int
@@ -198,17 +183,14 @@ class Profiled:
 
 
 def find() -> str:
-    """Return the path of ncu: on PATH, in CUDA_HOME or CUDA_PATH, or in CUDA's usual folders.
-
-    Raises NoCounters if there is none.
-    """
+    """Return the path of ncu, from PATH or CUDA's folders; raise NoCounters if there is none."""
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     paths = [os.environ.get("PATH", ""), *(f"{home}/bin" for home in homes if home), *_FOLDERS]
     newest = sorted(map(str, Path(_FOLDERS[1]).glob("*")), reverse=True)
-    found = shutil.which("ncu", path=os.pathsep.join([*paths, *newest]))
-    if found is None:
+    program = shutil.which("ncu", path=os.pathsep.join([*paths, *newest]))
+    if program is None:
         raise NoCounters("Nsight Compute: expected ncu on PATH or in CUDA's folder, found none")
-    return found
+    return program
 
 
 def version(program: str) -> str:
@@ -228,8 +210,7 @@ def command(program: str, metrics: Iterable[str], child: Sequence[str]) -> list[
 def run(words: Sequence[str], limit_s: float, more_path: str) -> str:
     """Return its output; raise NoCounters if it is denied access, fails, or exceeds `limit_s`.
 
-    `more_path` is prepended to PYTHONPATH. Its process group is killed if it exceeds the limit
-    or is interrupted.
+    `more_path` is prepended to PYTHONPATH. The process group is killed at the limit, or by Ctrl-C.
     """
     path = os.pathsep.join(filter(None, [more_path, os.environ.get("PYTHONPATH")]))
     try:
@@ -252,49 +233,43 @@ def run(words: Sequence[str], limit_s: float, more_path: str) -> str:
         if isinstance(error, subprocess.TimeoutExpired):
             raise NoCounters(f"ncu: expected an end in {limit_s:.0f} s, found none") from error
         raise
-    complaint = (
-        next(
-            (
-                line
-                for line in f"{out}\n{err}".splitlines()
-                if line.startswith("==ERROR==") or any(word in line for word in _REFUSED)
-            ),
-            "",
-        )
-        .removeprefix("==ERROR==")
-        .strip()[:200]
-    )
-    if process.returncode or complaint:
-        said = complaint or _last_line(err) or _last_line(out) or "nothing said"
-        raise NoCounters(f"ncu: expected it to end well, found code {process.returncode}: {said}")
+    lines = f"{out}\n{err}".splitlines()
+    errors = [
+        line.removeprefix("==ERROR==").strip()[:200]
+        for line in lines
+        if line.startswith("==ERROR==") or any(word in line for word in _REFUSED)
+    ]
+    if process.returncode or errors:
+        message = errors[0] if errors else _last_line(err) or _last_line(out) or "no message"
+        raise NoCounters(f"ncu: expected exit code 0, found {process.returncode}: {message}")
     return out
 
 
-def _last_line(said: str) -> str:
-    return next((line.strip()[:200] for line in reversed(said.splitlines()) if line.strip()), "")
+def _last_line(text: str) -> str:
+    return next((line.strip()[:200] for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def parsed(said: str, units: Mapping[str, str]) -> list[Profiled]:
+def parsed(text: str, units: Mapping[str, str]) -> list[Profiled]:
     """Return the launches in ncu's raw CSV, in order; raise NoCounters if it is incomplete.
 
-    `units` maps the metrics to their base units, "" for any. Lines starting with `==` are ncu's
-    remarks. The first row after the header holds units.
+    `units` maps the metrics to their base units, "" for any. The first row after the header
+    holds units; lines starting with `==` are ncu's remarks.
     """
-    held = [line for line in said.splitlines() if line.startswith('"')]
-    if not held or not held[0].startswith('"ID",'):
-        raise NoCounters(f"ncu: expected CSV, found {_last_line(said) or 'nothing'!r}")
-    if not held[-1].endswith('"') or held[-1].count('"') % 2:
-        raise NoCounters(f"ncu, row {len(held) - 1}: expected it whole, found it cut off")
-    heads, *rest = csv.reader(held)
-    missing = [name for name in (_NAME, _GRID, *units) if name not in heads]
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    if not lines or not lines[0].startswith('"ID",'):
+        raise NoCounters(f"ncu: expected CSV, found {_last_line(text) or 'nothing'!r}")
+    if not lines[-1].endswith('"') or lines[-1].count('"') % 2:
+        raise NoCounters(f"ncu, row {len(lines) - 1}: expected it whole, found it cut off")
+    names, *cells = csv.reader(lines)
+    missing = [name for name in (_NAME, _GRID, *units) if name not in names]
     if missing:
         raise NoCounters(f"ncu: expected a column {missing[0]}, found none")
-    if not rest:
-        raise NoCounters("ncu: expected a row of units, found the heads only")
-    for number, row in enumerate(rest, 1):
-        if len(row) != len(heads):
-            raise NoCounters(f"ncu, row {number}: expected {len(heads)} columns, found {len(row)}")
-    units_of, *rows = (dict(zip(heads, row, strict=True)) for row in rest)
+    if not cells:
+        raise NoCounters("ncu: expected a row of units, found none")
+    for number, row in enumerate(cells, 1):
+        if len(row) != len(names):
+            raise NoCounters(f"ncu, row {number}: expected {len(names)} columns, found {len(row)}")
+    units_of, *rows = (dict(zip(names, row, strict=True)) for row in cells)
     for name, unit in units.items():
         if unit and units_of[name] not in (unit, ""):
             raise NoCounters(f"ncu, {name}: expected {unit}, found {units_of[name]}")
@@ -306,14 +281,14 @@ def parsed(said: str, units: Mapping[str, str]) -> list[Profiled]:
     ]
 
 
-def _number(metric: str, said: str) -> Value:
+def _number(metric: str, text: str) -> Value:
     """Return a value without thousands separators, or None if it is absent."""
-    if said.strip().lower() in _NOTHING:
+    if text.strip().lower() in _ABSENT:
         return None
     try:
-        return float(said.replace(",", ""))
+        return float(text.replace(",", ""))
     except ValueError:
-        raise NoCounters(f"ncu, {metric}: expected a number, found {said!r}") from None
+        raise NoCounters(f"ncu, {metric}: expected a number, found {text!r}") from None
 
 
 def _blocks(grid: str) -> int:

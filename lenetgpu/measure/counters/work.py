@@ -43,10 +43,7 @@ class StageSpec:
 
 @dataclass(frozen=True)
 class Work:
-    """Stages whose kernels are counted: each alone on its own activations, or chained as a plan.
-
-    `device` is that plan's.
-    """
+    """Stages whose kernels are counted: each alone on its own activations, or chained as a plan."""
 
     name: str
     specs: tuple[StageSpec, ...]
@@ -65,11 +62,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Images:
-    """Images and weights for the work, with `count` images per pass.
-
-    Images are read from `data` starting at `skip`, and repeated if there are too few. `chunk`
-    and `transfers` are settings of a plan's pipeline.
-    """
+    """Images for the work, `count` per pass, and weights; `chunk` and `transfers` of a plan."""
 
     data: Path
     weights: Path
