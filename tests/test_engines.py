@@ -121,9 +121,7 @@ def test_unrolled_sums_match_figure_13():
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
 def test_claims_are_reproduced_as_stated(claim):
     if claim.printed is None:
-        assert not claim.reproduced
-        with pytest.raises(ValueError, match="found none"):
-            agrees(claim, 0.5)
+        assert not claim.reproduced and agrees(claim, 0.5) is None
     else:
         assert agrees(claim, claim.of(BASE)) == claim.reproduced
 

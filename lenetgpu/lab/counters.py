@@ -13,7 +13,7 @@ from lenetgpu.measure.bench import StageBench
 from lenetgpu.measure.counters import document as counters
 from lenetgpu.measure.counters.work import Images, StageSpec, Work
 from lenetgpu.measure.rounds import Comparison, Say
-from lenetgpu.papers.course_counters import described, kernels_of_rows, specs_of
+from lenetgpu.papers.course_counters import described, kernels_of_rows, specs
 
 Key = TypeVar("Key", bound=Hashable)
 _STALLS_SHOWN, _LEAST_SHARE, _NAME = 3, 0.05, 44
@@ -138,7 +138,8 @@ def count_suite(document: dict[str, Any], images: Images, gpu: Gpu, say: Say) ->
 
     If the counters are measured, the row's explanation describes them.
     """
-    by_key = _counted(specs_of(document["rows"]), document, images, gpu, say)
+    keys = ((row["stage"], row["variant"]) for row in document["rows"] if row["status"] == "right")
+    by_key = _counted(specs(keys), document, images, gpu, say)
     measured = document.get("counters", {}).get("source") == counters.SOURCE
     for row in document["rows"]:
         row["counters"] = own = kernels_of_rows(row["stage"], row["variant"], by_key)

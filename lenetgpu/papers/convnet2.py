@@ -6,7 +6,7 @@ its cycles are from GPGPU-sim for a GTX 480 with 15 multiprocessors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import Loads
@@ -14,6 +14,13 @@ from lenetgpu.stages.conv.convnet2.ladder import Loads
 TABLE_1_BATCH = 128
 TABLE_1 = Conv(6, 5, 3, 32, 5, 5, pad=2, reads="NCHW", writes="NCHW")
 TABLE_1_PRINTED = Conv(6, 5, 3, 32, 32, 32, pad=16, reads="NCHW", writes="NCHW")
+
+
+def is_table_1(problem: Conv, batch: int) -> bool:
+    """Return True for Table 1's convolution with its images, in any layouts."""
+    return (replace(problem, reads="NCHW", writes="NCHW"), batch) == (TABLE_1, TABLE_1_BATCH)
+
+
 TABLE_1_NOTE = (
     "Table 1 prints 32 for the filter's width and height. 32x32 filters would need 786 thousand "
     "cycles for the products alone (49,152 a thread, 16 warps a multiprocessor, one warp of "
@@ -33,9 +40,8 @@ SHAPES: dict[str, tuple[Conv, int]] = {
 class PaperStep:
     """One step: the variant that runs here, the step it is compared with, and the paper's numbers.
 
-    `loads` replaces the variant's own way to load a chunk, so that an engine can be measured
-    before and after the steps of section 4. `gain` is the share of the overall time that the
-    step saves in the paper (None if the paper gives no number).
+    `loads` replaces the variant's own way to load a chunk. `gain` is the share of the overall
+    time that the step saves in the paper, None without a number.
     """
 
     name: str

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from lenetgpu.gpu.occupancy import PROCESSORS, Demand, residency
-from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
+from lenetgpu.papers.convnet2 import is_table_1
 from lenetgpu.papers.warps import Core, Instruction, Listing, Op, run
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
@@ -54,9 +54,8 @@ FIGURE_13 = (
 def executions(rolled: bool, side: int = FILTER_SIDE) -> int:
     """Return how often the run's 240 warps (section 2.3) execute a line of figure 9 or 13.
 
-    `rolled` selects figure 9. A chunk is 4 of the filter's side x side pixels. Figure 9's lines
-    are in the loop over 4 filters, inside the loop over a chunk's 12 (pixel, channel) pairs.
-    Figure 13's lines run once a chunk, because both loops are unrolled there.
+    A chunk is 4 of the filter's side x side pixels. Figure 9's lines (`rolled`) are in the loops
+    over 4 filters and a chunk's 12 (pixel, channel) pairs. Figure 13's lines run once a chunk.
     """
     chunks = -(-side * side // _CACHED_PIXELS)
     return _WARPS_OF_THE_RUN * chunks * (_PAIRS * _FILTERS_PER_THREAD if rolled else 1)
@@ -112,10 +111,9 @@ class Sums(Enum):
 class Kernel:
     """A modelled step of the paper; `converter` is section 4.3's instruction.
 
-    `engines_hold` means that an engine occupies the memory unit while it reads shared memory;
-    the paper gives every thread an engine and lets all of them read at once. `together` loads
-    are in flight before the first one is stored; figures 26 to 30 store each one before
-    they issue the next.
+    `engines_hold`: an engine occupies the memory unit while it reads shared memory; in the paper
+    all engines read at once. `together` loads are in flight before the first one is stored, in
+    figures 26 to 30 only one.
     """
 
     sums: Sums
@@ -123,20 +121,6 @@ class Kernel:
     converter: bool = False
     engines_hold: bool = False
     together: int = 1
-
-
-def inner_latency(elements: int) -> int:
-    """Return the cycles of the inner product engine for `elements` pairs (section 3.2): 2 * N."""
-    return 2 * elements
-
-
-def outer_latency(images: int, elements: int) -> int:
-    """Return the cycles of the outer product engine (section 3.3): L + 2 * N - 2.
-
-    L is the image array's length and N "the number of elements to compute", read here as the
-    filter elements of a chunk: the engine loads one per iteration.
-    """
-    return images + 2 * elements - 2
 
 
 def _compared(to: Listing, *reads: int) -> None:
@@ -154,8 +138,8 @@ def _load(to: Listing, kernel: Kernel, count: int, lines: int, checked: bool) ->
     After strength reduction the index takes fewer instructions.
     """
 
-    def some(_: int) -> None:
-        found = []
+    def batch(_: int) -> None:
+        loaded = []
         for _ in range(together):
             if checked:
                 _compared(to)
@@ -164,12 +148,12 @@ def _load(to: Listing, kernel: Kernel, count: int, lines: int, checked: bool) ->
                 index = to.chain(_INDEX, first, second)
             else:
                 index = to.chain(_REDUCED_INDEX)
-            found.append((index, _element(to, index, Op.GLOBAL, lines=lines)))
-        for index, value in found:
+            loaded.append((index, _element(to, index, Op.GLOBAL, lines=lines)))
+        for index, value in loaded:
             _element(to, index, Op.STORE, value)
 
     together = next(n for n in range(min(kernel.together, count), 0, -1) if count % n == 0)
-    to.repeat(count // together, some)
+    to.repeat(count // together, batch)
 
 
 def _converted(to: Listing, kernel: Kernel) -> None:
@@ -219,14 +203,14 @@ def _filters(to: Listing, kernel: Kernel, tile: Tile) -> None:
     to.repeat(-(-tile.cached_pixels * columns // threads), pixel)
 
 
-def _rolled(to: Listing, tile: Tile) -> None:
+def _rolled(to: Listing, kernel: Kernel, tile: Tile) -> None:
     """Emit figure 9's lines, one (pixel, channel) pair and filter at a time."""
 
     def each_filter(images: list[int]) -> None:
-        found = _element(to, to.emit(Op.ARITHMETIC), Op.SHARED)
+        weight = _element(to, to.emit(Op.ARITHMETIC), Op.SHARED)
         for image in images:
-            before = to.emit(Op.LOCAL)
-            to.emit(Op.STORE, to.emit(Op.MAD, image, found, before))
+            total = to.emit(Op.LOCAL)
+            to.emit(Op.STORE, to.emit(Op.MAD, image, weight, total))
         to.emit(Op.ARITHMETIC)
 
     def pair(_: int) -> None:
@@ -238,24 +222,27 @@ def _rolled(to: Listing, tile: Tile) -> None:
     to.repeat(tile.cached_pixels * tile.cached_channels, pair)
 
 
-def _unrolled(to: Listing, tile: Tile) -> None:
+def _unrolled(to: Listing, kernel: Kernel, tile: Tile) -> None:
     """Emit figure 13's lines: each sum is moved, multiplied and added to, and moved back."""
     for _ in range(tile.cached_pixels * tile.cached_channels):
         images: list[int] = []
         for f in range(tile.filters_per_thread):
-            found = -1
+            weight = -1
             for g in range(tile.images_per_thread):
                 if f == 0:
                     images.append(to.emit(Op.SHARED))
                 if g == 0:
-                    found = to.emit(Op.SHARED)
+                    weight = to.emit(Op.SHARED)
                 moved = to.emit(Op.ARITHMETIC)
-                to.emit(Op.ARITHMETIC, to.emit(Op.MAD, images[g], found, moved))
+                to.emit(Op.ARITHMETIC, to.emit(Op.MAD, images[g], weight, moved))
 
 
 def _inner(to: Listing, kernel: Kernel, tile: Tile) -> None:
-    """Emit figure 19: filter address, image address, result read, then added as in figure 13."""
-    cycles = inner_latency(tile.cached_pixels * tile.cached_channels)
+    """Emit figure 19: filter address, image address, result read, then added as in figure 13.
+
+    An engine takes 2 * N cycles for N pairs (section 3.2).
+    """
+    cycles = 2 * tile.cached_pixels * tile.cached_channels
     held = cycles if kernel.engines_hold else None
     for _ in range(tile.filters_per_thread):
         to.emit(Op.STORE, to.emit(Op.ARITHMETIC))
@@ -267,9 +254,13 @@ def _inner(to: Listing, kernel: Kernel, tile: Tile) -> None:
 
 
 def _outer(to: Listing, kernel: Kernel, tile: Tile) -> None:
-    """Emit two stored addresses, then one call a chunk; the sums stay in the engine."""
+    """Emit two stored addresses, then one call a chunk; the sums stay in the engine.
+
+    An engine takes L + 2 * N - 2 cycles (section 3.3) for L images and N "elements to compute",
+    read here as a chunk's filter elements: the engine loads one per iteration.
+    """
     elements = tile.cached_pixels * tile.cached_channels * tile.filters_per_thread
-    cycles = outer_latency(tile.images_per_thread, elements)
+    cycles = tile.images_per_thread + 2 * elements - 2
     for _ in range(2):
         address = to.emit(Op.STORE, to.emit(Op.ARITHMETIC))
     done = to.emit(Op.ENGINE, address, cycles=cycles, held=cycles if kernel.engines_hold else None)
@@ -288,20 +279,16 @@ def _write(to: Listing, kernel: Kernel, tile: Tile) -> None:
 def listing(kernel: Kernel, tile: Tile, chunks: int) -> list[Instruction]:
     """Return a warp's program: `chunks` times loads, barrier, sums, barrier; then output stores."""
     to = Listing()
+    emit_sums = {
+        Sums.ROLLED: _rolled, Sums.UNROLLED: _unrolled, Sums.INNER: _inner, Sums.OUTER: _outer
+    }[kernel.sums]  # fmt: skip
 
     def chunk(_: int) -> None:
         _images(to, kernel, tile)
         _filters(to, kernel, tile)
         to.emit(Op.BARRIER)
         to.part = COMPUTE
-        if kernel.sums is Sums.ROLLED:
-            _rolled(to, tile)
-        elif kernel.sums is Sums.UNROLLED:
-            _unrolled(to, tile)
-        elif kernel.sums is Sums.INNER:
-            _inner(to, kernel, tile)
-        else:
-            _outer(to, kernel, tile)
+        emit_sums(to, kernel, tile)
         to.emit(Op.BARRIER)
 
     to.repeat(chunks, chunk)
@@ -333,6 +320,15 @@ class Simulated:
     def total(self) -> float:
         """A warp's mean cycles over all parts."""
         return sum(self.parts.values())
+
+    def share(self, part: str, among: tuple[str, ...] = PARTS) -> float:
+        """Return the cycles of a part over those of the parts `among`."""
+        return self.parts[part] / sum(self.parts[name] for name in among)
+
+    def plus(self, times: float, other: Simulated) -> Simulated:
+        """Return the sum with `times` the other's cycles."""
+        parts = {part: self.parts.get(part, 0) + times * n for part, n in other.parts.items()}
+        return Simulated(self.cycles + times * other.cycles, parts)
 
 
 Results = Callable[[str], Simulated]  # Maps a step's name to its result.
@@ -397,8 +393,8 @@ def _step_saves(results: Results, name: str, before: str) -> float:
 class Claim:
     """A figure of the paper and the model's value for it: `unit` is cycles, share or times.
 
-    `printed` is the paper's value, None if the paper only draws it. `reproduced` is True if the
-    model's value at Table 1 agrees with the paper's (see `agrees`), False if it does not.
+    `printed` is the paper's value, None if it is only drawn. `reproduced`: the model agrees with
+    it at Table 1.
     """
 
     name: str
@@ -419,7 +415,7 @@ CLAIMS = (
     ),
     Claim(
         "rolled, computation's share", "3, fig. 8", "share", 0.97,
-        lambda r: r("rolled").parts[COMPUTE] / r("rolled").total, remark="over 97 %",
+        lambda r: r("rolled").share(COMPUTE), remark="over 97 %",
     ),
     Claim(
         "unrolled, cycles", "3.1.2", "cycles", 148_000, lambda r: r("unrolled").cycles, True,
@@ -430,7 +426,7 @@ CLAIMS = (
     ),
     Claim(
         "unrolled, computation's share", "3.2", "share", 0.69,
-        lambda r: r("unrolled").parts[COMPUTE] / r("unrolled").total,
+        lambda r: r("unrolled").share(COMPUTE),
     ),
     Claim(
         "inner product engine saves, of the computation", "3.2", "share", 0.88,
@@ -447,7 +443,8 @@ CLAIMS = (
     ),
     Claim(
         "index conversion, share of image loading", "4.3", "share", 1 / 3,
-        lambda r: _conversion(r("conditionals extracted").parts), remark="about a third",
+        lambda r: r("conditionals extracted").share(CONVERSION, (CONVERSION, IMAGES)),
+        remark="about a third",
     ),
     Claim(
         "strength reduction saves", "4.1", "share", 0.259,
@@ -469,15 +466,11 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def _conversion(parts: dict[str, float]) -> float:
-    return parts[CONVERSION] / (parts[CONVERSION] + parts[IMAGES])
-
-
-def agrees(claim: Claim, found: float) -> bool:
-    """Return True if `found` agrees with the paper's figure; ValueError if the paper gives none."""
+def agrees(claim: Claim, value: float) -> bool | None:
+    """Return True if `value` agrees with the paper's figure; None if the paper gives none."""
     if claim.printed is None:
-        raise ValueError(f"{claim.name}: expected a figure of the paper, found none")
-    apart = abs(found - claim.printed)
+        return None
+    apart = abs(value - claim.printed)
     near = apart <= WITHIN[claim.unit] * claim.printed
     return near and (claim.unit != "share" or apart <= MOST_APART)
 
@@ -485,22 +478,20 @@ def agrees(claim: Claim, found: float) -> bool:
 def claim_rows(problem: Conv, batch: int) -> Iterator[dict[str, Any]]:
     """Yield a row per figure: the model's value, also under each change, and the paper's.
 
-    `paper` and `agrees` are None for shapes other than Table 1, and for figures without a
-    number.
+    `paper` and `agrees` are None for shapes other than Table 1, and for figures without a number.
     """
-    there = (replace(problem, reads="NCHW", writes="NCHW"), batch) == (TABLE_1, TABLE_1_BATCH)
+    at_table_1 = is_table_1(problem, batch)
     stated = results(problem, batch)
-    changed = {one.name: results(problem, batch, assumption=one) for one in CHANGED}
+    changed = {change.name: results(problem, batch, change) for change in CHANGED}
     for claim in CLAIMS:
-        found = claim.of(stated)
-        printed = there and claim.printed is not None
+        value = claim.of(stated)
         yield {
             "figure": claim.name,
             "section": claim.section,
             "unit": claim.unit,
-            "paper": claim.printed if printed else None,
-            "model": found,
-            "agrees": agrees(claim, found) if printed else None,
+            "paper": claim.printed if at_table_1 else None,
+            "model": value,
+            "agrees": agrees(claim, value) if at_table_1 else None,
             "remark": claim.remark,
             "changed": {name: claim.of(under) for name, under in changed.items()},
         }
@@ -518,9 +509,9 @@ def blocks_per_sm(tile: Tile) -> int:
 def _chunks(core: Core, kernel: Kernel, tile: Tile, blocks: int, chunks: int) -> Simulated:
     """Simulate `blocks` blocks of `chunks` chunks on one multiprocessor."""
     warps = ceil(tile.threads_x * tile.threads_y / 32)
-    found = run(core, listing(kernel, tile, chunks), blocks, warps)
-    parts = {part: cycles / found.warps for part, cycles in found.parts.items()}
-    return Simulated(found.cycles, parts)
+    timing = run(core, listing(kernel, tile, chunks), blocks, warps)
+    parts = {part: cycles / timing.warps for part, cycles in timing.parts.items()}
+    return Simulated(timing.cycles, parts)
 
 
 def simulate(
@@ -528,59 +519,50 @@ def simulate(
 ) -> Simulated:
     """Simulate `kernel` on `batch` images of `problem`: full waves of blocks, then a partial one.
 
-    The tile is the paper's for the shape (Table 1). An engine has the same tile, as it holds as
-    many sums.
+    The tile is the paper's for the shape (Table 1), also of an engine, which holds as many sums.
     """
     tile = ladder_tile(problem, batch)
     blocks, chunks = tile.blocks(problem, batch), chunks_of(problem, tile)
     at_once = blocks_per_sm(tile)
     waves, rest = divmod(blocks, at_once * MULTIPROCESSORS)
 
-    def whole(blocks: int) -> Simulated:
+    def wave(blocks: int) -> Simulated:
         """Simulate blocks; beyond `most` chunks, extrapolate from the last half of these."""
-        found = _chunks(core, kernel, tile, blocks, min(chunks, most))
+        last = _chunks(core, kernel, tile, blocks, min(chunks, most))
         if chunks <= most:
-            return found
-        before = _chunks(core, kernel, tile, blocks, most // 2)
+            return last
+        half = _chunks(core, kernel, tile, blocks, most // 2)
         more = (chunks - most) / (most - most // 2)
-        return Simulated(
-            found.cycles + more * (found.cycles - before.cycles),
-            {part: own + more * (own - before.parts[part]) for part, own in found.parts.items()},
-        )
+        return last.plus(more, last.plus(-1, half))
 
-    runs = [(waves, whole(at_once))] if waves else []
-    if rest:
-        runs.append((1, whole(ceil(rest / MULTIPROCESSORS))))
-    parts = {part: sum(times * one.parts[part] for times, one in runs) for part in runs[0][1].parts}
-    return Simulated(sum(times * one.cycles for times, one in runs), parts)
+    total = Simulated(0, {})
+    if waves:
+        total = total.plus(waves, wave(at_once))
+    return total.plus(1, wave(ceil(rest / MULTIPROCESSORS))) if rest else total
 
 
 def results(
-    problem: Conv,
-    batch: int,
-    core: Core = GTX_480,
-    assumption: Assumption | None = None,
-    most: int = WHOLE_CHUNKS,
+    problem: Conv, batch: int, assumption: Assumption | None = None, most: int = WHOLE_CHUNKS
 ) -> Results:
     """Return the simulations of all steps, with `assumption` changed; each runs on first use."""
     kernels = {step.name: step.kernel for step in STEPS}
-    changed = replace(core, **assumption.core) if assumption else core
+    core = replace(GTX_480, **assumption.core) if assumption else GTX_480
 
     @cache
-    def found(name: str) -> Simulated:
+    def result(name: str) -> Simulated:
         kernel = kernels[name]
         if assumption and ("together" not in assumption.kernel or kernel.loads > Loads.PLAIN):
             kernel = replace(kernel, **assumption.kernel)
-        return simulate(kernel, problem, batch, changed, most)
+        return simulate(kernel, problem, batch, core, most)
 
-    return found
+    return result
 
 
 def step_rows(problem: Conv, batch: int) -> list[dict[str, Any]]:
     """Return a row per step: cycles, and a warp's mean cycles in each part."""
-    found = results(problem, batch)
+    result = results(problem, batch)
     return [
-        {"step": step.name, "section": step.section, "cycles": round(found(step.name).cycles)}
-        | {part: round(cycles) for part, cycles in found(step.name).parts.items()}
+        {"step": step.name, "section": step.section, "cycles": round(result(step.name).cycles)}
+        | {part: round(cycles) for part, cycles in result(step.name).parts.items()}
         for step in STEPS
     ]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from statistics import median_low
 from typing import Any, TypeVar
 
 from lenetgpu.arrays import cupy, np
@@ -28,7 +29,7 @@ from lenetgpu.gpu.nvrtc import Kernel, compile_kernel, compile_together
 from lenetgpu.gpu.occupancy import Demand, Waves, residency
 from lenetgpu.measure.rounds import Entry, interleave
 from lenetgpu.measure.timing import CALLS, Replays, Summary, summarise
-from lenetgpu.papers.convnet2 import STEPS, TABLE_1, TABLE_1_BATCH, PaperStep
+from lenetgpu.papers.convnet2 import STEPS, TABLE_1, TABLE_1_BATCH, PaperStep, is_table_1
 from lenetgpu.papers.convnet2_engines import COMPUTE, CONVERSION, FILTERS, IMAGES, WRITE, simulate
 from lenetgpu.papers.convnet2_engines import STEPS as SIMULATED
 from lenetgpu.problems import FLOAT_BYTES, Conv
@@ -50,7 +51,6 @@ from lenetgpu.stages.conv.convnet2.layout import run_innermost
 from lenetgpu.stages.prepared import PreparedKernel
 
 STATIC_BYTES = 48 << 10  # Bytes of shared memory that a kernel may declare statically.
-_X, _Y, _EACH, _CACHED = 16, 4, 4, 4
 _THREADS = ((8, 8), (32, 2), (16, 8), (32, 4), (32, 8))
 _OUTPUTS = (1, 2, 4, 8)
 _CHUNKS = (1, 2, 4, 8, 16)
@@ -58,7 +58,7 @@ _CHUNKS = (1, 2, 4, 8, 16)
 
 def table_1_tile(problem: Conv) -> Tile:
     """Return Table 1's parameters; a chunk holds at most 8 channels."""
-    return Tile(_X, _Y, _EACH, _EACH, _CACHED, min(problem.C, CHANNELS))
+    return Tile(16, 4, 4, 4, 4, min(problem.C, CHANNELS))
 
 
 def tiles(problem: Conv) -> list[tuple[str, Tile]]:
@@ -93,10 +93,9 @@ def tile_bytes(problem: Conv, tile: Tile) -> int:
 
 def refusal(problem: Conv, tile: Tile) -> str | None:
     """Return why the kernel does not support a tile, or None."""
-    needed = tile_bytes(problem, tile)
-    if needed <= STATIC_BYTES:
-        return None
-    return f"needs {needed:,} bytes of shared memory, a kernel declares {STATIC_BYTES:,} at most"
+    bytes_ = tile_bytes(problem, tile)
+    why = f"needs {bytes_:,} bytes of shared memory, a kernel declares {STATIC_BYTES:,} at most"
+    return why if bytes_ > STATIC_BYTES else None
 
 
 def step_of(tile: Tile) -> Step:
@@ -136,9 +135,8 @@ def measure_tiles(
 ) -> list[dict[str, Any]]:
     """Return a row per tile: predicted shared bytes and blocks, compiled resources, and the time.
 
-    Each tile is checked against float64 before any is timed. A wrong one gets no time, and one
-    that does not fit has the reason in `note`. `ratio` is the time of Table 1's tile over the
-    row's.
+    A tile that is wrong against float64 gets no time; one that does not fit has the reason in
+    `note`. `ratio` is the time of Table 1's tile over the row's.
     """
     problem, batch, rows = field.problem, field.batch, []
     runs: dict[int, Callable[[], None]] = {}
@@ -146,21 +144,20 @@ def measure_tiles(
     for number, (figure, tile) in enumerate(tiles(problem)):
         row, step = predicted(problem, batch, figure, tile), step_of(tile)
         rows.append(row)
-        refused = refusal(problem, tile)
-        if refused is not None:
-            row |= {"status": "refused", "note": refused}
+        if (why := refusal(problem, tile)) is not None:
+            row |= {"status": "refused", "note": why}
             continue
         say(f"tile {number + 1}")
         used = compile_kernel(step.kernel(problem, batch), current_arch()).resources
         demand = Demand(used.registers, tile.threads_x * tile.threads_y, used.shared_bytes)
-        held = residency(demand, machine.limits)
+        resident = residency(demand, machine.limits)
         row |= {
             "shared_bytes": used.shared_bytes,
             "registers": used.registers,
             "local_bytes": used.stack_bytes,
-            "blocks_per_sm": held.blocks,
-            "limited_by": held.limit,
-            "waves": Waves(row["blocks"], held.blocks * machine.multiprocessors).waves,
+            "blocks_per_sm": resident.blocks,
+            "limited_by": resident.limit,
+            "waves": Waves(row["blocks"], resident.blocks * machine.multiprocessors).waves,
         }
         verdict = field.verdict(step, "fp32")
         row |= {"status": "right" if verdict.passed else "wrong", "relative_error": verdict.error}
@@ -184,16 +181,15 @@ _REPLAYS, _LEAST_REPLAYS = 20, 3
 class Field:
     """`batch` random images of `problem`, their filters, a float64 reference and workspaces.
 
-    `problem`'s layouts are ignored: NCHW in and out. The reference covers the first and the
-    last images. Needs a GPU with CuPy; raises MemoryError if the workspaces do not hold all
-    images.
+    Layouts are NCHW in and out. The reference covers the first and the last images. Needs a GPU
+    with CuPy; raises MemoryError if the workspaces do not hold all images.
     """
 
     def __init__(self, problem: Conv, batch: int) -> None:
         self.problem, self.batch = replace(problem, reads="NCHW", writes="NCHW"), batch
         host, self.w = random_input("conv", self.problem, batch, np.random.default_rng())
-        self._which = sorted({*range(batch)[:_CHECKED_IMAGES], *range(batch)[-_CHECKED_IMAGES:]})
-        expected = reference("conv", host[self._which], self.w, self.problem)
+        self._checked = sorted({*range(batch)[:_CHECKED_IMAGES], *range(batch)[-_CHECKED_IMAGES:]})
+        expected = reference("conv", host[self._checked], self.w, self.problem)
         self._expected = expected.transpose(0, 3, 1, 2)
         self.x = cupy.asarray(host.transpose(0, 3, 1, 2), order="C")
         self.y = cupy.empty((batch, problem.M, problem.OH, problem.OW), cupy.float32)
@@ -207,9 +203,9 @@ class Field:
         self.y.fill(cupy.nan)
         self._state.outputs.fill(cupy.nan)
         run()
-        found = self.y.get()[self._which]
-        whole = bool(cupy.isfinite(self.y).all())
-        return judge(found if whole else found * float("nan"), self._expected, precision)
+        outputs = self.y.get()[self._checked]
+        finite = bool(cupy.isfinite(self.y).all())
+        return judge(outputs if finite else outputs * float("nan"), self._expected, precision)
 
     def verdict(self, step: Step, precision: str, spans: Any = None) -> Verdict:
         """Judge `step` with its relayouts."""
@@ -246,12 +242,12 @@ def times(
         replays.once()
         entries.append((replays.sample, samples[name]))
 
-    def enough(found: list[float]) -> bool:
-        return len(found) >= _LEAST_REPLAYS and calls * sum(found) > budget_ms
+    def enough(taken: list[float]) -> bool:
+        return len(taken) >= _LEAST_REPLAYS and calls * sum(taken) > budget_ms
 
     if entries:
         interleave(entries, _REPLAYS, enough=enough)
-    return {name: summarise(found) for name, found in samples.items()}
+    return {name: summarise(taken) for name, taken in samples.items()}
 
 
 _KERNELS = {
@@ -267,20 +263,26 @@ _KERNELS = {
 
 def kernel_step(variant: str, loads: Loads | None) -> Step:
     """Return the kernel of a variant of the ladder, with `loads` as its way to load if given."""
-    known = _KERNELS[variant.removeprefix("convnet2.")]
-    return known if loads is None else replace(known, loads=loads)
+    step = _KERNELS[variant.removeprefix("convnet2.")]
+    return step if loads is None else replace(step, loads=loads)
 
 
 PARTS = ("image load", "filter load", "compute", "write")  # Parts as in the paper's figures.
-_CLOCKED = (("image load",), ("filter load", "waiting for loads"), ("compute", "waiting for sums"),
-            ("write",))  # fmt: skip
-_COUNT = 6
+_AFTER = {"waiting for loads": "filter load", "waiting for sums": "compute"}  # barrier: its part
+_CLOCKED = (
+    "image load",
+    "filter load",
+    "waiting for loads",
+    "compute",
+    "waiting for sums",
+    "write",
+)
 _WARP, _RUNS = 32, 5
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A kernel whose time is divided into parts: its figure, and the paper's share of computation.
+    """A kernel whose time is divided into parts, and its figure in the paper.
 
     `printed` is the computation's share in the paper, None if it is only drawn. `simulated` names
     the timing model's step.
@@ -300,14 +302,13 @@ class Shown:
         return kernel_step(self.variant, self.loads)
 
 
-_IN_THE_TEXT = "(1 - 0.88) x 0.69 over (1 - 0.66), of section 3.2"
 _AFTER_ENGINE = (1 - 0.88) * 0.69 / (1 - 0.66)
 _CORES = "drawn with an engine in place, this row has none"
 SHOWN = (
     Shown("rolled", "rolled", "8", None, 0.97, "over 97 %", "rolled"),
     Shown("unrolled", "unrolled", "14", None, 0.69, "section 3.2's figure", "unrolled"),
     Shown("inner product engine", "inner_product", "20, 25", Loads.PLAIN, _AFTER_ENGINE,
-          _IN_THE_TEXT, "inner product engine"),
+          "(1 - 0.88) x 0.69 over (1 - 0.66), of section 3.2", "inner product engine"),
     Shown("outer product engine", "outer_product", "24, 25", Loads.PLAIN,
           simulated="outer product engine"),
     Shown("inner product, strength reduced", "inner_product", "28", Loads.REDUCED,
@@ -320,10 +321,13 @@ SHOWN = (
     Shown("hoisted_checks", "hoisted_checks", "31", remark=_CORES),
     Shown("index_table", "index_table", "34", remark=_CORES),
 )  # fmt: skip
-# Kernels of the ladder without a row of shares, and the reason.
-NOT_PARTED = {
-    "index_engine": "not parted: its copies run under its sums, so that no warp's clocks tell them "
-    "apart"
+# The row of the kernel whose time cannot be divided.
+_NOT_PARTED = {
+    "kernel": "index_engine",
+    "variant": "convnet2.index_engine",
+    "figure": "34",
+    "status": "refused",
+    "note": "not divided: its copies run under its sums, so no warp's clocks separate them",
 }
 
 
@@ -340,8 +344,8 @@ def warps_of(step: Step, problem: Conv, batch: int) -> int:
 
 def kernels(problem: Conv, batch: int) -> list[Kernel]:
     """Return the kernels that `measure_shares` launches, except for relayouts."""
-    steps = [step for shown in SHOWN for step in ((shown.step, False), (clocked(shown.step), True))]
-    return [step.kernel(problem, batch, clock) for step, clock in steps]
+    plain = [shown.step.kernel(problem, batch) for shown in SHOWN]
+    return plain + [clocked(shown.step).kernel(problem, batch, True) for shown in SHOWN]
 
 
 def parted(noted: Any) -> tuple[dict[str, float], dict[str, float]]:
@@ -350,15 +354,14 @@ def parted(noted: Any) -> tuple[dict[str, float], dict[str, float]]:
     `shares` are those of `PARTS` and sum to 1; `waits` is the portion of them spent at each
     barrier. Raises LenetError if a warp wrote nothing, or its clocks are all 0.
     """
-    if noted.ndim != 2 or noted.shape[1] != _COUNT or not len(noted):
-        raise LenetError(f"clocks: expected (warps, {_COUNT}), found {noted.shape}")
     if int(noted.min()) < 0 or not int(noted.sum(axis=1).min()):
         raise LenetError("clocks: expected every warp to note its parts, found one that did not")
-    names = [name for names in _CLOCKED for name in names]
-    total = float(noted.sum())
-    each = dict(zip(names, (float(c) / total for c in noted.sum(axis=0)), strict=True))
-    shares = {names[0]: sum(each[name] for name in names) for names in _CLOCKED}
-    return shares, {name: each[name] for name in names if name not in PARTS}
+    clocks = dict(zip(_CLOCKED, (noted.sum(axis=0) / noted.sum()).tolist(), strict=True))
+    waits = {name: clocks[name] for name in _AFTER}
+    shares = {part: clocks[part] for part in PARTS}
+    for name, part in _AFTER.items():
+        shares[part] += waits[name]
+    return shares, waits
 
 
 def _clocks(build: Step, field: Field, spans: Any) -> dict[str, Any]:
@@ -377,13 +380,10 @@ def _clocks(build: Step, field: Field, spans: Any) -> dict[str, Any]:
 def simulated_shares(name: str) -> dict[str, float]:
     """Return the timing model's shares of its step `name` at Table 1, on a GTX 480."""
     kernel = next(step.kernel for step in SIMULATED if step.name == name)
-    parts = simulate(kernel, TABLE_1, TABLE_1_BATCH).parts
-    total = sum(parts.values())
-    grouped = ((CONVERSION, IMAGES), (FILTERS,), (COMPUTE,), (WRITE,))
-    return {
-        part: sum(parts[key] for key in keys) / total
-        for part, keys in zip(PARTS, grouped, strict=True)
-    }
+    simulated = simulate(kernel, TABLE_1, TABLE_1_BATCH)
+    load = simulated.share(CONVERSION) + simulated.share(IMAGES)
+    rest = [simulated.share(part) for part in (FILTERS, COMPUTE, WRITE)]
+    return dict(zip(PARTS, (load, *rest), strict=True))
 
 
 def _row(shown: Shown, at_table_1: bool) -> dict[str, Any]:
@@ -403,17 +403,17 @@ def _row(shown: Shown, at_table_1: bool) -> dict[str, Any]:
 def measure_shares(
     field: Field, *, gpu: Gpu, say: Callable[[str], None] = lambda _: None
 ) -> list[dict[str, Any]]:
-    """Return a row per kernel of `SHOWN`, then the kernels of `NOT_PARTED` with the reason.
+    """Return a row per kernel of `SHOWN`, then the kernel that cannot be divided.
 
     `shares` are of `PARTS`, and `waits` is the portion of them spent at barriers. `slowed` is
     the time with clocks over the time without, `median_us` the latter. `paper` is the
     computation's share in the paper, `model` the timing model's shares, both at Table 1 only.
-    `note` has the reason for a missing row. If either build is wrong against float64, the
-    status is "wrong" and there are no times; a wrong clocked build has no shares either.
+    If either build is wrong against float64, the status is "wrong" and there are no times; a
+    wrong clocked build has no shares either.
     """
-    compile_together(kernels(field.problem, field.batch), current_arch())
-    here = replace(field.problem, reads="NCHW", writes="NCHW"), field.batch
-    at_table_1 = here == (TABLE_1, TABLE_1_BATCH)
+    problem, batch = field.problem, field.batch
+    compile_together(kernels(problem, batch), current_arch())
+    at_table_1 = is_table_1(problem, batch)
     rows: list[dict[str, Any]] = []
     runs: dict[tuple[str, bool], Callable[[], None]] = {}
     for shown in SHOWN:
@@ -424,7 +424,7 @@ def measure_shares(
             continue
         say(shown.name)
         build = clocked(shown.step)
-        spans = cupy.full((warps_of(shown.step, *here), _COUNT), -1, cupy.int64)
+        spans = cupy.full((warps_of(shown.step, problem, batch), len(_CLOCKED)), -1, cupy.int64)
         plain = field.verdict(shown.step, variant.precision)
         with_clocks = field.verdict(build, variant.precision, spans)
         row |= {
@@ -437,17 +437,12 @@ def measure_shares(
         if row["status"] == "right":
             runs[shown.name, False] = partial(field.convolve, shown.step)
             runs[shown.name, True] = partial(field.convolve, build, spans)
-    found = times(runs)
+    summaries = times(runs)
     for row in rows:
-        if (row["kernel"], False) in found:
-            median, slower = (found[row["kernel"], clock].median for clock in (False, True))
-            row |= {"median_us": 1e3 * median, "slowed": slower / median}
-    rows += [
-        {"kernel": name, "variant": f"convnet2.{name}", "figure": "34", "status": "refused",
-         "note": why}
-        for name, why in NOT_PARTED.items()
-    ]  # fmt: skip
-    return rows
+        if (row["kernel"], False) in summaries:
+            fast, slow = (summaries[row["kernel"], clock].median for clock in (False, True))
+            row |= {"median_us": 1e3 * fast, "slowed": slow / fast}
+    return [*rows, dict(_NOT_PARTED)]
 
 
 _NOP = 0x918
@@ -457,10 +452,7 @@ _BUDGET_MS = 200
 
 
 def instruction_words(data: bytes, entry: str) -> tuple[int, ...]:
-    """Return the low words of `entry`'s SASS instructions from its .text section in a cubin (ELF).
-
-    Every instruction since Volta has 16 bytes.
-    """
+    """Return the low words of `entry`'s SASS instructions (16 bytes each) in a cubin (ELF)."""
     (sections_at,) = struct.unpack_from("<Q", data, 0x28)
     size, count, names = struct.unpack_from("<HHH", data, 0x3A)
     sections = [
@@ -480,13 +472,10 @@ def instruction_count(data: bytes, entry: str) -> int:
 def longest_span(spans: Any) -> int:
     """Return cycles of the busiest multiprocessor, from its first block's start to its last's end.
 
-    `spans` (blocks, 3) holds multiprocessor, start and end of each block by clock64, which
-    counts each multiprocessor's own cycles.
+    `spans` (blocks, 3) holds each block's multiprocessor, and its start and end by clock64.
     """
-    return max(
-        int(spans[spans[:, 0] == unit, 2].max() - spans[spans[:, 0] == unit, 1].min())
-        for unit in set(spans[:, 0].tolist())
-    )
+    of_units = [spans[spans[:, 0] == unit] for unit in set(spans[:, 0].tolist())]
+    return max(int(blocks[:, 2].max() - blocks[:, 1].min()) for blocks in of_units)
 
 
 def step_kernels(step: PaperStep, problem: Conv, batch: int) -> tuple[Kernel, Kernel]:
@@ -494,8 +483,8 @@ def step_kernels(step: PaperStep, problem: Conv, batch: int) -> tuple[Kernel, Ke
     if step.variant == _ENGINE:
         tile = im2col_tile(problem, batch)
         return im2col_kernel(problem, tile), im2col_kernel(problem, tile, clock=True)
-    chosen = kernel_step(step.variant, step.loads)
-    return chosen.kernel(problem, batch), chosen.kernel(problem, batch, clock=True)
+    kernel = kernel_step(step.variant, step.loads).kernel
+    return kernel(problem, batch), kernel(problem, batch, clock=True)
 
 
 def _runs(step: PaperStep, field: Field) -> tuple[Callable[[], None], Callable[..., None]]:
@@ -555,23 +544,20 @@ def _static_facts(alone: Callable[..., None]) -> dict[str, Any]:
 
 def _cycles(alone: Callable[..., None], blocks: int) -> int:
     spans = cupy.full((blocks, 3), -1, cupy.int64)
-    found = []
+    cycles = []
     for _ in range(_SPANS):
         for _ in range(CALLS):
             alone(spans)
-        found.append(longest_span(spans.get()))
-    return sorted(found)[len(found) // 2]
+        cycles.append(longest_span(spans.get()))
+    return median_low(cycles)
 
 
-def _add_times(rows: list[dict[str, Any]], found: dict[str, Summary]) -> None:
-    timed = {row["step"]: row for row in rows if row["step"] in found}
+def _add_times(rows: list[dict[str, Any]], summaries: dict[str, Summary]) -> None:
+    timed = {row["step"]: row for row in rows if row["step"] in summaries}
     for name, row in timed.items():
-        row |= {
-            "median_us": 1e3 * found[name].median,
-            "p05_us": 1e3 * found[name].p05,
-            "p95_us": 1e3 * found[name].p95,
-            "whole_us": 1e3 * found[f"{name}, whole"].median,
-        }
+        alone = summaries[name]
+        row |= {f"{key}_us": 1e3 * getattr(alone, key) for key in ("median", "p05", "p95")}
+        row["whole_us"] = 1e3 * summaries[f"{name}, whole"].median
     for row in timed.values():
         if row["before"] in timed:
             before = timed[row["before"]]
@@ -586,8 +572,8 @@ def measure_ladder(
 ) -> list[dict[str, Any]]:
     """Measure the paper's steps on `batch` images of `problem`, in its order, one row per step.
 
-    Every variant is first checked against float64 on fresh images. A wrong one has status
-    "wrong" and no figures, a refused one "refused" and the reason in `note`. The others have:
+    A variant that is wrong against float64 has status "wrong" and no figures, a refused one
+    "refused" and the reason in `note`. The others have:
 
     - `median_us`, `p05_us`, `p95_us`: the convolution kernel alone, 3 to 20 replays of a CUDA graph
       of 10 launches, interleaved with the other steps';
@@ -604,20 +590,20 @@ def measure_ladder(
     field = Field(problem, batch)
     problem = field.problem
     rows = [_step_row(step, problem, batch) for step in STEPS]
-    chosen = []
+    supported = []
     for step, row in zip(STEPS, rows, strict=True):
         variant = find("conv", step.variant, "cuda")
-        refusal = variant.refusal(problem)
-        if refusal is None and not variant.needs.met_by(gpu):
-            refusal = f"needs {variant.needs}"
-        if refusal is None:
-            chosen.append((step, variant, row))
+        why = variant.refusal(problem)
+        if why is None and not variant.needs.met_by(gpu):
+            why = f"needs {variant.needs}"
+        if why is None:
+            supported.append((step, variant, row))
         else:
-            row |= {"status": "refused", "note": refusal}
-    kernels = [kernel for step, *_ in chosen for kernel in step_kernels(step, problem, batch)]
+            row |= {"status": "refused", "note": why}
+    kernels = [kernel for step, *_ in supported for kernel in step_kernels(step, problem, batch)]
     compile_together(kernels, current_arch())
     runs: dict[str, Callable[[], None]] = {}
-    for step, variant, row in chosen:
+    for step, variant, row in supported:
         say(step.name)
         whole, alone = _runs(step, field)
         verdict = field.judged(whole, variant.precision)

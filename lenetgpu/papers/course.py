@@ -27,11 +27,10 @@ def streamed(streams: int, chunks: int) -> str:
 
 @dataclass(frozen=True)
 class Figure:
-    """One time of the report: its table, and its stage and variant.
+    """One time of the report, a lower bound if `at_least`.
 
     `variant` is a variant's full name with the report's own blocks and threads, or one of RELU,
-    MEAN, SERIAL_RELU, SERIAL_MEAN, TOTAL. `at_least` marks a figure that the report gives as a
-    lower bound.
+    MEAN, SERIAL_RELU, SERIAL_MEAN, TOTAL.
     """
 
     table: str
@@ -202,6 +201,12 @@ ON_CPU = _rows(
     ("2.2.6", "BLAS", "fc1", "blas.numpy"),
 )
 
+
+def further_rows(device: str) -> tuple[Row, ...]:
+    """Return the suite's rows besides FIGURES on `device` ("cpu" or "cuda")."""
+    return UNTIMED + LINEAR + MOVES + BEYOND + AFTER if device == "cuda" else LINEAR + ON_CPU
+
+
 TABLE_10 = {
     "conv1": ("NCHW", "QUAD"),
     "pool1": ("QUAD", "NCHW"),
@@ -226,20 +231,11 @@ def layouts_of(where: str, variant: Variant) -> tuple[str, str] | None:
 def layout_rows() -> list[dict[str, Any]]:
     """Return Table 10: the report's shapes and the ones this package gives its layouts."""
     rows = []
-    for name, end, before, after in LAYOUTS:
-        problem = stage(name).problem
-        shape = problem.in_shape if end == "in" else problem.out_shape
-        layout = TABLE_10[name][end == "out"]
-        rows.append(
-            {
-                "table": "10",
-                "stage": name,
-                "end": end,
-                "report_before": list(before),
-                "report_after": list(after),
-                "layout": layout,
-                "before": list(shape),
-                "after": list(physical_shape(layout, 1, shape)[1:]),
-            }
-        )
+    for name, end, report_before, report_after in LAYOUTS:
+        problem, layout = stage(name).problem, TABLE_10[name][end == "out"]
+        before = problem.in_shape if end == "in" else problem.out_shape
+        after = physical_shape(layout, 1, before)[1:]
+        row: dict[str, Any] = {"table": "10", "stage": name, "end": end, "layout": layout}
+        row |= {"report_before": list(report_before), "report_after": list(report_after)}
+        rows.append(row | {"before": list(before), "after": list(after)})
     return rows

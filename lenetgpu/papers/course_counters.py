@@ -31,8 +31,7 @@ Count = Callable[[Any], tuple[Counted, Counted]]
 class Profiled:
     """One line of a figure: NVVP's load and store efficiency in %, and the count for `variant`.
 
-    `later` means after the layout transformation. `note` explains a difference between the two,
-    or what is counted that our variant does not do.
+    `later` means after the layout transformation; `note` explains a difference.
     """
 
     figure: str
@@ -89,19 +88,13 @@ NVVP: tuple[Profiled, ...] = (
 
 def counted_rows() -> list[dict[str, Any]]:
     """Return a row per line of the figures: NVVP's efficiencies in %, and the counted ones."""
-    return [
-        {
-            "figure": line.figure,
-            "stage": line.stage,
-            "variant": line.variant,
-            "report_loads": line.loads,
-            "loads": 100 * loads.efficiency,
-            "report_stores": line.stores,
-            "stores": 100 * stores.efficiency,
-            "note": line.note,
-        }
-        for line, (loads, stores) in ((line, line.counted()) for line in NVVP)
-    ]
+    rows = []
+    for line in NVVP:
+        loads, stores = (100 * counted.efficiency for counted in line.counted())
+        row: dict[str, Any] = {"figure": line.figure, "stage": line.stage, "variant": line.variant}
+        row |= {"report_loads": line.loads, "loads": loads}
+        rows.append(row | {"report_stores": line.stores, "stores": stores, "note": line.note})
+    return rows
 
 
 Key = tuple[str, str]
@@ -132,46 +125,36 @@ def specs(keys: Iterable[Key]) -> dict[Key, StageSpec]:
     """Return the stage counted for each key of a variant; a pass is counted with its variant."""
     found: dict[Key, StageSpec] = {}
     for stage, name in keys:
-        own = PASSES_OF if name in PASSES else name
-        if stage in _COUNTED and (spec := _variant(stage, own)) is not None:
-            found.setdefault((stage, own), spec)
+        counted = PASSES_OF if name in PASSES else name
+        if stage in _COUNTED and (spec := _variant(stage, counted)) is not None:
+            found.setdefault((stage, counted), spec)
     return found
-
-
-def specs_of(rows: Iterable[dict[str, Any]]) -> dict[Key, StageSpec]:
-    """Return `specs` of the suite's rows that passed."""
-    return specs((row["stage"], row["variant"]) for row in rows if row["status"] == "right")
 
 
 def kernels_of_rows(
     stage: str, variant: str, counted: dict[Key, dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return a row's counters from those of all variants; a pass has its own kernel's.
-
-    Returns None if they are not counted.
-    """
+    """Return a row's counters, of a pass those of its own kernel; None if it is not counted."""
     if variant not in PASSES:
         return counted.get((stage, variant))
-    whole = counted.get((stage, PASSES_OF))
-    for kernel in (whole or {}).get("kernels", ()):
+    for kernel in counted.get((stage, PASSES_OF), {}).get("kernels", ()):
         if kernel["kernel"] == PASSES[variant]:
-            own: dict[str, Any] = {**kernel, "kernel": None, "kernels": [kernel]}
-            return own | {"stage": stage, "variant": variant, "error": None}
+            row: dict[str, Any] = {**kernel, "kernel": None, "kernels": [kernel]}
+            return row | {"stage": stage, "variant": variant, "error": None}
     return None
 
 
-def described(counters: dict[str, Any]) -> str:
-    """Summarise a row's measured counters in one line.
+_PERCENTS = {
+    "loads": "global_load_efficiency",
+    "stores": "global_store_efficiency",
+    "shared": "shared_efficiency",
+    "active warps": "occupancy",
+}
 
-    The line has efficiencies, active warps, DRAM throughput and the largest stall.
-    """
-    percents = {
-        "loads": "global_load_efficiency",
-        "stores": "global_store_efficiency",
-        "shared": "shared_efficiency",
-        "active warps": "occupancy",
-    }
-    shares = [(word, counters.get(name)) for word, name in percents.items()]
+
+def described(counters: dict[str, Any]) -> str:
+    """Summarise counters: efficiencies, active warps, DRAM throughput and the largest stall."""
+    shares = [(word, counters.get(name)) for word, name in _PERCENTS.items()]
     words = [f"{word} {share:.0%}" for word, share in shares if share is not None]
     read, written = counters.get("dram_read_gbs"), counters.get("dram_write_gbs")
     if read is not None and written is not None:

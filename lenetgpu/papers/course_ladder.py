@@ -26,29 +26,8 @@ from lenetgpu.measure.document import launch_json, rates_json, times_json
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.timing import cpu_ms, gpu_ms, repeat, summarise
 from lenetgpu.network import STAGES, stage
-from lenetgpu.papers.course import (
-    AFTER,
-    APART,
-    BEYOND,
-    FIGURES,
-    HOST,
-    IMAGES,
-    LADDERS,
-    LINEAR,
-    MEAN,
-    MERGED,
-    MOVES,
-    ON_CPU,
-    RELU,
-    RESIDENT,
-    SERIAL_MEAN,
-    SERIAL_RELU,
-    STREAMS,
-    TOTAL,
-    UNTIMED,
-    layouts_of,
-    streamed,
-)
+from lenetgpu.papers import course
+from lenetgpu.papers.course import APART, HOST, MEAN, MERGED, RELU, SERIAL_MEAN, SERIAL_RELU
 from lenetgpu.pipeline import Pipeline, Step
 from lenetgpu.plan import NAMED, Plan, resolve
 from lenetgpu.problems import Conv, Fc, Pool
@@ -58,19 +37,14 @@ from lenetgpu.stages.prepared import PreparedKernel
 
 def crossed_bytes(steps: list[Step], images: int) -> int:
     """Return the bytes that copies between stages move over the bus, both ways, for `images`."""
-    copies = [step for step in steps if step.variant is None]
-    return sum(4 * images * prod(step.writes[1]) for step in copies)
+    return sum(4 * images * prod(step.writes[1]) for step in steps if step.variant is None)
 
 
 def activation_bytes(steps: list[Step], images: int) -> tuple[int, int]:
-    """Return (all stages' outputs together, the largest output with its input), in bytes.
-
-    The first is the device memory needed if nothing is freed, the second the minimum (section
-    3.4).
-    """
-    made = [step for step in steps if step.variant is not None]
-    written = [4 * images * prod(step.writes[1]) for step in made]
-    read = [4 * images * prod(step.reads[1]) for step in made]
+    """Return the bytes of activations if nothing is freed, and the minimum (section 3.4)."""
+    stages = [step for step in steps if step.variant is not None]
+    written = [4 * images * prod(step.writes[1]) for step in stages]
+    read = [4 * images * prod(step.reads[1]) for step in stages]
     return sum(written), max(map(sum, zip(read, written, strict=True)))
 
 
@@ -79,30 +53,26 @@ def transfers(
 ) -> tuple[Pipeline, Callable[[], Any], str]:
     """Prepare `plan` with stage outputs copied to the host and back (HOST), or left on the device.
 
-    Returns the pipeline, a run from images on the host to labels there, and a text about the
-    bytes it moves.
+    Returns the pipeline, a run from host images to host labels, and a text on the bytes moved.
     """
     from lenetgpu.net.streaming.streamer import pinned_copy
 
     n = len(images)
-    way = "host" if where == HOST else "device"
-    pipeline = Pipeline(plan, weights, n, str(images.dtype), n, way)
-    host, held = pinned_copy(images), cupy.empty(images.shape, images.dtype)
+    transfers = "host" if where == HOST else "device"
+    pipeline = Pipeline(plan, weights, n, str(images.dtype), n, transfers)
+    host, on_device = pinned_copy(images), cupy.empty(images.shape, images.dtype)
 
-    def once() -> Any:
-        held.set(host)
-        return pipeline.run(held).get()
+    def run_once() -> Any:
+        on_device.set(host)
+        return pipeline.run(on_device).get()
 
     together, least = activation_bytes(pipeline.steps, n)
-    return (
-        pipeline,
-        once,
-        (
-            f"{crossed_bytes(pipeline.steps, n) / 1e9:.2f} GB over the bus between stages, "
-            f"{together / 1e9:.2f} GB of activations if none were freed, {least / 1e9:.2f} GB "
-            "where each lies until the next is made"
-        ),
+    explanation = (
+        f"{crossed_bytes(pipeline.steps, n) / 1e9:.2f} GB over the bus between stages, "
+        f"{together / 1e9:.2f} GB of activations if none were freed, {least / 1e9:.2f} GB "
+        "if each is freed after the next"
     )
+    return pipeline, run_once, explanation
 
 
 def streams(
@@ -111,12 +81,12 @@ def streams(
     """Return a run of `plan` over streams and chunks; raise LenetError if its labels differ."""
     from lenetgpu.net.streaming.streamer import Streamer, host_results, pinned_copy
 
-    n, dtype = len(images), str(images.dtype)
+    n = len(images)
 
     def make(size: int) -> Pipeline:
-        made = Pipeline(plan, weights, size, dtype, size)
-        made.with_scores = False
-        return made
+        pipeline = Pipeline(plan, weights, size, str(images.dtype), size)
+        pipeline.with_scores = False
+        return pipeline
 
     streamer, host = Streamer(make, -(-n // chunks), count), pinned_copy(images)
     labels, _ = host_results(n, with_scores=False)
@@ -177,10 +147,9 @@ def count(pool: Pool, after: Conv | Fc) -> Count:
 
 
 class Linear:
-    """A pool and the linear stage after it, apart or merged, on activations of the float64 chain.
+    """A rectified pool and the next linear stage, by `name` APART or MERGED, on real activations.
 
-    `name` is MERGED or APART. The ReLU is applied beforehand in both cases: only linear work is
-    timed.
+    The ReLU is applied beforehand: only linear work is timed.
     """
 
     def __init__(self, span: str, name: str, images: int, device: str, facts: Reference) -> None:
@@ -191,17 +160,19 @@ class Linear:
         w = facts.weights[second.weight]
         linear = find(second.kind, VARIANTS[device][second.kind], device)
         if name == MERGED:
-            one = _plain(merged_problem(pool, after))
-            self._steps = [PreparedKernel(linear, one, [merged_weights(pool, after, w)], images)]
+            merged = _plain(merged_problem(pool, after))
+            filters = merged_weights(pool, after, w)
+            self._steps = [PreparedKernel(linear, merged, [filters], images)]
         else:
             mean = PreparedKernel(find("pool", VARIANTS[device]["pool"], device), pool, [], images)
             self._steps = [mean, PreparedKernel(linear, _plain(after), [w], images)]
         before = STAGES[STAGES.index(first) - 1].name
-        few = np.maximum(facts.stages[before], 0).astype(np.float32)
-        self._few = min(len(few), images)
-        means = reference("pool", few[: self._few], None, pool)
-        self._expected = reference(second.kind, means.reshape(self._few, *after.in_shape), w, after)
-        x = np.resize(few, (images, *pool.in_shape))
+        activations = np.maximum(facts.stages[before], 0).astype(np.float32)
+        self._checked = min(len(activations), images)
+        means = reference("pool", activations[: self._checked], None, pool)
+        means = means.reshape(self._checked, *after.in_shape)
+        self._expected = reference(second.kind, means, w, after)
+        x = np.resize(activations, (images, *pool.in_shape))
         flat = self._steps[0].problem.reads == "NC"
         self._buffers = [self._steps[0].input(x.reshape(images, -1) if flat else x)]
         self._buffers += [step.output(images) for step in self._steps]
@@ -224,8 +195,8 @@ class Linear:
         for step, y in zip(self._steps, self._buffers[1:], strict=True):
             step.poison(y)
         self.run()
-        found = self._steps[-1].found(self._buffers[-1][: self._few])
-        return judge(found.reshape(self._expected.shape), self._expected, "fp32")
+        outputs = self._steps[-1].found(self._buffers[-1][: self._checked])
+        return judge(outputs.reshape(self._expected.shape), self._expected, "fp32")
 
     def sample(self) -> float:
         """Return milliseconds for all images."""
@@ -238,8 +209,8 @@ def _plain(problem: Conv | Fc) -> Conv | Fc:
     return replace(problem, reads=layout, writes=layout)
 
 
-GPU_BUDGET_S, CPU_BUDGET_S = 0.15, 0.5
-_LEAST, MOST = 5, 50
+_GPU_BUDGET_S, _CPU_BUDGET_S = 0.15, 0.5
+_LEAST, _MOST = 5, 50  # samples
 _SERIAL_IMAGES = 100
 
 
@@ -252,20 +223,18 @@ def times_of(samples: list[float]) -> dict[str, Any]:
 def timed(sample: Callable[[], float], device: str) -> dict[str, Any]:
     """Return the times of `sample`, after one warm-up call, within the time budget of `device`."""
     sample()
-    budget, least = (GPU_BUDGET_S, _LEAST) if device == "cuda" else (CPU_BUDGET_S, 1)
-    return times_of(repeat(sample, budget, least, MOST))
+    budget, least = (_GPU_BUDGET_S, _LEAST) if device == "cuda" else (_CPU_BUDGET_S, 1)
+    return times_of(repeat(sample, budget, least, _MOST))
 
 
-def on_the_cpu() -> str:
-    """Return a note that names the CPU of a serial row, for machines with a GPU too."""
+def _on_the_cpu() -> str:
     return f"on one thread of the CPU, {cpu_name()}"
 
 
 def _means(x: Any) -> Any:
     """Return the float64 means of the 2x2 windows of x (N, H, W, C)."""
     n, height, width, maps = x.shape
-    windows = x.reshape(n, height // 2, 2, width // 2, 2, maps)
-    return windows.mean(axis=(2, 4), dtype=np.float64)
+    return x.reshape(n, height // 2, 2, width // 2, 2, maps).mean(axis=(2, 4), dtype=np.float64)
 
 
 def passed(bench: StageBench, name: str, limits: Ceilings | None) -> dict[str, Any]:
@@ -275,24 +244,20 @@ def passed(bench: StageBench, name: str, limits: Ceilings | None) -> dict[str, A
     problem, x = bench.problem, bench.input
     assert isinstance(problem, Pool)
     if name == RELU:
-        y = x.copy()
-        expected = cupy.maximum(x, np.float32(0))
-        work = partial(relu_in_place, y, problem)
-        efficiency = "in place"
+        y, expected = x.copy(), cupy.maximum(x, np.float32(0))
+        work, efficiency = partial(relu_in_place, y, problem), "in place"
     else:
         expected = _means(x)
         y = cupy.full(expected.shape, cupy.nan, cupy.float32)
         work = partial(mean_alone, x, y, problem)
-        loads, stores = access_counts(problem)
-        efficiency = f"counted efficiency {loads.efficiency:.1%} of loads, "
-        efficiency += f"{stores.efficiency:.1%} of stores"
+        loads, stores = (counted.efficiency for counted in access_counts(problem))
+        efficiency = f"counted efficiency {loads:.1%} of loads, {stores:.1%} of stores"
     work()
     verdict = judge(y, expected, "fp32")
     if not verdict.passed:
         return {"status": "wrong", "relative_error": verdict.error}
     row = timed(lambda: gpu_ms(work), "cuda")
-    moved = x.nbytes + y.nbytes
-    row |= rates_json(x.size, moved, row["median_ms"] / 1e3, "fp32", limits)
+    row |= rates_json(x.size, x.nbytes + y.nbytes, row["median_ms"] / 1e3, "fp32", limits)
     row["explanation"] = f"{efficiency}, {row['gbs']:.0f} GB/s"
     return row
 
@@ -304,31 +269,27 @@ def serial_pass(stage: str, name: str, images: int) -> dict[str, Any]:
     problem = stage_of(stage).problem
     assert isinstance(problem, Pool)
     few = min(_SERIAL_IMAGES, images)
-    rng = np.random.default_rng()
-    x = rng.standard_normal((few, *problem.in_shape)).astype(np.float32)
-    relu, mean = np.full_like(x, np.nan), np.full((few, *problem.out_shape), np.nan, np.float32)
+    x = np.random.default_rng().standard_normal((few, *problem.in_shape)).astype(np.float32)
+    rectifies = name == SERIAL_RELU
+    y = np.full((few, *(problem.in_shape if rectifies else problem.out_shape)), np.nan, np.float32)
 
     def loops() -> None:
-        if name == SERIAL_RELU:
-            relu_loops(x.reshape(-1), relu.reshape(-1))
+        if rectifies:
+            relu_loops(x.reshape(-1), y.reshape(-1))
         else:
-            for image, pooled in zip(x, mean, strict=True):
+            for image, pooled in zip(x, y, strict=True):
                 mean_loops(image, pooled)
 
     def sample() -> float:
         return cpu_ms(loops) * images / few
 
     sample()
-    if name == SERIAL_RELU:
-        right = np.array_equal(relu, np.maximum(x, 0))
-    else:
-        right = judge(mean, _means(x), "fp32").passed
-    row: dict[str, Any] = {"variant": name, "status": "right" if right else "wrong"}
-    if right:
-        row |= times_of(repeat(sample, CPU_BUDGET_S, 1, MOST))
-        scaled = f"scaled from {few} images, " if few < images else ""
-        row["note"] = scaled + on_the_cpu()
-    return row
+    right = np.array_equal(y, np.maximum(x, 0)) if rectifies else judge(y, _means(x), "fp32").passed
+    if not right:
+        return {"variant": name, "status": "wrong"}
+    scaled = f"scaled from {few} images, " if few < images else ""
+    row = {"variant": name, "status": "right", "note": scaled + _on_the_cpu()}
+    return row | times_of(repeat(sample, _CPU_BUDGET_S, 1, _MOST))
 
 
 NAMES = ("course", "report")  # Names of this suite on the command line; the first is its own.
@@ -361,7 +322,7 @@ class CourseRun:
     def run(self) -> None:
         """Fill `rows`; on Ctrl-C, finished rows stay."""
         try:
-            for figure in FIGURES:
+            for figure in course.FIGURES:
                 row = {
                     "table": figure.table,
                     "label": figure.label,
@@ -371,22 +332,19 @@ class CourseRun:
                     **self._measure(figure.stage, figure.variant),
                 }
                 self.rows.append(self._with_speedup(row))
-            here = self._device == "cuda"
-            for listed in (UNTIMED, LINEAR, MOVES, BEYOND, AFTER) if here else (LINEAR, ON_CPU):
-                for section, label, where, name in listed:
-                    row = {"table": section, "label": label, "stage": where}
-                    row |= self._measure(where, name)
-                    self.rows.append(row | ({"after": True} if listed is AFTER else {}))
+            for section, label, where, name in course.further_rows(self._device):
+                row = {"table": section, "label": label, "stage": where}
+                row |= self._measure(where, name)
+                after = (section, label, where, name) in course.AFTER
+                self.rows.append(row | ({"after": True} if after else {}))
         except KeyboardInterrupt:
             self.interrupted = True
 
     def _with_speedup(self, row: dict[str, Any]) -> dict[str, Any]:
-        if not row.get("median_ms"):
-            return row
-        if len(self._images) == IMAGES:
+        if row.get("median_ms") and len(self._images) == course.IMAGES:
             row["speedup"] = row["report_ms"] / row["median_ms"]
-        else:
-            note = f"the course's figure is of {IMAGES:,} images"
+        elif row.get("median_ms"):
+            note = f"the course's figure is of {course.IMAGES:,} images"
             row["note"] = ", ".join(filter(None, (row.get("note"), note)))
         return row
 
@@ -404,14 +362,14 @@ class CourseRun:
     def _one(self, stage: str, name: str) -> dict[str, Any]:
         if name in (SERIAL_RELU, SERIAL_MEAN):
             return serial_pass(stage, name, len(self._images))
-        if name == TOTAL:
+        if name == course.TOTAL:
             return self._total()
         if name in (APART, MERGED):
             return self._linear(stage, name)
-        if name in (HOST, RESIDENT):
+        if name in (HOST, course.RESIDENT):
             return self._transfers(name)
-        for shape in STREAMS:
-            if name == streamed(*shape):
+        for shape in course.STREAMS:
+            if name == course.streamed(*shape):
                 return self._streams(*shape)
         return self._variant_row(stage, name)
 
@@ -421,7 +379,7 @@ class CourseRun:
         if variant is None:
             return {"variant": name, "status": "absent", "note": "needs a GPU"}
         bench = StageBench(
-            variant, unit, len(self._images), self._facts, layouts_of(stage, variant)
+            variant, unit, len(self._images), self._facts, course.layouts_of(stage, variant)
         )
         checked = bench.check()
         row = _row(name, checked.verdict) | {"label_flips": checked.flips}
@@ -440,12 +398,12 @@ class CourseRun:
         row |= launch_json(bench.launched, variant)
         row["explanation"] = _explanation(variant, problem, n, row)
         notes = [f"scaled from {bench.scaled_from} images"] if bench.scaled_from < n else []
-        notes += [on_the_cpu()] if variant.needs.device != self._device else []
+        notes += [_on_the_cpu()] if variant.needs.device != self._device else []
         return row | ({"note": ", ".join(notes)} if notes else {})
 
     def _variant(self, kind: str, name: str) -> Variant | None:
-        there = (one for one in variants(kind) if one.needs.device in (self._device, "cpu"))
-        return next((one for one in there if one.full_name == name), None)
+        found = (v for v in variants(kind) if v.full_name == name)
+        return next((v for v in found if v.needs.device in (self._device, "cpu")), None)
 
     def _plan(self) -> Plan:
         return resolve("course" if self._device in NAMED["course"] else "unrolled", self._device)
@@ -461,34 +419,33 @@ class CourseRun:
         bench, row = self._checked(pipeline, f"plan {plan.name}")
         if row["status"] == "right":
             bench.sample()
-            row |= times_of(repeat(bench.sample, 2 * GPU_BUDGET_S, 1, MOST))
+            row |= times_of(repeat(bench.sample, 2 * _GPU_BUDGET_S, 1, _MOST))
         return row
 
     def _transfers(self, name: str) -> dict[str, Any]:
-        about = self._plan(), self._facts.weights, self._images
-        pipeline, once, explanation = transfers(*about, name)
+        pipeline, run_once, explanation = transfers(
+            self._plan(), self._facts.weights, self._images, name
+        )
         bench, row = self._checked(pipeline, name)
-        if row["status"] == "right":
-            expected = pipeline.run(bench.input).get()
-            if (once() != expected).any():
-                return row | {"status": "wrong"}
-            row |= timed(partial(cpu_ms, once), "cuda")
-            row["explanation"] = explanation
-        return row
+        if row["status"] == "wrong":
+            return row
+        if (run_once() != pipeline.run(bench.input).get()).any():
+            return row | {"status": "wrong"}
+        return row | timed(partial(cpu_ms, run_once), "cuda") | {"explanation": explanation}
 
     def _streams(self, count: int, chunks: int) -> dict[str, Any]:
         plan, weights, images = self._plan(), self._facts.weights, self._images
         pipeline = Pipeline(plan, weights, len(images), str(images.dtype))
-        bench, row = self._checked(pipeline, streamed(count, chunks))
-        if row["status"] == "right":
-            expected = pipeline.run(bench.input).get()
-            try:
-                once = streams(plan, weights, images, count, chunks, expected)
-            except LenetError as error:
-                return row | {"status": "wrong", "note": str(error)}
-            row |= timed(partial(cpu_ms, once), "cuda")
-            row["explanation"] = f"chunks of {-(-len(images) // chunks):,} images"
-        return row
+        bench, row = self._checked(pipeline, course.streamed(count, chunks))
+        if row["status"] == "wrong":
+            return row
+        expected = pipeline.run(bench.input).get()
+        try:
+            run_once = streams(plan, weights, images, count, chunks, expected)
+        except LenetError as error:
+            return row | {"status": "wrong", "note": str(error)}
+        row["explanation"] = f"chunks of {-(-len(images) // chunks):,} images"
+        return row | timed(partial(cpu_ms, run_once), "cuda")
 
     def _linear(self, stage: str, name: str) -> dict[str, Any]:
         few = len(self._images) if self._device == "cuda" else min(len(self._images), CPU_LINEAR)
@@ -510,7 +467,7 @@ def _row(name: str, checked: Verdict) -> dict[str, Any]:
 def _explanation(variant: Variant, problem: Any, images: int, row: dict[str, Any]) -> str:
     """Return one line with this run's values of what the report's tables say of a kernel."""
     explained = variant.explain(problem, images, machines.current()) if variant.explain else ()
-    words = [f"{what} {found}" for what, found in explained]
+    words = [f"{name} {value}" for name, value in explained]
     if row.get("occupancy") is not None:
         words.append(f"occupancy {row['occupancy']:.0%}")
     if row.get("local_bytes"):
@@ -526,17 +483,16 @@ def verdict(gain: float) -> str:
 
 
 def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each step of the report's ladders: the report's gain, this run's gain, and a verdict.
+    """Return each step of the report's ladders: its gain there and here, and a verdict.
 
-    A gain is the time of the step before over the time of the step; within 2 % of 1 it is no
-    change.
+    A gain is the time of the step before over the time of the step.
     """
-    found = {(row["stage"], row["variant"]): row for row in rows}
+    timed = {(row["stage"], row["variant"]): row for row in rows if "median_ms" in row}
     steps = []
-    for where, ladder in LADDERS:
+    for where, ladder in course.LADDERS:
         for (before, slower_ms), (after, faster_ms) in itertools.pairwise(ladder):
-            old, new = found.get((where, before)), found.get((where, after))
-            if old is None or new is None or "median_ms" not in old or "median_ms" not in new:
+            old, new = timed.get((where, before)), timed.get((where, after))
+            if old is None or new is None:
                 continue
             gain = old["median_ms"] / new["median_ms"]
             steps.append(

@@ -11,8 +11,6 @@ from lenetgpu.network import STAGES
 from lenetgpu.papers.convnet2 import PAPER_TOTAL_NOTE, SHAPES, TABLE_1_NOTE
 from lenetgpu.problems import Conv
 
-KERNEL_SIDES = (1, 3, 5)
-
 
 @dataclass(frozen=True)
 class Shape:
@@ -44,11 +42,10 @@ Row = Shape | Unsupported
 
 @dataclass(frozen=True)
 class Suite:
-    """Shapes of one paper. `literal` are the variants that reproduce its kernels faithfully.
+    """Shapes of one paper. `literal` variants reproduce its kernels, `after` follow its proposal.
 
-    `after` are our variants that follow its proposal. `claim` is the paper's speed-up over its
-    own baseline: (average, least, most), None if it gives none; `says` is the claim in words;
-    `notes` say how its text was interpreted. `source` cites the origin of a network's
+    `claim` is the paper's speed-up over its own baseline (average, least, most), `says` the claim
+    in words, `notes` how its text was interpreted. `source` cites the origin of a network's
     convolutions; their times are summed, each as often as it occurs.
     """
 
@@ -82,12 +79,12 @@ _OVERFEAT = {
     5: ((512, 1024, 3, 1, 1, 15), 52.1),
     6: ((1024, 1024, 3, 1, 1, 15), 53.3),
 }
-LENET_BATCHES = (1, 10_000)
-CONVNET2_LITERAL = (
+_LENET_BATCHES = (1, 10_000)
+_CONVNET2_LITERAL = (
     "convnet2.rolled", "convnet2.unrolled", "convnet2.strength_reduced", "convnet2.hoisted_checks",
 )  # fmt: skip
 # the proposed hardware, replaced by what a GPU has: a look-up, the TMA, tensor cores
-CONVNET2_AFTER = (
+_CONVNET2_AFTER = (
     "convnet2.index_table", "convnet2.inner_product", "convnet2.outer_product",
     "convnet2.index_engine",
 )  # fmt: skip
@@ -95,7 +92,7 @@ CONVNET2_AFTER = (
 
 def _pascal(sizes: tuple[tuple[int, int], ...], single: bool) -> Iterator[Shape]:
     for side, maps in sizes:
-        for k in KERNEL_SIDES:
+        for k in (1, 3, 5):
             problem = Conv(side, side, 1 if single else maps, maps, k, k)
             yield Shape(f"{side}x{maps} K{k}", problem)
 
@@ -109,9 +106,8 @@ def _overfeat() -> Iterator[Shape]:
 
 def _convnet2() -> Iterator[Shape]:
     for label, (problem, batch) in SHAPES.items():
-        plain = replace(problem, reads="NHWC", writes="NHWC")
         paper = "524k to 148k cycles" if label.startswith("table 1") else ""
-        yield Shape(label, plain, batch, paper)
+        yield Shape(label, replace(problem, reads="NHWC", writes="NHWC"), batch, paper)
 
 
 def images_of(batch: int) -> str:
@@ -122,7 +118,7 @@ def images_of(batch: int) -> str:
 def _lenet() -> Iterator[Shape]:
     for stage in STAGES:
         if isinstance(stage.problem, Conv):
-            for batch in LENET_BATCHES:
+            for batch in _LENET_BATCHES:
                 yield Shape(f"{stage.name}{images_of(batch)}", stage.problem, batch)
 
 
@@ -136,7 +132,6 @@ _VGG_16 = ((224, (64, 64)), (112, (128, 128)), (56, (256,) * 3), (28, (512,) * 3
 # (expansion, channels, blocks, stride of the first of them)
 _MOBILENET_V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
                  (6, 160, 3, 2), (6, 320, 1, 1))  # fmt: skip
-_CLASSES = 1000
 
 Layer = tuple[str, Conv]
 
@@ -147,10 +142,7 @@ def _conv(side: int, channels: int, maps: int, k: int = 1, stride: int = 1, grou
 
 
 def resnet_50() -> Iterator[Layer]:
-    """Yield all 53 convolutions.
-
-    The first block of stages 3 to 5 halves its map, in its first 1x1 and in the shortcut.
-    """
+    """Yield all 53 convolutions; the first block of stages 3 to 5 halves its map."""
     yield "conv1", _conv(SIDE, 3, 64, 7, 2)
     before, last = 64, 56
     for stage, (side, channels, blocks) in _RESNET_50.items():
@@ -188,20 +180,18 @@ def mobilenet_v2() -> Iterator[Layer]:
             yield f"bottleneck {row} out", _conv(side, wide, channels)
             before = channels
     yield "last", _conv(side, before, 1280)
-    yield "classes", _conv(1, 1280, _CLASSES)
+    yield "classes", _conv(1, 1280, 1000)
 
 
 def distinct(layers: Iterator[Layer]) -> Iterator[tuple[str, Conv, int]]:
     """Yield each convolution once, with a unique name and its count."""
-    layers_of: dict[Conv, str] = {}
-    counts: Counter[Conv] = Counter()
-    for name, asked in layers:
-        layers_of.setdefault(asked, name)
-        counts[asked] += 1
-    names = Counter(layers_of.values())
-    for asked, name in layers_of.items():
-        sizes = f" {asked.C} to {asked.M}" if names[name] > 1 else ""
-        yield f"{name}{sizes}", asked, counts[asked]
+    listed = list(layers)
+    counts = Counter(problem for _, problem in listed)
+    first = {problem: name for name, problem in reversed(listed)}
+    names = Counter(first.values())
+    for problem in counts:
+        sizes = f" {problem.C} to {problem.M}" if names[first[problem]] > 1 else ""
+        yield f"{first[problem]}{sizes}", problem, counts[problem]
 
 
 def _network(name: str, title: str, layers: Iterator[Layer], source: str) -> Suite:
@@ -230,7 +220,7 @@ SUITES: dict[str, Suite] = {
             "layer 6 at 75 % of the peak of a Tegra X1; no library beside it", tuple(_overfeat()),
         ),
         Suite(
-            "convnet2", "cuda-convnet2 enhancement", CONVNET2_LITERAL, CONVNET2_AFTER,
+            "convnet2", "cuda-convnet2 enhancement", _CONVNET2_LITERAL, _CONVNET2_AFTER,
             "4.4x its own baseline, simulated GTX 480; no library beside it", tuple(_convnet2()),
             notes=(TABLE_1_NOTE, PAPER_TOTAL_NOTE),
         ),

@@ -78,10 +78,9 @@ class Core:
 class Instruction:
     """One instruction of a warp's program; `reads` are the indices of its operands' producers.
 
-    `at` is its address, shared by all passes of a loop; `part` is the part that its time is
-    charged to. `cycles` are an engine's own, on top of a shared load's; `lines` are fetched
-    from beyond the first-level cache; `held` is how long it occupies the memory unit, if not
-    the core's own `port`.
+    `at` is its address; `part` the part that its time is charged to. `cycles` are an engine's own,
+    on top of a shared load's; `lines` are fetched from beyond the first-level cache; `held`
+    is how long it occupies the memory unit, if not the core's own `port`.
     """
 
     op: Op
@@ -107,8 +106,7 @@ class Listing:
         """Append an instruction; return its index."""
         if any(not 0 <= index < len(self.program) for index in reads):
             raise ValueError(f"expected indices below {len(self.program)}, found {reads}")
-        said = Instruction(op, reads, self._at, self.part, cycles, lines, held)
-        self.program.append(said)
+        self.program.append(Instruction(op, reads, self._at, self.part, cycles, lines, held))
         self._at += 1
         return len(self.program) - 1
 
@@ -143,19 +141,14 @@ class Timing:
 
 def fetch_stalls(core: Core, program: list[Instruction]) -> list[int]:
     """Return the cycles that each instruction waits for its line, with LRU eviction of lines."""
-    held: dict[int, None] = {}
-    lines = core.fetched // core.fetch_line
-    stalls, before = [], None
+    cached: list[int] = []  # lines, the latest last
+    stalls = []
     for instruction in program:
         line = instruction.at // core.fetch_line
-        missed = line != before and line not in held
-        stalls.append(core.fetch if missed else 0)
-        if line != before:
-            held.pop(line, None)
-            held[line] = None
-            if len(held) > lines:
-                del held[next(iter(held))]
-        before = line
+        stalls.append(0 if line in cached else core.fetch)
+        if line in cached:
+            cached.remove(line)
+        cached = [*cached, line][-(core.fetched // core.fetch_line) :]
     return stalls
 
 
@@ -163,13 +156,8 @@ def run(core: Core, program: list[Instruction], blocks: int, warps: int) -> Timi
     """Run `blocks` blocks of `warps` warps on `core` at once; every warp runs all of `program`.
 
     Among the warps that wait for a scheduler, the one that became ready first issues; ties go
-    to the lower number. Raises ValueError for an empty program, no blocks or no warps.
+    to the lower number.
     """
-    if not program or blocks < 1 or warps < 1:
-        raise ValueError(
-            "expected a program, blocks and warps, found "
-            f"{len(program)} instructions, {blocks} blocks of {warps} warps"
-        )
     count, latencies, stalls = blocks * warps, core.latencies(), fetch_stalls(core, program)
     results = [[0] * len(program) for _ in range(count)]
     issued_at, at, free = [0] * count, [0] * count, [0] * core.schedulers
@@ -180,32 +168,30 @@ def run(core: Core, program: list[Instruction], blocks: int, warps: int) -> Timi
 
     def go_on(warp: int, earliest: int) -> None:
         at[warp] += 1
-        ready = earliest + stalls[at[warp]]
-        for read in program[at[warp]].reads:
-            ready = max(ready, results[warp][read])
-        heapq.heappush(waiting, (ready, warp))
+        operands = (results[warp][read] for read in program[at[warp]].reads)
+        heapq.heappush(waiting, (max([earliest + stalls[at[warp]], *operands]), warp))
 
     while waiting:
         ready, warp = heapq.heappop(waiting)
         index = at[warp]
-        said, scheduler = program[index], warp % core.schedulers
+        instruction, scheduler = program[index], warp % core.schedulers
         cycle = max(ready, free[scheduler])
-        if said.op in _MEMORY:
+        if instruction.op in _MEMORY:
             if port > cycle:
                 heapq.heappush(waiting, (port, warp))
                 continue
-            port = cycle + (core.port if said.held is None else said.held)
+            port = cycle + (core.port if instruction.held is None else instruction.held)
         free[scheduler] = cycle + 1
         parts[program[max(index - 1, 0)].part] += cycle - issued_at[warp]
         issued_at[warp] = begun = cycle
-        if said.op in _BEYOND:
+        if instruction.op in _BEYOND:
             begun = max(cycle, line)
-            line = begun + said.lines * core.line
-        results[warp][index] = done = begun + latencies[said.op] + said.cycles
+            line = begun + instruction.lines * core.line
+        results[warp][index] = done = begun + latencies[instruction.op] + instruction.cycles
         end = max(end, done)
         if index + 1 == len(program):
-            parts[said.part] += done - cycle
-        elif said.op is Op.BARRIER:
+            parts[instruction.part] += done - cycle
+        elif instruction.op is Op.BARRIER:
             here = arrived[warp // warps]
             here.append(warp)
             if len(here) == warps:
@@ -213,5 +199,5 @@ def run(core: Core, program: list[Instruction], blocks: int, warps: int) -> Timi
                     go_on(other, cycle + 1)
                 here.clear()
         else:
-            go_on(warp, cycle + (core.branch if said.op is Op.BRANCH else 1))
+            go_on(warp, cycle + (core.branch if instruction.op is Op.BRANCH else 1))
     return Timing(end, count, dict(parts))
