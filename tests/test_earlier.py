@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.cli.options import write_json
+from lenetgpu.cli.ending import write_json
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.documents import current, load_earlier
 from lenetgpu.measure.regression import check_earlier, regressions

@@ -1,4 +1,4 @@
-"""Messages of a command, and its end when the system refuses to write them."""
+"""Output of a command, and its end when the system refuses to write it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
@@ -47,6 +48,42 @@ def require_streams() -> None:
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
+
+
+def console(stderr: bool = False) -> Any:
+    """Return the console for human-readable results."""
+    from lenetgpu.lab.console import Console
+
+    return Console(stderr)
+
+
+def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Print a line for each (name, value)."""
+    out = console()
+    for name, value in pairs:
+        out.print(f"{name:13} {value}")
+
+
+def is_stdout(*targets: Path | None) -> bool:
+    """Return True if a target is stdout, so that tables go to stderr."""
+    return "-" in map(str, targets)
+
+
+def write_json(target: Path, document: dict[str, Any]) -> None:
+    """Write `document` as JSON to `target`, - for stdout."""
+    from lenetgpu.store import json_text
+
+    write_text(target, json_text(document, indent=1) + "\n")
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write `text` to `target`, - for stdout."""
+    from lenetgpu.store import write_atomically
+
+    if str(target) == "-":
+        click.echo(text, nl=False)
+    else:
+        write_atomically(target, text.encode(errors="backslashreplace"))
 
 
 @contextmanager

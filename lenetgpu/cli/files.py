@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from lenetgpu.cli.ending import say
+from lenetgpu.cli.ending import print_pairs, say
 from lenetgpu.cli.help import Commands
-from lenetgpu.cli.options import FOLDER, argument, option, print_pairs
+from lenetgpu.cli.options import FOLDER, argument, option
 
 
 @click.group(cls=Commands)

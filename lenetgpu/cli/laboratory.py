@@ -8,22 +8,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from lenetgpu.cli.ending import end
+from lenetgpu.cli import options as shared
+from lenetgpu.cli.ending import console, end, is_stdout, write_json, write_text
 from lenetgpu.cli.help import Command
-from lenetgpu.cli.options import (
-    COUNTERS,
-    DEVICE,
-    WEIGHTS,
-    argument,
-    console,
-    is_stdout,
-    option,
-    request,
-    result_options,
-    together,
-    write_json,
-    write_text,
-)
+from lenetgpu.cli.options import argument, option, request
 
 WITH = option(
     "--with FILE",
@@ -31,12 +19,8 @@ WITH = option(
     "with_files",
     multiple=True,
 )
-ROUNDS = together(
-    option(
-        "--rounds N",
-        "Maximum number of rounds.",
-        show_default="as the time allows",
-    ),
+ROUNDS = shared.together(
+    option("--rounds N", "Maximum number of rounds.", show_default="as the time allows"),
     option("--warmup N", "Untimed runs before each sample.", show_default="1 below 50 ms"),
     option(
         "--watch SECONDS",
@@ -45,7 +29,7 @@ ROUNDS = together(
     ),
     option("--cold-l2", "Flush the L2 cache before every sample."),
 )
-REGRESSION = together(
+REGRESSION = shared.together(
     option(
         "--fail-on-regression PCT",
         "Exit with 1 if a candidate is more than PCT percent slower than in --against.",
@@ -59,9 +43,9 @@ REGRESSION = together(
 @argument("what", "A stage (conv2), a span (conv1+pool1) or plans.", type=str, required=False)
 @option("--suite NAME", "Suite instead of WHAT: course (all figures of the course's report).")
 @option("--data FILE", "Images to use.", show_default="the digits that ship")
-@WEIGHTS
+@shared.WEIGHTS
 @option("--batch N", "Images per run.", default=10_000)
-@DEVICE
+@shared.DEVICE
 @option(
     "--baseline NAME",
     "Baseline of the ratios.",
@@ -72,10 +56,10 @@ REGRESSION = together(
 @option(
     "--only NAMES", "Only these variants, families or plans (comma-separated) and the baseline."
 )
-@COUNTERS
+@shared.COUNTERS
 @ROUNDS
 @WITH
-@result_options
+@shared.result_options
 @REGRESSION
 @click.pass_context
 def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
@@ -109,46 +93,35 @@ def _show(targets: tuple[Path | None, ...], results: Any, document: Any) -> None
     json_file, csv_file, markdown = targets
     if json_file is not None:
         write_json(json_file, document)
-    if csv_file is not None:
-        write_text(csv_file, results.table(document).csv())
-    if markdown is not None:
-        write_text(markdown, results.table(document).markdown())
+    table = results.table(document)
+    for target, text in ((csv_file, table.csv), (markdown, table.markdown)):
+        if target is not None:
+            write_text(target, text())
     show(console(is_stdout(*targets)), results.parts(document))
 
 
 _FILES = {"json_file", "csv_file", "markdown", "no_progress"}
-_SAID = {"batch", "epilogue", "bias", "relu", "dtype"}
-_SHAPES = {"shape", "suite", "lines", "model"}
-_BESIDE: dict[str, tuple[set[str], str]] = {
-    "listed": (
-        {*_SHAPES, *_SAID, *_FILES},
-        "SHAPE, --suite, --from or --model, what is said of every convolution (--batch, --dtype) "
-        "and where results go",
-    ),
-    "engines": ({"shape", "batch", *_FILES}, "SHAPE, --batch and where results go"),
-    "shares": (
-        {"shape", "suite", "batch", "device", "plot", *_FILES},
-        "SHAPE or --suite, --batch, --device and where results go",
-    ),
-    "tune": (
-        {*_SHAPES, *_SAID, *_FILES, "device", "seconds", "rounds", "warmup", "only"},
-        "SHAPE, --suite, --from or --model, --batch, --bias, --relu, --dtype, --epilogue, "
-        "--device, --seconds, --rounds, --warmup, --only best and where results go",
-    ),
+_SHAPES = {"shape", "suite", "lines", "model", "batch", "epilogue", "bias", "relu", "dtype"}
+# flag of `conv`: the parameters it can be combined with
+_COMBINED: dict[str, set[str]] = {
+    "listed": {*_SHAPES, *_FILES},
+    "engines": {"shape", "batch", *_FILES},
+    "shares": {"shape", "suite", "batch", "device", "plot", *_FILES},
+    "tune": {*_SHAPES, *_FILES, "device", "seconds", "rounds", "warmup", "only"},
 }
-# flag of `conv`: the parameters it can be combined with, and their list for a sentence
 
 
-def _require_only(ctx: click.Context, flag: str) -> None:
+def _require_combinable(ctx: click.Context, flag: str) -> None:
     """Raise LenetError for an option that cannot be combined with this flag of `conv`."""
     from lenetgpu.errors import LenetError
 
-    allowed, words = _BESIDE[flag]
-    names = {str(param.name): param.opts[0] for param in ctx.command.params}
+    names = {str(param.name): param.opts[0] for param in ctx.command.params} | {"shape": "SHAPE"}
     for name, shown in names.items():
         given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in {*allowed, flag}:
-            raise LenetError(f"{names[flag]}: expected {words} beside it, found {shown}")
+        if given and name not in {*_COMBINED[flag], flag}:
+            *others, last = (names[other] for other in names if other in _COMBINED[flag])
+            expected = f"expected {', '.join(others)} or {last} beside it"
+            raise LenetError(f"{names[flag]}: {expected}, found {shown}")
 
 
 @click.command(cls=Command)
@@ -163,10 +136,7 @@ def _require_only(ctx: click.Context, flag: str) -> None:
 @option("--suite NAME", "Shapes of a paper or network; --list shows them.")
 @option("--from FILE", "File with one SHAPE per line.", "lines")
 @option("--model FILE", "Convolutions of an ONNX model.")
-@option(
-    "--epilogue",
-    "Include the bias of a line or model, and a model's ReLU that directly follows.",
-)
+@option("--epilogue", "Include the bias of a line or model, and a model's ReLU that follows.")
 @option("--bias", "Add a bias to every convolution, one value per map.")
 @option("--relu", "Apply ReLU to every convolution.")
 @option(
@@ -176,7 +146,7 @@ def _require_only(ctx: click.Context, flag: str) -> None:
 )
 @option("--list", "List the suites, or the selected shapes; run nothing.", "listed")
 @option("--batch N", "Number of images.", show_default="1, or as given")
-@DEVICE
+@shared.DEVICE
 @option(
     "--seconds SECONDS",
     "Time per candidate, shared by all; a candidate that is too slow runs once.",
@@ -184,10 +154,7 @@ def _require_only(ctx: click.Context, flag: str) -> None:
 )
 @option("--only NAMES", "Only these variants or families (comma-separated).")
 @ROUNDS
-@option(
-    "--bitwise",
-    "Repeat runs on the same images and report if they agree to the bit.",
-)
+@option("--bitwise", "Repeat runs on the same images and report if they agree to the bit.")
 @WITH
 @option(
     "--baseline NAME",
@@ -205,7 +172,7 @@ def _require_only(ctx: click.Context, flag: str) -> None:
 @option("--tune", "Time the algorithms of best.fp32 and remember the fastest for this GPU.")
 @option("--engines", "Simulate the convnet2 paper's hardware engines.")
 @option("--shares", "Measure how the convnet2 kernels spend their time, tiles and latencies.")
-@result_options
+@shared.result_options
 @REGRESSION
 @click.pass_context
 def conv(
@@ -222,27 +189,25 @@ def conv(
     from lenetgpu.lab.conv import document as results
     from lenetgpu.lab.conv.request import ConvRequest, run_list
 
-    for flag in ("listed", "engines", "shares", "tune"):
-        if ctx.params[flag]:
-            _require_only(ctx, flag)
-            break
+    if flag := next((flag for flag in _COMBINED if ctx.params[flag]), None):
+        _require_combinable(ctx, flag)
     targets = _targets(options)
+    asked = request(ConvRequest, options, plugins=options["with_files"])
     if listed:
-        _show(targets, results, run_list(request(ConvRequest, options)))
+        _show(targets, results, run_list(asked))
         return
     with status_line(enabled=not no_progress) as say:
         if engines:
             from lenetgpu.lab.conv import engines as simulated
 
-            document = simulated.run_engines(request(ConvRequest, options), say)
+            document = simulated.run_engines(asked, say)
         elif shares:
             from lenetgpu.lab.conv import shares as clocked
 
-            outcome = clocked.run_shares(request(ConvRequest, options), say)
+            outcome = clocked.run_shares(asked, say)
         else:
             from lenetgpu.lab.conv.compared import run_conv
 
-            asked = request(ConvRequest, options, plugins=options["with_files"])
             outcome = run_conv(asked, say)
     if engines:
         _show(targets, simulated, document)

@@ -6,18 +6,10 @@ from pathlib import Path
 
 import click
 
-from lenetgpu.cli.ending import say
+from lenetgpu.cli import options as shared
+from lenetgpu.cli.ending import console, print_pairs, say, write_json
 from lenetgpu.cli.help import Command
-from lenetgpu.cli.options import (
-    AS_JSON,
-    DEVICE,
-    FILE,
-    argument,
-    console,
-    option,
-    print_pairs,
-    write_json,
-)
+from lenetgpu.cli.options import argument, option
 from lenetgpu.errors import LenetError
 
 
@@ -33,9 +25,9 @@ from lenetgpu.errors import LenetError
     "--new KIND FOLDER",
     "Write two template files for a new variant of KIND (conv, pool, fc, argmax) to FOLDER.",
     nargs=2,
-    type=(str, FILE),
+    type=(str, shared.FILE),
 )
-@AS_JSON
+@shared.AS_JSON
 def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_json: bool) -> None:
     """List all variants, slowest to fastest; * marks those that run here."""
     from lenetgpu.gpu.software import software
@@ -43,12 +35,12 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
     from lenetgpu.stages.matrix import cells
 
     if new is not None:
-        if beside := ", ".join(filter(None, [stage, "--matrix" * matrix, "--json" * as_json])):
-            raise LenetError(f"--new: expected nothing but KIND and FOLDER, found {beside}")
+        if others := ", ".join(filter(None, [stage, "--matrix" * matrix, "--json" * as_json])):
+            raise LenetError(f"--new: expected nothing but KIND and FOLDER, found {others}")
         lines = listing.start(*new)
-        width = max(len(what) for what, _ in lines)
-        for what, found in lines:
-            say(f"{what:{width}}  {found}")
+        width = max(len(label) for label, _ in lines)
+        for label, text in lines:
+            say(f"{label:{width}}  {text}")
     elif as_json:
         rows = [c.as_json() for c in cells(stage)] if matrix else listing.variant_rows(stage)
         head = {"schema": 1, "command": "variants"} | software(None)
@@ -64,7 +56,7 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
 
 @click.command(cls=Command)
 @option("--repair", "Empty the cache of compiled kernels, checks and measurements.")
-@AS_JSON
+@shared.AS_JSON
 def doctor(repair: bool, as_json: bool) -> None:
     """Show the GPU, libraries, cache and the plans that would run."""
     from lenetgpu.lab import doctor as checkup
@@ -81,7 +73,7 @@ def doctor(repair: bool, as_json: bool) -> None:
 
 
 @click.command(cls=Command)
-@DEVICE
+@shared.DEVICE
 def warmup(device: str) -> None:
     """Compile every variant for this machine in advance; on a GPU, also measure plan auto."""
     from lenetgpu.check.warmup import warm_up
@@ -115,7 +107,8 @@ def completion(ctx: click.Context, /, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    completes = get_completion_class(shell)
-    assert completes is not None
-    script = completes(ctx.find_root().command, {}, "lenetgpu", "_LENETGPU_COMPLETE").source()
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    root = ctx.find_root().command
+    script = completion_class(root, {}, "lenetgpu", "_LENETGPU_COMPLETE").source()
     click.echo(script.rstrip("\n"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,9 +66,8 @@ def _auto_or_count(ctx: click.Context, param: click.Parameter, value: str) -> in
     try:
         return int(value)
     except ValueError as error:
-        raise click.BadParameter(
-            f"expected auto or a whole number, found {value!r}", ctx, param
-        ) from error
+        sentence = f"expected auto or a whole number, found {value!r}"
+        raise click.BadParameter(sentence, ctx, param) from error
 
 
 def option(usage: str, words: str, to: str = "", old: str = "", **how: Any) -> Decorator:
@@ -145,39 +144,3 @@ result_options = together(
     JSON, CSV, MARKDOWN, option("--plot FILE", "Draw the result as .png or .svg."), NO_PROGRESS
 )
 # options of compare and conv for results
-
-
-def console(stderr: bool = False) -> Any:
-    """Return the console for human-readable results."""
-    from lenetgpu.lab.console import Console
-
-    return Console(stderr)
-
-
-def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """Print a line for each (name, value)."""
-    out = console()
-    for what, found in pairs:
-        out.print(f"{what:13} {found}")
-
-
-def is_stdout(*targets: Path | None) -> bool:
-    """Return True if a target is stdout, so that tables go to stderr."""
-    return "-" in map(str, targets)
-
-
-def write_json(target: Path, document: dict[str, Any]) -> None:
-    """Write `document` as JSON to `target`, - for stdout."""
-    from lenetgpu.store import json_text
-
-    write_text(target, json_text(document, indent=1) + "\n")
-
-
-def write_text(target: Path, text: str) -> None:
-    """Write `text` to `target`, - for stdout."""
-    from lenetgpu.store import write_atomically
-
-    if str(target) == "-":
-        click.echo(text, nl=False)
-    else:
-        write_atomically(target, text.encode(errors="backslashreplace"))

@@ -5,40 +5,16 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from lenetgpu.cli.ending import STARTED, say
+from lenetgpu.cli import options as shared
+from lenetgpu.cli.ending import STARTED, console, is_stdout, say, write_json, write_text
 from lenetgpu.cli.help import Command
-from lenetgpu.cli.options import (
-    AS_IS,
-    COUNTERS,
-    CSV,
-    DEVICE,
-    JSON,
-    LIMIT,
-    MARKDOWN,
-    NO_PROGRESS,
-    PLAN,
-    PRECISION,
-    WEIGHTS,
-    Named,
-    argument,
-    console,
-    is_stdout,
-    option,
-    overrides,
-    request,
-    run_options,
-    write_json,
-    write_text,
-)
+from lenetgpu.cli.options import argument, option, request
 from lenetgpu.cli.signals import INTERRUPTED
-
-if TYPE_CHECKING:
-    from lenetgpu.measure.outcome import Outcome
 
 
 @click.command(cls=Command)
@@ -47,18 +23,18 @@ if TYPE_CHECKING:
     "Images as HDF5, IDX or .npy, or pictures: files, folders, patterns, - for stdin. Default: "
     "the digits that ship.",
     nargs=-1,
-    type=Named(readable=False),
+    type=shared.Named(readable=False),
 )
-@run_options
-@AS_IS
+@shared.run_options
+@shared.AS_IS
 @option("--repeat N", "Repeat the pass N times and print median and spread.", default=0)
 @option("--timing", "Print a row per stage, timed in separate passes.")
 @option("--output FILE", "Write labels to FILE.npy, .csv, .h5, .json or .parquet.")
 @option("--scores", "Add the scores to --output, or print them.")
 @option("--errors FILE", "Show misread digits in FILE.png or .html, or list them in FILE.csv.")
-@JSON
+@shared.JSON
 @option("--min-accuracy SHARE", "Exit with 1 if accuracy is below SHARE, such as 0.99.")
-@NO_PROGRESS
+@shared.NO_PROGRESS
 @click.pass_context
 def infer(
     ctx: click.Context,
@@ -88,13 +64,13 @@ def infer(
     if errors is not None:
         check_errors(errors)
     pictures = given(data, as_is)
-    read = *pictures.files, options["weights"]
-    files.require_targets(output, json_file, errors, sources=read)
+    sources = *pictures.files, options["weights"]
+    files.require_targets(output, json_file, errors, sources=sources)
     import_ms = (time.perf_counter() - STARTED) * 1e3
     asked = request(
         Request,
         options,
-        overrides=overrides(options),
+        overrides=shared.overrides(options),
         data=pictures.data,
         roofline=options["timing"],
         mistakes=errors is not None,
@@ -107,36 +83,31 @@ def infer(
         write_json(json_file, infer_json(outcome, import_ms) | outcome.ended() | pictures.json())
     if errors is not None:
         write_errors(errors, outcome)
-    shown = console(stderr=is_stdout(json_file))
-    pictures.print(shown, outcome)
-    print_infer(shown, outcome, import_ms)
+    out = console(stderr=is_stdout(json_file))
+    pictures.print(out, outcome)
+    print_infer(out, outcome, import_ms)
     if options["scores"] and output is None:
-        print_scores(shown, outcome)
-    ctx.exit(_infer_code(outcome, output, asked.min_accuracy) or (1 if pictures.bad else 0))
-
-
-def _infer_code(outcome: Outcome, output: Path | None, least: float | None) -> int:
-    """Print why `infer` fails, if it does, and return its exit code."""
+        print_scores(out, outcome)
     if outcome.interrupted:
         note = f"; {output} holds their labels only" if output is not None else ""
         say(outcome.sentence() + note, err=True)
-        return INTERRUPTED
+        ctx.exit(INTERRUPTED)
     if outcome.too_low:
         found = f"{outcome.correct:,} of {outcome.done:,} right"
-        expected = f"a share of at least {least:g}"
+        expected = f"a share of at least {asked.min_accuracy:g}"
         say(f"WRONG: --min-accuracy: expected {expected}, found {found}", err=True)
-    return 1 if outcome.too_low else 0
+    ctx.exit(1 if outcome.too_low or pictures.bad else 0)
 
 
 @click.command(cls=Command)
 @argument("data", "Images as HDF5, IDX or .npy. Default: the digits that ship.", required=False)
-@run_options
-@JSON
-@CSV
-@MARKDOWN
+@shared.run_options
+@shared.JSON
+@shared.CSV
+@shared.MARKDOWN
 @option("--trace FILE", "Write a Chrome trace of stages, copies and streams.")
-@COUNTERS
-@NO_PROGRESS
+@shared.COUNTERS
+@shared.NO_PROGRESS
 @click.pass_context
 def profile(
     ctx: click.Context,
@@ -156,32 +127,32 @@ def profile(
     from lenetgpu.lab.render import show
     from lenetgpu.measure.outcome import Request
 
-    read = options["data"], options["weights"]
-    files.require_targets(json_file, csv_file, markdown, trace, sources=read)
+    targets = json_file, csv_file, markdown, trace
+    files.require_targets(*targets, sources=(options["data"], options["weights"]))
     asked = request(
         Request,
         options,
-        overrides=overrides(options),
+        overrides=shared.overrides(options),
         timing=True,
         roofline=True,
         trace=trace is not None,
     )
     with progress_bar(enabled=not no_progress) as progress:
-        found = job.profile(asked, progress, counters)
-    left = []
-    for target, write, there in (
-        (json_file, found.as_json, True),
-        (csv_file, found.table().csv, bool(found.rows)),
-        (markdown, found.table().markdown, bool(found.rows)),
-        (trace, found.as_trace, bool(found.outcome.trace)),
+        result = job.profile(asked, progress, counters)
+    note = ""
+    for target, text, has_results in (
+        (json_file, result.as_json, True),
+        (csv_file, result.table().csv, bool(result.rows)),
+        (markdown, result.table().markdown, bool(result.rows)),
+        (trace, result.as_trace, bool(result.outcome.trace)),
     ):
-        if target is not None and there:
-            write_text(target, write())
+        if target is not None and has_results:
+            write_text(target, text())
         elif target is not None:
-            left.append(f"; {target} is not written, there is nothing for it")
-    show(console(stderr=is_stdout(json_file, csv_file, markdown, trace)), found.parts())
-    if found.outcome.interrupted:
-        say(found.outcome.sentence() + found.passes() + "".join(left), err=True)
+            note += f"; {target} is not written, there is nothing for it"
+    show(console(stderr=is_stdout(*targets)), result.parts())
+    if result.outcome.interrupted:
+        say(result.outcome.sentence() + result.passes() + note, err=True)
         ctx.exit(INTERRUPTED)
 
 
@@ -193,12 +164,12 @@ def profile(
     required=True,
 )
 @option("--out FILE", "Folder for the results, new or from an interrupted run.", required=True)
-@WEIGHTS
-@PLAN
-@PRECISION
-@DEVICE
+@shared.WEIGHTS
+@shared.PLAN
+@shared.PRECISION
+@shared.DEVICE
 @option("--threads N", "CPU threads of each worker.", show_default="all it may use")
-@AS_IS
+@shared.AS_IS
 @option("--shard N", "Maximum images per shard.", show_default="1000000, of pictures 1000")
 @option("--form FORM", "Format of the label files: npy, csv, h5, json or parquet.", default="npy")
 @option("--scores", "Write scores as well.")
@@ -208,8 +179,8 @@ def profile(
 )
 @option("--scheduler ADDRESS", "Existing Dask cluster, such as tcp://host:8786.")
 @option("--predict", "Predict the speed of 1 to 64 workers; classify nothing.")
-@JSON
-@NO_PROGRESS
+@shared.JSON
+@shared.NO_PROGRESS
 @click.pass_context
 def classify(
     ctx: click.Context, /, no_progress: bool, predict: bool, json_file: Path | None, **options: Any
@@ -229,13 +200,13 @@ def classify(
     asked, err = request(ClassifyRequest, options), is_stdout(json_file)
     with status_line(enabled=not no_progress, rate=True) as status:
         if predict:
-            foreseen = foresee(asked, status)
+            prediction = foresee(asked, status)
         else:
             outcome = job(asked, status, partial(say, err=True))
     if json_file is not None:
-        write_json(json_file, (foreseen if predict else outcome).document())
+        write_json(json_file, (prediction if predict else outcome).document())
     if predict:
-        show(console(err), predicted(foreseen))
+        show(console(err), predicted(prediction))
         return
     for line in lines(outcome):
         say(line, err=err)
@@ -250,18 +221,18 @@ def classify(
 @click.command(cls=Command)
 @argument("out", "Page to write, a name ending in .html.")
 @argument("files", "JSON files of earlier runs, and folders of them. Default: a new run.", nargs=-1)
-@PLAN
-@WEIGHTS
+@shared.PLAN
+@shared.WEIGHTS
 @option("--data FILE", "Images to classify.", show_default="the digits that ship")
-@LIMIT
-@DEVICE
+@shared.LIMIT
+@shared.DEVICE
 @option(
     "--seconds SECONDS",
     "Time for comparing plans and stages, in addition to the run itself; 0 compares nothing. The "
     "page lists what did not fit.",
     default=60.0,
 )
-@NO_PROGRESS
+@shared.NO_PROGRESS
 @click.pass_context
 def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) -> None:
     """Write all results on one HTML page, from a new run or JSON files of earlier runs.
@@ -271,15 +242,16 @@ def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) 
     from lenetgpu.lab.console import status_line
     from lenetgpu.lab.report import ReportRequest, run_report
 
-    given = tuple(str(option.name) for option in ctx.command.params
-                  if isinstance(option, click.Option) and option.name in options
-                  and ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
-                  )  # fmt: skip
+    given = tuple(
+        name
+        for name in options
+        if name != "files" and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
     asked = request(ReportRequest, options, out=out, given=given)
     with status_line(enabled=not no_progress) as status:
-        made = run_report(asked, status)
-    for sentence in made.sentences():
+        page = run_report(asked, status)
+    for sentence in page.sentences():
         say(sentence, err=True)
-    files = f" from {made.files:,} file{'s' * (made.files != 1)}" if asked.files else ""
-    say(f"{out}: {made.size / 1e6:.1f} MB{files}")
-    ctx.exit(1 if made.wrong else 0)
+    files = f" from {page.files:,} file{'s' * (page.files != 1)}" if asked.files else ""
+    say(f"{out}: {page.size / 1e6:.1f} MB{files}")
+    ctx.exit(1 if page.wrong else 0)
