@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import isfinite
 from typing import Any
 
 from lenetgpu.check.judge import array_module
-from lenetgpu.errors import LenetError
-from lenetgpu.gpu.device import Gpu
+from lenetgpu.errors import LenetError, first_line
+from lenetgpu.gpu.device import Gpu, current_arch
 from lenetgpu.gpu.faults import lacks_memory
-from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.nvrtc import Kernel, compile_together
 from lenetgpu.lab import charts
 from lenetgpu.lab.compare import CompareOutcome, RegressionCheck, open_device
 from lenetgpu.lab.conv.document import (
@@ -47,60 +47,56 @@ from lenetgpu.measure.rounds import (
     never,
 )
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
-from lenetgpu.papers.shapes import Row, Shape, Suite
+from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.plan import NAMED, choose_device
 from lenetgpu.problems import Conv
-from lenetgpu.stages import Variant, choices, families, find, variants
+from lenetgpu.stages import Variant, choices, find, variants
 from lenetgpu.stages.needs import dtype_refusal
 
 RUNS = 5  # runs of a candidate with `--bitwise`
 
 
 def selected_variants(only: str | None, device: str, planned: bool = False) -> list[Variant]:
-    """Return the conv variants of `device` that the comma list `only` names; all if it is None.
+    """Return the conv variants of `device` in the comma list `only`, also by family; None: all.
 
-    A family's name selects all of it. Raises LenetError for an unknown name. With `planned`,
-    GPU variants are explained for another machine: their names are accepted, and nothing may be
-    left to run.
+    Raises LenetError for an unknown name. With `planned`, names of GPU variants, which are
+    explained for another machine, are accepted too.
     """
     every = variants("conv", device)
     if only is None:
         return every
-    members = families("conv", device)
-    wanted: list[Variant] = []
+    selected: list[Variant] = []
     for name in (word.strip() for word in only.split(",")):
-        found = members.get(name) or [v for v in every if name in v.names]
-        if not found and not (planned and named(name)):
+        members = [v for v in every if name in _names(v)]
+        if not members and not (planned and named(name)):
             names = ", ".join(choices("conv", device))
             raise LenetError(f"--only {name!r}: expected names of {names}")
-        wanted += found
-    return [v for v in every if v in wanted]
+        selected += members
+    return [v for v in every if v in selected]
+
+
+def _names(variant: Variant) -> set[str]:
+    """Return a variant's names and its families'."""
+    return {*variant.names, *(name.partition(".")[0] for name in variant.names)}
 
 
 def _named(name: str, device: str) -> Variant | None:
     """Return the variant of a name, or the default one of a family; None if there is none."""
-    every = variants("conv", device)
-    known = name in families("conv", device) or any(name in v.names for v in every)
+    known = any(name in _names(v) for v in variants("conv", device))
     return find("conv", name, device) if known else None
 
 
 def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
     """Check and time the requested convolutions; raise LenetError for bad input."""
     suite, rows = rows_to_run(request)
+    shapes = [row for row in rows if isinstance(row, Shape)]
     if request.tune:
         request = tuning(request)
-    found = plugins.Plugins(request.plugins, choose_device(request.device)[0])
-    return _run_rows(request, suite, rows, found, say)
-
-
-def _run_rows(
-    request: ConvRequest, suite: Suite | None, rows: list[Row], found: plugins.Plugins, say: Say
-) -> CompareOutcome:
-    """Run the requested rows, with the plugins in `found`."""
-    shapes = [row for row in rows if isinstance(row, Shape)]
+    available, _ = choose_device(request.device)
+    loaded = plugins.Plugins(request.plugins, available)
     regression = RegressionCheck(request, "conv", None)
-    own, notes = found.of_kind("conv")
-    device = "cpu" if choose_device(request.device)[0] is None else "cuda"
+    own, notes = loaded.of_kind("conv")
+    device = "cpu" if available is None else "cuda"
     elsewhere = request.machine is not None or (request.explain and device == "cpu")
     selected = selected_variants(request.only, device, planned=elsewhere)
     if request.baseline and (added := _named(request.baseline, device)) is not None:
@@ -109,12 +105,12 @@ def _run_rows(
         require_checkable(shapes, device)
     gpu, limits = open_device(request.device, say)
     peer = peer_version(device) if selected and not request.tune else None
-    run = _Run(request, suite, gpu, limits, NAMES[device] if peer else None, selected, found, own)
+    run = _Run(request, suite, gpu, limits, NAMES[device] if peer else None, selected, loaded, own)
     baseline = run.baseline(shapes)
     if request.cold_l2 and gpu is None:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
     now = {"device": device_json(gpu)["name"], "baseline": baseline, "cold_l2": request.cold_l2}
-    regression.check(now | {"cases": [(shape_text(one.problem), one.batch) for one in shapes]})
+    regression.check(now | {"cases": [(shape_text(s.problem), s.batch) for s in shapes]})
     document = head("conv", gpu) | about_suite(suite)
     document |= {
         "ceilings": ceilings_json(limits),
@@ -133,11 +129,11 @@ def _run_rows(
     if suite is not None and suite.source:
         commands = [command_of(request, row) for row in rows]
         document["network"] = network_json(rows, commands, document["cases"])
-    left_out = document["left_out"]
-    notes += [f"{one['label']} left out, {one['why']}" for one in left_out]
+    left_out = [(entry["label"], entry["why"]) for entry in document["left_out"]]
+    notes += [f"{label} left out, {why}" for label, why in left_out]
     if request.tune:
         notes.append(note(document["cases"]))
-    lost = regression.end(document, notes, [f"{one['label']}: {one['why']}" for one in left_out])
+    lost = regression.end(document, notes, [f"{label}: {why}" for label, why in left_out])
     return CompareOutcome(document, wrong, lost, notes, partial(_draw, request, document))
 
 
@@ -151,14 +147,13 @@ class _Run:
     limits: Ceilings
     peer: str | None
     selected: list[Variant]
-    found: plugins.Plugins
+    loaded: plugins.Plugins
     own: list[plugins.Plugin]
 
     def baseline(self, shapes: list[Shape]) -> str:
         """Return the baseline's name: as requested, else the peer, else the package's default.
 
-        If the default refuses every shape, the baseline is the first variant that supports
-        one.
+        If the default refuses every shape, it is the first variant that supports one.
         """
         peer, wanted, selected = self.peer, self.request.baseline, self.selected
         device = "cpu" if self.gpu is None else "cuda"
@@ -168,38 +163,43 @@ class _Run:
             return ""
         if wanted is None and peer is None:
             default = find("conv", NAMED["fp32"][device]["conv"], device)
-            first = [v for v in (default, *selected) if v in selected]
+            ordered = [v for v in (default, *selected) if v in selected]
             problems = [shape.problem for shape in shapes]
-            taking = (v for v in first if any(isinstance(laid_out(v, p), Conv) for p in problems))
-            return next(taking, first[0]).full_name
+            for variant in ordered:
+                if any(isinstance(laid_out(variant, problem), Conv) for problem in problems):
+                    return variant.full_name
+            return ordered[0].full_name
         if peer is not None and wanted in (None, "torch", peer, peer.split()[-1]):
             return peer
-        found = _named(str(wanted), device)
-        if found is not None and found in selected:
-            return found.full_name
+        named_variant = _named(str(wanted), device)
+        if named_variant is not None and named_variant in selected:
+            return named_variant.full_name
         names = [*filter(None, [peer]), *(v.full_name for v in selected)]
         raise LenetError(f"--baseline {wanted}: expected one of {', '.join(names)}")
 
     def candidates(self, shape: Shape, case: Case) -> list[Candidate]:
         """Return the candidates for a shape: variants, plugins and the peer."""
-        found, gpu, seconds = [], self.gpu, self.request.seconds
+        gpu, seconds = self.gpu, self.request.seconds
         lacks = None if gpu is None else dtype_refusal(shape.problem, gpu.compute_capability)
+        candidates = []
         for variant in self.selected + tilings(self.request, shape):
             name, precision = variant.full_name, variant.precision
             problem = lacks or laid_out(variant, shape.problem)
             if gpu is not None and not variant.needs.met_by(gpu):
                 problem = f"needs {variant.needs}"
             if isinstance(problem, str):
-                found.append(Candidate(name, never, precision, "refused", problem))
+                candidates.append(Candidate(name, never, precision, "refused", problem))
             else:
                 build = partial(ConvBench, variant, problem, case, seconds)
-                found.append(Candidate(name, build, precision))
+                candidates.append(Candidate(name, build, precision))
         work = plugins.Work(shape.problem, case.images, self.limits, case=case, seconds=seconds)
-        found += [self.found.candidate(one, work) for one in self.own]
-        if self.peer is not None:
-            peer = Candidate(self.peer, partial(TorchBench, shape.problem, case, seconds))
-            found.append(peer if lacks is None else replace(peer, status="refused", note=lacks))
-        return found
+        candidates += [self.loaded.candidate(plugin, work) for plugin in self.own]
+        if self.peer is not None and lacks is not None:
+            candidates.append(Candidate(self.peer, never, status="refused", note=lacks))
+        elif self.peer is not None:
+            build_peer = partial(TorchBench, shape.problem, case, seconds)
+            candidates.append(Candidate(self.peer, build_peer))
+        return candidates
 
     def fill(self, document: dict[str, Any], shapes: list[Shape], say: Say) -> list[str]:
         """Fill the document's `cases`, one per shape; return a sentence for each wrong result."""
@@ -210,15 +210,15 @@ class _Run:
                 case = case_json(shape, comparison, self.limits, self.peer)
                 add_commands(case, self.request, shape, self.peer)
                 document["cases"].append(case)
-                wrong += self._beside(case, shape, comparison, say)
+                wrong += self._extend(case, shape, comparison, say)
             except KeyboardInterrupt:
                 document["interrupted"] = True
                 break
             except MemoryError as error:
                 if not document["cases"]:
                     raise
-                why_not = f"needs more memory: {str(error).partition(chr(10))[0]}"
-                document["left_out"].append({"label": shape.label, "why": why_not})
+                why = f"needs more memory: {first_line(error)}"
+                document["left_out"].append({"label": shape.label, "why": why})
                 continue
             if comparison.interrupted:
                 document["interrupted"] = True
@@ -226,7 +226,7 @@ class _Run:
             _release(comparison, self.gpu is not None)
         return wrong
 
-    def _beside(
+    def _extend(
         self, case: dict[str, Any], shape: Shape, comparison: Comparison, say: Say
     ) -> list[str]:
         """Add tuning, explanation and ladder to a case; return sentences as in `fill`."""
@@ -235,14 +235,13 @@ class _Run:
         wrong = [f"{shape.label}: {c.name}, {_reason(c)}" for c in comparison.wrong]
         if self.request.explain:
             here = None if self.gpu is None else self.selected
-            found = explained(self.request, shape, comparison, self.limits, here)
-            case["explanation"] = found
+            case["explanation"] = explained(self.request, shape, comparison, self.limits, here)
         laddered = self.suite is not None and self.suite.name == "convnet2"
         laddered &= any(variant.family == "convnet2" for variant in self.selected)
         if self.gpu is not None and laddered and not comparison.interrupted:
             steps = case["ladder"] = ladder(shape, self.gpu, say)
-            bad = [step["variant"] for step in steps if step["status"] == "wrong"]
-            wrong += [f"{shape.label}: {variant} of the ladder" for variant in bad]
+            failed = [step["variant"] for step in steps if step["status"] == "wrong"]
+            wrong += [f"{shape.label}: {variant} of the ladder" for variant in failed]
         return wrong
 
     def _compare(self, shape: Shape, baseline: str, say: Say) -> Comparison:
@@ -276,8 +275,8 @@ def differing(first: Any, again: Any) -> int:
 def measure_errors(comparison: Comparison, say: Say) -> None:
     """Set `errors` of each correct candidate, except for those that are sampled only once.
 
-    A candidate with NaN or infinite errors becomes wrong. If memory runs out, a note reports
-    it. Ctrl-C ends the comparison, whose times are preserved.
+    A candidate with NaN or infinite errors becomes wrong. Ctrl-C ends the comparison, whose times
+    are preserved.
     """
 
     def measure(candidate: Candidate, bench: Any) -> None:
@@ -310,8 +309,8 @@ def repeat_all(comparison: Comparison, say: Say) -> None:
         most = max(differing(first, bench.one_output()) for _ in range(RUNS - 1))
         candidate.bits = "others" if most else "same"
         if not bench.repeats:
-            found = f"{most:,} values differ" if most else "these agree"
-            _note(candidate, f"runs need not agree to the bit: {found}")
+            agreement = f"{most:,} values differ" if most else "these agree"
+            _note(candidate, f"runs need not agree to the bit: {agreement}")
         elif most:
             candidate.status = "wrong"
             differ = f"{most:,} of {first.size:,} values differ"
@@ -344,9 +343,6 @@ def _note(candidate: Candidate, more: str) -> None:
 
 def _compile_all(run: _Run, shapes: list[Shape], say: Say) -> None:
     """Compile every kernel that the variants announce, in parallel."""
-    from lenetgpu.gpu.device import current_arch
-    from lenetgpu.gpu.nvrtc import compile_together
-
     arch = current_arch()
     ready = [v for v in run.selected if run.gpu is not None and v.needs.met_by(run.gpu)]
     wanted: dict[Kernel, None] = {}
@@ -354,8 +350,8 @@ def _compile_all(run: _Run, shapes: list[Shape], say: Say) -> None:
         for variant in ready + tilings(run.request, shape):
             problem = laid_out(variant, shape.problem)
             if not isinstance(problem, str) and variant.kernels is not None:
-                found = variant.kernels(problem, shape.batch)
-                wanted |= dict.fromkeys(one for one in found if one.meant_for(arch))
+                kernels = variant.kernels(problem, shape.batch)
+                wanted |= dict.fromkeys(kernel for kernel in kernels if kernel.meant_for(arch))
     say(f"compiling {len(wanted)} kernels")
     compile_together([*wanted], arch)  # failures are reported when the variant is built
 

@@ -30,8 +30,7 @@ from lenetgpu.problems import Conv
 
 def some(counts: list[int]) -> str:
     """Format one number, or the smallest and the largest."""
-    found = {min(counts, default=0): "", max(counts, default=0): ""}
-    return " to ".join(f"{count:,}" for count in found)
+    return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
 
 
 # A candidate on a shape: its check, its times, its ratio to the baseline, its launch.
@@ -50,8 +49,8 @@ CONVOLVED = columns(
     *MACHINE,
     "timed by=method, note, again=command",
 )
-_IN_THE_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
-_IN_A_CASE = [one for one in CONVOLVED if one.key not in _IN_THE_FILES_ONLY]
+_IN_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
+_PRINTED = [column for column in CONVOLVED if column.key not in _IN_FILES_ONLY]
 # A candidate's speed-ups over a suite.
 SUMMED = columns(
     "candidate=name, shapes",
@@ -109,7 +108,7 @@ def shape_text(problem: Conv) -> str:
     options[f"--dtype {problem.dtype}"] = problem.dtype != "fp32"
     plain = problem.requires <= {"bias", "relu", problem.dtype}
     words = ",".join(map(str, sizes)) if plain else as_line(problem)
-    return " ".join([words, *(option for option, said in options.items() if said)])
+    return " ".join([words, *(option for option, given in options.items() if given)])
 
 
 def _epilogue_json(problem: Conv) -> dict[str, Any]:
@@ -123,7 +122,7 @@ def _without(entry: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in unused}
 
 
-def _said(entry: dict[str, Any]) -> dict[str, Any]:
+def _present(entry: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if value is not None}
 
 
@@ -138,7 +137,7 @@ def case_json(
         entry = _without(candidate_json(comparison, candidate, limits))
         if entry.get("ratio"):
             entry["speedup"] = 1 / entry["ratio"]["median"]
-        entries.append(_said(entry))
+        entries.append(_present(entry))
     fp32 = {
         entry["name"]: entry["median_ms"]
         for entry in entries
@@ -177,10 +176,8 @@ def about_suite(suite: Suite | None) -> dict[str, Any]:
     }
 
 
-def _timed(case: dict[str, Any] | None, name: str | None) -> dict[str, Any] | None:
+def _timed(case: dict[str, Any], name: str | None) -> dict[str, Any] | None:
     """Return the candidate called `name` if it was timed; for None, the fastest fp32 one."""
-    if case is None:
-        return None
     timed = {entry["name"]: entry for entry in case["candidates"] if entry.get("median_ms")}
     return timed.get(name or case["best"])
 
@@ -194,19 +191,15 @@ def summary_json(cases: list[dict[str, Any]], suite: Suite) -> list[dict[str, An
     """Return speed-ups over the baseline: of each shape's fastest fp32 variant, then by variant."""
     rows = []
     for name in _every(cases):
-        found = [
-            entry["speedup"]
-            for case in cases
-            for entry in case["candidates"]
-            if entry["name"] == (name or case["best"]) and "speedup" in entry
-        ]
-        if name is None or found:
+        timed = (_timed(case, name) for case in cases)
+        speedups = [entry["speedup"] for entry in timed if entry and "speedup" in entry]
+        if name is None or speedups:
             row = {
                 "name": name or "fastest fp32 of each shape",
-                "shapes": f"{len(found)} of {len(cases)}",
-                "geomean": geometric_mean(found) if found else None,
-                "least": min(found, default=None),
-                "most": max(found, default=None),
+                "shapes": f"{len(speedups)} of {len(cases)}",
+                "geomean": geometric_mean(speedups) if speedups else None,
+                "least": min(speedups, default=None),
+                "most": max(speedups, default=None),
                 "paper": suite.says if name in suite.literal else None,
             }
             rows.append(row)
@@ -219,11 +212,10 @@ def network_json(
     """Return a network's convolutions, one row each, and their total times by variant.
 
     `cases` are the measurements, matched by label. A total counts each convolution as often as
-    it occurs, and says how many it covers, because not every variant supports every
-    convolution.
+    it occurs, and names the number that the variant supports.
     """
     measured = {case["label"]: case for case in cases}
-    found = []
+    entries = []
     for row, command in zip(rows, commands, strict=True):
         problem, case = row.problem, measured.get(row.label)
         entry: dict[str, Any] = {"label": row.label, "count": row.count, "command": command}
@@ -236,37 +228,36 @@ def network_json(
             if (over := _timed(case, case["baseline"])) is not None:
                 ms = over["median_ms"]
                 entry |= {"baseline_ms": ms, "speedup": ms / best["median_ms"]}
-        found.append(_said(entry))
-    whole = sum(entry["count"] * entry.get("gflop", 0.0) for entry in found)
+        entries.append(_present(entry))
+    gflop = sum(entry["count"] * entry.get("gflop", 0.0) for entry in entries)
     convolutions = sum(row.count for row in rows)
-    sums = [_sum(name, cases, convolutions, whole) for name in _every(cases)]
+    sums = [_sum(name, cases, convolutions, gflop) for name in _every(cases)]
     return {
         "convolutions": convolutions,
         "supported": sum(row.count for row in rows if isinstance(row, Shape)),
-        "gflop": whole,
-        "rows": found,
+        "gflop": gflop,
+        "rows": entries,
         "sums": sorted((s for s in sums if s["over"]), key=lambda s: (-s["over"], s["ms"])),
     }
 
 
 def _sum(name: str | None, cases: list[dict[str, Any]], of: int, gflop: float) -> dict[str, Any]:
     """Return a candidate's total over the convolutions it was timed on, and the baseline's."""
-    timed = [(case, entry) for case in cases if (entry := _timed(case, name)) is not None]
-    beside = [_timed(case, case["baseline"]) for case, _ in timed]
+    timed = [(case, entry) for case in cases if (entry := _timed(case, name))]
+    baselines = [(case, _timed(case, case["baseline"])) for case, _ in timed]
     ms = sum(case["count"] * entry["median_ms"] for case, entry in timed)
-    baseline = None
-    if timed and all(beside):
-        pairs = zip(timed, beside, strict=True)
-        baseline = sum(case["count"] * over["median_ms"] for (case, _), over in pairs if over)
-    held = sum(case["count"] * case["gflop"] for case, _ in timed)
+    baseline_ms = None
+    if timed and all(entry for _, entry in baselines):
+        baseline_ms = sum(case["count"] * entry["median_ms"] for case, entry in baselines if entry)
+    covered = sum(case["count"] * case["gflop"] for case, _ in timed)
     return {
         "name": name or "fastest fp32 of each",
         "over": sum(case["count"] for case, _ in timed),
         "of": of,
-        "gflop_share": held / gflop if gflop else None,
+        "gflop_share": covered / gflop if gflop else None,
         "ms": ms,
-        "baseline_ms": baseline,
-        "speedup": baseline / ms if baseline else None,
+        "baseline_ms": baseline_ms,
+        "speedup": baseline_ms / ms if baseline_ms else None,
     }
 
 
@@ -274,8 +265,8 @@ def case_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a shape's candidates as rows, fastest first, those without times last."""
     rows = []
     again = case.get("baseline_again")
-    named = [again] if again and "name" in again else []
-    for entry in fastest_first([*case["candidates"], *named]):
+    controls = [again] if again and "name" in again else []
+    for entry in fastest_first([*case["candidates"], *controls]):
         shown = judged(entry) | {"label": case["label"]}
         shown["rms_error"] = (entry.get("same_images") or {}).get("rms")
         for key in ("median", "p05", "p95", "p99"):
@@ -285,8 +276,8 @@ def case_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
             shown["layout"] = " to ".join(dict.fromkeys([entry["reads"], entry["writes"]]))
         if entry["status"] == "wrong" and not entry.get("note"):
             error, tolerance = entry["relative_error"], entry["tolerance"]
-            said = f"error {error:.1e}, tolerance {tolerance:.0e}"
-            shown["note"] = "; ".join(filter(None, [said, shown["note"]]))
+            reason = f"error {error:.1e}, tolerance {tolerance:.0e}"
+            shown["note"] = "; ".join(filter(None, [reason, shown["note"]]))
         rows.append(shown)
     return rows
 
@@ -294,10 +285,10 @@ def case_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 def layers(network: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a network's convolutions as rows, with their shares of the sum of the fastest."""
     rows = []
-    whole = sum(row["count"] * (row.get("ms") or 0.0) for row in network["rows"])
+    total = sum(row["count"] * (row.get("ms") or 0.0) for row in network["rows"])
     for row in network["rows"]:
         ms, baseline = row.get("ms"), row.get("baseline_ms")
-        share = row["count"] * ms / whole if ms else None
+        share = row["count"] * ms / total if ms else None
         us = {"us": ms and 1e3 * ms, "baseline_us": baseline and 1e3 * baseline}
         rows.append({**row, "share": share, **us})
     return rows
@@ -331,11 +322,10 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
     if "suites" in document:
         yield Table(LISTED, document["suites"], "lenetgpu conv --suite NAME")
         return
-    listed = "cases" not in document
-    if not listed:
-        device, peer = document["device"]["name"], document["peer"] or "no PyTorch beside it"
-        named = f"suite {document['suite']}: " if document["suite"] else ""
-        heading = f"{named}{document['title']}, " if document["title"] else ""
+    if "cases" in document:
+        device, peer = document["device"]["name"], document["peer"] or "no PyTorch to compare with"
+        name = f"suite {document['suite']}: " if document["suite"] else ""
+        heading = f"{name}{document['title']}, " if document["title"] else ""
         yield f"{heading}{device}, {peer}, {'cold L2' if document['cold_l2'] else 'warm L2'}"
     if document["claim"]:
         yield f"the paper: {document['claim']}"
@@ -355,15 +345,15 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
 
 def _of_network(network: Mapping[str, Any], baseline: str) -> Iterator[Part]:
     """Yield a row for each distinct convolution, also for unsupported ones, and the totals."""
-    of, supported, rows = network["convolutions"], network["supported"], layers(network)
-    over = f" beside {baseline}" if baseline else ""
+    of, rows, gflop = network["convolutions"], layers(network), network["gflop"]
+    over = f", baseline {baseline}" if baseline else ""
     title = f"{len(rows)} distinct of {of:,} convolutions{over}"
     yield Table(LAYERS, rows, title, below="unsupported")
-    line = f"supported: {supported:,} of {of:,} convolutions"
-    if network["gflop"]:
-        every = (r for r in network["rows"] if not r.get("unsupported"))
-        held = sum(r["count"] * r.get("gflop", 0) for r in every)
-        line += f", {held / network['gflop']:.1%} of {network['gflop']:,.3g} GFLOP"
+    line = f"supported: {network['supported']:,} of {of:,} convolutions"
+    if gflop:
+        supported = (row for row in rows if not row.get("unsupported"))
+        share = sum(row["count"] * row.get("gflop", 0) for row in supported) / gflop
+        line += f", {share:.1%} of {gflop:,.3g} GFLOP"
     yield line
     if sums := wholes(network):
         yield Table(WHOLES, sums, "all convolutions, repeats included")
@@ -371,16 +361,14 @@ def _of_network(network: Mapping[str, Any], baseline: str) -> Iterator[Part]:
 
 def tuned_line(tuned: Mapping[str, Any]) -> str:
     """Return what `conv --tune` cached for a shape, and what the cost model would dispatch."""
-    algorithm, model = tuned["algorithm"], tuned["model"]
+    algorithm, model, why = tuned["algorithm"], tuned["model"], tuned["why"]
     if algorithm is None:
-        return f"best.fp32: no choice cached: {tuned['why']}"
+        return f"best.fp32: no choice cached: {why}"
     line = f"best.fp32 dispatches {algorithm}, {tuned['us'][algorithm]:,.2f} us"
     if tuned["load"]:
         line += f", measured while {tuned['load']:.0f} other processes ran"
-    if tuned["why"]:
-        line = (
-            f"best.fp32: {algorithm} is the fastest, but the choice is not cached: {tuned['why']}"
-        )
+    if why:
+        line = f"best.fp32: {algorithm} is the fastest, but the choice is not cached: {why}"
     if tuned["before"] != algorithm:
         line += f"; before, it dispatched {tuned['before']}"
     if model == algorithm:
@@ -398,7 +386,7 @@ def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
     if case["paper"]:
         title += f"; the paper: {case['paper']}"
     shown = [row for row in rows if row["status"] != "refused"]
-    yield from [Table(_IN_A_CASE, shown, title)] if shown else [title, "nothing to run here"]
+    yield from [Table(_PRINTED, shown, title)] if shown else [title, "nothing to run here"]
     for row in rows:
         if row["note"]:
             yield f"{row['name']}: {'refused, ' * (row['status'] == 'refused')}{row['note']}"
@@ -418,8 +406,8 @@ def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
         yield Table(STEPS, steps, title)
     if case.get("explanation"):
         lines = [
-            {"about": "" if index else section["about"], "what": what, "found": found}
+            {"about": "" if index else section["about"], "what": name, "found": value}
             for section in case["explanation"]
-            for index, (what, found) in enumerate(section["rows"])
+            for index, (name, value) in enumerate(section["rows"])
         ]
         yield Table(EXPLAINED, lines, "explanation")
