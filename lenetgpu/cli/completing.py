@@ -13,6 +13,7 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+STAGES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
 Pairs = Iterable[tuple[str, str]]  # words, each with a description
 Find = Callable[[click.Context], Pairs]
 
@@ -24,14 +25,14 @@ def complete(
     from click.shell_completion import CompletionItem
 
     before, comma, last = incomplete.rpartition(",")
-    found = [
-        CompletionItem(before + comma + word, help=what or None)
-        for word, what in dict(_BY_NAME[str(param.name)](ctx)).items()
+    items = [
+        CompletionItem(before + comma + word, help=description or None)
+        for word, description in dict(_BY_NAME[str(param.name)](ctx)).items()
         if word.startswith(last)
     ]
-    if param.name == "new" and not found:  # the second word of --new is a folder
+    if param.name == "new" and not items:  # the second word of --new is a folder
         return [CompletionItem(incomplete, type="dir")]
-    return found
+    return items
 
 
 def completer(name: str) -> Callable[..., Any] | None:
@@ -49,38 +50,36 @@ def _plans(ctx: click.Context) -> Iterator[tuple[str, str]]:
     from lenetgpu.plan import AUTO, NAMED
 
     yield AUTO, "the fastest correct plan"
+    where = {"cpu": "a CPU", "cuda": "a GPU"}
     for name, on in NAMED.items():
         if not set(on).isdisjoint(_devices(ctx)):
-            where = {"cpu": "a CPU", "cuda": "a GPU"}
-            yield name, "on " + " or ".join(where[device] for device in where if device in on)
+            yield name, "on " + " or ".join(text for device, text in where.items() if device in on)
 
 
 def _variants(stage: str, ctx: click.Context) -> Iterator[tuple[str, str]]:
     """Yield families, then variants, with their descriptions; nothing for an unknown stage."""
-    from lenetgpu.network import SPANS, STAGES
+    from lenetgpu import network
     from lenetgpu.stages.registry import choices, find, variants
 
-    kinds = {s.name: s.kind for s in STAGES} | {span.name: span.kind for span in SPANS}
+    kinds = {s.name: s.kind for s in network.STAGES} | {s.name: s.kind for s in network.SPANS}
     kind = kinds.get(stage)
     if kind is None:
         return
-    said = {name: v.summary for v in variants(kind) for name in v.names}
+    summaries = {name: v.summary for v in variants(kind) for name in v.names}
     for device in _devices(ctx):
         for name in choices(kind, device):
-            yield name, said.get(name) or f"family: {find(kind, name, device).full_name}"
+            yield name, summaries.get(name) or f"family: {find(kind, name, device).full_name}"
 
 
 def _candidates(ctx: click.Context) -> Pairs:
-    left = [*ctx.args, ""]  # words before an option whose value is missing
-    what = "conv1" if ctx.info_name == "conv" else ctx.params.get("what") or left[0]
+    words = [*ctx.args, ""]  # before an option whose value is missing
+    what = "conv1" if ctx.info_name == "conv" else ctx.params.get("what") or words[0]
     return _plans(ctx) if what == "plans" else _variants(what, ctx)
 
 
 def _suites(ctx: click.Context) -> Pairs:
     if ctx.info_name != "conv":
-        from lenetgpu.papers.course_ladder import NAMES
-
-        return [(NAMES[0], "every figure of the course's report")]
+        return [("course", "every figure of the course's report")]
     from lenetgpu.papers.shapes import SUITES
 
     return ((name, suite.title) for name, suite in SUITES.items())
@@ -93,10 +92,6 @@ def _device_names(ctx: click.Context) -> Pairs:
     return [*known, *((f"cuda:{index}", "") for index in range(gpus))]
 
 
-def _words(*found: tuple[str, str]) -> Find:
-    return lambda ctx: found
-
-
 def _of(module: str, pairs: Callable[[Any], Pairs]) -> Find:
     """Return a finder of names in a module of ours, imported when the shell asks for them."""
     return lambda ctx: pairs(import_module(f"lenetgpu.{module}"))
@@ -104,11 +99,8 @@ def _of(module: str, pairs: Callable[[Any], Pairs]) -> Find:
 
 # parameter name to the words that may be its value
 _BY_NAME: dict[str, Find] = {
-    **{
-        stage: partial(_variants, stage)
-        for stage in ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
-    },
-    "chunk": _words(("auto", "")),
+    **{stage: partial(_variants, stage) for stage in STAGES},
+    "chunk": lambda ctx: [("auto", "")],
     "device": _device_names,
     "dtype": _of("problems", lambda m: ((w, f"{size} bytes") for w, size in m.ITEM_BYTES.items())),
     "form": _of("files.forms", lambda m: ((ending[1:], "") for ending in m.FORMS)),
@@ -119,9 +111,9 @@ _BY_NAME: dict[str, Find] = {
     "precision": _of("plan", lambda m: ((name, "") for name in m.AUTO_PLANS)),
     "baseline": _candidates,
     "stage": _of("lab.listing", lambda m: ((w, f"kind {kind}") for w, kind in m.kinds().items())),
-    "streams": _words(("auto", "")),
+    "streams": lambda ctx: [("auto", "")],
     "suite": _suites,
-    "transfers": _words(("device", ""), ("host", "a copy after every stage")),
+    "transfers": lambda ctx: [("device", ""), ("host", "a copy after every stage")],
     "what": _of("dispatch.candidates", lambda m: ((name, "") for name in m.comparable())),
-    "workers": _words(("cuda", "a process for each GPU")),
+    "workers": lambda ctx: [("cuda", "a process for each GPU")],
 }

@@ -38,7 +38,7 @@ def complain(message: str) -> None:
 def require_streams() -> None:
     """Raise LenetError if stdout is closed; replace a closed stderr by the null device.
 
-    From now on, characters that stdout's encoding cannot represent are escaped.
+    Characters that stdout's encoding cannot represent are escaped.
     """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
@@ -88,10 +88,7 @@ def write_text(target: Path, text: str) -> None:
 
 @contextmanager
 def ended() -> Iterator[None]:
-    """Turn external errors of the block into a message and an exit code.
-
-    These include running out of memory and losing the GPU.
-    """
+    """Turn errors of input, system, memory and GPU into a message and an exit code."""
     try:
         yield
         return
@@ -114,10 +111,7 @@ def ended() -> Iterator[None]:
 
 
 def end(ctx: click.Context, outcome: Any) -> None:
-    """Print failures and draw the picture; exit with 1 if a check failed.
-
-    Exit with 130 if Ctrl-C ended the work, with 2 if the picture could not be drawn.
-    """
+    """Print failures and draw the picture; exit with 1 if a check failed, 130 after Ctrl-C."""
     for sentence in outcome.sentences():
         say(sentence, err=True)
     code = 1 if outcome.failed else INTERRUPTED if outcome.document.get("interrupted") else 0
@@ -141,16 +135,16 @@ def of_system(error: OSError | ImportError) -> str:
     streams_failed = [_cut_off(stream) for stream in (sys.stdout, sys.stderr)]
     if error.errno == errno.EPIPE and error.filename is None:
         raise click.exceptions.Exit(BROKEN_PIPE) from error
-    found = error.strerror or str(error) or type(error).__name__
+    reason = error.strerror or str(error) or type(error).__name__
     if error.filename is not None:
-        return f"{os.fsdecode(error.filename)}: expected a file that can be used, found: {found}"
+        return f"{os.fsdecode(error.filename)}: expected a file that can be used, found: {reason}"
     if any(streams_failed) or error.errno in _FULL:
-        return f"stdout: expected room for the results, found: {found}"
+        return f"stdout: expected room for the results, found: {reason}"
     try:
         os.getcwd()
     except OSError:
         return "working folder: expected one that exists, found it deleted"
-    return f"system error: {found}"
+    return f"system error: {reason}"
 
 
 def _cut_off(stream: TextIO | Any) -> bool:
@@ -159,8 +153,6 @@ def _cut_off(stream: TextIO | Any) -> bool:
         stream.flush()
         return False
     except (OSError, ValueError):
-        with suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+        with suppress(OSError, ValueError), open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), stream.fileno())
         return True

@@ -8,26 +8,16 @@ from typing import Any
 import click
 
 # heading to the parameter names of its options
-HEADINGS: dict[str, tuple[str, ...]] = {
-    "Data": (
-        "data", "weights", "batch", "limit", "skip", "as_is", "mirror",
-        "shard",
-    ),
-    "What runs": (
-        "plan", "conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax", "precision", "device",
-        "threads", "streams", "chunk", "transfers", "suite", "lines",
-        "model", "epilogue", "bias", "relu", "dtype", "listed", "only", "with_files", "baseline",
-        "explain", "machine", "tune", "engines", "shares", "workers", "scheduler", "predict",
-    ),
-    "Time and checks": (
-        "repeat", "timing", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise",
-        "counters", "min_accuracy", "regression", "against", "tries",
-    ),
-    "Output": (
-        "output", "scores", "errors", "json_file", "csv_file", "markdown", "plot", "trace",
-        "as_json", "no_progress", "out", "form",
-    ),
-}  # fmt: skip
+HEADINGS = {
+    "Data": "data weights batch limit skip as_is mirror shard",
+    "What runs": "plan conv1 pool1 conv2 pool2 fc1 fc2 argmax precision device threads streams "
+    "chunk transfers suite lines model epilogue bias relu dtype listed only with_files baseline "
+    "explain machine tune engines shares workers scheduler predict",
+    "Time and checks": "repeat timing seconds rounds warmup watch cold_l2 bitwise counters "
+    "min_accuracy regression against tries",
+    "Output": "output scores errors json_file csv_file markdown plot trace as_json no_progress "
+    "out form",
+}
 OTHER, ALL = "Other", "Options"
 _FEW = 6  # commands with at most this many options have no headings
 # command to lines that show its use
@@ -66,13 +56,13 @@ class Argument(click.Argument):
 def grouped(options: Iterable[click.Option]) -> dict[str, list[click.Option]]:
     """Group options by heading, in command order; few options have a single heading."""
     options = list(options)
-    heading_of = {name: heading for heading, names in HEADINGS.items() for name in names}
-    found: dict[str, list[click.Option]] = {heading: [] for heading in (*HEADINGS, OTHER)}
+    heading_of = {name: heading for heading, names in HEADINGS.items() for name in names.split()}
+    groups: dict[str, list[click.Option]] = {heading: [] for heading in (*HEADINGS, OTHER)}
     for option in options:
-        found[heading_of.get(str(option.name), OTHER)].append(option)
-    if len(options) - len(found[OTHER]) <= _FEW:
+        groups[heading_of.get(str(option.name), OTHER)].append(option)
+    if len(options) - len(groups[OTHER]) <= _FEW:
         return {ALL: options}
-    return {heading: members for heading, members in found.items() if members}
+    return {heading: members for heading, members in groups.items() if members}
 
 
 def _write(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:

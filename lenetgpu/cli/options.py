@@ -9,10 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from lenetgpu.cli.completing import completer
+from lenetgpu.cli.completing import STAGES, completer
 from lenetgpu.cli.help import Argument
-
-STAGES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
 
 
 class Named(click.Path):
@@ -29,10 +27,8 @@ FILE = Named(path_type=Path, readable=False)
 FILE.name = "file"
 FOLDER = Named(path_type=Path, readable=False, file_okay=False)
 
-_TYPES: dict[str, Any] = {"FILE": FILE, "N": int} | dict.fromkeys(
-    ("SECONDS", "PCT", "SHARE"), float
-)
 # metavar to the type of the value; others are strings
+_TYPES: dict[str, Any] = {"FILE": FILE, "N": int, "SECONDS": float, "PCT": float, "SHARE": float}
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Request = TypeVar("Request")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,31 +13,30 @@ from lenetgpu.files.kinds import require_pictures
 if TYPE_CHECKING:
     from lenetgpu.lab.console import Console
     from lenetgpu.lab.pictures import Classified
+    from lenetgpu.lab.render import Part
     from lenetgpu.measure.outcome import Outcome, Progress, Request
     from lenetgpu.pictures.given import Expanded, Gathered
 
 
 @dataclass
 class Given:
-    """Meaning of the arguments: `data`, one file read in parts (None: the default), or pictures."""
+    """Arguments of `infer`: `data`, one file read in parts (None: the default), or pictures."""
 
     data: Path | None
     expanded: Expanded | None = None
     as_is: bool = False
-    found: Gathered | None = None
-    done: Classified | None = None
+    gathered: Gathered | None = None
+    classified: Classified | None = None
 
     @property
     def files(self) -> list[Path | None]:
         """Files that are read, which no result may replace."""
-        return (
-            [self.data] if self.expanded is None else [Path(path) for path in self.expanded.paths]
-        )
+        return [Path(p) for p in self.expanded.paths] if self.expanded is not None else [self.data]
 
     @property
     def bad(self) -> list[str]:
         """A message for each picture that has no label."""
-        return [] if self.found is None else self.found.bad
+        return [] if self.gathered is None else self.gathered.bad
 
     def read(self, request: Request, progress: bool) -> None:
         """Read and prepare the pictures; print a line for each bad one if there are others."""
@@ -48,8 +47,8 @@ class Given:
 
         with progress_bar(progress, "pictures read") as advance:
             paths, bad = self.expanded.paths, self.expanded.bad
-            self.found = gathered(request, paths, bad, self.as_is, advance)
-        if self.found.names or len(self.bad) > 1:
+            self.gathered = gathered(request, paths, bad, self.as_is, advance)
+        if self.gathered.names or len(self.bad) > 1:
             for sentence in self.bad:
                 say(f"lenetgpu: {sentence}", err=True)
 
@@ -57,34 +56,33 @@ class Given:
         """Label the images, and write the labels to `output` if given."""
         from lenetgpu.lab.pictures import Classified, classify
 
-        if self.found is not None:
-            self.done = classify(request, self.found, progress, output)
-            return self.done.outcome
+        if self.gathered is not None:
+            self.classified = classify(request, self.gathered, progress, output)
+            return self.classified.outcome
         from lenetgpu.files.assets import default_digits
         from lenetgpu.lab.infer import infer
 
         outcome = infer(request, progress, output)
-        self.done = Classified.of_file(outcome, str(self.data or default_digits().name))
+        self.classified = Classified.of_file(outcome, str(self.data or default_digits().name))
         return outcome
 
     def json(self) -> dict[str, Any]:
         """Return the additional fields of the JSON."""
-        return {} if self.done is None else self.done.as_json()
+        return {} if self.classified is None else self.classified.as_json()
 
     def print(self, console: Console, outcome: Outcome) -> None:
         """Print the table and the drawn digits, or counts; then notes about skipped files.
 
-        Nothing is printed for one file whose images have labels: its accuracy is shown
-        instead.
+        Images of a single file with labels have no table: their accuracy is shown instead.
         """
-        if self.done is not None or outcome.truth is None:
+        if self.classified is not None or outcome.truth is None:
             from lenetgpu.lab import pictures
             from lenetgpu.lab.render import show
 
-            if self.done is not None:
-                show(console, pictures.parts(self.done.rows(), self.done.images, console.width))
-            else:
-                show(console, [pictures.counts(outcome.labels.tolist())])
+            parts: Iterable[Part] = [pictures.counts(outcome.labels.tolist())]
+            if (done := self.classified) is not None:
+                parts = pictures.parts(done.rows(), done.images, console.width)
+            show(console, parts)
         for note in [] if self.expanded is None else self.expanded.notes:
             console.print(f"note     {note}")
 

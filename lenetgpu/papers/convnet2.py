@@ -58,58 +58,34 @@ class PaperStep:
 _ON_CORES = "the paper has a product engine in place here (figure 25); this row has none"
 _UNNAMED = "overall, with a product engine in place; which of the two is not said"
 STEPS: tuple[PaperStep, ...] = (
-    PaperStep(
-        "rolled", "convnet2.rolled", None, "3.1.1",
-        "sums indexed by loop counters, in local memory", 524_000,
-    ),
-    PaperStep(
-        "unrolled", "convnet2.unrolled", "rolled", "3.1.2", "loop unrolling: sums in registers",
-        148_000, 0.71, "524k to 148k cycles; 1 - 148/524 is 71.8 %",
-    ),
-    PaperStep(
-        "inner product engine", "convnet2.inner_product", "unrolled", "3.2",
-        "inner product engine, simulated; here mma.sync, a fragment at a time",
-        None, 0.66, "the computation part by 88 %, the whole by 66 %", Loads.PLAIN,
-    ),
-    PaperStep(
-        "outer product engine", "convnet2.outer_product", "unrolled", "3.3",
-        "outer product engine, simulated; here mma.sync, all pairs",
-        None, None, "drawn in figure 24, no number in the text", Loads.PLAIN,
-    ),
-    PaperStep(
-        "strength_reduced", "convnet2.strength_reduced", "unrolled", "4.1",
-        "strength reduction of indices", None, 0.259, _ON_CORES,
-    ),
-    PaperStep(
-        "hoisted_checks", "convnet2.hoisted_checks", "strength_reduced", "4.2",
-        "extracted conditionals", None, 0.026, _ON_CORES,
-    ),
-    PaperStep(
-        "inner product, strength reduced", "convnet2.inner_product", "inner product engine", "4.1",
-        "strength reduction with an engine", None, 0.259, _UNNAMED, Loads.REDUCED,
-    ),
-    PaperStep(
-        "inner_product", "convnet2.inner_product", "inner product, strength reduced", "4.2",
-        "extracted conditionals with an engine: the variant", None, 0.026, _UNNAMED,
-    ),
-    PaperStep(
-        "outer product, strength reduced", "convnet2.outer_product", "outer product engine", "4.1",
-        "strength reduction with an engine", None, 0.259, _UNNAMED, Loads.REDUCED,
-    ),
-    PaperStep(
-        "outer_product", "convnet2.outer_product", "outer product, strength reduced", "4.2",
-        "extracted conditionals with an engine: the variant", None, 0.026, _UNNAMED,
-    ),
-    PaperStep(
-        "index_table", "convnet2.index_table", "hoisted_checks", "4.3",
-        "index converter as a look-up", None, 0.05,
-        "the paper's converter is one simulated instruction",
-    ),
-    PaperStep(
-        "index_engine", "convnet2.index_engine", "hoisted_checks", "4.3",
-        "index converter as the TMA's im2col loads", None, 0.05,
-        "another tile too: NHWC windows, and copies that overlap the sums",
-    ),
+    PaperStep("rolled", "convnet2.rolled", None, "3.1.1",
+              "sums indexed by loop counters, in local memory", 524_000),
+    PaperStep("unrolled", "convnet2.unrolled", "rolled", "3.1.2",
+              "loop unrolling: sums in registers", 148_000, 0.71, "524k to 148k cycles; 1 - 148/524 is 71.8 %"),
+    PaperStep("inner product engine", "convnet2.inner_product", "unrolled", "3.2",
+              "inner product engine, simulated; here mma.sync, a fragment at a time",
+              None, 0.66, "the computation part by 88 %, the whole by 66 %", Loads.PLAIN),
+    PaperStep("outer product engine", "convnet2.outer_product", "unrolled", "3.3",
+              "outer product engine, simulated; here mma.sync, all pairs",
+              None, None, "drawn in figure 24, no number in the text", Loads.PLAIN),
+    PaperStep("strength_reduced", "convnet2.strength_reduced", "unrolled", "4.1",
+              "strength reduction of indices", None, 0.259, _ON_CORES),
+    PaperStep("hoisted_checks", "convnet2.hoisted_checks", "strength_reduced", "4.2",
+              "extracted conditionals", None, 0.026, _ON_CORES),
+    PaperStep("inner product, strength reduced", "convnet2.inner_product", "inner product engine",
+              "4.1", "strength reduction with an engine", None, 0.259, _UNNAMED, Loads.REDUCED),
+    PaperStep("inner_product", "convnet2.inner_product", "inner product, strength reduced", "4.2",
+              "extracted conditionals with an engine: the variant", None, 0.026, _UNNAMED),
+    PaperStep("outer product, strength reduced", "convnet2.outer_product", "outer product engine",
+              "4.1", "strength reduction with an engine", None, 0.259, _UNNAMED, Loads.REDUCED),
+    PaperStep("outer_product", "convnet2.outer_product", "outer product, strength reduced", "4.2",
+              "extracted conditionals with an engine: the variant", None, 0.026, _UNNAMED),
+    PaperStep("index_table", "convnet2.index_table", "hoisted_checks", "4.3",
+              "index converter as a look-up", None, 0.05,
+              "the paper's converter is one simulated instruction"),
+    PaperStep("index_engine", "convnet2.index_engine", "hoisted_checks", "4.3",
+              "index converter as the TMA's im2col loads", None, 0.05,
+              "another tile too: NHWC windows, and copies that overlap the sums"),
 )  # fmt: skip
 PAPER_TOTAL_NOTE = (
     "Abstract and section 6: up to 4.4x against the baseline. The text does not say which steps it "
