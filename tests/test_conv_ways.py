@@ -17,7 +17,7 @@ from lenetgpu.lab.conv import compared
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.request import (
     ALONE,
-    AS_SAID,
+    AS_LISTED,
     FUSED,
     ConvRequest,
     command_of,
@@ -96,7 +96,7 @@ def test_unsupported_lines_give_the_reason(line, why):
     [
         ("ic8ih8oc8kh3", False, ALONE),
         ("ic8ih8oc8kh3", True, FUSED),
-        ("--attr-post-ops=relu ic8ih8oc8kh3", False, AS_SAID),
+        ("--attr-post-ops=relu ic8ih8oc8kh3", False, AS_LISTED),
     ],
 )
 def test_notes_list_epilogues_of_a_file(tmp_path, line, epilogue, said):

@@ -727,7 +727,10 @@ def test_tuned_result_is_printed(gpu):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("16,9,9,16,3", "--device", "cpu"), "--tune: expected a GPU, which best.fp32 runs on"),
+        (
+            ("16,9,9,16,3", "--device", "cpu"),
+            "--tune: expected a GPU for best.fp32, found",
+        ),
         (("16,9,9,16,3", "--only", "winograd"), "expected --only best beside it, found --only wi"),
         (("16,9,9,16,3", "--cold-l2"), "beside it, found --cold-l2"),
     ],

@@ -7,10 +7,11 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+from lenetgpu.errors import first_line
 from lenetgpu.gpu import latency, machines
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.latency import Latency
-from lenetgpu.gpu.launch import Launch
+from lenetgpu.gpu.launch import Launch, explain_launch, grid_of
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.lab.conv.request import ConvRequest
 from lenetgpu.measure.conv_bench import ConvBench, laid_out
@@ -28,64 +29,62 @@ Rows = list[tuple[str, str]]
 def floor_rows(problem: Conv, n: int, limits: Ceilings) -> Rows:
     """Return work, bytes, intensity, and the least times by arithmetic and bytes on this device."""
     flop, moved = problem.flop(n), problem.bytes(n)
-    compute = flop / (limits.fma_tflops * 1e12)
-    memory = moved / (limits.copy_gbs * 1e9)
+    compute, memory = flop / limits.fma_tflops / 1e6, moved / limits.copy_gbs / 1e3  # microseconds
     bound = "arithmetic" if compute >= memory else "bytes"
     rows = [
         ("output", f"{n:,} x {problem.M} maps of {problem.OH}x{problem.OW}"),
         ("work", f"{flop / 1e9:,.4g} GFLOP, {problem.gemm_k:,} multiply-adds an output"),
         ("bytes", f"{moved / 1e6:,.4g} MB: input and filters read once, output written once"),
         ("intensity", f"{flop / moved:,.3g} FLOP/byte"),
-        ("floor, arithmetic", f"{_microseconds(compute)} at {limits.fma_tflops:,.3g} TFLOP/s"),
-        ("floor, bytes", f"{_microseconds(memory)} at {limits.copy_gbs:,.0f} GB/s"),
+        ("floor, arithmetic", f"{compute:,.4g} us at {limits.fma_tflops:,.3g} TFLOP/s"),
+        ("floor, bytes", f"{memory:,.4g} us at {limits.copy_gbs:,.0f} GB/s"),
     ]
     if limits.tensor_tflops:
-        tensor = 3 * flop / (limits.tensor_tflops * 1e12)
-        rows.append(("floor, fp16x3", f"{_microseconds(tensor)}: three fp16 products each"))
+        tensor = 3 * flop / limits.tensor_tflops / 1e6
+        rows.append(("floor, fp16x3", f"{tensor:,.4g} us: three fp16 products each"))
     over = max(compute, memory) / min(compute, memory)
     return [*rows, ("bound", f"{bound}, {over:,.3g}x over")]
 
 
-def _microseconds(seconds: float) -> str:
-    return f"{1e6 * seconds:,.4g} us"
-
-
 def launch_rows(launches: list[Launch], n: int) -> Rows:
     """Return each kernel's blocks per SM by resource, waves, and batches with a full last wave."""
-    from lenetgpu.gpu.launch import explain_launch, grid_of
-
     rows: Rows = []
     for launched in dict.fromkeys(launches):
-        entry, per_image = launched.kernel.entry, Fraction(grid_of(launched), n)
-        rows.append((entry, f"grid {launched.grid}, block {launched.block}"))
-        rows += [(f"  {what}", found) for what, found in explain_launch(launched, per_image)]
+        rows.append((launched.kernel.entry, f"grid {launched.grid}, block {launched.block}"))
+        explanation = explain_launch(launched, Fraction(grid_of(launched), n))
+        rows += [(f"  {name}", value) for name, value in explanation]
     return rows
 
 
 def latency_rows(measure: Callable[[], Latency], machine: Machine) -> Rows:
     """Return the load latency and N_FMA, as measured here and as planned with."""
-    found = measure()
-    busy, issued = found.busy_warps(machine), found.issued(machine)
+    measured = measure()
+    load, n_fma = measured.load, measured.n_fma(machine)
+    busy, issued = measured.busy_warps(machine), measured.issued(machine)
     chained = f"{busy} warps of dependent multiply-adds per multiprocessor"
     return [
-        ("load from global memory", f"{found.load:,.0f} cycles, planned with {machine.latency:,}"),
-        ("N_FMA", f"{found.n_fma(machine):,} multiply-adds, planned with {machine.n_fma:,}"),
-        ("multiply-add", f"{found.fma:.1f} cycles until a dependent one can start"),
+        ("load from global memory", f"{load:,.0f} cycles, planned with {machine.latency:,}"),
+        ("N_FMA", f"{n_fma:,} multiply-adds, planned with {machine.n_fma:,}"),
+        ("multiply-add", f"{measured.fma:.1f} cycles until a dependent one can start"),
         ("busy cores", f"{chained}; they issue {issued:,} during one load"),
     ]
 
 
-def _or_why_not(make: Callable[..., Rows], *given: Any) -> Rows:
+def _try_rows(make: Callable[..., Rows], *arguments: Any) -> Rows:
     try:
-        return make(*given)
+        return make(*arguments)
     except Exception as error:  # a failed explanation must not discard the measurements
         return [("explanation", f"none here: {type(error).__name__}: {error}")]
 
 
-def named(words: str | None) -> list[Variant]:
+def _words(names: str | None) -> set[str]:
+    return {word.strip() for word in (names or "").split(",")}
+
+
+def named(names: str | None) -> list[Variant]:
     """Return the GPU variants that a comma list names, also by family; all if it is None."""
-    wanted = None if words is None else {word.strip() for word in words.split(",")}
-    return [v for v in variants("conv", "cuda") if wanted is None or wanted & {v.family, *v.names}]
+    words = _words(names)
+    return [v for v in variants("conv", "cuda") if names is None or words & {v.family, *v.names}]
 
 
 def _planned(variant: Variant, shape: Shape, machine: Machine) -> Rows:
@@ -102,13 +101,13 @@ def _planned(variant: Variant, shape: Shape, machine: Machine) -> Rows:
 def _elsewhere(shape: Shape, machine: Machine, only: str | None) -> Iterator[tuple[str, Rows]]:
     """Yield what variants would do on `machine`, a section each.
 
-    A variant that `only` names and that explains nothing has a section with the reason. So has
-    each variant of a family that `only` names, if none of the family explains anything.
+    A variant that `only` names and that explains nothing has a section with the reason, and so has
+    each of a named family if none of them explains anything.
     """
-    words = {word.strip() for word in (only or "").split(",")}
-    found = {variant: _planned(variant, shape, machine) for variant in named(only)}
-    described = {variant.family for variant, rows in found.items() if rows}
-    for variant, rows in found.items():
+    words = _words(only)
+    planned = {variant: _planned(variant, shape, machine) for variant in named(only)}
+    described = {variant.family for variant, rows in planned.items() if rows}
+    for variant, rows in planned.items():
         family = variant.family in words and variant.family not in described
         if not rows and (family or words & {*variant.names}):
             why = laid_out(variant, shape.problem)
@@ -127,11 +126,11 @@ def _here(
         bench, n = candidate.bench, shape.batch
         explain, problem = explains.get(candidate.name, (None, ""))
         if explain is not None and not isinstance(problem, str):
-            rows += _or_why_not(explain, problem, n, machine)
+            rows += _try_rows(explain, problem, n, machine)
         if isinstance(bench, PluginBench):
-            rows += _or_why_not(bench.explain, n, machine)
+            rows += _try_rows(bench.explain, n, machine)
         if isinstance(bench, PluginBench) or (isinstance(bench, ConvBench) and bench.launched):
-            rows += _or_why_not(launch_rows, bench.launched, n)
+            rows += _try_rows(launch_rows, bench.launched, n)
         if rows:
             yield candidate.name, rows
 
@@ -145,13 +144,12 @@ def explained(
 ) -> list[dict[str, Any]]:
     """Return the `explanation` of a case: of the shape, then of each variant that has one.
 
-    The variants are `here`, those on this host's GPU, or all of them for the requested machine.
-    `here` is None if there is no GPU.
+    `here` are the variants that ran on this host's GPU, None without one.
     """
     machine = machines.current() if request.machine is None else machines.known(request.machine)
     sections = [("the shape", floor_rows(shape.problem, shape.batch, limits))]
     if request.machine is None and here is not None:
-        measured = _or_why_not(latency_rows, partial(latency.measured, machine), machine)
+        measured = _try_rows(latency_rows, partial(latency.measured, machine), machine)
         sections.insert(0, ("latency, measured here", measured))
         sections += _here(shape, comparison, here, machine)
     else:
@@ -164,5 +162,5 @@ def ladder(shape: Shape, gpu: Gpu, say: Say) -> list[dict[str, Any]]:
     try:
         return measure_ladder(shape.problem, shape.batch, gpu=gpu, say=say)
     except (MemoryError, RuntimeError) as error:
-        reason = f"not measured: {str(error).partition(chr(10))[0]}"
+        reason = f"not measured: {first_line(error)}"
         return [{"step": "the ladder", "variant": "", "status": "skipped", "note": reason}]

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,12 @@ from lenetgpu.problems import ITEM_BYTES, Conv
 SHAPE = "C,H,W,M,K[,stride[,pad]]"
 _OURS = re.compile("N,N,N,N,N(?:xN)?(?:,N(?:,N)?)?".replace("N", r"\s*(-?[0-9]{1,9})\s*"))
 _MOST_BYTES = 1 << 20
-# Square root of the most filter elements: the check's float64 sum adds them one by one.
-_WIDEST = 256
+_MOST_ELEMENTS = 256**2  # of a filter: the check's float64 sum adds them one by one
 _MOST_CHECKED = 2 * 10**12  # FLOP of the check on a CPU: some minutes
 
 ALONE = "each convolution without its bias and without the operators after it"
 FUSED = "each convolution with its bias, and with its ReLU if nothing else reads the sums"
-AS_SAID = "each convolution with the bias and the ReLU that its row names, and nothing else"
+AS_LISTED = "each convolution with the bias and the ReLU that its row names, and nothing else"
 # Fields of a request on how a shape is measured, not on where results go.
 _METHOD = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "baseline")
 
@@ -42,9 +41,8 @@ class ConvRequest(Asked):
     """A request to `lenetgpu conv`; a `batch` or `dtype` of None keeps that of each convolution.
 
     `lines` is a file with one convolution per line, `model` an ONNX model. `bias` and `relu`
-    add one to every convolution; `epilogue` keeps a bias from the source, and ReLU from a
-    model. `machine` is the known GPU that `explain` plans for instead of this host's; `tune`
-    caches the fastest algorithm of each shape.
+    apply to every convolution; `epilogue` keeps the source's. `machine` is the known GPU that
+    `explain` plans for; `tune` caches the fastest algorithm of each shape.
     """
 
     seconds: float = 1.0
@@ -68,7 +66,7 @@ class ConvRequest(Asked):
             raise LenetError(f"--batch: expected at least 1 image, found {self.batch}")
         return self.batch or usual
 
-    def wished(self, problem: Conv) -> Conv:
+    def adapted(self, problem: Conv) -> Conv:
         """Return a problem with the requested bias, ReLU and dtype."""
         bias, relu = self.bias or problem.bias, self.relu or problem.relu
         return replace(problem, bias=bias, relu=relu, dtype=self.dtype or problem.dtype)
@@ -113,17 +111,17 @@ def from_file(path: Path, epilogue: bool) -> Iterator[Given]:
     Blank lines and lines that begin with # are skipped. Raises LenetError for an invalid line
     or file.
     """
-    what = "convolutions, one a line"
-    data = read_whole(path, f"a file of {what}", _MOST_BYTES, what)
+    content = "convolutions, one a line"
+    data = read_whole(path, f"a file of {content}", _MOST_BYTES, content)
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise LenetError(f"{path}: expected {what}, found text that is not UTF-8") from error
-    numbered = [(n, line.strip()) for n, line in enumerate(lines, 1)]
-    found = [(n, line) for n, line in numbered if line and not line.startswith("#")]
-    if not found:
-        raise LenetError(f"{path}: expected {what}, found none")
-    for number, line in found:
+        raise LenetError(f"{path}: expected {content}, found text that is not UTF-8") from error
+    numbered = {n: line.strip() for n, line in enumerate(lines, 1)}
+    shapes = {n: line for n, line in numbered.items() if line and not line.startswith("#")}
+    if not shapes:
+        raise LenetError(f"{path}: expected {content}, found none")
+    for number, line in shapes.items():
         try:
             given = parse_shape(line, epilogue)
         except LenetError as error:
@@ -131,24 +129,19 @@ def from_file(path: Path, epilogue: bool) -> Iterator[Given]:
         yield replace(given, name=given.name or f"line {number}")
 
 
-def rows_of(found: Iterable[Given]) -> tuple[Row, ...]:
+def rows_of(convolutions: Iterable[Given]) -> tuple[Row, ...]:
     """Return the distinct convolutions in order, each with its first name and its count."""
-    names: dict[Given, str] = {}
-    counts: Counter[Given] = Counter()
-    for given in found:
-        plain = replace(given, name="")
-        names.setdefault(plain, given.name)
-        counts[plain] += 1
+    named = [(replace(given, name=""), given.name) for given in convolutions]
+    counts, names = Counter(given for given, _ in named), dict(reversed(named))
     rows: dict[str, Row] = {}
-    for given, name in names.items():
-        label = name or ("" if given.problem is None else shape_text(given.problem))
+    for given, count in counts.items():
+        label = names[given] or ("" if given.problem is None else shape_text(given.problem))
         while label in rows:
             label = f"{label} ({len(rows) + 1})"
-        problem, images, count = given.problem, given.images, counts[given]
-        if given.others or problem is None:
-            rows[label] = Unsupported(label, problem, images, given.why, count)
+        if given.others or given.problem is None:
+            rows[label] = Unsupported(label, given.problem, given.images, given.why, count)
         else:
-            rows[label] = Shape(label, problem, images, count=count)
+            rows[label] = Shape(label, given.problem, given.images, count=count)
     return tuple(rows.values())
 
 
@@ -156,11 +149,11 @@ def _of_suite(request: ConvRequest) -> tuple[Suite, tuple[Row, ...]]:
     """Return the named suite and its rows; the paper's claims stay only with unchanged rows."""
     suite = SUITES.get(str(request.suite))
     if suite is None:
-        words = choose(str(request.suite), SUITES)
-        raise LenetError(f"suite {request.suite!r} does not exist; {words}")
+        hint = choose(str(request.suite), SUITES)
+        raise LenetError(f"suite {request.suite!r} does not exist; {hint}")
     rows: dict[Row, None] = {}
     for shape in suite.shapes:
-        problem, batch = request.wished(shape.problem), request.batch or shape.batch
+        problem, batch = request.adapted(shape.problem), request.batch or shape.batch
         if (problem, batch) != (shape.problem, shape.batch):
             label = shape.label.replace(images_of(shape.batch), images_of(batch))
             shape = replace(shape, label=label, problem=problem, batch=batch, paper="")
@@ -172,32 +165,30 @@ def _of_suite(request: ConvRequest) -> tuple[Suite, tuple[Row, ...]]:
 
 def _of_others(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
     """Return a shape's row, or a suite made of the rows of a file or a model."""
-    found: Iterable[Given]
+    source: Iterable[Given]
     path, batch = request.lines or request.model, request.batch
     if request.shape is not None:
-        found = [parse_shape(request.shape, request.epilogue)]
+        source = [parse_shape(request.shape, request.epilogue)]
     elif request.lines is not None:
-        found = from_file(request.lines, request.epilogue)
+        source = from_file(request.lines, request.epilogue)
     else:
         from lenetgpu.files.convs import onnx_convs
 
         assert request.model is not None
-        found = onnx_convs.read(request.model, batch, request.epilogue)
+        source = onnx_convs.read(request.model, batch, request.epilogue)
         batch = None  # `read` has applied it
-    given = [
-        one if one.problem is None
-        else replace(one, problem=request.wished(one.problem), images=batch or one.images)
-        for one in found
-    ]  # fmt: skip
+    given = []
+    for one in source:
+        if one.problem is not None:
+            one = replace(one, problem=request.adapted(one.problem), images=batch or one.images)
+        given.append(one)
     rows = rows_of(given)
     if path is None:
         return None, rows
-    fused = any(
-        one.problem is not None and one.problem.requires & {"bias", "relu"} for one in given
-    )
+    fused = any(row.problem and row.problem.requires & {"bias", "relu"} for row in rows)
     note = FUSED if request.epilogue else ALONE
     if request.bias or request.relu or (fused and not request.epilogue):
-        note = AS_SAID
+        note = AS_LISTED
     title = f"the convolutions of {path.name}"
     return Suite("", title, (), (), "", rows, notes=(note,), source=str(path)), rows
 
@@ -205,14 +196,14 @@ def _of_others(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
 def require_checkable(shapes: list[Shape], device: str) -> None:
     """Raise LenetError if a float64 reference would take hours on `device` ("cpu" or "cuda")."""
     for shape in shapes:
-        problem, judged = shape.problem, min(shape.batch, CHECK_IMAGES)
+        problem, flop = shape.problem, shape.problem.flop(min(shape.batch, CHECK_IMAGES))
         where = f"conv {shape_text(problem)}, batch {shape.batch}"
-        if problem.R * problem.S > _WIDEST**2:
-            words = f"expected filters of at most {_WIDEST**2:,} elements"
-            raise LenetError(f"{where}: {words}, found {problem.R:,}x{problem.S:,}")
-        if device == "cpu" and problem.flop(judged) > _MOST_CHECKED:
-            words = f"expected at most {_MOST_CHECKED:.0e} operations to check on a CPU"
-            raise LenetError(f"{where}: {words}, found {problem.flop(judged):.1e}")
+        if problem.R * problem.S > _MOST_ELEMENTS:
+            expected = f"expected filters of at most {_MOST_ELEMENTS:,} elements"
+            raise LenetError(f"{where}: {expected}, found {problem.R:,}x{problem.S:,}")
+        if device == "cpu" and flop > _MOST_CHECKED:
+            expected = f"expected at most {_MOST_CHECKED:.0e} operations to check on a CPU"
+            raise LenetError(f"{where}: {expected}, found {flop:.1e}")
 
 
 def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
@@ -228,8 +219,8 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
         raise LenetError(f"conv: expected {', '.join(others)} or {last}, found {found}")
     request.images(1)
     if request.dtype not in (None, *ITEM_BYTES):
-        words = choose(str(request.dtype), ITEM_BYTES)
-        raise LenetError(f"dtype {request.dtype!r} does not exist; {words}")
+        hint = choose(str(request.dtype), ITEM_BYTES)
+        raise LenetError(f"dtype {request.dtype!r} does not exist; {hint}")
     plain = request.suite or (request.shape and is_ours(request.shape) and request.shape)
     if request.epilogue and plain:
         raise LenetError(
@@ -249,15 +240,14 @@ def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
     request.check()
     if request.machine is not None:
         machines.known(request.machine)
-    if request.machine is not None and not request.explain:
-        raise LenetError(f"--as {request.machine}: expected --explain too, found none")
+        if not request.explain:
+            raise LenetError(f"--as {request.machine}: expected --explain too, found none")
     suite, rows = rows_asked(request)
-    unsupported = [row for row in rows if isinstance(row, Unsupported)]
-    if len(unsupported) == len(rows):
-        first = unsupported[0]
+    first = rows[0]
+    if isinstance(first, Unsupported) and not any(isinstance(row, Shape) for row in rows):
         more = f"; {len(rows) - 1} more unsupported" if len(rows) > 1 else ""
-        words = f"expected a supported convolution, found {first.why}{more}"
-        raise LenetError(f"conv {first.label}: {words}")
+        expected = f"expected a supported convolution, found {first.why}{more}"
+        raise LenetError(f"conv {first.label}: {expected}")
     return suite, rows
 
 
@@ -265,19 +255,20 @@ def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str |
     """Return the command line of a row, or None if it is not supported."""
     if not isinstance(row, Shape):
         return None
-    words = [*shape_text(row.problem).split(), "--batch", str(row.batch)]
-    plain = {field.name: field.default for field in fields(ConvRequest)}
+    words = ["lenetgpu", "conv", *shape_text(row.problem).split(), "--batch", str(row.batch)]
     tunes = request.tune and only is None
+    usual = ConvRequest(watch=request.watch) if tunes else ConvRequest()  # --tune sets watch
     for name in _METHOD:
-        value = plain[name] if tunes and name == "watch" else getattr(request, name)
-        if value != plain[name]:
+        value = getattr(request, name)
+        if value != getattr(usual, name):
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value}"])]
     for path in request.plugins:
         words += ["--with", str(path)]
     if tunes:
-        return shlex.join(["lenetgpu", "conv", *words, "--tune"])
-    only = only or request.only
-    return shlex.join(["lenetgpu", "conv", *words, *(["--only", only] if only else [])])
+        words.append("--tune")
+    elif only := only or request.only:
+        words += ["--only", only]
+    return shlex.join(words)
 
 
 def add_commands(
@@ -289,13 +280,15 @@ def add_commands(
     tiling that `--tune` tries has the case's command.
     """
     case["command"] = command_of(request, shape)
-    beside = replace(request, baseline=request.baseline or case["baseline"])
+    with_baseline = replace(request, baseline=request.baseline or case["baseline"])
     for entry in case["candidates"]:
-        only = None if entry["name"] == peer else entry["name"]
-        own = only is None or case["baseline"] in (peer, only)
-        entry["command"] = command_of(request if own else beside, shape, only)
-        if TILED in entry["name"]:
+        name = entry["name"]
+        if TILED in name:
             entry["command"] = case["command"]
+            continue
+        alone = case["baseline"] in (peer, name) or name == peer
+        asked = request if alone else with_baseline
+        entry["command"] = command_of(asked, shape, None if name == peer else name)
 
 
 def run_list(request: ConvRequest) -> dict[str, Any]:

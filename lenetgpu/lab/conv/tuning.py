@@ -33,8 +33,7 @@ def tuning(request: ConvRequest) -> ConvRequest:
         raise LenetError(f"--tune: expected --only best beside it, found --only {request.only}")
     gpu, why = choose_device(request.device)
     if gpu is None:
-        words = f"expected a GPU, which {CHOOSER} runs on, found device cpu ({why})"
-        raise LenetError(f"--tune: {words}")
+        raise LenetError(f"--tune: expected a GPU for {CHOOSER}, found device cpu ({why})")
     return replace(request, only=",".join(ALGORITHMS), watch=0.0)
 
 
@@ -54,9 +53,8 @@ def _problem(shape: Shape) -> Conv | str:
 class Tuned:
     """Result for one shape: times in microseconds, and the choice now, before, and by the model.
 
-    `off` is the model's time over the fastest's, or None if it was not timed. `load` is the
-    number of other processes that computed on the GPU. `why` is the reason if nothing was
-    cached.
+    `off` is the model's time over the fastest's, None if it was not timed; `load` the number of
+    other processes that computed on the GPU; `why` the reason if nothing was cached.
     """
 
     us: dict[str, float]
@@ -71,31 +69,30 @@ class Tuned:
 def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
     """Cache the fastest of a case's correct algorithms, on the current GPU."""
     problem, machine = _problem(shape), machines.current()
-    few = () if isinstance(problem, str) else inexact(problem, shape.batch, machine)
-    us, _ = counted(case["candidates"], inexact=few)
     if isinstance(problem, str):
-        return Tuned(us, why=problem)
+        return Tuned(counted(case["candidates"], inexact=())[0], why=problem)
+    us, _ = counted(case["candidates"], inexact=inexact(problem, shape.batch, machine))
     if case["interrupted"]:
         return Tuned(us, why="interrupted before every algorithm was timed")
     if not us:
         return Tuned(us, why="no algorithm passed its check and was timed")
     today, load = datetime.date.today().isoformat(), load_on("cuda")
-    found = Measured(machine.name, shape.batch, us, today, load=load)
+    measured = Measured(machine.name, shape.batch, us, today, load=load)
     before = decide(problem, shape.batch, machine).algorithm
     model = choices(problem, shape.batch, machine)[0].algorithm
     with alone():  # another process may be tuning the shape for other images
-        why = None if save(problem, found) else "the cache folder cannot be written"
-    return Tuned(us, found.algorithm, before, model, found.off(model), why, load)
+        why = None if save(problem, measured) else "the cache folder cannot be written"
+    return Tuned(us, measured.algorithm, before, model, measured.off(model), why, load)
 
 
 def note(cases: list[dict[str, Any]]) -> str:
     """Return how many choices were cached, and how far the model was off."""
-    found = {case["label"]: case["tuned"] for case in cases if case.get("tuned")}
-    held = sum(tuned["why"] is None for tuned in found.values())
-    said = f"tune: {held} of {len(found)} choices cached"
-    off = [(tuned["off"], label) for label, tuned in found.items() if tuned["off"]]
+    tuned = {case["label"]: case["tuned"] for case in cases if case.get("tuned")}
+    cached = sum(entry["why"] is None for entry in tuned.values())
+    sentence = f"tune: {cached} of {len(tuned)} choices cached"
+    off = [(entry["off"], label) for label, entry in tuned.items() if entry["off"]]
     if not off:
-        return said
-    mean, (most, worst) = geometric_mean(times for times, _ in off), max(off)
+        return sentence
+    mean, (most, worst) = geometric_mean(ratio for ratio, _ in off), max(off)
     model = f"{mean:.2f}x the fastest time, at most {most:.2f}x ({worst})"
-    return f"{said}; the model's choices took {model}"
+    return f"{sentence}; the model's choices took {model}"
