@@ -20,14 +20,12 @@ from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.reference import random_input, reference
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu import instructions, machines
+from lenetgpu.gpu import instructions, latency, machines
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.instructions import INSTRUCTIONS
-from lenetgpu.gpu.latency import Latency
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import compile_kernel
 from lenetgpu.lab.conv import shares as command
-from lenetgpu.lab.conv.shares import latency_row
 from lenetgpu.measure.document import head
 from lenetgpu.measure.timing import summarise
 from lenetgpu.papers import convnet2_measured
@@ -204,7 +202,7 @@ def test_chain_consists_of_its_instruction(one):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--device", "cpu"), "--shares: expected a GPU, whose clocks are read, found device cpu"),
+        (("--device", "cpu"), "--shares: expected a GPU for its clocks, found device cpu"),
         (("--suite", "lenet"), "expected --suite convnet2 or none, found lenet"),
         (("--explain",), "found --explain"),
         (("--batch", "0"), "expected at least 1 image, found 0"),
@@ -260,9 +258,8 @@ def pretended(monkeypatch):
     monkeypatch.setattr(command, "_gpu", lambda wanted: Gpu(0, "X", 90))
     monkeypatch.setattr(command, "head", lambda name, gpu: head(name, None))
     monkeypatch.setattr(command, "_compile", lambda shapes, say: None)
-    monkeypatch.setattr(command, "free_memory", lambda: None)
     monkeypatch.setattr(instructions, "measured", lambda: {one.ptx: 4.0 for one in INSTRUCTIONS})
-    monkeypatch.setattr(command, "_latency", lambda: latency_row(Latency(4.0, 800.0), H200))
+    monkeypatch.setattr(latency, "measured", lambda machine: latency.Latency(4.0, 800.0))
     monkeypatch.setattr(machines, "current", lambda: H200)
     return monkeypatch
 

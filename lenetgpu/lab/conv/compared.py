@@ -11,7 +11,7 @@ from typing import Any
 from lenetgpu.check.judge import array_module
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.gpu.device import Gpu, current_arch
-from lenetgpu.gpu.faults import lacks_memory
+from lenetgpu.gpu.faults import lacks_memory, release
 from lenetgpu.gpu.nvrtc import Kernel, compile_together
 from lenetgpu.lab import charts
 from lenetgpu.lab.compare import CompareOutcome, RegressionCheck, open_device
@@ -223,7 +223,10 @@ class _Run:
             if comparison.interrupted:
                 document["interrupted"] = True
                 break
-            _release(comparison, self.gpu is not None)
+            for candidate in (*comparison.candidates, comparison.again):
+                if candidate is not None:
+                    candidate.bench = None
+            release()
         return wrong
 
     def _extend(
@@ -374,14 +377,3 @@ def _draw(request: ConvRequest, document: dict[str, Any]) -> None:
 def _reason(candidate: Candidate) -> str:
     checked = candidate.checked
     return candidate.note if checked is None or checked.verdict.passed else str(checked.verdict)
-
-
-def _release(comparison: Comparison, on_gpu: bool) -> None:
-    """Free a shape's memory before the next one."""
-    for candidate in (*comparison.candidates, comparison.again):
-        if candidate is not None:
-            candidate.bench = None
-    if on_gpu:
-        import cupy
-
-        cupy.get_default_memory_pool().free_all_blocks()

@@ -41,9 +41,9 @@ def run_engines(request: ConvRequest, say: Say) -> dict[str, Any]:
     if request.shape is not None:
         shape = shape_of(request.shape)
         problem, batch = shape.problem, shape.batch
-        refused = unsupported(problem, frozenset())
-        if refused is not None:
-            raise LenetError(f"--engines, {shape_text(problem)}: {refused}")
+        why = unsupported(problem, frozenset())
+        if why is not None:
+            raise LenetError(f"--engines, {shape_text(problem)}: {why}")
     batch = request.images(batch)
     say(f"simulating {len(STEPS)} steps")
     steps, figures = step_rows(problem, batch), []
@@ -75,5 +75,5 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
     yield Table(FIGURES, rows, "the paper's figures and the model's")
     title = "the model's figures with one assumption changed"
     yield Table([*columns("figure"), *_CHANGES], rows, title)
-    for name, what in document["changes"].items():
-        yield f"{name}: {what}"
+    for name, change in document["changes"].items():
+        yield f"{name}: {change}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, first_line
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu import instructions, latency, machines
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.machines import Machine
+from lenetgpu.gpu.faults import release
 from lenetgpu.gpu.nvrtc import compile_together
 from lenetgpu.lab import charts
 from lenetgpu.lab.compare import CompareOutcome
@@ -32,9 +32,9 @@ from lenetgpu.stages.needs import unsupported
 SAME_PROGRAM = (0.9, 1.1)
 
 
-def between(found: list[float]) -> str:
+def between(cycles: list[float]) -> str:
     """Format a range of cycles, or a single value."""
-    return " to ".join(dict.fromkeys(f"{value:,.1f}" for value in found))
+    return " to ".join(dict.fromkeys(f"{value:,.1f}" for value in cycles))
 
 
 KERNEL_COLUMNS = columns(
@@ -84,11 +84,10 @@ def _shapes(request: ConvRequest) -> list[Shape]:
     return shapes
 
 
-def _gpu(wanted: str) -> Gpu:
-    gpu, why = choose_device(wanted)
+def _gpu(device: str) -> Gpu:
+    gpu, why = choose_device(device)
     if gpu is None:
-        words = f"expected a GPU, whose clocks are read, found device cpu ({why})"
-        raise LenetError(f"--shares: {words}")
+        raise LenetError(f"--shares: expected a GPU for its clocks, found device cpu ({why})")
     gpu_device.activate(gpu)
     return gpu
 
@@ -109,12 +108,12 @@ def run_shares(request: ConvRequest, say: Say) -> CompareOutcome:
         try:
             document["cases"].append(_case(shape, gpu, say))
         except MemoryError as error:
-            why = f"needs more memory: {str(error).partition(chr(10))[0]}"
+            why = f"needs more memory: {first_line(error)}"
             document["left_out"].append({"label": shape.label, "why": why})
         except KeyboardInterrupt:
             document["interrupted"] = True
             break
-        free_memory()
+        release()
 
     def draw() -> None:
         if request.plot is not None:
@@ -126,43 +125,33 @@ def run_shares(request: ConvRequest, say: Say) -> CompareOutcome:
     for case in document["cases"]:
         for row in (*case["kernels"], *case["tiles"]):
             if row["status"] == "wrong":
-                name = row["kernel"] if "kernel" in row else f"a tile of figure {row['figure']}"
+                name = row.get("kernel", f"a tile of figure {row['figure']}")
                 wrong.append(f"{case['label']}: {name}, error {row['relative_error']:.2e}")
-    notes = [f"{shape['label']} left out, {shape['why']}" for shape in document["left_out"]]
+    notes = [f"{entry['label']} left out, {entry['why']}" for entry in document["left_out"]]
     return CompareOutcome(document, wrong, notes=notes, draw=draw)
 
 
 def _latency() -> dict[str, Any]:
-    machine = machines.current()
-    return latency_row(latency.measured(machine), machine)
-
-
-def latency_row(found: latency.Latency, machine: Machine) -> dict[str, Any]:
     """Return clocks of a load and N_FMA (Pascal paper, section 2.2), measured and planned with."""
+    machine = machines.current()
+    measured = latency.measured(machine)
     return {
         "machine": machine.name,
-        "load": found.load,
+        "load": measured.load,
         "planned_load": machine.latency,
-        "fma": found.fma,
-        "n_fma": found.n_fma(machine),
+        "fma": measured.fma,
+        "n_fma": measured.n_fma(machine),
         "planned_n_fma": machine.n_fma,
     }
 
 
-def free_memory() -> None:
-    """Free a shape's memory before the next one."""
-    import cupy
-
-    cupy.get_default_memory_pool().free_all_blocks()
-
-
 def _compile(shapes: list[Shape], say: Say) -> None:
-    wanted = [kernel for one in instructions.INSTRUCTIONS for kernel in one.kernels()]
+    kernels = [kernel for chain in instructions.INSTRUCTIONS for kernel in chain.kernels()]
     for shape in shapes:
-        wanted += convnet2_measured.kernels(shape.problem, shape.batch)
-        wanted += convnet2_measured.tile_kernels(shape.problem, shape.batch)
-    say(f"compiling {len(wanted)} kernels")
-    compile_together(wanted, gpu_device.current_arch())
+        kernels += convnet2_measured.kernels(shape.problem, shape.batch)
+        kernels += convnet2_measured.tile_kernels(shape.problem, shape.batch)
+    say(f"compiling {len(kernels)} kernels")
+    compile_together(kernels, gpu_device.current_arch())
 
 
 def _case(shape: Shape, gpu: Gpu, say: Say) -> dict[str, Any]:
@@ -179,17 +168,15 @@ def _case(shape: Shape, gpu: Gpu, say: Say) -> dict[str, Any]:
     }
 
 
-def instruction_rows(found: dict[str, float]) -> list[dict[str, Any]]:
+def instruction_rows(clocks: dict[str, float]) -> list[dict[str, Any]]:
     """Return a row per instruction: its clocks here, and the ranges of figures 9 and 13."""
     rows = []
-    for one in instructions.INSTRUCTIONS:
-        row: dict[str, Any] = {
-            "ptx": one.ptx, "sass": one.sass, "clocks": found[one.ptx], "remark": one.remark
-        }  # fmt: skip
+    for chain in instructions.INSTRUCTIONS:
+        row: dict[str, Any] = {"ptx": chain.ptx, "sass": chain.sass, "clocks": clocks[chain.ptx]}
         for name, figure in (("figure_9", FIGURE_9), ("figure_13", FIGURE_13)):
-            cycles = line_cycles(figure, one.line) if one.line else []
+            cycles = line_cycles(figure, chain.line) if chain.line else []
             row[name] = [min(cycles), max(cycles)] if cycles else None
-        rows.append(row)
+        rows.append(row | {"remark": chain.remark})
     return rows
 
 
@@ -206,48 +193,45 @@ def _rows(case: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
 
 def tile_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row per tile with its threads as 16x4, fastest first, those without times last."""
-    rows = [
-        row | {"threads": f"{row['threads_x']}x{row['threads_y']}"} for row in _rows(case, "tiles")
-    ]
-    return sorted(rows, key=lambda row: row["median_us"] or float("inf"))
+    rows = sorted(_rows(case, "tiles"), key=lambda row: row["median_us"] or float("inf"))
+    return [row | {"threads": f"{row['threads_x']}x{row['threads_y']}"} for row in rows]
 
 
 def table(document: Mapping[str, Any]) -> Table:
     """Return the kernels, then the tiles of every shape."""
     rows = [row for case in document["cases"] for row in _rows(case, "kernels")]
     rows += [row for case in document["cases"] for row in tile_rows(case)]
-    label, note = words("shape", "label"), words("note", "note")
-    found = {one.key: one for one in (label, *KERNEL_COLUMNS, *TILES, note)}
-    return Table([*found.values()], rows)
+    every = (words("shape", "label"), *KERNEL_COLUMNS, *TILES, words("note", "note"))
+    return Table([*{column.key: column for column in every}.values()], rows)
 
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:
     """Yield per shape a table of time shares and one of tiles, then the instructions' clocks."""
     for case in document["cases"]:
         where = f"{case['label']} ({case['shape']}, batch {case['images']:,})"
-        yield from _shown(
-            KERNEL_COLUMNS, _rows(case, "kernels"), f"{where}: parts of a warp's time"
-        )
+        title = f"{where}: parts of a warp's time"
+        yield from _table_and_notes(KERNEL_COLUMNS, _rows(case, "kernels"), title)
         title = f"{where}: tiles of the unrolled kernel"
-        yield from _shown(TILES, tile_rows(case), title)
+        yield from _table_and_notes(TILES, tile_rows(case), title)
     title = "clocks until the warp's next, dependent instruction"
     yield Table(INSTRUCTIONS, document["instructions"], title)
-    for what, why in document["not_measured"].items():
-        yield f"{what}: not measured, {why}"
+    for instruction, why in document["not_measured"].items():
+        yield f"{instruction}: not measured, {why}"
 
 
-def _shown(columns: Sequence[Column], rows: list[dict[str, Any]], title: str) -> Iterator[Part]:
+def _table_and_notes(
+    columns: Sequence[Column], rows: list[dict[str, Any]], title: str
+) -> Iterator[Part]:
     """Yield a table of the rows that were not refused, then each note once with its rows' names."""
     yield Table(columns, [row for row in rows if row["status"] != "refused"], title)
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for row in rows:
-        note = row.get("note") or row.get("remark")
-        if note:
-            word = "refused, " if row["status"] == "refused" else ""
+        if note := row.get("note") or row.get("remark"):
+            refused = "refused, " if row["status"] == "refused" else ""
             name = row.get("kernel") or (
                 f"{row['threads']}, {row['images_per_thread']} x {row['filters_per_thread']} "
                 f"outputs, {row['cached_pixels']} pixels"
             )
-            found.setdefault(word + note, []).append(name)
-    for note, names in found.items():
-        yield f"{', '.join(names)}: {note}"
+            names.setdefault(refused + note, []).append(name)
+    for note, having in names.items():
+        yield f"{', '.join(having)}: {note}"
