@@ -601,7 +601,6 @@ def gpu(here, ships, monkeypatch):
     limits = Ceilings(HERE_IS.name, 1000.0, 10.0, 100.0)
     monkeypatch.setattr(compared, "open_device", lambda wanted, say: (HERE_IS, limits))
     monkeypatch.setattr(compared, "_compile_all", lambda *_: None)
-    monkeypatch.setattr(compared, "_release", lambda *_: None)
     monkeypatch.setattr(compared, "peer_version", lambda device: pytest.fail("no peer is wanted"))
     monkeypatch.setattr(tuning.machines, "current", lambda: MACHINE)
     monkeypatch.setattr(tuning, "load_on", lambda device: 0.0)
