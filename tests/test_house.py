@@ -34,7 +34,7 @@ def files_with(pattern: str, *endings: str) -> set[str]:
         (r"MultiProcessorCount|MaxSharedMemoryPer|ClockRate|multi_?[pP]rocessor_?[cC]ount",
          {"gpu/machines.py"}),
         (r"import_module|__import__|exec_module|run_module|import runpy",
-         {"arrays.py", "cli/completing.py", "gpu/graph.py", "measure/torch_peer.py",
+         {"arrays.py", "cli/options.py", "gpu/graph.py", "measure/torch_peer.py",
           "stages/plugin_files.py", "stages/registry.py"}),
     ],
 )  # fmt: skip

@@ -1,16 +1,19 @@
-"""The group `lenetgpu` with all commands."""
+"""The group `lenetgpu`, and the commands that classify and time nothing."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from lenetgpu import __version__
-from lenetgpu.cli import files, laboratory, machine, run
-from lenetgpu.cli.ending import ended, require_streams, say
-from lenetgpu.cli.help import SETTINGS, Commands
+from lenetgpu.cli import laboratory, run
+from lenetgpu.cli.ending import console, ended, print_pairs, require_streams, say, write_json
+from lenetgpu.cli.help import SETTINGS, Command, Commands
+from lenetgpu.cli.options import AS_JSON, DEVICE, FILE, FOLDER, argument, option
 from lenetgpu.cli.signals import INTERRUPTED, stoppable
+from lenetgpu.errors import LenetError
 
 
 class Group(Commands):
@@ -41,8 +44,205 @@ def main() -> None:
     """Classify handwritten digits with LeNet, every stage switchable, on a GPU or a CPU."""
 
 
+@click.group(cls=Commands)
+def data() -> None:
+    """Inspect, verify and convert image files; download MNIST."""
+
+
+@data.command("info")
+@argument("file", "An image file. Default: the digits that ship.", required=False)
+def data_info(file: Path | None) -> None:
+    """Describe an image file."""
+    from lenetgpu.files import assets
+    from lenetgpu.lab.listing import data_rows
+
+    print_pairs(data_rows(file or assets.default_digits()))
+
+
+@data.command("verify")
+@argument("file", "Images, labels or weights. Default: the digits that ship.", required=False)
+def data_verify(file: Path | None) -> None:
+    """Compare a file with its checksums; exit with 2 if it is damaged."""
+    from lenetgpu.files import assets
+    from lenetgpu.lab.listing import verified
+
+    path = file or assets.default_digits()
+    say(f"{path}: {verified(path)}")
+
+
+@data.command("convert")
+@argument("source", "Images as HDF5, IDX or .npy.")
+@argument("target", "HDF5 file to write.")
+def data_convert(source: Path, target: Path) -> None:
+    """Convert images and labels to HDF5 in the course's layout."""
+    from lenetgpu.files.convert import convert_data
+
+    say(f"{target}: {convert_data(source, target):,} images")
+
+
+@data.command("fetch-mnist")
+@argument("folder", "Folder for the four files.", type=FOLDER)
+@option(
+    "--mirror URL",
+    "Base URL to try; may be repeated.",
+    multiple=True,
+    show_default="the known ones",
+)
+def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
+    """Download MNIST to a folder and verify its SHA-256 sums."""
+    from lenetgpu.files.mnist import MIRRORS, fetch_mnist
+
+    fetch_mnist(folder, mirror or MIRRORS, say)
+
+
+@click.group(cls=Commands)
+def weights() -> None:
+    """Inspect, verify and convert weight files."""
+
+
+@weights.command("info")
+@argument("file", "A weight file. Default: the weights that ship.", required=False)
+def weights_info(file: Path | None) -> None:
+    """Describe a weight file and its origin."""
+    from lenetgpu.files import assets
+    from lenetgpu.lab.listing import weight_rows
+
+    print_pairs(weight_rows(file or assets.default_weights()))
+
+
+@weights.command("verify")
+@argument("file", "A weight file.")
+def weights_verify(file: Path) -> None:
+    """Verify a weight file: four finite arrays, right checksums, scores within float32.
+
+    FILE may have any format that `convert` reads. Exits with 2 if a check fails.
+    """
+    from lenetgpu.check.fit import expected_scores
+    from lenetgpu.files.weights import load_weights
+    from lenetgpu.lab.listing import verified
+
+    expected_scores(load_weights(file), "uint8")
+    say(f"{file}: right; {verified(file)}")
+
+
+@weights.command("convert")
+@argument("source", "Weights of any float type or byte order.")
+@argument("target", "File to write; the suffix selects the format.")
+def weights_convert(source: Path, target: Path) -> None:
+    """Convert weights to float32 in another format.
+
+    Suffixes: .h5 and .hdf5 (HDF5), .safetensors, .pt and .pth (PyTorch state_dict), .onnx, .npz
+    (NumPy). SOURCE may have any of these formats, recognised by its first bytes, and any float
+    type. ONNX needs the extra `models`, state_dict needs PyTorch.
+    """
+    from lenetgpu.files.convert import convert_weights
+
+    say(f"{target}: float32, {convert_weights(source, target)}")
+
+
+@click.command(cls=Command)
+@argument(
+    "stage",
+    "A stage (conv2), span (conv1+pool1) or kind (conv). Default: all.",
+    type=str,
+    required=False,
+)
+@option("--matrix", "Show all stages and families, with reasons for gaps.")
+@option(
+    "--new KIND FOLDER",
+    "Write two template files for a new variant of KIND (conv, pool, fc, argmax) to FOLDER.",
+    nargs=2,
+    type=(str, FILE),
+)
+@AS_JSON
+def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_json: bool) -> None:
+    """List all variants, slowest to fastest; * marks those that run here."""
+    from lenetgpu.gpu.software import software
+    from lenetgpu.lab import listing
+    from lenetgpu.stages.matrix import cells
+
+    if new is not None:
+        if others := ", ".join(filter(None, [stage, "--matrix" * matrix, "--json" * as_json])):
+            raise LenetError(f"--new: expected nothing but KIND and FOLDER, found {others}")
+        lines = listing.start(*new)
+        width = max(len(label) for label, _ in lines)
+        for label, text in lines:
+            say(f"{label:{width}}  {text}")
+    elif as_json:
+        rows = [c.as_json() for c in cells(stage)] if matrix else listing.variant_rows(stage)
+        head = {"schema": 1, "command": "variants"} | software(None)
+        write_json(Path("-"), head | {"matrix" if matrix else "variants": rows})
+    elif matrix:
+        out = console()
+        listing.print_lines(out, listing.matrix_lines(cells(stage), out.width))
+        out.print(f"on this machine: {listing.machine()}")
+    else:
+        out = console()
+        listing.print_lines(out, listing.variant_lines(*listing.table_rows(stage), out.width))
+
+
+@click.command(cls=Command)
+@option("--repair", "Empty the cache of compiled kernels, checks and measurements.")
+@AS_JSON
+def doctor(repair: bool, as_json: bool) -> None:
+    """Show the GPU, libraries, cache and the plans that would run."""
+    from lenetgpu.lab import doctor as checkup
+
+    if repair and as_json:
+        raise LenetError("doctor: expected one of --repair and --json, found both")
+    if repair:
+        for line in checkup.repaired():
+            say(line)
+    elif as_json:
+        write_json(Path("-"), checkup.as_json())
+    else:
+        print_pairs(checkup.findings())
+
+
+@click.command(cls=Command)
+@DEVICE
+def warmup(device: str) -> None:
+    """Compile every variant for this machine in advance; on a GPU, also measure plan auto."""
+    from lenetgpu.check.warmup import warm_up
+    from lenetgpu.dispatch.auto import choose_all
+    from lenetgpu.plan import choose_device
+
+    gpu, why = choose_device(device)
+    count, seconds = warm_up(gpu)
+    for choice in choose_all(gpu) if gpu is not None else ():
+        say(f"auto {choice.precision:7} {choice}")
+    say(f"{count} variants ready for {gpu.name if gpu else 'cpu'} ({why}), {seconds:.1f} s")
+
+
+@click.command(cls=Command)
+@argument(
+    "shell",
+    "One of bash, zsh or fish.",
+    metavar="SHELL",
+    type=click.Choice(["bash", "zsh", "fish"]),
+)
+@click.pass_context
+def completion(ctx: click.Context, /, shell: str) -> None:
+    """Print a shell completion script.
+
+    Add the line for your shell to ~/.bashrc, to ~/.zshrc after compinit, or to config.fish:
+
+    \b
+    bash: eval "$(lenetgpu completion bash)"
+    zsh:  eval "$(lenetgpu completion zsh)"
+    fish: lenetgpu completion fish | source
+    """
+    from click.shell_completion import get_completion_class
+
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    root = ctx.find_root().command
+    script = completion_class(root, {}, "lenetgpu", "_LENETGPU_COMPLETE").source()
+    click.echo(script.rstrip("\n"))
+
+
 for _command in (
     run.infer, run.profile, run.classify, run.report, laboratory.compare, laboratory.conv,
-    machine.variants, machine.doctor, machine.warmup, machine.completion, files.data, files.weights,
+    variants, doctor, warmup, completion, data, weights,
 ):  # fmt: skip
     main.add_command(_command)
