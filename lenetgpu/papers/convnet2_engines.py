@@ -279,9 +279,8 @@ def _write(to: Listing, kernel: Kernel, tile: Tile) -> None:
 def listing(kernel: Kernel, tile: Tile, chunks: int) -> list[Instruction]:
     """Return a warp's program: `chunks` times loads, barrier, sums, barrier; then output stores."""
     to = Listing()
-    emit_sums = {
-        Sums.ROLLED: _rolled, Sums.UNROLLED: _unrolled, Sums.INNER: _inner, Sums.OUTER: _outer
-    }[kernel.sums]  # fmt: skip
+    on_cores = {Sums.ROLLED: _rolled, Sums.UNROLLED: _unrolled}
+    emit_sums = on_cores.get(kernel.sums) or (_inner if kernel.sums is Sums.INNER else _outer)
 
     def chunk(_: int) -> None:
         _images(to, kernel, tile)

@@ -34,19 +34,9 @@ from lenetgpu.papers.convnet2_engines import COMPUTE, CONVERSION, FILTERS, IMAGE
 from lenetgpu.papers.convnet2_engines import STEPS as SIMULATED
 from lenetgpu.problems import FLOAT_BYTES, Conv
 from lenetgpu.stages import find
-from lenetgpu.stages.conv.convnet2.engines import INNER_PRODUCT, OUTER_PRODUCT
+from lenetgpu.stages.conv.convnet2 import engines, ladder
 from lenetgpu.stages.conv.convnet2.im2col import convolve, im2col_kernel, im2col_tile
-from lenetgpu.stages.conv.convnet2.ladder import (
-    CHANNELS,
-    HOISTED_CHECKS,
-    INDEX_TABLE,
-    ROLLED,
-    STRENGTH_REDUCED,
-    UNROLLED,
-    Loads,
-    Step,
-    Tile,
-)
+from lenetgpu.stages.conv.convnet2.ladder import Loads, Step, Tile
 from lenetgpu.stages.conv.convnet2.layout import run_innermost
 from lenetgpu.stages.prepared import PreparedKernel
 
@@ -58,7 +48,7 @@ _CHUNKS = (1, 2, 4, 8, 16)
 
 def table_1_tile(problem: Conv) -> Tile:
     """Return Table 1's parameters; a chunk holds at most 8 channels."""
-    return Tile(16, 4, 4, 4, 4, min(problem.C, CHANNELS))
+    return Tile(16, 4, 4, 4, 4, min(problem.C, ladder.CHANNELS))
 
 
 def tiles(problem: Conv) -> list[tuple[str, Tile]]:
@@ -100,7 +90,7 @@ def refusal(problem: Conv, tile: Tile) -> str | None:
 
 def step_of(tile: Tile) -> Step:
     """Return the kernel with `tile`, for any shape."""
-    return replace(UNROLLED, tile=lambda problem, images: tile)
+    return replace(ladder.UNROLLED, tile=lambda problem, images: tile)
 
 
 def tile_kernels(problem: Conv, batch: int) -> list[Kernel]:
@@ -109,14 +99,10 @@ def tile_kernels(problem: Conv, batch: int) -> list[Kernel]:
     return [step_of(tile).kernel(problem, batch) for tile in swept]
 
 
-_TILE_MEASURED = (
-    "shared_bytes", "registers", "local_bytes", "blocks_per_sm", "limited_by", "waves",
-    "median_us", "ratio", "relative_error",
-)  # fmt: skip
-
-
 def predicted(problem: Conv, batch: int, figure: str, tile: Tile) -> dict[str, Any]:
     """Return a row of the sweep before any run: the parameters, equations (1) and (5)."""
+    measured = "shared_bytes registers local_bytes blocks_per_sm limited_by waves "
+    measured += "median_us ratio relative_error"
     return {
         "figure": figure,
         **vars(tile),
@@ -125,7 +111,7 @@ def predicted(problem: Conv, batch: int, figure: str, tile: Tile) -> dict[str, A
         "blocks": tile.blocks(problem, batch),
         "table_1": tile == table_1_tile(problem),
         "status": "waiting",
-        **dict.fromkeys(_TILE_MEASURED),
+        **dict.fromkeys(measured.split()),
         "note": "",
     }
 
@@ -251,13 +237,13 @@ def times(
 
 
 _KERNELS = {
-    "rolled": ROLLED,
-    "unrolled": UNROLLED,
-    "strength_reduced": STRENGTH_REDUCED,
-    "hoisted_checks": HOISTED_CHECKS,
-    "index_table": INDEX_TABLE,
-    "inner_product": INNER_PRODUCT,
-    "outer_product": OUTER_PRODUCT,
+    "rolled": ladder.ROLLED,
+    "unrolled": ladder.UNROLLED,
+    "strength_reduced": ladder.STRENGTH_REDUCED,
+    "hoisted_checks": ladder.HOISTED_CHECKS,
+    "index_table": ladder.INDEX_TABLE,
+    "inner_product": engines.INNER_PRODUCT,
+    "outer_product": engines.OUTER_PRODUCT,
 }
 
 
