@@ -136,7 +136,9 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
 @option("--suite NAME", "Shapes of a paper or network; --list shows them.")
 @option("--from FILE", "File with one SHAPE per line.", "lines")
 @option("--model FILE", "Convolutions of an ONNX model.")
-@option("--epilogue", "Include the bias of a line or model, and a model's ReLU that follows.")
+@option(
+    "--epilogue", "Include the bias of a line or model, and a model's ReLU that directly follows."
+)
 @option("--bias", "Add a bias to every convolution, one value per map.")
 @option("--relu", "Apply ReLU to every convolution.")
 @option(
