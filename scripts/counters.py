@@ -16,7 +16,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.counters import document as counters
-from lenetgpu.measure.counters.work import Images, Work
+from lenetgpu.measure.counters.child import Images, Work
 from lenetgpu.measure.document import head, plan_json
 from lenetgpu.measure.outcome import Request
 from lenetgpu.net.engine import Engine

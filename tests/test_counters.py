@@ -29,8 +29,8 @@ from lenetgpu.lab import profile as profiling
 from lenetgpu.lab.render import show
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.counters import child, document, ncu
+from lenetgpu.measure.counters.child import Images, StageSpec, Work, as_json, from_json
 from lenetgpu.measure.counters.ncu import CAUSES, TIME, UNITS, NoCounters, asked, of_values, stall
-from lenetgpu.measure.counters.work import Images, StageSpec, Work, as_json, from_json
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.rounds import Candidate, Comparison
 from lenetgpu.papers.course import LADDERS, MEAN, RELU

@@ -9,8 +9,8 @@ from lenetgpu.cli import main
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.measure.counters import document, ncu
+from lenetgpu.measure.counters.child import Images, Work
 from lenetgpu.measure.counters.ncu import NoCounters
-from lenetgpu.measure.counters.work import Images, Work
 from lenetgpu.papers.course_counters import NVVP, PASSES, PASSES_OF, specs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]

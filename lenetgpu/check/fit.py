@@ -67,11 +67,7 @@ def _shipped(dtype: str) -> tuple[Any, Weights, Any, Any]:
 
 
 def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAGES) -> bool:
-    """Compare `plan` with float64 on IMAGES shipped digits as `dtype` ("uint8" or "float32").
-
-    The pipeline is made for passes of `batch` images. Returns False if the same kernels passed
-    on `device` before; raises LenetError if the plan is wrong.
-    """
+    """Check `plan` on shipped digits unless `device` passed before; raise LenetError if wrong."""
     name = plan_key(plan, device, dtype, batch)
     facts = {"device": device, "dtype": dtype, "batch": batch, "images": IMAGES}
     if facts.items() <= (entries.facts_of("verified", name) or {}).items():
@@ -154,14 +150,9 @@ def looked_at(dtype: str = "uint8") -> Any:
 
 
 @lru_cache(maxsize=2)
-def _scores(weights: Weights, dtype: str) -> Any:
-    scores, _ = reference_scores(looked_at(dtype), weights)
-    return scores
-
-
 def expected_scores(weights: Weights, dtype: str) -> Any:
     """Return float64's scores (70, 10); raise LenetError if they are outside float32's range."""
-    scores = _scores(weights, dtype)
+    scores, _ = reference_scores(looked_at(dtype), weights)
     most = largest(scores)
     if most and not _LEAST <= most <= _MOST:
         raise LenetError(
@@ -182,9 +173,9 @@ def judged(plan: Plan, weights: Weights, dtype: str, found: Any, labels: Any) ->
                 f"float64's scores within {verdict.tolerance:.0e} of the largest on {name}, found "
                 f"{verdict.error:.1e}{verdict.note}"
             )
-    overall = judge(found, expected, plan.precision).error
     errors = {name: verdict.error for name, verdict in verdicts.items()}
-    return Fit(plan.name, plan.precision, overall, errors)
+    error = judge(found, expected, plan.precision).error
+    return Fit(plan.name, plan.precision, error, errors)
 
 
 def measure(plan: Plan, weights: Weights, dtype: str, batch: int) -> Fit:

@@ -25,22 +25,17 @@ from lenetgpu.stages.prepared import PreparedKernel
 TOLERANCE = {"fp32": 1e-5, "fp16x3": 1e-5, "tf32x3": 1e-5, "fp16": 2e-3, "fp16w": 4e-3}
 TOLERANCE |= {"int8": 4e-2, "int8s": 6e-2}
 PRECISE = ("fp32", "fp16x3", "tf32x3")
-# Output dtype -> (significand bits, least exponent of normal numbers as frexp counts it). An output
-# in fp16 or bfloat16 (stored as uint16) is rounded once more. Half a unit in the last place of the
-# larger of output and reference is not an error; the tolerance applies to the rest.
+# Output dtype (bfloat16 is stored as uint16) -> (significand bits, least exponent of normal numbers
+# as frexp counts it). Half a unit in the last place of output or reference is no error.
 _NARROW = {"float16": (11, -13), "uint16": (8, -125)}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a check.
-
-    `error` is the smallest tolerance that passes, or the number of wrong integers; NaN if an
-    output is NaN, infinite or unwritten.
-    """
+    """Result of a check."""
 
     passed: bool
-    error: float
+    error: float  # smallest tolerance that passes; NaN if an output is NaN, infinite or unwritten
     tolerance: float
     note: str = ""
 
@@ -51,29 +46,22 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Checked:
-    """Error against float64.
-
-    `largest` is the largest absolute difference, `flips` the number of labels among `images`
-    that differ from float64's (None without labels), `first_bad` the first wrong stage.
-    """
+    """Error against float64."""
 
     verdict: Verdict
-    largest: float
-    flips: int | None
+    largest: float  # absolute difference
+    flips: int | None  # labels among `images` that differ from float64's; None without labels
     images: int
-    first_bad: str | None = None
+    first_bad: str | None = None  # the first wrong stage
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of a candidate against float64, final rounding included, on images shared by all.
-
-    `largest` is the largest error over the largest output, `rms` the ratio of root mean squares.
-    """
+    """Errors against float64, final rounding included, on images shared by all candidates."""
 
     images: int
-    largest: float
-    rms: float
+    largest: float  # over the largest output
+    rms: float  # over that of the outputs
 
 
 def rough(dtype: str) -> float:

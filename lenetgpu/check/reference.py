@@ -34,10 +34,7 @@ _PLAIN: dict[str, Any] = {
 
 
 def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
-    """Return the float64 output for one problem of `kind`; x and output in NHWC, (N, K) or (N,).
-
-    `w` is its weights; a span of several stages has a tuple of them.
-    """
+    """Return the float64 output for x in NHWC, (N, K) or (N,); `w` of a span is a tuple."""
     if kind == FEATURES:
         filters = iter(w)
         for stage in STAGES:

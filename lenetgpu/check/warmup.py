@@ -9,7 +9,7 @@ from typing import Any
 from lenetgpu.arrays import np
 from lenetgpu.check.reference import random_input, tensors
 from lenetgpu.gpu.device import Gpu, activate, current_arch
-from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.nvrtc import Kernel, compile_together
 from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES
 from lenetgpu.plan import Plan
 from lenetgpu.problems import Relayout, Scale
@@ -81,7 +81,6 @@ def kernels_of(plan: Plan, batch: int) -> tuple[Kernel, ...]:
 def compile_all(kernels: tuple[Kernel, ...]) -> None:
     """Compile and load those of `kernels` that the current device launches."""
     from lenetgpu.gpu.launch import function
-    from lenetgpu.gpu.nvrtc import compile_together
 
     arch = current_arch()
     compile_together(kernels, arch)

@@ -78,18 +78,15 @@ TENSOR = tuple(name for name in MODELED if name.startswith("tensor."))
 
 _ANYWHERE = "tensor.fp16x3"  # from sm_80 on, any dtype
 MEASURED_ONLY = ("prefetch.stride_fixed", "texture.split")
-# All that `best.fp32` can run. MEASURED_ONLY have no cost model and run only where they were
-# measured.
+# All that `best.fp32` can run; MEASURED_ONLY, without a cost model, only where they were measured.
 ALGORITHMS = (*MODELED, *MEASURED_ONLY)
 # Separates an algorithm's name from a tiling, for measured tilings other than the cost model's.
 TILED = "@"
-# Products per sum from which three fp16 products have at most the error of sequential fp32 sums.
-# Emulated errors over those of sequential fp32: 1.3 to 3.6 up to 48 products, 0.7 to 1.0 from 64 to
-# 96, 0.2 to 0.3 at 2,304. cuDNN adds fp32 sequentially or in parts; on an H200 its error was as
-# large or up to five times larger.
+# Products per sum from which three fp16 products have at most the error of sequential fp32 sums:
+# emulated, 1.3 to 3.6 times up to 48 products, 0.7 to 1.0 from 64 to 96, 0.2 to 0.3 at 2,304.
 EXACT_FROM = 64
-# Largest error of sums of fewer than EXACT_FROM products, over that of sequential fp32. Accepted
-# only if the problem requires options (bias, ReLU, fp16, bf16), which no other algorithm supports.
+# Largest error of shorter sums, over that of sequential fp32. Accepted only if the problem requires
+# options (bias, ReLU, fp16, bf16), which no other algorithm supports.
 FEW_ERROR = 3.6
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, nan
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.check.fit import fit, plan_key, verify_once
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.errors import LenetError
@@ -19,6 +20,7 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory, reason, release, within_memory
+from lenetgpu.gpu.nvrtc import compile_together
 from lenetgpu.measure.timing import summarise, time_compute
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, AUTO_PLANS, PRECISIONS, Plan, auto_plans, stand_ins
@@ -31,19 +33,15 @@ _ROUNDS, _PASSES = 9, 5
 
 @dataclass(frozen=True)
 class Choice:
-    """The fastest plan of one precision and batch range, and the measured times.
-
-    `wrong` and `lacking` map the plans that failed their check or did not fit in memory to the
-    reason. `load` is the number of other processes that computed on the GPU.
-    """
+    """The fastest plan of one precision and batch range, the times, and plans that did not fit."""
 
     device: str
     precision: str
     images: int
     plan: str
     medians_ms: dict[str, float]
-    wrong: dict[str, str]
-    load: float = 0.0
+    wrong: dict[str, str]  # plans that failed their check, with the reason
+    load: float = 0.0  # other processes that computed on the GPU
     lacking: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -104,11 +102,7 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
 
 def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) -> Choice:
     """Return the choice for passes of `images`; raise MemoryError if none of `plans` fits."""
-    import cupy
-    import numpy as np
-
     from lenetgpu.check.warmup import kernels_of
-    from lenetgpu.gpu.nvrtc import compile_together
     from lenetgpu.measure.roofline import load_on
     from lenetgpu.measure.rounds import interleave
 
@@ -117,8 +111,7 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
     digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:images])
     weights = load_weights(assets.default_weights())
     resident = cupy.asarray(digits)
-    wrong: dict[str, str] = {}
-    lacking: dict[str, str] = {}
+    wrong, lacking = dict[str, str](), dict[str, str]()
     pipelines: dict[str, Pipeline] = {}
 
     def make(name: str) -> None:
@@ -128,12 +121,14 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
         time_compute(pipeline, resident)
         pipelines[name] = pipeline
 
-    def best_pass(name: str) -> float:
-        """Return a pass's milliseconds, or NaN once memory has run out."""
+    def sample(name: str) -> float:
+        """Return the shortest pass in milliseconds, or NaN once memory has run out."""
         times = [nan]
-        if name in pipelines and not _fits(
-            name, lambda: times.insert(0, time_compute(pipelines[name], resident)), lacking
-        ):
+
+        def run_passes() -> None:
+            times[0] = min(time_compute(pipelines[name], resident) for _ in range(_PASSES))
+
+        if name in pipelines and not _fits(name, run_passes, lacking):
             del pipelines[name]
         return times[0]
 
@@ -143,10 +138,6 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
         except LenetError as error:
             wrong[name] = str(error)
     samples: dict[str, list[float]] = {name: [] for name in pipelines}
-
-    def sample(name: str) -> float:
-        return min(best_pass(name) for _ in range(_PASSES))
-
     if samples:
         interleave([(partial(sample, name), samples[name]) for name in samples], _ROUNDS)
     medians = {name: summarise(samples[name]).median for name in pipelines}
@@ -226,10 +217,7 @@ def _fastest(
     error_of: Callable[[Plan], float],
     refused: list[str],
 ) -> Plan | None:
-    """Return the first of `plans` that fits, or None; append the reasons to `refused`.
-
-    A stand-in of another precision counts only if its error is at most the own plan's.
-    """
+    """Return the first of `plans` that fits, or None; append the reasons to `refused`."""
     for name, plan in plans.items():
         try:
             error = error_of(plan)
@@ -238,6 +226,7 @@ def _fastest(
             continue
         if name not in stand_ins(device, precision):
             return plan
+        # a plan of another precision: its error must be at most the own plan's
         own = next((plans[n] for n in AUTO_PLANS[precision][device] if n in plans), None)
         try:
             if own is None or error <= error_of(own):

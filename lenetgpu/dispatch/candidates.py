@@ -65,21 +65,19 @@ def plan_candidates(
     say: Callable[[str], None],
 ) -> list[Candidate]:
     """Return every named plan that runs on this device."""
+
+    def build(plan: Plan) -> Bench:
+        pipeline = Pipeline(plan, weights, len(images), str(images.dtype))
+        return PlanBench(pipeline, images, facts)
+
     found = []
-    for name in NAMED:
-        if device not in NAMED[name]:
-            continue
+    for name in (name for name, devices in NAMED.items() if device in devices):
         try:
             plan = resolve(name, device, gpu=gpu)
         except LenetError as error:
             say(f"{name} left out: {error}")
-            continue
-
-        def build(plan: Plan = plan) -> Bench:
-            pipeline = Pipeline(plan, weights, len(images), str(images.dtype))
-            return PlanBench(pipeline, images, facts)
-
-        found.append(Candidate(name, build, plan.precision))
+        else:
+            found.append(Candidate(name, partial(build, plan), plan.precision))
     return found
 
 

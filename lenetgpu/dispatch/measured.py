@@ -29,10 +29,9 @@ from lenetgpu.store.entries import folder, sources
 TABLE = Path(__file__).with_suffix(".json")
 SCHEMA = 1
 SHIPS, HERE = "the table that ships", "this machine, by conv --tune"
-# Largest ratio between the images of a row and of a call for which the row applies. Predicted by
-# the cost model over maps of 7 to 112, 1 to 512 channels, K = 1, 3, 5 and 1 to 128 images: the
-# winner at one number of images is the winner at up to twice as many in 90 % of cases, and is 1.2 %
-# slower on average and 1.6 times at worst; from a ratio of three, 11 % and 3.5 times.
+# Largest ratio between the images of a row and of a call for which the row applies. By the cost
+# model, the winner stays the winner at up to twice as many images in 90 % of cases, and is 1.2 %
+# slower on average, 1.6 times at worst; from a ratio of three, 11 % and 3.5 times.
 NEAR = 2.0
 _KIND = "tuned"
 _CONV = Path(__file__).resolve().parents[1] / "stages" / "conv"
@@ -41,24 +40,18 @@ _PYTHON = ("dispatch", "stages/conv", "gpu", "problems.py")
 
 @dataclass(frozen=True)
 class Measured:
-    """Times of algorithms from one run of one convolution; `us` are microseconds per call.
-
-    An algorithm's name may include a tiling, `tensor.fp16x3@mma-128x128/2`. `load` is the number
-    of other processes that computed on the GPU. `dropped` are algorithms that were wrong, failed,
-    or were not exact enough. `lacks` are the requested options that the measured problem did not
-    have. `twin` is True if `device` is another GPU with the same multiprocessors.
-    """
+    """Times of algorithms from one run of one convolution; a name may include a tiling."""
 
     device: str
     images: int
-    us: Mapping[str, float]
+    us: Mapping[str, float]  # microseconds per call
     date: str
     source: str = HERE  # or SHIPS
     commit: str | None = None
-    load: float = 0.0
-    dropped: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
-    twin: bool = False
+    load: float = 0.0  # other processes that computed on the GPU
+    dropped: tuple[str, ...] = ()  # algorithms that were wrong, failed, or not exact enough
+    lacks: tuple[str, ...] = ()  # requested options that the measured problem did not have
+    twin: bool = False  # measured on another GPU with the same multiprocessors
 
     @property
     def algorithm(self) -> str:

@@ -45,8 +45,8 @@ from lenetgpu.lab.rows import (
 )
 from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import PlanBench, stage_of
+from lenetgpu.measure.counters.child import Images
 from lenetgpu.measure.counters.document import require_gpu
-from lenetgpu.measure.counters.work import Images
 from lenetgpu.measure.document import ceilings_json, comparison_json, device_json, head, stage_rows
 from lenetgpu.measure.power import WATCHED_S, watch_all
 from lenetgpu.measure.regression import check_earlier, regressions

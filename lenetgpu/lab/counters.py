@@ -11,7 +11,7 @@ from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import Column, columns, fixed, percent, significant, within, words
 from lenetgpu.measure.bench import StageBench
 from lenetgpu.measure.counters import document as counters
-from lenetgpu.measure.counters.work import Images, StageSpec, Work
+from lenetgpu.measure.counters.child import Images, StageSpec, Work
 from lenetgpu.measure.rounds import Comparison, Say
 from lenetgpu.papers.course_counters import described, kernels_of_rows, specs
 

@@ -16,7 +16,7 @@ from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import STAGE
 from lenetgpu.lab.summary import describe_device, stage_parts
 from lenetgpu.measure.counters import document as counters_of
-from lenetgpu.measure.counters.work import Images, Work
+from lenetgpu.measure.counters.child import Images, Work
 from lenetgpu.measure.document import ceilings_json, head, infer_json, stage_rows
 from lenetgpu.measure.outcome import Outcome, Progress, Request
 from lenetgpu.measure.trace import chrome_trace, copies_under_kernels

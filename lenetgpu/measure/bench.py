@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import (
     Checked,
     Verdict,
@@ -44,45 +45,33 @@ FURTHER = (False, False, False, True)
 
 
 Call = tuple[Any, Any, int]  # input, output, and the number of the first image
+Flush = Callable[[], Any]
 
 
 class Skip(Exception):  # noqa: N818
     """Exception that leaves a candidate out; its text is the reason."""
 
 
-class Flusher:
-    """Writer of more memory than the L2 cache holds, so that the next launch starts cold."""
-
-    def __init__(self) -> None:
-        import cupy
-
-        self._buffer = cupy.empty(_FLUSH_BYTES, cupy.uint8)
-
-    def __call__(self) -> None:
-        """Queue the write on the current stream."""
-        self._buffer.fill(1)
+def flusher() -> Flush:
+    """Return a function that queues a write of more memory than the L2 cache holds."""
+    return partial(cupy.empty(_FLUSH_BYTES, cupy.uint8).fill, 1)
 
 
 class Bench(ABC):
-    """A candidate's work, checked and then sampled.
+    """A candidate's work, checked and then sampled."""
 
-    `problem` is None for a whole plan. `once`: the time budget allows only one sample. A sample
-    processes `scaled_from` images `passes` times; `method` and `note` say how. `launched` lists
-    the GPU launches of one pass.
-    """
-
-    problem: Any = None
-    once = False
-    passes = 1
-    method = note = ""
-    _flush: Flusher | None = None
+    problem: Any = None  # None for a whole plan
+    once = False  # the time budget allows only one sample
+    passes = 1  # of `scaled_from` images in a sample
+    method = note = ""  # of sampling
+    _flush: Flush | None = None
     _checked: Checked | None = None
 
     def __init__(self, images: int) -> None:
         self.images = self.scaled_from = images
-        self.launched: list[Launch] = []
+        self.launched: list[Launch] = []  # by one pass
 
-    def use_cold_cache(self, flush: Flusher) -> None:
+    def use_cold_cache(self, flush: Flush) -> None:
         """Call `flush` before every timed call; whole plans ignore it."""
         self._flush = flush
 
@@ -111,8 +100,6 @@ def stage_of(name: str) -> Stage | Span:
 
 def input_of(name: str, images: Any, stages: dict[str, Any], problem: Any) -> Any:
     """Return the float32 NHWC input of stage or span `name`, from `images` or float64 `stages`."""
-    import numpy as np
-
     at = STAGE_NAMES.index(name.partition("+")[0])
     if at == 0:
         return images.astype(np.float32) / np.float32(255 if images.dtype == np.uint8 else 1)
@@ -170,8 +157,6 @@ class FedBench(Bench):
 
     def answer(self, x: Any, slots: Any) -> Any:
         """Return NHWC outputs of `slots` (host array) of timed calls on host images `x`, cycled."""
-        import numpy as np
-
         self._timed.images.load(self._prepared.input(x))
         found = []
         for call in self._timed.calls:
@@ -212,10 +197,7 @@ class FedBench(Bench):
 
 
 class StageBench(FedBench):
-    """One variant on one stage (or span), on `n` real activations from the float64 chain.
-
-    `layouts` (reads, writes) default to the variant's first supported ones.
-    """
+    """One variant on one stage (or span), on `n` real activations from the float64 chain."""
 
     def __init__(
         self,
@@ -225,10 +207,9 @@ class StageBench(FedBench):
         facts: Reference,
         layouts: tuple[str, str] | None = None,
     ) -> None:
-        import numpy as np
-
         super().__init__(n)
         self.variant, self.unit, self._reference = variant, unit, facts
+        self._last_stage = unit.name.split("+")[-1]
         if layouts is None:
             self.problem = variant.laid_out(unit.problem)
             if isinstance(self.problem, str):
@@ -255,8 +236,6 @@ class StageBench(FedBench):
 
     def check(self) -> Checked:
         """Check on fresh random input, then on real activations, followed to labels in float64."""
-        import numpy as np
-
         rng = np.random.default_rng()
         kind, problem = self.variant.kind, self.problem
         x, w = random_input(kind, problem, _RANDOM_IMAGES, rng)
@@ -269,11 +248,9 @@ class StageBench(FedBench):
         verdict = self._ruled(verdict)
         flips = int((self._labels_from(found) != self._reference.labels[: len(found)]).sum())
         largest = largest_difference(found, self._expected[: len(found)])
-        self._checked = Checked(verdict, largest, flips, len(found), self._bad(verdict))
+        bad = None if verdict.passed else self._last_stage
+        self._checked = Checked(verdict, largest, flips, len(found), bad)
         return self._checked
-
-    def _bad(self, verdict: Verdict) -> str | None:
-        return None if verdict.passed else self.unit.name.split("+")[-1]
 
     def recheck(self) -> Checked:
         """Judge the outputs of further calls like the timed ones, each on other images."""
@@ -284,26 +261,25 @@ class StageBench(FedBench):
         runs = [(partial(self._call, call), call, poisoned) for call, poisoned in further]
         sampled = calls[-(-self.scaled_from // self._timed.chunk) - 1]
         verdict = self._judge_runs([*runs, (self.sample, sampled, False)])
-        return replace(self._checked, verdict=verdict, first_bad=self._bad(verdict))
+        bad = None if verdict.passed else self._last_stage
+        return replace(self._checked, verdict=verdict, first_bad=bad)
 
     def _call(self, call: Call) -> None:
         self._prepared.run(call[0], call[1])
 
     def _output(self) -> Any:
         """Return outputs, computed as timed, of the check's activations or of the first ones."""
-        import numpy as np
-
         parts, n = [], min(len(self._few), self.images)
-        for x, y, lo in self._timed.calls:
-            if lo < n:
+        for x, y, first in self._timed.calls:
+            if first < n:
                 self._prepared.poison(y)
                 self._prepared.run(x, y)
-                parts.append(self._prepared.found(y[: n - lo]))
+                parts.append(self._prepared.found(y[: n - first]))
         return np.concatenate(parts)
 
     def _labels_from(self, x: Any) -> Any:
         """Return the labels that float64 computes from outputs `x`."""
-        for stage in STAGES[STAGE_NAMES.index(self.unit.name.split("+")[-1]) + 1 :]:
+        for stage in STAGES[STAGE_NAMES.index(self._last_stage) + 1 :]:
             w = None if stage.weight is None else self._reference.weights[stage.weight]
             x = reference(stage.kind, x.reshape(len(x), *stage.problem.in_shape), w, stage.problem)
         return x
@@ -361,8 +337,6 @@ class PlanBench(Bench):
     """A pipeline, from images on its device to labels; on a GPU as a CUDA graph if possible."""
 
     def __init__(self, pipeline: Pipeline, images: Any, facts: Reference) -> None:
-        import numpy as np
-
         super().__init__(len(images))
         self.pipeline, self._reference = pipeline, facts
         self._gpu = pipeline.plan.device == "cuda"
@@ -403,8 +377,6 @@ class PlanBench(Bench):
 
     def recheck(self) -> Checked:
         """Repeat `check` on rotated images, and judge the labels that a sample leaves."""
-        import numpy as np
-
         n = len(self._which)
         self._which = np.roll(self._which, np.random.default_rng().integers(1, max(2, n)))
         self.input[:n] = self._arrays.asarray(self._reference.images[self._which])

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from math import prod
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.check.judge import Checked, Errors, judge, largest, largest_difference
 from lenetgpu.check.reference import CHECK_IMAGES, random_input, tensors
 from lenetgpu.check.timed_calls import Images, TimedCalls
@@ -68,8 +69,6 @@ class Case:
     def __init__(
         self, problem: Conv, n: int, gpu: bool, weights: tuple[Any, ...] | None = None
     ) -> None:
-        import numpy as np
-
         self.problem, self.images, self.gpu = problem, n, gpu
         self.arrays = array_module("cuda" if gpu else "cpu")  # CuPy on a GPU, else NumPy
         self._count = min(n + _SPARE, CHECK_IMAGES)
@@ -139,30 +138,24 @@ class CallBench(Bench):
         super().__init__(case.images)
         self.problem, self._case = problem, case
         self._budget_ms = 1e3 * seconds / LEAST_SAMPLES
-        self._timer: CallTimer | None = None
+        self.timer: Any = None  # CallTimer
 
-    @property
-    def timer(self) -> CallTimer:
-        """Timer of the calls, available after `check`."""
-        assert self._timer is not None, "checked first"
-        return self._timer
-
-    @timer.setter
-    def timer(self, timer: CallTimer) -> None:
-        self._timer = timer
+    def _use(self, timer: CallTimer) -> None:
+        self.timer = timer
         self.once, self.passes, self.method = timer.once, timer.calls.passes, timer.method
         self.note = "; ".join(filter(None, (self.note, timer.note)))
 
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
         """Return back-to-back calls, made as in a sample, and their number."""
-        return self.timer.calls.burst(milliseconds)
+        work, calls = self.timer.calls.burst(milliseconds)
+        return work, calls
 
     def sample(self) -> float:
         """Return milliseconds of one call."""
         if self._flush is not None:
             self._flush()
             self._case.arrays.cuda.get_current_stream().synchronize()
-        return self.timer.calls.sample()
+        return float(self.timer.calls.sample())
 
 
 class ConvBench(CallBench, FedBench):
@@ -170,7 +163,7 @@ class ConvBench(CallBench, FedBench):
 
     def __init__(self, variant: Variant, problem: Conv, case: Case, seconds: float) -> None:
         super().__init__(problem, case, seconds)
-        self.variant = variant
+        self.variant, self.repeats = variant, variant.repeats
         if not case.gpu:
             self._refuse_what_takes_minutes()
         chunk = case.images if case.gpu else min(case.images, CPU_CHUNK)
@@ -180,11 +173,6 @@ class ConvBench(CallBench, FedBench):
         timed = TimedCalls(images, case.images, y, problem, case.images, case.expected)
         self._begin(prepared, timed, case.weights)
         self.note = getattr(prepared.state, "says", "")
-
-    @property
-    def repeats(self) -> bool:
-        """True if two runs on the same images must agree bit for bit."""
-        return self.variant.repeats
 
     def one_output(self) -> Any:
         """Return a copy of the output of one more run on the first images, poisoned first."""
@@ -201,8 +189,6 @@ class ConvBench(CallBench, FedBench):
 
     def _refuse_what_takes_minutes(self) -> None:
         """Raise Skip if a CPU call would take longer than _PATIENCE_S, by a run on a few rows."""
-        import numpy as np
-
         p, flop = self.problem, self.problem.flop(self.images)
         if flop < _LONG_FLOP:
             return
@@ -229,7 +215,7 @@ class ConvBench(CallBench, FedBench):
 
     def _call(self, call: Call) -> None:
         """Launch once what a sample repeats, a call or a graph, and wait for it."""
-        replays = None if self._timer is None else self._timer.replays
+        replays = self.timer and self.timer.replays
         run = self._launch if replays is None else replays.once
         self._settle_stream()
         run()
@@ -247,7 +233,7 @@ class ConvBench(CallBench, FedBench):
             verdict = self._judge_run(self._launch, call, True)
         if verdict.passed:
             cold, gpu = self._flush is not None, self._case.gpu
-            self.timer = CallTimer(self._launch, gpu, self._budget_ms, self._graph, cold)
+            self._use(CallTimer(self._launch, gpu, self._budget_ms, self._graph, cold))
             if self.timer.replays is not None:
                 verdict = self._judge_run(self.timer.replays.once, call, True)
                 if not verdict.passed:

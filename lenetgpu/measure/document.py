@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.mistakes import confusions, per_digit
 from lenetgpu.cpu.threads import core_count, cpu_name
-from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.device import Gpu, current_arch
+from lenetgpu.gpu.machines import multiprocessors
+from lenetgpu.gpu.nvrtc import Kernel, compile_kernel
+from lenetgpu.measure.timing import StepTiming, Summary, summarise
+from lenetgpu.plan import Plan
+from lenetgpu.stages import Variant
 
 if TYPE_CHECKING:
     from lenetgpu.gpu.launch import Launch
-    from lenetgpu.gpu.nvrtc import Kernel
     from lenetgpu.measure.outcome import Outcome
     from lenetgpu.measure.roofline import Ceilings
     from lenetgpu.measure.rounds import Candidate, Comparison
     from lenetgpu.measure.statistics import Interval
-    from lenetgpu.measure.timing import StepTiming, Summary
-    from lenetgpu.plan import Plan
-    from lenetgpu.stages import Variant
 
 SCHEMA = 1
 # Families whose sums are computed by a library; our own launches there are helpers.
@@ -106,10 +107,7 @@ def launch_of_sums(
 
 def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[str, Any]:
     """Return grid, block, registers, memory, occupancy and waves of `launch_of_sums`, or nulls."""
-    from lenetgpu.gpu.device import current_arch
     from lenetgpu.gpu.launch import active_blocks, binding_limit, grid_of, occupancy
-    from lenetgpu.gpu.machines import multiprocessors
-    from lenetgpu.gpu.nvrtc import compile_kernel
 
     launch = launch_of_sums(
         launches, variant, lambda kernel: compile_kernel(kernel, current_arch()).resources.registers
@@ -150,8 +148,6 @@ def stage_rows(
     timings: list[StepTiming], images: int, limits: Ceilings | None
 ) -> list[dict[str, Any]]:
     """Return the `stages` list of the schema, with each step's share of the total time."""
-    from lenetgpu.measure.timing import summarise
-
     summaries = [summarise(row.samples) for row in timings]
     total = sum(summary.median for summary in summaries) or 1.0
     rows = []
@@ -177,7 +173,6 @@ def candidate_json(
 ) -> dict[str, Any]:
     """Return one entry of `candidates`: its check, its samples, its ratio to the baseline."""
     from lenetgpu.measure.statistics import time_interval, warnings
-    from lenetgpu.measure.timing import summarise
 
     names = ("name", "precision", "status", "note")
     entry: dict[str, Any] = {name: getattr(candidate, name) for name in names}

@@ -31,12 +31,7 @@ Progress = Callable[[int, int], None]  # callback: images done, images in total
 
 @dataclass(frozen=True)
 class Request:
-    """Options of `lenetgpu infer`; what is None is chosen automatically.
-
-    `repeat` passes are timed after the pass that computes labels; `timing` and `roofline` make
-    passes of their own. `mistakes` collects misclassified images. `each` shows images one by
-    one if there are at most FEW.
-    """
+    """Options of `lenetgpu infer`; what is None is chosen automatically."""
 
     data: Path | None = None
     weights: Path | None = None
@@ -52,13 +47,13 @@ class Request:
     chunk: int | None = None
     timing: bool = False
     scores: bool = False
-    mistakes: bool = False
+    mistakes: bool = False  # collect misclassified images
     transfers: str = "device"
     roofline: bool = False
     trace: bool = False
     min_accuracy: float | None = None
-    repeat: int = 0
-    each: bool = False
+    repeat: int = 0  # passes timed after the one that computes labels
+    each: bool = False  # show up to FEW images one by one
 
     def images_a_pass(self, images: int) -> int:
         """Return the images per pass of the pipeline, out of `images` in all."""
@@ -102,24 +97,19 @@ class Request:
 
 @dataclass
 class Outcome:
-    """Labels, scores if requested, and times in milliseconds.
-
-    `labels` is (done,) int32, fewer than `asked` if Ctrl-C ended the run; `truth` is None if
-    `data` has no labels. `end_to_end` is the pass that computed the labels, or the repeated
-    ones; without these, `compute` has no sample on a GPU, where copies and kernels overlap.
-    """
+    """Labels, scores if requested, and times in milliseconds."""
 
     request: Request
     data: str
-    truth: Any
+    truth: Any  # None if `data` has no labels
     weights: Weights
     plan: Plan
     gpu: Gpu | None
     why_device: str
-    labels: Any
+    labels: Any  # (done,) int32
     scores: Any
-    compute: Summary
-    end_to_end: Summary
+    compute: Summary  # without repeats, no samples on a GPU, where copies and kernels overlap
+    end_to_end: Summary  # of the pass that computed the labels, or of the repeated ones
     phases: dict[str, float]
     rows: list[StepTiming]
     limits: Ceilings | None = None
@@ -132,11 +122,10 @@ class Outcome:
     zero_copy: bool = False  # GPU kernels read the host's memory instead of copied chunks
     # ms by the schedule's model: `predicted` host to host, `bare_copy` of all images
     model: dict[str, float] | None = None
-    streamed: bool = False  # read during the computation: `end_to_end` is from file to labels
+    streamed: bool = False  # `end_to_end` is from file to labels
     notes: list[str] = field(default_factory=list)
     mistakes: Gallery | None = None  # misclassified images, if requested
-    # At most FEW, if each is to be shown: (asked, 28, 28, 1), uint8 or float32 in 0..1.
-    images: Any = None
+    images: Any = None  # (asked, 28, 28, 1), uint8 or float32 in 0..1, if each is shown
 
     @property
     def done(self) -> int:

@@ -24,13 +24,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
+from lenetgpu.arrays import np
 from lenetgpu.check.judge import TOLERANCE, Checked, Errors, judge_parts, largest
 from lenetgpu.check.reference import Reference, random_input, reference
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu, activate
 from lenetgpu.gpu.faults import lacks_memory
-from lenetgpu.measure.bench import Bench, Flusher, Skip, StageBench, stage_of
+from lenetgpu.measure.bench import Bench, Flush, Skip, StageBench, flusher, stage_of
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import BREAKS, Candidate, never, why
@@ -200,10 +201,9 @@ def named(own: Sequence[Plugin], wanted: str | None) -> str | None:
 
 
 def least_ms(problem: Any, images: int, limits: Ceilings) -> float:
-    """Return a lower bound in milliseconds for the work on this device.
+    """Return a lower bound in ms: bytes beyond any cache, or operations at the fastest unit's rate.
 
-    It is the time of bytes beyond any cache at the copy bandwidth, or of operations at the rate
-    of the fastest unit: for a convolution those of one filter element, fewer than any transform's.
+    A convolution counts those of one filter element, because no transform needs fewer.
     """
     conv = getattr(problem, "conv", problem)
     filter_elements = getattr(conv, "R", 1) * getattr(conv, "S", 1)
@@ -230,7 +230,7 @@ class PluginBench(Bench):
         vars(self).update(attributes)
         return answer
 
-    def use_cold_cache(self, flush: Flusher) -> None:
+    def use_cold_cache(self, flush: Flush) -> None:
         """Flush the L2 cache before every timed call, in the process."""
         self._ask("cold")
 
@@ -273,8 +273,6 @@ class PluginBench(Bench):
 
     def _outputs_wrong(self) -> str:
         """Return a complaint if timed calls are wrong on newly drawn images, or an empty string."""
-        import numpy as np
-
         kind, rng = self._plugin.kind, np.random.default_rng()
         x, _ = random_input(kind, self.problem, min(_DRAWN, self.images), rng)
         weights = self._work.weights
@@ -352,7 +350,7 @@ class _Server:
             self._bench = ConvBench(variant, problem, case, work.seconds)
 
     def cold(self) -> None:
-        self._bench.use_cold_cache(Flusher())
+        self._bench.use_cold_cache(flusher())
 
     def timed(self, calls: int) -> tuple[int, float]:
         """Return the number of calls made, or samples on a CPU, and the milliseconds claimed.

@@ -106,11 +106,7 @@ def watch_all(
     seconds: float = WATCHED_S,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Watch every correct and timed candidate, and store the result as its `machine`.
-
-    Ctrl-C marks the comparison interrupted; a candidate that raises fails. With a cold L2 cache
-    no energy is given: most would be the flushing's.
-    """
+    """Watch every correct and timed candidate, and store the result as its `machine`."""
     from lenetgpu.measure.rounds import BREAKS, fail
 
     if gpu is None or not seconds or comparison.interrupted or monitor(gpu) is None:
@@ -121,6 +117,7 @@ def watch_all(
         try:
             bench = candidate.bench
             assert bench is not None, "right, so it is built"
+            # no energy with a cold L2 cache: most would be the flushing's
             work, passes = (bench.sample, 0) if comparison.cold_l2 else bench.burst(_BURST_MS)
             candidate.machine = watch(work, passes * bench.scaled_from, gpu, seconds)
         except KeyboardInterrupt:
@@ -133,10 +130,7 @@ def watch_all(
 def watch_steps(
     rows: list[StepTiming], pipeline: Pipeline, images: Any, gpu: Gpu, seconds: float = WATCHED_S
 ) -> None:
-    """Watch every step of `pipeline` alone on its real input, as `machine` of its row.
-
-    Only the first chunk of `images` is used. A stage on the CPU is not watched.
-    """
+    """Watch every step on the GPU alone on its real input, as `machine` of its row."""
     if monitor(gpu) is None:
         return
     part = images[: pipeline.chunk]

@@ -10,7 +10,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.cpu.threads import core_count, machine_load
+from lenetgpu.arrays import cupy, np
+from lenetgpu.cpu.threads import core_count, machine_load, parallel_ranges
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvml
 from lenetgpu.gpu.launch import launch
@@ -69,25 +70,7 @@ def _timed(device: str, work: Callable[[], Any]) -> float:
     return min(elapsed_ms(work) for _ in range(_REPEATS[device])) / 1e3
 
 
-def _gpu_copy_gbs() -> float:
-    import cupy
-
-    runtime = cupy.cuda.runtime
-    size = min(_COPY_BYTES, runtime.memGetInfo()[0] // 4)
-    source, target = cupy.ones(size, cupy.uint8), cupy.empty(size, cupy.uint8)
-
-    def copy() -> None:
-        stream = cupy.cuda.get_current_stream().ptr
-        kind = runtime.memcpyDeviceToDevice
-        runtime.memcpyAsync(target.data.ptr, source.data.ptr, size, kind, stream)
-
-    return float(2 * size / _timed("cuda", copy) / 1e9)
-
-
 def _measure_gpu(name: str) -> Ceilings:
-    import cupy
-    import numpy as np
-
     blocks = 8 * multiprocessors()
     out = cupy.empty(blocks * _THREADS, cupy.float32)
     numbers = (out, np.float32(0.999), np.float32(0.001))
@@ -97,13 +80,19 @@ def _measure_gpu(name: str) -> Ceilings:
     seconds = _timed("cuda", lambda: launch(MMA_RATE, (blocks,), (_THREADS,), ones))
     products = blocks * _THREADS // 32 * _CHAINS * _STEPS
     tensor = _MMA_FLOP_PER_WARP * products / seconds / 1e12
-    return Ceilings(name, _gpu_copy_gbs(), fma, tensor)
+    runtime = cupy.cuda.runtime
+    size = min(_COPY_BYTES, runtime.memGetInfo()[0] // 4)
+    source, target = cupy.ones(size, cupy.uint8), cupy.empty(size, cupy.uint8)
+
+    def copy() -> None:
+        stream = cupy.cuda.get_current_stream().ptr
+        kind = runtime.memcpyDeviceToDevice
+        runtime.memcpyAsync(target.data.ptr, source.data.ptr, size, kind, stream)
+
+    return Ceilings(name, float(2 * size / _timed("cuda", copy) / 1e9), fma, tensor)
 
 
 def _measure_cpu(name: str) -> Ceilings:
-    import numpy as np
-
-    from lenetgpu.cpu.threads import parallel_ranges
     from lenetgpu.cpu.tile import ROWS_TIMES_MATRIX, Lines, pack_weights
     from lenetgpu.cpu.vector import CHANNELS, PIXELS
 
@@ -136,8 +125,6 @@ def _facts(device: str) -> dict[str, Any]:
     """Return the conditions that ceilings hold for: a CPU's cores, a GPU's CUDA driver."""
     if device == "cpu":
         return {"cores": core_count()}
-    import cupy
-
     return {"driver": int(cupy.cuda.runtime.driverGetVersion())}
 
 
@@ -164,10 +151,7 @@ def known(device: str, name: str) -> Ceilings | None:
 
 
 def ceilings(device: str, name: str) -> Ceilings:
-    """Return the ceilings of "cpu" or "cuda" (the current GPU) called `name`, cached if possible.
-
-    Ceilings measured under load are measured again once the load is lower.
-    """
+    """Return the ceilings of "cpu" or "cuda" called `name`, cached until the load has halved."""
     if device == "cuda":
         hold_events()
     limits = known(device, name)
@@ -179,21 +163,18 @@ def ceilings(device: str, name: str) -> Ceilings:
 
 def _measured(device: str, name: str) -> Ceilings:
     load = load_on(device)
-    found = _measure_gpu(name) if device == "cuda" else _measure_cpu(name)
-    if not found.sound():
-        raise LenetError(f"ceilings of {name}: expected rates above 0, found {found}")
+    rates = _measure_gpu(name) if device == "cuda" else _measure_cpu(name)
+    if not rates.sound():
+        raise LenetError(f"ceilings of {name}: expected rates above 0, found {rates}")
     today = datetime.date.today().isoformat()
-    return replace(found, date=today, load=load, **_facts(device))
+    return replace(rates, date=today, load=load, **_facts(device))
 
 
 def confirmed(device: str, limits: Ceilings) -> Ceilings:
-    """Measure `limits` again and return the better of both; unchanged if confirmed today.
-
-    `auto`'s choices on a GPU may have been measured under the same load, and are dropped.
-    """
+    """Measure `limits` again and return the better of both; unchanged if confirmed today."""
     if limits.confirmed and limits.date == datetime.date.today().isoformat():
         return limits
-    if device == "cuda":
+    if device == "cuda":  # choices measured under the same load
         entries.forget("auto", limits.device)
     fresh = _measured(device, limits.device)
     rates = ("copy_gbs", "fma_tflops", "tensor_tflops")

@@ -20,7 +20,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu.faults import lacks_memory, loses_context, lost
 from lenetgpu.gpu.nvml import MachineState
 from lenetgpu.measure import statistics
-from lenetgpu.measure.bench import Bench, Flusher, Skip
+from lenetgpu.measure.bench import Bench, Flush, Skip, flusher
 from lenetgpu.measure.statistics import Interval, median_interval, ratio_interval, single_ratio
 
 LEAST_ROUNDS, MOST_ROUNDS = statistics.LEAST, 1_000
@@ -53,16 +53,12 @@ Entry = tuple[Callable[[], float], list[float]]  # function that takes a sample,
 
 @dataclass
 class Candidate:
-    """A named way to do the work; `build` makes its bench, which may not fit in memory.
-
-    `status`: waiting; then right, wrong, failed (it could not run) or skipped (no memory or
-    time for it); or, from the start, refused. `note` has the reason.
-    """
+    """A named way to do the work; `build` makes its bench, which may not fit in memory."""
 
     name: str
     build: Callable[[], Bench]
     precision: str = "fp32"
-    status: str = "waiting"
+    status: str = "waiting"  # then right, wrong, failed or skipped; or refused from the start
     note: str = ""
     bench: Bench | None = None
     checked: Checked | None = None
@@ -206,7 +202,7 @@ def compare(
     comparison = Comparison(what, baseline, candidates, cold_l2=cold_l2)
     base = comparison.base
     with _interruptible(comparison):
-        flush = Flusher() if cold_l2 else None
+        flush = flusher() if cold_l2 else None
         _check_all(comparison, flush, effort, say)
         if base is not None and base.status == "right":
             control = Candidate(base.name + AGAIN, base.build, base.precision)
@@ -250,7 +246,7 @@ def why(error: BaseException) -> str:
     return f"cannot run: {type(error).__name__}: {line}"
 
 
-def _check_all(comparison: Comparison, flush: Flusher | None, effort: Effort, say: Say) -> None:
+def _check_all(comparison: Comparison, flush: Flush | None, effort: Effort, say: Say) -> None:
     """Check waiting candidates, the baseline first; skip the rest after `effort.checks` seconds."""
     start, base, candidates = time.perf_counter(), comparison.base, comparison.candidates
     for index, candidate in enumerate(sorted(candidates, key=lambda c: c is not base)):
@@ -275,7 +271,7 @@ def _judge(candidate: Candidate, check: Callable[[], Checked]) -> None:
         candidate.note = verdict.note.lstrip(", ")
 
 
-def _check(candidate: Candidate, flush: Flusher | None) -> None:
+def _check(candidate: Candidate, flush: Flush | None) -> None:
     def built() -> Checked:
         candidate.bench = bench = candidate.build()
         if flush is not None:
@@ -360,10 +356,7 @@ def _time(comparison: Comparison, effort: Effort, say: Say) -> None:
 def _leave_out_slow(
     comparison: Comparison, right: list[Candidate], costs: dict[str, float], seconds: float
 ) -> None:
-    """Limit the slowest to one sample until LEAST_ROUNDS of the others fit into `seconds`.
-
-    The baseline and its control are limited last. A slow first sample is taken again.
-    """
+    """Limit the slowest, the baseline last, to one sample until LEAST_ROUNDS of the others fit."""
     last = (comparison.base, comparison.again)
     remaining, resampled = [c for c in right if not c.once], set()
     while (needed := LEAST_ROUNDS * sum(costs[c.name] for c in remaining)) > seconds:

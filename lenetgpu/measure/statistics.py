@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from lenetgpu.arrays import np
+
 # Relative difference between two processes that neither can detect (placement, clocks).
 SYSTEMATIC = 0.01
 MARGIN = 0.02  # Ratios within 1 / (1 + MARGIN) and 1 + MARGIN count as the same.
@@ -78,8 +80,6 @@ def _student(freedom: float) -> float:
 
 def _bootstrap(logs: Any, block: int) -> float:
     """Return half the 95 % interval of the median of `logs`, from resampled circular blocks."""
-    import numpy as np
-
     n = len(logs)
     blocks = -(-n // block)
     starts = np.random.default_rng(n).integers(0, n, (_RESAMPLES, blocks, 1))
@@ -96,8 +96,6 @@ def _block_lengths(n: int) -> list[int]:
 
 def second_run_interval(samples: Sequence[float]) -> Interval:
     """Return the median of samples, with an interval for that of a second run in this process."""
-    import numpy as np
-
     logs = np.log(np.asarray(samples, np.float64))
     by_order = median_interval(logs.tolist())
     middle = by_order.value
@@ -114,10 +112,7 @@ def time_interval(samples: Sequence[float]) -> Interval:
 
 
 def ratio_interval(samples: Sequence[float], base: Sequence[float], drift: float = 0.0) -> Interval:
-    """Return the median of the ratios samples[i] / base[i], with its interval for a second run.
-
-    It is widened by SYSTEMATIC, or by `drift` if the baseline differed more from itself.
-    """
+    """Return the median ratio with a second run's interval, widened by SYSTEMATIC or `drift`."""
     ratios = [a / b for a, b in zip(samples, base, strict=False)]
     return second_run_interval(ratios).widened(max(SYSTEMATIC, drift))
 

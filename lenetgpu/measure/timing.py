@@ -11,6 +11,7 @@ from functools import cache, partial
 from math import ceil, isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.pipeline import Pipeline, Step
 
 if TYPE_CHECKING:
@@ -30,9 +31,7 @@ clock = time.perf_counter  # saved early: a plugin may replace it
 
 @cache
 def hold_events() -> tuple[Any, Any]:
-    """Return CuPy's event class and elapsed-time function, as they were at the first call."""
-    import cupy
-
+    """Return CuPy's event class and elapsed-time function, before a plugin replaces them."""
     return cupy.cuda.Event, cupy.cuda.get_elapsed_time
 
 
@@ -288,14 +287,11 @@ class CallTimer:
         elif cold:
             self.method = "single calls, cold L2"
         elif CALLS * call_ms <= budget_ms:
-            self._replay(call, record)
-
-    def _replay(self, call: Call, record: Recorder) -> None:
-        try:
-            self.calls = self.replays = Replays(record(call, CALLS))
-        except RuntimeError as error:
-            self.calls._times, self.note = CALLS, f"no graph, launches counted in: {error}"
-            return
-        self.method = f"graph of {CALLS} calls"
-        self.replays.once()
-        self.replays.fill()
+            try:
+                self.calls = self.replays = Replays(record(call, CALLS))
+            except RuntimeError as error:
+                self.calls._times, self.note = CALLS, f"no graph, launches counted in: {error}"
+                return
+            self.method = f"graph of {CALLS} calls"
+            self.replays.once()
+            self.replays.fill()

@@ -41,11 +41,7 @@ def plan_of(kernels: Iterable[str]) -> str:
 
 
 class TorchBench(CallBench):
-    """F.conv2d at the problem's dtype, without TF32, contiguous and channels_last.
-
-    The faster format counts; on a GPU, each uses the fastest of all cuDNN plans. A bias is part
-    of the call; ReLU is a separate kernel after it.
-    """
+    """F.conv2d without TF32, with bias, contiguous and channels_last; ReLU is a second kernel."""
 
     repeats = False
     _x: Any
@@ -155,7 +151,7 @@ class TorchBench(CallBench):
         self.problem = replace(self.problem, reads=_FORMATS[name], writes=_FORMATS[name])
         assert worst is not None
         self._load_timed(self.problem.reads)
-        self.timer = timer
+        self._use(timer)
         parts: list[Any] = [
             name,
             self._uneven and "a copy padded in each call",

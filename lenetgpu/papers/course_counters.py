@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lenetgpu.measure.bench import stage_of
-from lenetgpu.measure.counters.work import StageSpec
+from lenetgpu.measure.counters.child import StageSpec
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.network import stage as stage_named
 from lenetgpu.papers.course import AFTER, BEYOND, FIGURES, MEAN, RELU, TABLE_10, UNTIMED, layouts_of

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.check.reference import reference_stages
 from lenetgpu.errors import LenetError
 from lenetgpu.files.source import open_source
@@ -21,11 +23,12 @@ from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import activate, current_arch, driver, require_gpu
 from lenetgpu.gpu.launch import Launch, launch, record
 from lenetgpu.gpu.nvrtc import Kernel, compile_together
-from lenetgpu.measure.bench import input_of
-from lenetgpu.measure.counters.work import Images, StageSpec, Work, from_json
+from lenetgpu.measure.bench import input_of, stage_of
 from lenetgpu.measure.rounds import BREAKS, why
 from lenetgpu.network import STAGE_NAMES
 from lenetgpu.pipeline import Pipeline, Step
+from lenetgpu.plan import BoundStage, Plan
+from lenetgpu.stages import variants
 from lenetgpu.stages.prepared import PreparedKernel
 
 WORK, SECTIONS = "work.json", "sections.json"
@@ -33,6 +36,83 @@ WORK, SECTIONS = "work.json", "sections.json"
 # number, from 1.
 MARK = Kernel(Path(__file__).with_suffix(".cu").resolve(), "section_begins")
 _FEW = 100
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """A variant on a stage (or a span, written with +), in its layouts."""
+
+    stage: str
+    variant: str
+    reads: str
+    writes: str
+    device: str = "cuda"
+
+    @classmethod
+    def of(cls, bound: BoundStage) -> StageSpec:
+        """Return the specification of a plan's stage."""
+        problem, variant = bound.problem, bound.variant
+        device = variant.needs.device
+        return cls(bound.name, variant.full_name, problem.reads, problem.writes, device)
+
+    def bound(self) -> BoundStage:
+        """Return the plan's stage; raise LenetError if there is no such variant."""
+        unit = stage_of(self.stage)
+        problem: Any = replace(unit.problem, reads=self.reads, writes=self.writes)
+        for variant in variants(unit.kind, self.device):
+            if variant.full_name == self.variant:
+                return BoundStage(tuple(self.stage.split("+")), variant, problem, unit.weights)
+        expected = f"expected a variant of {self.device}, found {self.variant!r}"
+        raise LenetError(f"counters, {unit.kind}: {expected}")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Stages whose kernels are counted: each alone on its own activations, or chained as a plan."""
+
+    name: str
+    specs: tuple[StageSpec, ...]
+    chained: bool = False
+    device: str = "cuda"
+
+    @classmethod
+    def of(cls, plan: Plan) -> Work:
+        """Return the work of a plan: its stages and conversions, from images to labels."""
+        return cls(plan.name, tuple(map(StageSpec.of, plan.stages)), True, plan.device)
+
+    def plan(self) -> Plan:
+        """Return its stages as a plan."""
+        return Plan(self.name, self.device, tuple(spec.bound() for spec in self.specs))
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images for the work, `count` per pass, and weights; `chunk` and `transfers` of a plan."""
+
+    data: Path
+    weights: Path
+    count: int
+    skip: int = 0
+    chunk: int | None = None
+    transfers: str = "device"
+
+
+def as_json(works: Sequence[Work], images: Images, device: int) -> dict[str, Any]:
+    """Return everything the process needs; `device` is the GPU's index."""
+    return {
+        "works": [asdict(work) for work in works],
+        "images": asdict(images) | {"data": str(images.data), "weights": str(images.weights)},
+        "device": device,
+    }
+
+
+def from_json(loaded: dict[str, Any]) -> tuple[list[Work], Images, int]:
+    """Return the arguments of `as_json` from its result."""
+    for work in loaded["works"]:
+        work["specs"] = tuple(StageSpec(**spec) for spec in work["specs"])
+    for name in ("data", "weights"):
+        loaded["images"][name] = Path(loaded["images"][name])
+    return [Work(**work) for work in loaded["works"]], Images(**loaded["images"]), loaded["device"]
 
 
 def mark(section: int) -> None:
@@ -43,8 +123,6 @@ def mark(section: int) -> None:
 @contextmanager
 def _profiled() -> Iterator[list[Launch]]:
     """Profile the block until its launches end, and record our own launches."""
-    import cupy
-
     cupy.cuda.runtime.deviceSynchronize()
     if driver().cuProfilerStart() != 0:
         raise LenetError("counters: expected the profiler to start, found that it does not")
@@ -57,7 +135,7 @@ def _profiled() -> Iterator[list[Launch]]:
 
 
 def _entries(launched: list[Launch]) -> list[str]:
-    return [one.kernel.entry for one in launched if one.kernel != MARK]
+    return [launch.kernel.entry for launch in launched if launch.kernel != MARK]
 
 
 class _Child:
@@ -76,15 +154,15 @@ class _Child:
     def run(self, index: int, work: Work) -> None:
         """Run `work` and add its sections; a work that fails becomes one section with the error."""
         if work.chained:
-            self._guarded(index, work.name, "", lambda: self._plan(index, work))
+            self._guarded(self._plan, index, work, work.name, "")
             return
         for spec in work.specs:
-            self._guarded(index, spec.stage, spec.variant, lambda own=spec: self._alone(index, own))
+            self._guarded(self._alone, index, spec, spec.stage, spec.variant)
 
-    def _guarded(self, index: int, name: str, variant: str, run: Any) -> None:
+    def _guarded(self, run: Any, index: int, work: Any, name: str, variant: str) -> None:
         before = len(self.sections)
         try:
-            run()
+            run(index, work)
         except BREAKS as error:
             if len(self.sections) == before:
                 self._add(index, name, variant)
@@ -98,8 +176,6 @@ class _Child:
         return self.sections[-1]
 
     def _alone(self, index: int, spec: StageSpec) -> None:
-        import cupy
-
         bound, n = spec.bound(), self._asked.count
         tensors = [self._weights[name] for name in bound.weights]
         prepared = PreparedKernel(bound.variant, bound.problem, tensors, n)
@@ -121,8 +197,6 @@ class _Child:
         return input_of(stage, few, self._stages, problem)
 
     def _plan(self, index: int, work: Work) -> None:
-        import cupy
-
         asked, n = self._asked, self._asked.count
         few = cupy.asarray(self._images)
         images = cupy.concatenate([few] * -(-n // len(few)))[:n]
@@ -148,8 +222,6 @@ class _Child:
 
 def main(folder: Path) -> None:
     """Run the works listed in FOLDER/work.json."""
-    import cupy
-
     works, images, device = from_json(json.loads((folder / WORK).read_text()))
     activate(require_gpu(device))
     kernels = [MARK]

@@ -20,8 +20,8 @@ from lenetgpu.gpu import machines
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.measure.counters import child, ncu
+from lenetgpu.measure.counters.child import Images, Work, as_json
 from lenetgpu.measure.counters.ncu import Counters, NoCounters, Profiled, asked, merged, of_values
-from lenetgpu.measure.counters.work import Images, Work, as_json
 from lenetgpu.plan import BoundStage
 
 Row = dict[str, Any]
@@ -55,10 +55,7 @@ class Section:
 
 
 def read(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[str, list[list[Section]]]:
-    """Return Nsight Compute's version and each work's sections, counted on `gpu`.
-
-    Raises NoCounters if Nsight Compute is missing, is denied access, or reports other launches.
-    """
+    """Return Nsight Compute's version and each work's sections on `gpu`, or raise NoCounters."""
     program = ncu.find()
     version, units = ncu.version(program), asked(gpu.compute_capability)
     if "cupy" in sys.modules:  # free GPU memory for the process
@@ -77,11 +74,7 @@ def read(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[str, list[lis
 
 
 def sections(listed: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> list[Section]:
-    """Return each section with its launches; raise NoCounters if they do not match.
-
-    A mark of as many blocks as the section's number, from 1, precedes its launches. Library
-    kernels may appear between our own.
-    """
+    """Return each section with its launches, which follow its mark; raise NoCounters otherwise."""
     parts: list[list[Profiled]] = [[] for _ in listed]
     at = None
     for launched in launches:

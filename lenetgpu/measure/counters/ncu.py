@@ -208,10 +208,7 @@ def command(program: str, metrics: Iterable[str], child: Sequence[str]) -> list[
 
 
 def run(words: Sequence[str], limit_s: float, more_path: str) -> str:
-    """Return its output; raise NoCounters if it is denied access, fails, or exceeds `limit_s`.
-
-    `more_path` is prepended to PYTHONPATH. The process group is killed at the limit, or by Ctrl-C.
-    """
+    """Return its output; raise NoCounters if it is denied access, fails, or exceeds `limit_s`."""
     path = os.pathsep.join(filter(None, [more_path, os.environ.get("PYTHONPATH")]))
     try:
         process = subprocess.Popen(
@@ -250,11 +247,7 @@ def _last_line(text: str) -> str:
 
 
 def parsed(text: str, units: Mapping[str, str]) -> list[Profiled]:
-    """Return the launches in ncu's raw CSV, in order; raise NoCounters if it is incomplete.
-
-    `units` maps the metrics to their base units, "" for any. The first row after the header
-    holds units; lines starting with `==` are ncu's remarks.
-    """
+    """Return the launches in ncu's raw CSV, in order; raise NoCounters if it is incomplete."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     if not lines or not lines[0].startswith('"ID",'):
         raise NoCounters(f"ncu: expected CSV, found {_last_line(text) or 'nothing'!r}")
@@ -269,6 +262,7 @@ def parsed(text: str, units: Mapping[str, str]) -> list[Profiled]:
     for number, row in enumerate(cells, 1):
         if len(row) != len(names):
             raise NoCounters(f"ncu, row {number}: expected {len(names)} columns, found {len(row)}")
+    # the first row holds units
     units_of, *rows = (dict(zip(names, row, strict=True)) for row in cells)
     for name, unit in units.items():
         if unit and units_of[name] not in (unit, ""):
