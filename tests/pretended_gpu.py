@@ -266,4 +266,4 @@ def assert_right_each_time(gpu, streamer, given, images=None):
         labels[...], scores[...] = -1, np.nan
         streamer.run(given, labels, scores)
         assert_right(given if images is None else images, labels, scores)
-        assert (streamer.done, gpu.launches, streamer.not_recorded) == (n, again, "")
+        assert (streamer.done, gpu.launches, streamer._replays.refusal) == (n, again, "")

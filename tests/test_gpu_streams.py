@@ -65,7 +65,7 @@ def test_graph_replays_use_new_images(plan, dtype, how, digits, shipped_weights)
         streamer.run(held, labels, scores)
         np.testing.assert_array_equal(labels, expected[order])
         np.testing.assert_allclose(scores, values[order], rtol=1e-3, atol=1e-3)
-    assert streamer.not_recorded == ""
+    assert streamer._replays.refusal == ""
     assert len(streamer._replays) == 1 and streamer._replays._last is not None
 
 

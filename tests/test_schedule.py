@@ -18,7 +18,6 @@ from lenetgpu.net.streaming.schedule import (
     chunk_sizes,
     predicted_ms,
 )
-from lenetgpu.plan import resolve
 from lenetgpu.store import entries
 
 # an H100's: the bus by its bare copy of 7.84 MB in 0.186 ms, less what a call takes
@@ -123,12 +122,10 @@ def test_chunks_sum_to_all_images_and_respect_the_limit(images, chunk, taper):
         assert chunk < 1_000 or all(size >= min(250, images) for size in sizes)
 
 
-def test_costs_are_lines_through_two_sizes(monkeypatch, shipped_weights):
+def test_costs_are_lines_through_two_sizes(monkeypatch):
     """By hand, in us: a copy 2 + n/500, a pass 3 + n/1000, each call of a graph 0.5."""
     assert costs_module._line(2, 4, [3.0, 5.0]) == (1.0, 1.0)
     assert costs_module._line(2, 4, [4.0, 2.0]) == (4.0 - 2 * 5e-4, 5e-4)
-    plan = resolve("serial", "cpu")
-    assert not costs_module._pipeline(plan, shipped_weights, "uint8", 2).with_scores
     took = []
 
     def run(images):
@@ -161,10 +158,11 @@ def test_costs_are_measured_once_or_if_unreadable(tmp_path, monkeypatch):
     gpu = SimpleNamespace(name="pretended", index=0)
     monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
     monkeypatch.setattr(costs_module, "plan_key", lambda plan, *facts: "-".join(map(str, facts)))
-    monkeypatch.setattr(costs_module, "_pipeline", lambda *asked: asked)
+    monkeypatch.setattr(costs_module, "Pipeline", lambda *given: SimpleNamespace(dtype=given[3]))
 
     def measure(make):
-        asked.append(make(7)[2])
+        assert not make(7).with_scores
+        asked.append(make(7).dtype)
         return FP16
 
     monkeypatch.setattr(costs_module, "measure_costs", measure)

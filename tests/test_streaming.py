@@ -77,7 +77,7 @@ def test_unrecordable_work_is_launched():
         labels[...] = -1
         streamer.run(images, labels)
         assert_right(images, labels)
-    assert streamer.not_recorded == "not permitted" and gpu.tried == 1
+    assert streamer._replays.refusal == "not permitted" and gpu.tried == 1
 
 
 def test_mismatched_arrays_are_refused():

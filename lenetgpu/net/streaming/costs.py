@@ -31,23 +31,20 @@ _LONG_MS = 10.0  # a sample longer than this is not repeated
 
 def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
     """Return the costs of `plan` on `gpu`, which is current: cached or measured now."""
-    name = _name(plan, gpu, dtype)
-    found = entries.load("schedule", name, Costs)
-    if found is None or not found.sound:
-        found = measure_costs(lambda size: _pipeline(plan, weights, dtype, size))
-        entries.save("schedule", name, found)
-    return found
-
-
-def _name(plan: Plan, gpu: Gpu, dtype: str) -> str:
     facts = [gpu.name, gpu.index, plan_key(plan, gpu.name, dtype, IMAGES)]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    costs = entries.load("schedule", name, Costs)
+    if costs is not None and costs.sound:
+        return costs
 
+    def make_pipeline(size: int) -> Pipeline:
+        pipeline = Pipeline(plan, weights, size, dtype, size)
+        pipeline.with_scores = False
+        return pipeline
 
-def _pipeline(plan: Plan, weights: Weights, dtype: str, size: int) -> Pipeline:
-    made = Pipeline(plan, weights, size, dtype, size)
-    made.with_scores = False
-    return made
+    costs = measure_costs(make_pipeline)
+    entries.save("schedule", name, costs)
+    return costs
 
 
 def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
@@ -64,15 +61,15 @@ def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
     def copy(n: int) -> None:
         device.copy(resident[:n], host[:n], device.current())
 
-    few, whole = FEW, len(host)
-    copies = [_each_us(partial(copy, n)) for n in (few, whole)]
-    kernels = [_each_us(partial(pipeline.run, resident[:n])) for n in (few, whole)]
-    image_bytes = host.nbytes // whole
-    copy_us, byte_us = _line(few * image_bytes, whole * image_bytes, copies)
-    chunk_us, image_us = _line(few, whole, kernels)
-    seen = device.mapped(host)
-    reads = [_each_us(partial(pipeline.run, seen[:n])) for n in (few, whole)]
-    zero_copy_us, read_us = _line(few, whole, reads)
+    few, many = FEW, len(host)
+    copies = [_each_us(partial(copy, n)) for n in (few, many)]
+    kernels = [_each_us(partial(pipeline.run, resident[:n])) for n in (few, many)]
+    image_bytes = host.nbytes // many
+    copy_us, byte_us = _line(few * image_bytes, many * image_bytes, copies)
+    chunk_us, image_us = _line(few, many, kernels)
+    mapped = device.mapped(host)
+    reads = [_each_us(partial(pipeline.run, mapped[:n])) for n in (few, many)]
+    zero_copy_us, read_us = _line(few, many, reads)
     pipelines = [pipeline, *(make_pipeline(few) for _ in range(_STREAMS - 1))]
     overlapped_us = _overlapped_us(device, pipelines, resident[:few])
     return Costs(
@@ -114,10 +111,10 @@ def _digits(dtype: str) -> Any:
     return images if dtype == "uint8" else images.astype(np.float32) / np.float32(PIXEL_SCALE)
 
 
-def _line(few: int, whole: int, took: list[float]) -> tuple[float, float]:
+def _line(few: int, many: int, times: list[float]) -> tuple[float, float]:
     """Return (start, slope) of the line through two times, both non-negative."""
-    slope = max((took[1] - took[0]) / (whole - few), 1e-3 * took[1] / whole)
-    return max(0.0, took[0] - few * slope), slope
+    slope = max((times[1] - times[0]) / (many - few), 1e-3 * times[1] / many)
+    return max(0.0, times[0] - few * slope), slope
 
 
 def _each_us(work: Callable[[], Any]) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 
 from lenetgpu.net.streaming.cuda import Cuda
 from lenetgpu.network import IMAGE_SHAPE
-from lenetgpu.pipeline import ALIGNED, Observer, Pipeline
+from lenetgpu.pipeline import ALIGNED, Pipeline
 
 # called with the slot and the operation just queued on the current stream, or None before the first
 Mark = Callable[[int, str | None], None]
@@ -92,23 +92,23 @@ class StreamPool:
         """Queue chunk number `turn` of a pass, then event `done` if given."""
         device, slot = self._device, self._slots[turn % len(self._slots)]
 
-        def tell(stream: Any, name: str | None) -> None:
+        def mark_on(stream: Any, name: str | None) -> None:
             if mark is not None:
                 with stream:
                     mark(slot.number, name)
 
         if self._zero_copy and chunk.images.ctypes.data % ALIGNED == 0:
             pixels = device.mapped(chunk.images)
-            tell(slot.stream, None)
+            mark_on(slot.stream, None)
         else:
             if slot.used:
                 self._copying.wait_event(slot.emptied)
-            tell(self._copying, None)
+            mark_on(self._copying, None)
             if slot.images is None:
                 slot.images = self._images(self.dtype)
             pixels = slot.images[: len(chunk.images)]
             device.copy(pixels, chunk.images, self._copying)
-            tell(self._copying, "images to device")
+            mark_on(self._copying, "images to device")
             slot.copied.record(self._copying)
             slot.stream.wait_event(slot.copied)
         with slot.stream:
@@ -118,10 +118,10 @@ class StreamPool:
 
     def _run(self, slot: StreamSlot, buffer: Any, chunk: Chunk, mark: Mark | None) -> None:
         """Queue the kernels; labels go directly to host memory if a kernel writes them."""
-        observer = None if mark is None else _marker(mark, slot.number)
+        observer = None if mark is None else lambda step, output: mark(slot.number, step.name)
         direct = slot.pipeline.labels_by_kernel
-        there = self._device.mapped(chunk.labels) if direct else None
-        labels = slot.pipeline.run(buffer, observer, there)
+        host_labels = self._device.mapped(chunk.labels) if direct else None
+        labels = slot.pipeline.run(buffer, observer, host_labels)
         slot.emptied.record(slot.stream)
         slot.used = True
         if not direct:
@@ -139,7 +139,3 @@ class StreamPool:
         """Wait until all slots are idle."""
         for stream in self.streams:
             stream.synchronize()
-
-
-def _marker(mark: Mark, stream: int) -> Observer:
-    return lambda step, output: mark(stream, step.name)

@@ -53,14 +53,6 @@ def host_results(n: int, with_scores: bool) -> tuple[Any, Any]:
     return labels, host_empty((n, CLASSES), "float32") if with_scores else None
 
 
-def _expect(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
-    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-        raise LenetError(
-            f"{name}: expected a C-contiguous array {shape} of {dtype}, "
-            f"found {array.shape} of {array.dtype}, strides {array.strides}"
-        )
-
-
 class Replays:
     """Recorded passes by the addresses of their arrays; `refusal`: why none can be recorded."""
 
@@ -77,8 +69,8 @@ class Replays:
         self._graphs.clear()
         self._last = None
 
-    def again(self, whole: Chunk) -> Graph | None:
-        """Return the last graph if `whole` consists of the same array objects.
+    def again(self, batch: Chunk) -> Graph | None:
+        """Return the last graph if `batch` consists of the same array objects.
 
         Comparing objects is cheaper than comparing addresses. The arrays are not kept alive, so
         freed and reused memory does not match.
@@ -86,7 +78,7 @@ class Replays:
         if self._last is None:
             return None
         graph, known = self._last
-        for reference, array in zip(known, whole.arrays, strict=True):
+        for reference, array in zip(known, batch.arrays, strict=True):
             if (None if reference is None else reference()) is not array:
                 return None
         return graph
@@ -95,8 +87,8 @@ class Replays:
         """Return True if there is a graph for these addresses."""
         return self._graphs.get(key) is not None
 
-    def find(self, key: Key, whole: Chunk, record: Callable[[], Graph]) -> Graph | None:
-        """Return the graph of `whole`; call `record` when its arrays are used a second time."""
+    def find(self, key: Key, batch: Chunk, record: Callable[[], Graph]) -> Graph | None:
+        """Return the graph of `batch`; call `record` when its arrays are used a second time."""
         if self.refusal:
             return None
         if key not in self._graphs:
@@ -111,7 +103,7 @@ class Replays:
             return None
         self._graphs[key] = graph
         self._graphs.move_to_end(key)
-        self._last = graph, tuple(None if array is None else ref(array) for array in whole.arrays)
+        self._last = graph, tuple(None if array is None else ref(array) for array in batch.arrays)
         return graph
 
 
@@ -163,14 +155,15 @@ class Ring:
             return self.free.pop()
         if not self._left:
             return None
-        made = StagingBuffer(
-            self._device.pinned((self.images, *IMAGE_SHAPE), self._dtype),
-            self._device.pinned((self.images,), "int32"),
-            self._device.pinned((self.images, CLASSES), "float32") if self.with_scores else None,
+        pinned = self._device.pinned
+        buffer = StagingBuffer(
+            pinned((self.images, *IMAGE_SHAPE), self._dtype),
+            pinned((self.images,), "int32"),
+            pinned((self.images, CLASSES), "float32") if self.with_scores else None,
             self._device.event(),
         )
         self._left -= 1
-        return made
+        return buffer
 
 
 class Streamer:
@@ -191,8 +184,6 @@ class Streamer:
         taper: float = EVEN,
         zero_copy: bool = False,
     ) -> None:
-        if streams < 1:
-            raise LenetError(f"streams: expected at least 1, found {streams}")
         self._turn = Turn("streamer")
         self.taper, self.zero_copy = taper, zero_copy
         self.asked = self.chunk = chunk
@@ -217,48 +208,42 @@ class Streamer:
         """Fill `labels` (n,) int32 and, if given, `scores` (n, 10) float32 from `images`.
 
         `images` is C-contiguous (n, 28, 28, 1) of the pipelines' dtype. Page-locked arrays are used
-        in place, others go through the ring. Returns when the labels are in host memory.
-        `on_chunk(count)` is called after each chunk is queued, `mark(stream, name)` after each
-        operation and with None before the first. `done` is the number of leading labels in host
-        memory; after a Ctrl-C, those of the chunks that were queued.
+        in place, others go through the ring. `on_chunk(count)` is called after each chunk is
+        queued, `mark(stream, name)` after each operation and with None before the first. `done` is
+        the number of leading labels in host memory; after a Ctrl-C, those of the queued chunks.
         """
         self.done = 0
-        whole = Chunk(images, labels, scores)
-        again = None if mark is not None else self._replays.again(whole)
-        if again is not None and self._replay(again, whole, on_chunk):
+        batch = Chunk(images, labels, scores)
+        graph = None if mark is not None else self._replays.again(batch)
+        if graph is not None and self._replay(graph, batch, on_chunk):
             return
-        self._check(whole)
+        self._check(batch)
         arrays = [array for array in (images, labels, scores) if array is not None]
         addresses = tuple(array.ctypes.data for array in arrays)
         key = (len(images), *addresses)
         known = self._replays.has(key)
         sizes = (1 if known else array.nbytes for array in arrays)
         if not all(map(self._device.is_pinned, addresses, sizes)):
-            self._through_ring(whole, on_chunk, mark)
+            self._through_ring(batch, on_chunk, mark)
             return
         graph = None
         if mark is None and len(images) <= MOST_RECORDED * self.chunk:
-            graph = self._replays.find(key, whole, lambda: self._recorded(whole))
-        if graph is None or not self._replay(graph, whole, on_chunk):
-            self._insist(lambda: self._launch(whole, on_chunk, mark))
+            graph = self._replays.find(key, batch, lambda: self._recorded(batch))
+        if graph is None or not self._replay(graph, batch, on_chunk):
+            self._insist(lambda: self._launch(batch, on_chunk, mark))
 
     @in_turn
     def run_source(self, source: Source, deliver: Deliver, on_chunk: OnChunk | None = None) -> None:
         """Read `source` by threads into a page-locked ring; `deliver(labels, scores)` in order.
 
-        Labels (k,) int32 and scores (k, 10) float32 (None if the pipelines have none) are views of
-        the ring, valid until `deliver` returns; `on_chunk(k)` follows. Errors of readers and
-        `deliver` are raised here once the readers have ended and the GPU is idle; `done` is the
-        number of delivered images. After a Ctrl-C, queued chunks are delivered first.
+        Labels (k,) int32 and scores (k, 10) float32 or None are valid until `deliver` returns;
+        `on_chunk(k)` follows. Errors of readers and `deliver` are raised once the readers have
+        ended and the GPU is idle; `done` is the number of delivered images. After a Ctrl-C, queued
+        chunks are delivered first.
         """
         self.done = 0
         scored, images = self._ready().with_scores, len(source)
         self._insist(lambda: self._stream(source.read, images, deliver, scored, on_chunk))
-
-    @property
-    def not_recorded(self) -> str:
-        """The reason why passes are launched instead of replayed, or an empty string."""
-        return self._replays.refusal
 
     @property
     def shrunk(self) -> str:
@@ -270,26 +255,36 @@ class Streamer:
             f"streams: they are of {self.chunk:,}"
         )
 
-    def _check(self, whole: Chunk) -> None:
-        n = len(whole.images)
-        dtype = self._ready().dtype
-        _expect("images", whole.images, (n, *IMAGE_SHAPE), dtype)
-        _expect("labels", whole.labels, (n,), "int32")
-        if whole.scores is not None:
-            _expect("scores", whole.scores, (n, CLASSES), "float32")
+    def _check(self, batch: Chunk) -> None:
+        n = len(batch.images)
+        for name, array, shape, dtype in (
+            ("images", batch.images, (n, *IMAGE_SHAPE), self._ready().dtype),
+            ("labels", batch.labels, (n,), "int32"),
+            ("scores", batch.scores, (n, CLASSES), "float32"),
+        ):
+            if array is None:
+                continue
+            if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+                raise LenetError(
+                    f"{name}: expected a C-contiguous array {shape} of {dtype}, "
+                    f"found {array.shape} of {array.dtype}, strides {array.strides}"
+                )
 
     def _ready(self) -> StreamPool:
-        """The stream slots, made of as large a chunk as the GPU's memory holds."""
+        """Return the stream slots, made for the largest chunks that fit in the GPU's memory."""
+
+        def make() -> None:
+            self._slots = StreamPool(
+                self._device, self._make, self.chunk, self.streams, self.zero_copy
+            )
+
         if self._slots is None:
-            self._insist(self._make_slots)
+            self._insist(make)
         assert self._slots is not None
         return self._slots
 
-    def _make_slots(self) -> None:
-        self._slots = StreamPool(self._device, self._make, self.chunk, self.streams, self.zero_copy)
-
     def _halve(self) -> None:
-        """Let go of what is held for chunks of this size, and take half of it from now on."""
+        """Free the buffers for chunks of this size, and halve it."""
         self._slots, self._ring = None, None
         self._replays.forget()
         self._device.release()
@@ -314,20 +309,20 @@ class Streamer:
             return False
         return True
 
-    def _chunks(self, whole: Chunk, start: int = 0) -> Iterator[Chunk]:
+    def _chunks(self, batch: Chunk, start: int = 0) -> Iterator[Chunk]:
         lo = start
-        for size in chunk_sizes(len(whole.images) - start, self.chunk, self.taper):
+        for size in chunk_sizes(len(batch.images) - start, self.chunk, self.taper):
             part = slice(lo, lo + size)
             lo += size
-            scores = None if whole.scores is None else whole.scores[part]
-            yield Chunk(whole.images[part], whole.labels[part], scores)
+            scores = None if batch.scores is None else batch.scores[part]
+            yield Chunk(batch.images[part], batch.labels[part], scores)
 
-    def _launch(self, whole: Chunk, on_chunk: OnChunk | None, mark: Mark | None) -> None:
+    def _launch(self, batch: Chunk, on_chunk: OnChunk | None, mark: Mark | None) -> None:
         """Launch chunk after chunk from image `done` on, and keep `done` correct on errors."""
         slots, queued = self._ready(), self.done
         slots.begin()
         try:
-            for turn, part in enumerate(self._chunks(whole, queued)):
+            for turn, part in enumerate(self._chunks(batch, queued)):
                 slots.queue(turn, part, mark)
                 queued += len(part.images)
                 if on_chunk is not None:
@@ -336,44 +331,44 @@ class Streamer:
             slots.wait()
             self.done = queued
 
-    def _replay(self, graph: Graph, whole: Chunk, on_chunk: OnChunk | None) -> bool:
+    def _replay(self, graph: Graph, batch: Chunk, on_chunk: OnChunk | None) -> bool:
         """Launch `graph`; if memory is short, drop all graphs and return False."""
         queued = 0
         try:
             if not self._fitted(graph.launch_alone):
                 self._replays.forget()
                 return False
-            queued = len(whole.images)
+            queued = len(batch.images)
             if on_chunk is not None:
-                for part in self._chunks(whole):
+                for part in self._chunks(batch):
                     on_chunk(len(part.images))
         finally:
             graph.stream.synchronize()
             self.done = queued
         return True
 
-    def _recorded(self, whole: Chunk) -> Graph:
+    def _recorded(self, batch: Chunk) -> Graph:
         """Record a pass as one graph; raise RuntimeError if that is impossible."""
         slots = self._ready()
 
         def work() -> None:
             slots.begin()
-            for turn, part in enumerate(self._chunks(whole)):
+            for turn, part in enumerate(self._chunks(batch)):
                 slots.queue(turn, part)
 
         return self._device.record_graph(work, slots.streams)
 
-    def _through_ring(self, whole: Chunk, on_chunk: OnChunk | None, mark: Mark | None) -> None:
+    def _through_ring(self, batch: Chunk, on_chunk: OnChunk | None, mark: Mark | None) -> None:
         def deliver(labels: Any, scores: Any) -> None:
             part = slice(self.done, self.done + len(labels))
-            whole.labels[part] = labels
-            if whole.scores is not None:
-                whole.scores[part] = scores
+            batch.labels[part] = labels
+            if batch.scores is not None:
+                batch.scores[part] = scores
 
         def read(lo: int, out: Any) -> None:
-            out[...] = whole.images[lo : lo + len(out)]
+            out[...] = batch.images[lo : lo + len(out)]
 
-        scored, images = whole.scores is not None, len(whole.images)
+        scored, images = batch.scores is not None, len(batch.images)
         self._insist(lambda: self._stream(read, images, deliver, scored, on_chunk, mark))
 
     def _stream(
@@ -387,49 +382,49 @@ class Streamer:
     ) -> None:
         """Process images from `done` on while readers work ahead."""
         slots = self._ready()
-        ahead: deque[tuple[StagingBuffer, Future[None]]] = deque()
-        flying: deque[StagingBuffer] = deque()
-        giving = False
+        reads: deque[tuple[StagingBuffer, Future[None]]] = deque()
+        queued: deque[StagingBuffer] = deque()
+        delivering = False
 
-        def land() -> None:
-            nonlocal giving
-            buffer = flying[0]
+        def finish_oldest() -> None:
+            nonlocal delivering
+            buffer = queued[0]
             buffer.done.synchronize()
-            found = buffer.chunk()
-            giving = True
-            deliver(found.labels, found.scores)
+            chunk = buffer.chunk()
+            delivering = True
+            deliver(chunk.labels, chunk.scores)
             self.done += buffer.n
-            giving = False
-            ring.free.append(flying.popleft())
+            delivering = False
+            ring.free.append(queued.popleft())
             if on_chunk is not None:
                 on_chunk(buffer.n)
 
         slots.begin()
-        turn, asked = 0, self.done
+        turn, requested = 0, self.done
         with self._ring_for(with_scores) as ring:
             try:
                 while True:
-                    while asked < images and (buffer := ring.take()) is not None:
-                        buffer.n = min(ring.images, images - asked)
+                    while requested < images and (buffer := ring.take()) is not None:
+                        buffer.n = min(ring.images, images - requested)
                         part = buffer.images[: buffer.n]
-                        ahead.append((buffer, ring.threads.submit(read, asked, part)))
-                        asked += buffer.n
-                    if ahead and (ahead[0][1].done() or not flying):
-                        buffer, reading = ahead[0]
+                        reads.append((buffer, ring.threads.submit(read, requested, part)))
+                        requested += buffer.n
+                    if reads and (reads[0][1].done() or not queued):
+                        buffer, reading = reads[0]
                         reading.result()
-                        ahead.popleft()
+                        reads.popleft()
                         slots.queue(turn, buffer.chunk(), mark, buffer.done)
-                        flying.append(buffer)
+                        queued.append(buffer)
                         turn += 1
-                    elif flying:
-                        land()
+                    elif queued:
+                        finish_oldest()
                     else:
                         break
             except BaseException as error:
                 self._ring = None
                 if isinstance(error, KeyboardInterrupt):
-                    while flying and not giving:
-                        land()
+                    while queued and not delivering:
+                        finish_oldest()
                 raise
             finally:
                 slots.wait()
