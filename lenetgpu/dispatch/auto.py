@@ -14,12 +14,12 @@ from math import inf, nan
 from lenetgpu.arrays import cupy, np
 from lenetgpu.check.fit import fit, plan_key, verify_once
 from lenetgpu.cpu.threads import cpu_name
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.faults import lacks_memory, reason, release, within_memory
+from lenetgpu.gpu.faults import NO_MEMORY, lacks_memory, release, within_memory
 from lenetgpu.gpu.nvrtc import compile_together
 from lenetgpu.measure.timing import summarise, time_compute
 from lenetgpu.pipeline import Pipeline, default_chunk
@@ -157,7 +157,8 @@ def _fits(name: str, do: Callable[[], None], lacking: dict[str, str]) -> bool:
     except Exception as error:
         if not lacks_memory(error):
             raise
-        lacking[name] = f"plan {name} is left out of plan auto: no memory for it ({reason(error)})"
+        reason = first_line(error, NO_MEMORY)
+        lacking[name] = f"plan {name} is left out of plan auto: no memory for it ({reason})"
     release()  # outside the handler, where nothing refers to the error's frames
     return False
 

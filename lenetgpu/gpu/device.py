@@ -84,7 +84,7 @@ def _listed() -> tuple[Gpu, ...]:
     cuda, count = driver(), ctypes.c_int()
     if cuda is None or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return ()
-    found = []
+    gpus = []
     for index in range(count.value):
         handle, major, minor = (ctypes.c_int() for _ in range(3))
         name = ctypes.create_string_buffer(256)
@@ -92,8 +92,8 @@ def _listed() -> tuple[Gpu, ...]:
         cuda.cuDeviceGetName(name, len(name), handle)
         cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, handle)
         cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, handle)
-        found.append(Gpu(index, name.value.decode(), 10 * major.value + minor.value))
-    return tuple(found)
+        gpus.append(Gpu(index, name.value.decode(), 10 * major.value + minor.value))
+    return tuple(gpus)
 
 
 _listing = threading.Lock()
@@ -140,11 +140,13 @@ def require_gpu(index: int = 0) -> Gpu:
     """Return GPU cuda:`index`; raise LenetError if it or CuPy is missing."""
     gpus = driver_gpus()
     if not gpus:
-        said = "expected an NVIDIA GPU and its driver, found none; use --device cpu or auto"
-        raise LenetError(f"device cuda: {said}")
+        raise LenetError(
+            "device cuda: expected an NVIDIA GPU and its driver, found none; "
+            "use --device cpu or auto"
+        )
     if index >= len(gpus):
-        have = ", ".join(f"cuda:{gpu.index}" for gpu in gpus)
-        raise LenetError(f"device cuda:{index}: expected one of {have}, found no such GPU")
+        available = ", ".join(f"cuda:{gpu.index}" for gpu in gpus)
+        raise LenetError(f"device cuda:{index}: expected one of {available}, found no such GPU")
     if not cupy_installed():
         raise LenetError(f"device cuda: expected CuPy, found it not installed; {INSTALL_HINT}")
     return gpus[index]

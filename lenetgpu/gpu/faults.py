@@ -14,31 +14,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, first_line
 
 _Made = TypeVar("_Made")
 
+NO_MEMORY = "no more memory"  # the reason if an error has no message
 OUT_OF_MEMORY = 2  # runtime: cudaErrorMemoryAllocation; driver: CUDA_ERROR_OUT_OF_MEMORY
 _NO_MEMORY = {
     "CUDARuntimeError": (OUT_OF_MEMORY,),
     "CUDADriverError": (OUT_OF_MEMORY,),
-    "CUBLASError": (
-        1,
-        3,
-    ),  # CUBLAS_STATUS_NOT_INITIALIZED (no memory for its context); ALLOC_FAILED
-    "CuFFTError": (2,),  # CUFFT_ALLOC_FAILED
-    "CuDNNError": (
-        2,
-        4000,
-        4001,
-        4002,
-        4003,
-    ),  # CUDNN_STATUS_ALLOC_FAILED before and since version 9
+    "CUBLASError": (1, 3),  # NOT_INITIALIZED (no memory for its context), ALLOC_FAILED
+    "CuFFTError": (2,),  # ALLOC_FAILED
+    "CuDNNError": (2, 4000, 4001, 4002, 4003),  # ALLOC_FAILED before and since version 9
 }
 _WORDS = ("ALLOC_FAILED", "ALLOCATION_FAILED")
 _LITTLE_BYTES = 256 << 20
-# After these errors every call in the process fails the same way. The runtime uses the same
-# numbers.
+# After these errors of the runtime or driver every call in the process fails the same way.
 _LOST = {
     214: "CUDA_ERROR_ECC_UNCORRECTABLE",
     220: "CUDA_ERROR_NVLINK_UNCORRECTABLE",
@@ -70,9 +61,7 @@ def _chain(error: BaseException | None) -> Iterator[tuple[BaseException, str, An
 
 
 def _refused(error: BaseException, name: str, status: Any) -> bool:
-    if (
-        isinstance(error, MemoryError) or name == "OutOfMemoryError"
-    ):  # PyTorch's is not a MemoryError
+    if isinstance(error, MemoryError) or name == "OutOfMemoryError":  # the latter is PyTorch's
         return True
     if name == "CuFFTError" and status == 5:  # CUFFT_INTERNAL_ERROR, also when out of memory
         return _little_left()
@@ -129,11 +118,11 @@ def silence() -> None:
     then.
     """
     atexit.register(_hush)
-    shown = sys.unraisablehook
+    previous = sys.unraisablehook
 
     def hook(raised: Any) -> None:
         if not type(raised.exc_value).__name__.startswith(("CUDA", "CUBLAS", "CuFFT")):
-            shown(raised)
+            previous(raised)
 
     sys.unraisablehook = hook
 
@@ -152,12 +141,8 @@ def sentence(error: BaseException) -> str:
         return lost()
     if not lacks_memory(error):
         return ""
-    return f"memory: expected enough for this job, found: {reason(error)}; use a smaller batch"
-
-
-def reason(error: BaseException) -> str:
-    """Return the first line of the message of `error`."""
-    return (str(error).splitlines() or [""])[0] or "no more memory"
+    reason = first_line(error, NO_MEMORY)
+    return f"memory: expected enough for this job, found: {reason}; use a smaller batch"
 
 
 def tell(error: Exception) -> None:
@@ -165,9 +150,9 @@ def tell(error: Exception) -> None:
 
     Unless the context is lost, a LenetError keeps its own message: nothing is raised then.
     """
-    said = sentence(error)
-    if said and (lost() or not isinstance(error, LenetError)):
-        raise LenetError(said) from error
+    message = sentence(error)
+    if message and (lost() or not isinstance(error, LenetError)):
+        raise LenetError(message) from error
 
 
 @contextmanager
@@ -202,7 +187,7 @@ def within_memory(make: Callable[[int], _Made], most: int, what: str) -> tuple[_
         except Exception as error:
             if not lacks_memory(error):
                 raise
-            refusal = reason(error)
+            refusal = first_line(error, NO_MEMORY)
         if last:
             raise LenetError(f"{what}: expected memory for one image, found: {refusal}")
         release()  # outside the except block, whose traceback holds memory

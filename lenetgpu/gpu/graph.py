@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from lenetgpu.errors import first_line
+
 
 @cache
 def _quiet(kind: type) -> Any:
-    """Return a CuPy stream class whose destructor is silent if the constructor failed.
+    """Return a CuPy stream class with defaults for the attributes that its destructor reads.
 
-    Once the GPU is lost, the constructor raises before it sets the attributes that the
-    destructor reads: `ptr` in CuPy 13, first the owner in CuPy 14. The class defaults mean that
-    nothing is freed.
+    Once the GPU is lost, the constructor raises before it sets them.
     """
     return type("Stream", (kind,), {"ptr": 0, "_foreign_stream_ref": None})
 
@@ -58,8 +58,7 @@ class Graph:
                     self.stream.end_capture()
                 if not isinstance(error, Exception):
                     raise
-                reason = (str(error).splitlines() or [""])[0]
-                raise RuntimeError(reason or type(error).__name__) from error
+                raise RuntimeError(first_line(error)) from error
             self._graph = self.stream.end_capture()
 
     @staticmethod

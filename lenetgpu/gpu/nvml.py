@@ -6,7 +6,6 @@ is None: no measurement depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -62,14 +61,14 @@ class MachineState:
 
     def as_json(self) -> dict[str, Any]:
         """Return the schema's `machine` object: medians, the maximum temperature, and ranges."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        found["throttle"] = None if self.throttle is None else list(self.throttle)
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        state["throttle"] = None if self.throttle is None else list(self.throttle)
         for name in ("sm_mhz", "power_w", "temperature_c"):
-            spread: Spread | None = found[name]
-            middle = "most" if name == "temperature_c" else "median"
-            found[name] = spread and getattr(spread, middle)
-            found[f"{name}_range"] = spread and [spread.least, spread.most]
-        return found
+            spread: Spread | None = state[name]
+            figure = "most" if name == "temperature_c" else "median"
+            state[name] = spread and getattr(spread, figure)
+            state[f"{name}_range"] = spread and [spread.least, spread.most]
+        return state
 
 
 def spread(values: list[float | None]) -> Spread | None:
@@ -82,9 +81,9 @@ def spread(values: list[float | None]) -> Spread | None:
 
 def reasons(bits: int) -> tuple[str, ...]:
     """Return the words for a bit mask of reasons for a lower clock, without the idle bit."""
-    said = dict(enumerate(_REASONS))
+    names = dict(enumerate(_REASONS))
     numbers = [bit for bit in range(1, bits.bit_length()) if bits >> bit & 1]
-    return tuple(said.get(bit, f"reason {1 << bit:#x}") for bit in numbers)
+    return tuple(names.get(bit, f"reason {1 << bit:#x}") for bit in numbers)
 
 
 @cache
@@ -92,10 +91,10 @@ def library() -> Any:
     """Return the module pynvml with NVML initialised, or None if either is missing."""
     try:
         import pynvml
+
+        pynvml.nvmlInit()
     except ImportError:
         return None
-    try:
-        pynvml.nvmlInit()
     except pynvml.NVMLError:
         return None
     return pynvml
@@ -105,16 +104,16 @@ def _query(name: str, *arguments: Any) -> Any:
     """Return the result of NVML's function `name`; None if it is missing or fails."""
     nvml = library()
     try:
-        said = getattr(nvml, name)(*arguments) if hasattr(nvml, name) else None
-        return said.decode() if isinstance(said, bytes) else said
+        value = getattr(nvml, name)(*arguments) if hasattr(nvml, name) else None
+        return value.decode() if isinstance(value, bytes) else value
     except nvml.NVMLError:
         return None
 
 
 def nvml_version() -> str | None:
     """Return NVML's version, None if it is missing."""
-    said: str | None = _query("nvmlSystemGetNVMLVersion")
-    return said
+    version: str | None = _query("nvmlSystemGetNVMLVersion")
+    return version
 
 
 def driver_version() -> str | None:
@@ -132,27 +131,17 @@ def loaded_driver() -> str | None:
 
 def cuda_driver_version() -> str | None:
     """Return the highest CUDA version that the driver supports, "13.0"; None without NVML."""
-    said = _query("nvmlSystemGetCudaDriverVersion_v2")
-    return None if said is None else f"{said // 1000}.{said % 1000 // 10}"
+    version = _query("nvmlSystemGetCudaDriverVersion_v2")
+    return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
 def others() -> int:
     """Return the number of other processes that compute on the current GPU; 0 if unknown."""
     import cupy
 
-    if library() is None:
-        return 0
     handle = _query("nvmlDeviceGetHandleByPciBusId", cupy.cuda.Device().pci_bus_id)
-    found = None if handle is None else _query("nvmlDeviceGetComputeRunningProcesses", handle)
-    return max(0, len(found or ()) - 1)
-
-
-def pci_bus_id(gpu: Gpu) -> str:
-    """Return the PCI bus id of `gpu`, "0000:1B:00.0": CUDA and NVML may number GPUs differently."""
-    import cupy
-
-    said: str = cupy.cuda.Device(gpu.index).pci_bus_id
-    return said
+    processes = handle and _query("nvmlDeviceGetComputeRunningProcesses", handle)
+    return max(0, len(processes or ()) - 1)
 
 
 class Monitor:
@@ -162,25 +151,22 @@ class Monitor:
         self._handle = handle
         self._nvml = library()
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
-        return _query(name, self._handle, *arguments)
-
-    def _number(self, per: float, name: str, *arguments: Any) -> float | None:
-        known = self._ask(name, *arguments)
-        return None if known is None else float(known) / per
+    def _number(self, unit: float, name: str, *arguments: Any) -> float | None:
+        value = _query(name, self._handle, *arguments)
+        return None if value is None else float(value) / unit
 
     def _power_w(self) -> float | None:
         """Return the instantaneous power in watts, or else an average (of 1 s since Ampere)."""
         field = getattr(self._nvml, "NVML_FI_DEV_POWER_INSTANT", None)
-        known = None if field is None else self._ask("nvmlDeviceGetFieldValues", [field])
-        if known is not None and known[0].nvmlReturn == self._nvml.NVML_SUCCESS:
-            return float(known[0].value.uiVal) / 1e3
+        values = field and _query("nvmlDeviceGetFieldValues", self._handle, [field])
+        if values and values[0].nvmlReturn == self._nvml.NVML_SUCCESS:
+            return float(values[0].value.uiVal) / 1e3
         return self._number(1e3, "nvmlDeviceGetPowerUsage")
 
     def _throttle(self) -> tuple[str, ...] | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        bits = _query("nvmlDeviceGetCurrentClocksEventReasons", self._handle)
         if bits is None:  # the name before CUDA 12.2
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+            bits = _query("nvmlDeviceGetCurrentClocksThrottleReasons", self._handle)
         return None if bits is None else reasons(int(bits))
 
     def read(self) -> Reading:
@@ -195,7 +181,12 @@ class Monitor:
         return self._number(1e3, "nvmlDeviceGetTotalEnergyConsumption")
 
 
-def monitor(gpu: Gpu, bus_id: Callable[[Gpu], str] = pci_bus_id) -> Monitor | None:
-    """Return the monitor of `gpu`, found by PCI bus id; None without NVML or if it is unknown."""
-    handle = None if library() is None else _query("nvmlDeviceGetHandleByPciBusId", bus_id(gpu))
+def monitor(gpu: Gpu) -> Monitor | None:
+    """Return the monitor of `gpu`; None without NVML or if it is unknown.
+
+    It is found by PCI bus id, because CUDA and NVML may number GPUs differently.
+    """
+    import cupy
+
+    handle = _query("nvmlDeviceGetHandleByPciBusId", cupy.cuda.Device(gpu.index).pci_bus_id)
     return None if handle is None else Monitor(handle)

@@ -110,16 +110,18 @@ def _refused(kernel: Kernel, arch: str, status: str, log: str) -> CompileError:
     """Return the error for NVRTC's `log`: the first error's location, and the number of others."""
     source, what = kernel.source.name, f"{kernel.entry} for {arch}"
     errors = re.findall(_SOURCE_ERROR, log)
-    said = [message for _, _, message in errors]
+    messages = [message for _, _, message in errors]
     if errors:
         file, line, _ = errors[0]
         if Path(file).name != source:
             what = f"{kernel.entry} of {source} for {arch}"
         source = f"{Path(file).name}, line {line}"
-    said = said or re.findall(_TOOL_ERROR, log) or re.findall(_LAST_WORDS, log) or [status]
-    more = len(said) - 1
-    rest = f" (and {more} more error{'s' * (more > 1)})" if more else ""
-    return CompileError(f"{source}, {what}: expected it to compile, found: {said[0]}{rest}", log)
+    messages = messages or re.findall(_TOOL_ERROR, log) or re.findall(_LAST_WORDS, log) or [status]
+    count = len(messages) - 1
+    more = f" (and {count} more error{'s' * (count > 1)})" if count else ""
+    return CompileError(
+        f"{source}, {what}: expected it to compile, found: {messages[0]}{more}", log
+    )
 
 
 def source_files(source: Path) -> list[Path]:
@@ -193,9 +195,8 @@ def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, st
 
     def read(size_of: Any, get: Any) -> bytes:
         size = int(size_of(program)[1])
-        buffer = bytes(
-            size + 2
-        )  # NVRTC writes into it; Python shares bytes objects of length 0 and 1
+        # NVRTC writes into the object; Python shares bytes objects of length 0 and 1
+        buffer = bytes(size + 2)
         get(program, buffer)
         return buffer[:size]
 

@@ -66,28 +66,18 @@ class Demand:
 
 @dataclass(frozen=True)
 class Residency:
-    """Blocks that an SM can hold by each resource; None if a resource sets no limit."""
+    """Blocks that an SM can hold by each resource; None if a resource sets no limit.
+
+    `blocks` is their minimum, equation (4); `limit` names the resource that runs out first, on a
+    tie one that a kernel can change.
+    """
 
     by_registers: int | None
     by_shared: int | None
     by_threads: int
     by_hardware: int
-
-    @property
-    def blocks(self) -> int:
-        """Equation (4): the minimum."""
-        return self._least()[0]
-
-    @property
-    def limit(self) -> str:
-        """The resource that runs out first; on a tie, one that a kernel can change."""
-        return self._least()[1]
-
-    def _least(self) -> tuple[int, str]:
-        counts = (self.by_registers, self.by_shared, self.by_threads, self.by_hardware)
-        named = zip(counts, ("registers", "shared memory", "threads", "blocks"), strict=True)
-        limits = [(count, name) for count, name in named if count is not None]
-        return min(limits, key=lambda limit: limit[0])
+    blocks: int
+    limit: str
 
 
 def _up(value: int, unit: int) -> int:
@@ -116,7 +106,10 @@ def residency(demand: Demand, limits: Processor) -> Residency:
     if shared:
         by_shared = limits.shared_bytes // shared
     by_threads = limits.warps // demand.warps if demand.threads <= _MOST_THREADS else 0
-    return Residency(by_registers, by_shared, by_threads, limits.blocks)
+    counts = (by_registers, by_shared, by_threads, limits.blocks)
+    names = ("registers", "shared memory", "threads", "blocks")
+    known = [(count, name) for count, name in zip(counts, names, strict=True) if count is not None]
+    return Residency(*counts, *min(known, key=lambda pair: pair[0]))
 
 
 @dataclass(frozen=True)
@@ -171,23 +164,23 @@ def explain_waves(
     per_image: Fraction | int | None = None,
 ) -> list[tuple[str, str]]:
     """Return (quantity, value) lines: the equations' numbers for a launch of `grid` blocks."""
-    held = residency(demand, limits)
-    file, shared = _per_block(demand, limits)
+    resident = residency(demand, limits)
+    registers, shared = _per_block(demand, limits)
     lines = [
-        ("by registers (2)", _quotient(held.by_registers, limits.registers, file)),
-        ("by shared memory (3)", _quotient(held.by_shared, limits.shared_bytes, shared)),
-        ("by threads", _quotient(held.by_threads, limits.warps, demand.warps)),
-        ("by hardware", str(held.by_hardware)),
-        ("blocks/SM (4)", f"{held.blocks}, limited by {held.limit}"),
-        ("occupancy", f"{held.blocks * demand.warps / limits.warps:.0%}"),
+        ("by registers (2)", _quotient(resident.by_registers, limits.registers, registers)),
+        ("by shared memory (3)", _quotient(resident.by_shared, limits.shared_bytes, shared)),
+        ("by threads", _quotient(resident.by_threads, limits.warps, demand.warps)),
+        ("by hardware", str(resident.by_hardware)),
+        ("blocks/SM (4)", f"{resident.blocks}, limited by {resident.limit}"),
+        ("occupancy", f"{resident.blocks * demand.warps / limits.warps:.0%}"),
     ]
-    if not held.blocks:
+    if not resident.blocks:
         return lines
-    ran = Waves(grid, held.blocks * processors)
-    waves = f"{grid:,} / ({held.blocks} x {processors}) = {ran.waves:.2f}"
-    lines.append(("waves", f"{waves}, the last {ran.last:.0%} full"))
+    waves = Waves(grid, resident.blocks * processors)
+    count = f"{grid:,} / ({resident.blocks} x {processors}) = {waves.waves:.2f}"
+    lines.append(("waves", f"{count}, the last {waves.last:.0%} full"))
     if per_image:
-        full = islice(filling_batches(per_image, ran.at_once), 5)
+        full = islice(filling_batches(per_image, waves.at_once), 5)
         lines.append(("full batches", ", ".join(f"{batch:,}" for batch in full)))
     return lines
 

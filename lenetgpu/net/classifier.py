@@ -265,8 +265,11 @@ class LeNet:
                 return _given(accepted, finish(cupy, labels, scores))
 
     def _pool(self, dtype: str, with_scores: bool) -> Pool:
+        def make() -> CpuRunner | GpuRunner:
+            with current(self._index):
+                return self._engine.runner(dtype, self._batch, with_scores, one=True)
+
         most = 1 if self._index is None else _AHEAD
-        make = partial(self._runner, dtype, with_scores)
         return self._cached(self._pools, dtype, with_scores, lambda: Pool(make, most))
 
     def _device_runner(self, dtype: str, with_scores: bool) -> DeviceRunner:
@@ -290,10 +293,6 @@ class LeNet:
                     self._engine.start(dtype, self._batch)
                 cached[dtype, scored] = make()
             return cached[dtype, scored]
-
-    def _runner(self, dtype: str, with_scores: bool) -> CpuRunner | GpuRunner:
-        with current(self._index):
-            return self._engine.runner(dtype, self._batch, with_scores, one=True)
 
     def _require_open(self) -> None:
         if self._refusal:

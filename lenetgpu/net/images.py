@@ -53,7 +53,8 @@ class Home:
         """Return `images` as a NumPy array, or a CuPy array for a GPU, without copying."""
         import numpy as np
 
-        return np.asarray(images)
+        only_dlpack = hasattr(images, "__dlpack__") and not hasattr(images, "__array__")
+        return np.from_dlpack(images) if only_dlpack else np.asarray(images)
 
     def give(self, answer: Any) -> Any:
         """Convert `answer`, an otherwise unused NumPy or CuPy array, to the caller's framework."""
@@ -81,15 +82,6 @@ class _Cupy(Home):
         import cupy
 
         return cupy.cuda.get_current_stream()
-
-
-class _Producer(Home):
-    """Other host arrays with DLPack; results are NumPy arrays."""
-
-    def view(self, images: Any) -> Any:
-        import numpy as np
-
-        return np.from_dlpack(images)
 
 
 class _Torch(Home):
@@ -180,10 +172,10 @@ def _device_of(interface: Any) -> int:
     """Return the device of a CUDA array interface's memory."""
     import cupy
 
-    found = cupy.cuda.runtime.pointerGetAttributes(int(interface["data"][0]))
-    if found.type == _UNKNOWN:
+    pointer = cupy.cuda.runtime.pointerGetAttributes(int(interface["data"][0]))
+    if pointer.type == _UNKNOWN:
         raise LenetError(f"{_NOT_THERE}an address that no GPU knows")
-    index: int = found.device
+    index: int = pointer.device
     return index
 
 
@@ -206,8 +198,7 @@ def home_of(images: Any) -> Home:
             return _Cupy(index, in_other_order=True)
         if kind not in _HOST_KINDS:
             raise LenetError(f"{_NOT_THERE}DLPack device {kind}")
-        return _Producer()
-    if hasattr(images, "__cuda_array_interface__"):
+    elif hasattr(images, "__cuda_array_interface__"):
         return _Cupy(_device_of(images.__cuda_array_interface__), in_other_order=True)
     return Home()
 
@@ -246,10 +237,10 @@ class Accepted:
         else:
             import numpy as arrays
         make = arrays.array if copied else arrays.ascontiguousarray
-        found = make(self.raw, dtype=self.dtype)
-        if self.home.on_gpu and found.data.ptr % ALIGNED:
-            found = found.copy()
-        return found.reshape(self.count, *IMAGE_SHAPE)
+        pixels = make(self.raw, dtype=self.dtype)
+        if self.home.on_gpu and pixels.data.ptr % ALIGNED:
+            pixels = pixels.copy()
+        return pixels.reshape(self.count, *IMAGE_SHAPE)
 
 
 @telling()
@@ -267,15 +258,15 @@ def accept(images: Any, device: str) -> Accepted:
     else:
         with _readable(images):
             home = home_of(images)
-        if home.on_gpu and device != f"cuda:{home.index}":
-            raise LenetError(
-                f"images: expected them in host memory or on the net's device, {device}, "
-                f"found them on cuda:{home.index}"
-            )
-        _check_type(images)
-        with _readable(images), current(home.index), in_order_of(home.stream()):
-            raw = home.view(images)
-        _check_type(raw)
+            if home.on_gpu and device != f"cuda:{home.index}":
+                raise LenetError(
+                    f"images: expected them in host memory or on the net's device, {device}, "
+                    f"found them on cuda:{home.index}"
+                )
+            _check_type(images)
+            with current(home.index), in_order_of(home.stream()):
+                raw = home.view(images)
+            _check_type(raw)
     shape = tuple(raw.shape)
     single = shape == _PLAIN
     if not (
@@ -294,9 +285,8 @@ def accept(images: Any, device: str) -> Accepted:
 
 def _require_unmasked(images: Any) -> None:
     """Raise LenetError for NumPy's masked arrays, alone or in a list."""
-    kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
-    given = (images, *images) if isinstance(images, list | tuple) else (images,)
-    if kind is not None and any(isinstance(part, kind) for part in given):
+    arrays = (images, *images) if isinstance(images, list | tuple) else (images,)
+    if any(_from("numpy.ma", "MaskedArray", array) for array in arrays):
         raise LenetError("images: expected arrays without a mask, found a masked one")
 
 
@@ -359,10 +349,10 @@ def _listed(images: Any) -> Array:
 
 def _check_values(raw: Array, single: bool) -> None:
     """Raise LenetError naming the first image with floats outside 0..1."""
-    found = first_unfit(raw[None] if single else raw)
-    if found is None:
+    unfit = first_unfit(raw[None] if single else raw)
+    if unfit is None:
         return
-    number, low, high = found
+    number, low, high = unfit
     at = "" if single else f" in image {number:,} (from 0)"
     if low != low or high != high:
         raise LenetError(f"images: expected floats from 0 to 1, found NaN{at}")

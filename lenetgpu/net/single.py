@@ -76,10 +76,10 @@ class OneImage:
         word = self._word
         word.value, self._under_way = _NONE, True
         self._graph.launch_alone()
-        looks = _LOOKS
-        while looks and word.value == _NONE:
-            looks -= 1
-        if not looks:
+        for _ in range(_LOOKS):
+            if word.value != _NONE:
+                break
+        else:
             self._graph.stream.synchronize()
         self._under_way = False
         if word.value == _NONE:
@@ -153,12 +153,12 @@ def one_image(
     it is supported and fits `weights`. Otherwise a recorded pass of the pipeline from `make(1)`.
     None if neither is possible or memory is short.
     """
-    ways: list[Callable[[], OneImage | Once]] = [lambda: OneImage(make)]
+    paths: list[Callable[[], OneImage | Once]] = [lambda: OneImage(make)]
     if auto and plan.precision in _AS_EXACT and dtype == "uint8":
-        ways.insert(0, lambda: _once(weights))
-    for way in ways:
+        paths.insert(0, lambda: _once(weights))
+    for path in paths:
         try:
-            return way()
+            return path()
         except Exception as error:
             if not isinstance(error, LenetError) and not lacks_memory(error):
                 raise
@@ -177,10 +177,10 @@ def check_persistent(net: Once | Persistent, weights: Weights) -> None:
     """Raise LenetError if the persistent kernel differs from float64 for `weights`."""
     import numpy as np
 
-    asked = looked_at()
-    labels = np.empty(len(asked), np.int32)
-    scores = np.empty((len(asked), CLASSES), np.float32)
-    for index, image in enumerate(asked[..., 0]):
+    images = looked_at()
+    labels = np.empty(len(images), np.int32)
+    scores = np.empty((len(images), CLASSES), np.float32)
+    for index, image in enumerate(images[..., 0]):
         labels[index] = net.label(image)
         scores[index] = net.scores()
     judged(replace(resolve("fp32", "cuda"), name="persistent"), weights, "uint8", scores, labels)
