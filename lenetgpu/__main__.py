@@ -10,11 +10,10 @@ import traceback
 
 
 def main() -> None:
-    """Run the command line in a process of its own.
+    """Run the command line.
 
-    For `infer` garbage collection is off until it is ready to compute, and at exit: imports
-    leave almost no garbage, and collecting takes a quarter of a short run. If Python runs only
-    this, signal handlers are installed before any other import.
+    For `infer` garbage collection is off until it is ready to compute, and at exit, because it
+    takes a quarter of a short run. If Python runs only this, signal handlers come first.
     """
     from lenetgpu.cli.signals import Watch
 
@@ -34,7 +33,15 @@ def main() -> None:
     except SystemExit as end:
         code = end.code
     except Exception:
-        _report()
+        from lenetgpu.errors import one_line
+
+        for line in traceback.format_exc().splitlines():
+            print(one_line(line), file=sys.stderr)
+        print(
+            "lenetgpu: this is a mistake in lenetgpu: please report the lines above with the "
+            "command and what `lenetgpu doctor` says",
+            file=sys.stderr,
+        )
     faults = sys.modules.get("lenetgpu.gpu.faults")
     if faults is not None and faults.lost():  # its memory cannot be freed
         sys.stdout.flush()
@@ -43,19 +50,6 @@ def main() -> None:
     if own and isinstance(code, int):
         watch.end(code)
     sys.exit(code)
-
-
-def _report() -> None:
-    """Print the traceback of a bug, each line safe to print, and how to report it."""
-    from lenetgpu.errors import one_line
-
-    for line in traceback.format_exc().splitlines():
-        print(one_line(line), file=sys.stderr)
-    print(
-        "lenetgpu: this is a mistake in lenetgpu: please report the lines above with the command "
-        "and what `lenetgpu doctor` says",
-        file=sys.stderr,
-    )
 
 
 if __name__ == "__main__":

@@ -15,11 +15,7 @@ _WORD, _LINE = 300, 2_000
 
 
 def one_line(text: object) -> str:
-    """Make untrusted text safe for a terminal; safe text is unchanged.
-
-    Control, escape and format characters, newlines and lone surrogates are escaped as in a Python
-    string; very long words and lines are shortened in the middle.
-    """
+    """Make untrusted text safe for a terminal: `printable`, long words and lines shortened."""
     shown = printable(str(text))
     if len(shown) > _WORD:
         shown = re.sub(rf"\S{{{_WORD + 1},}}", lambda word: _cut(word[0], _WORD), shown)
@@ -27,7 +23,7 @@ def one_line(text: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape `text` as `one_line` does, without shortening it."""
+    """Escape control, escape and format characters, newlines and lone surrogates in `text`."""
     if text.isprintable():
         return text
     return "".join(
@@ -37,10 +33,7 @@ def printable(text: str) -> str:
 
 
 def first_line(what: object, instead: str = "") -> str:
-    """Return the first line of an exception's message or a text, or `instead` if it is empty.
-
-    If both are empty, return the exception's class name.
-    """
+    """Return the first line of a text or an exception's message, `instead` or the class name."""
     return (str(what).splitlines() or [""])[0] or instead or type(what).__name__
 
 
@@ -48,10 +41,10 @@ def _cut(text: str, most: int) -> str:
     """Shorten `text` to `most` characters by cutting the middle."""
     if len(text) <= most:
         return text
-    kept = most - 40  # for the words between
-    head = kept * 3 // 4
-    left = f"...({len(text) - kept:,} characters)..."
-    return text[:head] + left + text[len(text) - kept + head :]
+    room = most - 40  # for the words between
+    head = room * 3 // 4
+    gap = f"...({len(text) - room:,} characters)..."
+    return text[:head] + gap + text[len(text) - room + head :]
 
 
 def choose(found: str, names: Iterable[str]) -> str:
@@ -80,10 +73,7 @@ ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class LenetError(Exception):
-    """Bad input or usage. The message is one sentence: what, where, expected, found.
-
-    It is safe to print, because it passes through `one_line`.
-    """
+    """Bad input or usage, in one printable sentence: what, where, expected, found."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(one_line(_ADDRESS.sub("", sentence)))

@@ -38,10 +38,7 @@ def held_as(problem: Any) -> str:
 
 
 def narrowed(values: Any, dtype: str) -> Any:
-    """Round float32 `values` to `dtype` ("fp32", "fp16", "bf16"), to nearest even.
-
-    Values out of range become infinity; NaN stays NaN. bf16 is returned as its bits in uint16.
-    """
+    """Round float32 `values` to nearest even: "fp32", "fp16", or "bf16" as its bits in uint16."""
     import numpy as np
 
     if dtype != "bf16":

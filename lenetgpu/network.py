@@ -22,10 +22,7 @@ CLASSIFIER_STAGES = ("fc1", "fc2", "argmax")
 
 @dataclass(frozen=True)
 class Features:
-    """Input images to pool2's features: the span conv1 to pool2.
-
-    `writes` is a private layout that only the classifier of the same family reads.
-    """
+    """Span conv1 to pool2; only the classifier of the same family reads the layout `writes`."""
 
     reads: str = "NHWC"
     writes: str = "F16"
@@ -45,7 +42,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Classifier:
-    """Features to labels and optional scores: the span fc1, fc2, argmax."""
+    """Span fc1, fc2, argmax: features to labels and optional scores."""
 
     reads: str = "F16"
     writes: str = "N"
@@ -67,10 +64,7 @@ Problem = Conv | Pool | Fc | Argmax | ConvPool | Features | Classifier | Scale |
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the seven stages: name, kind and problem.
-
-    `weight` is the name of its weight tensor, or None.
-    """
+    """One of the seven stages; `weight` is the name of its weight tensor, or None."""
 
     name: str
     kind: str
@@ -98,10 +92,7 @@ CONV_POOL, FEATURES, CLASSIFIER = "conv_pool", "features", "classifier"
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive stages that one variant of `kind` can compute, and the combined problem.
-
-    `weights` names its weight tensors, in order.
-    """
+    """Consecutive stages that one variant of `kind` can compute; `weights` names its tensors."""
 
     stages: tuple[str, ...]
     kind: str

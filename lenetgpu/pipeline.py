@@ -26,8 +26,7 @@ from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.prepared import PreparedKernel, array_module
 
 ALIGNED = 16  # bytes; kernels read images in vectors of this size
-CPU_CHUNK = 64
-_CPU_FUSED_CHUNK = 512
+CPU_CHUNK, _CPU_FUSED_CHUNK = 64, 512  # images whose maps, or features, fit the cache
 _IMAGES_EACH = 4 * 80  # of a multiprocessor: whole tiles of 80 images
 _SCORES_AT = STAGES[-1].problem.in_shape
 # of a stage: float32's leaves room for sums on the way, as of transforms and of scores
@@ -75,8 +74,8 @@ Observer = Callable[[Step, Any], None]
 def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list[Step]:
     """Return the plan's stages in order, with the necessary conversions and copies.
 
-    `transfers` "host" copies every stage's output to the host and back, like the report's first
-    version (section 3.4); "device" does not.
+    With `transfers` "host" every stage's output is copied to the host and back (report, section
+    3.4).
     """
     steps: list[Step] = []
     device, layout, dtype = plan.device, "NHWC", input_dtype
@@ -120,10 +119,7 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
 
 
 def default_chunk(device: str, fused: bool = False) -> int:
-    """Return the default images per chunk: what fits a CPU's cache, or fills the GPU.
-
-    `fused`: one variant computes all features, which take less cache than the maps between.
-    """
+    """Return the default images per chunk; `fused`: one variant computes all features."""
     if device == "cpu":
         return _CPU_FUSED_CHUNK if fused else CPU_CHUNK
     return _IMAGES_EACH * multiprocessors()

@@ -87,10 +87,7 @@ _CONVERSION_COST = 1000
 
 @dataclass(frozen=True)
 class BoundStage:
-    """A variant bound to the stages it computes, and their problem with layouts chosen.
-
-    `weights` names its weight tensors.
-    """
+    """A variant with its stages, their problem in chosen layouts, and its weight tensors' names."""
 
     stages: tuple[str, ...]
     variant: Variant
@@ -177,10 +174,7 @@ def _negotiate(chosen: list[BoundStage]) -> list[BoundStage]:
 def _bound_span(
     index: int, mapping: Mapping[str, str], overrides: Mapping[str, str], device: str
 ) -> BoundStage | None:
-    """Return the span that starts at stage `index` if the plan or the user chose one.
-
-    If features and classifier share a private layout, any override splits both.
-    """
+    """Return the span that starts at stage `index` if the plan or the user chose one."""
     first = STAGES[index].name
     for span in SPANS:
         name = overrides.get(first, mapping.get(span.name))
@@ -189,6 +183,7 @@ def _bound_span(
         variant = find_span(span.kind, name, device)
         if variant is None:
             continue
+        # an override splits both fused spans, which share a private layout
         private = {*variant.reads, *variant.writes} & {*PRIVATE}
         if first in overrides:
             inside = [name for name in span.stages[1:] if name in overrides]

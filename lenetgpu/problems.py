@@ -20,10 +20,7 @@ Sides = tuple[int, int, int, int]  # above, left, below, right
 
 
 def outputs(size: int, span: int, stride: int, padding: int) -> int:
-    """Return the number of positions of a filter of extent `span`; 0 if it does not fit.
-
-    `padding` is the sum of both sides.
-    """
+    """Return the positions of a filter of extent `span`; `padding` is the sum of both sides."""
     return (size + padding - span) // stride + 1 if size + padding >= span else 0
 
 

@@ -27,10 +27,7 @@ _MAPPED = Path("/proc/self/maps")
 
 @dataclass(frozen=True)
 class Compiler:
-    """NVRTC's (major, minor), and its option to disable its own cache if it supports that option.
-
-    `build` distinguishes builds of a version: the library's name and size, "" if unknown.
-    """
+    """NVRTC's (major, minor), NO_CACHE if it supports it, and the library's name and size or ""."""
 
     version: tuple[int, int]
     options: tuple[str, ...]

@@ -112,10 +112,9 @@ def driver_gpus() -> tuple[Gpu, ...]:
 
 
 def begin(wanted: str = "auto") -> None:
-    """Start loading the driver and creating the context of `--device wanted`; return at once.
+    """Start loading the driver and creating the context of `--device wanted`, unless it is "cpu".
 
-    `driver_gpus` and `activate` wait for the result and report errors. Nothing is started for
-    "cpu".
+    `driver_gpus` and `activate` wait for the result and report errors.
     """
     index = "0" if wanted in ("auto", "cuda") else wanted.removeprefix("cuda:")
     if index.isascii() and index.isdecimal():
@@ -154,11 +153,7 @@ def require_gpu(index: int = 0) -> Gpu:
 
 @contextmanager
 def libraries_by_name() -> Iterator[None]:
-    """Make ctypes find the C library's part `dl` by file name while a block imports GPU packages.
-
-    NVIDIA's packages and CuPy call `ctypes.util.find_library`, which would run ldconfig, gcc
-    and ld from PATH.
-    """
+    """Keep imports of GPU packages in a block from running ldconfig, gcc and ld to find libdl."""
     search = ctypes.util.find_library
     named = {"dl": "libdl.so.2"} if sys.platform == "linux" else {}
     ctypes.util.find_library = lambda name: named.get(name) or search(name)

@@ -86,10 +86,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def loses_context(error: BaseException) -> bool:
-    """Return True if `error` or one of its causes means that this process can use no GPU any more.
-
-    The first such error is recorded, and later CUDA errors in destructors are not printed.
-    """
+    """Return True if `error` or a cause means a lost context, and record the first such error."""
     cuda = ("CUDARuntimeError", "CUDADriverError")
     return any(name in cuda and note_lost(status) for _, name, status in _chain(error))
 
@@ -112,12 +109,8 @@ def lost() -> str:
 
 
 def silence() -> None:
-    """Suppress CUDA errors in destructors: without a context all of them fail.
-
-    Some destructors at interpreter exit bypass the hook, so stderr is redirected to /dev/null
-    then.
-    """
-    atexit.register(_hush)
+    """Suppress CUDA errors in destructors: without a context all of them fail."""
+    atexit.register(_hush)  # some destructors at interpreter exit bypass the hook
     previous = sys.unraisablehook
 
     def hook(raised: Any) -> None:
@@ -146,10 +139,7 @@ def sentence(error: BaseException) -> str:
 
 
 def tell(error: Exception) -> None:
-    """Raise LenetError with the message of `sentence` if there is one.
-
-    Unless the context is lost, a LenetError keeps its own message: nothing is raised then.
-    """
+    """Raise LenetError with the message of `sentence`, if any, unless `error` is one already."""
     message = sentence(error)
     if message and (lost() or not isinstance(error, LenetError)):
         raise LenetError(message) from error

@@ -35,9 +35,8 @@ class Graph:
     """`calls` consecutive calls of `work`, recorded on a stream of their own.
 
     `branches` are other streams, idle now, on which `work` queues: in the graph they begin with
-    `work`, and it ends when all of them have. Raises RuntimeError with the reason if `work`
-    cannot be recorded. Whatever `work` requires (compiled kernels, workspaces) must exist:
-    recording allocates nothing.
+    `work`, and it ends when all of them have. Raises RuntimeError with the reason if `work` cannot
+    be recorded. Recording allocates nothing: kernels and workspaces must exist.
     """
 
     def __init__(self, work: Callable[[], Any], calls: int, branches: Sequence[Any] = ()) -> None:

@@ -42,16 +42,15 @@ class Latency:
 
 
 def chain(words: int, spread: int, steps: int, rng: Any) -> Any:
-    """Return (which, next): `steps` + 1 of `words` // `spread` cells, and each one's successor.
+    """Return int32 indices of `steps` + 1 cells, `spread` words apart, and of each one's successor.
 
-    Both are int32 arrays of element indices; the chain starts at cell 0 and visits no cell
-    twice.
+    The chain starts at cell 0 and visits no cell twice.
     """
     import numpy as np
 
-    cells = (1 + np.argsort(rng.random(words // spread - 1))[:steps]) * spread
-    which = np.concatenate([np.zeros(1, np.int32), cells]).astype(np.int32)
-    return which, np.roll(which, -1)
+    steps_to = (1 + np.argsort(rng.random(words // spread - 1))[:steps]) * spread
+    cells = np.concatenate([np.zeros(1, np.int32), steps_to]).astype(np.int32)
+    return cells, np.roll(cells, -1)
 
 
 def per_step(cycles: Sequence[int]) -> float:

@@ -144,9 +144,8 @@ def launch(
 ) -> None:
     """Launch `kernel` on the current stream; `loaded` is a function of a separate module.
 
-    `overlap` lets its blocks start while the previous kernel is ending (sm_90 and later). The
-    kernel must then call `ptx::wait_for_grid` before it touches memory that others read or
-    write.
+    `overlap` lets its blocks start while the previous kernel is ending (sm_90 and later): the
+    kernel must call `ptx::wait_for_grid` before it touches memory that others read or write.
     """
     call = loaded if loaded is not None else function(kernel)
     _allow_shared(call.ptr, shared)

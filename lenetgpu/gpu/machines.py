@@ -105,15 +105,13 @@ def full_names(machine: Machine) -> tuple[str, ...]:
 
 
 def twins(machine: Machine) -> tuple[str, ...]:
-    """Return the names of known GPUs with the SM count and compute capability of `machine`.
-
-    They are the same chip with other memory or clocks.
-    """
-
-    def size(of: Machine) -> tuple[int, int]:
-        return of.compute_capability, of.multiprocessors
-
-    return tuple(full for full, known in FULL_NAMES.items() if size(known) == size(machine))
+    """Return the driver's names of known GPUs with the same chip (memory, clocks may differ)."""
+    chip = machine.compute_capability, machine.multiprocessors
+    return tuple(
+        name
+        for name, known in FULL_NAMES.items()
+        if (known.compute_capability, known.multiprocessors) == chip
+    )
 
 
 @cache

@@ -139,6 +139,8 @@ def others() -> int:
     """Return the number of other processes that compute on the current GPU; 0 if unknown."""
     import cupy
 
+    if library() is None:
+        return 0
     handle = _query("nvmlDeviceGetHandleByPciBusId", cupy.cuda.Device().pci_bus_id)
     processes = handle and _query("nvmlDeviceGetComputeRunningProcesses", handle)
     return max(0, len(processes or ()) - 1)

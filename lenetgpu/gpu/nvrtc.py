@@ -50,10 +50,7 @@ def _source_beside(module: str) -> Path:
 
 @dataclass(frozen=True)
 class Kernel:
-    """An entry point of a `.cu` file with its `-D` definitions.
-
-    `only` lists the architectures that it is for; empty: all that its variant supports.
-    """
+    """An entry point of a `.cu` file with `-D` definitions; `only`: its architectures, () all."""
 
     source: Path
     entry: str
@@ -87,10 +84,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel's cubin, its resources and the compiler's log.
-
-    `path` is the cached cubin; None if it is not cached.
-    """
+    """A kernel's cubin, resources and compiler log; `path` is the cached cubin, None if none."""
 
     path: Path | None
     resources: Resources
@@ -254,8 +248,7 @@ def _cache(name: str, made: Compiled) -> Compiled:
 def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
     """Compile in threads the `kernels` that are meant for `arch` and not cached.
 
-    A kernel that fails to compile is skipped; `compile_kernel` reports the error when it is
-    used.
+    Errors are left to `compile_kernel`, when the kernel is used.
     """
     meant = [k for k in dict.fromkeys(kernels) if k.meant_for(arch) and k.source.is_file()]
     todo = [kernel for kernel in meant if _cached(_entry(kernel, arch)[0]) is None]
@@ -263,12 +256,9 @@ def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
         return
     from concurrent.futures import ThreadPoolExecutor
 
-    def one(kernel: Kernel) -> None:
-        with contextlib.suppress(CompileError):
-            compile_kernel(kernel, arch)
-
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        list(pool.map(one, todo))
+        for kernel in todo:
+            pool.submit(compile_kernel, kernel, arch)
 
 
 def compile_kernel(kernel: Kernel, arch: str) -> Compiled:

@@ -78,9 +78,8 @@ class Engine:
     def start(self, dtype: str, images: int) -> None:
         """Prepare runs of `images` images of `dtype` ("uint8", "float32").
 
-        Initialises the device, chooses plan `auto` for these weights, streams and chunks, compiles
-        the kernels, and compares the plan with float64. Raises LenetError if memory is short or the
-        plan does not fit the weights or this device.
+        Initialises the device, chooses plan `auto`, streams and chunks, compiles the kernels, and
+        compares the plan with float64. Raises LenetError if memory is short or the plan is wrong.
         """
         with self.phases.timed("import"):
             if self.gpu is not None:
@@ -128,8 +127,7 @@ class Engine:
     def check(self, dtype: str, batch: int) -> int:
         """Compile the plan for passes of `batch` images of `dtype` and compare it with float64.
 
-        If memory is short, halve the number until it fits; return the number. Raises LenetError if
-        the plan does not fit the weights or is wrong on this GPU.
+        Return the number, halved until memory suffices. Raises LenetError if the plan is wrong.
         """
         fused = self.plan.stages[0].variant.kind == FEATURES
         size = min(batch, default_chunk(self.device, fused))
@@ -153,10 +151,7 @@ class Engine:
     def pipeline(
         self, dtype: str, size: int, chunk: int | None = None, scores: bool | None = None
     ) -> Pipeline:
-        """Create a pipeline for up to `size` images; `scores` None: as in the request.
-
-        Several threads may run it, one after the other; its owner serialises them.
-        """
+        """Create a pipeline for up to `size` images, whose owner serialises its threads."""
         request = self.request
         pipeline = Pipeline(self.plan, self.weights, size, dtype, chunk, request.transfers)
         pipeline.with_scores = request.scores if scores is None else scores
@@ -179,10 +174,7 @@ class Engine:
     def runner(
         self, dtype: str, images: int, scores: bool | None = None, one: bool = False
     ) -> CpuRunner | GpuRunner:
-        """Create a runner for host images of `dtype`; call `start` for `images` first.
-
-        `one`: prepare a low-latency path for single images.
-        """
+        """Create a runner for host images after `start`; `one`: with a path for single images."""
         if self.gpu is None:
             with self.phases.timed("compile"):
                 batch = self.request.images_a_pass(images)

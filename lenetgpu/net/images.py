@@ -38,7 +38,7 @@ _NOT_THERE = "images: expected arrays in host memory or on an NVIDIA GPU, found 
 
 
 class Home:
-    """Adapter to the caller's framework: views arrays, converts results. This one is NumPy's."""
+    """Adapter of NumPy, and base of the others: views callers' arrays and converts results."""
 
     index: int | None = None  # CUDA device of the images; None: host memory
     # True if the owner may reuse the images' memory before work on `stream` has read it
@@ -180,10 +180,7 @@ def _device_of(interface: Any) -> int:
 
 
 def home_of(images: Any) -> Home:
-    """Return the adapter for `images`, by type and device.
-
-    Raises LenetError for memory that is neither on the host nor on a CUDA device.
-    """
+    """Return the adapter for `images`; raise LenetError if no host or CUDA memory holds them."""
     if _from("numpy", "ndarray", images):
         return Home()
     if _from("torch", "Tensor", images):
@@ -210,10 +207,7 @@ def in_order_of(stream: Any) -> Any:
 
 @dataclass(frozen=True)
 class Accepted:
-    """Accepted images: `raw`, a NumPy or CuPy array of any accepted shape and type.
-
-    `single`: one image without a batch axis. `home` converts the results.
-    """
+    """Accepted images: a NumPy or CuPy array; `single`: one image without a batch axis."""
 
     raw: Any
     home: Home
@@ -229,8 +223,7 @@ class Accepted:
     def pixels(self, copied: bool = False) -> Any:
         """Return the images contiguous as (N, 28, 28, 1) of `dtype`, on their device.
 
-        On a GPU the work goes to the current stream and the result is aligned for the kernels.
-        `copied`: always copy.
+        On a GPU they are aligned for the kernels, and copied on the current stream.
         """
         if self.home.on_gpu:
             import cupy as arrays
@@ -249,8 +242,7 @@ def accept(images: Any, device: str) -> Accepted:
 
     Raises LenetError for unsupported shapes and types, masked arrays, images on another GPU, more
     images than their labels fit in memory (a broadcast view can have any number), and host floats
-    that are NaN, outside 0..1 or too faint (`reading.FAINTEST`). Values on a GPU are not checked,
-    because that would wait.
+    that are NaN, outside 0..1 or too faint (`reading.FAINTEST`).
     """
     _require_unmasked(images)
     if isinstance(images, list | tuple):

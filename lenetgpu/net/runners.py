@@ -38,8 +38,8 @@ _COPIED_AT_ONCE = 1_000
 class Runner(ABC):
     """Host images to host labels, for one caller at a time.
 
-    Raises LenetError for concurrent calls, and for NaN or infinite scores, with the number of the
-    first such image; `first` is the number of the first image given to `run`.
+    Raises LenetError for concurrent calls, and for NaN or infinite scores with the number of the
+    first such image, counted from `first`.
     """
 
     first = 0
@@ -65,8 +65,7 @@ class Runner(ABC):
 
         `images` is (n, 28, 28, 1) of the pipeline's dtype; a GPU is fastest with arrays from
         `whole` and `results`. `on_chunk(count)` is called when images are done (on a GPU: queued),
-        `mark(stream, name)` after each operation and with None before the first. Results completed
-        before an error are kept.
+        `mark(stream, name)` after each operation and with None before the first.
         """
         self._run(images, labels, scores, (on_chunk, mark))
 
@@ -113,8 +112,7 @@ class CpuRunner(Runner):
     def run_source(self, source: Source, deliver: Deliver, on_chunk: OnChunk | None = None) -> None:
         """Read `source` one slice ahead; call `deliver(labels, scores)` in order.
 
-        Labels (k,) int32 and scores (k, 10) float32 or None are valid until `deliver` returns.
-        Results completed before an error are delivered first.
+        Its arguments are valid during the call. Results before an error are delivered first.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -175,10 +173,9 @@ class CpuRunner(Runner):
 
 
 class GpuRunner(Runner):
-    """Run host images through a streamer on GPU `index`, scheduled by `schedule`.
+    """Run host images through a streamer on GPU `index`, in smaller chunks if memory is short.
 
-    Chunks are smaller if memory is short. `one` creates the fast path for single images; None if
-    there will be none.
+    `one` creates the fast path for single images.
     """
 
     def __init__(
@@ -263,10 +260,7 @@ class GpuRunner(Runner):
 
     @in_turn
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
-        """Return new labels (n,) int32 and scores (n, 10) float32 or None for `images`.
-
-        Small calls go through the runner's page-locked arrays, so that a recorded pass is replayed.
-        """
+        """Return new results; small calls use the runner's arrays, so that a pass is replayed."""
         n = len(images)
         labels, scores = Runner.results(self, n, with_scores)
         if n == 1 and self._one is not None:
@@ -327,10 +321,7 @@ class Pool:
 
 
 class DeviceRunner:
-    """One pipeline for callers with images on GPU `index`, serialised in stream order.
-
-    The host does not wait: a caller's stream waits for the previous caller's work.
-    """
+    """One pipeline for images on GPU `index`; a caller's stream waits for the previous caller's."""
 
     def __init__(self, make: Callable[[], Pipeline], index: int) -> None:
         import cupy

@@ -1,7 +1,4 @@
-"""Low-latency paths for single host images: a recorded pass or the persistent kernel.
-
-A path that replaces the plan (in fp32) is first compared with float64 for the weights.
-"""
+"""Low-latency paths for single host images: a recorded pass or the persistent kernel."""
 
 from __future__ import annotations
 
@@ -96,8 +93,7 @@ class OneImage:
 class Single:
     """Labels and scores of single images by the persistent kernel on `gpu`, in fp32.
 
-    Raises LenetError if the GPU does not support it (`why`: reason for the device) or it does not
-    fit the weights.
+    Raises LenetError if the GPU does not support it or its results for `weights` are wrong.
     """
 
     def __init__(self, gpu: Gpu | None, why: str, weights: Weights) -> None:
@@ -128,10 +124,7 @@ class Single:
             return self._label(self._persistent.label(image))
 
     def answer(self, pixels: Any, with_scores: bool) -> tuple[Any, Any]:
-        """Return labels (1,) int32 and scores (1, 10) float32 or None for `pixels` (1, 28, 28, 1).
-
-        Pixels are uint8, or float32 from 0 to 1.
-        """
+        """Return labels (1,) and scores (1, 10) or None of uint8 or 0..1 float32 (1, 28, 28, 1)."""
         import numpy as np
 
         with self._turn, self._gpu:
@@ -149,9 +142,8 @@ def one_image(
 ) -> OneImage | Once | None:
     """Return the fastest path for single host images of `dtype` on the current GPU, or None.
 
-    With plan `auto` and fp32 accuracy: the persistent kernel launched for one image, if
-    it is supported and fits `weights`. Otherwise a recorded pass of the pipeline from `make(1)`.
-    None if neither is possible or memory is short.
+    With plan `auto` and fp32 accuracy that is the persistent kernel launched for one image, if it
+    is supported and right for `weights`; otherwise a recorded pass of the pipeline from `make(1)`.
     """
     paths: list[Callable[[], OneImage | Once]] = [lambda: OneImage(make)]
     if auto and plan.precision in _AS_EXACT and dtype == "uint8":

@@ -10,7 +10,7 @@ are slower. With zero-copy, kernels read host memory directly: one launch, at a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 
 MOST_STREAMS, MOST_CHUNK = 6, 40_000
@@ -26,35 +26,27 @@ _WORTH = 1.01  # schedules within this factor of the best: the one with the leas
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured costs of one plan and pixel type on one machine.
+    """Measured costs of one plan and pixel type on one machine."""
 
-    `bus_gbs` (GB/s) and `copy_us` (us per copy, also the cost of a wait between streams);
-    `image_ns` (kernel ns per image), `chunk_us` and `overlapped_us` (us per chunk, alone and
-    overlapped); `call_us` (host us to launch a recorded pass and see its end);
-    `image_bytes`; `zero_copy_gbs` and `zero_copy_us` (bus rate and us per pass when kernels read
-    host memory).
-    """
-
-    bus_gbs: float
-    copy_us: float
-    image_ns: float
-    chunk_us: float
-    overlapped_us: float
-    call_us: float
+    bus_gbs: float  # GB/s
+    copy_us: float  # per copy, and per wait between streams
+    image_ns: float  # of kernels, per image
+    chunk_us: float  # of kernels, per chunk
+    overlapped_us: float  # the same, while another chunk's kernels run
+    call_us: float  # to launch a recorded pass and see its end, on the host
     image_bytes: int
-    zero_copy_gbs: float
-    zero_copy_us: float
+    zero_copy_gbs: float  # bus rate while kernels read host memory
+    zero_copy_us: float  # per pass of such kernels
 
     @property
     def sound(self) -> bool:
         """True if all figures are plausible: positive rates, non-negative times."""
-        rates = self.bus_gbs, self.zero_copy_gbs
-        times = (
-            self.copy_us, self.image_ns, self.chunk_us, self.overlapped_us, self.call_us,
-            self.zero_copy_us,
-        )  # fmt: skip
-        fine = all(1 / _MOST_GBS <= rate <= _MOST_GBS for rate in rates)
-        return fine and all(0 <= time <= NEVER for time in times) and 0 < self.image_bytes < _LARGE
+        times = [time for name, time in asdict(self).items() if name.endswith(("_us", "_ns"))]
+        return (
+            all(1 / _MOST_GBS <= rate <= _MOST_GBS for rate in (self.bus_gbs, self.zero_copy_gbs))
+            and all(0 <= time <= NEVER for time in times)
+            and 0 < self.image_bytes < _LARGE
+        )
 
     def copy(self, images: int) -> float:
         """Return the microseconds of a chunk's copy."""

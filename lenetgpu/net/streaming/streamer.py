@@ -70,11 +70,7 @@ class Replays:
         self._last = None
 
     def again(self, batch: Chunk) -> Graph | None:
-        """Return the last graph if `batch` consists of the same array objects.
-
-        Comparing objects is cheaper than comparing addresses. The arrays are not kept alive, so
-        freed and reused memory does not match.
-        """
+        """Return the last graph if `batch` has the same array objects: a quick comparison."""
         if self._last is None:
             return None
         graph, known = self._last
