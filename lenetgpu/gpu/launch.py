@@ -163,11 +163,6 @@ def blocks_for(count: int, per_block: int) -> int:
     return -(-count // per_block)
 
 
-def grid_of(launched: Launch) -> int:
-    """Return the number of blocks of a recorded launch."""
-    return prod(launched.grid)
-
-
 def demand_of(launched: Launch) -> Demand:
     """Return the resource demand of a recorded launch's block, from ptxas' report."""
     used = nvrtc.compile_kernel(launched.kernel, current_arch()).resources
@@ -203,5 +198,5 @@ def explain_launch(
 ) -> list[tuple[str, str]]:
     """Return `explain_waves` of a recorded launch on the current device."""
     machine, demand = current(), demand_of(launched)
-    grid = grid_of(launched)
+    grid = prod(launched.grid)
     return explain_waves(demand, machine.limits, machine.multiprocessors, grid, per_image)

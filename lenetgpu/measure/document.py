@@ -94,7 +94,6 @@ def launch_of_sums(
     """
     if not launches or (variant is not None and variant.family in _LIBRARIES):
         return None
-    from lenetgpu.gpu.launch import grid_of
 
     module = "" if variant is None else inspect.unwrap(variant.run).__module__
     kernels = list(dict.fromkeys(launch.kernel for launch in launches))
@@ -102,12 +101,15 @@ def launch_of_sums(
     near = [kernel for kernel in kernels if registers(kernel) >= _NEAR * most]
     own = [kernel for kernel in near if kernel.source.stem == module.rpartition(".")[2]]
     chosen = (own or near)[-1]
-    return max((launch for launch in launches if launch.kernel == chosen), key=grid_of)
+    return max(
+        (launch for launch in launches if launch.kernel == chosen),
+        key=lambda launch: prod(launch.grid),
+    )
 
 
 def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[str, Any]:
     """Return grid, block, registers, memory, occupancy and waves of `launch_of_sums`, or nulls."""
-    from lenetgpu.gpu.launch import active_blocks, binding_limit, grid_of, occupancy
+    from lenetgpu.gpu.launch import active_blocks, binding_limit, occupancy
 
     launch = launch_of_sums(
         launches, variant, lambda kernel: compile_kernel(kernel, current_arch()).resources.registers
@@ -125,7 +127,7 @@ def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[
         "occupancy": occupancy(launch),
         "blocks_per_sm": active_blocks(launch),
         "limited_by": binding_limit(launch),
-        "waves": grid_of(launch) / at_once if at_once else None,
+        "waves": prod(launch.grid) / at_once if at_once else None,
     }
 
 

@@ -39,6 +39,7 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.plan import AUTO, Plan
 
 _Made = TypeVar("_Made")
+Key = tuple[str, bool]  # dtype of the images, with scores
 Finish = Callable[[Any, Any, Any], Any]
 # (NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to one result or several
 _AHEAD = 2  # batches that `stream` requests in advance
@@ -64,8 +65,8 @@ class LeNet:
 
         self._engine, self._single, self._making = engine, single, threading.Lock()
         self._index = engine.index
-        self._pools: dict[tuple[str, bool], Pool] = {}
-        self._on_gpu: dict[tuple[str, bool], DeviceRunner] = {}
+        self._pools: dict[Key, Pool] = {}
+        self._on_gpu: dict[Key, DeviceRunner] = {}
         self._batch = engine.request.images_a_pass(sys.maxsize)
         self._array, self._pixels, self._refusal = np.ndarray, np.dtype(np.uint8), ""
         tell_children(self)
@@ -270,29 +271,23 @@ class LeNet:
                 return self._engine.runner(dtype, self._batch, with_scores, one=True)
 
         most = 1 if self._index is None else _AHEAD
-        return self._cached(self._pools, dtype, with_scores, lambda: Pool(make, most))
+        return self._cached(self._pools, (dtype, with_scores), lambda: Pool(make, most))
 
     def _device_runner(self, dtype: str, with_scores: bool) -> DeviceRunner:
         assert self._index is not None
         make = partial(self._engine.whole_pipeline, dtype, self._batch, with_scores)
         runner = partial(DeviceRunner, make, self._index)
-        return self._cached(self._on_gpu, dtype, with_scores, runner)
+        return self._cached(self._on_gpu, (dtype, with_scores), runner)
 
-    def _cached(
-        self,
-        cached: dict[tuple[str, bool], _Made],
-        dtype: str,
-        scored: bool,
-        make: Callable[[], _Made],
-    ) -> _Made:
+    def _cached(self, cache: dict[Key, _Made], key: Key, make: Callable[[], _Made]) -> _Made:
         """Return the cached object; if missing, start the engine and make it."""
         with self._making:
             self._require_open()
-            if (dtype, scored) not in cached:
+            if key not in cache:
                 with current(self._index):
-                    self._engine.start(dtype, self._batch)
-                cached[dtype, scored] = make()
-            return cached[dtype, scored]
+                    self._engine.start(key[0], self._batch)
+                cache[key] = make()
+            return cache[key]
 
     def _require_open(self) -> None:
         if self._refusal:

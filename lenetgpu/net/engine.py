@@ -40,7 +40,15 @@ class Engine:
         self.notes: list[str] = []
         self.gpu, self.why = choose_device(request.device, request.plan)
         self.index = None if self.gpu is None else self.gpu.index
-        self._require_device()
+        if (request.streams or 1) > 1 and self.gpu is None:
+            raise LenetError(
+                f"--streams {request.streams}: expected a GPU, found device cpu ({self.why})"
+            )
+        if request.threads is not None and self.gpu is not None:
+            raise LenetError(
+                f"--threads {request.threads}: expected device cpu, "
+                f"found {self.gpu.name} ({self.why})"
+            )
         self.plan = resolve(
             request.plan, self.device, request.overrides, request.precision, self.gpu
         )
@@ -51,24 +59,10 @@ class Engine:
         self._resolved = False
         self._checked: set[tuple[str, int]] = set()
 
-    def _require_device(self) -> None:
-        """Raise LenetError if an option belongs to another device."""
-        streams, threads = self.request.streams, self.request.threads
-        if (streams or 1) > 1 and self.gpu is None:
-            raise LenetError(f"--streams {streams}: expected a GPU, found device cpu ({self.why})")
-        if threads is not None and self.gpu is not None:
-            raise LenetError(
-                f"--threads {threads}: expected device cpu, found {self.gpu.name} ({self.why})"
-            )
-
     @property
     def device(self) -> str:
         """The kind of device: "cpu" or "cuda"."""
         return "cpu" if self.gpu is None else "cuda"
-
-    @property
-    def _name(self) -> str:
-        return cpu_name() if self.gpu is None else self.gpu.name
 
     def schedule(self, dtype: str) -> Schedule:
         """Return the schedule of images of `dtype` that `start` chose; one stream on a CPU."""
@@ -145,7 +139,8 @@ class Engine:
             with self.phases.timed("compile"):
                 compile_plan(self.plan, size)
         with self.phases.timed("verify"):
-            fit(self.plan, self.weights, self._name, dtype, size)
+            name = cpu_name() if self.gpu is None else self.gpu.name
+            fit(self.plan, self.weights, name, dtype, size)
         self._checked.add((dtype, size))
 
     def pipeline(

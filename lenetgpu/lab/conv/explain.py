@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
+from math import prod
 from typing import Any
 
 from lenetgpu.errors import first_line
 from lenetgpu.gpu import latency, machines
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.latency import Latency
-from lenetgpu.gpu.launch import Launch, explain_launch, grid_of
+from lenetgpu.gpu.launch import Launch, explain_launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.lab.conv.request import ConvRequest
 from lenetgpu.measure.conv_bench import ConvBench, laid_out
@@ -51,7 +52,7 @@ def launch_rows(launches: list[Launch], n: int) -> Rows:
     rows: Rows = []
     for launched in dict.fromkeys(launches):
         rows.append((launched.kernel.entry, f"grid {launched.grid}, block {launched.block}"))
-        explanation = explain_launch(launched, Fraction(grid_of(launched), n))
+        explanation = explain_launch(launched, Fraction(prod(launched.grid), n))
         rows += [(f"  {name}", value) for name, value in explanation]
     return rows
 

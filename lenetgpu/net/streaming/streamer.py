@@ -61,9 +61,6 @@ class Replays:
         self._graphs: OrderedDict[Key, Graph | None] = OrderedDict()
         self._last: tuple[Graph, tuple[ref[Any] | None, ...]] | None = None
 
-    def __len__(self) -> int:
-        return len(self._graphs)
-
     def forget(self) -> None:
         """Drop all graphs."""
         self._graphs.clear()
@@ -123,8 +120,7 @@ class Ring:
     """Reader threads and at most `readers` + `slots` + 1 buffers, created on demand.
 
     A buffer holds up to STAGING_BYTES of images plus labels and scores (about 9 MB of page-locked
-    memory), however long the source is. As a context manager: an exception cancels reads that have
-    not started and joins the threads.
+    memory), however long the source is.
     """
 
     def __init__(self, device: Cuda, dtype: str, chunk: int, slots: int, with_scores: bool) -> None:
@@ -137,13 +133,6 @@ class Ring:
         self.threads = ThreadPoolExecutor(readers, thread_name_prefix="lenetgpu-read")
         self.free: list[StagingBuffer] = []
         self._left = readers + slots + 1
-
-    def __enter__(self) -> Ring:
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        if kind is not None:
-            self.threads.shutdown(wait=True, cancel_futures=True)
 
     def take(self) -> StagingBuffer | None:
         """Return a free buffer, or None if all are in use."""
@@ -397,33 +386,35 @@ class Streamer:
 
         slots.begin()
         turn, requested = 0, self.done
-        with self._ring_for(with_scores) as ring:
-            try:
-                while True:
-                    while requested < images and (buffer := ring.take()) is not None:
-                        buffer.n = min(ring.images, images - requested)
-                        part = buffer.images[: buffer.n]
-                        reads.append((buffer, ring.threads.submit(read, requested, part)))
-                        requested += buffer.n
-                    if reads and (reads[0][1].done() or not queued):
-                        buffer, reading = reads[0]
-                        reading.result()
-                        reads.popleft()
-                        slots.queue(turn, buffer.chunk(), mark, buffer.done)
-                        queued.append(buffer)
-                        turn += 1
-                    elif queued:
-                        finish_oldest()
-                    else:
-                        break
-            except BaseException as error:
-                self._ring = None
-                if isinstance(error, KeyboardInterrupt):
-                    while queued and not delivering:
-                        finish_oldest()
-                raise
-            finally:
-                slots.wait()
+        ring = self._ring_for(with_scores)
+        try:
+            while True:
+                while requested < images and (buffer := ring.take()) is not None:
+                    buffer.n = min(ring.images, images - requested)
+                    part = buffer.images[: buffer.n]
+                    reads.append((buffer, ring.threads.submit(read, requested, part)))
+                    requested += buffer.n
+                if reads and (reads[0][1].done() or not queued):
+                    buffer, reading = reads[0]
+                    reading.result()
+                    reads.popleft()
+                    slots.queue(turn, buffer.chunk(), mark, buffer.done)
+                    queued.append(buffer)
+                    turn += 1
+                elif queued:
+                    finish_oldest()
+                else:
+                    break
+        except BaseException as error:
+            self._ring = None
+            if isinstance(error, KeyboardInterrupt):
+                while queued and not delivering:
+                    finish_oldest()
+            raise
+        finally:
+            slots.wait()
+            if self._ring is None:
+                ring.threads.shutdown(wait=True, cancel_futures=True)
 
     def _ring_for(self, with_scores: bool) -> Ring:
         slots = self._ready()
