@@ -25,7 +25,7 @@ def _shared_handle() -> Iterator[int]:
 
 @cache
 def _search_handle(device: int, thread: int) -> int:
-    """Return one thread's cuBLAS handle, separate from CuPy's, that leaves results on `device`."""
+    """Return one thread's cuBLAS handle that leaves results on `device`, unlike CuPy's."""
     from cupy.cuda import cublas
 
     handle: int = cublas.create()
@@ -74,10 +74,8 @@ def exact_sgemm(a: Any, b: Any, out: Any) -> None:
 def largest_of_rows(rows: Any, found: Any) -> None:
     """Set found[n] = 1 + the first index of the largest magnitude of rows[n], by cuBLAS Idamax.
 
-    `rows` is (n, k) float64. `found` is (n,) int64 and must be zero before its first use,
-    because CuPy builds differ in whether 4 or 8 bytes of each element are written. There is one
-    call per row and no wait between calls. The handle is not CuPy's, because CuPy's products
-    read their scalars from the host.
+    `rows` is (n, k) float64. `found` is (n,) int64 and must be zero before its first use, because
+    some builds of CuPy write only 4 bytes of each element.
     """
     from cupy.cuda import cublas, get_current_stream, runtime
 

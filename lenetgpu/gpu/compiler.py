@@ -1,7 +1,6 @@
 """The installed NVRTC's version, cached: loading NVRTC takes longer than loading cached kernels.
 
-The version is cached with the library's size and modification time and the modification times of
-the package folders. If one differs, or there is no cache entry, the library is queried again.
+A cached version is valid while the library's size and time and the package folders' times match.
 """
 
 from __future__ import annotations

@@ -21,14 +21,12 @@ def _quiet(kind: type) -> Any:
 
 
 def new_stream(priority: int | None = None) -> Any:
-    """Return a CuPy stream that does not wait for the default stream.
-
-    Work of a lower `priority` number runs first; CuPy 13's streams have no priority.
-    """
+    """Return a CuPy stream that does not wait for the default one; low `priority` numbers first."""
     import cupy
 
-    how = {} if int(cupy.__version__.partition(".")[0]) < 14 else {"priority": priority}
-    return _quiet(cupy.cuda.Stream)(non_blocking=True, **how)
+    # CuPy 13's streams have no priority
+    options = {} if int(cupy.__version__.partition(".")[0]) < 14 else {"priority": priority}
+    return _quiet(cupy.cuda.Stream)(non_blocking=True, **options)
 
 
 class Graph:
@@ -80,10 +78,7 @@ class Graph:
 
 
 class TorchGraph:
-    """`Graph` for calls of PyTorch, which records them itself because of its allocator.
-
-    `stream` is CuPy's view of the PyTorch stream on which it is launched.
-    """
+    """`Graph` for calls of PyTorch; `stream` is CuPy's view of the stream of its launches."""
 
     def __init__(self, work: Callable[[], Any], calls: int) -> None:
         import cupy

@@ -1,7 +1,6 @@
 """Latency of instructions on the current GPU, in clocks: figures 9 and 13 of convnet2's paper.
 
-As in the paper, this is the time from an instruction's issue to the issue of the warp's next
-instruction, which depends on its result.
+It is the time from an instruction's issue to that of the warp's next one, which depends on it.
 """
 
 from __future__ import annotations
@@ -70,6 +69,7 @@ def measured() -> dict[str, float]:
 
     out, args = cupy.zeros(_BLOCK, cupy.int32), (cupy.zeros(_PLACES, cupy.uint64), np.int32(1))
     return {
-        one.ptx: least_per_step(one.kernels(), out, args, one.threads) / one.each
-        for one in INSTRUCTIONS
+        instruction.ptx: least_per_step(instruction.kernels(), out, args, instruction.threads)
+        / instruction.each
+        for instruction in INSTRUCTIONS
     }

@@ -68,23 +68,20 @@ def least_per_step(
     """Return cycles per step, from the fastest run of each kernel; `before` precedes every run."""
     import cupy
 
-    cycles, found = cupy.zeros(1, cupy.int64), []
+    cycles, fastest = cupy.zeros(1, cupy.int64), []
     for kernel in kernels:
         runs = []
         for _ in range(_RUNS):
             before()
             launch(kernel, (1,), (threads,), (out, cycles, *args))
             runs.append(int(cycles.get()[0]))
-        found.append(min(runs))
-    return per_step(found)
+        fastest.append(min(runs))
+    return per_step(fastest)
 
 
 @cache
 def measured(machine: Machine) -> Latency:
-    """Measure both latencies on the current GPU, which `machine` describes; takes about 0.5 s.
-
-    Loads miss the L2 cache, because its content is replaced before each run.
-    """
+    """Measure both latencies on the current GPU, which `machine` describes; takes about 0.5 s."""
     import cupy
     import numpy as np
 
@@ -92,10 +89,10 @@ def measured(machine: Machine) -> Latency:
     fma = least_per_step(FMA_LATENCY, cupy.zeros(1, cupy.float32), factors)
     words = _CACHES * machine.cache_bytes // _INT
     spread = max(1, words // (2 * STEPS[1]))
-    which, following = chain(words, spread, STEPS[1], np.random.default_rng())
-    cells = np.zeros(words, np.int32)
-    cells[which] = following
-    held, other = cupy.asarray(cells), cupy.empty(words, cupy.int32)
-    out = cupy.zeros(1, cupy.int32)
-    load = least_per_step(LOAD_LATENCY, out, (held,), before=lambda: other.fill(0))
+    cells, successors = chain(words, spread, STEPS[1], np.random.default_rng())
+    links = np.zeros(words, np.int32)
+    links[cells] = successors
+    chained, other = cupy.asarray(links), cupy.empty(words, cupy.int32)
+    out = cupy.zeros(1, cupy.int32)  # before a run, `other` replaces the L2 cache's content
+    load = least_per_step(LOAD_LATENCY, out, (chained,), before=lambda: other.fill(0))
     return Latency(fma, load)

@@ -1,8 +1,4 @@
-"""GPU parameters for planners: those of the current GPU, or of a known one by name.
-
-Only this module knows a GPU's number of SMs, clocks and memory; gpu/occupancy.py has the limits of
-an SM by compute capability.
-"""
+"""GPU parameters for planners: SMs, clocks and memory of the current GPU or of a known one."""
 
 from __future__ import annotations
 
@@ -118,19 +114,19 @@ def twins(machine: Machine) -> tuple[str, ...]:
 def _of_device(index: int) -> Machine:
     import cupy
 
-    gpu, read = driver_gpus()[index], cupy.cuda.Device(index).attributes
-    clock, memory_clock = read["ClockRate"] / 1e3, read["MemoryClockRate"] / 1e3
+    gpu, attributes = driver_gpus()[index], cupy.cuda.Device(index).attributes
+    clock, memory_clock = attributes["ClockRate"] / 1e3, attributes["MemoryClockRate"] / 1e3
     return Machine(
         gpu.name,
         gpu.compute_capability,
-        read["MultiProcessorCount"],
+        attributes["MultiProcessorCount"],
         _CORES.get(gpu.compute_capability, _USUAL_CORES),
         clock or USUAL.clock_mhz,
-        2 * memory_clock * read["GlobalMemoryBusWidth"] / 8e3 or USUAL.bandwidth_gbs,
+        2 * memory_clock * attributes["GlobalMemoryBusWidth"] / 8e3 or USUAL.bandwidth_gbs,
         _LATENCY.get(gpu.compute_capability, _USUAL_LATENCY),
-        read["MaxSharedMemoryPerMultiprocessor"],
-        read["MaxSharedMemoryPerBlockOptin"],
-        read["L2CacheSize"],
+        attributes["MaxSharedMemoryPerMultiprocessor"],
+        attributes["MaxSharedMemoryPerBlockOptin"],
+        attributes["L2CacheSize"],
     )
 
 

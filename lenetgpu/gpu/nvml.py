@@ -1,8 +1,4 @@
-"""A GPU's clock, power, temperature and energy from NVML, the driver's management library.
-
-It is accessed through `nvidia-ml-py`. If the package, the library or a value is missing, the result
-is None: no measurement depends on it.
-"""
+"""A GPU's clock, power, temperature and energy from NVML (`nvidia-ml-py`); None if missing."""
 
 from __future__ import annotations
 
@@ -44,10 +40,9 @@ class MachineState:
     """The state of a GPU over `watched_s` seconds of continuous identical work.
 
     Clock in MHz, power in watts, temperature in degrees Celsius. `throttle` lists every reason
-    for a lower clock in any reading, () if there was none. Energy is in microjoules per image,
-    of the whole board, including the time between samples; `energy_from` is "counter" (the
-    driver's counter) or "power" (readings integrated over time). None: the driver does not
-    report it.
+    for a lower clock in any reading. Energy is the whole board's, including the time between
+    samples; `energy_from` is "counter" (the driver's) or "power" (readings integrated over time).
+    None: the driver does not report it.
     """
 
     sm_mhz: Spread | None

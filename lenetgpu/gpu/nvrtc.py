@@ -1,8 +1,7 @@
 """Compilation of CUDA C++ source to cubin with NVRTC, cached on disk; needs no GPU.
 
 The cache key covers the source, every header it includes, the options, the architecture, and the
-versions of NVRTC, CuPy and the driver, so that a changed header never uses an old binary. A binary
-is used only if its digest matches its entry.
+versions of NVRTC, CuPy and the driver. A binary is used only if its digest matches its entry.
 """
 
 from __future__ import annotations
@@ -271,9 +270,9 @@ def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
             f"{kernel.source}, {kernel.entry} for {arch}: expected a file, found none there"
         )
     name, options = _entry(kernel, arch)
-    found = _cached(name)
-    if found is not None:
-        return found
+    cached = _cached(name)
+    if cached is not None:
+        return cached
     if compiler.outdated():
         return compile_kernel(kernel, arch)
     binary, log = _run_nvrtc(kernel, arch, options)

@@ -1,7 +1,6 @@
-"""Blocks that a multiprocessor (SM) holds at once, and waves of a grid.
+"""Blocks that an SM holds at once, and waves of a grid: equations (2) to (7) of convnet2's paper.
 
-Equations (2) to (7) of the cuda-convnet2 paper: blocks by registers, by shared memory and by the
-hardware limit, here with the allocation units of each. Needs no GPU.
+Registers and shared memory are counted in their allocation units. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -18,18 +17,15 @@ _FULL = 0.9
 
 @dataclass(frozen=True)
 class Processor:
-    """An SM's limits; registers are allocated in units per warp, shared bytes in units per block.
-
-    `reserved_bytes` of shared memory belong to the driver in each block.
-    """
+    """An SM's limits and allocation units."""
 
     warps: int
     blocks: int
     shared_bytes: int
     registers: int = 65_536
-    register_unit: int = 256
-    shared_unit: int = 128
-    reserved_bytes: int = 1024
+    register_unit: int = 256  # per warp
+    shared_unit: int = 128  # bytes per block
+    reserved_bytes: int = 1024  # of shared memory per block, for the driver
     partitions: int = 4
 
 
@@ -136,18 +132,12 @@ class Waves:
 
 
 def grid_blocks(images: int, outputs: int, images_per_block: int, outputs_per_block: int) -> int:
-    """Return the blocks of cuda-convnet2's kernel; `outputs` is width x height x filters.
-
-    Equation (5) of its paper.
-    """
+    """Apply equation (5), the blocks of a kernel; `outputs` is width x height x filters."""
     return -(-images // images_per_block) * -(-outputs // outputs_per_block)
 
 
 def filling_batches(per_image: Fraction | int, at_once: int) -> Iterator[int]:
-    """Yield ascending batches whose last wave is at least 90 % full (section 2.3).
-
-    `per_image` is the blocks of one image, a fraction if a block covers several.
-    """
+    """Yield ascending batches whose last wave is at least 90 % full; `per_image`: its blocks."""
     batch, wave = 0, 0
     while True:
         wave = max(wave + 1, int(-(-(batch + 1) * per_image // at_once)))

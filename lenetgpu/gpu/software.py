@@ -26,11 +26,9 @@ def _version(*names: str) -> str | None:
 
 @cache
 def commit(folder: Path = CHECKOUT) -> str | None:
-    """Return the commit of the checkout that the package runs from.
+    """Return the commit of the checkout that the package runs from, or LENETGPU_COMMIT, or None.
 
-    "+changes" is appended if files that affect results (COUNTED) differ from the commit or are
-    untracked; results written to docs/ do not count. Without a checkout it is the value of
-    LENETGPU_COMMIT (for a copy), or None.
+    "+changes" is appended if files that affect results (COUNTED) differ from it or are untracked.
     """
     if not (folder / ".git").exists():
         return os.environ.get("LENETGPU_COMMIT") or None
@@ -49,17 +47,17 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def software(gpu: Gpu | None) -> dict[str, str | None]:
     """Return versions for a document's header; None for GPU software if no GPU was used."""
-    found = {
+    versions = {
         "version": __version__,
         "commit": commit(),
         "python": sys.version.split()[0],
         "numpy": _version("numpy"),
         "numba": _version("numba"),
     }
-    found |= dict.fromkeys(("cupy", "driver", "cuda_driver", "nvrtc"))
+    versions |= dict.fromkeys(("cupy", "driver", "cuda_driver", "nvrtc"))
     if gpu is not None:
-        found |= {"cupy": _version(*CUPY), "driver": nvml.driver_version()}
-        found["cuda_driver"] = nvml.cuda_driver_version()
+        versions |= {"cupy": _version(*CUPY), "driver": nvml.driver_version()}
+        versions["cuda_driver"] = nvml.cuda_driver_version()
         with suppress(LenetError):
-            found["nvrtc"] = "{}.{}".format(*nvrtc.version())
-    return found
+            versions["nvrtc"] = "{}.{}".format(*nvrtc.version())
+    return versions

@@ -11,9 +11,8 @@ MAX_SIDE = 16_384
 class Texture3D:
     """A CUDA array of `depth` planes of `height` x `width` floats: a texture and a surface.
 
-    The texture's coordinates are in elements (the centre of element i is i + 0.5); it reads the
-    nearest element, and zero outside the array. `texture` and `surface` are kernel arguments.
-    Raises LenetError if the device cannot create it.
+    Coordinates are in elements (the centre of element i is i + 0.5); reads outside are zero.
+    `texture` and `surface` are kernel arguments. Raises LenetError if the device cannot create it.
     """
 
     def __init__(self, width: int, height: int, depth: int) -> None:

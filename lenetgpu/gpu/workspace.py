@@ -22,10 +22,9 @@ def images_within(batch: int, bytes_per_image: int, limit: int = WORKSPACE_BYTES
 
 
 def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return an uninitialised page-locked NumPy array, which the copy engine reads at full speed.
+    """Return an uninitialised page-locked NumPy array, in memory of a multiple of 16 bytes.
 
-    Its memory comes from the runtime (`cudaHostAlloc`) and is freed with its last view; CuPy's
-    pool would hold it until the process ends. The size is a multiple of 16 bytes.
+    It is freed with its last view; CuPy's pool would hold it until the process ends.
     """
     import numpy as np
     from cupy.cuda import PinnedMemory, PinnedMemoryPointer

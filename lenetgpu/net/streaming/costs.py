@@ -50,8 +50,7 @@ def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
 def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
     """Measure copies, kernels and zero-copy passes of FEW images and of all shipped digits.
 
-    Kernels are timed on one stream and on several. `make_pipeline(n)` creates a pipeline for n
-    images per pass on the current GPU.
+    `make_pipeline(n)` creates a pipeline for n images per pass on the current GPU.
     """
     device, pipeline = Cuda(), make_pipeline(IMAGES)
     host = pinned_copy(_digits(pipeline.input_dtype))

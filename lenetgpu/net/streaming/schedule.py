@@ -2,9 +2,9 @@
 
 Copies are serialised on the bus, kernels on the GPU. A chunk's kernels wait for its copy; a copy
 waits for the kernels that last read its stream's buffer. Small chunks let kernels start early and
-finish soon after the last copy; large chunks pay the fixed cost of a copy and a launch less often.
-So chunks should shrink towards the end if the bus is slower, and grow from the start if the kernels
-are slower. With zero-copy, kernels read host memory directly: one launch, at a lower bus rate.
+finish soon after the last copy; large ones pay the fixed costs less often. So chunks shrink towards
+the end if the bus is slower, and grow from the start if the kernels are. With zero-copy, kernels
+read host memory directly, at a lower bus rate.
 """
 
 from __future__ import annotations
@@ -79,10 +79,9 @@ class Schedule:
 
 
 def chunk_sizes(images: int, chunk: int, taper: float = EVEN) -> list[int]:
-    """Split `images` into chunks of at most `chunk`.
+    """Split `images` into chunks of at most `chunk`, and at least _LEAST or half of it if tapered.
 
     With `taper` above 1 sizes grow to `chunk` by about that factor, below 1 they shrink from it.
-    No chunk is smaller than _LEAST, except a remainder of at least half of that.
     """
     if taper == EVEN:
         return [min(chunk, images - lo) for lo in range(0, images, chunk)]
@@ -141,8 +140,7 @@ def best_schedule(
     """Return the fastest schedule by the model, with `streams` or `chunk` fixed if given.
 
     A given chunk is not tapered; others have at most `most` images. Among schedules within one
-    percent, the one with the fewest images on the GPU wins. Zero-copy is considered if neither is
-    given and there are at most MOST_CHUNK images.
+    percent, the one with the fewest images on the GPU wins.
     """
     counts = range(1, MOST_STREAMS + 1) if streams is None else (streams,)
     most = min(images, most, MOST_CHUNK)

@@ -3,11 +3,8 @@
 Chunks are copied to a slot's buffer on the copy stream, so copies follow each other without gaps;
 kernels run on the slot's stream and write labels to host memory. Events order them: kernels wait
 for their copy, a copy waits for the slot's previous kernels. With `zero_copy`, kernels read host
-memory.
-
-Programmatic dependent launch (`gpu.launch`, overlap) applies only between two kernels of one slot.
-A kernel after a copy or an event waits for all of it, on a stream as in a graph, where only edges
-between two kernels are programmatic.
+memory. Programmatic dependent launch (`gpu.launch`, overlap) applies only between two kernels of
+one slot; a kernel after a copy or an event waits for all of it.
 """
 
 from __future__ import annotations
