@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.cpu.flush import flushed
 from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.turns import Owned, Turn
@@ -224,8 +225,6 @@ class Pipeline:
 
     def _rescale(self, lo: int, n: int) -> None:
         """Remove the weights' balancing factor from `n` scores starting at `lo`, in place."""
-        import numpy as np
-
         part = self._scores[lo : lo + n]
         with np.errstate(over="ignore"):  # a caller that wants scores gets an error
             self._scores_module.ldexp(part, np.int32(self.exponent), part)

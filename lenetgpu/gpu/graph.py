@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.errors import first_line
 
 
@@ -22,8 +23,6 @@ def _quiet(kind: type) -> Any:
 
 def new_stream(priority: int | None = None) -> Any:
     """Return a CuPy stream that does not wait for the default one; low `priority` numbers first."""
-    import cupy
-
     # CuPy 13's streams have no priority
     options = {} if int(cupy.__version__.partition(".")[0]) < 14 else {"priority": priority}
     return _quiet(cupy.cuda.Stream)(non_blocking=True, **options)
@@ -38,8 +37,6 @@ class Graph:
     """
 
     def __init__(self, work: Callable[[], Any], calls: int, branches: Sequence[Any] = ()) -> None:
-        import cupy
-
         self.stream = new_stream()
         cupy.cuda.get_current_stream().synchronize()
         with self.stream:
@@ -61,8 +58,6 @@ class Graph:
     @staticmethod
     def _order(before: Any, streams: Sequence[Any]) -> None:
         """Make future work on `streams` wait for the work queued on `before`."""
-        import cupy
-
         event = cupy.cuda.Event(disable_timing=True)
         event.record(before)
         for stream in streams:
@@ -81,8 +76,6 @@ class TorchGraph:
     """`Graph` for calls of PyTorch; `stream` is CuPy's view of the stream of its launches."""
 
     def __init__(self, work: Callable[[], Any], calls: int) -> None:
-        import cupy
-
         torch = importlib.import_module("torch")
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

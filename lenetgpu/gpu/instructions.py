@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.latency import STEPS, least_per_step
 from lenetgpu.gpu.nvrtc import Kernel
 
@@ -64,9 +65,6 @@ NOT_MEASURED = {
 @cache
 def measured() -> dict[str, float]:
     """Return the minimum clocks of each of `INSTRUCTIONS`, by PTX, on the current GPU."""
-    import cupy
-    import numpy as np
-
     out, args = cupy.zeros(_BLOCK, cupy.int32), (cupy.zeros(_PLACES, cupy.uint64), np.int32(1))
     return {
         instruction.ptx: least_per_step(instruction.kernels(), out, args, instruction.threads)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
@@ -46,8 +47,6 @@ def chain(words: int, spread: int, steps: int, rng: Any) -> Any:
 
     The chain starts at cell 0 and visits no cell twice.
     """
-    import numpy as np
-
     steps_to = (1 + np.argsort(rng.random(words // spread - 1))[:steps]) * spread
     cells = np.concatenate([np.zeros(1, np.int32), steps_to]).astype(np.int32)
     return cells, np.roll(cells, -1)
@@ -66,8 +65,6 @@ def least_per_step(
     before: Callable[[], Any] = lambda: None,
 ) -> float:
     """Return cycles per step, from the fastest run of each kernel; `before` precedes every run."""
-    import cupy
-
     cycles, fastest = cupy.zeros(1, cupy.int64), []
     for kernel in kernels:
         runs = []
@@ -82,9 +79,6 @@ def least_per_step(
 @cache
 def measured(machine: Machine) -> Latency:
     """Measure both latencies on the current GPU, which `machine` describes; takes about 0.5 s."""
-    import cupy
-    import numpy as np
-
     factors = (np.float32(0.999), np.float32(0.001))
     fma = least_per_step(FMA_LATENCY, cupy.zeros(1, cupy.float32), factors)
     words = _CACHES * machine.cache_bytes // _INT

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil
 
+from lenetgpu.arrays import cupy
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import cupy_installed, driver_gpus
 from lenetgpu.gpu.occupancy import PROCESSORS, Demand, Processor, residency
@@ -112,8 +113,6 @@ def twins(machine: Machine) -> tuple[str, ...]:
 
 @cache
 def _of_device(index: int) -> Machine:
-    import cupy
-
     gpu, attributes = driver_gpus()[index], cupy.cuda.Device(index).attributes
     clock, memory_clock = attributes["ClockRate"] / 1e3, attributes["MemoryClockRate"] / 1e3
     return Machine(
@@ -136,8 +135,6 @@ def current() -> Machine:
 
 
 def _current() -> Machine:
-    import cupy
-
     return _of_device(cupy.cuda.runtime.getDevice())
 
 

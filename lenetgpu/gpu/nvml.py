@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.gpu.device import Gpu
 
 # nvml.h, nvmlClocksEventReasons by bit; the lowest, GPU_IDLE, is set between two samples
@@ -132,8 +133,6 @@ def cuda_driver_version() -> str | None:
 
 def others() -> int:
     """Return the number of other processes that compute on the current GPU; 0 if unknown."""
-    import cupy
-
     if library() is None:
         return 0
     handle = _query("nvmlDeviceGetHandleByPciBusId", cupy.cuda.Device().pci_bus_id)
@@ -183,7 +182,5 @@ def monitor(gpu: Gpu) -> Monitor | None:
 
     It is found by PCI bus id, because CUDA and NVML may number GPUs differently.
     """
-    import cupy
-
     handle = _query("nvmlDeviceGetHandleByPciBusId", cupy.cuda.Device(gpu.index).pci_bus_id)
     return None if handle is None else Monitor(handle)

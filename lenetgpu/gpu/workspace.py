@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.faults import lacks_memory
 
 WORKSPACE_BYTES = 1 << 30
@@ -26,7 +27,6 @@ def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
 
     It is freed with its last view; CuPy's pool would hold it until the process ends.
     """
-    import numpy as np
     from cupy.cuda import PinnedMemory, PinnedMemoryPointer
 
     kind = np.dtype(dtype)
@@ -36,8 +36,6 @@ def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
 
 def host_empty(shape: tuple[int, ...], dtype: Any) -> Any:
     """Return an uninitialised NumPy array, page-locked if the system allows it."""
-    import numpy as np
-
     try:
         return pinned_empty(shape, dtype)
     except Exception as error:
@@ -48,8 +46,6 @@ def host_empty(shape: tuple[int, ...], dtype: Any) -> Any:
 
 def copy_to_constant(address: int, array: Any) -> None:
     """Queue a copy of device `array` to a module's constant memory on the current stream."""
-    import cupy
-
     runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
     kind = runtime.memcpyDeviceToDevice
     runtime.memcpyAsync(address, array.data.ptr, array.nbytes, kind, stream.ptr)

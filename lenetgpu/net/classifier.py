@@ -1,14 +1,4 @@
-"""The public classifier.
-
-    from lenetgpu import LeNet
-
-    net = LeNet.load()
-    labels = net(images)
-
-Images are NumPy arrays, nested lists, or arrays of PyTorch, JAX, CuPy or anything with DLPack, of
-shape (28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28): uint8 pixels, or floats from 0 to 1
-(float16, float32, float64). Integers in lists are pixels.
-"""
+"""The public classifier."""
 
 from __future__ import annotations
 
@@ -25,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.cpu.threads import using_threads
 from lenetgpu.cpu.turns import tell_children
 from lenetgpu.errors import LenetError
@@ -49,6 +40,10 @@ _MOST = 1 << 20  # images per pass, more than any chunk holds
 class LeNet:
     """The network on one device. Create it with `LeNet.load`; threads may share it.
 
+    Images are NumPy arrays, nested lists, or arrays of PyTorch, JAX, CuPy or anything with DLPack,
+    of shape (28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28): uint8 pixels, or floats from 0
+    to 1 (float16, float32, float64). Integers in lists are pixels.
+
     Results are new arrays of the caller's framework on the device of the images: labels of a
     PyTorch tensor on a GPU are a tensor on that GPU, ordered on PyTorch's current stream, and the
     host does not wait. For lists the result is a NumPy array. A single image without a batch axis
@@ -61,8 +56,6 @@ class LeNet:
     """
 
     def __init__(self, engine: Engine, single: Single | None = None) -> None:
-        import numpy as np
-
         self._engine, self._single, self._making = engine, single, threading.Lock()
         self._index = engine.index
         self._pools: dict[Key, Pool] = {}
@@ -247,8 +240,6 @@ class LeNet:
 
     @telling()
     def _on_host(self, accepted: Accepted, pixels: Any, with_scores: bool, finish: Finish) -> Any:
-        import numpy as np
-
         if accepted.count == 1 and self._single is not None and _within(pixels):
             labels, scores = self._single.answer(pixels, with_scores)
         else:
@@ -257,8 +248,6 @@ class LeNet:
         return _given(accepted, finish(np, labels, scores))
 
     def _on_device(self, accepted: Accepted, with_scores: bool, finish: Finish) -> Any:
-        import cupy
-
         with telling():
             runner = self._device_runner(accepted.dtype, with_scores)
             with current(accepted.raw.device.id), in_order_of(accepted.home.stream()):

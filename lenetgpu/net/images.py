@@ -11,19 +11,15 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lenetgpu.arrays import Array, cupy, np
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files.reading import EXPECTED_BRIGHT, FAINTEST, check_memory, first_unfit
 from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.gpu.graph import new_stream
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import ALIGNED
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 SLACK = 1000  # floats may exceed 0..1 by 1/SLACK, for rounding
 _PLAIN = IMAGE_SHAPE[:2]
@@ -51,8 +47,6 @@ class Home:
 
     def view(self, images: Any) -> Any:
         """Return `images` as a NumPy array, or a CuPy array for a GPU, without copying."""
-        import numpy as np
-
         only_dlpack = hasattr(images, "__dlpack__") and not hasattr(images, "__array__")
         return np.from_dlpack(images) if only_dlpack else np.asarray(images)
 
@@ -70,8 +64,6 @@ class _Cupy(Home):
         self.index, self.in_other_order = index, in_other_order
 
     def view(self, images: Any) -> Any:
-        import cupy
-
         if isinstance(images, cupy.ndarray):
             return images
         if hasattr(images, "__dlpack__"):
@@ -79,8 +71,6 @@ class _Cupy(Home):
         return cupy.asarray(images)
 
     def stream(self) -> Any:
-        import cupy
-
         return cupy.cuda.get_current_stream()
 
 
@@ -95,15 +85,11 @@ class _Torch(Home):
     def view(self, images: Any) -> Any:
         if not self.on_gpu:
             return images.detach().numpy()
-        import cupy
-
         return cupy.from_dlpack(images.detach())
 
     def give(self, answer: Any) -> Any:
         if not self.on_gpu:
             return self._torch.from_numpy(answer)
-        import cupy
-
         dtype = getattr(self._torch, answer.dtype.name)
         given = self._torch.empty(answer.shape, dtype=dtype, device=self._device)
         cupy.from_dlpack(given)[...] = answer
@@ -112,8 +98,6 @@ class _Torch(Home):
     def stream(self) -> Any:
         if not self.on_gpu:
             return None
-        import cupy
-
         pointer = self._torch.cuda.current_stream(self._device).cuda_stream
         return cupy.cuda.ExternalStream(pointer) if pointer else cupy.cuda.Stream.null
 
@@ -149,8 +133,6 @@ class _Jax(Home):
     def view(self, images: Any) -> Any:
         if not self.on_gpu:
             return super().view(images)
-        import cupy
-
         return cupy.from_dlpack(images)
 
     def give(self, answer: Any) -> Any:
@@ -170,8 +152,6 @@ def _from(framework: str, name: str, images: Any) -> bool:
 
 def _device_of(interface: Any) -> int:
     """Return the device of a CUDA array interface's memory."""
-    import cupy
-
     pointer = cupy.cuda.runtime.pointerGetAttributes(int(interface["data"][0]))
     if pointer.type == _UNKNOWN:
         raise LenetError(f"{_NOT_THERE}an address that no GPU knows")
@@ -225,10 +205,7 @@ class Accepted:
 
         On a GPU they are aligned for the kernels, and copied on the current stream.
         """
-        if self.home.on_gpu:
-            import cupy as arrays
-        else:
-            import numpy as arrays
+        arrays: Any = cupy if self.home.on_gpu else np
         make = arrays.array if copied else arrays.ascontiguousarray
         pixels = make(self.raw, dtype=self.dtype)
         if self.home.on_gpu and pixels.data.ptr % ALIGNED:
@@ -310,16 +287,12 @@ def current(index: int | None) -> AbstractContextManager[Any]:
     """Return a context in which GPU `index` (None: any) is current, as CuPy's streams need."""
     if index is None:
         return nullcontext()
-    import cupy
-
     device: AbstractContextManager[Any] = cupy.cuda.Device(index)
     return device
 
 
 def _listed(images: Any) -> Array:
     """Convert nested lists to an array; integers are pixels."""
-    import numpy as np
-
     if not len(images):
         return np.empty((0, *IMAGE_SHAPE), np.uint8)
     try:

@@ -6,6 +6,7 @@ from math import log2, prod
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.files.reading import FAINTEST
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -32,8 +33,6 @@ def mark_outside(images: Any, labels: Any, scores: Any) -> None:
     `images` (n, 28, 28, 1), `labels` (n,) int32 and `scores` (n, 10) float32 or None are device
     arrays. The kernel is queued on the current stream.
     """
-    import numpy as np
-
     held = np.int64(0) if scores is None else scores
     if len(images):
         launch(OUTSIDE, (len(images),), (_THREADS,), (images, labels, held))

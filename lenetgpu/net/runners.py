@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import np
 from lenetgpu.check.judge import first_not_finite, refused, require_finite
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.cpu.turns import Turn, in_turn
@@ -74,8 +75,6 @@ class Runner(ABC):
 
     def results(self, n: int, with_scores: bool) -> tuple[Any, Any]:
         """Allocate labels (n,) int32 and scores (n, 10) float32 or None for `run`."""
-        import numpy as np
-
         return np.empty(n, np.int32), np.empty((n, CLASSES), np.float32) if with_scores else None
 
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
@@ -97,8 +96,6 @@ class CpuRunner(Runner):
     notes: tuple[str, ...] = ()
 
     def __init__(self, pipeline: Pipeline) -> None:
-        import numpy as np
-
         super().__init__()
         self.pipeline = pipeline
         self._last = pipeline.steps[-1]
@@ -115,8 +112,6 @@ class CpuRunner(Runner):
         Its arguments are valid during the call. Results before an error are delivered first.
         """
         from concurrent.futures import ThreadPoolExecutor
-
-        import numpy as np
 
         with_scores, total, first = self.pipeline.with_scores, 0, source.selection.start
         each = prod(IMAGE_SHAPE) * np.dtype(source.dtype).itemsize
@@ -186,7 +181,6 @@ class GpuRunner(Runner):
         one: Callable[[], OneImage | Once | None] | None = None,
     ) -> None:
         import cupy
-        import numpy as np
 
         from lenetgpu.net.streaming.streamer import Streamer, host_results
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.check.fit import judged, looked_at
 from lenetgpu.cpu.turns import Left, in_turn
 from lenetgpu.errors import LenetError
@@ -97,14 +98,10 @@ class Single:
     """
 
     def __init__(self, gpu: Gpu | None, why: str, weights: Weights) -> None:
-        import numpy as np
-
         if gpu is None:
             raise LenetError(
                 f"latency: expected a GPU of compute capability 9.0, found device cpu ({why})"
             )
-        import cupy
-
         from lenetgpu.stages.fused.persistent import Persistent
 
         self._turn, self._gpu = threading.Lock(), cupy.cuda.Device(gpu.index)
@@ -125,8 +122,6 @@ class Single:
 
     def answer(self, pixels: Any, with_scores: bool) -> tuple[Any, Any]:
         """Return labels (1,) and scores (1, 10) or None of uint8 or 0..1 float32 (1, 28, 28, 1)."""
-        import numpy as np
-
         with self._turn, self._gpu:
             label = self._persistent.label(pixels[0, :, :, 0])
             scores = self._persistent.scores()[None] if with_scores else None
@@ -167,8 +162,6 @@ def _once(weights: Weights) -> Once:
 
 def check_persistent(net: Once | Persistent, weights: Weights) -> None:
     """Raise LenetError if the persistent kernel differs from float64 for `weights`."""
-    import numpy as np
-
     images = looked_at()
     labels = np.empty(len(images), np.int32)
     scores = np.empty((len(images), CLASSES), np.float32)

@@ -9,6 +9,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.check.fit import plan_key
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
@@ -104,8 +105,6 @@ def _overlapped_us(device: Cuda, pipelines: list[Pipeline], images: Any) -> floa
 
 
 def _digits(dtype: str) -> Any:
-    import numpy as np
-
     images = load_dataset(assets.default_digits()).images[:IMAGES]
     return images if dtype == "uint8" else images.astype(np.float32) / np.float32(PIXEL_SCALE)
 

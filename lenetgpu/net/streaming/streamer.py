@@ -15,6 +15,7 @@ from math import prod
 from typing import Any
 from weakref import ref
 
+from lenetgpu.arrays import np
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.cpu.turns import Turn, in_turn
 from lenetgpu.errors import LenetError
@@ -58,12 +59,12 @@ class Replays:
 
     def __init__(self) -> None:
         self.refusal = ""
-        self._graphs: OrderedDict[Key, Graph | None] = OrderedDict()
+        self.graphs: OrderedDict[Key, Graph | None] = OrderedDict()
         self._last: tuple[Graph, tuple[ref[Any] | None, ...]] | None = None
 
     def forget(self) -> None:
         """Drop all graphs."""
-        self._graphs.clear()
+        self.graphs.clear()
         self._last = None
 
     def again(self, batch: Chunk) -> Graph | None:
@@ -76,26 +77,22 @@ class Replays:
                 return None
         return graph
 
-    def has(self, key: Key) -> bool:
-        """Return True if there is a graph for these addresses."""
-        return self._graphs.get(key) is not None
-
     def find(self, key: Key, batch: Chunk, record: Callable[[], Graph]) -> Graph | None:
         """Return the graph of `batch`; call `record` when its arrays are used a second time."""
         if self.refusal:
             return None
-        if key not in self._graphs:
-            self._graphs[key] = None
-            if len(self._graphs) > _GRAPHS:
-                self._graphs.popitem(last=False)
+        if key not in self.graphs:
+            self.graphs[key] = None
+            if len(self.graphs) > _GRAPHS:
+                self.graphs.popitem(last=False)
             return None
         try:
-            graph = self._graphs[key] or record()
+            graph = self.graphs[key] or record()
         except RuntimeError as error:
             self.refusal = str(error)
             return None
-        self._graphs[key] = graph
-        self._graphs.move_to_end(key)
+        self.graphs[key] = graph
+        self.graphs.move_to_end(key)
         self._last = graph, tuple(None if array is None else ref(array) for array in batch.arrays)
         return graph
 
@@ -124,8 +121,6 @@ class Ring:
     """
 
     def __init__(self, device: Cuda, dtype: str, chunk: int, slots: int, with_scores: bool) -> None:
-        import numpy as np
-
         self._device, self._dtype, self.with_scores = device, dtype, with_scores
         fitting = STAGING_BYTES // (prod(IMAGE_SHAPE) * np.dtype(dtype).itemsize)
         self.images = max(1, min(chunk, fitting))
@@ -206,8 +201,8 @@ class Streamer:
         arrays = [array for array in (images, labels, scores) if array is not None]
         addresses = tuple(array.ctypes.data for array in arrays)
         key = (len(images), *addresses)
-        known = self._replays.has(key)
-        sizes = (1 if known else array.nbytes for array in arrays)
+        recorded = self._replays.graphs.get(key) is not None
+        sizes = (1 if recorded else array.nbytes for array in arrays)
         if not all(map(self._device.is_pinned, addresses, sizes)):
             self._through_ring(batch, on_chunk, mark)
             return
