@@ -56,12 +56,9 @@ def driver() -> Any:
 
 
 class _Process:
-    """Tracks if this process may use CUDA; a child forked from a process that uses CUDA may not."""
-
-    is_child = False
+    is_child = False  # forked from a process that has loaded the driver: may not use CUDA
 
     def forked(self) -> None:
-        """Record that this process is the child of a process that has loaded the driver."""
         self.is_child = True
         faults.silence()
 

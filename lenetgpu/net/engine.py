@@ -75,11 +75,10 @@ class Engine:
         Initialises the device, chooses plan `auto`, streams and chunks, compiles the kernels, and
         compares the plan with float64. Raises LenetError if memory is short or the plan is wrong.
         """
-        with self.phases.timed("import"):
-            if self.gpu is not None:
-                import cupy  # noqa: F401
         batch = self.request.images_a_pass(images)
         if self.gpu is not None:
+            with self.phases.timed("import"):
+                import cupy  # noqa: F401
             with self.phases.timed("context"):
                 gpu_device.activate(self.gpu)
         if not self._resolved and self.request.plan == AUTO and not self.request.overrides:

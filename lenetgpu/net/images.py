@@ -83,9 +83,8 @@ class _Torch(Home):
             raise LenetError(f"{_NOT_THERE}a tensor on {images.device}")
 
     def view(self, images: Any) -> Any:
-        if not self.on_gpu:
-            return images.detach().numpy()
-        return cupy.from_dlpack(images.detach())
+        tensor = images.detach()
+        return cupy.from_dlpack(tensor) if self.on_gpu else tensor.numpy()
 
     def give(self, answer: Any) -> Any:
         if not self.on_gpu:
@@ -131,14 +130,12 @@ class _Jax(Home):
             raise LenetError(f"{_NOT_THERE}an array on {self._device}")
 
     def view(self, images: Any) -> Any:
-        if not self.on_gpu:
-            return super().view(images)
-        return cupy.from_dlpack(images)
+        return cupy.from_dlpack(images) if self.on_gpu else super().view(images)
 
     def give(self, answer: Any) -> Any:
-        if not self.on_gpu:
-            return self._jax.device_put(answer, self._device)
-        return self._jax.dlpack.from_dlpack(answer)
+        if self.on_gpu:
+            return self._jax.dlpack.from_dlpack(answer)
+        return self._jax.device_put(answer, self._device)
 
     def stream(self) -> Any:
         return None if self.index is None else _own_stream(self.index)
@@ -238,11 +235,7 @@ def accept(images: Any, device: str) -> Accepted:
             _check_type(raw)
     shape = tuple(raw.shape)
     single = shape == _PLAIN
-    if not (
-        single
-        or (len(shape) == 3 and shape[1:] == _PLAIN)
-        or (len(shape) == 4 and shape[1:] in (IMAGE_SHAPE, (1, *_PLAIN)))
-    ):
+    if not single and shape[1:] not in (_PLAIN, IMAGE_SHAPE, (1, *_PLAIN)):
         raise LenetError(f"images: expected shape {_SHAPES}, found {shape}")
     accepted = Accepted(raw, home, single, 1 if single else shape[0])
     if not home.on_gpu and accepted.count > _MANY:

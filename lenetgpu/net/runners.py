@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.arrays import np
+from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import first_not_finite, refused, require_finite
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.cpu.turns import Turn, in_turn
@@ -180,8 +180,6 @@ class GpuRunner(Runner):
         index: int,
         one: Callable[[], OneImage | Once | None] | None = None,
     ) -> None:
-        import cupy
-
         from lenetgpu.net.streaming.streamer import Streamer, host_results
 
         super().__init__()
@@ -318,8 +316,6 @@ class DeviceRunner:
     """One pipeline for images on GPU `index`; a caller's stream waits for the previous caller's."""
 
     def __init__(self, make: Callable[[], Pipeline], index: int) -> None:
-        import cupy
-
         from lenetgpu.gpu.graph import new_stream
 
         self._lock = threading.Lock()
@@ -337,8 +333,6 @@ class DeviceRunner:
         Only if the weights can overflow float32 scores, the scores are waited for and checked
         (LenetError).
         """
-        import cupy
-
         pixels = accepted.pixels()
         wanted, size = self._pipeline.with_scores, self._pipeline.batch
         labels = cupy.empty(accepted.count, "int32")
@@ -363,8 +357,6 @@ class DeviceRunner:
 
     def _hold(self, accepted: Accepted, stream: Any) -> None:
         """Keep images alive if their owner does not order its memory use by `stream`."""
-        import cupy
-
         while self._held and self._held[0][0].done:
             self._held.popleft()
         if accepted.home.in_other_order:
