@@ -36,16 +36,13 @@ _LARGEST_FLOAT, _LARGEST_HALF = 2.0**100, 65504.0
 
 @dataclass
 class Step:
-    """One step of a pipeline: a stage, a layout or dtype conversion, or a copy.
-
-    `device` is where the output lies; `prepared` is the prepared variant, None for a copy.
-    """
+    """One step of a pipeline: a stage, a layout or dtype conversion, or a copy (no `variant`)."""
 
     name: str
     stages: tuple[str, ...]
     variant: Variant | None
     problem: Problem | None
-    device: str
+    device: str  # of the output
     dtype: str
     reads: tuple[str, tuple[int, ...]]
     writes: tuple[str, tuple[int, ...]]
@@ -75,8 +72,7 @@ Observer = Callable[[Step, Any], None]
 def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list[Step]:
     """Return the plan's stages in order, with the necessary conversions and copies.
 
-    With `transfers` "host" every stage's output is copied to the host and back (report, section
-    3.4).
+    `transfers` "host": every output is copied to the host and back (report, section 3.4).
     """
     steps: list[Step] = []
     device, layout, dtype = plan.device, "NHWC", input_dtype

@@ -243,10 +243,7 @@ def stand_ins(device: str, precision: str) -> tuple[str, ...]:
 
 
 def auto_plans(device: str, precision: str, gpu: Gpu | None) -> dict[str, Plan]:
-    """Return the supported plans that `auto` chooses from at `precision`, STAND_INS last.
-
-    Raises LenetError if there are none.
-    """
+    """Return the supported plans for `auto`, STAND_INS last; raise LenetError if there are none."""
     plans: dict[str, Plan] = {}
     refusal = None
     for name in _auto_names(device, precision) + stand_ins(device, precision):

@@ -109,10 +109,7 @@ def driver_gpus() -> tuple[Gpu, ...]:
 
 
 def begin(wanted: str = "auto") -> None:
-    """Start loading the driver and creating the context of `--device wanted`, unless it is "cpu".
-
-    `driver_gpus` and `activate` wait for the result and report errors.
-    """
+    """Start creating the context of `--device wanted`; `driver_gpus` and `activate` wait for it."""
     index = "0" if wanted in ("auto", "cuda") else wanted.removeprefix("cuda:")
     if index.isascii() and index.isdecimal():
         thread = threading.Thread(target=_create_context, args=(int(index),))

@@ -14,10 +14,7 @@ from lenetgpu.errors import first_line
 
 @cache
 def _quiet(kind: type) -> Any:
-    """Return a CuPy stream class with defaults for the attributes that its destructor reads.
-
-    Once the GPU is lost, the constructor raises before it sets them.
-    """
+    """Return a CuPy stream class whose destructor can run after its constructor failed."""
     return type("Stream", (kind,), {"ptr": 0, "_foreign_stream_ref": None})
 
 

@@ -178,9 +178,7 @@ class Monitor:
 
 
 def monitor(gpu: Gpu) -> Monitor | None:
-    """Return the monitor of `gpu`; None without NVML or if it is unknown.
-
-    It is found by PCI bus id, because CUDA and NVML may number GPUs differently.
-    """
+    """Return the monitor of `gpu`; None without NVML or if it is unknown."""
+    # by PCI bus id: CUDA and NVML may number GPUs differently
     handle = _query("nvmlDeviceGetHandleByPciBusId", cupy.cuda.Device(gpu.index).pci_bus_id)
     return None if handle is None else Monitor(handle)

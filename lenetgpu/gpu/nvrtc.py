@@ -245,10 +245,7 @@ def _cache(name: str, made: Compiled) -> Compiled:
 
 
 def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
-    """Compile in threads the `kernels` that are meant for `arch` and not cached.
-
-    Errors are left to `compile_kernel`, when the kernel is used.
-    """
+    """Compile in threads the uncached `kernels` for `arch`; `compile_kernel` repeats errors."""
     meant = [k for k in dict.fromkeys(kernels) if k.meant_for(arch) and k.source.is_file()]
     todo = [kernel for kernel in meant if _cached(_entry(kernel, arch)[0]) is None]
     if len(todo) < 2:

@@ -26,7 +26,7 @@ class Processor:
     register_unit: int = 256  # per warp
     shared_unit: int = 128  # bytes per block
     reserved_bytes: int = 1024  # of shared memory per block, for the driver
-    partitions: int = 4
+    partitions: int = 4  # of the register file; a warp's registers are in one of them
 
 
 PROCESSORS = {
@@ -88,10 +88,7 @@ def _per_block(demand: Demand, limits: Processor) -> tuple[int, int]:
 
 @cache
 def residency(demand: Demand, limits: Processor) -> Residency:
-    """Apply equations (2), (3) and (4): the blocks that an SM holds at once.
-
-    A register file is split into `partitions`, and a warp's registers are in one of them.
-    """
+    """Apply equations (2), (3) and (4): the blocks that an SM holds at once."""
     by_registers = by_shared = None
     registers, shared = _per_block(demand, limits)
     if demand.registers:

@@ -187,14 +187,11 @@ class LeNet:
                     future.cancel()
 
     def _jobs(self, batches: Iterable[Any]) -> Iterator[Callable[[], Any]]:
-        """Yield the remaining work for each batch, for another thread; an error is the last one.
-
-        Images on a GPU are queued here, on the caller's stream.
-        """
+        """Yield the remaining work for each batch, for another thread; an error is the last one."""
         try:
             for batch in batches:
                 accepted = accept(batch, self.device)
-                if accepted.home.on_gpu:
+                if accepted.home.on_gpu:  # queued here, on the caller's stream
                     yield repeat(self._on_device(accepted, False, _labels)).__next__
                 else:
                     pixels = accepted.pixels(copied=True)

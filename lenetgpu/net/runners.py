@@ -168,10 +168,7 @@ class CpuRunner(Runner):
 
 
 class GpuRunner(Runner):
-    """Run host images through a streamer on GPU `index`, in smaller chunks if memory is short.
-
-    `one` creates the fast path for single images.
-    """
+    """Run host images through a streamer on GPU `index`; `one` makes the path of single images."""
 
     def __init__(
         self,

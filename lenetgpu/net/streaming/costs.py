@@ -49,10 +49,7 @@ def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
 
 
 def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
-    """Measure copies, kernels and zero-copy passes of FEW images and of all shipped digits.
-
-    `make_pipeline(n)` creates a pipeline for n images per pass on the current GPU.
-    """
+    """Measure copies, kernels and zero-copy passes of FEW images and of all shipped digits."""
     device, pipeline = Cuda(), make_pipeline(IMAGES)
     host = pinned_copy(_digits(pipeline.input_dtype))
     resident = device.empty((len(host), *IMAGE_SHAPE), pipeline.input_dtype)

@@ -31,7 +31,7 @@ from lenetgpu.pipeline import Pipeline
 
 MOST_RECORDED = 256  # chunks per graph; with more, single launches hide behind the copies
 _GRAPHS = 4  # graphs cached, least recently used dropped
-STAGING_BYTES = 8 << 20  # most image bytes of one buffer
+STAGING_BYTES = 8 << 20  # most image bytes of one buffer, which is page-locked
 MOST_READERS = 8
 Key = tuple[int, ...]  # number of images and the address of each array
 OnChunk = Callable[[int], None]
@@ -114,11 +114,7 @@ class StagingBuffer:
 
 
 class Ring:
-    """Reader threads and at most `readers` + `slots` + 1 buffers, created on demand.
-
-    A buffer holds up to STAGING_BYTES of images plus labels and scores (about 9 MB of page-locked
-    memory), however long the source is.
-    """
+    """Reader threads and at most one buffer per reader and slot and one more, made on demand."""
 
     def __init__(self, device: Cuda, dtype: str, chunk: int, slots: int, with_scores: bool) -> None:
         self._device, self._dtype, self.with_scores = device, dtype, with_scores
