@@ -490,7 +490,7 @@ def simulate(
     tile = ladder_tile(problem, batch)
     blocks, chunks = tile.blocks(problem, batch), chunks_of(problem, tile)
     at_once = blocks_per_sm(tile)
-    waves, rest = divmod(blocks, at_once * MULTIPROCESSORS)
+    waves, remaining = divmod(blocks, at_once * MULTIPROCESSORS)
 
     def wave(blocks: int) -> Simulated:
         """Simulate blocks; beyond `most` chunks, extrapolate from the last half of these."""
@@ -504,7 +504,7 @@ def simulate(
     total = Simulated(0, {})
     if waves:
         total = total.plus(waves, wave(at_once))
-    return total.plus(1, wave(ceil(rest / MULTIPROCESSORS))) if rest else total
+    return total.plus(1, wave(ceil(remaining / MULTIPROCESSORS))) if remaining else total
 
 
 def results(

@@ -123,12 +123,12 @@ def suite_keys() -> list[Key]:
 
 def specs(keys: Iterable[Key]) -> dict[Key, StageSpec]:
     """Return the stage counted for each key of a variant; a pass is counted with its variant."""
-    found: dict[Key, StageSpec] = {}
+    by_key: dict[Key, StageSpec] = {}
     for stage, name in keys:
         counted = PASSES_OF if name in PASSES else name
         if stage in _COUNTED and (spec := _variant(stage, counted)) is not None:
-            found.setdefault((stage, counted), spec)
-    return found
+            by_key.setdefault((stage, counted), spec)
+    return by_key
 
 
 def kernels_of_rows(

@@ -192,12 +192,12 @@ def run(core: Core, program: list[Instruction], blocks: int, warps: int) -> Timi
         if index + 1 == len(program):
             parts[instruction.part] += done - cycle
         elif instruction.op is Op.BARRIER:
-            here = arrived[warp // warps]
-            here.append(warp)
-            if len(here) == warps:
-                for other in here:
+            block = arrived[warp // warps]
+            block.append(warp)
+            if len(block) == warps:
+                for other in block:
                     go_on(other, cycle + 1)
-                here.clear()
+                block.clear()
         else:
             go_on(warp, cycle + (core.branch if instruction.op is Op.BRANCH else 1))
     return Timing(end, count, dict(parts))

@@ -95,17 +95,26 @@ def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
     available, _ = choose_device(request.device)
     loaded = plugins.Plugins(request.plugins, available)
     regression = RegressionCheck(request, "conv", None)
-    own, notes = loaded.of_kind("conv")
+    user_variants, notes = loaded.of_kind("conv")
     device = "cpu" if available is None else "cuda"
     elsewhere = request.machine is not None or (request.explain and device == "cpu")
     selected = selected_variants(request.only, device, planned=elsewhere)
     if request.baseline and (added := _named(request.baseline, device)) is not None:
         selected = [v for v in variants("conv", device) if v in selected or v == added]
-    if selected or own:
+    if selected or user_variants:
         require_checkable(shapes, device)
     gpu, limits = open_device(request.device, say)
     peer = peer_version(device) if selected and not request.tune else None
-    run = _Run(request, suite, gpu, limits, NAMES[device] if peer else None, selected, loaded, own)
+    run = _Run(
+        request,
+        suite,
+        gpu,
+        limits,
+        NAMES[device] if peer else None,
+        selected,
+        loaded,
+        user_variants,
+    )
     baseline = run.baseline(shapes)
     if request.cold_l2 and gpu is None:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
@@ -148,20 +157,20 @@ class _Run:
     peer: str | None
     selected: list[Variant]
     loaded: plugins.Plugins
-    own: list[plugins.Plugin]
+    user_variants: list[plugins.Plugin]
 
     def baseline(self, shapes: list[Shape]) -> str:
         """Return the baseline's name: as requested, else the peer, else the package's default.
 
         If the default refuses every shape, it is the first variant that supports one.
         """
-        peer, wanted, selected = self.peer, self.request.baseline, self.selected
+        peer, requested, selected = self.peer, self.request.baseline, self.selected
         device = "cpu" if self.gpu is None else "cuda"
-        if mine := plugins.named(self.own, wanted):
-            return mine
-        if wanted is None and not selected:
+        if user_variant := plugins.named(self.user_variants, requested):
+            return user_variant
+        if requested is None and not selected:
             return ""
-        if wanted is None and peer is None:
+        if requested is None and peer is None:
             default = find("conv", NAMED["fp32"][device]["conv"], device)
             ordered = [v for v in (default, *selected) if v in selected]
             problems = [shape.problem for shape in shapes]
@@ -169,13 +178,13 @@ class _Run:
                 if any(isinstance(laid_out(variant, problem), Conv) for problem in problems):
                     return variant.full_name
             return ordered[0].full_name
-        if peer is not None and wanted in (None, "torch", peer, peer.split()[-1]):
+        if peer is not None and requested in (None, "torch", peer, peer.split()[-1]):
             return peer
-        named_variant = _named(str(wanted), device)
+        named_variant = _named(str(requested), device)
         if named_variant is not None and named_variant in selected:
             return named_variant.full_name
         names = [*filter(None, [peer]), *(v.full_name for v in selected)]
-        raise LenetError(f"--baseline {wanted}: expected one of {', '.join(names)}")
+        raise LenetError(f"--baseline {requested}: expected one of {', '.join(names)}")
 
     def candidates(self, shape: Shape, case: Case) -> list[Candidate]:
         """Return the candidates for a shape: variants, plugins and the peer."""
@@ -193,7 +202,7 @@ class _Run:
                 build = partial(ConvBench, variant, problem, case, seconds)
                 candidates.append(Candidate(name, build, precision))
         work = plugins.Work(shape.problem, case.images, self.limits, case=case, seconds=seconds)
-        candidates += [self.loaded.candidate(plugin, work) for plugin in self.own]
+        candidates += [self.loaded.candidate(plugin, work) for plugin in self.user_variants]
         if self.peer is not None and lacks is not None:
             candidates.append(Candidate(self.peer, never, status="refused", note=lacks))
         elif self.peer is not None:
@@ -237,8 +246,8 @@ class _Run:
             case["tuned"] = asdict(tune(shape, case))
         wrong = [f"{shape.label}: {c.name}, {_reason(c)}" for c in comparison.wrong]
         if self.request.explain:
-            here = None if self.gpu is None else self.selected
-            case["explanation"] = explained(self.request, shape, comparison, self.limits, here)
+            ran = None if self.gpu is None else self.selected
+            case["explanation"] = explained(self.request, shape, comparison, self.limits, ran)
         laddered = self.suite is not None and self.suite.name == "convnet2"
         laddered &= any(variant.family == "convnet2" for variant in self.selected)
         if self.gpu is not None and laddered and not comparison.interrupted:
@@ -249,7 +258,7 @@ class _Run:
 
     def _compare(self, shape: Shape, baseline: str, say: Say) -> Comparison:
         """Compare all candidates on one shape; the time for rounds grows with their number."""
-        if not (self.selected or self.own):
+        if not (self.selected or self.user_variants):
             return Comparison(shape.label, baseline, [])
         request = self.request
         case = Case(shape.problem, shape.batch, self.gpu is not None)
@@ -348,15 +357,15 @@ def _compile_all(run: _Run, shapes: list[Shape], say: Say) -> None:
     """Compile every kernel that the variants announce, in parallel."""
     arch = current_arch()
     ready = [v for v in run.selected if run.gpu is not None and v.needs.met_by(run.gpu)]
-    wanted: dict[Kernel, None] = {}
+    announced: dict[Kernel, None] = {}
     for shape in shapes:
         for variant in ready + tilings(run.request, shape):
             problem = laid_out(variant, shape.problem)
             if not isinstance(problem, str) and variant.kernels is not None:
                 kernels = variant.kernels(problem, shape.batch)
-                wanted |= dict.fromkeys(kernel for kernel in kernels if kernel.meant_for(arch))
-    say(f"compiling {len(wanted)} kernels")
-    compile_together([*wanted], arch)  # failures are reported when the variant is built
+                announced |= dict.fromkeys(kernel for kernel in kernels if kernel.meant_for(arch))
+    say(f"compiling {len(announced)} kernels")
+    compile_together([*announced], arch)  # failures are reported when the variant is built
 
 
 def _draw(request: ConvRequest, document: dict[str, Any]) -> None:

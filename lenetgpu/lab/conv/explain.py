@@ -141,18 +141,18 @@ def explained(
     shape: Shape,
     comparison: Comparison,
     limits: Ceilings,
-    here: list[Variant] | None,
+    ran: list[Variant] | None,
 ) -> list[dict[str, Any]]:
     """Return the `explanation` of a case: of the shape, then of each variant that has one.
 
-    `here` are the variants that ran on this host's GPU, None without one.
+    `ran` are the variants on this host's GPU, None without one.
     """
     machine = machines.current() if request.machine is None else machines.known(request.machine)
     sections = [("the shape", floor_rows(shape.problem, shape.batch, limits))]
-    if request.machine is None and here is not None:
+    if request.machine is None and ran is not None:
         measured = _try_rows(latency_rows, partial(latency.measured, machine), machine)
         sections.insert(0, ("latency, measured here", measured))
-        sections += _here(shape, comparison, here, machine)
+        sections += _here(shape, comparison, ran, machine)
     else:
         sections += _elsewhere(shape, machine, request.only)
     return [{"about": about, "rows": [*map(list, rows)]} for about, rows in sections]

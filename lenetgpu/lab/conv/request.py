@@ -93,8 +93,8 @@ def parse_shape(text: str, epilogue: bool = False) -> Given:
     *sizes, columns, stride, pad = match.groups()
     c, h, w, m, rows = map(int, sizes)
     sides, by, around = (rows, int(columns or rows)), int(stride or 1), int(pad or 0)
-    made = convolution(where, (1, h, w, c, m), sides, stride=(by, by), pad=(around, around))
-    return Given(made)
+    problem = convolution(where, (1, h, w, c, m), sides, stride=(by, by), pad=(around, around))
+    return Given(problem)
 
 
 def shape_of(text: str) -> Shape:
