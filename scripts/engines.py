@@ -9,11 +9,10 @@ from dataclasses import replace
 from math import ceil, prod
 from typing import Any
 
-from measured import GPU, how_sure, lines, load, md, there, where
+from measured import GPU, how_sure, lines, load, md, of_the_plain_kernel, there, where
 
 from lenetgpu.lab.conv.engines import STEP_COLUMNS
 from lenetgpu.lab.conv.engines import rounded as figure
-from lenetgpu.lab.conv.shares import of_the_plain_kernel
 from lenetgpu.lab.render import Table
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_engines import (

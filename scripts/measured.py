@@ -53,8 +53,16 @@ _PASSES = {
     SERIAL_MEAN: "serial.loops",
 }
 _SHORT = "lenetgpu/stages/"
+# Range of times with clocks over times without, in which shares apply to the plain kernel.
+SAME_PROGRAM = (0.9, 1.1)
 
 Document = dict[str, Any]
+
+
+def of_the_plain_kernel(row: Document) -> bool:
+    """Return True if the build with clocks took about as long as the plain kernel."""
+    least, most = SAME_PROGRAM
+    return bool(least <= row["slowed"] <= most)
 
 
 def load(*parts: str) -> Document:

@@ -24,6 +24,7 @@ from measured import (
     GPUS,
     MEASURED,
     ROOT,
+    SAME_PROGRAM,
     SOURCES,
     Document,
     filled,
@@ -32,6 +33,7 @@ from measured import (
     lines,
     load,
     md,
+    of_the_plain_kernel,
     said_of,
     there,
     where,
@@ -482,7 +484,6 @@ def which_algorithm() -> str:
 
 def shares_parts() -> str:
     """Return the parts of Table 1's kernels: the paper's computation, the model's, and waits."""
-    from lenetgpu.lab.conv.shares import SAME_PROGRAM, of_the_plain_kernel
     from lenetgpu.papers.convnet2_measured import PARTS
 
     document = load(GPU, "shares.json")

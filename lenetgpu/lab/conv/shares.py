@@ -28,9 +28,6 @@ from lenetgpu.plan import choose_device
 from lenetgpu.stages.conv.convnet2.layout import indexable
 from lenetgpu.stages.needs import unsupported
 
-# Range of times with clocks over times without, in which shares apply to the plain kernel.
-SAME_PROGRAM = (0.9, 1.1)
-
 
 def between(cycles: list[float]) -> str:
     """Format a range of cycles, or a single value."""
@@ -178,12 +175,6 @@ def instruction_rows(clocks: dict[str, float]) -> list[dict[str, Any]]:
             row[name] = [min(cycles), max(cycles)] if cycles else None
         rows.append(row | {"remark": chain.remark})
     return rows
-
-
-def of_the_plain_kernel(row: dict[str, Any]) -> bool:
-    """Return True if the build with clocks took about as long as the plain kernel."""
-    least, most = SAME_PROGRAM
-    return bool(least <= row["slowed"] <= most)
 
 
 def _rows(case: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
