@@ -86,9 +86,8 @@ def test_strict_and_improved_kernels_are_kept_apart(name):
 
 
 def test_summary_compares_claim_only_with_paper_kernels():
-    timed = [
-        {"name": name, "speedup": 2.0} for name in ("prefetch.strict", "prefetch.stride_fixed")
-    ]
+    names = ("prefetch.strict", "prefetch.stride_fixed")
+    timed = [{"name": name, "median_ms": 1.0, "speedup": 2.0} for name in names]
     found = summary_json([{"best": "", "candidates": timed}], SUITES["pascal-multi"])
     said = {row["name"]: row["paper"] for row in found}
     assert said["prefetch.strict"] and said["prefetch.stride_fixed"] is None
