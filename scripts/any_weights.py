@@ -94,10 +94,10 @@ def run(plan: Plan, weights: Weights, images: Any, gpu: Gpu | None) -> tuple[Any
 
 
 def tried(
-    plan: Plan, weights: Weights, gpu: Gpu | None, given: tuple[Any, list[Group], Any]
+    plan: Plan, weights: Weights, gpu: Gpu | None, references: tuple[Any, list[Group], Any]
 ) -> dict[str, Any]:
     """Return the result of `plan` on (images, groups, float64 scores), or why it is refused."""
-    images, parts, expected = given
+    images, parts, expected = references
     count = SLOW.get(plan.name, len(images))
     if count < len(images):
         images, parts = all_groups(count)
@@ -107,8 +107,8 @@ def tried(
         fit(plan, weights, gpu.name if gpu else cpu_name(), "uint8", batch)
     except LenetError as error:
         return {"refused": str(error)}
-    found, labels = run(plan, weights, images, gpu)
-    verdicts = judge_groups(parts, found, labels, expected, plan.precision)
+    scores, labels = run(plan, weights, images, gpu)
+    verdicts = judge_groups(parts, scores, labels, expected, plan.precision)
     return {
         "right": all(v.passed for v in verdicts.values()),
         "error": _short(max((v.error for v in verdicts.values()), key=lambda e: (e != e, e))),
@@ -118,14 +118,14 @@ def tried(
 
 
 def tried_all(
-    plans: list[Plan], weights: Weights, gpu: Gpu | None, given: tuple[Any, list[Group], Any]
+    plans: list[Plan], weights: Weights, gpu: Gpu | None, references: tuple[Any, list[Group], Any]
 ) -> dict[str, dict[str, Any]]:
     """Return the result of each plan by name; plans with the same variants run once."""
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for plan in plans:
-        same = next((p.name for p in plans if p.name in found and p.stages == plan.stages), None)
-        found[plan.name] = found[same] if same else tried(plan, weights, gpu, given)
-    return found
+        same = next((p.name for p in plans if p.name in results and p.stages == plan.stages), None)
+        results[plan.name] = results[same] if same else tried(plan, weights, gpu, references)
+    return results
 
 
 def _short(error: float) -> float:
@@ -144,14 +144,14 @@ def _said(entry: dict[str, Any]) -> str:
 @click.option("--images", default=10_000, show_default=True, help="shipped digits to take")
 @click.option("--plans", "wanted", help="a comma list; default: every plan that the device runs")
 @click.option("--json", "target", type=click.Path(path_type=Path))
-def main(device: str, images: int, wanted: str | None, target: Path | None) -> None:
+def main(device: str, images: int, plan_names: str | None, target: Path | None) -> None:
     """Run every set of weights with every plan and print a line each."""
     try:
         gpu, _ = choose_device(device)
         if gpu is not None:
             gpu_device.activate(gpu)
         kind = "cpu" if gpu is None else "cuda"
-        names = wanted.split(",") if wanted else runnable_plans(kind, gpu)
+        names = plan_names.split(",") if plan_names else runnable_plans(kind, gpu)
         plans = [resolve(name, kind, gpu=gpu) for name in names]
     except LenetError as error:
         click.echo(f"any_weights: error: {error}", err=True)
@@ -160,8 +160,8 @@ def main(device: str, images: int, wanted: str | None, target: Path | None) -> N
     rows, wrong = [], 0
     for words, tensors in sets(load_weights(assets.default_weights()).tensors):
         weights = Weights(tensors, f"weights {words}")
-        given = inputs, parts, reference_scores(inputs, weights)[0]
-        entries = tried_all(plans, weights, gpu, given)
+        references = inputs, parts, reference_scores(inputs, weights)[0]
+        entries = tried_all(plans, weights, gpu, references)
         click.echo(f"{words}: " + "; ".join(f"{n} {_said(e)}" for n, e in entries.items()))
         wrong += sum("refused" not in entry and not entry["right"] for entry in entries.values())
         rows.append({"weights": words, "plans": entries})

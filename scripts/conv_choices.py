@@ -112,8 +112,8 @@ def measured_us(case: dict[str, Any], machine: Machine) -> tuple[dict[str, float
     entries = [e for e in case["candidates"] if not _of_another_kernel(e, case, machine)]
     peers = [entry for entry in entries if entry["name"] == NAMES["cuda"]]
     maps = [e for e in entries if (e.get("reads"), e.get("writes")) == ("NCHW", "NCHW")]
-    few = inexact(problem_of(case), case["images"], machine)
-    us, dropped = counted(maps, next(iter(peers), None), few)
+    inaccurate = inexact(problem_of(case), case["images"], machine)
+    us, dropped = counted(maps, next(iter(peers), None), inaccurate)
     return {name: float(f"{found:.{_DIGITS}g}") for name, found in us.items()}, dropped
 
 
@@ -146,21 +146,21 @@ def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
 
 def table(root: Path = MEASURED) -> dict[str, Any]:
     """Return the table of the measurements in folder `root`."""
-    found: dict[tuple[str, Conv, int], Measured] = {}
+    rows_of: dict[tuple[str, Conv, int], Measured] = {}
     for document in documents(root):
         for problem, row in measured_in(document):
             key = row.device, problem, row.images
-            before = found.get(key)
-            if before is None or (len(before.us), before.date) < (len(row.us), row.date):
-                found[key] = row
-    rows = [row_of(problem, row) for (_, problem, _), row in found.items()]
+            older = rows_of.get(key)
+            if older is None or (len(older.us), older.date) < (len(row.us), row.date):
+                rows_of[key] = row
+    rows = [row_of(problem, row) for (_, problem, _), row in rows_of.items()]
     return {"schema": SCHEMA, "rows": rows}
 
 
 def text(root: Path = MEASURED) -> str:
-    made = table(root)
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in made["rows"])
-    return f'{{"schema": {made["schema"]}, "rows": [\n{lines}\n]}}\n'
+    document = table(root)
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in document["rows"])
+    return f'{{"schema": {document["schema"]}, "rows": [\n{lines}\n]}}\n'
 
 
 if __name__ == "__main__":

@@ -40,21 +40,22 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import ladder_tile
 
 _CHAIN, _APART, _PRODUCT, _LAST = "arithmetic, read next", "arithmetic", "mad, read next", "last"
+# the sort of each line of figure 9 in `line_means`; the last one's next is not shown
 SORTS_9 = (
     _CHAIN, _CHAIN, _CHAIN, "shared", *("local, read next", _PRODUCT, "store") * 4, _APART, "",
 )  # fmt: skip
-"""What a line of figure 9 is to `line_means`; the last one's next is not shown."""
+# and of figure 13: the first and the seventeenth are the last of a line of instructions
 SORTS_13 = (
     _LAST, "shared", _CHAIN, _PRODUCT, _APART, *("shared", _CHAIN, _PRODUCT, _APART) * 2,
     "shared", _CHAIN, _PRODUCT, _LAST, "shared", _CHAIN,
 )  # fmt: skip
-"""And of figure 13: the first and the seventeenth are the last of a line of instructions."""
 
 
 def sides_printed(most: int = 32) -> list[int]:
-    """The filter sides with which figures 9 and 13 can be: no line takes less than a cycle.
+    """Return the filter sides with which figures 9 and 13 are possible.
 
-    And each figure's cheapest, a store and a load that nothing waits for, takes 1.00.
+    No line takes less than a cycle, and each figure's cheapest, a store and a load that nothing
+    waits for, takes 1.00.
     """
     return [
         side
@@ -64,7 +65,7 @@ def sides_printed(most: int = 32) -> list[int]:
 
 
 def own_total(low: bool = False, high: bool = False) -> float:
-    """Sections 3.2 to 4.3's savings multiplied: times faster than the unrolled kernel.
+    """Multiply the savings of sections 3.2 to 4.3: times faster than the unrolled kernel.
 
     `low` and `high` take every percentage at the end of what rounds to it.
     """
@@ -74,24 +75,24 @@ def own_total(low: bool = False, high: bool = False) -> float:
 
 
 def line_means(kernel: Kernel, problem: Conv, batch: int) -> dict[str, float]:
-    """Mean cycles at each sort of line of the sums, as figures 9 and 13 have them: by operation.
+    """Return the mean cycles of each sort of line of the sums, as in figures 9 and 13.
 
-    "read next" where the next instruction waits for it; "last" where that one lies in a line of
-    instructions that has to be fetched.
+    The sort is the operation, "read next" if the next instruction waits for it, or "last" if the
+    next one lies in a line of instructions that has to be fetched.
     """
     tile = ladder_tile(problem, batch)
     plain = listing(kernel, tile, chunks_of(problem, tile))
-    stalls, sorts, named = fetch_stalls(GTX_480, plain), Counter[str](), []
-    for index, said in enumerate(plain):
-        sort = said.part
-        if sort == COMPUTE and said.op is not Op.BARRIER:
+    stalls, sorts, instructions = fetch_stalls(GTX_480, plain), Counter[str](), []
+    for index, instruction in enumerate(plain):
+        sort = instruction.part
+        if sort == COMPUTE and instruction.op is not Op.BARRIER:
             read = index in plain[index + 1].reads
-            sort = "last" if stalls[index + 1] else said.op.value + ", read next" * read
+            sort = "last" if stalls[index + 1] else instruction.op.value + ", read next" * read
         sorts[sort] += 1
-        named.append(replace(said, part=sort))
+        instructions.append(replace(instruction, part=sort))
     warps = ceil(tile.threads_x * tile.threads_y / 32)
-    found = run(GTX_480, named, blocks_per_sm(tile), warps)
-    return {sort: found.parts[sort] / found.warps / count for sort, count in sorts.items()}
+    timing = run(GTX_480, instructions, blocks_per_sm(tile), warps)
+    return {sort: timing.parts[sort] / timing.warps / count for sort, count in sorts.items()}
 
 
 def ladder() -> list[dict[str, Any]]:
@@ -111,7 +112,7 @@ def parted() -> dict[str, dict[str, Any]]:
 def computations() -> dict[str, str]:
     """Return figures from the warps' clocks: the share of computation, and savings in it."""
     rows = parted()
-    found = {
+    figures = {
         f"{name}, computation's share": f"{rows[name]['shares']['compute']:.3g}"
         for name in ("rolled", "unrolled")
         if name in rows
@@ -120,8 +121,8 @@ def computations() -> dict[str, str]:
     clocks = [row["clocks_a_warp"] * row["shares"]["compute"] for row in pair if row]
     if len(clocks) == len(pair):
         saved = 1 - clocks[1] / clocks[0]
-        found["inner product engine saves, of the computation"] = f"{saved:.3g}"
-    return found
+        figures["inner product engine saves, of the computation"] = f"{saved:.3g}"
+    return figures
 
 
 def measured() -> dict[str, str]:
@@ -205,7 +206,11 @@ def lines_table() -> str:
     for (name, seen, sorts), step in zip(figures, STEPS, strict=False):
         means = line_means(step.kernel, TABLE_1, TABLE_1_BATCH)
         for sort in filter(None, dict.fromkeys(sorts)):
-            values = [c for c, one in zip(line_cycles(seen), sorts, strict=True) if one == sort]
+            values = [
+                c
+                for c, line_sort in zip(line_cycles(seen), sorts, strict=True)
+                if line_sort == sort
+            ]
             ends = dict.fromkeys(f"{end:.1f}" for end in (min(values), max(values)))
             rows.append([name, sort, " to ".join(ends), f"{means[sort]:.1f}"])
     return md("figure | line | the paper, cycles> | model>", rows)
@@ -214,10 +219,10 @@ def lines_table() -> str:
 def figures_table() -> str:
     """Return the paper's figures, the model's and an H200's."""
     document = load(GPU, "conv", "convnet2.json")
-    here, clocked = measured(), ""
+    on_h200, clocked = measured(), ""
     if there(GPU, "shares.json"):
         clocked = f"What is of the computation: warps' clocks, {where(load(GPU, 'shares.json'))}. "
-    said = (
+    caption = (
         f"H200: {where(document)}; {how_sure([], document, of='a step')} {clocked}Within "
         f"{WITHIN['cycles']:.0%} of cycles and times, {WITHIN['share']:.0%} and {MOST_APART} of a "
         "share: agrees."
@@ -225,11 +230,11 @@ def figures_table() -> str:
     rows = [
         [row["section"], row["figure"], None if row["paper"] is None else figure(row["paper"]),
          figure(row["model"]), {None: None, True: "yes", False: "no"}[row["agrees"]],
-         here.get(row["figure"], "not measured"), row["remark"] or None]
+         on_h200.get(row["figure"], "not measured"), row["remark"] or None]
         for row in claim_rows(TABLE_1, TABLE_1_BATCH)
     ]  # fmt: skip
     heads = "section | figure | the paper> | model> | agrees | H200> | remark"
-    return lines(said, md(heads, rows))
+    return lines(caption, md(heads, rows))
 
 
 def changes_table() -> str:
@@ -237,13 +242,13 @@ def changes_table() -> str:
     claims = {claim.name: claim for claim in CLAIMS}
     for row in claim_rows(TABLE_1, TABLE_1_BATCH):
         claim, printed = claims[row["figure"]], row["paper"]
-        found = [row["model"], *(row["changed"][name] for name in names)]
-        marks = ["**" if claim.printed is not None and agrees(claim, v) else "" for v in found]
-        cells = (f"{m}{figure(v)}{m}" for m, v in zip(marks, found, strict=True))
+        values = [row["model"], *(row["changed"][name] for name in names)]
+        marks = ["**" if claim.printed is not None and agrees(claim, v) else "" for v in values]
+        cells = (f"{m}{figure(v)}{m}" for m, v in zip(marks, values, strict=True))
         rows.append([row["figure"], None if printed is None else figure(printed), *cells])
     heads = ["figure", "the paper>", "as stated>", *(f"{name}>" for name in names)]
-    said = "\n".join(f"- {change.name}: {change.what}" for change in CHANGED)
-    return lines(md(" | ".join(heads), rows), said)
+    notes = "\n".join(f"- {change.name}: {change.what}" for change in CHANGED)
+    return lines(md(" | ".join(heads), rows), notes)
 
 
 def total_sentence() -> str:

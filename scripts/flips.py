@@ -43,9 +43,9 @@ def _idx(path: Path, count: int) -> Path:
     digits, pack = _digits(count), gzip.compress if path.suffix == ".gz" else bytes
     header = struct.pack(">4I", 2051, *digits.images.shape[:3])
     path.write_bytes(pack(header + digits.images.tobytes()))
-    beside = path.with_name(path.name.replace("images", "labels"))
+    labels = path.with_name(path.name.replace("images", "labels"))
     header = struct.pack(">2I", 2049, len(digits))
-    beside.write_bytes(pack(header + digits.labels.astype(np.uint8).tobytes()))
+    labels.write_bytes(pack(header + digits.labels.astype(np.uint8).tobytes()))
     return path
 
 
@@ -81,8 +81,8 @@ def _read_weights(path: Path) -> list[Any]:
 
 
 def _read_images(path: Path) -> list[Any]:
-    found = load_dataset(path)
-    return [found.images, found.labels]
+    dataset = load_dataset(path)
+    return [dataset.images, dataset.labels]
 
 
 def _read_part(path: Path) -> list[Any]:
@@ -100,10 +100,10 @@ def _read_labels(path: Path) -> list[Any]:
     if not sums or sums.without or not sums.whole:
         raise LenetError(f"{path}: {sums.said}")
     with h5py.File(path) as file:
-        said = dict(file.attrs)
+        attributes = dict(file.attrs)
         return [
             *(file[name][...] for name in sorted(file)),
-            np.array(sorted(said.items(), key=str)),
+            np.array(sorted(attributes.items(), key=str)),
         ]
 
 
@@ -133,18 +133,18 @@ def flipped(path: Path, bit: int) -> Iterator[None]:
     """Invert one bit of `path` for the duration of the block."""
     with path.open("r+b", buffering=0) as file:
         file.seek(bit // 8)
-        was = file.read(1)[0]
+        old = file.read(1)[0]
         file.seek(bit // 8)
-        file.write(bytes([was ^ 1 << bit % 8]))
+        file.write(bytes([old ^ 1 << bit % 8]))
         try:
             yield
         finally:
             file.seek(bit // 8)
-            file.write(bytes([was]))
+            file.write(bytes([old]))
 
 
-def same(found: list[Any], expected: list[Any]) -> bool:
-    pairs = zip(map(np.asarray, found), map(np.asarray, expected), strict=True)
+def same(data: list[Any], expected: list[Any]) -> bool:
+    pairs = zip(map(np.asarray, data), map(np.asarray, expected), strict=True)
     facts = [(a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()) for a, b in pairs]
     return all(facts)
 
@@ -189,17 +189,17 @@ def flips(
         with flipped(path, bit):
             return outcome(path, read, expected)
 
-    found: list[str] = []
-    while len(found) < count:
-        found += _in_child(bits[len(found) :], tell)
-        if len(found) < count:
-            found.append("broken")
+    outcomes: list[str] = []
+    while len(outcomes) < count:
+        outcomes += _in_child(bits[len(outcomes) :], tell)
+        if len(outcomes) < count:
+            outcomes.append("broken")
             path.write_bytes(whole)
     wrong = {
-        what: [bit for bit, is_ in zip(bits, found, strict=True) if is_ == what]
-        for what in ("silent", "broken")
+        name: [bit for bit, result in zip(bits, outcomes, strict=True) if result == name]
+        for name in ("silent", "broken")
     }
-    return Counter(found), wrong
+    return Counter(outcomes), wrong
 
 
 @click.command()
@@ -217,12 +217,12 @@ def main(count: int, seed: int, only: tuple[str, ...], as_json: bool) -> None:
             counts, wrong = flips(path, read, count, seed)
             rows.append(
                 {"file": kind, "bytes": path.stat().st_size, "flips": count}
-                | {what: counts[what] for what in OUTCOMES}
+                | {name: counts[name] for name in OUTCOMES}
                 | {"bits": wrong}
             )
         if not as_json:
-            said = ", ".join(f"{counts[what]} {what}" for what in OUTCOMES)
-            click.echo(f"{kind:30} {path.name}, {rows[-1]['bytes']:,} bytes: {said} {wrong}")
+            counted = ", ".join(f"{counts[name]} {name}" for name in OUTCOMES)
+            click.echo(f"{kind:30} {path.name}, {rows[-1]['bytes']:,} bytes: {counted} {wrong}")
     if as_json:
         click.echo(json.dumps(rows))
     raise SystemExit(any(row["silent"] or row["broken"] for row in rows))

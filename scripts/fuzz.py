@@ -1,15 +1,15 @@
-"""Feed the package's readers damaged files: each is to be read right, or refused in a sentence.
+"""Feed damaged files to the package's readers: each is read right or refused in a sentence.
 
 \b
     python scripts/fuzz.py --seconds 60                 # every format, a minute in all
-    python scripts/fuzz.py --cases 10000 --jobs 8       # so many cases of each format
-    python scripts/fuzz.py --replay findings            # what was found before, again
+    python scripts/fuzz.py --cases 10000 --jobs 8       # 10,000 cases of each format
+    python scripts/fuzz.py --replay findings            # earlier findings again
 
-Harm is: a signal, a hang (--limit), an exception that is no LenetError, memory of 200 MB above what
-a process had before the case, anything printed, data that differ between two reads or that a
-checksum should have caught. Cases run in forked children; where one dies, its case is run again
-alone. Files that are read, or refused in a new sentence, are damaged further. Each harm is planted
-first, and must be found. Exits with 1 where there was harm.
+Harm is: a signal, a hang (--limit), an exception other than LenetError, 200 MB more memory than
+before the case, anything printed, data that differ between two reads or that a checksum should have
+caught. Cases run in forked children; the case of a child that died runs again alone. Files that are
+read, or refused in a new sentence, are damaged further. Each harm is planted first, and must be
+found. The exit code is 1 if there was harm.
 """
 
 import contextlib
@@ -82,27 +82,27 @@ def outcome(form: Format, path: Path, valid: set[str], base: int) -> tuple[str, 
     """
     printed = os.fstat(1).st_size
     try:
-        found = str(form.read(path))
+        content = str(form.read(path))
         _perturbed(0xAA)
-        again = str(form.read(path)) if _peak() - base <= MEMORY else found
+        again = str(form.read(path)) if _peak() - base <= MEMORY else content
     except LenetError as error:
-        how, said = "output" if "\n" in str(error) else "refused", str(error)
+        kind, message = "output" if "\n" in str(error) else "refused", str(error)
     except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
         last = next((f for f in reversed(frames) if f.filename.startswith(PACKAGE)), frames[-1])
         where = f"{Path(last.filename).name}:{last.lineno}"
         first = (str(error).splitlines() or [""])[0]
-        how, said = "traceback", f"{type(error).__name__} at {where}: {first[:120]}"
+        kind, message = "traceback", f"{type(error).__name__} at {where}: {first[:120]}"
     else:
-        other = form.summed and valid and found not in valid
-        how, said = ("wrong data", "two reads differ, or other data than were summed")
-        if found == again and not other:
-            how, said = "read", found
+        other = form.summed and valid and content not in valid
+        kind, message = ("wrong data", "two reads differ, or other data than were summed")
+        if content == again and not other:
+            kind, message = "read", content
     _perturbed(0)
     if os.fstat(1).st_size != printed:
         return "output", "printed while reading"
     grown = _peak() - base
-    return ("memory", f"{grown >> 20} MB more than before") if grown > MEMORY else (how, said)
+    return ("memory", f"{grown >> 20} MB more than before") if grown > MEMORY else (kind, message)
 
 
 class Child:
@@ -278,20 +278,20 @@ def fuzz(forms: Iterable[Format], options: Options) -> dict[str, Fuzzer]:
 
 
 def _planted(path: Path) -> str:
-    what = path.read_text()
-    if what == "signal":
+    kind = path.read_text()
+    if kind == "signal":
         os.kill(os.getpid(), signal.SIGSEGV)
-    while what == "hang":
+    while kind == "hang":
         pass
-    if what == "traceback":
-        raise KeyError(what)
-    if what == "memory":
+    if kind == "traceback":
+        raise KeyError(kind)
+    if kind == "memory":
         return str(len(b"x" * (2 * MEMORY)))
-    if what == "output":
+    if kind == "output":
         os.write(1, b"garbage")
-    if what == "refused":
+    if kind == "refused":
         raise LenetError("expected another file, found this one")
-    return time.monotonic().hex() if what == "wrong data" else "fine"
+    return time.monotonic().hex() if kind == "wrong data" else "fine"
 
 
 def prove(jobs: int = 2) -> None:
@@ -303,11 +303,11 @@ def prove(jobs: int = 2) -> None:
 
         form = Format(f"planted {kind}", "f", lambda: [Entry(b"fine")], mutate, _planted)
         limit = 0.3 if kind == "hang" else 5.0
-        found = fuzz([form], Options(0, cases=2, jobs=jobs, limit=limit, batch=2))[form.name]
-        wanted = {kind} - {"refused"}
-        if set(found.harms) != wanted or (kind == "refused") != bool(found.ends["refused"]):
+        result = fuzz([form], Options(0, cases=2, jobs=jobs, limit=limit, batch=2))[form.name]
+        expected = {kind} - {"refused"}
+        if set(result.harms) != expected or (kind == "refused") != bool(result.ends["refused"]):
             raise click.ClickException(
-                f"the planted {kind}: expected it to be found, found {dict(found.harms)}"
+                f"the planted {kind}: expected it to be found, found {dict(result.harms)}"
             )
 
 
@@ -319,9 +319,9 @@ def replay(paths: Iterable[Path], limit: float) -> int:
         if name not in FORMATS:
             raise click.ClickException(f"{file}: expected FORMAT--HARM--DIGEST, found {file.name}")
         valid = Fuzzer(FORMATS[name], Options(seed=0)).valid
-        how, said = alone(FORMATS[name], file.read_bytes(), valid, limit)
-        harmful += how not in ENDS
-        click.echo(f"{file.name}: {how}, {said}")
+        kind, message = alone(FORMATS[name], file.read_bytes(), valid, limit)
+        harmful += kind not in ENDS
+        click.echo(f"{file.name}: {kind}, {message}")
     return harmful
 
 
@@ -336,27 +336,27 @@ def replay(paths: Iterable[Path], limit: float) -> int:
               show_default=True, help="The folder that findings are kept in.")  # fmt: skip
 @click.option("--replay", "replayed", multiple=True, type=click.Path(exists=True, path_type=Path),
               help="Run kept findings again: files, or folders of them.")  # fmt: skip
-def main(names: tuple[str, ...], replayed: tuple[Path, ...], **asked: Any) -> None:
+def main(names: tuple[str, ...], replayed: tuple[Path, ...], **options: Any) -> None:
     if replayed:
-        sys.exit(1 if replay(replayed, asked["limit"]) else 0)
-    if asked["seconds"] is None and asked["cases"] is None:
-        asked["seconds"] = 60.0
-    if asked["seed"] is None:
-        asked["seed"] = int.from_bytes(os.urandom(4), "little")
-    prove(asked["jobs"])
-    click.echo(f"{len(HARMS)} planted harms found; seed {asked['seed']}")
-    given = {name: value for name, value in asked.items() if value is not None}
-    found = fuzz([FORMATS[name] for name in names or FORMATS], Options(**given))
-    for name, one in found.items():
-        harms = ", ".join(f"{count} {kind}" for kind, count in sorted(one.harms.items()))
-        click.echo(f"{name:18} {one.cases:8,} cases: {one.ends['read']:,} read, "
-                   f"{one.ends['refused']:,} refused, {one.kept:,} went further; "
+        sys.exit(1 if replay(replayed, options["limit"]) else 0)
+    if options["seconds"] is None and options["cases"] is None:
+        options["seconds"] = 60.0
+    if options["seed"] is None:
+        options["seed"] = int.from_bytes(os.urandom(4), "little")
+    prove(options["jobs"])
+    click.echo(f"{len(HARMS)} planted harms found; seed {options['seed']}")
+    chosen = {name: value for name, value in options.items() if value is not None}
+    results = fuzz([FORMATS[name] for name in names or FORMATS], Options(**chosen))
+    for name, fuzzer in results.items():
+        harms = ", ".join(f"{count} {kind}" for kind, count in sorted(fuzzer.harms.items()))
+        click.echo(f"{name:18} {fuzzer.cases:8,} cases: {fuzzer.ends['read']:,} read, "
+                   f"{fuzzer.ends['refused']:,} refused, {fuzzer.kept:,} went further; "
                    f"harm: {harms or 'none'}")  # fmt: skip
-        for (how, said), count in one.said.most_common():
-            click.echo(f"  {count} {how}, as {said}")
-    total = sum((one.harms for one in found.values()), Counter[str]())
+        for (kind_of_harm, message), count in fuzzer.said.most_common():
+            click.echo(f"  {count} {kind_of_harm}, as {message}")
+    total = sum((fuzzer.harms for fuzzer in results.values()), Counter[str]())
     counts = ", ".join(f"{total[kind]} {kind}" for kind in HARMS)
-    click.echo(f"of {sum(one.cases for one in found.values()):,} damaged files: {counts}")
+    click.echo(f"of {sum(fuzzer.cases for fuzzer in results.values()):,} damaged files: {counts}")
     sys.exit(1 if total else 0)
 
 

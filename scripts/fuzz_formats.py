@@ -79,30 +79,30 @@ class Format:
 
 def damage(rng: Random, data: bytes, hot: Spans = ()) -> bytes:
     """Change numbers and bits, cut, double or move parts, mostly in `hot` spans."""
-    made = bytearray(data)
+    damaged = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
-        if not made:
+        if not damaged:
             break
-        lo, hi = rng.choice(hot) if hot and rng.random() < 0.8 else (0, len(made))
-        lo = min(max(lo, 0), len(made) - 1)
-        at = rng.randrange(lo, max(lo + 1, min(hi, len(made))))
+        lo, hi = rng.choice(hot) if hot and rng.random() < 0.8 else (0, len(damaged))
+        lo = min(max(lo, 0), len(damaged) - 1)
+        at = rng.randrange(lo, max(lo + 1, min(hi, len(damaged))))
         kind, length = rng.randrange(12), rng.choice((1, 2, 4, 8, 16, 64, 512))
         if kind < 5:
             width, order = rng.choice((1, 2, 4, 8)), rng.choice(("little", "big"))
             at -= at % width if rng.random() < 0.7 else 0
-            old = int.from_bytes(made[at : at + width], order)
-            near = (at, len(made), old + 1, old - 1, old * 2, rng.getrandbits(64))
+            old = int.from_bytes(damaged[at : at + width], order)
+            near = (at, len(damaged), old + 1, old - 1, old * 2, rng.getrandbits(64))
             value = rng.choice((*_WORDS, *near)) % (1 << 8 * width)
-            made[at : at + width] = value.to_bytes(width, order)
+            damaged[at : at + width] = value.to_bytes(width, order)
         elif kind < 8:
-            made[at] ^= 1 << rng.randrange(8)
+            damaged[at] ^= 1 << rng.randrange(8)
         elif kind == 8:
-            del made[at : at + length if rng.random() < 0.5 else None]
-        elif kind == 9 and len(made) < _LONGEST:
-            made[at:at] = made[at : at + length]
+            del damaged[at : at + length if rng.random() < 0.5 else None]
+        elif kind == 9 and len(damaged) < _LONGEST:
+            damaged[at:at] = damaged[at : at + length]
         else:
-            made[at : at + length] = rng.randbytes(length)
-    return bytes(made)
+            damaged[at : at + length] = rng.randbytes(length)
+    return bytes(damaged)
 
 
 def of_bytes(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
@@ -119,12 +119,12 @@ def of_bytes(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
 def of_gzip(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
     """Damage the compressed or the uncompressed bytes, or add a bomb."""
     try:
-        inside = zlib.decompress(entry.data, 31)
+        content = zlib.decompress(entry.data, 31)
     except zlib.error:
         return of_bytes(rng, entry, others)
     more = bytes(rng.choice((0, 1, 784, _BOMB)))
-    made = gzip.compress(damage(rng, inside, [(0, 16)]) + more, 1, mtime=0)
-    return made if rng.random() < 0.7 else of_bytes(rng, entry, others)
+    packed = gzip.compress(damage(rng, content, [(0, 16)]) + more, 1, mtime=0)
+    return packed if rng.random() < 0.7 else of_bytes(rng, entry, others)
 
 
 def of_json(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
@@ -149,12 +149,12 @@ def of_json(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
             return json.dumps(rng.choice(odd)).encode()
         holder, key = rng.choice(nodes)
         other, other_key = rng.choice(nodes)
-        what = rng.randrange(6)
-        if what == 0:
+        change = rng.randrange(6)
+        if change == 0:
             del holder[key]
-        elif what == 1:
+        elif change == 1:
             holder[key] = deepcopy(other[other_key])
-        elif what == 2 and isinstance(holder, dict):
+        elif change == 2 and isinstance(holder, dict):
             holder[rng.choice(("", "a", f"{key}x"))] = holder.pop(key)
         else:
             holder[key] = deepcopy(rng.choice(odd))
@@ -185,15 +185,15 @@ def lookup3(data: bytes, lengths: Any) -> Any:
     for at in range(0, int(lengths.max()), 12):
         left = lengths - at
         words = np.frombuffer(data[at : at + 12].ljust(12, b"\0"), np.uint8)
-        kept = np.where(np.arange(12) < left[:, None], words, 0).astype(np.uint8).view("<u4")
-        here, last = left > 0, (left > 0) & (left <= 12)
-        a, b, c = (np.where(here, x + kept[:, k], x) for k, x in enumerate((a, b, c)))
+        block = np.where(np.arange(12) < left[:, None], words, 0).astype(np.uint8).view("<u4")
+        active, last = left > 0, (left > 0) & (left <= 12)
+        a, b, c = (np.where(active, x + block[:, k], x) for k, x in enumerate((a, b, c)))
         x, y, z, f, g, h = a, b, c, a, b, c
         for by in (4, 6, 8, 16, 19, 4):
             x, y, z = y, z + y, (x - z) ^ turned(z, by)
         for by in (14, 11, 25, 16, 4, 14, 24):
             f, g, h = g, (h ^ g) - turned(g, by), f
-        mixed = here & ~last
+        mixed = active & ~last
         a, b = np.where(mixed, x, a), np.where(mixed, y, b)
         c = np.where(mixed, z, np.where(last, g, c))
     return c
@@ -207,8 +207,8 @@ def described(data: bytes) -> Entry:
         file.visititems(lambda _, item: items.append(item))
         for item in (item for item in items if isinstance(item, h5py.Dataset)):
             if item.chunks:
-                found = map(item.id.get_chunk_info, range(item.id.get_num_chunks()))
-                raw += [(chunk.byte_offset, chunk.byte_offset + chunk.size) for chunk in found]
+                chunks = map(item.id.get_chunk_info, range(item.id.get_num_chunks()))
+                raw += [(chunk.byte_offset, chunk.byte_offset + chunk.size) for chunk in chunks]
             elif (at := item.id.get_offset()) is not None:
                 raw.append((at, at + item.id.get_storage_size()))
     edges, sums = [0, *(edge for span in sorted(raw) for edge in span), len(data)], []
@@ -217,24 +217,28 @@ def described(data: bytes) -> Entry:
         lo = match.start()
         tries = np.arange(8, min(len(data) - lo - 4, 1100))
         if len(tries) and any(first <= lo < last for first, last in hot):
-            kept = [struct.unpack_from("<I", data, lo + n)[0] for n in tries]
-            sums += [(lo, lo + int(n)) for n in tries[lookup3(data[lo : lo + 1104], tries) == kept]]
+            stored = [struct.unpack_from("<I", data, lo + n)[0] for n in tries]
+            sums += [
+                (lo, lo + int(n)) for n in tries[lookup3(data[lo : lo + 1104], tries) == stored]
+            ]
     return Entry(data, hot, sums)
 
 
 def of_hdf5(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
     """Damage metadata, usually with corrected checksums; sometimes chunks."""
-    made = bytearray(damage(rng, entry.data, entry.hot if rng.random() < 0.9 else ()))
+    damaged = bytearray(damage(rng, entry.data, entry.hot if rng.random() < 0.9 else ()))
     if rng.random() < 0.85:
-        sums_made_right(made, entry)
-    return bytes(made)
+        correct_sums(damaged, entry)
+    return bytes(damaged)
 
 
-def sums_made_right(made: bytearray, entry: Entry) -> None:
+def correct_sums(damaged: bytearray, entry: Entry) -> None:
     """Correct the checksums of metadata that differs from `entry`."""
     for lo, hi in entry.sums:
-        if hi + 4 <= len(made) and made[lo:hi] != entry.data[lo:hi]:
-            made[hi : hi + 4] = struct.pack("<I", int(lookup3(bytes(made[lo:hi]), [hi - lo])[0]))
+        if hi + 4 <= len(damaged) and damaged[lo:hi] != entry.data[lo:hi]:
+            damaged[hi : hi + 4] = struct.pack(
+                "<I", int(lookup3(bytes(damaged[lo:hi]), [hi - lo])[0])
+            )
 
 
 def of_safetensors(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
@@ -243,16 +247,16 @@ def of_safetensors(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
     header = entry.data[8 : 8 + length]
     if rng.random() < 0.3 or len(header) != length:
         return of_bytes(rng, entry, others)
-    made = of_json(rng, Entry(header), others)
-    with_sums = made
+    text = of_json(rng, Entry(header), others)
+    with_sums = text
     try:
-        tree = json.loads(made)
+        tree = json.loads(text)
         tree.pop("__metadata__", None)
-        made = json.dumps(tree).encode() if rng.random() < 0.4 else with_sums
+        text = json.dumps(tree).encode() if rng.random() < 0.4 else with_sums
     except (ValueError, AttributeError, TypeError, RecursionError):
         pass
-    said = rng.choice((len(made),) * 8 + (0, 1 << 63, len(made) + 8))
-    return said.to_bytes(8, "little") + made + entry.data[8 + length :]
+    stated = rng.choice((len(text),) * 8 + (0, 1 << 63, len(text) + 8))
+    return stated.to_bytes(8, "little") + text + entry.data[8 + length :]
 
 
 def of_npz(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
@@ -274,12 +278,12 @@ def of_npz(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
         members.insert(rng.randrange(len(members)), (name, data))
     else:
         members[at] = name, data[:200] + bytes(rng.choice((8, _BOMB)))
-    made, way = io.BytesIO(), rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
-    with warnings.catch_warnings(), zipfile.ZipFile(made, "w", way, compresslevel=1) as file:
+    archive, method = io.BytesIO(), rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+    with warnings.catch_warnings(), zipfile.ZipFile(archive, "w", method, compresslevel=1) as file:
         warnings.simplefilter("ignore")  # of a name twice
         for name, data in members:
-            file.writestr(zipfile.ZipInfo(name), data, way, 1)
-    return made.getvalue()
+            file.writestr(zipfile.ZipInfo(name), data, method, 1)
+    return archive.getvalue()
 
 
 def of_onnx(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
@@ -333,11 +337,11 @@ def of_onnx(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
 
 
 def _hashed(*arrays: Any) -> str:
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for array in arrays:
-        found.update(b"none" if array is None else f"{array.dtype}{array.shape}".encode())
-        found.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        sha.update(b"none" if array is None else f"{array.dtype}{array.shape}".encode())
+        sha.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()
 
 
 def read_images(path: Path) -> str:
@@ -365,30 +369,30 @@ def read_picture(path: Path) -> str:
     grey, notes, size = read_grey(path)
     assert grey.ndim == 2 and grey.size and grey.dtype == np.float32 and np.isfinite(grey).all()
     assert grey.min() >= -0.01 and grey.max() <= 255.01, (grey.min(), grey.max())
-    said, found = [*notes, str(zlib.crc32(grey))], [as_it_is(grey, size)]
+    words, digits = [*notes, str(zlib.crc32(grey))], [as_it_is(grey, size)]
     try:
-        found.append(as_mnist(grey))
+        digits.append(as_mnist(grey))
     except LenetError as error:
-        said.append(str(error))
-    for each in found:
-        assert each.pixels.shape == (28, 28) and each.pixels.dtype == np.uint8
-        said += [*each.notes, str(zlib.crc32(each.pixels))]
-    return " ".join(said)
+        words.append(str(error))
+    for digit in digits:
+        assert digit.pixels.shape == (28, 28) and digit.pixels.dtype == np.uint8
+        words += [*digit.notes, str(zlib.crc32(digit.pixels))]
+    return " ".join(words)
 
 
 def read_line(path: Path) -> str:
     line = path.read_bytes().decode("latin-1")
-    given = (miopen if "MIOpen" in line else benchdnn).read(line)
-    return str(given)
+    convolutions = (miopen if "MIOpen" in line else benchdnn).read(line)
+    return str(convolutions)
 
 
 def read_earlier(path: Path) -> str:
     """Use a file as `--against` does: read it, compare it, look for regressions."""
     text = path.read_bytes()
-    named = re.search(rb'"what": "(\w+)"', text)
+    stage = re.search(rb'"what": "(\w+)"', text)
     command = "conv" if b'"cases"' in text else "compare"
     earlier = load_earlier(
-        path, command, named[1].decode() if named and command[2] == "m" else None
+        path, command, stage[1].decode() if stage and command[2] == "m" else None
     )
     now = {"device": "NVIDIA H200", "baseline": earlier.get("baseline"), "cold_l2": False}
     lost = regression.regressions(earlier, earlier, 3.0)
@@ -414,16 +418,16 @@ def _plain(*files: bytes, hot: int = 64) -> Callable[[], list[Entry]]:
 
 def hdf5_files(*ways: tuple[dict[str, Any], dict[str, Any], dict[str, Any]]) -> list[Entry]:
     """Make a file of each (arrays by name, options of data sets, options of the file)."""
-    found = []
-    for arrays, how, whole in ways:
-        made = io.BytesIO()
-        with h5py.File(made, "w", **whole) as file:
+    entries = []
+    for arrays, set_options, file_options in ways:
+        buffer = io.BytesIO()
+        with h5py.File(buffer, "w", **file_options) as file:
             file.attrs["title"] = "three digits"
             for name, array in arrays.items():
-                options = how if array.ndim > 2 or "y" not in arrays else {}
+                options = set_options if array.ndim > 2 or "y" not in arrays else {}
                 file.create_dataset(name, data=array, track_times=False, **options)
-        found.append(described(made.getvalue()))
-    return found
+        entries.append(described(buffer.getvalue()))
+    return entries
 
 
 def image_files() -> list[Entry]:
@@ -456,25 +460,25 @@ def model_files(form: str) -> list[Entry]:
 
 def npy_files() -> list[Entry]:
     """Make arrays of each accepted type and shape, and a version 2 header."""
-    found = []
+    entries = []
     for array, version in ((DIGITS, (1, 0)), (DIGITS[..., None] / 255.0, (1, 0)), (DIGITS, (2, 0)),
                            (DIGITS[:, None].astype(">f4") / 255, (1, 0))):  # fmt: skip
-        made = io.BytesIO()
-        np.lib.format.write_array(made, array, version=version)
-        found.append(Entry(made.getvalue(), [(0, 128)]))
-    return found
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, array, version=version)
+        entries.append(Entry(buffer.getvalue(), [(0, 128)]))
+    return entries
 
 
 def earlier_files() -> list[Entry]:
     """Take stored results of `compare` and `conv` with a few candidates each."""
-    found, folder = [], ROOT / "docs" / "measured" / "nvidia-h200"
+    entries, folder = [], ROOT / "docs" / "measured" / "nvidia-h200"
     for path in sorted([*folder.glob("cells/*.json"), *folder.glob("conv/*.json")])[:6]:
         document = json.loads(path.read_text())
         for part in document.get("cases", [document]):
             part["candidates"] = part["candidates"][:3]
         document |= {"cases": document["cases"][:2]} if "cases" in document else {}
-        found.append(Entry(json.dumps(document).encode()))
-    return found
+        entries.append(Entry(json.dumps(document).encode()))
+    return entries
 
 
 def picture_files(form: str) -> list[Entry]:
@@ -484,23 +488,23 @@ def picture_files(form: str) -> list[Entry]:
         (abs(32 - (y - 12) * 0.35 - x) < 3) & (y >= 12) & (y < 51)
     )
     grey = Image.fromarray(np.where(ink, 20, 235).astype(np.uint8))
-    exif, wide = Image.Exif(), np.asarray(grey)
+    exif, array = Image.Exif(), np.asarray(grey)
     exif[0x0112] = 6
     images = [(grey.convert(mode), {}) for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")]
-    images += [(Image.fromarray(wide.astype(np.uint16) * 257), {}), (grey, {"exif": exif}),
-               (Image.fromarray(wide.astype(np.float32) / 255), {}), (grey, {"progressive": True}),
+    images += [(Image.fromarray(array.astype(np.uint16) * 257), {}), (grey, {"exif": exif}),
+               (Image.fromarray(array.astype(np.float32) / 255), {}), (grey, {"progressive": True}),
                (grey, {"save_all": True, "append_images": [grey.transpose(1)]}),
                (grey.convert("RGBA"), {"lossless": True})]  # fmt: skip
     ways = ("tiff_deflate", "tiff_lzw", "packbits", "jpeg") if form == "TIFF" else ()
     images += [(grey, {"compression": way}) for way in ways]
     images += [(grey.convert("1"), {"compression": "group4"})] if ways else []
-    found = [b"P2 3 2 255\n0 1 2\n3 4 255\n"] if form == "PPM" else []
-    for image, how in images:
-        made = io.BytesIO()
+    files = [b"P2 3 2 255\n0 1 2\n3 4 255\n"] if form == "PPM" else []
+    for image, settings in images:
+        buffer = io.BytesIO()
         with contextlib.suppress(OSError, ValueError, KeyError):  # a form has not every mode
-            image.save(made, form, **how)
-            found.append(made.getvalue())
-    return [Entry(data, [(0, 256)]) for data in dict.fromkeys(found)]
+            image.save(buffer, form, **settings)
+            files.append(buffer.getvalue())
+    return [Entry(data, [(0, 256)]) for data in dict.fromkeys(files)]
 
 
 def convolution_models() -> list[Entry]:
@@ -516,8 +520,8 @@ def convolution_models() -> list[Entry]:
                tensor("i", 7, [1], [0]), tensor("t", 7, [3], [32, 8, 8]),
                tensor("v", 1, [4, 32, 1, 1], bytes(512), raw=True)]  # fmt: skip
     graph = onnx.helper.make_graph(nodes, "net", [x], [y], weights)
-    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    return [Entry(made.SerializeToString())]
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    return [Entry(model.SerializeToString())]
 
 
 def _formats() -> Iterator[Format]:
@@ -551,4 +555,4 @@ def _formats() -> Iterator[Format]:
     yield Format("convs-lines", "line", _plain(*lines), of_bytes, read_line)
 
 
-FORMATS = {one.name: one for one in _formats()}
+FORMATS = {form.name: form for form in _formats()}

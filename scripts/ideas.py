@@ -224,8 +224,8 @@ def _convnet2() -> Iterator[Idea]:
     for section, words in _WORDS.items():
         steps = [step for step in STEPS if step.section == section and step.before]
         cases = tuple(Rung(s.name, 1 / (1 - s.gain) if s.gain else None) for s in steps)
-        said = "" if any(case.then for case in cases) else "drawn, no number"
-        yield Idea(section, words, cases, said, _SAID.get(section, ""))
+        gain = "" if any(case.then for case in cases) else "drawn, no number"
+        yield Idea(section, words, cases, gain, _SAID.get(section, ""))
 
 
 def _pascal() -> Iterator[Idea]:
@@ -359,19 +359,19 @@ def _counted(stage: str, name: str, key: str) -> str | None:
 
 def _step_why(step: Step) -> str:
     names = step.before[-1], step.after[-1]
-    said = []
+    changes = []
     for key in step.explains:
         old, new = (_counted(step.stage, name, key) for name in names)
         if old and new:
-            said.append(f"{'stalled by' if key == STALL else _NAMES[key][0]} {old} -> {new}")
-    if said:
-        return ", ".join(said)
+            changes.append(f"{'stalled by' if key == STALL else _NAMES[key][0]} {old} -> {new}")
+    if changes:
+        return ", ".join(changes)
     rows = (_rows("course.json").get((step.stage, name), {}) for name in names)
     old, new = ((row.get("explanation") or "").split(", ") for row in rows)
     if step.described:
         return ", ".join(new) or "-"
-    sides = ([clause for clause in one if clause not in other]
-             for one, other in ((old, new), (new, old)))  # fmt: skip
+    sides = ([clause for clause in clauses if clause not in other]
+             for clauses, other in ((old, new), (new, old)))  # fmt: skip
     return " -> ".join(filter(None, map(", ".join, sides))) or "-"
 
 
@@ -382,21 +382,21 @@ def _pairs(case: Rung | Over | Tile) -> Iterator[Pair]:
     """Yield the ratio of times and both rows for every shape except the printed size."""
     files = {Rung: ("conv", "convnet2.json"), Tile: ("shares.json",)}
     parts = ("ablation", f"{case.suite}.json") if isinstance(case, Over) else files[type(case)]
-    for one in _document(*parts)["cases"]:
+    for document_case in _document(*parts)["cases"]:
         if isinstance(case, Over):
-            rows = {entry["name"]: entry for entry in one["candidates"]}
+            rows = {entry["name"]: entry for entry in document_case["candidates"]}
             old, new = rows.get(case.before, {}), rows.get(case.after, {})
             if old.get("median_ms") and new.get("median_ms"):
                 yield old["median_ms"] / new["median_ms"], old, new
-        elif "as printed" in one["label"]:
+        elif "as printed" in document_case["label"]:
             continue
         elif isinstance(case, Rung):
-            rows = {row["step"]: row for row in one.get("ladder", ())}
+            rows = {row["step"]: row for row in document_case.get("ladder", ())}
             row = rows.get(case.step, {})
             if row.get("ratio"):
                 yield row["ratio"], rows[row["before"]], row
         else:
-            old, new = (_swept(one["tiles"], asked) for asked in (case.before, case.after))
+            old, new = (_swept(document_case["tiles"], tile) for tile in (case.before, case.after))
             if old and new:
                 yield old["median_us"] / new["median_us"], old, new
 
@@ -410,27 +410,27 @@ _CHANGES: dict[type, tuple[str, ...]] = {
 
 def _changes(case: Rung | Over | Tile, pairs: list[Pair]) -> str:
     """Return what else changed between both sides, averaged over the shapes."""
-    said = []
+    changes = []
     for key in _CHANGES[type(case)]:
         sides = [[p[side][key] for p in pairs if p[side].get(key) is not None] for side in (1, 2)]
         if all(sides) and sides[0] != sides[1]:
             form = "{:.0%} -> {:.0%}" if key == "roofline" else "{:,.0f} -> {:,.0f}"
             name = "of the roof" if key == "roofline" else key.replace("_", " ")
-            said.append(f"{name} {form.format(*map(fmean, sides))}")
-    return ", ".join(said) or "-"
+            changes.append(f"{name} {form.format(*map(fmean, sides))}")
+    return ", ".join(changes) or "-"
 
 
-def _swept(tiles: list[dict[str, Any]], asked: tuple[str, int, int, int | None]) -> dict[str, Any]:
+def _swept(tiles: list[dict[str, Any]], tile: tuple[str, int, int, int | None]) -> dict[str, Any]:
     """Return the requested tile if it was right ({} if none); None selects the most pixels."""
     named = ("figure", "images_per_thread", "filters_per_thread")
-    found = [
+    tiles_right = [
         row
         for row in tiles
-        if tuple(row[name] for name in named) == asked[:3]
-        and asked[3] in (None, row["cached_pixels"])
+        if tuple(row[name] for name in named) == tile[:3]
+        and tile[3] in (None, row["cached_pixels"])
         and row["status"] == "right"
     ]
-    return max(found, key=lambda row: row["cached_pixels"], default={})
+    return max(tiles_right, key=lambda row: row["cached_pixels"], default={})
 
 
 def gain(case: Case) -> Gain | None:
@@ -461,8 +461,8 @@ def verdict(idea: Idea) -> str:
     """One word, or one for each case where they differ."""
     if idea.ours:
         return "-"
-    found = [(case, gain(case)) for case in idea.cases]
-    words = [seen.verdict if seen else OPEN for _, seen in found]
+    gains = [(case, gain(case)) for case in idea.cases]
+    words = [today.verdict if today else OPEN for _, today in gains]
     if len(set(words)) == 1:
         return words[0]
     labels = (_label(case, idea).rstrip(": ") for case in idea.cases)

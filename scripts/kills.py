@@ -1,14 +1,13 @@
-"""End commands at moments drawn over their time: what is left of their files, and how they end.
+"""Kill or interrupt commands at random moments, and check their files and exit codes.
 
-    python scripts/kills.py --kills 300      # SIGKILL; then a next start in the same folder
-    python scripts/kills.py --signals 12     # as many moments of each command for INT, TERM and HUP
-    python scripts/kills.py --jobs 200 --workers 100 --pictures 50    # `lenetgpu classify`, again
+    python scripts/kills.py --kills 300      # SIGKILL, then another start in the same folder
+    python scripts/kills.py --signals 12     # 12 moments of each command for INT, TERM and HUP
+    python scripts/kills.py --jobs 200 --workers 100 --pictures 50    # `lenetgpu classify`
 
-A moment lies between that at which the command heeds signals, which Python's own start keeps it
-from before, and its measured end; half of the kills wait for a temporary file to be there first.
-A job is started again: its labels must be those of an uninterrupted one, and at most one shard a
-worker may have been done twice. Prints a row each, and what was wrong; ends with 1 where something
-was.
+A moment lies between the time at which the command handles signals and its measured end; half of
+the kills first wait for a temporary file. A killed job is started again: its labels must be those
+of an uninterrupted one, and each worker may repeat at most one shard. The script prints a row per
+command and everything wrong. The exit code is 1 if something was wrong.
 """
 
 import argparse
@@ -41,7 +40,7 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 OLD = b"old"
 CPU = ("--device", "cpu")
 _SLOW_S = 120.0
-_ENDING_S = 0.1  # a process that is being taken down by the system takes no signal any more
+_ENDING_S = 0.1  # a process that the system is ending does not handle signals
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,10 @@ class Row:
     wrong: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        said = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))
-        return f"{self.name:16} {self.moments:4} moments: {said or 'none'}; {len(self.wrong)} wrong"
+        tally = ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items()))
+        return (
+            f"{self.name:16} {self.moments:4} moments: {tally or 'none'}; {len(self.wrong)} wrong"
+        )
 
 
 def writers(limit: int) -> list[Command]:
@@ -119,7 +120,7 @@ def start(command: Command, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def heeds(pid: int) -> bool:
+def handles_signals(pid: int) -> bool:
     """Return True if the process handles TERM, which plain Python does not; False if it ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -129,21 +130,23 @@ def heeds(pid: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def wait_for(what: Callable[[Any], object], of: Any, child: subprocess.Popen[str]) -> None:
+def wait_for(
+    condition: Callable[[Any], object], argument: Any, child: subprocess.Popen[str]
+) -> None:
     """Wait until `what(of)` is true or the child ended."""
     end = time.monotonic() + _SLOW_S
-    while child.poll() is None and time.monotonic() < end and not what(of):
+    while child.poll() is None and time.monotonic() < end and not condition(argument):
         time.sleep(2e-4)
 
 
-def left_in(folder: Path) -> list[str]:
+def leftovers(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob(".lenetgpu.*")]
 
 
 def seconds_of(command: Command, folder: Path) -> float:
     """Return the undisturbed time from handling signals to the end."""
     child = start(command, folder)
-    wait_for(heeds, child.pid, child)
+    wait_for(handles_signals, child.pid, child)
     began = time.monotonic()
     child.communicate(timeout=_SLOW_S)
     return time.monotonic() - began
@@ -154,7 +157,7 @@ def put_old(command: Command, folder: Path) -> None:
         (folder / name).write_bytes(OLD)
 
 
-def wholes(command: Command, folder: Path) -> dict[str, bytes]:
+def stable_files(command: Command, folder: Path) -> dict[str, bytes]:
     """Return the files that it writes, of those that are the same in every run."""
     return {n: (folder / n).read_bytes() for n in command.written if n != "r.json"}
 
@@ -186,38 +189,38 @@ def judge(
     """Count the files' states; one that is neither old nor whole is wrong."""
     for name in command.written:
         path = folder / name
-        found = state(name, path.read_bytes(), whole, parts) if path.exists() else "lost"
-        row.counts[found] += 1
-        if found not in ("old", "whole"):
-            row.wrong.append(f"{name} is {found}")
+        condition = state(name, path.read_bytes(), whole, parts) if path.exists() else "lost"
+        row.counts[condition] += 1
+        if condition not in ("old", "whole"):
+            row.wrong.append(f"{name} is {condition}")
 
 
 def kill(command: Command, moments: int, folder: Path, after: Command) -> Row:
     """Kill the command at `moments` random moments; `after` runs next in the folder."""
     row = Row(command.name)
     put_old(command, folder)
-    took = seconds_of(command, folder)
-    whole = wholes(command, folder)
+    duration = seconds_of(command, folder)
+    whole = stable_files(command, folder)
     for index in range(moments):
         put_old(command, folder)
         child = start(command, folder)
         if index % 2:
-            wait_for(left_in, folder, child)
-            time.sleep(random.random() * took / 10)
+            wait_for(leftovers, folder, child)
+            time.sleep(random.random() * duration / 10)
         else:
-            wait_for(heeds, child.pid, child)
-            time.sleep(random.random() * took)
+            wait_for(handles_signals, child.pid, child)
+            time.sleep(random.random() * duration)
         row.counts["killed"] += child.poll() is None
         child.kill()
         child.communicate()
         row.moments += 1
         judge(row, command, folder, whole)
-        row.counts["with a leftover"] += bool(left_in(folder))
+        row.counts["with a leftover"] += bool(leftovers(folder))
         next_start = start(after, folder)
-        _, said = next_start.communicate(timeout=_SLOW_S)
+        _, message = next_start.communicate(timeout=_SLOW_S)
         if next_start.returncode:
-            row.wrong.append(f"the next start ended with {next_start.returncode}: {said[-200:]}")
-        row.wrong += [f"{name} is there after the next start" for name in left_in(folder)]
+            row.wrong.append(f"the next start ended with {next_start.returncode}: {message[-200:]}")
+        row.wrong += [f"{name} is there after the next start" for name in leftovers(folder)]
     return row
 
 
@@ -225,14 +228,14 @@ def stop(command: Command, moments: int, folder: Path) -> Row:
     """Send each of three signals at `moments` random moments, and again in one of four."""
     row = Row(command.name)
     put_old(command, folder)
-    took = seconds_of(command, folder)
-    whole = wholes(command, folder)
+    duration = seconds_of(command, folder)
+    whole = stable_files(command, folder)
     for number, code in CODES.items():
         for index in range(moments):
             put_old(command, folder)
             child = start(command, folder)
-            wait_for(heeds, child.pid, child)
-            at = random.random() * took
+            wait_for(handles_signals, child.pid, child)
+            at = random.random() * duration
             time.sleep(at)
             if child.poll() is not None:
                 child.communicate()
@@ -243,7 +246,7 @@ def stop(command: Command, moments: int, folder: Path) -> Row:
                 time.sleep(0.1)
                 child.send_signal(number)
             sent = time.monotonic()
-            _, said = child.communicate(timeout=_SLOW_S)
+            _, message = child.communicate(timeout=_SLOW_S)
             if child.returncode == 0 and time.monotonic() - sent < _ENDING_S:
                 row.counts["ended meanwhile"] += 1
                 continue
@@ -251,10 +254,12 @@ def stop(command: Command, moments: int, folder: Path) -> Row:
             judge(row, command, folder, whole, parts=True)
             when = f"{signal.Signals(number).name} at {at:.3f} s"
             if child.returncode != code:
-                row.wrong.append(f"{when}: expected code {code}, found {child.returncode}: {said}")
-            elif "Traceback" in said or said.count("\n") > 1:
-                row.wrong.append(f"{when}: expected one line, found {said}")
-            row.wrong += [f"{when} left {name}" for name in left_in(folder)]
+                row.wrong.append(
+                    f"{when}: expected code {code}, found {child.returncode}: {message}"
+                )
+            elif "Traceback" in message or message.count("\n") > 1:
+                row.wrong.append(f"{when}: expected one line, found {message}")
+            row.wrong += [f"{when} left {name}" for name in leftovers(folder)]
     return row
 
 
@@ -291,9 +296,9 @@ class Jobs:
 
     def end(self, started: tuple[Path, subprocess.Popen[bytes]]) -> Path:
         out, process = started
-        _, said = process.communicate(timeout=_SLOW_S)
+        _, message = process.communicate(timeout=_SLOW_S)
         if process.returncode:
-            raise RuntimeError(f"{out}: code {process.returncode}: {said.decode()[-300:]}")
+            raise RuntimeError(f"{out}: code {process.returncode}: {message.decode()[-300:]}")
         return out
 
     def labels(self, out: Path) -> bytes:
@@ -301,11 +306,11 @@ class Jobs:
 
     def wait(self, out: Path, process: subprocess.Popen[bytes]) -> bool:
         """Wait for a random moment, or a random number of shards; return False if the job ended."""
-        wanted = self.random.choice((0, self.random.randrange(1, self.count // self.shard)))
-        end = time.monotonic() + (_SLOW_S if wanted else self.random.uniform(0.1, 2.5))
+        shards = self.random.choice((0, self.random.randrange(1, self.count // self.shard)))
+        end = time.monotonic() + (_SLOW_S if shards else self.random.uniform(0.1, 2.5))
         while process.poll() is None and time.monotonic() < end:
-            if wanted and out.is_dir() and len(list(out.glob("part-*.npy"))) >= wanted:
-                end, wanted = time.monotonic() + self.random.uniform(0, 0.02), 0
+            if shards and out.is_dir() and len(list(out.glob("part-*.npy"))) >= shards:
+                end, shards = time.monotonic() + self.random.uniform(0, 0.02), 0
             time.sleep(0.001)
         return process.poll() is None
 
@@ -313,11 +318,11 @@ class Jobs:
 def unlisted(out: Path) -> int:
     """Return the number of shards whose file exists but is not listed; they are repeated."""
     lines = (out / "manifest.json").read_text().splitlines()
-    named = set()
+    listed = set()
     for line in lines[1:]:
         with suppress(ValueError):  # the end of the line that was being written
-            named.add(json.loads(line)["done"]["file"])
-    return sum(path.name not in named for path in out.glob("part-*.npy"))
+            listed.add(json.loads(line)["done"]["file"])
+    return sum(path.name not in listed for path in out.glob("part-*.npy"))
 
 
 def again(jobs: Jobs, out: Path, workers: int, row: Row) -> None:
@@ -361,13 +366,13 @@ def kill_jobs(count: int, folder: Path, pictures: bool = False) -> Row:
 
 def children(parent: int) -> list[int]:
     """Return the Dask workers of the job with process `parent`."""
-    found = []
+    workers = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             if int(fields[1]) == parent and b"spawn_main" in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-    return found
+                workers.append(int(entry.name))
+    return workers
 
 
 def kill_workers(count: int, folder: Path) -> Row:
@@ -383,11 +388,11 @@ def kill_workers(count: int, folder: Path) -> Row:
             with suppress(ProcessLookupError):
                 os.kill(jobs.random.choice(workers), signal.SIGKILL)
         row.moments += bool(workers)
-        _, said = process.communicate(timeout=_SLOW_S)
+        _, message = process.communicate(timeout=_SLOW_S)
         if process.returncode:  # it was killed before the job began
             row.counts["ended with a sentence"] += 1
-            if process.returncode != 2 or b"Traceback" in said:
-                row.wrong.append(f"{out}: code {process.returncode}: {said.decode()[-300:]}")
+            if process.returncode != 2 or b"Traceback" in message:
+                row.wrong.append(f"{out}: code {process.returncode}: {message.decode()[-300:]}")
             jobs.end(jobs.start(out, 3))
         judge_job(jobs, out, row)
         text = (out / "manifest.json").read_text().splitlines()[1:]
@@ -402,36 +407,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    for name, what in (
+    for name, help_text in (
         ("kills", "SIGKILLs of commands, in all"),
         ("signals", "moments a command and signal"),
         ("jobs", "SIGKILLs of whole jobs"),
         ("workers", "SIGKILLs of one worker of three"),
         ("pictures", "SIGKILLs of whole jobs of pictures"),
     ):
-        parser.add_argument(f"--{name}", type=int, default=0, help=what)
+        parser.add_argument(f"--{name}", type=int, default=0, help=help_text)
     parser.add_argument("--limit", type=int, default=2_000, help="images of infer and profile")
     parser.add_argument("--only", default="", help="commands whose name holds this")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     wrong = 0
-    with tempfile.TemporaryDirectory(prefix="lenetgpu-kills-") as made:
-        after = writers(asked.limit)[-1]
-        killed = [c for c in writers(asked.limit) if asked.only in c.name]
+    with tempfile.TemporaryDirectory(prefix="lenetgpu-kills-") as scratch:
+        after = writers(options.limit)[-1]
+        killed = [c for c in writers(options.limit) if options.only in c.name]
         todo: list[Callable[[Path], Row]] = []
-        for number, command in enumerate(killed if asked.kills else ()):
-            moments = len(range(number, asked.kills, len(killed)))
+        for number, command in enumerate(killed if options.kills else ()):
+            moments = len(range(number, options.kills, len(killed)))
             todo.append(partial(kill, command, moments, after=after))
-        for command in commands(asked.limit) if asked.signals else ():
-            if asked.only in command.name:
-                todo.append(partial(stop, command, asked.signals))
-        if asked.jobs:
-            todo.append(partial(kill_jobs, asked.jobs))
-        if asked.workers:
-            todo.append(partial(kill_workers, asked.workers))
-        if asked.pictures:
-            todo.append(partial(kill_jobs, asked.pictures, pictures=True))
+        for command in commands(options.limit) if options.signals else ():
+            if options.only in command.name:
+                todo.append(partial(stop, command, options.signals))
+        if options.jobs:
+            todo.append(partial(kill_jobs, options.jobs))
+        if options.workers:
+            todo.append(partial(kill_workers, options.workers))
+        if options.pictures:
+            todo.append(partial(kill_jobs, options.pictures, pictures=True))
         for number, job in enumerate(todo):
-            folder = Path(made) / str(number)
+            folder = Path(scratch) / str(number)
             folder.mkdir()
             row = job(folder)
             print(row, *(f"  WRONG: {sentence}" for sentence in row.wrong), sep="\n", flush=True)

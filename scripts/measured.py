@@ -117,8 +117,8 @@ def _of_variant(kinds: Iterable[str], name: str, device: str, shape: str = "") -
 
 def _ran(node: Any, device: str, kinds: tuple[str, ...], shape: str = "") -> Iterator[Path]:
     """Yield the sources of every right variant and plan in a part of a document."""
-    for one in node if isinstance(node, list) else ():
-        yield from _ran(one, device, kinds, shape)
+    for item in node if isinstance(node, list) else ():
+        yield from _ran(item, device, kinds, shape)
     if not isinstance(node, dict) or node.get("status", "right") != "right":
         return
     shape = node["shape"] if isinstance(node.get("shape"), str) else shape
@@ -131,8 +131,8 @@ def _ran(node: Any, device: str, kinds: tuple[str, ...], shape: str = "") -> Ite
     yield from _of_variant(kinds, _PASSES.get(name, name), device, shape)
     plans = [name.removeprefix("plan ").partition(",")[0]] if name.startswith("plan ") else []
     plans += [node["plan"]] if isinstance(node.get("plan"), str) else []
-    held = node["plans"] if isinstance(node.get("plans"), dict) else {}
-    plans += [one for one, found in held.items() if "plan" not in found]
+    named_plans = node["plans"] if isinstance(node.get("plans"), dict) else {}
+    plans += [plan for plan, entry in named_plans.items() if "plan" not in entry]
     for plan in plans:
         if plan != "auto":
             yield from _of_plan(plan, device)
@@ -159,8 +159,8 @@ def kernels_of(document: Document) -> dict[str, str]:
 
     Kernels include their headers; CPU variants are their Python.
     """
-    found = sorted(set(_paths(document)))
-    return {str(path.relative_to(SOURCES)): source_hash(path) for path in found}
+    paths = sorted(set(_paths(document)))
+    return {str(path.relative_to(SOURCES)): source_hash(path) for path in paths}
 
 
 def kernels_line(documents: tuple[Document, ...]) -> str:
@@ -169,18 +169,18 @@ def kernels_line(documents: tuple[Document, ...]) -> str:
     if not recorded:
         return "kernels not recorded"
     names = sorted({name for document in recorded for name in changed(document)})
-    said = "kernels as they are in the sources"
+    words = "kernels as they are in the sources"
     if names:
-        said = "since then changed: " + ", ".join(name.removeprefix(_SHORT) for name in names)
-    return said + (", some kernels not recorded" if len(recorded) < len(documents) else "")
+        words = "since then changed: " + ", ".join(name.removeprefix(_SHORT) for name in names)
+    return words + (", some kernels not recorded" if len(recorded) < len(documents) else "")
 
 
 def _range(counts: list[int], of: str) -> str:
     if not counts:
         return "samples not recorded"
     low, high = min(counts), max(counts)
-    found = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"{found} sample{'s' * (high > 1)} {of}"
+    counted = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{counted} sample{'s' * (high > 1)} {of}"
 
 
 def how_sure(counts: Iterable[int], *documents: Document, of: str = "a row") -> str:
@@ -210,8 +210,8 @@ def md(heads: str, rows: Iterable[Sequence[Any]]) -> str:
         Column(head.removesuffix(">"), str(at), numeric=head.endswith(">"), empty="-")
         for at, head in enumerate(named)
     ]
-    held = [{str(at): value for at, value in enumerate(row)} for row in rows]
-    return Table(columns, held).markdown().rstrip()
+    cells = [{str(at): value for at, value in enumerate(row)} for row in rows]
+    return Table(columns, cells).markdown().rstrip()
 
 
 def lines(*parts: str) -> str:

@@ -73,9 +73,9 @@ class Candidate:
 
 def planar(weights: Weights) -> dict[str, Any]:
     """Return the weights for NCHW: filters (M, C, R, S), fc1's rows in C, H, W order."""
-    found = {name: weights[name].transpose(3, 2, 0, 1) for name in ("conv1", "conv2")}
-    found |= {"fc1": rows_by_channel(weights["fc1"]), "fc2": weights["fc2"]}
-    return {name: np.ascontiguousarray(array) for name, array in found.items()}
+    tensors = {name: weights[name].transpose(3, 2, 0, 1) for name in ("conv1", "conv2")}
+    tensors |= {"fc1": rows_by_channel(weights["fc1"]), "fc2": weights["fc2"]}
+    return {name: np.ascontiguousarray(array) for name, array in tensors.items()}
 
 
 def torch_net(weights: Weights, device: str, dtype: Any, last: bool, mode: str | None) -> Any:
@@ -83,18 +83,18 @@ def torch_net(weights: Weights, device: str, dtype: Any, last: bool, mode: str |
     import torch
     import torch.nn.functional as F
 
-    held = {k: torch.tensor(v).to(device, dtype) for k, v in planar(weights).items()}
+    tensors = {k: torch.tensor(v).to(device, dtype) for k, v in planar(weights).items()}
     if last:
         for name in ("conv1", "conv2"):
-            held[name] = held[name].contiguous(memory_format=torch.channels_last)
+            tensors[name] = tensors[name].contiguous(memory_format=torch.channels_last)
 
     def forward(x: Any) -> Any:
         x = x.to(dtype) / 255
         if last:
             x = x.contiguous(memory_format=torch.channels_last)
         for name in ("conv1", "conv2"):
-            x = F.avg_pool2d(F.relu(F.conv2d(x, held[name])), 2)
-        return (F.relu(x.flatten(1) @ held["fc1"]) @ held["fc2"]).argmax(1)
+            x = F.avg_pool2d(F.relu(F.conv2d(x, tensors[name])), 2)
+        return (F.relu(x.flatten(1) @ tensors["fc1"]) @ tensors["fc2"]).argmax(1)
 
     if mode is None:
         return forward
@@ -139,7 +139,7 @@ def _torch_one(
     words = name.split()[1]
     mode, graphed = MODES[words]
     net = torch_net(weights, device, dtype, last, mode)
-    there = host.to(device)
+    on_device = host.to(device)
 
     def allow() -> None:
         if device == "cuda":
@@ -152,32 +152,32 @@ def _torch_one(
             side = torch.cuda.Stream()
             with torch.cuda.stream(side):
                 for _ in range(3):
-                    net(there)
+                    net(on_device)
             torch.cuda.synchronize()
             replay = torch.cuda.CUDAGraph()
             with torch.cuda.graph(replay):
-                out = net(there)
+                out = net(on_device)
 
     def forward() -> Any:
         allow()
         with torch.inference_mode():
             if where not in ("device", "cpu"):
-                there.copy_(host, non_blocking=True)
+                on_device.copy_(host, non_blocking=True)
             if replay is not None:
                 replay.replay()
                 return out
-            return net(there)
+            return net(on_device)
 
     def one(image: Any) -> int:
         host.copy_(torch.from_numpy(image).reshape(host.shape))
         return int(forward())
 
     def run() -> None:
-        found = forward()
+        labels = forward()
         if where == "device":
             torch.cuda.synchronize()
         else:
-            found.cpu()
+            labels.cpu()
 
     run()
     if where == "one":
@@ -218,18 +218,18 @@ def our_candidates(images: Any, weights: Path, where: str, say: Say) -> Iterator
     if where == "one":
         ways = [(f"{OURS}, default", {"plan": "auto"}),
                 (f"{OURS}, latency=True", {"plan": "auto", "latency": True}), *ways]  # fmt: skip
-    for name, how in ways:
+    for name, options in ways:
         try:
             batch = 1 if where == "one" else len(images)
-            net = LeNet.load(weights, device=device, batch=batch, **how)
+            net = LeNet.load(weights, device=device, batch=batch, **options)
         except LenetError as error:
             say(f"{name}: {error}")
             continue
         precision = net.plan.precision
 
         def labels(net: LeNet = net) -> Any:
-            found = net(given)
-            return found.get() if hasattr(found, "get") else np.asarray(found)
+            result = net(given)
+            return result.get() if hasattr(result, "get") else np.asarray(result)
 
         def run(net: LeNet = net) -> None:
             net(given)
@@ -239,19 +239,19 @@ def our_candidates(images: Any, weights: Path, where: str, say: Say) -> Iterator
         if where == "one":
             yield _ones(name, OURS, precision, lambda image, net=net: int(net(image)))
         else:
-            made = Candidate(name, OURS, precision, where, run, labels)
-            made.facts["plan"] = how["plan"]
-            yield made
+            candidate = Candidate(name, OURS, precision, where, run, labels)
+            candidate.facts["plan"] = options["plan"]
+            yield candidate
 
 
 def _bare_copy(images: Any, where: str) -> Candidate:
     import cupy
 
-    there = cupy.empty(images.shape, images.dtype)
+    on_device = cupy.empty(images.shape, images.dtype)
     stream = cupy.cuda.Stream(non_blocking=True)
 
     def run() -> None:
-        there.set(images, stream=stream)
+        on_device.set(images, stream=stream)
         stream.synchronize()
 
     return Candidate("bare copy to the device", BUS, "", where, run, lambda: None)
@@ -308,58 +308,60 @@ def jax_candidates(weights: Weights, images: Any) -> Iterator[Candidate]:
 
 def check(candidates: list[Candidate], expected: Any, right: Any, say: Say) -> list[Candidate]:
     """Return the candidates whose labels match float64 except for a few near ties."""
-    kept = []
-    for one in candidates:
-        if one.maker == BUS:
-            kept.append(one)
+    passed = []
+    for candidate in candidates:
+        if candidate.maker == BUS:
+            passed.append(candidate)
             continue
-        found = one.labels()
-        n = len(found)
-        flips = int((found != expected[:n]).sum())
-        one.facts |= {"flips": flips, "judged": n}
+        labels = candidate.labels()
+        n = len(labels)
+        flips = int((labels != expected[:n]).sum())
+        candidate.facts |= {"flips": flips, "judged": n}
         if right is not None:
-            one.facts["correct"] = int((found == right[:n]).sum())
+            candidate.facts["correct"] = int((labels == right[:n]).sum())
         if 10_000 * flips <= MOST_FLIPS * n:
-            kept.append(one)
+            passed.append(candidate)
         else:
-            say(f"{one.name}: WRONG, {flips} of {n} labels differ; not timed")
-    return kept
+            say(f"{candidate.name}: WRONG, {flips} of {n} labels differ; not timed")
+    return passed
 
 
 def measure(candidates: list[Candidate], rounds: int) -> None:
     """Run interleaved rounds; a sample averages the passes that fill SAMPLE_MS milliseconds."""
 
-    def sample(one: Candidate) -> float:
-        return cpu_ms(one.run, one.passes) / one.passes / (ONES if one.where == "one" else 1)
+    def sample(timed: Candidate) -> float:
+        return (
+            cpu_ms(timed.run, timed.passes) / timed.passes / (ONES if timed.where == "one" else 1)
+        )
 
-    for one in candidates:
-        sample(one)
-        one.passes = max(1, min(MOST_PASSES, round(SAMPLE_MS / cpu_ms(one.run))))
-    interleave([(partial(sample, one), one.samples) for one in candidates], rounds)
+    for timed in candidates:
+        sample(timed)
+        timed.passes = max(1, min(MOST_PASSES, round(SAMPLE_MS / cpu_ms(timed.run))))
+    interleave([(partial(sample, timed), timed.samples) for timed in candidates], rounds)
 
 
 def summary(candidates: list[Candidate]) -> list[dict[str, Any]]:
     """Return a row each, fastest first, with ratios to the best peer and the bare copy."""
-    medians = {id(one): float(np.median(one.samples)) for one in candidates}
+    medians = {id(timed): float(np.median(timed.samples)) for timed in candidates}
     best: dict[tuple[str, str], tuple[float, str]] = {}
-    copies = {one.where: medians[id(one)] for one in candidates if one.maker == BUS}
-    for one in candidates:
-        if one.maker not in (OURS, BUS):
-            key, now = (one.where, one.precision), (medians[id(one)], one.name)
+    copies = {timed.where: medians[id(timed)] for timed in candidates if timed.maker == BUS}
+    for timed in candidates:
+        if timed.maker not in (OURS, BUS):
+            key, now = (timed.where, timed.precision), (medians[id(timed)], timed.name)
             best[key] = min(best.get(key, now), now)
     rows = []
-    for one in candidates:
-        p05, p95 = np.percentile(one.samples, [5, 95])
+    for timed in candidates:
+        p05, p95 = np.percentile(timed.samples, [5, 95])
         row = {
-            "name": one.name, "maker": one.maker, "precision": one.precision, "where": one.where,
-            "median_ms": medians[id(one)], "p05_ms": float(p05), "p95_ms": float(p95),
-            "samples_ms": one.samples, **one.facts,
+            "name": timed.name, "maker": timed.maker, "precision": timed.precision,
+            "where": timed.where, "median_ms": medians[id(timed)], "p05_ms": float(p05), "p95_ms": float(p95),
+            "samples_ms": timed.samples, **timed.facts,
         }  # fmt: skip
-        peer = best.get((one.where, PEER_OF.get(one.precision, one.precision)))
-        if one.maker == OURS and peer is not None:
+        peer = best.get((timed.where, PEER_OF.get(timed.precision, timed.precision)))
+        if timed.maker == OURS and peer is not None:
             row |= {"peer": peer[1], "peer_ms": peer[0], "times_faster": peer[0] / row["median_ms"]}
-        if one.where in copies:
-            row["over_copy"] = row["median_ms"] / copies[one.where]
+        if timed.where in copies:
+            row["over_copy"] = row["median_ms"] / copies[timed.where]
         rows.append(row)
     return sorted(rows, key=lambda row: (row["where"], row["median_ms"]))
 
@@ -369,19 +371,19 @@ def gathered(
 ) -> tuple[list[Candidate], list[dict[str, str]]]:
     """Return all candidates, and the unavailable peers with reasons."""
     weights, images = load_weights(weight_file), IMAGES["all"]
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     absent = []
     installed = {name: importlib.util.find_spec(name) is not None for name in PEERS}
     for memory in where if gpu is not None else ["cpu"]:
-        found += our_candidates(images, weight_file, memory, say)
+        candidates += our_candidates(images, weight_file, memory, say)
         if installed["torch"]:
-            found += torch_candidates(weights, images, memory, deep, say)
+            candidates += torch_candidates(weights, images, memory, deep, say)
     if gpu is None and installed["onnxruntime"] and installed["onnx"]:
-        found += onnx_candidates(weight_file, images)
+        candidates += onnx_candidates(weight_file, images)
     if gpu is not None and "device" in where and installed["jax"]:
-        found += jax_candidates(weights, images)
+        candidates += jax_candidates(weights, images)
     absent += [{"name": PEERS[n], "why": "not installed"} for n in PEERS if not installed[n]]
-    return found, absent
+    return candidates, absent
 
 
 PEERS = {"torch": "PyTorch", "jax": "JAX", "onnx": "ONNX", "onnxruntime": "ONNX Runtime"}

@@ -98,8 +98,8 @@ def front() -> str:
         if row["maker"] == OURS and row["where"] in memories and "peer" in row
     ]  # fmt: skip
     heads = "images | `LeNet`, plan | ms> | best peer of that precision | its ms> | times faster>"
-    said = f"{said_of(document)}, {document['images']:,} digits to labels. {_sure(document)}"
-    return lines(said, md(f"{heads} | labels unlike float64's>", rows), _absent(document))
+    caption = f"{said_of(document)}, {document['images']:,} digits to labels. {_sure(document)}"
+    return lines(caption, md(f"{heads} | labels unlike float64's>", rows), _absent(document))
 
 
 def _sure(document: Document) -> str:
@@ -107,7 +107,7 @@ def _sure(document: Document) -> str:
 
 
 def _absent(document: Document) -> str:
-    names = [f"{one['name']} ({one['why']})" for one in document["not_measured"]]
+    names = [f"{peer['name']} ({peer['why']})" for peer in document["not_measured"]]
     return f"Not measured: {', '.join(names)}." if names else ""
 
 
@@ -130,48 +130,48 @@ def everybody(folder: str) -> str:
 
 
 def plans() -> list[Document]:
-    found = {path.stem for path in (MEASURED / GPU / "plans").glob("*.json")}
-    return [load(GPU, "plans", f"{n}.json") | {"plan_name": n} for n in NAMED if n in found]
+    names = {path.stem for path in (MEASURED / GPU / "plans").glob("*.json")}
+    return [load(GPU, "plans", f"{n}.json") | {"plan_name": n} for n in NAMED if n in names]
 
 
 def _compute(document: Document) -> Document:
-    found: Document = document["timing_ms"]["compute"]
-    return found
+    compute: Document = document["timing_ms"]["compute"]
+    return compute
 
 
 def _other_variants(documents: list[Document]) -> str:
     """Return a sentence on plans that run other variants today than when measured."""
     names = []
     for document in documents:
-        then = [entry["variant"] for entry in document["plan"]]
+        old = [entry["variant"] for entry in document["plan"]]
         now = [bound.variant.names for bound in resolve(document["plan_name"], "cuda").stages]
-        if len(then) != len(now) or not all(one in known for one, known in zip(then, now)):  # noqa: B905
+        if len(old) != len(now) or not all(name in aliases for name, aliases in zip(old, now)):  # noqa: B905
             names.append(f"`{document['plan_name']}`")
-    said = f" Measured with other variants than the plan has now: {', '.join(names)}."
-    return said if names else ""
+    sentence = f" Measured with other variants than the plan has now: {', '.join(names)}."
+    return sentence if names else ""
 
 
 def gpu_plans() -> str:
-    found = plans()
+    runs = plans()
     rows = [
         (f"`{d['plan_name']}`", f"{_compute(d)['median']:.2f}",
          f"{d['timing_ms']['end_to_end']['median']:.2f}", f"{d['images_per_second']:,.0f}",
          f"{d['correct']:,}", f"{COURSE_MS / _compute(d)['median']:,.0f}x")
-        for d in sorted(found, key=lambda d: -float(_compute(d)["median"]))
+        for d in sorted(runs, key=lambda d: -float(_compute(d)["median"]))
     ]  # fmt: skip
-    sure = how_sure([len(_compute(d)["samples"]) for d in found], *found)
-    said = (
-        f"{where(*found)}; {found[0]['images']:,} MNIST images, the course's weights, medians. "
+    sure = how_sure([len(_compute(d)["samples"]) for d in runs], *runs)
+    caption = (
+        f"{where(*runs)}; {runs[0]['images']:,} MNIST images, the course's weights, medians. "
         f'"Compute" is device to device; "host to host" adds both copies. {sure}'
     )
     heads = (
         "plan | compute ms> | host to host ms> | images/s> | right> | the course's 270 ms over it>"
     )
-    return lines(said + _other_variants(found), md(heads, rows))
+    return lines(caption + _other_variants(runs), md(heads, rows))
 
 
 def stage_times() -> str:
-    found = plans()
+    runs = plans()
 
     def cell(document: Document, name: str) -> str | None:
         for row in document["stages"]:
@@ -180,18 +180,18 @@ def stage_times() -> str:
                 return f"{row['median_ms']:.3f}" if stages[0] == name else "with " + stages[0]
         return None
 
-    rows = [[name, *(cell(d, name) for d in found)] for name in ("input", *STAGE_NAMES)]
-    said = f"{where(*found)}; the runs of the table above, each stage timed by itself."
+    rows = [[name, *(cell(d, name) for d in runs)] for name in ("input", *STAGE_NAMES)]
+    caption = f"{where(*runs)}; the runs of the table above, each stage timed by itself."
     return lines(
-        said, md(" | ".join(["stage, ms", *(f"`{d['plan_name']}`>" for d in found)]), rows)
+        caption, md(" | ".join(["stage, ms", *(f"`{d['plan_name']}`>" for d in runs)]), rows)
     )
 
 
 def infer_output() -> str:
     document = load(CPU, "infer.json")
     text = (MEASURED / CPU / "infer.txt").read_text().rstrip()
-    said = f"What `make infer` prints without a GPU ({where(document)}):"
-    return f"{said}\n\n```\n{text}\n```"
+    caption = f"What `make infer` prints without a GPU ({where(document)}):"
+    return f"{caption}\n\n```\n{text}\n```"
 
 
 # --- the course report: measured.md
@@ -205,19 +205,19 @@ def course_steps() -> str:
          times(s["gain"]), s["verdict"])
         for s in step_rows(document["rows"])
     ]  # fmt: skip
-    said = f"{where(document)}; {document['images']:,} images. {how_sure(counts, document)}"
-    return lines(said, md("stage | step | gain there> | gain here> | today", rows))
+    caption = f"{where(document)}; {document['images']:,} images. {how_sure(counts, document)}"
+    return lines(caption, md("stage | step | gain there> | gain here> | today", rows))
 
 
 def course_counted() -> str:
     """Return the efficiencies of figures 4 to 6 and those counted from addresses."""
-    found = list(counted_rows())
+    counted = list(counted_rows())
     rows = [
         (r["figure"], r["stage"], f"`{r['variant']}`",
          *(f"{r[key]:.1f} %" for key in ("report_loads", "loads", "report_stores", "stores")))
-        for r in found
+        for r in counted
     ]  # fmt: skip
-    notes = [f"- Figure {r['figure']}, {r['stage']}: {r['note']}." for r in found if r["note"]]
+    notes = [f"- Figure {r['figure']}, {r['stage']}: {r['note']}." for r in counted if r["note"]]
     heads = "figure | stage | variant | loads, NVVP> | counted> | stores, NVVP> | counted>"
     return lines(md(heads, rows), "\n".join(notes))
 
@@ -231,13 +231,13 @@ def rounds(document: Document) -> list[int]:
 
 def named(case: Document, name: str) -> Document:
     """Return the timed candidate of that name, {} if there is none."""
-    found = (e for e in case["candidates"] if e["name"] == name and e.get("median_ms"))
-    return next(found, {})
+    entries = (e for e in case["candidates"] if e["name"] == name and e.get("median_ms"))
+    return next(entries, {})
 
 
 def _fastest(case: Document, names: tuple[str, ...]) -> Document:
-    found = [named(case, name) for name in names if named(case, name)]
-    return min(found, key=lambda e: float(e["median_ms"])) if found else {}
+    entries = [named(case, name) for name in names if named(case, name)]
+    return min(entries, key=lambda e: float(e["median_ms"])) if entries else {}
 
 
 @cache
@@ -267,28 +267,30 @@ def conv_suite(name: str) -> str:
     rows, ratios = [], [[], [], [], []]  # type: tuple[list[Any], list[list[float]]]
     for case in document["cases"]:
         base = named(case, document["baseline"])
-        found = _four(suite, case, literal)
+        four = _four(suite, case, literal)
         cells: list[Any] = []
-        for entry, kept in zip(found, ratios, strict=True):
+        for entry, speedups in zip(four, ratios, strict=True):
             if "speedup" in entry:
-                kept.append(entry["speedup"])
+                speedups.append(entry["speedup"])
             cells += [
                 (entry and f"{1e3 * entry['median_ms']:,.1f} (`{entry['name']}`)") or None,
                 times(entry.get("speedup")),
             ]
         cells[0] = cells[0] and cells[0].split(" (")[0]
         rows.append([case["label"], base and f"{1e3 * base['median_ms']:,.1f}", *cells])
-    means = [cell for kept in ratios for cell in (None, kept and times(geometric_mean(kept)))]
+    means = [
+        cell for speedups in ratios for cell in (None, speedups and times(geometric_mean(speedups)))
+    ]
     rows.append(["geometric mean", None, *means])
-    heads = " | ".join(f"{one}, us> | over cuDNN>" for one in FOUR)
+    heads = " | ".join(f"{heading}, us> | over cuDNN>" for heading in FOUR)
     images = sorted({case["images"] for case in document["cases"]})
-    said = (
+    caption = (
         f"{suite.title}: {where(document)}; {document['peer']}; images: "
         f"{', '.join(f'{n:,}' for n in images)}; medians of CUDA graphs, warm L2. "
         + (f"The paper: {suite.says}. " if suite.says else "")
         + how_sure(rounds(document), document)
     )
-    return lines(said, md(f"shape | cuDNN, us> | {heads}", rows))
+    return lines(caption, md(f"shape | cuDNN, us> | {heads}", rows))
 
 
 def _suites(gpu: str) -> dict[str, Document]:
@@ -300,12 +302,12 @@ def conv_overview() -> str:
     documents = _suites(GPU)
     rows = []
     for name, document in documents.items():
-        found = [_four(SUITES[name], case, literal_of(name)) for case in document["cases"]]
-        ratios = [[e["speedup"] for e in column if "speedup" in e] for column in zip(*found)]  # noqa: B905
-        rows.append([f"`{name}`", len(found), *map(spanned, ratios), SUITES[name].says or None])
+        fours = [_four(SUITES[name], case, literal_of(name)) for case in document["cases"]]
+        ratios = [[e["speedup"] for e in column if "speedup" in e] for column in zip(*fours)]  # noqa: B905
+        rows.append([f"`{name}`", len(fours), *map(spanned, ratios), SUITES[name].says or None])
     every = list(documents.values())
     sure = how_sure([n for d in every for n in rounds(d)], *every, of="a shape")
-    heads = " | ".join(["suite", "shapes>", *(f"{one}>" for one in FOUR), "the paper"])
+    heads = " | ".join(["suite", "shapes>", *(f"{candidate}>" for candidate in FOUR), "the paper"])
     return lines(f"{where(*every)}; how many times faster than cuDNN. {sure}", md(heads, rows))
 
 
@@ -318,19 +320,19 @@ def paper_variants() -> str:
             literal = name in SUITES[suite].literal
             source = literal_of(suite) if literal else document
             every.append(source)
-            found = {c["label"]: named(c, name)["speedup"] for c in source["cases"]
+            speedups = {c["label"]: named(c, name)["speedup"] for c in source["cases"]
                      if "speedup" in named(c, name)}  # fmt: skip
             claim = SUITES[suite].claim
             says = f"{claim[0]}x" if claim and literal else None
-            rows.append([f"`{name}`", suite, len(found), *_ends(found), says])
+            rows.append([f"`{name}`", suite, len(speedups), *_mean_and_range(speedups), says])
     heads = "variant | suite | shapes> | geometric mean over cuDNN> | least> | most> | the paper>"
     return lines(f"{where(*every)}.", md(heads, rows))
 
 
-def _ends(found: dict[str, float]) -> list[str]:
-    least, most = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
-    mean = f"{geometric_mean(found.values()):.2f}x"
-    return [mean, f"{found[least]:.2f}x ({least})", f"{found[most]:.2f}x ({most})"]
+def _mean_and_range(ratios: dict[str, float]) -> list[str]:
+    least, most = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+    mean = f"{geometric_mean(ratios.values()):.2f}x"
+    return [mean, f"{ratios[least]:.2f}x ({least})", f"{ratios[most]:.2f}x ({most})"]
 
 
 DEPARTURES = (
@@ -352,26 +354,28 @@ DEPARTURES = (
 def departures() -> str:
     """Return a row per step from the Pascal paper's kernels to ours."""
     rows, every = [], {}
-    for suite, before, after, what in DEPARTURES:
+    for suite, before, after, change in DEPARTURES:
         document = every.setdefault(suite, load(GPU, "ablation", f"{suite}.json"))
-        found = {}
+        ratios = {}
         for case in document["cases"]:
             old, new = named(case, before), named(case, after)
             if old and new:
-                found[case["label"]] = old["median_ms"] / new["median_ms"]
-        rows.append([suite, f"`{before}`", f"`{after}`", what, len(found), *_ends(found)])
-    held = list(every.values())
-    sure = how_sure([n for d in held for n in rounds(d)], *held, of="a shape")
+                ratios[case["label"]] = old["median_ms"] / new["median_ms"]
+        rows.append(
+            [suite, f"`{before}`", f"`{after}`", change, len(ratios), *_mean_and_range(ratios)]
+        )
+    documents = list(every.values())
+    sure = how_sure([n for d in documents for n in rounds(d)], *documents, of="a shape")
     heads = "suite | from | to | what changes | shapes> | geometric mean> | least> | most>"
-    return lines(f"{where(*held)}; time before over time after. {sure}", md(heads, rows))
+    return lines(f"{where(*documents)}; time before over time after. {sure}", md(heads, rows))
 
 
 def _rms(entry: Document) -> float | None:
-    found = entry.get("same_images")
-    return None if found is None else float(found["rms"])
+    comparison = entry.get("same_images")
+    return None if comparison is None else float(comparison["rms"])
 
 
-def _beside_cudnn(case: Document) -> tuple[float, float | None, float | None] | None:
+def _against_cudnn(case: Document) -> tuple[float, float | None, float | None] | None:
     """Return cuDNN's time over best's, best's over the fastest as accurate's, error ratio."""
     entries = {e["name"]: e for e in case["candidates"] if e.get("median_ms")}
     if SHIPS not in entries or NAMES["cuda"] not in entries:
@@ -385,14 +389,14 @@ def _beside_cudnn(case: Document) -> tuple[float, float | None, float | None] | 
 
 
 def _suite_row(name: str, document_cases: Iterable[Document], images: str) -> list[Any] | None:
-    found = [row for row in map(_beside_cudnn, document_cases) if row is not None]
-    if not found:
+    ratio_rows = [row for row in map(_against_cudnn, document_cases) if row is not None]
+    if not ratio_rows:
         return None
-    ratios, offs, errors = ([v for v in column if v is not None] for column in zip(*found))  # noqa: B905
+    ratios, offs, errors = ([v for v in column if v is not None] for column in zip(*ratio_rows))  # noqa: B905
     error = (
         f"{max(errors):.2f} ({sum(e <= 1 for e in errors)} of {len(errors)})" if errors else None
     )
-    return [name, images, len(found), f"**{geometric_mean(ratios):.2f}x**", times(min(ratios)),
+    return [name, images, len(ratio_rows), f"**{geometric_mean(ratios):.2f}x**", times(min(ratios)),
             (offs and times(max(offs))) or None, error]  # fmt: skip
 
 
@@ -401,27 +405,27 @@ def suites() -> str:
     again = {"pascal-multi-best": "pascal-multi again", "convnet2-64": "convnet2 again"}
     parts = []
     for gpu in GPUS:
-        found = _suites(gpu)
-        found |= {words: load(gpu, "again", f"{name}.json") for name, words in again.items()
+        documents = _suites(gpu)
+        documents |= {words: load(gpu, "again", f"{name}.json") for name, words in again.items()
                   if there(gpu, "again", f"{name}.json")}  # fmt: skip
-        if not found:
+        if not documents:
             continue
         images = {n: ", ".join(sorted({f"{c['images']:,}" for c in d["cases"]}))
-                  for n, d in found.items()}  # fmt: skip
-        rows = [_suite_row(name, d["cases"], images[name]) for name, d in found.items()]
-        alike = {d["suite"]: d for n, d in found.items() if images[n] == "64"}
+                  for n, d in documents.items()}  # fmt: skip
+        rows = [_suite_row(name, d["cases"], images[name]) for name, d in documents.items()]
+        alike = {d["suite"]: d for n, d in documents.items() if images[n] == "64"}
         networks = [alike[n] for n in ("resnet50", "vgg16", "convnet2") if n in alike]
         if len(networks) == 3:
             every = [case for document in networks for case in document["cases"]]
             rows.append(_suite_row("resnet50, vgg16, convnet2", every, "64"))
-        held = list(found.values())
-        sure = how_sure([n for d in held for n in rounds(d)], *held, of="a shape")
+        measured = list(documents.values())
+        sure = how_sure([n for d in measured for n in rounds(d)], *measured, of="a shape")
         heads = (
             f"suite | images | shapes> | `{SHIPS}` over cuDNN's best plan, geometric mean> "
             "| least> | its time over the fastest of ours, at most> "
             "| its rms error over cuDNN's, at most (how often no more)>"
         )
-        parts += [f"{where(*held)}. {sure}", md(heads, filter(None, rows))]
+        parts += [f"{where(*measured)}. {sure}", md(heads, filter(None, rows))]
     return lines(*parts)
 
 
@@ -451,13 +455,13 @@ def which_algorithm() -> str:
     parts = []
     for gpu in GPUS:
         documents = list(_suites(gpu).values())
-        found: dict[str, tuple[list[str], list[float], list[float]]] = {}
+        by_class: dict[str, tuple[list[str], list[float], list[float]]] = {}
         for document in documents:
             for case in document["cases"]:
                 words = class_of(shape_of(case["shape"]).problem, case["images"])
-                wins, ahead, chosen = found.setdefault(words, ([], [], []))
-                took, _ = conv_choices.measured_us(case, conv_choices.machine_of(document))
-                winner = min(took, key=took.__getitem__) if len(took) > 1 else ""
+                wins, ahead, chosen = by_class.setdefault(words, ([], [], []))
+                us, _ = conv_choices.measured_us(case, conv_choices.machine_of(document))
+                winner = min(us, key=us.__getitem__) if len(us) > 1 else ""
                 wins.append(winner)
                 ahead += [e["speedup"] for e in [named(case, winner)] if "speedup" in e]
                 chosen += [e["speedup"] for e in [named(case, SHIPS)] if "speedup" in e]
@@ -465,8 +469,8 @@ def which_algorithm() -> str:
             continue
         rows = []
         for words, _ in CLASSES:
-            if words in found:
-                wins, ahead, chosen = found[words]
+            if words in by_class:
+                wins, ahead, chosen = by_class[words]
                 names = sorted(filter(None, set(wins)), key=lambda name: (-wins.count(name), name))
                 won = ", ".join(f"`{name}` {wins.count(name)}" for name in names)
                 rows.append([words, len(wins), won or None, spanned(ahead), spanned(chosen)])
@@ -503,13 +507,13 @@ def shares_parts() -> str:
         ["figure", "kernel", *(f"{part}>" for part in PARTS), "of it waiting for loads>",
          "waiting for sums>", "compute, the paper>", "compute, the model>", "us>", "with clocks>"]
     )  # fmt: skip
-    said = (
+    caption = (
         f"{where(document)}; Table 1 with 5x5 filters (the other shapes are in the report). In "
         f"brackets: the build with clocks takes less than {SAME_PROGRAM[0]}x or more than "
         f"{SAME_PROGRAM[1]}x the plain kernel's time."
     )
     picture = f"![the kernels' parts](measured/{GPU}/shares.png)"
-    return lines(said, md(heads, rows), picture if there(GPU, "shares.png") else "")
+    return lines(caption, md(heads, rows), picture if there(GPU, "shares.png") else "")
 
 
 def shares_tiles() -> str:
@@ -521,7 +525,7 @@ def shares_tiles() -> str:
     for case in document["cases"]:
         timed = [row for row in tile_rows(case) if row["median_us"]]
         for index, row in enumerate(timed):
-            best = next(one for one in timed if one["figure"] == row["figure"])
+            best = next(other for other in timed if other["figure"] == row["figure"])
             if index < 2 or row["table_1"] or (row is best and row["figure"] in "56"):
                 rows.append(
                     [case["label"], row["figure"], row["threads"], row["images_per_thread"],
@@ -542,20 +546,22 @@ def shares_instructions() -> str:
     from lenetgpu.lab.conv.shares import between
 
     document = load(GPU, "shares.json")
-    remarks = {one.ptx: one.remark for one in INSTRUCTIONS}
+    remarks = {instruction.ptx: instruction.remark for instruction in INSTRUCTIONS}
     rows = [
         [row["ptx"], row["sass"], f"{row['clocks']:.1f}",
          *((row[f] and between(row[f])) or None for f in ("figure_9", "figure_13")),
          remarks.get(row["ptx"]) or None]
         for row in document["instructions"]
     ]  # fmt: skip
-    said = f"{where(document)}; clocks until the warp's next instruction, which waits for it."
-    notes = "\n".join(f"- {what}: {why}." for what, why in document["not_measured"].items())
+    caption = f"{where(document)}; clocks until the warp's next instruction, which waits for it."
+    notes = "\n".join(
+        f"- {subject}: {reason}." for subject, reason in document["not_measured"].items()
+    )
     table = md("PTX | SASS | clocks> | figure 9> | figure 13> | remark", rows)
-    return lines(said, table, notes, latency_said(document))
+    return lines(caption, table, notes, latency_sentence(document))
 
 
-def latency_said(document: Document) -> str:
+def latency_sentence(document: Document) -> str:
     if "latency" not in document:
         return "This run did not record the load's latency that N_FMA hides."
     row = document["latency"]
@@ -602,8 +608,8 @@ def weights(folder: str) -> str:
     rows = [[r["weights"], *(cell(r["plans"][n]) for n in names)] for r in document["rows"]]
     slow = ", ".join(f"`{n}` gets {few}" for n, few in document["slow"].items() if n in names)
     few = f" ({slow} digits)" if slow else ""
-    said = f"{where(document)}; {document['images']:,} images{few}; {kernels_line((document,))}."
-    return lines(said, md(" | ".join(["weights", *(f"`{n}`>" for n in names)]), rows))
+    caption = f"{where(document)}; {document['images']:,} images{few}; {kernels_line((document,))}."
+    return lines(caption, md(" | ".join(["weights", *(f"`{n}`>" for n in names)]), rows))
 
 
 def scale() -> str:
@@ -621,11 +627,11 @@ def _scale(document: Document) -> str:
     rows = []
     for row in document["rows"]:
         shard, workers, rate = row["shard"], row["workers"], row["images_per_second"]
-        said = by_run.get((shard, workers))
-        ends = f"({min(row['samples']):,.0f} to {max(row['samples']):,.0f})"
+        model = by_run.get((shard, workers))
+        span = f"({min(row['samples']):,.0f} to {max(row['samples']):,.0f})"
         rows.append(
-            [f"{shard:,}", workers or "none", f"{rate:,.0f} {ends}",
-             times(rate / alone[shard]) if shard in alone else None, said and f"{said:,.0f}"]
+            [f"{shard:,}", workers or "none", f"{rate:,.0f} {span}",
+             times(rate / alone[shard]) if shard in alone else None, model and f"{model:,.0f}"]
         )  # fmt: skip
     about = (
         f"{where(document)}; plan {document['plan']}; {document['images']:,} images in "
@@ -642,16 +648,16 @@ def sanitize() -> str:
          len(row["wrong"]), len(row["died"]), f"{len(row['not_reached']):,}"]
         for row in document["rows"]
     ]  # fmt: skip
-    found = sum(entry["found"] > 0 for entry in document["planted"].values())
+    planted = sum(entry["found"] > 0 for entry in document["planted"].values())
     only = f", only those with {document['only']} in their names" if document.get("only") else ""
-    said = (
+    caption = (
         f"{where(document)}, compute-sanitizer {document['sanitizer']}; {document['cases']:,} "
-        f"cases of {document['variants']} variants and plans{only}; {found} of "
+        f"cases of {document['variants']} variants and plans{only}; {planted} of "
         f"{len(document['planted'])} planted errors found."
     )
     heads = "tool | cases> | errors> | allowed reports> | wrong results> | died> | not reached>"
-    whys = dict.fromkeys(why for row in document["rows"] for why in row["allowed"])
-    return lines(said, md(heads, rows), *(f"Allowed: {why}." for why in whys))
+    reasons = dict.fromkeys(reason for row in document["rows"] for reason in row["allowed"])
+    return lines(caption, md(heads, rows), *(f"Allowed: {reason}." for reason in reasons))
 
 
 # --- matrix.md, ladder.md
@@ -667,31 +673,31 @@ def matrix(device: str) -> str:
     suite = load(GPU, "course.json")
     course = {(r["stage"], r["variant"]): r["median_ms"] for r in suite["rows"] if "median_ms" in r}
     course = course if device == "cuda" else {}
-    found = [cell for cell in cells() if cell.device == device]
+    shown = [cell for cell in cells() if cell.device == device]
 
     def text(cell: Any) -> str:
         if cell.variant is None:
             return "refused (1)"
         key = cell.stage, cell.variant.full_name
-        took = (
+        ms = (
             f"{own[key]:,.3f}" if key in own else f"{course[key]:,.3f} (2)" if key in course else ""
         )
-        return " ".join(filter(None, (f"`{cell.name}`", "(3)" if cell.copies else "", took)))
+        return " ".join(filter(None, (f"`{cell.name}`", "(3)" if cell.copies else "", ms)))
 
-    rows = [[s, *(text(cell) for cell in found if cell.stage == s)] for s in STAGE_NAMES]
+    rows = [[s, *(text(cell) for cell in shown if cell.stage == s)] for s in STAGE_NAMES]
     table = md(" | ".join(["stage", *FAMILIES]), rows)
-    notes = [f"(1) {c.stage} by {c.family}: {c.refused}." for c in found if c.refused is not None]
+    notes = [f"(1) {c.stage} by {c.family}: {c.refused}." for c in shown if c.refused is not None]
     if "(2)" in table:
         notes.append(f"(2) By `lenetgpu compare --suite course`: {where(suite)}.")
-    if any(cell.copies for cell in found):
+    if any(cell.copies for cell in shown):
         notes.append("(3) The CPU's variant, with copies around it.")
-    said = missing("cells").replace("Not measured", "Not measured cell by cell")
+    caption = missing("cells").replace("Not measured", "Not measured cell by cell")
     if documents:
         counts = [
             len(e["samples_ms"]) for d in documents for e in d["candidates"] if "samples_ms" in e
         ]
-        said = f"{where(*documents)}; ms for {IMAGES:,} images. {how_sure(counts, *documents)}"
-    return lines(said, table, "\n".join(f"- {note}" for note in notes))
+        caption = f"{where(*documents)}; ms for {IMAGES:,} images. {how_sure(counts, *documents)}"
+    return lines(caption, table, "\n".join(f"- {note}" for note in notes))
 
 
 def linked(variant: Variant) -> str:
@@ -707,8 +713,8 @@ def linked(variant: Variant) -> str:
 def _lenet(stage: str) -> Document:
     label = f"{stage}, {IMAGES:,} images"
     cases = load(GPU, "conv", "lenet.json")["cases"]
-    found: Document = next(case for case in cases if case["label"] == label)
-    return found
+    measured_case: Document = next(case for case in cases if case["label"] == label)
+    return measured_case
 
 
 def ladder(stage: str, among: Among) -> str:
@@ -774,16 +780,16 @@ def registered() -> list[Variant]:
 
 def citing(text: Text, among: Among) -> dict[Citation, list[str]]:
     """Return the names of the variants that cite each part of `text`."""
-    found: dict[Citation, list[str]] = {}
+    names_of: dict[Citation, list[str]] = {}
     for variant in filter(among, registered()):
         name = f"{variant.kind} `{variant.full_name}`"
         literal = cited(variant.paper or "", text, literal=True)
         for citation in cited(variant.paper or "", text):
-            names = found.setdefault(citation, [])
-            said = name if citation in literal else f"after it {name}"
-            if said not in names:
-                names.append(said)
-    return found
+            names = names_of.setdefault(citation, [])
+            words = name if citation in literal else f"after it {name}"
+            if words not in names:
+                names.append(words)
+    return names_of
 
 
 def resolved(location: str) -> tuple[Path, str]:
@@ -838,7 +844,7 @@ _QUOTE = re.compile(r"<!-- figure:([\w-]+) -->(.*?)<!-- end -->", re.DOTALL)
 def quoted(text: str) -> str:
     """Return `text` with every quoted figure replaced; raise KeyError for an unknown one."""
     return _QUOTE.sub(
-        lambda found: f"<!-- figure:{found[1]} -->{FIGURES_QUOTED[found[1]]()}<!-- end -->", text
+        lambda match: f"<!-- figure:{match[1]} -->{FIGURES_QUOTED[match[1]]()}<!-- end -->", text
     )
 
 
@@ -848,13 +854,13 @@ def anchor(heading: str) -> str:
 
 def contents(text: str) -> str:
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    found = re.findall(r"^(##+) (.+)$", text, flags=re.MULTILINE)
-    return "\n".join(f"{'  ' * (len(m) - 2)}- [{w}](#{anchor(w)})" for m, w in found)
+    headings = re.findall(r"^(##+) (.+)$", text, flags=re.MULTILINE)
+    return "\n".join(f"{'  ' * (len(m) - 2)}- [{w}](#{anchor(w)})" for m, w in headings)
 
 
 def sections(among: Among = lambda variant: True) -> dict[str, dict[str, Callable[[], str]]]:
     """Return the generated parts of each page, limited to variants accepted by `among`."""
-    found: dict[str, dict[str, Callable[[], str]]] = {
+    pages: dict[str, dict[str, Callable[[], str]]] = {
         "README.md": {"infer": infer_output, "peers": front},
         "docs/measured.md": {
             "candidates": partial(everybody, GPUS[0]), "gpu": gpu_plans, "stages": stage_times,
@@ -885,8 +891,8 @@ def sections(among: Among = lambda variant: True) -> dict[str, dict[str, Callabl
         "docs/papers.md": {"papers": partial(papers, among)},
     }  # fmt: skip
     if not there(GPUS[0], "peers.json"):
-        del found["README.md"]["peers"]
-    return found
+        del pages["README.md"]["peers"]
+    return pages
 
 
 def updated(page: str, text: str, named_only: bool = False) -> str:
