@@ -111,14 +111,14 @@ def jobs_of(device: str, quick: bool) -> Iterator[Job]:
 
 def data() -> dict[str, Path | None]:
     """Return the external data folders, None for those that are missing."""
-    found: dict[str, Path | None] = {}
+    paths: dict[str, Path | None] = {}
     for word, variable, name in (
         ("mnist", "LENETGPU_MNIST", "t10k-images-idx3-ubyte.gz"),
         ("course", "LENETGPU_COURSE", "model.hdf5"),
     ):
         path = Path(os.environ.get(variable, "")) / name
-        found[word] = path.resolve() if os.environ.get(variable) and path.is_file() else None
-    return found
+        paths[word] = path.resolve() if os.environ.get(variable) and path.is_file() else None
+    return paths
 
 
 def command_of(job: Job, paths: dict[str, Path | None]) -> list[str]:
@@ -150,8 +150,8 @@ def take(job: Job, into: Path, paths: dict[str, Path | None], quick: bool) -> No
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"}
     with tempfile.TemporaryDirectory(prefix="lenetgpu-measure-") as folder:
-        made = {"json": Path(folder) / "found.json", "picture": Path(folder) / "found.png"}
-        command = command_of(job, paths | made)
+        outputs = {"json": Path(folder) / "found.json", "picture": Path(folder) / "found.png"}
+        command = command_of(job, paths | outputs)
         limit = max(180.0, 5 * job.seconds)
         try:
             done = subprocess.run(
@@ -160,31 +160,31 @@ def take(job: Job, into: Path, paths: dict[str, Path | None], quick: bool) -> No
         except subprocess.TimeoutExpired as error:
             raise MeasureError(f"it ran past {limit:.0f} s") from error
         if done.returncode:
-            said = (done.stderr + done.stdout).strip().splitlines() or ["it said nothing"]
-            raise MeasureError(f"exit code {done.returncode}; {said[-1][:160]}")
+            output = (done.stderr + done.stdout).strip().splitlines() or ["it printed nothing"]
+            raise MeasureError(f"exit code {done.returncode}; {output[-1][:160]}")
         try:
-            document = finished(json.loads(made["json"].read_text()), quick)
+            document = finished(json.loads(outputs["json"].read_text()), quick)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MeasureError(f"expected its JSON, found {error!r}") from error
         write_atomically(into / job.target, (json.dumps(document, indent=1) + "\n").encode())
         if job.text:
             write_atomically(into / job.text, done.stdout.encode())
-        if made["picture"].is_file():
+        if outputs["picture"].is_file():
             target = (into / job.target).with_suffix(".png")
-            write_atomically(target, made["picture"].read_bytes())
+            write_atomically(target, outputs["picture"].read_bytes())
 
 
 def selected(device: str, only: str | None, quick: bool) -> list[Job]:
     """Return the jobs of the requested parts; raise LenetError for an unknown part."""
     jobs = list(jobs_of(device, quick))
     parts = list(dict.fromkeys(job.part for job in jobs))
-    wanted = parts if only is None else only.split(",")
-    for part in wanted:
+    chosen = parts if only is None else only.split(",")
+    for part in chosen:
         if part not in parts:
             raise LenetError(
                 f"--only: expected some of {', '.join(parts)} on {device}, found {part!r}"
             )
-    return [job for job in jobs if job.part in wanted]
+    return [job for job in jobs if job.part in chosen]
 
 
 def run(jobs: list[Job], into: Path, quick: bool, say: Say) -> list[str]:
@@ -223,7 +223,7 @@ def main(device: str, only: str | None, quick: bool, into: Path, dry_run: bool) 
     try:
         failed = run(jobs, folder, quick, click.echo)
     except KeyboardInterrupt:
-        click.echo("interrupted: what was measured until then remains", err=True)
+        click.echo("interrupted: the files measured so far remain", err=True)
         sys.exit(130)
     for sentence in failed:
         click.echo(f"FAILED: {sentence}", err=True)

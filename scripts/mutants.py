@@ -1,13 +1,13 @@
-"""Break the package on purpose, one place at a time, and see that a test notices.
+"""Break the package on purpose, one place at a time, and check that a test fails.
 
 CUDA's mutants are a short list, tests/mutants.json: a text of one file, its replacement, and
 pytest's arguments for the tests that must fail. Python's are cosmic-ray's: a random sample of its
 changes to check/, measure/, files/ and net/, each met by the fast tests that name the module. Each
-is applied to a copy of the checkout.
+change is applied to a copy of the checkout.
 
 \b
-    python scripts/mutants.py                       # CUDA, those that a CPU can notice
-    python scripts/mutants.py --gpu                 # CUDA, the others
+    python scripts/mutants.py                       # CUDA, tested on a CPU
+    python scripts/mutants.py --gpu                 # CUDA, tested on a GPU
     python scripts/mutants.py --sample 200 --seed 1 # Python
 """
 
@@ -30,13 +30,13 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "mutants.json"
 FOLDERS = ("lenetgpu", "tests", "scripts", "weights", "data", "pyproject.toml")
 SECONDS = 600
-LEAST = 0.9  # of a sample of Python's
+LEAST = 0.9  # minimum share of killed Python mutants
 
 
 def load() -> list[dict[str, Any]]:
     """Return the mutants: `name`, `file`, `old`, `new`, `gpu` and `tests` of each."""
-    found: list[dict[str, Any]] = json.loads(DATA.read_text())
-    return found
+    mutants: list[dict[str, Any]] = json.loads(DATA.read_text())
+    return mutants
 
 
 def applied(mutant: dict[str, Any], text: str) -> str:
@@ -82,13 +82,13 @@ SAMPLED = ("check", "measure", "files", "net")
 
 def _annotations(tree: ast.Module) -> set[int]:
     """Return the lines that hold only annotations, where changes have no effect."""
-    found: set[int] = set()
+    lines: set[int] = set()
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
             inner = getattr(node, name, None)
             if isinstance(inner, ast.AST):
-                found |= {inner.lineno}
-    return found
+                lines |= {inner.lineno}
+    return lines
 
 
 def python_mutants(count: int, seed: int) -> list[dict[str, Any]]:
@@ -109,16 +109,16 @@ def python_mutants(count: int, seed: int) -> list[dict[str, Any]]:
                     if start[0] not in skipped:
                         key = (str(path.relative_to(ROOT)), start)
                         sites.setdefault(key, []).append((operator, occurrence))
-    drawn = random.Random(seed)
-    found = []
-    for key in drawn.sample(sorted(sites), min(count, len(sites))):
-        operator, occurrence = drawn.choice(sites[key])
+    rng = random.Random(seed)
+    mutants = []
+    for key in rng.sample(sorted(sites), min(count, len(sites))):
+        operator, occurrence = rng.choice(sites[key])
         text = (ROOT / key[0]).read_text()
         changed = mutate_code(text, operator, occurrence)
         if changed is None or changed == text:
             continue
         line = key[1][0]
-        found.append(
+        mutants.append(
             {
                 "name": f"{key[0]}:{line} {type(operator).__name__}",
                 "file": key[0],
@@ -129,7 +129,7 @@ def python_mutants(count: int, seed: int) -> list[dict[str, Any]]:
                 "tests": tests_of(key[0]),
             }
         )
-    return found
+    return mutants
 
 
 def tests_of(file: str) -> list[str]:
@@ -143,19 +143,19 @@ def tests_of(file: str) -> list[str]:
     files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda path: path.stat().st_size)
     named = f"test_{last}", f"test_{parent.rpartition('.')[2]}"
     about = [path for path in files if path.stem.startswith(named)]
-    found = [f"tests/{p.name}" for p in files if p in about or own.search(p.read_text())]
+    names = [f"tests/{p.name}" for p in files if p in about or own.search(p.read_text())]
     always = ["tests/test_infer.py", "tests/test_cli.py"]
-    wanted = list(dict.fromkeys([*found, *always]))
-    return ["-m", "not slow and not gpu", *(name for name in wanted if (ROOT / name).is_file())]
+    chosen = list(dict.fromkeys([*names, *always]))
+    return ["-m", "not slow and not gpu", *(name for name in chosen if (ROOT / name).is_file())]
 
 
 def judged(mutant: dict[str, Any]) -> str:
-    found = outcome(mutant, mutant["tests"])
-    if found == "killed":
+    result = outcome(mutant, mutant["tests"])
+    if result == "killed":
         unbroken = outcome(None, mutant["tests"])
         if unbroken != "survived":
             return f"its tests do not pass unbroken ({unbroken})"
-    return found
+    return result
 
 
 @click.command()
@@ -171,16 +171,16 @@ def main(gpu: bool, sample: int | None, seed: int, jobs: int, names: tuple[str, 
     if not chosen:
         raise click.UsageError("no mutant has that name on this device")
     judge = judged if sample is None else lambda mutant: outcome(mutant, mutant["tests"])
-    found = []
+    results = []
     with ThreadPoolExecutor(jobs) as pool:
         for mutant, result in zip(chosen, pool.map(judge, chosen), strict=True):
             click.echo(f"{result:10} {mutant['name']}")
             if result != "killed" and "was" in mutant:
                 click.echo(f"    {mutant['was']}\n    {mutant['now']}")
-            found.append(result)
-    killed = found.count("killed")
-    click.echo(f"{killed} of {len(found)} killed")
-    sys.exit(killed < (1.0 if sample is None else LEAST) * len(found))
+            results.append(result)
+    killed = results.count("killed")
+    click.echo(f"{killed} of {len(results)} killed")
+    sys.exit(killed < (1.0 if sample is None else LEAST) * len(results))
 
 
 if __name__ == "__main__":

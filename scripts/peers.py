@@ -354,7 +354,8 @@ def summary(candidates: list[Candidate]) -> list[dict[str, Any]]:
         p05, p95 = np.percentile(timed.samples, [5, 95])
         row = {
             "name": timed.name, "maker": timed.maker, "precision": timed.precision,
-            "where": timed.where, "median_ms": medians[id(timed)], "p05_ms": float(p05), "p95_ms": float(p95),
+            "where": timed.where, "median_ms": medians[id(timed)],
+            "p05_ms": float(p05), "p95_ms": float(p95),
             "samples_ms": timed.samples, **timed.facts,
         }  # fmt: skip
         peer = best.get((timed.where, PEER_OF.get(timed.precision, timed.precision)))

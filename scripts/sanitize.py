@@ -4,12 +4,12 @@
     python scripts/sanitize.py --jobs 14 --seconds 240
     python scripts/sanitize.py --json docs/measured/nvidia-h200/sanitize.json
 
-First each tool must find the error that sanitize_planted.cu holds for it, and none in a clean
-kernel. Then the cases of sanitize_cases.py run once as they are, so that no tool watches NVRTC,
-and once under each tool, in --jobs processes, everybody's first case before anybody's second. The
-tools share --seconds; what they did not suffice for is said, and --json has what is over. A case
-that ends its process ends that process's cases. Exits with 1 where a tool finds an error, a result
-is wrong, a process dies, or a variant had no case; with 2 where it cannot run.
+First each tool must find its planted error in sanitize_planted.cu, and none in a clean kernel.
+Then the cases of sanitize_cases.py run once without a tool, so that no tool watches NVRTC, and once
+under each tool, in --jobs processes; each variant's first case comes before any second one. The
+tools share --seconds; cases that were not reached are reported. A case that ends its process ends
+the other cases of that process. The exit code is 1 if a tool finds an error, a result is wrong, a
+process dies, or a variant had no case; it is 2 if the script cannot run.
 """
 
 import json
@@ -68,14 +68,14 @@ class Row:
 
     def sentence(self) -> str:
         words = [f"{self.tool}: {self.cases} cases, {self.errors} errors, {self.seconds:.0f} s"]
-        for what, found in (("wrong", self.wrong), ("died", self.died), ("never", self.never)):
-            words += [f"{what}: {', '.join(found)}"] if found else []
+        for word, cases in (("wrong", self.wrong), ("died", self.died), ("never", self.never)):
+            words += [f"{word}: {', '.join(cases)}"] if cases else []
         words += [f"{sum(self.allowed.values())} reports allowed"] if self.allowed else []
         left = f"{len(self.not_reached)} cases not reached" if self.not_reached else ""
         return "; ".join([*words, left] if left else words)
 
 
-# reports that are none: copies and loads that mbarriers order, which racecheck does not see
+# reports without an error: copies and loads that mbarriers order, which racecheck does not see
 _ORDERED = {
     ("Write", "ptx::copy4_or_zero"): ("async.cuh",),
     ("Write", "ptx::copy16_or_zero"): ("async.cuh",),
@@ -99,18 +99,18 @@ def excused(tool: str, report: str) -> bool:
 def reports_of(log: str) -> list[str]:
     """Split a tool's log into reports, which have several marked lines each."""
     lines = [line[10:] if line.startswith("========= ") else "" for line in log.splitlines()]
-    found, now = [], list[str]()
+    reports, report = [], list[str]()
     for line in [*lines, ""]:
         if line and not line.startswith(("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMM")):
             starts = not line.startswith(" ")
-            if starts and now:
-                found.append("\n".join(now))
-                now = []
-            now.append(line)
-        elif now:
-            found.append("\n".join(now))
-            now = []
-    return [text for text in found if not text.startswith(("LEAK", "Warning", "Info"))]
+            if starts and report:
+                reports.append("\n".join(report))
+                report = []
+            report.append(line)
+        elif report:
+            reports.append("\n".join(report))
+            report = []
+    return [text for text in reports if not text.startswith(("LEAK", "Warning", "Info"))]
 
 
 def command(tool: str | None, *arguments: str) -> list[str]:
@@ -125,13 +125,13 @@ def command(tool: str | None, *arguments: str) -> list[str]:
 def logged(words: list[str], seconds: float) -> tuple[str, int | None]:
     """Run a command; return its output and exit code, None if it was ended after `seconds`."""
     with tempfile.TemporaryFile() as log:
-        how: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT}
-        how["env"] = os.environ | dict.fromkeys(_THREADS, "1")
-        with subprocess.Popen(words, start_new_session=True, **how) as process:
+        options: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT}
+        options["env"] = os.environ | dict.fromkeys(_THREADS, "1")
+        with subprocess.Popen(words, start_new_session=True, **options) as process:
             try:
                 code: int | None = process.wait(max(1.0, seconds))
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # the tool, and what it watches
+                os.killpg(process.pid, signal.SIGKILL)  # the tool and its process
                 code = None
         log.seek(0)
         return log.read().decode(errors="replace"), code
@@ -159,13 +159,13 @@ def prove(jobs: int) -> dict[str, dict[str, int]]:
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(compiled, (*TOOLS, "nothing")))
         ended = dict(zip(runs, pool.map(run, runs), strict=True))
-    for (tool, planted), (log, found) in ended.items():
-        if found is None:
+    for (tool, planted), (log, errors) in ended.items():
+        if errors is None:
             last = (log.strip().splitlines() or ["nothing"])[-1]
             raise click.ClickException(f"{tool}: expected its summary of a kernel, found: {last}")
-        if bool(found) != (planted == tool):
+        if bool(errors) != (planted == tool):
             expected = "the planted error in its" if planted == tool else "no error in a clean"
-            raise click.ClickException(f"{tool}: expected {expected} kernel, found {found} errors")
+            raise click.ClickException(f"{tool}: expected {expected} kernel, found {errors} errors")
     return {tool: {"found": ended[tool, tool][1] or 0, "in_a_clean_kernel": 0} for tool in TOOLS}
 
 
@@ -174,13 +174,13 @@ def counted(row: Row, cases: list[str], log: str, code: int | None) -> set[str]:
     begun = re.findall(r"^case (.+)$", log, re.MULTILINE)
     ended = re.findall(r"^(done|wrong|failed) (.+? \| [^:\n]+)(.*)$", log, re.MULTILINE)
     row.cases += len(ended)
-    row.wrong += [case for how, case, _ in ended if how == "wrong"]
-    row.died += [case + why for how, case, why in ended if how == "failed"]
+    row.wrong += [case for result, case, _ in ended if result == "wrong"]
+    row.died += [case + reason for result, case, reason in ended if result == "failed"]
     row.not_reached += cases[len(begun) :]
     if len(ended) < len(begun):
-        over = f"{begun[-1]} (was not through)"
+        unfinished = f"{begun[-1]} (was not through)"
         (row.not_reached if code is None else row.died).append(
-            over if code is None else f"{begun[-1]}: exit code {code}"
+            unfinished if code is None else f"{begun[-1]}: exit code {code}"
         )
     return {case for _, case, _ in ended}
 
@@ -199,7 +199,7 @@ def judged(row: Row, log: str, code: int | None) -> None:
 
 def watch(tool: str | None, cases: list[str], jobs: int, seconds: float, only: str = "") -> Row:
     """Run `cases`, selected by `only`, in processes under `tool`, or without one."""
-    row, began, through = Row(tool or "as they are"), time.monotonic(), set[str]()
+    row, began, completed = Row(tool or "as they are"), time.monotonic(), set[str]()
 
     def run(index: int) -> tuple[str, int | None]:
         words = ["--part", f"{index}/{jobs}", "--seconds", f"{seconds:.1f}", "--only", only]
@@ -207,11 +207,11 @@ def watch(tool: str | None, cases: list[str], jobs: int, seconds: float, only: s
 
     with ThreadPoolExecutor(jobs) as pool:
         for index, (log, code) in enumerate(pool.map(run, range(jobs))):
-            through |= counted(row, cases[index::jobs], log, code)
+            completed |= counted(row, cases[index::jobs], log, code)
             if tool is not None:
                 judged(row, log, code)
     row.seconds = time.monotonic() - began
-    row.never = sorted(owners(cases) - owners(through))
+    row.never = sorted(owners(cases) - owners(completed))
     return row
 
 
@@ -231,14 +231,14 @@ def listed(only: str = "") -> list[str]:
 
 def version() -> str:
     log, _ = logged([SANITIZER, "--version"], _PLANTED_S)
-    found = re.search(r"Version (\S+)|version (\S+)", log)
-    return (found[1] or found[2]) if found else "unknown"
+    match = re.search(r"Version (\S+)|version (\S+)", log)
+    return (match[1] or match[2]) if match else "unknown"
 
 
 def document(
     gpu: Gpu, planted: Any, cases: list[str], rows: list[Row], only: str
 ) -> dict[str, Any]:
-    found = head("sanitize", gpu) | {
+    result = head("sanitize", gpu) | {
         "sanitizer": version(),
         "planted": planted,
         "cases": len(cases),
@@ -246,7 +246,7 @@ def document(
         "variants": len(owners(cases)),
         "rows": [vars(row) | {"seconds": round(row.seconds, 1)} for row in rows],
     }
-    return found
+    return result
 
 
 @click.command(help=__doc__)
@@ -278,7 +278,7 @@ def main(jobs: int, seconds: float, only: str, target: Path | None) -> None:
         click.echo(rows[-1].sentence())
         for report in rows[-1].reports:
             click.echo(report)
-        if target is not None:  # what the next tool does not come to its end of is not lost
+        if target is not None:  # kept if the next tool does not finish
             text = json.dumps(document(gpu, planted, cases, rows, only), indent=1)
             write_atomically(target, text.encode() + b"\n")
     sys.exit(0 if all(row.clean for row in rows) and not (bare.wrong or bare.died) else 1)

@@ -57,15 +57,15 @@ def run(words: list[str], workers: int, device: str) -> dict[str, Any]:
     done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
     if done.returncode:
         raise click.ClickException(f"{' '.join(words[2:])}: {done.stderr.strip()[-400:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 def digest(out: Path) -> str:
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for path in sorted(out.glob("part-*.npy")):
-        found.update(np.load(path).tobytes())
-    return found.hexdigest()
+        sha.update(np.load(path).tobytes())
+    return sha.hexdigest()
 
 
 @click.command(help=__doc__)
@@ -83,24 +83,26 @@ def main(
     cells = [(count, shard) for shard in shards for count in workers]
     samples: dict[tuple[int, int], list[dict[str, Any]]] = {cell: [] for cell in cells}
     with tempfile.TemporaryDirectory(prefix="lenetgpu-scale-", dir=folder) as name:
-        here, seen = Path(name), set()
-        (here / "read").mkdir()
-        make(here / "read", images, FILES)
+        scratch, digests = Path(name), set()
+        (scratch / "read").mkdir()
+        make(scratch / "read", images, FILES)
         for _ in range(rounds):
             for count, shard in cells:
-                out = here / "out"
-                found = run(command(here / "read", out, count, shard, device), count, device)
-                samples[count, shard].append(found["this_run"])
-                seen.add(digest(out))
+                out = scratch / "out"
+                summary = run(command(scratch / "read", out, count, shard, device), count, device)
+                samples[count, shard].append(summary["this_run"])
+                digests.add(digest(out))
                 shutil.rmtree(out)
-        if len(seen) != 1:
-            raise click.ClickException(f"expected the same labels of all jobs, found {len(seen)}")
+        if len(digests) != 1:
+            raise click.ClickException(
+                f"expected the same labels of all jobs, found {len(digests)}"
+            )
         predicted = []
         for count, shard in cells:
-            words = command(here / "read", here / "none", count, shard, device)
-            made = run([*words, "--predict"], count, device)
-            predicted.append({"workers": count, "shard": shard, "costs": made["costs"],
-                              "rows": made["predicted"]})  # fmt: skip
+            words = command(scratch / "read", scratch / "none", count, shard, device)
+            prediction = run([*words, "--predict"], count, device)
+            predicted.append({"workers": count, "shard": shard, "costs": prediction["costs"],
+                              "rows": prediction["predicted"]})  # fmt: skip
     rows = []
     for (count, shard), jobs in samples.items():
         rates = [job["images_per_second"] for job in jobs]
@@ -111,7 +113,7 @@ def main(
     document = {
         "schema": 1, "command": "scale", "date": datetime.date.today().isoformat(),
         **software(None), "images": images, "files": FILES, "rounds": rounds,
-        "plan": found["plan"], "device": found["device"], "rows": rows, "predicted": predicted,
+        "plan": summary["plan"], "device": summary["device"], "rows": rows, "predicted": predicted,
     }  # fmt: skip
     if target is not None:
         write_atomically(target, (json_text(document, indent=1) + "\n").encode())

@@ -52,11 +52,11 @@ _REFERENCE = re.compile(rf"\b({_WORD})\s+({_NUMBERS})(?![\w%])", re.IGNORECASE)
 
 def _spread(kind: str, numbers: str) -> Iterator[Citation]:
     """Yield the numbers of "2.2, 3.1 and 4"; ranges like "16 to 19" and "5-8" are expanded."""
-    found = re.split(rf"({_JOINT})", numbers)
-    for index, number in enumerate(found[::2]):
+    parts = re.split(rf"({_JOINT})", numbers)
+    for index, number in enumerate(parts[::2]):
         yield kind, number.strip("()")
-        if index and found[2 * index - 1].strip() in ("to", "-"):
-            first, last = found[2 * index - 2].strip("()"), number.strip("()")
+        if index and parts[2 * index - 1].strip() in ("to", "-"):
+            first, last = parts[2 * index - 2].strip("()"), number.strip("()")
             if first.isdigit() and last.isdigit():
                 yield from ((kind, str(n)) for n in range(int(first) + 1, int(last)))
 
@@ -76,27 +76,27 @@ def cited(paper: str, text: Text, literal: bool = False) -> set[Citation]:
     Numbers after the text's name are sections until another kind is named; slides go by title.
     `literal` ignores what follows "after": a kernel of our own derived from the text.
     """
-    found: set[Citation] = set()
+    citations: set[Citation] = set()
     for clause in paper.split(";"):
         name = next((n for n in text.cited_as if re.search(rf"\b{n}\b", clause)), None)
         if name is None:
             continue
         if literal and "after" in clause[: clause.index(name)].split():
             continue
-        rest = clause[clause.index(name) + len(name) :]
+        following = clause[clause.index(name) + len(name) :]
         slides = [item.number for item in text.items if item.kind == SLIDE]
-        found |= {(SLIDE, slide) for slide in slides if slide in rest.lower()}
-        before = re.match(rf"\s+({_NUMBERS})", rest)
+        citations |= {(SLIDE, slide) for slide in slides if slide in following.lower()}
+        before = re.match(rf"\s+({_NUMBERS})", following)
         if before:
-            found |= set(_spread(SECTION, before[1]))
-        found |= references(rest)
-    return found
+            citations |= set(_spread(SECTION, before[1]))
+        citations |= references(following)
+    return citations
 
 
 def _text(document: dict[str, Any]) -> Text:
     items = tuple(
-        Item(*rest[:3], *([tuple(rest[3])] if len(rest) > 3 else []), *rest[4:])
-        for rest in document["items"]
+        Item(*fields[:3], *([tuple(fields[3])] if len(fields) > 3 else []), *fields[4:])
+        for fields in document["items"]
     )
     return Text(document["name"], document["title"], tuple(document["cited_as"]), items)
 

@@ -26,7 +26,7 @@ from lenetgpu.plan import choose_device
 PAGE, STEPS = ROOT / "docs" / "tutorial.md", "docs/tutorial"
 WIDTH = 100
 EFFORT = {"cpu": "--batch 100 --seconds 5", "gpu": "--seconds 5"}
-BUSY = 1.5  # threads a core that wanted to run, ours with them, from which on times say little
+BUSY = 1.5  # runnable threads per core, ours included, above which times are unreliable
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def output(run: Run, device: str, folder: Path) -> str:
     said = f"{name}, {datetime.date.today()}, commit {commit}; files `{run.digest}`"
     said += f"; exit code {run.code}." if run.code else "."
     if run.timed and (load := machine_load()) >= BUSY:
-        said += f" Taken beside other work ({load:.1f} threads a core): take it again."
+        said += f" Other work ran meanwhile ({load:.1f} threads per core): measure again."
     return f"```\n$ {typed}\n{text.strip(chr(10))}\n```\n\n{said}"
 
 
@@ -98,14 +98,16 @@ def part(text: str, name: str) -> str:
 
 def stale(text: str) -> list[str]:
     """Return the parts that show another command or changed files."""
-    found = []
+    names = []
     for run in RUNS:
         for device in ("cpu", "gpu") if run.timed else ("cpu",):
-            held = part(text, f"{run.name}-{device}")
-            ran = f"$ {run.command(device)}\n" in held or held.startswith("Not yet run on a GPU")
-            if not ran or f"files `{run.digest}`" not in held:
-                found.append(f"{run.name}-{device}")
-    return found
+            content = part(text, f"{run.name}-{device}")
+            is_current = f"$ {run.command(device)}\n" in content or content.startswith(
+                "Not yet run on a GPU"
+            )
+            if not is_current or f"files `{run.digest}`" not in content:
+                names.append(f"{run.name}-{device}")
+    return names
 
 
 @click.command()
@@ -114,18 +116,18 @@ def main(only: str | None) -> None:
     """Run the commands of docs/tutorial.md on this device and write their outputs."""
     text = PAGE.read_text()
     device = "cpu" if choose_device("auto")[0] is None else "gpu"
-    wanted = only.split(",") if only else [run.name for run in RUNS]
+    chosen = only.split(",") if only else [run.name for run in RUNS]
     with tempfile.TemporaryDirectory(prefix="lenetgpu-") as folder:
         shutil.copytree(ROOT / STEPS, Path(folder) / STEPS)
         for run in RUNS:
-            if run.name in wanted or run.name == "new":
+            if run.name in chosen or run.name == "new":
                 click.echo(run.command(device))
-                made = output(run, device, Path(folder))
+                content = output(run, device, Path(folder))
                 if run.timed or device == "cpu":
-                    text = filled(PAGE.name, text, f"{run.name}-{device}", made)
+                    text = filled(PAGE.name, text, f"{run.name}-{device}", content)
             if run.timed and f"{run.name}-gpu" in stale(text):
-                waits = f"Not yet run on a GPU; files `{run.digest}`."
-                text = filled(PAGE.name, text, f"{run.name}-gpu", waits)
+                placeholder = f"Not yet run on a GPU; files `{run.digest}`."
+                text = filled(PAGE.name, text, f"{run.name}-gpu", placeholder)
     PAGE.write_text(text)
 
 

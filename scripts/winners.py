@@ -87,7 +87,7 @@ def panes(document: Document | None) -> dict[str, list[Cell]]:
         if len(times := measured_us(case, machine_of(document))[0]) > 1:
             problem = replace(shape_of(case["shape"]).problem, reads="NCHW", writes="NCHW")
             measured[problem, case["images"]] = times
-    found: dict[str, list[Cell]] = {}
+    by_size: dict[str, list[Cell]] = {}
     for size, channels, images in product(MAPS, CHANNELS, IMAGES):
         problem = problem_of(size, channels)
         times = measured.get((problem, images))
@@ -96,20 +96,20 @@ def panes(document: Document | None) -> dict[str, list[Cell]]:
         cycles = {choice.algorithm: choice.cycles for choice in choices(problem, images, H200)}
         winner, margin = by_time(times or cycles)
         cell = Cell(images, channels, winner, margin, times is not None, ring and ring.algorithm)
-        found.setdefault(f"{size}x{size}", []).append(cell)
-    return found
+        by_size.setdefault(f"{size}x{size}", []).append(cell)
+    return by_size
 
 
 def title(document: Document | None, cells: dict[str, list[Cell]]) -> str:
     """Return the title, which says what was measured and what was not."""
     every = [cell for pane in cells.values() for cell in pane]
-    held = sum(cell.measured for cell in every)
-    if document is None or not held:
+    measured = sum(cell.measured for cell in every)
+    if document is None or not measured:
         rings = " but for the rings" if any(cell.ring for cell in every) else ""
         return f"by the model, for an H200: NOT MEASURED{rings}"
-    whose = f"{document['device']['name']}, {document['date']}"
-    rest = "" if held == len(every) else "; pale ones by the model, not measured"
-    return f"{whose}, {held} of {len(every)} cells measured{rest}"
+    source = f"{document['device']['name']}, {document['date']}"
+    remainder = "" if measured == len(every) else "; pale ones by the model, not measured"
+    return f"{source}, {measured} of {len(every)} cells measured{remainder}"
 
 
 def digest(document: Document | None) -> str:
@@ -157,16 +157,16 @@ def _pane(cells: list[Cell], shown: list[str]) -> charts.Spec:
 
 def draw(path: Path, document: Document | None) -> None:
     """Draw a pane per map size: images by channels, coloured by algorithm, with the margin."""
-    found = panes(document)
+    by_size = panes(document)
     texts = [
-        f"3x3, padding 1: {title(document, found)}",
+        f"3x3, padding 1: {title(document, by_size)}",
         "in a cell: the next's time over the fastest's; ring: measured, without padding",
     ]
-    every = [cell for cells in found.values() for cell in cells]
-    named = {cell.winner for cell in every} | {cell.ring for cell in every}
-    shown = [name for name in COLOURS if name in named]
+    every = [cell for cells in by_size.values() for cell in cells]
+    algorithms = {cell.winner for cell in every} | {cell.ring for cell in every}
+    shown = [name for name in COLOURS if name in algorithms]
     drawn = {
-        f"maps of {name}": _pane(cells, shown) | {"width": 300} for name, cells in found.items()
+        f"maps of {name}": _pane(cells, shown) | {"width": 300} for name, cells in by_size.items()
     }
     charts.save(path, texts, drawn, {"Comment": digest(document)}, columns=_COLUMNS, apart=False)
 
