@@ -209,7 +209,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             digit = f"**{digit}**, is {row['digit']}"
         sure = f"{row['sure']:.0%}" if "sure" in row else ""
         cells.append([f"`{row['file']}`", row["what"], digit, sure, "; ".join(row["notes"])])
-    return md("picture | drawn | found> | sure> | said", cells)
+    return md("picture | drawn | found> | sure> | notes", cells)
 
 
 def counts(seed: int, rows: list[dict[str, Any]], other: list[dict[str, Any]]) -> str:

@@ -62,7 +62,7 @@ def test_folder_lists_pictures_by_name(folder, digits):
     right = [row["label"] == int(row["file"][-5]) for row in found]
     assert sum(right) >= 11
     for row in found:
-        assert 0.09 < row["probability"] <= 1 and row["notes"] == ["dark on light, turned"]
+        assert 0.09 < row["probability"] <= 1 and row["notes"] == ["dark on light, inverted"]
         second = row["runner_up"]
         assert second["label"] != row["label"]
         assert second["probability"] <= row["probability"]
@@ -193,8 +193,8 @@ def test_notes_are_shown_at_every_width(folder, width, monkeypatch):
     monkeypatch.setattr(Console, "width", width)
     os.rename("scans", "s")
     text = run("s").stdout
-    assert ("note     1-12: dark on light, turned" in text) == (width == 40)
-    assert "dark on light, turned" in " ".join(text.split())
+    assert ("note     1-12: dark on light, inverted" in text) == (width == 40)
+    assert "dark on light, inverted" in " ".join(text.split())
 
 
 def test_few_images_of_one_file_use_the_same_table(folder, digits):

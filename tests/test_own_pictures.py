@@ -78,7 +78,7 @@ def test_every_image_mode_gives_the_same_digit(put, mode):
     else:
         image = image.convert("RGB").convert(mode)
     made = read_digit(put(image, form="TIFF" if mode in TIFFS else "PNG"))
-    assert made.notes == ("dark on light, turned",)
+    assert made.notes == ("dark on light, inverted",)
     assert alike(made.pixels, SEVEN)
 
 
@@ -105,7 +105,7 @@ def test_ink_only_in_alpha_channel_is_read(put, ink):
     grey = np.full_like(cover, ink)
     made = read_digit(put(Image.fromarray(np.stack([grey, grey, grey, cover], axis=-1))))
     assert alike(made.pixels, SEVEN)
-    assert made.notes == (("dark on light, turned",) if ink == 0 else ())
+    assert made.notes == (("dark on light, inverted",) if ink == 0 else ())
 
 
 def test_only_first_frame_is_read_with_a_note(put):
@@ -138,7 +138,7 @@ def test_mnist_digits_are_unchanged(dark, tight):
         labels = net(np.stack([one.pixels for one in made]))
         assert (labels == digits.labels).mean() > (0.93 if tight else 0.96)
         assert (labels == net(digits.images)).mean() > (0.94 if tight else 0.98)
-    assert np.mean([one.notes == (("dark on light, turned",) * dark) for one in made]) > 0.98
+    assert np.mean([one.notes == (("dark on light, inverted",) * dark) for one in made]) > 0.98
 
 
 def test_prepared_digit_has_mnist_format():

@@ -10,7 +10,7 @@ from lenetgpu.pictures.as_mnist import as_mnist
 from lenetgpu.pictures.read import read_colours
 from lenetgpu.pictures.shapes import FILLED, filled_outline, sheet_of
 
-TURNED = "dark on light, turned"
+TURNED = "dark on light, inverted"
 RED, GREEN = (200, 60, 60), (60, 127, 80)  # same luminance: 102 of 255
 
 
@@ -127,7 +127,7 @@ def coloured(paper, ink, mask=None):
 @pytest.mark.parametrize(("paper", "ink"), [(RED, GREEN), (GREEN, RED)])
 def test_ink_of_equal_luminance_is_found_by_colour(tmp_path, paper, ink):
     made = read_digit(put(tmp_path, coloured(paper, ink), "JPEG", quality=80))
-    assert made.notes == ("told by colour, not by brightness",)
+    assert made.notes == ("ink found by colour, not by brightness",)
     assert alike(made.pixels, SEVEN)
 
 

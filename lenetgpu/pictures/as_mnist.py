@@ -36,7 +36,7 @@ _EDGE = 0.15  # share of full ink at which a digit's box ends
 # nested sheets tried; width of the strokes of an empty sheet, relative to its size
 _SHEETS, _EMPTY = 3, 0.36
 _HOLLOW = 0.1  # maximum line width of an outline, relative to the digit's size
-_TURNED, _COLOUR = "dark on light, turned", "told by colour, not by brightness"
+_INVERTED, _COLOUR = "dark on light, inverted", "ink found by colour, not by brightness"
 _FIT = 64  # maximum pixels of a side of the reduced picture that the paper is fitted to
 # minimum contrast of ink in levels of 255, and in standard deviations of the paper's noise
 _FAINTEST, _NOISES = 12.0, 5.0
@@ -66,7 +66,7 @@ def as_mnist(grey: Array) -> Prepared:
     Raises LenetError beginning with "expected a digit" for a blank picture or noise.
     """
     extracted = _extracted(shrunk(grey))
-    return _prepared(extracted, [_TURNED] if extracted.dark else [])
+    return _prepared(extracted, [_INVERTED] if extracted.dark else [])
 
 
 def of_colours(bands: list[Array]) -> Prepared:
