@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.network import STAGE_NAMES
 
 Spec = dict[str, Any]
@@ -51,13 +51,12 @@ _NUMBERS = {
 
 def tips(keys: str) -> list[Spec]:
     """Return the tooltip of the fields `keys`, separated by spaces."""
-    found: list[Spec] = []
+    shown: list[Spec] = []
     for key in keys.split():
-        kind, how = _NUMBERS.get(key), {"title": key.replace("_", " "), "type": "nominal"}
-        if kind is not None:
-            how = {"title": kind[0], "type": "quantitative", "format": kind[1]}
-        found.append({"field": key, **how})
-    return found
+        title, digits = _NUMBERS.get(key, (key.replace("_", " "), ""))
+        kind = {"type": "quantitative", "format": digits} if digits else {"type": "nominal"}
+        shown.append({"field": key, "title": title, **kind})
+    return shown
 
 
 def spec(rows: Rows, height: int, **more: Any) -> Spec:
@@ -83,11 +82,11 @@ def bars_high(names: Iterable[Any]) -> int:
 
 def quantity(field: str, title: str | None, log: bool = False, **more: Any) -> Spec:
     """Return a numeric axis; a logarithmic one does not start at 0."""
-    found: Spec = {"field": field, "type": "quantitative", "title": title, **more}
+    axis: Spec = {"field": field, "type": "quantitative", "title": title, **more}
     if log:
-        found["scale"] = {"type": "log", "nice": False, "padding": 12}
-        found["axis"] = {"tickCount": 5, "labelOverlap": "greedy"}
-    return found
+        axis["scale"] = {"type": "log", "nice": False, "padding": 12}
+        axis["axis"] = {"tickCount": 5, "labelOverlap": "greedy"}
+    return axis
 
 
 def names(field: str, order: Sequence[str] | None = None) -> Spec:
@@ -106,9 +105,9 @@ def colour(field: str, order: Iterable[Any], title: str | None = None) -> Spec:
 
 def stage_colour(rows: Rows) -> Spec:
     """Return the colour scale of stages, with a legend of those that occur in `rows`."""
-    there = {row["stage"] for row in rows}
-    found = [stage for stage in STAGE_ORDER if stage in there]
-    return colour("stage", STAGE_ORDER) | {"legend": {"values": found, "title": None}}
+    stages = {row["stage"] for row in rows}
+    shown = [stage for stage in STAGE_ORDER if stage in stages]
+    return colour("stage", STAGE_ORDER) | {"legend": {"values": shown, "title": None}}
 
 
 def timed(row: Mapping[str, Any], key: str = "median_ms") -> bool:
@@ -124,10 +123,7 @@ def spread(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dots(rows: Rows, field: str, tint: Spec, keys: str, title: str = "ms, logarithmic") -> Spec:
-    """Return a point per row over ms, with a line from its 5th to its 95th percentile.
-
-    The tooltip shows `keys` and the times.
-    """
+    """Return a point per row over ms, with a line from its 5th to its 95th percentile."""
     shown = [picked(row, f"{tint['field']} {field} {keys}") | spread(row) for row in rows]
     x = quantity("median_ms", title, log=True)
     line = {"type": "rule", "strokeWidth": 3, "opacity": 0.45, "strokeCap": "round"}
@@ -169,21 +165,21 @@ def plan_bars(plans: Mapping[str, Rows], totals: Mapping[str, float]) -> Spec:
     limit = max(ms for ms in times if ms <= 10 * min(times))
     bars, labels = [], []
     for name in sorted(plans, key=lambda name: totals[name]):
-        left, whole = 0.0, totals[name]
+        end, total = 0.0, totals[name]
         for order, row in enumerate(plans[name]):
             stage = row["stages"][0] if row["stages"] else "other"
-            long = min(row["share"] * whole, max(0.0, 1.05 * limit - left))
-            bars.append({"plan": name, "stage": stage, "ms": long, "order": order})
-            left += long
-        cut = " (bar cut)" if whole > 1.05 * limit else ""
-        labels.append({"plan": name, "end": left, "label": f"{whole:,.3f} ms{cut}"})
+            length = min(row["share"] * total, max(0.0, 1.05 * limit - end))
+            bars.append({"plan": name, "stage": stage, "ms": length, "order": order})
+            end += length
+        cut = " (bar cut)" if total > 1.05 * limit else ""
+        labels.append({"plan": name, "end": end, "label": f"{total:,.3f} ms{cut}"})
     x = quantity("ms", "ms of a pass, divided as its profiled stages are", stack="zero")
     x["scale"] = {"domain": [0, 1.3 * limit]}
-    made = stacked(bars, "plan", x, stage_colour(bars))
-    end = {"field": "end", "type": "quantitative"}
-    said = layer(labels, _TEXT, x=end, y=names("plan"), text={"field": "label"})
-    drawn = layer(None, made.pop("mark"), **made.pop("encoding"))
-    return made | {"layer": [drawn, said]}
+    chart = stacked(bars, "plan", x, stage_colour(bars))
+    at = {"field": "end", "type": "quantitative"}
+    texts = layer(labels, _TEXT, x=at, y=names("plan"), text={"field": "label"})
+    bar = layer(None, chart.pop("mark"), **chart.pop("encoding"))
+    return chart | {"layer": [bar, texts]}
 
 
 def roofline(points: Rows, limits: Any, tint: Spec, floor: float = 0.0) -> Spec:
@@ -191,8 +187,8 @@ def roofline(points: Rows, limits: Any, tint: Spec, floor: float = 0.0) -> Spec:
 
     Points below `floor` are drawn at `floor`.
     """
-    found, rates = [p["intensity"] for p in points], [p["tflops"] for p in points]
-    low, high = min([0.2, *found]) / 1.5, max([200.0, *found]) * 1.5
+    intensities, rates = [p["intensity"] for p in points], [p["tflops"] for p in points]
+    low, high = min([0.2, *intensities]) / 1.5, max([200.0, *intensities]) * 1.5
     top = 2 * max(limits["fma_tflops"], limits["tensor_tflops"], *rates)
     floor = floor or min(rates) / 2
     x = quantity("intensity", "operations per byte that must be moved, logarithmic", log=True)
@@ -227,16 +223,16 @@ def _roofs(limits: Any, low: float, high: float) -> list[dict[str, Any]]:
 
 def point_of(row: Mapping[str, Any], **about: Any) -> list[dict[str, Any]]:
     """Return a row as a point of `roofline`, or [] if it has no counts or no time."""
-    gflop, mbytes, rate = (row.get(key) for key in ("gflop", "mbytes", "tflops"))
-    if not gflop or not mbytes or not rate or min(gflop, mbytes, rate) <= 0:
+    gflop, mbytes, rate = (row.get(key) or 0 for key in ("gflop", "mbytes", "tflops"))
+    if min(gflop, mbytes, rate) <= 0:
         return []
-    found = {"intensity": 1e3 * gflop / mbytes, "tflops": rate, "ms": row["median_ms"]}
-    return [{**about, **found, "roofline": row.get("roofline")}]
+    times = {"ms": row["median_ms"], "roofline": row.get("roofline")}
+    return [{**about, **times, "intensity": 1e3 * gflop / mbytes, "tflops": rate}]
 
 
-def _required(found: Any, what: str = "candidates with timings") -> None:
-    if not found:
-        raise LenetError(f"--plot: expected {what}, found none")
+def _required(rows: Any, noun: str = "candidates with timings") -> None:
+    if not rows:
+        raise LenetError(f"--plot: expected {noun}, found none")
 
 
 def candidates(entries: Rows, limits: Any) -> Spec:
@@ -255,17 +251,17 @@ def candidates(entries: Rows, limits: Any) -> Spec:
 
 def best_of_families(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return each family's fastest variant per case, without the baseline's; best family first."""
-    found: dict[str, dict[int, dict[str, Any]]] = {}
+    families: dict[str, dict[int, dict[str, Any]]] = {}
     for index, case in enumerate(document["cases"]):
         for entry in case["candidates"]:
             if not timed(entry, "speedup") or entry["name"] == case["baseline"]:
                 continue
             name = entry["name"].partition(".")[0]
             about = {"family": name, "shape": case["label"], "dims": case["shape"]}
-            family = found.setdefault(name, {})
+            family = families.setdefault(name, {})
             if index not in family or family[index]["speedup"] < entry["speedup"]:
                 family[index] = picked(entry, "name speedup median_ms roofline", **about)
-    ranked = sorted(found.values(), key=lambda cases: -max(e["speedup"] for e in cases.values()))
+    ranked = sorted(families.values(), key=lambda cases: -max(e["speedup"] for e in cases.values()))
     return [entry for cases in ranked[:_MOST_FAMILIES] for entry in cases.values()]
 
 
@@ -282,13 +278,13 @@ def speedups(document: Mapping[str, Any]) -> Spec:
 
 def ladder(rows: Rows) -> dict[str, Spec]:
     """Return a chart per convolution of the course: a bar per variant, slowest first."""
-    found = {}
+    drawn = {}
     for stage in ("conv1", "conv2"):
         times = {r["variant"]: r["median_ms"] for r in rows if r["stage"] == stage and timed(r)}
         if times:
-            found[stage] = _slowest_first(times)
-    _required(found)
-    return found
+            drawn[stage] = _slowest_first(times)
+    _required(drawn)
+    return drawn
 
 
 def _slowest_first(times: Mapping[str, float]) -> Spec:
@@ -300,8 +296,8 @@ def _slowest_first(times: Mapping[str, float]) -> Spec:
     x = quantity("ms", "milliseconds", log=True)
     x["scale"] |= {"domain": [least, slowest * 60], "padding": 0}
     bar = layer(None, _BAR, x=x, x2={"datum": least})
-    said = layer(None, _TEXT, x=x, text={"field": "label"})
-    return spec(shown, bars_high(times), encoding={"y": names("variant")}, layer=[bar, said])
+    text = layer(None, _TEXT, x=x, text={"field": "label"})
+    return spec(shown, bars_high(times), encoding={"y": names("variant")}, layer=[bar, text])
 
 
 def parted(case: Mapping[str, Any], printed: bool = False) -> Spec:
@@ -329,10 +325,8 @@ def check_plot(path: Path) -> None:
     from lenetgpu.files.output import require_folder
 
     if path.suffix.lower() not in ENDINGS:
-        raise LenetError(
-            f"{path}: expected a name ending in {' or '.join(ENDINGS)}, "
-            f"found {path.suffix or 'no ending'}"
-        )
+        wanted = f"a name ending in {' or '.join(ENDINGS)}"
+        raise unexpected(path, wanted, path.suffix or "no ending")
     require_folder(path)
     require_extra("--plot", "vl_convert", "report")
 
@@ -383,17 +377,17 @@ def save(
         data = vl_convert.vegalite_to_svg(whole).encode()
     else:
         data = vl_convert.vegalite_to_png(whole, scale=2)
-        data = _with_words(data, texts) if texts else data
+        data = _with_texts(data, texts) if texts else data
     write_atomically(path, data)
 
 
-def _with_words(png: bytes, words: Mapping[str, str]) -> bytes:
+def _with_texts(png: bytes, texts: Mapping[str, str]) -> bytes:
     import io
 
     from PIL import Image, PngImagePlugin
 
     info, out = PngImagePlugin.PngInfo(), io.BytesIO()
-    for key, text in words.items():
+    for key, text in texts.items():
         info.add_text(key, text)
     Image.open(io.BytesIO(png)).save(out, "PNG", pnginfo=info)
     return out.getvalue()

@@ -36,12 +36,12 @@ from lenetgpu.lab.rows import (
     MACHINE,
     RATES,
     RATIO,
-    STATUS_WORDS,
     TIMES,
     columns,
     dimensions,
     fixed,
     short_error,
+    status_word,
 )
 from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import PlanBench, stage_of
@@ -51,7 +51,7 @@ from lenetgpu.measure.document import ceilings_json, comparison_json, device_jso
 from lenetgpu.measure.power import WATCHED_S, watch_all
 from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
-from lenetgpu.measure.rounds import LEAST_ROUNDS, Candidate, Comparison, Effort, Say, compare
+from lenetgpu.measure.rounds import LEAST_ROUNDS, Comparison, Effort, Say, compare
 from lenetgpu.measure.statistics import LEAST, MARGIN, SYSTEMATIC
 from lenetgpu.measure.timing import profile
 from lenetgpu.papers.course import IMAGES, layout_rows
@@ -59,7 +59,7 @@ from lenetgpu.papers.course_counters import counted_rows
 from lenetgpu.papers.course_ladder import NAMES, CourseRun, step_rows
 from lenetgpu.plan import choose_device
 
-LONGEST_S = 1e9  # upper limit on time options in seconds, so that sums and shares stay finite
+_LONGEST_S = 1e9  # upper limit on time options in seconds, so that sums and shares stay finite
 INTERRUPTED = "interrupted: the results are incomplete"
 
 
@@ -107,18 +107,14 @@ STEPS = columns(
 
 
 def judged(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a candidate with its status in words and its ratio as median, low and high.
-
-    Its note also names the batch that its time is scaled from, and the warnings about its
-    samples.
-    """
+    """Return a candidate as a row: status in words, ratio's median and ends, all notes joined."""
     ratio = entry.get("ratio") or {}
     few, images = entry.get("scaled_from") or 0, entry.get("images") or 0
     scaled = f"scaled from {few} images" if 0 < few < images else None
     note = "; ".join(filter(None, [entry.get("note"), scaled, *(entry.get("warnings") or ())]))
     return {
         **entry,
-        "check": STATUS_WORDS.get(entry["status"], entry["status"]),
+        "check": status_word(entry),
         "ratio": ratio.get("median"),
         "low": ratio.get("low"),
         "high": ratio.get("high"),
@@ -158,23 +154,22 @@ def compared_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def course_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _course_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the suite's rows, with the report's figure and the check in words."""
-    found = []
+    shown = []
     for row in rows:
         figure = None
         if row.get("report_ms") is not None:
             figure = (">" if row.get("at_least") else "") + f"{row['report_ms']:,.2f}"
-        check = STATUS_WORDS.get(row["status"], row["status"])
-        found.append(row | {"check": check, "report": figure})
-    return found
+        shown.append(row | {"check": status_word(row), "report": figure})
+    return shown
 
 
 def table(document: Mapping[str, Any]) -> Table:
     """Return the document's rows as one table, including their counters if they were collected."""
     more = counters.nested(document.get("counters"))
     if "rows" in document:
-        return Table([*COURSE, *more], course_rows(document["rows"]))
+        return Table([*COURSE, *more], _course_rows(document["rows"]))
     return Table([*COMPARED, *more], compared_rows(document))
 
 
@@ -197,30 +192,22 @@ def _compared_parts(document: Mapping[str, Any]) -> Iterator[Part]:
 
 def _suite_parts(document: Mapping[str, Any]) -> Iterator[Part]:
     title = f"suite course, {document['images']:,} images, {document['device']['name']}"
-    yield Table(COURSE, course_rows(document["rows"]), title)
-    yield from suite_notes(document)
+    yield Table(COURSE, _course_rows(document["rows"]), title)
+    rows, n = document["rows"], document["images"]
+    if n != IMAGES:
+        yield (
+            f"The course timed {IMAGES:,} images, this run {n:,}. Times are not proportional to "
+            f"the number of images, so course/here is not given; --batch {IMAGES} gives it."
+        )
+    if absent := sum(row["status"] == "absent" for row in rows):
+        yield f"{absent} of {len(rows)} rows are absent: they need a GPU."
     if document["ladder"]:
         title = "the course's ladder: time of the previous step divided by time of this step"
         yield Table(STEPS, document["ladder"], title)
     yield Table(LAYOUTS, document["layouts"], "table 10: activation shapes")
-    if found := document.get("counted"):
-        title = "global memory efficiency: NVVP (figures 4 to 6) and counted from addresses"
-        yield Table(COUNTED, found, title)
-    yield from counters.of_entries(document, document["rows"])
-
-
-def suite_notes(document: Mapping[str, Any]) -> list[str]:
-    """Return notes on what the table omits: ratios at another batch, rows that need a GPU."""
-    notes, rows, n = [], document["rows"], document["images"]
-    if n != IMAGES:
-        notes.append(
-            f"The course timed {IMAGES:,} images, this run {n:,}. Times are not proportional to "
-            f"the number of images, so course/here is not given; --batch {IMAGES} gives it."
-        )
-    absent = sum(row["status"] == "absent" for row in rows)
-    if absent:
-        notes.append(f"{absent} of {len(rows)} rows are absent: they need a GPU.")
-    return notes
+    title = "global memory efficiency: NVVP (figures 4 to 6) and counted from addresses"
+    yield Table(COUNTED, document["counted"], title)
+    yield from counters.of_entries(document, rows)
 
 
 @dataclass(frozen=True)
@@ -248,24 +235,20 @@ class Asked:
 
     def check(self) -> None:
         """Raise LenetError if an option is out of range or --against or a plot is not possible."""
-        if not 0 <= self.watch <= LONGEST_S:
-            raise LenetError(
-                f"--watch: expected a finite time from 0 to {LONGEST_S:g} s, found {self.watch:g}"
-            )
-        if not 0 < self.seconds <= LONGEST_S:
-            raise LenetError(
-                f"--seconds: expected a finite time above 0 and up to {LONGEST_S:g} s, "
-                f"found {self.seconds:g}"
-            )
+        if not 0 <= self.watch <= _LONGEST_S:
+            limits = f"from 0 to {_LONGEST_S:g} s"
+            raise LenetError(f"--watch: expected a finite time {limits}, found {self.watch:g}")
+        if not 0 < self.seconds <= _LONGEST_S:
+            limits = f"above 0 and up to {_LONGEST_S:g} s"
+            raise LenetError(f"--seconds: expected a finite time {limits}, found {self.seconds:g}")
         if self.rounds is not None and self.rounds < LEAST_ROUNDS:
             raise LenetError(f"--rounds: expected at least {LEAST_ROUNDS}, found {self.rounds}")
         if self.warmup is not None and self.warmup < 0:
             raise LenetError(f"--warmup: expected at least 0 runs, found {self.warmup}")
         percent = self.regression
         if percent is not None and not 0 <= percent < inf:
-            raise LenetError(
-                f"--fail-on-regression: expected a percentage from 0, found {percent:g}"
-            )
+            wanted = "--fail-on-regression: expected a percentage from 0"
+            raise LenetError(f"{wanted}, found {percent:g}")
         if (percent is None) != (self.against is None):
             raise LenetError("--fail-on-regression PCT and --against FILE go together")
         if self.plot is not None:
@@ -286,10 +269,8 @@ class CompareRequest(Asked):
     @property
     def counted(self) -> Images:
         """The images, weights and batch that counters are collected with."""
-        return Images(
-            self.data or assets.default_digits(), self.weights or assets.default_weights(),
-            self.batch,
-        )  # fmt: skip
+        weights = self.weights or assets.default_weights()
+        return Images(self.data or assets.default_digits(), weights, self.batch)
 
 
 @dataclass
@@ -340,20 +321,14 @@ class RegressionCheck:
         lost = regressions(document, self.earlier, percent, some) + left_out
         if document["interrupted"]:
             lost.append("interrupted before every candidate was compared")
-        notes.append(regression_note(self.earlier, percent, lost))
+        parts = self.earlier.get("cases", [self.earlier])
+        timed = sum("median_ms" in entry for part in parts for entry in part["candidates"])
+        result = f"{len(lost)} failed" if lost else f"none is more than {percent:g} % slower"
+        date = self.earlier.get("date", "an undated file")
+        notes.append(
+            f"regression check: compared with {timed} timed candidates of {date}, {result}"
+        )
         return lost
-
-
-def regression_note(earlier: dict[str, Any], percent: float, lost: list[str]) -> str:
-    """Return a sentence on the earlier run and the regressions found."""
-    timed = sum(
-        "median_ms" in entry
-        for part in earlier.get("cases", [earlier])
-        for entry in part["candidates"]
-    )
-    found = f"{len(lost)} failed" if lost else f"none is more than {percent:g} % slower"
-    date = earlier.get("date", "an undated file")
-    return f"regression check: compared with {timed} timed candidates of {date}, {found}"
 
 
 @dataclass(frozen=True)
@@ -383,21 +358,14 @@ def _setting(request: CompareRequest, say: Say) -> _Setting:
     gpu, limits = open_device(request.device, say)
     weights = load_weights(request.weights or assets.default_weights())
     images = load_dataset(request.data or assets.default_digits()).images
-    _check_memory(request, images.nbytes // len(images), gpu is None)
-    repeats = -(-request.batch // len(images))
-    images = np.concatenate([images] * repeats)[: request.batch] if repeats > 1 else images
-    images = np.ascontiguousarray(images[: request.batch])
+    needed = request.batch * (images.nbytes // len(images))
+    if gpu is None and request.what not in (None, PLANS):
+        needed += stage_of(request.what).problem.bytes(request.batch)
+    check_memory(f"--batch {request.batch}", needed, None)
+    images = np.resize(images, (request.batch, *images.shape[1:]))  # repeated if necessary
     say("float64 reference")
     facts = network_reference(images, weights)
     return _Setting(gpu, images, facts, limits)
-
-
-def _check_memory(request: CompareRequest, image_bytes: int, on_cpu: bool) -> None:
-    """Raise LenetError if host memory cannot hold the images and, on a CPU, the stage's arrays."""
-    needed = request.batch * image_bytes
-    if on_cpu and request.what not in (None, PLANS):
-        needed += stage_of(request.what).problem.bytes(request.batch)
-    check_memory(f"--batch {request.batch}", needed, None)
 
 
 def _check_request(request: CompareRequest) -> None:
@@ -414,13 +382,14 @@ def _check_request(request: CompareRequest) -> None:
     if request.what == PLANS and request.baseline is not None:
         gpu, _ = choose_device(request.device)
         check_plan_baseline(request.baseline, "cpu" if gpu is None else "cuda")
-    plain = CompareRequest()
-    alone = {name: f"--{name.replace('_', '-')}" for name in ("baseline", "cold_l2", "against",
-             "only", "rounds", "warmup", "seconds", "watch")}  # fmt: skip
-    alone |= {"regression": "--fail-on-regression"}
-    given = [word for name, word in alone.items() if getattr(request, name) != getattr(plain, name)]
+    names = ("baseline", "cold_l2", "against", "only", "rounds", "warmup", "seconds", "watch")
+    options = {name: f"--{name.replace('_', '-')}" for name in names}
+    options["regression"] = "--fail-on-regression"
+    defaults = CompareRequest()
+    given = [o for name, o in options.items() if getattr(request, name) != getattr(defaults, name)]
     if request.suite is not None and given:
-        raise LenetError(f"--suite: expected none of {', '.join(alone.values())}, found {given[0]}")
+        known = ", ".join(options.values())
+        raise LenetError(f"--suite: expected none of {known}, found {given[0]}")
     if request.counters and request.what == PLANS:
         raise LenetError(
             f"--counters: expected a stage, a span or --suite to compare, found {PLANS}; "
@@ -436,79 +405,62 @@ def _check_request(request: CompareRequest) -> None:
 def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
     """Compare a stage's variants, the plans, or the report's figures; LenetError for bad input."""
     _check_request(request)
-    found = plugins.Plugins(request.plugins, choose_device(request.device)[0])
-    return _run(request, found, say)
-
-
-def _candidates(request: CompareRequest, setting: _Setting, say: Say) -> list[Candidate]:
-    """Return the candidates: the plans, or the stage's variants."""
-    what = request.what or PLANS
-    if what == PLANS:
-        return plan_candidates(
-            setting.device, setting.images, setting.facts, setting.facts.weights,
-            setting.gpu, say,
-        )  # fmt: skip
-    return stage_candidates(what, setting.device, len(setting.images), setting.facts, setting.gpu)
-
-
-def _run(request: CompareRequest, found: plugins.Plugins, say: Say) -> CompareOutcome:
-    """Run `run_compare` with the plugins `found`."""
-    regression = RegressionCheck(request, "compare", request.what)
-    if request.suite is not None:
+    loaded = plugins.Plugins(request.plugins, choose_device(request.device)[0])
+    regression, what = RegressionCheck(request, "compare", request.what), request.what
+    if what is None:
         return _run_suite(request, say)
-    assert request.what is not None
-    check_comparable(request.what)
-    own, notes = found.of_kind(stage_of(request.what).kind) if found.found else ([], [])
+    check_comparable(what)
+    own, notes = loaded.of_kind(stage_of(what).kind) if loaded.found else ([], [])
     setting = _setting(request, say)
-    if setting.gpu is None and request.cold_l2:
+    device, gpu, facts, count = setting.device, setting.gpu, setting.facts, len(setting.images)
+    if gpu is None and request.cold_l2:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
-    candidates = _candidates(request, setting, say)
+    if what == PLANS:
+        candidates = plan_candidates(device, setting.images, facts, facts.weights, gpu, say)
+    else:
+        candidates = stage_candidates(what, device, count, facts, gpu)
     if own:
-        facts, unit = setting.facts, stage_of(request.what)
-        work = plugins.Work(unit.problem, len(setting.images), setting.limits, request.what, facts)
-        candidates += [found.candidate(one, work) for one in own]
-    baseline = default_baseline(request.what, setting.device, candidates)
+        work = plugins.Work(stage_of(what).problem, count, setting.limits, what, facts)
+        candidates += [loaded.candidate(one, work) for one in own]
+    baseline = default_baseline(what, device, candidates)
     if mine := plugins.named(own, request.baseline):
         baseline = mine
     elif request.baseline is not None:
-        baseline = resolve_baseline(request.what, setting.device, request.baseline, candidates)
+        baseline = resolve_baseline(what, device, request.baseline, candidates)
     if request.only is not None:
         always = {baseline, *(one.full_name for one in own)}
         candidates = only(request.only, candidates, always)
-    now = {"device": device_json(setting.gpu)["name"], "baseline": baseline}
-    regression.check(now | {"images": len(setting.images), "cold_l2": request.cold_l2})
-    comparison = compare(
-        request.what, candidates, baseline, request.effort, request.cold_l2, say=say
-    )
-    watch_all(comparison, setting.gpu, request.watch, say)
-    document = comparison_json(comparison, setting.gpu, setting.limits)
-    document["images"] = len(setting.images)
-    if request.counters and setting.gpu is not None:
-        counters.count_candidates(comparison, document, request.counted, setting.gpu, say)
+    now = {"device": device_json(gpu)["name"], "baseline": baseline}
+    regression.check(now | {"images": count, "cold_l2": request.cold_l2})
+    comparison = compare(what, candidates, baseline, request.effort, request.cold_l2, say=say)
+    watch_all(comparison, gpu, request.watch, say)
+    document = comparison_json(comparison, gpu, setting.limits) | {"images": count}
+    if request.counters and gpu is not None:
+        counters.count_candidates(comparison, document, request.counted, gpu, say)
     lost = regression.end(document, notes, [])
     wrong = [f"{c.name}, {c.note}" if c.note else c.name for c in comparison.wrong]
-    draw = partial(_plot, request.plot, comparison, document, setting)
+    draw = partial(_plot, request.plot, comparison, document, setting.limits)
     return CompareOutcome(document, wrong, lost, notes=notes, draw=draw)
 
 
 def _plot(
-    path: Path | None, comparison: Comparison, document: dict[str, Any], setting: _Setting
+    path: Path | None, comparison: Comparison, document: dict[str, Any], limits: Ceilings
 ) -> None:
     if path is None:
         return
-    n, name = len(setting.images), document["device"]["name"]
-    title = f"{comparison.what}, {n:,} images, {name}, {document['date']}"
+    about = f"{document['images']:,} images, {document['device']['name']}, {document['date']}"
+    title = f"{comparison.what}, {about}"
     if comparison.what != PLANS:
-        drawn = charts.candidates(document["candidates"], ceilings_json(setting.limits))
+        drawn = charts.candidates(document["candidates"], ceilings_json(limits))
         charts.save(path, title, {"": drawn})
         return
     plans = {}
     for candidate in comparison.candidates:
         bench = candidate.bench
         if isinstance(bench, PlanBench) and candidate.samples:
-            images, few = bench.input, bench.scaled_from
-            rows = stage_rows(profile(bench.pipeline, images[:few], 5), few, None)
-            plans[candidate.name] = rows
+            few = bench.scaled_from
+            timings = profile(bench.pipeline, bench.input[:few], 5)
+            plans[candidate.name] = stage_rows(timings, few, None)
     if plans:
         times = {entry["name"]: entry.get("median_ms") for entry in document["candidates"]}
         charts.save(path, title, {"": charts.plan_bars(plans, times)})

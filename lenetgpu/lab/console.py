@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import one_line
@@ -143,14 +143,10 @@ class Tally:
 
 
 @contextmanager
-def progress_bar(enabled: bool, what: str = "images, all passes") -> Iterator[Advance | None]:
-    """Yield `progress(done, total)` in images, or None if no progress is shown.
-
-    Progress is shown if `enabled` and stderr is a terminal. An image counts once per pass.
-    """
-    shown = enabled and sys.stderr.isatty()  # Rich before 15 draws elsewhere too
+def progress_bar(enabled: bool, what: str = "images, all passes") -> Iterator[Advance]:
+    """Yield `progress(done, total)`, shown if `enabled` and stderr is a terminal."""
     with status_line(enabled, rate=True) as say:
-        yield (lambda done, total: say(what, done, total)) if shown else None
+        yield partial(say, what)
 
 
 @contextmanager

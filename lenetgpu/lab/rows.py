@@ -128,6 +128,12 @@ STATUS_WORDS = {
 }
 
 
+def status_word(row: Mapping[str, Any]) -> str:
+    """Return the status of a row in the words of tables."""
+    status: str = row["status"]
+    return STATUS_WORDS.get(status, status)
+
+
 # The launch of a variant's main kernels, and their multiprocessor resources
 LAUNCH = columns(
     ("grid, block", dimensions),

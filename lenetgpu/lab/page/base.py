@@ -18,16 +18,12 @@ from lenetgpu.store import write_atomically
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_TEMPLATES = Path(__file__).parent
 _SIDE = IMAGE_SHAPE[0]
 
 
 @dataclass(frozen=True)
 class Head:
-    """The head of a page: title, introduction, and the origin of its figures.
-
-    `facts` follow device, date and commit, by name and in order.
-    """
+    """The head of a page: title, introduction, and the origin of its figures."""
 
     title: str
     lead: str
@@ -44,39 +40,32 @@ class Head:
 
 
 @cache
-def environment() -> Environment:
-    """Return the template environment: values are escaped, and an undefined one is an error.
-
-    Text passes through `one_line`. Markup, as returned by `tojson`, is inserted unchanged.
-    """
+def _environment() -> Environment:
+    """Return the template environment: texts pass through `one_line` and are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    made = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_printable,
+        finalize=lambda value: one_line(value) if type(value) is str else value,
     )
-    made.filters["kind"] = lambda part: type(part).__name__.lower()
-    return made
+    environment.filters["kind"] = lambda part: type(part).__name__.lower()
+    return environment
 
 
-def _printable(value: Any) -> Any:
-    return one_line(value) if type(value) is str else value
-
-
-def render(template: str, head: Head, **values: Any) -> str:
-    """Return the page made from a template that extends base.html.j2."""
-    return environment().get_template(template).render(head=head, version=__version__, **values)
+def render(template: str, **values: Any) -> str:
+    """Return a page, or a part of one, made from a template."""
+    return _environment().get_template(template).render(version=__version__, **values)
 
 
 def fragment(template: str, **values: Any) -> Any:
     """Return part of a page, rendered from a template, as Markup."""
     from markupsafe import Markup
 
-    return Markup(environment().get_template(template).render(**values))
+    return Markup(render(template, **values))
 
 
 def write_page(path: Path, html: str) -> None:
@@ -107,10 +96,7 @@ class Sheet:
 
 
 def sheet(images: Any) -> Sheet:
-    """Return a sheet of images (N, 28, 28) or (N, 28, 28, 1), uint8, in order; N may be 0.
-
-    One sheet is far smaller than a picture per digit: 30 KB for 120 digits.
-    """
+    """Return a sheet of images (N, 28, 28) or (N, 28, 28, 1), uint8, in order; N may be 0."""
     import numpy as np
 
     count = len(images)

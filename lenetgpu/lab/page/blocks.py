@@ -16,7 +16,7 @@ from lenetgpu.lab.render import Table
 Document = dict[str, Any]  # a file as `documents.checked` returns it; `label` is the file's name
 SOURCES = Path(lenetgpu.__file__).resolve().parent.parent
 _OURS = re.compile(r"lenetgpu(/\w+)+\.(cu|py)")
-_NAMED, _DIGITS = 3, 6
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def of_command(documents: Sequence[Document], *commands: str) -> list[Document]:
     return [document for document in documents if document["command"] in commands]
 
 
-def short(value: float, digits: int = _DIGITS) -> str:
-    """Return a number rounded to a few digits, as 0.0661 or 10,000."""
-    return f"{value:,.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"
+def short(value: float) -> str:
+    """Return a number rounded to three digits, as 0.0661 or 10,000."""
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def device_name(document: dict[str, Any]) -> str:
@@ -131,7 +131,6 @@ def where(*documents: dict[str, Any]) -> str:
 
 @cache
 def _hash_of(name: str) -> str | None:
-    """Return the current hash of a package file, or None if there is no such file."""
     path = SOURCES / name
     return source_hash(path) if _OURS.fullmatch(name) and path.is_file() else None
 
@@ -159,15 +158,15 @@ def samples(rows: Iterable[dict[str, Any]]) -> str:
     if not counts:
         return ""
     low, high = min(counts), max(counts)
-    found = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"{found} sample{'s' * (high > 1)} a row"
+    number = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{number} sample{'s' * (high > 1)} a row"
 
 
 def source(*documents: dict[str, Any], how: str = "") -> str:
     """Return the line of origin: device, date, commit, driver, files, and changes since."""
     files = [document["label"] for document in documents]
-    named = either(files) if len(files) < 4 else f"{len(files)} files"
+    names = either(files) if len(files) < 4 else f"{len(files)} files"
     since = "" if all(document.get("fresh") for document in documents) else _since(documents)
     quick = "a quick run, not to be quoted" if any(d.get("quick") for d in documents) else ""
     stopped = "interrupted" if any(d.get("interrupted") for d in documents) else ""
-    return "; ".join(filter(None, [where(*documents), how, named, since, quick, stopped]))
+    return "; ".join(filter(None, [where(*documents), how, names, since, quick, stopped]))

@@ -44,14 +44,12 @@ def section(counts: Any, gallery: Gallery | None = None) -> Any:
 
 
 def _cells(counts: Any) -> list[list[dict[str, Any]]]:
-    """Return each cell's count and colour depth.
+    """Return each cell's count and colour depth: the root of its share of the largest count.
 
-    The depth is the square root of the cell's share of the largest count. The diagonal and the
-    mistakes have separate scales, so that a few mistakes remain visible next to many correct
-    labels.
+    Right labels and mistakes have separate scales, so that a few mistakes remain visible.
     """
     rows = counts.tolist()
-    most = {"right": max(rows[digit][digit] for digit in range(len(rows)))}
+    most = {"right": max(counts.diagonal().tolist())}
     most["wrong"] = max((pair["images"] for pair in confusions(counts)), default=1)
     return [
         [
@@ -65,19 +63,15 @@ def _cells(counts: Any) -> list[list[dict[str, Any]]]:
 
 def _tiles(gallery: Gallery) -> list[dict[str, Any]]:
     names = gallery.worst.dtype.names
-    return [
-        dict(zip(names, row, strict=True))
-        | {
-            "sure": probability(row[names.index("probability")]),
-            "second": probability(row[names.index("runner_up_probability")]),
-        }
-        for row in gallery.worst.tolist()
-    ]
+    tiles = [dict(zip(names, row, strict=True)) for row in gallery.worst.tolist()]
+    for tile in tiles:
+        tile["sure"] = probability(tile["probability"])
+        tile["second"] = probability(tile["runner_up_probability"])
+    return tiles
 
 
-def head_of(outcome: Outcome) -> base.Head:
-    """Return the head of a page or picture about the mistakes of a run."""
-    said = head("infer", outcome.gpu)
+def _head(outcome: Outcome) -> base.Head:
+    origin = head("infer", outcome.gpu)
     facts = {
         "data": shown(outcome.data),
         "weights": shown(outcome.weights.source),
@@ -88,9 +82,9 @@ def head_of(outcome: Outcome) -> base.Head:
     return base.Head(
         title=title(outcome.counts),
         lead=lead(outcome.counts),
-        device=said["device"]["name"],
-        date=said["date"],
-        commit=said["commit"],
+        device=origin["device"]["name"],
+        date=origin["date"],
+        commit=origin["commit"],
         facts=facts,
     )
 
@@ -98,22 +92,23 @@ def head_of(outcome: Outcome) -> base.Head:
 def write(path: Path, outcome: Outcome) -> None:
     """Write the page of a run that recorded its mistakes; raise LenetError if that fails."""
     content = section(outcome.counts, outcome.mistakes)
-    base.write_page(path, base.render("mistakes_page.html.j2", head_of(outcome), content=content))
+    page = base.render("mistakes_page.html.j2", head=_head(outcome), content=content)
+    base.write_page(path, page)
 
 
 def draw(path: Path, outcome: Outcome) -> None:
     """Write the picture of a run that recorded its mistakes; raise LenetError if that fails."""
     assert outcome.mistakes is not None
-    said, found = head_of(outcome), outcome.mistakes
-    facts = ", ".join(f"{name} {value}" for name, value in said.shown.items())
+    origin, mistakes = _head(outcome), outcome.mistakes
+    facts = ", ".join(f"{name} {value}" for name, value in origin.shown.items())
     drawn = {"Images by true label (rows) and predicted label (columns)": _matrix(outcome.counts)}
-    if len(found.worst):
-        words = bounded(len(found.worst), len(found.rows))
-        drawn[
-            f"The mistakes. {words} Below each: the predicted label and its probability, the "
-            "second choice, and the image's number, from 0."
-        ] = _gallery(found)
-    lines = [said.title, said.lead, *textwrap.wrap(facts, _LINE, max_lines=3)]
+    if len(mistakes.worst):
+        title = (
+            f"The mistakes. {bounded(len(mistakes.worst), len(mistakes.rows))} Below each: the "
+            "predicted label and its probability, the second choice, the image's number from 0."
+        )
+        drawn[title] = _gallery(mistakes)
+    lines = [origin.title, origin.lead, *textwrap.wrap(facts, _LINE, max_lines=3)]
     charts.save(path, lines, drawn)
 
 
@@ -124,12 +119,7 @@ def _text(rows: Any, field: str, colour: str = _INK, **encoding: Any) -> Spec:
 def _matrix(counts: Any) -> Spec:
     """Return the confusion matrix, with separate colours for correct labels and mistakes."""
     rows = [
-        {
-            "is": label,
-            "read": read,
-            **cell,
-            "shown": f"{cell['images']:,}" if cell["images"] else "",
-        }
+        cell | {"is": label, "read": read, "shown": f"{cell['images']:,}" if cell["images"] else ""}
         for label, row in enumerate(_cells(counts))
         for read, cell in enumerate(row)
     ]
@@ -137,24 +127,22 @@ def _matrix(counts: Any) -> Spec:
         {"is": row["digit"], "read": "right", "shown": share(row["accuracy"])}
         for row in per_digit(counts)
     ]
-    axis = {"orient": "top", "labelAngle": 0}
-    across = {"domain": [*range(len(counts)), "right"]}
-    x = charts.names("read") | {"axis": axis, "scale": across}
-    y = charts.names("is")
+    x = charts.names("read") | {"axis": {"orient": "top", "labelAngle": 0}}
+    x["scale"] = {"domain": [*range(len(counts)), "right"]}
     tint = charts.colour("kind", ("right", "wrong"))
     tint["scale"]["range"], tint["legend"] = [_RIGHT, _WRONG], None
     level: Spec = {"field": "level", "type": "quantitative", "legend": None}
     level["scale"] = {"domain": [0, 1], "range": [0, 1]}
     cells = charts.layer(None, {"type": "rect", "stroke": "#dedad3"}, color=tint, opacity=level)
     layers = [cells, _text(None, "shown"), _text(right, "shown", _SOFT)]
-    return charts.spec(rows, 320, encoding={"x": x, "y": y}, layer=layers)
+    return charts.spec(rows, 320, encoding={"x": x, "y": charts.names("is")}, layer=layers)
 
 
-def _gallery(found: Gallery) -> Spec:
+def _gallery(gallery: Gallery) -> Spec:
     """Return the worst mistakes in rows, dark ink on a light ground, with captions."""
     wide, high = _TILE
     rows = []
-    for rank, (row, image) in enumerate(zip(found.worst, found.images, strict=True)):
+    for rank, (row, image) in enumerate(zip(gallery.worst, gallery.images, strict=True)):
         down, across = divmod(rank, _ACROSS)
         rows.append(
             {

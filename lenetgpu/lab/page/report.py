@@ -44,19 +44,19 @@ def chapters(documents: Sequence[Document]) -> list[Chapter]:
     devices: dict[str, list[Document]] = {}
     for document in documents:
         devices.setdefault(device_name(document), []).append(document)
-    made = []
-    for number, (name, found) in enumerate(devices.items(), 1):
-        sections = [make(found) for make in SECTIONS]
+    result = []
+    for number, (name, own) in enumerate(devices.items(), 1):
+        sections = [make(own) for make in SECTIONS]
         for section in sections:
-            section.anchor = f"{section.anchor}-{number}" if number > 1 else section.anchor
+            section.anchor += f"-{number}" if number > 1 else ""
         missing = [section.title for section in sections if not section.blocks]
-        kept = [section for section in sections if section.blocks]
-        made.append(Chapter(name, f"device-{number}", kept, missing))
-    return made
+        filled = [section for section in sections if section.blocks]
+        result.append(Chapter(name, f"device-{number}", filled, missing))
+    return result
 
 
-def _parts(made: Sequence[Chapter]) -> Iterator[Part]:
-    for chapter in made:
+def _parts(chapters: Sequence[Chapter]) -> Iterator[Part]:
+    for chapter in chapters:
         for section in chapter.sections:
             for block in section.blocks:
                 yield from block.parts
@@ -70,7 +70,7 @@ def tried(document: Document) -> None:
                 part.cells(row)
 
 
-def as_data(value: Any) -> str:
+def _as_data(value: Any) -> str:
     """Return JSON that is safe inside a script element: <, > and & are escaped."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for char in "<>&":
@@ -78,8 +78,7 @@ def as_data(value: Any) -> str:
     return text
 
 
-def element_id(chart: Chart) -> str:
-    """Return the element id of a chart, unique while the page is being built."""
+def _element_id(chart: Chart) -> str:
     return f"c{id(chart):x}"
 
 
@@ -128,18 +127,18 @@ def page(
     `undrawn` names lenetgpu files that have nothing to draw. `left_out` names the candidates
     that a fresh run had no time to compare.
     """
-    made = chapters(documents)
-    charts = (part for part in _parts(made) if isinstance(part, Chart))
-    drawn = {element_id(one): one.spec | {"description": str(one.title)} for one in charts}
+    by_device = chapters(documents)
+    charts = [part for part in _parts(by_device) if isinstance(part, Chart)]
+    specs = {_element_id(one): one.spec | {"description": str(one.title)} for one in charts}
     library, program = _library(), _PROGRAM.read_text()
     html = base.render(
         "report.html.j2",
-        _head(documents, len(documents) + len(undrawn), left_out),
-        chapters=made,
-        element_id=element_id,
+        head=_head(documents, len(documents) + len(undrawn), left_out),
+        chapters=by_device,
+        element_id=_element_id,
         source_of="this run" if any(d.get("fresh") for d in documents) else "these files",
         undrawn=list(undrawn),
-        data=as_data(drawn),
+        data=_as_data(specs),
         library=library,
         program=program,
         allowed=f"{_allowed(library)} {_allowed(program)} 'unsafe-eval'",

@@ -13,37 +13,19 @@ from lenetgpu.lab.charts import Spec, picked, quantity, tips
 from lenetgpu.lab.compare import COMPARED, STEPS, judged
 from lenetgpu.lab.conv.document import CONVOLVED, LAYERS, SUMMED, WHOLES, case_rows, layers, wholes
 from lenetgpu.lab.counters import COUNTED
-from lenetgpu.lab.page import mistakes
+from lenetgpu.lab.page import blocks, mistakes
 from lenetgpu.lab.page.base import fragment
-from lenetgpu.lab.page.blocks import (
-    Block,
-    Chart,
-    Document,
-    Drawing,
-    Facts,
-    Part,
-    Section,
-    Tile,
-    device_name,
-    either,
-    of_command,
-    of_what,
-    samples,
-    short,
-    short_commit,
-    source,
-    where,
-)
+from lenetgpu.lab.page.blocks import Block, Chart, Document, Drawing, Facts, Part, Section, Tile
 from lenetgpu.lab.render import Table
 from lenetgpu.lab.rows import (
     STAGE,
-    STATUS_WORDS,
     columns,
     count,
     fixed,
     percent,
     short_error,
     significant,
+    status_word,
 )
 from lenetgpu.network import STAGE_NAMES, STAGES
 
@@ -51,7 +33,7 @@ OURS = "lenetgpu"
 THEN, NOW = "the course, 2016", "here"
 VERDICTS = ("baseline", "faster", "same", "slower", "undecided")
 FLOOR = 0.001  # TFLOP/s at the lower end of the roofline
-_MOST_SHOWN, _MOST_EVENTS = 16, 4_000
+_MOST_EVENTS = 4_000
 _SOFTWARE = {
     "driver": "driver",
     "cuda_driver": "CUDA of the driver",
@@ -85,14 +67,14 @@ def section(anchor: str, title: str, lead: str = "") -> Callable[[Make], Make]:
     """Register a generator of blocks as a section in SECTIONS; empty charts are dropped."""
 
     def register(make: Make) -> Make:
-        def made(documents: Sequence[Document]) -> Section:
-            found = Section(anchor, title, lead)
+        def build(documents: Sequence[Document]) -> Section:
+            section = Section(anchor, title, lead)
             for block in make(documents):
                 parts = [p for p in block.parts if not (isinstance(p, Chart) and p.empty)]
-                found.blocks += [replace(block, parts=parts)] if parts else []
-            return found
+                section.blocks += [replace(block, parts=parts)] if parts else []
+            return section
 
-        SECTIONS.append(made)
+        SECTIONS.append(build)
         return make
 
     return register
@@ -172,11 +154,9 @@ _COURSE = columns(
 
 def _named_plans(documents: Sequence[Document]) -> list[Document]:
     """Return the runs of plans, slowest first; `plan_label` is the plan name or the file name."""
-    found = [
-        document | {"plan_label": document["plan_name"] or document["stem"]}
-        for document in of_command(documents, "infer", "profile")
-    ]
-    return sorted(found, key=lambda d: -float(d["timing_ms"]["compute"]["median"]))
+    runs = blocks.of_command(documents, "infer", "profile")
+    named = [run | {"plan_label": run["plan_name"] or run["stem"]} for run in runs]
+    return sorted(named, key=lambda run: -float(run["timing_ms"]["compute"]["median"]))
 
 
 def _stage_of(stages: Sequence[str]) -> str:
@@ -187,20 +167,16 @@ def _stage_of(stages: Sequence[str]) -> str:
 # key figures and the machine
 
 
-def _ms(value: float) -> str:
-    return f"{short(value, 3)} ms"
-
-
 def _rate(rate: float) -> str:
     return f"{rate / 1e6:,.1f} M/s" if rate >= 1e6 else f"{rate:,.0f}/s"
 
 
-def _right(correct: float, judged: float, what: str) -> tuple[str, str]:
+def _right(correct: float, judged: float) -> tuple[str, str]:
     shown = f"{correct / judged:.2%}" if judged else f"{correct:,}"
-    return shown, f"{correct:,.0f} of {judged:,.0f} labels right{what}"
+    return shown, f"{correct:,.0f} of {judged:,.0f} labels right"
 
 
-def _of_a_ranking(document: Document) -> Iterator[tuple[str, str]]:
+def _peer_figures(document: Document) -> Iterator[tuple[str, str]]:
     """Yield the key figures of our fastest entry in a peer comparison."""
     ours = [row for row in document["rows"] if row["maker"] == OURS and row["median_ms"] > 0]
     if not ours:
@@ -210,7 +186,7 @@ def _of_a_ranking(document: Document) -> Iterator[tuple[str, str]]:
     if document["command"] == "one":
         yield f"{1e3 * ms:,.1f} us", f"one image, host to label: {name}"
         return
-    yield _ms(ms), f"{name}: {images:,} {_TITLES[document['command']]}"
+    yield f"{blocks.short(ms)} ms", f"{name}: {images:,} {_TITLES[document['command']]}"
     if document["command"] == "end-to-end":
         return
     yield _rate(images * 1e3 / ms), f"{name}: images per second in that pass"
@@ -218,67 +194,70 @@ def _of_a_ranking(document: Document) -> Iterator[tuple[str, str]]:
         faster = f"as fast as the best peer of its precision, {best['peer']}"
         yield f"{best['times_faster']:.1f}x", faster
     if best["correct"] is not None:
-        what = f": {name}, {of_what(document)}"
-        yield _right(best["correct"], best["judged"] or images, what)
+        share, words = _right(best["correct"], best["judged"] or images)
+        yield share, f"{words}: {name}, {blocks.of_what(document)}"
 
 
-def _of_a_run(best: Document) -> Iterator[tuple[str, str]]:
-    images, took, plan = best["images"] or 0, best["timing_ms"], f"plan {best['plan_label']}"
-    yield _ms(took["compute"]["median"]), f"{plan}: {images:,} {_TITLES['peers']}"
-    if took["end_to_end"] != took["compute"]:
-        whole = f"{plan}: the same from host memory to host memory"
-        yield _ms(took["end_to_end"]["median"]), whole
-    if best["images_per_second"]:
-        yield _rate(best["images_per_second"]), "images, host to host"
-    if best["correct"] is not None:
-        yield _right(best["correct"], images, f", {of_what(best)}")
+def _run_figures(run: Document) -> Iterator[tuple[str, str]]:
+    images, times, plan = run["images"] or 0, run["timing_ms"], f"plan {run['plan_label']}"
+    compute = blocks.short(times["compute"]["median"])
+    yield f"{compute} ms", f"{plan}: {images:,} {_TITLES['peers']}"
+    if times["end_to_end"] != times["compute"]:
+        host = blocks.short(times["end_to_end"]["median"])
+        yield f"{host} ms", f"{plan}: the same from host memory to host memory"
+    if run["images_per_second"]:
+        yield _rate(run["images_per_second"]), "images, host to host"
+    if run["correct"] is not None:
+        share, words = _right(run["correct"], images)
+        yield share, f"{words}, {blocks.of_what(run)}"
 
 
-def _of_the_course(document: Document) -> Iterator[tuple[str, str]]:
+def _course_figures(document: Document) -> Iterator[tuple[str, str]]:
     for row in document["rows"] or ():
         if row["stage"] == "all" and row["report_ms"] and row["speedup"]:
-            what = f"the course's {row['report_ms']:,.0f} ms of 2016 over {row['variant']} here"
-            yield f"{row['speedup']:,.0f}x", what
+            words = f"the course's {row['report_ms']:,.0f} ms of 2016 over {row['variant']} here"
+            yield f"{row['speedup']:,.0f}x", words
             return
 
 
 @section("first", "In short")
 def _headline(documents: Sequence[Document]) -> Iterator[Block]:
-    tiles: list[Tile] = []
-    for command in ("peers", "run", "end-to-end", "one", "compare"):
-        makes = {"run": _of_a_run, "compare": _of_the_course}.get(command, _of_a_ranking)
-        found = of_command(documents, command)
-        if command == "run" and not tiles:
-            found = _named_plans(documents)[-1:]
-        tiles += [Tile(*figure, where(one)) for one in found for figure in makes(one)]
-    if tiles:
-        yield Block([tiles])
+    peers = blocks.of_command(documents, "peers")
+    figures = [(d, figure) for d in peers for figure in _peer_figures(d)]
+    if not figures:
+        figures = [(d, figure) for d in _named_plans(documents)[-1:] for figure in _run_figures(d)]
+    for command in ("end-to-end", "one"):
+        found = blocks.of_command(documents, command)
+        figures += [(d, figure) for d in found for figure in _peer_figures(d)]
+    found = blocks.of_command(documents, "compare")
+    figures += [(d, figure) for d in found for figure in _course_figures(d)]
+    if figures:
+        yield Block([[Tile(*figure, blocks.where(document)) for document, figure in figures]])
 
 
 def _latest_ceilings(documents: Sequence[Document]) -> Document | None:
     """Return the most recently measured ceilings, or None if no file has any."""
-    found = [document["ceilings"] for document in documents if document.get("ceilings")]
-    return max(found, key=lambda limits: limits["date"] or "", default=None)
+    measured = [document["ceilings"] for document in documents if document.get("ceilings")]
+    return max(measured, key=lambda limits: limits["date"] or "", default=None)
 
 
 @section("machine", "The machine")
 def _machine(documents: Sequence[Document]) -> Iterator[Block]:
-    facts = {"device": device_name(documents[0])}
+    facts = {"device": blocks.device_name(documents[0])}
     if capability := documents[0]["device"].get("compute_capability"):
         facts["compute capability"] = capability
     for key, name in _SOFTWARE.items():
-        if found := either(str(d[key]) for d in documents if d.get(key)):
-            facts[name] = found
+        if versions := blocks.either(str(d[key]) for d in documents if d.get(key)):
+            facts[name] = versions
     if (limits := _latest_ceilings(documents)) is not None:
         facts["copy, at most"] = f"{limits['copy_gbs']:,.0f} GB/s"
-        facts["fp32 multiply-adds, at most"] = f"{short(limits['fma_tflops'], 3)} TFLOP/s"
+        facts["fp32 multiply-adds, at most"] = f"{blocks.short(limits['fma_tflops'])} TFLOP/s"
         if limits["tensor_tflops"]:
-            tensor = f"{limits['tensor_tflops']:,.0f} TFLOP/s"
-            facts["tensor cores (mma.sync), at most"] = tensor
+            facts["tensor cores (mma.sync), at most"] = f"{limits['tensor_tflops']:,.0f} TFLOP/s"
         facts["ceilings measured"] = limits["date"] or "undated"
     yield Block([Facts(facts)])
     if not documents[0].get("fresh"):
-        files = [d | {"commit": short_commit(d.get("commit"))} for d in documents]
+        files = [d | {"commit": blocks.short_commit(d.get("commit"))} for d in documents]
         yield Block([Table(_FILES, files, "Files that the figures below are read from")])
 
 
@@ -291,11 +270,12 @@ def _cells(document: Document) -> list[dict[str, Any]]:
     cells = []
     for entry in document["plan"]:
         row = timed.get(tuple(entry["stages"]), {})
-        wide = len([stage for stage in entry["stages"] if stage in STAGE_NAMES])
-        if wide:
-            pieces = re.findall(r"[^._]*[._]?", entry["variant"])
-            about = {"stage": _stage_of(entry["stages"]), "ms": row.get("median_ms")}
-            cells.append({"wide": wide, "pieces": pieces, "share": row.get("share"), **about})
+        cell: dict[str, Any] = {
+            "wide": len([stage for stage in entry["stages"] if stage in STAGE_NAMES])
+        }
+        cell |= {"stage": _stage_of(entry["stages"]), "ms": row.get("median_ms")}
+        cell |= {"pieces": re.findall(r"[^._]*[._]?", entry["variant"]), "share": row.get("share")}
+        cells += [cell] if cell["wide"] else []
     return cells if sum(cell["wide"] for cell in cells) == len(STAGE_NAMES) else []
 
 
@@ -328,7 +308,7 @@ def _pipeline(documents: Sequence[Document]) -> Iterator[Block]:
     ]
     if plans:
         picture = Drawing("", fragment("pipeline.html.j2", stages=boxes, plans=plans))
-        yield Block([picture], source(*_named_plans(documents)))
+        yield Block([picture], blocks.source(*_named_plans(documents)))
 
 
 def _where_time_goes(plans: Sequence[Document]) -> Spec:
@@ -347,13 +327,13 @@ def _where_time_goes(plans: Sequence[Document]) -> Spec:
 def _times(plans: Sequence[Document]) -> Spec:
     """Return a chart of each plan's compute time and host-to-host time."""
     ways = {"compute": "on the device", "end_to_end": "host to host"}
-    rows = []
-    for document in plans:
-        for key, way in ways.items():
-            times = document["timing_ms"][key]
-            if times["median"] > 0:
-                row = {f"{name}_ms": times[name] for name in ("median", "p05", "p95")}
-                rows.append(row | {"plan": document["plan_label"], "way": way})
+    rows = [
+        {f"{name}_ms": times[name] for name in ("median", "p05", "p95")}
+        | {"plan": document["plan_label"], "way": way}
+        for document in plans
+        for key, way in ways.items()
+        if (times := document["timing_ms"][key])["median"] > 0
+    ]
     tint = charts.colour("way", ways.values())
     return charts.dots(rows, "plan", tint, "way", "ms of a pass, logarithmic")
 
@@ -371,41 +351,21 @@ def _plans(documents: Sequence[Document]) -> Iterator[Block]:
     parts.append(Table(_PLANS, rows, "Plans"))
     stages = [row | {"plan_label": d["plan_label"]} for d in plans for row in d["stages"]]
     if stages:
-        every = columns("plan=plan_label", *STAGE)
-        parts.append(Table(every, stages, "Stages of every plan, timed one by one"))
-    note = (
-        "A span has the colour of its first stage; lines reach from the 5th to the 95th percentile."
-    )
-    yield Block(parts, source(*plans), note)
+        shown = columns("plan=plan_label", *STAGE)
+        parts.append(Table(shown, stages, "Stages of every plan, timed one by one"))
+    note = "A span has its first stage's colour; lines reach from the 5th to the 95th percentile."
+    yield Block(parts, blocks.source(*plans), note)
 
 
 # PyTorch, JAX and other peers
 
 
-def _best(rows: Sequence[Document]) -> list[Document]:
-    """Return all rows, or the fastest per maker and precision if there are many; fastest first."""
-    ordered = sorted(rows, key=lambda row: float(row["median_ms"]))
-    if len(ordered) <= _MOST_SHOWN:
-        return ordered
-    best: dict[tuple[str, str], Document] = {}
-    for row in ordered:
-        best.setdefault((row["maker"], row["precision"] or ""), row)
-    return list(best.values())
-
-
-def _ranking(rows: Sequence[Document], title: str, what: str, line: str, *more: Chart) -> Block:
-    """Return a chart of the candidates (the leaders, if there are many) and a table of all."""
-    shown = [row for row in _best(rows) if charts.timed(row)]
-    makers = sorted({row["maker"] for row in shown}, key=lambda maker: (maker != OURS, maker))
-    drawn = charts.dots(shown, "name", charts.colour("maker", makers), "precision")
-    few = len(_best(rows)) < len(rows)
-    note = (
-        "The chart shows the fastest of each maker and precision; the table lists all. "
-        if few
-        else ""
-    )
-    table = Table(_CANDIDATES, rows, f"All candidates{what}")
-    return Block([Chart(title, drawn, wide=True), *more, table], line, note)
+def _ranking(rows: Sequence[Document], title: str, table_title: str) -> list[Part]:
+    """Return a chart and a table of the candidates, the chart's fastest first."""
+    timed = sorted(filter(charts.timed, rows), key=lambda row: float(row["median_ms"]))
+    makers = sorted({row["maker"] for row in timed}, key=lambda maker: (maker != OURS, maker))
+    drawn = charts.dots(timed, "name", charts.colour("maker", makers), "precision")
+    return [Chart(title, drawn, wide=True), Table(_CANDIDATES, rows, table_title)]
 
 
 def _scaling(rows: Sequence[Document]) -> Chart:
@@ -435,25 +395,23 @@ def _phases(phases: dict[str, float]) -> Chart:
     "Flips are labels that differ from the float64 reference output's.",
 )
 def _peers(documents: Sequence[Document]) -> Iterator[Block]:
-    for document in (d for command in _TITLES for d in of_command(documents, command)):
-        rows, what = document["rows"], _TITLES[document["command"]]
+    for document in (d for command in _TITLES for d in blocks.of_command(documents, command)):
+        rows, title = document["rows"], _TITLES[document["command"]]
         if not rows:
             continue
         images = f", {document['images']:,} images" if (document["images"] or 1) > 1 else ""
-        title = f"{what[0].upper()}{what[1:]}{images}"
-        more = [_scaling(document["scaling"])] if document["scaling"] else []
-        more += [_phases(document["phases_ms"])] if document["phases_ms"] else []
-        line = source(document, how=samples(rows))
-        made = _ranking(rows, title, f": {what}", line, *more)
+        chart_title = f"{title[0].upper()}{title[1:]}{images}"
+        parts = _ranking(rows, chart_title, f"All candidates: {title}")
+        parts += [_scaling(document["scaling"])] if document["scaling"] else []
+        parts += [_phases(document["phases_ms"])] if document["phases_ms"] else []
         absent = ", ".join(entry["name"] for entry in document["not_measured"] or ())
-        yield replace(made, note=made.note + (f"Not measured: {absent}." if absent else ""))
+        note = f"Not measured: {absent}." if absent else ""
+        yield Block(parts, blocks.source(document, how=blocks.samples(rows)), note)
         many = document["many"]
         if many and many["rows"]:
-            images, line = (
-                f", {many['images']:,} images",
-                source(document, how=samples(many["rows"])),
-            )
-            yield replace(_ranking(many["rows"], f"The same{images}", images, line), note="")
+            images = f", {many['images']:,} images"
+            parts = _ranking(many["rows"], f"The same{images}", f"All candidates{images}")
+            yield Block(parts, blocks.source(document, how=blocks.samples(many["rows"])))
 
 
 # variants under the roofs
@@ -466,25 +424,20 @@ def _on_a_cpu(row: Document) -> bool:
 
 def _points(documents: Sequence[Document]) -> list[dict[str, Any]]:
     """Return roofline points for every timed stage of the network."""
-    found: list[tuple[Document, list[str], str, str]] = []
+    rows: list[tuple[Document, str, str, str]] = []  # row, stages, variant, origin
     for document in _named_plans(documents):
-        about = f"plan {document['plan_label']}"
-        found += [(row, row["stages"], row["variant"], about) for row in document["stages"]]
-    for document in of_command(documents, "compare"):
-        what, label = document["what"].split("+"), document["label"]
-        found += [(row, what, row["name"], label) for row in document["candidates"] or ()]
-        found += [
-            (row, row["stage"].split("+"), row["variant"], label)
-            for row in document["rows"] or ()
-            if not _on_a_cpu(row)
-        ]
+        origin = f"plan {document['plan_label']}"
+        rows += [(r, "+".join(r["stages"]), r["variant"], origin) for r in document["stages"]]
+    for document in blocks.of_command(documents, "compare"):
+        stages, origin = document["what"], document["label"]
+        rows += [(row, stages, row["name"], origin) for row in document["candidates"] or ()]
+        suite = [row for row in document["rows"] or () if not _on_a_cpu(row)]
+        rows += [(row, row["stage"], row["variant"], origin) for row in suite]
     return [
         point
-        for row, stages, variant, about in found
-        if _stage_of(stages) != "other"
-        for point in charts.point_of(
-            row, stage=_stage_of(stages), name=f"{'+'.join(stages)}: {variant}", where=about
-        )
+        for row, stages, variant, origin in rows
+        if (stage := _stage_of(stages.split("+"))) != "other"
+        for point in charts.point_of(row, stage=stage, name=f"{stages}: {variant}", where=origin)
     ]
 
 
@@ -501,11 +454,8 @@ def _roofline(documents: Sequence[Document]) -> Iterator[Block]:
     if limits is None or not points:
         return
     used = _named_plans(documents)
-    used += [
-        document
-        for document in of_command(documents, "compare")
-        if document["rows"] or document["what"].split("+")[0] in STAGE_NAMES
-    ]
+    for document in blocks.of_command(documents, "compare"):
+        used += [document] if document["rows"] or _order(document)[0] >= 0 else []
     note = (
         "Operations are counted for the direct algorithm. A point can lie above a line if it uses "
         "Winograd or FFT, which do fewer; if wgmma exceeds the rate measured with mma.sync; or if "
@@ -515,7 +465,7 @@ def _roofline(documents: Sequence[Document]) -> Iterator[Block]:
         note += f" Points below {FLOOR} TFLOP/s are drawn on the lower edge."
     title = "TFLOP/s (logarithmic) over operations per byte, by stage"
     drawn = charts.roofline(points, limits, charts.stage_colour(points), FLOOR)
-    yield Block([Chart(title, drawn, wide=True)], source(*used), note)
+    yield Block([Chart(title, drawn, wide=True)], blocks.source(*used), note)
 
 
 # the course's ladder
@@ -523,12 +473,12 @@ def _roofline(documents: Sequence[Document]) -> Iterator[Block]:
 
 def _rungs(document: Document, stage: str) -> list[dict[str, Any]]:
     """Return the course's figures for `stage` in its order, one per variant, without CPU rows."""
-    found: dict[str, dict[str, Any]] = {}
+    rungs: dict[str, dict[str, Any]] = {}
     for row in document["rows"]:
         timed = charts.timed(row) and charts.timed(row, "report_ms")
         if row["stage"] == stage and timed and not _on_a_cpu(row):
-            found.setdefault(row["variant"], row)
-    return list(found.values())
+            rungs.setdefault(row["variant"], row)
+    return list(rungs.values())
 
 
 def _then_and_now(rows: list[dict[str, Any]]) -> Spec:
@@ -569,10 +519,10 @@ def _gains(steps: Sequence[Document]) -> Spec:
     "by step. Its variants run here again, each checked against float64 first.",
 )
 def _ladder(documents: Sequence[Document]) -> Iterator[Block]:
-    for document in of_command(documents, "compare"):
+    for document in blocks.of_command(documents, "compare"):
         if not document["rows"]:
             continue
-        line = source(document, how=samples(document["rows"]))
+        line = blocks.source(document, how=blocks.samples(document["rows"]))
         drawn = [
             Chart("all stages, plan course" if stage == "all" else stage, _then_and_now(rungs))
             for stage in dict.fromkeys(row["stage"] for row in document["rows"])
@@ -584,16 +534,13 @@ def _ladder(documents: Sequence[Document]) -> Iterator[Block]:
         )
         yield Block(drawn, line, note)
         if steps := document["ladder"]:
-            parts: list[Part] = [Table(STEPS, steps, "The steps of the ladder")]
-            if any(row["report_gain"] for row in steps):
-                title = "Gain of each step, then and now"
-                parts.append(Chart(title, _gains(steps), wide=True))
+            gains = Chart("Gain of each step, then and now", _gains(steps), wide=True)
             note = (
                 "gone: the gain is within 2 % of 1, so none is left. turned: it is below, so the "
                 "step costs time."
             )
-            yield Block(parts, line, note)
-        rows = [r | {"check": STATUS_WORDS.get(r["status"], r["status"])} for r in document["rows"]]
+            yield Block([Table(STEPS, steps, "The steps of the ladder"), gains], line, note)
+        rows = [row | {"check": status_word(row)} for row in document["rows"]]
         yield Block([Table(_COURSE, rows, "Every row of the course's suite")], line)
 
 
@@ -601,19 +548,14 @@ def _ladder(documents: Sequence[Document]) -> Iterator[Block]:
 
 
 def _candidates(document: Document) -> Spec:
-    rows = [
-        entry
-        | {
-            "verdict": entry["verdict"] if entry["verdict"] in VERDICTS else VERDICTS[-1],
-            "ratio": (entry["ratio"] or {}).get("median"),
-        }
-        for entry in document["candidates"]
-        if charts.timed(entry)
-    ]
-    rows.sort(key=lambda row: -row["median_ms"])
-    there = {row["verdict"] for row in rows}
+    timed = sorted(filter(charts.timed, document["candidates"]), key=lambda e: -e["median_ms"])
+    rows = []
+    for entry in timed:
+        verdict = entry["verdict"] if entry["verdict"] in VERDICTS else VERDICTS[-1]
+        rows.append(entry | {"verdict": verdict, "ratio": (entry["ratio"] or {}).get("median")})
+    verdicts = {row["verdict"] for row in rows}
     tint = charts.colour("verdict", VERDICTS)
-    tint["legend"] = {"values": [verdict for verdict in VERDICTS if verdict in there]}
+    tint["legend"] = {"values": [verdict for verdict in VERDICTS if verdict in verdicts]}
     return charts.dots(rows, "name", tint, "ratio verdict")
 
 
@@ -622,18 +564,15 @@ def _power(documents: Sequence[Document]) -> Spec:
     watched = "power_w sm_mhz energy_uj_per_image"
     rows = [
         picked(entry["machine"], watched)
-        | picked(document, "what", stage=document["what"].split("+")[0])
-        | picked(entry, "name", ms=entry["median_ms"])
+        | {"what": document["what"], "name": entry["name"], "ms": entry["median_ms"]}
         for document in documents
         for entry in document["candidates"]
         if entry["machine"] and entry["machine"]["power_w"] and charts.timed(entry)
     ]
-    ours = all(row["stage"] in STAGE_NAMES for row in rows)
-    whole = charts.colour("what", [row["what"] for row in rows])
     encoding = {
         "x": quantity("ms", "median ms, logarithmic", log=True),
         "y": quantity("power_w", None, scale={"zero": False}),
-        "color": charts.stage_colour(rows) if ours else whole,
+        "color": charts.colour("what", [row["what"] for row in rows]),
         "tooltip": tips(f"what name {watched} ms"),
     }
     return charts.spec(rows, 320, mark=charts.POINT, encoding=encoding)
@@ -652,11 +591,13 @@ def _order(document: Document) -> tuple[int, str]:
     "if the ratio's whole interval is.",
 )
 def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
-    found = sorted((d for d in of_command(documents, "compare") if d["candidates"]), key=_order)
+    found = sorted(
+        (d for d in blocks.of_command(documents, "compare") if d["candidates"]), key=_order
+    )
     if not found:
         return
     rows = [judged(entry) | {"what": d["what"]} for d in found for entry in d["candidates"]]
-    line = source(*found, how=samples(rows))
+    line = blocks.source(*found, how=blocks.samples(rows))
     parts = [Chart(f"{d['what']}, over {d['baseline']}", _candidates(d)) for d in found]
     every = columns("of=what", *COMPARED)
     yield Block([*parts, Table(every, rows, "All candidates")], line)
@@ -675,7 +616,7 @@ def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
     "variant of a family; points right of the dashed line are faster than the baseline.",
 )
 def _suites(documents: Sequence[Document]) -> Iterator[Block]:
-    for document in of_command(documents, "conv"):
+    for document in blocks.of_command(documents, "conv"):
         label = document["label"]
         parts: list[Part] = []
         if charts.best_of_families(document):
@@ -694,7 +635,7 @@ def _suites(documents: Sequence[Document]) -> Iterator[Block]:
         if document["peer"]:
             note += f"Baseline {document['baseline']}: {document['peer']}."
         note += f" Source: {document['source']}." if document["source"] else ""
-        yield Block(parts, source(document), note)
+        yield Block(parts, blocks.source(document), note)
 
 
 @section(
@@ -703,16 +644,16 @@ def _suites(documents: Sequence[Document]) -> Iterator[Block]:
     "Kernels that read the clock inside show how their warps' time is divided among their parts.",
 )
 def _shares(documents: Sequence[Document]) -> Iterator[Block]:
-    for document in of_command(documents, "shares"):
+    for document in blocks.of_command(documents, "shares"):
         drawn = [Chart(case["label"], charts.parted(case)) for case in document["cases"]]
         rows = [
-            row | {"label": case["label"], "check": STATUS_WORDS.get(row["status"], row["status"])}
+            row | {"label": case["label"], "check": status_word(row)}
             for case in document["cases"]
             for row in case["kernels"]
         ]
         if rows:
             table = Table(_KERNELS, rows, "Kernels with clocks inside")
-            yield Block([*drawn, table], source(document))
+            yield Block([*drawn, table], blocks.source(document))
 
 
 # streams
@@ -760,7 +701,7 @@ def _sweeps(documents: Sequence[Document]) -> Iterator[Block]:
         "Vertical axis: ms per pass. Horizontal lines: the copy alone, the kernels alone, and "
         "kernels that read host memory. The diamond is the model's choice."
     )
-    for document in of_command(documents, "streams"):
+    for document in blocks.of_command(documents, "streams"):
         drawn = [
             Chart(f"{s['plan']}, {s['dtype']}, {s['images']:,} images: ms", _sweep(s["rows"]))
             for s in document["sweeps"]
@@ -773,7 +714,7 @@ def _sweeps(documents: Sequence[Document]) -> Iterator[Block]:
         if rows:
             rounds = f"{document['rounds']:g} rounds" if document["rounds"] else ""
             table = Table(_SCHEDULES, rows, "Every schedule")
-            yield Block([*drawn, table], source(document, how=rounds), note)
+            yield Block([*drawn, table], blocks.source(document, how=rounds), note)
 
 
 def _events(document: Document) -> list[dict[str, Any]]:
@@ -806,7 +747,7 @@ def _gantt(events: list[dict[str, Any]]) -> Spec:
 
 @section("trace", "A pass as it ran")
 def _traces(documents: Sequence[Document]) -> Iterator[Block]:
-    for document in of_command(documents, "trace"):
+    for document in blocks.of_command(documents, "trace"):
         events, about = _events(document), document["otherData"]
         if not events:
             continue
@@ -816,7 +757,7 @@ def _traces(documents: Sequence[Document]) -> Iterator[Block]:
             note = f"{copies:.3f} ms of copies, {hidden:.3f} ms of them overlap with stages."
         chart = Chart(about["title"] or document["label"], _gantt(events), wide=True)
         rows = Table(_EVENTS, events, "Stages and copies of the pass")
-        yield Block([chart, rows], source(document), note)
+        yield Block([chart, rows], blocks.source(document), note)
 
 
 # correctness
@@ -824,33 +765,33 @@ def _traces(documents: Sequence[Document]) -> Iterator[Block]:
 
 def _judged(documents: Sequence[Document]) -> tuple[list[dict[str, Any]], list[Document]]:
     """Return the rows with correct-label counts, and the documents that they are from."""
-    found = [
-        (row | picked(document, "data weights"), document)
-        for document in of_command(documents, "peers")
-        for row in document["rows"]
-        if row["maker"] == OURS
-    ]
+    rows, used = [], []
+    for document in blocks.of_command(documents, "peers"):
+        ours = [row for row in document["rows"] if row["maker"] == OURS]
+        rows += [row | picked(document, "data weights") for row in ours]
+        used += [document] if ours else []
     for document in _named_plans(documents):
         if document["correct"] is not None:
-            about = {"name": f"plan {document['plan_label']}", "judged": document["images"]}
-            found.append((picked(document, "precision data weights correct", **about), document))
-    for row, _ in found:
+            name = f"plan {document['plan_label']}"
+            row = picked(document, "precision data weights correct", judged=document["images"])
+            rows.append(row | {"name": name})
+            used.append(document)
+    for row in rows:
         judged, right = row.get("judged"), row.get("correct")
         row["accuracy"] = right / judged if judged and right is not None else None
-    used = {id(document): document for _, document in found}
-    return [row for row, _ in found], list(used.values())
+    return rows, used
 
 
 def _read_as(documents: Sequence[Document]) -> Block | None:
     """Return the misread digits of a fresh run, or the first confusion matrix of the files."""
     for document in documents:
         if document.get("mistakes") is not None:
-            return Block([Drawing("", document["mistakes"])], source(document))
+            return Block([Drawing("", document["mistakes"])], blocks.source(document))
     for document in _named_plans(documents)[::-1]:
         counts = counts_of(document) if document["confusions"] is not None else None
         if counts is not None and counts.sum():
-            title = f"Plan {document['plan_label']}, {of_what(document)}"
-            return Block([Drawing(title, mistakes.section(counts))], source(document))
+            title = f"Plan {document['plan_label']}, {blocks.of_what(document)}"
+            return Block([Drawing(title, mistakes.section(counts))], blocks.source(document))
     return None
 
 
@@ -858,7 +799,7 @@ def _read_as(documents: Sequence[Document]) -> Block | None:
 def _labels(documents: Sequence[Document]) -> Iterator[Block]:
     rows, used = _judged(documents)
     if rows:
-        yield Block([Table(_LABELS, rows, "Right labels")], source(*used))
+        yield Block([Table(_LABELS, rows, "Right labels")], blocks.source(*used))
     if (matrix := _read_as(documents)) is not None:
         yield matrix
 
@@ -869,11 +810,11 @@ def _labels(documents: Sequence[Document]) -> Iterator[Block]:
     "Hardware counters of the GPU, read by Nsight Compute in a separate run.",
 )
 def _counters(documents: Sequence[Document]) -> Iterator[Block]:
-    for document in of_command(documents, "counters"):
+    for document in blocks.of_command(documents, "counters"):
         rows = list(document["rows"])
         for plan in (document["plans"] or {}).values():
             rows += [row | {"plan": plan["name"]} for row in plan["rows"]]
         if rows:
             images = f"{document['images']:,} images" if document["images"] else ""
             table = Table(_COUNTERS, rows, "Kernels by their counters")
-            yield Block([table], source(document, how=images))
+            yield Block([table], blocks.source(document, how=images))
