@@ -189,11 +189,11 @@ def test_drawings_fit_the_width_and_show_the_ink(digits, width, braille):
 
 @pytest.mark.parametrize("width", [80, 40])
 def test_notes_are_shown_at_every_width(folder, width, monkeypatch):
-    """Notes are in their column, or below the table with row numbers."""
+    """Notes are in their column, or below the table."""
     monkeypatch.setattr(Console, "width", width)
     os.rename("scans", "s")
     text = run("s").stdout
-    assert ("note     1-12: dark on light, inverted" in text) == (width == 40)
+    assert ("1: dark on light, inverted" in text) == (width == 40)
     assert "dark on light, inverted" in " ".join(text.split())
 
 

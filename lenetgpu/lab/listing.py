@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     from lenetgpu.stages.matrix import Cell
 
 MARK = "*"
-HEADING, NAME, TEXT, GREEN, RED = "bold", "", "dim", "green", "red"
-_LEAST_BESIDE, _INDENT = 40, 4
+_LEAST_DESCRIPTION = 40  # width of a description next to its variant's name
 _AT_ONCE = 4096
-# First bytes of IDX and .npy files, which have no place for a checksum
-_WITHOUT = b"\0\0\x08", b"\x93NUMPY"
+_NO_CHECKSUM = b"\0\0\x08", b"\x93NUMPY"  # first bytes of IDX and .npy files
 Line = list[tuple[str, str]]  # texts, each with its style
 _ENDINGS = {".py": "launches it, and computes the same on a CPU", ".cu": "the kernel"}
 # Options that keep a comparison short on a CPU, where loops are slow
@@ -50,14 +48,19 @@ def print_lines(console: Console, lines: Iterable[Line]) -> None:
 
 
 def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
-    """Return one object per variant, of a stage or kind if given, naive to fast.
+    """Return an object per variant of a stage, kind or span, naive to fast, family by family.
 
-    A kind's families stand together, in the order of their first variants. `here` is true if
-    the variant runs on this machine; `lacks` names the missing requirement, or is null. Raises
-    LenetError if `stage` is neither a stage, a kind nor a span.
+    `here` is true if the variant runs on this machine; `lacks` names the missing requirement,
+    or is null. Raises LenetError for an unknown `stage`.
     """
     gpu, _ = choose_device("auto")
-    listed = _listed(stage)
+    by_name = kinds()
+    if stage is not None and stage not in by_name:
+        raise LenetError(f"stage {stage!r} does not exist; {choose(stage, by_name)}")
+    wanted = [*KINDS, *SPAN_KINDS]
+    if stage is not None:
+        wanted = [by_name[stage], *(span.kind for span in SPANS if stage in span.stages)]
+    listed = [v for kind in dict.fromkeys(wanted) for v in variants(kind)]
     groups = list(dict.fromkeys((v.kind, v.family) for v in listed))
     return [_row(v, gpu) for v in sorted(listed, key=lambda v: groups.index((v.kind, v.family)))]
 
@@ -78,18 +81,8 @@ def machine() -> str:
 
 def kinds() -> dict[str, str]:
     """Map each stage, kind and span with variants to its kind."""
-    found = {s.name: s.kind for s in STAGES} | {kind: kind for kind in (*KINDS, *SPAN_KINDS)}
-    return found | {span.name: span.kind for span in SPANS}
-
-
-def _listed(stage: str | None) -> list[Variant]:
-    by_name = kinds()
-    if stage is not None and stage not in by_name:
-        raise LenetError(f"stage {stage!r} does not exist; {choose(stage, by_name)}")
-    wanted = [*KINDS, *SPAN_KINDS]
-    if stage is not None:
-        wanted = [by_name[stage], *(span.kind for span in SPANS if stage in span.stages)]
-    return [v for kind in dict.fromkeys(wanted) for v in variants(kind)]
+    by_name = {s.name: s.kind for s in STAGES} | {kind: kind for kind in (*KINDS, *SPAN_KINDS)}
+    return by_name | {span.name: span.kind for span in SPANS}
 
 
 def _lacks(needs: Needs, gpu: Gpu | None) -> str | None:
@@ -127,60 +120,48 @@ def variant_lines(rows: list[dict[str, Any]], machine: str, width: int) -> list[
     A description stands next to the variant's name if there is room, otherwise below it and
     without its source. `machine` names the devices that the marked rows run on.
     """
-    names, needs, precisions = (
-        max(len(row[key]) for row in rows) for key in ("variant", "needs", "precision")
-    )
+    keys = ("variant", "needs", "precision")
+    widths = {key: max(len(row[key]) for row in rows) for key in keys}
     lines: list[Line] = []
-    for row, before in zip(rows, [None, *rows], strict=False):
-        if before is not None and _family(row) != _family(before):
-            lines.append([("", NAME)])
-        if before is None or row["kind"] != before["kind"]:
-            stages = ", ".join(row["stages"])
-            heading = stages if stages == row["kind"] else f"{row['kind']}: {stages}"
-            lines.append([(heading, HEADING)])
-        mark = MARK if row["here"] else " "
-        head = (
-            f"{mark} {row['variant']:{names}}  {row['needs']:{needs}}  "
-            f"{row['precision']:{precisions}}  "
-        )
-        if width - len(head) >= _LEAST_BESIDE:
-            indent, first = " " * len(head), head
-            style, text = NAME, _text(row, with_source=True)
+    kind = family = None
+    for row in rows:
+        if family is not None and family != (row["kind"], row["variant"].split(".")[0]):
+            lines.append([("", "")])
+        family = row["kind"], row["variant"].split(".")[0]
+        if kind != row["kind"]:
+            kind, stages = row["kind"], ", ".join(row["stages"])
+            lines.append([(stages if stages == kind else f"{kind}: {stages}", "bold")])
+        text = row["description"] + (f" Also {', '.join(row['also'])}." if row["also"] else "")
+        cells = [MARK if row["here"] else " ", *(f"{row[key]:{widths[key]}} " for key in keys)]
+        first = " ".join(cells) + " "
+        indent, style = " " * len(first), ""
+        if width - len(first) >= _LEAST_DESCRIPTION:
+            text += f" ({row['paper']})" if row["paper"] else ""
         else:
-            lines.append([(head.rstrip(), NAME)])
-            indent = first = " " * _INDENT
-            style, text = TEXT, _text(row, with_source=False)
+            lines.append([(first.rstrip(), "")])
+            first, indent, style = "    ", "    ", "dim"
         wrapped = textwrap.wrap(
             text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False
         )
         lines += [[(line, style)] for line in wrapped]
     legend = textwrap.wrap(f"{MARK} runs on this machine: {machine}", width, subsequent_indent="  ")
-    return [*lines, [("", NAME)], *([(line, NAME)] for line in legend)]
-
-
-def _family(row: dict[str, Any]) -> tuple[str, str]:
-    return row["kind"], row["variant"].split(".")[0]
-
-
-def _text(row: dict[str, Any], with_source: bool) -> str:
-    """Return a variant's description, its other names and, with `with_source`, its source."""
-    also = f" Also {', '.join(row['also'])}." if row["also"] else ""
-    source = f" ({row['paper']})" if row["paper"] and with_source else ""
-    return f"{row['description']}{also}{source}"
+    return [*lines, [("", "")], *([(line, "")] for line in legend)]
 
 
 def matrix_lines(cells: list[Cell], width: int) -> list[Line]:
     """Return a table per device (rows are stages, columns families), then the notes.
 
-    Lines are lists of (text, style). A cell is the variant's name within its family, or
-    `refused`; notes are at most `width` wide.
+    A device's table that is wider than `width` becomes a list of cells.
     """
     lines: list[Line] = []
     for _, on_device in groupby(cells, lambda cell: cell.device):
-        here = [list(row) for _, row in groupby(on_device, lambda cell: cell.stage)]
-        table = _table(here)
+        rows = [list(row) for _, row in groupby(on_device, lambda cell: cell.stage)]
+        table = _table(rows)
         if max(sum(len(text) for text, _ in line) for line in table) > width:
-            table = _list(here)
+            table = []
+            for row in rows:
+                table.append([(f"{row[0].device} {row[0].stage}", "bold")])
+                table += [[(f"  {cell.family:9}", ""), _shown(cell)] for cell in row]
         lines += [*table, []]
     for note in _notes(cells):
         lines += [[(line, "")] for line in textwrap.wrap(note, width, subsequent_indent="  ")]
@@ -194,7 +175,7 @@ def _table(rows: list[list[Cell]]) -> list[Line]:
     wide = [max(len(head), *(len(_shown(row[at])[0]) for row in rows))
             for at, head in enumerate(families)]  # fmt: skip
     heads = [f"{head:{size}}" for head, size in zip(families, wide, strict=True)]
-    lines: list[Line] = [[("  ".join([f"{device:{first}}", *heads]).rstrip(), HEADING)]]
+    lines: list[Line] = [[("  ".join([f"{device:{first}}", *heads]).rstrip(), "bold")]]
     for row in rows:
         line: Line = [(f"{row[0].stage:{first}}", "")]
         for cell, size in zip(row, wide, strict=True):
@@ -204,19 +185,10 @@ def _table(rows: list[list[Cell]]) -> list[Line]:
     return lines
 
 
-def _list(rows: list[list[Cell]]) -> list[Line]:
-    """Return one cell per line, stage by stage, for terminals too narrow for the table."""
-    lines: list[Line] = []
-    for row in rows:
-        lines.append([(f"{row[0].device} {row[0].stage}", HEADING)])
-        lines += [[(f"  {cell.family:9}", ""), _shown(cell)] for cell in row]
-    return lines
-
-
 def _shown(cell: Cell) -> tuple[str, str]:
     if cell.name is None:
-        return "refused", RED
-    return cell.name.partition(".")[2] + ("*" if cell.copies else ""), GREEN
+        return "refused", "red"
+    return cell.name.partition(".")[2] + ("*" if cell.copies else ""), "green"
 
 
 def _notes(cells: list[Cell]) -> list[str]:
@@ -252,18 +224,15 @@ def data_rows(path: Path) -> list[tuple[str, str]]:
 
 def weight_rows(path: Path) -> list[tuple[str, str]]:
     """Return (property, value) rows about a weight file, including its attributes."""
-    weights, said = load_weights(path), about(path)
-    rows = [("file", weights.source), ("form", said.form)]
+    weights, file = load_weights(path), about(path)
+    rows = [("file", weights.source), ("form", file.form)]
     for name, tensor in weights.tensors.items():
-        shape, rms = (
-            "x".join(map(str, tensor.shape)),
-            float((tensor.astype("f8") ** 2).mean()) ** 0.5,
-        )
-        found = f"{shape}, {tensor.min():.4f} to {tensor.max():.4f}, rms {rms:.4f}"
-        rows.append((f"/{name}", found))
-    rows += [("checksums", said.sums.said), *said.facts.items()]
-    if said.unread:
-        names = ", ".join(said.unread)
+        shape, rms = "x".join(map(str, tensor.shape)), (tensor.astype("f8") ** 2).mean() ** 0.5
+        values = f"{tensor.min():.4f} to {tensor.max():.4f}, rms {rms:.4f}"
+        rows.append((f"/{name}", f"{shape}, {values}"))
+    rows += [("checksums", file.sums.said), *file.facts.items()]
+    if file.unread:
+        names = ", ".join(file.unread)
         rows.append(("not read", f"{names} (text of variable length, or no one value)"))
     return rows
 
@@ -275,7 +244,7 @@ def verified(path: Path) -> str:
     """
     with open_regular(path, "a file of images, weights or labels") as file:
         start = file.read(forms.START)
-    plain = start.startswith(_WITHOUT)
+    plain = start.startswith(_NO_CHECKSUM)
     if forms.form_of(start) is not None:
         return about(path).sums.said
     if not plain and not start.startswith(GZIP_MAGIC):

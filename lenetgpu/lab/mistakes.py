@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.mistakes import ROW, Gallery, Mistakes, confusions, gallery, per_digit
-from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.errors import require_extra, unexpected
 from lenetgpu.files.output import replacing
 
 if TYPE_CHECKING:
@@ -15,19 +15,10 @@ if TYPE_CHECKING:
     from lenetgpu.files.reading import Source
     from lenetgpu.measure.outcome import Outcome
 
-ENDINGS = (".png", ".html", ".csv")
-_EXTRAS = {".png": ("vl_convert", "report")}
-_COLUMNS = (
-    "index",
-    "label",
-    "predicted",
-    "probability",
-    "label_probability",
-    "runner_up",
-    "runner_up_probability",
-)
+_COLUMNS = ["index", "label", "predicted", "probability", "label_probability"]
+_COLUMNS += ["runner_up", "runner_up_probability"]
 _ROWS = 1 << 15
-_PAIRS = 5
+_PAIRS = 5  # most frequent confusions named in the summary
 _LABEL = 9  # width of the label of a summary line
 
 
@@ -81,21 +72,17 @@ def probability(value: float) -> str:
 
 
 def lines(counts: Any, width: int) -> Iterator[str]:
-    """Yield lines of at most `width` characters about a confusion matrix (10, 10).
+    """Yield each digit's accuracy and the most frequent confusions, unless all are right.
 
-    They give the accuracy of each digit and the most frequent confusions; none if all are
-    right.
+    `counts` (10, 10) is a confusion matrix; lines have at most `width` characters.
     """
     pairs = confusions(counts)
     if not pairs:
         return
     digits = [f"{row['digit']} {share(row['accuracy'])}" for row in per_digit(counts)]
     yield from _folded("digits", digits, width)
-    words = [
-        f"{pair['label']} read as {pair['predicted']}: {pair['images']:,}"
-        for pair in pairs[:_PAIRS]
-    ]
-    others = pairs[_PAIRS:]
+    shown, others = pairs[:_PAIRS], pairs[_PAIRS:]
+    words = [f"{p['label']} read as {p['predicted']}: {p['images']:,}" for p in shown]
     if others:
         noun = "pair" if len(others) == 1 else "pairs"
         total = sum(pair["images"] for pair in others)
@@ -103,16 +90,15 @@ def lines(counts: Any, width: int) -> Iterator[str]:
     yield from _folded("mistakes", words, width)
 
 
-def _folded(name: str, words: list[str], width: int) -> Iterator[str]:
-    """Yield `words`, comma-separated after `name`, on as few lines as `width` allows."""
-    line = f"{name:<{_LABEL}}"
+def _folded(name: str, words: list[str], width: int) -> list[str]:
+    """Return `words`, comma-separated after `name`, on as few lines as `width` allows."""
+    lines = [f"{name:<{_LABEL}}"]
     for number, word in enumerate(words):
         piece = word + ("," if number + 1 < len(words) else "")
-        if len(line.rstrip()) > _LABEL and len(line) + len(piece) > width:
-            yield line.rstrip()
-            line = " " * _LABEL
-        line += piece + " "
-    yield line.rstrip()
+        if len(lines[-1]) > _LABEL and len(lines[-1]) + len(piece) > width:
+            lines.append(" " * _LABEL)
+        lines[-1] += piece + " "
+    return [line.rstrip() for line in lines]
 
 
 def title(counts: Any) -> str:
@@ -146,31 +132,29 @@ def bounded(shown: int, total: int) -> str:
 def check_errors(path: Path) -> None:
     """Raise LenetError unless mistakes can be written in the format of `path`."""
     ending = path.suffix.lower()
-    if ending not in ENDINGS:
-        raise LenetError(
-            f"--errors {path}: expected a name ending in {', '.join(ENDINGS[:-1])} or "
-            f"{ENDINGS[-1]}, found {path.suffix or 'no ending'}"
-        )
-    if ending in _EXTRAS:
-        require_extra("--errors", *_EXTRAS[ending])
+    if ending not in (".png", ".html", ".csv"):
+        wanted = "a name ending in .png, .html or .csv"
+        raise unexpected(f"--errors {path}", wanted, path.suffix or "no ending")
+    if ending == ".png":
+        require_extra("--errors", "vl_convert", "report")
 
 
 def write_errors(path: Path, outcome: Outcome) -> None:
     """Write a run's mistakes atomically; raise LenetError if that fails."""
     assert outcome.mistakes is not None
     if path.suffix.lower() == ".csv":
-        write_list(path, outcome.mistakes.rows)
+        _write_list(path, outcome.mistakes.rows)
         return
     from lenetgpu.lab.page import mistakes as pages
 
     (pages.draw if path.suffix.lower() == ".png" else pages.write)(path, outcome)
 
 
-def write_list(path: Path, rows: Any) -> None:
+def _write_list(path: Path, rows: Any) -> None:
     """Write a CSV line per misread image, in order; `rows` (k,) of ROW."""
     kinds = dict(ROW)
     line = ",".join("%.9g" if kinds[name] == "<f8" else "%d" for name in _COLUMNS) + "\n"
-    with replacing(path) as made, made.open("w", encoding="ascii", newline="") as file:
+    with replacing(path) as new, new.open("w", encoding="ascii", newline="") as file:
         file.write(",".join(_COLUMNS) + "\n")
         for lo in range(0, len(rows), _ROWS):
             part = [rows[name][lo : lo + _ROWS].tolist() for name in _COLUMNS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ _GAP = 2
 _BRAILLE, _DOTS = 0x2800, ((0, 1, 2, 6), (3, 4, 5, 7))
 _SHADES = " .:*#"
 # Minimum width of a name, width of a narrow terminal, width of the columns besides name and note
-_LEAST_NAME, _NARROW, _REST = 12, 70, 48
+_LEAST_NAME, _NARROW, _OTHERS = 12, 70, 48
 
 
 @dataclass(frozen=True)
@@ -42,27 +43,20 @@ class Classified:
         """Return the result for a file with few images, called `name`; None if it has more."""
         if outcome.images is None or outcome.scores is None:
             return None
-        found, first = Gathered(), outcome.request.skip
+        gathered, first = Gathered(), outcome.request.skip
         names = [f"{name}[{number}]" for number in range(first, first + outcome.asked)]
-        found.add(outcome.images, None, names)
-        return cls(outcome, found, outcome.images, probabilities(outcome.scores))
+        gathered.add(outcome.images, None, names)
+        return cls(outcome, gathered, outcome.images, probabilities(outcome.scores))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per image: file, label, probability, runner-up, notes."""
-        order = (-self.likely).argsort(axis=1, kind="stable")
         rows = []
         for number, label in enumerate(self.outcome.labels.tolist()):
-            second = int(next(one for one in order[number] if one != label))
-            chances = self.likely[number]
-            rows.append(
-                {
-                    "file": self.found.names[number],
-                    "label": label,
-                    "probability": float(chances[label]),
-                    "runner_up": {"label": second, "probability": float(chances[second])},
-                    "notes": list(self.found.notes[number]),
-                }
-            )
+            likely = self.likely[number].tolist()
+            second = max((k for k in range(len(likely)) if k != label), key=likely.__getitem__)
+            row = {"file": self.found.names[number], "label": label, "probability": likely[label]}
+            row["runner_up"] = {"label": second, "probability": likely[second]}
+            rows.append(row | {"notes": list(self.found.notes[number])})
         return rows
 
     def as_json(self) -> dict[str, Any]:
@@ -79,8 +73,7 @@ def gathered(
 ) -> Gathered:
     """Return the images of `paths` that the request selects, prepared unless `as_is`.
 
-    `bad` are sentences about files already rejected; they come first. `advance(done, total)` is
-    called with the number of files read.
+    `bad` are sentences about files already rejected; `advance(done, total)` counts files read.
     """
     request.check()
     phases = Phases()
@@ -98,8 +91,14 @@ def classify(
 
     Ctrl-C and LenetError are as in `infer`. Raises LenetError if nothing was gathered.
     """
+    if not found.names and len(found.bad) == 1:
+        raise LenetError(found.bad[0])
     if not found.names:
-        raise LenetError(_nothing(found.bad, request.skip))
+        raise LenetError(
+            f"pictures: expected one that can be classified, found {len(found.bad):,} that cannot"
+            if found.bad
+            else f"--skip {request.skip}: expected more images than are skipped, found fewer"
+        )
     request.check_labels(None if found.lacking else (), found.lacking or "")
     whole = replace(request, scores=True, each=False, skip=0, limit=None)
     source = found.source()
@@ -111,14 +110,6 @@ def classify(
             writer.write(outcome.labels, scores)
             writer.close(outcome.asked if outcome.interrupted else None)
     return Classified(outcome, found, source.images, probabilities(outcome.scores))
-
-
-def _nothing(bad: Sequence[str], skip: int) -> str:
-    if len(bad) == 1:
-        return bad[0]
-    if not bad:
-        return f"--skip {skip}: expected more images than are skipped, found fewer"
-    return f"pictures: expected one that can be classified, found {len(bad):,} that cannot"
 
 
 def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[Part]:
@@ -133,7 +124,7 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
         row
         | {
             "": number,
-            "file": _shortened(row["file"], max(_LEAST_NAME, width - _REST)),
+            "file": _shortened(row["file"], max(_LEAST_NAME, width - _OTHERS)),
             "second": f"{row['runner_up']['label']} {probability(row['runner_up']['probability'])}",
             "note": "; ".join(row["notes"]) or None,
         }
@@ -148,32 +139,11 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
         (f"{second}=second", str),
         "note",
     )
-    table = Table(every, shown)
-    below = table.columns[-1].key == "note" and table.fitting(width)[-1].key != "note"
-    yield Table(every[:-1], shown) if below else table
-    if below:
-        yield from [*_notes(rows), ""]
+    table = Table(every, shown, below="note")
+    yield table
+    if table.notes(width):
+        yield ""
     yield from drawn(images, [row["label"] for row in rows], width, _encodes(_BRAILLE))
-
-
-def _notes(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a line per distinct note, with the numbers of its rows."""
-    having: dict[str, list[int]] = {}
-    for number, row in enumerate(rows, 1):
-        for note in row["notes"]:
-            having.setdefault(note, []).append(number)
-    return [f"note     {_numbers(numbers)}: {note}" for note, numbers in having.items()]
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    """Format ascending numbers as 1-3, 5."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:
@@ -182,10 +152,9 @@ def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:
     from lenetgpu.lab.rows import columns, count
 
     shown = []
-    for digit in sorted(set(labels)):
-        of = [one for label, one in zip(labels, likely, strict=False) if label == digit]
-        images = list(labels).count(digit)
-        shown.append({"digit": digit, "images": images, "least": min(of, default=None)})
+    for digit, images in sorted(Counter(labels).items()):
+        own = [one for label, one in zip(labels, likely, strict=False) if label == digit]
+        shown.append({"digit": digit, "images": images, "least": min(own, default=None)})
     every = columns(("digit", str), ("images", count), ("least sure=least", probability))
     return Table(every, shown)
 
@@ -221,16 +190,13 @@ def _characters(pixels: Any, braille: bool) -> list[str]:
     height, width = pixels.shape
     cells = pixels.reshape(height // 4, 4, width // 2, 2).transpose(0, 2, 3, 1)
     if not braille:
-        shades = (
-            (cells.mean(axis=(2, 3)) * len(_SHADES) * 1.3).astype(int).clip(0, len(_SHADES) - 1)
-        )
-        return ["".join(_SHADES[shade] for shade in row) for row in shades]
+        levels = (cells.mean(axis=(2, 3)) * len(_SHADES) * 1.3).astype(int)
+        return ["".join(_SHADES[min(max(k, 0), len(_SHADES) - 1)] for k in row) for row in levels]
     codes = (cells >= 0.5).reshape(height // 4, width // 2, 8) @ (1 << np.array(_DOTS).ravel())
     return ["".join(chr(_BRAILLE + code) for code in row) for row in codes.tolist()]
 
 
 def _encodes(code: int) -> bool:
-    """Return True if stdout can encode the character of this code."""
     try:
         chr(code).encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -37,11 +37,10 @@ _LAST_TO_GO = "speedup verdict table section label paper images_per_second"
 
 @dataclass(frozen=True)
 class Table:
-    """Rows (JSON objects) under columns.
+    """Rows (JSON objects) under columns; columns without values are left out.
 
-    Columns without values are left out. `below` is the key of a column of sentences: if the
-    terminal is too narrow for it, the sentences follow the table, each with its row's first
-    cell.
+    `below` is the key of a column of sentences: if the terminal is too narrow for it, they
+    follow the table, each with its row's first cell.
     """
 
     every: Sequence[Column]
@@ -58,20 +57,19 @@ class Table:
 
     def cells(self, row: Any) -> list[tuple[str, float | None]]:
         """Return a row's texts, each with the unrounded number that sorts it on a page."""
-        found = []
-        for one in self.columns:
-            value = one.value(row)
-            known = one.numeric and isinstance(value, int | float)
-            found.append((one.cell(row), float(value) if known else None))
-        return found
+        cells = []
+        for column in self.columns:
+            value = column.value(row)
+            known = column.numeric and isinstance(value, int | float)
+            cells.append((column.cell(row), float(value) if known else None))
+        return cells
 
     def markdown(self) -> str:
         """Return a Markdown table."""
-        rule = "|".join("---:" if one.numeric else "---" for one in self.columns)
-        lines = [[one.title for one in self.columns]]
-        lines += [[one.cell(row) for one in self.columns] for row in self.rows]
-        head, *rest = (f"| {' | '.join(line)} |\n" for line in lines)
-        return "".join([head, f"|{rule}|\n", *rest])
+        rule = "|".join("---:" if column.numeric else "---" for column in self.columns)
+        head = " | ".join(column.title for column in self.columns)
+        rows = [" | ".join(column.cell(row) for column in self.columns) for row in self.rows]
+        return f"| {head} |\n|{rule}|\n" + "".join(f"| {row} |\n" for row in rows)
 
     def csv(self) -> str:
         """Return CSV with keys as headings and unrounded values."""
@@ -88,19 +86,19 @@ class Table:
         If that is not enough, words are folded, then the _LAST_TO_GO columns are dropped,
         then the rightmost columns.
         """
-        kept = list(self.columns)
+        fitting = list(self.columns)
         for key in _FIRST_TO_GO.split():
-            if self._hold(kept, width):
+            if self._fits(fitting, width):
                 break
             gone = ("low", "high") if key == "low" else (key,)  # an interval with one end misleads
-            kept = [one for one in kept if one.key not in gone]
+            fitting = [column for column in fitting if column.key not in gone]
         for key in _LAST_TO_GO.split():
-            if self._hold(kept, width, fold=True):
+            if self._fits(fitting, width, fold=True):
                 break
-            kept = [one for one in kept if one.key != key]
-        while len(kept) > 2 and not self._hold(kept, width, fold=True):
-            kept.pop()
-        return tuple(kept)
+            fitting = [column for column in fitting if column.key != key]
+        while len(fitting) > 2 and not self._fits(fitting, width, fold=True):
+            fitting.pop()
+        return tuple(fitting)
 
     def rich(self, width: int = 250) -> RichTable:
         """Return a table for a terminal; its caption names the columns too many for `width`."""
@@ -108,7 +106,7 @@ class Table:
         from rich.table import Table as Rich
 
         shown = self.fitting(width)
-        left_out = [one.title for one in self.columns if one not in shown]
+        left_out = [column.title for column in self.columns if column not in shown]
         table = Rich(
             title=one_line(self.title) or None,
             title_justify="left",
@@ -117,51 +115,48 @@ class Table:
             box=box.SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
         )
-        wide = {} if self._hold(shown, width) else self._widths(shown, width)
-        for one in shown:
+        widths = {} if self._fits(shown, width) else self._widths(shown, width)
+        for column in shown:
             table.add_column(
-                one.title,
-                justify="right" if one.numeric else "left",
-                no_wrap=one.key not in (*wide, *_WRAPPED),
-                min_width=wide.get(one.key),
+                column.title,
+                justify="right" if column.numeric else "left",
+                no_wrap=column.key not in (*widths, *_WRAPPED),
+                min_width=widths.get(column.key),
                 overflow="fold",
             )
         for row in self.rows:
-            table.add_row(*(in_lines(one.cell(row), wide.get(one.key)) for one in shown))
+            table.add_row(*(in_lines(c.cell(row), widths.get(c.key)) for c in shown))
         return table
 
     def notes(self, width: int) -> list[str]:
         """Return the sentences of the `below` column if it does not fit in `width`, one per row."""
-        if not self.below or self.below in [one.key for one in self.fitting(width)]:
+        notes = [column for column in self.columns if column.key == self.below]
+        if not notes or notes[0] in self.fitting(width):
             return []
-        every = {one.key: one for one in self.columns}
-        if self.below not in every:
-            return []
-        one = every[self.below]
-        word = "" if one.title == "note" else f"{one.title}: "
-        found = [(self.columns[0].cell(row), one.cell(row)) for row in self.rows]
-        return [f"{name}: {word}{said}" for name, said in found if said]
+        word = "" if notes[0].title == "note" else f"{notes[0].title}: "
+        texts = [(self.columns[0].cell(row), notes[0].cell(row)) for row in self.rows]
+        return [f"{name}: {word}{text}" for name, text in texts if text]
 
-    def _needed(self, one: Column, fold: bool = False) -> int:
+    def _needed(self, column: Column, fold: bool = False) -> int:
         """Return the width of a column plus its gap; `fold` allows several lines per cell."""
-        widest = max((len(one.cell(row)) for row in self.rows), default=0)
-        if one.key in _WRAPPED:
+        widest = max((len(column.cell(row)) for row in self.rows), default=0)
+        if column.key in _WRAPPED:
             widest = min(widest, _WRAPPED_LEAST)
-        found = max(len(one.title), widest)
-        return (min(found, _FOLDED_LEAST) if fold and not one.numeric else found) + 2
+        width = max(len(column.title), widest)
+        return (min(width, _FOLDED_LEAST) if fold and not column.numeric else width) + 2
 
-    def _hold(self, columns: Sequence[Column], width: int, fold: bool = False) -> bool:
-        return sum(self._needed(one, fold) for one in columns) + 1 <= width
+    def _fits(self, columns: Sequence[Column], width: int, fold: bool = False) -> bool:
+        return sum(self._needed(column, fold) for column in columns) + 1 <= width
 
     def _widths(self, columns: Sequence[Column], width: int) -> dict[str, int]:
         """Return the width of each text column, shortening the widest first."""
-        texts = [one for one in columns if not one.numeric]
-        numbers = sum(self._needed(one) for one in columns if one.numeric)
+        texts = [column for column in columns if not column.numeric]
+        numbers = sum(self._needed(column) for column in columns if column.numeric)
         available = width - 1 - numbers - 2 * len(texts)
-        found = {one.key: max(map(len, (one.title, *map(one.cell, self.rows)))) for one in texts}
-        while sum(found.values()) > available and max(found.values()) > _FOLDED_LEAST:
-            found[max(found, key=lambda key: found[key])] -= 1
-        return found
+        widths = {c.key: max(map(len, (c.title, *map(c.cell, self.rows)))) for c in texts}
+        while sum(widths.values()) > available and max(widths.values()) > _FOLDED_LEAST:
+            widths[max(widths, key=lambda key: widths[key])] -= 1
+        return widths
 
 
 Part = Table | str | Any  # a table, a line, or any object that Rich prints
@@ -169,13 +164,13 @@ Part = Table | str | Any  # a table, a line, or any object that Rich prints
 
 def show(console: Console, parts: Iterable[Part]) -> None:
     """Print tables, each with its notes, and lines."""
-    for one in parts:
-        if isinstance(one, Table):
-            console.print(one.rich(console.width))
-            for line in one.notes(console.width):
+    for part in parts:
+        if isinstance(part, Table):
+            console.print(part.rich(console.width))
+            for line in part.notes(console.width):
                 console.print(line)
         else:
-            console.print(one)
+            console.print(part)
 
 
 def in_lines(text: str, most: int | None) -> str:

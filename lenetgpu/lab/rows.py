@@ -53,21 +53,21 @@ def columns(*groups: Column | str | tuple[str, Write]) -> tuple[Column, ...]:
 
     A key without a title is its own title.
     """
-    found = []
+    result = []
     for group in groups:
         if isinstance(group, Column):
-            found.append(group)
+            result.append(group)
             continue
         text, write = (group, str) if isinstance(group, str) else group
-        for one in text.split(", "):
-            title, _, key = one.partition("=")
-            found.append(Column(title, key or title, write, numeric=not isinstance(group, str)))
-    return tuple(found)
+        for column in text.split(", "):
+            title, _, key = column.partition("=")
+            result.append(Column(title, key or title, write, numeric=not isinstance(group, str)))
+    return tuple(result)
 
 
 def within(key: str, inner: Iterable[Column]) -> list[Column]:
     """Return the same columns for the object under `key`."""
-    return [replace(one, key=f"{key}.{one.key}") for one in inner]
+    return [replace(column, key=f"{key}.{column.key}") for column in inner]
 
 
 def fixed(digits: int) -> Write:
@@ -96,10 +96,8 @@ def percent(value: float) -> str:
 
 def dimensions(value: list[int]) -> str:
     """Format a grid or block without trailing ones."""
-    kept = list(value)
-    while len(kept) > 1 and kept[-1] == 1:
-        kept.pop()
-    return "x".join(map(str, kept))
+    used = [at for at, size in enumerate(value) if size != 1]
+    return "x".join(map(str, value[: max(used, default=0) + 1]))
 
 
 def listed(value: list[str]) -> str:

@@ -32,19 +32,15 @@ def shown(source: str) -> str:
 
 def describe_device(outcome: Outcome) -> str:
     """Return the device and the reason for its choice on one line."""
-    found = device_json(outcome.gpu)
+    device = device_json(outcome.gpu)
+    detail = f"compute capability {device.get('compute_capability')}"
     if outcome.gpu is None:
-        detail = f"{found['cores']} cores"
-    else:
-        detail = f"compute capability {found['compute_capability']}"
-    return f"{found['name']} ({detail}; {outcome.why_device})"
+        detail = f"{device['cores']} cores"
+    return f"{device['name']} ({detail}; {outcome.why_device})"
 
 
 def stage_parts(outcome: Outcome) -> Iterator[Part]:
-    """Yield the per-stage table, which ends with the residual to the unprofiled pass.
-
-    A note names the stages that exceed their roof and explains how that can happen.
-    """
+    """Yield the per-stage table, and a note on stages that exceed their roof."""
     from lenetgpu.lab.render import Table
     from lenetgpu.lab.rows import STAGE
     from lenetgpu.measure.document import stage_rows
@@ -72,41 +68,37 @@ def stage_parts(outcome: Outcome) -> Iterator[Part]:
 
 def _images(outcome: Outcome) -> str:
     """Return the number of images, and the batch or chunk size if it is smaller."""
-    n, asked = outcome.done, outcome.request.batch or DEFAULT_BATCH
-    of = f" of {outcome.asked:,}" if n < outcome.asked else ""
-    whole = outcome.chunk is not None and outcome.chunk >= outcome.asked
-    if outcome.zero_copy and whole and not outcome.streamed:
-        return f"{n:,}{of} images, read by the kernels from host memory (zero-copy)"
-    if outcome.chunk is not None and outcome.chunk < outcome.asked:
+    asked, chunk = outcome.asked, outcome.chunk
+    count = f"{outcome.done:,}" + (f" of {asked:,}" if outcome.done < asked else "")
+    if chunk is not None and chunk < asked:
         streams = f"{outcome.streams} streams" if outcome.streams > 1 else "one stream"
-        return f"{n:,}{of} images in chunks of up to {outcome.chunk:,} on {streams}"
-    if outcome.batch < outcome.asked and outcome.chunk is None:
-        return f"{n:,}{of} images in batches of {outcome.batch:,}"
-    return f"{n:,}{of} {'image' if outcome.asked == 1 else 'images'}" + (
-        " in one batch" if asked > outcome.asked else ""
-    )
+        return f"{count} images in chunks of up to {chunk:,} on {streams}"
+    if chunk is not None and outcome.zero_copy and not outcome.streamed:
+        return f"{count} images, read by the kernels from host memory (zero-copy)"
+    if chunk is None and outcome.batch < asked:
+        return f"{count} images in batches of {outcome.batch:,}"
+    batch = " in one batch" if (outcome.request.batch or DEFAULT_BATCH) > asked else ""
+    return f"{count} {'image' if asked == 1 else 'images'}{batch}"
 
 
 def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     """Print the final lines of `lenetgpu infer`."""
-    n = outcome.done
     console.print(f"device   {describe_device(outcome)}")
     console.print(f"data     {_images(outcome)}, {shown(outcome.data)}")
     console.print(f"weights  {shown(outcome.weights.source)}")
-    stages = outcome.plan.stages
-    ran = ", ".join(f"{'+'.join(bound.stages)}={bound.variant.full_name}" for bound in stages)
-    console.print(f"plan     {outcome.plan.name}, {outcome.plan.precision}: {ran}")
+    bound = (f"{'+'.join(b.stages)}={b.variant.full_name}" for b in outcome.plan.stages)
+    console.print(f"plan     {outcome.plan.name}, {outcome.plan.precision}: {', '.join(bound)}")
     for note in outcome.notes:
         console.print(f"note     {note}")
     if outcome.rows:
         from lenetgpu.lab.render import show
 
         show(console, stage_parts(outcome))
-    correct = outcome.correct
+    correct, count = outcome.correct, outcome.done
     if correct is None:
         console.print("accuracy unknown: the data has no labels")
     else:
-        console.print("", bold=f"accuracy {correct:,}/{n:,} = {correct / n:.2%}")
+        console.print("", bold=f"accuracy {correct:,}/{count:,} = {correct / count:.2%}")
         for line in lines(outcome.counts, console.width):
             console.print(line)
     compute, whole = outcome.compute, outcome.end_to_end
@@ -140,7 +132,7 @@ def _passes(outcome: Outcome) -> str:
 def score_rows(outcome: Outcome) -> list[dict[str, Any]]:
     """Return the first MOST images with their number in the data set, labels and scores."""
     rows = []
-    for index in range(0 if outcome.scores is None else min(outcome.done, MOST)):
+    for index in range(min(outcome.done, MOST)):
         row = {"image": outcome.request.skip + index, "label": int(outcome.labels[index])}
         if outcome.truth is not None:
             row["truth"] = int(outcome.truth[index])
