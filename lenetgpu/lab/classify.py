@@ -31,7 +31,8 @@ from lenetgpu.plan import AUTO
 from lenetgpu.store import json_text, resolved, sweep, write_atomically
 
 SUMMARY = "summary.json"
-_MOST_WORKERS, _TOLD, _LOOKED_FOR = 1024, 10, 1_000
+_FILES = (manifest.MANIFEST, SUMMARY, LIST)  # of a job, besides its files of labels
+_MOST_WORKERS, _MOST_LINES, _PROBED_PARTS = 1024, 10, 1_000
 _LABELS = "files of labels that are not as they were listed"
 Tell = Callable[[str], None]
 
@@ -101,57 +102,59 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
     request.check()
     out = request.out.absolute()
     _require_folder(out, request.sources, request.form)
-    read = look(request, say)
+    read = _look(request, say)
     with manifest.alone(out):
         begun = manifest.read(out)
         run = request.run()
         if begun is not None and run.plan == AUTO:  # the plan chosen at the start
             run = replace(run, plan=begun.job.plan, precision=run.precision or begun.job.precision)
-        with crew(run, request.workers, request.scheduler, request.tries) as found:
+        with crew(run, request.workers, request.scheduler, request.tries) as workers:
             unreadable = [entry.sentence for entry in read.bad]
             _tell_some(unreadable, tell, "files that cannot be read")
-            if found.dashboard:
-                tell(f"dashboard {found.dashboard}")
+            if workers.dashboard:
+                tell(f"dashboard {workers.dashboard}")
             say("making ready")
-            job, machine = job_of(request, run, read, found)
+            job, machine = _job_of(request, run, read, workers)
             if begun is None:
                 manifest.begin(out, job, read.listed)
                 begun = manifest.Manifest(job)
             else:
-                require_same(out, begun.job, job)
-                _extend(out, begun, job, read.listed)
-                _require_whole(out, begun, tell)
+                _resume(out, begun, job, read.listed, tell)
             new = [entry for entry in read.bad if entry.path not in begun.unreadable]
             if new and not job.pictures:
                 manifest.append(out, begun.job, *new)
             outcome = ClassifyOutcome(begun.job, out, read.bad, dict(begun.done), machine=machine)
-            _run(found, outcome, manifest.left(out, begun), request.tries, (say, tell))
+            _run(workers, outcome, manifest.left(out, begun), request.tries, (say, tell))
             _look_again(outcome, (say, tell))
-    _sum_up(out, outcome)
+    if (out / manifest.MANIFEST).exists():  # not removed meanwhile: a summary alone is no job
+        sweep(out)
+        text = json_text(outcome.document(), indent=1) + "\n"
+        write_atomically(out / SUMMARY, text.encode())
     return outcome
 
 
-def look(request: ClassifyRequest, say: Say) -> Gathered:
+def _look(request: ClassifyRequest, say: Say) -> Gathered:
     """Return the job's inputs; raise LenetError if they are unusable or are arrays with --as-is."""
-    found = gather(request.sources, lambda done, of: say("looking at files", done, of))
-    if not found.listed:
-        require_pictures(request.as_is, f"images in {found.inputs[0].path}")
-    return found
+    gathered = gather(request.sources, lambda done, of: say("looking at files", done, of))
+    if not gathered.listed:
+        require_pictures(request.as_is, f"images in {gathered.inputs[0].path}")
+    return gathered
 
 
-def _tell_some(sentences: list[str], tell: Tell, what: str) -> None:
-    """Report the first few sentences, and the number of further `what`."""
-    for sentence in sentences[:_TOLD]:
+def _tell_some(sentences: list[str], tell: Tell, noun: str) -> None:
+    """Report the first few sentences, and the number of the others."""
+    for sentence in sentences[:_MOST_LINES]:
         tell(sentence)
-    if len(sentences) > _TOLD:
-        tell(f"and {len(sentences) - _TOLD:,} more {what}")
+    if len(sentences) > _MOST_LINES:
+        tell(f"and {len(sentences) - _MOST_LINES:,} more {noun}")
 
 
-def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> None:
-    """Add input files that have become readable; raise LenetError if the job differs.
+def _resume(out: Path, begun: manifest.Manifest, job: Job, listed: bytes, tell: Tell) -> None:
+    """Add input files that have become readable, and schedule altered label files again.
 
-    The pictures may change until the first one is labelled.
+    Raises LenetError if the job differs; pictures may change until the first one is labelled.
     """
+    require_same(out, begun.job, job)
     if listed and begun.job.pictures:
         if begun.done:
             require_same_list(out, begun.job.valid[0].fingerprint, listed)
@@ -159,22 +162,15 @@ def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> Non
     for entry in new_inputs(out, begun, job):
         manifest.append(out, begun.job, entry)
         begun.job = begun.job.extended(entry)
-
-
-def _require_whole(out: Path, begun: manifest.Manifest, tell: Tell) -> None:
-    """Schedule altered label files to be made again, and delete leftovers."""
-    found = altered(out, begun.done.values())
-    for row, _ in found:
+    damaged = altered(out, begun.done.values())
+    for row, _ in damaged:
         begun.drop(row)
-    _tell_some([f"{why}; they are made again" for _, why in found], tell, _LABELS)
+    _tell_some([f"{why}; they are made again" for _, why in damaged], tell, _LABELS)
     clear(out, begun.job, begun.done.values())
 
 
 def _look_again(outcome: ClassifyOutcome, callbacks: tuple[Say, Tell]) -> None:
-    """Check at the end that the folder holds the listed label files and no others.
-
-    An interrupted run skips the check.
-    """
+    """Check that the folder holds the listed label files and no others, unless interrupted."""
     if outcome.interrupted or not outcome.fresh:
         return
     say, tell = callbacks
@@ -182,18 +178,18 @@ def _look_again(outcome: ClassifyOutcome, callbacks: tuple[Say, Tell]) -> None:
     try:
         manifest.require_begun(outcome.folder, outcome.job)
         clear(outcome.folder, outcome.job, outcome.rows.values())
-        found = altered(outcome.folder, outcome.rows.values())
+        damaged = altered(outcome.folder, outcome.rows.values())
     except KeyboardInterrupt:
         outcome.interrupted = True
         return
-    for row, why in found:
+    for row, why in damaged:
         del outcome.rows[row.shard]
         outcome.altered.append(why)
     again = [f"{why}; the same command makes them again" for why in outcome.altered]
     _tell_some(again, tell, _LABELS)
 
 
-def job_of(
+def _job_of(
     request: ClassifyRequest, run: Request, read: Gathered, crew: Here | OnDask
 ) -> tuple[Job, dict[str, Any]]:
     """Return the job described by a request, and the device as JSON."""
@@ -233,10 +229,15 @@ def require_outside(out: Path, file: Path | None) -> None:
 
 
 def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
-    """Raise LenetError if `out` is a file, has files but no manifest, or lies in a source."""
+    """Raise LenetError if `out` is a file, has other files, or is read as one of the sources."""
+    written = [f"part-{number:06}.{form}" for number in range(_PROBED_PARTS)]
     for source in sources:
-        if is_pattern(str(source)):
-            _require_unseen(out, str(source), form)
+        for name in (*written, *_FILES) if is_pattern(str(source)) else ():
+            if looks_at(str(source), os.path.join(os.path.realpath(out), name)):
+                raise LenetError(
+                    f"{out}: expected a folder for the results that {source} matches nothing of, "
+                    f"found that it would match {name}"
+                )
         if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
             raise LenetError(
                 f"{out}: expected a folder for the results outside {source}, which is read, "
@@ -247,7 +248,7 @@ def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
     if not out.is_dir():
         raise LenetError(f"{out}: expected a folder for the results, found a file")
     try:
-        others = [name for name in _files(out) if not name.startswith(".") and name != LIST]
+        others = [name for name in _names_in(out) if not name.startswith(".") and name != LIST]
     except OSError as error:
         raise LenetError(f"{out}: expected a folder to read, found: {error.strerror}") from error
     if others and manifest.MANIFEST not in others:
@@ -257,28 +258,16 @@ def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
         )
 
 
-def _require_unseen(out: Path, pattern: str, form: str) -> None:
-    """Raise LenetError if `pattern` matches a file that the job writes into `out`."""
-    names = [f"part-{number:06}.{form}" for number in range(_LOOKED_FOR)]
-    folder = os.path.realpath(out)
-    for name in (*names, manifest.MANIFEST, SUMMARY, LIST):
-        if looks_at(pattern, os.path.join(folder, name)):
-            raise LenetError(
-                f"{out}: expected a folder for the results that {pattern} matches nothing of, "
-                f"found that it would match {name}"
-            )
-
-
-def _files(folder: Path) -> list[str]:
+def _names_in(folder: Path) -> list[str]:
     """Return the names in `folder`; raise LenetError if a result's name is not that of a file."""
-    with os.scandir(folder) as entries:
-        found = [(e.name, not e.is_file() and Path(e).exists()) for e in entries]
-    for name, odd in found:
-        if odd and (name.startswith("part-") or name in (manifest.MANIFEST, SUMMARY, LIST)):
+    entries = list(folder.iterdir())
+    for entry in entries:
+        expected = entry.name.startswith("part-") or entry.name in _FILES
+        if expected and entry.exists() and not entry.is_file():
             raise LenetError(
-                f"{folder / name}: expected a file of the job's, found a folder, a pipe or a device"
+                f"{entry}: expected a file of the job's, found a folder, a pipe or a device"
             )
-    return [name for name, _ in found]
+    return [entry.name for entry in entries]
 
 
 def _run(
@@ -302,13 +291,13 @@ def _run(
     try:
         rows = crew.ready(outcome.folder, job) if left else None
         outcome.ready_seconds, started = clock() - started, clock()
-        for found in rows(left, tries) if rows is not None else ():
-            if isinstance(found, Row):
-                count(found)
+        for result in rows(left, tries) if rows is not None else ():
+            if isinstance(result, Row):
+                count(result)
             else:
-                manifest.append(outcome.folder, job, found)
-                outcome.failed[found.shard] = found
-                tell(f"set aside after {found.tries} tries: {found.sentence}")
+                manifest.append(outcome.folder, job, result)
+                outcome.failed[result.shard] = result
+                tell(f"set aside after {result.tries} tries: {result.sentence}")
             say("pictures" if job.pictures else "images", images + outcome.fresh_images, job.images)
             outcome.seconds = clock() - started
     except KeyboardInterrupt:
@@ -320,27 +309,18 @@ def _run(
             outcome.seconds = clock() - started
 
 
-def _sum_up(folder: Path, outcome: ClassifyOutcome) -> None:
-    if not (folder / manifest.MANIFEST).exists():  # removed meanwhile: a summary alone is no job
-        return
-    sweep(folder)
-    write_atomically(folder / SUMMARY, (json_text(outcome.document(), indent=1) + "\n").encode())
-
-
 def foresee(request: ClassifyRequest, say: Say) -> Predicted:
     """Measure one worker's costs for a second or two; the folder stays unchanged."""
     request.check()
-    read = look(request, say)
-    run = request.run()
-    folder = request.out.absolute()
-    there = next(each for each in (folder, *folder.parents) if each.is_dir())
-    with crew(run, request.workers, request.scheduler, request.tries) as found:
+    read, run, folder = _look(request, say), request.run(), request.out.absolute()
+    parent = next(each for each in (folder, *folder.parents) if each.is_dir())
+    with crew(run, request.workers, request.scheduler, request.tries) as workers:
         say("making ready")
-        job, machine = job_of(request, run, read, found)
+        job, machine = _job_of(request, run, read, workers)
         say("measuring a worker")
-        with TemporaryDirectory(prefix=".lenetgpu-", dir=there) as scratch:
+        with TemporaryDirectory(prefix=".lenetgpu-", dir=parent) as scratch:
             store_list(Path(scratch), read.listed)
-            return Predicted(job, found.costs(Path(scratch), job), machine)
+            return Predicted(job, workers.costs(Path(scratch), job), machine)
 
 
 def lines(outcome: ClassifyOutcome) -> list[str]:
@@ -377,15 +357,11 @@ def lines(outcome: ClassifyOutcome) -> list[str]:
 def predicted(foreseen: Predicted) -> list[Part]:
     """Return one worker's measured costs and the model's prediction for several workers."""
     job = foreseen.job
-    every = columns(
-        ("workers", str),
-        ("images/s=rate", fixed(0)),
-        Column("all of them, s", "seconds", fixed(1)),
-        "bound by=bound",
-    )
+    seconds = Column("all of them, s", "seconds", fixed(1))
+    shown = columns(("workers", str), ("images/s=rate", fixed(0)), seconds, "bound by=bound")
     rows = [asdict(row) for row in foreseen.rows()]
     title = f"{job.images:,} images in shards of {job.size:,}, predicted"
-    return [*_measured(foreseen), Table(every, rows, title)]
+    return [*_measured(foreseen), Table(shown, rows, title)]
 
 
 def _measured(foreseen: Predicted) -> list[str]:

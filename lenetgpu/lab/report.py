@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.dispatch.candidates import PLANS
-from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.files import assets
 from lenetgpu.files.output import require_targets
 from lenetgpu.files.source import open_source
@@ -28,7 +28,6 @@ from lenetgpu.measure.timing import clock
 from lenetgpu.plan import AUTO
 from lenetgpu.store import json_text
 
-ENDINGS = (".html", ".htm")
 MOST_FILES = 1_000
 # Comparisons of a fresh run, in order, as far as its time allows
 COMPARED = (PLANS, "conv2", "conv1", "fc1", "pool1", "pool2", "fc2", "argmax")
@@ -46,9 +45,8 @@ _ABOUT = ("version", "commit", "driver", "kernels", "quick", "ceilings", "images
 class ReportRequest:
     """The options of `lenetgpu report`: a page at `out`, made from `files` or from a fresh run.
 
-    `seconds` is the time for comparing plans and stages in a fresh run; 0 skips the
-    comparisons. `given` names the fresh-run options present on the command line, whatever their
-    values.
+    A fresh run compares plans and stages for `seconds`. `given` names the fresh-run options
+    present on the command line.
     """
 
     out: Path
@@ -63,11 +61,9 @@ class ReportRequest:
 
     def check(self) -> None:
         """Raise LenetError unless the page can be made and written."""
-        if self.out.suffix.lower() not in ENDINGS:
-            raise LenetError(
-                f"{self.out}: expected a name ending in {' or '.join(ENDINGS)}, "
-                f"found {self.out.suffix or 'no ending'}"
-            )
+        if self.out.suffix.lower() not in (".html", ".htm"):
+            wanted = "a name ending in .html or .htm"
+            raise unexpected(self.out, wanted, self.out.suffix or "no ending")
         if not 0 <= self.seconds < inf:
             raise LenetError(f"--seconds: expected a finite time from 0, found {self.seconds:g}")
         if self.files and self.given:
@@ -91,20 +87,17 @@ class ReportOutcome:
 
     def sentences(self) -> list[str]:
         """Return a line for the comparisons left out and one per wrong candidate."""
+        wrong = [f"WRONG: {name}" for name in self.wrong]
+        if not self.left_out:
+            return wrong
         names = ", ".join(self.left_out)
-        late = (
-            [f"not compared for lack of time: {names}; a larger --seconds compares more"]
-            if names
-            else []
-        )
-        return late + [f"WRONG: {name}" for name in self.wrong]
+        return [f"not compared for lack of time: {names}; a larger --seconds compares more", *wrong]
 
 
 def run_report(request: ReportRequest, say: Say) -> ReportOutcome:
-    """Make the page and write it atomically.
+    """Make the page and write it atomically; raise LenetError for bad input before anything runs.
 
-    Ctrl-C raises KeyboardInterrupt and leaves no file. Raises LenetError for bad input, before
-    anything runs.
+    Ctrl-C raises KeyboardInterrupt and leaves no file.
     """
     request.check()
     files = json_files(request.files)
@@ -126,8 +119,8 @@ def json_files(paths: Iterable[Path]) -> list[Path]:
         inside = sorted(islice(path.rglob("*.json"), MOST_FILES + 1)) if path.is_dir() else [path]
         if not inside:
             raise LenetError(f"{path}: expected a folder with JSON files, found none in it")
-        for one in inside:
-            seen.setdefault(one.absolute(), one)
+        for file in inside:
+            seen.setdefault(file.absolute(), file)
     if len(seen) > MOST_FILES:
         raise LenetError(f"report: expected at most {MOST_FILES:,} files, found more")
     return list(seen.values())
@@ -176,7 +169,7 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
         data=request.data, weights=request.weights, plan=request.plan, device=request.device,
         limit=request.limit, timing=True, roofline=True, trace=True, mistakes=labelled,
     )  # fmt: skip
-    found = profile(asked, lambda done, total: say("images, all passes", done, total))
+    found = profile(asked, partial(say, "images, all passes"))
     if found.outcome.interrupted:
         raise KeyboardInterrupt
     documents, wrong = _of_profile(found), []
