@@ -21,14 +21,14 @@ _STALLS_SHOWN, _LEAST_SHARE, _NAME = 3, 0.05, 44
 
 def stalls(shares: dict[str, float]) -> str:
     """Format the largest stall shares by cause: "long_scoreboard 61 %, wait 12 %"."""
-    found = [(cause, share) for cause, share in shares.items() if share >= _LEAST_SHARE]
-    return ", ".join(f"{cause} {share:.0%}" for cause, share in found[:_STALLS_SHOWN])
+    large = [(cause, share) for cause, share in shares.items() if share >= _LEAST_SHARE]
+    return ", ".join(f"{cause} {share:.0%}" for cause, share in large[:_STALLS_SHOWN])
 
 
 # GPU counters of a kernel, or of all kernels of a stage: the columns of NVVP's figures
 COUNTED = [
-    replace(one, empty="-")
-    for one in columns(
+    replace(column, empty="-")
+    for column in columns(
         "stage, variant",
         words("kernel", "kernel", lambda name: str(name[:_NAME])),
         ("launches", str),
@@ -47,30 +47,26 @@ _OF_ADDRESSES = ("stage", "variant", "global_load_efficiency", "global_store_eff
 def columns_of(found: Mapping[str, Any], kernels: bool) -> list[Column]:
     """Return the columns of a source; "counted" has only the efficiencies of global accesses."""
     if found["source"] != "ncu":
-        return [one for one in COUNTED if one.key in _OF_ADDRESSES]
-    return [one for one in COUNTED if kernels or one.key not in _OF_A_KERNEL]
+        return [column for column in COUNTED if column.key in _OF_ADDRESSES]
+    return [column for column in COUNTED if kernels or column.key not in _OF_A_KERNEL]
 
 
 def nested(found: Mapping[str, Any] | None) -> list[Column]:
     """Return the same columns for rows that hold their counters under `counters`."""
-    own = [] if found is None else columns_of(found, False)[2:]
-    return within("counters", own)
-
-
-def rows_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per kernel, grouped by stage; a stage without kernels gets one row."""
-    return [
-        {**entry, "stage": row["stage"], "variant": row["variant"], "error": row["error"]}
-        for row in rows
-        for entry in row["kernels"] or [row]
-    ]
+    return within("counters", [] if found is None else columns_of(found, False)[2:])
 
 
 def parts(
     found: Mapping[str, Any], rows: Sequence[dict[str, Any]], kernels: bool = False
 ) -> Iterator[Part]:
     """Yield a table of stages, or of kernels with `kernels`, and the origin of its figures."""
-    shown = rows_of(rows) if kernels else rows
+    shown = rows
+    if kernels:  # a row per kernel, grouped by stage; a stage without kernels has one row
+        shown = [
+            entry | {key: row[key] for key in ("stage", "variant")}
+            for row in rows
+            for entry in row["kernels"] or [row]
+        ]
     yield Table(columns_of(found, kernels), shown, f"counters, {found['images']:,} images")
     for row in rows:
         if row["error"]:
@@ -95,11 +91,7 @@ def of_entries(document: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -
 def _counted(
     specs: Mapping[Key, StageSpec], document: dict[str, Any], images: Images, gpu: Gpu, say: Say
 ) -> dict[Key, dict[str, Any]]:
-    """Return a row of counters per stage, and put their head into `document`.
-
-    Returns {} if there are no stages or the run was interrupted. Ctrl-C ends the counting and
-    leaves the timings intact.
-    """
+    """Return a row of counters per stage, {} after Ctrl-C, and put their head into `document`."""
     if document["interrupted"] or not specs:
         return {}
     say("counters, by Nsight Compute")
@@ -134,10 +126,7 @@ def count_candidates(
 
 
 def count_suite(document: dict[str, Any], images: Images, gpu: Gpu, say: Say) -> None:
-    """Add `counters` to the document of the course's suite, and to each row of a variant.
-
-    If the counters are measured, the row's explanation describes them.
-    """
+    """Add `counters` to the course suite's document and rows, measured ones also in words."""
     keys = ((row["stage"], row["variant"]) for row in document["rows"] if row["status"] == "right")
     by_key = _counted(specs(keys), document, images, gpu, say)
     measured = document.get("counters", {}).get("source") == counters.SOURCE

@@ -15,7 +15,7 @@ from lenetgpu.gpu.compiler import CUPY, installed
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.software import commit, software
 from lenetgpu.lab.listing import shipped
-from lenetgpu.plan import AUTO, AUTO_PLANS, auto_plans, resolve, runnable_plans
+from lenetgpu.plan import AUTO, AUTO_PLANS, auto_plans, choose_device, resolve, runnable_plans
 from lenetgpu.store.entries import cache_root, repair, survey
 
 _MOST_SHOWN = 5
@@ -27,7 +27,6 @@ def _version(*names: str) -> str:
 
 
 def _nvml_line() -> str:
-    """Return a line that states if clocks, power and energy can be read during measurements."""
     if importlib.util.find_spec("pynvml") is None:
         return "nvidia-ml-py not installed: clocks, power and energy are not measured"
     version = nvml.nvml_version()
@@ -38,10 +37,9 @@ def _nvrtc_line() -> str:
     if importlib.util.find_spec("cuda") is None:
         return "cuda-bindings not installed"
     try:
-        major, minor = nvrtc.version()
+        return ".".join(map(str, nvrtc.version()))
     except LenetError as error:
         return str(error)
-    return f"{major}.{minor}"
 
 
 def _auto_line(gpu: Gpu | None, precision: str) -> str:
@@ -87,8 +85,6 @@ def repaired() -> list[str]:
 
 def findings() -> list[tuple[str, str]]:
     """Return (item, finding) rows in the order in which a user would check them."""
-    from lenetgpu.plan import choose_device
-
     gpus = device.driver_gpus()
     rows = [
         ("lenetgpu", f"{__version__}, {commit() or 'no checkout'}"),

@@ -148,7 +148,8 @@ _INTERVAL = dict.fromkeys(KEYS, _LEAST)
 _CANDIDATE = {"name": str, "median_ms?": _LEAST, "p05_ms?": _LEAST, "p95_ms?": _LEAST}
 _CANDIDATE |= {"samples_ms?": [_LEAST], "interval_ms?": _INTERVAL, "ratio?": _INTERVAL}
 _PART = {"baseline": str, "candidates": [_CANDIDATE]}
-_HEAD = {"device": {"name": str}, "date?": str, "what?": str, "cold_l2?": bool, "images?": _LEAST}
+_HEAD = {"device": {"name": str}, "date?": str, "what?": str, "baseline?": str}
+_HEAD |= {"cold_l2?": bool, "images?": _LEAST}
 _COMPARED = {
     "compare": _HEAD | _PART,
     "conv": _HEAD | {"cases": [_PART | {"shape": str, "label": str, "images": _LEAST}]},

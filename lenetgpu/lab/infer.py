@@ -48,13 +48,11 @@ def infer(
     output: Path | None = None,
     source: Source | None = None,
 ) -> Outcome:
-    """Classify the data set; `progress(done, total)` counts images over all passes.
+    """Classify the data set, or `source`; `progress(done, total)` counts images over all passes.
 
-    The images come from `source` if it is given. Labels go to `output` as they become
-    available, with scores if requested. After the first labelled image, Ctrl-C ends the run
-    with a partial outcome; before that, or at a second Ctrl-C, KeyboardInterrupt is raised and
-    nothing is written. Raises LenetError for bad input, before anything is computed unless only
-    reading a large file shows it.
+    Labels go to `output` as they become available, with scores if requested. After the first
+    labelled image, Ctrl-C ends the run with a partial outcome; before that, or at a second
+    Ctrl-C, KeyboardInterrupt is raised and nothing is written. Raises LenetError for bad input.
     """
     engine = Engine(request)
     set_threads(request.threads)
@@ -85,9 +83,9 @@ def infer(
 class _Run:
     """The state of a run, updated as it proceeds, so that Ctrl-C preserves finished work.
 
-    `images` (N, 28, 28, 1) are in host memory, page-locked on a GPU; None if they are read from
-    `source` during the computation. The first `done` entries of `labels` (N,) int32 and
-    `scores` (N, 10) are valid. Samples of repeated passes are in milliseconds.
+    `images` (N, 28, 28, 1) are in host memory, page-locked on a GPU; None if they are read
+    during the computation. The first `done` entries of `labels` (N,) int32 and `scores` (N, 10)
+    are valid. Samples of repeated passes are in milliseconds.
     """
 
     writer: LabelWriter | Noting | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.cpu.threads import cpu_name
@@ -22,17 +22,6 @@ from lenetgpu.measure.outcome import Outcome, Progress, Request
 from lenetgpu.measure.trace import chrome_trace, copies_under_kernels
 from lenetgpu.plan import choose_device
 from lenetgpu.store import json_text
-
-
-def _beside_model(outcome: Outcome) -> str:
-    """Return the pass time predicted by the schedule's model, and the measured one."""
-    assert outcome.model is not None and outcome.chunk is not None
-    how = ", zero-copy" if outcome.zero_copy else ""
-    return (
-        f"chunks of up to {outcome.chunk:,} images, streams {outcome.streams}{how}, host to host: "
-        f"{outcome.end_to_end.median:.3f} ms, predicted {outcome.model['predicted']:.3f} ms, "
-        f"copy alone {outcome.model['bare_copy']:.3f} ms"
-    )
 
 
 @dataclass(frozen=True)
@@ -56,14 +45,14 @@ class Profile:
         if not self.rows:
             return None
         heaviest = max(self.rows, key=lambda row: float(row["median_ms"]))
-        said = f"hint: {heaviest['name']} ({heaviest['variant']}) takes {heaviest['share']:.0%}"
+        hint = f"hint: {heaviest['name']} ({heaviest['variant']}) takes {heaviest['share']:.0%}"
         if heaviest["roofline"] is not None:
-            said += f" at {heaviest['roofline']:.0%} of the {heaviest['bound']} roof"
-        if heaviest["stages"]:
-            if heaviest["name"] not in comparable():
-                return said + "; `lenetgpu compare plans` ranks the plans"
-            return said + f"; `lenetgpu compare {heaviest['name']}` ranks its variants"
-        return said + "; a plan whose stages agree on device and layout has no such row"
+            hint += f" at {heaviest['roofline']:.0%} of the {heaviest['bound']} roof"
+        if not heaviest["stages"]:
+            return f"{hint}; a plan whose stages agree on device and layout has no such row"
+        if heaviest["name"] not in comparable():
+            return f"{hint}; `lenetgpu compare plans` ranks the plans"
+        return f"{hint}; `lenetgpu compare {heaviest['name']}` ranks its variants"
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document: infer's schema 1, residual, ceilings and hint."""
@@ -118,8 +107,13 @@ class Profile:
                 f"(measured {limits.date})"
             )
         yield from (f"note    {note}" for note in outcome.notes)
-        if outcome.model is not None:
-            yield f"bus     {_beside_model(outcome)}"
+        if outcome.model is not None and outcome.chunk is not None:
+            copies, model = ", zero-copy" if outcome.zero_copy else "", outcome.model
+            yield (
+                f"bus     chunks of up to {outcome.chunk:,} images, streams {outcome.streams}"
+                f"{copies}, host to host: {outcome.end_to_end.median:.3f} ms, predicted "
+                f"{model['predicted']:.3f} ms, copy alone {model['bare_copy']:.3f} ms"
+            )
         if self.rows:
             yield from stage_parts(outcome)
         if self.counters is not None:
@@ -142,26 +136,20 @@ def profile(request: Request, progress: Progress | None = None, counters: bool =
     """
     if counters:
         counters_of.require_gpu(*choose_device(request.device, request.plan))
-    outcome = infer(request, progress)
-    found = Profile(outcome, stage_rows(outcome.rows, outcome.done, outcome.limits))
-    if not counters or outcome.interrupted:
-        return found
-    try:
-        return replace(found, counters=_counters(outcome))
-    except KeyboardInterrupt:
-        outcome.interrupted = True
-        return found
+    outcome, counted = infer(request, progress), None
+    if counters and not outcome.interrupted:
+        try:
+            counted = _counters(outcome)
+        except KeyboardInterrupt:
+            outcome.interrupted = True
+    return Profile(outcome, stage_rows(outcome.rows, outcome.done, outcome.limits), counted)
 
 
 def _counters(outcome: Outcome) -> dict[str, Any]:
     request, gpu = outcome.request, outcome.gpu
     assert gpu is not None
-    images = Images(
-        request.data or assets.default_digits(),
-        request.weights or assets.default_weights(),
-        outcome.batch,
-        request.skip,
-        request.chunk,
-        request.transfers,
-    )
+    data = request.data or assets.default_digits()
+    weights = request.weights or assets.default_weights()
+    how = (request.skip, request.chunk, request.transfers)
+    images = Images(data, weights, outcome.batch, *how)
     return counters_of.find([Work.of(outcome.plan)], images, gpu).as_json()
