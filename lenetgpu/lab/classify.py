@@ -277,7 +277,6 @@ def _run(
     tries: int,
     callbacks: tuple[Say, Tell],
 ) -> None:
-    """Run the remaining shards and record them in `outcome`; Ctrl-C ends the run."""
     (say, tell), job = callbacks, outcome.job
     for number in left:
         outcome.rows.pop(number, None)
@@ -361,26 +360,21 @@ def predicted(foreseen: Predicted) -> list[Part]:
     shown = columns(("workers", str), ("images/s=rate", fixed(0)), seconds, "bound by=bound")
     rows = [asdict(row) for row in foreseen.rows()]
     title = f"{job.images:,} images in shards of {job.size:,}, predicted"
-    return [*_measured(foreseen), Table(shown, rows, title)]
-
-
-def _measured(foreseen: Predicted) -> list[str]:
-    job, costs = foreseen.job, foreseen.costs
-    found = [
+    costs = foreseen.costs
+    parts: list[Part] = [
         f"a worker, plan {job.plan} on {foreseen.machine['name']}, measured here:",
         f"  ready in            {costs.start:,.2f} s",
         f"  one reader          {costs.read:,.0f} images/s; one per core {costs.read_all:,.0f}",
         f"  memory to labels    {costs.label:,.0f} images/s",
     ]
     if costs.bus is not None and costs.kernels is not None:
-        found.append(
-            f"  of that             bus {costs.bus:,.0f}, kernels {costs.kernels:,.0f} images/s"
-        )
+        rates = f"bus {costs.bus:,.0f}, kernels {costs.kernels:,.0f}"
+        parts.append(f"  of that             {rates} images/s")
     if costs.there > 1:
-        found.append(f"  {costs.there} workers at once   {costs.label_all:,.0f} images/s")
-    found.append(
+        parts.append(f"  {costs.there} workers at once   {costs.label_all:,.0f} images/s")
+    parts.append(
         f"  a shard             {costs.opening * 1e3:,.2f} ms to open; {costs.ending * 1e3:,.2f} "
         f"to write and list, {costs.line * 1e3:,.2f} of that for the manifest line"
     )
     task = f"{costs.task * 1e3:,.2f} ms a task" if costs.task else "none; --workers 1 measures one"
-    return [*found, f"  a scheduler         {task}"]
+    return [*parts, f"  a scheduler         {task}", Table(shown, rows, title)]

@@ -155,7 +155,6 @@ def compared_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _course_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the suite's rows, with the report's figure and the check in words."""
     shown = []
     for row in rows:
         figure = None

@@ -46,10 +46,7 @@ def columns(stream: Any) -> int:
 
 
 def folded(text: str, width: int) -> str:
-    """Return `text` broken between words at `width`; later lines are indented under its label.
-
-    A word that is longer than a line stays whole.
-    """
+    """Return `text` broken between words at `width`; later lines are indented under its label."""
     if len(text) <= width:
         return text
     import textwrap
@@ -63,11 +60,7 @@ def folded(text: str, width: int) -> str:
 
 
 class Console:
-    """stdout or stderr: `print` and `width`.
-
-    Lines pass through `one_line`. On a terminal they are folded to its width; other streams get
-    long lines without trailing spaces.
-    """
+    """stdout or stderr: lines pass through `one_line`, and are folded on a terminal."""
 
     def __init__(self, stderr: bool = False) -> None:
         self._stderr = stderr
@@ -114,9 +107,9 @@ class Console:
         if self._stream.isatty():
             self._rich.print(what, **how)
             return
-        with self._rich.capture() as kept:
+        with self._rich.capture() as captured:
             self._rich.print(what, **how)
-        for line in kept.get().splitlines():
+        for line in captured.get().splitlines():
             self._write(line.rstrip())
 
     def _write(self, line: str) -> None:
@@ -190,10 +183,7 @@ def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
 
 
 def _bar(console: RichConsole, rate: bool = False) -> Progress:
-    """Return a spinner with the current activity and, once a total is known, a bar and a count.
-
-    `rate` adds items per second and the remaining time. Narrow terminals get fewer columns.
-    """
+    """Return a spinner with the current activity and, once a total is known, a bar and a count."""
     from rich.progress import (
         BarColumn,
         Progress,

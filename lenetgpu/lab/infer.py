@@ -190,12 +190,11 @@ class _Run:
         Images read during the pass have their labels written during it; their scores are
         not stored.
         """
-        held, phases = self.images is not None, self.engine.phases
-        self.labels, self.scores = self.runner.results(
-            len(self.source), self.request.scored and held
-        )
+        in_memory, phases = self.images is not None, self.engine.phases
+        with_scores = self.request.scored and in_memory
+        self.labels, self.scores = self.runner.results(len(self.source), with_scores)
         with phases.timed("first"):
-            if not held:
+            if not in_memory:
                 self.runner.run_source(self.source, self._deliver, self.tally.passed)
             else:
                 try:
@@ -214,11 +213,10 @@ class _Run:
             self.done = max(self.done, 0 if self.writer is None else self.writer.done)
 
     def _pixels(self) -> Any:
-        """Return the images (N, 28, 28, 1) in host memory."""
         import numpy as np
 
-        held = isinstance(self.images, np.ndarray)
-        return self.images if held else self.source.whole().images
+        in_memory = isinstance(self.images, np.ndarray)
+        return self.images if in_memory else self.source.whole().images
 
     def _passes(self, pass_s: float, budget_s: float, least: int) -> tuple[float, int, int]:
         """Return (budget in seconds, least, most) of the repeated passes.

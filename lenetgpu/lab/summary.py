@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lenetgpu.lab.mistakes import lines
 from lenetgpu.measure.document import PHASES, device_json
@@ -129,38 +129,28 @@ def _passes(outcome: Outcome) -> str:
     return f"medians of {len(whole.samples)} and {compute} passes, {spread}"
 
 
-def score_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return the first MOST images with their number in the data set, labels and scores."""
-    rows = []
-    for index in range(min(outcome.done, MOST)):
-        row = {"image": outcome.request.skip + index, "label": int(outcome.labels[index])}
-        if outcome.truth is not None:
-            row["truth"] = int(outcome.truth[index])
-        rows.append(row | {f"score {k}": float(s) for k, s in enumerate(outcome.scores[index])})
-    return rows
-
-
 def print_scores(console: Console, outcome: Outcome) -> None:
-    """Print the scores of each image and where to find omitted ones; paragraphs if narrow."""
+    """Print the scores of the first MOST images, and where to find omitted ones."""
     from lenetgpu.lab.render import Table, show
-    from lenetgpu.lab.rows import Column, fixed
+    from lenetgpu.lab.rows import Column, columns, fixed
 
     if outcome.scores is None:
         console.print(
             f"scores   not kept for so many images: {_EVERYWHERE} them, --limit N prints the first"
         )
         return
-    rows = score_rows(outcome)
+    rows = []
+    for index, scores in enumerate(outcome.scores[: min(outcome.done, MOST)].tolist()):
+        row = {"image": outcome.request.skip + index, "label": int(outcome.labels[index])}
+        truth = None if outcome.truth is None else int(outcome.truth[index])
+        rows.append(row | {"truth": truth} | {f"score {k}": s for k, s in enumerate(scores)})
+        if console.width < _LEAST_WIDTH:
+            true = "" if truth is None else f" (truth {truth})"
+            listed = ", ".join(f"{k}={score:.2f}" for k, score in enumerate(scores))
+            console.print(f"image {row['image']}  label {row['label']}{true}, scores {listed}")
     if console.width >= _LEAST_WIDTH:
         each = [Column(f"of {k}", f"score {k}", fixed(2)) for k in range(outcome.scores.shape[1])]
-        columns = [*(Column(name, name) for name in ("image", "label", "truth")), *each]
-        show(console, [Table(columns, rows, "scores")])
-    for row in rows if console.width < _LEAST_WIDTH else ():
-        truth = f" (truth {row['truth']})" if "truth" in row else ""
-        scores = [f"{key[6:]}={row[key]:.2f}" for key in row if key.startswith("score ")]
-        console.print(
-            f"image {row['image']}  label {row['label']}{truth}, scores {', '.join(scores)}"
-        )
+        show(console, [Table([*columns(("image, label, truth", str)), *each], rows, "scores")])
     left = outcome.done - len(rows)
     if left:
         console.print(f"scores   of {left:,} more images: {_EVERYWHERE} all, --skip N starts later")

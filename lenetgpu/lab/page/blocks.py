@@ -47,13 +47,6 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Names with values."""
-
-    values: dict[str, str]
-
-
-@dataclass(frozen=True)
 class Drawing:
     """Markup made by lenetgpu: the picture of the stages, or digits from another template."""
 
@@ -61,7 +54,7 @@ class Drawing:
     markup: Any
 
 
-Part = Chart | Table | list[Tile] | Facts | Drawing
+Part = Chart | Table | list[Tile] | dict[str, str] | Drawing  # a dict: names with values
 
 
 @dataclass(frozen=True)
@@ -109,8 +102,8 @@ def short_commit(commit: str | None) -> str:
 
 def of_what(document: dict[str, Any]) -> str:
     """Return the names of a run's weights and images."""
-    weights = document.get("weights") or "weights not recorded"
-    return f"{weights}, {document.get('data') or 'data not recorded'}"
+    keys = ("weights", "data")
+    return ", ".join(document.get(key) or f"{key} not recorded" for key in keys)
 
 
 def either(words: Iterable[str]) -> str:

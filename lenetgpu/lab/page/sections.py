@@ -15,7 +15,7 @@ from lenetgpu.lab.conv.document import CONVOLVED, LAYERS, SUMMED, WHOLES, case_r
 from lenetgpu.lab.counters import COUNTED
 from lenetgpu.lab.page import blocks, mistakes
 from lenetgpu.lab.page.base import fragment
-from lenetgpu.lab.page.blocks import Block, Chart, Document, Drawing, Facts, Part, Section, Tile
+from lenetgpu.lab.page.blocks import Block, Chart, Document, Drawing, Part, Section, Tile
 from lenetgpu.lab.render import Table
 from lenetgpu.lab.rows import (
     STAGE,
@@ -236,7 +236,6 @@ def _headline(documents: Sequence[Document]) -> Iterator[Block]:
 
 
 def _latest_ceilings(documents: Sequence[Document]) -> Document | None:
-    """Return the most recently measured ceilings, or None if no file has any."""
     measured = [document["ceilings"] for document in documents if document.get("ceilings")]
     return max(measured, key=lambda limits: limits["date"] or "", default=None)
 
@@ -255,7 +254,7 @@ def _machine(documents: Sequence[Document]) -> Iterator[Block]:
         if limits["tensor_tflops"]:
             facts["tensor cores (mma.sync), at most"] = f"{limits['tensor_tflops']:,.0f} TFLOP/s"
         facts["ceilings measured"] = limits["date"] or "undated"
-    yield Block([Facts(facts)])
+    yield Block([facts])
     if not documents[0].get("fresh"):
         files = [d | {"commit": blocks.short_commit(d.get("commit"))} for d in documents]
         yield Block([Table(_FILES, files, "Files that the figures below are read from")])
@@ -297,18 +296,9 @@ def _pipeline(documents: Sequence[Document]) -> Iterator[Block]:
         for document in _named_plans(documents)
         if (cells := _cells(document))
     ]
-    boxes = [
-        {
-            "name": stage.name,
-            "kind": stage.kind,
-            "what": _KINDS[stage.kind],
-            "out": " x ".join(map(str, stage.problem.out_shape)) or "a label",
-        }
-        for stage in STAGES
-    ]
     if plans:
-        picture = Drawing("", fragment("pipeline.html.j2", stages=boxes, plans=plans))
-        yield Block([picture], blocks.source(*_named_plans(documents)))
+        markup = fragment("pipeline.html.j2", stages=STAGES, kinds=_KINDS, plans=plans)
+        yield Block([Drawing("", markup)], blocks.source(*_named_plans(documents)))
 
 
 def _where_time_goes(plans: Sequence[Document]) -> Spec:
@@ -325,7 +315,6 @@ def _where_time_goes(plans: Sequence[Document]) -> Spec:
 
 
 def _times(plans: Sequence[Document]) -> Spec:
-    """Return a chart of each plan's compute time and host-to-host time."""
     ways = {"compute": "on the device", "end_to_end": "host to host"}
     rows = [
         {f"{name}_ms": times[name] for name in ("median", "p05", "p95")}
@@ -423,7 +412,6 @@ def _on_a_cpu(row: Document) -> bool:
 
 
 def _points(documents: Sequence[Document]) -> list[dict[str, Any]]:
-    """Return roofline points for every timed stage of the network."""
     rows: list[tuple[Document, str, str, str]] = []  # row, stages, variant, origin
     for document in _named_plans(documents):
         origin = f"plan {document['plan_label']}"
@@ -500,7 +488,6 @@ def _then_and_now(rows: list[dict[str, Any]]) -> Spec:
 
 
 def _gains(steps: Sequence[Document]) -> Spec:
-    """Return the gain of each step of the course's ladders, in the course and here."""
     keys = "step when gain verdict"
     rows = [
         picked(row, keys, step=f"{row['stage']}: {row['step']}", when=when, gain=row[key])
@@ -560,7 +547,6 @@ def _candidates(document: Document) -> Spec:
 
 
 def _power(documents: Sequence[Document]) -> Spec:
-    """Return a chart of each candidate's power over its time."""
     watched = "power_w sm_mhz energy_uj_per_image"
     rows = [
         picked(entry["machine"], watched)
