@@ -558,10 +558,11 @@ def _power(documents: Sequence[Document]) -> Spec:
         for entry in document["candidates"]
         if entry["machine"] and entry["machine"]["power_w"] and charts.timed(entry)
     ]
+    names = [*dict.fromkeys(row["what"] for row in rows)]
     encoding = {
         "x": quantity("ms", "median ms, logarithmic", log=True),
         "y": quantity("power_w", None, scale={"zero": False}),
-        "color": charts.colour("what", [row["what"] for row in rows]),
+        "color": charts.colour("what", [*STAGE_NAMES, *names]) | {"legend": {"values": names}},
         "tooltip": tips(f"what name {watched} ms"),
     }
     return charts.spec(rows, 320, mark=charts.POINT, encoding=encoding)
