@@ -111,8 +111,8 @@ class Plan:
     @property
     def precision(self) -> str:
         """The precision of its least precise variant."""
-        found = {bound.variant.precision for bound in self.stages}
-        return next((p for p in reversed(PRECISIONS) if p in found), PRECISIONS[0])
+        precisions = {bound.variant.precision for bound in self.stages}
+        return next((p for p in reversed(PRECISIONS) if p in precisions), PRECISIONS[0])
 
 
 PRECISIONS = ("fp32", "fp16x3", "tf32x3", "tf32", "fp16", "fp16w", "int8", "int8s")
@@ -205,8 +205,8 @@ def _bind(names: Mapping[str, str], overrides: Mapping[str, str], device: str) -
         bound = _bound_span(index, names, overrides, device)
         if bound is None:
             stage = STAGES[index]
-            wanted = overrides.get(stage.name, names.get(stage.name) or names[stage.kind])
-            variant = find(stage.kind, wanted, device, stage.name)
+            choice = overrides.get(stage.name, names.get(stage.name) or names[stage.kind])
+            variant = find(stage.kind, choice, device, stage.name)
             bound = BoundStage((stage.name,), variant, stage.problem, stage.weights)
         chosen.append(bound)
         index += len(bound.stages)
@@ -313,8 +313,8 @@ def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
     if wanted == "cpu":
         return None, "asked for"
     if wanted == "auto":
-        known = NAMED.get(canonical(plan))
-        if known is not None and "cuda" not in known:
+        devices = NAMED.get(canonical(plan))
+        if devices is not None and "cuda" not in devices:
             return None, f"plan {plan} runs on the CPU"
         gpus = gpu_device.driver_gpus()
         if not gpus:

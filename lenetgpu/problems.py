@@ -127,8 +127,8 @@ class Conv(OfMap):
     @property
     def requires(self) -> frozenset[str]:
         """Options that a variant must support: non-default fields, and a dtype other than fp32."""
-        found = {name for name, plain in _PLAIN.items() if getattr(self, name) != plain}
-        return frozenset(found | {self.dtype} - {"fp32"})
+        options = {name for name, plain in _PLAIN.items() if getattr(self, name) != plain}
+        return frozenset(options | {self.dtype} - {"fp32"})
 
     @property
     def each(self) -> Pair:

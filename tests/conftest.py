@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def found_again() -> Iterator[None]:
     """Forget a lost GPU, real or simulated, after each test."""
     yield
-    faults._said.clear()
+    faults._lost_message.clear()
 
 
 @pytest.fixture(autouse=True)

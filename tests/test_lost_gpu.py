@@ -36,7 +36,7 @@ CUBLASError = type("CUBLASError", (CUDARuntimeError,), {})
 @pytest.fixture(autouse=True)
 def nothing_is_lost(monkeypatch):
     """Reset the recorded error before and after each test."""
-    monkeypatch.setattr(faults, "_said", [])
+    monkeypatch.setattr(faults, "_lost_message", [])
     monkeypatch.setattr(faults, "last_queued", type(faults.last_queued)(maxlen=1))
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
 
@@ -84,7 +84,7 @@ def test_net_raises_lenet_error_for_gpu_errors(monkeypatch):
             def broken(*asked, error=error):
                 raise error
 
-            faults._said.clear()
+            faults._lost_message.clear()
             monkeypatch.setattr(CpuRunner, "answer", broken)
             for call in (net, net.scores, net.probabilities, lambda images: net(images[0])):
                 with pytest.raises(LenetError, match=said):

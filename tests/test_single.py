@@ -69,7 +69,7 @@ def gpu(monkeypatch):
     device = SimpleNamespace(stream=Stream, mapped=lambda array: array)
     monkeypatch.setattr(single, "Cuda", lambda: device)
     monkeypatch.setattr(single, "pinned_empty", np.empty)
-    monkeypatch.setattr(single, "_LOOKS", 50)
+    monkeypatch.setattr(single, "_POLLS", 50)
     kind = type("Kind", (Recorded,), {})
     monkeypatch.setattr(single, "Graph", kind)
     return kind

@@ -72,21 +72,21 @@ def asked() -> Compiler:
     options = (NO_CACHE,) if int(status) == 0 else ()
     stamps = _loaded()
     build = f"{Path(stamps[0][0]).name} {stamps[0][1]}" if stamps else ""
-    found = Compiler((int(major), int(minor)), options, build)
+    queried = Compiler((int(major), int(minor)), options, build)
     if stamps:  # only if the loaded file is known
-        facts = asdict(found) | {"library": stamps[0][0], "stamps": stamps}
+        facts = asdict(queried) | {"library": stamps[0][0], "stamps": stamps}
         entries.save("nvrtc", _record(), facts)
-    return found
+    return queried
 
 
 @cache
 def _remembered() -> Compiler | None:
-    said = entries.facts_of("nvrtc", _record())
+    facts = entries.facts_of("nvrtc", _record())
     try:
-        if said is not None and said["stamps"] == _stamps(said["library"]):
-            major, minor = map(int, said["version"])
-            options = (NO_CACHE,) if NO_CACHE in said["options"] else ()
-            return Compiler((major, minor), options, str(said["build"]))
+        if facts is not None and facts["stamps"] == _stamps(facts["library"]):
+            major, minor = map(int, facts["version"])
+            options = (NO_CACHE,) if NO_CACHE in facts["options"] else ()
+            return Compiler((major, minor), options, str(facts["build"]))
     except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return None
     return None

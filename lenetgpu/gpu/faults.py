@@ -49,7 +49,7 @@ _LOST = {
 
 # The last kernel queued, for the message: errors surface after it.
 last_queued: deque[Any] = deque(maxlen=1)
-_said: list[str] = []
+_lost_message: list[str] = []
 
 
 def _chain(error: BaseException | None) -> Iterator[tuple[BaseException, str, Any]]:
@@ -65,8 +65,8 @@ def _refused(error: BaseException, name: str, status: Any) -> bool:
         return True
     if name == "CuFFTError" and status == 5:  # CUFFT_INTERNAL_ERROR, also when out of memory
         return _little_left()
-    known = _NO_MEMORY.get(name, ())
-    return status in known or (bool(known) and any(word in str(error) for word in _WORDS))
+    statuses = _NO_MEMORY.get(name, ())
+    return status in statuses or (bool(statuses) and any(word in str(error) for word in _WORDS))
 
 
 def _little_left() -> bool:
@@ -82,7 +82,7 @@ def _little_left() -> bool:
 
 def lacks_memory(error: BaseException) -> bool:
     """Return True if `error` or one of its causes is a failed allocation in any library."""
-    return any(_refused(*found) for found in _chain(error))
+    return any(_refused(*cause) for cause in _chain(error))
 
 
 def loses_context(error: BaseException) -> bool:
@@ -93,9 +93,9 @@ def loses_context(error: BaseException) -> bool:
 
 def note_lost(status: Any) -> bool:
     """Return True if `status` of the runtime or driver means a lost context, and record it."""
-    if status in _LOST and not _said:
+    if status in _LOST and not _lost_message:
         queued = f", the kernel queued last was {last_queued[0].entry}" if last_queued else ""
-        _said.append(
+        _lost_message.append(
             f"GPU: expected its kernels to end, found {_LOST[status]} ({status}){queued}; "
             "nothing more can run on it in this process, start another"
         )
@@ -105,7 +105,7 @@ def note_lost(status: Any) -> bool:
 
 def lost() -> str:
     """Return the message of the error that lost this process its GPU, or ""."""
-    return _said[0] if _said else ""
+    return _lost_message[0] if _lost_message else ""
 
 
 def silence() -> None:

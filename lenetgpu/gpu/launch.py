@@ -65,8 +65,8 @@ def _allow_shared(function: int, shared: int) -> None:
         return
     from cupy.cuda import driver
 
-    most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    driver.funcSetAttribute(function, most, shared)
+    attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    driver.funcSetAttribute(function, attribute, shared)
     _allowed[function] = shared
 
 

@@ -148,8 +148,8 @@ def version() -> tuple[int, int]:
 @cache
 def surroundings() -> tuple[str | None, ...]:
     """Return the versions of the driver and of CuPy that run compiled kernels; None if missing."""
-    found = compiler.installed(*compiler.CUPY)
-    return nvml.loaded_driver() or nvml.driver_version(), found and found[0]
+    cupy = compiler.installed(*compiler.CUPY)
+    return nvml.loaded_driver() or nvml.driver_version(), cupy and cupy[0]
 
 
 def environment() -> tuple[object, ...]:
@@ -224,10 +224,10 @@ _uncached: dict[str, Compiled] = {}  # kernels of this process that could not be
 
 def _cached(name: str) -> Compiled | None:
     """Return the cached kernel `name`; None if it, or its cubin, is missing or damaged."""
-    found = None if name in _uncached else entries.read_cubin(name)
-    if found is None:
+    entry = None if name in _uncached else entries.read_cubin(name)
+    if entry is None:
         return _uncached.get(name)
-    path, binary, facts = found
+    path, binary, facts = entry
     with contextlib.suppress(LookupError, TypeError):
         resources = Resources(**facts["resources"])
         if all(type(used) is int for used in asdict(resources).values()):
@@ -236,12 +236,12 @@ def _cached(name: str) -> Compiled | None:
     return None
 
 
-def _cache(name: str, made: Compiled) -> Compiled:
-    facts = {"resources": asdict(made.resources), "log": made.log}
-    path = entries.write_cubin(name, made.binary, facts)
+def _cache(name: str, compiled: Compiled) -> Compiled:
+    facts = {"resources": asdict(compiled.resources), "log": compiled.log}
+    path = entries.write_cubin(name, compiled.binary, facts)
     if path is None:
-        return _uncached.setdefault(name, made)
-    return replace(made, path=path)
+        return _uncached.setdefault(name, compiled)
+    return replace(compiled, path=path)
 
 
 def compile_together(kernels: Iterable[Kernel], arch: str) -> None:

@@ -23,14 +23,14 @@ from lenetgpu.pipeline import ALIGNED
 
 SLACK = 1000  # floats may exceed 0..1 by 1/SLACK, for rounding
 _PLAIN = IMAGE_SHAPE[:2]
-_MANY, _LABEL_BYTES = 1 << 20, 4
+_MANY_LABELS, _LABEL_BYTES = 1 << 20, 4
 _FLOATS = ("float16", "float32", "float64")
 _SHAPES = "(28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28)"
 _TYPES = "uint8 pixels or floats from 0 to 1 (float16, float32, float64)"
 _HOST_KINDS = (1, 3)  # DLPack's devices: the CPU, page-locked memory
 _CUDA_KINDS = (2, 13)  # device memory, managed memory
 _UNKNOWN = 0  # cudaMemoryTypeUnregistered
-_NOT_THERE = "images: expected arrays in host memory or on an NVIDIA GPU, found "
+_UNREACHABLE = "images: expected arrays in host memory or on an NVIDIA GPU, found "
 
 
 class Home:
@@ -80,7 +80,7 @@ class _Torch(Home):
         if images.device.type == "cuda":
             self.index = images.device.index
         elif images.device.type != "cpu":
-            raise LenetError(f"{_NOT_THERE}a tensor on {images.device}")
+            raise LenetError(f"{_UNREACHABLE}a tensor on {images.device}")
 
     def view(self, images: Any) -> Any:
         tensor = images.detach()
@@ -127,7 +127,7 @@ class _Jax(Home):
         if self._device.platform in ("gpu", "cuda"):
             self.index = self._device.local_hardware_id
         elif self._device.platform != "cpu":
-            raise LenetError(f"{_NOT_THERE}an array on {self._device}")
+            raise LenetError(f"{_UNREACHABLE}an array on {self._device}")
 
     def view(self, images: Any) -> Any:
         return cupy.from_dlpack(images) if self.on_gpu else super().view(images)
@@ -151,7 +151,7 @@ def _device_of(interface: Any) -> int:
     """Return the device of a CUDA array interface's memory."""
     pointer = cupy.cuda.runtime.pointerGetAttributes(int(interface["data"][0]))
     if pointer.type == _UNKNOWN:
-        raise LenetError(f"{_NOT_THERE}an address that no GPU knows")
+        raise LenetError(f"{_UNREACHABLE}an address that no GPU knows")
     index: int = pointer.device
     return index
 
@@ -171,7 +171,7 @@ def home_of(images: Any) -> Home:
         if kind in _CUDA_KINDS:
             return _Cupy(index, in_other_order=True)
         if kind not in _HOST_KINDS:
-            raise LenetError(f"{_NOT_THERE}DLPack device {kind}")
+            raise LenetError(f"{_UNREACHABLE}DLPack device {kind}")
     elif hasattr(images, "__cuda_array_interface__"):
         return _Cupy(_device_of(images.__cuda_array_interface__), in_other_order=True)
     return Home()
@@ -238,7 +238,7 @@ def accept(images: Any, device: str) -> Accepted:
     if not single and shape[1:] not in (_PLAIN, IMAGE_SHAPE, (1, *_PLAIN)):
         raise LenetError(f"images: expected shape {_SHAPES}, found {shape}")
     accepted = Accepted(raw, home, single, 1 if single else shape[0])
-    if not home.on_gpu and accepted.count > _MANY:
+    if not home.on_gpu and accepted.count > _MANY_LABELS:
         check_memory(f"images: labels of {accepted.count:,}", _LABEL_BYTES * accepted.count, None)
     if not home.on_gpu and accepted.dtype != "uint8":
         _check_values(raw, single)

@@ -33,6 +33,6 @@ def mark_outside(images: Any, labels: Any, scores: Any) -> None:
     `images` (n, 28, 28, 1), `labels` (n,) int32 and `scores` (n, 10) float32 or None are device
     arrays. The kernel is queued on the current stream.
     """
-    held = np.int64(0) if scores is None else scores
+    scores_or_null = np.int64(0) if scores is None else scores
     if len(images):
-        launch(OUTSIDE, (len(images),), (_THREADS,), (images, labels, held))
+        launch(OUTSIDE, (len(images),), (_THREADS,), (images, labels, scores_or_null))

@@ -25,8 +25,8 @@ from lenetgpu.plan import Plan, resolve
 if TYPE_CHECKING:
     from lenetgpu.stages.fused.persistent import Once, Persistent
 
-_AS_EXACT = ("fp32", "fp16x3", "tf32x3")
-_LOOKS = 1 << 13  # polls of the label before waiting for the stream, which reports errors
+_FP32_ACCURACY = ("fp32", "fp16x3", "tf32x3")
+_POLLS = 1 << 13  # polls of the label before waiting for the stream, which reports errors
 _NONE = -1
 
 
@@ -74,7 +74,7 @@ class OneImage:
         word = self._word
         word.value, self._under_way = _NONE, True
         self._graph.launch_alone()
-        for _ in range(_LOOKS):
+        for _ in range(_POLLS):
             if word.value != _NONE:
                 break
         else:
@@ -141,7 +141,7 @@ def one_image(
     is supported and right for `weights`; otherwise a recorded pass of the pipeline from `make(1)`.
     """
     paths: list[Callable[[], OneImage | Once]] = [lambda: OneImage(make)]
-    if auto and plan.precision in _AS_EXACT and dtype == "uint8":
+    if auto and plan.precision in _FP32_ACCURACY and dtype == "uint8":
         paths.insert(0, lambda: _once(weights))
     for path in paths:
         try:

@@ -130,9 +130,9 @@ def _least(sample: Callable[[], float]) -> float:
 
 def _call_us(device: Cuda) -> float:
     """Return the microseconds to launch a graph of one small copy and wait for its end."""
-    host, there = device.pinned((1,), "int32"), device.empty((1,), "int32")
+    host_word, device_word = device.pinned((1,), "int32"), device.empty((1,), "int32")
 
-    graph = Graph(lambda: device.copy(there, host, device.current()), 1)
+    graph = Graph(lambda: device.copy(device_word, host_word, device.current()), 1)
 
     def call() -> None:
         with graph.stream:

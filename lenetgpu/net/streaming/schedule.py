@@ -102,10 +102,10 @@ def predicted_ms(images: int, streams: int, chunk: int, costs: Costs, taper: flo
     if chunks <= _FOLLOWED:
         sizes = chunk_sizes(images, chunk, taper)
         return (costs.call_us + _ends(sizes, streams, costs)) / 1e3
-    half, whole = _FOLLOWED // 2, chunk_sizes(_FOLLOWED * chunk, chunk, taper)
+    half, sizes = _FOLLOWED // 2, chunk_sizes(_FOLLOWED * chunk, chunk, taper)
     most = _ends([chunk] * _FOLLOWED, streams, costs)
     each = (most - _ends([chunk] * half, streams, costs)) / (_FOLLOWED - half)
-    followed = _ends(whole, streams, costs)
+    followed = _ends(sizes, streams, costs)
     return (costs.call_us + followed + (images / chunk - _FOLLOWED) * each) / 1e3
 
 
