@@ -18,16 +18,13 @@ _WARP, _BLOCK = 32, 64
 
 @dataclass(frozen=True)
 class Instruction:
-    """A measured instruction: `op` of instructions.cu, the PTX of the paper's figures, its SASS.
+    """A measured instruction, its PTX and its SASS."""
 
-    A step is `each` of them; `line` is its name in figures 9 and 13 of the paper, or "".
-    """
-
-    op: int
+    op: int  # OP of instructions.cu
     ptx: str
     sass: str
-    line: str = ""
-    each: int = 1
+    line: str = ""  # its name in figures 9 and 13 of the paper
+    each: int = 1  # instructions per step
     threads: int = _WARP
     remark: str = ""
 

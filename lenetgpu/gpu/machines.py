@@ -20,22 +20,18 @@ _CORES, _USUAL_CORES = {75: 64, 80: 64}, 128
 
 @dataclass(frozen=True)
 class Machine:
-    """Parameters of a GPU; cores and shared memory are per SM (Chang, Table 1).
-
-    `clock_mhz` is the maximum clock, `bandwidth_gbs` the memory bandwidth, `latency` a load's
-    in cycles, `block_bytes` the maximum shared memory of a block, `cache_bytes` the L2 cache.
-    """
+    """Parameters of a GPU (Chang, Table 1)."""
 
     name: str
     compute_capability: int
     multiprocessors: int
-    cores: int
-    clock_mhz: float
-    bandwidth_gbs: float
-    latency: int
-    shared_bytes: int
-    block_bytes: int
-    cache_bytes: int
+    cores: int  # per SM
+    clock_mhz: float  # the maximum
+    bandwidth_gbs: float  # of memory
+    latency: int  # cycles of a load from memory
+    shared_bytes: int  # per SM
+    block_bytes: int  # most shared memory of a block
+    cache_bytes: int  # of the L2 cache
 
     @property
     def limits(self) -> Processor:

@@ -20,8 +20,8 @@ COUNTED = ("lenetgpu", "scripts", "weights", "data")
 
 
 def _version(*names: str) -> str | None:
-    found = installed(*names)
-    return found and found[0]
+    distribution = installed(*names)
+    return distribution and distribution[0]
 
 
 @cache

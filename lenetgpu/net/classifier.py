@@ -143,7 +143,7 @@ class LeNet:
 
     def scores(self, images: Any) -> Any:
         """Return scores (N, 10) float32: fc2's output; the label has the largest one."""
-        return self._answer(images, True, _scores)
+        return self._answer(images, True, lambda arrays, labels, scores: scores)
 
     def probabilities(self, images: Any) -> Any:
         """Return the softmax of the scores, (N, 10) float32."""
@@ -237,7 +237,11 @@ class LeNet:
 
     @telling()
     def _on_host(self, accepted: Accepted, pixels: Any, with_scores: bool, finish: Finish) -> Any:
-        if accepted.count == 1 and self._single is not None and _within(pixels):
+        if (
+            accepted.count == 1
+            and self._single is not None
+            and (accepted.dtype == "uint8" or 0 <= pixels.min() <= pixels.max() <= 1)
+        ):
             labels, scores = self._single.answer(pixels, with_scores)
         else:
             with self._pool(accepted.dtype, with_scores).acquire() as runner:
@@ -288,11 +292,6 @@ def _whole(expected: str, value: Any) -> int:
     raise LenetError(f"{expected}, found {value!r}")
 
 
-def _within(pixels: Any) -> bool:
-    """Return True for uint8 pixels and for floats in 0..1."""
-    return pixels.dtype == "uint8" or bool(pixels.min() >= 0 and pixels.max() <= 1)
-
-
 def _given(accepted: Accepted, answer: Any) -> Any:
     """Convert `answer`, one array or a tuple, to the caller's framework; drop a single's axis."""
     if isinstance(answer, tuple):
@@ -309,16 +308,12 @@ def _labels(arrays: Any, labels: Any, scores: Any) -> Any:
     return labels
 
 
-def _scores(arrays: Any, labels: Any, scores: Any) -> Any:
-    return scores
-
-
 def _probabilities(arrays: Any, labels: Any, scores: Any) -> Any:
     raised = arrays.exp(scores - scores.max(axis=1, keepdims=True))
     return raised / raised.sum(axis=1, keepdims=True)
 
 
 def _top(arrays: Any, scores: Any, k: int) -> tuple[Any, Any]:
-    order = arrays.argsort(-scores, axis=1, kind="stable")[:, :k]
-    likely = arrays.take_along_axis(_probabilities(arrays, None, scores), order, axis=1)
-    return arrays.where(arrays.isnan(likely), -1, order).astype("int32"), likely
+    best = arrays.argsort(-scores, axis=1, kind="stable")[:, :k]
+    likely = arrays.take_along_axis(_probabilities(arrays, None, scores), best, axis=1)
+    return arrays.where(arrays.isnan(likely), -1, best).astype("int32"), likely

@@ -108,12 +108,11 @@ class Single:
         self._label = np.int32
         with self._gpu:
             self._persistent = Persistent(weights)
-        try:
-            with self._gpu:
+            try:
                 check_persistent(self._persistent, weights)
-        except BaseException:
-            self.close()
-            raise
+            except BaseException:
+                self.close()
+                raise
 
     def label(self, image: Any) -> Any:
         """Return the label of a NumPy image (28, 28) of uint8 as numpy.int32."""

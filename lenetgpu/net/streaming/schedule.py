@@ -65,16 +65,13 @@ class Costs:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Number of streams and images of the largest chunk.
-
-    `taper` is the ratio of consecutive chunk sizes. `zero_copy`: kernels read host memory. `model`
-    holds milliseconds by the cost model ("predicted", "bare_copy"); None if it was not used.
-    """
+    """Streams and chunks of a pass."""
 
     streams: int
-    chunk: int
-    taper: float = EVEN
-    zero_copy: bool = False
+    chunk: int  # images of the largest chunk
+    taper: float = EVEN  # ratio of consecutive chunk sizes
+    zero_copy: bool = False  # kernels read host memory
+    # milliseconds by the cost model ("predicted", "bare_copy"); None if it was not used
     model: dict[str, float] | None = field(default=None, compare=False)
 
 
