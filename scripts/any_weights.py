@@ -19,7 +19,7 @@ from lenetgpu.check.reference import reference_scores
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu

@@ -30,8 +30,8 @@ from PIL import Image
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
 from lenetgpu.files.convs import benchdnn, miopen, onnx_convs
-from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.models import forms
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.lab.documents import load_earlier
 from lenetgpu.measure import regression

@@ -34,7 +34,7 @@ import numpy as np
 from PIL import Image
 
 from lenetgpu.files.assets import default_digits, default_weights
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 OLD = b"old"

@@ -29,8 +29,8 @@ from lenetgpu import LeNet, LenetError
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.files import assets
 from lenetgpu.files.convert import convert_weights
-from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.models.layouts import rows_by_channel
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.document import head

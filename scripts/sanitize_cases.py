@@ -25,7 +25,7 @@ from lenetgpu.check.judge import check_variant, excusable_flips  # noqa: E402
 from lenetgpu.check.reference import random_input, reference, reference_scores  # noqa: E402
 from lenetgpu.errors import LenetError  # noqa: E402
 from lenetgpu.files import assets  # noqa: E402
-from lenetgpu.files.dataset import load_dataset  # noqa: E402
+from lenetgpu.files.source import load_dataset  # noqa: E402
 from lenetgpu.files.weights import load_weights  # noqa: E402
 from lenetgpu.gpu import nvrtc  # noqa: E402
 from lenetgpu.gpu.device import Gpu, activate, require_gpu  # noqa: E402

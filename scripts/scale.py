@@ -24,7 +24,7 @@ import click
 import numpy as np
 
 from lenetgpu.files.assets import default_digits
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.gpu.software import software
 from lenetgpu.store import json_text, write_atomically
 

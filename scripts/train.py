@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lenetgpu.files.convert import write_weights
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 
 ROOT = Path(__file__).resolve().parent.parent
 VALIDATION = 5_000

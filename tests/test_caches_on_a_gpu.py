@@ -8,7 +8,7 @@ from test_poisoned_caches import POISONS
 
 from lenetgpu import LeNet
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.gpu import launch, nvrtc
 from lenetgpu.store import entries
 from lenetgpu.store.entries import survey

@@ -16,7 +16,7 @@ from lenetgpu.check.reference import network_reference, random_input, reference
 from lenetgpu.cli import main
 from lenetgpu.dispatch.candidates import stage_candidates
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import activate
 from lenetgpu.gpu.nvrtc import Kernel

@@ -13,7 +13,7 @@ from lenetgpu import LeNet, LenetError
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.cpu.threads import core_count, set_threads, thread_count
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.net.engine import Engine
 from lenetgpu.net.runners import CpuRunner

@@ -10,7 +10,7 @@ from test_kernels_on_a_cpu import compiled, extents, folder, version  # noqa: F4
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.net import outside
 from lenetgpu.net.runners import _STAGES

@@ -16,8 +16,8 @@ from PIL import Image
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits
-from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.folders import below, looks_at, matching
+from lenetgpu.files.source import load_dataset
 from lenetgpu.jobs import crew, manifest, pictures, worker
 from lenetgpu.jobs import job as cutting
 from lenetgpu.jobs.inputs import Input, gather

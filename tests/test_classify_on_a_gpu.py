@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu.files.assets import default_digits
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.jobs.manifest import read
 
 pytestmark = pytest.mark.gpu

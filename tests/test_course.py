@@ -9,7 +9,7 @@ from limits import LIMITS, excused
 
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.cli import main
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve

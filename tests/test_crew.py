@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits, default_weights
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.jobs import crew, manifest, worker
 from lenetgpu.jobs.costs import Costs, predict, shards_per_task

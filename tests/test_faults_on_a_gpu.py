@@ -17,7 +17,7 @@ from conftest import ROOT
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.plan import resolve
 from lenetgpu.store.entries import cache_root
@@ -34,7 +34,7 @@ COMMON = """
     from pathlib import Path
     from lenetgpu import LeNet, LenetError
     from lenetgpu.files import assets
-    from lenetgpu.files.dataset import load_dataset
+    from lenetgpu.files.source import load_dataset
 
     images = load_dataset(assets.default_digits()).images[:700].reshape(-1, 28, 28).copy()
 

@@ -10,7 +10,7 @@ from stored import idx_file
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convert import convert_data
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 
 

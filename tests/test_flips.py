@@ -15,9 +15,8 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets, checksums, sums
 from lenetgpu.files.convert import convert_data, convert_weights
-from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.output import write_labels
-from lenetgpu.files.source import open_source
+from lenetgpu.files.source import load_dataset, open_source
 from lenetgpu.files.weights import load_weights
 
 SCRIPT = ROOT / "scripts" / "flips.py"

@@ -5,7 +5,7 @@ import pytest
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve

@@ -5,8 +5,8 @@ import pytest
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.reading import MemorySource
+from lenetgpu.files.source import load_dataset
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.net.single import OneImage
 from lenetgpu.net.streaming.schedule import best_schedule, predicted_ms

@@ -13,7 +13,7 @@ from lenetgpu.check.reference import random_input, reference, reference_scores
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.launch import record

@@ -21,8 +21,8 @@ from stored import idx_file, npy
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
 from lenetgpu.files import hdf5_trees as trees
-from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.hdf5_trees import require_trees
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 
 # One child process per file and loader reports its CPU time (s), its peak memory (MiB) and its
@@ -33,7 +33,7 @@ from contextlib import nullcontext
 from pathlib import Path
 import h5py, numpy
 from lenetgpu.errors import LenetError
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 
@@ -152,7 +152,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from lenetgpu.errors import LenetError
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 for path in map(Path, sys.argv[1:]):
     for load in load_dataset, load_weights:

@@ -17,9 +17,8 @@ from terminal import run
 
 from lenetgpu.cpu import threads
 from lenetgpu.files import source as source_module
-from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.reading import Source
-from lenetgpu.files.source import open_source
+from lenetgpu.files.source import load_dataset, open_source
 from lenetgpu.lab import infer as job
 from lenetgpu.measure import timing
 from lenetgpu.measure.outcome import Request

@@ -29,7 +29,7 @@ from tensor_cores import argument, compiled
 from test_kernels_on_a_cpu import build, version
 
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT

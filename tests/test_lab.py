@@ -12,7 +12,7 @@ from lenetgpu.cli import main
 from lenetgpu.dispatch import candidates as comparing
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import (

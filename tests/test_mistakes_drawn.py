@@ -11,7 +11,7 @@ from test_mistakes import DIGITS, asked, data, run
 
 from lenetgpu.check import mistakes
 from lenetgpu.check.mistakes import Gallery, confusion
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.lab import infer as job
 from lenetgpu.lab import mistakes as files
 from lenetgpu.lab.mistakes import probability, share

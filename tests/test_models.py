@@ -11,8 +11,8 @@ from lenetgpu import LenetError
 from lenetgpu.cli import main
 from lenetgpu.files import assets, checksums, sums
 from lenetgpu.files.convert import convert_weights
-from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.models import forms
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.network import weight_shapes
 from lenetgpu.pipeline import Pipeline

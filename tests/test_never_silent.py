@@ -17,9 +17,9 @@ from lenetgpu.cli import main
 from lenetgpu.cpu import flush
 from lenetgpu.cpu.flush import flushes
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.reading import FAINTEST, MemorySource
 from lenetgpu.files.scaling import reach
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.lab import infer as job

@@ -12,7 +12,7 @@ from lenetgpu import LeNet
 from lenetgpu.check.judge import judge
 from lenetgpu.check.reference import reference_stages
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.stages.fused.persistent import Once
 from lenetgpu.stages.fused.persistent.persistent import DESIGNS, Persistent

@@ -18,7 +18,7 @@ from lenetgpu.check.reference import network_reference
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.gpu import nvml, software
 from lenetgpu.gpu.device import Gpu, driver_gpus
 from lenetgpu.gpu.launch import record

@@ -14,8 +14,8 @@ from emulated import PLANS, scores
 from lenetgpu.check.fit import groups, judge_groups
 from lenetgpu.check.reference import reference_scores, reference_stages
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.scaling import LEVELS, most_pooled
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.network import weight_shapes
 from lenetgpu.pipeline import Pipeline

@@ -217,7 +217,7 @@ def test_temporary_files_are_removed(tmp_path, name, where):
 
 def test_hdf5_operations_are_not_interrupted(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((2_500, 28, 28), np.uint8))
-    code = "import lenetgpu.files.hdf5 as hdf5; before(hdf5._Patient, 'write')"
+    code = "import lenetgpu.files.hdf5 as hdf5; before(hdf5._Patient, '__getattr__')"
     done = ended("TERM", code, "data", "convert", "x.npy", "x.h5", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (CODES["TERM"], INTERRUPTED)
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]

@@ -7,7 +7,7 @@ from test_gpu_variants import fused_plan
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.stages.fused.wgmma import int8_pack

@@ -13,7 +13,7 @@ from pretended_gpu import PretendedGpu, pinned, pixels, results, streamer_on
 from lenetgpu import LeNet, LenetError
 from lenetgpu.cpu.turns import Left, Owned, Turn
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.net.images import accept
 from lenetgpu.net.runners import CpuRunner, Pool
 from lenetgpu.pipeline import Pipeline

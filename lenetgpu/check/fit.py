@@ -17,7 +17,7 @@ from lenetgpu.check.judge import Verdict, excusable_flips, judge, largest
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.network import CLASSES, IMAGE_SHAPE, PIXEL_SCALE

@@ -16,7 +16,7 @@ from lenetgpu.check.fit import fit, plan_key, verify_once
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import NO_MEMORY, lacks_memory, release, within_memory

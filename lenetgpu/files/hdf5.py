@@ -32,12 +32,11 @@ from lenetgpu.files.reading import check_memory
 from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, inflated, open_regular
 
 if TYPE_CHECKING:
-    from typing import Self
+    pass
 
 
 _MAX_NAME = 256
 _OWN_FILES = "/proc/self/fd"
-MAX_DATASET_BYTES = 64 << 30  # bytes of a dataset that is read whole, at most
 MAX_CHUNK_BYTES = 1 << 30  # bytes of a chunk, at most
 DEFLATE, SHUFFLE, FLETCHER = 1, 2, 3
 _SMALL_BYTES = 16 << 20
@@ -106,6 +105,13 @@ def later() -> Iterator[Callable[[], None]]:
         interrupt()
 
 
+# results of a file's methods after an error, from their arguments
+_AFTER_ERROR: dict[str, Callable[..., Any]] = {
+    "tell": lambda: 0, "seek": lambda *_: 0, "read": bytes, "write": len, "truncate": int,
+    "flush": lambda: None,
+}  # fmt: skip
+
+
 class _Patient:
     """A file open for writing that never raises; the first error is stored in `error`.
 
@@ -116,31 +122,20 @@ class _Patient:
         self._file = file
         self.error: OSError | None = None
 
-    def _tried(self, name: str, otherwise: Any, *arguments: Any) -> Any:
-        if self.error is None:
-            try:
-                return getattr(self._file, name)(*arguments)
-            except OSError as error:
-                self.error = error
-        return otherwise
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        result_after_error = _AFTER_ERROR.get(name)
+        if result_after_error is None:
+            raise AttributeError(name)
 
-    def tell(self) -> Any:
-        return self._tried("tell", 0)
+        def call(*arguments: Any) -> Any:
+            if self.error is None:
+                try:
+                    return getattr(self._file, name)(*arguments)
+                except OSError as error:
+                    self.error = error
+            return result_after_error(*arguments)
 
-    def seek(self, at: int, whence: int = 0) -> Any:
-        return self._tried("seek", 0, at, whence)
-
-    def read(self, size: int) -> Any:
-        return self._tried("read", bytes(size), size)
-
-    def write(self, data: Any) -> Any:
-        return self._tried("write", len(data), data)
-
-    def truncate(self, size: int) -> Any:
-        return self._tried("truncate", size, size)
-
-    def flush(self) -> None:
-        self._tried("flush", None)
+        return call
 
 
 @contextmanager
@@ -185,12 +180,6 @@ class Untrusted:
         self._handle: int = file.id.get_vfd_handle()
         self.size: int = file.id.get_filesize()  # bytes when the file was opened
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def refuse(self, name: str, expected: str, found: str) -> LenetError:
         """Return the error for a dataset that is not as expected."""
         return LenetError(f"{self.path}: expected dataset /{name} to be {expected}, found {found}")
@@ -227,7 +216,7 @@ class Untrusted:
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Untrusted]:
     """Open `path` for reading; raise LenetError if it is missing or not HDF5."""
-    with open_file(path) as file, readable(path):
+    with closing(open_file(path)) as file, readable(path):
         yield file
         file.check_size()
 
@@ -571,8 +560,6 @@ def require_written(item: Stored) -> None:
 def read_array(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str) -> Array:
     """Return dataset `name` whole, in native byte order; arguments and LenetError as in `find`."""
     item = find(file, name, expected, accepts, kinds)
-    if item.bytes > MAX_DATASET_BYTES:
-        raise item.refuse(f"{item.bytes:,} bytes, more than {MAX_DATASET_BYTES:,}")
     require_written(item)
     check_memory(f"{item.path}: {item.where}", item.bytes, file.size if item.filters else None)
     array = read_rows(item, 0, item.shape[0])

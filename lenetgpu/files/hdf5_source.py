@@ -77,8 +77,6 @@ def _labels(file: hdf5.Untrusted, count: int, selection: range, sums: Sums) -> A
     item = hdf5.find(file, "y", expected, lambda shape: shape in shapes, "fiu")
     hdf5.require_written(item)
     length = len(selection) * np.dtype(np.int64).itemsize
-    if length > hdf5.MAX_DATASET_BYTES:
-        raise item.refuse(f"{length:,} bytes, more than {hdf5.MAX_DATASET_BYTES:,}")
     check_memory(f"{item.path}: {item.where}", length, file.size if item.filters else None)
     labels = np.empty(len(selection), np.int64)
     found = Sum(item.dtype, item.shape)

@@ -23,18 +23,10 @@ MIRRORS = (
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
 SHA256 = {  # of the uncompressed IDX files, so any gzip compression of them passes
-    "train-images-idx3-ubyte.gz": (
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
-    ),
-    "train-labels-idx1-ubyte.gz": (
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
-    ),
-    "t10k-images-idx3-ubyte.gz": (
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
-    ),
-    "t10k-labels-idx1-ubyte.gz": (
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
-    ),
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
 MAX_BYTES = 32 << 20
 MAX_UNPACKED_BYTES = 64 << 20
@@ -55,8 +47,7 @@ def _download(url: str) -> bytes:
             if len(data) > MAX_BYTES:
                 raise ValueError(f"expected at most {MAX_BYTES:,} bytes, found more")
             if time.monotonic() - begun > _ATTEMPT_S:
-                late = f"expected it within {_ATTEMPT_S:,.0f} s, found it not whole"
-                raise TimeoutError(late)
+                raise TimeoutError(f"not complete after {_ATTEMPT_S:,.0f} s")
     if declared is not None and len(data) != declared:
         raise ValueError(f"expected {declared:,} bytes as announced, found {len(data):,}")
     return bytes(data)
@@ -87,11 +78,11 @@ def fetch_mnist(
     LenetError if no mirror gives the pinned bytes. A download that fails or is interrupted
     leaves no partial file. A complete one stays and is not fetched again.
     """
-    return [_fetch(folder / name, mirrors, say) for name in SHA256]
+    return [_fetch(folder / f"{name}.gz", mirrors, say) for name in SHA256]
 
 
 def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> Path:
-    name, pinned, note = path.name, SHA256[path.name], ""
+    name, pinned, note = path.name, SHA256[path.stem], ""
     try:
         _require_pinned(read_whole(path, "a file", MAX_BYTES, "a file of"), pinned)
         say(f"{name}: already here")

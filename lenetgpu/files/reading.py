@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 PIXELS = IMAGE_SHAPE[0] * IMAGE_SHAPE[1]
-MAX_WHOLE_BYTES = 64 << 30
 # inflated bytes always allowed for a whole read; above it, _RATIO times the file's
 SMALL_BYTES = 64 << 20
 _RATIO = 512
@@ -140,13 +139,8 @@ class Source(ABC):
         return found
 
     def whole(self) -> Dataset:
-        """Return all selected images; raise LenetError if they exceed MAX_WHOLE_BYTES."""
+        """Return all selected images; raise LenetError if they exceed free memory."""
         length = len(self) * int(np.prod(IMAGE_SHAPE)) * np.dtype(self.dtype).itemsize
-        if length > MAX_WHOLE_BYTES:
-            raise LenetError(
-                f"{self.source}: expected images of at most {MAX_WHOLE_BYTES:,} bytes to read "
-                f"whole, found {length:,} bytes, more than {MAX_WHOLE_BYTES:,}"
-            )
         check_memory(self.source, length, self.inflated_from)
         images = np.empty((len(self), *IMAGE_SHAPE), self.dtype)
         self.read(0, images)

@@ -14,8 +14,6 @@ from lenetgpu.files.reading import Dataset, MemorySource, Source
 from lenetgpu.files.regular import GZIP_MAGIC, MAGIC, start_of
 from lenetgpu.network import IMAGE_SHAPE
 
-__all__ = ["DATA", "Dataset", "MemorySource", "Source", "form_of", "open_source", "read_early"]
-
 _EXPECTED = "images in HDF5, IDX or .npy form"
 
 
@@ -67,6 +65,12 @@ def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
         size = path.stat().st_size
         found = f"{size:,} bytes of another form" if size else "an empty file"
     raise LenetError(f"{path}: expected {_EXPECTED}, found {found}")
+
+
+def load_dataset(path: Path) -> Dataset:
+    """Read all images and labels of a file; raise LenetError like `open_source`."""
+    with open_source(path) as source:
+        return source.whole()
 
 
 EARLY_BYTES = 64 << 20  # bytes of images that `read_early` reads ahead, at most

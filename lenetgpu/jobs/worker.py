@@ -15,7 +15,8 @@ from lenetgpu import __version__
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.forms import NO_LABEL, Numbers
 from lenetgpu.files.output import LabelWriter
-from lenetgpu.files.source import MemorySource, Source, open_source
+from lenetgpu.files.reading import MemorySource, Source
+from lenetgpu.files.source import open_source
 from lenetgpu.gpu.faults import loses_context, telling
 from lenetgpu.jobs import manifest
 from lenetgpu.jobs.inputs import Input, changed, fingerprint

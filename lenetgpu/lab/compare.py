@@ -23,8 +23,8 @@ from lenetgpu.dispatch.candidates import (
 )
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.reading import check_memory
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.cpu.threads import cpu_name, set_threads
 from lenetgpu.files import assets
 from lenetgpu.files.output import LabelWriter
-from lenetgpu.files.source import MemorySource, Source, open_source, read_early
+from lenetgpu.files.reading import MemorySource, Source
+from lenetgpu.files.source import open_source, read_early
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.console import Tally
 from lenetgpu.lab.mistakes import Noting

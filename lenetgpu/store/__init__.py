@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import math
@@ -35,9 +36,9 @@ def write_atomically(path: Path, data: bytes, lasting: bool = True) -> None:
     """
     with placing(path):
         resolved(path).parent.mkdir(parents=True, exist_ok=True)
-        with Temporary.beside(path) as made:
-            made.file.write(data)
-            made.put(path, lasting)
+        with Temporary.beside(path) as temporary:
+            temporary.file.write(data)
+            temporary.put(path, lasting)
 
 
 @contextmanager
@@ -46,8 +47,7 @@ def placing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        words = getattr(error, "strerror", None) or str(error)
-        reason = first_line(words, "?")
+        reason = first_line(getattr(error, "strerror", None) or str(error), "?")
         raise LenetError(f"{path}: expected a place to write to, found: {reason}") from error
 
 
@@ -56,27 +56,23 @@ def known_by(file: IO[bytes]) -> tuple[int, str]:
 
     Raises OSError if it cannot be read.
     """
-    found, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     file.flush()
     file.seek(0)
     while block := file.read(_BLOCK):
-        found.update(block)
-        size += len(block)
-    return size, found.hexdigest()
+        digest.update(block)
+    return file.tell(), digest.hexdigest()
 
 
 def sizes(folder: Path, names: Iterable[str] | None = None) -> dict[str, int]:
     """Return the sizes in bytes of the files in `folder`, or of those of `names` that exist."""
-    found = {}
-    if names is None:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries]
-    for name in names:
+    sizes_by_name = {}
+    for name in os.listdir(folder) if names is None else names:
         with suppress(OSError):  # it does not exist
             facts = os.stat(folder / name)
             if stat.S_ISREG(facts.st_mode):
-                found[name] = facts.st_size
-    return found
+                sizes_by_name[name] = facts.st_size
+    return sizes_by_name
 
 
 def json_text(document: Any, indent: int | None = None) -> str:
@@ -84,14 +80,15 @@ def json_text(document: Any, indent: int | None = None) -> str:
     try:
         return json.dumps(document, indent=indent, allow_nan=False)
     except ValueError:
-        return json.dumps(_of_json(document), indent=indent, allow_nan=False)
+        return json.dumps(_finite(document), indent=indent, allow_nan=False)
 
 
-def _of_json(value: Any) -> Any:
+def _finite(value: Any) -> Any:
+    """Replace every NaN and infinity in a document by None."""
     if isinstance(value, dict):
-        return {key: _of_json(item) for key, item in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_of_json(item) for item in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -128,7 +125,7 @@ class Temporary:
     """
 
     def __init__(self, folder: Path) -> None:
-        _swept(folder)
+        _sweep_once(folder)
 
         def private(name: str, flags: int) -> int:
             return os.open(name, flags | os.O_NOFOLLOW, 0o600)
@@ -195,8 +192,6 @@ class Temporary:
 
 def _locked(handle: int) -> bool:
     """Lock a new file; return False if another process swept it first."""
-    import fcntl
-
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -204,11 +199,6 @@ def _locked(handle: int) -> bool:
     except OSError:
         return True
     return os.fstat(handle).st_nlink > 0
-
-
-@cache
-def _swept(folder: Path) -> None:
-    sweep(folder)
 
 
 def sweep(folder: Path) -> None:
@@ -220,10 +210,11 @@ def sweep(folder: Path) -> None:
                     _remove_orphan(Path(entry.path))
 
 
+_sweep_once = cache(sweep)
+
+
 def _remove_orphan(path: Path) -> None:
     """Remove this user's temporary file if no process locks it; raise OSError if one does."""
-    import fcntl
-
     handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         facts = os.fstat(handle)
@@ -243,8 +234,8 @@ def _give_rights(handle: int, target: Path) -> None:
     except FileNotFoundError:
         os.fchmod(handle, 0o666 & ~_umask())
         return
-    made = os.fstat(handle)
-    if (made.st_uid, made.st_gid) != (old.st_uid, old.st_gid):
+    new = os.fstat(handle)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
         with suppress(PermissionError):
             os.fchown(handle, old.st_uid, old.st_gid)
     os.fchmod(handle, stat.S_IMODE(old.st_mode))
@@ -253,9 +244,9 @@ def _give_rights(handle: int, target: Path) -> None:
 def _umask() -> int:
     """Return the process' umask, if possible without changing it for every thread."""
     with suppress(OSError):
-        found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.M)
-        if found:
-            return int(found[1], 8)
+        status = Path("/proc/self/status").read_text()
+        if line := re.search(r"^Umask:\s*([0-7]+)$", status, re.M):
+            return int(line[1], 8)
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

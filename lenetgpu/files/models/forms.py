@@ -85,19 +85,15 @@ def form_of(start: bytes) -> str | None:
 
 
 def _codec(form: str) -> tuple[Callable[..., Model], Callable[..., bytes]]:
-    if form == SAFETENSORS:
-        from lenetgpu.files.models import safetensors
+    """Return the reader and the writer of a form."""
+    from lenetgpu.files.models import archives, onnx_weights, safetensors
 
-        return safetensors.read, safetensors.written
-    if form == ONNX:
-        from lenetgpu.files.models import onnx_weights
-
-        return onnx_weights.read, onnx_weights.written
-    from lenetgpu.files.models import archives
-
-    if form == NPZ:
-        return archives.read_npz, archives.write_npz
-    return archives.read_state_dict, archives.write_state_dict
+    return {
+        SAFETENSORS: (safetensors.read, safetensors.written),
+        ONNX: (onnx_weights.read, onnx_weights.written),
+        NPZ: (archives.read_npz, archives.write_npz),
+        TORCH: (archives.read_state_dict, archives.write_state_dict),
+    }[form]
 
 
 def read(path: Path) -> Model:
@@ -144,32 +140,27 @@ def written(
 
 def stated(tensors: Mapping[str, Array], facts: Mapping[str, object]) -> dict[str, str]:
     """Return the entries for a file: provenance, and checksums of the tensors as stored."""
-    found = {
-        name: str(fact)
-        for name, fact in facts.items()
-        if name != ATTRIBUTE and not name.startswith(WHOLE)
-    }
-    found |= {_OF + name: sum_of(tensor) for name, tensor in tensors.items()}
-    found[WHOLE] = _over(found)
-    return dict(sorted(found.items()))
+    entries = {name: str(fact) for name, fact in facts.items() if not _is_checksum(name)}
+    entries |= {_OF + name: sum_of(tensor) for name, tensor in tensors.items()}
+    entries[WHOLE] = _sum_of_entries(entries)
+    return dict(sorted(entries.items()))
 
 
 def compared(path: Path, tensors: Mapping[str, Array], entries: Mapping[str, str]) -> Sums:
     """Return a file's checksums; raise LenetError if its tensors or entries changed."""
     sums = {name.removeprefix(_OF): text for name, text in entries.items() if name.startswith(_OF)}
-    found = Sums(str(path), sums, where="tensor ", noun="tensor")
+    checksums = Sums(str(path), sums, where="tensor ", noun="tensor")
     if WHOLE not in entries and not sums:
-        return found
+        return checksums
     if sorted(sums) != sorted(tensors):
         raise LenetError(
             f"{path}: expected a checksum of each tensor ({', '.join(sorted(tensors))}), found "
-            f"those of {', '.join(sorted(sums)) or 'none'}: the file is damaged, "
-            "or was changed since"
+            f"{', '.join(sorted(sums)) or 'none'}: the file is damaged, or was changed since"
         )
-    compare(f"{path}: expected its metadata", entries.get(WHOLE, "none"), _over(entries))
+    compare(f"{path}: expected its metadata", entries.get(WHOLE, "none"), _sum_of_entries(entries))
     for name, tensor in tensors.items():
-        found.require(name, tensor)
-    return found
+        checksums.require(name, tensor)
+    return checksums
 
 
 def facts_of(
@@ -179,22 +170,22 @@ def facts_of(
 
     Left out are entries that an HDF5 attribute cannot hold.
     """
-    others = {
-        name: text
-        for name, text in entries.items()
-        if not (name.startswith(WHOLE) or name in but or name == ATTRIBUTE)
-    }
-    kept = {name: text for name, text in others.items() if _holds(name, text)}
-    kept = dict(list(kept.items())[: MAX_ATTRIBUTES // 2])
-    return kept, tuple(name for name in others if name not in kept)
+    facts = {n: text for n, text in entries.items() if not (_is_checksum(n) or n in but)}
+    storable = [item for item in facts.items() if _fits_attribute(*item)]
+    stored = dict(storable[: MAX_ATTRIBUTES // 2])
+    return stored, tuple(name for name in facts if name not in stored)
 
 
-def _over(entries: Mapping[str, str]) -> str:
-    rest = sorted(item for item in entries.items() if item[0] != WHOLE)
-    return hashlib.sha256(json.dumps(rest).encode()).hexdigest()
+def _is_checksum(name: str) -> bool:
+    return name == ATTRIBUTE or name.startswith(WHOLE)
 
 
-def _holds(name: str, text: str) -> bool:
+def _sum_of_entries(entries: Mapping[str, str]) -> str:
+    others = sorted(item for item in entries.items() if item[0] != WHOLE)
+    return hashlib.sha256(json.dumps(others).encode()).hexdigest()
+
+
+def _fits_attribute(name: str, text: str) -> bool:
     try:
         length, size = len(name.encode()), len(text.encode())
     except UnicodeEncodeError:  # a lone surrogate

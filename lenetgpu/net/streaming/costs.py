@@ -12,7 +12,7 @@ from typing import Any
 from lenetgpu.arrays import np
 from lenetgpu.check.fit import plan_key
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.graph import Graph

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE, SPANS, weight_shapes
 from lenetgpu.problems import ConvPool
 from lenetgpu.stages.fused.wgmma.int8_pack import BYTE_MOST, ranges
