@@ -17,7 +17,10 @@ from lenetgpu.files import mnist
 FETCH = ["data", "fetch-mnist"]
 CONTENT = {f"{name}.gz": f"{name} of digits".encode() * 4000 for name in ("first", "second")}
 PACKED = {name: gzip.compress(content, mtime=0) for name, content in CONTENT.items()}
-SUMS = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
+SUMS = {
+    name.removesuffix(".gz"): hashlib.sha256(content).hexdigest()
+    for name, content in CONTENT.items()
+}
 
 
 class Server(ThreadingHTTPServer):
@@ -209,5 +212,5 @@ def test_pinned_checksums_match_mnist(mnist):
     from lenetgpu.files.mnist import SHA256
 
     for name, pinned in SHA256.items():
-        content = gzip.decompress((mnist / name).read_bytes())
+        content = gzip.decompress((mnist / f"{name}.gz").read_bytes())
         assert hashlib.sha256(content).hexdigest() == pinned

@@ -247,7 +247,7 @@ def require_made_anew(how, kind, tmp_path, capfd):
     good = path.stat().st_size
     POISONS[how](path, tmp_path)
     lost = survey()
-    assert how == NOTHING_TO_SAY or len(lost.said) == 1, lost
+    assert how == NOTHING_TO_SAY or len(lost.problems) == 1, lost
     assert kind.use() and len(kind.made) == 2
     assert not (tmp_path / "marker").exists()
     said = capfd.readouterr()
@@ -257,12 +257,12 @@ def require_made_anew(how, kind, tmp_path, capfd):
     assert kind.use() and len(kind.made) == (2 if healed else 3)
     assert capfd.readouterr().err == ""
     if healed:
-        assert survey().said == []
+        assert survey().problems == []
         assert kind.entry().lstat().st_mode & 0o777 == 0o600
     if how == "a link":
         assert (tmp_path / "target").stat().st_size == good
     repair()
-    assert survey().said == [] and survey().counts == {}
+    assert survey().problems == [] and survey().counts == {}
 
 
 def _as_file(where, tmp_path):
@@ -297,7 +297,7 @@ def test_foreign_cache_folder_is_not_used(how, inner, fit, tmp_path, cache, capf
         pytest.skip("is followed")
     before = sorted(cache.rglob("*"))
     FOLDERS[how](cache / fit.name if inner else cache, tmp_path)
-    assert survey().said
+    assert survey().problems
     for times in (2, 3):
         assert fit.use() and len(fit.made) == times
     assert capfd.readouterr().err.count("\n") == 1

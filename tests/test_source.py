@@ -365,7 +365,7 @@ def test_unwritten_images_are_refused(tmp_path):
         item[:14] = 3
     with open_source(path, 0, 14) as source:
         assert (source.whole().images == 3).all()
-    assert "a chunk stored at image 14, found one that cannot be read" in refusals(path)
+    assert "at image 14, found one that cannot be read" in refusals(path)
 
 
 def test_invalid_npy_files_are_refused(tmp_path, digits):

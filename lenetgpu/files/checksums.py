@@ -37,10 +37,7 @@ class Blocks:
         self._count, self.rows, self._table = item.shape[0], rows, table
 
     def require(self, first: int, block: Array) -> None:
-        """Raise LenetError if the rows from `first` on differ from those written.
-
-        `block` may extend past the last row; the excess is ignored.
-        """
+        """Raise LenetError if the rows from `first` on differ from those written."""
         rows = block[: self._count - first]
         expected = self._table[first // self.rows].tobytes().hex()
         what = f"{self._what}, rows {first:,} to {first + len(rows) - 1:,},"
@@ -48,11 +45,7 @@ class Blocks:
 
 
 class Rows:
-    """Writer of a new dataset of `file`, from its first row to its last, `rows` at a time.
-
-    With `by_blocks`, a second dataset holds the checksums of its blocks. `options` are h5py's
-    options of a dataset.
-    """
+    """Writer of a new dataset, `rows` at a time; `by_blocks` also writes a dataset of checksums."""
 
     def __init__(
         self,
@@ -148,11 +141,7 @@ def stated(file: hdf5.Untrusted) -> Sums:
 
 
 def blocks(item: hdf5.Stored, sums: Sums) -> Blocks | None:
-    """Return the block checksums of a dataset read by parts; None if the file has none.
-
-    If the dataset has a checksum and its blocks have none, the whole dataset is read and
-    compared now.
-    """
+    """Return a dataset's block checksums; without them, compare it whole and return None."""
     if item.name not in sums:
         return None
     name = item.name + OF_BLOCKS
@@ -170,10 +159,7 @@ def blocks(item: hdf5.Stored, sums: Sums) -> Blocks | None:
 
 
 def verify(path: Path) -> Sums:
-    """Read a whole HDF5 file, compare it with its checksums and return these.
-
-    Raises LenetError if the file is damaged. Datasets without a checksum are not read.
-    """
+    """Compare an HDF5 file with its checksums and return these; raise LenetError if damaged."""
     with hdf5.open_hdf5(path) as file:
         sums = stated(file)
         for name in sums.stated:

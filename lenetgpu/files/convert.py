@@ -19,11 +19,7 @@ _CHUNK = 1_000
 
 
 def convert_data(source: Path, target: Path) -> int:
-    """Write `source`'s images (and labels) as /x and /y; return the number of images.
-
-    One chunk at a time is in memory. Raises LenetError like `open_source`, and if the disk is
-    full.
-    """
+    """Write `source`'s images and labels as /x and /y, by parts; return the number of images."""
     require_folder(target)
     require_apart(target, source)
     with open_source(source) as images, replacing(target) as made, made.open("w+b") as handle:

@@ -50,10 +50,7 @@ def looks_at(pattern: str, path: str) -> bool:
 
 
 def _fits(patterns: list[str], names: list[str]) -> bool:
-    """Return True if each pattern matches one name, and `**` any number of them.
-
-    Hidden names match only patterns that start with a dot.
-    """
+    """Return True if patterns match names one by one, `**` any number; hidden names need a dot."""
     if not patterns or (not names and patterns != ["**"]):
         return patterns == names
     if patterns[0] == "**":

@@ -240,10 +240,7 @@ class _H5(_Parts):
 
 
 class _Parquet(Form):
-    """Columns `file` (if images have names), `index`, `label`, and `score0` to `score9`.
-
-    If labels may be missing, `error` says why, and is null for images with a label.
-    """
+    """Columns `file` (if named), `index`, `label`, scores, and `error` if labels may be missing."""
 
     def begin(self) -> None:
         require_extra(".parquet", "pyarrow", "parquet")

@@ -1,10 +1,9 @@
-"""The only module that opens HDF5 files, which are untrusted input, and that creates them.
+"""Opening of HDF5 files, which are untrusted input, and their creation.
 
-The HDF5 library locates objects; it reads no data except compact data (a few bytes in an object's
-header). The library would follow soft links into other files, load a plugin for an unknown filter,
-and copy variable-length text by a length that the file states twice. None of these features is
-used. Objects are checked first; then their bytes are read directly from the file, chunks without
-HDF5's lock. A chunk must have its declared size, to the byte, after its filters are undone.
+The HDF5 library locates objects; it reads no data except compact data in an object's header. It
+would follow soft links into other files, load plugins of filters, and trust the lengths of text:
+objects that need these are refused. Bytes are read directly from the file and decoded here. A
+decoded chunk must have its declared size, to the byte.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ Slices = tuple[slice, ...]
 def _library() -> Any:
     """Return the module h5py, with all plugin folders removed for the rest of the process.
 
-    While h5py is imported, it queries every field of `uname`, for which Python would run a
-    program; the field `processor` is therefore set during the import.
+    On import, h5py queries all of `uname`. Python runs a program to find `processor`, which is
+    therefore set during the import.
     """
-    said = vars(platform.uname())
-    primed = "h5py" not in sys.modules and "processor" not in said
-    if primed:
-        said["processor"] = ""
+    uname = vars(platform.uname())
+    unset = "h5py" not in sys.modules and "processor" not in uname
+    if unset:
+        uname["processor"] = ""
     try:
         import h5py
     finally:
-        if primed:
-            said.pop("processor", None)
+        if unset:
+            uname.pop("processor", None)
     for index in reversed(range(h5py.h5pl.size())):
         h5py.h5pl.remove(index)
     return h5py
@@ -76,24 +75,23 @@ h5py = _library()
 def later() -> Iterator[Callable[[], None]]:
     """Defer Ctrl-C, TERM, HUP and alarms until the yielded function is called or the block ends.
 
-    If a read or write raises, HDF5 cannot close the file and crashes at process exit. If an
-    iteration callback raises, h5py reports a SystemError.
+    HDF5 crashes at process exit if a read or write raised, h5py fails if a callback raised.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None  # Python runs signal handlers in the main thread only
         return
     numbers = [getattr(signal, name) for name in (*ENDING, "SIGALRM") if hasattr(signal, name)]
-    found = ((number, signal.getsignal(number)) for number in numbers)
-    handlers = {number: handler for number, handler in found if callable(handler)}
-    came: list[int] = []
+    previous = ((number, signal.getsignal(number)) for number in numbers)
+    handlers = {number: handler for number, handler in previous if callable(handler)}
+    pending: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        if number not in came:
-            came.append(number)
+        if number not in pending:
+            pending.append(number)
 
     def interrupt() -> None:
-        while came:
-            handlers[came[0]](came.pop(0), sys._getframe())
+        while pending:
+            handlers[pending[0]](pending.pop(0), sys._getframe())
 
     try:
         for number in handlers:
@@ -113,10 +111,7 @@ _AFTER_ERROR: dict[str, Callable[..., Any]] = {
 
 
 class _Patient:
-    """A file open for writing that never raises; the first error is stored in `error`.
-
-    HDF5 2.0 crashes with a signal if it closes a file on a full disk.
-    """
+    """A file that never raises, as HDF5 crashes if closing fails; `error` is the first error."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -142,9 +137,8 @@ class _Patient:
 def new_hdf5(target: IO[bytes]) -> Iterator[tuple[Any, Callable[[], None]]]:
     """Create an HDF5 file in `target`, open for reading and writing; yield it and a check.
 
-    The check raises OSError if the disk did not take everything written so far, and delivers
-    any Ctrl-C that arrived since; the end of the block does the same. However the block ends,
-    HDF5 no longer uses `target` afterwards.
+    The check, also made at the end of the block, raises OSError if a write failed, and delivers
+    pending signals. HDF5 no longer uses `target` after the block.
     """
     target.truncate(0)
     patient = _Patient(target)
@@ -162,10 +156,7 @@ def new_hdf5(target: IO[bytes]) -> Iterator[tuple[Any, Callable[[], None]]]:
 
 
 def set_text(holder: Any, name: str, text: str) -> None:
-    """Set the attribute `name` of a file or dataset being written to UTF-8 of fixed length.
-
-    h5py stores a str with variable length, which `attribute` does not read.
-    """
+    """Set an attribute to UTF-8 of fixed length; h5py would store a str with variable length."""
     data = text.encode()
     kind = h5py.string_dtype("utf-8", max(1, len(data)))
     holder.attrs.create(name, np.array(data, kind), dtype=kind)
@@ -191,17 +182,15 @@ class Untrusted:
 
     def names(self, most: int) -> list[str]:
         """Return the first `most` names in the root group; invalid UTF-8 becomes surrogates."""
-        found = _names(self.id.links.iterate, most)
-        return [name.decode("utf-8", "surrogateescape") for name in found]
+        names = _names(self.id.links.iterate, most)
+        return [name.decode("utf-8", "surrogateescape") for name in names]
 
     def check_size(self) -> None:
         """Raise LenetError if the file became shorter: HDF5 reads zeros past its end. No lock."""
-        found = os.fstat(self._handle).st_size
-        if found < self.size:
-            raise LenetError(
-                f"{self.path}: expected a file of {self.size:,} bytes, "
-                f"found {found:,}: the file became shorter while it was read"
-            )
+        size = os.fstat(self._handle).st_size
+        if size < self.size:
+            found = f"{size:,}: the file became shorter while it was read"
+            raise unexpected(self.path, f"a file of {self.size:,} bytes", found)
 
     def bytes(self) -> OpenFile:
         """Return the same file that HDF5 has open, even if another file now has its name."""
@@ -226,8 +215,7 @@ def open_file(path: Path) -> Untrusted:
     with open_regular(path, "an HDF5 file") as looked_at:
         require_trees(path, looked_at)
         file = _h5file(path, looked_at)
-        own, found = os.fstat(looked_at.fileno()), os.fstat(file.id.get_vfd_handle())
-        if not os.path.samestat(own, found):
+        if not os.path.sameopenfile(looked_at.fileno(), file.id.get_vfd_handle()):
             file.close()
             raise LenetError(f"{path}: expected one file, found another in its place")
         return Untrusted(path, file)
@@ -257,13 +245,12 @@ def readable(path: Path) -> Iterator[None]:
 
 def attributes(path: Path) -> dict[str, str | None]:
     """Return the root group's attributes as text; None for those that `text_of` rejects."""
-    found: dict[str, str | None] = {}
     with open_hdf5(path) as file:
-        for name in attribute_names(file):
-            found[name] = None
+        texts: dict[str, str | None] = dict.fromkeys(attribute_names(file))
+        for name in texts:
             with suppress(LenetError):
-                found[name] = text_of(file, name, path)
-    return found
+                texts[name] = text_of(file, name, path)
+    return texts
 
 
 def linked(group: Any, name: str, refuse: Refuse) -> bool:
@@ -272,36 +259,35 @@ def linked(group: Any, name: str, refuse: Refuse) -> bool:
         return False
     kind = group.links.get_info(name.encode()).type
     if kind != h5py.h5l.TYPE_HARD:
-        said = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
-        raise refuse(f"{said.get(kind, 'a link of an unknown kind')} at /{name}")
+        kinds = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
+        raise refuse(f"{kinds.get(kind, 'a link of an unknown kind')} at /{name}")
     return True
 
 
 def attribute_names(holder: Any) -> list[str]:
     """Return the names of at most MAX_ATTRIBUTES attributes, without reading the attributes."""
-    found = _names(partial(h5py.h5a.iterate, holder.id), MAX_ATTRIBUTES)
-    return [name[:_MAX_NAME].decode("utf-8", "replace") for name in found]
+    names = _names(partial(h5py.h5a.iterate, holder.id), MAX_ATTRIBUTES)
+    return [name[:_MAX_NAME].decode("utf-8", "replace") for name in names]
 
 
 def _names(iterate: Callable[[Any], Any], most: int) -> list[bytes]:
     """Return the first `most` names that an HDF5 iteration reports."""
-    found: list[bytes] = []
+    names: list[bytes] = []
 
     def note(name: bytes) -> bool | None:
-        found.append(name)
-        return True if len(found) >= most else None
+        names.append(name)
+        return True if len(names) >= most else None
 
     with later():
         iterate(note)
-    return found
+    return names
 
 
 def attribute(holder: Any, name: str, path: object) -> tuple[np.dtype[Any], Array]:
     """Return the type of an attribute of a file or dataset, and its elements as stored.
 
-    Only numbers and text of fixed length, at most MAX_TEXT_BYTES, are read. Everything else
-    raises LenetError unread, including text of variable length (as h5py stores a str;
-    `set_text` does not).
+    Raises LenetError unless it holds numbers or text of fixed length, at most MAX_TEXT_BYTES.
+    h5py stores a str with variable length, `set_text` does not.
     """
     opened = h5py.h5a.open(holder.id, name.encode())
     kind, space = opened.get_type(), opened.get_space()
@@ -332,9 +318,8 @@ def text_of(holder: Any, name: str, path: object) -> str:
 class Stored:
     """A checked dataset of numbers in this very file; no data have been read.
 
-    `filters` are codes in the order in which they were applied. `offset` is the position of the
-    first byte in the file if the data are contiguous; it is None for chunks and for compact
-    data.
+    `filters` are codes in the order of writing. `offset` is the position in the file of
+    contiguous data; None for chunks and compact data.
     """
 
     file: Untrusted
@@ -395,16 +380,16 @@ class Stored:
             begin, end = max(corner[0], lo), min(corner[0] + rows, hi)
             sizes = [min(c, n - at) for at, n, c in zip(corner[1:], ends, tail, strict=True)]
             to = [slice(at, at + size) for at, size in zip(corner[1:], sizes, strict=True)]
-            held = (slice(begin - corner[0], end - corner[0]), *map(slice, sizes))
-            yield corner, (slice(begin - lo, end - lo), *to), held
+            part = (slice(begin - corner[0], end - corner[0]), *map(slice, sizes))
+            yield corner, (slice(begin - lo, end - lo), *to), part
 
     def read_piece(self, corner: Corner) -> Array:
         """Return the whole piece whose first element is `corner`, as `dtype`."""
         if self.chunks is None:  # compact: the only data HDF5 reads
             require_written(self)
-            found = np.empty(self.shape, self.dtype)
-            self.id.read(h5py.h5s.ALL, h5py.h5s.ALL, found)
-            return found
+            data = np.empty(self.shape, self.dtype)
+            self.id.read(h5py.h5s.ALL, h5py.h5s.ALL, data)
+            return data
         data, mask = _raw(self, corner)
         applied = [code for at, code in enumerate(self.filters) if not mask >> at & 1]
         while applied:
@@ -423,17 +408,16 @@ class Stored:
 def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str) -> Stored:
     """Return dataset `name` of this very file; no data are read.
 
-    `accepts` checks the shape and `kinds` holds the NumPy kind letters allowed (as "fiu");
-    `expected` describes both in words. Raises LenetError if the dataset is missing or
-    different, or declares more than the file can hold.
+    `accepts` checks the shape, `kinds` are the allowed NumPy kinds (as "fiu"), `expected`
+    describes both in words. Raises LenetError for another or an impossible dataset.
     """
 
     def refuse(found: str) -> LenetError:
         return file.refuse(name, expected, found)
 
     if not linked(file.id, name, refuse):
-        held = ", ".join(f"/{key}" for key in file.names(8)) or "nothing"
-        raise refuse(f"no such dataset (the file holds {held})")
+        names = ", ".join(f"/{key}" for key in file.names(8)) or "nothing"
+        raise refuse(f"no such dataset (the file holds {names})")
     item, plist = _dataset(file.id, name.encode(), refuse)
     space = item.get_space()
     shape = item.shape if space.is_simple() else None
@@ -442,7 +426,7 @@ def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str
     dtype = _dtype(item.get_type(), refuse)
     if dtype.kind not in kinds:
         raise refuse(f"type {dtype}")
-    filters = tuple(_filters(plist, dtype.itemsize, refuse))
+    filters = _filters(plist, dtype.itemsize, refuse)
     chunked = plist.get_layout() == h5py.h5d.CHUNKED
     if filters and not chunked:
         raise refuse("filters on data that are not in chunks")
@@ -453,11 +437,11 @@ def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str
         raise refuse(f"shape {shape} that may grow to {most}")
     chunks = tuple(plist.get_chunk()) if chunked else None
     offset = None if chunked else item.get_offset()
-    found = Stored(file, name, expected, item, shape, dtype, chunks, filters, offset)
-    _require_held(found)
+    stored = Stored(file, name, expected, item, shape, dtype, chunks, filters, offset)
+    _require_possible_size(stored)
     if chunked and not filters:
-        _require_chunks(found)
-    return found
+        _require_chunks(stored)
+    return stored
 
 
 def _dataset(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
@@ -467,14 +451,14 @@ def _dataset(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
     """
     if h5py.h5o.get_info(group, name).type != h5py.h5o.TYPE_DATASET:
         raise refuse("a group or a type")
-    found = h5py.h5d.open(group, name)
-    plist = found.get_create_plist()
+    dataset = h5py.h5d.open(group, name)
+    plist = dataset.get_create_plist()
     inside = h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED
     if plist.get_layout() not in inside or plist.get_external_count():
         raise refuse("data stored in other files")
-    if found.get_type().get_class() not in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
+    if dataset.get_type().get_class() not in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
         raise refuse("a type that is not read as numbers")
-    return found, plist
+    return dataset, plist
 
 
 def _dtype(kind: Any, refuse: Refuse) -> np.dtype[Any]:
@@ -486,22 +470,22 @@ def _dtype(kind: Any, refuse: Refuse) -> np.dtype[Any]:
     return dtype
 
 
-def _filters(plist: Any, width: int, refuse: Refuse) -> Iterator[int]:
-    """Yield the filters: deflate, shuffle by the element width, Fletcher; each at most once."""
-    known = set()
+def _filters(plist: Any, width: int, refuse: Refuse) -> tuple[int, ...]:
+    """Return the filters: deflate, shuffle by the element width, Fletcher; each at most once."""
+    applied: list[int] = []
     for index in range(plist.get_nfilters()):
         code, _, values, _ = plist.get_filter(index)
         if code not in (DEFLATE, SHUFFLE, FLETCHER):
             raise refuse(f"filter {code}, which is none of gzip, shuffle and fletcher32")
-        if code in known:
+        if code in applied:
             raise refuse(f"filter {code} twice")
         if code == SHUFFLE and tuple(values[:1]) != (width,):
             raise refuse(f"a shuffle by {list(values)} bytes of elements of {width}")
-        known.add(code)
-        yield int(code)
+        applied.append(int(code))
+    return tuple(applied)
 
 
-def _require_held(item: Stored) -> None:
+def _require_possible_size(item: Stored) -> None:
     size, length = item.file.size, item.bytes
     if item.chunks:
         most = min(MAX_CHUNK_BYTES, max(_SMALL_BYTES, _CHUNK_RATIO * size))
@@ -510,10 +494,8 @@ def _require_held(item: Stored) -> None:
         if length > size * (MOST_RATIO if DEFLATE in item.filters else 1):
             raise item.refuse(f"{length:,} bytes, more than a file of {size:,} can hold")
     elif item.offset is not None and item.offset + length > size:
-        raise LenetError(
-            f"{item.path}: expected {item.where} to lie within the file, "
-            f"found that it ends at byte {item.offset + length:,} of {size:,}"
-        )
+        found = f"that it ends at byte {item.offset + length:,} of {size:,}"
+        raise unexpected(item.path, f"{item.where} to lie within the file", found)
 
 
 def _require_chunks(item: Stored) -> None:
@@ -522,39 +504,31 @@ def _require_chunks(item: Stored) -> None:
     HDF5 reads as many bytes as its index says into a buffer that h5py sized by the shape: fewer
     leave uninitialized memory, more overflow the buffer.
     """
-    wrong: list[str] = []
-    most, count = item.parts, 0
+    sizes: list[int] = []
 
     def note(chunk: Any) -> bool | None:
-        nonlocal count
-        count += 1
-        if chunk.size != item.piece_bytes:
-            wrong.append(f"a chunk of {chunk.size:,} bytes, where all have {item.piece_bytes:,}")
-        elif count > most:
-            wrong.append(f"more than {most:,} chunks")
-        return True if wrong else None
+        sizes.append(chunk.size)
+        return True if chunk.size != item.piece_bytes or len(sizes) > item.parts else None
 
     with later():
         item.id.chunk_iter(note)
-    if wrong:
-        raise item.refuse(wrong[0])
+    if sizes and sizes[-1] != item.piece_bytes:
+        raise item.refuse(f"a chunk of {sizes[-1]:,} bytes, where all have {item.piece_bytes:,}")
+    if len(sizes) > item.parts:
+        raise item.refuse(f"more than {item.parts:,} chunks")
 
 
 def require_written(item: Stored) -> None:
-    """Raise LenetError if a part of a dataset was never written and so has no value.
-
-    Also raises LenetError if chunks overlap, or if compact data have the wrong length.
-    """
-    held = int(item.id.get_storage_size())
+    """Raise LenetError if a part of a dataset was never written, or if chunks overlap."""
+    stored_bytes = int(item.id.get_storage_size())
     if item.chunks is None:
-        if item.offset is None and held != item.bytes:
+        if item.offset is None and stored_bytes != item.bytes:
             raise item.refuse("1 of 1 parts not written")
         return
-    found, wanted = item.id.get_num_chunks(), item.parts
-    if found < wanted:
-        raise item.refuse(f"{wanted - found:,} of {wanted:,} parts not written")
-    if held > item.file.size:
-        raise item.refuse(f"chunks of {held:,} bytes in a file of {item.file.size:,}")
+    if missing := max(0, item.parts - item.id.get_num_chunks()):
+        raise item.refuse(f"{missing:,} of {item.parts:,} parts not written")
+    if stored_bytes > item.file.size:
+        raise item.refuse(f"chunks of {stored_bytes:,} bytes in a file of {item.file.size:,}")
 
 
 def read_array(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str) -> Array:
@@ -568,16 +542,16 @@ def read_array(file: Untrusted, name: str, expected: str, accepts: Accepts, kind
 
 def read_rows(item: Stored, lo: int, hi: int) -> Array:
     """Return rows lo to hi (hi - lo, ...) of a dataset; raise LenetError if it is damaged."""
-    found: Array = np.empty((hi - lo, *item.shape[1:]), item.dtype)
+    rows: Array = np.empty((hi - lo, *item.shape[1:]), item.dtype)
     with readable(item.path):
         if item.offset is None:
-            for corner, to, held in item.cuts(lo, hi):
-                found[to] = item.read_piece(corner)[held]
+            for corner, to, part in item.cuts(lo, hi):
+                rows[to] = item.read_piece(corner)[part]
         else:
             with closing(item.file.bytes()) as file:
                 row = prod(item.shape[1:]) * item.dtype.itemsize
-                file.read_into(found.reshape(-1).view(np.uint8).data, item.offset + lo * row)
-    return found
+                file.read_into(rows.reshape(-1).view(np.uint8).data, item.offset + lo * row)
+    return rows
 
 
 def _refuse(item: Stored, corner: Corner, expected: str, found: str) -> LenetError:
@@ -587,44 +561,39 @@ def _refuse(item: Stored, corner: Corner, expected: str, found: str) -> LenetErr
 
 
 def _raw(item: Stored, corner: Corner) -> tuple[Array, int]:
-    """Return a chunk's bytes as stored, and the mask of filters that were skipped.
-
-    HDF5 is not queried for the chunk's offset: it would walk all chunks before this one.
-    """
+    """Return a chunk's bytes as stored, and the mask of filters that were skipped."""
     from h5py._hl.base import phil
 
     buffer = np.empty(min(item.piece_bytes * 17 // 16 + 4096, item.file.size), np.uint8)
     try:
         with phil:  # h5py before 3.16 takes no lock here, and HDF5 has none
-            mask, found = item.id.read_direct_chunk(corner, out=buffer)
-    except ValueError as error:
+            mask, data = item.id.read_direct_chunk(corner, out=buffer)
+    except (ValueError, RuntimeError, OSError) as error:
         expected = f"of at most {len(buffer):,} bytes in the file"
-        raise _refuse(item, corner, expected, "more") from error
-    except (RuntimeError, OSError) as error:
-        reason = f"one that cannot be read ({first_line(error)})"
-        raise _refuse(item, corner, "stored", reason) from error
+        found = f"one that cannot be read ({first_line(error)})"
+        raise _refuse(item, corner, expected, found) from error
     item.file.check_size()
-    return buffer[: len(found)], int(mask)
+    return buffer[: len(data)], int(mask)
 
 
 def _inflated(item: Stored, data: Array, length: int, corner: Corner) -> Array:
     try:
-        found, whole = inflated(data, length + 1)
+        content, ended = inflated(data, length + 1)
     except broken() as error:
         raise _refuse(item, corner, "that inflates", f"a damaged one ({error})") from error
-    if len(found) != length or not whole:
-        said = "more" if len(found) > length else f"{len(found):,}"
-        said = "no end after them" if len(found) == length else said
-        raise _refuse(item, corner, f"that inflates to {length:,} bytes", said)
-    return np.frombuffer(found, np.uint8)
+    if len(content) != length or not ended:
+        found = "more" if len(content) > length else f"{len(content):,}"
+        found = "no end after them" if len(content) == length else found
+        raise _refuse(item, corner, f"that inflates to {length:,} bytes", found)
+    return np.frombuffer(content, np.uint8)
 
 
 def _checked(item: Stored, data: Array, corner: Corner) -> Array:
     body, stored = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
-    found = fletcher32(body)
-    said = stored.view("<u4")[0] if len(stored) == _CHECKSUM_BYTES else "none"
-    if said != found:
-        raise _refuse(item, corner, f"whose checksum is {found}", str(said))
+    computed = fletcher32(body)
+    checksum = stored.view("<u4")[0] if len(stored) == _CHECKSUM_BYTES else "none"
+    if checksum != computed:
+        raise _refuse(item, corner, f"whose checksum is {computed}", str(checksum))
     return np.ascontiguousarray(body)
 
 
@@ -635,11 +604,7 @@ def _sized(item: Stored, data: Array, corner: Corner) -> Array:
 
 
 def fletcher32(data: Array) -> int:
-    """Return HDF5's checksum of bytes (n,): Fletcher's over big-endian words of 16 bits.
-
-    A last odd byte is the upper half of a word. Sums are modulo 65535; a remainder of 0 becomes
-    65535 unless all data are zeros.
-    """
+    """Return HDF5's Fletcher checksum of bytes (n,), padded to big-endian words of 16 bits."""
     words = np.zeros(-(-len(data) // 2), ">u2")
     words.view(np.uint8)[: len(data)] = data
     first, second, step = 0, 0, 1 << 14

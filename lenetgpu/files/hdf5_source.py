@@ -97,10 +97,7 @@ def _labels(file: hdf5.Untrusted, count: int, selection: range, sums: Sums) -> A
 
 
 class ChunkedSource(Source):
-    """Images in chunks of any shape, read raw and decoded by as many threads as cores.
-
-    The file stays open until `close`.
-    """
+    """Images in chunks of any shape of an open file, decoded by as many threads as cores."""
 
     def __init__(
         self,

@@ -194,10 +194,7 @@ def _read_labels(path: Path, images: Path, count: int, selection: range) -> Arra
 
 
 def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, Fortran order flag and type of the array that follows in a NumPy file.
-
-    Raises LenetError, which begins with `what` was expected, if the header is damaged.
-    """
+    """Return an .npy header's shape, Fortran order and type; raise LenetError if it is damaged."""
     from numpy.lib import format as npy
 
     try:

@@ -130,11 +130,7 @@ def _streams() -> set[object]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of an empty file that replaces `path` when the block ends.
-
-    Raises LenetError if it cannot be written. Then, and after any other exception, nothing is
-    left over and the old file stays.
-    """
+    """Yield the path of a file that replaces `path` at the end, unless the block raises."""
     with placing(path), Temporary.beside(path) as made:
         yield made.path
         made.put(path)
@@ -222,11 +218,7 @@ class LabelWriter:
             self.abandon()
 
     def complete(self) -> tuple[int, str]:
-        """Complete the file after all labels are written, before `close` puts it in place.
-
-        Returns its size in bytes and its SHA-256. Raises LenetError if the disk does not
-        take it.
-        """
+        """Complete the file before `close` puts it in place; return its bytes and SHA-256."""
         with placing(self.path):
             self._form.finish(None)
             self._completed = True
@@ -241,10 +233,7 @@ class LabelWriter:
 
 
 def write_labels(path: Path, labels: Any, scores: Any = None, asked: int | None = None) -> None:
-    """Write labels (N,) int32, and optional scores (N, 10), in the format of `path`'s ending.
-
-    `asked` as for `LabelWriter.close`.
-    """
+    """Write labels (N,) int32 and optional scores (N, 10); `asked` as for `LabelWriter.close`."""
     with LabelWriter(path, len(labels), scores is not None) as writer:
         writer.write(labels, scores)
         writer.close(asked)

@@ -69,10 +69,7 @@ def check_memory(what: str, length: int, stored: int | None) -> None:
 
 
 def selected(path: object, count: int, skip: int, limit: int | None) -> range:
-    """Return the range of `limit` images (None: all) after the first `skip` of `count`.
-
-    Raises LenetError if it is empty.
-    """
+    """Return the range of `limit` images (None: all) after `skip`; raise LenetError if empty."""
     if skip < 0 or (limit is not None and limit < 1):
         raise unexpected(
             path, "to skip 0 or more images and to read 1 or more", f"skip {skip} and limit {limit}"
@@ -118,10 +115,7 @@ class Source(ABC):
         """Release the file."""
 
     def read(self, lo: int, out: Array) -> None:
-        """Fill C-contiguous `out` (n, 28, 28, 1) of `dtype` with images lo..lo+n selected.
-
-        Raises LenetError if the file is short or damaged, and if floats are not in 0..1.
-        """
+        """Fill `out` (n, 28, 28, 1) of `dtype` from image lo on; raise LenetError if damaged."""
         if out.dtype != self.dtype or out.shape[1:] != IMAGE_SHAPE or not out.flags.c_contiguous:
             raise ValueError(f"out: expected (n, 28, 28, 1) {self.dtype}, found {out.shape}")
         if not 0 <= lo <= lo + len(out) <= len(self):
@@ -251,10 +245,7 @@ def check_floats(images: Array, first: int, where: str) -> None:
 
 
 def class_numbers(labels: Array, path: object, where: str) -> Array:
-    """Return labels (n,), (n, 1) or one-hot (n, 10) as class numbers (n,) int64.
-
-    Raises LenetError for other values.
-    """
+    """Return labels (n,), (n, 1) or one-hot (n, 10) as (n,) int64; raise LenetError for others."""
     if labels.ndim == 2 and labels.shape[1] == CLASSES:
         one_hot = (labels == 1).sum(axis=1) == 1
         if not (one_hot & ((labels == 0).sum(axis=1) == CLASSES - 1)).all():

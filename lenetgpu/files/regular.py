@@ -45,10 +45,7 @@ def unreadable(path: Path, error: OSError) -> LenetError:
 
 
 def start_of(path: Path, expected: str, length: int) -> bytes:
-    """Return the first bytes of a file; MAGIC if HDF5 begins after a user block.
-
-    Raises LenetError, naming what is `expected`, if the file cannot be read.
-    """
+    """Return the first bytes of a file; MAGIC if HDF5 begins after a user block."""
     try:
         with open_regular(path, expected) as file:
             start, at = file.read(length), 512
@@ -62,10 +59,7 @@ def start_of(path: Path, expected: str, length: int) -> bytes:
 
 
 def read_whole(path: Path, what: str, most: int, limited: str) -> bytes:
-    """Return all bytes of a regular file; raise LenetError if they are more than `most`.
-
-    `what` names what was expected; `limited` names the limited item, as in "a picture of".
-    """
+    """Return all bytes of a regular file; raise LenetError if `limited` exceeds `most` bytes."""
     try:
         with open_regular(path, what) as file:
             size = os.fstat(file.fileno()).st_size

@@ -40,11 +40,7 @@ def most_pooled(conv1: Array) -> Array:
 
 
 def _channels(reach: Array, absolute: Array, level: int) -> tuple[Array, Array]:
-    """Return factors that bring each channel's size just below a level, and the new sizes.
-
-    `reach` are channels' largest outputs, `absolute` the sums of their products' absolute
-    values.
-    """
+    """Return factors that bring channels' sizes just below 2**level, and the new sizes."""
     size = np.where(reach > 0, np.maximum(reach, absolute / _SLACK), 0.0)
     _, exponents = np.frexp(size)
     factors = np.where(size > 0, np.ldexp(1.0, level - exponents), 0.0)

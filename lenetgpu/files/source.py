@@ -32,10 +32,7 @@ DATA: dict[str, Callable[[Path, int, int | None], Source]] = {
 
 
 def form_of(path: Path, expected: str) -> str:
-    """Return the form that a file's first bytes indicate: one of DATA, a kind of picture, or "".
-
-    Raises LenetError, naming what is `expected`, if the file cannot be read.
-    """
+    """Return the form that the first bytes indicate: one of DATA, a kind of picture, or ""."""
     start = start_of(path, expected, START)
     if start.startswith(MAGIC):
         return "HDF5"

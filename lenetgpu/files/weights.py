@@ -35,10 +35,7 @@ class Weights:
 
     @cached_property
     def balanced(self) -> Weights:
-        """The same network with tensors in the range of every kernel (`files/scaling.py`).
-
-        Plans are made of balanced weights; a Pipeline balances them itself.
-        """
+        """The same network with tensors in the range of every kernel (`files/scaling.py`)."""
         tensors, exponent = balance(self.tensors)
         return Weights(tensors, self.source, self.exponent + exponent)
 
@@ -86,10 +83,7 @@ def load_weights(path: Path) -> Weights:
 
 
 def about(path: Path) -> Model:
-    """Return a file's form, checksums and provenance; the whole file is read.
-
-    The tensors of an HDF5 file are left out. Raises LenetError like `load_weights`.
-    """
+    """Read a whole file; return its checksums, provenance and, except from HDF5, tensors."""
     if _form(path) != forms.HDF5:
         return forms.read(path)
     from lenetgpu.files import checksums, hdf5

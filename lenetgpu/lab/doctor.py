@@ -64,9 +64,9 @@ def cache_rows() -> list[tuple[str, str]]:
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts.items()) or "empty"
     where = cache_root() or "none: no home folder and no LENETGPU_CACHE"
     rows = [("kernel cache", f"{where}, {counts}")]
-    if found.said:
-        shown = "; ".join(found.said[:_MOST_SHOWN])
-        more = len(found.said) - _MOST_SHOWN
+    if found.problems:
+        shown = "; ".join(found.problems[:_MOST_SHOWN])
+        more = len(found.problems) - _MOST_SHOWN
         rest = f"; and {more} more" if more > 0 else ""
         rows.append(("damaged", f"{shown}{rest} (`lenetgpu doctor --repair` removes them)"))
     return rows
@@ -80,7 +80,7 @@ def repaired() -> list[str]:
     removed = repair()
     counts = ", ".join(f"{count} {kind}" for kind, count in removed.counts.items())
     said = f"removed from {cache_root()}: {counts or 'nothing, it held nothing'}"
-    return [said, *(f"left: {sentence}" for sentence in removed.said)]
+    return [said, *(f"left: {sentence}" for sentence in removed.problems)]
 
 
 def findings() -> list[tuple[str, str]]:

@@ -52,10 +52,7 @@ def placing(path: Path) -> Iterator[None]:
 
 
 def known_by(file: IO[bytes]) -> tuple[int, str]:
-    """Return the size in bytes and SHA-256 of an open file, read from its start to its end.
-
-    Raises OSError if it cannot be read.
-    """
+    """Return the size in bytes and SHA-256 of an open file; raise OSError if it cannot be read."""
     digest = hashlib.sha256()
     file.flush()
     file.seek(0)

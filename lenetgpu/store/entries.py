@@ -1,8 +1,7 @@
-"""The cache: entries of bytes, each with a digest of its name and bytes, read whole or not at all.
+"""The cache: entries of bytes, each with a digest of its name and bytes.
 
 The cache holds machine code and pickles. Folders and files that another user owns or can write are
-neither read nor written. An entry that is damaged, planted or for another name counts as missing:
-its content is computed again and replaces the entry if that can be written.
+not used. A damaged or renamed entry counts as missing: its content is computed again.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 import re
 import stat
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -39,27 +39,21 @@ _NAMES = re.compile(rf".+(\.kept|{re.escape(SUFFIX)}|{re.escape(CUBIN)})|{TEMPOR
 
 
 def cache_root() -> Path | None:
-    """Return the path of the cache, existing or not; None without a home folder.
-
-    LENETGPU_CACHE overrides it.
-    """
-    override = os.environ.get("LENETGPU_CACHE")
-    if override:
+    """Return LENETGPU_CACHE or the user's cache folder, existing or not; None without a home."""
+    if override := os.environ.get("LENETGPU_CACHE"):
         return Path(override)
     from platformdirs import user_cache_path
 
-    try:
-        found = user_cache_path("lenetgpu")
-    except RuntimeError:
-        return None
-    return found if found.is_absolute() else None
+    with suppress(RuntimeError):
+        path = user_cache_path("lenetgpu")
+        return path if path.is_absolute() else None
+    return None
 
 
 def folder(kind: str, make: bool = False) -> Path | None:
-    """Return the existing, private folder of one of KINDS; None if there is no usable one.
+    """Return the private folder of one of KINDS; if it is not usable, report why and return None.
 
-    With `make` it is created, accessible to its owner only. The reason why a folder is not used
-    is reported.
+    With `make` it is created, accessible to its owner only.
     """
     root = cache_root()
     if root is None:
@@ -80,16 +74,12 @@ def folder(kind: str, make: bool = False) -> Path | None:
 
 @cache
 def settle_cupy() -> None:
-    """Make CuPy cache its kernels in memory if its cache folder is not private or not writable.
-
-    CuPy reads the environment on each compilation, and fails if it cannot write.
-    """
+    """Make CuPy cache kernels in memory if its folder is not private or not writable."""
     try:
-        asked = os.environ.get("CUPY_CACHE_DIR")
-        where = Path(asked) if asked else Path.home() / ".cupy" / "kernel_cache"
-        _make(where)
-        _require_folder(where)
-        if not os.access(where, os.W_OK):
+        path = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+        _make(path)
+        _require_folder(path)
+        if not os.access(path, os.W_OK):
             raise OSError("expected a folder to write to, found it read-only")
     except (OSError, RuntimeError) as error:
         tell("CuPy's cache", str(error))
@@ -104,17 +94,17 @@ def _make(path: Path) -> None:
 
 def _require_folder(path: Path, follow: bool = True) -> None:
     """Raise OSError unless `path` (with `follow`, its link target) is a private folder of ours."""
-    found = path.stat(follow_symlinks=follow)
-    if not stat.S_ISDIR(found.st_mode):
+    facts = path.stat(follow_symlinks=follow)
+    if not stat.S_ISDIR(facts.st_mode):
         raise OSError(f"expected a folder, found {'a link' if path.is_symlink() else 'none'}")
-    _require_ours(found)
+    _require_ours(facts)
 
 
-def _require_ours(found: os.stat_result) -> None:
-    if found.st_uid != os.geteuid():
-        raise OSError(f"expected owner uid {os.geteuid()}, found {found.st_uid}")
-    if found.st_mode & _OTHERS_WRITE:
-        mode = stat.S_IMODE(found.st_mode)
+def _require_ours(facts: os.stat_result) -> None:
+    if facts.st_uid != os.geteuid():
+        raise OSError(f"expected owner uid {os.geteuid()}, found {facts.st_uid}")
+    if facts.st_mode & _OTHERS_WRITE:
+        mode = stat.S_IMODE(facts.st_mode)
         raise OSError(f"expected no write access for others, found mode {mode:04o}")
 
 
@@ -122,13 +112,13 @@ def _read_ours(path: Path) -> bytes:
     """Return the bytes of a file that is ours alone; follow no link and wait for no FIFO."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
             raise OSError("expected a file, found none")
-        _require_ours(found)
-        if found.st_size > MOST_BYTES:
-            raise OSError(f"expected {MOST_BYTES:,} bytes at most, found {found.st_size:,}")
-        return file.read(found.st_size)
+        _require_ours(facts)
+        if facts.st_size > MOST_BYTES:
+            raise OSError(f"expected {MOST_BYTES:,} bytes at most, found {facts.st_size:,}")
+        return file.read(facts.st_size)
 
 
 def _reason(error: Exception) -> str:
@@ -166,18 +156,18 @@ def _entry(where: Path, kind: str, name: str) -> bytes:
     raw = _read_ours(where / (name + SUFFIX))
     head, _, data = raw.partition(b"\n")
     if not head.startswith(_FORMAT):
-        said = ascii(head[:24].decode("latin-1")) if raw else "an empty file"
-        raise OSError(f"expected an entry of format 1, found {said}")
+        start = ascii(head[:24].decode("latin-1")) if raw else "an empty file"
+        raise OSError(f"expected an entry of format 1, found {start}")
     if raw != enclosed(kind, name, data):
         raise OSError("expected the digest that it was written with, found another")
     return data
 
 
 def _facts(where: Path, kind: str, name: str) -> dict[str, Any]:
-    found: Any = json.loads(_entry(where, kind, name))
-    if not isinstance(found, dict):
+    facts: Any = json.loads(_entry(where, kind, name))
+    if not isinstance(facts, dict):
         raise OSError("expected a JSON object, found none")
-    return found
+    return facts
 
 
 def _cubin(where: Path, name: str) -> tuple[Path, bytes, dict[str, Any]]:
@@ -216,9 +206,9 @@ def _write(kind: str, file: str, data: bytes) -> Path | None:
     if where is None:
         return None
     try:
-        with Temporary(where) as made:
-            made.file.write(data)
-            made.publish(where / file, lasting=False, private=True)
+        with Temporary(where) as temporary:
+            temporary.file.write(data)
+            temporary.publish(where / file, lasting=False, private=True)
     except OSError as error:
         tell(f"{kind}/{file}", f"cannot be written: {_reason(error)}", "not cached")
         return None
@@ -232,8 +222,8 @@ def name_of(facts: list[Any]) -> str:
 
 def save(kind: str, name: str, facts: Any) -> bool:
     """Cache a dataclass of JSON types, or a dictionary; return False if it cannot be written."""
-    held = facts if isinstance(facts, Mapping) else asdict(facts)
-    return write(kind, name, json.dumps(held).encode())
+    fields_by_name = facts if isinstance(facts, Mapping) else asdict(facts)
+    return write(kind, name, json.dumps(fields_by_name).encode())
 
 
 def facts_of(kind: str, name: str) -> dict[str, Any] | None:
@@ -241,16 +231,16 @@ def facts_of(kind: str, name: str) -> dict[str, Any] | None:
     return _lookup(kind, name, lambda where: _facts(where, kind, name))
 
 
-def load(kind: str, name: str, made: type[T]) -> T | None:
+def load(kind: str, name: str, cls: type[T]) -> T | None:
     """Return the dataclass cached as `name`, each field of its type; None as in `read`."""
-    found = facts_of(kind, name)
-    if found is None:
+    facts = facts_of(kind, name)
+    if facts is None:
         return None
     with suppress(TypeError):
-        held = made(**found)
-        if all(_fits(getattr(held, f.name), str(f.type)) for f in fields(made)):  # type: ignore[arg-type]
-            return held
-    refuse(kind, name, f"expected the fields of {made.__name__}, found others")
+        loaded = cls(**facts)
+        if all(_fits(getattr(loaded, f.name), str(f.type)) for f in fields(cls)):  # type: ignore[arg-type]
+            return loaded
+    refuse(kind, name, f"expected the fields of {cls.__name__}, found others")
     return None
 
 
@@ -267,30 +257,24 @@ def _fits(value: Any, annotation: str) -> bool:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold the cache's lock, so that one process at a time adds to entries.
-
-    Runs without a lock if there is no private folder, or if files cannot be locked.
-    """
+    """Hold the lock of the cache, if it can be locked: one process at a time adds to entries."""
     from filelock import FileLock
 
     root = cache_root()
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with suppress(OSError):
             if root is not None:
                 _make(root)
                 _require_folder(root)
-                held.enter_context(FileLock(root / _LOCK, timeout=_LOCK_S, mode=0o600))
+                stack.enter_context(FileLock(root / _LOCK, timeout=_LOCK_S, mode=0o600))
         yield
 
 
 def write_cubin(name: str, binary: bytes, facts: Mapping[str, Any]) -> Path | None:
-    """Cache a cubin as a plain file for other tools, and `facts` with its digest as an entry.
-
-    Returns the cubin's path; None if it cannot be written.
-    """
+    """Cache a cubin as a file, and its digest and `facts` as an entry; return its path, or None."""
     path = _write(KERNELS, name + CUBIN, binary)
-    held = {**facts, "sha256": sha256(binary).hexdigest()}
-    return path if path is not None and save(KERNELS, name, held) else None
+    entry = {**facts, "sha256": sha256(binary).hexdigest()}
+    return path if path is not None and save(KERNELS, name, entry) else None
 
 
 def read_cubin(name: str) -> tuple[Path, bytes, dict[str, Any]] | None:
@@ -313,80 +297,80 @@ def sources(*parts: str) -> str:
     package = Path(lenetgpu.__file__).parent
     digest = sha256(lenetgpu.__version__.encode())
     for part in parts or ("",):
-        found = package / part
-        for path in sorted(found.rglob("*.py")) if found.is_dir() else [found]:
+        root = package / part
+        for path in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
             digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
 @dataclass
-class Looked:
+class Survey:
     """Counts of usable or removed entries by kind, and messages about the others."""
 
-    counts: dict[str, int] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
-
-    def count(self, kind: str) -> None:
-        """Count one entry of a kind."""
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
 
 
-def survey() -> Looked:
+def _folders(root: Path) -> Iterator[Path]:
+    return (root / kind for kind in KINDS if os.path.lexists(root / kind))
+
+
+def survey() -> Survey:
     """Check every entry of every folder, and change nothing."""
-    found, root = Looked(), cache_root()
+    result, root = Survey(), cache_root()
     if root is None or not os.path.lexists(root):
-        return found
+        return result
     try:
         _require_folder(root)
     except OSError as error:
-        found.said.append(f"{root}: {_reason(error)}")
-        return found
-    for where in (root / kind for kind in KINDS if os.path.lexists(root / kind)):
+        result.problems.append(f"{root}: {_reason(error)}")
+        return result
+    for where in _folders(root):
         try:
             _require_folder(where, follow=False)
         except OSError as error:
-            found.said.append(f"{where}: {_reason(error)}")
+            result.problems.append(f"{where}: {_reason(error)}")
             continue
         for name in sorted(entry.name.removesuffix(SUFFIX) for entry in where.glob(f"*{SUFFIX}")):
             try:
                 _cubin(where, name) if where.name == KERNELS else _entry(where, where.name, name)
-                found.count(where.name)
+                result.counts[where.name] += 1
             except (OSError, ValueError) as error:
-                found.said.append(f"{where.name}/{name}: {_reason(error)}")
-    return found
+                result.problems.append(f"{where.name}/{name}: {_reason(error)}")
+    return result
 
 
-def repair() -> Looked:
+def repair() -> Survey:
     """Remove all entries, and revoke other users' write permission on the cache folder.
 
     Links are removed and not followed; files with other names stay and are reported. Raises
     LenetError if there is no path for a cache, or its folder is not the user's, a link, or
     shared.
     """
-    root, removed = cache_root(), Looked()
+    root, removed = cache_root(), Survey()
     if root is None:
         raise LenetError("doctor --repair: expected a home or LENETGPU_CACHE, found neither")
     if not os.path.lexists(root):
         return removed
-    found = root.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    facts = root.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
         reason = "expected a folder that the user owns, found a link or another user's"
         raise LenetError(f"doctor --repair: {root}: {reason}; nothing is removed")
-    if found.st_mode & stat.S_ISVTX:
+    if facts.st_mode & stat.S_ISVTX:
         reason = "expected a private folder, found one that several users share"
         raise LenetError(f"doctor --repair: {root}: {reason}; nothing is removed")
-    for where in (root / kind for kind in KINDS if os.path.lexists(root / kind)):
+    for where in _folders(root):
         plain = where.is_dir() and not where.is_symlink()
         for path in sorted(where.iterdir()) if plain else [where]:
             try:
                 if plain and not _NAMES.fullmatch(path.name):
                     raise OSError("not an entry")
                 path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-                removed.count(where.name)
+                removed.counts[where.name] += 1
             except OSError as error:
-                removed.said.append(f"{path}: {_reason(error)}")
+                removed.problems.append(f"{path}: {_reason(error)}")
         with suppress(OSError):  # not empty: unknown files were left
             where.rmdir()
     with suppress(OSError):
-        root.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
+        root.chmod(stat.S_IMODE(facts.st_mode) & ~_OTHERS_WRITE)
     return removed

@@ -14,10 +14,7 @@ _MOST_VALUES = 1 << 31
 
 @dataclass(frozen=True)
 class Given:
-    """A convolution from a line or a model; `problem` is None if its sizes are not known.
-
-    `name` is its name in the source; `others` are its unsupported properties, in words.
-    """
+    """A convolution, if its sizes are known, its name in the source, and unsupported properties."""
 
     problem: Conv | None
     images: int = 1
@@ -90,10 +87,7 @@ def require_countable(problem: Conv, images: int, where: str) -> None:
 
 
 def as_line(problem: Conv) -> str:
-    """Return a convolution as a benchdnn descriptor without the number of images.
-
-    If columns are the same as rows, only rows are written.
-    """
+    """Return a benchdnn descriptor without the images; columns are written if unlike the rows."""
     p = problem
     sizes = {"i": (p.H, p.W), "o": (p.OH, p.OW), "k": (p.R, p.S)}
     if p.step != (1, 1):

@@ -36,10 +36,7 @@ SAFE = (2, 10)  # first PyTorch release without a known bypass of `weights_only`
 
 
 def _members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], bytes]:
-    """Return the archive's files by name, and its comment; raise LenetError if damaged.
-
-    Too many files or bytes raise LenetError as well.
-    """
+    """Return the archive's files by name, and its comment; raise LenetError if damaged or large."""
     if (entries := data.count(_ENTRY)) > _MOST_ENTRIES:
         raise unexpected(path, f"an archive of at most {_MOST_ENTRIES} files", f"{entries:,}")
     begins = data.rfind(_END) + _END_BYTES

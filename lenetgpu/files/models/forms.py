@@ -111,11 +111,7 @@ def read(path: Path) -> Model:
 
 
 def require_target(path: Path) -> str:
-    """Return the form of a target by its ending.
-
-    Raises LenetError for an unknown ending, and if the package that writes the form is not
-    installed.
-    """
+    """Return the form of a target by its ending; raise LenetError if it cannot be written."""
     form = ENDINGS.get(path.suffix.lower())
     if form is None:
         raise unexpected(
@@ -131,10 +127,7 @@ def require_target(path: Path) -> str:
 def written(
     path: Path, form: str, tensors: Mapping[str, Array], facts: Mapping[str, object]
 ) -> bytes:
-    """Return the bytes of a file of these float32 tensors in our layouts, in any form but HDF5.
-
-    `facts` are its provenance; a state_dict cannot store them.
-    """
+    """Return a file of float32 tensors in our layouts, in any form but HDF5, with provenance."""
     return _codec(form)[1](path, tensors, facts)
 
 
@@ -166,10 +159,7 @@ def compared(path: Path, tensors: Mapping[str, Array], entries: Mapping[str, str
 def facts_of(
     entries: Mapping[str, str], but: Iterable[str] = ()
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the provenance in a file's metadata, and the names of entries left out of it.
-
-    Left out are entries that an HDF5 attribute cannot hold.
-    """
+    """Return the provenance in metadata, and the names of entries that HDF5 cannot hold."""
     facts = {n: text for n, text in entries.items() if not (_is_checksum(n) or n in but)}
     storable = [item for item in facts.items() if _fits_attribute(*item)]
     stored = dict(storable[: MAX_ATTRIBUTES // 2])

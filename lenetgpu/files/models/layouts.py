@@ -97,10 +97,7 @@ class Matching:
             )
 
     def add(self, name: str, tensor: Array) -> None:
-        """Add a tensor that `require` accepts; raise LenetError if it was already added.
-
-        A bias must be zero and is left out.
-        """
+        """Add a tensor; leave out zero biases, raise LenetError for others and for second ones."""
         self.require(name, tensor.shape)
         if tensor.ndim == 1:
             require_no_bias(self._path, name, tensor)

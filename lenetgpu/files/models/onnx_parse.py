@@ -55,10 +55,7 @@ STRUCTURE = Limits(fields=400_000, tensor=1 << 12, copied=16 << 20)
 
 
 def parsed(path: Path, file: BinaryIO, size: int, limits: Limits) -> Any:
-    """Return the ModelProto of a file of `size` bytes, without tensors above `limits.tensor`.
-
-    Raises LenetError if it is damaged or exceeds the limits.
-    """
+    """Return the ModelProto of a file without large tensors; raise LenetError beyond `limits`."""
     import onnx
 
     data = _Pruned(path, file, limits).message(_MODEL, size, 0)

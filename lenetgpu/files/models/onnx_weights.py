@@ -119,11 +119,7 @@ class _Walk:
         return {name: self._read(tensor) for name, tensor in self._tensors.items()}
 
     def weights(self) -> dict[str, Array]:
-        """Return the four tensors by our names, in our layouts.
-
-        Raises LenetError for another network, naming the node, what was expected and what
-        was found.
-        """
+        """Return the tensors by our names, in our layouts; raise LenetError for another network."""
         self._labels()
         found = {"fc2": self._linear("fc2")}
         self._take("Relu")
