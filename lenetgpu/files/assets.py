@@ -7,17 +7,21 @@ from pathlib import Path
 from lenetgpu.errors import LenetError
 
 PACKAGE = Path(__file__).resolve().parents[1]  # the package's folder
+_WEIGHTS, _DIGITS = "weights/lenet-mnist.h5", "data/digits-10k.h5"
 
 
-_BASES = (PACKAGE / "_shipped", PACKAGE.parent)
-_WEIGHTS, _DIGITS = Path("weights", "lenet-mnist.h5"), Path("data", "digits-10k.h5")
+def shipped(*names: str) -> list[Path]:
+    """Return the paths of the shipped files, or of those of `names`, that exist."""
+    paths = (base / name for base in (PACKAGE / "_shipped", PACKAGE.parent)
+             for name in names or (_WEIGHTS, _DIGITS))  # fmt: skip
+    return [path for path in paths if path.is_file()]
 
 
-def _find(name: Path) -> Path:
-    for base in _BASES:
-        if (base / name).is_file():
-            return base / name
-    raise LenetError(f"{name}: expected beside the package, found nothing; reinstall it")
+def _find(name: str) -> Path:
+    paths = shipped(name)
+    if not paths:
+        raise LenetError(f"{name}: expected beside the package, found nothing; reinstall it")
+    return paths[0]
 
 
 def default_weights() -> Path:
@@ -28,10 +32,3 @@ def default_weights() -> Path:
 def default_digits() -> Path:
     """Return the path of the 10,000 digits that ship with the package."""
     return _find(_DIGITS)
-
-
-def shipped() -> list[Path]:
-    """Return the paths of the shipped files that exist."""
-    return [
-        path for base in _BASES for name in (_WEIGHTS, _DIGITS) if (path := base / name).is_file()
-    ]

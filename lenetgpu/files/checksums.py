@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import Array, np
-from lenetgpu.errors import LenetError, unexpected
+from lenetgpu.errors import unexpected
 from lenetgpu.files import hdf5
 from lenetgpu.files.reading import spans
 from lenetgpu.files.sums import ATTRIBUTE, OF_BLOCKS, Sum, Sums, compare, described, sum_of
@@ -102,40 +102,36 @@ def sum_up(file: Any) -> None:
 
 
 def _sum_of_facts(file: Any, items: Mapping[str, Any], path: object) -> str:
-    facts, held = [], 0
+    facts, size = [], 0
     for where, holder in {"": file, **items}.items():
         for name in hdf5.attribute_names(holder):
             if where or name != ATTRIBUTE:
                 dtype, raw = hdf5.attribute(holder, name, path)
                 facts.append((where, name, f"{described(dtype, raw.shape)} {raw.tobytes().hex()}"))
-                held += raw.nbytes
-            if held > _MOST_FACTS:
-                raise unexpected(
-                    path, f"attributes of at most {_MOST_FACTS:,} bytes beside checksums", "more"
-                )
+                size += raw.nbytes
+            if size > _MOST_FACTS:
+                expected = f"attributes of at most {_MOST_FACTS:,} bytes beside checksums"
+                raise unexpected(path, expected, "more")
     facts += [(name, "", described(item.dtype, item.shape)) for name, item in items.items()]
     return hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()
 
 
 def stated(file: hdf5.Untrusted) -> Sums:
-    """Return the checksums stated in an open file; compare names, types, shapes and attributes.
+    """Return the checksums stated in an open file, of which no dataset is read.
 
-    No dataset is read. Raises LenetError if the file changed since it was written. Datasets
-    covered by the root checksum must still have their own. Datasets added later have none.
+    Raises LenetError if names, types, shapes or attributes changed, or a checksum was dropped.
     """
     path, names = str(file.path), file.names(_MOST + 1)
     whole, having = _has(file, "."), [name for name in names if _has(file, name)]
     if not whole and not having:
         return Sums(path, {}, tuple(names), whole=False)
     if len(names) > _MOST:
-        raise LenetError(
-            f"{path}: expected at most {_MOST} data sets beside checksums, found more: the file is "
-            "damaged, or was changed since"
-        )
+        found = "more: the file is damaged, or was changed since"
+        raise unexpected(path, f"at most {_MOST} data sets beside checksums", found)
     items = {name: _numbers(file, name) for name in having}
     if whole:
-        said, found = hdf5.text_of(file, ATTRIBUTE, path), _sum_of_facts(file, items, path)
-        compare(f"{path}: expected names and attributes", said, found)
+        expected, found = hdf5.text_of(file, ATTRIBUTE, path), _sum_of_facts(file, items, path)
+        compare(f"{path}: expected names and attributes", expected, found)
     sums = {name: hdf5.text_of(item, ATTRIBUTE, path) for name, item in items.items()}
     return Sums(path, sums, tuple(name for name in names if name not in sums), whole)
 
@@ -171,16 +167,15 @@ def verify(path: Path) -> Sums:
 
 def _require_whole(item: hdf5.Stored, sums: Sums, parts: Blocks | None) -> None:
     hdf5.require_written(item)
-    found = Sum(item.dtype, item.shape)
+    checksum = Sum(item.dtype, item.shape)
     row = max(1, item.bytes // item.shape[0])
-    rows_at_once = item.whole_chunks(_AT_ONCE // row)
-    for lo, hi in spans(range(item.shape[0]), rows_at_once):
+    for lo, hi in spans(range(item.shape[0]), item.whole_chunks(_AT_ONCE // row)):
         rows = hdf5.read_rows(item, lo, hi)
-        found.add(rows)
+        checksum.add(rows)
         if parts is not None:
             for at in range(0, len(rows), parts.rows):
                 parts.require(lo + at, rows[at : at + parts.rows])
-    sums.compare(item.name, found.hex())
+    sums.compare(item.name, checksum.hex())
 
 
 def _numbers(file: hdf5.Untrusted, name: str) -> hdf5.Stored:

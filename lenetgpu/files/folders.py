@@ -14,24 +14,13 @@ def below(folder: str) -> Iterator[str]:
     Hidden files and folders are skipped; links to folders are not followed. Anything that is
     not a folder counts as a file. Raises OSError if a folder cannot be read.
     """
-    left = [folder]
-    while left:
-        current, folders = left.pop(), []
-        with os.scandir(current) as entries:
-            found = sorted((e for e in entries if e.name[0] != "."), key=lambda entry: entry.name)
-        for entry in found:
-            if not _is_folder(entry):
-                yield entry.path
-            elif not entry.is_symlink():
-                folders.append(entry.path)
-        left += reversed(folders)
 
+    def fail(error: OSError) -> None:
+        raise error
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a loop of links
-        return False
+    for current, folders, files in os.walk(folder, onerror=fail):
+        folders[:] = sorted(name for name in folders if name[0] != ".")
+        yield from (os.path.join(current, name) for name in sorted(files) if name[0] != ".")
 
 
 def is_pattern(name: str) -> bool:

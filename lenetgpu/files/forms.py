@@ -109,7 +109,7 @@ class _Npy(Form):
 
 def _no_formula(name: str) -> str:
     """Return the text, with a leading ' if a spreadsheet would read it as a formula."""
-    return f"{chr(39) * name.startswith(_FORMULAS)}{printable(name)}"
+    return "'" * name.startswith(_FORMULAS) + printable(name)
 
 
 def _cells(*rows: tuple[object, ...]) -> str:
@@ -124,10 +124,10 @@ class _Csv(Form):
     """A line per image: its number, its file name if any, its label, its scores."""
 
     def begin(self) -> None:
-        heads = ["index", "label"] if self.names is None else ["index", "file", "label"]
-        heads += [f"score{k}" for k in range(CLASSES)] if self.with_scores else []
-        heads += [] if self.lacking is None else ["error"]
-        self.file.write((",".join(heads) + "\n").encode())
+        columns = ["index", "label"] if self.names is None else ["index", "file", "label"]
+        columns += [f"score{k}" for k in range(CLASSES)] if self.with_scores else []
+        columns += [] if self.lacking is None else ["error"]
+        self.file.write((",".join(columns) + "\n").encode())
 
     def add(self, labels: Array, scores: Array | None) -> None:
         heads = list(self._heads(self.numbers(len(labels))))
@@ -161,12 +161,12 @@ class _Parts(Form):
     """Base of forms that hold labels and scores in temporary files until the end."""
 
     def begin(self) -> None:
-        folder, wanted = os.path.dirname(self.file.name), _SETS[: 1 + self.with_scores]
-        self._files = {name: tempfile.TemporaryFile(dir=folder) for name, *_ in wanted}  # noqa: SIM115
+        folder, sets = os.path.dirname(self.file.name), _SETS[: 1 + self.with_scores]
+        self._files = {name: tempfile.TemporaryFile(dir=folder) for name, *_ in sets}  # noqa: SIM115
 
     def close(self) -> None:
-        for held in self._files.values():
-            held.close()
+        for file in self._files.values():
+            file.close()
 
 
 class _Json(_Parts):
@@ -177,31 +177,29 @@ class _Json(_Parts):
     """
 
     def add(self, labels: Array, scores: Array | None) -> None:
-        comma = b", " if self.done else b""
-        found: list[int | None] = labels.tolist()
+        comma = ", " if self.done else ""
+        numbers: list[int | None] = labels.tolist()
         if self.lacking is not None:
-            found = [None if label == NO_LABEL else label for label in found]
-        self._files["labels"].write(comma + json.dumps(found)[1:-1].encode())
+            numbers = [None if label == NO_LABEL else label for label in numbers]
+        self._files["labels"].write((comma + json.dumps(numbers)[1:-1]).encode())
         if scores is not None:
-            rows = json_text(scores.astype(float).tolist())[1:-1]
-            self._files["scores"].write(comma + rows.encode())
+            rows = json_text(scores.astype(float).tolist())
+            self._files["scores"].write((comma + rows[1:-1]).encode())
 
     def finish(self, asked: int | None) -> None:
-        said = {} if asked is None else {"interrupted": True, "images_asked": asked}
-        self.file.write(json.dumps(said)[:-1].encode())
-        comma = b", " if said else b""
-        for name, held in self._files.items():
-            self.file.write(comma + json.dumps(name).encode() + b": [")
-            held.seek(0)
-            shutil.copyfileobj(held, self.file, _COPY_BYTES)
+        start = "{" if asked is None else f'{{"interrupted": true, "images_asked": {asked}, '
+        for name, file in self._files.items():
+            self.file.write(f'{start}"{name}": ['.encode())
+            file.seek(0)
+            shutil.copyfileobj(file, self.file, _COPY_BYTES)
             self.file.write(b"]")
-            comma = b", "
-        rest: dict[str, list[Any]] = {}
+            start = ", "
         if self.names is not None:
-            rest["files"] = list(self.names[: self.done])
+            self.file.write(f', "files": {json.dumps(list(self.names[: self.done]))}'.encode())
         if self.lacking is not None:
-            rest["errors"] = [self.lacking.get(number) for number in range(self.done)]
-        self.file.write((", " if rest else "").encode() + json.dumps(rest)[1:].encode())
+            errors = [self.lacking.get(number) for number in range(self.done)]
+            self.file.write(f', "errors": {json.dumps(errors)}'.encode())
+        self.file.write(b"}")
 
 
 class _H5(_Parts):
@@ -212,21 +210,21 @@ class _H5(_Parts):
     """
 
     def add(self, labels: Array, scores: Array | None) -> None:
-        parts = [labels] if scores is None else [labels, scores]
-        for held, part in zip(self._files.values(), parts, strict=True):
-            held.write(part.data)
+        self._files["labels"].write(labels.data)
+        if scores is not None:
+            self._files["scores"].write(scores.data)
 
     def finish(self, asked: int | None) -> None:
         from lenetgpu.files import checksums, hdf5
 
         with hdf5.new_hdf5(self.file) as (file, check):
             for name, dtype, tail in _SETS[: len(self._files)]:
-                held = self._files[name]
-                held.seek(0)
+                stored = self._files[name]
+                stored.seek(0)
                 rows = checksums.Rows(file, name, (self.done, *tail), dtype, _ROWS)
                 for lo in range(0, self.done, _ROWS):
                     count = min(_ROWS, self.done - lo)
-                    data = held.read(count * prod(tail) * np.dtype(dtype).itemsize)
+                    data = stored.read(count * prod(tail) * np.dtype(dtype).itemsize)
                     rows.add(np.frombuffer(data, dtype).reshape(count, *tail))
                     check()
             if self.names is not None:

@@ -49,11 +49,8 @@ def open_images(path: Path, skip: int, limit: int | None) -> Source:
 def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Source:
     sums = checksums.stated(file)
     height, width, _ = IMAGE_SHAPE
-    expected = (
-        f"float or uint8 images of shape (N, {height}, {width}) or "
-        f"(N, {height}, {width}, 1) with N at least 1"
-    )
-    shapes = IMAGE_SHAPE[:2], IMAGE_SHAPE
+    sides, shapes = f"N, {height}, {width}", (IMAGE_SHAPE[:2], IMAGE_SHAPE)
+    expected = f"float or uint8 images of shape ({sides}) or ({sides}, 1) with N at least 1"
     item = hdf5.find(file, "x", expected, lambda s: s[:1] > (0,) and s[1:] in shapes, "fu")
     if item.dtype != np.uint8 and item.dtype.kind == "u":
         raise unexpected(path, "dataset /x to be float or uint8", f"type {item.dtype}")
@@ -79,20 +76,19 @@ def _labels(file: hdf5.Untrusted, count: int, selection: range, sums: Sums) -> A
     length = len(selection) * np.dtype(np.int64).itemsize
     check_memory(f"{item.path}: {item.where}", length, file.size if item.filters else None)
     labels = np.empty(len(selection), np.int64)
-    found = Sum(item.dtype, item.shape)
-    for lo, hi in spans(
-        range(count) if "y" in sums else selection, item.whole_chunks(_LABELS_AT_ONCE)
-    ):
+    checksum = Sum(item.dtype, item.shape)
+    rows = range(count) if "y" in sums else selection
+    for lo, hi in spans(rows, item.whole_chunks(_LABELS_AT_ONCE)):
         part = hdf5.read_rows(item, lo, hi)
         file.check_size()
         if "y" in sums:
-            found.add(part)
+            checksum.add(part)
         begin, end = max(lo, selection.start), min(hi, selection.stop)
         if begin < end:
-            mine = class_numbers(part[begin - lo : end - lo], file.path, "/y")
-            labels[begin - selection.start : end - selection.start] = mine
+            numbers = class_numbers(part[begin - lo : end - lo], file.path, "/y")
+            labels[begin - selection.start : end - selection.start] = numbers
     if "y" in sums:
-        sums.compare("y", found.hex())
+        sums.compare("y", checksum.hex())
     return labels
 
 
@@ -123,7 +119,7 @@ class ChunkedSource(Source):
 
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lenetgpu-chunks")
         # the latest chunks that several reads need a part of
-        self._remembered = lru_cache(self._most_cached)(self._decoded)
+        self._cached = lru_cache(self._most_cached)(self._decoded)
         self._process = os.getpid()
 
     def _fill(self, first: int, out: Array) -> None:
@@ -144,10 +140,10 @@ class ChunkedSource(Source):
 
     def _rows(self, lo: int, hi: int, images: Array) -> None:
         rows, count = self._item.piece[0], self._item.shape[0]
-        for corner, to, held in self._item.cuts(lo, hi):
-            whole = held[0] == slice(0, min(rows, count - corner[0]))
-            chunk = self._decoded(corner) if whole else self._remembered(corner)
-            narrowed(chunk[held], images[to])
+        for corner, to, part in self._item.cuts(lo, hi):
+            whole = part[0] == slice(0, min(rows, count - corner[0]))
+            chunk = self._decoded(corner) if whole else self._cached(corner)
+            narrowed(chunk[part], images[to])
         if self.dtype == "float32":
             check_floats(images.reshape(-1, *IMAGE_SHAPE), lo, self._where)
 

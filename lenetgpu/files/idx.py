@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, first_line, unexpected
+from lenetgpu.files.models.layouts import by
 from lenetgpu.files.reading import PIXELS, RawSource, Source, check_memory, class_numbers, selected
 from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, is_gzip, open_regular, unpacking
 from lenetgpu.network import IMAGE_SHAPE
@@ -26,34 +27,29 @@ class _Header:
     """A checked IDX header: `count` items of `bytes` in all after `length` bytes."""
 
     def __init__(self, path: Path, file: BinaryIO, magic: int, item: tuple[int, ...], what: str):
-        expected = f"{path}: expected an IDX file of {what}"
+        expected = f"an IDX file of {what}"
         self.path, self.what, self.length = path, what, 8 + 4 * len(item)
         header = file.read(self.length)
         if len(header) < self.length:
-            raise LenetError(f"{expected}, found only {len(header)} bytes")
+            raise unexpected(path, expected, f"only {len(header)} bytes")
         found, self.count, *shape = struct.unpack(f">{2 + len(item)}I", header)
         if found != magic:
-            raise LenetError(f"{expected} (magic number {magic}), found {found}")
+            raise unexpected(path, f"{expected} (magic number {magic})", f"{found}")
         if tuple(shape) != item:
-            wanted, size = ("x".join(map(str, numbers)) for numbers in (item, shape))
-            raise LenetError(f"{expected} of {wanted}, found {size}")
+            raise unexpected(path, f"{expected} of {by(item)}", by(tuple(shape)))
         if self.count == 0:
-            raise LenetError(f"{expected}, found zero of them")
+            raise unexpected(path, expected, "zero of them")
         self.bytes = self.count * prod(item)
 
     def refuse(self, found: int) -> LenetError:
-        return LenetError(
-            f"{self.path}: expected {self.bytes:,} bytes after the header for {self.count:,} "
-            f"{self.what}, found {'more' if found > self.bytes else f'{found:,}'}"
-        )
+        expected = f"{self.bytes:,} bytes after the header for {self.count:,} {self.what}"
+        return unexpected(self.path, expected, "more" if found > self.bytes else f"{found:,}")
 
     def check_size(self, size: int, gzipped: bool) -> None:
         """Raise LenetError if a file of `size` bytes does not hold what the header declares."""
         if gzipped and self.length + self.bytes > MOST_RATIO * size:
-            raise LenetError(
-                f"{self.path}: expected what a gzip file of {size:,} bytes can hold, "
-                f"found a header of {self.count:,} {self.what}, {self.bytes:,} bytes"
-            )
+            found = f"a header of {self.count:,} {self.what}, {self.bytes:,} bytes"
+            raise unexpected(self.path, f"what a gzip file of {size:,} bytes can hold", found)
         if not gzipped and size - self.length != self.bytes:
             raise self.refuse(size - self.length)
 
@@ -144,8 +140,8 @@ def open_idx(path: Path, skip: int, limit: int | None) -> Source:
         header = _Header(path, unpacking(file.file), IMAGE_MAGIC, IMAGE_SHAPE[:2], "images")
         header.check_size(file.size, gzipped)
         selection = selected(path, header.count, skip, limit)
-        beside = label_file(path)
-        labels = None if beside is None else _read_labels(beside, path, header.count, selection)
+        label_path = label_file(path)
+        labels = _read_labels(label_path, path, header.count, selection) if label_path else None
     except BaseException as error:
         file.close()
         if isinstance(error, broken()):
@@ -182,15 +178,15 @@ def _read_labels(path: Path, images: Path, count: int, selection: range) -> Arra
             size = os.fstat(opened.fileno()).st_size
             header.check_size(size, gzipped)
             check_memory(str(path), count, size if gzipped else None)
-            held, left = bytearray(), selection.stop + (selection.stop == count)
-            while part := file.read(min(left - len(held), _STEP)):
-                held += part
+            stored, left = bytearray(), selection.stop + (selection.stop == count)
+            while part := file.read(min(left - len(stored), _STEP)):
+                stored += part
     except broken() as error:
         raise _damaged(path, "labels", error) from error
-    if len(held) < selection.stop or len(held) > count:
-        raise header.refuse(len(held))
-    found = np.frombuffer(held, np.uint8)[selection.start : selection.stop]
-    return class_numbers(found, path, "the labels")
+    if len(stored) < selection.stop or len(stored) > count:
+        raise header.refuse(len(stored))
+    selected_labels = np.frombuffer(stored, np.uint8)[selection.start : selection.stop]
+    return class_numbers(selected_labels, path, "the labels")
 
 
 def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -204,8 +200,7 @@ def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dty
             raise ValueError(f"version {version[0]}.{version[1]}")
         return reads[version](file)
     except Exception as error:  # the header is Python source, read by Python's tokenizer
-        reason = first_line(error)
-        raise LenetError(f"{what}, found a damaged header ({reason})") from error
+        raise LenetError(f"{what}, found a damaged header ({first_line(error)})") from error
 
 
 def open_npy(path: Path, skip: int, limit: int | None) -> Source:
@@ -219,17 +214,14 @@ def open_npy(path: Path, skip: int, limit: int | None) -> Source:
     if stored != np.uint8 and stored.kind != "f":
         raise LenetError(f"{what}, found type {stored}")
     if len(shape) < 3 or shape[0] < 1 or shape[1:] not in shapes:
-        raise LenetError(
-            f"{what} of shape (N, {height}, {width}), (N, {height}, {width}, 1) or "
-            f"(N, 1, {height}, {width}) with N at least 1, found shape {shape}"
-        )
+        known = ", ".join(f"(N, {str(each)[1:]}" for each in shapes)
+        raise LenetError(f"{what} of shape {known} with N at least 1, found shape {shape}")
     if fortran:
         raise LenetError(f"{what} in C order, found Fortran order")
-    length, found = shape[0] * PIXELS * stored.itemsize, size - offset
-    if found != length:
-        raise unexpected(
-            path, f"{length:,} bytes after the header for {shape[0]:,} images", f"{found:,}"
-        )
+    length = shape[0] * PIXELS * stored.itemsize
+    if size - offset != length:
+        expected = f"{length:,} bytes after the header for {shape[0]:,} images"
+        raise unexpected(path, expected, f"{size - offset:,}")
     selection = selected(path, shape[0], skip, limit)
     where = f"{path}: expected the images"
     return RawSource(OpenFile(path), where, offset, stored, None, selection)

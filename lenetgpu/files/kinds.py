@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 
 from lenetgpu.errors import LenetError
 
 START = 16  # bytes read to detect a picture
 MOST_BYTES = 128 << 20  # bytes of a picture file, at most
 EXPECTED = "a picture (PNG, JPEG, TIFF, BMP, GIF, WebP, PNM) or images in HDF5, IDX or .npy form"
-_STARTS = {
-    b"\x89PNG\r\n\x1a\n": "PNG",
-    b"\xff\xd8\xff": "JPEG",
-    b"II*\0": "TIFF",
-    b"MM\0*": "TIFF",
-    b"II+\0": "TIFF",
-    b"MM\0+": "TIFF",
-    b"GIF87a": "GIF",
-    b"GIF89a": "GIF",
-    b"BM": "BMP",
+_SIGNATURES: dict[str, bytes | tuple[bytes, ...]] = {
+    "PNG": b"\x89PNG\r\n\x1a\n",
+    "JPEG": b"\xff\xd8\xff",
+    "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+    "GIF": (b"GIF87a", b"GIF89a"),
+    "BMP": b"BM",
 }
 _ENDINGS = frozenset(
     (".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".tif", ".tiff", ".gif", ".bmp", ".webp",
@@ -34,14 +31,12 @@ _OTHERS = (
 
 def kind_of(start: bytes) -> str | None:
     """Return the kind of picture that begins with these START bytes; None if not supported."""
-    for first, kind in _STARTS.items():
-        if start.startswith(first):
+    for kind, signatures in _SIGNATURES.items():
+        if start.startswith(signatures):
             return kind
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "WebP"
-    if start[:1] == b"P" and start[1:2] in tuple(b"%c" % c for c in b"123456f"):
-        return "PNM" if start[2:3].isspace() else None
-    return None
+    return "PNM" if re.match(rb"P[1-6f]\s", start) else None
 
 
 def other_kind(start: bytes) -> str | None:

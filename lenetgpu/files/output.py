@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lenetgpu.arrays import np
 from lenetgpu.errors import LenetError, unexpected
@@ -17,9 +17,6 @@ from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.forms import FORMS, Lacking, Names, Numbers
 from lenetgpu.network import CLASSES
 from lenetgpu.store import Temporary, is_device, known_by, placing, resolved
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _PART = 1 << 15
 
@@ -58,10 +55,7 @@ def _read_with(source: Path) -> Iterator[Path]:
     """Yield the files read with `source`: labels of IDX images, files of a folder or pattern."""
     from lenetgpu.files.idx import label_file
 
-    yield source
-    labels = label_file(source)
-    if labels is not None:
-        yield labels
+    yield from filter(None, (source, label_file(source)))
     with suppress(OSError):  # not a folder
         yield from map(Path, below(str(source)))
     if is_pattern(str(source)):
@@ -69,21 +63,18 @@ def _read_with(source: Path) -> Iterator[Path]:
 
 
 def require_apart(target: Path, *sources: Path | None) -> None:
-    """Raise LenetError if `target` is one of the files that are read, by any name.
+    """Raise LenetError if `target` is a file that is read, by any name, or ships with lenetgpu.
 
-    A source of None stands for no file. Labels of IDX images and the files of a folder count as
-    read; files that ship with lenetgpu are always refused. A device or pipe may be both source
-    and target.
+    Labels of IDX images and the files of a folder count as read. Devices and pipes are allowed.
     """
     if not target.is_file():
         return
-    for source in sources:
-        for read in () if source is None else _read_with(source):
+    for source in filter(None, sources):
+        for read in _read_with(source):
             with suppress(OSError):  # the file does not exist
                 if target.samefile(read):
-                    raise unexpected(
-                        target, "another file to write than those that are read", f"{read}"
-                    )
+                    expected = "another file to write than those that are read"
+                    raise unexpected(target, expected, str(read))
     ours = any(target.samefile(file) for file in assets.shipped())
     if ours or resolved(target).is_relative_to(assets.PACKAGE):
         raise LenetError(f"{target}: expected a file to write, found one that ships with lenetgpu")
@@ -119,21 +110,22 @@ def _file(facts: os.stat_result) -> tuple[int, int]:
 
 
 def _streams() -> set[object]:
-    found: set[object] = set()
+    """Return the keys of the files that stdout and stderr are redirected to."""
+    keys: set[object] = set()
     for handle in (1, 2):
         with suppress(OSError):  # the stream is closed
             facts = os.fstat(handle)
             if stat.S_ISREG(facts.st_mode):
-                found.add(_file(facts))
-    return found
+                keys.add(_file(facts))
+    return keys
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a file that replaces `path` at the end, unless the block raises."""
-    with placing(path), Temporary.beside(path) as made:
-        yield made.path
-        made.put(path)
+    with placing(path), Temporary.beside(path) as temporary:
+        yield temporary.path
+        temporary.put(path)
 
 
 class LabelWriter:
@@ -163,7 +155,7 @@ class LabelWriter:
                 self._made.drop()
                 raise
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> LabelWriter:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from typing import Any
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.cpu.memory import free_bytes
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.regular import OpenFile
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
-
-if TYPE_CHECKING:
-    from typing import Self
-
 
 PIXELS = IMAGE_SHAPE[0] * IMAGE_SHAPE[1]
 # inflated bytes always allowed for a whole read; above it, _RATIO times the file's
@@ -57,23 +55,18 @@ def check_memory(what: str, length: int, stored: int | None) -> None:
     """
     free = free_bytes()
     if free is not None and length > free:
-        raise LenetError(
-            f"{what}: expected data that this machine's {free:,} bytes of free memory hold, "
-            f"found {length:,} bytes"
-        )
-    most = None if stored is None else max(SMALL_BYTES, _RATIO * stored)
-    if most is not None and length > most:
-        raise unexpected(
-            what, f"at most {most:,} bytes to read whole from a file of {stored:,}", f"{length:,}"
-        )
+        expected = f"data that this machine's {free:,} bytes of free memory hold"
+        raise unexpected(what, expected, f"{length:,} bytes")
+    if stored is not None and length > (most := max(SMALL_BYTES, _RATIO * stored)):
+        expected = f"at most {most:,} bytes to read whole from a file of {stored:,}"
+        raise unexpected(what, expected, f"{length:,}")
 
 
 def selected(path: object, count: int, skip: int, limit: int | None) -> range:
     """Return the range of `limit` images (None: all) after `skip`; raise LenetError if empty."""
     if skip < 0 or (limit is not None and limit < 1):
-        raise unexpected(
-            path, "to skip 0 or more images and to read 1 or more", f"skip {skip} and limit {limit}"
-        )
+        expected = "to skip 0 or more images and to read 1 or more"
+        raise unexpected(path, expected, f"skip {skip} and limit {limit}")
     if skip >= count:
         raise LenetError(f"{path}: expected more images than the {skip:,} to skip, found {count:,}")
     return range(skip, count if limit is None else min(count, skip + limit))
@@ -85,7 +78,7 @@ def spans(rows: range, step: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-class Source(ABC):
+class Source(AbstractContextManager["Source"]):
     """Images that are read by parts, from a file or from memory.
 
     `source` names them, `dtype` is "uint8" (pixels) or "float32" (0..1), `labels` is (N,) int64
@@ -101,9 +94,6 @@ class Source(ABC):
     def __len__(self) -> int:
         return len(self.selection)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -111,7 +101,7 @@ class Source(ABC):
     def _fill(self, first: int, out: Array) -> None:
         """Fill `out` (n, 28, 28, 1), n at least 1, with the file's images from `first` on."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Release the file."""
 
     def read(self, lo: int, out: Array) -> None:
@@ -123,14 +113,14 @@ class Source(ABC):
         if len(out):
             self._fill(self.selection.start + lo, out)
 
-    def part(self, lo: int, count: int) -> Self:
+    def part(self, lo: int, count: int) -> Source:
         """Return `count` images of the selection from `lo` on; this source still owns the file."""
         if not 0 <= lo < lo + count <= len(self):
             raise ValueError(f"expected images within {len(self)}, found {lo} to {lo + count}")
-        found = copy(self)
-        found.selection = self.selection[lo : lo + count]
-        found.labels = None if self.labels is None else self.labels[lo : lo + count]
-        return found
+        part = copy(self)
+        part.selection = self.selection[lo : lo + count]
+        part.labels = None if self.labels is None else self.labels[lo : lo + count]
+        return part
 
     def whole(self) -> Dataset:
         """Return all selected images; raise LenetError if they exceed free memory."""
@@ -180,11 +170,10 @@ class RawSource(Source):
 
     def _fill(self, first: int, out: Array) -> None:
         size = PIXELS * self._stored.itemsize
-        as_they_are = self._stored == out.dtype
         step = len(out) if self.dtype == "uint8" else BLOCK
         for lo in range(0, len(out), step):
             part = out[lo : lo + step]
-            raw = part if as_they_are else np.empty(part.shape, self._stored)
+            raw = part if self._stored == out.dtype else np.empty(part.shape, self._stored)
             at = self._offset + (first + lo) * size
             self._file.read_into(raw.view(np.uint8).data.cast("B"), at)
             if raw is not part:
@@ -228,12 +217,10 @@ def check_floats(images: Array, first: int, where: str) -> None:
     Images that are too faint (FAINTEST) raise as well. `first` is the number of the first image
     in the file, `where` its name in messages.
     """
-    from math import isfinite
-
-    found = first_unfit(images)
-    if found is None:
+    unfit = first_unfit(images)
+    if unfit is None:
         return
-    number, low, high = found
+    number, low, high = unfit
     at = f"in image {first + number:,} (from 0)"
     if not (isfinite(low) and isfinite(high)):
         raise LenetError(f"{where} to be finite, found NaN or infinity {at}")
@@ -247,8 +234,7 @@ def check_floats(images: Array, first: int, where: str) -> None:
 def class_numbers(labels: Array, path: object, where: str) -> Array:
     """Return labels (n,), (n, 1) or one-hot (n, 10) as (n,) int64; raise LenetError for others."""
     if labels.ndim == 2 and labels.shape[1] == CLASSES:
-        one_hot = (labels == 1).sum(axis=1) == 1
-        if not (one_hot & ((labels == 0).sum(axis=1) == CLASSES - 1)).all():
+        if ((labels != 0) & (labels != 1)).any() or (labels.sum(axis=1) != 1).any():
             raise LenetError(f"{path}: expected {where} to be one-hot rows, found other values")
         one_hot_classes: Array = labels.argmax(axis=1).astype(np.int64)
         return one_hot_classes
@@ -256,7 +242,6 @@ def class_numbers(labels: Array, path: object, where: str) -> Array:
     with np.errstate(invalid="ignore"):
         numbers: Array = flat.astype(np.int64)
     if (numbers != flat).any() or numbers.min() < 0 or numbers.max() >= CLASSES:
-        raise unexpected(
-            path, f"{where} to hold class numbers 0..{CLASSES - 1}", f"{flat.min()} to {flat.max()}"
-        )
+        expected = f"{where} to hold class numbers 0..{CLASSES - 1}"
+        raise unexpected(path, expected, f"{flat.min()} to {flat.max()}")
     return numbers

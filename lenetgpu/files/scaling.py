@@ -47,24 +47,26 @@ def _channels(reach: Array, absolute: Array, level: int) -> tuple[Array, Array]:
     return factors, size * factors
 
 
-def _undone(factors: Array) -> Array:
+def _inverse(factors: Array) -> Array:
     """Return the factors for the next tensor's rows: 0 for a dead channel."""
-    awake = factors > 0
-    found: Array = np.where(awake, 1 / np.where(awake, factors, 1.0), 0.0)
-    return found
+    return np.divide(1.0, factors, out=np.zeros_like(factors), where=factors > 0)
 
 
-def _evened(tensor: Array, factors: Array, sizes: Array, level: int) -> tuple[Array, Array, Array]:
+def _rescale(tensor: Array, factors: Array, sizes: Array, level: int) -> tuple[Array, Array, Array]:
     """Rescale `tensor` (positions, channels, outputs); return it, its output factors and sizes.
 
     `factors` and `sizes` are those of its input channels; `level` is the exponent of its
     outputs' bound.
     """
-    rows = _undone(factors)
-    meets = rows * sizes
-    reach = meets @ np.maximum(tensor, 0).sum(0)
-    factors, sizes = _channels(reach, 2 * reach - meets @ tensor.sum(0), level)
+    rows = _inverse(factors)
+    inputs = rows * sizes
+    reach = inputs @ np.maximum(tensor, 0).sum(0)
+    factors, sizes = _channels(reach, 2 * reach - inputs @ tensor.sum(0), level)
     return tensor * (rows[:, None] * factors), factors, sizes
+
+
+def _in_float64(tensors: Mapping[str, Array]) -> list[Array]:
+    return [tensors[name].astype(np.float64) for name in ("conv1", "conv2", "fc1", "fc2")]
 
 
 def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
@@ -76,20 +78,18 @@ def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise LenetError(f"weights: expected finite numbers in {name}, found NaN or infinity")
-    conv1, conv2, fc1, fc2 = (
-        tensors[name].astype(np.float64) for name in ("conv1", "conv2", "fc1", "fc2")
-    )
+    conv1, conv2, fc1, fc2 = _in_float64(tensors)
     first, sizes = _channels(most_pooled(conv1), np.abs(conv1).sum((0, 1, 2)), LEVELS[0])
-    filters, factors, sizes = _evened(conv2.reshape(-1, *conv2.shape[2:]), first, sizes, LEVELS[1])
+    filters, factors, sizes = _rescale(conv2.reshape(-1, *conv2.shape[2:]), first, sizes, LEVELS[1])
     rows = fc1.reshape(-1, conv2.shape[3], fc1.shape[1])
-    rows, factors, _ = _evened(rows, factors, sizes, LEVELS[2])
-    last = fc2 * _undone(factors)[:, None]
+    rows, factors, _ = _rescale(rows, factors, sizes, LEVELS[2])
+    last = fc2 * _inverse(factors)[:, None]
     top = int(np.frexp(np.abs(last).max())[1])
     out = 0 if top in _OUTPUT else top
-    held = {"conv1": conv1 * first, "conv2": filters, "fc1": rows, "fc2": np.ldexp(last, -out)}
+    scaled = {"conv1": conv1 * first, "conv2": filters, "fc1": rows, "fc2": np.ldexp(last, -out)}
     return {
         name: np.ascontiguousarray(w.reshape(tensors[name].shape), np.float32)
-        for name, w in held.items()
+        for name, w in scaled.items()
     }, out
 
 
@@ -100,20 +100,12 @@ def reach(tensors: Mapping[str, Array]) -> dict[str, float]:
     turns the others, minus infinity included, into 0. Bounds add up the largest values of all
     channels, and are NaN if a tensor holds one.
     """
-    conv1, conv2, fc1, fc2 = (
-        tensors[name].astype(np.float64) for name in ("conv1", "conv2", "fc1", "fc2")
-    )
+    conv1, conv2, fc1, fc2 = _in_float64(tensors)
     maps1 = most_pooled(conv1)
     maps2 = maps1 @ np.maximum(conv2, 0).sum((0, 1))
     rows = np.maximum(fc1, 0).reshape(-1, len(maps2), fc1.shape[1]).sum(0)
     hidden = maps2 @ rows
     scores = np.maximum(hidden @ np.maximum(fc2, 0), hidden @ np.maximum(-fc2, 0))
-    found = {
-        "conv1": np.maximum(conv1, 0).sum((0, 1, 2)),
-        "pool1": maps1,
-        "conv2": maps2,
-        "pool2": maps2,
-        "fc1": hidden,
-        "fc2": scores,
-    }
-    return {name: float(values.max()) for name, values in found.items()}
+    sums1 = np.maximum(conv1, 0).sum((0, 1, 2))
+    bounds = {"conv1": sums1, "pool1": maps1, "conv2": maps2, "pool2": maps2, "fc1": hidden}
+    return {name: float(values.max()) for name, values in (bounds | {"fc2": scores}).items()}

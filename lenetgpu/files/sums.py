@@ -21,15 +21,15 @@ class Sum:
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self._stored = dtype.newbyteorder("<")
-        self._found = hashlib.sha256(f"{described(dtype, shape)}\n".encode())
+        self._digest = hashlib.sha256(f"{described(dtype, shape)}\n".encode())
 
     def add(self, part: Array) -> None:
         """Add the next elements, in C order."""
-        self._found.update(np.ascontiguousarray(part, self._stored).data.cast("B"))
+        self._digest.update(np.ascontiguousarray(part, self._stored).data.cast("B"))
 
     def hex(self) -> str:
         """Return 64 hexadecimal digits."""
-        return self._found.hexdigest()
+        return self._digest.hexdigest()
 
 
 def described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
@@ -39,9 +39,9 @@ def described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
 
 def sum_of(array: Array) -> str:
     """Return the SHA-256 of an array, its type and shape, as hex."""
-    found = Sum(array.dtype, array.shape)
-    found.add(array)
-    return found.hex()
+    checksum = Sum(array.dtype, array.shape)
+    checksum.add(array)
+    return checksum.hex()
 
 
 @dataclass(frozen=True)
@@ -81,21 +81,18 @@ class Sums:
         if not self:
             return NONE
         count = sum(not name.endswith(OF_BLOCKS) for name in self.stated)
-        said = f"checksums right ({count} {self.noun}{'s' * (count > 1)})"
+        text = f"checksums right ({count} {self.noun}{'s' * (count > 1)})"
         if self.without:
-            named = ", ".join(f"/{name}" for name in self.without[:_NAMED])
-            more = len(self.without) - _NAMED
-            named += f" and {more} more" * (more > 0)
-            said += (
-                f"; {named} {'have' if self.without[1:] else 'has'} none: damage cannot be detected"
-            )
-        if not self.whole:
-            said += "; names and attributes have none"
-        return said
+            names = ", ".join(f"/{name}" for name in self.without[:_NAMED])
+            if (more := len(self.without) - _NAMED) > 0:
+                names += f" and {more} more"
+            have = "have" if self.without[1:] else "has"
+            text += f"; {names} {have} none: damage cannot be detected"
+        return text if self.whole else f"{text}; names and attributes have none"
 
 
 def compare(what: str, expected: str, found: str) -> None:
-    """LenetError where two sums differ."""
+    """Raise LenetError if two checksums differ."""
     if found != expected:
         raise LenetError(
             f"{what} to have the SHA-256 {expected[:_SHOWN]}, "
