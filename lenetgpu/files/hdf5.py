@@ -295,10 +295,8 @@ def attribute(holder: Any, name: str, path: object) -> tuple[np.dtype[Any], Arra
     fixed = code in (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM)
     fixed = fixed or (code == h5py.h5t.STRING and not kind.is_variable_str())
     if not fixed or not 0 < length == opened.get_storage_size() <= MAX_TEXT_BYTES:
-        raise LenetError(
-            f"{path}: expected attribute {name} to be numbers or text of fixed length, at most "
-            f"{MAX_TEXT_BYTES:,} bytes, found another type or size"
-        )
+        expected = f"numbers or text of fixed length, at most {MAX_TEXT_BYTES:,} bytes"
+        raise unexpected(path, f"attribute {name} to be {expected}", "another type or size")
     raw = np.zeros(space.get_simple_extent_dims(), f"V{kind.get_size()}")
     opened.read(raw, mtype=kind)
     return kind.dtype, raw

@@ -24,9 +24,7 @@ _PART = 1 << 15
 def check_target(path: Path) -> None:
     """Raise LenetError unless `path` ends in a known format and its folder exists."""
     if path.suffix.lower() not in FORMS:
-        raise unexpected(
-            path, f"a name ending in {', '.join(FORMS)}", f"{path.suffix or 'no ending'}"
-        )
+        raise unexpected(path, f"a name ending in {', '.join(FORMS)}", path.suffix or "no ending")
     require_folder(path)
 
 
@@ -37,18 +35,15 @@ def require_folder(path: Path) -> None:
             raise LenetError(f"{path}: expected an existing folder {path.parent}, found none")
         if path.is_dir():
             raise LenetError(f"{path}: expected a file to write, found a folder")
-        target = resolved(path)
+        target, expected = resolved(path), "a folder to write into"
     except OSError as error:
         raise LenetError(f"{path}: expected a file to write, found: {error.strerror}") from error
     if is_device(target):
         return
     try:
-        with tempfile.TemporaryFile(dir=target.parent):
-            return
+        tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
-        raise LenetError(
-            f"{path}: expected a folder to write into, found: {error.strerror}"
-        ) from error
+        raise LenetError(f"{path}: expected {expected}, found: {error.strerror}") from error
 
 
 def _read_with(source: Path) -> Iterator[Path]:

@@ -226,9 +226,8 @@ def check_floats(images: Array, first: int, where: str) -> None:
         raise LenetError(f"{where} to be finite, found NaN or infinity {at}")
     if 0 < high < FAINTEST:
         raise LenetError(f"{where} to hold {EXPECTED_BRIGHT}, found {high:.2g} {at}")
-    raise LenetError(
-        f"{where} to hold floats in 0..1 (or uint8 pixels), found {low:g} to {high:g} {at}"
-    )
+    expected = f"{where} to hold floats in 0..1 (or uint8 pixels)"
+    raise LenetError(f"{expected}, found {low:g} to {high:g} {at}")
 
 
 def class_numbers(labels: Array, path: object, where: str) -> Array:

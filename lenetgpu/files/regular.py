@@ -19,10 +19,9 @@ MOST_RATIO = 1032  # largest expansion of deflate: 258 bytes from two bits
 
 
 def open_regular(path: Path, what: str) -> BinaryIO:
-    """Open `path` for reading, unbuffered; raise LenetError if it is not a regular file.
+    """Open `path`, `what` it is expected to be, unbuffered; raise LenetError unless it is a file.
 
-    `what` names what was expected. The file is checked again after opening, in case it was
-    replaced, and opening does not wait for a FIFO's writer.
+    The file is checked again after opening, which does not wait for a FIFO's writer.
     """
     try:
         regular = stat.S_ISREG(path.stat().st_mode)
@@ -91,10 +90,8 @@ class OpenFile:
             while done < len(out):
                 got = os.preadv(self.file.fileno(), [out[done:]], at + done)
                 if not got:
-                    raise LenetError(
-                        f"{self.path}: expected {len(out):,} bytes from byte {at:,} on, "
-                        f"found {done:,}: the file became shorter while it was read"
-                    )
+                    found = f"{done:,}: the file became shorter while it was read"
+                    raise unexpected(self.path, f"{len(out):,} bytes from byte {at:,} on", found)
                 done += got
         except OSError as error:
             raise LenetError(

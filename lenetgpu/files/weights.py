@@ -107,7 +107,6 @@ def _float32(path: Path, what: str, raw: Array) -> Array:
         tensor = np.ascontiguousarray(raw, dtype=np.float32)
     bad = int(np.count_nonzero(~np.isfinite(tensor)))
     if bad:
-        raise unexpected(
-            path, f"{what} to hold finite float32 numbers", f"{bad} that are NaN or infinite"
-        )
+        found = f"{bad} that are NaN or infinite"
+        raise unexpected(path, f"{what} to hold finite float32 numbers", found)
     return tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.models.layouts import by
 from lenetgpu.problems import Conv, Pair, outputs, reach
 
@@ -55,16 +55,15 @@ def convolution(
         raise LenetError(f"{where}: expected pad of at least 0, found {min(pad)}")
     for name, value in (("C", C), ("M", M)):
         if value % groups:
-            words = f"expected groups that divide {name}, found {groups} of {value}"
-            raise LenetError(f"{where}: {words}")
+            raise unexpected(where, f"groups that divide {name}", f"{groups} of {value}")
     span = reach(sides, dilation)
     after = []
     for at, (side, size) in enumerate((("H", H), ("W", W))):
         reached, step, before = span[at], stride[at], pad[at]
         count = outputs(size, reached, step, 2 * before) if out is None else out[at]
         if count < 1:
-            words = f"filters within the padded map of {by((H + 2 * pad[0], W + 2 * pad[1]))}"
-            raise LenetError(f"{where}: expected {words}, found {by(span)}")
+            padded = by((H + 2 * pad[0], W + 2 * pad[1]))
+            raise unexpected(where, f"filters within the padded map of {padded}", by(span))
         fewest = outputs(size, reached, step, before)
         if count < fewest:
             raise LenetError(f"{where}: expected O{side} of at least {fewest}, found {count}")
@@ -75,15 +74,14 @@ def convolution(
 
 def require_countable(problem: Conv, images: int, where: str) -> None:
     """Raise LenetError, beginning with `where`, if an offset would need 64 bits."""
-    held = {
+    counts = {
         "input": images * prod(problem.padded) * problem.C,
         "filters": prod(problem.weight_shape),
         "output": images * prod(problem.out_shape),
     }
-    for name, values in held.items():
+    for name, values in counts.items():
         if values >= _MOST_VALUES:
-            words = f"expected fewer than 2^31 values in the {name}, found {values:,}"
-            raise LenetError(f"{where}: {words}")
+            raise unexpected(where, f"fewer than 2^31 values in the {name}", f"{values:,}")
 
 
 def as_line(problem: Conv) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.files.convs.described import Given, convolution
 from lenetgpu.files.models import onnx_parse
 from lenetgpu.files.models.forms import damaged
@@ -41,9 +41,8 @@ _SIDES, _BIAS = 2, 2
 def read(path: Path, batch: int | None, epilogue: bool = False) -> list[Given]:
     """Return every convolution of a model for `batch` images, or for the model's own batch.
 
-    An open batch counts as 1. The convolutions have no epilogue; with `epilogue` they have
-    their bias, and ReLU if nothing else reads their sums. Raises LenetError if the file is
-    damaged, is not a model, or has no convolutions.
+    An open batch counts as 1. With `epilogue` they have their bias, and ReLU if nothing else
+    reads their sums. Raises LenetError if the file is damaged or has no convolutions.
     """
     require_extra(str(path), "onnx", "models")
     with open_regular(path, EXPECTED) as raw, open(raw.fileno(), "rb", closefd=False) as file:
@@ -92,8 +91,7 @@ class _Graph:
         where, others = f"{self._path}: {node_text(node)}", []
         position = _FILTERS[node.op_type]
         if len(node.input) <= position:
-            words = f"expected images and filters, found {len(node.input)} inputs"
-            raise LenetError(f"{where}: {words}")
+            raise unexpected(where, "images and filters", f"{len(node.input)} inputs")
         names = node.input[0], node.input[position]
         kinds = [self._values.get(name, (0, []))[0] for name in names]
         kind = kinds[1] or kinds[0] or FLOAT
@@ -106,22 +104,20 @@ class _Graph:
         size, filters = (self._size(name) or [] for name in names)
         if len(size) != _SIDES + 2:
             return _refused(node, *others, f"{len(size) - 2} spatial dimensions")
-        made = _convolution(where, size, filters, attributes(node))
-        if filters[1] != made.each[0]:
-            words = f"expected filters of {made.each[0]} channels, found {filters[1]}"
-            raise LenetError(f"{where}: {words}")
+        problem = _convolution(where, size, filters, attributes(node))
+        if filters[1] != problem.each[0]:
+            raise unexpected(where, f"filters of {problem.each[0]} channels", f"{filters[1]}")
         batch, own = self._scale
         images = max(1, size[0] * batch // own)
-        made = replace(made, dtype=_DTYPES.get(kind, "fp32"))
+        problem = replace(problem, dtype=_DTYPES.get(kind, "fp32"))
         if self._followed is not None and node.op_type == "Conv":
             bias = len(node.input) > _BIAS and bool(node.input[_BIAS])
-            made = replace(made, bias=bias, relu=node.output[0] in self._followed)
-        return Given(made, images, _name(node), tuple(others))
+            problem = replace(problem, bias=bias, relu=node.output[0] in self._followed)
+        return Given(problem, images, _name(node), tuple(others))
 
     def _size(self, name: str) -> list[int] | None:
         dims = self._values.get(name, (0, [None]))[1]
-        whole = [n for n in dims if n is not None]
-        return whole if len(whole) == len(dims) else None
+        return None if None in dims else [n for n in dims if n is not None]
 
     def _why_open(self, name: str) -> str:
         """Describe the node or the input where a value's unknown size originates."""

@@ -45,22 +45,21 @@ def _members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], byte
         raise damaged(path, form, f"a comment of {stated:,} bytes, {max(left, 0):,} left for it")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as opened:
-            infos, found = opened.infolist(), {}
+            infos, files = opened.infolist(), {}
             if (held := sum(info.file_size for info in infos)) > MOST_BYTES:
                 raise unexpected(path, f"at most {MOST_BYTES:,} bytes in the archive", f"{held:,}")
             for info in infos:
                 name, method = info.filename, info.compress_type
-                if name in found:
+                if name in files:
                     raise LenetError(f"{path}: expected files with a name each, found {name} twice")
                 if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise unexpected(
-                        path, "an archive stored or deflated", f"{name} by method {method}"
-                    )
+                    found = f"{name} by method {method}"
+                    raise unexpected(path, "an archive stored or deflated", found)
                 with opened.open(info) as file:
-                    found[name] = file.read(info.file_size)
-                if len(found[name]) != info.file_size:
+                    files[name] = file.read(info.file_size)
+                if len(files[name]) != info.file_size:
                     raise damaged(path, form, f"{name} is shorter than it should be")
-            return found, opened.comment
+            return files, opened.comment
     except LenetError:
         raise
     except Exception as error:  # of zipfile, zlib or struct
@@ -146,17 +145,13 @@ def read_state_dict(path: Path, data: bytes) -> Model:
     state = _state(path, torch, _packed(_members(path, data, TORCH)[0]))
     for name, tensor in state.items():
         if not isinstance(name, str) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            raise LenetError(
-                f"{path}: expected a state_dict, tensors by name, found "
-                f"{type(tensor).__name__} under {name}; save model.state_dict() alone"
-            )
+            found = f"{type(tensor).__name__} under {name}; save model.state_dict() alone"
+            raise unexpected(path, "a state_dict, tensors by name", found)
         matching.require(name, tuple(tensor.shape))
         plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
         if not plain or tensor.is_quantized or not tensor.dtype.is_floating_point:
-            raise LenetError(
-                f"{path}: expected {name} to be a plain tensor of floats, found "
-                f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
-            )
+            found = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
+            raise unexpected(path, f"{name} to be a plain tensor of floats", found)
         kind = torch.float64 if tensor.dtype == torch.float64 else torch.float32
         matching.add(name, tensor.detach().to(kind).contiguous().numpy())
     return Model(matching.done(), Sums(str(path), {}), {})

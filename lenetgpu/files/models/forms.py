@@ -63,11 +63,8 @@ def damaged(path: Path, form: str, why: object) -> LenetError:
 
 
 def form_of(start: bytes) -> str | None:
-    """Return the form of a file with these first bytes; None if it is none of the four.
-
-    HDF5 gives None. A safetensors header's length is tested before other signatures: a length
-    of 640 has the first bytes of a pickle.
-    """
+    """Return the form of a file with these first bytes; None for HDF5 and others."""
+    # before the others: a safetensors header of 640 bytes has the first bytes of a pickle
     braced = start[_HEADER : _HEADER + 1] == b"{"
     if braced and int.from_bytes(start[:_HEADER], "little") <= MOST_HEADER:
         return SAFETENSORS
@@ -97,26 +94,22 @@ def _codec(form: str) -> tuple[Callable[..., Model], Callable[..., bytes]]:
 
 
 def read(path: Path) -> Model:
-    """Read the weights of a file of any form but HDF5.
+    """Read the weights of a file of any form but HDF5; its first bytes decide the form.
 
-    The first bytes decide its form, not its name. Raises LenetError naming the file, what was
-    expected and what was found, also if a form requires a package that is not installed.
+    Raises LenetError, also if a form requires a package that is not installed.
     """
     data = read_whole(path, EXPECTED, MOST_BYTES, "this network's weights in")
     form = form_of(data[:START])
     if form is None:
-        raise LenetError(f"{path}: expected {EXPECTED}, found another file in its place")
-    model = _codec(form)[0](path, data)
-    return replace(model, form=form)
+        raise unexpected(path, EXPECTED, "another file in its place")
+    return replace(_codec(form)[0](path, data), form=form)
 
 
 def require_target(path: Path) -> str:
     """Return the form of a target by its ending; raise LenetError if it cannot be written."""
     form = ENDINGS.get(path.suffix.lower())
     if form is None:
-        raise unexpected(
-            path, f"a name ending in {', '.join(ENDINGS)}", f"{path.suffix or 'no ending'}"
-        )
+        raise unexpected(path, f"a name ending in {', '.join(ENDINGS)}", path.suffix or "no ending")
     if form == ONNX:
         require_extra(str(path), "onnx", "models")
     if form == TORCH:

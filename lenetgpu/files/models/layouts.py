@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lenetgpu.arrays import Array, np
-from lenetgpu.errors import LenetError, unexpected
+from lenetgpu.errors import unexpected
 from lenetgpu.network import stage, weight_shapes
 
 OURS, TORCH = "lenetgpu's", "PyTorch's"
@@ -32,19 +32,18 @@ def rows_by_pixel(fc1: Array) -> Array:
 
 def to_torch(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """Return the four tensors in PyTorch's layouts, C-contiguous, by `conv1.weight` and so on."""
-    found = {
-        name: tensor.transpose(3, 2, 0, 1) for name, tensor in tensors.items() if tensor.ndim == 4
-    }
-    found |= {"fc1": rows_by_channel(tensors["fc1"]).T, "fc2": tensors["fc2"].T}
-    return {name + SUFFIX: np.ascontiguousarray(found[name]) for name in tensors}
+    turned = {**tensors, "fc1": rows_by_channel(tensors["fc1"])}
+    return {name + SUFFIX: np.ascontiguousarray(_to_torch(w)) for name, w in turned.items()}
+
+
+def _to_torch(weights: Array) -> Array:
+    return weights.transpose(3, 2, 0, 1) if weights.ndim == 4 else weights.T
 
 
 def from_torch(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """Return the four tensors by our names, converted from PyTorch's layouts to ours."""
-    found = {
-        name: tensor.transpose(2, 3, 1, 0) for name, tensor in tensors.items() if tensor.ndim == 4
-    }
-    return found | {"fc1": rows_by_pixel(tensors["fc1"].T), "fc2": tensors["fc2"].T}
+    ours = {n: w.transpose(2, 3, 1, 0) if w.ndim == 4 else w.T for n, w in tensors.items()}
+    return ours | {"fc1": rows_by_pixel(ours["fc1"])}
 
 
 def torch_shapes() -> dict[str, tuple[int, ...]]:
@@ -63,10 +62,8 @@ def by(shape: tuple[int, ...]) -> str:
 def require_no_bias(path: Path, name: str, bias: Array) -> None:
     """Raise LenetError unless a bias is all zero."""
     if np.count_nonzero(bias):
-        raise LenetError(
-            f"{path}: expected no biases, which this network has not, or zeros, "
-            f"found {name} with {np.count_nonzero(bias):,} other values"
-        )
+        found = f"{name} with {np.count_nonzero(bias):,} other values"
+        raise unexpected(path, "no biases, which this network has not, or zeros", found)
 
 
 class Matching:
@@ -86,15 +83,11 @@ class Matching:
         if stem in known:
             ours, theirs = known[stem], torch_shapes()[stem]
             if shape not in (ours, theirs):
-                raise LenetError(
-                    f"{self._path}: expected {name} to have shape {by(ours)} or, in PyTorch's "
-                    f"layout, {by(theirs)}, found {by(shape)}"
-                )
+                expected = f"shape {by(ours)} or, in PyTorch's layout, {by(theirs)}"
+                raise unexpected(self._path, f"{name} to have {expected}", by(shape))
         elif shape not in self._known:
-            raise LenetError(
-                f"{self._path}: expected this network's weights ({_listed(known)}) and nothing "
-                f"else, found {name} of shape {by(shape)}"
-            )
+            expected = f"this network's weights ({_listed(known)}) and nothing else"
+            raise unexpected(self._path, expected, f"{name} of shape {by(shape)}")
 
     def add(self, name: str, tensor: Array) -> None:
         """Add a tensor; leave out zero biases, raise LenetError for others and for second ones."""
@@ -104,10 +97,8 @@ class Matching:
             return
         layout, ours = self._known[tensor.shape]
         if ours in self._found:
-            raise LenetError(
-                f"{self._path}: expected one tensor for {ours}, "
-                f"found {self._found[ours][1]} and {name} of shapes that fit"
-            )
+            found = f"{self._found[ours][1]} and {name} of shapes that fit"
+            raise unexpected(self._path, f"one tensor for {ours}", found)
         self._found[ours] = (layout, name, tensor)
 
     def done(self) -> dict[str, Array]:
@@ -121,10 +112,8 @@ class Matching:
             raise unexpected(self._path, f"weights also for {_listed(missing)}", f"only {names}")
         layouts = {layout: name for layout, name, _ in self._found.values()}
         if len(layouts) > 1:
-            raise LenetError(
-                f"{self._path}: expected all tensors in one layout, found {layouts[OURS]} in "
-                f"{OURS} and {layouts[TORCH]} in {TORCH}"
-            )
+            found = f"{layouts[OURS]} in {OURS} and {layouts[TORCH]} in {TORCH}"
+            raise unexpected(self._path, "all tensors in one layout", found)
         tensors = {name: self._found[name][2] for name in weight_shapes()}
         return from_torch(tensors) if TORCH in layouts else tensors
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import unexpected
 from lenetgpu.files.models.forms import damaged
 
 FLOAT, UINT8, INT32, INT64, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 6, 7, 10, 11, 16
@@ -116,10 +116,9 @@ class _Pruned:
         self._left[what] -= more
         if self._left[what] < 0:
             limits = self._limits
-            raise LenetError(
-                f"{self._path}: expected a model of at most {limits.fields:,} fields, "
-                f"{limits.copied:,} bytes and {limits.unparsed:,} of types, found more"
-            )
+            sizes = f"{limits.copied:,} bytes and {limits.unparsed:,} of types"
+            expected = f"a model of at most {limits.fields:,} fields, {sizes}"
+            raise unexpected(self._path, expected, "more")
 
 
 def _encoded(number: int) -> bytes:
@@ -134,13 +133,13 @@ def attributes(node: Any) -> dict[str, Any]:
     """Return a node's attributes by name: numbers, lists, text, or ONNX's own messages."""
     from onnx import helper
 
-    found = {}
-    for one in node.attribute:
-        value = helper.get_attribute_value(one)
+    values = {}
+    for attribute in node.attribute:
+        value = helper.get_attribute_value(attribute)
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
-        found[one.name] = list(value) if hasattr(value, "append") else value
-    return found
+        values[attribute.name] = list(value) if hasattr(value, "append") else value
+    return values
 
 
 def node_text(node: Any) -> str:
@@ -167,36 +166,35 @@ def producers(path: Path, graph: Any) -> dict[str, Any]:
 def inferred(path: Path, model: Any, batch: int) -> dict[str, tuple[int, list[int | None]]]:
     """Return the element type and dimensions of each value, as ONNX infers them.
 
-    An open first dimension of an input is set to `batch`; other open dimensions are None. The
-    file's own claims about values that nodes produce are ignored, and shapes that branches and
-    functions produce stay open. Raises LenetError for a list of numbers so long that ONNX's
-    inference would not finish.
+    An input's open first dimension becomes `batch`; other open dimensions are None, also those
+    from branches and functions. Raises LenetError for lists too long for ONNX's inference.
     """
     import onnx
     from onnx import shape_inference
 
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    whole.ir_version = max(whole.ir_version, 4)  # initializers need not be inputs
-    for value in whole.graph.input:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.ir_version = max(copy.ir_version, 4)  # initializers need not be inputs
+    for value in copy.graph.input:
         dims = value.type.tensor_type.shape.dim
         if dims and dims[0].dim_value < 1:
             dims[0].dim_value = batch
-    for value in whole.graph.output:
+    for value in copy.graph.output:
         value.ClearField("type")
-    whole.ClearField("functions")
-    tensors = list(whole.graph.initializer)
-    for attribute in (one for node in whole.graph.node for one in node.attribute):
-        attribute.ClearField("g")
-        attribute.ClearField("graphs")
-        tensors.append(attribute.t)
-    lists = [one for one in tensors if len(one.dims) == 1 and one.data_type in (INT32, INT64)]
-    if any(one.dims[0] > _LONGEST for one in lists):
+    copy.ClearField("functions")
+    tensors = list(copy.graph.initializer)
+    for node in copy.graph.node:
+        for attribute in node.attribute:
+            attribute.ClearField("g")
+            attribute.ClearField("graphs")
+            tensors.append(attribute.t)
+    lists = (t for t in tensors if len(t.dims) == 1 and t.data_type in (INT32, INT64))
+    if any(tensor.dims[0] > _LONGEST for tensor in lists):
         raise damaged(path, "ONNX", f"a list of more than {_LONGEST:,} numbers")
-    known = {one.domain for one in whole.opset_import}
-    for domain in {node.domain for node in whole.graph.node} - known - set(OWN):
-        whole.opset_import.add(domain=domain, version=1)
-    graph = shape_inference.infer_shapes(whole, data_prop=True).graph
+    known = {opset.domain for opset in copy.opset_import}
+    for domain in {node.domain for node in copy.graph.node} - known - set(OWN):
+        copy.opset_import.add(domain=domain, version=1)
+    graph = shape_inference.infer_shapes(copy, data_prop=True).graph
     found = {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in graph.initializer}
     for value in (*graph.value_info, *graph.output, *graph.input):
         kind = value.type.tensor_type

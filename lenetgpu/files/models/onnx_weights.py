@@ -19,6 +19,7 @@ from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.files.models import forms, layouts
 from lenetgpu.files.models import onnx_parse as parse
 from lenetgpu.files.models.forms import ONNX, Model, damaged
+from lenetgpu.files.models.layouts import by
 from lenetgpu.files.models.onnx_parse import FLOAT, OWN, attributes, node_text
 from lenetgpu.network import FEATURE_COUNT, IMAGE_SHAPE, PIXEL_SCALE, weight_shapes
 
@@ -76,9 +77,8 @@ def read(path: Path, data: bytes) -> Model:
         if not FIRST_OPSET <= opset <= last:
             raise unexpected(path, f"ONNX's opset {FIRST_OPSET} to {last}", f"{opset:,}")
         if model.functions or model.graph.sparse_initializer:
-            raise unexpected(
-                path, "ONNX's own operators and plain initializers", "functions or sparse ones"
-            )
+            expected = "ONNX's own operators and plain initializers"
+            raise unexpected(path, expected, "functions or sparse ones")
         walk = _Walk(path, model)
         tensors = walk.weights()
         entries = {entry.key: entry.value for entry in model.metadata_props}
@@ -100,15 +100,13 @@ class _Walk:
         self._path, graph = path, model.graph
         self._made_by = parse.producers(path, graph)
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
-        given = [one for one in graph.input if one.name not in self._tensors]
-        if len(given) != 1 or len(graph.output) != 1:
-            raise LenetError(
-                f"{path}: expected a graph of one input and one output, found "
-                f"{', '.join(one.name for one in given) or 'no input'} and "
-                f"{', '.join(one.name for one in graph.output) or 'no output'}"
-            )
-        self._images, self._at = given[0].name, graph.output[0].name
-        kind = given[0].type.tensor_type.elem_type
+        inputs = [value for value in graph.input if value.name not in self._tensors]
+        if len(inputs) != 1 or len(graph.output) != 1:
+            names, results = (", ".join(v.name for v in side) for side in (inputs, graph.output))
+            found = f"{names or 'no input'} and {results or 'no output'}"
+            raise unexpected(path, "a graph of one input and one output", found)
+        self._images, self._at = inputs[0].name, graph.output[0].name
+        kind = inputs[0].type.tensor_type.elem_type
         if kind not in (*_FLOATS, parse.UINT8):
             raise unexpected(path, "images of floats or bytes", f"ONNX's type {kind}")
         self._steps = len(graph.node)
@@ -138,7 +136,7 @@ class _Walk:
         return layouts.from_torch({name: found[name] for name in weight_shapes()})
 
     def _refuse(self, node: Any, expected: str, found: str) -> LenetError:
-        return LenetError(f"{self._path}: {node_text(node)}: expected {expected}, found {found}")
+        return unexpected(f"{self._path}: {node_text(node)}", expected, found)
 
     def _skip(self) -> Any | None:
         """Go back through identities and float casts; return the node before them, or None."""
@@ -158,7 +156,7 @@ class _Walk:
     def _made(self, expected: str) -> Any:
         node = self._skip()
         if node is None:
-            raise LenetError(f"{self._path}: expected {expected} to make {self._at}, found no node")
+            raise unexpected(self._path, f"{expected} to make {self._at}", "no node")
         return node
 
     def _take(self, *kinds: str) -> tuple[Any, dict[str, Any]]:
@@ -208,9 +206,7 @@ class _Walk:
                 ", ".join("N" if n == _OPEN_BATCH else str(n or "?") for n in dims)
                 for dims in (found, [_OPEN_BATCH, *shape])
             )
-            raise LenetError(
-                f"{self._path}: {name}: expected the shape ({wanted}), found ({shown})"
-            )
+            raise unexpected(f"{self._path}: {name}", f"the shape ({wanted})", f"({shown})")
 
     def _constant(self, name: str, depth: int = 0) -> Array | None:
         """Return a constant of numbers; None if it is computed from anything else."""
@@ -254,9 +250,7 @@ class _Walk:
         if found is None or found.dtype.kind != "f":
             raise self._refuse(node, "weights that are constants", name)
         if found.shape != shape:
-            raise self._refuse(
-                node, f"weights of shape {layouts.by(shape)}", layouts.by(found.shape)
-            )
+            raise self._refuse(node, f"weights of shape {by(shape)}", by(found.shape))
         return found
 
     def _require_no_bias(self, node: Any, name: str, size: int) -> None:
