@@ -40,9 +40,8 @@ _SETS = (("labels", "<i4", ()), ("scores", "<f4", (CLASSES,)))
 class Form(ABC):
     """Writer of labels (n,) int32, and of scores (n, 10) float32 if `with_scores`, to `file`.
 
-    `count` labels are announced. `first` is the number of the first image in its dataset, or
-    the numbers of all images. If `lacking` is not None, images may have the label NO_LABEL and
-    NaN scores. `done` is the number of labels written so far.
+    `count` labels are announced, `done` are written. If `lacking` is not None, images may have
+    the label NO_LABEL and NaN scores.
     """
 
     file: IO[bytes]
@@ -85,26 +84,25 @@ class _Npy(Form):
     def begin(self) -> None:
         row = [("label", "<i4"), ("scores", "<f4", (CLASSES,))]
         self._dtype = np.dtype(row if self.with_scores else np.int32)
-        self._header(self.count)
+        self._write_header(self.count)
 
-    def _header(self, count: int) -> None:
+    def _write_header(self, count: int) -> None:
         from numpy.lib import format as npy
 
         form = {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (count,)}
         npy.write_array_header_1_0(self.file, form)
 
     def add(self, labels: Array, scores: Array | None) -> None:
-        rows: Any = np.empty(len(labels), self._dtype)
+        rows: Any = labels
         if self.with_scores:
+            rows = np.empty(len(labels), self._dtype)
             rows["label"], rows["scores"] = labels, scores
-        else:
-            rows[...] = labels
         self.file.write(rows.data)
 
     def finish(self, asked: int | None) -> None:
         if self.done != self.count:
             self.file.seek(0)
-            self._header(self.done)
+            self._write_header(self.done)
 
 
 def _no_formula(name: str) -> str:
@@ -172,8 +170,7 @@ class _Parts(Form):
 class _Json(_Parts):
     """One object: `interrupted` and `images_asked` if so, `labels`, `scores`, `files`, `errors`.
 
-    If labels may be missing, missing ones are null, and `errors` says why; it is null for the
-    others.
+    Missing labels are null; `errors`, if they are possible, says why, and is null for others.
     """
 
     def add(self, labels: Array, scores: Array | None) -> None:
@@ -205,8 +202,7 @@ class _Json(_Parts):
 class _H5(_Parts):
     """Datasets /labels and /scores with checksums; attributes if the run was interrupted.
 
-    Names are in /files: rows of UTF-8 bytes as long as the longest name, padded with zeros.
-    HDF5 writes the file only at the end.
+    /files holds the names: rows of UTF-8 bytes as long as the longest name, padded with zeros.
     """
 
     def add(self, labels: Array, scores: Array | None) -> None:
@@ -258,8 +254,8 @@ class _Parquet(Form):
             for k in range(CLASSES):
                 columns[f"score{k}"] = pa.array(scores[:, k], pa.float32(), mask=missing)
         if self.lacking is not None:
-            said = map(self.lacking.get, range(self.done, self.done + len(labels)))
-            columns["error"] = pa.array(said, pa.string())
+            reasons = map(self.lacking.get, range(self.done, self.done + len(labels)))
+            columns["error"] = pa.array(reasons, pa.string())
         rows = pa.table(columns)
         if self._writer is None:
             self._writer = pq.ParquetWriter(self.file, rows.schema)

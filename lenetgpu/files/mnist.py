@@ -74,9 +74,8 @@ def fetch_mnist(
 ) -> list[Path]:
     """Put MNIST's four files into `folder`, from the first mirror that has the pinned bytes.
 
-    Existing files with the right SHA-256 stay; others are reported and fetched again. Raises
-    LenetError if no mirror gives the pinned bytes. A download that fails or is interrupted
-    leaves no partial file. A complete one stays and is not fetched again.
+    Existing files with the right SHA-256 stay; others are reported and replaced. Raises
+    LenetError if no mirror gives the pinned bytes; no partial file is left.
     """
     return [_fetch(folder / f"{name}.gz", mirrors, say) for name in SHA256]
 

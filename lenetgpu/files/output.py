@@ -78,8 +78,7 @@ def require_apart(target: Path, *sources: Path | None) -> None:
 def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) -> None:
     """Raise LenetError unless every target (None: not wanted, -: stdout) can be written to.
 
-    No two targets may be the same file, or both stdout. No target may be one of `sources`,
-    which are read, or the file that stdout or stderr is redirected to.
+    Targets must differ from each other, from `sources`, and from stdout's and stderr's files.
     """
     sources, seen = tuple(sources), _streams()
     for path in (path for path in paths if path is not None):
@@ -126,8 +125,7 @@ def replacing(path: Path) -> Iterator[Path]:
 class LabelWriter:
     """Writer of `count` labels to `path`, through a temporary file in its folder until `close`.
 
-    The other arguments are a Form's. Leaving a `with` block closes the writer; an exception in
-    the block abandons it. Raises LenetError if the file cannot be written.
+    The other arguments are a Form's. A `with` block closes the writer; an exception abandons it.
     """
 
     def __init__(
@@ -143,11 +141,11 @@ class LabelWriter:
         self._ended = self._completed = False
         form = FORMS[path.suffix.lower()]
         with placing(path):
-            self._made = Temporary.beside(path)
+            self._temporary = Temporary.beside(path)
             try:
-                self._form = form(self._made.file, count, with_scores, first, names, lacking)
+                self._form = form(self._temporary.file, count, with_scores, first, names, lacking)
             except BaseException:
-                self._made.drop()
+                self._temporary.drop()
                 raise
 
     def __enter__(self) -> LabelWriter:
@@ -187,9 +185,7 @@ class LabelWriter:
     def close(self, asked: int | None = None) -> None:
         """Put the complete file in its place, flushed to disk; later calls do nothing.
 
-        For an interrupted run, `asked` is the number of images requested. Files in .json
-        and .h5 record it; other forms cannot and are only shorter. Raises LenetError like
-        `write`.
+        `asked`: images requested of an interrupted run; .json and .h5 record it, others cannot.
         """
         if self._ended:
             return
@@ -200,7 +196,7 @@ class LabelWriter:
             with placing(self.path):
                 if not self._completed:
                     self._form.finish(asked)
-                self._made.put(self.path)
+                self._temporary.put(self.path)
         finally:
             self.abandon()
 
@@ -209,14 +205,14 @@ class LabelWriter:
         with placing(self.path):
             self._form.finish(None)
             self._completed = True
-            return known_by(self._made.file)
+            return known_by(self._temporary.file)
 
     def abandon(self) -> None:
         """Drop the temporary file; the old file at `path` stays. After `close`, do nothing."""
         if not self._ended:
             self._ended = True
             self._form.close()
-            self._made.drop()
+            self._temporary.drop()
 
 
 def write_labels(path: Path, labels: Any, scores: Any = None, asked: int | None = None) -> None:

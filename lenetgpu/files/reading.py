@@ -48,10 +48,9 @@ class Dataset:
 
 
 def check_memory(what: str, length: int, stored: int | None) -> None:
-    """Raise LenetError if `length` bytes should not be allocated at once for `what`.
+    """Raise LenetError if `length` bytes for `what` exceed free memory, or are too many to inflate.
 
-    `length` may exceed neither free memory nor, for data inflated from `stored` bytes of a
-    file, a multiple of these. `stored` is None if the data are stored uncompressed.
+    `stored` is the size of the file they are inflated from; None if stored uncompressed.
     """
     free = free_bytes()
     if free is not None and length > free:
@@ -79,11 +78,10 @@ def spans(rows: range, step: int) -> list[tuple[int, int]]:
 
 
 class Source(AbstractContextManager["Source"]):
-    """Images that are read by parts, from a file or from memory.
+    """Images that are read by parts, from a file or from memory, by any number of threads.
 
     `source` names them, `dtype` is "uint8" (pixels) or "float32" (0..1), `labels` is (N,) int64
-    of the selected images, or None; `selection` are these images' numbers in the file. Several
-    threads may call `read`; `close` comes after the last.
+    or None, `selection` are the images' numbers in the file.
     """
 
     def __init__(self, source: str, dtype: str, labels: Array | None, selection: range) -> None:
@@ -149,10 +147,9 @@ class MemorySource(Source):
 
 
 class RawSource(Source):
-    """Contiguous images in a file, uint8 or floats of any size and byte order.
+    """Contiguous images in a file from byte `offset` on, of dtype `stored`: uint8 or any floats.
 
-    `where` names them in messages ("FILE: expected dataset /x"), `offset` is their first byte,
-    `stored` their dtype in the file. The caller checks that they end within the file.
+    `where` begins messages ("FILE: expected dataset /x"). The caller checks the file's size.
     """
 
     def __init__(
@@ -195,8 +192,7 @@ def narrowed(raw: Array, out: Array) -> None:
 def first_unfit(images: Array) -> tuple[int, float, float] | None:
     """Find the first image of floats (n, ...) that is outside 0..1 beyond rounding, or too faint.
 
-    Returns (its number, its least float, its largest), or None. An image is too faint if it is
-    not blank and its brightest float is below FAINTEST.
+    Returns its number, least and largest float; None if there is none. See FAINTEST.
     """
     for lo in range(0, len(images), BLOCK):
         part = images[lo : lo + BLOCK]
@@ -212,10 +208,9 @@ def first_unfit(images: Array) -> tuple[int, float, float] | None:
 
 
 def check_floats(images: Array, first: int, where: str) -> None:
-    """Raise LenetError unless float32 images (n, 28, 28, 1) are all in 0..1, except for rounding.
+    """Raise LenetError if `first_unfit` finds an image in float32 (n, 28, 28, 1).
 
-    Images that are too faint (FAINTEST) raise as well. `first` is the number of the first image
-    in the file, `where` its name in messages.
+    `first` is the number of the first image in the file, `where` its name in messages.
     """
     unfit = first_unfit(images)
     if unfit is None:

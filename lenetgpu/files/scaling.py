@@ -20,11 +20,10 @@ _OUTPUT = range(-10, 14)  # exponents of fc2's largest weight that fp16 holds wi
 
 
 def most_pooled(conv1: Array) -> Array:
-    """Return (32,) float64: by channel, the largest 2x2 mean of ReLUs of any image in 0..1.
+    """Return (32,) float64: by channel, the exact largest 2x2 mean of ReLUs of images in 0..1.
 
-    `conv1` is (5, 5, 1, 32). A sum of four ReLUs is the maximum over subsets of the four
-    windows of the subset's sum. A subset's sum is largest if the pixels under its positive
-    filter elements are 1. The result is exact.
+    `conv1` is (5, 5, 1, 32). A sum of four ReLUs is the largest sum of a subset of the windows,
+    which is largest if the pixels under its positive filter elements are 1.
     """
     filters = np.asarray(conv1, np.float64)[:, :, 0]
     rows, columns, maps = filters.shape
@@ -55,8 +54,7 @@ def _inverse(factors: Array) -> Array:
 def _rescale(tensor: Array, factors: Array, sizes: Array, level: int) -> tuple[Array, Array, Array]:
     """Rescale `tensor` (positions, channels, outputs); return it, its output factors and sizes.
 
-    `factors` and `sizes` are those of its input channels; `level` is the exponent of its
-    outputs' bound.
+    `factors` and `sizes` are its input channels', 2**`level` is its outputs' bound.
     """
     rows = _inverse(factors)
     inputs = rows * sizes
@@ -72,8 +70,7 @@ def _in_float64(tensors: Mapping[str, Array]) -> list[Array]:
 def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
     """Return the four float32 tensors rescaled, and k: the scores are 2**k times theirs.
 
-    Channels that no image activates become zeros, with the rows that would multiply them.
-    Raises LenetError if a tensor holds NaN or infinity, which no factor can repair.
+    Channels that no image activates become zeros. Raises LenetError for NaN or infinity.
     """
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
@@ -96,9 +93,7 @@ def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
 def reach(tensors: Mapping[str, Array]) -> dict[str, float]:
     """Return upper bounds, by stage, of the values that any image in 0..1 can produce.
 
-    fc2's bound is on the magnitude. The bounds of conv1 and conv2 are on positive outputs: ReLU
-    turns the others, minus infinity included, into 0. Bounds add up the largest values of all
-    channels, and are NaN if a tensor holds one.
+    fc2's is on the magnitude, the others on positive values, as ReLU follows. NaN gives NaN.
     """
     conv1, conv2, fc1, fc2 = _in_float64(tensors)
     maps1 = most_pooled(conv1)

@@ -49,9 +49,8 @@ def is_idx(start: bytes) -> bool:
 def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
     """Open `limit` images (None: all) of a file after the first `skip`, without reading them.
 
-    The first bytes decide the file's form, not its name. Raises LenetError naming the file,
-    what was expected and what was found. Memory is bounded for any file size, except for the
-    labels of the requested images, which are read at once.
+    The first bytes decide the file's form, not its name; labels are read at once. Raises
+    LenetError naming the file, what was expected and what was found.
     """
     form = form_of(path, _EXPECTED)
     if form in DATA:

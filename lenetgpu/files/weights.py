@@ -52,20 +52,17 @@ class Weights:
     @cached_property
     def digest(self) -> str:
         """A hash of the tensors, as hex."""
-        found = hashlib.sha256(str(self.exponent).encode())
+        digest = hashlib.sha256(str(self.exponent).encode())
         for name, tensor in sorted(self.tensors.items()):
-            found.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
-            found.update(tensor.tobytes())
-        return found.hexdigest()
+            digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode() + tensor.tobytes())
+        return digest.hexdigest()
 
 
 def load_weights(path: Path) -> Weights:
     """Read conv1 (5,5,1,32), conv2 (5,5,32,64), fc1 (1024,128), fc2 (128,10) from any form.
 
-    The first bytes decide the file's form: HDF5 (datasets of these names and shapes), or one of
-    `files/models/`. Any float type and byte order is accepted and becomes float32. Checksums
-    are compared if the file has any. Raises LenetError naming the file, the dataset, what was
-    expected and what was found.
+    The first bytes decide the form: HDF5, or one of `files/models/`. Any float type becomes
+    float32; checksums are compared. Raises LenetError naming the file and the dataset.
     """
     if _form(path) != forms.HDF5:
         found = forms.read(path).tensors

@@ -29,10 +29,9 @@ TEMPORARY = r"\.lenetgpu\.[0-9a-f]{16}"  # pattern of temporary files' names
 
 
 def write_atomically(path: Path, data: bytes, lasting: bool = True) -> None:
-    """Write `data` to `path`: files through a temporary file, devices and pipes directly.
+    """Write `data` to `path`, links followed; to a file through a temporary file.
 
-    Symbolic links are followed. With `lasting`, the data are on the disk when this returns.
-    Raises LenetError if `path` cannot be written.
+    With `lasting`, the data are on the disk when this returns. Raises LenetError on failure.
     """
     with placing(path):
         resolved(path).parent.mkdir(parents=True, exist_ok=True)
@@ -116,9 +115,8 @@ def living() -> set[Path]:
 class Temporary:
     """A new empty file in `folder`, which is renamed to its target or removed with the block.
 
-    Its mode is 0600, and it is locked while the process lives. Unlocked ones belong to killed
-    processes and are removed when the next temporary file is created in the folder. Raises
-    OSError if it cannot be created.
+    Its mode is 0600, and it is locked while the process lives: unlocked files of killed
+    processes are removed before the next one is created. Raises OSError if it cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -162,10 +160,9 @@ class Temporary:
             self.publish(target, lasting)
 
     def publish(self, target: Path, lasting: bool = True, private: bool = False) -> None:
-        """Rename the complete file to `target`, with that file's mode or a new file's default.
+        """Close it and rename it to `target`, with that file's mode, or with `private` 0600.
 
-        `lasting`: its bytes are flushed to disk before, and its name after. `private`: its
-        mode stays 0600. The file is closed.
+        `lasting`: its bytes are flushed to disk before, and its name after.
         """
         self.file.flush()
         handle = self.file.fileno()
