@@ -118,7 +118,7 @@ class Watch:
     def _drop(self) -> None:
         """Remove temporary files that the command did not remove."""
         store = sys.modules.get("lenetgpu.store")
-        for path in list(getattr(store, "living", set)()):
+        for path in list(getattr(store, "LIVING", ())):
             path.unlink(missing_ok=True)
 
 

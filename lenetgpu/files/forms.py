@@ -52,13 +52,6 @@ class Form(ABC):
     lacking: Lacking = None
     done: int = 0
 
-    def __post_init__(self) -> None:
-        self.begin()
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Write everything that precedes the labels."""
-
     @abstractmethod
     def add(self, labels: Array, scores: Array | None) -> None:
         """Write the next labels, starting at `done`."""
@@ -81,7 +74,7 @@ class Form(ABC):
 class _Npy(Form):
     """An array of labels, or of rows (label, scores); file names are not stored."""
 
-    def begin(self) -> None:
+    def __post_init__(self) -> None:
         row = [("label", "<i4"), ("scores", "<f4", (CLASSES,))]
         self._dtype = np.dtype(row if self.with_scores else np.int32)
         self._write_header(self.count)
@@ -121,7 +114,7 @@ def _cells(*rows: tuple[object, ...]) -> str:
 class _Csv(Form):
     """A line per image: its number, its file name if any, its label, its scores."""
 
-    def begin(self) -> None:
+    def __post_init__(self) -> None:
         columns = ["index", "label"] if self.names is None else ["index", "file", "label"]
         columns += [f"score{k}" for k in range(CLASSES)] if self.with_scores else []
         columns += [] if self.lacking is None else ["error"]
@@ -158,7 +151,7 @@ class _Csv(Form):
 class _Parts(Form):
     """Base of forms that hold labels and scores in temporary files until the end."""
 
-    def begin(self) -> None:
+    def __post_init__(self) -> None:
         folder, sets = os.path.dirname(self.file.name), _SETS[: 1 + self.with_scores]
         self._files = {name: tempfile.TemporaryFile(dir=folder) for name, *_ in sets}  # noqa: SIM115
 
@@ -236,7 +229,7 @@ class _H5(_Parts):
 class _Parquet(Form):
     """Columns `file` (if named), `index`, `label`, scores, and `error` if labels may be missing."""
 
-    def begin(self) -> None:
+    def __post_init__(self) -> None:
         require_extra(".parquet", "pyarrow", "parquet")
         self._writer: Any = None
 

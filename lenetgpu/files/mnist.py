@@ -108,7 +108,6 @@ def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> 
 def _check_folder(folder: Path) -> None:
     nearest = next(each for each in (folder, *folder.parents) if each.exists())
     try:
-        with tempfile.TemporaryFile(dir=nearest):
-            return
+        tempfile.TemporaryFile(dir=nearest).close()
     except OSError as error:
         raise LenetError(f"{folder}: cannot write into {nearest}: {error.strerror}") from error

@@ -35,15 +35,11 @@ def require_folder(path: Path) -> None:
             raise LenetError(f"{path}: expected an existing folder {path.parent}, found none")
         if path.is_dir():
             raise LenetError(f"{path}: expected a file to write, found a folder")
-        target, expected = resolved(path), "a folder to write into"
+        target = resolved(path)
+        if not is_device(target):
+            tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
-        raise LenetError(f"{path}: expected a file to write, found: {error.strerror}") from error
-    if is_device(target):
-        return
-    try:
-        tempfile.TemporaryFile(dir=target.parent).close()
-    except OSError as error:
-        raise LenetError(f"{path}: expected {expected}, found: {error.strerror}") from error
+        raise LenetError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _read_with(source: Path) -> Iterator[Path]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _PREFIX = ".lenetgpu."
 _BLOCK = 1 << 20
+LIVING: set[Path] = set()  # this process' temporary files, to remove on a sudden exit
 TEMPORARY = r"\.lenetgpu\.[0-9a-f]{16}"  # pattern of temporary files' names
 
 
@@ -106,12 +107,6 @@ def is_device(target: Path) -> bool:
     return target.exists() and not target.is_file()
 
 
-@cache
-def living() -> set[Path]:
-    """Return the set of this process' temporary files, for removal on a sudden exit."""
-    return set()
-
-
 class Temporary:
     """A new empty file in `folder`, which is renamed to its target or removed with the block.
 
@@ -127,11 +122,11 @@ class Temporary:
 
         while True:
             self.path = folder / (_PREFIX + os.urandom(8).hex())
-            living().add(self.path)
+            LIVING.add(self.path)
             try:
                 self.file = open(self.path, "x+b", opener=private)  # noqa: SIM115
             except OSError:
-                living().discard(self.path)
+                LIVING.discard(self.path)
                 raise
             if _locked(self.file.fileno()):
                 return
@@ -181,7 +176,7 @@ class Temporary:
             self.file.close()
         with suppress(FileNotFoundError):
             self.path.unlink()
-        living().discard(self.path)
+        LIVING.discard(self.path)
 
 
 def _locked(handle: int) -> bool:

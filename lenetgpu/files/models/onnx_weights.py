@@ -98,7 +98,7 @@ class _Walk:
 
     def __init__(self, path: Path, model: Any) -> None:
         self._path, graph = path, model.graph
-        self._made_by = parse.producers(path, graph)
+        self._producers = parse.producers(path, graph)
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         inputs = [value for value in graph.input if value.name not in self._tensors]
         if len(inputs) != 1 or len(graph.output) != 1:
@@ -120,17 +120,17 @@ class _Walk:
         """Return the tensors by our names, in our layouts; raise LenetError for another network."""
         self._labels()
         found = {"fc2": self._linear("fc2")}
-        self._take("Relu")
+        self._back_through("Relu")
         found["fc1"] = self._linear("fc1")
-        self._made("Flatten or Reshape")
+        self._producer("Flatten or Reshape")
         flat = self._at
-        self._take("Flatten", "Reshape")
+        self._back_through("Flatten", "Reshape")
         for name in ("conv2", "conv1"):
-            self._take("AveragePool")
-            self._take("Relu")
+            self._back_through("AveragePool")
+            self._back_through("Relu")
             found[name] = self._conv(name)
         images = self._at
-        self._prepared()
+        self._preparation()
         self._require_shape(images, [1, _HEIGHT, _WIDTH])
         self._require_shape(flat, [FEATURE_COUNT])
         return layouts.from_torch({name: found[name] for name in weight_shapes()})
@@ -138,39 +138,38 @@ class _Walk:
     def _refuse(self, node: Any, expected: str, found: str) -> LenetError:
         return unexpected(f"{self._path}: {node_text(node)}", expected, found)
 
-    def _skip(self) -> Any | None:
+    def _skip_casts(self) -> Any | None:
         """Go back through identities and float casts; return the node before them, or None."""
-        while (node := self._made_by.get(self._at)) is not None:
+        while (node := self._producers.get(self._at)) is not None:
             cast = node.op_type == "Cast" and attributes(node).get("to") in _FLOATS
             if node.domain not in OWN or not (node.op_type == "Identity" or cast):
                 return node
-            self._pass(node)
+            self._back_over(node)
         return None
 
-    def _pass(self, node: Any) -> None:
+    def _back_over(self, node: Any) -> None:
         self._steps -= 1
         if self._steps < 0:
             raise damaged(self._path, ONNX, "a circle of nodes")
         self._at = node.input[0]
 
-    def _made(self, expected: str) -> Any:
-        node = self._skip()
+    def _producer(self, expected: str) -> Any:
+        node = self._skip_casts()
         if node is None:
             raise unexpected(self._path, f"{expected} to make {self._at}", "no node")
         return node
 
-    def _take(self, *kinds: str) -> tuple[Any, dict[str, Any]]:
+    def _back_through(self, *kinds: str) -> tuple[Any, dict[str, Any]]:
         """Go back through a node of one of these kinds; return it and its attributes."""
         wanted = " or ".join(kinds)
-        node = self._made(wanted)
+        node = self._producer(wanted)
         if node.domain not in OWN or node.op_type not in kinds:
             raise self._refuse(node, wanted, node.op_type)
         given, allowed = attributes(node), _ALLOWED.get(node.op_type, {})
         for name, value in given.items():
             if value not in allowed.get(name, ()):
                 values = " or ".join(map(str, allowed.get(name, ("no such attribute",))))
-                found = value if isinstance(value, (int, float, str, list)) else "a message"
-                raise self._refuse(node, f"{name} to be {values}", f"{found}"[:_SHOWN])
+                raise self._refuse(node, f"{name} to be {values}", str(value)[:_SHOWN])
         for name in _NEEDED.get(node.op_type, ()):
             if name not in given:
                 raise self._refuse(node, f"an attribute {name}", "none")
@@ -185,12 +184,12 @@ class _Walk:
         ends = ["Softmax", "LogSoftmax", "ArgMax"]
         wanted = f"MatMul, Gemm, {', '.join(ends)}"
         casts = []
-        while (node := self._made(wanted)).op_type in (*ends, "Cast") and node.domain in OWN:
+        while (node := self._producer(wanted)).op_type in (*ends, "Cast") and node.domain in OWN:
             if node.op_type == "Cast":
                 casts.append(node)
-                self._pass(node)
+                self._back_over(node)
                 continue
-            self._take(node.op_type)
+            self._back_through(node.op_type)
             if node.op_type == "ArgMax":
                 ends, casts = ends[:2], []
             else:
@@ -212,7 +211,7 @@ class _Walk:
         """Return a constant of numbers; None if it is computed from anything else."""
         if name in self._tensors:
             return self._read(self._tensors[name])
-        node = self._made_by.get(name)
+        node = self._producers.get(name)
         if node is None or node.domain not in OWN or depth > _DEEPEST:
             return None
         given = attributes(node)
@@ -261,46 +260,43 @@ class _Walk:
             raise self._refuse(node, f"no bias, or {size} constants", name)
         layouts.require_no_bias(self._path, f"{node_text(node)}'s {name}", bias)
 
-    def _skip_zeros(self, size: int) -> None:
-        node = self._made("Add")
+    def _product(self, size: int, *kinds: str) -> tuple[Any, dict[str, Any]]:
+        """Go back as `_back_through` does, also through biases of `size` zeros."""
+        node = self._producer("Add")
         if node.op_type == "Add" and node.domain in OWN and len(node.input) == 2:
             data, bias = node.input
             if self._constant(bias) is None:
                 data, bias = bias, data
             self._require_no_bias(node, bias, size)
             self._at = data
-
-    def _multiplied(self, size: int, *kinds: str) -> tuple[Any, dict[str, Any]]:
-        """Go back as `_take` does, also through biases of `size` zeros."""
-        self._skip_zeros(size)
-        node, given = self._take(*kinds)
+        node, given = self._back_through(*kinds)
         for bias in node.input[2:]:
             self._require_no_bias(node, bias, size)
         return node, given
 
     def _conv(self, name: str) -> Array:
         shape = layouts.torch_shapes()[name]
-        node, _ = self._multiplied(shape[0], "Conv")
+        node, _ = self._product(shape[0], "Conv")
         return self._weights_of(node, shape)
 
     def _linear(self, name: str) -> Array:
         size, depth = layouts.torch_shapes()[name]
-        node, given = self._multiplied(size, "MatMul", "Gemm")
+        node, given = self._product(size, "MatMul", "Gemm")
         turned = given.get("transB", 0) == 1
         weights = self._weights_of(node, (size, depth) if turned else (depth, size))
         return weights if turned else weights.T
 
-    def _prepared(self) -> None:
+    def _preparation(self) -> None:
         """Go back through preparation of the images: a scale, NHWC to NCHW."""
         scales, kinds = ("Div", "Mul"), ["Div", "Mul", "Transpose"]
-        while (node := self._skip()) is not None:
+        while (node := self._skip_casts()) is not None:
             if node.op_type not in kinds or node.domain not in OWN:
                 raise self._refuse(node, f"{', '.join(kinds) or 'nothing'} on images", node.op_type)
             if node.op_type in scales:
                 self._scale(node)
                 kinds = [kind for kind in kinds if kind not in scales]
             else:
-                self._take(node.op_type)
+                self._back_through(node.op_type)
                 kinds.remove(node.op_type)
         if self._at != self._images:
             raise LenetError(f"{self._path}: expected the input {self._images}, found {self._at}")
@@ -312,11 +308,11 @@ class _Walk:
         inputs = list(node.input)
         if not divided and inputs and self._constant(inputs[0]) is not None:
             inputs.reverse()
-        by = self._constant(inputs[1]) if len(inputs) == 2 else None
-        if by is None or by.size != 1 or by.ndim > 4:
+        constant = self._constant(inputs[1]) if len(inputs) == 2 else None
+        if constant is None or constant.size != 1 or constant.ndim > 4:
             raise self._refuse(node, f"pixels by the constant {factor:g}", ", ".join(node.input))
-        if not abs(float(by.reshape(-1)[0]) / factor - 1) < 1e-3:
-            raise self._refuse(node, f"the factor {factor:g}", f"{float(by.reshape(-1)[0]):g}")
+        if not abs(float(constant.item()) / factor - 1) < 1e-3:
+            raise self._refuse(node, f"the factor {factor:g}", f"{float(constant.item()):g}")
         self._at = inputs[0]
 
 
