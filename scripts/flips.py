@@ -35,7 +35,8 @@ _FEW, _SOME = 3, 1_000
 
 
 def _digits(count: int) -> Any:
-    return load_dataset(assets.default_digits()).head(count)
+    with open_source(assets.default_digits(), 0, count) as source:
+        return source.whole()
 
 
 def _idx(path: Path, count: int) -> Path:

@@ -17,10 +17,7 @@ from lenetgpu.files import mnist
 FETCH = ["data", "fetch-mnist"]
 CONTENT = {f"{name}.gz": f"{name} of digits".encode() * 4000 for name in ("first", "second")}
 PACKED = {name: gzip.compress(content, mtime=0) for name, content in CONTENT.items()}
-SUMS = {
-    name.removesuffix(".gz"): hashlib.sha256(content).hexdigest()
-    for name, content in CONTENT.items()
-}
+SUMS = {name[:-3]: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
 
 
 class Server(ThreadingHTTPServer):

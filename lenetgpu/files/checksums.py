@@ -2,11 +2,9 @@ r"""SHA-256 checksums of HDF5 files, stored in HDF5 attributes: written and comp
 
 A dataset's attribute `lenetgpu_sha256` is the SHA-256 of a line with its type and shape ("<f4
 5x5x1x32\n"), followed by its elements, little-endian, in C order. The root group's attribute covers
-the names, types, shapes and attributes of all datasets that have a checksum, and the root group's
-other attributes, so that renamed, dropped, reshaped or otherwise altered items are detected.
+names, types, shapes and attributes of all datasets that have a checksum, and its own attributes.
 Images, which are read by parts, have a second dataset (`/x_sha256`) with such a checksum of each
 block of rows, one block a chunk. Every chunked dataset also has HDF5's own Fletcher checksum.
-Checksums detect accidental damage; they do not stop an attacker, who can recompute them.
 """
 
 from __future__ import annotations

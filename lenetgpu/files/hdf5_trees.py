@@ -1,11 +1,8 @@
-"""Checks of HDF5's B-tree and heap headers, which the HDF5 library trusts before it validates them.
+"""Checks of B-tree and heap headers before the HDF5 library, which trusts them, opens a file.
 
-Addresses and lengths must be eight bytes wide, HDF5's default.
-
-A version 2 B-tree header may declare nodes of up to 4 GiB, and HDF5 allocates and clears one as
-soon as it reads the header. Some heaps of links or attributes crash it with a signal, and filters
-on them make it search for plugins. A heap of names with a cyclic free list makes it loop forever.
-So all headers are checked before HDF5 opens the file.
+HDF5 allocates and clears the nodes that a version 2 B-tree header declares, up to 4 GiB. Some heaps
+of links or attributes crash it, filters on them make it search for plugins, and a cyclic free list
+of names makes it loop forever. Addresses and lengths must be eight bytes wide, HDF5's default.
 """
 
 from __future__ import annotations

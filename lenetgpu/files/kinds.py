@@ -41,10 +41,7 @@ def kind_of(start: bytes) -> str | None:
 
 def other_kind(start: bytes) -> str | None:
     """Return the name of a known picture kind that is not supported; None otherwise."""
-    for at, first, kind in _OTHERS:
-        if start[at:].startswith(first):
-            return kind
-    return None
+    return next((kind for at, first, kind in _OTHERS if start.startswith(first, at)), None)
 
 
 def named_picture(path: str) -> bool:

@@ -78,36 +78,32 @@ def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) ->
     """
     sources, seen = tuple(sources), _streams()
     for path in (path for path in paths if path is not None):
-        names: set[object] = {"stdout"}
+        key: object = "stdout"
         if str(path) != "-":
             require_folder(path)
             require_apart(path, *sources)
-            names = _names(path)
-        if names & seen:
+            key = resolved(path)
+            if key.is_file():
+                key = _identity(key.stat())
+        if key in seen:
             where = "stdout" if str(path) == "-" else str(path)
             raise LenetError(f"{where}: expected one result there, found two")
-        seen |= names
+        seen.add(key)
 
 
-def _names(path: Path) -> set[object]:
-    """Return the keys that two equal targets share: the resolved path, and the existing file."""
-    target = resolved(path)
-    return {target, _file(target.stat())} if target.is_file() else {target}
-
-
-def _file(facts: os.stat_result) -> tuple[int, int]:
+def _identity(facts: os.stat_result) -> tuple[int, int]:
     return facts.st_dev, facts.st_ino
 
 
 def _streams() -> set[object]:
-    """Return the keys of the files that stdout and stderr are redirected to."""
-    keys: set[object] = set()
+    """Return the identities of the files that stdout and stderr are redirected to."""
+    identities: set[object] = set()
     for handle in (1, 2):
         with suppress(OSError):  # the stream is closed
             facts = os.fstat(handle)
             if stat.S_ISREG(facts.st_mode):
-                keys.add(_file(facts))
-    return keys
+                identities.add(_identity(facts))
+    return identities
 
 
 @contextmanager

@@ -39,13 +39,6 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.images)
 
-    def head(self, limit: int | None) -> Dataset:
-        """Return the first `limit` images, or all of them."""
-        if limit is None or limit >= len(self):
-            return self
-        labels = None if self.labels is None else self.labels[:limit]
-        return Dataset(self.images[:limit], labels, self.source)
-
 
 def check_memory(what: str, length: int, stored: int | None) -> None:
     """Raise LenetError if `length` bytes for `what` exceed free memory, or are too many to inflate.

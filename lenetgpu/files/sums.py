@@ -48,9 +48,8 @@ def sum_of(array: Array) -> str:
 class Sums:
     """The SHA-256 checksums that a file states, as hex by dataset name; empty if it has none.
 
-    `without` are the names in the root group that have none. `whole` is True if names, shapes
-    and attributes had a checksum, and were compared. `where` and `noun` name a dataset in
-    messages.
+    `without` are the names that have none; `whole` is True if there was one of names, shapes and
+    attributes. `where` and `noun` name a dataset in messages.
     """
 
     path: str

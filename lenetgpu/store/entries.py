@@ -344,8 +344,7 @@ def repair() -> Survey:
     """Remove all entries, and revoke other users' write permission on the cache folder.
 
     Links are removed and not followed; files with other names stay and are reported. Raises
-    LenetError if there is no path for a cache, or its folder is not the user's, a link, or
-    shared.
+    LenetError if there is no path for a cache, or its folder is not the user's own.
     """
     root, removed = cache_root(), Survey()
     if root is None:

@@ -37,11 +37,10 @@ def convolution(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> Conv:
-    """Return the convolution of `sizes` (H, W, C, M) and pairs for rows and columns.
+    """Return the convolution of `sizes` (images, H, W, C, M) and pairs for rows and columns.
 
-    `pad` is the padding before the first row and column. The padding after the last follows
-    from `out`; if `out` is None, it is the same. A `dilation` of 1 means none. Raises
-    LenetError, beginning with `where`, if these values do not make a convolution.
+    `pad` is the padding before the first row and column; that after the last follows from `out`,
+    or is the same. Raises LenetError, beginning with `where`, for impossible values.
     """
     images, H, W, C, M = sizes
     least = {

@@ -1,9 +1,8 @@
 """Forms of weights, detected by a file's first bytes: dispatch of readers and writers, and limits.
 
-Checksums and provenance are text entries, for which safetensors, ONNX and a zip's comment have
-room. `lenetgpu.sha256.NAME` is a stored tensor's SHA-256, as in `files/checksums.py`.
-`lenetgpu.sha256` covers all other entries, so that renamed, dropped or altered entries are
-detected. Any other entry is provenance and is preserved.
+Checksums and provenance are text entries of safetensors, ONNX and a zip's comment.
+`lenetgpu.sha256.NAME` is a stored tensor's SHA-256, as in `files/checksums.py`; `lenetgpu.sha256`
+covers all other entries. Any other entry is provenance and is preserved.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ _MOST_NAME = 200
 class Model:
     """Weights as stored in a file: any float type, by our names, in our layouts.
 
-    `sums` are the file's checksums, all compared; `facts` is its other metadata, as text;
-    `unread` names metadata that may not be read, or that an HDF5 file could not hold.
+    `sums` are its checksums, compared; `facts` is other metadata, without the `unread` entries.
     """
 
     tensors: dict[str, Array]
