@@ -81,13 +81,13 @@ def write(file: Any, name: str, array: Array, **options: Any) -> None:
     Rows(file, name, array.shape, array.dtype, len(array), **options).add(array)
 
 
-def _state(owner: Any, digits: str) -> None:
-    owner.attrs[ATTRIBUTE] = np.bytes_(digits)
+def _state(owner: Any, checksum: str) -> None:
+    owner.attrs[ATTRIBUTE] = np.bytes_(checksum)
 
 
-def describe(owner: Any, found: Mapping[str, Any]) -> None:
+def describe(owner: Any, attributes: Mapping[str, Any]) -> None:
     """Write attributes that can be checksummed (text in fixed length); skip stored checksums."""
-    for name, value in found.items():
+    for name, value in attributes.items():
         if isinstance(value, str) and name != ATTRIBUTE:
             hdf5.set_text(owner, name, value)
         elif name != ATTRIBUTE:
@@ -120,13 +120,13 @@ def stated(file: hdf5.Untrusted) -> Sums:
     Raises LenetError if names, types, shapes or attributes changed, or a checksum was dropped.
     """
     path, names = str(file.path), file.names(_MOST + 1)
-    whole, having = _has(file, "."), [name for name in names if _has(file, name)]
-    if not whole and not having:
+    whole, summed = _has(file, "."), [name for name in names if _has(file, name)]
+    if not whole and not summed:
         return Sums(path, {}, tuple(names), whole=False)
     if len(names) > _MOST:
         found = "more: the file is damaged, or was changed since"
         raise unexpected(path, f"at most {_MOST} data sets beside checksums", found)
-    items = {name: _numbers(file, name) for name in having}
+    items = {name: _numbers(file, name) for name in summed}
     if whole:
         expected, found = hdf5.text_of(file, ATTRIBUTE, path), _sum_of_facts(file, items, path)
         compare(f"{path}: expected names and attributes", expected, found)

@@ -124,9 +124,9 @@ def broken() -> tuple[type[Exception], ...]:
 def is_gzip(file: BinaryIO) -> bool:
     """Return True if an open file is gzip's; rewind it to its start."""
     file.seek(0)
-    found = file.read(2) == GZIP_MAGIC
+    gzipped = file.read(2) == GZIP_MAGIC
     file.seek(0)
-    return found
+    return gzipped
 
 
 def unpacking(file: BinaryIO) -> BinaryIO:
@@ -140,5 +140,5 @@ def unpacking(file: BinaryIO) -> BinaryIO:
 def inflated(data: Any, most: int) -> tuple[bytes, bool]:
     """Inflate zlib's format to at most `most` bytes; return them and whether the stream ended."""
     inflater = _modules()[0].decompressobj()
-    found: bytes = inflater.decompress(data, most)
-    return found, bool(inflater.eof)
+    content: bytes = inflater.decompress(data, most)
+    return content, bool(inflater.eof)

@@ -87,12 +87,12 @@ class _EarlySource(Source):
         super().__init__(inner.source, inner.dtype, inner.labels, inner.selection)
         self._inner = inner
         pool = ThreadPoolExecutor(1, "lenetgpu-early")
-        self._found = pool.submit(inner.whole)
+        self._future = pool.submit(inner.whole)
         pool.shutdown(wait=False)
 
     def whole(self) -> Dataset:
         """Wait for the images that the thread reads; raise the thread's exception here."""
-        return self._found.result()
+        return self._future.result()
 
     def _fill(self, first: int, out: Array) -> None:
         lo = first - self.selection.start
@@ -100,5 +100,5 @@ class _EarlySource(Source):
 
     def close(self) -> None:
         """Wait for the thread, then release the file."""
-        self._found.exception()
+        self._future.exception()
         self._inner.close()

@@ -85,9 +85,9 @@ def about(path: Path) -> Model:
         return forms.read(path)
     from lenetgpu.files import checksums, hdf5
 
-    sums, found = checksums.verify(path), hdf5.attributes(path)
-    facts = {n: text for n, text in found.items() if text is not None and n != ATTRIBUTE}
-    return Model({}, sums, facts, tuple(name for name, text in found.items() if text is None))
+    sums, attributes = checksums.verify(path), hdf5.attributes(path)
+    facts = {n: text for n, text in attributes.items() if text is not None and n != ATTRIBUTE}
+    return Model({}, sums, facts, tuple(name for name, text in attributes.items() if text is None))
 
 
 def _form(path: Path) -> str:

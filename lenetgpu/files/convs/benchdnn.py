@@ -31,13 +31,13 @@ BEGINS = re.compile(r"(\S*benchdnn(\s|$))|--|_*(g|mb|ic|ih|iw|id|oc)-?[0-9]")
 def read(line: str) -> Given:
     """Return the convolution of a descriptor or command line; raise LenetError if it is invalid."""
     where = f"benchdnn's {line!r}"
-    images, found = 0, []
+    images, words = 0, []
     others: list[str] = []
     epilogue: dict[str, Any] = {"bias": True}
     for word in line.split():
         name, _, value = word.partition("=")
         if not word.startswith("-"):
-            found.append(word)
+            words.append(word)
         elif name == "--mb":
             if not re.fullmatch(r"[0-9]{1,9}", value):
                 raise LenetError(f"{where}: expected a whole number, found {value!r}")
@@ -48,7 +48,7 @@ def read(line: str) -> Given:
             others += [] if value.startswith("FWD_") else [f"direction {value}"]
             epilogue["bias"] = value == "FWD_B"
         elif name in ("--dt", "--cfg"):
-            (kind, *more) = {_DTYPES.get(one) for one in value.split(":")}
+            (kind, *more) = {_DTYPES.get(dtype) for dtype in value.split(":")}
             others += [f"{value} operands"] if more or kind is None else []
             epilogue["dtype"] = kind or "fp32"
         elif name == "--attr-post-ops":
@@ -56,19 +56,19 @@ def read(line: str) -> Given:
             others += [] if epilogue["relu"] or not value else [f"post-operations {value}"]
         elif not _IGNORED.fullmatch(word):
             raise LenetError(f"{where}: expected knobs of which convolution it is, found {word}")
-    if found and found[0].endswith("benchdnn"):
-        del found[0]
-    if len(found) != 1:
-        raise LenetError(f"{where}: expected one descriptor, as ic3ih8oc4kh3, found {len(found)}")
-    entries, name = _entries(found[0], where)
+    if words and words[0].endswith("benchdnn"):
+        del words[0]
+    if len(words) != 1:
+        raise LenetError(f"{where}: expected one descriptor, as ic3ih8oc4kh3, found {len(words)}")
+    entries, name = _entries(words[0], where)
     if images:
         entries["mb"] = images
     if any(key[1:] == "d" for key in entries):
         others.append("3 spatial dimensions")
     if not {"transposed", "3 spatial dimensions"}.isdisjoint(others):
         return Given(None, name=name, others=tuple(others))
-    made = replace(_convolution(entries, where), **epilogue)
-    return Given(made, entries.get("mb", 2), name, tuple(others))
+    problem = replace(_convolution(entries, where), **epilogue)
+    return Given(problem, entries.get("mb", 2), name, tuple(others))
 
 
 def _entries(descriptor: str, where: str) -> tuple[dict[str, int], str]:
@@ -96,13 +96,13 @@ def _convolution(entries: dict[str, int], where: str) -> Conv:
         if key not in entries:
             raise LenetError(f"{where}: expected {key}, found none")
     of_rows, of_columns = (
-        {what: entries[what + side] for what in "ioksdp" if what + side in entries} for side in "hw"
+        {size: entries[size + side] for size in "ioksdp" if size + side in entries} for side in "hw"
     )
     if not rows:
         of_rows = {"i": 1, "k": 1, "p": 0, "o": 1}
     else:
         alike = of_rows.keys() - ("o" if of_columns.keys() - {"o"} else "")
-        of_columns = {what: of_rows[what] for what in alike} | of_columns
+        of_columns = {size: of_rows[size] for size in alike} | of_columns
     (H, R, oh, sh, ph, dh), (W, S, ow, sw, pw, dw) = _side(of_rows), _side(of_columns)
     return convolution(
         where, (entries.get("mb", 2), H, W, entries["ic"], entries["oc"]), (R, S), (oh, ow),

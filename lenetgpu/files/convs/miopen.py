@@ -33,8 +33,8 @@ _IGNORED = {
 }  # fmt: skip
 _LETTERS = {
     name: letter
-    for held in (_SIZES, _WORDS, _IGNORED)
-    for letter, known in held.items()
+    for table in (_SIZES, _WORDS, _IGNORED)
+    for letter, known in table.items()
     for name in (letter, known if isinstance(known, str) else known[0])
 }
 _TYPES = {"conv": "", "convfp16": "fp16", "convbfp16": "bf16", "convint8": "int8",
@@ -52,12 +52,12 @@ def read(line: str) -> Given:
         found = words[0] if words else "nothing"
         raise LenetError(f"{where}: expected {', '.join(_TYPES)} after its name, found {found}")
     given = _flags(words[1:], where)
-    numbers = {letter: given.get(letter, str(held)) for letter, (_, held) in _SIZES.items()}
+    numbers = {letter: given.get(letter, str(default)) for letter, (_, default) in _SIZES.items()}
     for letter, text in numbers.items():
         if not re.fullmatch(r"-?[0-9]{1,9}", text):
             raise LenetError(f"{where}: expected a whole number for -{letter}, found {text!r}")
     values = {letter: int(text) for letter, text in numbers.items()}
-    mode, pads, pad_value = (given.get(letter, held) for letter, (_, held) in _WORDS.items())
+    mode, pads, pad_value = (given.get(letter, default) for letter, (_, default) in _WORDS.items())
     kind, known = _TYPES[words[0]], pads in ("default", "conv", "valid")
     reasons = {
         f"{kind} operands": kind not in _DTYPES,
@@ -73,15 +73,15 @@ def read(line: str) -> Given:
     if pads == "valid":
         values |= {"p": 0, "q": 0}
     n, c, h, w, m, y, x, u, v, p, q, far, wide, g = (values[k] for k in "ncHWkyxuvpqljg")
-    made = convolution(
+    problem = convolution(
         where, (n, h, w, c, m), (y, x), stride=(u, v), pad=(p, q), dilation=(far, wide), groups=g
     )  # fmt: skip
-    made = replace(made, bias=values["b"] != 0, dtype=_DTYPES.get(kind, "fp32"))
-    return Given(made, n, others=others)
+    problem = replace(problem, bias=values["b"] != 0, dtype=_DTYPES.get(kind, "fp32"))
+    return Given(problem, n, others=others)
 
 
 def _flags(words: list[str], where: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for flag, value in zip(words[::2], [*words[1::2], ""], strict=False):
         name = flag[2:] if flag.startswith("--") else flag[1:]
         letter = _LETTERS.get(name)
@@ -89,7 +89,7 @@ def _flags(words: list[str], where: str) -> dict[str, str]:
             raise LenetError(f"{where}: expected a flag of its convolutions, found {flag}")
         if not value:
             raise LenetError(f"{where}: expected a value after {flag}, found none")
-        if letter in found:
+        if letter in values:
             raise LenetError(f"{where}: expected each flag once, found {flag} twice")
-        found[letter] = value
-    return found
+        values[letter] = value
+    return values

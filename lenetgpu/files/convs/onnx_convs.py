@@ -49,14 +49,14 @@ def read(path: Path, batch: int | None, epilogue: bool = False) -> list[Given]:
         size = os.fstat(raw.fileno()).st_size
         model = onnx_parse.parsed(path, file, size, onnx_parse.STRUCTURE)
     try:
-        found = list(_Graph(path, model, batch, epilogue).convolutions())
+        convolutions = list(_Graph(path, model, batch, epilogue).convolutions())
     except LenetError:
         raise
     except Exception as error:  # fields of other types, and ONNX's own exceptions
         raise damaged(path, "ONNX", error) from error
-    if not found:
+    if not convolutions:
         raise LenetError(f"{path}: expected a model with convolutions, found none")
-    return found
+    return convolutions
 
 
 class _Graph:
@@ -125,7 +125,7 @@ class _Graph:
         while name in self._made_by and name not in seen:
             seen.add(name)
             node = self._made_by[name]
-            unknown = [one for one in node.input if one and self._size(one) is None]
+            unknown = [operand for operand in node.input if operand and self._size(operand) is None]
             if not unknown:
                 return node_text(node)
             name = unknown[0]
@@ -161,8 +161,8 @@ def _convolution(
         if auto == "VALID":
             both = (0, 0)
         elif auto != "NOTSET":
-            whole = max(0, (-(-n // stride) - 1) * stride + span - n)
-            both = (whole // 2, whole - whole // 2)
+            padding = max(0, (-(-n // stride) - 1) * stride + span - n)
+            both = (padding // 2, padding - padding // 2)
             both = both if auto == "SAME_UPPER" else both[::-1]
         out.append(outputs(n, span, stride, sum(both)))
         before.append(both[0])
@@ -199,8 +199,8 @@ def _branches(node: Any) -> Iterator[Any]:
 def _read_by_relu(graph: Any) -> set[str]:
     """Return a graph's values that one ReLU reads and nothing else, not even in a branch."""
     read = Counter[str]()
-    for one in _within(graph):
-        read.update(value.name for value in one.output)
-        read.update(name for node in one.node for name in node.input)
+    for part in _within(graph):
+        read.update(value.name for value in part.output)
+        read.update(name for node in part.node for name in node.input)
     relus = [node for node in graph.node if node.op_type == "Relu" and node.domain in OWN]
     return {name for node in relus for name in node.input if read[name] == 1}

@@ -46,8 +46,8 @@ def _members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], byte
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as opened:
             infos, files = opened.infolist(), {}
-            if (held := sum(info.file_size for info in infos)) > MOST_BYTES:
-                raise unexpected(path, f"at most {MOST_BYTES:,} bytes in the archive", f"{held:,}")
+            if (size := sum(info.file_size for info in infos)) > MOST_BYTES:
+                raise unexpected(path, f"at most {MOST_BYTES:,} bytes in the archive", f"{size:,}")
             for info in infos:
                 name, method = info.filename, info.compress_type
                 if name in files:
@@ -69,12 +69,12 @@ def _members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], byte
 def _packed(files: Mapping[str, bytes], comment: bytes = b"") -> bytes:
     """Return an uncompressed archive of these files; equal files give equal bytes."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as made:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, data in files.items():
             info = zipfile.ZipInfo(name)  # with zip's earliest date
             info.external_attr = _RIGHTS
-            made.writestr(info, data)
-        made.comment = comment
+            archive.writestr(info, data)
+        archive.comment = comment
     return buffer.getvalue()
 
 
@@ -118,18 +118,18 @@ def _array(path: Path, name: str, raw: bytes, matching: layouts.Matching) -> Arr
     left = len(raw) - file.tell()
     if left != prod(shape) * stored.itemsize:
         raise damaged(path, NPZ, f"{name} of {layouts.by(shape)} {stored} in {left:,} bytes")
-    found = np.frombuffer(raw, stored, offset=file.tell())
-    return found.reshape(shape, order="F" if fortran else "C")
+    array = np.frombuffer(raw, stored, offset=file.tell())
+    return array.reshape(shape, order="F" if fortran else "C")
 
 
 def _entries(path: Path, comment: bytes) -> dict[str, str]:
     try:
-        found = json.loads(comment)
+        metadata = json.loads(comment)
     except (ValueError, RecursionError) as error:
         if comment.lstrip().startswith(b"{") or forms.WHOLE.encode() in comment:
             raise damaged(path, NPZ, f"its comment: {error}") from error
         return {}
-    pairs = found.items() if isinstance(found, dict) else ()
+    pairs = metadata.items() if isinstance(metadata, dict) else ()
     return {name: text for name, text in pairs if isinstance(text, str)}
 
 

@@ -78,7 +78,7 @@ class Matching:
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise LenetError unless name and shape fit one of the network's tensors or a bias."""
         known, stem = weight_shapes(), name.removesuffix(SUFFIX)
-        if shape in {(one[-1],) for one in known.values()}:
+        if shape in {(dims[-1],) for dims in known.values()}:
             return
         if stem in known:
             ours, theirs = known[stem], torch_shapes()[stem]

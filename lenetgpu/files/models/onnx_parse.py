@@ -76,7 +76,7 @@ class _Pruned:
         """Return the pruned message between the file's position and `end`."""
         if depth > _DEEPEST:
             raise damaged(self._path, "ONNX", "graphs within graphs without end")
-        made = bytearray()
+        pruned = bytearray()
         while (start := self._file.tell()) < end:
             self._count("fields", 1)
             key = self._varint(end)
@@ -95,20 +95,20 @@ class _Pruned:
                 self._file.seek(body + length)
             elif wire == _BYTES and within not in (_PLAIN, _OPEN):
                 inner = self.message(within, body + length, depth + 1)
-                made += _encoded(key) + _encoded(len(inner)) + inner
+                pruned += _encoded(key) + _encoded(len(inner)) + inner
             else:
                 self._count("unparsed" if within == _OPEN else "copied", body + length - start)
                 self._file.seek(start)
-                made += self._file.read(body + length - start)
-        return bytes(made)
+                pruned += self._file.read(body + length - start)
+        return bytes(pruned)
 
     def _varint(self, end: int) -> int:
-        found = shift = 0
+        number = shift = 0
         while shift < 70 and self._file.tell() < end and (byte := self._file.read(1)):
-            found |= (byte[0] & 0x7F) << shift
+            number |= (byte[0] & 0x7F) << shift
             shift += 7
             if byte[0] < 0x80:
-                return found
+                return number
         where = f"a number without an end at byte {self._file.tell():,}"
         raise damaged(self._path, "ONNX", where)
 
@@ -122,11 +122,11 @@ class _Pruned:
 
 
 def _encoded(number: int) -> bytes:
-    made = bytearray()
+    data = bytearray()
     while number >= 0x80:
-        made.append(number & 0x7F | 0x80)
+        data.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes((*made, number))
+    return bytes((*data, number))
 
 
 def attributes(node: Any) -> dict[str, Any]:
@@ -151,16 +151,16 @@ def node_text(node: Any) -> str:
 
 def producers(path: Path, graph: Any) -> dict[str, Any]:
     """Return the node that produces each value; raise LenetError if two produce one."""
-    found: dict[str, Any] = {}
+    nodes: dict[str, Any] = {}
     given = {tensor.name for tensor in graph.initializer}
     if len(given) != len(graph.initializer):
         raise damaged(path, "ONNX", "two initializers of one name")
     for node in graph.node:
         for name in filter(None, node.output):
-            if name in found or name in given:
+            if name in nodes or name in given:
                 raise damaged(path, "ONNX", f"a value {name} that is made twice")
-            found[name] = node
-    return found
+            nodes[name] = node
+    return nodes
 
 
 def inferred(path: Path, model: Any, batch: int) -> dict[str, tuple[int, list[int | None]]]:
@@ -195,10 +195,10 @@ def inferred(path: Path, model: Any, batch: int) -> dict[str, tuple[int, list[in
     for domain in {node.domain for node in copy.graph.node} - known - set(OWN):
         copy.opset_import.add(domain=domain, version=1)
     graph = shape_inference.infer_shapes(copy, data_prop=True).graph
-    found = {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in graph.initializer}
+    values = {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in graph.initializer}
     for value in (*graph.value_info, *graph.output, *graph.input):
         kind = value.type.tensor_type
         if kind.HasField("shape"):
             dims = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
-            found.setdefault(value.name, (kind.elem_type, dims))
-    return found
+            values.setdefault(value.name, (kind.elem_type, dims))
+    return values

@@ -72,7 +72,7 @@ def read(path: Path, data: bytes) -> Model:
 
     model = parse.parsed(path, io.BytesIO(data), len(data), parse.WEIGHTS)
     try:
-        opsets = {one.domain: one.version for one in model.opset_import}
+        opsets = {opset_id.domain: opset_id.version for opset_id in model.opset_import}
         opset, last = opsets.get("", opsets.get("ai.onnx", 0)), defs.onnx_opset_version()
         if not FIRST_OPSET <= opset <= last:
             raise unexpected(path, f"ONNX's opset {FIRST_OPSET} to {last}", f"{opset:,}")
@@ -119,21 +119,21 @@ class _Walk:
     def weights(self) -> dict[str, Array]:
         """Return the tensors by our names, in our layouts; raise LenetError for another network."""
         self._labels()
-        found = {"fc2": self._linear("fc2")}
+        tensors = {"fc2": self._linear("fc2")}
         self._back_through("Relu")
-        found["fc1"] = self._linear("fc1")
+        tensors["fc1"] = self._linear("fc1")
         self._producer("Flatten or Reshape")
         flat = self._at
         self._back_through("Flatten", "Reshape")
         for name in ("conv2", "conv1"):
             self._back_through("AveragePool")
             self._back_through("Relu")
-            found[name] = self._conv(name)
+            tensors[name] = self._conv(name)
         images = self._at
         self._preparation()
         self._require_shape(images, [1, _HEIGHT, _WIDTH])
         self._require_shape(flat, [FEATURE_COUNT])
-        return layouts.from_torch({name: found[name] for name in weight_shapes()})
+        return layouts.from_torch({name: tensors[name] for name in weight_shapes()})
 
     def _refuse(self, node: Any, expected: str, found: str) -> LenetError:
         return unexpected(f"{self._path}: {node_text(node)}", expected, found)
@@ -220,12 +220,12 @@ class _Walk:
             return self._read(value) if hasattr(value, "data_type") else np.array(value, "f4")
         if node.op_type not in ("Identity", "Transpose", "Cast") or len(node.input) != 1:
             return None
-        found = self._constant(node.input[0], depth + 1)
-        if found is None or node.op_type == "Identity":
-            return found
+        array = self._constant(node.input[0], depth + 1)
+        if array is None or node.op_type == "Identity":
+            return array
         if node.op_type == "Cast":
-            return found.astype(_CASTS[given["to"]])
-        return found.transpose(given.get("perm"))
+            return array.astype(_CASTS[given["to"]])
+        return array.transpose(given.get("perm"))
 
     def _read(self, tensor: Any) -> Array:
         from onnx import numpy_helper
@@ -238,19 +238,19 @@ class _Walk:
         if min(tensor.dims, default=0) < 0:
             raise damaged(self._path, ONNX, f"tensor {tensor.name} of a negative size")
         try:
-            found = np.asarray(numpy_helper.to_array(tensor))
+            array = np.asarray(numpy_helper.to_array(tensor))
         except Exception as error:
             raise damaged(self._path, ONNX, f"tensor {tensor.name}: {error}") from error
-        return found.astype(np.float32) if tensor.data_type == parse.BFLOAT16 else found
+        return array.astype(np.float32) if tensor.data_type == parse.BFLOAT16 else array
 
     def _weights_of(self, node: Any, shape: tuple[int, ...]) -> Array:
         name = node.input[1] if len(node.input) > 1 else "none"
-        found = self._constant(name)
-        if found is None or found.dtype.kind != "f":
+        weights = self._constant(name)
+        if weights is None or weights.dtype.kind != "f":
             raise self._refuse(node, "weights that are constants", name)
-        if found.shape != shape:
-            raise self._refuse(node, f"weights of shape {by(shape)}", by(found.shape))
-        return found
+        if weights.shape != shape:
+            raise self._refuse(node, f"weights of shape {by(shape)}", by(weights.shape))
+        return weights
 
     def _require_no_bias(self, node: Any, name: str, size: int) -> None:
         if not name:

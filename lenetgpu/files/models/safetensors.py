@@ -59,10 +59,10 @@ def _header(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         raise ValueError("a name that is there twice")
-    return found
+    return entries
 
 
 def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
@@ -86,10 +86,10 @@ def _tensor(path: Path, name: str, entry: dict[str, Any], raw: memoryview) -> Ar
     if len(raw) != prod(shape) * stored.itemsize:
         where = f"{name} of {layouts.by(shape)} {kind} in {len(raw):,} bytes"
         raise damaged(path, SAFETENSORS, where)
-    found = np.frombuffer(raw, stored).reshape(shape)
+    array = np.frombuffer(raw, stored).reshape(shape)
     if kind == "BF16":  # the upper halves of float32
-        return (found.astype(np.uint32) << 16).view(np.float32)
-    return found
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array
 
 
 def written(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object]) -> bytes:
