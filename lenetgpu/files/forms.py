@@ -56,8 +56,7 @@ class Form(ABC):
     def add(self, labels: Array, scores: Array | None) -> None:
         """Write the next labels, starting at `done`."""
 
-    @abstractmethod
-    def finish(self, asked: int | None) -> None:
+    def finish(self, asked: int | None) -> None:  # noqa: B027
         """Complete the file of `done` images; `asked` is given if the run was interrupted."""
 
     def close(self) -> None:  # noqa: B027
@@ -143,9 +142,6 @@ class _Csv(Form):
             return numbers
         names = self.names[self.done : self.done + len(numbers)]
         return _cells(*zip(numbers, names, strict=True)).splitlines()
-
-    def finish(self, asked: int | None) -> None:
-        pass
 
 
 class _Parts(Form):

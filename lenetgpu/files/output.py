@@ -6,7 +6,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.put(path)
 
 
-class LabelWriter:
+class LabelWriter(AbstractContextManager["LabelWriter"]):
     """Writer of `count` labels to `path`, through a temporary file in its folder until `close`.
 
     The other arguments are a Form's. A `with` block closes the writer; an exception abandons it.
@@ -139,9 +139,6 @@ class LabelWriter:
             except BaseException:
                 self._temporary.drop()
                 raise
-
-    def __enter__(self) -> LabelWriter:
-        return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:

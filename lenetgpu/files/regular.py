@@ -131,10 +131,10 @@ def is_gzip(file: BinaryIO) -> bool:
 
 def unpacking(file: BinaryIO) -> BinaryIO:
     """Return an open file, rewound; if it is gzip's, a file that inflates it."""
-    opened: BinaryIO = file
-    if is_gzip(file):
-        opened = _modules()[1].GzipFile(fileobj=file, mode="rb")
-    return opened
+    if not is_gzip(file):
+        return file
+    inflating: BinaryIO = _modules()[1].GzipFile(fileobj=file, mode="rb")
+    return inflating
 
 
 def inflated(data: Any, most: int) -> tuple[bytes, bool]:

@@ -13,15 +13,12 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from lenetgpu.errors import LenetError, first_line
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _PREFIX = ".lenetgpu."
 _BLOCK = 1 << 20
@@ -107,7 +104,7 @@ def is_device(target: Path) -> bool:
     return target.exists() and not target.is_file()
 
 
-class Temporary:
+class Temporary(AbstractContextManager["Temporary"]):
     """A new empty file in `folder`, which is renamed to its target or removed with the block.
 
     Its mode is 0600, and it is locked while the process lives: unlocked files of killed
@@ -133,13 +130,10 @@ class Temporary:
             self.drop()
 
     @classmethod
-    def beside(cls, path: Path) -> Self:
+    def beside(cls, path: Path) -> Temporary:
         """Return a temporary file in `path`'s folder, or in the system's for a device or pipe."""
         target = resolved(path)
         return cls(Path(tempfile.gettempdir()) if is_device(target) else target.parent)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.drop()
