@@ -53,6 +53,10 @@ class Form(ABC):
     done: int = 0
 
     @abstractmethod
+    def __post_init__(self) -> None:
+        """Write everything that precedes the labels."""
+
+    @abstractmethod
     def add(self, labels: Array, scores: Array | None) -> None:
         """Write the next labels, starting at `done`."""
 
