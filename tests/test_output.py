@@ -149,7 +149,7 @@ def test_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, made, small_file
     path.write_text("old")
     with pytest.raises(LenetError) as caught:
         write_labels(path, labels, scores)
-    assert str(caught.value) == f"{path}: expected a place to write to, found: File too large"
+    assert str(caught.value) == f"{path}: cannot be written: File too large"
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -160,7 +160,7 @@ def test_devices_and_pipes_are_written_directly(tmp_path, made, ending):
     full, pipe = tmp_path / f"full{ending}", tmp_path / f"pipe{ending}"
     full.symlink_to("/dev/full")
     os.mkfifo(pipe)
-    with pytest.raises(LenetError, match="full.* found: No space left on device"):
+    with pytest.raises(LenetError, match="full.*: No space left on device"):
         write_labels(full, made[0])
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
         few = made[0][:100], made[1][:100]
@@ -195,7 +195,7 @@ def test_convert_on_a_full_disk(tmp_path, rng, small_files):
     np.save(tmp_path / "x.npy", images)
     target = tmp_path / "x.h5"
     target.write_text("old")
-    with pytest.raises(LenetError, match=f"{target}: expected a place to write to, found: ") as e:
+    with pytest.raises(LenetError, match=f"{target}: cannot be written: ") as e:
         convert_data(tmp_path / "x.npy", target)
     assert "\n" not in str(e.value)
     assert target.read_text() == "old"
@@ -206,7 +206,7 @@ def test_only_the_first_line_of_an_error_is_shown(tmp_path):
     for error in (OSError(28, "No space\nHDF5: 12 more lines"), RuntimeError("No space\nat 7")):
         with pytest.raises(LenetError) as caught, output.replacing(tmp_path / "x.h5"):
             raise error
-        assert str(caught.value).endswith("x.h5: expected a place to write to, found: No space")
+        assert str(caught.value).endswith("x.h5: cannot be written: No space")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -214,7 +214,7 @@ def test_infer_on_a_full_disk(tmp_path):
     target = tmp_path / "x.json"
     target.symlink_to("/dev/full")
     result = run("infer", "--limit", 9, "--device", "cpu", "--output", target)
-    refused(result, f"{target}: expected a place to write to, found: No space left on device")
+    refused(result, f"{target}: cannot be written: No space left on device")
     assert list(tmp_path.iterdir()) == [target]
 
 

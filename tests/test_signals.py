@@ -183,7 +183,7 @@ def full(*_):
 files.Temporary.put = full
 """
     done = ended("TERM", code, *LABELS, cwd=tmp_path)
-    assert done.returncode == 2 and "x.npy: expected a place to write to" in done.stderr
+    assert done.returncode == 2 and "x.npy: cannot be written: " in done.stderr
 
 
 @pytest.mark.parametrize("signalled", [False, True])

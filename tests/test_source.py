@@ -343,7 +343,7 @@ def test_disk_read_errors_are_one_sentence(tmp_path, monkeypatch, digits):
     path = npy(tmp_path / "x.npy", digits)
     with open_source(path) as source:
         monkeypatch.setattr(regular.os, "preadv", fail)
-        with pytest.raises(LenetError, match=r"expected 47,824 readable bytes from byte 128 on, "):
+        with pytest.raises(LenetError, match=r"cannot read 47,824 bytes from byte 128 on: "):
             source.whole()
 
 

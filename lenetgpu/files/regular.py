@@ -94,10 +94,8 @@ class OpenFile:
                     raise unexpected(self.path, f"{len(out):,} bytes from byte {at:,} on", found)
                 done += got
         except OSError as error:
-            raise LenetError(
-                f"{self.path}: expected {len(out):,} readable bytes from byte {at:,} on, "
-                f"found: {error.strerror or error}"
-            ) from error
+            failed = f"cannot read {len(out):,} bytes from byte {at:,} on"
+            raise LenetError(f"{self.path}: {failed}: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Close the file."""

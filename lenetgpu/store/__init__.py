@@ -45,7 +45,7 @@ def placing(path: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         reason = first_line(getattr(error, "strerror", None) or str(error), "?")
-        raise LenetError(f"{path}: expected a place to write to, found: {reason}") from error
+        raise LenetError(f"{path}: cannot be written: {reason}") from error
 
 
 def known_by(file: IO[bytes]) -> tuple[int, str]:
