@@ -165,7 +165,7 @@ def test_written_files_have_checksums(converted, weight_file, tmp_path, rng):
     made = converted, weight_file, tmp_path / "labels.h5"
     counts = [4, 2, 2, 4, 2]
     for path, count in zip((*shipped, *made), counts, strict=True):
-        assert checksums.verify(path).said == f"checksums right ({count} data sets)"
+        assert checksums.verify(path).summary == f"checksums right ({count} data sets)"
         with h5py.File(path) as file:
             for name, item in file.items():
                 assert item.attrs[checksums.ATTRIBUTE].decode() == by_hand(item[...])

@@ -70,7 +70,7 @@ class Rows:
             self._of_blocks += bytes.fromhex(sum_of(part.astype(self._item.dtype, copy=False)))
         self._done += len(part)
         if self._done == len(self._item):
-            _state(self._item, self._sum.hex())
+            _write_checksum(self._item, self._sum.hex())
             if self._by_blocks:
                 table = np.frombuffer(self._of_blocks, np.uint8).reshape(-1, _BYTES)
                 write(self._file, self._name + OF_BLOCKS, table)
@@ -81,7 +81,7 @@ def write(file: Any, name: str, array: Array, **options: Any) -> None:
     Rows(file, name, array.shape, array.dtype, len(array), **options).add(array)
 
 
-def _state(owner: Any, checksum: str) -> None:
+def _write_checksum(owner: Any, checksum: str) -> None:
     owner.attrs[ATTRIBUTE] = np.bytes_(checksum)
 
 
@@ -96,7 +96,7 @@ def describe(owner: Any, attributes: Mapping[str, Any]) -> None:
 
 def sum_up(file: Any) -> None:
     """Write the checksum over names, types, shapes and attributes, after everything else."""
-    _state(file, _sum_of_facts(file, {name: file[name] for name in file}, "a new file"))
+    _write_checksum(file, _sum_of_facts(file, {name: file[name] for name in file}, "a new file"))
 
 
 def _sum_of_facts(file: Any, items: Mapping[str, Any], path: object) -> str:
@@ -120,18 +120,19 @@ def stated(file: hdf5.Untrusted) -> Sums:
     Raises LenetError if names, types, shapes or attributes changed, or a checksum was dropped.
     """
     path, names = str(file.path), file.names(_MOST + 1)
-    whole, summed = _has(file, "."), [name for name in names if _has(file, name)]
-    if not whole and not summed:
-        return Sums(path, {}, tuple(names), whole=False)
+    has_root = _has_checksum(file, ".")
+    summed = [name for name in names if _has_checksum(file, name)]
+    if not has_root and not summed:
+        return Sums(path, {}, tuple(names), has_root=False)
     if len(names) > _MOST:
         found = "more: the file is damaged, or was changed since"
         raise unexpected(path, f"at most {_MOST} data sets beside checksums", found)
     items = {name: _numbers(file, name) for name in summed}
-    if whole:
+    if has_root:
         expected, found = hdf5.text_of(file, ATTRIBUTE, path), _sum_of_facts(file, items, path)
         compare(f"{path}: expected names and attributes", expected, found)
     sums = {name: hdf5.text_of(item, ATTRIBUTE, path) for name, item in items.items()}
-    return Sums(path, sums, tuple(name for name in names if name not in sums), whole)
+    return Sums(path, sums, tuple(name for name in names if name not in sums), has_root)
 
 
 def blocks(item: hdf5.Stored, sums: Sums) -> Blocks | None:
@@ -180,7 +181,7 @@ def _numbers(file: hdf5.Untrusted, name: str) -> hdf5.Stored:
     return hdf5.find(file, name, "a data set of numbers", lambda n: bool(n) and 0 not in n, "fiu")
 
 
-def _has(file: hdf5.Untrusted, name: str) -> bool:
+def _has_checksum(file: hdf5.Untrusted, name: str) -> bool:
     """Return True if the root group (".") or the target of a hard link has a checksum."""
     link = name.encode("utf-8", "surrogateescape")
     hard = name == "." or file.id.links.get_info(link).type == hdf5.h5py.h5l.TYPE_HARD

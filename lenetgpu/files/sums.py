@@ -48,14 +48,14 @@ def sum_of(array: Array) -> str:
 class Sums:
     """The SHA-256 checksums that a file states, as hex by dataset name; empty if it has none.
 
-    `without` are the names that have none; `whole` is True if there was one of names, shapes and
+    `without` are the names that have none; `has_root` is True if there was one of names, shapes and
     attributes. `where` and `noun` name a dataset in messages.
     """
 
     path: str
     stated: Mapping[str, str]
     without: tuple[str, ...] = ()
-    whole: bool = True
+    has_root: bool = True
     where: str = "dataset /"
     noun: str = "data set"
 
@@ -75,7 +75,7 @@ class Sums:
         compare(f"{self.path}: expected {self.where}{name}", self.stated[name], found)
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The message for a file whose datasets were compared, as far as they have checksums."""
         if not self:
             return NONE
@@ -87,7 +87,7 @@ class Sums:
                 names += f" and {more} more"
             have = "have" if self.without[1:] else "has"
             text += f"; {names} {have} none: damage cannot be detected"
-        return text if self.whole else f"{text}; names and attributes have none"
+        return text if self.has_root else f"{text}; names and attributes have none"
 
 
 def compare(what: str, expected: str, found: str) -> None:

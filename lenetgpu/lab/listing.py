@@ -230,7 +230,7 @@ def weight_rows(path: Path) -> list[tuple[str, str]]:
         shape, rms = "x".join(map(str, tensor.shape)), (tensor.astype("f8") ** 2).mean() ** 0.5
         values = f"{tensor.min():.4f} to {tensor.max():.4f}, rms {rms:.4f}"
         rows.append((f"/{name}", f"{shape}, {values}"))
-    rows += [("checksums", file.sums.said), *file.facts.items()]
+    rows += [("checksums", file.sums.summary), *file.facts.items()]
     if file.unread:
         names = ", ".join(file.unread)
         rows.append(("not read", f"{names} (text of variable length, or no one value)"))
@@ -246,11 +246,11 @@ def verified(path: Path) -> str:
         start = file.read(forms.START)
     plain = start.startswith(_NO_CHECKSUM)
     if forms.form_of(start) is not None:
-        return about(path).sums.said
+        return about(path).sums.summary
     if not plain and not start.startswith(GZIP_MAGIC):
         from lenetgpu.files.checksums import verify
 
-        return verify(path).said
+        return verify(path).summary
     import numpy as np
 
     with open_source(path) as source:
