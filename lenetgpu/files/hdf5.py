@@ -21,7 +21,7 @@ from itertools import product
 from math import prod
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.errors import ENDING, LenetError, first_line, unexpected
@@ -29,10 +29,6 @@ from lenetgpu.files.hdf5_trees import require_trees
 from lenetgpu.files.models.forms import MAX_ATTRIBUTES, MAX_TEXT_BYTES
 from lenetgpu.files.reading import check_memory
 from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, inflated, open_regular
-
-if TYPE_CHECKING:
-    pass
-
 
 _MAX_NAME = 256
 _OWN_FILES = "/proc/self/fd"

@@ -28,8 +28,8 @@ _VIRTUAL = b"\x04\x03"
 _TYPES = 12
 _DEEPEST = 64
 _MOST_HEAP_BYTES = 1 << 24
-_PART = 1 << 19
-_MOST_SCANNED, _ENDS = 4 << 30, 32 << 20
+_PART = 1 << 19  # bytes scanned at a time
+_MOST_SCANNED, _ENDS = 4 << 30, 32 << 20  # bytes of a file, and of its two ends otherwise
 _THREADS = 16
 
 
