@@ -1,8 +1,4 @@
-"""Vega-Lite specifications of charts, for the page and for the pictures of --plot.
-
-On the page, colours, fonts and sizes come from its style sheet (through report.js). Field names are
-fixed here; file contents are only ever data, never part of an expression.
-"""
+"""Vega-Lite specifications of charts, for the page and for --plot; file contents are only data."""
 
 from __future__ import annotations
 
@@ -157,10 +153,7 @@ def shares(title: str) -> Spec:
 
 
 def plan_bars(plans: Mapping[str, Rows], totals: Mapping[str, float]) -> Spec:
-    """Return a bar per plan, as long as its total and divided by its stages' shares.
-
-    A plan slower than ten times the fastest gets a truncated bar, marked as such.
-    """
+    """Return a bar per plan, divided by its stages' shares, truncated at ten times the fastest."""
     times = [totals[name] for name in plans]
     limit = max(ms for ms in times if ms <= 10 * min(times))
     bars, labels = [], []
@@ -183,10 +176,7 @@ def plan_bars(plans: Mapping[str, Rows], totals: Mapping[str, float]) -> Spec:
 
 
 def roofline(points: Rows, limits: Any, tint: Spec, floor: float = 0.0) -> Spec:
-    """Return rates (`tflops`) over `intensity` under the roofs of `limits`, a device's ceilings.
-
-    Points below `floor` are drawn at `floor`.
-    """
+    """Return rates (`tflops`, at least `floor`) over `intensity` under the roofs of `limits`."""
     intensities, rates = [p["intensity"] for p in points], [p["tflops"] for p in points]
     low, high = min([0.2, *intensities]) / 1.5, max([200.0, *intensities]) * 1.5
     top = 2 * max(limits["fma_tflops"], limits["tensor_tflops"], *rates)
@@ -339,10 +329,9 @@ def save(
     columns: int = 2,
     apart: bool = True,
 ) -> None:
-    """Write charts by title to `path` atomically, `columns` per row, as .png or .svg.
+    """Write charts by title to `path` (.png or .svg) atomically, `columns` per row.
 
-    A PNG stores the texts of `texts`. With `apart` each chart has its own colours, otherwise all
-    share a legend.
+    A PNG stores `texts`. With `apart` each chart has its own colours, otherwise all share a legend.
     """
     import vl_convert
 

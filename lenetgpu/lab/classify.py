@@ -41,10 +41,9 @@ Tell = Callable[[str], None]
 class ClassifyRequest:
     """The options of `lenetgpu classify`.
 
-    `shard` is the number of images per shard; None means SHARD, or PICTURES for pictures.
-    `form` is the extension of the label files. `as_is` leaves pictures unprepared. `workers` is
-    None for this process, "N" for N Dask processes, or "cuda" for one per GPU; `scheduler` is
-    the address of a running Dask cluster instead.
+    A `shard` of None means SHARD images, or PICTURES pictures. `form` is the extension of the
+    label files. `workers` is None for this process, "N" for N Dask processes, or "cuda" for one
+    per GPU; `scheduler` is the address of a running Dask cluster.
     """
 
     sources: tuple[Path, ...]
@@ -81,23 +80,15 @@ class ClassifyRequest:
     def run(self) -> Request:
         """Return the inference request that each worker runs."""
         weights = Path(self.weights or assets.default_weights()).absolute()
-        return Request(
-            None,
-            weights,
-            plan=self.plan,
-            precision=self.precision,
-            device=self.device,
-            threads=self.threads,
-            scores=self.scores,
-        )
+        names = ("plan", "precision", "device", "threads", "scores")
+        return Request(None, weights, **{name: getattr(self, name) for name in names})
 
 
 def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
-    """Run the shards that the manifest does not list yet.
+    """Run the shards that the manifest does not list yet; `say` gets progress, `tell` events.
 
-    `say` receives the progress, `tell` the events. Raises LenetError for bad input (before
-    anything is written), if the folder holds another job, or if the job cannot continue.
-    Finished shards stay, and the same command resumes the job.
+    Raises LenetError for bad input (before anything is written), if the folder holds another job,
+    or if the job cannot continue. Finished shards stay, and the same command resumes the job.
     """
     request.check()
     out = request.out.absolute()
@@ -150,10 +141,7 @@ def _tell_some(sentences: list[str], tell: Tell, noun: str) -> None:
 
 
 def _resume(out: Path, begun: manifest.Manifest, job: Job, listed: bytes, tell: Tell) -> None:
-    """Add input files that have become readable, and schedule altered label files again.
-
-    Raises LenetError if the job differs; pictures may change until the first one is labelled.
-    """
+    """Add inputs that have become readable, and schedule altered label files again."""
     require_same(out, begun.job, job)
     if listed and begun.job.pictures:
         if begun.done:

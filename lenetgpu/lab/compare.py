@@ -11,16 +11,8 @@ from typing import Any
 
 from lenetgpu.check.reference import Reference, network_reference
 from lenetgpu.cpu.threads import cpu_name
-from lenetgpu.dispatch.candidates import (
-    PLANS,
-    check_comparable,
-    check_plan_baseline,
-    default_baseline,
-    only,
-    plan_candidates,
-    resolve_baseline,
-    stage_candidates,
-)
+from lenetgpu.dispatch import candidates as dispatch
+from lenetgpu.dispatch.candidates import PLANS
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files import assets
 from lenetgpu.files.reading import check_memory
@@ -380,7 +372,7 @@ def _check_request(request: CompareRequest) -> None:
         raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
     if request.what == PLANS and request.baseline is not None:
         gpu, _ = choose_device(request.device)
-        check_plan_baseline(request.baseline, "cpu" if gpu is None else "cuda")
+        dispatch.check_plan_baseline(request.baseline, "cpu" if gpu is None else "cuda")
     names = ("baseline", "cold_l2", "against", "only", "rounds", "warmup", "seconds", "watch")
     options = {name: f"--{name.replace('_', '-')}" for name in names}
     options["regression"] = "--fail-on-regression"
@@ -408,27 +400,29 @@ def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
     regression, what = RegressionCheck(request, "compare", request.what), request.what
     if what is None:
         return _run_suite(request, say)
-    check_comparable(what)
+    dispatch.check_comparable(what)
     own, notes = loaded.of_kind(stage_of(what).kind) if loaded.found else ([], [])
     setting = _setting(request, say)
     device, gpu, facts, count = setting.device, setting.gpu, setting.facts, len(setting.images)
     if gpu is None and request.cold_l2:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
     if what == PLANS:
-        candidates = plan_candidates(device, setting.images, facts, facts.weights, gpu, say)
+        candidates = dispatch.plan_candidates(
+            device, setting.images, facts, facts.weights, gpu, say
+        )
     else:
-        candidates = stage_candidates(what, device, count, facts, gpu)
+        candidates = dispatch.stage_candidates(what, device, count, facts, gpu)
     if own:
         work = plugins.Work(stage_of(what).problem, count, setting.limits, what, facts)
         candidates += [loaded.candidate(one, work) for one in own]
-    baseline = default_baseline(what, device, candidates)
+    baseline = dispatch.default_baseline(what, device, candidates)
     if mine := plugins.named(own, request.baseline):
         baseline = mine
     elif request.baseline is not None:
-        baseline = resolve_baseline(what, device, request.baseline, candidates)
+        baseline = dispatch.resolve_baseline(what, device, request.baseline, candidates)
     if request.only is not None:
         always = {baseline, *(one.full_name for one in own)}
-        candidates = only(request.only, candidates, always)
+        candidates = dispatch.only(request.only, candidates, always)
     now = {"device": device_json(gpu)["name"], "baseline": baseline}
     regression.check(now | {"images": count, "cold_l2": request.cold_l2})
     comparison = compare(what, candidates, baseline, request.effort, request.cold_l2, say=say)

@@ -144,11 +144,7 @@ def progress_bar(enabled: bool, what: str = "images, all passes") -> Iterator[Ad
 
 @contextmanager
 def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
-    """Yield `say(text, done, total)`, which shows the current activity if stderr is a terminal.
-
-    `rate` adds items per second and the remaining time. Without escape codes the line is
-    rewritten once per percent.
-    """
+    """Yield `say(text, done, total)`, shown if stderr is a terminal; `rate` adds items per second."""
     if not enabled or not sys.stderr.isatty():
         yield lambda text, done=0, total=0: None
         return

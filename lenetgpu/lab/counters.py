@@ -107,10 +107,9 @@ def _counted(
 def count_candidates(
     comparison: Comparison, document: dict[str, Any], images: Images, gpu: Gpu, say: Say
 ) -> None:
-    """Add `counters` to the comparison `document`, and to each candidate that passed its check.
+    """Add `counters` to the comparison `document` and its candidates that passed; release benches.
 
-    The counting process does not load plugins: their counters are None. All benches are
-    released, because that process needs their memory.
+    The counting process needs their memory. It loads no plugins: their counters are None.
     """
     specs = {}
     for candidate in comparison.candidates:

@@ -73,10 +73,7 @@ def cache_rows() -> list[tuple[str, str]]:
 
 
 def repaired() -> list[str]:
-    """Empty the cache; return a sentence on what was removed and one per entry left.
-
-    Raises LenetError, and removes nothing, if the cache folder does not belong to the user.
-    """
+    """Empty the cache, if it belongs to the user; return what was removed, and each entry left."""
     removed = repair()
     counts = ", ".join(f"{count} {kind}" for kind, count in removed.counts.items())
     said = f"removed from {cache_root()}: {counts or 'nothing, it held nothing'}"

@@ -1,8 +1,7 @@
 """JSON files of earlier commands, untrusted: cleaned for a page, validated for --against.
 
 In a page's document, texts are printable, numbers can be drawn, times are at least 0, and a missing
-key reads as None. Other damage shows up when the document is drawn. In one for --against, every
-value that is compared has the expected type.
+key reads as None. In one for --against, every value that is compared has the expected type.
 """
 
 from __future__ import annotations
@@ -64,10 +63,7 @@ def text(value: Any, where: str) -> str:
 
 
 def cleaned(value: Any, where: str, times: bool = False) -> Any:
-    """Return a JSON value that is safe to show; raise ValueError if it is too large or a bad time.
-
-    All values under a key that ends in _ms are `times`, except under residual_ms.
-    """
+    """Return a JSON value that is safe to show; values under keys that end in _ms are `times`."""
     if isinstance(value, dict | list) and len(value) > MOST_ROWS:
         raise ValueError(f"{where}: expected at most {MOST_ROWS:,} entries, found {len(value):,}")
     if isinstance(value, dict):

@@ -147,10 +147,7 @@ class _Run:
         self.writer.close(len(self.source) if self.interrupted else None)
 
     def outcome(self) -> Outcome:
-        """Return the outcome; its times are of the repeated passes, or of the labelling pass.
-
-        On a GPU the labelling pass has no compute time: its copies overlap its kernels.
-        """
+        """Return the outcome; its times are of the repeated passes, or of the labelling pass."""
         engine, request, n = self.engine, self.request, self.done
         schedule, truth = engine.schedule(self.source.dtype), self.source.labels
         resident, first = engine.gpu is None and self.images is not None, [engine.phases["first"]]

@@ -117,8 +117,7 @@ def _row(v: Variant, gpu: Gpu | None) -> dict[str, Any]:
 def variant_lines(rows: list[dict[str, Any]], machine: str, width: int) -> list[Line]:
     """Return lines of at most `width` characters: a heading per kind, a paragraph per family.
 
-    A description stands next to the variant's name if there is room, otherwise below it and
-    without its source. `machine` names the devices that the marked rows run on.
+    Descriptions without room next to the name stand below it. Marked rows run on `machine`.
     """
     keys = ("variant", "needs", "precision")
     widths = {key: max(len(row[key]) for row in rows) for key in keys}
@@ -149,10 +148,7 @@ def variant_lines(rows: list[dict[str, Any]], machine: str, width: int) -> list[
 
 
 def matrix_lines(cells: list[Cell], width: int) -> list[Line]:
-    """Return a table per device (rows are stages, columns families), then the notes.
-
-    A device's table that is wider than `width` becomes a list of cells.
-    """
+    """Return a table per device, or a list where `width` is too small for it, then the notes."""
     lines: list[Line] = []
     for _, on_device in groupby(cells, lambda cell: cell.device):
         rows = [list(row) for _, row in groupby(on_device, lambda cell: cell.stage)]
@@ -238,10 +234,7 @@ def weight_rows(path: Path) -> list[tuple[str, str]]:
 
 
 def verified(path: Path) -> str:
-    """Read all of an image, weight or label file; return the result of its checksums in words.
-
-    Raises LenetError if the checksums show that the file is damaged.
-    """
+    """Read all of an image, weight or label file; return its checksums' result, or raise LenetError."""
     with open_regular(path, "a file of images, weights or labels") as file:
         start = file.read(forms.START)
     plain = start.startswith(_NO_CHECKSUM)
@@ -276,8 +269,7 @@ def shipped() -> list[tuple[str, str]]:
 def start(kind: str, folder: Path) -> list[tuple[str, str]]:
     """Write KIND.py and KIND.cu into `folder`; return (file, purpose) rows and the next command.
 
-    Raises LenetError, and writes nothing, if `kind` is unknown, `folder` is a file, or either
-    file exists.
+    Raises LenetError, and writes nothing, for an unknown `kind`, or if one of the files exists.
     """
     if kind not in KINDS:
         raise LenetError(f"--new: expected a kind of {', '.join(KINDS)}, found {kind!r}")

@@ -23,10 +23,7 @@ _LABEL = 9  # width of the label of a summary line
 
 
 class Noting:
-    """A label writer that records mistakes and passes the labels to `inner`, if there is one.
-
-    `inner` gets scores only if it accepts them. `source` provides the images and their labels.
-    """
+    """A label writer that records mistakes about `source`, and passes the labels to `inner` if given."""
 
     with_scores = True
 
@@ -72,10 +69,7 @@ def probability(value: float) -> str:
 
 
 def lines(counts: Any, width: int) -> Iterator[str]:
-    """Yield each digit's accuracy and the most frequent confusions, unless all are right.
-
-    `counts` (10, 10) is a confusion matrix; lines have at most `width` characters.
-    """
+    """Yield digits' accuracies and the commonest confusions of `counts` (10, 10), unless all are right."""
     pairs = confusions(counts)
     if not pairs:
         return

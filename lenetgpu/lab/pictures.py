@@ -71,10 +71,7 @@ def gathered(
     as_is: bool = False,
     advance: Progress | None = None,
 ) -> Gathered:
-    """Return the images of `paths` that the request selects, prepared unless `as_is`.
-
-    `bad` are sentences about files already rejected; `advance(done, total)` counts files read.
-    """
+    """Return the images of `paths` that the request selects; `bad` are sentences about other files."""
     request.check()
     phases = Phases()
     with phases.timed("load"):
@@ -87,10 +84,7 @@ def gathered(
 def classify(
     request: Request, found: Gathered, progress: Progress | None = None, output: Path | None = None
 ) -> Classified:
-    """Label the gathered images; with `output`, also write the labels and file names there.
-
-    Ctrl-C and LenetError are as in `infer`. Raises LenetError if nothing was gathered.
-    """
+    """Label the gathered images; also write labels and file names to `output`. Raises as `infer`."""
     if not found.names and len(found.bad) == 1:
         raise LenetError(found.bad[0])
     if not found.names:
@@ -120,15 +114,17 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
     if len(rows) > FEW:
         yield counts([row["label"] for row in rows], [row["probability"] for row in rows])
         return
+    most = max(_LEAST_NAME, width - _OTHERS)  # characters of a file's name
     shown = [
         row
         | {
             "": number,
-            "file": _shortened(row["file"], max(_LEAST_NAME, width - _OTHERS)),
+            "file": name if len(name) <= most else "..." + name[3 - most :],
             "second": f"{row['runner_up']['label']} {probability(row['runner_up']['probability'])}",
             "note": "; ".join(row["notes"]) or None,
         }
         for number, row in enumerate(rows, 1)
+        for name in [one_line(row["file"])]
     ]
     likely, second = ("prob.", "next") if width < _NARROW else ("probability", "runner-up")
     every = columns(
@@ -160,10 +156,9 @@ def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:
 
 
 def drawn(images: Any, labels: Sequence[int], width: int, braille: bool) -> list[str]:
-    """Return `images` (N, 28, 28, 1) side by side, numbered, in lines of at most `width`.
+    """Return `images` (N, 28, 28, 1) with `labels` side by side, in lines of at most `width`.
 
-    Each image is 14 by 7 characters: a dot per pixel in braille, otherwise a shade per 2x4
-    pixels. Images without labels are not drawn.
+    Each has 14 by 7 characters: a dot per pixel in braille, otherwise a shade per 2x4 pixels.
     """
     import numpy as np
 
@@ -202,9 +197,3 @@ def _encodes(code: int) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
-
-
-def _shortened(name: str, most: int) -> str:
-    """Return `name` on one line of at most `most` characters; its end is preserved."""
-    shown = one_line(name)
-    return shown if len(shown) <= most else "..." + shown[3 - most :]

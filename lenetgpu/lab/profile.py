@@ -131,8 +131,7 @@ class Profile:
 def profile(request: Request, progress: Progress | None = None, counters: bool = False) -> Profile:
     """Run `request` with stage timing, ceilings and, if requested, a trace; Ctrl-C as in infer.
 
-    With `counters`, one pass of the plan's kernels is counted after all timing; Ctrl-C skips
-    it. Raises LenetError if counters are requested without a GPU.
+    `counters` need a GPU (else LenetError), and are collected after all timing.
     """
     if counters:
         counters_of.require_gpu(*choose_device(request.device, request.plan))

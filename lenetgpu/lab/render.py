@@ -1,8 +1,4 @@
-"""Tables for terminals, Markdown, CSV and HTML, with lines of text between them.
-
-A command's results are a list of parts: `Table`s, and lines of text. `show` prints them;
-`Table.markdown`, `Table.csv` and `Table.cells` (HTML) write one table.
-"""
+"""Parts of results, tables and lines of text, for terminals, Markdown, CSV and HTML."""
 
 from __future__ import annotations
 
@@ -39,8 +35,7 @@ _LAST_TO_GO = "speedup verdict table section label paper images_per_second"
 class Table:
     """Rows (JSON objects) under columns; columns without values are left out.
 
-    `below` is the key of a column of sentences: if the terminal is too narrow for it, they
-    follow the table, each with its row's first cell.
+    If the terminal is too narrow for the column `below`, its sentences follow the table.
     """
 
     every: Sequence[Column]
@@ -81,11 +76,7 @@ class Table:
         return text.getvalue()
 
     def fitting(self, width: int) -> tuple[Column, ...]:
-        """Return the columns that fit in `width` characters, dropping _FIRST_TO_GO in order.
-
-        If that is not enough, words are folded, then the _LAST_TO_GO columns are dropped,
-        then the rightmost columns.
-        """
+        """Return the columns that fit in `width` characters: some go, then words are folded, more go."""
         fitting = list(self.columns)
         for key in _FIRST_TO_GO.split():
             if self._fits(fitting, width):

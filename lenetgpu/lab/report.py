@@ -96,10 +96,7 @@ class ReportOutcome:
 
 
 def run_report(request: ReportRequest, say: Say) -> ReportOutcome:
-    """Make the page and write it atomically; raise LenetError for bad input before anything runs.
-
-    Ctrl-C raises KeyboardInterrupt and leaves no file.
-    """
+    """Make the page and write it atomically; raise LenetError for bad input before anything runs."""
     request.check()
     files = json_files(request.files)
     require_targets(request.out, sources=(*files, request.data, request.weights))

@@ -20,10 +20,7 @@ Write = Callable[[Any], str]
 
 @dataclass(frozen=True)
 class Column:
-    """A title, the key of the value, and its formatter; `empty` replaces a missing value.
-
-    A key with dots leads into nested objects.
-    """
+    """A title, the key of the value, dots leading into nested objects, and its formatter."""
 
     title: str
     key: str
@@ -49,10 +46,7 @@ def words(title: str, key: str, write: Write = str) -> Column:
 
 
 def columns(*groups: Column | str | tuple[str, Write]) -> tuple[Column, ...]:
-    """Return columns of "title=key, title=key, key": text or, with a formatter, numbers.
-
-    A key without a title is its own title.
-    """
+    """Return columns of "title=key, title=key, key": text or, with a formatter, numbers."""
     result = []
     for group in groups:
         if isinstance(group, Column):

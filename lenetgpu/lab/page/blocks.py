@@ -21,10 +21,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Chart:
-    """A Vega-Lite `spec` under the heading `title`.
-
-    A `wide` chart has a row of its own; the others stand side by side if there is room.
-    """
+    """A Vega-Lite `spec` with a title; a `wide` chart has a row of its own."""
 
     title: str
     spec: dict[str, Any]

@@ -26,10 +26,7 @@ _LINE = 150
 
 
 def section(counts: Any, gallery: Gallery | None = None) -> Any:
-    """Return Markup with the confusion matrix and, if there is one, the gallery.
-
-    `counts` (10, 10) is as `confusion` or `counts_of` return it. The styles are in style.css.
-    """
+    """Return Markup with the confusion matrix `counts` (10, 10) and, if there is one, the gallery."""
     digits = {row["digit"]: share(row["accuracy"]) for row in per_digit(counts)}
     return base.fragment(
         "mistakes.html.j2",

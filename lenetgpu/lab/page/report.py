@@ -124,8 +124,7 @@ def page(
 ) -> str:
     """Return the report page; raise LenetError if it is larger than MOST_BYTES.
 
-    `undrawn` names lenetgpu files that have nothing to draw. `left_out` names the candidates
-    that a fresh run had no time to compare.
+    `undrawn` names files with nothing to draw, `left_out` candidates not compared for lack of time.
     """
     by_device = chapters(documents)
     charts = [part for part in _parts(by_device) if isinstance(part, Chart)]
