@@ -362,7 +362,7 @@ def test_extreme_numbers_are_drawn(chromium, tmp_path):
     [
         (("out.pdf",), "expected a name ending in .html or .htm, found .pdf"),
         (("no/out.html",), "expected an existing folder"),
-        (("out.html", H200 / "peers.json", "--plan", "auto"), "found --plan beside files"),
+        (("out.html", H200 / "peers.json", "--plan", "auto"), "found --plan and files"),
         (("out.html", "gone.json"), "no such file"),
         (("out.html", "empty"), "expected a folder with JSON files, found none"),
         (("out.html", H200 / "sanitize.json"), "expected JSON with figures to draw, found none"),

@@ -11,7 +11,6 @@ from lenetgpu.network import STAGE_NAMES
 
 Spec = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
-ENDINGS = (".png", ".svg")
 STAGE_ORDER = [*STAGE_NAMES, "other"]
 TIMES = "median_ms p05_ms p95_ms"
 POINT = {"type": "point", "filled": True, "size": 90, "opacity": 1}
@@ -199,15 +198,13 @@ def _roofs(limits: Any, low: float, high: float) -> list[dict[str, Any]]:
     """Return the roof lines: up the copy's slope to each peak rate, then level."""
     peaks = {"fp32 multiply-adds": limits["fma_tflops"]}
     peaks["tensor cores, mma.sync"] = limits["tensor_tflops"]
-    rows = []
+    rows, slope = [], limits["copy_gbs"] / 1e3
     for name, peak in peaks.items():
-        if peak <= 0 or limits["copy_gbs"] <= 0:
+        if min(peak, slope) <= 0:
             continue
-        corner = 1e3 * peak / limits["copy_gbs"]
-        words = f"{name}: {peak:,.3g} TFLOP/s"
+        corner, roof = peak / slope, f"{name}: {peak:,.3g} TFLOP/s"
         for x in sorted({low, max(low, corner), max(high, corner)}):
-            height = min(peak, x * limits["copy_gbs"] / 1e3)
-            rows.append({"roof": words, "intensity": x, "tflops": height})
+            rows.append({"roof": roof, "intensity": x, "tflops": min(peak, x * slope)})
     return rows
 
 
@@ -259,10 +256,10 @@ def speedups(document: Mapping[str, Any]) -> Spec:
     """Return speed-ups over a suite's baseline, a row per shape and a point per family."""
     best = best_of_families(document)
     _required(best)
-    order_of = {case["label"]: number for number, case in enumerate(document["cases"])}
     x = quantity("speedup", f"times as fast as {document['baseline']}, logarithmic", log=True)
     tint = colour("family", [row["family"] for row in best])
-    best.sort(key=lambda row: order_of[row["shape"]])
+    labels = [case["label"] for case in document["cases"]]
+    best.sort(key=lambda row: labels.index(row["shape"]))
     return beside_one(best, "shape", x, tint, "shape dims name speedup median_ms roofline")
 
 
@@ -314,9 +311,8 @@ def check_plot(path: Path) -> None:
     """Raise LenetError unless `path` is a .png or .svg in an existing folder that can be drawn."""
     from lenetgpu.files.output import require_folder
 
-    if path.suffix.lower() not in ENDINGS:
-        wanted = f"a name ending in {' or '.join(ENDINGS)}"
-        raise unexpected(path, wanted, path.suffix or "no ending")
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise unexpected(path, "a name ending in .png or .svg", path.suffix or "no ending")
     require_folder(path)
     require_extra("--plot", "vl_convert", "report")
 

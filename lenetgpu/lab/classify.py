@@ -208,9 +208,7 @@ def _job_of(
 
 def require_outside(out: Path, file: Path | None) -> None:
     """Raise LenetError if the output `file` (None: none, -: stdout) lies in `out`."""
-    if file is None or str(file) == "-":
-        return
-    if resolved(file).is_relative_to(resolved(out)):
+    if file is not None and str(file) != "-" and resolved(file).is_relative_to(resolved(out)):
         raise LenetError(
             f"{file}: expected a file outside {out}, which holds the job's own, found it inside"
         )

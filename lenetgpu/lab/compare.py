@@ -54,7 +54,6 @@ from lenetgpu.plan import choose_device
 _LONGEST_S = 1e9  # upper limit on time options in seconds, so that sums and shares stay finite
 INTERRUPTED = "interrupted: the results are incomplete"
 
-
 # A candidate: its check, times, ratio to the baseline and launch
 COMPARED = columns(
     "candidate=name, check",
@@ -285,18 +284,13 @@ class CompareOutcome:
         return bool(self.wrong or self.lost)
 
 
-@dataclass
 class RegressionCheck:
     """Comparison with an earlier run, whose file is read before anything runs."""
 
-    request: Asked
-    command: str
-    what: str | None
-    earlier: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        if self.request.against is not None:
-            self.earlier = load_earlier(self.request.against, self.command, self.what)
+    def __init__(self, request: Asked, command: str, what: str | None) -> None:
+        self.request = request
+        if request.against is not None:
+            self.earlier = load_earlier(request.against, command, what)
 
     def check(self, now: dict[str, Any]) -> None:
         """Raise LenetError unless the earlier file has the settings `now`."""
@@ -407,9 +401,8 @@ def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
     if gpu is None and request.cold_l2:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
     if what == PLANS:
-        candidates = dispatch.plan_candidates(
-            device, setting.images, facts, facts.weights, gpu, say
-        )
+        images = setting.images
+        candidates = dispatch.plan_candidates(device, images, facts, facts.weights, gpu, say)
     else:
         candidates = dispatch.stage_candidates(what, device, count, facts, gpu)
     if own:
@@ -475,13 +468,11 @@ def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
     if request.counters and setting.gpu is not None:
         counters.count_suite(document, request.counted, setting.gpu, say)
     document["ladder"] = step_rows(run.rows)
-    title = (
-        f"the course's variants, {len(setting.images):,} images, "
-        f"{document['device']['name']}, {document['date']}"
-    )
 
     def draw() -> None:
         if request.plot is not None:
+            about = f"{len(setting.images):,} images, {document['device']['name']}"
+            title = f"the course's variants, {about}, {document['date']}"
             charts.save(request.plot, title, charts.ladder(run.rows))
 
     wrong = [f"{r['stage']} {r['variant']}" for r in run.rows if r["status"] == "wrong"]

@@ -144,7 +144,7 @@ def progress_bar(enabled: bool, what: str = "images, all passes") -> Iterator[Ad
 
 @contextmanager
 def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
-    """Yield `say(text, done, total)`, shown if stderr is a terminal; `rate` adds items per second."""
+    """Yield `say(text, done, total)`, shown on a terminal; `rate` adds items per second."""
     if not enabled or not sys.stderr.isatty():
         yield lambda text, done=0, total=0: None
         return

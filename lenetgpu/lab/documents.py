@@ -35,7 +35,6 @@ class Known(dict[str, Any]):
         """Return None."""
 
     def __or__(self, other: Mapping[str, Any]) -> Known:  # type: ignore[override]
-        """Return the merged object; the values of `other` take precedence."""
         return Known({**self, **other})
 
 

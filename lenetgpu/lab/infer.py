@@ -183,11 +183,7 @@ class _Run:
         )
 
     def _classify(self) -> float:
-        """Run the labelling pass and return its seconds; finished labels survive Ctrl-C.
-
-        Images read during the pass have their labels written during it; their scores are
-        not stored.
-        """
+        """Run the labelling pass and return its seconds; finished labels survive Ctrl-C."""
         in_memory, phases = self.images is not None, self.engine.phases
         with_scores = self.request.scored and in_memory
         self.labels, self.scores = self.runner.results(len(self.source), with_scores)
@@ -217,10 +213,9 @@ class _Run:
         return self.images if in_memory else self.source.whole().images
 
     def _passes(self, pass_s: float, budget_s: float, least: int) -> tuple[float, int, int]:
-        """Return (budget in seconds, least, most) of the repeated passes.
+        """Return (budget in seconds, least, most) of the repeated passes: as many as requested.
 
-        Without stage timing, exactly the requested number of passes runs. With it, as many
-        run as fit into `budget_s`, which includes the first pass.
+        Stage timing repeats as often as fits into `budget_s`, which includes the first pass.
         """
         asked = self.request.repeat
         if asked or not self.request.timing:

@@ -6,7 +6,7 @@ import os
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
@@ -165,7 +165,7 @@ def matrix_lines(cells: list[Cell], width: int) -> list[Line]:
 
 
 def _table(rows: list[list[Cell]]) -> list[Line]:
-    """Return a row of cells per stage under the families' names, without trailing spaces."""
+    """Return a row of cells per stage under the families' names."""
     device, families = rows[0][0].device, [cell.family for cell in rows[0]]
     first = max(len(head) for head in (device, *(row[0].stage for row in rows)))
     wide = [max(len(head), *(len(_shown(row[at])[0]) for row in rows))
@@ -190,14 +190,12 @@ def _shown(cell: Cell) -> tuple[str, str]:
 def _notes(cells: list[Cell]) -> list[str]:
     """Return the meaning of the star, and a sentence per refused combination."""
     notes = ["* the CPU's, with copies"] if any(cell.copies for cell in cells) else []
-    reasons: dict[tuple[str, str], list[str]] = {}
+    refused: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         if cell.refused is not None:
             key = f"{cell.stage} by {cell.family}", cell.refused
-            reasons.setdefault(key, []).append(cell.device)
-    for (what, why), devices in reasons.items():
-        notes.append(f"{what} on {' and '.join(devices)}: {why}")
-    return notes
+            refused.setdefault(key, []).append(cell.device)
+    return notes + [f"{k} on {' and '.join(on)}: {why}" for (k, why), on in refused.items()]
 
 
 def data_rows(path: Path) -> list[tuple[str, str]]:
@@ -210,12 +208,9 @@ def data_rows(path: Path) -> list[tuple[str, str]]:
         ("images", f"{len(dataset):,} of {images.shape[1]}x{images.shape[2]}, {images.dtype}"),
         ("values", f"{images.min():g} to {images.max():g}, mean {images.mean():.4g}"),
     ]
-    if dataset.labels is None:
-        rows.append(("labels", "none"))
-    else:
-        counts = Counter(dataset.labels.tolist())
-        rows.append(("labels", ", ".join(f"{k}: {counts[k]:,}" for k in sorted(counts))))
-    return rows
+    counts = Counter([] if dataset.labels is None else dataset.labels.tolist())
+    labels = ", ".join(f"{digit}: {count:,}" for digit, count in sorted(counts.items()))
+    return [*rows, ("labels", labels or "none")]
 
 
 def weight_rows(path: Path) -> list[tuple[str, str]]:
@@ -234,7 +229,7 @@ def weight_rows(path: Path) -> list[tuple[str, str]]:
 
 
 def verified(path: Path) -> str:
-    """Read all of an image, weight or label file; return its checksums' result, or raise LenetError."""
+    """Read all of a file; return its checksums' result, or raise LenetError if it is damaged."""
     with open_regular(path, "a file of images, weights or labels") as file:
         start = file.read(forms.START)
     plain = start.startswith(_NO_CHECKSUM)
@@ -256,14 +251,13 @@ def verified(path: Path) -> str:
 def shipped() -> list[tuple[str, str]]:
     """Return (name, state) rows for the weights and the digits included in the package."""
 
-    def row(find: Callable[[], Path]) -> str:
+    rows = []
+    for name, find in (("weights", assets.default_weights), ("digits", assets.default_digits)):
         try:
-            path = find()
-            return f"{path}, {verified(path)}"
+            rows.append((name, f"{find()}, {verified(find())}"))
         except LenetError as error:
-            return str(error)
-
-    return [("weights", row(assets.default_weights)), ("digits", row(assets.default_digits))]
+            rows.append((name, str(error)))
+    return rows
 
 
 def start(kind: str, folder: Path) -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ _LABEL = 9  # width of the label of a summary line
 
 
 class Noting:
-    """A label writer that records mistakes about `source`, and passes the labels to `inner` if given."""
+    """A label writer that records mistakes and passes the labels to `inner`, if there is one."""
 
     with_scores = True
 
@@ -69,7 +69,7 @@ def probability(value: float) -> str:
 
 
 def lines(counts: Any, width: int) -> Iterator[str]:
-    """Yield digits' accuracies and the commonest confusions of `counts` (10, 10), unless all are right."""
+    """Yield lines on accuracies and confusions in `counts` (10, 10), none if all are right."""
     pairs = confusions(counts)
     if not pairs:
         return

@@ -71,7 +71,7 @@ def gathered(
     as_is: bool = False,
     advance: Progress | None = None,
 ) -> Gathered:
-    """Return the images of `paths` that the request selects; `bad` are sentences about other files."""
+    """Return the images of `paths` that the request selects; `bad` names unreadable files."""
     request.check()
     phases = Phases()
     with phases.timed("load"):
@@ -84,7 +84,7 @@ def gathered(
 def classify(
     request: Request, found: Gathered, progress: Progress | None = None, output: Path | None = None
 ) -> Classified:
-    """Label the gathered images; also write labels and file names to `output`. Raises as `infer`."""
+    """Label the gathered images, and write labels and names to `output`; raises as `infer`."""
     if not found.names and len(found.bad) == 1:
         raise LenetError(found.bad[0])
     if not found.names:

@@ -76,7 +76,7 @@ class Table:
         return text.getvalue()
 
     def fitting(self, width: int) -> tuple[Column, ...]:
-        """Return the columns that fit in `width` characters: some go, then words are folded, more go."""
+        """Return the columns that fit in `width` characters; the least important are dropped."""
         fitting = list(self.columns)
         for key in _FIRST_TO_GO.split():
             if self._fits(fitting, width):

@@ -46,8 +46,7 @@ _ABOUT = ("version", "commit", "driver", "kernels", "quick", "ceilings", "images
 class ReportRequest:
     """The options of `lenetgpu report`: a page at `out`, made from `files` or from a fresh run.
 
-    A fresh run compares plans and stages for `seconds`. `given` names the fresh-run options
-    present on the command line.
+    A fresh run compares for `seconds`; `given` names its options present on the command line.
     """
 
     out: Path
@@ -68,9 +67,8 @@ class ReportRequest:
         if not 0 <= self.seconds < inf:
             raise LenetError(f"--seconds: expected a finite time from 0, found {self.seconds:g}")
         if self.files and self.given:
-            raise LenetError(
-                f"report: expected JSON files or a fresh run, found --{self.given[0]} beside files"
-            )
+            both = f"--{self.given[0]} and files"
+            raise LenetError(f"report: expected JSON files or a fresh run, found {both}")
         if self.limit is not None and self.limit < 1:
             raise LenetError(f"--limit: expected 1 or more images, found {self.limit}")
         require_extra("report", "vl_convert", "report")
@@ -96,7 +94,7 @@ class ReportOutcome:
 
 
 def run_report(request: ReportRequest, say: Say) -> ReportOutcome:
-    """Make the page and write it atomically; raise LenetError for bad input before anything runs."""
+    """Make the page and write it atomically; LenetError for bad input, before anything runs."""
     request.check()
     files = json_files(request.files)
     require_targets(request.out, sources=(*files, request.data, request.weights))
@@ -107,7 +105,8 @@ def run_report(request: ReportRequest, say: Say) -> ReportOutcome:
     undrawn = [d["label"] for d in documents if d["command"] in UNDRAWN]
     if not drawn:
         raise LenetError(f"{files[0]}: expected JSON with figures to draw, found none")
-    return _written(request.out, page(drawn, undrawn), drawn, files=len(documents))
+    size = write_page(request.out, page(drawn, undrawn))
+    return ReportOutcome(size, drawn, files=len(documents))
 
 
 def json_files(paths: Iterable[Path]) -> list[Path]:
@@ -150,11 +149,6 @@ def _labelled(document: Document, label: str, stem: str, fresh: bool = False) ->
     return document | {"label": label, "stem": stem, "fresh": fresh}
 
 
-def _written(out: Path, html: str, documents: list[Document], **more: Any) -> ReportOutcome:
-    write_page(out, html)
-    return ReportOutcome(len(html.encode(errors="backslashreplace")), documents, **more)
-
-
 def _read_back(document: dict[str, Any], name: str) -> Document:
     """Return a document of this run in the form that reading it from a file gives."""
     return _labelled(checked(json.loads(json_text(document))), name, name, fresh=True)
@@ -179,8 +173,8 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
         left_out += _unchecked(what, outcome.document["candidates"])
     if request.seconds:
         left_out = [what for what in COMPARED if what not in compared] + left_out
-    html = page(documents, left_out=left_out)
-    return _written(request.out, html, documents, wrong=wrong, left_out=left_out)
+    size = write_page(request.out, page(documents, left_out=left_out))
+    return ReportOutcome(size, documents, wrong=wrong, left_out=left_out)
 
 
 def _unchecked(what: str, entries: list[dict[str, Any]]) -> list[str]:
@@ -216,7 +210,6 @@ def _comparisons(
             batch=min(outcome.done, _MOST_IMAGES[device], images), watch=min(_WATCH_S, share / 20),
             seconds=share / 4, checks=share / 2,
         )  # fmt: skip
-
         compared = run_compare(asked, lambda text, *how, what=what: say(f"{what}: {text}", *how))
         if compared.document["interrupted"]:
             raise KeyboardInterrupt

@@ -68,9 +68,11 @@ def fragment(template: str, **values: Any) -> Any:
     return Markup(render(template, **values))
 
 
-def write_page(path: Path, html: str) -> None:
-    """Write a page atomically; raise LenetError if it cannot be written."""
-    write_atomically(path, html.encode(errors="backslashreplace"))
+def write_page(path: Path, html: str) -> int:
+    """Write a page atomically, and return its bytes; raise LenetError if it cannot be written."""
+    data = html.encode(errors="backslashreplace")
+    write_atomically(path, data)
+    return len(data)
 
 
 def png_uri(pixels: Any) -> str:

@@ -22,11 +22,10 @@ _PAIRS = 8
 _INK, _SOFT, _RIGHT, _WRONG, _READ = "#1d1c1a", "#5d5a55", "#6fa8dc", "#f0a35e", "#a64b06"
 # Tiles per row; tile (width, height) with its captions, and side of its digit, in pixels
 _ACROSS, _TILE, _SIDE = 12, (90, 108), 64
-_LINE = 150
 
 
 def section(counts: Any, gallery: Gallery | None = None) -> Any:
-    """Return Markup with the confusion matrix `counts` (10, 10) and, if there is one, the gallery."""
+    """Return Markup with the confusion matrix `counts` (10, 10) and the gallery, if given."""
     digits = {row["digit"]: share(row["accuracy"]) for row in per_digit(counts)}
     return base.fragment(
         "mistakes.html.j2",
@@ -105,7 +104,7 @@ def draw(path: Path, outcome: Outcome) -> None:
             "predicted label and its probability, the second choice, the image's number from 0."
         )
         drawn[title] = _gallery(mistakes)
-    lines = [origin.title, origin.lead, *textwrap.wrap(facts, _LINE, max_lines=3)]
+    lines = [origin.title, origin.lead, *textwrap.wrap(facts, 150, max_lines=3)]
     charts.save(path, lines, drawn)
 
 

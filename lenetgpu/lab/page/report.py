@@ -26,7 +26,6 @@ from lenetgpu.lab.page.sections import SECTIONS
 from lenetgpu.lab.render import Table
 
 MOST_BYTES = 6_000_000
-_PROGRAM = Path(__file__).parent / "report.js"
 
 
 @dataclass(frozen=True)
@@ -99,6 +98,7 @@ def _allowed(program: str) -> str:
 def _head(documents: Sequence[Document], files: int, left_out: Sequence[str]) -> base.Head:
     dates = sorted({document["date"] for document in documents if document.get("date")})
     commits = list(dict.fromkeys(short_commit(document.get("commit")) for document in documents))
+    commit = commits[0].removeprefix("commit ")
     lead = (
         "Results of earlier runs, read from files. The line below each chart and table gives the "
         "device, date and commit, and the kernels that changed since."
@@ -112,9 +112,7 @@ def _head(documents: Sequence[Document], files: int, left_out: Sequence[str]) ->
         lead=lead,
         device=either(device_name(document) for document in documents),
         date=" to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "not recorded",
-        commit=f"{len(commits)} commits, given below each chart"
-        if len(commits) > 1
-        else commits[0].removeprefix("commit "),
+        commit=commit if len(commits) == 1 else f"{len(commits)} commits, given below each chart",
         facts=facts | {"page made": datetime.date.today().isoformat()},
     )
 
@@ -129,7 +127,7 @@ def page(
     by_device = chapters(documents)
     charts = [part for part in _parts(by_device) if isinstance(part, Chart)]
     specs = {_element_id(one): one.spec | {"description": str(one.title)} for one in charts}
-    library, program = _library(), _PROGRAM.read_text()
+    library, program = _library(), Path(__file__).with_name("report.js").read_text()
     html = base.render(
         "report.html.j2",
         head=_head(documents, len(documents) + len(undrawn), left_out),

@@ -160,7 +160,7 @@ def _named_plans(documents: Sequence[Document]) -> list[Document]:
 
 
 def _stage_of(stages: Sequence[str]) -> str:
-    """Return the stage that colours a row: the first of its span, or "other" for unknown stages."""
+    """Return the stage that colours a row: the first of its span, or "other"."""
     return next((stage for stage in stages if stage in STAGE_NAMES), "other")
 
 
@@ -475,11 +475,8 @@ def _rungs(document: Document, stage: str) -> list[dict[str, Any]]:
 def _then_and_now(rows: list[dict[str, Any]]) -> Spec:
     """Return two points per variant on one line: the course's time and the time measured here."""
     keys = "label table variant when ms speedup"
-    ends = [
-        picked(row, keys, when=when, ms=row[key])
-        for row in rows
-        for when, key in ((THEN, "report_ms"), (NOW, "median_ms"))
-    ]
+    times = ((THEN, "report_ms"), (NOW, "median_ms"))
+    ends = [picked(r, keys, when=when, ms=r[key]) for r in rows for when, key in times]
     lines = [picked(row, "variant report_ms median_ms") for row in rows]
     x = quantity("ms", "ms, logarithmic", log=True)
     rule = {"type": "rule", "strokeWidth": 3, "opacity": 0.3}
@@ -492,12 +489,12 @@ def _then_and_now(rows: list[dict[str, Any]]) -> Spec:
 
 def _gains(steps: Sequence[Document]) -> Spec:
     keys = "step when gain verdict"
-    rows = [
-        picked(row, keys, step=f"{row['stage']}: {row['step']}", when=when, gain=row[key])
-        for row in steps
-        if row["report_gain"] and row["gain"] > 0
-        for when, key in ((THEN, "report_gain"), (NOW, "gain"))
-    ]
+    rows = []
+    for row in steps:
+        if row["report_gain"] and row["gain"] > 0:
+            step = picked(row, keys, step=f"{row['stage']}: {row['step']}")
+            rows.append(step | {"when": THEN, "gain": row["report_gain"]})
+            rows.append(step | {"when": NOW})
     x = quantity("gain", "times faster than the step before, logarithmic", log=True)
     return charts.beside_one(rows, "step", x, charts.colour("when", (THEN, NOW)), keys)
 
@@ -635,12 +632,11 @@ def _suites(documents: Sequence[Document]) -> Iterator[Block]:
 )
 def _shares(documents: Sequence[Document]) -> Iterator[Block]:
     for document in blocks.of_command(documents, "shares"):
-        drawn = [Chart(case["label"], charts.parted(case)) for case in document["cases"]]
-        rows = [
-            row | {"label": case["label"], "check": status_word(row)}
-            for case in document["cases"]
-            for row in case["kernels"]
-        ]
+        drawn, rows = [], []
+        for case in document["cases"]:
+            drawn.append(Chart(case["label"], charts.parted(case)))
+            labels = {"label": case["label"]}
+            rows += [row | labels | {"check": status_word(row)} for row in case["kernels"]]
         if rows:
             table = Table(_KERNELS, rows, "Kernels with clocks inside")
             yield Block([*drawn, table], blocks.source(document))
@@ -692,15 +688,11 @@ def _sweeps(documents: Sequence[Document]) -> Iterator[Block]:
         "kernels that read host memory. The diamond is the model's choice."
     )
     for document in blocks.of_command(documents, "streams"):
-        drawn = [
-            Chart(f"{s['plan']}, {s['dtype']}, {s['images']:,} images: ms", _sweep(s["rows"]))
-            for s in document["sweeps"]
-        ]
-        rows = [
-            row | picked(sweep, "plan dtype images")
-            for sweep in document["sweeps"]
-            for row in sweep["rows"]
-        ]
+        drawn, rows = [], []
+        for sweep in document["sweeps"]:
+            title = f"{sweep['plan']}, {sweep['dtype']}, {sweep['images']:,} images: ms"
+            drawn.append(Chart(title, _sweep(sweep["rows"])))
+            rows += [row | picked(sweep, "plan dtype images") for row in sweep["rows"]]
         if rows:
             rounds = f"{document['rounds']:g} rounds" if document["rounds"] else ""
             table = Table(_SCHEDULES, rows, "Every schedule")
@@ -741,8 +733,8 @@ def _traces(documents: Sequence[Document]) -> Iterator[Block]:
         events, about = _events(document), document["otherData"]
         if not events:
             continue
-        note, copies = "", about["copies_ms"]
-        if copies:
+        note = ""
+        if copies := about["copies_ms"]:
             hidden = about["copies_under_kernels_ms"] or 0.0
             note = f"{copies:.3f} ms of copies, {hidden:.3f} ms of them overlap with stages."
         chart = Chart(about["title"] or document["label"], _gantt(events), wide=True)
@@ -804,7 +796,6 @@ def _counters(documents: Sequence[Document]) -> Iterator[Block]:
         rows = list(document["rows"])
         for plan in (document["plans"] or {}).values():
             rows += [row | {"plan": plan["name"]} for row in plan["rows"]]
-        if rows:
-            images = f"{document['images']:,} images" if document["images"] else ""
-            table = Table(_COUNTERS, rows, "Kernels by their counters")
-            yield Block([table], blocks.source(document, how=images))
+        images = f"{document['images']:,} images" if document["images"] else ""
+        table = Table(_COUNTERS, rows, "Kernels by their counters")
+        yield Block([table] if rows else [], blocks.source(document, how=images))
