@@ -61,11 +61,11 @@ def test_counted_values_equal_measured_ones(found, key):
 
 
 def test_pool_uses_dram_and_no_shared_memory(found):
-    whole = found["pool1", PASSES_OF].whole
+    whole = found["pool1", PASSES_OF].total
     assert whole.dram_read_gbs > 0 and whole.dram_write_gbs > 0 and whole.l2_gbs > 0
     assert whole.shared_efficiency is None and 0 < whole.occupancy <= 1
     assert sum(whole.stalls.values()) == pytest.approx(1)
-    assert found["conv2", "direct.two_maps"].whole.shared_efficiency > 0
+    assert found["conv2", "direct.two_maps"].total.shared_efficiency > 0
 
 
 def test_profile_has_a_row_per_step(found, version):

@@ -54,7 +54,7 @@ WORD = next(made.word for made in wgmma.FP16X3.products(DEEP, 64, H200)[1:] if m
 
 def decided(problem, images, machine=None):
     made = choose.decide(problem, images, machine or choose.machines.current())
-    return made.algorithm, made.found
+    return made.algorithm, made.row
 
 
 @pytest.fixture(autouse=True)

@@ -352,7 +352,7 @@ def test_gpu_steps_are_watched_separately_on_their_input(on_gpu, shipped_weights
 
 @pytest.mark.parametrize("kind", [StageBench, PlanBench])
 def test_a_burst_is_at_least_one_call_on_a_gpu_and_a_sample_on_a_cpu(kind):
-    bench = SimpleNamespace(_one_ms=8.0, sample=lambda: 8.0, input=None, _replays=None)
+    bench = SimpleNamespace(_launch_ms=8.0, sample=lambda: 8.0, input=None, _replays=None)
     bench._launch = bench._pass = print
     for bench._gpu, expected in ((True, [1, 3]), (False, [1, 1])):
         assert [kind.burst(bench, milliseconds)[1] for milliseconds in (1, 24)] == expected

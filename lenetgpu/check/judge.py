@@ -170,9 +170,7 @@ def same_bytes(a: Any, b: Any) -> bool:
     return bool((a.reshape(-1).view("uint8") == b.reshape(-1).view("uint8")).all())
 
 
-def first_bad_stage(
-    pipeline: Pipeline, images: Any, weights: Weights
-) -> tuple[str, Verdict] | None:
+def first_bad_stage(pipeline: Pipeline, images: Any, weights: Weights) -> str | None:
     """Return the first stage that is wrong on the first chunk of host `images`, or None."""
     images = images[: pipeline.chunk]
     expected = reference_stages(images, weights.balanced)
@@ -186,9 +184,8 @@ def first_bad_stage(
 
     pipeline.run(cupy.asarray(images) if pipeline.plan.device == "cuda" else images, copy_output)
     for name, output in found.items():
-        verdict = judge(output, expected[name], pipeline.plan.precision)
-        if not verdict.passed:
-            return name, verdict
+        if not judge(output, expected[name], pipeline.plan.precision).passed:
+            return name
     return None
 
 

@@ -117,7 +117,7 @@ class Mistakes:
 
 
 def gallery(rows: Any, source: Source, most: int = GALLERY) -> Gallery:
-    """Return the `most` wrong rows of highest probability with their images, read from `source`."""
+    """Return the `most` probable wrong rows and their images; raise LenetError if damaged."""
     shown = rows[np.argsort(-rows["probability"], kind="stable")[:most]]
     images = np.empty((len(shown), *IMAGE_SHAPE[:2]), np.uint8)
     image = np.empty((1, *IMAGE_SHAPE), source.dtype)

@@ -75,15 +75,11 @@ class TimedCalls:
     ) -> None:
         self.images, self.y, self.problem = images, y, problem
         self.chunk = min(chunk, n)
-        self.load(expected)
+        self._expected, self.scale = expected, largest(expected) or 1.0
         ranges = [(lo, min(lo + self.chunk, n)) for lo in range(0, n, self.chunk)]
         self.calls = [(images.array[lo:hi], y[: hi - lo], lo) for lo, hi in ranges]
         if len(self.calls) == 1:  # F16 pads y to whole tiles
             self.calls = [(images.array[:n], y, 0)]
-
-    def load(self, expected: Any) -> None:
-        """Set the expected output for images of another source."""
-        self._expected, self.scale = expected, largest(expected) or 1.0
 
     def judged(self, call: tuple[Any, Any, int], precision: str) -> Verdict:
         """Judge the output of `call`, the last call that ran."""

@@ -38,7 +38,7 @@ def check_comparable(what: str) -> None:
 def stage_candidates(
     stage: str, device: str, n: int, facts: Reference, gpu: Gpu | None
 ) -> list[Candidate]:
-    """Return every variant of a stage or span on this device; unsupported ones are refused."""
+    """Return a stage's variants on this device, waiting or refused; raise LenetError if none."""
     check_comparable(stage)
     unit = stage_of(stage)
     found = []
@@ -82,7 +82,7 @@ def plan_candidates(
 
 
 def only(wanted: str, candidates: list[Candidate], always: Iterable[str]) -> list[Candidate]:
-    """Return the candidates that the comma list `wanted` names, also by family, and `always`."""
+    """Return `always` and the candidates that `wanted` names; raise LenetError for others."""
     names = [candidate.name for candidate in candidates]
     selected = set(always)
     for word in (part.strip() for part in wanted.split(",")):

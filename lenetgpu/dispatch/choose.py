@@ -49,7 +49,7 @@ class Decision:
     """The algorithm that `best.fp32` runs, the row that decides, if any, and the model's choice."""
 
     algorithm: str
-    found: Measured | None
+    row: Measured | None
     model: str | None
 
 
@@ -113,36 +113,36 @@ def further(problem: Conv, batch: int, machine: Machine) -> tuple[Variant, ...]:
     return tuple(variant_of(algorithm) for _, algorithm in sorted(found)[:FURTHER])
 
 
-def _runs(name: str, found: Measured, problem: Conv, batch: int, machine: Machine) -> bool:
+def _runs(name: str, row: Measured, problem: Conv, batch: int, machine: Machine) -> bool:
     """Return True if a measured algorithm is supported; Winograd's error is that of its plan."""
-    compared = name not in WINOGRAD or found.plans_for(batch)
+    compared = name not in WINOGRAD or row.plans_for(batch)
     return possible(name, problem, machine, compared, batch)
 
 
-def _supported(found: Measured, problem: Conv, batch: int, machine: Machine) -> Measured:
+def _supported(row: Measured, problem: Conv, batch: int, machine: Machine) -> Measured:
     """Return a row reduced to supported algorithms if it is of other options, images or GPUs."""
-    if not found.lacks and found.plans_for(batch):
-        return found
+    if not row.lacks and row.plans_for(batch):
+        return row
     supported = {
         name: us
-        for name, us in found.us.items()
-        if _runs(name, found, problem, batch, machine) or not (found.lacks or name in WINOGRAD)
+        for name, us in row.us.items()
+        if _runs(name, row, problem, batch, machine) or not (row.lacks or name in WINOGRAD)
     }
-    return replace(found, us=supported or found.us)
+    return replace(row, us=supported or row.us)
 
 
-def _reason(made: Decision, problem: Conv, batch: int, machine: Machine) -> tuple[str, str]:
+def _reason(decision: Decision, problem: Conv, batch: int, machine: Machine) -> tuple[str, str]:
     """Return why an algorithm is dispatched, and its time with that of the next fastest."""
-    algorithm, found = made.algorithm, made.found
-    images = batch if found is None else found.images
+    algorithm, row = decision.algorithm, decision.row
+    images = batch if row is None else row.images
     model = {c.algorithm: c.us(machine) for c in choices(problem, images, machine)}
-    if found is None:
+    if row is None:
         words, how, times = "by the model", "predicted", model
     else:
-        words, how, times = f"as measured{found.on}", "measured", dict(found.us)
-        how += found.on + found.without
-        if algorithm != found.algorithm:
-            time = f"{times[found.algorithm]:,.2f} us {how} of {found.algorithm}"
+        words, how, times = f"as measured{row.on}", "measured", dict(row.us)
+        how += row.on + row.without
+        if algorithm != row.algorithm:
+            time = f"{times[row.algorithm]:,.2f} us {how} of {row.algorithm}"
             why = f"{model[algorithm]:,.2f} us predicted, not measured yet; {time}"
             return "by the model over what was measured", why
     why = f"{times.pop(algorithm):,.2f} us {how}"
@@ -156,22 +156,22 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     """Return (name, text) rows on the choice, and the predicted and measured time of each."""
     if why := why_none(problem, machine):
         return [("dispatched", f"none: it {why}")]
-    made, options = decide(problem, batch, machine), choices(problem, batch, machine)
-    algorithm, found = made.algorithm, made.found
-    times: Mapping[str, float] = {} if found is None else found.us
+    decision, options = decide(problem, batch, machine), choices(problem, batch, machine)
+    algorithm, row = decision.algorithm, decision.row
+    times: Mapping[str, float] = {} if row is None else row.us
 
     def time(name: str) -> str:
         return f"; measured {times[name]:,.2f} us" if name in times else ""
 
-    words, because = _reason(made, problem, batch, machine)
+    words, because = _reason(decision, problem, batch, machine)
     rows = [("dispatched", f"{algorithm}, {words}"), ("because", because)]
-    if found is not None:
+    if row is not None:
         first = options[0].algorithm
-        off = found.off(first)
+        off = row.off(first)
         factor = "" if off is None else f", {off:.2f}x the fastest"
-        rows += [("measured on", str(found)), ("the model's choice", first + factor)]
+        rows += [("measured on", str(row)), ("the model's choice", first + factor)]
     if algorithm.partition(TILED)[0] in TENSOR:
-        compared = algorithm in times and (not problem.requires or bool(found and found.lacks))
+        compared = algorithm in times and (not problem.requires or bool(row and row.lacks))
         sums = f"that of fp32 sums of {problem.gemm_k:,} products"
         if compared:
             error = f"at most {sums}, as measured"
@@ -209,11 +209,11 @@ class State:
     says: str
 
 
-def _in_turn(made: Decision, problem: Conv) -> tuple[str, ...]:
+def _in_turn(decision: Decision, problem: Conv) -> tuple[str, ...]:
     """Return the dispatched algorithm, and others to try in turn if memory runs out."""
-    names = [made.algorithm]
-    if made.found is not None:
-        names += [made.found.algorithm, *filter(None, [made.model])]
+    names = [decision.algorithm]
+    if decision.row is not None:
+        names += [decision.row.algorithm, *filter(None, [decision.model])]
     if any(name.partition(TILED)[0] in KINDS for name in names):
         machine = machines.current()
         names += [name for name in _LEAST_MEMORY if possible(name, problem, machine)][:1]
@@ -223,15 +223,15 @@ def _in_turn(made: Decision, problem: Conv) -> tuple[str, ...]:
 def _prepare(w: Any, problem: Conv, batch: int) -> State:
     """Prepare the dispatched algorithm, or its first fallback that fits in memory."""
     machine = machines.current()
-    made = decide(problem, batch, machine)
-    *others, last = _in_turn(made, problem)
+    decision = decide(problem, batch, machine)
+    *others, last = _in_turn(decision, problem)
 
     def prepared(algorithm: str) -> State:
         variant = variant_of(algorithm)
         state = variant.prepare(w, problem, batch) if variant.prepare else w
         why = "memory holds no other"
-        if algorithm == made.algorithm:
-            _, why = _reason(made, problem, batch, machine)
+        if algorithm == decision.algorithm:
+            _, why = _reason(decision, problem, batch, machine)
         return State(variant, state, f"runs {algorithm}, {why}")
 
     for algorithm in others:
@@ -246,10 +246,10 @@ def _prepare(w: Any, problem: Conv, batch: int) -> State:
 
 def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
     """Return the kernels of the dispatched algorithm and of its fallbacks."""
-    made = decide(problem, batch, machines.current())
-    makers = [variant_of(name).kernels for name in _in_turn(made, problem)]
-    found = [kernel for make in makers if make is not None for kernel in make(problem, batch)]
-    return tuple(dict.fromkeys(found))
+    decision = decide(problem, batch, machines.current())
+    makers = [variant_of(name).kernels for name in _in_turn(decision, problem)]
+    kernels = [kernel for make in makers if make is not None for kernel in make(problem, batch)]
+    return tuple(dict.fromkeys(kernels))
 
 
 def refusal(problem: Conv) -> str | None:

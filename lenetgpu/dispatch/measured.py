@@ -44,7 +44,7 @@ class Measured:
 
     device: str
     images: int
-    us: Mapping[str, float]  # microseconds per call
+    us: Mapping[str, float]  # microseconds per call by algorithm, or algorithm@tiling
     date: str
     source: str = HERE  # or SHIPS
     commit: str | None = None
@@ -84,7 +84,7 @@ class Measured:
 
     def __str__(self) -> str:
         images = f"{self.images:,} image{'s' * (self.images > 1)}"
-        load = f"beside {self.load:.0f} other processes" if self.load else ""
+        load = f"while {self.load:.0f} other processes ran" if self.load else ""
         commit = f"commit {self.commit[:10]}" if self.commit else ""
         parts = [self.device, self.date, images, self.without.strip(), commit, load, self.source]
         return ", ".join(filter(None, parts))

@@ -43,7 +43,6 @@ _MAX_LAUNCHES = 64
 # hide that a variant leaves the previous output.
 FURTHER = (False, False, False, True)
 
-
 Call = tuple[Any, Any, int]  # input, output, and the number of the first image
 Flush = Callable[[], Any]
 
@@ -227,7 +226,7 @@ class StageBench(FedBench):
         images = Images(prepared.input(self._few), n)
         timed = TimedCalls(images, n, prepared.output(chunk), self.problem, chunk, self._expected)
         self._begin(prepared, timed, self._weights)
-        self._one_ms, self._probed = 1.0, False
+        self._launch_ms, self._probed = 1.0, False
 
     @property
     def input(self) -> Any:
@@ -304,15 +303,15 @@ class StageBench(FedBench):
             return
         with record() as self.launched:
             self._launch()
-        self._one_ms = gpu_ms(self._launch)
+        self._launch_ms = gpu_ms(self._launch)
         if self._flush is None:
-            self.passes = max(1, min(_MAX_LAUNCHES, int(SAMPLE_MS / max(self._one_ms, 1e-4))))
+            self.passes = max(1, min(_MAX_LAUNCHES, int(SAMPLE_MS / max(self._launch_ms, 1e-4))))
 
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
         """Return back-to-back launches on a GPU, and their number; on a CPU, one sample."""
         if not self._gpu:
             return self.sample, 1
-        times = max(1, round(milliseconds / max(self._one_ms, 1e-3)))
+        times = max(1, round(milliseconds / max(self._launch_ms, 1e-3)))
         return partial(gpu_ms, self._launch, times), times
 
     def _launch(self) -> None:
@@ -361,8 +360,7 @@ class PlanBench(Bench):
             verdict = replace(verdict, passed=False, note=f", {flips} labels differ")
         bad = None
         if not verdict.passed:
-            bad_stage = first_bad_stage(self.pipeline, images[:n], self._reference.weights)
-            bad = bad_stage[0] if bad_stage else "labels"
+            bad = first_bad_stage(self.pipeline, images[:n], self._reference.weights) or "labels"
         return Checked(verdict, largest_difference(found, expected), flips, n, bad)
 
     def _labels(self, labels: Any) -> Any:

@@ -54,9 +54,9 @@ def _host_bytes(problem: Conv, count: int, gpu: bool) -> int:
     """Return host bytes for `count` random images, the filters and, on a CPU, the outputs."""
     each = 20 if problem.dtype == "bf16" else 12
     drawn = count * problem.H * problem.W * problem.C + problem.gemm_k * problem.M
-    made = problem.OH * problem.OW * problem.M
+    outputs = problem.OH * problem.OW * problem.M
     padded = prod(problem.padded) * problem.C
-    return each * drawn if gpu else each * (drawn + count * made) + 8 * (padded + 2 * made)
+    return each * drawn if gpu else each * (drawn + count * outputs) + 8 * (padded + 2 * outputs)
 
 
 class Case:
@@ -147,8 +147,8 @@ class CallBench(Bench):
 
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
         """Return back-to-back calls, made as in a sample, and their number."""
-        work, calls = self.timer.calls.burst(milliseconds)
-        return work, calls
+        burst: tuple[Callable[[], Any], int] = self.timer.calls.burst(milliseconds)
+        return burst
 
     def sample(self) -> float:
         """Return milliseconds of one call."""
@@ -245,12 +245,14 @@ class ConvBench(CallBench, FedBench):
 
     def _graph(self, call: Callable[[], Any], calls: int) -> Graph:
         """Record a graph of `calls` calls; it must contain every launch of each."""
-        with record() as one:
+        with record() as launches:
             call()
-        with record() as every:
+        with record() as recorded:
             graph = Graph(call, calls)
-        if len(every) != calls * len(one):
-            self._report(f"records {len(every)} of {calls} x {len(one)} launches in a graph")
+        if len(recorded) != calls * len(launches):
+            self._report(
+                f"records {len(recorded)} of {calls} x {len(launches)} launches in a graph"
+            )
         return graph
 
     def recheck(self) -> Checked:

@@ -115,11 +115,9 @@ class Child:
             self._process.wait(_ENDED_S)
         code = self._process.returncode
         self.end()
-        if code is None:
-            return "its process closed its connection"
-        if code >= 0:
-            return f"its process ended with exit code {code}"
-        return f"its process crashed: {signal.strsignal(-code) or -code}"
+        if code is not None and code < 0:
+            return f"its process crashed: {signal.strsignal(-code) or -code}"
+        return f"its process ended with exit code {code}"
 
     def end(self) -> None:
         """End the process."""

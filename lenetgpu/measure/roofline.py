@@ -151,7 +151,7 @@ def known(device: str, name: str) -> Ceilings | None:
 
 
 def ceilings(device: str, name: str) -> Ceilings:
-    """Return the ceilings of "cpu" or "cuda" called `name`, cached until the load has halved."""
+    """Return the cached or new ceilings of a device; raise LenetError unless rates are above 0."""
     if device == "cuda":
         hold_events()
     limits = known(device, name)

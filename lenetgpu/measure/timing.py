@@ -217,7 +217,7 @@ def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
 class Calls:
     """Samples of `work`, which makes `each` calls."""
 
-    def __init__(self, work: Callable[[], Any], elapsed_ms: Elapsed, each: int = 1) -> None:
+    def __init__(self, work: Call, elapsed_ms: Elapsed, each: int = 1) -> None:
         self._work, self._elapsed_ms, self._each, self._times = work, elapsed_ms, each, 1
 
     @property

@@ -136,7 +136,7 @@ class TorchBench(CallBench):
 
     def check(self) -> Checked:
         """Judge both memory formats and choose the faster one; an error up to `rough` is noted."""
-        found: list[tuple[float, str, CallTimer]] = []
+        timings: list[tuple[float, str, CallTimer]] = []
         worst: Checked | None = None
         for name, layout in _FORMATS.items():
             self._load_timed(layout)
@@ -146,8 +146,8 @@ class TorchBench(CallBench):
                 worst = checked
             timer = self._timed()
             ms = min(timer.calls.sample() for _ in range(1 if timer.once else 3))
-            found.append((ms, name, timer))
-        _, name, timer = min(found, key=lambda row: row[0])
+            timings.append((ms, name, timer))
+        _, name, timer = min(timings, key=lambda row: row[0])
         self.problem = replace(self.problem, reads=_FORMATS[name], writes=_FORMATS[name])
         assert worst is not None
         self._load_timed(self.problem.reads)

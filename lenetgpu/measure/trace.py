@@ -67,21 +67,15 @@ class Tracer:
 
 def copies_under_kernels(events: list[TraceEvent]) -> tuple[float, float]:
     """Return milliseconds of copies, and how many of them overlap a stage on another stream."""
-    stages = [event for event in events if event.category == STAGE]
+    by_start = sorted(events, key=lambda event: event.start)
     total = hidden = 0.0
-    for copy in events:
-        if copy.category != COPY:
-            continue
+    for copy in (event for event in events if event.category == COPY):
         total += copy.length
-        spans = sorted(
-            (max(stage.start, copy.start), min(stage.end, copy.end))
-            for stage in stages
-            if stage.stream != copy.stream and stage.start < copy.end and stage.end > copy.start
-        )
         reached = copy.start
-        for start, end in spans:
-            if end > reached:
-                hidden += end - max(start, reached)
+        for other in by_start:
+            start, end = max(other.start, reached), min(other.end, copy.end)
+            if other.category == STAGE and other.stream != copy.stream and end > start:
+                hidden += end - start
                 reached = end
     return total, hidden
 

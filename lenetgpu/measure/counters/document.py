@@ -42,15 +42,15 @@ class Section:
     error: str | None = None
 
     @property
-    def whole(self) -> Counters | None:
+    def total(self) -> Counters | None:
         """Counters of all its kernels together, or None if there are none."""
         return merged(self.variant, self.kernels) if self.kernels else None
 
     def as_json(self) -> Row:
         """Return `stage`, `variant`, `error`, counters of all kernels, and each of `kernels`."""
-        whole = self.whole
+        total = self.total
         head = {"stage": self.name, "variant": self.variant, "error": self.error}
-        counters = {} if whole is None else whole.as_json() | {"kernel": None}
+        counters = {} if total is None else total.as_json() | {"kernel": None}
         return head | counters | {"kernels": [kernel.as_json() for kernel in self.kernels]}
 
 
@@ -70,7 +70,9 @@ def read(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[str, list[lis
         except (OSError, ValueError) as error:
             raise NoCounters("ncu: expected the process to write sections, found none") from error
     found = sections(listed, ncu.parsed(csv, units))
-    return version, [[one for one in found if one.work == index] for index in range(len(works))]
+    return version, [
+        [section for section in found if section.work == index] for index in range(len(works))
+    ]
 
 
 def sections(listed: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> list[Section]:
@@ -86,7 +88,7 @@ def sections(listed: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> 
             raise NoCounters(f"ncu: expected a mark first, found kernel {launched.kernel}")
         else:
             parts[at].append(launched)
-    return [_section(one, part) for one, part in zip(listed, parts, strict=True)]
+    return [_section(*pair) for pair in zip(listed, parts, strict=True)]
 
 
 def _section(listed: dict[str, Any], part: Sequence[Profiled]) -> Section:
@@ -117,11 +119,10 @@ class Found:
         return self.head | {"rows": [row for rows in self.rows for row in rows]}
 
 
-def require_gpu(gpu: Gpu | None, why: str) -> Gpu:
-    """Return `gpu`; raise LenetError with the reason `why` if it is None."""
+def require_gpu(gpu: Gpu | None, why: str) -> None:
+    """Raise LenetError with the reason `why` if there is no GPU."""
     if gpu is None:
         raise LenetError(f"--counters: expected a GPU, found device cpu ({why})")
-    return gpu
 
 
 def find(works: Sequence[Work], images: Images, gpu: Gpu) -> Found:
@@ -131,7 +132,7 @@ def find(works: Sequence[Work], images: Images, gpu: Gpu) -> Found:
     except NoCounters as error:
         head = {"source": "counted", "version": None, "note": str(error)}
         count, machine = images.count, machines.current()
-        rows = [[_counted(spec.bound(), count, machine) for spec in one.specs] for one in works]
+        rows = [[_counted(spec.bound(), count, machine) for spec in work.specs] for work in works]
     else:
         head = {"source": SOURCE, "version": version, "note": None}
         rows = [[section.as_json() for section in work] for work in found]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -33,7 +31,7 @@ _LONG_MS = 10.0  # a sample longer than this is not repeated
 def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
     """Return the costs of `plan` on `gpu`, which is current: cached or measured now."""
     facts = [gpu.name, gpu.index, plan_key(plan, gpu.name, dtype, IMAGES)]
-    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    name = entries.name_of(facts)
     costs = entries.load("schedule", name, Costs)
     if costs is not None and costs.sound:
         return costs
