@@ -74,10 +74,6 @@ class _Given:
         self.classified = Classified.of_file(outcome, str(self.data or default_digits().name))
         return outcome
 
-    def json(self) -> dict[str, Any]:
-        """Return the additional fields of the JSON."""
-        return {} if self.classified is None else self.classified.as_json()
-
     def print(self, console: Console, outcome: Outcome) -> None:
         """Print the table and the drawn digits, or counts; then notes about skipped files.
 
@@ -177,7 +173,8 @@ def infer(
     with progress_bar(enabled=not no_progress) as progress:
         outcome = pictures.classify(asked, progress, output)
     if json_file is not None:
-        write_json(json_file, infer_json(outcome, import_ms) | outcome.ended() | pictures.json())
+        rows = {} if pictures.classified is None else pictures.classified.as_json()
+        write_json(json_file, infer_json(outcome, import_ms) | outcome.ended() | rows)
     if errors is not None:
         write_errors(errors, outcome)
     out = console(stderr=is_stdout(json_file))

@@ -83,9 +83,9 @@ def tile_bytes(problem: Conv, tile: Tile) -> int:
 
 def refusal(problem: Conv, tile: Tile) -> str | None:
     """Return why the kernel does not support a tile, or None."""
-    bytes_ = tile_bytes(problem, tile)
-    why = f"needs {bytes_:,} bytes of shared memory, a kernel declares {STATIC_BYTES:,} at most"
-    return why if bytes_ > STATIC_BYTES else None
+    size = tile_bytes(problem, tile)
+    why = f"needs {size:,} bytes of shared memory, a kernel declares {STATIC_BYTES:,} at most"
+    return why if size > STATIC_BYTES else None
 
 
 def step_of(tile: Tile) -> Step:
@@ -101,8 +101,8 @@ def tile_kernels(problem: Conv, batch: int) -> list[Kernel]:
 
 def predicted(problem: Conv, batch: int, figure: str, tile: Tile) -> dict[str, Any]:
     """Return a row of the sweep before any run: the parameters, equations (1) and (5)."""
-    measured = "shared_bytes registers local_bytes blocks_per_sm limited_by waves "
-    measured += "median_us ratio relative_error"
+    compiled = ("shared_bytes", "registers", "local_bytes", "blocks_per_sm", "limited_by", "waves")
+    timed = ("median_us", "ratio", "relative_error")
     return {
         "figure": figure,
         **vars(tile),
@@ -111,7 +111,7 @@ def predicted(problem: Conv, batch: int, figure: str, tile: Tile) -> dict[str, A
         "blocks": tile.blocks(problem, batch),
         "table_1": tile == table_1_tile(problem),
         "status": "waiting",
-        **dict.fromkeys(measured.split()),
+        **dict.fromkeys(compiled + timed),
         "note": "",
     }
 
@@ -254,15 +254,8 @@ def kernel_step(variant: str, loads: Loads | None) -> Step:
 
 
 PARTS = ("image load", "filter load", "compute", "write")  # Parts as in the paper's figures.
-_AFTER = {"waiting for loads": "filter load", "waiting for sums": "compute"}  # barrier: its part
-_CLOCKED = (
-    "image load",
-    "filter load",
-    "waiting for loads",
-    "compute",
-    "waiting for sums",
-    "write",
-)
+_BARRIERS = {"waiting for loads": "filter load", "waiting for sums": "compute"}  # and their parts
+_CLOCKED = (*PARTS[:2], "waiting for loads", "compute", "waiting for sums", "write")
 _WARP, _RUNS = 32, 5
 
 
@@ -343,9 +336,9 @@ def parted(noted: Any) -> tuple[dict[str, float], dict[str, float]]:
     if int(noted.min()) < 0 or not int(noted.sum(axis=1).min()):
         raise LenetError("clocks: expected every warp to note its parts, found one that did not")
     clocks = dict(zip(_CLOCKED, (noted.sum(axis=0) / noted.sum()).tolist(), strict=True))
-    waits = {name: clocks[name] for name in _AFTER}
+    waits = {name: clocks[name] for name in _BARRIERS}
     shares = {part: clocks[part] for part in PARTS}
-    for name, part in _AFTER.items():
+    for name, part in _BARRIERS.items():
         shares[part] += waits[name]
     return shares, waits
 
@@ -366,10 +359,10 @@ def _clocks(build: Step, field: Field, spans: Any) -> dict[str, Any]:
 def simulated_shares(name: str) -> dict[str, float]:
     """Return the timing model's shares of its step `name` at Table 1, on a GTX 480."""
     kernel = next(step.kernel for step in SIMULATED if step.name == name)
-    simulated = simulate(kernel, TABLE_1, TABLE_1_BATCH)
-    load = simulated.share(CONVERSION) + simulated.share(IMAGES)
-    rest = [simulated.share(part) for part in (FILTERS, COMPUTE, WRITE)]
-    return dict(zip(PARTS, (load, *rest), strict=True))
+    share = simulate(kernel, TABLE_1, TABLE_1_BATCH).share
+    image_load = share(CONVERSION) + share(IMAGES)
+    shares = (image_load, share(FILTERS), share(COMPUTE), share(WRITE))
+    return dict(zip(PARTS, shares, strict=True))
 
 
 def _row(shown: Shown, at_table_1: bool) -> dict[str, Any]:
