@@ -128,7 +128,7 @@ def dots(rows: Rows, field: str, tint: Spec, keys: str, title: str = "ms, logari
     return spec(shown, high, encoding={"y": names(field), "color": tint}, layer=[span, point])
 
 
-def beside_one(rows: Rows, field: str, x: Spec, tint: Spec, keys: str) -> Spec:
+def around_one(rows: Rows, field: str, x: Spec, tint: Spec, keys: str) -> Spec:
     """Return a point per row over a ratio, and a dashed line at 1."""
     at = {"field": "at", "type": "quantitative"}
     one = layer([{"at": 1}], {"type": "rule", "strokeDash": [4, 4]}, x=at)
@@ -260,7 +260,7 @@ def speedups(document: Mapping[str, Any]) -> Spec:
     tint = colour("family", [row["family"] for row in best])
     labels = [case["label"] for case in document["cases"]]
     best.sort(key=lambda row: labels.index(row["shape"]))
-    return beside_one(best, "shape", x, tint, "shape dims name speedup median_ms roofline")
+    return around_one(best, "shape", x, tint, "shape dims name speedup median_ms roofline")
 
 
 def ladder(rows: Rows) -> dict[str, Spec]:

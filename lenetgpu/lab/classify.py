@@ -314,7 +314,7 @@ def lines(outcome: ClassifyOutcome) -> list[str]:
     right, labelled = outcome.right
     word = "pictures" if job.pictures else "images"
     files = "" if job.pictures else f" in {len(job.valid):,} file{'s' * (len(job.valid) != 1)}"
-    found = [
+    text = [
         f"data     {job.images:,} {word}{files}, "
         f"{len(job.shards):,} shards of at most {job.size:,}",
         f"weights  {job.weights}",
@@ -326,17 +326,17 @@ def lines(outcome: ClassifyOutcome) -> list[str]:
     ]
     if outcome.without_label:
         more = ", as" if len(outcome.reasons) < outcome.without_label else ""
-        found.append(f"no label {outcome.without_label:,} of them{more}")
-        found += [f"  {sentence}" for sentence in outcome.reasons]
+        text.append(f"no label {outcome.without_label:,} of them{more}")
+        text += [f"  {sentence}" for sentence in outcome.reasons]
     if labelled:
-        found.append(f"accuracy {right:,}/{labelled:,} = {right / labelled:.2%}")
+        text.append(f"accuracy {right:,}/{labelled:,} = {right / labelled:.2%}")
     if outcome.fresh:
         rate = outcome.fresh_images / outcome.seconds
-        found.append(
+        text.append(
             f"elapsed  {outcome.seconds:,.2f} s for {outcome.fresh_images:,} {word} of this run, "
             f"{rate:,.0f} {word}/s"
         )
-    return found
+    return text
 
 
 def predicted(foreseen: Predicted) -> list[Part]:

@@ -44,20 +44,20 @@ _OF_A_KERNEL = ("kernel", "launches", "ms")
 _OF_ADDRESSES = ("stage", "variant", "global_load_efficiency", "global_store_efficiency")
 
 
-def columns_of(found: Mapping[str, Any], kernels: bool) -> list[Column]:
+def columns_of(head: Mapping[str, Any], kernels: bool) -> list[Column]:
     """Return the columns of a source; "counted" has only the efficiencies of global accesses."""
-    if found["source"] != "ncu":
+    if head["source"] != "ncu":
         return [column for column in COUNTED if column.key in _OF_ADDRESSES]
     return [column for column in COUNTED if kernels or column.key not in _OF_A_KERNEL]
 
 
-def nested(found: Mapping[str, Any] | None) -> list[Column]:
+def nested(head: Mapping[str, Any] | None) -> list[Column]:
     """Return the same columns for rows that hold their counters under `counters`."""
-    return within("counters", [] if found is None else columns_of(found, False)[2:])
+    return within("counters", [] if head is None else columns_of(head, False)[2:])
 
 
 def parts(
-    found: Mapping[str, Any], rows: Sequence[dict[str, Any]], kernels: bool = False
+    head: Mapping[str, Any], rows: Sequence[dict[str, Any]], kernels: bool = False
 ) -> Iterator[Part]:
     """Yield a table of stages, or of kernels with `kernels`, and the origin of its figures."""
     shown = rows
@@ -67,25 +67,25 @@ def parts(
             for row in rows
             for entry in row["kernels"] or [row]
         ]
-    yield Table(columns_of(found, kernels), shown, f"counters, {found['images']:,} images")
+    yield Table(columns_of(head, kernels), shown, f"counters, {head['images']:,} images")
     for row in rows:
         if row["error"]:
             yield f"{row['stage']} {row['variant']}: {row['error']}"
-    if found["source"] == "ncu":
+    if head["source"] == "ncu":
         yield (
-            f"counters measured by Nsight Compute {found['version']}, which runs each "
+            f"counters measured by Nsight Compute {head['version']}, which runs each "
             "kernel alone and several times: do not compare its milliseconds with other times"
         )
     else:
-        yield f"counters counted from addresses, not measured: {found['note']}"
+        yield f"counters counted from addresses, not measured: {head['note']}"
 
 
 def of_entries(document: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -> Iterator[Part]:
     """Yield the counters of all entries that have them, each (stage, variant) once."""
-    if found := document.get("counters"):
+    if head := document.get("counters"):
         rows = [entry["counters"] for entry in entries if entry.get("counters")]
         once = {(row["stage"], row["variant"]): row for row in rows}
-        yield from parts(found, list(once.values()))
+        yield from parts(head, list(once.values()))
 
 
 def _counted(
@@ -96,12 +96,12 @@ def _counted(
         return {}
     say("counters, by Nsight Compute")
     try:
-        found = counters.find([Work(document["what"], tuple(specs.values()))], images, gpu)
+        counted = counters.find([Work(document["what"], tuple(specs.values()))], images, gpu)
     except KeyboardInterrupt:
         document["interrupted"] = True
         return {}
-    document["counters"] = found.head
-    return dict(zip(specs, found.rows[0], strict=True))
+    document["counters"] = counted.head
+    return dict(zip(specs, counted.rows[0], strict=True))
 
 
 def count_candidates(

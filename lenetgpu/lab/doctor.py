@@ -22,8 +22,8 @@ _MOST_SHOWN = 5
 
 
 def _version(*names: str) -> str:
-    found = installed(*names)
-    return "not installed" if found is None else f"{found[0]} ({found[1]})"
+    package = installed(*names)
+    return "not installed" if package is None else f"{package[0]} ({package[1]})"
 
 
 def _nvml_line() -> str:
@@ -53,22 +53,22 @@ def _auto_line(gpu: Gpu | None, precision: str) -> str:
         return str(error)
     lines = [str(choice) for choice in measured if choice is not None]
     if len(lines) < len(RANGES):
-        rest = "not measured yet" if not lines else "other batches not measured yet"
-        lines.append(f"{rest}: the fastest of {', '.join(names)} (`lenetgpu warmup` measures)")
+        others = "not measured yet" if not lines else "other batches not measured yet"
+        lines.append(f"{others}: the fastest of {', '.join(names)} (`lenetgpu warmup` measures)")
     return "; ".join(lines)
 
 
 def cache_rows() -> list[tuple[str, str]]:
     """Return the cache folder, the number of entries of each kind, and each damaged entry."""
-    found = survey()
-    counts = ", ".join(f"{count} {kind}" for kind, count in found.counts.items()) or "empty"
+    cache = survey()
+    counts = ", ".join(f"{count} {kind}" for kind, count in cache.counts.items()) or "empty"
     where = cache_root() or "none: no home folder and no LENETGPU_CACHE"
     rows = [("kernel cache", f"{where}, {counts}")]
-    if found.problems:
-        shown = "; ".join(found.problems[:_MOST_SHOWN])
-        more = len(found.problems) - _MOST_SHOWN
-        rest = f"; and {more} more" if more > 0 else ""
-        rows.append(("damaged", f"{shown}{rest} (`lenetgpu doctor --repair` removes them)"))
+    if cache.problems:
+        shown = "; ".join(cache.problems[:_MOST_SHOWN])
+        more = len(cache.problems) - _MOST_SHOWN
+        others = f"; and {more} more" if more > 0 else ""
+        rows.append(("damaged", f"{shown}{others} (`lenetgpu doctor --repair` removes them)"))
     return rows
 
 
@@ -76,8 +76,8 @@ def repaired() -> list[str]:
     """Empty the cache, if it belongs to the user; return what was removed, and each entry left."""
     removed = repair()
     counts = ", ".join(f"{count} {kind}" for kind, count in removed.counts.items())
-    said = f"removed from {cache_root()}: {counts or 'nothing, it held nothing'}"
-    return [said, *(f"left: {sentence}" for sentence in removed.problems)]
+    summary = f"removed from {cache_root()}: {counts or 'nothing; it was empty'}"
+    return [summary, *(f"left: {sentence}" for sentence in removed.problems)]
 
 
 def findings() -> list[tuple[str, str]]:
@@ -94,8 +94,8 @@ def findings() -> list[tuple[str, str]]:
         ("nvrtc", _nvrtc_line()),
         ("driver", nvml.driver_version() or "none found"),
         ("nvml", _nvml_line()),
-        ("torch", f"{_version('torch')}, beside which `conv` measures"),
-        ("vl-convert", f"{_version('vl-convert-python')}, which --plot and report draw with"),
+        ("torch", f"{_version('torch')}, timed by `conv` as a peer"),
+        ("vl-convert", f"{_version('vl-convert-python')}, needed by --plot and report"),
         *cache_rows(),
         *shipped(),
     ]

@@ -17,7 +17,7 @@ from lenetgpu.files.reading import MemorySource, Source
 from lenetgpu.files.source import open_source, read_early
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.console import Tally
-from lenetgpu.lab.mistakes import Noting
+from lenetgpu.lab.mistakes import MistakeRecorder
 from lenetgpu.measure.outcome import FEW, Outcome, Progress, Request
 from lenetgpu.measure.timing import (
     MOST,
@@ -75,8 +75,8 @@ def infer(
         if output is not None:
             writer = LabelWriter(output, len(source), request.scores, request.skip)
             stack.enter_context(writer)
-        run.writer = Noting(source, writer) if request.mistakes else writer
-        run.whole()
+        run.writer = MistakeRecorder(source, writer) if request.mistakes else writer
+        run.run()
         run.write()
         return run.outcome()
 
@@ -89,7 +89,7 @@ class _Run:
     are valid. Samples of repeated passes are in milliseconds.
     """
 
-    writer: LabelWriter | Noting | None = None
+    writer: LabelWriter | MistakeRecorder | None = None
     labels: Any = None
     scores: Any = None
     tracer: Tracer | None = None
@@ -110,9 +110,9 @@ class _Run:
             with engine.phases.timed("load"):
                 self.images = self.runner.whole(source)
         profiled = (_PROFILE_REPEATS[engine.device] + 1) * request.timing
-        self._later = profiled + request.trace  # passes after the repeated ones
+        self._extra_passes = profiled + request.trace  # passes after the repeated ones
 
-    def whole(self) -> None:
+    def run(self) -> None:
         """Run all passes, or those before Ctrl-C."""
         gpu, request = self.engine.gpu, self.request
         name, device = gpu.name if gpu else cpu_name(), self.engine.device
@@ -179,7 +179,7 @@ class _Run:
             streamed=self.images is None,
             notes=[*engine.notes, *self.runner.notes],
             images=self._pixels() if few else None,
-            mistakes=self.writer.found(n) if isinstance(self.writer, Noting) else None,
+            mistakes=self.writer.found(n) if isinstance(self.writer, MistakeRecorder) else None,
         )
 
     def _classify(self) -> float:
@@ -254,17 +254,17 @@ class _Run:
 
         assert isinstance(self.runner, CpuRunner)
         pipeline, spare = self.runner.pipeline, np.empty(len(self.source), np.int32)
-        self.tally.expect(1 + self._passes(0.0, 0.0, _CPU_LEAST)[1] + self._later)
+        self.tally.expect(1 + self._passes(0.0, 0.0, _CPU_LEAST)[1] + self._extra_passes)
         first_s = self._classify()
         budget_s, least, most = self._passes(first_s, _CPU_BUDGET_S, _CPU_LEAST)
         if most:
-            self.tally.expect(expected(first_s, budget_s, least, most) + self._later)
+            self.tally.expect(expected(first_s, budget_s, least, most) + self._extra_passes)
         if self.images is None:
             repeat(self._again(spare), budget_s, least, most, self.end_to_end)
             return
         compute = self._sampled(lambda: time_compute(pipeline, self.images))
         repeat(compute, budget_s, least, most, self.compute)
-        self.tally.expect(self._later)
+        self.tally.expect(self._extra_passes)
         if self.request.timing:
             repeats = _PROFILE_REPEATS["cpu"]
             profile(pipeline, self.images, repeats, self.rows, self.tally.passed)
@@ -275,12 +275,12 @@ class _Run:
         resident = self.images is not None
         budget_s, least, most = self._passes(0.0, _GPU_BUDGET_S, _GPU_LEAST)
         kinds, warm = 1 + resident, 1 if least and resident else 0
-        self.tally.expect(1 + warm + kinds * least + self._later)
+        self.tally.expect(1 + warm + kinds * least + self._extra_passes)
         first_s = self._classify()
         spare, _ = self.runner.results(len(self.source), False)  # later passes write no labels
         if most:
             again = expected(first_s, budget_s, least, most)
-            self.tally.expect(warm + kinds * again + self._later)
+            self.tally.expect(warm + kinds * again + self._extra_passes)
             if resident:
                 self._compute_on_gpu(gpu, (budget_s, least, most))
             repeat(self._again(spare), budget_s, least, most, self.end_to_end)

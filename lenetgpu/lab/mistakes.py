@@ -22,7 +22,7 @@ _PAIRS = 5  # most frequent confusions named in the summary
 _LABEL = 9  # width of the label of a summary line
 
 
-class Noting:
+class MistakeRecorder:
     """A label writer that records mistakes and passes the labels to `inner`, if there is one."""
 
     with_scores = True

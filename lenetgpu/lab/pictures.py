@@ -75,10 +75,10 @@ def gathered(
     request.check()
     phases = Phases()
     with phases.timed("load"):
-        found = gather(paths, as_is, request.skip, request.limit, advance)
-    found.bad[:0] = bad
-    found.took_ms = phases["load"]
-    return found
+        images = gather(paths, as_is, request.skip, request.limit, advance)
+    images.bad[:0] = bad
+    images.took_ms = phases["load"]
+    return images
 
 
 def classify(

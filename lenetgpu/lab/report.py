@@ -86,11 +86,9 @@ class ReportOutcome:
 
     def sentences(self) -> list[str]:
         """Return a line for the comparisons left out and one per wrong candidate."""
-        wrong = [f"WRONG: {name}" for name in self.wrong]
-        if not self.left_out:
-            return wrong
         names = ", ".join(self.left_out)
-        return [f"not compared for lack of time: {names}; a larger --seconds compares more", *wrong]
+        late = f"not compared for lack of time: {names}; a larger --seconds compares more"
+        return [late] * bool(names) + [f"WRONG: {name}" for name in self.wrong]
 
 
 def run_report(request: ReportRequest, say: Say) -> ReportOutcome:
@@ -161,12 +159,12 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
         data=request.data, weights=request.weights, plan=request.plan, device=request.device,
         limit=request.limit, timing=True, roofline=True, trace=True, mistakes=labelled,
     )  # fmt: skip
-    found = profile(asked, partial(say, "images, all passes"))
-    if found.outcome.interrupted:
+    profiled = profile(asked, partial(say, "images, all passes"))
+    if profiled.outcome.interrupted:
         raise KeyboardInterrupt
-    documents, wrong = _of_profile(found), []
+    documents, wrong = _of_profile(profiled), []
     compared, left_out = [], []
-    for what, outcome in _comparisons(request, found.outcome, say):
+    for what, outcome in _comparisons(request, profiled.outcome, say):
         documents.append(_read_back(outcome.document, f"compare {what}"))
         compared.append(what)
         wrong += [f"{what} {name}" for name in outcome.wrong]
@@ -183,13 +181,13 @@ def _unchecked(what: str, entries: list[dict[str, Any]]) -> list[str]:
     return names if len(names) <= _NAMED else [f"{len(names)} of {what}'s {len(entries)}"]
 
 
-def _of_profile(found: Profile) -> list[Document]:
-    outcome, name = found.outcome, found.outcome.plan.name
+def _of_profile(profiled: Profile) -> list[Document]:
+    outcome, name = profiled.outcome, profiled.outcome.plan.name
     named = {"data": Path(outcome.data).name, "weights": Path(outcome.weights.source).name}
-    run = _read_back(found.document() | named | {"plan_name": name}, f"plan {name}")
+    run = _read_back(profiled.document() | named | {"plan_name": name}, f"plan {name}")
     if outcome.counts is not None:
         run["mistakes"] = section(outcome.counts, outcome.mistakes)
-    return [run, _read_back(json.loads(found.as_trace()), f"plan {name}, traced")]
+    return [run, _read_back(json.loads(profiled.as_trace()), f"plan {name}, traced")]
 
 
 def _comparisons(

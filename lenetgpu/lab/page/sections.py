@@ -227,10 +227,10 @@ def _headline(documents: Sequence[Document]) -> Iterator[Block]:
     if not figures:
         figures = [(d, figure) for d in _named_plans(documents)[-1:] for figure in _run_figures(d)]
     for command in ("end-to-end", "one"):
-        found = blocks.of_command(documents, command)
-        figures += [(d, figure) for d in found for figure in _peer_figures(d)]
-    found = blocks.of_command(documents, "compare")
-    figures += [(d, figure) for d in found for figure in _course_figures(d)]
+        for document in blocks.of_command(documents, command):
+            figures += [(document, figure) for figure in _peer_figures(document)]
+    for document in blocks.of_command(documents, "compare"):
+        figures += [(document, figure) for figure in _course_figures(document)]
     if figures:
         yield Block([[Tile(*figure, blocks.where(document)) for document, figure in figures]])
 
@@ -496,7 +496,7 @@ def _gains(steps: Sequence[Document]) -> Spec:
             rows.append(step | {"when": THEN, "gain": row["report_gain"]})
             rows.append(step | {"when": NOW})
     x = quantity("gain", "times faster than the step before, logarithmic", log=True)
-    return charts.beside_one(rows, "step", x, charts.colour("when", (THEN, NOW)), keys)
+    return charts.around_one(rows, "step", x, charts.colour("when", (THEN, NOW)), keys)
 
 
 @section(
@@ -578,18 +578,18 @@ def _order(document: Document) -> tuple[int, str]:
     "if the ratio's whole interval is.",
 )
 def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
-    found = sorted(
+    compared = sorted(
         (d for d in blocks.of_command(documents, "compare") if d["candidates"]), key=_order
     )
-    if not found:
+    if not compared:
         return
-    rows = [judged(entry) | {"what": d["what"]} for d in found for entry in d["candidates"]]
-    line = blocks.source(*found, how=blocks.samples(rows))
-    parts = [Chart(f"{d['what']}, over {d['baseline']}", _candidates(d)) for d in found]
+    rows = [judged(entry) | {"what": d["what"]} for d in compared for entry in d["candidates"]]
+    line = blocks.source(*compared, how=blocks.samples(rows))
+    parts = [Chart(f"{d['what']}, over {d['baseline']}", _candidates(d)) for d in compared]
     every = columns("of=what", *COMPARED)
     yield Block([*parts, Table(every, rows, "All candidates")], line)
     note = "Measured after the rounds, while each candidate ran without pauses."
-    chart = Chart("Power of the whole device (W) over time of a run", _power(found), wide=True)
+    chart = Chart("Power of the whole device (W) over time of a run", _power(compared), wide=True)
     yield Block([chart], line, note)
 
 
@@ -703,15 +703,15 @@ def _events(document: Document) -> list[dict[str, Any]]:
     every = document["traceEvents"]
     named = [event for event in every if event["name"] == "thread_name" and event["args"]]
     streams = {event["tid"]: event["args"]["name"] for event in named}
-    found = []
+    events = []
     for event in every:
         start, length = event["ts"], event["dur"]
         if event["ph"] == "X" and start is not None and length is not None:
             stream = streams.get(event["tid"]) or f"stream {event['tid']}"
             about = {"stream": stream, "name": event["name"], "kind": event["cat"] or "stage"}
             times = {"start": start / 1e3, "length": length / 1e3, "end": (start + length) / 1e3}
-            found.append(about | times)
-    return found[:_MOST_EVENTS]
+            events.append(about | times)
+    return events[:_MOST_EVENTS]
 
 
 def _gantt(events: list[dict[str, Any]]) -> Spec:
