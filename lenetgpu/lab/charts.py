@@ -265,13 +265,12 @@ def speedups(document: Mapping[str, Any]) -> Spec:
 
 def ladder(rows: Rows) -> dict[str, Spec]:
     """Return a chart per convolution of the course: a bar per variant, slowest first."""
-    drawn = {}
-    for stage in ("conv1", "conv2"):
-        times = {r["variant"]: r["median_ms"] for r in rows if r["stage"] == stage and timed(r)}
-        if times:
-            drawn[stage] = _slowest_first(times)
-    _required(drawn)
-    return drawn
+    times: dict[str, dict[str, float]] = {"conv1": {}, "conv2": {}}
+    for row in rows:
+        if row["stage"] in times and timed(row):
+            times[row["stage"]][row["variant"]] = row["median_ms"]
+    _required([*times["conv1"], *times["conv2"]])
+    return {stage: _slowest_first(by_name) for stage, by_name in times.items() if by_name}
 
 
 def _slowest_first(times: Mapping[str, float]) -> Spec:

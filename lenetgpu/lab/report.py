@@ -87,8 +87,8 @@ class ReportOutcome:
     def sentences(self) -> list[str]:
         """Return a line for the comparisons left out and one per wrong candidate."""
         names = ", ".join(self.left_out)
-        late = f"not compared for lack of time: {names}; a larger --seconds compares more"
-        return [late] * bool(names) + [f"WRONG: {name}" for name in self.wrong]
+        late = [f"not compared for lack of time: {names}; a larger --seconds compares more"]
+        return (late if names else []) + [f"WRONG: {name}" for name in self.wrong]
 
 
 def run_report(request: ReportRequest, say: Say) -> ReportOutcome:

@@ -119,7 +119,6 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
 
 
 def _passes(outcome: Outcome) -> str:
-    """Return a description of the timed passes: the single pass, or medians of repeated ones."""
     if not outcome.repeated:
         return "one pass"
     whole, compute = outcome.end_to_end, len(outcome.compute.samples)
