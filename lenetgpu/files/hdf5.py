@@ -208,21 +208,21 @@ def open_hdf5(path: Path) -> Iterator[Untrusted]:
 
 def open_file(path: Path) -> Untrusted:
     """Open `path` for reading; the caller closes it. Raises LenetError like `open_hdf5`."""
-    with open_regular(path, "an HDF5 file") as looked_at:
-        require_trees(path, looked_at)
-        file = _h5file(path, looked_at)
-        if not os.path.sameopenfile(looked_at.fileno(), file.id.get_vfd_handle()):
+    with open_regular(path, "an HDF5 file") as opened:
+        require_trees(path, opened)
+        file = _h5file(path, opened)
+        if not os.path.sameopenfile(opened.fileno(), file.id.get_vfd_handle()):
             file.close()
             raise LenetError(f"{path}: expected one file, found another in its place")
         return Untrusted(path, file)
 
 
-def _h5file(path: Path, looked_at: BinaryIO) -> Any:
-    own = f"{_OWN_FILES}/{looked_at.fileno()}"
+def _h5file(path: Path, opened: BinaryIO) -> Any:
+    same = f"{_OWN_FILES}/{opened.fileno()}"
     try:
-        return h5py.File(own if os.path.exists(own) else path, "r", driver="sec2")
+        return h5py.File(same if os.path.exists(same) else path, "r", driver="sec2")
     except OSError as error:
-        size = os.fstat(looked_at.fileno()).st_size
+        size = os.fstat(opened.fileno()).st_size
         kind = "an empty file" if size == 0 else f"{size} bytes that HDF5 cannot open"
         if isinstance(error, BlockingIOError):
             kind = "one that another process has locked for writing"

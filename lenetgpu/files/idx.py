@@ -62,26 +62,26 @@ class _Unpacked:
     """
 
     def __init__(self, file: OpenFile, header: _Header) -> None:
-        self._packed, self._header, self._turn = file, header, Lock()
+        self._packed, self._header, self._lock = file, header, Lock()
         self._cached: dict[int, Array] = {}
-        self._left: dict[int, int] = {}
+        self._unread: dict[int, int] = {}
         self._file: BinaryIO | None = None
         self._next = 0
 
     def read(self, first: int, out: Array) -> None:
-        with self._turn:
+        with self._lock:
             while len(out):
                 number, at = divmod(first, _STEP // PIXELS)
                 if number not in self._cached:
-                    self._reach(number)
+                    self._inflate_to(number)
                 part = self._cached[number][at : at + len(out)]
                 out[: len(part)] = part
-                self._left[number] -= len(part)
-                if self._left[number] <= 0:
+                self._unread[number] -= len(part)
+                if self._unread[number] <= 0:
                     del self._cached[number]
                 first, out = first + len(part), out[len(part) :]
 
-    def _reach(self, number: int) -> None:
+    def _inflate_to(self, number: int) -> None:
         file, self._file = self._file, None  # stays None if the file is damaged
         if file is None or number < self._next:
             file, self._next = unpacking(self._packed.file), 0
@@ -91,7 +91,7 @@ class _Unpacked:
             count = min(size, self._header.count - self._next * size)
             block = np.empty((count, *IMAGE_SHAPE), np.uint8)
             self._inflate(file, block.reshape(-1).data, self._next * size * PIXELS)
-            self._cached[self._next], self._left[self._next] = block, count
+            self._cached[self._next], self._unread[self._next] = block, count
             self._next += 1
             while len(self._cached) > max(1, CACHE_BYTES // _STEP):
                 del self._cached[next(iter(self._cached))]
