@@ -17,7 +17,10 @@ else:
             self._module = module
 
         def __getattr__(self, name):
-            return getattr(import_module(self._module), name)
+            value = getattr(import_module(self._module), name)
+            if self._module == "numpy":  # launches convert arguments: no look-up the next time
+                setattr(self, name, value)
+            return value
 
     np, cupy, Array = _Lazy("numpy"), _Lazy("cupy"), Any
 
