@@ -62,7 +62,9 @@ def test_copy_and_fma_rates_are_counted_correctly(monkeypatch):
 
     monkeypatch.setattr(roofline, "_CPU_COPY_BYTES", 1 << 20)
     monkeypatch.setattr(roofline, "cpu_ms", timer)
-    monkeypatch.setattr(np, "copyto", lambda to, source: copied.append(source.nbytes + to.nbytes))
+    monkeypatch.setattr(
+        roofline.np, "copyto", lambda to, source: copied.append(source.nbytes + to.nbytes)
+    )
     monkeypatch.setattr(tile.Lines, "run", run)
     found = ceilings("cpu", "test")
     assert sum(copied) == (1 + passes) * 2 << 20
