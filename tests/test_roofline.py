@@ -6,7 +6,6 @@ import sys
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
