@@ -1,8 +1,11 @@
 """Convolutions from naive to fast: one file or folder per family."""
 
-from lenetgpu.network import CONV_POOL
-from lenetgpu.stages.registry import offer
+from functools import partial
 
+from lenetgpu.network import CONV_POOL
+from lenetgpu.stages.registry import offer, variant
+
+nchw = partial(variant, kind="conv", reads="NCHW", writes="NCHW")
 _FAMILIES = {
     "serial": "serial",
     "direct": "direct tiled",

@@ -1,7 +1,5 @@
 """Convolution by a library matrix product, not available to the report (sections 2.2.6, 3.6)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -30,16 +28,13 @@ class _Matrix:
     chunk: int
 
 
-def _prepare(dtype: str) -> Callable[[Any, Conv, int], _Matrix]:
-    def prepare(w: Any, problem: Conv, batch: int) -> _Matrix:
-        item, rows_per_image = cupy.dtype(dtype).itemsize, problem.OH * problem.OW
-        chunk = images_within(batch, item * rows_per_image * problem.gemm_k)
-        rows = cupy.empty((chunk * rows_per_image, problem.gemm_k), dtype)
-        held = to_half(w) if dtype == "float16" and problem.C == 1 else w
-        filters = cupy.asarray(held).reshape(problem.gemm_k, problem.M).astype(dtype)
-        return _Matrix(filters, rows, chunk)
-
-    return prepare
+def _prepare(w: Any, problem: Conv, batch: int, dtype: str = "float32") -> _Matrix:
+    item, rows_per_image = cupy.dtype(dtype).itemsize, problem.OH * problem.OW
+    chunk = images_within(batch, item * rows_per_image * problem.gemm_k)
+    rows = cupy.empty((chunk * rows_per_image, problem.gemm_k), dtype)
+    rounded = to_half(w) if dtype == "float16" and problem.C == 1 else w
+    filters = cupy.asarray(rounded).reshape(problem.gemm_k, problem.M).astype(dtype)
+    return _Matrix(filters, rows, chunk)
 
 
 def _multiply(
@@ -54,32 +49,27 @@ def _multiply(
 
 
 @cache
-def _im2col(problem: Conv) -> Kernel:
-    return conv_kernel(__file__, "im2col", problem, THREADS=_THREADS)
+def _kernel(problem: Conv, entry: str = "im2col") -> Kernel:
+    return conv_kernel(__file__, entry, problem, THREADS=_THREADS)
 
 
 @product(
-    prepare=_prepare("float32"),
-    kernels=of_shape(_im2col),
+    prepare=_prepare,
+    kernels=of_shape(_kernel),
     default=True,
     paper="report 2.2.6, which could not link it",
 )
 def im2col(x: Any, w: _Matrix, y: Any, problem: Conv) -> None:
     """Windows copied to rows by a kernel, then cuBLAS SGEMM without TF32."""
-    _multiply(x, w, y, problem, _im2col(problem), exact_sgemm)
-
-
-@cache
-def _im2col_half(problem: Conv) -> Kernel:
-    return conv_kernel(__file__, "im2col_half", problem, THREADS=_THREADS)
+    _multiply(x, w, y, problem, _kernel(problem), exact_sgemm)
 
 
 @product(
     precision="fp16",
-    prepare=_prepare("float16"),
-    kernels=of_shape(_im2col_half),
+    prepare=partial(_prepare, dtype="float16"),
+    kernels=of_shape(lambda problem: _kernel(problem, "im2col_half")),
     paper="report 3.6, whose system had no half type",
 )
 def half(x: Any, w: _Matrix, y: Any, problem: Conv) -> None:
     """Windows and filters rounded to fp16, cuBLAS GemmEx with fp32 sums."""
-    _multiply(x, w, y, problem, _im2col_half(problem), half_gemm)
+    _multiply(x, w, y, problem, _kernel(problem, "im2col_half"), half_gemm)

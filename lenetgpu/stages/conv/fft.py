@@ -1,7 +1,5 @@
 """Convolution by FFT, which the report's server could not run (section 2.4)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -20,19 +18,12 @@ _CPU_WORKSPACE_BYTES = 32 << 20
 _THREADS = 128
 _IMAGES_EACH = 4
 _MAPS_EACH = 4
-_RADICES = (2, 3, 5, 7)
-
-
-def _smooth(length: int) -> bool:
-    for radix in _RADICES:
-        while length % radix == 0:
-            length //= radix
-    return length == 1
 
 
 def fast_length(n: int) -> int:
     """Return the smallest even number >= `n` whose prime factors are all at most 7."""
-    return next(length for length in count(n + n % 2, 2) if _smooth(length))
+    # 210 ** 32 has every such number below 2 ** 32 as a divisor
+    return next(length for length in count(max(2, n + n % 2), 2) if 210**32 % length == 0)
 
 
 def fft_size(problem: Conv) -> tuple[int, int]:
@@ -51,10 +42,7 @@ class CpuSpectrum:
 
 
 def cpu_spectrum(w: Any, problem: Conv, batch: int) -> CpuSpectrum:
-    """Prepare `pocketfft` for filters `w` (R, S, C, M) and up to `batch` images.
-
-    Raises MemoryError if the host has too little free memory to compute the spectrum.
-    """
+    """Prepare `pocketfft` for filters `w` (R, S, C, M); raise MemoryError if too little is free."""
     size = fft_size(problem)
     far, wide = problem.dilation
     frequencies, pairs = size[0] * (size[1] // 2 + 1), problem.C * problem.M

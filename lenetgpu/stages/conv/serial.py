@@ -1,7 +1,5 @@
 """Serial convolution in scalar loops (the report's baseline; the book's Figure 16.4)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.cpu.jit import lazy_njit
@@ -23,16 +21,13 @@ def _loops(x, w, y, step, pad, far):  # type: ignore[no-untyped-def]
                     for c in range(channels):
                         for r in range(w.shape[0]):
                             iy = oy * step[0] + r * far[0] - pad[0]
-                            if iy < 0 or iy >= x.shape[1]:
-                                for s in range(w.shape[1]):
-                                    total += zero * w[r, s, c, m]  # NaN for an infinite filter
-                                continue
+                            inside = 0 <= iy < x.shape[1]
                             for s in range(w.shape[1]):
                                 ix = ox * step[1] + s * far[1] - pad[1]
-                                if 0 <= ix < x.shape[2]:
+                                if inside and 0 <= ix < x.shape[2]:
                                     total += x[n, iy, ix, first + c] * w[r, s, c, m]
                                 else:
-                                    total += zero * w[r, s, c, m]
+                                    total += zero * w[r, s, c, m]  # NaN for an infinite filter
                     y[n, oy, ox, m] = total
 
 

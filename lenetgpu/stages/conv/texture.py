@@ -1,7 +1,5 @@
 """Direct convolution from a 3D texture after the Tegra X1 slides, output tiles in registers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -15,8 +13,8 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.texture import MAX_SIDE, Texture3D
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv import nchw
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import variant
 
 BLOCK_MAPS = 32
 # (tile rows, tile columns, maps) per thread; the slides' tile is 5x8 of one map
@@ -45,7 +43,7 @@ def _largest_divisor(number: int, limit: int) -> int:
 class Tiling:
     """A thread's outputs of `maps` maps, and a block's tiles, down and across, of `images` images.
 
-    `split` units of a block divide the channels of the same outputs among them.
+    `split` units of a block divide the channels of the same outputs.
     """
 
     problem: Conv
@@ -79,9 +77,10 @@ class Tiling:
         return blocks_for(self.footprint[0] * self.footprint[1], self.unit) * self.images
 
     @property
-    def plane_bytes(self) -> int:
-        """Shared memory of a channel of the footprints in bytes, rows aligned to 16 bytes."""
-        return 16 * self.images * self.footprint[0] * blocks_for(self.footprint[1], 4)
+    def input_bytes(self) -> int:
+        """Shared memory for two channels of all units in bytes, rows aligned to 16 bytes."""
+        row = 16 * blocks_for(self.footprint[1], 4)
+        return self.split * 2 * self.images * self.footprint[0] * row
 
     @property
     def filter_rows(self) -> int:
@@ -92,10 +91,9 @@ class Tiling:
     @property
     def stage(self) -> int:
         """Channels fetched at a time, a divisor of a unit's channels."""
-        fit = min(
-            _SHARED_BYTES // (self.split * 2 * self.plane_bytes), _MOST_FETCHED // self.fetches
-        )
-        return _largest_divisor(self.problem.C // self.split, min(fit, _MOST_STAGE))
+        fit = _SHARED_BYTES // self.input_bytes
+        most = min(fit, _MOST_FETCHED // self.fetches, _MOST_STAGE)
+        return _largest_divisor(self.problem.C // self.split, most)
 
     @property
     def set_channels(self) -> int:
@@ -122,7 +120,7 @@ class Tiling:
     def fits(self) -> bool:
         """True if the registers and shared memory suffice."""
         outputs = self.tile[0] * self.tile[1] * self.maps
-        shared = max(self.split * 2 * self.plane_bytes, (self.split - 1) * 4 * outputs * self.unit)
+        shared = max(self.input_bytes, (self.split - 1) * 4 * outputs * self.unit)
         return (
             shared <= _SHARED_BYTES
             and self.problem.C % self.split == 0
@@ -151,9 +149,9 @@ class Tiling:
         row = blocks_for((self.tile[1] - 1) * p.stride + p.S, 2) * 2
         rows = ((self.tile[0] - 1) * p.stride + self.filter_rows) * (p.R // self.filter_rows)
         # `registers` is an estimate; rounding to the register file's unit would not help
-        wanted = _MARGIN * self.registers * self.threads
-        held = max(1, int(machine.limits.registers / wanted))
-        resident = min(blocks, held) * warps * self.split
+        registers = _MARGIN * self.registers * self.threads
+        blocks_at_once = max(1, int(machine.limits.registers / registers))
+        resident = min(blocks, blocks_at_once) * warps * self.split
         multiply = elements * self.tile[0] * self.tile[1] * blocks * warps / 4
         multiply /= min(1.0, resident / _BUSY_WARPS)
         words = (rows * row + elements) * blocks * warps
@@ -196,17 +194,17 @@ def _candidates(problem: Conv, slides: bool) -> Iterator[tuple[int, Tiling]]:
 def tilings(problem: Conv, machine: Machine, slides: bool = False) -> tuple[Tiling, ...]:
     """Return the fastest tilings for one image and for many by the cost model, if any fits.
 
-    `slides` restricts them to the slides' tilings: one map per thread, every thread over all
-    channels.
+    `slides`: one map per thread, every thread over all channels.
     """
-    found = list(_candidates(problem, slides))
+    candidates = list(_candidates(problem, slides))
 
-    def cycles(candidate: tuple[int, Tiling], n: int) -> float:
-        rank, tiling = candidate
-        return tiling.cycles(n, machine) * (1 + _RANK_COST * rank)
+    def fastest(n: int) -> Tiling:
+        def cycles(candidate: tuple[int, Tiling]) -> float:
+            return candidate[1].cycles(n, machine) * (1 + _RANK_COST * candidate[0])
 
-    best = [min(found, key=lambda one: cycles(one, n))[1] for n in (1, _PLENTY) if found]
-    return tuple(dict.fromkeys(best))
+        return min(candidates, key=cycles)[1]
+
+    return tuple(dict.fromkeys(fastest(n) for n in (1, _PLENTY) if candidates))
 
 
 @cache
@@ -238,11 +236,9 @@ class Prepared:
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> Prepared:
-    maps = blocks_for(problem.M, BLOCK_MAPS) * BLOCK_MAPS
-    spare = max(*_HELD.values(), problem.S)
-    packed = cupy.zeros((problem.gemm_k + spare, maps), cupy.float32)
-    by_channel = cupy.asarray(w).transpose(2, 0, 1, 3).reshape(problem.gemm_k, problem.M)
-    packed[: problem.gemm_k, : problem.M] = by_channel
+    by_channel = np.asarray(w, np.float32).transpose(2, 0, 1, 3).reshape(problem.gemm_k, problem.M)
+    spare = (0, max(*_HELD.values(), problem.S)), (0, -problem.M % BLOCK_MAPS)
+    packed = cupy.asarray(np.pad(by_channel, spare))
     images = min(batch, MAX_SIDE // problem.C)
     chunk = images_within(images, 4 * problem.H * problem.W * problem.C)
     return Prepared(packed, Texture3D(problem.W, problem.H, chunk * problem.C), chunk)
@@ -258,24 +254,20 @@ def by_parts(x: Any, w: Prepared, y: Any, problem: Conv, convolve: Convolve) -> 
         convolve(len(part), y[lo : lo + w.chunk])
 
 
-texture = partial(
-    variant, kind="conv", family="texture", reads="NCHW", writes="NCHW", prepare=_prepare
-)
+texture = partial(nchw, family="texture", prepare=_prepare)
 
 
 def _offer(name: str, slides: bool, summary: str) -> None:
     """Register a variant with the slides' tilings or with all."""
 
     def kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
-        found = tilings(problem, machines.current(), slides)
-        return (fill_kernel(problem), *(tiling.kernel for tiling in found))
+        planned = tilings(problem, machines.current(), slides)
+        return (fill_kernel(problem), *(tiling.kernel for tiling in planned))
 
     def supports(problem: Conv) -> str | None:
-        too_large = refusal(problem)
-        if too_large is None and not tilings(problem, machines.current(), slides):
-            held = "row of coefficients fits into registers"
-            return f"supports filters whose {held}, up to about 30 wide"
-        return too_large
+        if refusal(problem) is None and not tilings(problem, machines.current(), slides):
+            return "supports a row of coefficients that fits into registers, up to about 30 wide"
+        return refusal(problem)
 
     def run(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
         def convolve(n: int, out: Any) -> None:
@@ -286,9 +278,8 @@ def _offer(name: str, slides: bool, summary: str) -> None:
         by_parts(x, w, y, problem, convolve)
 
     run.__name__, run.__doc__ = name, summary
-    texture(
-        kernels=kernels, supports=supports, default=not slides, paper="after the Tegra X1 slides"
-    )(run)
+    paper = "after the Tegra X1 slides"
+    texture(kernels=kernels, supports=supports, default=not slides, paper=paper)(run)
 
 
 _SLIDES = "texture.slides with tiles and images a block by a cost model, coefficients in sets."

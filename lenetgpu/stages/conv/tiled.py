@@ -1,7 +1,5 @@
 """CPU convolution by register tiles: 8 pixels x 32 channels in vector registers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -21,19 +19,19 @@ class _Packed:
 
     lines: Any
     padded: Padded | None
-    beside: Any
+    columns: Any
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
     from lenetgpu.cpu.tile import ROWS_TIMES_MATRIX, Lines, pack_weights
 
-    beside = None
+    dilated = None
     if problem.dilation[1] > 1:
         lines = (batch, problem.padded[0], problem.OW, problem.S, problem.C)
         require_free(4 * prod(lines))
-        beside = np.empty(lines, np.float32)
+        dilated = np.empty(lines, np.float32)
     packed = pack_weights(w.reshape(problem.R, problem.S * problem.C, problem.M))
-    return _Packed(Lines(packed, native(ROWS_TIMES_MATRIX)), padding(problem, batch), beside)
+    return _Packed(Lines(packed, native(ROWS_TIMES_MATRIX)), padding(problem, batch), dilated)
 
 
 @variant(
@@ -49,9 +47,9 @@ def blocked(x: Any, w: _Packed, y: Any, problem: Conv) -> None:
     x = x if w.padded is None else w.padded.around(x)
     height, pixel = x.shape[1], across * problem.C
     line = x.shape[2] * problem.C
-    if w.beside is not None:
-        np.copyto(w.beside[:n], columns(x, problem))
-        x, pixel = w.beside[:n], problem.S * problem.C
+    if w.columns is not None:
+        np.copyto(w.columns[:n], columns(x, problem))
+        x, pixel = w.columns[:n], problem.S * problem.C
         line = problem.OW * pixel
     geometry = (
         problem.OH, height * line, down * line, pixel, problem.dilation[0] * line, problem.OW,

@@ -1,7 +1,5 @@
 """Convolution as a matrix product over unrolled inputs: the report's section 2.2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
@@ -29,8 +27,8 @@ TILE = 32
 class _Unrolled:
     """Filters as (groups, K_SIZE, M / groups), epilogue, and workspace for `chunk` images' rows.
 
-    `rows` are (groups, chunk, OH, OW, R, S, C / groups). With one channel per group, which does
-    not use BLAS, they are the products of one filter element: (chunk, OH, OW, C, M / C).
+    `rows` are (groups, chunk, OH, OW, R, S, C / groups); with one channel per group, which does
+    not use BLAS, the products of one filter element: (chunk, OH, OW, C, M / C).
     """
 
     matrix: Any
@@ -80,8 +78,8 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
     """Windows copied to rows in cache-sized chunks, then a BLAS matrix product a group."""
     groups, k, maps = w.matrix.shape
     for lo in range(0, len(x), w.chunk):
-        part, held = w.epilogue.read(x[lo : lo + w.chunk]), y[lo : lo + w.chunk]
-        n, out = len(part), w.epilogue.accumulator(held)
+        part, target = w.epilogue.read(x[lo : lo + w.chunk]), y[lo : lo + w.chunk]
+        n, out = len(part), w.epilogue.accumulator(target)
         seen = windows(part if w.padded is None else w.padded.around(part), problem)
         if problem.C == groups > 1:
             _by_elements(seen, w.matrix, w.rows, out)
@@ -90,13 +88,13 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
             np.copyto(w.rows[:, :n], np.moveaxis(by_group, -2, 0))
             rows = w.rows[:, :n].reshape(groups, -1, k)
             np.matmul(rows, w.matrix, out=out.reshape(-1, groups, maps).transpose(1, 0, 2))
-        w.epilogue.write(out, held)
+        w.epilogue.write(out, target)
 
 
 @cache
-def naive_kernel(problem: Conv) -> tuple[Kernel, ...]:
-    """Return the only kernel that `naive` launches."""
-    return (conv_kernel(__file__, "conv_naive", problem, THREADS=_NAIVE_THREADS, MAPS_EACH=1),)
+def naive_kernel(problem: Conv) -> Kernel:
+    """Return the kernel of `naive`."""
+    return conv_kernel(__file__, "conv_naive", problem, THREADS=_NAIVE_THREADS, MAPS_EACH=1)
 
 
 unrolled = partial(variant, kind="conv", family="unrolled", reads=MAPS, writes=MAPS)
@@ -110,8 +108,7 @@ channels_first = partial(unrolled, reads=MAPS[::-1], writes=MAPS[::-1])
 )
 def naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """One output per thread of the unrolled product, nothing shared."""
-    (kernel,) = naive_kernel(problem)
-    launch_each(kernel, y.size, x, w, y)
+    launch_each(naive_kernel(problem), y.size, x, w, y)
 
 
 def maps_each(problem: Conv) -> int:
@@ -124,8 +121,8 @@ def tile_reuse(problem: Conv) -> Rows:
     return reuse(TILE * maps_each(problem))
 
 
-def _explain_tiled(problem: Conv, batch: int, machine: Machine) -> Rows:
-    counts = image_counts(problem, (maps_each(problem), 2), True)
+def _explain_tiled(problem: Conv, *_: Any, transposed: bool | None = True) -> Rows:
+    counts = image_counts(problem, (maps_each(problem), 2), transposed)
     return efficiency_rows(*counts) + tile_reuse(problem)
 
 
@@ -174,8 +171,7 @@ class _Rolled:
 def _explain_constant(problem: Conv, batch: int, machine: Machine) -> Rows:
     if _part_rows(problem) < problem.gemm_k:
         return conv_moves(problem) + tile_reuse(problem)
-    counts = image_counts(problem, (maps_each(problem), 2), None)
-    return efficiency_rows(*counts) + tile_reuse(problem)
+    return _explain_tiled(problem, transposed=None)
 
 
 def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:

@@ -1,7 +1,5 @@
 """Common code of CPU convolutions: padding, views of the inputs per filter element, epilogue."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,10 +12,9 @@ from lenetgpu.problems import Conv
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Dtype conversions around a convolution's float32 sums, with bias and ReLU.
+    """Dtype conversions around a convolution's float32 sums, with bias (M,) and ReLU.
 
-    `filters` are float32, `bias` is (M,) or None; `images` and `sums` are float32 workspaces
-    for some images, or None if the data is float32 already.
+    `images` and `sums` are float32 workspaces for some images; None if the data is float32.
     """
 
     problem: Conv
@@ -91,16 +88,12 @@ def padding(problem: Conv, batch: int) -> Padded | None:
 
 def columns(x: Any, problem: Conv) -> Any:
     """Return padded images (n, rows, columns, C) as a view (n, rows, OW, S, C)."""
-    from numpy.lib.stride_tricks import sliding_window_view
-
-    seen = sliding_window_view(x, problem.span[1], axis=2)
+    seen = np.lib.stride_tricks.sliding_window_view(x, problem.span[1], axis=2)
     return seen[:, :, :: problem.step[1], :, :: problem.dilation[1]].swapaxes(3, 4)
 
 
 def windows(x: Any, problem: Conv) -> Any:
     """Return padded images (n, rows, columns, C) as a view (n, OH, OW, R, S, C)."""
-    from numpy.lib.stride_tricks import sliding_window_view
-
-    seen = sliding_window_view(x, problem.span, axis=(1, 2))
+    seen = np.lib.stride_tricks.sliding_window_view(x, problem.span, axis=(1, 2))
     (down, across), (far, wide) = problem.step, problem.dilation
     return seen[:, ::down, ::across, :, ::far, ::wide].transpose(0, 1, 2, 4, 5, 3)

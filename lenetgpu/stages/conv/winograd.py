@@ -1,11 +1,9 @@
 """Winograd F(4x4,5x5) on a CPU with the register tile (Lavin & Gray, arXiv 1509.09308)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lenetgpu.arrays import np
 from lenetgpu.cpu.memory import aligned_empty
@@ -14,33 +12,27 @@ from lenetgpu.problems import Conv, ConvPool
 from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import variant
 
-if TYPE_CHECKING:
-    from lenetgpu.cpu.native import Native
-
 _SIDE, _OUTPUTS, _CHANNELS, _FILTERS = 5, 4, 16, 32
 PART = 8  # least images worth handing to another thread
 
 
-@dataclass(frozen=True)
 class Workspaces:
     """One workspace of `size` floats per thread, borrowed and returned by `run`."""
 
-    size: int
-    free: SimpleQueue[Any] = field(default_factory=SimpleQueue)
-
-    def __post_init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self._free: SimpleQueue[Any] = SimpleQueue()
         for _ in range(thread_count()):
-            self.free.put(aligned_empty((self.size,), np.float32))
+            self._free.put(aligned_empty((size,), np.float32))
 
     def run(self, n: int, body: Callable[[int, int, int], object]) -> None:
         """Call `body(workspace address, lo, hi)` over a split of n images, on every thread."""
 
         def part(lo: int, hi: int) -> None:
-            workspace = self.free.get()
+            workspace = self._free.get()
             try:
                 body(workspace.ctypes.data, lo, hi)
             finally:
-                self.free.put(workspace)
+                self._free.put(workspace)
 
         parallel_ranges(n, part, least=PART)
 
@@ -52,7 +44,7 @@ class Prepared:
     filters: Any
     sizes: tuple[int, int, int, int]
     workspaces: Workspaces
-    kernel: Native
+    kernel: Any
 
 
 def filters_at_points(w: Any) -> Any:

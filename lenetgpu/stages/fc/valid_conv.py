@@ -27,14 +27,14 @@ def as_conv(problem: Fc) -> Conv:
     return Conv(height, width, channels, problem.M, height, width)
 
 
-def _with_relu(kernels: tuple[Kernel, ...], problem: Fc) -> tuple[Kernel, ...]:
+def _with_relu(problem: Fc, *kernels: Kernel) -> tuple[Kernel, ...]:
     return (*kernels, RELU) if problem.relu else kernels
 
 
 @variant(
     kind="fc",
     family="unrolled",
-    kernels=of_shape(lambda problem: _with_relu(unrolled.naive_kernel(as_conv(problem)), problem)),
+    kernels=of_shape(lambda problem: _with_relu(problem, unrolled.naive_kernel(as_conv(problem)))),
     paper="report 2.2.1 and figs 4-6: a layer is a valid convolution",
 )
 def naive(x: Any, w: Any, y: Any, problem: Fc) -> None:
@@ -67,7 +67,7 @@ def pocketfft(x: Any, w: fft.CpuSpectrum, y: Any, problem: Fc) -> None:
     kind="fc",
     family="fft",
     prepare=partial(_spectrum, fft.gpu_spectrum),
-    kernels=of_shape(lambda problem: _with_relu(fft.fft_kernels(as_conv(problem)), problem)),
+    kernels=of_shape(lambda problem: _with_relu(problem, *fft.fft_kernels(as_conv(problem)))),
     paper="report 2.4: a layer is a valid convolution",
 )
 def cufft(x: Any, w: fft.GpuSpectrum, y: Any, problem: Fc) -> None:

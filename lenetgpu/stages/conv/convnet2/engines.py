@@ -1,7 +1,5 @@
 """The paper's inner and outer product engines on the tensor cores, at fp32 accuracy."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -39,8 +37,6 @@ def outer_tile(problem: Conv, images: int) -> Tile:
 
 INNER_PRODUCT = Step(__file__, "conv_inner_product", Loads.HOISTED, inner_tile)
 OUTER_PRODUCT = Step(__file__, "conv_outer_product", Loads.HOISTED, outer_tile)
-
-
 engine = partial(innermost, needs=cuda(80), precision="fp16x3")
 
 

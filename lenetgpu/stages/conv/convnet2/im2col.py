@@ -1,7 +1,5 @@
 """The paper's index conversion engine: the tensor memory accelerator's im2col addressing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
@@ -36,8 +34,8 @@ class Im2colTile(Tile):
     def stage_bytes(self) -> int:
         """Shared memory per stage in bytes: windows, then filters, rounded up to the swizzle."""
         rows = self.cached_pixels * self.cached_channels
-        held = rows * (self.images + self.filters) * FLOAT_BYTES
-        return blocks_for(held, _SWIZZLE_BYTES) * _SWIZZLE_BYTES
+        size = rows * (self.images + self.filters) * FLOAT_BYTES
+        return blocks_for(size, _SWIZZLE_BYTES) * _SWIZZLE_BYTES
 
     @property
     def shared_bytes(self) -> int:
@@ -67,9 +65,8 @@ def im2col_tile(problem: Conv, images: int) -> Im2colTile:
 @cache
 def im2col_kernel(problem: Conv, tile: Im2colTile, clock: bool = False) -> Kernel:
     """Return the kernel, which reads NHWC whatever layout the variant reads."""
-    extra = {"CLOCK": 1} if clock else {}
-    held = replace(problem, reads="NHWC")
-    return conv_kernel(__file__, "conv_index_engine", held, **tile.defines(), **extra)
+    defines = tile.defines() | ({"CLOCK": 1} if clock else {})
+    return conv_kernel(__file__, "conv_index_engine", replace(problem, reads="NHWC"), **defines)
 
 
 def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
@@ -96,23 +93,17 @@ def _supports(problem: Conv) -> str | None:
 
 @dataclass
 class Windows:
-    """The tile, its packed filters, and the padded NHWC workspace (None if `x` is read in place).
-
-    `maps` caches tensor maps by address and number of images.
-    """
+    """The tile, packed filters, and a padded NHWC workspace (None if `x` is read in place)."""
 
     tile: Im2colTile
     filters: Any
     images: Any
     channels: int
     chunk: int
-    maps: dict[tuple[int, int], Any] = field(default_factory=dict)
+    maps: dict[tuple[int, int], Any] = field(default_factory=dict)  # by address and images
 
     def map_of(self, address: int, problem: Conv, images: int) -> Any:
-        """Return the cached 128-byte tensor map of `images` NHWC images at `address`.
-
-        Raises LenetError if the driver refuses it.
-        """
+        """Return a cached tensor map of NHWC images; raise LenetError if the driver refuses."""
         if (address, images) in self.maps:
             return self.maps[address, images]
         from cuda.bindings import driver
@@ -137,7 +128,9 @@ class Windows:
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
         if int(status) != 0:
-            raise LenetError(f"convnet2.index_engine: expected a tensor map, found {status.name}")
+            raise LenetError(
+                f"convnet2.index_engine: the driver refuses a tensor map: {status.name}"
+            )
         words = np.array([int(word) for word in encoded.opaque], np.uint64)
         self.maps[address, images] = words.view("V128")
         return self.maps[address, images]
@@ -148,25 +141,25 @@ def _prepare(w: Any, problem: Conv, batch: int) -> Windows:
     tile = im2col_tile(problem, batch)
     elements, blocks = problem.R * problem.S, blocks_for(problem.M, tile.filters)
     deep = blocks_for(problem.C, tile.cached_channels) * tile.cached_channels
-    whole = cupy.zeros((elements, deep, blocks * tile.filters), cupy.float32)
-    whole[:, : problem.C, : problem.M] = cupy.asarray(w).reshape(elements, problem.C, problem.M)
-    by_block = whole.reshape(elements, deep, blocks, tile.filters).transpose(2, 0, 1, 3)
+    padded = cupy.zeros((elements, deep, blocks * tile.filters), cupy.float32)
+    padded[:, : problem.C, : problem.M] = cupy.asarray(w).reshape(elements, problem.C, problem.M)
+    by_block = padded.reshape(elements, deep, blocks, tile.filters).transpose(2, 0, 1, 3)
     packed = cupy.ascontiguousarray(by_block)
     channels = blocks_for(problem.C, _VECTOR) * _VECTOR
-    counted = _PIXEL_LIMIT // (problem.OH * problem.OW)
+    most = min(batch, _PIXEL_LIMIT // (problem.OH * problem.OW))
     if problem.reads == "NHWC":
-        return Windows(tile, packed, None, channels, min(batch, counted))
+        return Windows(tile, packed, None, channels, most)
     each = (problem.H, problem.W, channels)
-    chunk = images_within(min(batch, counted), FLOAT_BYTES * prod(each))
+    chunk = images_within(most, FLOAT_BYTES * prod(each))
     return Windows(tile, packed, cupy.empty((chunk, *each), cupy.float32), channels, chunk)
 
 
 def convolve(images: Any, state: Windows, y: Any, n: int, problem: Conv, spans: Any = None) -> None:
     """Launch the kernel on `n` NHWC images; `spans` receives every block's time span."""
-    tile, noted = state.tile, () if spans is None else (spans,)
+    tile, clock = state.tile, () if spans is None else (spans,)
     encoded = state.map_of(images.data.ptr, problem, len(images))
-    args = (encoded, state.filters, y, np.int32(n * problem.OH * problem.OW), *noted)
-    kernel = im2col_kernel(problem, tile, bool(noted))
+    args = (encoded, state.filters, y, np.int32(n * problem.OH * problem.OW), *clock)
+    kernel = im2col_kernel(problem, tile, bool(clock))
     launch(kernel, (tile.blocks(problem, n),), tile.block, args, tile.shared_bytes)
 
 
@@ -182,11 +175,7 @@ def convolve(images: Any, state: Windows, y: Any, n: int, problem: Conv, spans: 
     paper="convnet2 4.3, figs. 32 to 34",
 )
 def index_engine(x: Any, w: Windows, y: Any, problem: Conv) -> None:
-    """Index conversion by the tensor memory accelerator's im2col loads, sums on CUDA cores.
-
-    Later GPUs than Hopper have these loads too, but were never run: sm_120's compiler puts a call
-    with a stack frame around each.
-    """
+    """Index conversion by the tensor memory accelerator's im2col loads, sums on CUDA cores."""
     for lo in range(0, len(x), w.chunk):
         part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
         if w.images is None:

@@ -1,7 +1,5 @@
 """cuda-convnet2's convolution and the paper's software ladder, which improves it step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -12,15 +10,10 @@ from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.convnet2.layout import (
-    TRANSPOSE,
-    Innermost,
-    indexable,
-    prepare_innermost,
-    run_innermost,
-)
+from lenetgpu.stages.conv import nchw
+from lenetgpu.stages.conv.convnet2 import layout
+from lenetgpu.stages.conv.convnet2.layout import TRANSPOSE, Innermost
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import variant
 
 FEW_IMAGES = 8
 CHANNELS = 8
@@ -64,11 +57,7 @@ class Tile:
 
 
 def ladder_tile(problem: Conv, images: int) -> Tile:
-    """Return Table 1's parameters; the filters per thread depend on M.
-
-    For few images a block computes one image and a warp of filters, since no images share a
-    filter.
-    """
+    """Return Table 1's parameters; for few images, a block computes one and a warp of filters."""
     channels = min(problem.C, CHANNELS)
     if images <= FEW_IMAGES:
         return Tile(1, 32, 1, 2 if problem.M > 32 else 1, 4, channels)
@@ -89,8 +78,7 @@ class Loads(IntEnum):
 class Step:
     """One kernel on data with images innermost: its source, load strategy and tile selection.
 
-    `noted` selects what a build with a clock records: CLOCK (every block's span) or PARTS
-    (parts.cuh).
+    A build with a clock records `noted`: CLOCK, every block's span, or PARTS (parts.cuh).
     """
 
     module: str
@@ -111,23 +99,22 @@ class Step:
     def convolve(
         self, images: Any, state: Innermost, outputs: Any, n: int, problem: Conv, spans: Any = None
     ) -> None:
-        """Launch on `n` images; `spans` (int64) receives what a build with a clock records.
+        """Launch on `n` images; a build with a clock writes int64 `spans`.
 
-        CLOCK records (blocks, 3): multiprocessor, start and end. PARTS records (blocks,
-        warps, 6): clocks.
+        CLOCK: (blocks, 3), multiprocessor, start and end. PARTS: (blocks, warps, 6), clocks.
         """
-        tile, noted = self.tile(problem, n), () if spans is None else (spans,)
-        args = (images, state.filters, outputs, np.int32(n), state.table, *noted)
-        kernel = self.kernel(problem, n, bool(noted))
+        tile, clock = self.tile(problem, n), () if spans is None else (spans,)
+        args = (images, state.filters, outputs, np.int32(n), state.table, *clock)
+        kernel = self.kernel(problem, n, bool(clock))
         launch(kernel, (tile.blocks(problem, n),), tile.block, args)
 
-    def run(self, x: Any, state: Innermost, y: Any, problem: Conv) -> None:
+    def run(self, x: Any, w: Innermost, y: Any, problem: Conv) -> None:
         """Run the whole variant: layout conversion, convolution, layout conversion."""
 
         def convolve(images: Any, outputs: Any, n: int) -> None:
-            self.convolve(images, state, outputs, n, problem)
+            self.convolve(images, w, outputs, n, problem)
 
-        run_innermost(convolve, x, state, y, problem)
+        layout.run_innermost(convolve, x, w, y, problem)
 
 
 @cache
@@ -154,17 +141,11 @@ def _prepare_table(w: Any, problem: Conv, batch: int) -> Innermost:
     rows = offsets(problem.OH, elements // problem.S, problem.H, problem.W)
     columns = offsets(problem.OW, elements % problem.S, problem.W, 1)
     table = cupy.asarray(np.concatenate([rows, columns]).astype(np.int32))
-    return prepare_innermost(w, problem, batch, table)
+    return layout.prepare_innermost(w, problem, batch, table)
 
 
 innermost = partial(
-    variant,
-    kind="conv",
-    family="convnet2",
-    reads="NCHW",
-    writes="NCHW",
-    prepare=prepare_innermost,
-    supports=indexable,
+    nchw, family="convnet2", prepare=layout.prepare_innermost, supports=layout.indexable
 )
 
 

@@ -1,9 +1,8 @@
 """cuda-convnet2's layout with images innermost: the workspace and both conversions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -28,8 +27,8 @@ def transpose(
 
 def indexable(problem: Conv) -> str | None:
     """Return None if 32-bit indices reach every element, else the reason to refuse `problem`."""
-    image = problem.H * problem.W * problem.C
-    largest = max(image, problem.OH * problem.OW * problem.M, problem.gemm_k * problem.M)
+    sizes = prod(problem.in_shape), prod(problem.out_shape), problem.gemm_k * problem.M
+    largest = max(sizes)
     if largest >= _INDEX_LIMIT:
         return f"supports images, maps and filters below 2^31 elements, needs {largest}"
     return None
@@ -37,10 +36,7 @@ def indexable(problem: Conv) -> str | None:
 
 @dataclass
 class Innermost:
-    """Device filters (R, S, C, M) and workspaces (C, H, W, n), (M, OH, OW, n) for n <= `chunk`.
-
-    `table` is the index lookup table of the steps that use one, else None.
-    """
+    """Device filters (R, S, C, M), workspaces for `chunk` images, and an index table or None."""
 
     filters: Any
     images: Any
@@ -51,28 +47,23 @@ class Innermost:
 
 def prepare_innermost(w: Any, problem: Conv, batch: int, table: Any = None) -> Innermost:
     """Copy filters to the device and allocate workspaces for as many of `batch` images as fit."""
-    inputs = problem.H * problem.W * problem.C
-    outputs = problem.OH * problem.OW * problem.M
-    chunk = images_within(batch, FLOAT_BYTES * (inputs + outputs))
+    sizes = prod(problem.in_shape), prod(problem.out_shape)
+    chunk = images_within(batch, FLOAT_BYTES * sum(sizes))
     filters = cupy.ascontiguousarray(cupy.asarray(w, cupy.float32))
-    held = 0 if chunk == 1 else chunk
-    images, maps = (cupy.empty(held * size, cupy.float32) for size in (inputs, outputs))
+    count = 0 if chunk == 1 else chunk
+    images, maps = (cupy.empty(count * size, cupy.float32) for size in sizes)
     return Innermost(filters, images, maps, table, chunk)
 
 
 def run_innermost(
     convolve: Callable[[Any, Any, int], None], x: Any, state: Innermost, y: Any, problem: Conv
 ) -> None:
-    """Convolve NCHW `x` to NCHW `y` by `convolve(images, outputs, count)` with images innermost.
-
-    A single image has the same bytes in both layouts and is not copied.
-    """
-    inputs = problem.H * problem.W * problem.C
-    outputs = problem.OH * problem.OW * problem.M
+    """Convolve NCHW `x` to NCHW `y` by `convolve(images, outputs, count)` with images innermost."""
+    inputs, outputs = prod(problem.in_shape), prod(problem.out_shape)
     for lo in range(0, len(x), state.chunk):
         part, out = x[lo : lo + state.chunk], y[lo : lo + state.chunk]
         n = len(part)
-        if n == 1:
+        if n == 1:  # has the same bytes in both layouts
             convolve(part, out, 1)
             continue
         transpose(part, state.images, n, inputs, n)

@@ -1,12 +1,9 @@
-"""Global memory accesses of the course kernels, warp by warp, from which efficiency is computed.
+"""Global memory accesses of the course kernels in the first image, counted warp by warp.
 
-Only the first image is counted. Problems of the network's size are counted completely; of larger
-ones, some tiles, steps along K and maps of each are sampled (`sectors.some`).
+Of large problems, some tiles, steps along K and maps of each are sampled (`sectors.some`).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -23,10 +20,9 @@ def _weights(problem: Conv, k: Any, m: Any) -> Any:
     return np.where(inside, k * problem.M + m, -1)
 
 
-def _corners(problem: Conv, tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Yield the first output (y, x) of each tile of a map."""
-    firsts = product(range(0, problem.OH, tile[0]), range(0, problem.OW, tile[1]))
-    yield from some(list(firsts))
+def _corners(problem: Conv, tile: tuple[int, int]) -> Sequence[tuple[int, int]]:
+    """Return the first output (y, x) of each tile of a map."""
+    return some([*product(range(0, problem.OH, tile[0]), range(0, problem.OW, tile[1]))])
 
 
 def _tile_loads(
@@ -38,8 +34,7 @@ def _tile_loads(
 ) -> Counted:
     """Count the loads of one channel's input tile by a block of (width, height) threads.
 
-    With `in_a_row`, thread t loads elements t, t + threads, ... of the tile; otherwise thread
-    (x, y) loads element (y, x).
+    Thread t loads elements t, t + threads, ... if `in_a_row`; else thread (x, y) loads (y, x).
     """
     rows = (tile[0] - 1) * problem.stride + problem.R
     columns = (tile[1] - 1) * problem.stride + problem.S
@@ -48,7 +43,7 @@ def _tile_loads(
     tx, ty = lanes(width, height)
     firsts = [(first, 0) for first in range(0, rows * columns, width * height)]
     corners = product(range(0, rows, height), range(0, columns, width))
-    found = []
+    indices = []
     for r, s in firsts if in_a_row else corners:
         if in_a_row:
             at = np.where(ty < 0, rows * columns, r + ty * width + tx)
@@ -57,8 +52,8 @@ def _tile_loads(
             y, x = np.where(ty < 0, rows, ty + r), tx + s
         loads = (y < rows) & (x < columns)
         y = np.where(loads, y + corner[0] * problem.stride - problem.pad, -1)
-        found.append(gather(where, y, x + corner[1] * problem.stride - problem.pad, 0))
-    return counted(np.stack(found))
+        indices.append(gather(where, y, x + corner[1] * problem.stride - problem.pad, 0))
+    return counted(np.stack(indices))
 
 
 def direct_counts(
@@ -71,9 +66,8 @@ def direct_counts(
 ) -> tuple[Counted, Counted]:
     """Count the float32 loads and stores of all blocks of the first image's first maps.
 
-    The kernel loads (height, width) tiles with (width, height) threads, channel by channel, in
-    a row or not (`_tile_loads`). A block's `maps` (across, down) are adjacent; None means one
-    map whose outputs are in a row. `constant` means filters in constant memory.
+    The kernel loads (height, width) tiles with (width, height) threads, as in `_tile_loads`.
+    A block's `maps` (across, down) are adjacent; None: one map, its outputs in a row.
     """
     tx, ty = lanes(*block)
     there, m = ty >= 0, np.zeros_like(tx)
@@ -132,8 +126,7 @@ def image_counts(
 ) -> tuple[Counted, Counted]:
     """Count all tiles of an image's product by 32x32 threads, `each` (maps, pixels) per thread.
 
-    `transposed` is how W' is loaded into shared memory; None means that it is in constant
-    memory.
+    `transposed` is how W' is loaded into shared memory; None: it is in constant memory.
     """
     lane, warp = np.arange(_TILE)[None, :], np.arange(_TILE)[:, None]
     pixels = problem.OH * problem.OW
@@ -146,8 +139,8 @@ def image_counts(
     for p0 in (p0 + j * _TILE for p0 in pixel_steps for j in range(each[1])):
         p = p0 + lane
         for k0 in starts:
-            found = counted(_unrolled(problem, k0 + warp, p))
-            loads += total(found for _ in map_steps)
+            once = counted(_unrolled(problem, k0 + warp, p))
+            loads += total(once for _ in map_steps)
         for m0 in maps:
             y = np.where((p < pixels) & (m0 + warp < problem.M), p // problem.OW, -1)
             stores += counted(gather(written, y, p % problem.OW, m0 + warp))
@@ -155,8 +148,8 @@ def image_counts(
         m, k = (lane, warp) if transposed else (warp, lane)
         for m0 in maps:
             for k0 in starts:
-                found = counted(_weights(problem, k0 + k, m0 + m))
-                loads += total(found for _ in pixel_steps)
+                once = counted(_weights(problem, k0 + k, m0 + m))
+                loads += total(once for _ in pixel_steps)
     return loads, stores
 
 
@@ -178,15 +171,12 @@ def flat_counts(problem: Conv) -> tuple[Counted, Counted]:
 
 def naive_counts(problem: Conv) -> tuple[Counted, Counted]:
     """Count the same block without shared memory; a thread computes one output at a time."""
-    lane = np.arange(_TILE)
     _, stores = image_counts(problem, (1, 1), None)
     loads = NONE
     k = np.arange(problem.gemm_k)[:, None]
     for p0 in some(range(0, problem.OH * problem.OW, _TILE)):
-        p = p0 + lane[None, :]
-        here = (p < problem.OH * problem.OW) & (k >= 0)
-        once = counted(_unrolled(problem, k, p)) + counted(
-            np.where(here, _weights(problem, k, np.zeros_like(p)), -1)
-        )
+        p = p0 + np.arange(_TILE)[None, :]
+        weights = np.where(p < problem.OH * problem.OW, _weights(problem, k, np.zeros_like(p)), -1)
+        once = counted(_unrolled(problem, k, p)) + counted(weights)
         loads += Counted(once.floats * problem.M, once.sectors * problem.M)
     return loads, stores

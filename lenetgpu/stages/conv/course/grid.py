@@ -1,8 +1,7 @@
 """The report's grids of direct convolutions and the number of blocks per multiprocessor."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from lenetgpu.arrays import cupy
@@ -10,7 +9,10 @@ from lenetgpu.gpu.launch import blocks_for, load_module
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.course.counts import direct_counts
 from lenetgpu.stages.defines import conv_kernel
+from lenetgpu.stages.registry import Rows
+from lenetgpu.stages.sectors import efficiency_rows, idle, reuse
 
 
 @dataclass
@@ -21,17 +23,17 @@ class Filters:
     function: Any
 
 
-def fits(problem: Conv) -> bool:
-    """Return True if all filters fit into constant memory."""
-    return 4 * problem.gemm_k * problem.M <= CONSTANT_BYTES
-
-
 def refusal(problem: Conv) -> str | None:
     """Return the reason if the filters do not fit into constant memory, else None."""
     needed = 4 * problem.gemm_k * problem.M
     if needed <= CONSTANT_BYTES:
         return None
     return f"supports filters up to {CONSTANT_BYTES} bytes, constant memory, not {needed}"
+
+
+def fits(problem: Conv) -> bool:
+    """Return True if all filters fit into constant memory."""
+    return refusal(problem) is None
 
 
 def hold(w: Any, kernel: Kernel, problem: Conv) -> Filters:
@@ -63,23 +65,40 @@ def parts(problem: Conv, tile: Sides) -> int:
     return blocks_for(problem.OH, tile[0]) * blocks_for(problem.OW, tile[1])
 
 
+def explain_direct(problem: Conv, tile: Sides, block: Sides, maps: Any, **loads: bool) -> Rows:
+    """Return efficiency, uses of an input value per load and idle threads of `direct_counts`."""
+    counts = direct_counts(problem, tile, block[::-1], maps, **loads)
+    together = prod(maps or (1, 1))
+    uses = together * problem.R * problem.S * prod(tile) / prod(inputs(problem, tile))
+    blocks = parts(problem, tile) * blocks_for(problem.M, together)
+    idle_rows = idle(problem.OH * problem.OW * problem.M, blocks * prod(block))
+    return [*efficiency_rows(*counts), *reuse(uses), *idle_rows]
+
+
+def explain_whole(problem: Conv, maps: tuple[int, int] | None, in_a_row: bool = False) -> Rows:
+    """Return the rows of `explain_direct` for a block of `whole_block`."""
+    tile, block, constant = whole_tile(problem), whole_block(problem), fits(problem)
+    return explain_direct(problem, tile, block, maps, constant=constant, in_a_row=in_a_row)
+
+
 def tile_refusal(problem: Conv, tile: Sides) -> str | None:
     """Return the reason if a tile's inputs do not fit shared memory, else None."""
-    rows, columns = inputs(problem, tile)
-    if 4 * rows * columns <= _SHARED_BYTES:
+    needed = 4 * prod(inputs(problem, tile))
+    if needed <= _SHARED_BYTES:
         return None
-    return f"supports input tiles up to {_SHARED_BYTES} bytes, needs {4 * rows * columns}"
+    return f"supports input tiles up to {_SHARED_BYTES} bytes, needs {needed}"
 
 
 def grid_refusal(problem: Conv, tile: Sides | None = None, maps: int = 1) -> str | None:
     """Return the reason if a tile's inputs or a grid for groups of `maps` are too large."""
-    refusal = None if tile is None else tile_refusal(problem, tile)
-    groups, tiles = blocks_for(problem.M, maps), 1 if tile is None else parts(problem, tile)
-    if refusal is None and groups > _DEEPEST:
+    _, groups, tiles = maps_grid(1, problem, tile, maps)
+    if tile is not None and tile_refusal(problem, tile):
+        return tile_refusal(problem, tile)
+    if groups > _DEEPEST:
         return f"supports grids of up to {_DEEPEST} blocks across the maps, needs {groups}"
-    if refusal is None and tiles > _DEEPEST:
+    if tiles > _DEEPEST:
         return f"supports grids of up to {_DEEPEST} blocks a map, needs {tiles}"
-    return refusal
+    return None
 
 
 def maps_grid(
@@ -108,11 +127,11 @@ def whole_block(problem: Conv) -> Sides:
 def whole_kernel(module: str, entry: str, problem: Conv) -> Kernel:
     """Return the kernel for that block, with filters in constant memory if they fit.
 
-    All kernels with the same number of threads have the same minimum blocks per SM. Otherwise
-    the step from `shared_constant` to `whole_warps` would also change the registers.
+    The minimum blocks per SM depend on the threads only, so that the step from `shared_constant`
+    to `whole_warps` does not change the registers.
     """
     tile, block = whole_tile(problem), whole_block(problem)
     sizes = {"TILE_H": tile[0], "TILE_W": tile[1], "BLOCK_H": block[0], "BLOCK_W": block[1]}
     sizes["MIN_BLOCKS"] = 2 if block[0] * block[1] <= _HELD_TWICE else 1
-    held = int(fits(problem))
-    return conv_kernel(module, entry, problem, CONSTANT_FILTERS=held, **sizes)
+    constant = int(fits(problem))
+    return conv_kernel(module, entry, problem, CONSTANT_FILTERS=constant, **sizes)

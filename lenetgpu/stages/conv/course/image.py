@@ -1,7 +1,5 @@
 """The unrolled product with the report's launch: one block per image (section 2.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any

@@ -1,40 +1,21 @@
 """Direct convolution with the report's new block design (section 2.1.4)."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from typing import Any
 
-from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course import grid
-from lenetgpu.stages.conv.course.counts import direct_counts
-from lenetgpu.stages.conv.course.grid import Filters, Sides, hold
+from lenetgpu.stages.conv.course.grid import Filters, hold
 from lenetgpu.stages.defines import MAPS, conv_kernel
 from lenetgpu.stages.registry import Rows, of_shape, variant
-from lenetgpu.stages.sectors import efficiency_rows, idle, reuse
 
 _TILE = 8
 _EIGHT = (_TILE, _TILE)
 _MOST_ROWS = 64  # rows of 16 threads
 
 direct = partial(variant, kind="conv", family="direct", reads=MAPS, writes=MAPS)
-
-
-def _explained(
-    problem: Conv, tile: Sides, block: Sides, maps: tuple[int, int] | None, constant: bool = False
-) -> Rows:
-    """Return efficiency, uses of an input value per load and idle threads; `maps` None is one."""
-    together = 1 if maps is None else maps[0] * maps[1]
-    rows, columns = grid.inputs(problem, tile)
-    used = together * problem.R * problem.S * tile[0] * tile[1] / (rows * columns)
-    counts = direct_counts(problem, tile, block[::-1], maps, constant)
-    outputs, blocks = problem.OH * problem.OW, grid.parts(problem, tile)
-    if maps is not None:
-        outputs, blocks = outputs * problem.M, blocks * blocks_for(problem.M, together)
-    threads = idle(outputs, blocks * block[0] * block[1])
-    return [*efficiency_rows(*counts), *reuse(used), *threads]
 
 
 @cache
@@ -45,17 +26,14 @@ def _whole_warps(problem: Conv) -> Kernel:
 @direct(
     prepare=lambda w, problem, batch: hold(w, _whole_warps(problem), problem),
     kernels=of_shape(_whole_warps),
-    explain=lambda problem, batch, machine: _explained(
-        problem, grid.whole_tile(problem), grid.whole_block(problem), None, grid.fits(problem)
-    ),
+    explain=lambda problem, batch, machine: grid.explain_whole(problem, None),
     supports=lambda problem: grid.grid_refusal(problem, grid.whole_tile(problem)),
     paper="report 2.1.4, table 4, of conv1; which threads compute is our reading",
 )
 def whole_warps(x: Any, w: Filters, y: Any, problem: Conv) -> None:
     """A map a block, a thread an input: 28x28, of which 18 whole warps compute conv1's 24x24.
 
-    Table 4 keeps table 3's block and reuse for conv1 and says "control divergence: No"; 24x24
-    outputs leave 208 of 784 threads idle, and no warp diverges where whole warps are.
+    Table 4 says "control divergence: No" for conv1, which leaves 208 of 784 threads idle.
     """
     height, width = grid.whole_block(problem)
     blocks = grid.maps_grid(len(x), problem, grid.whole_tile(problem))
@@ -74,7 +52,7 @@ def _side_by_side(problem: Conv, maps: tuple[int, int], rows: int) -> Kernel:
 
 
 def _explain_side(problem: Conv, maps: tuple[int, int], rows: int) -> Rows:
-    return _explained(problem, _EIGHT, (rows, _TILE * maps[0]), maps)
+    return grid.explain_direct(problem, _EIGHT, (rows, _TILE * maps[0]), maps)
 
 
 @direct(

@@ -1,7 +1,5 @@
 """Direct GPU convolution that supports every parameter of a convolution."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

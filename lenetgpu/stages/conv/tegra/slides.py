@@ -1,9 +1,8 @@
 """Direct convolution as on the Tegra X1 slides: 5x8 outputs per thread, a block per whole map."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import prod
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -20,21 +19,11 @@ _MOST_TILES = 16  # per block: 512 threads of 128 registers each
 _SHARED_BYTES = 48 * 1024
 
 
-def _inputs(problem: Conv) -> int:
-    """Return C x H x W, including the padding."""
-    return problem.C * (problem.H + 2 * problem.pad) * (problem.W + 2 * problem.pad)
-
-
 def math_per_byte(problem: Conv) -> float:
-    """Return #1: multiply-adds per byte of inputs, coefficients and outputs, each moved once."""
+    """Return #1: multiply-adds per byte of padded inputs, coefficients and outputs, moved once."""
     coefficients, pixels = problem.M * problem.gemm_k, problem.OH * problem.OW
-    moved = FLOAT_BYTES * (_inputs(problem) + coefficients + problem.M * pixels)
-    return coefficients * pixels / moved
-
-
-def input_per_coefficient(problem: Conv) -> float:
-    """Return #3: C x H x W over K x C x R x S."""
-    return _inputs(problem) / (problem.M * problem.gemm_k)
+    inputs = problem.C * prod(problem.padded)
+    return coefficients * pixels / (FLOAT_BYTES * (inputs + coefficients + problem.M * pixels))
 
 
 @dataclass(frozen=True)
@@ -45,10 +34,7 @@ class Blocks:
 
     @cached_property
     def tiles(self) -> tuple[int, int]:
-        """Tiles per block, down and across: the whole map's if a block has enough threads.
-
-        (0, 0) if not even one tile's input footprint fits shared memory twice.
-        """
+        """Tiles per block, down and across, up to the map's; (0, 0) if none fits shared memory."""
         down = blocks_for(self.problem.OH, TILE[0])
         across = blocks_for(self.problem.OW, TILE[1])
         for x in range(min(across, _MOST_TILES), 0, -1):
@@ -92,8 +78,8 @@ _blocks = cache(Blocks)
 
 def _supports(problem: Conv) -> str | None:
     if Blocks(problem).tiles == (0, 0):
-        found = f"{problem.R}x{problem.S}, stride {problem.stride}"
-        return f"supports filters whose footprint fits shared memory twice, found {found}"
+        filters = f"{problem.R}x{problem.S}, stride {problem.stride}"
+        return f"supports filters whose footprint fits shared memory twice, found {filters}"
     return texture_refusal(problem)
 
 
@@ -103,12 +89,13 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     grid, (y, x) = blocks.grid(batch), blocks.tiles
     loaded = grid * blocks.regions * problem.C * blocks.footprint(y, x)
     once = batch * problem.C * problem.H * problem.W
+    per_coefficient = problem.C * prod(problem.padded) / (problem.M * problem.gemm_k)
     coefficients = BLOCK_MAPS * blocks_for(problem.M, BLOCK_MAPS) * problem.gemm_k * batch
     blocked = f"{grid:,} of {blocks.threads} threads for {machine.multiprocessors} multiprocessors"
     each = y * x * blocks.regions
     return [
         ("FFMA/byte (#1)", f"{math_per_byte(problem):.1f}, the padding counted as input"),
-        ("input/coefficient (#3)", f"{input_per_coefficient(problem):.3f}"),
+        ("input/coefficient (#3)", f"{per_coefficient:.3f}"),
         ("tile", f"{TILE[0]}x{TILE[1]} outputs of one map a thread"),
         ("blocks", f"{blocked}: {y}x{x} tiles, the map in {blocks.regions}"),
         ("input loads", f"{loaded:,}, {loaded / once:.1f} of each pixel: K/32 and the margins"),
