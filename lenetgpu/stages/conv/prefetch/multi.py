@@ -1,7 +1,5 @@
 """Multi-channel convolution by stride-fixed segments: the Pascal paper's section 3.2."""
 
-from __future__ import annotations
-
 from functools import cache
 from math import ceil
 from typing import Any
@@ -42,9 +40,9 @@ def _kernel(problem: Conv, tile: MultiTile) -> Kernel:
 
 
 def _supports(problem: Conv) -> str | None:
-    if 3 * problem.stride + problem.S > _MOST_WINDOW:
-        found = f"{problem.S} + 3 x {problem.stride}"
-        return f"supports filter columns + 3 x stride up to {_MOST_WINDOW}, found {found}"
+    window = 3 * problem.stride + problem.S
+    if window > _MOST_WINDOW:
+        return f"supports filter columns + 3 x stride up to {_MOST_WINDOW}, found {window}"
     if multi_tile(problem, machines.current()) is None:
         return f"supports filters whose lines fit shared memory, found {problem.R} rows"
     return None
@@ -53,19 +51,16 @@ def _supports(problem: Conv) -> str | None:
 def pack(w: Any, problem: Conv, tile: MultiTile) -> Any:
     """Return w (R, S, C, M) as (filter block, split, element, filter in the block), zero-padded.
 
-    Filter elements are ordered by (channel, row, column), so that a block's segments of a round are
-    contiguous.
+    Elements are ordered by (channel, row, column): a block's segments of a round are contiguous.
     """
-    channels, blocks = ceil(problem.C / tile.splits), ceil(problem.M / tile.filters)
-    each = problem.R * problem.S
-    plain = np.zeros((blocks * tile.filters, tile.splits * channels, each))
-    by_filter = np.asarray(w).transpose(3, 2, 0, 1)
-    plain[: problem.M, : problem.C] = by_filter.reshape(problem.M, problem.C, each)
-    elements = tile.rounds(problem) * tile.elements
-    packed = np.zeros((blocks, tile.splits, elements, tile.filters), np.float32)
-    by_block = plain.reshape(blocks, tile.filters, tile.splits, channels * each)
-    packed[:, :, : channels * each] = by_block.transpose(0, 2, 3, 1)
-    return packed
+    by_filter = np.asarray(w, np.float32).transpose(3, 2, 0, 1)
+    by_filter = by_filter.reshape(problem.M, problem.C, problem.R * problem.S)
+    spare = (0, -problem.M % tile.filters), (0, -problem.C % tile.splits), (0, 0)
+    blocks, elements = ceil(problem.M / tile.filters), tile.rounds(problem) * tile.elements
+    split = np.pad(by_filter, spare).reshape(blocks, tile.filters, tile.splits, -1)
+    more = elements - split.shape[-1]
+    rounds = np.pad(split, ((0, 0), (0, 0), (0, 0), (0, more)))
+    return np.ascontiguousarray(rounds.transpose(0, 2, 3, 1))
 
 
 def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: MultiTile) -> None:

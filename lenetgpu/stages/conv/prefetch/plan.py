@@ -1,18 +1,11 @@
 """Work division: the Pascal paper's sections 2.2 to 3.2, and our own tiles derived from them.
 
-Sizes are in bytes. The paper writes K for both sides of a filter; here a filter has R rows and S
-columns. The paper has no padding; here its map is the padded map.
+The paper's filters are K x K, here R x S; its map is the padded map.
 
-Single-channel maps: `plan_single` evaluates equations (3) to (9) for P and Q. The faithful
-reproduction turns them into parts of multiprocessors that fit two blocks. A part with fewer
-multiply-adds than N_FMA is divided further until V_s bytes move.
-
-Multi-channel maps: a data set is S bytes of each of M' filters, in their memory layout, and W'y
+A data set of several channels is S bytes of each of M' filters, in their memory layout, and W'y
 lines of W'x pixels, which continue from one line of the map to the next. S = 4 x `elements`, W'x =
 `columns` pixels, M' = `filters`, W'y = `lines`.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -44,18 +37,12 @@ def _round_up(value: int, step: int) -> int:
     return ceil(value / step) * step
 
 
-def _padded(problem: Conv) -> tuple[int, int]:
-    """Return the width and height of the padded map."""
-    return problem.W + 2 * problem.pad, problem.H + 2 * problem.pad
-
-
 @dataclass(frozen=True)
 class SinglePlan:
     """Section 3.1 for one map: ranges of P and Q (None if empty), their values, and the method.
 
-    `division` is the method: 1 divides the filters among the multiprocessors and the map into P
-    pieces; 2 divides the map among them and the filters into Q pieces. `pieces` is the P or Q
-    that the method streams.
+    Method `division` streams `pieces`: 1 divides the filters among the multiprocessors and the
+    map into P pieces, 2 the map and the filters into Q pieces.
     """
 
     p_bounds: Bounds
@@ -74,16 +61,16 @@ class SinglePlan:
 def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
     """Evaluate steps 1 to 4 of section 3.1, equations (3) to (9), for this device."""
     elements, halo = problem.R * problem.S, problem.R - 1
-    width, height = _padded(problem)
+    height, width = problem.padded
     filters = ceil(problem.M / machine.multiprocessors)
     lines = ceil(height / machine.multiprocessors)
 
-    def bounds(data: int, kept: int, operations: int, most: int) -> Bounds:
-        free = machine.shared_bytes - FLOAT * kept
+    def bounds(data: int, resident: int, operations: int, most: int) -> Bounds:
+        free = machine.shared_bytes - FLOAT * resident
         least = max(1, ceil(FLOAT * data / free)) if free > 0 else None
         return least, min(operations // machine.n_fma, most)
 
-    def picked(lower: int | None, upper: int) -> int:
+    def smallest(lower: int | None, upper: int) -> int:
         return lower if lower is not None and lower <= upper else 1
 
     def part(lines: int, filters: int) -> tuple[int, int]:
@@ -94,7 +81,7 @@ def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
     p_bounds = bounds(height * width, elements * filters + halo * width, of_map, height)
     of_filters = elements * problem.M * lines * width
     q_bounds = bounds(problem.M * elements, width * (lines + halo), of_filters, problem.M)
-    p, q = picked(*p_bounds), picked(*q_bounds)
+    p, q = smallest(*p_bounds), smallest(*q_bounds)
     d1, th1 = part(ceil(height / p), filters)
     d2, th2 = part(lines, ceil(problem.M / q))
     division, pieces, operations = (1, p, th1) if d1 < d2 else (2, q, th2)
@@ -104,10 +91,9 @@ def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
 
 @dataclass(frozen=True)
 class SingleTile:
-    """A block that holds `rows` x `filters` and streams one method's operand in `pieces`.
+    """A block of `rows` x `filters` that streams one method's operand in `pieces`.
 
-    `row_parts` x `filter_parts` blocks cover one image; a thread computes `px` rows of `pc`
-    neighbours in `fm` maps.
+    `row_parts` x `filter_parts` blocks per image; `px` x `pc` outputs of `fm` maps per thread.
     """
 
     method: int
@@ -145,8 +131,8 @@ def _candidates(
         if too_wide or too_high or (pc > 1 and not in_pairs):
             continue
         for blocks, threads in pairs((2, 3, 4), _THREADS):
-            wanted = max(1, round(blocks * machine.multiprocessors / ceil(problem.OH / rows)))
-            filters = _round_up(min(ceil(problem.M / wanted), most_filters), fm)
+            groups = max(1, round(blocks * machine.multiprocessors / ceil(problem.OH / rows)))
+            filters = _round_up(min(ceil(problem.M / groups), most_filters), fm)
             parts = ceil(problem.OH / rows), ceil(problem.M / filters)
             tile = SingleTile(plan.division, rows, filters, 1, *parts, px, pc, fm, threads)
             yield _stream(tile, machine) if streams else tile
@@ -190,10 +176,7 @@ def _cycles(tile: SingleTile, problem: Conv, machine: Machine) -> float:
 
 @cache
 def single_tile(problem: Conv, machine: Machine) -> SingleTile | None:
-    """Return the cheapest tile that fits the device; None if not even the smallest does.
-
-    It streams pieces if the plan has several and two of them fit.
-    """
+    """Return the cheapest tile that fits the device, if any; it streams pieces if two fit."""
     plan = plan_single(problem, machine)
     for streams in (True, False) if plan.pieces > 1 else (False,):
         tiles = _candidates(problem, plan, machine, streams)
@@ -224,10 +207,10 @@ def _power_of_two(value: int) -> int:
 
 @dataclass(frozen=True)
 class StrictTile:
-    """Compile-time parameters of a kernel with `multiprocessors` x `each` blocks of `threads`.
+    """Parameters of a kernel with `multiprocessors` x `each` blocks of `threads` threads.
 
-    Departures from the paper: `asynchronous` copies bypass registers, `packed` filters are
-    stored round by round, and `spread` gives each tile its own block.
+    The last three depart from the paper: copies past the registers, filters packed by rounds,
+    and a block per tile.
     """
 
     division: str
@@ -258,10 +241,10 @@ class StrictTile:
 
     def registers(self, problem: Conv) -> int:
         """Estimate the registers per thread: sums, its share of the next round, four weights."""
-        held = ceil(self.filters / max(1, self.threads // self.elements))
-        held += ceil(self.lines(problem) / self.groups) * (self._pixels + (problem.S > 1))
+        fetched = ceil(self.filters / max(1, self.threads // self.elements))
+        fetched += ceil(self.lines(problem) / self.groups) * (self._pixels + (problem.S > 1))
         others = _OTHER_REGISTERS + _MORE_REGISTERS.get(self.division, 0)
-        return self.sums + held + 4 * (self._pixels + 1) + others
+        return self.sums + fetched + 4 * (self._pixels + 1) + others
 
     def lines(self, problem: Conv) -> int:
         """Return W'y: the lines of the map that S bytes of a filter span."""
@@ -277,16 +260,15 @@ class StrictTile:
 
     def positions(self, problem: Conv) -> int:
         """Return the pixels of the padded map from the first output to the last, across lines."""
-        return (problem.OH - 1) * (problem.W + 2 * problem.pad) + problem.OW
+        return (problem.OH - 1) * problem.padded[1] + problem.OW
 
     def part_lines(self, problem: Conv) -> int:
         """Return the lines of the map per multiprocessor: all if the map is not divided."""
-        _, height = _padded(problem)
-        return ceil(height / (self.multiprocessors if self.division == "maps" else 1))
+        return ceil(problem.padded[0] / (self.multiprocessors if self.division == "maps" else 1))
 
     def segments(self, problem: Conv) -> int:
         """Return the number of runs of W'x pixels in an image, or in one multiprocessor's lines."""
-        part = self.part_lines(problem) * (problem.W + 2 * problem.pad)
+        part = self.part_lines(problem) * problem.padded[1]
         return ceil(min(part, self.positions(problem)) / self.columns)
 
     def tiles(self, problem: Conv) -> int:
@@ -297,8 +279,7 @@ class StrictTile:
     def shared(self, problem: Conv) -> int:
         """Return the bytes of shared memory per block: two data sets and a line shared by both.
 
-        A line has W'x pixels plus those that the last pixel's filter row reads. The operand
-        that `cached` retains is stored completely.
+        The operand that `cached` retains is stored completely.
         """
         sets, lines = 2, 2 * self.lines(problem) + 1
         if self.cached and self.division == "filters":
@@ -309,10 +290,7 @@ class StrictTile:
         return FLOAT * (sets * self.elements * self.filters + lines * pitch)
 
     def fits(self, problem: Conv, machine: Machine) -> bool:
-        """Return True if memory suffices for all blocks, and registers for a thread.
-
-        Each float of a segment, and each pixel beyond W'x, needs its own thread.
-        """
+        """Return True if there are enough threads for a segment, shared memory and registers."""
         shared = self.shared(problem)
         if max(self.elements, problem.S - 1) > self.threads or self.columns < problem.S:
             return False
@@ -346,23 +324,20 @@ def _least(machine: Machine, elements: int, columns: int) -> int:
 
 
 def _segment(machine: Machine, columns: int) -> int:
-    """Return S in floats: the smaller of 32 and 64 bytes that hides the latency with 64 filters.
-
-    Return 64 bytes' worth if neither does.
-    """
-    enough = (s for s in SEGMENTS if _least(machine, s // FLOAT, columns) <= FILTERS_AT_ONCE)
-    return next(enough, SEGMENTS[-1]) // FLOAT
+    """Return S in floats: 32 bytes if they hide the latency with 64 filters, else 64 bytes."""
+    small, large = SEGMENTS
+    enough = _least(machine, small // FLOAT, columns) <= FILTERS_AT_ONCE
+    return (small if enough else large) // FLOAT
 
 
 def _columns(tile: StrictTile, problem: Conv, machine: Machine, filters: int) -> int:
     """Return W'x: 128 pixels, doubled while `filters` filters have fewer than N_FMA multiply-adds.
 
-    The map's pixels and a thread's maximum limit it. If the map is divided, W'x covers all
-    lines of one multiprocessor within these limits.
+    If the map is divided, W'x covers all lines of one multiprocessor.
     """
     most = min(_MOST_PIXELS * tile.threads, _power_of_two(tile.positions(problem)))
     if tile.division == "maps":
-        part = tile.part_lines(problem) * (problem.W + 2 * problem.pad)
+        part = tile.part_lines(problem) * problem.padded[1]
         return max(WARP, min(most, tile.threads, _power_of_two(part)))
     columns = tile.columns
     while columns < most and _least(machine, tile.elements, columns) > filters:
@@ -371,35 +346,29 @@ def _columns(tile: StrictTile, problem: Conv, machine: Machine, filters: int) ->
 
 
 def _filters(tile: StrictTile, problem: Conv, machine: Machine) -> int:
-    """Return M': at least 64 and the number that N_FMA requires; at most M or what registers hold.
-
-    If a thread has few sums, prefer the M' that wastes the fewest of them.
-    """
+    """Return M' >= 64 that N_FMA requires and registers hold; with few sums, the least wasteful."""
     groups = tile.groups
     if tile.division == "filters":
         return _round_up(ceil(problem.M / tile.multiprocessors), groups)
-    wanted = max(FILTERS_AT_ONCE, _least(machine, tile.elements, tile.columns))
-    every = range(groups, _round_up(problem.M, groups) + 1, groups)
-    held = [m for m in every if replace(tile, filters=m).registers(problem) <= REGISTERS]
-    enough = [m for m in held if m >= wanted]
+    required = max(FILTERS_AT_ONCE, _least(machine, tile.elements, tile.columns))
+    multiples = range(groups, _round_up(problem.M, groups) + 1, groups)
+    fit = [m for m in multiples if replace(tile, filters=m).registers(problem) <= REGISTERS]
+    enough = [m for m in fit if m >= required]
     if not enough:
-        return max(held, default=groups)
+        return max(fit, default=groups)
     few = [m for m in enough if replace(tile, filters=m).sums <= _FEW_SUMS]
     return min(few, key=lambda m: (_round_up(problem.M, m), m), default=min(enough))
 
 
 def _fitting(tile: StrictTile, problem: Conv, machine: Machine) -> StrictTile | None:
-    """Halve W'x, then M', of `tile` until two blocks fit; return None if the smallest does not.
-
-    M' = M / N_sm is fixed if the filters are divided.
-    """
+    """Halve W'x, then M' (if variable), until two blocks fit; None if the smallest does not."""
     while not tile.fits(problem, machine):
-        kept = tile.division == "filters"
-        if kept or tile.columns > COLUMNS_AT_ONCE or tile.filters == tile.groups:
+        fixed = tile.division == "filters"  # M' = M / N_sm
+        if fixed or tile.columns > COLUMNS_AT_ONCE or tile.filters == tile.groups:
             if tile.columns == WARP:
                 return None
             tile = replace(tile, columns=tile.columns // 2)
-        filters = ceil(problem.M / tile.multiprocessors) if kept else ceil(tile.filters / 2)
+        filters = ceil(problem.M / tile.multiprocessors) if fixed else ceil(tile.filters / 2)
         tile = replace(tile, filters=_round_up(filters, tile.groups))
     return tile
 
@@ -414,21 +383,20 @@ def strict_plan(
     """
     elements = segment // FLOAT if segment else _segment(machine, COLUMNS_AT_ONCE)
     tile = StrictTile(division, elements, COLUMNS_AT_ONCE, 1, machine.multiprocessors)
-    shared_out = tile.multiprocessors if division == "filters" else 1
-    columns = _columns(tile, problem, machine, ceil(problem.M / shared_out))
-    tile = replace(tile, columns=columns)
+    filters = ceil(problem.M / (tile.multiprocessors if division == "filters" else 1))
+    tile = replace(tile, columns=_columns(tile, problem, machine, filters))
     fitting = _fitting(replace(tile, filters=_filters(tile, problem, machine)), problem, machine)
     if fitting is None:
         return None
     cached = replace(fitting, cached=True)
-    alone = division == "filters" or (division == "maps" and fitting.segments(problem) == 1)
-    kept = alone and cached.fits(problem, machine)
-    return StrictPlan(problem, machine, cached if kept else fitting)
+    reused = division == "filters" or (division == "maps" and fitting.segments(problem) == 1)
+    if reused and cached.fits(problem, machine):
+        fitting = cached
+    return StrictPlan(problem, machine, fitting)
 
 
-def filled(plan: StrictPlan) -> StrictPlan:
-    """Halve the plan's M', then W'x, until every block has a tile, even below N_FMA."""
-    tile, problem = plan.tile, plan.problem
+def filled(tile: StrictTile, problem: Conv) -> StrictTile:
+    """Halve M', then W'x, until every block has a tile, even below N_FMA."""
     while tile.tiles(problem) < tile.multiprocessors * tile.each:
         fewer = _round_up(tile.filters // 2, tile.groups)
         if fewer < tile.filters and fewer // tile.groups >= 4:
@@ -438,24 +406,20 @@ def filled(plan: StrictPlan) -> StrictPlan:
             tile = replace(narrow, filters=_round_up(tile.filters, narrow.groups))
         else:
             break
-    return replace(plan, tile=tile)
+    return tile
 
 
 def _met(holds: bool) -> str:
     return "met" if holds else "NOT met"
 
 
-def plan_rows(plan: StrictPlan) -> Rows:
-    """Return (label, value) rows: the division, section 3.2's values, a verdict per constraint."""
-    tile, problem, machine = plan.tile, plan.problem, plan.machine
-    segment, half = FLOAT * tile.elements, machine.shared_bytes // 2
-    each = FLOAT * problem.C * problem.R * problem.S
-    tiles, at_once = tile.tiles(problem), tile.elements * tile.columns * tile.filters
-    useful = problem.OH * problem.OW * problem.M / (tiles * tile.columns * tile.filters)
-    blocks = tiles if tile.spread else tile.multiprocessors * tile.each
+def _data_set_rows(plan: StrictPlan) -> dict[str, str]:
+    """Return rows of section 3.2's values, and a verdict per constraint."""
+    tile, problem, half = plan.tile, plan.problem, plan.machine.shared_bytes // 2
+    segment, at_once = FLOAT * tile.elements, tile.elements * tile.columns * tile.filters
+    each = FLOAT * problem.gemm_k
     aligned, enough = segment % 32 == each % 32 == 0, tile.filters >= plan.least_filters
-    values = {
-        "division": f"{DIVISIONS[tile.division]}: {tile.division} divided (section 2.3)",
+    return {
         "S": f"{segment} bytes of each filter, filters (m, c, r, s)",
         "W'x": f"{tile.columns} pixels",
         "M'": f"{tile.filters} filters",
@@ -465,13 +429,25 @@ def plan_rows(plan: StrictPlan) -> Rows:
         "S x M' + 4 x W'y x W'x <= S_shared / 2": f"{plan.data_set:,} of {half:,} bytes: "
         f"{_met(plan.data_set <= half)}",
         "S and filters multiples of 32 bytes": f"{segment} and {each:,}: {_met(aligned)}",
+    }
+
+
+def plan_rows(plan: StrictPlan) -> Rows:
+    """Return (label, value) rows: the division, section 3.2's values, a verdict per constraint."""
+    tile, problem = plan.tile, plan.problem
+    tiles = tile.tiles(problem)
+    useful = problem.OH * problem.OW * problem.M / (tiles * tile.columns * tile.filters)
+    blocks = tiles if tile.spread else tile.multiprocessors * tile.each
+    values = {
+        "division": f"{DIVISIONS[tile.division]}: {tile.division} divided (section 2.3)",
+        **_data_set_rows(plan),
         "blocks": f"{blocks} of {tile.threads} threads, {tile.shared(problem):,} bytes each",
         "thread": f"{tile.sums} sums; {tile.rounds(problem)} data sets a tile",
         "tiles": f"{tiles:,} an image, {useful:.0%} of their sums wanted",
     }
     if tile.division in ("filters", "maps"):
-        kept = "kept whole in shared memory" if tile.cached else "fetched again for each tile"
-        values[f"{tile.division} of a multiprocessor"] = kept
+        storage = "held in shared memory" if tile.cached else "fetched again for each tile"
+        values[f"{tile.division} of a multiprocessor"] = storage
     return list(values.items())
 
 
@@ -489,10 +465,7 @@ _LEAST_UNIT, _MOST_UNIT = 8, 25
 
 
 def plan_multi(problem: Conv, machine: Machine) -> StrictPlan:
-    """Plan S, W'x, M' and W'y: the smaller S that hides the latency for M' x W'x = 64 x 128.
-
-    S is 64 if neither does. If 64 filters are too few even then, M' grows by warps of filters.
-    """
+    """Plan S, W'x, M' and W'y by section 3.2; if 64 filters are too few, M' grows by warps."""
     elements = _segment(machine, COLUMNS_AT_ONCE)
     filters = max(FILTERS_AT_ONCE, _round_up(_least(machine, elements, COLUMNS_AT_ONCE), WARP))
     tile = StrictTile("both", elements, COLUMNS_AT_ONCE, filters, machine.multiprocessors)
@@ -503,8 +476,7 @@ def plan_multi(problem: Conv, machine: Machine) -> StrictPlan:
 class MultiTile:
     """`rows` lines of `row_quads` x 4 outputs in `fm` x `groups` maps; S = 4 x `elements` bytes.
 
-    A thread computes `quads` x 4 outputs of `fm` maps over one of `splits` parts of the
-    channels; `stages` rounds are in shared memory or in flight.
+    A thread computes `quads` x 4 outputs of `fm` maps over one of `splits` parts of the channels.
     """
 
     elements: int
@@ -532,11 +504,6 @@ class MultiTile:
         strips = ceil(self.rows * self.row_quads / self.quads)
         return _round_up(strips * self.groups * self.splits, WARP)
 
-    @property
-    def accumulators(self) -> int:
-        """Sums per thread."""
-        return VECTOR * self.quads * self.fm
-
     def blocks(self, problem: Conv) -> int:
         """Return the number of blocks per image."""
         tiles = ceil(problem.OH / self.rows) * ceil(problem.OW / self.columns)
@@ -559,15 +526,15 @@ class MultiTile:
     def vectors(self, problem: Conv) -> int:
         """Return the number of copies per line."""
         vector = VECTOR if problem.W % VECTOR == 0 else 1
-        shift = -problem.pad % vector
-        return ceil((shift + (self.columns - 1) * problem.stride + problem.S) / vector)
+        pixels = -problem.pad % vector + (self.columns - 1) * problem.stride + problem.S
+        return ceil(pixels / vector)
 
     def pitch(self, problem: Conv) -> int:
         """Return the floats between lines; padded so that quads of several rows differ in banks."""
         vector = VECTOR if problem.W % VECTOR == 0 else 1
         span = _round_up(-problem.pad % vector + 3 * problem.stride + problem.S, VECTOR)
-        held = self.vectors(problem) * vector
-        pitch = _round_up(max(held, (self.columns - VECTOR) * problem.stride + span), VECTOR)
+        copied = self.vectors(problem) * vector
+        pitch = _round_up(max(copied, (self.columns - VECTOR) * problem.stride + span), VECTOR)
         if self.rows > 1 and problem.stride == 1:
             pitch += (self.columns - pitch) % _BANKS
         return pitch
@@ -579,9 +546,9 @@ class MultiTile:
         window = self.stages * self.elements + (unit - 1 if self.elements % unit else 0)
         together = max(1, unit_rows // problem.R)
         channels = _round_up((window + per_channel - 2) // per_channel + 1, together)
-        ring = _round_up(window, unit) * self.filters
-        ring += channels * self.lines(problem) * self.pitch(problem)
-        return FLOAT * self.splits * max(ring, self.filters * self.rows * self.columns)
+        pipeline = _round_up(window, unit) * self.filters
+        pipeline += channels * self.lines(problem) * self.pitch(problem)
+        return FLOAT * self.splits * max(pipeline, self.filters * self.rows * self.columns)
 
 
 def flat(problem: Conv) -> Conv:
@@ -593,32 +560,30 @@ def flat(problem: Conv) -> Conv:
 
 def _multi_candidates(problem: Conv, machine: Machine) -> Iterator[MultiTile]:
     planned = plan_multi(problem, machine).tile
-    whole = ceil(problem.OW / VECTOR)
-    widths = {min(whole, q) for q in (2, 4, 8, 12, 16, 20, 24, 28, 32)}
-    widths |= {ceil(whole / k) for k in range(1, 9)}
+    all_quads = ceil(problem.OW / VECTOR)
+    widths = {min(all_quads, q) for q in (2, 4, 8, 12, 16, 20, 24, 28, 32)}
+    widths |= {ceil(all_quads / k) for k in range(1, 9)}
     heights = {*range(1, 9), 10, 12, 14, *(ceil(problem.OH / k) for k in range(1, 5))}
     shared_out = pairs(_MULTI_OUTPUTS, (1, 2, 4, 8, 16, 32), _SPLITS)
-    kept = [
-        (*outputs, groups, splits)
-        for outputs, groups, splits in shared_out
-        if outputs[1] * groups % VECTOR == 0
-        and outputs[1] * groups <= planned.filters
-        and splits <= problem.C
+    divisions = [
+        (quads, maps, groups, splits)
+        for (quads, maps), groups, splits in shared_out
+        if maps * groups in range(VECTOR, planned.filters + 1, VECTOR) and splits <= problem.C
     ]
     for row_quads, rows in pairs(sorted(widths), sorted(heights)):
         if row_quads * VECTOR <= planned.columns and rows <= problem.OH and rows * row_quads <= 256:
-            for division in kept:
+            for division in divisions:
                 yield MultiTile(planned.elements, rows, row_quads, *division)
 
 
 def _window(problem: Conv) -> int:
-    """Return the pixels of a line that four neighbouring outputs need."""
+    """Return the pixels of a line under four outputs."""
     return _round_up(3 * problem.stride + problem.S, VECTOR)
 
 
 def _at_once(tile: MultiTile, problem: Conv, machine: Machine) -> int:
     """Return the blocks of one image that run concurrently on a multiprocessor; 0 if none fits."""
-    registers = tile.accumulators + tile.fm + tile.quads * _window(problem) + 32
+    registers = VECTOR * tile.quads * tile.fm + tile.fm + tile.quads * _window(problem) + 32
     if registers > _MULTI_REGISTERS or tile.threads > _MOST_THREADS:
         return 0
     resident = machine.blocks_per_sm(tile.threads, registers, tile.shared(problem))
@@ -642,7 +607,7 @@ def _multi_cycles(tile: MultiTile, problem: Conv, machine: Machine) -> float:
     vectors = tile.lines(problem) * tile.vectors(problem)
     window = _window(problem)
     loads = tile.quads * (window // VECTOR if problem.stride == 1 else window)
-    row = problem.S * (tile.accumulators + max(tile.fm // VECTOR, 1)) + loads
+    row = problem.S * (VECTOR * tile.quads * tile.fm + max(tile.fm // VECTOR, 1)) + loads
     work = channels * problem.R * row + 12 * units
     work += rounds * (6 * ceil(tile.filters * tile.elements / VECTOR / fetchers) + 30)
     work += channels * (8 * ceil(vectors / fetchers) + 15 / max(1, fetchers // vectors))
@@ -659,23 +624,19 @@ def multi_tile(problem: Conv, machine: Machine) -> MultiTile | None:
     problem = flat(problem)
     tiles = _multi_candidates(problem, machine)
     best = min(tiles, key=lambda tile: _multi_cycles(tile, problem, machine))
-    wanted = _at_once(best, problem, machine)
-    if wanted < 1:
+    at_once = _at_once(best, problem, machine)
+    if at_once < 1:
         return None
     deeper = (replace(best, stages=stages) for stages in (4, 3))
-    return next((tile for tile in deeper if _at_once(tile, problem, machine) >= wanted), best)
-
-
-_OTHER_REGISTERS_OF_PARTS = 40  # per thread, without the next piece and a filter's pixels
+    return next((tile for tile in deeper if _at_once(tile, problem, machine) >= at_once), best)
 
 
 @dataclass(frozen=True)
 class StrictParts:
     """Parts for `row_parts` x `filter_parts` multiprocessors, each processed in `pieces`.
 
-    `streams` names what is divided into pieces: "lines" of the map (method 1) or "filters"
-    (method 2). Two blocks share a piece, half of its lines or filters each; the paper does not
-    say how.
+    `streams` is "lines" of the map (method 1) or "filters" (method 2), of which two blocks share
+    each piece; the paper does not say how.
     """
 
     row_parts: int
@@ -688,7 +649,7 @@ class StrictParts:
 
     def part_lines(self, problem: Conv) -> int:
         """Return the lines per multiprocessor: ceil(W_y / row parts)."""
-        return ceil((problem.H + 2 * problem.pad) / self.row_parts)
+        return ceil(problem.padded[0] / self.row_parts)
 
     def part_filters(self, problem: Conv) -> int:
         """Return the filters per multiprocessor: ceil(M / filter parts)."""
@@ -703,8 +664,7 @@ class StrictParts:
 
     def _floats(self, problem: Conv, lines: int, filters: int) -> tuple[int, int]:
         """Return the input pixels of `lines` lines of outputs, and the floats of `filters`."""
-        width, _ = _padded(problem)
-        return (lines + problem.R - 1) * width, problem.R * problem.S * filters
+        return (lines + problem.R - 1) * problem.padded[1], problem.R * problem.S * filters
 
     def data(self, problem: Conv) -> int:
         """Return D of a multiprocessor: equation (5) or (8), or their generalization to both."""
@@ -712,12 +672,12 @@ class StrictParts:
 
     def operations(self, problem: Conv) -> int:
         """Return Th of a multiprocessor: equation (6) or (9)."""
-        (width, _), (lines, filters) = _padded(problem), self._piece(problem)
-        return problem.R * problem.S * filters * lines * width
+        lines, filters = self._piece(problem)
+        return problem.R * problem.S * filters * lines * problem.padded[1]
 
     def busy(self, problem: Conv) -> int:
         """Return the number of multiprocessors that have a part."""
-        rows = ceil((problem.H + 2 * problem.pad) / self.part_lines(problem))
+        rows = ceil(problem.padded[0] / self.part_lines(problem))
         return rows * ceil(problem.M / self.part_filters(problem))
 
     def moved(self, problem: Conv) -> int:
@@ -728,32 +688,30 @@ class StrictParts:
         """Return the bytes of shared memory per block."""
         return FLOAT * sum(self._floats(problem, *self._piece(problem, self.each)))
 
-    def held(self, problem: Conv) -> int:
+    def prefetched(self, problem: Conv) -> int:
         """Return the registers per thread for the next piece; 0 if there is only one piece."""
-        pixels, filters = self._floats(problem, *self._piece(problem, self.each))
         if self.pieces == 1:
             return 0
+        pixels, filters = self._floats(problem, *self._piece(problem, self.each))
         more = ceil(filters / self.threads) if self.streams == "filters" else 0
         return ceil(pixels / self.threads) + more
 
     def fits(self, problem: Conv, machine: Machine) -> bool:
         """Return True if two blocks, so also D, fit shared memory and the registers suffice."""
         shared = self.shared(problem)
-        if shared > machine.block_bytes:
+        together = machine.blocks_per_sm(self.threads, 0, shared)
+        if shared > machine.block_bytes or together < self.each:
             return False
-        if machine.blocks_per_sm(self.threads, 0, shared) < self.each:
-            return False
-        registers = self.held(problem) + problem.R * problem.S + _OTHER_REGISTERS_OF_PARTS
-        return registers <= REGISTERS
+        # 40: registers per thread without the next piece and a filter's pixels
+        return self.prefetched(problem) + problem.R * problem.S + 40 <= REGISTERS
 
 
 @dataclass(frozen=True)
 class StrictSingle:
     """The paper's `plan`, the `parts` that run, and the result of step 4.
 
-    `redivided` means that the plan's parts have fewer multiply-adds than N_FMA and move fewer
-    bytes than V_s, and that other parts replace them; `most` is the most bytes that any
-    division moves.
+    `redivided`: these replace the plan's parts, which move fewer bytes than V_s; `most` is the
+    most bytes that any division moves.
     """
 
     plan: SinglePlan
@@ -766,23 +724,26 @@ def _by_method(
     method: int, plan: SinglePlan, problem: Conv, machine: Machine
 ) -> StrictParts | None:
     """Return parts by a method of section 3.1 in at least the planned pieces; None if none fit."""
-    every = machine.multiprocessors
+    count = machine.multiprocessors
     if method == 1:
-        parts = StrictParts(1, every, "lines", plan.p, every)
+        parts = StrictParts(1, count, "lines", plan.p, count)
         most = parts.part_lines(problem)
     else:
-        parts = StrictParts(every, 1, "filters", plan.q, every)
+        parts = StrictParts(count, 1, "filters", plan.q, count)
         most = parts.part_filters(problem)
-    cut = (replace(parts, pieces=n) for n in range(parts.pieces, max(parts.pieces, most) + 1))
-    return next((found for found in cut if found.fits(problem, machine)), None)
+    for pieces in range(parts.pieces, max(parts.pieces, most) + 1):
+        divided = replace(parts, pieces=pieces)
+        if divided.fits(problem, machine):
+            return divided
+    return None
 
 
 def divisions(problem: Conv, machine: Machine) -> Iterator[StrictParts]:
     """Yield whole parts for all multiprocessors, from map only to filters only (section 2.3)."""
-    every = machine.multiprocessors
-    for filter_parts in range(1, min(every, problem.M) + 1):
-        row_parts = max(1, min(every // filter_parts, problem.H + 2 * problem.pad))
-        parts = StrictParts(row_parts, filter_parts, "lines", 1, every)
+    count = machine.multiprocessors
+    for filter_parts in range(1, min(count, problem.M) + 1):
+        row_parts = max(1, min(count // filter_parts, problem.padded[0]))
+        parts = StrictParts(row_parts, filter_parts, "lines", 1, count)
         if parts.part_lines(problem) == 1 and parts.part_filters(problem) > 1:
             parts = replace(parts, streams="filters")
         if parts.fits(problem, machine):
@@ -793,19 +754,22 @@ def divisions(problem: Conv, machine: Machine) -> Iterator[StrictParts]:
 def strict_single(problem: Conv, machine: Machine, both: bool = False) -> StrictSingle | None:
     """Apply section 3.1, then step 4 of section 2.2; return None if no part fits two blocks.
 
-    `both` departs from the paper: map and filters are divided so that the most multiprocessors
-    have a part, and among these divisions the fewest bytes move.
+    `both` departs from the paper: the most multiprocessors have a part, then the fewest bytes move.
     """
     plan = plan_single(problem, machine)
     if both:
-        found = divisions(problem, machine)
-        parts = max(found, key=lambda p: (p.busy(problem), -p.moved(problem)), default=None)
-        return None if parts is None else StrictSingle(plan, parts)
-    method = plan.division
-    parts = _by_method(method, plan, problem, machine)
-    parts = parts or _by_method(3 - method, plan, problem, machine)
-    if parts is None or parts.operations(problem) >= machine.n_fma:
-        return None if parts is None else StrictSingle(plan, parts)
+        busiest = max(
+            divisions(problem, machine),
+            key=lambda parts: (parts.busy(problem), -parts.moved(problem)),
+            default=None,
+        )
+        return StrictSingle(plan, busiest) if busiest else None
+    parts = _by_method(plan.division, plan, problem, machine)
+    parts = parts or _by_method(3 - plan.division, plan, problem, machine)
+    if parts is None:
+        return None
+    if parts.operations(problem) >= machine.n_fma:
+        return StrictSingle(plan, parts)
     moved = {other: other.moved(problem) for other in divisions(problem, machine)}
     most = max(moved.values(), default=0)
     enough = [other for other in moved if moved[other] >= machine.v_s]
@@ -814,35 +778,43 @@ def strict_single(problem: Conv, machine: Machine, both: bool = False) -> Strict
     return StrictSingle(plan, min(enough, key=lambda p: moved[p]), True, most)
 
 
-def _approach(found: StrictSingle, problem: Conv, machine: Machine) -> str:
-    parts = found.parts
+def _approach(single: StrictSingle, problem: Conv, machine: Machine) -> str:
+    parts = single.parts
     if parts.operations(problem) >= machine.n_fma:
         if parts.pieces == 1:
             return "first: one piece has the N_FMA multiply-adds"
-        return f"first: of {parts.pieces} pieces the next comes into registers meanwhile"
+        return f"first: of {parts.pieces} pieces the next is loaded to registers meanwhile"
     moved = f"{parts.moved(problem):,} bytes move, V_s is {machine.v_s:,}"
-    if found.redivided:
+    if single.redivided:
         return f"second: divided again until V_s is met; {moved}"
     if parts.moved(problem) >= machine.v_s:
         return f"second: V_s is met; {moved}"
-    return f"second: V_s is NOT met; {moved}, any division moves at most {found.most:,}"
+    return f"second: V_s is NOT met; {moved}, any division moves at most {single.most:,}"
 
 
-def parts_rows(found: StrictSingle, problem: Conv, machine: Machine) -> Rows:
-    """Return (label, value) rows: P and Q, the approach of section 2.2, verdicts per constraint."""
-    plan, parts, shared = found.plan, found.parts, machine.shared_bytes
-    name, data, operations = ("P", plan.d1, plan.th1)
-    if plan.division == 2:
-        name, data, operations = ("Q", plan.d2, plan.th2)
-    values = {
-        "P, Q": f"{plan.p}, {plan.q}, method {plan.division} (steps 1 to 4)",
-        "D1, D2": f"{plan.d1:,} and {plan.d2:,} bytes (5), (8)",
-        "Th1, Th2": f"{plan.th1:,} and {plan.th2:,} multiply-adds (6), (9)",
-        f"D{plan.division} <= S_shared": f"{data:,} of {shared:,} bytes: {_met(data <= shared)}",
-        f"Th{plan.division} >= N_FMA": f"{operations:,} of {machine.n_fma:,}: {_met(plan.hides)}",
-        "approach (section 2.2)": _approach(found, problem, machine),
+def _plan_rows(plan: SinglePlan) -> dict[str, str]:
+    return {
+        "P": f"{plan.p}",
+        "Q": f"{plan.q}",
+        "D1": f"{plan.d1:,} bytes (5)",
+        "D2": f"{plan.d2:,} bytes (8)",
+        "Th1": f"{plan.th1:,} multiply-adds (6)",
+        "Th2": f"{plan.th2:,} multiply-adds (9)",
+        "method": _METHODS[plan.division],
     }
-    if not found.redivided and parts.pieces != plan.pieces:
+
+
+def parts_rows(single: StrictSingle, problem: Conv, machine: Machine) -> Rows:
+    """Return (label, value) rows: P and Q, the approach of section 2.2, verdicts per constraint."""
+    plan, parts, shared = single.plan, single.parts, machine.shared_bytes
+    name, data = ("P", plan.d1) if plan.division == 1 else ("Q", plan.d2)
+    values = {
+        **_plan_rows(plan),
+        f"D{plan.division} <= S_shared": f"{data:,} of {shared:,} bytes: {_met(data <= shared)}",
+        f"Th{plan.division} >= N_FMA": f"{machine.n_fma:,}: {_met(plan.hides)}",
+        "approach (section 2.2)": _approach(single, problem, machine),
+    }
+    if not single.redivided and parts.pieces != plan.pieces:
         values[f"{name} that two blocks hold"] = f"{parts.pieces}"
     values |= {
         "a multiprocessor's part": f"{parts.part_lines(problem)} lines x "
@@ -886,9 +858,9 @@ _METHODS = {
 def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
     """Return (label, value) rows: Table 1 for the machine, then section 3.1."""
     plan, tile = plan_single(problem, machine), single_tile(problem, machine)
-    width, height = _padded(problem)
+    height, width = problem.padded
     filters, pixels = FLOAT * problem.R * problem.S * problem.M, FLOAT * height * width
-    approach = f"prefetching: while one of {plan.pieces} pieces is used, the next arrives"
+    approach = "prefetching: each piece is loaded while the previous one is used"
     if not plan.hides:
         approach = "bulk loading: the operations on a part are fewer than N_FMA"
     elif plan.pieces == 1:
@@ -898,13 +870,7 @@ def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
         ("D_filter + D_map", f"{filters:,} + {pixels:,} bytes (3)"),
         ("P may be", f"{_range(*plan.p_bounds)} (steps 1, 2)"),
         ("Q may be", f"{_range(*plan.q_bounds)} (steps 1, 2)"),
-        ("P", f"{plan.p}"),
-        ("Q", f"{plan.q}"),
-        ("D1", f"{plan.d1:,} bytes (5)"),
-        ("D2", f"{plan.d2:,} bytes (8)"),
-        ("Th1", f"{plan.th1:,} multiply-adds (6)"),
-        ("Th2", f"{plan.th2:,} multiply-adds (9)"),
-        ("method", _METHODS[plan.division]),
+        *_plan_rows(plan).items(),
         ("approach", approach),
     ]
     if tile is None:
@@ -920,17 +886,7 @@ def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
 def explain_multi(problem: Conv, batch: int, machine: Machine) -> Rows:
     """Return (label, value) rows: Table 1 for the machine, then section 3.2."""
     plan, tile = plan_multi(problem, machine), multi_tile(problem, machine)
-    paper, shared = plan.tile, machine.shared_bytes
-    within = f"{'within' if plan.data_set <= shared // 2 else 'MORE THAN'} half of {shared:,}"
-    rows = [
-        *explain_machine(machine),
-        ("S", f"{FLOAT * paper.elements} bytes of each filter"),
-        ("W'x", f"{paper.columns} pixels"),
-        ("M' at least", f"{plan.least_filters} = N_FMA x 4 / (S x W'x)"),
-        ("M'", f"{paper.filters} filters"),
-        ("W'y", f"{paper.lines(problem)} lines = ceil(S / 4K)"),
-        ("data set", f"{plan.data_set:,} bytes = S x M' + 4 x W'y x W'x, {within}"),
-    ]
+    rows = [*explain_machine(machine), *_data_set_rows(plan).items()]
     if tile is None:
         return [*rows, _NO_BLOCK]
     block = f"{tile.rows} x {tile.columns} pixels x {tile.filters} filters by {tile.threads} "

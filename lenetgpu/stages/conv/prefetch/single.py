@@ -1,7 +1,5 @@
 """Single-channel convolution divided as in the Pascal paper's section 3.1."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -44,7 +42,7 @@ def _supports(problem: Conv) -> str | None:
     if problem.R > _MOST_ROWS:
         return f"supports filters of at most {_MOST_ROWS} rows, found {problem.R}"
     if single_tile(problem, machines.current()) is None:
-        lines = f"{problem.R} lines of {problem.W + 2 * problem.pad} pixels"
+        lines = f"{problem.R} lines of {problem.padded[1]} pixels"
         return f"supports maps whose lines fit shared memory, found {lines}"
     return None
 

@@ -1,7 +1,5 @@
 """Single-channel convolution: faithful reproduction of the Pascal paper's section 3.1."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from typing import Any
 
@@ -11,30 +9,26 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv import nchw
 from lenetgpu.stages.conv.prefetch import plan
 from lenetgpu.stages.conv.prefetch.plan import StrictParts, strict_single
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.registry import Rows, of_shape
 
-prefetch = partial(
-    variant, kind="conv", family="prefetch", reads="NCHW", writes="NCHW", needs=cuda()
-)
+prefetch = partial(nchw, family="prefetch")
 
 
 @cache
 def _kernel(problem: Conv, parts: StrictParts) -> Kernel:
     sizes = {
         "SMS": parts.multiprocessors,
-        "EACH": parts.each,
-        "THREADS": parts.threads,
-        "ROW_PARTS": parts.row_parts,
-        "FILTER_PARTS": parts.filter_parts,
         "PART_LINES": parts.part_lines(problem),
         "PART_FILTERS": parts.part_filters(problem),
-        "PIECES": parts.pieces,
         "STREAMS_LINES": int(parts.streams == "lines"),
         "SHARED_BYTES": parts.shared(problem),
     }
+    for name in ("each", "threads", "row_parts", "filter_parts", "pieces"):
+        sizes[name.upper()] = getattr(parts, name)
     return conv_kernel(__file__, "conv_single_strict", problem, **sizes)
 
 
@@ -54,9 +48,9 @@ def _offer(name: str, both: bool, paper: str, summary: str) -> None:
     """Register the variant that divides map and filters as `both` selects (`strict_single`)."""
 
     def parts(problem: Conv) -> StrictParts:
-        found = strict_single(problem, machines.current(), both)
-        assert found is not None, "refused by `supports`"
-        return found.parts
+        planned = strict_single(problem, machines.current(), both)
+        assert planned is not None, "refused by `supports`"
+        return planned.parts
 
     def supports(problem: Conv) -> str | None:
         if problem.C != 1:
@@ -64,16 +58,13 @@ def _offer(name: str, both: bool, paper: str, summary: str) -> None:
         if problem.stride != 1:
             return f"supports stride 1, as the paper's equation (2), found {problem.stride}"
         if strict_single(problem, machines.current(), both) is None:
-            width = problem.W + 2 * problem.pad
-            found = f"{problem.R}x{problem.S} filters on lines of {width} pixels"
-            return (
-                f"supports parts that two blocks hold in registers and shared memory, found {found}"
-            )
+            filters = f"{problem.R}x{problem.S} filters on lines of {problem.padded[1]} pixels"
+            return f"supports parts that two blocks hold, found {filters}"
         return None
 
     def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
-        found = strict_single(problem, machine, both)
-        rows = [plan.NO_TWO] if found is None else plan.parts_rows(found, problem, machine)
+        planned = strict_single(problem, machine, both)
+        rows = [plan.NO_TWO] if planned is None else plan.parts_rows(planned, problem, machine)
         return [*plan.explain_machine(machine), *rows]
 
     def run(x: Any, w: Any, y: Any, problem: Conv) -> None:

@@ -1,10 +1,7 @@
 """Stride-fixed blocks: faithful reproduction of the Pascal paper's 2.3 and 3.2, then departures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
-from math import ceil
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -24,10 +21,10 @@ _FILTER = 0  # S of one whole filter plane, K x K x 4 bytes (Chen et al.)
 
 @dataclass(frozen=True)
 class Choice:
-    """A variant of the kernel: section 2.3's division, S in bytes, and its departures.
+    """A variant of the kernel: section 2.3's division, S in bytes (None: the paper's), departures.
 
-    `segment` None selects the paper's 32 or 64. Departures add up: copies that bypass
-    registers, filters packed round by round, a block per tile, and tiles too small for N_FMA.
+    Departures add up: copies that bypass registers, filters packed round by round, a block per
+    tile, and tiles too small for N_FMA.
     """
 
     division: str = "both"
@@ -39,13 +36,12 @@ class Choice:
 def plan(choice: Choice, problem: Conv, machine: Machine) -> StrictPlan | None:
     """Return the plan of `choice`; None if its data sets do not fit shared memory."""
     segment = FLOAT * problem.R * problem.S if choice.segment == _FILTER else choice.segment
-    found = planning.strict_plan(problem, machine, choice.division, segment)
-    if found is None:
+    paper = planning.strict_plan(problem, machine, choice.division, segment)
+    if paper is None:
         return None
     asynchronous, packed, spread, fills = (choice.departures >= n for n in range(1, 5))
-    tile = replace(found.tile, asynchronous=asynchronous, packed=packed, spread=spread)
-    found = replace(found, tile=tile)
-    return planning.filled(found) if fills else found
+    tile = replace(paper.tile, asynchronous=asynchronous, packed=packed, spread=spread)
+    return replace(paper, tile=planning.filled(tile, problem) if fills else tile)
 
 
 @cache
@@ -70,10 +66,10 @@ def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:
     plain = np.ascontiguousarray(np.asarray(w, np.float32).transpose(3, 2, 0, 1))
     if not tile.packed:
         return plain
-    groups, rounds = ceil(problem.M / tile.filters), tile.rounds(problem)
-    packed = np.zeros((groups * tile.filters, rounds * tile.elements), np.float32)
-    packed[: problem.M, : problem.gemm_k] = plain.reshape(problem.M, problem.gemm_k)
-    split = packed.reshape(groups, tile.filters, rounds, tile.elements)
+    rounds = tile.rounds(problem)
+    spare = (0, -problem.M % tile.filters), (0, rounds * tile.elements - problem.gemm_k)
+    padded = np.pad(plain.reshape(problem.M, problem.gemm_k), spare)
+    split = padded.reshape(-1, tile.filters, rounds, tile.elements)
     return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
 
 
@@ -92,13 +88,13 @@ def _offer(name: str, choice: Choice, paper: str, summary: str) -> None:
     """Register the variant that runs `choice`."""
 
     def tile(problem: Conv) -> StrictTile:
-        found = plan(choice, problem, machines.current())
-        assert found is not None, "refused by `supports`"
-        return found.tile
+        planned = plan(choice, problem, machines.current())
+        assert planned is not None, "refused by `supports`"
+        return planned.tile
 
     def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
-        found = plan(choice, problem, machine)
-        rows = [planning.NO_TWO] if found is None else planning.plan_rows(found)
+        planned = plan(choice, problem, machine)
+        rows = [planning.NO_TWO] if planned is None else planning.plan_rows(planned)
         return [*planning.explain_machine(machine), *rows]
 
     def supports(problem: Conv) -> str | None:
