@@ -1,9 +1,4 @@
-"""Epilogue of a product: the reduction of split-K parts, and a float64 recheck of outputs.
-
-The recheck covers images that split fp16 may represent too coarsely.
-"""
-
-from __future__ import annotations
+"""Epilogue of a product: the reduction of split-K parts, and a float64 recheck of outputs."""
 
 from pathlib import Path
 from typing import Any
@@ -17,17 +12,10 @@ from lenetgpu.stages.conv.tensor.split_fp16 import HEAD
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 _MOST_BLOCKS = 264
-# Split fp16 values below 2^15 have an error of at most 2^-25. In a sum of K products these
-# errors add up to at most K * 2^(15 - 24); outputs 2^20 times as large are accurate to 1e-6.
-# Scales of sampled images leave HEAD powers of two unused: 2^17 times as large, accurate to 8e-6.
+# Least exponent of an image's largest scaled output that needs no recheck, for one product.
+# Errors of split fp16 below 2^15 are at most 2^-25, so K products' add up to K * 2^(15 - 24);
+# outputs 2^20 times as large are accurate to 1e-6. Sampled images have 2^HEAD times the error.
 _THRESHOLD = 15 - 24 + 20
-
-
-def threshold(layout: Layout) -> int:
-    """Return the least exponent of an image's largest scaled output that needs no recheck."""
-    spare = HEAD if layout.sampled else 0
-    cancelled = int(layout.winograd)  # one power of two: transform points may cancel
-    return _THRESHOLD + int(layout.problem.gemm_k).bit_length() + cancelled - spare
 
 
 def _kernel(name: str, layout: Layout, **more: int) -> Kernel:
@@ -55,10 +43,11 @@ def recheck(
 ) -> None:
     """Recheck `count` images of `y` by the records in `images`; recompute outputs where needed.
 
-    `w` are the float32 filters (R, S, C, M), `worst` is their largest output scale exponent,
-    `bias` is float32.
+    `w` are float32 filters (R, S, C, M); `worst` is their largest output scale exponent.
     """
-    numbers = (np.int32(number) for number in (count, worst, threshold(layout)))
+    threshold = _THRESHOLD + int(layout.problem.gemm_k).bit_length() - HEAD * layout.sampled
+    threshold += layout.winograd  # one power of two: transform points may cancel
+    numbers = (np.int32(number) for number in (count, worst, threshold))
     args = (x, w, images.exponents, images.reached, y, *numbers, bias)
     blocks = min(_MOST_BLOCKS, _blocks(layout, count))
     launch(kernel(layout), (blocks,), (_THREADS,), args, overlap=True)

@@ -1,7 +1,5 @@
 """Products on Hopper in which all filter elements read one input tile in shared memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -32,10 +30,7 @@ _LEAST_CHANNELS = 32  # for F(2, 3): those of a chunk
 
 @dataclass(frozen=True)
 class HaloTiling(Block):
-    """Two warpgroups per block, each with FILTERS filters x `wide` positions.
-
-    `winograd`: a position is two outputs by F(2, 3), for three filter columns and stride 1.
-    """
+    """Two warpgroups per block, each with FILTERS filters x `wide` positions."""
 
     wide: int
     winograd: bool = False
@@ -52,14 +47,13 @@ class HaloTiling(Block):
     def supports(self, layout: Layout) -> bool:
         """Return True if two input tiles fit into shared memory.
 
-        `winograd` also requires a problem for Winograd's F(2, 3) along rows, with enough
-        channels: for fewer, fp32 has a smaller error.
+        `winograd` also requires three columns, stride 1, and channels enough to beat fp32's error.
         """
         problem = layout.problem
         suited = problem.S == 3 and problem.stride == 1 and problem.C >= _LEAST_CHANNELS
         if self.winograd and not suited:
             return False
-        return layout.plane(1) < _MOST and self._stages(layout) is not None
+        return layout.plane(1) < _MOST and self._stages(layout) > (0, 0)
 
     @property
     def _each(self) -> int:
@@ -82,19 +76,14 @@ class HaloTiling(Block):
         lines = _LINES_BYTES * _CONSUMERS * _WARPS
         return pipes + (lines if layout.problem.writes == "NCHW" else 0)
 
-    def _stages(self, layout: Layout) -> tuple[int, int] | None:
-        """Return the most input tiles and filter elements that fit shared memory, or None."""
+    def _stages(self, layout: Layout) -> tuple[int, int]:
+        """Return the most input tiles and filter elements that fit shared memory; 0 if none do."""
         capacity = machines.SM_90_BLOCK_BYTES
-        return next((n for n in _STAGES if self._bytes(layout, *n) <= capacity), None)
-
-    def _held(self, layout: Layout) -> tuple[int, int]:
-        found = self._stages(layout)
-        assert found is not None, "supported only if shared memory fits two input tiles"
-        return found
+        return next((n for n in _STAGES if self._bytes(layout, *n) <= capacity), (0, 0))
 
     def shared_bytes(self, layout: Layout) -> int:
         """Return the shared memory in bytes: both pipelines, barriers, outputs in transit."""
-        return self._bytes(layout, *self._held(layout))
+        return self._bytes(layout, *self._stages(layout))
 
     def _turns(self, layout: Layout, chunks: int) -> tuple[int, int]:
         """Return how often sums of `chunks` chunks restart, and the filter elements between."""
@@ -111,7 +100,7 @@ class HaloTiling(Block):
 
     def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
         """Return the tiling as `-D` definitions."""
-        tiles, elements = self._held(layout)
+        tiles, elements = self._stages(layout)
         turns, at_once = self._turns(layout, blocks_for(self.chunks(layout), split))
         return {
             "WIDE": self.wide,

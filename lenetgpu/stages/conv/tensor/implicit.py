@@ -1,7 +1,5 @@
 """Implicit GEMM on tensor cores: one fp16 product, or three of split fp16 at fp32 accuracy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,8 +28,7 @@ _UNLIKE = 16.0  # largest ratio of a filter's columns for F(2, 3)
 class State:
     """Filters as float32 and as split fp16, the product, and its workspace for `batch` images.
 
-    `bias` has a float32 value for every padded filter; without a bias it is `out_scales` and
-    is not read.
+    `bias` is float32, one per padded filter; without a bias it is `out_scales` and not read.
     """
 
     w: Any
@@ -61,10 +58,7 @@ def _turns(layout: Layout, batch: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Kind:
-    """The distinguishing properties of a variant: the parts of its operands, and its tilings.
-
-    `word` names the only product that it runs; if empty, the cost model selects one.
-    """
+    """A variant's operand parts, tilings, and the `word` of its only product (empty: any)."""
 
     parts: int
     tilings: tuple[Tiling, ...]
@@ -73,33 +67,29 @@ class Kind:
     def products(
         self, problem: Conv, batch: int, machine: Machine | None = None
     ) -> tuple[Product, ...]:
-        """Return the products for up to `batch` images, fastest first by the cost model.
-
-        Empty if no product is named `word`.
-        """
+        """Return the products named `word` for up to `batch` images, fastest first."""
         layout = Layout(problem, self.parts)
         images = images_at_once(layout, batch)
         layout = replace(layout, sampled=worth_sampling(problem, images))
-        found = ranked(layout, images, machine or machines.current(), self.tilings)
+        products = ranked(layout, images, machine or machines.current(), self.tilings)
         kind, dash, size = self.word.partition("-")
         word = _FORMER.get(kind, kind) + dash + size
-        return tuple(made for made in found if word in ("", made.word))
+        return tuple(product for product in products if word in ("", product.word))
 
     def suited(self, w: Any, problem: Conv, batch: int) -> Product:
         """Return the product for the filters `w` on the host, or for (filters, bias).
 
-        With F(2, 3), an input with a small filter element contributes to two transform points
-        and cancels. If the columns differ by more than _UNLIKE, it would have more than
-        _UNLIKE times the error of the `halo` product, so another product replaces them.
+        F(2, 3) is avoided if a filter's columns differ by more than _UNLIKE: the contribution of
+        a small element would cancel with _UNLIKE times the error of `halo`.
         """
-        made = self.plan(problem, batch)
-        filters = w[0] if problem.bias else w
-        return made if not made.tiling.winograd or _alike(filters) else self._instead(made, batch)
+        product = self.plan(problem, batch)
+        if not product.tiling.winograd or _alike(w[0] if problem.bias else w):
+            return product
+        return self._without_winograd(problem, batch)
 
-    def _instead(self, product: Product, batch: int) -> Product:
-        """Return the fastest product without F(2, 3), ignoring `word`."""
-        found = replace(self, word="").products(product.layout.problem, batch)
-        return next(made for made in found if not made.tiling.winograd)
+    def _without_winograd(self, problem: Conv, batch: int) -> Product:
+        products = replace(self, word="").products(problem, batch)
+        return next(product for product in products if not product.tiling.winograd)
 
     def plan(self, problem: Conv, batch: int, machine: Machine | None = None) -> Product:
         """Return the product for up to `batch` images on `machine`, by default the current one."""
@@ -114,12 +104,15 @@ class Kind:
 
     def kernels(self, problem: Conv, batch: int) -> tuple[Kernel, ...]:
         """Return every kernel that a run of up to `batch` images launches."""
-        product = self.plan(problem, batch)
-        made = (product, self._instead(product, batch)) if product.tiling.winograd else (product,)
-        found: list[Kernel] = []
-        for one in made:
-            found += (*split_fp16.kernels(one.layout), *one.kernels(), epilogue.kernel(one.layout))
-        return tuple(dict.fromkeys(found))
+        products = [self.plan(problem, batch)]
+        if products[0].tiling.winograd:
+            products.append(self._without_winograd(problem, batch))
+        kernels: dict[Kernel, None] = {}
+        for product in products:
+            layout = product.layout
+            launched = *split_fp16.kernels(layout), *product.kernels(), epilogue.kernel(layout)
+            kernels |= dict.fromkeys(launched)
+        return tuple(kernels)
 
     def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
         """Return the division of the work and the cost model's prediction."""
@@ -129,12 +122,12 @@ class Kind:
         passes = turns * product.splitting_cycles(once, machine)
         cycles = self.cycles(product, batch, machine)
         filled = problem.gemm_k / (layout.chunks * 64 // layout.parts)
-        whole, split = (f"{found / machine.clock_mhz:.1f} us" for found in (cycles, passes))
+        total, split = (f"{clocks / machine.clock_mhz:.1f} us" for clocks in (cycles, passes))
         return [
             ("tiling", str(product)),
             ("split images", f"{batch * layout.image_bytes / 1e6:.1f} MB, {once} at a time"),
             ("K used", f"{filled:.0%} of {layout.chunks} chunks"),
-            ("predicted", f"{whole}, {split} of them to split images"),
+            ("predicted", f"{total}, {split} of them to split images"),
         ]
 
 
@@ -146,26 +139,22 @@ def _alike(w: Any) -> bool:
 
 
 def prepare(w: Any, batch: int, product: Product) -> State:
-    """Prepare a run of up to `batch` images; `w` is (R, S, C, M) on the host, or (filters, bias).
-
-    Both have the problem's dtype.
-    """
+    """Prepare a run of up to `batch` images; `w` are host filters (R, S, C, M), or with bias."""
     layout, problem = product.layout, product.layout.problem
     filters, bias = w if problem.bias else (w, None)
     exact = np.ascontiguousarray(widened(filters), np.float32)
     packed = pack(exact, layout, product.padded)
-    out_scales = held = cupy.asarray(packed.out_scales)
+    out_scales = biases = cupy.asarray(packed.out_scales)
     if bias is not None:
-        padded = np.zeros(product.padded, np.float32)
-        padded[: problem.M] = widened(bias)
-        held = cupy.asarray(padded)
+        padded = np.pad(widened(bias).astype(np.float32), (0, product.padded - problem.M))
+        biases = cupy.asarray(padded)
     images = images_at_once(layout, batch)
     return State(
         w=cupy.asarray(exact),
         filters=cupy.asarray(packed.filters),
         in_scales=cupy.asarray(packed.in_scales),
         out_scales=out_scales,
-        bias=held,
+        bias=biases,
         worst=packed.worst,
         product=product,
         images=Images(layout, images),

@@ -1,7 +1,5 @@
 """Products by mma.sync, on every GPU from sm_80 on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,11 +1,8 @@
 """Memory layout of the tensor cores' operands, and filters as split fp16.
 
-Scales are powers of two, stored as exponents. A channel's inputs are multiplied by 2**in_scale
-and its filters divided by it, so that inputs are comparable by their effect on an output. Each
-filter is then scaled to stay below 2**15, and its sums are multiplied by 2**out_scale.
+A channel's inputs are multiplied by 2**in_scale and its filters divided by it, so that inputs
+compare by their effect. Filters are scaled to stay below 2**15, their sums by 2**out_scale.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
@@ -60,16 +57,13 @@ class Way:
 class Layout:
     """Split images of `problem` in `parts` parts: [H][width][part][channels / 8][8] fp16.
 
-    `folded`: the S x C inputs of a filter row are the channels of an output column, used if C
-    alone would leave most of a 16-byte vector empty.
+    `folded`: the S x C inputs of a filter row are the channels of an output column.
 
     `planes`: [part][phase][channels / 8][position][8] instead, in whole chunks of channels.
-    Positions are the padded rows of all images, one after another; the zeros next to a row and
-    below an image are shared with the following ones. The zeros are written once, at
-    allocation. With a stride, each remainder of the rows and columns is a phase.
+    Positions are the padded rows of all images; a row's and an image's padding is shared with the
+    next, and written at allocation. With a stride, each remainder of rows and columns is a phase.
 
-    `winograd`: a position is two output columns of Winograd's F(2, 3) along rows; its transform
-    points are phases.
+    `winograd`: a position is two output columns of F(2, 3) along rows, whose points are phases.
 
     `sampled`: the scale of an image is derived from some of its inputs.
     """
@@ -93,8 +87,8 @@ class Layout:
     @property
     def channels(self) -> int:
         """Channels per column, in whole 16-byte vectors or chunks."""
-        whole = VEC * (ROW // self.parts if self.planes else 1)
-        return whole * blocks_for(self.held, whole)
+        multiple = VEC * (ROW // self.parts if self.planes else 1)
+        return multiple * blocks_for(self.held, multiple)
 
     @property
     def width(self) -> int:
@@ -106,8 +100,8 @@ class Layout:
     @property
     def down(self) -> Way:
         """The vertical direction, from an image's rows to output rows."""
-        problem = self.problem
-        return Way(problem.H, problem.pad, problem.R, problem.stride, problem.OH)
+        p = self.problem
+        return Way(p.H, p.pad, p.R, p.stride, p.OH)
 
     @property
     def along(self) -> Way:
@@ -147,7 +141,7 @@ class Layout:
     @property
     def image_bytes(self) -> int:
         """Bytes per image."""
-        return 2 * self.parts * self._all_channels * self.slot
+        return self._position_bytes * self.slot
 
     @property
     def written_bytes(self) -> int:
@@ -157,13 +151,12 @@ class Layout:
         return int(2 * VEC * self.parts * vecs * read * (POINTS if self.winograd else 1))
 
     @property
-    def _all_channels(self) -> int:
-        return self.channels * (self.phases if self.planes else 1)
+    def _position_bytes(self) -> int:
+        return 2 * self.parts * self.channels * (self.phases if self.planes else 1)
 
     def bytes(self, images: int) -> int:
         """Return the bytes of `images` images."""
-        positions = self.plane(images) if self.planes else images * self.slot
-        return 2 * self.parts * self._all_channels * positions
+        return self._position_bytes * (self.plane(images) or images * self.slot)
 
     @property
     def k_vecs(self) -> int:
@@ -196,14 +189,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Packed:
-    """Filters in the order that blocks copy them, and the exponents of the scales.
+    """Filters in the order that blocks copy them, and the exponents of the scales (int32).
 
     The shape is [chunk][filter][vec][8] fp16 with swizzled vectors; for planes it is [filters /
-    FILTERS] [phase][chunk][element][vec][FILTERS][8]. A chunk has the high parts of its K,
-    then the low parts.
-
-    `in_scales` (C,) and `out_scales` (one per filter, zero-padded) are int32; `worst` is the
-    largest out_scale of a filter that is not all zeros.
+    FILTERS][phase][chunk][element][vec][FILTERS][8]. High parts of a chunk precede the low ones.
+    `worst` is the largest out_scale of a filter that is not all zeros.
     """
 
     filters: Array
@@ -222,12 +212,11 @@ def _vecs(w: Array, layout: Layout, padded: int) -> Array:
     rows, columns, channels, maps = w.shape
     if layout.folded:
         w = w.reshape(rows, 1, columns * channels, maps)
-    held = np.zeros((*w.shape[:2], layout.channels, padded))
-    held[:, :, : w.shape[2], :maps] = w
-    cut = ROW // layout.parts
-    found = np.zeros((layout.chunks * cut, VEC, padded))
-    found[: layout.k_vecs] = held.reshape(layout.k_vecs, VEC, padded)
-    return found.reshape(layout.chunks, cut, VEC, padded)
+    spare = (0, layout.channels - w.shape[2]), (0, padded - maps)
+    vecs = np.pad(w, ((0, 0), (0, 0), *spare)).reshape(layout.k_vecs, VEC, padded)
+    per_chunk = ROW // layout.parts
+    missing = layout.chunks * per_chunk - layout.k_vecs
+    return np.pad(vecs, ((0, missing), (0, 0), (0, 0))).reshape(-1, per_chunk, VEC, padded)
 
 
 def _split(scaled: Array, parts: int) -> Array:
@@ -238,10 +227,7 @@ def _split(scaled: Array, parts: int) -> Array:
 
 
 def _in_rows(parts: Array) -> Array:
-    """Return (part, chunk, vec, channel, filter) as (chunk, filter, part x vec, channel).
-
-    The vectors of a filter are swizzled.
-    """
+    """Return (part, chunk, vec, channel, filter) as (chunk, filter, swizzled vecs, channel)."""
     _, chunks, _, _, padded = parts.shape
     vecs = parts.transpose(1, 4, 0, 2, 3).reshape(chunks, padded, ROW, VEC)
     swizzle = np.arange(ROW) ^ np.arange(padded)[:, None] % ROW
@@ -274,10 +260,7 @@ def _at_points(w: Array) -> Array:
 
 
 def pack(w: Array, layout: Layout, padded: int) -> Packed:
-    """Pack filters (R, S, C, M) float32 for blocks that compute `padded` filters in total.
-
-    NaN and infinity do not affect the scales; they stay or become NaN.
-    """
+    """Pack float32 filters (R, S, C, M), zero-padded to `padded`; scales ignore NaN, infinity."""
     exact = w.astype(np.float64)
     if layout.winograd:
         exact = _at_points(exact)
@@ -286,12 +269,11 @@ def pack(w: Array, layout: Layout, padded: int) -> Packed:
     used = channels > _NONE
     in_scales = np.where(used, channels - channels.max(), _NO_FILTER).astype(np.int32)
     level = np.ldexp(exact, np.where(used, -in_scales, 0)[:, None])
-    found = _exponents(np.where(np.isfinite(level), np.abs(level), 0).max((0, 1, 2)))
-    filled = found > _NONE
-    shifts = np.where(filled, _FP16_EXPONENT - found, 0)
+    exponents = _exponents(np.where(np.isfinite(level), np.abs(level), 0).max((0, 1, 2)))
+    filled = exponents > _NONE
+    shifts = np.where(filled, _FP16_EXPONENT - exponents, 0)
     parts = _split(_vecs(np.ldexp(level, shifts), layout, padded), layout.parts)
     ordered = _by_elements(parts, layout) if layout.planes else _in_rows(parts)
-    out_scales = np.zeros(padded, np.int32)
-    out_scales[: len(shifts)] = -shifts
+    out_scales = np.pad(-shifts, (0, padded - len(shifts))).astype(np.int32)
     worst = int(-shifts[filled].min()) if filled.any() else _NONE
     return Packed(np.ascontiguousarray(ordered), in_scales, out_scales, worst)

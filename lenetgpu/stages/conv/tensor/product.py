@@ -1,7 +1,4 @@
-"""Products of split operands on the tensor cores: tilings, cost model, launches.
-
-The constants of `Fit` come from runs on an H200 (see docs/convolutions.md).
-"""
+"""Products of split operands on the tensor cores: tilings, cost model, launches."""
 
 from __future__ import annotations
 
@@ -31,13 +28,13 @@ HOPPER = ("sm_90a",)
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants of the cost model per multiprocessor: rates per cycle, and durations in cycles."""
+    """Constants of the cost model per multiprocessor of an H200 (docs/convolutions.md)."""
 
     products: float = 2048.0  # fp16 products per clock, the dense rate
     full_warps: float = 8.0  # warps that reach this rate
     cache_rate: float = 39.0  # bytes per clock from the L2 cache
     memory_share: float = 0.8  # fraction of the memory's bytes per clock
-    held: float = 0.85  # fraction of the highest clock sustained with tensor cores
+    clock: float = 0.85  # fraction of the highest clock sustained with tensor cores
     row: float = 6.0  # cycles of eight warps to copy a chunk's row by vectors
     stored: float = 1.1  # cycles per output stored as NCHW, by gemm.cuh
     block: float = 2500.0  # cycles: first copies and last stores
@@ -102,10 +99,7 @@ class Block(ABC):
 
 @dataclass(frozen=True)
 class GemmTiling(Block):
-    """M are outputs, gathered from split images pixel by pixel in a multi-stage pipeline.
-
-    `min_blocks` is the minimum per SM.
-    """
+    """M are outputs, gathered pixel by pixel in a pipeline; `min_blocks` is the minimum per SM."""
 
     tiles_m: int
     tiles_n: int
@@ -115,7 +109,7 @@ class GemmTiling(Block):
     @property
     @abstractmethod
     def share(self) -> float:
-        """Fraction of the tensor cores' dense rate that its instruction should reach."""
+        """Fraction of the dense rate that its instruction should reach."""
 
     @property
     def _stage_bytes(self) -> int:
@@ -203,21 +197,21 @@ class Product:
         """Return the tiling's kernel, and `tensor_reduce` for split-K parts."""
         defines = self.layout.defines() | {"MP": self.padded, "SPLIT": self.split}
         product = tuple((defines | self.tiling.defines(self.layout, self.split)).items())
-        found = Kernel(self.tiling.source, self.tiling.entry, product, self.tiling.only)
-        return (found,) if self.split == 1 else (found, epilogue.reduction(self.layout, self.split))
+        kernel = Kernel(self.tiling.source, self.tiling.entry, product, self.tiling.only)
+        reductions = [epilogue.reduction(self.layout, self.split)] if self.split > 1 else []
+        return (kernel, *reductions)
 
     def cycles(self, images: int, machine: Machine) -> float:
         """Estimate the cycles of its launches for `images` images."""
         chunks = blocks_for(self.tiling.chunks(self.layout), self.split)
-        multiply = self.tiling.cycles(self.layout, chunks, self.blocks(images), machine) / FIT.held
-        outputs = self.outputs(images)
-        held = ITEM_BYTES[self.layout.problem.dtype]
-        moved = images * self.layout.image_bytes + held * outputs
-        found = max(multiply, moved / memory_rate(machine)) + FIT.launch
+        multiply = self.tiling.cycles(self.layout, chunks, self.blocks(images), machine) / FIT.clock
+        outputs, rate = self.outputs(images), memory_rate(machine)
+        moved = images * self.layout.image_bytes + ITEM_BYTES[self.layout.problem.dtype] * outputs
+        cycles = max(multiply, moved / rate) + FIT.launch
         if self.split > 1:
-            found += FIT.launch + 2 * self.split * FLOAT_BYTES * outputs / memory_rate(machine)
-            found *= FIT.parts
-        return found
+            cycles += FIT.launch + 2 * self.split * FLOAT_BYTES * outputs / rate
+            cycles *= FIT.parts
+        return cycles
 
     def splitting_cycles(self, images: int, machine: Machine) -> float:
         """Estimate the cycles of the launches that split `images` images."""
@@ -230,10 +224,7 @@ class Product:
     def run(
         self, images: Any, filters: Any, scales_and_bias: Any, y: Any, parts: Any, count: int
     ) -> None:
-        """Launch on the current stream for `count` of `images` (split_fp16.Images).
-
-        `scales_and_bias` are the output scale exponents and the bias of every padded filter.
-        """
+        """Launch for `count` of `images`; scales (exponents) and bias are of padded filters."""
         tiling, (out_scales, bias) = self.tiling, scales_and_bias
         outputs = images.exponents, out_scales, y
         numbers = map(np.int32, tiling.numbers(self.layout, count, images.capacity))
@@ -257,13 +248,13 @@ def memory_rate(machine: Machine) -> float:
 
 def options(layout: Layout, tilings: Iterable[Tiling]) -> tuple[Product, ...]:
     """Return every product for `layout` by `tilings`, for splits that leave no part empty."""
-    found = []
+    products = []
     for tiling in tilings:
         own = replace(layout, planes=tiling.planes, winograd=tiling.winograd)
         chunks = tiling.chunks(own)
         splits = [n for n in SPLITS if blocks_for(chunks, blocks_for(chunks, n)) == n]
-        found += [Product(own, tiling, split) for split in splits if tiling.supports(own)]
-    return tuple(found)
+        products += [Product(own, tiling, split) for split in splits if tiling.supports(own)]
+    return tuple(products)
 
 
 @cache
@@ -271,8 +262,9 @@ def ranked(
     layout: Layout, images: int, machine: Machine, tilings: tuple[Tiling, ...]
 ) -> tuple[Product, ...]:
     """Return every product for `images` images, fewest estimated cycles first."""
-
-    def cycles(made: Product) -> float:
-        return made.cycles(images, machine) + made.splitting_cycles(images, machine)
-
-    return tuple(sorted(options(layout, tilings), key=cycles))
+    return tuple(
+        sorted(
+            options(layout, tilings),
+            key=lambda p: p.cycles(images, machine) + p.splitting_cycles(images, machine),
+        )
+    )

@@ -1,7 +1,5 @@
 """Conversion of images to split fp16 on the GPU, each scaled by its largest input."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,15 +38,12 @@ def _shares(layout: Layout) -> int:
     """Return the number of blocks per image that find its largest input: a power of two."""
     problem = layout.problem
     read = blocks_for(problem.H * problem.W * problem.C, sample(layout))
-    wanted = blocks_for(read, THREADS * _INPUTS_A_THREAD)
-    return int(min(_MOST_SHARES, 1 << (wanted - 1).bit_length()))
+    blocks = blocks_for(read, THREADS * _INPUTS_A_THREAD)
+    return int(min(_MOST_SHARES, 1 << (blocks - 1).bit_length()))
 
 
 def _blocks(layout: Layout) -> tuple[int, int]:
-    """Return the blocks per image, and the neighbouring 16-byte vectors per pixel and warp.
-
-    One vector if both input and output are planes.
-    """
+    """Return the blocks per image, and a pixel's neighbouring 16-byte vectors per warp."""
     groups = blocks_for(layout.held, VEC)
     alone = layout.planes and layout.problem.reads == "NCHW"
     across = 1 if alone else next(count for count in (4, 2, 1) if groups % count == 0)
@@ -68,30 +63,26 @@ def kernels(layout: Layout) -> tuple[Kernel, ...]:
 
 
 class Images:
-    """Split images on the device, the scale exponent of each image, and records for the recheck.
-
-    `packed` has space for `capacity` images, `found` one number per image and share; `exponents`,
-    `reached` and `beyond` have one per image.
-    """
+    """Split images on the device, the scale exponent of each image, and records for the recheck."""
 
     def __init__(self, layout: Layout, capacity: int) -> None:
-        made = cupy.zeros if layout.planes else cupy.empty  # zeros between images stay
+        allocate = cupy.zeros if layout.planes else cupy.empty  # zeros between images stay
         self.layout, self.capacity = layout, capacity
-        self.packed = made(layout.bytes(capacity), cupy.uint8)
-        self.found = cupy.empty(capacity * _shares(layout), cupy.uint32)
+        self.packed = allocate(layout.bytes(capacity), cupy.uint8)
+        self.largest = cupy.empty(capacity * _shares(layout), cupy.uint32)
         self.exponents = cupy.empty(capacity, cupy.int32)
         self.reached, self.beyond = (cupy.empty(capacity, cupy.uint32) for _ in range(2))
 
     def fill(self, x: Any, in_scales: Any, images: int) -> None:
         """Split `images` images of `x` by the channels' `in_scales`, on the current stream."""
-        largest, split, *resplits = kernels(self.layout)
+        find_largest, split, *resplits = kernels(self.layout)
         plane, blocks = np.int32(self.layout.plane(self.capacity)), images * _blocks(self.layout)[0]
+        shares, outputs = self.largest, (self.exponents, self.packed, self.beyond, plane)
 
-        def launched(kernel: Kernel, blocks: int, *args: Any) -> None:
+        def start(kernel: Kernel, blocks: int, *args: Any) -> None:
             launch(kernel, (blocks,), (THREADS,), (x, in_scales, *args), overlap=True)
 
-        held = self.exponents, self.packed, self.beyond, plane
-        launched(largest, images * _shares(self.layout), self.found, self.reached, self.beyond)
-        launched(split, blocks, self.found, *held)
+        start(find_largest, images * _shares(self.layout), shares, self.reached, self.beyond)
+        start(split, blocks, shares, *outputs)
         for resplit in resplits:
-            launched(resplit, min(_RESPLIT_BLOCKS, blocks), *held, np.int32(images))
+            start(resplit, min(_RESPLIT_BLOCKS, blocks), *outputs, np.int32(images))

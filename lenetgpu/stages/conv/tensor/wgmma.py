@@ -1,7 +1,5 @@
 """Products by wgmma, on Hopper only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

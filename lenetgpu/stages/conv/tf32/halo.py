@@ -1,7 +1,6 @@
 """Three TF32 products by wgmma for few channels, from input tiles in shared memory."""
 
-from __future__ import annotations
-
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from math import gcd
@@ -48,16 +47,12 @@ class Product(OneLaunch):
     def supported(self) -> bool:
         """True if there are few channels, and filters and input tiles fit shared memory."""
         few = self.across <= machines.current().multiprocessors and self.problem.C <= _CHANNELS
-        held = self._always_bytes < machines.SM_90_BLOCK_BYTES
-        return few and held and self.stages >= _LEAST_STAGES
+        fits = self._always_bytes < machines.SM_90_BLOCK_BYTES
+        return few and fits and self.stages >= _LEAST_STAGES
 
     @property
     def _column(self) -> int:
         return self.problem.C if self.problem.reads == "NHWC" else 1
-
-    @property
-    def _planes(self) -> int:
-        return 1 if self.problem.reads == "NHWC" else self.problem.C
 
     @property
     def _line(self) -> int:
@@ -73,19 +68,19 @@ class Product(OneLaunch):
         """Most rows of consecutive padded images that a tile's outputs read."""
         p = self.problem
         steps = (p.OW - gcd(p.OW, _ROWS) + _ROWS - 1) // p.OW
-        whole = p.OH * p.OW % _ROWS == 0  # no tile spans two images
-        images = 0 if whole else (steps + (p.OH - 1 if p.stride < p.R else 0)) // p.OH
+        separate = p.OH * p.OW % _ROWS == 0  # no tile spans two images
+        images = 0 if separate else (steps + (p.OH - 1 if p.stride < p.R else 0)) // p.OH
         return steps * p.stride + p.R + images * (p.R - p.stride)
 
     @property
     def _bytes(self) -> int:
-        floats = self._planes * self.tile_rows * _pitch(self)
+        floats = self.problem.C // self._column * self.tile_rows * _pitch(self)
         return FLOAT * VEC * blocks_for(floats, VEC)
 
     @property
     def _always_bytes(self) -> int:
-        held = chunks(self.problem) * (self.filter_bytes + FLOAT * CHUNK)
-        return held + FLOAT * self.width + _HELD_BARRIER
+        filters = chunks(self.problem) * (self.filter_bytes + FLOAT * CHUNK)
+        return filters + FLOAT * self.width + _HELD_BARRIER
 
     @property
     def stages(self) -> int:
@@ -109,10 +104,7 @@ class Product(OneLaunch):
         return min(self.tiles(images), most - most % self.across)
 
     def cycles(self, images: int, machine: Machine) -> float:
-        """Estimate the cycles of a run of `images` images: a tile's slowest stage, or memory.
-
-        The constants were measured with tf32/wgmma.py.
-        """
+        """Estimate the cycles of a run of `images` images: a tile's slowest stage, or memory."""
         deep = chunks(self.problem)
         product = 3 * _ROWS * self.width * CHUNK / TF32_FIT.rate
         read = _ROWS * CHUNK / WARP * wavefronts(self.problem, _pitch(self))
@@ -130,7 +122,7 @@ class Product(OneLaunch):
         busiest = blocks_for(self.tiles(images), blocks)
         rate = TF32_FIT.memory_share * machine.bytes_per_clock
         least = images * self.image_bytes() / rate
-        return max(max(alone, busiest * tile) / FIT.held, least) + TF32_FIT.launch
+        return max(max(alone, busiest * tile) / FIT.clock, least) + TF32_FIT.launch
 
     @property
     def _copied(self) -> tuple[float, float]:
@@ -141,44 +133,38 @@ class Product(OneLaunch):
         reach = (_ROWS - 1) * p.stride + p.S
         one, two = (min(p.W, n) * self._column for n in (reach, reach + p.S))
         side = min(WARP, 1 << (blocks_for(self._line, once) - 1).bit_length())
-        rest = two if p.OW >= _ROWS else self._line
+        several = two if p.OW >= _ROWS else self._line
         copies = moved = 0.0
-        for share, rows, floats in ((alone, p.R, one), (1 - alone, self.tile_rows, rest)):
-            lines = rows * self._planes
+        for share, rows, floats in ((alone, p.R, one), (1 - alone, self.tile_rows, several)):
+            lines = rows * (p.C // self._column)
             turns = blocks_for(lines * side, WARP) * blocks_for(blocks_for(floats, once), side)
             copies += share * each * turns
             moved += share * FLOAT * lines * floats / TF32_FIT.cache_rate
         return copies, moved
 
 
-def _offset(problem: Conv, pitch: int, rows: int, k: int) -> int:
+def _offset(p: Conv, pitch: int, rows: int, k: int) -> int:
     """Return the offset, from an output's first input in the input tile, of index `k` of K."""
-    p, elements = problem, problem.R * problem.S
     if p.reads == "NHWC":
         rs, channel = divmod(k, p.C)
         return rs // p.S * pitch + rs % p.S * p.C + channel
-    channel, rs = divmod(k, elements)
+    channel, rs = divmod(k, p.R * p.S)
     return (channel * rows + rs // p.S) * pitch + rs % p.S
 
 
 @cache
-def wavefronts(problem: Conv, pitch: int) -> float:
+def wavefronts(p: Conv, pitch: int) -> float:
     """Return the shared memory wavefronts per warp load, averaged over a tile's first loads."""
-    p = problem
     rows = Product(p).tile_rows
     column = p.C if p.reads == "NHWC" else 1
-    apart = 2 if p.writes == "NCHW" else 1
-    outputs = [apart * i for i in range(8)]
+    outputs = range(0, 16, 2) if p.writes == "NCHW" else range(8)
     own = [(m // p.OW * pitch + m % p.OW * column) * p.stride for m in outputs]
     offsets = [_offset(p, pitch, rows, k) for k in range(p.gemm_k)]
     offsets += [0] * (-p.gemm_k % CHUNK)
     turns = 0
     for i in range(0, len(offsets), 4):
-        reached = {offset + at for offset in offsets[i : i + 4] for at in own}
-        banks = [0] * _BANKS
-        for at in reached:
-            banks[at % _BANKS] += 1
-        turns += max(banks)
+        addresses = {offset + at for offset in offsets[i : i + 4] for at in own}
+        turns += max(Counter(address % _BANKS for address in addresses).values())
     return 4 * turns / len(offsets)
 
 

@@ -1,7 +1,5 @@
 """Three TF32 products by mma.sync, with inputs split in registers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,24 +12,12 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.mma import MmaTiling
 from lenetgpu.stages.conv.tensor.product import FIT, memory_rate
-from lenetgpu.stages.conv.tf32.one_launch import (
-    CHUNK,
-    FLOAT,
-    OneLaunch,
-    State,
-    by_tf32,
-    chunks,
-    run,
-)
+from lenetgpu.stages.conv.tf32 import one_launch
+from lenetgpu.stages.conv.tf32.one_launch import CHUNK, FLOAT, TF32_FIT, OneLaunch, State, chunks
 from lenetgpu.stages.registry import cuda
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _RATE = FIT.products / 2 * MmaTiling.share  # TF32 products per clock
-# Not measured: the constants of tf32/wgmma.py, which has producer warps.
-_COPIES = 16.0  # cycles of a warp's copy, one float per lane
-_WIDE_COPIES = 28.0  # cycles, four floats per lane
-
-
 # each fits a block's shared memory on every GPU from sm_80 on
 TILINGS = (
     MmaTiling(2, 8, stages=2, min_blocks=1, warps_m=4, warps_n=2),  # 128 x 128
@@ -76,28 +62,29 @@ class Product(OneLaunch):
         together = min(busiest, self._together(machine))
         full = min(1.0, together * self.threads / WARP / FIT.full_warps)
         multiply = 3 * self.rows * self.width * CHUNK / (_RATE * full)
-        copies = CHUNK * self.rows / WARP * (_WIDE_COPIES / 4 if self.wide else _COPIES)
+        copies = (
+            CHUNK * self.rows / WARP * (TF32_FIT.wide_copies / 4 if self.wide else TF32_FIT.copies)
+        )
         chunk = max(multiply + copies, self._stage_bytes / FIT.cache_rate)
         tile = chunks(self.problem) * chunk + FIT.block / together
         moved = images * self.image_bytes() / memory_rate(machine)
-        return max(busiest * tile / FIT.held, moved) + FIT.launch
+        return max(busiest * tile / FIT.clock, moved) + FIT.launch
 
 
 def divided(problem: Conv, tiling: MmaTiling) -> Product:
     """Return the product of `problem` by `tiling`."""
-    rows, width, threads = tiling.sizes()
-    return Product(problem, width, rows, threads, tiling)
+    return Product(problem, tiling.bn, tiling.bm, tiling.threads, tiling)
 
 
 @cache
 def plan(problem: Conv, batch: int, machine: Machine | None = None) -> Product:
     """Return the fastest product for up to `batch` images by the cost model of `machine`."""
     used = machine or machines.current()
-    made = [divided(problem, tiling) for tiling in TILINGS]
-    return min(made, key=lambda product: product.cycles(batch, used))
+    products = [divided(problem, tiling) for tiling in TILINGS]
+    return min(products, key=lambda product: product.cycles(batch, used))
 
 
-@by_tf32(plan, needs=cuda(80))
+@one_launch.by_tf32(plan, needs=cuda(80))
 def tf32x3(x: Any, w: State, y: Any, problem: Conv) -> None:
     """Implicit product on mma.sync, operands as TF32 high and low, split in registers."""
-    run(x, w, y)
+    one_launch.run(x, w, y)

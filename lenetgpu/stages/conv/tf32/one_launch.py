@@ -1,9 +1,4 @@
-"""Common code of TF32 products: split filters, tiles and persistent blocks in a single launch.
-
-A filter is scaled by a power of two and split into a high part and the rest, its low part.
-"""
-
-from __future__ import annotations
+"""Common code of TF32 products: split filters, tiles and persistent blocks in a single launch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -32,10 +27,7 @@ _SECTOR = 32
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants of the cost models on Hopper, fitted to 74 runs of tf32/wgmma.py on an H200.
-
-    Per multiprocessor: rates per cycle, and durations in cycles (docs/convolutions.md).
-    """
+    """Constants of the cost models per multiprocessor of an H200 (docs/convolutions.md)."""
 
     rate: float = 1024.0  # TF32 products per clock, the dense rate
     cache_rate: float = 34.7  # bytes per clock
@@ -95,10 +87,10 @@ class OneLaunch(ABC):
     @property
     def wide(self) -> bool:
         """True if inputs are copied four floats at a time: neighbours in a pixel or in a map."""
-        problem = self.problem
-        if problem.reads == "NHWC":
-            return problem.C % 4 == 0
-        return self.pointwise and problem.stride == 1 and problem.OH * problem.OW % 4 == 0
+        p = self.problem
+        if p.reads == "NHWC":
+            return p.C % 4 == 0
+        return self.pointwise and p.stride == 1 and p.OH * p.OW % 4 == 0
 
     @property
     def filter_bytes(self) -> int:
@@ -120,12 +112,10 @@ class OneLaunch(ABC):
 
     def image_bytes(self) -> float:
         """Return the bytes of memory traffic of one image's inputs and outputs, in sectors."""
-        problem = self.problem
-        down = max(1.0, problem.stride / problem.R)
-        apart = 1 if problem.reads == "NHWC" else _SECTOR // FLOAT
-        along = max(1.0, problem.stride / max(problem.S, apart))
-        inputs = problem.C * problem.H * problem.W / (down * along)
-        return FLOAT * (inputs + problem.OH * problem.OW * problem.M)
+        p = self.problem
+        apart = 1 if p.reads == "NHWC" else _SECTOR // FLOAT
+        skipped = max(1.0, p.stride / p.R) * max(1.0, p.stride / max(p.S, apart))
+        return FLOAT * (p.C * p.H * p.W / skipped + p.OH * p.OW * p.M)
 
 
 def _rounded(x: Array) -> Array:
@@ -144,25 +134,24 @@ def chunks(problem: Conv) -> int:
 def _packed(w: Array, problem: Conv, width: int) -> tuple[Array, Array]:
     """Pack filters (R, S, C, M) float32 for blocks of `width` filters, zero-padded.
 
-    Return (blocks, chunks, 2, CHUNK / VEC, width, VEC) float32, high parts, then low parts;
-    and the factor that reverses each filter's scale, 0 for all zeros. NaN and infinity do not
-    affect the scales; sums with them are NaN.
+    Return (blocks, chunks, 2, CHUNK / VEC, width, VEC) float32, high parts, then low parts; and
+    the factor that reverses each filter's scale, 0 for all zeros. Scales ignore NaN and infinity.
     """
     ordered = w.transpose(2, 0, 1, 3) if problem.reads == "NCHW" else w
     exact = ordered.reshape(problem.gemm_k, problem.M).astype(np.float64)
     sizes = np.where(np.isfinite(exact), np.abs(exact), 0).max(0)
     exponents = np.where(sizes > 0, np.clip(np.frexp(sizes)[1], -_NORMAL, _NORMAL), 0)
-    padded = width * blocks_for(problem.M, width)
-    scaled = np.zeros((CHUNK * chunks(problem), padded))
-    scaled[: problem.gemm_k, : problem.M] = np.ldexp(exact, -exponents)
+    spare = (0, -problem.gemm_k % CHUNK), (0, -problem.M % width)
+    scaled = np.pad(np.ldexp(exact, -exponents), spare)
     with np.errstate(invalid="ignore"):
         high = _rounded(scaled.astype(np.float32))
         low = _rounded((scaled - high).astype(np.float32))
-    vecs = np.stack([high, low]).reshape(_PARTS, -1, CHUNK // VEC, VEC, padded // width, width)
-    factors = np.zeros(padded, np.float32)
-    factors[: problem.M] = np.where((exact != 0).any(0), np.ldexp(1.0, exponents), 0)
-    ordered = vecs.transpose(4, 1, 0, 2, 5, 3)
-    return np.ascontiguousarray(ordered), factors
+    factors = np.where((exact != 0).any(0), np.ldexp(1.0, exponents), 0).astype(np.float32)
+    parts = np.stack([high, low]).reshape(
+        _PARTS, -1, CHUNK // VEC, VEC, scaled.shape[1] // width, width
+    )
+    ordered = parts.transpose(4, 1, 0, 2, 5, 3)
+    return np.ascontiguousarray(ordered), np.pad(factors, spare[1])
 
 
 Plan = Callable[..., OneLaunch]  # (problem, batch, machine or None for the current one)
@@ -172,7 +161,7 @@ Plan = Callable[..., OneLaunch]  # (problem, batch, machine or None for the curr
 class State:
     """Filters as float32 and as TF32, factors that reverse their scales, a bias, and the product.
 
-    `bias` has a value for every padded filter; without a bias it is `factors` and is not read.
+    `bias` has one value per padded filter; without a bias it is `factors` and not read.
     """
 
     w: Any
@@ -198,25 +187,22 @@ def prepare(w: Any, product: OneLaunch) -> State:
     problem = product.problem
     filters, bias = w if problem.bias else (w, None)
     packed, scales = _packed(filters, problem, product.width)
-    factors = held = cupy.asarray(scales)
+    factors = biases = cupy.asarray(scales)
     if bias is not None:
-        padded = np.zeros(scales.shape, np.float32)
-        padded[: problem.M] = bias
-        held = cupy.asarray(padded)
-    own = cupy.asarray(np.ascontiguousarray(filters, np.float32))
-    return State(own, cupy.asarray(packed), factors, held, product)
+        biases = cupy.asarray(np.pad(bias, (0, -problem.M % product.width)))
+    exact = cupy.asarray(np.ascontiguousarray(filters, np.float32))
+    return State(exact, cupy.asarray(packed), factors, biases, product)
 
 
 def run(x: Any, w: State, y: Any) -> None:
     """Launch on the current stream, once per 2**30 outputs of a filter."""
     product = w.product
     pixels = product.problem.OH * product.problem.OW
-    once = max(1, _MOST // pixels)
+    kernel, block, once = product.kernel(), (product.threads,), max(1, _MOST // pixels)
     for lo in range(0, len(x), once):
         count = min(once, len(x) - lo)
         args = (x[lo:], w.filters, w.factors, w.bias, w.w, y[lo:], np.int32(count * pixels))
-        grid, block = (product.grid(count),), (product.threads,)
-        launch(product.kernel(), grid, block, args, product.shared_bytes, overlap=True)
+        launch(kernel, (product.grid(count),), block, args, product.shared_bytes, overlap=True)
 
 
 def by_tf32(plan: Plan, **fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

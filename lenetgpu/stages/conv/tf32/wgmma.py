@@ -1,7 +1,5 @@
 """Three TF32 products by Hopper's wgmma, with inputs split in registers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,17 +11,8 @@ from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER
-from lenetgpu.stages.conv.tf32 import halo
-from lenetgpu.stages.conv.tf32.one_launch import (
-    CHUNK,
-    FLOAT,
-    TF32_FIT,
-    OneLaunch,
-    State,
-    by_tf32,
-    chunks,
-    run,
-)
+from lenetgpu.stages.conv.tf32 import halo, one_launch
+from lenetgpu.stages.conv.tf32.one_launch import CHUNK, FLOAT, TF32_FIT, OneLaunch, State, chunks
 from lenetgpu.stages.registry import hopper
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -39,10 +28,7 @@ _WIDTHS = (64, 128)
 
 @dataclass(frozen=True)
 class Product(OneLaunch):
-    """A convolution whose blocks compute _ROWS outputs of `width` filters.
-
-    If `filters_held`, a block uses the same filters for all of its tiles, held in shared memory.
-    """
+    """A convolution whose blocks compute _ROWS outputs of `width` filters."""
 
     rows: int = _ROWS
     threads: int = _THREADS
@@ -58,38 +44,28 @@ class Product(OneLaunch):
             return FLOAT * _ROWS * (CHUNK + (2 if narrow else 4))
         return FLOAT * CHUNK * (_ROWS * (2 if self.skips else 1) + 8)
 
-    @property
-    def _always_bytes(self) -> int:
-        held = chunks(self.problem) * self.filter_bytes if self.filters_held else 0
-        return FLOAT * _TURNS * self.width + _HELD_BARRIER + held
+    def _bytes(self, stages: int, filters_held: bool) -> int:
+        factors = FLOAT * _TURNS * self.width + _HELD_BARRIER
+        filters = (chunks(self.problem) if filters_held else stages) * self.filter_bytes
+        return factors + filters + stages * (self._input_bytes + _BARRIER_BYTES)
 
     @property
     def filters_held(self) -> bool:
         """True if all of a block's filters fit shared memory with a few stages of inputs."""
-        always = FLOAT * _TURNS * self.width + _HELD_BARRIER
-        inputs = _LEAST_STAGES * (self._input_bytes + _BARRIER_BYTES)
         few = self.across <= machines.current().multiprocessors
-        held = chunks(self.problem) * self.filter_bytes
-        return few and inputs + held <= machines.SM_90_BLOCK_BYTES - always
-
-    @property
-    def _moved_bytes(self) -> int:
-        return 0 if self.filters_held else self.filter_bytes
-
-    @property
-    def _stage_bytes(self) -> int:
-        return self._input_bytes + self._moved_bytes + _BARRIER_BYTES
+        return few and self._bytes(_LEAST_STAGES, True) <= machines.SM_90_BLOCK_BYTES
 
     @property
     def stages(self) -> int:
         """Chunks that fit shared memory, at most `most`."""
-        capacity = machines.SM_90_BLOCK_BYTES - self._always_bytes
-        return min(self.most, capacity // self._stage_bytes)
+        held, capacity = self.filters_held, machines.SM_90_BLOCK_BYTES
+        fit = (n for n in range(self.most, 0, -1) if self._bytes(n, held) <= capacity)
+        return next(fit, 0)
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory per block in bytes."""
-        return self.stages * self._stage_bytes + self._always_bytes
+        return self._bytes(self.stages, self.filters_held)
 
     @property
     def skips(self) -> bool:
@@ -110,25 +86,25 @@ class Product(OneLaunch):
 
     def grid(self, images: int) -> int:
         """Return the number of persistent blocks; with `filters_held` they never change filters."""
-        most = machines.current().multiprocessors
-        whole = most - most % self.across if self.filters_held else most
-        return min(self.tiles(images), whole)
+        return min(self.tiles(images), self._blocks(machines.current()))
+
+    def _blocks(self, machine: Machine) -> int:
+        """Return one block per multiprocessor, or whole sets of filters if these are held."""
+        count = machine.multiprocessors
+        return count - count % self.across if self.filters_held else count
 
     def cycles(self, images: int, machine: Machine) -> float:
         """Estimate the cycles of a run of `images` images: products, copies, or memory."""
         multiply = 3 * _ROWS * self.width * CHUNK / TF32_FIT.rate
-        moved = (FLOAT * CHUNK * _ROWS + self._moved_bytes) / TF32_FIT.cache_rate
-        each = TF32_FIT.copies
-        if self.wide:
-            each = TF32_FIT.wide_copies / (2 if self.skips else 4)
-        copies = CHUNK * _ROWS / WARP * each
+        filters = 0 if self.filters_held else self.filter_bytes
+        moved = (FLOAT * CHUNK * _ROWS + filters) / TF32_FIT.cache_rate
+        wide = TF32_FIT.wide_copies / (2 if self.skips else 4)
+        copies = CHUNK * _ROWS / WARP * (wide if self.wide else TF32_FIT.copies)
         chunk = max(multiply, moved, copies) + TF32_FIT.chunk
-        most = machine.multiprocessors
-        whole = max(1, most - most % self.across) if self.filters_held else most
-        busiest = blocks_for(self.tiles(images), whole)
+        busiest = blocks_for(self.tiles(images), max(1, self._blocks(machine)))
         tile = chunks(self.problem) * chunk + TF32_FIT.tile + TF32_FIT.filter * self.width
         rate = TF32_FIT.memory_share * machine.bytes_per_clock
-        return max(busiest * tile / FIT.held, images * self.image_bytes() / rate) + TF32_FIT.launch
+        return max(busiest * tile / FIT.clock, images * self.image_bytes() / rate) + TF32_FIT.launch
 
 
 @cache
@@ -136,13 +112,13 @@ def plan(problem: Conv, batch: int, machine: Machine | None = None) -> OneLaunch
     """Return the fastest product for up to `batch` images by the cost model of `machine`."""
     used = machine or machines.current()
     widths = _WIDTHS if problem.reads == problem.writes else _WIDTHS[:1]  # else registers spill
-    made: list[OneLaunch] = [Product(problem, width) for width in widths]
-    tile = halo.Product(problem)
-    made += [tile] if tile.supported else []
-    return min(made, key=lambda product: product.cycles(batch, used))
+    products: list[OneLaunch] = [Product(problem, width) for width in widths]
+    if halo.Product(problem).supported:
+        products.append(halo.Product(problem))
+    return min(products, key=lambda product: product.cycles(batch, used))
 
 
-@by_tf32(plan, needs=hopper())
+@one_launch.by_tf32(plan, needs=hopper())
 def wgmma_tf32x3(x: Any, w: State, y: Any, problem: Conv) -> None:
     """Implicit product on Hopper's wgmma, operands as TF32 high and low, split in registers."""
-    run(x, w, y)
+    one_launch.run(x, w, y)

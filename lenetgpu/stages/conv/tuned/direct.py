@@ -1,18 +1,15 @@
 """Our own fastest fp32 convolution for any shape."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
-from lenetgpu.arrays import cupy
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu import machines
-from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv import nchw
 from lenetgpu.stages.conv.tuned.product import Product, Workspace, cheapest
-from lenetgpu.stages.registry import variant
 
 _MOST_INPUTS = 1 << 31  # per image; offsets are 32-bit
 
@@ -35,12 +32,10 @@ def plan(problem: Conv, batch: int, machine: Machine | None = None) -> Product:
 def prepare(w: Any, problem: Conv, batch: int, product: Product | None = None) -> State:
     """Prepare `tuned` for up to `batch` images at a time.
 
-    Returns when the filters are on the device: kernels fetch them before the preceding kernel
-    ends.
+    Waits until the filters are on the device: kernels fetch them before the preceding kernel ends.
     """
-    maps = 4 * blocks_for(problem.M, 4)
-    filters = cupy.zeros((problem.gemm_k, maps), cupy.float32)
-    filters[:, : problem.M] = cupy.asarray(w).reshape(problem.gemm_k, problem.M)
+    matrix = np.asarray(w, np.float32).reshape(problem.gemm_k, problem.M)
+    filters = cupy.asarray(np.pad(matrix, ((0, 0), (0, -problem.M % 4))))
     product = product or plan(problem, batch)
     state = State(filters, product, Workspace.of(product, problem, batch), batch)
     cupy.cuda.get_current_stream().synchronize()
@@ -59,11 +54,8 @@ def kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
     return (plan(problem, batch).kernel(problem),)
 
 
-@variant(
-    kind="conv",
+@nchw(
     family="direct",
-    reads="NCHW",
-    writes="NCHW",
     prepare=prepare,
     kernels=kernels,
     supports=refusal,

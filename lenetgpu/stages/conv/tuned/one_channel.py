@@ -1,7 +1,5 @@
 """Our own fastest convolution of single-channel maps."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -10,8 +8,9 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv import nchw
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import of_shape, variant
+from lenetgpu.stages.registry import of_shape
 
 _MOST_ELEMENTS = 64
 _INPUT_REGISTERS = 96
@@ -39,10 +38,7 @@ def _inputs(problem: Conv, columns: int, rows: int) -> int:
 
 
 def tiles(problem: Conv) -> tuple[Tile, ...]:
-    """Return the widest stores that OW permits, with the best measured rows, most rows first.
-
-    Filters with many elements benefit from more rows if enough blocks remain.
-    """
+    """Return the widest stores that OW permits, with the best measured rows, most rows first."""
     columns = next(width for width in (4, 2, 1) if problem.OW % width == 0)
     while columns > 1 and _inputs(problem, columns, 1) > _INPUT_REGISTERS:
         columns //= 2
@@ -65,8 +61,8 @@ def _blocks(problem: Conv, n: int, shape: Tile) -> tuple[int, int]:
 def _tile(problem: Conv, n: int, processors: int) -> Tile:
     """Return the first of `tiles` with about two blocks per multiprocessor, else the last."""
     *larger, last = tiles(problem)
-    wanted = _BLOCKS_EACH * processors / blocks_for(problem.M, _MANY_GROUP)
-    return next((shape for shape in larger if _blocks(problem, n, shape)[1] >= wanted), last)
+    enough = _BLOCKS_EACH * processors / blocks_for(problem.M, _MANY_GROUP)
+    return next((shape for shape in larger if _blocks(problem, n, shape)[1] >= enough), last)
 
 
 @cache
@@ -86,33 +82,25 @@ def _supported(problem: Conv) -> str | None:
 def _filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
     """Return the most filters per block that leave about two blocks per multiprocessor.
 
-    For filters of medium size, concurrent blocks are also limited in the maps that they write,
-    because memory is slow to write many maps at once.
+    Blocks with filters of medium size also write few maps at once, which memory does faster.
     """
-    one_map = 4 * problem.OH * problem.OW
-    some = _FEW_ELEMENTS < problem.R * problem.S < _MANY_ELEMENTS
-
-    def good(group: int) -> bool:
-        if blocks * blocks_for(problem.M, group) < _BLOCKS_EACH * processors:
-            return False
-        return not some or group <= _LEAST_GROUP or group * one_map <= _WRITTEN_TOGETHER
-
-    return next((group for group in _GROUPS if good(group)), 1)
+    written = _WRITTEN_TOGETHER // (4 * problem.OH * problem.OW)
+    medium = _FEW_ELEMENTS < problem.R * problem.S < _MANY_ELEMENTS
+    for group in _GROUPS:
+        enough = blocks * blocks_for(problem.M, group) >= _BLOCKS_EACH * processors
+        if enough and (not medium or group <= max(_LEAST_GROUP, written)):
+            return group
+    return 1
 
 
 def _pack(w: Any, problem: Conv, batch: int) -> Any:
     """Return filters (R, S, 1, M) as (M, R*S rounded up to 4), zero-padded."""
-    elements = problem.R * problem.S
-    packed = cupy.zeros((problem.M, 4 * blocks_for(elements, 4)), cupy.float32)
-    packed[:, :elements] = cupy.asarray(w).reshape(elements, problem.M).T
-    return packed
+    by_filter = np.ascontiguousarray(np.asarray(w, np.float32).reshape(-1, problem.M).T)
+    return cupy.asarray(np.pad(by_filter, ((0, 0), (0, -problem.gemm_k % 4))))
 
 
-@variant(
-    kind="conv",
+@nchw(
     family="direct",
-    reads="NCHW",
-    writes="NCHW",
     prepare=_pack,
     kernels=of_shape(lambda problem: tuple(_kernel(problem, shape) for shape in tiles(problem))),
     supports=_supported,

@@ -1,20 +1,16 @@
 """Tiled products of `direct.tuned` and `winograd`: tiles, plans and launches.
 
-A product is a tile and a split: the number of blocks that divide a tile's K, each of which sums
-a part.
-
-A small cost model ranks the products in cycles of the busiest multiprocessor, which works in rounds
-of as many blocks as fit at once. A round takes its instructions at the issue rate of that many
-warps, or the latency of its chain of copies, whichever is longer, plus the reduction at its end.
-The launch takes the longest of its rounds, the bytes from the L2 cache and the bytes from memory.
-The constants were fitted to measurements on one H200 and scale with a machine's multiprocessors and
-memory; the model runs without a GPU.
+The cost model counts cycles of the busiest multiprocessor, in rounds of as many blocks as fit. A
+round takes its instructions at these warps' issue rate, or its chain of copies, and a reduction.
+The launch takes its rounds, its bytes from the L2 cache or from memory. The constants were fitted
+to one H200 and scale with a machine's multiprocessors and memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import product as pairs
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +34,8 @@ SPLITS = (1, 2, 3, 4, 6, 8)  # eight is the portable limit of blocks per cluster
 class Tile:
     """A block's work, by warps along the maps, the columns and K.
 
-    A chunk has `bk` rows, the pipeline has `stages` chunks, and `blocks` is the minimum blocks
-    per SM. A thread has tm x tn sums on CUDA cores; `lanes_m` lanes of a warp are along the
-    maps.
+    The pipeline has `stages` chunks of `bk` rows; `blocks` is the minimum per SM. A thread has
+    tm x tn sums; `lanes_m` lanes of a warp are along the maps.
     """
 
     warps_m: int
@@ -89,23 +84,17 @@ class Tile:
         return named | {"ORDER": int(self.tn >= self.tm)}
 
 
-def _fma(
-    sums: tuple[int, int], lanes_m: int, warps: tuple[int, int, int], bk: int, **pipeline: int
-) -> Tile:
-    return Tile(*warps, bk, tm=sums[0], tn=sums[1], lanes_m=lanes_m, **pipeline)
-
-
 TILES = (
-    _fma((8, 8), 4, (4, 2, 1), bk=32, stages=2, blocks=2),  # 128 x 128
-    _fma((8, 8), 4, (2, 2, 1), bk=16, stages=3, blocks=3),  # 64 x 128
-    _fma((8, 8), 8, (2, 2, 1), bk=16, stages=3, blocks=3),  # 128 x 64
-    _fma((8, 8), 4, (2, 1, 2), bk=32, stages=3, blocks=3),  # 64 x 64
-    _fma((8, 8), 4, (2, 1, 4), bk=32, stages=2, blocks=2),  # 64 x 64
-    _fma((8, 8), 8, (1, 1, 4), bk=32, stages=3, blocks=3),  # 64 x 32
-    _fma((4, 8), 8, (1, 1, 4), bk=32, stages=3, blocks=4),  # 32 x 32
-    _fma((4, 8), 8, (1, 1, 8), bk=64, stages=2, blocks=2),  # 32 x 32
-    _fma((8, 4), 8, (1, 1, 4), bk=32, stages=6, blocks=3),  # 64 x 16
-    _fma((8, 4), 8, (1, 1, 8), bk=64, stages=3, blocks=2),  # 64 x 16
+    Tile(4, 2, 1, 32, stages=2, blocks=2, tm=8, tn=8, lanes_m=4),  # 128 x 128
+    Tile(2, 2, 1, 16, stages=3, blocks=3, tm=8, tn=8, lanes_m=4),  # 64 x 128
+    Tile(2, 2, 1, 16, stages=3, blocks=3, tm=8, tn=8, lanes_m=8),  # 128 x 64
+    Tile(2, 1, 2, 32, stages=3, blocks=3, tm=8, tn=8, lanes_m=4),  # 64 x 64
+    Tile(2, 1, 4, 32, stages=2, blocks=2, tm=8, tn=8, lanes_m=4),  # 64 x 64
+    Tile(1, 1, 4, 32, stages=3, blocks=3, tm=8, tn=8, lanes_m=8),  # 64 x 32
+    Tile(1, 1, 4, 32, stages=3, blocks=4, tm=4, tn=8, lanes_m=8),  # 32 x 32
+    Tile(1, 1, 8, 64, stages=2, blocks=2, tm=4, tn=8, lanes_m=8),  # 32 x 32
+    Tile(1, 1, 4, 32, stages=6, blocks=3, tm=8, tn=4, lanes_m=8),  # 64 x 16
+    Tile(1, 1, 8, 64, stages=3, blocks=2, tm=8, tn=4, lanes_m=8),  # 64 x 16
 )
 
 
@@ -128,19 +117,8 @@ class Product:
         """Return the blocks per multiprocessor; fewer if a thread holds its sums twice."""
         if self.sum_rows == 0:
             return self.tile.blocks
-        wanted = 2 * self.tile.sums + _OTHER_REGISTERS
-        return min(self.tile.blocks, machine.blocks_per_sm(self.tile.threads, wanted, 0))
-
-    @property
-    def walks(self) -> bool:
-        """True if the kernel is persistent: few blocks per multiprocessor, and no reduction."""
-        return self.sum_rows > 0 and self.split == self.tile.warps_k == 1
-
-    @staticmethod
-    def dense(problem: Conv) -> bool:
-        """Return True if columns are copied four at a time: 1x1 filters on maps of whole quads."""
-        plain = problem.R == problem.S == problem.stride == 1 and problem.pad == 0
-        return plain and problem.H * problem.W % 4 == 0
+        registers = 2 * self.tile.sums + _OTHER_REGISTERS
+        return min(self.tile.blocks, machine.blocks_per_sm(self.tile.threads, registers, 0))
 
     def kernel(self, problem: Conv) -> Kernel:
         """Return the kernel for `problem`."""
@@ -161,7 +139,7 @@ class Product:
         """Launch on the current stream; the operands of `groups` products are consecutive."""
         blocks = groups * self.tiles(problem, images) * self.split
         resident = self.blocks_per_sm(machines.current())
-        if self.walks:
+        if self.sum_rows > 0 and self.split == self.tile.warps_k == 1:  # the kernel is persistent
             blocks = min(blocks, resident * multiprocessors())
         shared = self.tile.shared(self.split)
         each = -(-blocks // usable_multiprocessors(multiprocessors(), self.split))
@@ -180,10 +158,7 @@ def usable_multiprocessors(count: int, split: int) -> int:
 
 
 def _keeps_out(blocks: int) -> int:
-    """Return the shared memory in bytes at which `blocks` blocks do not fit a multiprocessor.
-
-    Blocks that start early would otherwise share one multiprocessor; this spreads them evenly.
-    """
+    """Return the bytes at which `blocks` blocks do not fit an SM, to spread early ones evenly."""
     machine = machines.current()
     available = machine.shared_bytes // blocks - machine.limits.reserved_bytes
     return min(machine.block_bytes, available + _SHARED_STEP)
@@ -191,10 +166,7 @@ def _keeps_out(blocks: int) -> int:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Partial sums and counters of blocks that divide a tile's K, before sm_90 only.
-
-    Clusters do not need them.
-    """
+    """Partial sums and counters of blocks that divide a tile's K, before sm_90 (no clusters)."""
 
     parts: Any
     counters: Any
@@ -211,22 +183,17 @@ class Workspace:
 
 def options(problem: Conv, longest: int = 0) -> tuple[Product, ...]:
     """Return every product for `problem` with sums of at most `longest` products (0: any)."""
-    found = (_bounded(tile, split, problem, longest) for tile in TILES for split in SPLITS)
-    return tuple(product for product in found if product is not None)
-
-
-def _bounded(tile: Tile, split: int, problem: Conv, longest: int) -> Product | None:
-    """Return tile and split with sums of at most `longest` products, or None if they do not fit."""
-    chunks = -(-problem.gemm_k // tile.bk)
-    if split > chunks or (problem.C % tile.bk and tile.bk // tile.warps_k > _RAGGED_ROWS):
-        return None
-    step = tile.bk // tile.warps_k
-    if longest == 0 or -(-chunks // split) * step <= longest:
-        return Product(tile, split)
-    if longest % step:
-        return None  # sums end at chunk boundaries
-    product = Product(tile, split, longest)
-    return product if product.blocks_per_sm(machines.current()) else None
+    products = []
+    for tile, split in pairs(TILES, SPLITS):
+        chunks, step = -(-problem.gemm_k // tile.bk), tile.bk // tile.warps_k
+        if split > chunks or (problem.C % tile.bk and step > _RAGGED_ROWS):
+            continue
+        short = longest == 0 or -(-chunks // split) * step <= longest
+        product = Product(tile, split, 0 if short else longest)
+        aligned = short or longest % step == 0  # sums end at chunk boundaries
+        if aligned and product.blocks_per_sm(machines.current()):
+            products.append(product)
+    return tuple(products)
 
 
 @dataclass(frozen=True)
@@ -253,16 +220,11 @@ class Fit:
 FIT = Fit()
 
 
-def _cache_rate(machine: Machine) -> float:
-    return FIT.cache_rate * machine.multiprocessors
-
-
-def _memory_rate(machine: Machine) -> float:
-    return FIT.memory_rate * machine.bytes_per_clock
-
-
-def _cached(moved: float, machine: Machine) -> bool:
-    return moved <= FIT.cached * machine.cache_bytes
+def _memory_cycles(moved: float, machine: Machine, cache_rate: float) -> float:
+    """Return the cycles to move bytes that all fit the cache at `cache_rate` per SM, or memory."""
+    if moved <= FIT.cached * machine.cache_bytes:
+        return moved / (cache_rate * machine.multiprocessors)
+    return moved / (FIT.memory_rate * machine.bytes_per_clock)
 
 
 def product_cycles(
@@ -274,10 +236,10 @@ def product_cycles(
     chunks = -(-chunks // split)
     blocks = groups * product.tiles(problem, images) * split
     busiest = -(-blocks // usable_multiprocessors(machine.multiprocessors, split))
-    resident = product.blocks_per_sm(machine)
-    warps = tile.threads // 32
-    wide = 4 if product.dense(problem) else 1
-    copies = tile.bk * (tile.bm / 4 + tile.bn / wide) / tile.threads
+    resident, warps = product.blocks_per_sm(machine), tile.threads // 32
+    plain = problem.R == problem.S == problem.stride == 1 and problem.pad == 0
+    columns_at_once = 4 if plain and problem.H * problem.W % 4 == 0 else 1
+    copies = tile.bk * (tile.bm / 4 + tile.bn / columns_at_once) / tile.threads
     instructions = tile.instructions() + FIT.copy * copies + FIT.chunk
     epilogue = FIT.block
     if tile.warps_k > 1 or split > 1:
@@ -285,31 +247,27 @@ def product_cycles(
     if split > 1:
         epilogue += FIT.cluster
 
-    def one_round(held: int) -> float:
-        rate = FIT.issued * min(1.0, held * warps / FIT.full_warps)
-        busy = held * warps * instructions / rate
-        return chunks * max(busy, FIT.latency / (tile.stages - 1)) + epilogue + held * FIT.each
+    def one_round(blocks: int) -> float:
+        rate = FIT.issued * min(1.0, blocks * warps / FIT.full_warps)
+        busy = blocks * warps * instructions / rate
+        return chunks * max(busy, FIT.latency / (tile.stages - 1)) + epilogue + blocks * FIT.each
 
     rounds, rest = divmod(busiest, resident)
     multiply = rounds * one_round(resident) + (one_round(rest) if rest else 0.0)
-    cache = 4 * blocks * chunks * tile.bk * (tile.bm + tile.bn) / _cache_rate(machine)
-    columns = images * (problem.C * problem.H * problem.W + problem.M * problem.OH * problem.OW)
-    unique = 4 * groups * (columns + problem.gemm_k * problem.M)
-    memory = 0.0 if _cached(unique, machine) else unique / _memory_rate(machine)
+    cached = 4 * blocks * chunks * tile.bk * (tile.bm + tile.bn)
+    cache = cached / (FIT.cache_rate * machine.multiprocessors)
+    memory = _memory_cycles(groups * problem.bytes(images), machine, float("inf"))
     return max(multiply, cache, memory) + FIT.launch
 
 
 def transform_cycles(moved: int, machine: Machine) -> float:
     """Estimate the cycles of the two launches that transform `moved` bytes for Winograd."""
-    near = FIT.transform_rate * machine.multiprocessors
-    rate = near if _cached(moved, machine) else _memory_rate(machine)
-    return 2 * FIT.transform + moved / rate
+    return 2 * FIT.transform + _memory_cycles(moved, machine, FIT.transform_rate)
 
 
 def single_cycles(problem: Conv, images: int, machine: Machine) -> float:
     """Estimate the cycles of `direct.tuned_single`: a launch, and bytes or multiply-adds."""
-    moved = problem.bytes(images)
-    memory = moved / (_cache_rate(machine) if _cached(moved, machine) else _memory_rate(machine))
+    memory = _memory_cycles(problem.bytes(images), machine, FIT.cache_rate)
     multiply = problem.flop(images) / 2 / (machine.multiprocessors * 32 * FIT.issued)
     return FIT.launch + max(memory, multiply)
 
@@ -318,10 +276,7 @@ def single_cycles(problem: Conv, images: int, machine: Machine) -> float:
 def cheapest(
     problem: Conv, images: int, machine: Machine, groups: int = 1, longest: int = 0
 ) -> Product:
-    """Return the product with the fewest estimated cycles on `machine`, the first if equal.
-
-    `longest` limits the products per fp32 sum; 0 means no limit.
-    """
+    """Return the product with the fewest estimated cycles; `longest` is that of `options`."""
     return min(
         options(problem, longest),
         key=lambda option: product_cycles(option, problem, images, groups, machine),

@@ -1,7 +1,5 @@
 """Winograd's minimal filtering as batched products (Lavin & Gray, arXiv 1509.09308)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
@@ -14,16 +12,11 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv import nchw
 from lenetgpu.stages.conv.tuned import direct
-from lenetgpu.stages.conv.tuned.product import (
-    Product,
-    Workspace,
-    cheapest,
-    product_cycles,
-    transform_cycles,
-)
+from lenetgpu.stages.conv.tuned import product as products
+from lenetgpu.stages.conv.tuned.product import Product, Workspace
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import variant
 
 _THREADS = 128
 # Number of pairs -> points +-a, the dyadic ones with the smallest error.
@@ -56,10 +49,10 @@ def transforms(outputs: int, side: int) -> tuple[Matrix, Matrix, Matrix]:
                 others, scale = _times(others, other), scale * (point - other)
         from_input.append((*others, *([Fraction(0)] * (count - len(others)))))
         from_filter.append(tuple(point**k / scale for k in range(side)))
-    whole = [Fraction(1)]
+    product = [Fraction(1)]
     for point in points:
-        whole = _times(whole, point)
-    from_input.append(tuple(whole))
+        product = _times(product, point)
+    from_input.append(tuple(product))
     from_filter.append(tuple(Fraction(int(k == side - 1)) for k in range(side)))
     for i in range(outputs):
         to_output.append((*(point**i for point in points), Fraction(int(i == outputs - 1))))
@@ -72,10 +65,7 @@ def _literal(matrix: Matrix) -> str:
 
 
 def _divided(problem: Conv, batch: int, outputs: int) -> tuple[int, Conv, int]:
-    """Return the points, the product at one point, and the images transformed at a time.
-
-    The product is a 1x1 convolution of an image with one pixel per tile, in multiples of four.
-    """
+    """Return the points, the product at one (a pixel per tile), and the images at a time."""
     points = (outputs + problem.R - 1) ** 2
     tiles = blocks_for(problem.OH, outputs) * blocks_for(problem.OW, outputs)
     tiles = 4 * blocks_for(tiles, 4)
@@ -99,20 +89,17 @@ def _transform_kernels(problem: Conv, outputs: int) -> tuple[Kernel, Kernel]:
 def longest(outputs: int, problem: Conv) -> int:
     """Return the most products per fp32 sum (0: any); errors grow with it and with the points.
 
-    With 8 points, sums of 32 products have an error above 1e-5, the tolerance, in one of 7,000
-    emulated draws; sums of 16 have 0.8 times that error. For more than 256 channels, adding so
-    many parts makes the error as large.
+    With 8 points, sums of 32 products exceed the tolerance of 1e-5 in one of 7,000 emulated draws;
+    sums of 16 have 0.8 times that error, but not for more than 256 channels.
     """
-    if outputs + problem.R - 1 < 8:
-        return {4: 0, 6: 256}[outputs + problem.R - 1]
-    return 16 if problem.C <= 256 else 32
+    return {4: 0, 6: 256, 8: 16 if problem.C <= 256 else 32}[outputs + problem.R - 1]
 
 
 def plan(problem: Conv, batch: int, outputs: int, machine: Machine | None = None) -> Product:
     """Return the product between the transforms, on `machine` or the current one."""
     points, inner, images = _divided(problem, batch, outputs)
     bound = longest(outputs, problem)
-    return cheapest(inner, images, machine or machines.current(), points, bound)
+    return products.cheapest(inner, images, machine or machines.current(), points, bound)
 
 
 def cycles(product: Product, problem: Conv, batch: int, outputs: int, machine: Machine) -> float:
@@ -120,8 +107,8 @@ def cycles(product: Product, problem: Conv, batch: int, outputs: int, machine: M
     points, inner, chunk = _divided(problem, batch, outputs)
     maps = problem.C * problem.H * problem.W + problem.M * problem.OH * problem.OW
     moved = 4 * chunk * (points * inner.W * (problem.C + problem.M) + maps)
-    once = product_cycles(product, inner, chunk, points, machine)
-    once += transform_cycles(moved, machine)
+    once = products.product_cycles(product, inner, chunk, points, machine)
+    once += products.transform_cycles(moved, machine)
     return once * blocks_for(batch, chunk)
 
 
@@ -143,10 +130,8 @@ def transform_filters(w: Array, outputs: int) -> Array:
     g = np.array(transforms(outputs, side)[1], np.float64)
     rows = np.tensordot(g, w.astype(np.float64), axes=(1, 0))
     both = np.tensordot(g, rows, axes=(1, 1)).swapaxes(0, 1)
-    points = (outputs + side - 1) ** 2
-    made: Array = np.zeros((points, channels, 4 * blocks_for(maps, 4)), np.float32)
-    made[:, :, :maps] = both.reshape(points, channels, maps)
-    return made
+    transformed = both.reshape(-1, channels, maps).astype(np.float32)
+    return np.pad(transformed, ((0, 0), (0, 0), (0, -maps % 4)))
 
 
 def prepare(
@@ -181,9 +166,8 @@ def run(x: Any, w: State, y: Any, problem: Conv, outputs: int) -> None:
 
 
 # Least outputs per image with 8 points, for several channels and for one. Errors are relative to
-# the largest output; with fewer outputs they may exceed the tolerance: with 128 outputs, one of
-# 20,000 emulated draws has an error above 1e-5. With these least outputs, the largest error is
-# 8.8e-6 in 40,000 draws of two to 48 channels, and 8.7e-6 in 2,400 draws of one channel.
+# the largest output, and exceeded 1e-5 with 128 outputs in one of 20,000 emulated draws. With
+# these, the largest error was 8.8e-6 in 40,000 draws of 2 to 48 channels, 8.7e-6 in 2,400 of one.
 _LEAST_OUTPUTS, _OF_ONE_CHANNEL = 512, 8192
 
 
@@ -211,11 +195,8 @@ def _offer(name: str, outputs: int, paper: str, summary: str) -> None:
         run(x, w, y, problem, outputs)
 
     compute.__name__, compute.__doc__ = name, summary
-    variant(
-        kind="conv",
+    nchw(
         family="winograd",
-        reads="NCHW",
-        writes="NCHW",
         prepare=partial(prepare, outputs=outputs),
         kernels=partial(kernels, outputs=outputs),
         supports=partial(refusal, outputs=outputs),
