@@ -27,10 +27,12 @@ def _sums(x: Any, w: Any, y: Any, stride: int, pad: int) -> None:
                     for c in range(x.shape[3]):
                         for r in range(w.shape[0]):
                             for s in range(w.shape[1]):
-                                x_row = row * stride + r - pad
-                                x_column = column * stride + s - pad
-                                if 0 <= x_row < x.shape[1] and 0 <= x_column < x.shape[2]:
-                                    y[n, row, column, m] += x[n, x_row, x_column, c] * w[r, s, c, m]
+                                at = row * stride + r - pad
+                                to = column * stride + s - pad
+                                inside = 0 <= at < x.shape[1] and 0 <= to < x.shape[2]
+                                if inside:
+                                    product = x[n, at, to, c] * w[r, s, c, m]
+                                    y[n, row, column, m] += product
 
 
 @variant(kind="conv", family="mine", reads="NHWC", writes="NHWC", needs=cpu())
@@ -41,12 +43,30 @@ def loops(x: Any, w: Any, y: Any, problem: Conv) -> None:
 
 # The shape reaches the kernel as constants: -D H=12 and so on.
 def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
-    shape = {name: getattr(problem, name) for name in ("H", "W", "M", "R", "S", "OH", "OW")}
-    shape |= {"CH": problem.C, "STRIDE": problem.stride, "PAD": problem.pad, "THREADS": THREADS}
-    return (Kernel(Path(__file__).with_suffix(".cu"), "per_output", tuple(shape.items())),)
+    shape = (
+        ("H", problem.H),
+        ("W", problem.W),
+        ("CH", problem.C),
+        ("M", problem.M),
+        ("R", problem.R),
+        ("S", problem.S),
+        ("OH", problem.OH),
+        ("OW", problem.OW),
+        ("STRIDE", problem.stride),
+        ("PAD", problem.pad),
+        ("THREADS", THREADS),
+    )
+    return (Kernel(Path(__file__).with_suffix(".cu"), "per_output", shape),)
 
 
-@variant(kind="conv", family="mine", reads="NHWC", writes="NHWC", needs=cuda(), kernels=_kernels)
+@variant(
+    kind="conv",
+    family="mine",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cuda(),
+    kernels=_kernels,
+)
 def per_output(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A thread takes an output, columns of a map side by side."""
     (kernel,) = _kernels(problem, len(x))
