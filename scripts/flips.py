@@ -97,7 +97,7 @@ def _read_part(path: Path) -> list[Any]:
 def _read_labels(path: Path) -> list[Any]:
     """Read labels with h5py after `lenetgpu data verify`, as a user does."""
     sums = checksums.verify(path)
-    if not sums or sums.without or not sums.whole:
+    if not sums or sums.without or not sums.has_root:
         raise LenetError(f"{path}: {sums.summary}")
     with h5py.File(path) as file:
         attributes = dict(file.attrs)
