@@ -224,11 +224,9 @@ def _required(rows: Any, noun: str = "candidates with timings") -> None:
 
 def candidates(entries: Rows, limits: Any) -> Spec:
     """Return candidates under the roofs, each labelled with its rate, each in its own colour."""
-    points = [
-        point
-        for one in entries
-        for point in point_of(one, name=f"{one['name']}  {one.get('tflops', 0):.3g} TFLOP/s")
-    ]
+    points = []
+    for entry in entries:
+        points += point_of(entry, name=f"{entry['name']}  {entry.get('tflops', 0):.3g} TFLOP/s")
     _required(points)
     points.sort(key=lambda one: -one["tflops"])
     if all(one["precision"] == "fp32" for one in entries):

@@ -133,15 +133,12 @@ def fastest_first(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def compared_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the document's candidates and the baseline's second run, fastest first."""
-    rows = []
-    again = document["baseline_again"]
-    for entry in fastest_first([*document["candidates"], *([again] if again else [])]):
-        shown = judged(entry)
-        if entry["status"] == "wrong":
-            stage, tolerance = entry["first_bad_stage"], entry["tolerance"]
-            where = f"first bad stage {stage}, tolerance {tolerance:.0e}"
-            shown["note"] = "; ".join(filter(None, [shown["note"], where]))
-        rows.append(shown)
+    again = [document["baseline_again"]] if document["baseline_again"] else []
+    rows = [judged(entry) for entry in fastest_first([*document["candidates"], *again])]
+    for row in rows:
+        if row["status"] == "wrong":
+            where = f"first bad stage {row['first_bad_stage']}, tolerance {row['tolerance']:.0e}"
+            row["note"] = "; ".join(filter(None, [row["note"], where]))
     return rows
 
 
@@ -237,8 +234,7 @@ class Asked:
             raise LenetError(f"--warmup: expected at least 0 runs, found {self.warmup}")
         percent = self.regression
         if percent is not None and not 0 <= percent < inf:
-            wanted = "--fail-on-regression: expected a percentage from 0"
-            raise LenetError(f"{wanted}, found {percent:g}")
+            raise LenetError(f"--fail-on-regression: expected a percentage from 0, found {percent}")
         if (percent is None) != (self.against is None):
             raise LenetError("--fail-on-regression PCT and --against FILE go together")
         if self.plot is not None:
@@ -310,9 +306,8 @@ class RegressionCheck:
         timed = sum("median_ms" in entry for part in parts for entry in part["candidates"])
         result = f"{len(lost)} failed" if lost else f"none is more than {percent:g} % slower"
         date = self.earlier.get("date", "an undated file")
-        notes.append(
-            f"regression check: compared with {timed} timed candidates of {date}, {result}"
-        )
+        about = f"compared with {timed} timed candidates of {date}"
+        notes.append(f"regression check: {about}, {result}")
         return lost
 
 

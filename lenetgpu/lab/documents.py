@@ -196,8 +196,8 @@ def _earlier(value: Any, command: str) -> Entry:
 def load_earlier(path: Path, command: str, what: str | None) -> Entry:
     """Return what --against reads of an earlier JSON file of `command` ("compare" or "conv").
 
-    `what` is the stage, span or "plans" of compare; None for conv. Old names of plans are
-    replaced by the current ones. Raises LenetError if the file is damaged or something else.
+    `what` is the stage, span or "plans" of compare. Old names of plans are replaced. Raises
+    LenetError if the file is damaged or something else.
     """
     document: Entry = read(path, f"JSON of {command}", lambda value: _earlier(value, command))
     parts = document.get("cases", [document])

@@ -223,7 +223,6 @@ class _Run:
         return max(0.0, budget_s - pass_s), least, MOST
 
     def _sampled(self, measure: Callable[[], float]) -> Callable[[], float]:
-        """Wrap `measure` so that each call adds a pass to the progress."""
 
         def sample() -> float:
             took = measure()

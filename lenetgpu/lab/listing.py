@@ -165,7 +165,6 @@ def matrix_lines(cells: list[Cell], width: int) -> list[Line]:
 
 
 def _table(rows: list[list[Cell]]) -> list[Line]:
-    """Return a row of cells per stage under the families' names."""
     device, families = rows[0][0].device, [cell.family for cell in rows[0]]
     first = max(len(head) for head in (device, *(row[0].stage for row in rows)))
     wide = [max(len(head), *(len(_shown(row[at])[0]) for row in rows))

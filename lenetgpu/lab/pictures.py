@@ -85,14 +85,12 @@ def classify(
     request: Request, found: Gathered, progress: Progress | None = None, output: Path | None = None
 ) -> Classified:
     """Label the gathered images, and write labels and names to `output`; raises as `infer`."""
-    if not found.names and len(found.bad) == 1:
-        raise LenetError(found.bad[0])
+    if not found.names and not found.bad:
+        skip = request.skip
+        raise LenetError(f"--skip {skip}: expected more images than are skipped, found fewer")
     if not found.names:
-        raise LenetError(
-            f"pictures: expected one that can be classified, found {len(found.bad):,} that cannot"
-            if found.bad
-            else f"--skip {request.skip}: expected more images than are skipped, found fewer"
-        )
+        bad = f"expected one that can be classified, found {len(found.bad):,} that cannot"
+        raise LenetError(found.bad[0] if len(found.bad) == 1 else f"pictures: {bad}")
     request.check_labels(None if found.lacking else (), found.lacking or "")
     whole = replace(request, scores=True, each=False, skip=0, limit=None)
     source = found.source()

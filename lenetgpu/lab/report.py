@@ -168,17 +168,13 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
         documents.append(_read_back(outcome.document, f"compare {what}"))
         compared.append(what)
         wrong += [f"{what} {name}" for name in outcome.wrong]
-        left_out += _unchecked(what, outcome.document["candidates"])
+        entries = outcome.document["candidates"]
+        late = [f"{what} {entry['name']}" for entry in entries if entry.get("note") == UNCHECKED]
+        left_out += late if len(late) <= _NAMED else [f"{len(late)} of {what}'s {len(entries)}"]
     if request.seconds:
         left_out = [what for what in COMPARED if what not in compared] + left_out
     size = write_page(request.out, page(documents, left_out=left_out))
     return ReportOutcome(size, documents, wrong=wrong, left_out=left_out)
-
-
-def _unchecked(what: str, entries: list[dict[str, Any]]) -> list[str]:
-    """Return the candidates that there was no time for: by name if few, otherwise their number."""
-    names = [f"{what} {entry['name']}" for entry in entries if entry.get("note") == UNCHECKED]
-    return names if len(names) <= _NAMED else [f"{len(names)} of {what}'s {len(entries)}"]
 
 
 def _of_profile(profiled: Profile) -> list[Document]:

@@ -1,9 +1,7 @@
 """Columns of tables: measurements are JSON objects, and columns define how they are shown.
 
-    TIMED = columns("candidate=name", ("median ms=median_ms, to=high", fixed(3)), *LAUNCH)
-    print(Table(TIMED, document["candidates"]).markdown())    # lenetgpu/lab/render.py
-
-A column has a title, a key and a formatter; text is left-aligned, numbers right-aligned.
+TIMED = columns("candidate=name", ("median ms=median_ms, to=high", fixed(3)), *LAUNCH)
+print(Table(TIMED, document["candidates"]).markdown())    # lenetgpu/lab/render.py
 """
 
 from __future__ import annotations

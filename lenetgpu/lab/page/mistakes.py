@@ -113,7 +113,6 @@ def _text(rows: Any, field: str, colour: str = _INK, **encoding: Any) -> Spec:
 
 
 def _matrix(counts: Any) -> Spec:
-    """Return the confusion matrix, with separate colours for correct labels and mistakes."""
     rows = [
         cell | {"is": label, "read": read, "shown": f"{cell['images']:,}" if cell["images"] else ""}
         for label, row in enumerate(_cells(counts))

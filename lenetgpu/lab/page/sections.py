@@ -302,7 +302,6 @@ def _pipeline(documents: Sequence[Document]) -> Iterator[Block]:
 
 
 def _where_time_goes(plans: Sequence[Document]) -> Spec:
-    """Return a normalized stacked bar per plan: each stage's share of the pass."""
     keys = "plan name variant median_ms share"
     rows = [
         picked(row, keys, plan=document["plan_label"], stage=_stage_of(row["stages"]), order=index)
@@ -424,12 +423,12 @@ def _points(documents: Sequence[Document]) -> list[dict[str, Any]]:
         rows += [(row, stages, row["name"], origin) for row in document["candidates"] or ()]
         suite = [row for row in document["rows"] or () if not _on_a_cpu(row)]
         rows += [(row, row["stage"], row["variant"], origin) for row in suite]
-    return [
-        point
-        for row, stages, variant, origin in rows
-        if (stage := _stage_of(stages.split("+"))) != "other"
-        for point in charts.point_of(row, stage=stage, name=f"{stages}: {variant}", where=origin)
-    ]
+    points = []
+    for row, stages, variant, origin in rows:
+        if (stage := _stage_of(stages.split("+"))) != "other":
+            name = f"{stages}: {variant}"
+            points += charts.point_of(row, stage=stage, name=name, where=origin)
+    return points
 
 
 @section(
