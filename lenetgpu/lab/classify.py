@@ -133,7 +133,6 @@ def _look(request: ClassifyRequest, say: Say) -> Gathered:
 
 
 def _tell_some(sentences: list[str], tell: Tell, noun: str) -> None:
-    """Report the first few sentences, and the number of the others."""
     for sentence in sentences[:_MOST_LINES]:
         tell(sentence)
     if len(sentences) > _MOST_LINES:
