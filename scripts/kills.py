@@ -1,5 +1,6 @@
 """Kill or interrupt commands at random moments, and check their files and exit codes.
 
+\b
     python scripts/kills.py --kills 300      # SIGKILL, then another start in the same folder
     python scripts/kills.py --signals 12     # 12 moments of each command for INT, TERM and HUP
     python scripts/kills.py --jobs 200 --workers 100 --pictures 50    # `lenetgpu classify`
@@ -10,7 +11,6 @@ of an uninterrupted one, and each worker may repeat at most one shard. The scrip
 command and everything wrong. The exit code is 1 if something was wrong.
 """
 
-import argparse
 import io
 import itertools
 import json
@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import h5py
 import numpy as np
 from PIL import Image
@@ -403,38 +404,27 @@ def kill_workers(count: int, folder: Path) -> Row:
     return row
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    for name, help_text in (
-        ("kills", "SIGKILLs of commands, in all"),
-        ("signals", "moments a command and signal"),
-        ("jobs", "SIGKILLs of whole jobs"),
-        ("workers", "SIGKILLs of one worker of three"),
-        ("pictures", "SIGKILLs of whole jobs of pictures"),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=0, help=help_text)
-    parser.add_argument("--limit", type=int, default=2_000, help="images of infer and profile")
-    parser.add_argument("--only", default="", help="commands whose name holds this")
-    options = parser.parse_args()
+@click.command(help=__doc__)
+@click.option("--kills", default=0, help="SIGKILLs of commands, in all.")
+@click.option("--signals", default=0, help="Moments of each command and signal.")
+@click.option("--jobs", default=0, help="SIGKILLs of whole jobs.")
+@click.option("--workers", default=0, help="SIGKILLs of one worker of three.")
+@click.option("--pictures", default=0, help="SIGKILLs of whole jobs of pictures.")
+@click.option("--limit", default=2_000, help="Images of infer and profile.")
+@click.option("--only", default="", help="Commands whose name holds this.")
+def main(
+    kills: int, signals: int, jobs: int, workers: int, pictures: int, limit: int, only: str
+) -> None:
+    killed = [c for c in writers(limit) if kills and only in c.name]
+    todo = []
+    for number, command in enumerate(killed):
+        moments = len(range(number, kills, len(killed)))
+        todo.append(partial(kill, command, moments, after=writers(limit)[-1]))
+    todo += [partial(stop, c, signals) for c in commands(limit) if signals and only in c.name]
+    ways = (jobs, kill_jobs), (workers, kill_workers), (pictures, partial(kill_jobs, pictures=True))
+    todo += [partial(way, count) for count, way in ways if count]
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="lenetgpu-kills-") as scratch:
-        after = writers(options.limit)[-1]
-        killed = [c for c in writers(options.limit) if options.only in c.name]
-        todo: list[Callable[[Path], Row]] = []
-        for number, command in enumerate(killed if options.kills else ()):
-            moments = len(range(number, options.kills, len(killed)))
-            todo.append(partial(kill, command, moments, after=after))
-        for command in commands(options.limit) if options.signals else ():
-            if options.only in command.name:
-                todo.append(partial(stop, command, options.signals))
-        if options.jobs:
-            todo.append(partial(kill_jobs, options.jobs))
-        if options.workers:
-            todo.append(partial(kill_workers, options.workers))
-        if options.pictures:
-            todo.append(partial(kill_jobs, options.pictures, pictures=True))
         for number, job in enumerate(todo):
             folder = Path(scratch) / str(number)
             folder.mkdir()
@@ -442,8 +432,8 @@ def main() -> int:
             print(row, *(f"  WRONG: {sentence}" for sentence in row.wrong), sep="\n", flush=True)
             wrong += len(row.wrong)
     print(f"{wrong} wrong")
-    return wrong > 0
+    sys.exit(wrong > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

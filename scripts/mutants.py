@@ -35,8 +35,7 @@ LEAST = 0.9  # minimum share of killed Python mutants
 
 def load() -> list[dict[str, Any]]:
     """Return the mutants: `name`, `file`, `old`, `new`, `gpu` and `tests` of each."""
-    mutants: list[dict[str, Any]] = json.loads(DATA.read_text())
-    return mutants
+    return json.loads(DATA.read_text())
 
 
 def applied(mutant: dict[str, Any], text: str) -> str:
@@ -80,17 +79,6 @@ def outcome(mutant: dict[str, Any] | None, tests: list[str]) -> str:
 SAMPLED = ("check", "measure", "files", "net")
 
 
-def _annotations(tree: ast.Module) -> set[int]:
-    """Return the lines that hold only annotations, where changes have no effect."""
-    lines: set[int] = set()
-    for node in ast.walk(tree):
-        for name in ("annotation", "returns"):
-            inner = getattr(node, name, None)
-            if isinstance(inner, ast.AST):
-                lines |= {inner.lineno}
-    return lines
-
-
 def python_mutants(count: int, seed: int) -> list[dict[str, Any]]:
     """Return a random sample of cosmic-ray's changes, at different places of the package."""
     from cosmic_ray.ast import ast_nodes, get_ast
@@ -102,7 +90,13 @@ def python_mutants(count: int, seed: int) -> list[dict[str, Any]]:
     for folder in SAMPLED:
         for path in sorted((ROOT / "lenetgpu" / folder).rglob("*.py")):
             text = path.read_text()
-            skipped, nodes = _annotations(ast.parse(text)), list(ast_nodes(get_ast(text)))
+            nodes = list(ast_nodes(get_ast(text)))
+            annotations = (
+                getattr(node, name, None)
+                for node in ast.walk(ast.parse(text))
+                for name in ("annotation", "returns")
+            )
+            skipped = {found.lineno for found in annotations if found}  # changes have no effect
             for operator in operators:
                 starts = (start for n in nodes for start, _ in operator.mutation_positions(n))
                 for occurrence, start in enumerate(starts):
@@ -136,17 +130,12 @@ def tests_of(file: str) -> list[str]:
     """Return pytest arguments for the fast tests that import or are named after a module."""
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     parent, _, last = module.rpartition(".")
-    own = re.compile(
-        rf"{re.escape(module)}\b|from {re.escape(parent)} import [^\n]*\b{last}\b"
-        rf"|from {re.escape(parent)} import \([^)]*\b{last}\b"
-    )
+    own = re.compile(rf"{module}\b|from {parent} import (\([^)]*|.*)\b{last}\b")
     files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda path: path.stat().st_size)
     named = f"test_{last}", f"test_{parent.rpartition('.')[2]}"
-    about = [path for path in files if path.stem.startswith(named)]
-    names = [f"tests/{p.name}" for p in files if p in about or own.search(p.read_text())]
-    always = ["tests/test_infer.py", "tests/test_cli.py"]
-    chosen = list(dict.fromkeys([*names, *always]))
-    return ["-m", "not slow and not gpu", *(name for name in chosen if (ROOT / name).is_file())]
+    names = [p.name for p in files if p.name.startswith(named) or own.search(p.read_text())]
+    always = ["test_infer.py", "test_cli.py"]
+    return ["-m", "not slow and not gpu", *(f"tests/{n}" for n in dict.fromkeys(names + always))]
 
 
 def judged(mutant: dict[str, Any]) -> str:

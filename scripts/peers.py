@@ -373,7 +373,6 @@ def gathered(
     """Return all candidates, and the unavailable peers with reasons."""
     weights, images = load_weights(weight_file), IMAGES["all"]
     candidates: list[Candidate] = []
-    absent = []
     installed = {name: importlib.util.find_spec(name) is not None for name in PEERS}
     for memory in where if gpu is not None else ["cpu"]:
         candidates += our_candidates(images, weight_file, memory, say)
@@ -383,7 +382,7 @@ def gathered(
         candidates += onnx_candidates(weight_file, images)
     if gpu is not None and "device" in where and installed["jax"]:
         candidates += jax_candidates(weights, images)
-    absent += [{"name": PEERS[n], "why": "not installed"} for n in PEERS if not installed[n]]
+    absent = [{"name": PEERS[n], "why": "not installed"} for n in PEERS if not installed[n]]
     return candidates, absent
 
 

@@ -135,8 +135,7 @@ def plans() -> list[Document]:
 
 
 def _compute(document: Document) -> Document:
-    compute: Document = document["timing_ms"]["compute"]
-    return compute
+    return document["timing_ms"]["compute"]
 
 
 def _other_variants(documents: list[Document]) -> str:
@@ -713,8 +712,7 @@ def linked(variant: Variant) -> str:
 def _lenet(stage: str) -> Document:
     label = f"{stage}, {IMAGES:,} images"
     cases = load(GPU, "conv", "lenet.json")["cases"]
-    measured_case: Document = next(case for case in cases if case["label"] == label)
-    return measured_case
+    return next(case for case in cases if case["label"] == label)
 
 
 def ladder(stage: str, among: Among) -> str:
