@@ -31,9 +31,9 @@ from lenetgpu.papers.shapes import Shape
 from lenetgpu.problems import ITEM_BYTES, Conv, ConvPool
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv import unrolled
-from lenetgpu.stages.needs import OPTIONS, dtype_refusal
 from lenetgpu.stages.prepared import PreparedKernel
 from lenetgpu.stages.reference import conv_reference as reference
+from lenetgpu.stages.registry import OPTIONS, dtype_refusal
 
 SUPPORTING = [v for v in variants("conv", "cpu") if v.options]
 ASKS = {

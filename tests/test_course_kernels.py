@@ -40,7 +40,7 @@ from lenetgpu.stages.fc import apart
 from lenetgpu.stages.pool import looped, mean
 from lenetgpu.stages.prepared import Guarded, PreparedKernel
 from lenetgpu.stages.registry import REGISTRY
-from lenetgpu.stages.sectors import counted, some, total
+from lenetgpu.stages.sectors import NONE, counted, some
 
 __all__ = ["folder", "launches"]
 CONV1, CONV2, POOL1, POOL2 = (stage(name).problem for name in ("conv1", "conv2", "pool1", "pool2"))
@@ -308,7 +308,7 @@ def test_counted_addresses_are_those_of_the_kernel(asked, name, problem, blocks,
     found = asked(kernel, (blocks,), block, args, blocks)
     loads, stores = count(problem)
     assert found.pop(y.ctypes.data) == stores
-    assert total(found.values()) == loads
+    assert sum(found.values(), NONE) == loads
 
 
 BLOCKS = {

@@ -29,8 +29,8 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv.tensor import implicit, mma, wgmma
 from lenetgpu.stages.conv.tuned import winograd
-from lenetgpu.stages.needs import OPTIONS
 from lenetgpu.stages.reference import conv_reference as reference
+from lenetgpu.stages.registry import OPTIONS
 from lenetgpu.store import entries
 from lenetgpu.store.entries import folder
 

@@ -22,12 +22,11 @@ from click.testing import CliRunner
 from lenetgpu.check import fit as fits
 from lenetgpu.cli import main
 from lenetgpu.cpu import native as code
-from lenetgpu.cpu.jit import LazyJit
+from lenetgpu.cpu.jit import LazyJit, addresses, native
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, nvrtc
 from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
 from lenetgpu.plan import resolve
-from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.store import entries
 from lenetgpu.store.entries import repair, survey
 

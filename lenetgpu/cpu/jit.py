@@ -1,10 +1,17 @@
-"""Numba compilation on the first call, so that importing a variant costs nothing."""
+"""Compilation by Numba or LLVM on first use, so that importing a variant costs nothing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.store import entries
+
+if TYPE_CHECKING:
+    from lenetgpu.cpu.native import Emitted, Native
 
 # Name prefix of plugins' modules; their functions are not cached.
 PLUGIN_PREFIX = "_lenetgpu_plugin_"
@@ -22,7 +29,7 @@ class LazyJit:
         """Call the compiled function."""
         if self._compiled is None:
             compiled = _numba().njit(nogil=True)(self._function)
-            from lenetgpu.cpu.numba_cache import NumbaCache  # imports Numba
+            from lenetgpu.cpu.numba_cache import NumbaCache
 
             ours = not self._function.__module__.startswith(PLUGIN_PREFIX)
             if ours and hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT is set
@@ -43,3 +50,26 @@ def _numba() -> Any:
 
 
 lazy_njit = LazyJit  # Decorator form.
+
+
+@cache
+def native(kernel: Emitted, *sources: str) -> Native:
+    """Return `kernel` as a native function of integers, from the cache or newly compiled.
+
+    `sources` are the files outside cpu/ that define the kernel; their content is part of the
+    cache key. A damaged cache entry is recompiled.
+    """
+    from lenetgpu.cpu import native as compiler
+
+    contents = b"".join(Path(source).read_bytes() for source in sources)
+    name = f"{kernel.name}.{compiler.key(kernel, contents)[:32]}"
+    code = entries.read("cpu", name)
+    if code is None:
+        code = compiler.machine_code(kernel)
+        entries.write("cpu", name, code)
+    return compiler.load(kernel, code)
+
+
+def addresses(*arrays: Any) -> tuple[int, ...]:
+    """Return the addresses of NumPy arrays."""
+    return tuple(array.ctypes.data for array in arrays)

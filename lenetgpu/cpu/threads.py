@@ -65,22 +65,19 @@ def using_threads(count: int | None) -> Iterator[None]:
 
 @cache
 def _quota(root: Path = Path("/")) -> int | None:
-    """Return the CPUs that the cgroup of this process may use, rounded up, or None; v1 and v2.
-
-    This is the minimum over the cgroup and its visible ancestors.
-    """
+    """Return the least CPU quota of this process's cgroup and its ancestors, or None; v1 and v2."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    found = []
+    quotas = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
         mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        found += [_granted(mount / str(g).lstrip("/")) for g in (Path(path), *Path(path).parents)]
-    return min((cpus for cpus in found if cpus is not None), default=None)
+        quotas += [_granted(mount / str(g).lstrip("/")) for g in (Path(path), *Path(path).parents)]
+    return min((cpus for cpus in quotas if cpus is not None), default=None)
 
 
 def _granted(folder: Path) -> int | None:
@@ -93,10 +90,10 @@ def _granted(folder: Path) -> int | None:
                 (folder / f"cpu.cfs_{name}_us").read_text(encoding="ascii").strip()
                 for name in ("quota", "period")
             )
-        whole, each = int(quota), int(period)
+        microseconds, interval = int(quota), int(period)
     except (OSError, ValueError):  # not there, or "max"
         return None
-    return -(-whole // each) if whole > 0 and each > 0 else None
+    return -(-microseconds // interval) if microseconds > 0 and interval > 0 else None
 
 
 def cpu_name() -> str:
@@ -132,13 +129,13 @@ def _run(part: Future[None], body: Callable[[int, int], object], lo: int, hi: in
             part.set_result(None)
 
 
-def _end(parts: list[Future[None]], call_off: bool) -> None:
-    """Wait for all parts; `call_off` cancels those not begun. Raise a Ctrl-C received meanwhile."""
+def _end(parts: list[Future[None]], cancel: bool) -> None:
+    """Wait for all parts; `cancel` cancels those not begun. Raise a Ctrl-C received meanwhile."""
     stopped: KeyboardInterrupt | None = None
     while True:
         try:
             for part in parts:
-                if not (call_off and part.cancel()):
+                if not (cancel and part.cancel()):
                     part.exception()
             break
         except KeyboardInterrupt as error:

@@ -76,8 +76,8 @@ def tile(
     for p, sums in enumerate(_sums(v, starts, w, rows, row_bytes, k)):
         for i, value in enumerate(sums):
             at = v.at(y, (v.product(y_pixel, FLOAT), p), (i, VECTOR_BYTES))
-            whole = v.add(v.load(at), value) if added else value
-            v.store(v.bounded(whole, floor[0]) if floor else whole, at)
+            total = v.add(v.load(at), value) if added else value
+            v.store(v.bounded(total, floor[0]) if floor else total, at)
 
 
 def windows(v: Vectors, pointers: tuple[Any, Any, Any], shape: tuple[Any, ...]) -> None:
@@ -138,7 +138,6 @@ def _rows_times_matrix(
 
 
 ROWS_TIMES_MATRIX = Emitted("rows_times_matrix", 16, _rows_times_matrix)
-Geometry = tuple[int, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -149,18 +148,16 @@ class Lines:
     kernel: Native
 
     def run(
-        self, pointers: Sequence[int], geometry: Geometry, lo: int, hi: int, relu: bool = False
+        self, pointers: Sequence[int], geometry: Sequence[int], lo: int, hi: int, relu: bool = False
     ) -> None:
-        """Fill output lines lo..hi of y from x; `pointers` are their addresses (float32).
-
-        `relu` clamps the sums at 0.
+        """Fill output lines lo..hi of y from x, with ReLU on request; `pointers` are float32.
 
         `geometry` is (lines per image, x elements per image, x elements per line, x
         elements per pixel, x elements per filter row, pixels per line, output channels).
         """
         x, y = pointers
-        these = x, self.weights.ctypes.data, y, lo, hi, int(relu)
-        self.kernel(*these, *geometry, *self.weights.shape[:3])
+        shape = self.weights.shape[:3]
+        self.kernel(x, self.weights.ctypes.data, y, lo, hi, int(relu), *geometry, *shape)
 
 
 def pack_weights(w: np.ndarray) -> np.ndarray:

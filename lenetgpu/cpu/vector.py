@@ -30,23 +30,17 @@ def processor() -> tuple[str, str]:
 
 def _features() -> str:
     try:
-        found: str = llvm.get_host_cpu_features().flatten()
+        return str(llvm.get_host_cpu_features().flatten())
     except RuntimeError:  # LLVM does not know them here
         return ""
-    return found
 
 
-def tile_shape(features: str) -> tuple[int, int, int]:
-    """Return (vector width, vectors, pixels) whose sums and operands fill the vector registers."""
-    there = features.split(",")
-    if "+avx512f" in there:
-        return 16, 2, 8
-    if "+avx" in there:
-        return 8, 2, 4
-    return 4, 2, 4
-
-
-WIDTH, VECTORS, PIXELS = tile_shape(processor()[1])
+# Floats of a vector; vectors and pixels of a tile, whose sums and operands fill the registers.
+WIDTH, VECTORS, PIXELS = 4, 2, 4
+if "+avx" in processor()[1].split(","):
+    WIDTH = 8
+if "+avx512f" in processor()[1].split(","):
+    WIDTH, PIXELS = 16, 8
 CHANNELS = WIDTH * VECTORS
 VECTOR_BYTES = FLOAT * WIDTH
 
@@ -133,10 +127,6 @@ class Vectors:
         """Emit max(a, floor), NaN where `a` is NaN."""
         return self.builder.select(self.builder.fcmp_ordered("<", a, floor), floor, a)
 
-    def rectified(self, a: Any) -> Any:
-        """Emit max(a, 0), NaN where `a` is NaN."""
-        return self.bounded(a, self.zero)
-
     @contextmanager
     def steps(self, low: Any, high: Any, step: int) -> Iterator[Any]:
         """Repeat the code emitted inside for low, low + step, ... below high; yield the index."""
@@ -170,13 +160,13 @@ class Vectors:
 
     def product(self, first: Any, *others: Any) -> Any:
         """Return the product of integers, Python's or i64."""
-        found = self.number(first)
+        product = self.number(first)
         for other in others:
-            found = self.builder.mul(found, self.number(other))
-        return found
+            product = self.builder.mul(product, self.number(other))
+        return product
 
 
 def mean(v: Vectors, four: list[Any]) -> Any:
     """Return the mean of four vectors after ReLU."""
-    a, b, c, d = map(v.rectified, four)
+    a, b, c, d = (v.bounded(value, v.zero) for value in four)
     return v.scaled(0.25, v.add(v.add(a, b), v.add(c, d)))

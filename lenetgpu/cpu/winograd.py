@@ -7,6 +7,7 @@ point by point (Lavin & Gray, arXiv 1509.09308). Importing this module imports l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import combinations
 from math import prod
@@ -136,10 +137,9 @@ IMAGES = 4
 
 
 def workspace_sizes(tiles: int, width: int, channels: int, filters: int) -> tuple[int, int, int]:
-    """Return the floats of a thread's workspace for IMAGES maps.
+    """Return the floats of a thread's workspace for IMAGES maps, in three parts.
 
-    The parts hold half-transformed windows, input values at the points, and products at the
-    points. Each part is a multiple of a cache line if `channels` is a multiple of 16.
+    They hold half-transformed windows, input values at the points, and products at the points.
     """
     pixels = -(-IMAGES * tiles * tiles // PIXELS) * PIXELS
     return (
@@ -150,12 +150,8 @@ def workspace_sizes(tiles: int, width: int, channels: int, filters: int) -> tupl
 
 
 def pack_points(w: np.ndarray) -> np.ndarray:
-    """Pack filters at the points (64, C, M) as the tile's (64 * blocks, 1, C, CHANNELS).
-
-    The result is aligned.
-    """
-    parts = np.concatenate([pack_weights(point[None]) for point in w])
-    return aligned_copy(parts)
+    """Pack filters at the points (64, C, M) as (64 * blocks, 1, C, CHANNELS), aligned."""
+    return aligned_copy(np.concatenate([pack_weights(point[None]) for point in w]))
 
 
 def products(
@@ -184,16 +180,21 @@ def products(
                 tile(v, PIXELS, further, shape, added=True)
 
 
-def _convolve(
-    v: Vectors, x: Any, w: Any, y: Any, workspace: Any, lo: Any, hi: Any, *sizes: Any, means: bool
+def convolve(
+    v: Vectors,
+    image: Callable[[Any], Any],
+    pointers: tuple[Any, Any, Any],
+    part: tuple[Any, Any],
+    sizes: tuple[Any, ...],
+    means: bool,
 ) -> None:
-    """Convolve images lo..hi of x (N, H, W, C) into y, with ReLU and 2x2 mean if `means` is set.
+    """Convolve the images of `part` (lo, hi) into y, with ReLU and 2x2 mean if `means` is set.
 
-    `sizes` is (tiles, width, channels, filters), the arguments of `workspace_sizes`, whose floats
-    lie at `workspace`.
+    `image` emits the address of an image (H, W, C) by number. `pointers` are those of the packed
+    filters, y, and the floats of `workspace_sizes`. `sizes` is (tiles, width, channels, filters).
     """
-    tiles, width, channels, filters = sizes
-    b = v.builder
+    tiles, width, channels, filters = map(v.number, sizes)
+    (w, y, workspace), (lo, hi), b = pointers, part, v.builder
     each = v.product(tiles, tiles)
     pixels = v.whole(v.product(each, IMAGES), PIXELS)
     values = v.at(workspace, (v.product(width, channels), POINTS * FLOAT))
@@ -202,9 +203,9 @@ def _convolve(
     with v.steps(lo, hi, IMAGES) as start:
         count = v.least(IMAGES, b.sub(hi, start))
         with v.loop(count) as i:
-            image = v.at(x, (v.product(b.add(start, i), width, width, channels), FLOAT))
+            source = image(b.add(start, i))
             into = v.at(values, (v.product(i, each, channels), FLOAT))
-            transform(v, image, into, workspace, tiles, width, channels, pixels)
+            transform(v, source, into, workspace, tiles, width, channels, pixels)
         rows = v.product(count, each)
         products(v, (values, w, results), rows, pixels, channels, filters)
         with v.loop(count) as i:
@@ -213,5 +214,13 @@ def _convolve(
             finish(v, means, at, v.at(y, (offset, side * side * FLOAT)), tiles, filters, pixels)
 
 
-CONVOLVE = Emitted("winograd", 10, partial(_convolve, means=False))
-CONVOLVE_POOL = Emitted("winograd_pooled", 10, partial(_convolve, means=True))
+def _kernel(
+    v: Vectors, x: Any, w: Any, y: Any, workspace: Any, lo: Any, hi: Any, *sizes: Any, means: bool
+) -> None:
+    """Convolve images lo..hi of x (N, H, W, C)."""
+    image_bytes = v.product(sizes[1], sizes[1], sizes[2], FLOAT)
+    convolve(v, lambda i: v.at(x, (i, image_bytes)), (w, y, workspace), (lo, hi), sizes, means)
+
+
+CONVOLVE = Emitted("winograd", 10, partial(_kernel, means=False))
+CONVOLVE_POOL = Emitted("winograd_pooled", 10, partial(_kernel, means=True))

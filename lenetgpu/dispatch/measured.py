@@ -22,7 +22,7 @@ from lenetgpu.gpu import machines, nvrtc
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.problems import Conv
-from lenetgpu.stages.needs import OPTIONS
+from lenetgpu.stages.registry import OPTIONS
 from lenetgpu.store import entries
 from lenetgpu.store.entries import folder, sources
 

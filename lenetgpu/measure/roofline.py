@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
+from lenetgpu.cpu.jit import addresses, native
 from lenetgpu.cpu.threads import core_count, machine_load, parallel_ranges
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvml
@@ -18,7 +19,6 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure.timing import cpu_ms, gpu_ms, hold_events
-from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.store import entries
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

@@ -49,8 +49,8 @@ def cells(only: str | None = None) -> list[Cell]:
     stages = [stage for stage in STAGES if only in (None, stage.name, stage.kind)]
     if not stages:
         names = dict.fromkeys([s.name for s in STAGES] + [s.kind for s in STAGES])
-        said = "the matrix has a row a stage: expected one of"
-        raise LenetError(f"{said} {', '.join(names)}, found {only!r}")
+        expected = f"the matrix has a row a stage: expected one of {', '.join(names)}"
+        raise LenetError(f"{expected}, found {only!r}")
     return [_cell(s, family, on) for on in DEVICES for s in stages for family in FAMILIES]
 
 

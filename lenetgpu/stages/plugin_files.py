@@ -45,9 +45,8 @@ def loaded(paths: Iterable[Path]) -> Iterator[list[Variant]]:
 def load(path: Path) -> list[Variant]:
     """Import `path`, a .py file or a folder of .py files, and return the variants it registered.
 
-    A file may import another in its folder by a relative import (`from .helper import tile`).
-    Raises LenetError, with file and line, if the file does not exist or cannot be imported,
-    registers nothing or something that is not a variant, or uses a name already in use. Nothing
+    A file may import another in its folder by a relative import. Raises LenetError, with file
+    and line, if the import fails, no valid variant is registered, or a name is in use; nothing
     stays registered then.
     """
     import_offered()
@@ -55,17 +54,18 @@ def load(path: Path) -> list[Variant]:
     try:
         for file in _files(path):
             _import(file)
-        new = {key: made for key, made in REGISTRY.items() if key not in before}
-        found = [made for (_, name), made in new.items() if name == made.full_name]
-        if not found:
-            said = "expected variants, registered by lenetgpu.stages.registry.variant, found none"
-            raise LenetError(f"{path}: {said}")
-        for made in found:
-            _require_sound(path, made)
+        added = list(dict.fromkeys(v for key, v in REGISTRY.items() if key not in before))
+        if not added:
+            raise LenetError(
+                f"{path}: expected variants, registered by lenetgpu.stages.registry.variant, "
+                "found none"
+            )
+        for variant in added:
+            _require_valid(path, variant)
     except BaseException:
         _restore(before)
         raise
-    return found
+    return added
 
 
 def _restore(before: dict[tuple[str, str], Variant]) -> None:
@@ -103,12 +103,11 @@ def _import(file: Path) -> None:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        first = (str(error).splitlines() or [""])[0]
-        said = error.msg if isinstance(error, SyntaxError) else first
-        what = f"expected to import it, found {type(error).__name__}: {said}"
+        message = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
+        fault = f"expected to import it, found {type(error).__name__}: {message}"
         if isinstance(error, NameInUseError):
-            what = f"expected a name of its own, found that {error}"
-        raise LenetError(f"{_location(file, error)}: {what}") from error
+            fault = f"expected a name of its own, found that {error}"
+        raise LenetError(f"{_location(file, error)}: {fault}") from error
 
 
 def _location(file: Path, error: BaseException) -> str:
@@ -119,28 +118,25 @@ def _location(file: Path, error: BaseException) -> str:
     else:
         frames = traceback.extract_tb(error.__traceback__)
         locations = [(Path(frame.filename), frame.lineno) for frame in frames]
-    here = [(path.name, line) for path, line in locations if path.parent == folder]
-    if not here:
-        return str(file)
-    name, line = here[-1]
-    return f"{file.parent / name}, line {line}"
+    lines = [f"{file.parent / p.name}, line {line}" for p, line in locations if p.parent == folder]
+    return lines[-1] if lines else str(file)
 
 
-def _require_sound(path: Path, made: Variant) -> None:
+def _require_valid(path: Path, variant: Variant) -> None:
     """Raise LenetError if a field of a variant is invalid."""
     kinds = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
-    given = (made.reads, made.writes)
-    layouts = {x for each in given for x in (each if isinstance(each, tuple) else (each,))}
-    wrong = None
-    if not re.fullmatch(r"\w+\.\w+", made.full_name):
-        wrong = f"a family and a name of letters, digits and _, found {made.full_name!r}"
-    elif made.kind not in kinds:
-        wrong = f"a kind of {', '.join(kinds)}, found {made.kind!r}"
-    elif not isinstance(made.needs, Needs):
-        wrong = f"needs=cpu(), cuda() or hopper(), found {made.needs!r}"
-    elif not (made.reads and made.writes and layouts <= {*_LAYOUTS}):
-        found = ", ".join(sorted(map(str, layouts - {*_LAYOUTS}))) or "none"
-        wrong = f"layouts of {', '.join(_LAYOUTS)} to read and write, found {found}"
-    if wrong is not None:
-        name = made.full_name.encode("unicode_escape").decode()
-        raise LenetError(f"{path}, {name}: expected {wrong}")
+    both = (variant.reads, variant.writes)
+    layouts = {x for given in both for x in (given if isinstance(given, tuple) else (given,))}
+    fault = None
+    if not re.fullmatch(r"\w+\.\w+", variant.full_name):
+        fault = f"a family and a name of letters, digits and _, found {variant.full_name!r}"
+    elif variant.kind not in kinds:
+        fault = f"a kind of {', '.join(kinds)}, found {variant.kind!r}"
+    elif not isinstance(variant.needs, Needs):
+        fault = f"needs=cpu(), cuda() or hopper(), found {variant.needs!r}"
+    elif not (variant.reads and variant.writes and layouts <= {*_LAYOUTS}):
+        unknown = ", ".join(sorted(map(str, layouts - {*_LAYOUTS}))) or "none"
+        fault = f"layouts of {', '.join(_LAYOUTS)} to read and write, found {unknown}"
+    if fault is not None:
+        name = variant.full_name.encode("unicode_escape").decode()
+        raise LenetError(f"{path}, {name}: expected {fault}")

@@ -57,18 +57,16 @@ class PreparedKernel:
     """`variant` prepared for up to `batch` images of `problem`, whose layouts are chosen.
 
     `weights` are float32 host arrays (a convolution's in its own dtype): none, one, those of a
-    span in its order, or filters and bias. `state` is the result of `prepare`, or the weights
-    on the device if the variant has no `prepare`. Input and output arrays are on the variant's
-    device.
+    span in its order, or filters and bias. Inputs and outputs are on the variant's device.
     """
 
     def __init__(self, variant: Variant, problem: Any, weights: Sequence[Any], batch: int) -> None:
         self.variant, self.problem, self.batch = variant, problem, batch
         self.on_gpu = variant.needs.device == "cuda"
         self.arrays = array_module(variant.needs.device)
-        given = weights if variant.prepare is not None else map(self.arrays.asarray, weights)
-        tensors = tuple(given)
-        self.state: Any = tensors if len(tensors) > 1 else next(iter(tensors), None)
+        if variant.prepare is None:
+            weights = [self.arrays.asarray(tensor) for tensor in weights]
+        self.state: Any = tuple(weights) if len(weights) > 1 else next(iter(weights), None)
         if variant.prepare is not None:
             self.state = variant.prepare(self.state, problem, batch)
         self._guarded: list[Guarded] = []
@@ -83,12 +81,9 @@ class PreparedKernel:
             self.run(x[lo : lo + self.batch], y[lo : lo + self.batch])
 
     def input(self, x: Any) -> Any:
-        """Return array `x` in NHWC or (N, K), from host or device, as the variant reads it.
-
-        The result is on the device, contiguous in the problem's input layout.
-        """
-        held = x if self.problem.reads in _FLAT else from_nhwc(x, self.problem.reads)
-        return self.arrays.ascontiguousarray(self.arrays.asarray(held))
+        """Return array `x` in NHWC or (N, K), from host or device, as the variant reads it."""
+        converted = x if self.problem.reads in _FLAT else from_nhwc(x, self.problem.reads)
+        return self.arrays.ascontiguousarray(self.arrays.asarray(converted))
 
     def output(self, n: int) -> Any:
         """Return a poisoned output buffer between guard zones for `n` images."""
@@ -115,7 +110,7 @@ class PreparedKernel:
 
     def found(self, y: Any) -> Any:
         """Return `y` as a host array in NHWC, (N, K) or (N,)."""
-        held = y.get() if self.on_gpu else y.copy()
+        copied = y.get() if self.on_gpu else y.copy()
         if self.problem.writes in _FLAT:
-            return held
-        return to_nhwc(held, self.problem.writes, self.problem.out_shape)
+            return copied
+        return to_nhwc(copied, self.problem.writes, self.problem.out_shape)

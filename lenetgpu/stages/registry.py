@@ -17,13 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.network import CLASSIFIER, CONV_POOL, FEATURES
-from lenetgpu.stages.needs import Needs as Needs
-from lenetgpu.stages.needs import cpu as cpu
-from lenetgpu.stages.needs import cuda as cuda
-from lenetgpu.stages.needs import hopper as hopper
-from lenetgpu.stages.needs import require_known, unsupported
+from lenetgpu.problems import Conv
 
 if TYPE_CHECKING:
+    from lenetgpu.gpu.device import Gpu
     from lenetgpu.gpu.machines import Machine
     from lenetgpu.gpu.nvrtc import Kernel
 
@@ -33,6 +30,73 @@ SUPPORT_KINDS = ("scale", "relayout")
 WEIGHTED = ("conv", "fc", *SPAN_KINDS)
 Kernels = Callable[[Any, int], "tuple[Kernel, ...]"]
 Rows = list[tuple[str, str]]
+
+
+_REFUSALS: dict[str, Callable[[Conv], str]] = {
+    "strides": lambda p: "supports rows and columns of one stride, not {}x{}".format(*p.step),
+    "pads": lambda p: "supports equal padding on every side, not {},{},{},{}".format(*p.around),
+    "dilation": lambda p: "supports no dilation, not {}x{}".format(*p.dilation),
+    "groups": lambda p: f"supports one group, not {p.groups}",
+    "bias": lambda p: "supports no bias",
+    "relu": lambda p: "supports no ReLU",
+    "fp16": lambda p: "supports fp32 in and out, not fp16",
+    "bf16": lambda p: "supports fp32 in and out, not bf16",
+}
+OPTIONS = tuple(_REFUSALS)
+_BF16_CAPABILITY = 80
+
+
+def dtype_refusal(problem: Any, compute_capability: int) -> str | None:
+    """Return a refusal if that compute capability (75 = 7.5) lacks the problem's dtype, or None."""
+    if "bf16" in problem.requires and compute_capability < _BF16_CAPABILITY:
+        return f"bf16 needs cuda {_BF16_CAPABILITY / 10}, found {compute_capability / 10}"
+    return None
+
+
+def unsupported(problem: Any, options: frozenset[str]) -> str | None:
+    """Return a refusal for the first required option that is not in `options`, or None."""
+    missing: frozenset[str] = getattr(problem, "requires", frozenset()) - options
+    conv = getattr(problem, "conv", problem)
+    return next((_REFUSALS[name](conv) for name in OPTIONS if name in missing), None)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Required device: "cpu", or "cuda" with a minimum compute capability (75 = 7.5).
+
+    `exact` means that capability only: the kernels use instructions of one architecture.
+    """
+
+    device: str
+    compute_capability: int = 0
+    exact: bool = False
+
+    def met_by(self, gpu: Gpu | Machine) -> bool:
+        """Return True if `gpu` meets the requirements."""
+        if self.exact:
+            return gpu.compute_capability == self.compute_capability
+        return gpu.compute_capability >= self.compute_capability
+
+    def __str__(self) -> str:
+        if self.device == "cpu":
+            return "cpu"
+        only = " only" if self.exact else ""
+        return f"cuda {self.compute_capability // 10}.{self.compute_capability % 10}{only}"
+
+
+def cpu() -> Needs:
+    """Return the requirements of a variant that runs anywhere."""
+    return Needs("cpu")
+
+
+def cuda(compute_capability: int = 75) -> Needs:
+    """Require an NVIDIA GPU of at least this compute capability."""
+    return Needs("cuda", compute_capability)
+
+
+def hopper() -> Needs:
+    """Require Hopper (compute capability 9.0) and nothing else: wgmma, setmaxnreg."""
+    return Needs("cuda", 90, exact=True)
 
 
 @dataclass(frozen=True)
@@ -48,8 +112,8 @@ class Variant:
       and may allocate workspace for up to `batch` images.
     - `kernels(problem, batch)` lists every CUDA kernel that a run of 1 to `batch` images may launch
       after `prepare(w, problem, batch)`; `of_shape` makes it from a function of the problem alone.
-    - `options` names the supported OPTIONS of a convolution (`lenetgpu.stages.needs`). A problem
-      that requires others is refused before `supports` is called, which returns None or a refusal.
+    - `options` names the supported OPTIONS of a convolution. A problem that requires others is
+      refused before `supports` is called, which returns None or a refusal.
     - `explain(problem, batch, machine)` returns (property, value) rows on how it divides that work
       on a `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
     - `local_memory`: its kernels use per-thread local memory on purpose; `raw_images`: it accepts
@@ -133,16 +197,20 @@ def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
 def make_variant(run: Callable[..., None], **fields: Any) -> Variant:
     """Return `run` as variant `family.<function name>`, not registered; `fields` are Variant's.
 
-    A single layout or alias needs no tuple; `options`, also accepted by its old name
-    `takes`, is a string of words. Raises ValueError if it has an unknown word. Without `needs` the
-    variant runs on a GPU if it has kernels; without layouts it has the plain ones of its kind.
+    A single layout or alias needs no tuple; `options` (old name: `takes`) is a string of words;
+    ValueError if one is unknown. By default the variant runs on a GPU if it has kernels, in the
+    plain layouts of its kind.
     """
     fields.setdefault("needs", cuda() if "kernels" in fields else cpu())
     fields.setdefault("raw_images", fields.get("kind") == FEATURES)
     plain = _PLAIN.get(fields.get("kind", ""), ((), ()))
     for name, default in zip(("reads", "writes", "also"), (*plain, ()), strict=True):
         fields[name] = _tuple(fields.get(name, default))
-    fields["options"] = require_known(fields.pop("takes", fields.get("options", "")))
+    options = frozenset(fields.pop("takes", fields.get("options", "")).split())
+    unknown = ", ".join(sorted(options - {*OPTIONS}))
+    if unknown:
+        raise ValueError(f"expected options of {', '.join(OPTIONS)}, found {unknown}")
+    fields["options"] = options
     return Variant(name=run.__name__.rstrip("_"), run=run, **fields)
 
 
@@ -150,8 +218,8 @@ def of_shape(make: Callable[[Any], Kernel | tuple[Kernel, ...]]) -> Kernels:
     """Return `Variant.kernels` from a function of the problem alone, to one kernel or several."""
 
     def kernels(problem: Any, batch: int) -> tuple[Kernel, ...]:
-        made = make(problem)
-        return made if isinstance(made, tuple) else (made,)
+        result = make(problem)
+        return result if isinstance(result, tuple) else (result,)
 
     return kernels
 
@@ -171,8 +239,6 @@ def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None
 
 
 class _Offer(NamedTuple):
-    """A module that registers variants on import; `families` None means any family."""
-
     rank: int
     kinds: tuple[str, ...]
     families: frozenset[str] | None
@@ -194,14 +260,13 @@ def offer(
 ) -> None:
     """Declare the modules of `package`, to be imported when variants of `kinds` are requested.
 
-    `families` maps a module to the families that it registers ("" for none), with the modules
-    in naive to fast order, which is the order of `variants`. A module without an entry comes
-    last and is imported for any family, so a new file registers its variants by existing. A
-    name that begins with "lenetgpu." is a module outside `package`.
+    `families` maps a module to the families that it registers ("" for none), in the order of
+    `variants`: naive to fast. A module without an entry comes last and is imported for any family.
+    A name that begins with "lenetgpu." is a module outside `package`.
     """
     listed = {name.partition(".")[0] for name in families}
-    found = [each.name for each in pkgutil.iter_modules(list(folders)) if each.name not in listed]
-    for name in (*families, *found):
+    modules = [module.name for module in pkgutil.iter_modules(list(folders))]
+    for name in (*families, *(name for name in modules if name not in listed)):
         module = name if name.startswith("lenetgpu.") else f"{package}.{name}"
         members = frozenset(families[name].split()) if name in families else None
         _OFFERS[module] = _Offer(len(_OFFERS), _tuple(kinds), members)
@@ -224,10 +289,9 @@ def _rank(made: Variant) -> tuple[int, int]:
 
 
 def _loaded(kind: str | None, device: str | None) -> list[Variant]:
-    """Return registered variants in order, optionally of one kind and device."""
-    found = [v for (_, name), v in REGISTRY.items() if name == v.full_name]
-    found = [v for v in found if kind in (None, v.kind) and device in (None, v.needs.device)]
-    return sorted(found, key=_rank)
+    registered = [v for (_, name), v in REGISTRY.items() if name == v.full_name]
+    matching = [v for v in registered if kind in (None, v.kind)]
+    return sorted((v for v in matching if device in (None, v.needs.device)), key=_rank)
 
 
 def variants(kind: str | None = None, device: str | None = None) -> list[Variant]:
@@ -237,7 +301,6 @@ def variants(kind: str | None = None, device: str | None = None) -> list[Variant
 
 
 def _members(kind: str, family: str, device: str) -> list[Variant]:
-    """Return variants of `kind` with a name or alias in `family` on `device`."""
     import_offered(kind, family)
     prefix = f"{family}."
     return [v for v in _loaded(kind, device) if any(n.startswith(prefix) for n in v.names)]
@@ -245,11 +308,11 @@ def _members(kind: str, family: str, device: str) -> list[Variant]:
 
 def families(kind: str, device: str) -> dict[str, list[Variant]]:
     """Return variants by family name, aliases included, for one kind and device."""
-    found: dict[str, list[Variant]] = {}
+    members: dict[str, list[Variant]] = {}
     for candidate in variants(kind, device):
         for family in dict.fromkeys(name.split(".")[0] for name in candidate.names):
-            found.setdefault(family, []).append(candidate)
-    return found
+            members.setdefault(family, []).append(candidate)
+    return members
 
 
 def choices(kind: str, device: str) -> list[str]:

@@ -7,7 +7,7 @@ hits cost the same here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,33 +20,22 @@ _SECTOR, _FLOAT = 32, 4
 _SECTOR_FLOATS = _SECTOR // _FLOAT
 
 
-def moved_per_needed(stride: int, lanes: int = WARP) -> float:
-    """Return the bytes of the 32-byte sectors that a warp touches over the bytes it uses.
-
-    `lanes` neighbours are `stride` floats apart; 1.0 is fully coalesced, 8.0 is one sector a
-    float.
-    """
+def _moved_per_needed(stride: int, lanes: int) -> float:
+    """Return the bytes of the sectors of `lanes` floats, `stride` floats apart, over their own."""
     span = (lanes - 1) * stride * _FLOAT + _FLOAT
     sectors = min(lanes, -(-span // _SECTOR))
     return sectors * _SECTOR / (lanes * _FLOAT)
 
 
-def _moves(conv: Conv, reads: str, writes: str, stored: int) -> Rows:
-    """Return loads of warps along a map's rows, and their stores of `stored` neighbours."""
-    apart = conv.stride * (conv.C if reads == "NHWC" else 1)
-    loads = moved_per_needed(apart)
-    stores = moved_per_needed(conv.M if writes == "NHWC" else 1, stored)
+def conv_moves(problem: Conv | ConvPool) -> Rows:
+    """Return loads and stores of a convolution whose warps run along a map's rows.
+
+    With a pool, a warp stores 8 neighbouring outputs.
+    """
+    conv, stored = (problem.conv, 8) if isinstance(problem, ConvPool) else (problem, WARP)
+    loads = _moved_per_needed(conv.stride * (conv.C if problem.reads == "NHWC" else 1), WARP)
+    stores = _moved_per_needed(conv.M if problem.writes == "NHWC" else 1, stored)
     return [("moved/needed", f"{loads:.1f} in, {stores:.1f} out")]
-
-
-def conv_moves(problem: Conv) -> Rows:
-    """Return loads and stores of a convolution whose warps run along a map's rows."""
-    return _moves(problem, problem.reads, problem.writes, WARP)
-
-
-def conv_pool_moves(problem: ConvPool) -> Rows:
-    """Return the same for a convolution with a pool; a warp stores 8 neighbouring outputs."""
-    return _moves(problem.conv, problem.reads, problem.writes, 8)
 
 
 def reuse(uses: float) -> Rows:
@@ -92,16 +81,11 @@ def counted(indices: Any) -> Counted:
     return Counted(_distinct(rows), _distinct(np.where(rows < 0, -1, rows // _SECTOR_FLOATS)))
 
 
-def total(parts: Iterable[Counted]) -> Counted:
-    """Return the sum of `parts`."""
-    return sum(parts, NONE)
-
-
 def lanes(width: int, height: int) -> tuple[Any, Any]:
     """Return threadIdx.x and .y, each (warps, 32), of a width x height block; -1 past its end."""
     thread = np.arange(-(-width * height // WARP) * WARP).reshape(-1, WARP)
-    there = thread < width * height
-    return np.where(there, thread % width, -1), np.where(there, thread // width, -1)
+    exists = thread < width * height
+    return np.where(exists, thread % width, -1), np.where(exists, thread // width, -1)
 
 
 @dataclass(frozen=True)
@@ -129,12 +113,12 @@ def gather(where: Offsets, y: Any, x: Any, c: Any) -> Any:
     return np.where(inside, where.at(y, x, c), -1)
 
 
-def some(of: Sequence[Any], most: int = 64) -> Sequence[Any]:
-    """Return all of `of`, or `most` evenly spaced elements: the sample for a large shape."""
-    return of if len(of) <= most else [of[i * len(of) // most] for i in range(most)]
+def some(items: Sequence[Any], most: int = 64) -> Sequence[Any]:
+    """Return all items, or `most` evenly spaced ones: the sample for a large shape."""
+    return items if len(items) <= most else [items[i * len(items) // most] for i in range(most)]
 
 
 def efficiency_rows(loads: Counted, stores: Counted) -> Rows:
     """Return the two efficiencies as rows of a variant's `explain`."""
-    found = f"{loads.efficiency:.1%} of loads, {stores.efficiency:.1%} of stores"
-    return [("counted efficiency", found)]
+    shares = f"{loads.efficiency:.1%} of loads, {stores.efficiency:.1%} of stores"
+    return [("counted efficiency", shares)]

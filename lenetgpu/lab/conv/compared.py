@@ -51,7 +51,7 @@ from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.plan import NAMED, choose_device
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, choices, find, variants
-from lenetgpu.stages.needs import dtype_refusal
+from lenetgpu.stages.registry import dtype_refusal
 
 RUNS = 5  # runs of a candidate with `--bitwise`
 

@@ -14,7 +14,7 @@ from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_engines import CHANGED, GTX_480, PARTS, STEPS, claim_rows, step_rows
-from lenetgpu.stages.needs import unsupported
+from lenetgpu.stages.registry import unsupported
 
 
 def rounded(value: float) -> str:

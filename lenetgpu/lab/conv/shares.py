@@ -26,7 +26,7 @@ from lenetgpu.papers.convnet2_measured import Field
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.plan import choose_device
 from lenetgpu.stages.conv.convnet2.layout import indexable
-from lenetgpu.stages.needs import unsupported
+from lenetgpu.stages.registry import unsupported
 
 
 def between(cycles: list[float]) -> str:

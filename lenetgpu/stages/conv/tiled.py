@@ -5,11 +5,11 @@ from math import prod
 from typing import Any
 
 from lenetgpu.arrays import np
+from lenetgpu.cpu.jit import addresses, native
 from lenetgpu.cpu.memory import require_free
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.windows import Padded, columns, padding
-from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import variant
 
 

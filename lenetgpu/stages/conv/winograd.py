@@ -6,10 +6,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from lenetgpu.arrays import np
+from lenetgpu.cpu.jit import addresses, native
 from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.threads import parallel_ranges, thread_count
 from lenetgpu.problems import Conv, ConvPool
-from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import variant
 
 _SIDE, _OUTPUTS, _CHANNELS, _FILTERS = 5, 4, 16, 32

@@ -6,11 +6,11 @@ from functools import cache
 from typing import Any
 
 from lenetgpu.arrays import np
+from lenetgpu.cpu.jit import addresses, native
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Fc
-from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import of_shape, variant
 
 _TILE = 32

@@ -11,7 +11,7 @@ from lenetgpu.problems import ConvPool
 from lenetgpu.stages.conv.unrolled import TILE, maps_each, product_grid, tile_reuse
 from lenetgpu.stages.defines import conv_defines
 from lenetgpu.stages.registry import of_shape, variant
-from lenetgpu.stages.sectors import conv_pool_moves
+from lenetgpu.stages.sectors import conv_moves
 
 
 @cache
@@ -27,7 +27,7 @@ def _kernel(problem: ConvPool) -> Kernel:
     reads=("NCHW", "NHWC"),
     writes=("NCHW", "NHWC"),
     kernels=of_shape(_kernel),
-    explain=lambda p, batch, machine: conv_pool_moves(p) + tile_reuse(p.conv),
+    explain=lambda p, batch, machine: conv_moves(p) + tile_reuse(p.conv),
     paper="report 3.4.1, which left it unbuilt",
 )
 def unrolled(x: Any, w: Any, y: Any, problem: ConvPool) -> None:

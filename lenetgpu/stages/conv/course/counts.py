@@ -9,7 +9,7 @@ from typing import Any
 
 from lenetgpu.arrays import np
 from lenetgpu.problems import Conv
-from lenetgpu.stages.sectors import NONE, Counted, Offsets, counted, gather, lanes, some, total
+from lenetgpu.stages.sectors import NONE, Counted, Offsets, counted, gather, lanes, some
 
 _TILE = 32
 
@@ -86,7 +86,7 @@ def direct_counts(
         computes = there & (y < problem.OH) & (x < problem.OW)
         stores += counted(gather(written, np.where(computes, y, -1), x, m))
         once = _tile_loads(problem, corner, tile, block, in_a_row)
-        loads += total(once for _ in range(problem.C))
+        loads += sum((once for _ in range(problem.C)), NONE)
         if not constant:
             k = np.arange(problem.gemm_k)[:, None, None]
             loads += counted(_weights(problem, np.where(computes, k, -1), m))
@@ -140,7 +140,7 @@ def image_counts(
         p = p0 + lane
         for k0 in starts:
             once = counted(_unrolled(problem, k0 + warp, p))
-            loads += total(once for _ in map_steps)
+            loads += sum((once for _ in map_steps), NONE)
         for m0 in maps:
             y = np.where((p < pixels) & (m0 + warp < problem.M), p // problem.OW, -1)
             stores += counted(gather(written, y, p % problem.OW, m0 + warp))
@@ -149,7 +149,7 @@ def image_counts(
         for m0 in maps:
             for k0 in starts:
                 once = counted(_weights(problem, k0 + k, m0 + m))
-                loads += total(once for _ in pixel_steps)
+                loads += sum((once for _ in pixel_steps), NONE)
     return loads, stores
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from lenetgpu import network
 from lenetgpu.arrays import np
+from lenetgpu.cpu.jit import addresses, native
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.conv.winograd import Workspaces, filters_at_points
-from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import variant
 
 

@@ -8,8 +8,8 @@ from lenetgpu.cpu.native import Emitted
 from lenetgpu.cpu.tile import windows
 from lenetgpu.cpu.vector import CHANNELS, FLOAT, PIXELS, Vectors
 from lenetgpu.cpu.vector import WIDTH as VECTOR
-from lenetgpu.cpu.winograd import IMAGES, OUTPUTS, finish, products, transform, workspace_sizes
-from lenetgpu.network import FEATURE_COUNT, PIXEL_SCALE, stage
+from lenetgpu.cpu.winograd import OUTPUTS, convolve, workspace_sizes
+from lenetgpu.network import PIXEL_SCALE, stage
 from lenetgpu.problems import Conv
 
 _FIRST, _SECOND = stage("conv1").problem, stage("conv2").problem
@@ -18,14 +18,10 @@ LINE, SIDE = _FIRST.W, _FIRST.S
 IMAGE = _FIRST.H * _FIRST.W
 WIDTH, MAPS = _SECOND.W, _SECOND.C
 MAP = _SECOND.H * WIDTH * MAPS
-FILTERS = _SECOND.M
-TILES = _SECOND.OH // OUTPUTS
-EACH = TILES * TILES
-ROWS = IMAGES * EACH
-assert ROWS % PIXELS == 0 and IMAGE % VECTOR == 0
-HALF, VALUES, PRODUCTS = workspace_sizes(TILES, WIDTH, MAPS, FILTERS)
+SIZES = _SECOND.OH // OUTPUTS, WIDTH, MAPS, _SECOND.M
+assert IMAGE % VECTOR == 0
 # Floats of a thread's workspace: pixels, their pooled map, and conv2's `workspace_sizes`.
-WORKSPACE = IMAGE + MAP + HALF + VALUES + PRODUCTS
+WORKSPACE = IMAGE + MAP + sum(workspace_sizes(*SIZES))
 
 
 def _unscale(v: Vectors, x: Any, y: Any) -> None:
@@ -56,28 +52,19 @@ def _features(
     `size` is a pixel's size in bytes: 1 for bytes, 4 for floats in 0..1. `workspace` holds
     WORKSPACE floats.
     """
-    b, (lo, hi) = v.builder, part
+    lo, hi = part
     pooled_map = v.at(workspace, (IMAGE, FLOAT))
-    half = v.at(pooled_map, (MAP, FLOAT))
-    values = v.at(half, (HALF, FLOAT))
-    results = v.at(values, (VALUES, FLOAT))
-    tiles, width, maps, filters, pixels = map(v.number, (TILES, WIDTH, MAPS, FILTERS, ROWS))
-    with v.steps(lo, hi, IMAGES) as start:
-        count = v.least(IMAGES, b.sub(hi, start))
-        with v.loop(count) as i:
-            image = v.at(x, (v.product(size, b.add(start, i)), IMAGE))
-            of_bytes = b.icmp_signed("==", size, v.number(1))
-            with b.if_then(of_bytes):
-                _unscale(v, image, workspace)
-            _first(v, b.select(of_bytes, workspace, image), w1, pooled_map)
-            into = v.at(values, (i, FLOAT * EACH * MAPS))
-            transform(v, pooled_map, into, half, tiles, width, maps, pixels)
-        rows = v.product(count, EACH)
-        products(v, (values, w2, results), rows, pixels, maps, filters)
-        with v.loop(count) as i:
-            at = v.at(results, (i, FLOAT * EACH * FILTERS))
-            out = v.at(y, (b.add(start, i), FLOAT * FEATURE_COUNT))
-            finish(v, True, at, out, tiles, filters, pixels)
+
+    def conv1(i: Any) -> Any:
+        image = v.at(x, (v.product(size, i), IMAGE))
+        of_bytes = v.builder.icmp_signed("==", size, v.number(1))
+        with v.builder.if_then(of_bytes):
+            _unscale(v, image, workspace)
+        _first(v, v.builder.select(of_bytes, workspace, image), w1, pooled_map)
+        return pooled_map
+
+    pointers = w2, y, v.at(pooled_map, (MAP, FLOAT))
+    convolve(v, conv1, pointers, (lo, hi), SIZES, means=True)
 
 
 FEATURES = Emitted("winograd_features", 8, _features)
