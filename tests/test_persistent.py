@@ -273,7 +273,7 @@ def test_falls_back_to_eight_blocks_or_is_refused(monkeypatch, shipped_weights):
         return Still(design, weights)
 
     monkeypatch.setattr(persistent, "Cluster", cluster)
-    with pytest.raises(LenetError, match="expected the GPU to take it, found: no room for 8"):
+    with pytest.raises(LenetError, match="the GPU cannot run it: no room for 8"):
         Persistent(shipped_weights)
     used.append(8)
     assert Persistent(shipped_weights).design.blocks == 8

@@ -19,11 +19,7 @@ def _loops(x, w, y, relu):  # type: ignore[no-untyped-def]
             y[n, m] = 0 if relu and total < 0 else total
 
 
-@variant(
-    kind="fc",
-    family="serial",
-    paper="report 1: the serial code",
-)
+@variant(kind="fc", family="serial", paper="report 1: the serial code")
 def loops(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """Three nested scalar loops on one CPU thread."""
     _loops(x, w, y, problem.relu)

@@ -34,10 +34,9 @@ _HALF_EXPONENT = 15
 
 @dataclass(frozen=True)
 class Factors:
-    """Factors from sums of scaled products to a stage's scaled output.
+    """Factors from sums of scaled products to a stage's scaled output, means included.
 
-    conv1 has one factor for bytes and one for pixels in 0..1; the convolutions' factors include
-    the mean's divisor.
+    conv1 has one factor for bytes and one for pixels in 0..1.
     """
 
     bytes: float
@@ -58,19 +57,15 @@ class Packed:
     factors: Factors
 
 
-def on_device(**held: Any) -> SimpleNamespace:
+def on_device(**values: Any) -> SimpleNamespace:
     """Return a kernel's arguments by name: host arrays copied to the device, numbers unchanged."""
-    return SimpleNamespace(
-        **{name: cupy.asarray(it) if it.ndim else it for name, it in held.items()}
-    )
+    arguments = {name: cupy.asarray(v) if v.ndim else v for name, v in values.items()}
+    return SimpleNamespace(**arguments)
 
 
 @dataclass(frozen=True)
 class Filters:
-    """The convolutions' operands on the device: conv1 for floats in 0..1 and for bytes, and conv2.
-
-    `scales` are the factors for floats and for bytes, for kernels that take them.
-    """
+    """The convolutions' operands on the device; conv1 and scales for floats in 0..1 and bytes."""
 
     conv1: Any
     conv2: Any
@@ -114,19 +109,16 @@ def parts(w: Array, axis: int = 0) -> tuple[Array, int]:
 
 
 def activation_exponents(tensors: Sequence[Array]) -> tuple[int, int, int]:
-    """Return the scales at which the outputs of pool1, pool2 and fc1 are stored in fp16.
+    """Return the scales of the fp16 outputs of pool1, pool2 and fc1: the largest output fits.
 
-    `tensors` are conv1 (5, 5, 1, 32), conv2 (5, 5, 32, 64), fc1 (1024, 128) and any that
-    follow. Each scale leaves room for the largest output that the weights allow.
+    `tensors` are conv1 (5, 5, 1, 32), conv2 (5, 5, 32, 64) and fc1 (1024, 128).
     """
     conv1, conv2, fc1 = (np.abs(tensor.astype(np.float64)) for tensor in tensors[:3])
     pool1 = PIXEL_BOUND * conv1.sum((0, 1, 2))
     pool2 = np.einsum("rscm,c->m", conv2, pool1)
     hidden = fc1.reshape(16, 64, 128).sum(0).T @ pool2
-    first, second, third = (
-        _HALF_EXPONENT - _exponent(float(reach.max())) for reach in (pool1, pool2, hidden)
-    )
-    return first, second, third
+    one, two, three = (_exponent(float(bound.max())) for bound in (pool1, pool2, hidden))
+    return _HALF_EXPONENT - one, _HALF_EXPONENT - two, _HALF_EXPONENT - three
 
 
 def factors(
@@ -135,10 +127,10 @@ def factors(
     weights: tuple[int, int, int, int],
     outputs: tuple[int, int, int],
 ) -> Factors:
-    """Return the factors of kernels that multiply a window's sum by `mean` to obtain its mean.
+    """Return the factors of kernels that multiply a window's sum by `mean`.
 
-    The other arguments are exponents: of the scales of bytes and of float pixels, of the four
-    tensors, and of the outputs of pool1, pool2 and fc1; 0 means unscaled.
+    The other arguments are exponents of the scales of bytes and float pixels, the four tensors,
+    and the outputs of pool1, pool2 and fc1.
     """
     (byte, unit), (k1, k2, k3, k4), (a1, a2, a3) = pixels, weights, outputs
     return Factors(

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any
 
-from lenetgpu.arrays import cupy, np
+from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
-from lenetgpu.stages.defines import launch_each, map_defines
+from lenetgpu.stages.defines import MAPS, launch_each, map_defines
+from lenetgpu.stages.pool.mean import workspace as float_workspace
 from lenetgpu.stages.registry import of_shape, variant
 from lenetgpu.stages.sectors import NONE, Counted, Offsets, counted, efficiency_rows, gather, lanes
 
 _THREADS = 1024
-_MAPS = ("NHWC", "NCHW")
 
 
 @cache
@@ -56,15 +56,11 @@ def mean_alone(x: Any, y: Any, problem: Pool) -> None:
     launch(_kernel(problem, "looped_mean"), (len(x),), _block(problem), (x, y))
 
 
-def _workspace(w: None, problem: Pool, batch: int) -> Any:
-    return cupy.empty((batch, *problem.in_shape), cupy.float32)
-
-
 pool = partial(
     variant,
     kind="pool",
-    reads=_MAPS,
-    writes=_MAPS,
+    reads=MAPS,
+    writes=MAPS,
     kernels=of_shape(_kernel),
     supports=_fits,
     explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
@@ -73,7 +69,7 @@ pool = partial(
 
 @pool(
     family="basic",
-    prepare=_workspace,
+    prepare=float_workspace,
     kernels=of_shape(lambda p: (_kernel(p, "relu_in_place"), _kernel(p, "looped_mean"))),
     paper="report 3.1.1 and 3.2.1, tables 9 and 11, figs 4 and 5",
 )
@@ -83,10 +79,10 @@ def in_place(x: Any, workspace: Any, y: Any, problem: Pool) -> None:
     The kernel works on a copy of the input, because a variant must not change its input. The
     report has no copy; the suite `course` times the two kernels alone.
     """
-    held = workspace[: len(x)].reshape(x.shape)
-    held[...] = x
-    relu_in_place(held, problem)
-    mean_alone(held, y, problem)
+    copy = workspace[: len(x)].reshape(x.shape)
+    copy[...] = x
+    relu_in_place(copy, problem)
+    mean_alone(copy, y, problem)
 
 
 @pool(family="fused", paper="report 3.1.2 and 3.2.2")

@@ -10,11 +10,9 @@ from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
-from lenetgpu.stages.defines import launch_each, map_defines
+from lenetgpu.stages.defines import MAPS, launch_each, map_defines
 from lenetgpu.stages.registry import of_shape, variant
 from lenetgpu.stages.sectors import NONE, WARP, Counted, Offsets, counted, efficiency_rows, gather
-
-_MAPS = ("NHWC", "NCHW")
 
 
 @lazy_njit
@@ -51,7 +49,7 @@ def access_counts(problem: Pool) -> tuple[Counted, Counted]:
     return loads, Counted(order.size, -(-order.size // 8))
 
 
-pool = partial(variant, kind="pool", reads=_MAPS, writes=_MAPS)
+pool = partial(variant, kind="pool", reads=MAPS, writes=MAPS)
 one_pass = partial(
     pool,
     kernels=of_shape(_kernel),
@@ -59,13 +57,14 @@ one_pass = partial(
 )
 
 
-def _rectified(w: None, problem: Pool, batch: int) -> Any:
+def workspace(w: None, problem: Pool, batch: int) -> Any:
+    """Allocate float32 workspace for `batch` maps."""
     return cupy.empty((batch, *problem.in_shape), cupy.float32)
 
 
 @pool(
     family="basic",
-    prepare=_rectified,
+    prepare=workspace,
     kernels=of_shape(lambda problem: (_kernel(problem, "relu"), _kernel(problem, "mean"))),
     paper="after report 3.1.1 and 3.2.1: threads along the output",
 )

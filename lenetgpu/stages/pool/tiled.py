@@ -10,6 +10,7 @@ from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
+from lenetgpu.stages.defines import MAPS
 from lenetgpu.stages.registry import of_shape, variant
 
 _THREADS = 256
@@ -72,8 +73,8 @@ def _keeps_layout(problem: Pool) -> str | None:
 @variant(
     kind="pool",
     family="tiled",
-    reads=("NHWC", "NCHW"),
-    writes=("NHWC", "NCHW"),
+    reads=MAPS,
+    writes=MAPS,
     kernels=of_shape(_kernel),
     supports=_keeps_layout,
     default=True,

@@ -17,12 +17,12 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import WORKSPACE_BYTES, images_within
 from lenetgpu.problems import FLOAT_BYTES, Pool
-from lenetgpu.stages.defines import launch_each, map_defines
+from lenetgpu.stages.defines import MAPS, launch_each, map_defines
 from lenetgpu.stages.registry import of_shape, variant
 
 _WINDOW, _THREADS = 4, 256
 _CPU_WORKSPACE_BYTES = 8 << 20
-product = partial(variant, kind="pool", reads=("NHWC", "NCHW"), writes=("NHWC", "NCHW"))
+product = partial(variant, kind="pool", reads=MAPS, writes=MAPS)
 
 
 def _workspace(arrays: Any, problem: Pool, batch: int, limit: int = WORKSPACE_BYTES) -> Any:

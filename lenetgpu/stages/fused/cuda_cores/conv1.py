@@ -31,10 +31,9 @@ def kernel(dtype: str, size: Tuning) -> Kernel:
 
 
 def pack(conv1: Array) -> dict[str, Array]:
-    """Transform (5, 5, 1, 32) filters for each image dtype.
+    """Transform (5, 5, 1, 32) filters to (5 row, 8 point, 32 map) for each dtype of images.
 
-    Each array is (5, 8, 32): row, transform point along x, map. The uint8 filters include the
-    pixels' factor 1/255.
+    The uint8 filters include the pixels' factor 1/255.
     """
     transform, exact = filter_transform(), np.asarray(conv1, np.float64).reshape(5, 5, tuning.MAPS1)
     return {

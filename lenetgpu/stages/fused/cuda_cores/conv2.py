@@ -29,13 +29,11 @@ def kernel(size: Tuning) -> Kernel:
 
 
 def pack(conv2: Array) -> Array:
-    """Transform (5, 5, 32, 64) filters, scaled by pool1's 1/4.
-
-    The result is (8, 8, 32, 64) float32: transform point y, transform point x, channel, map.
-    """
+    """Transform (5, 5, 32, 64) filters / 4 (pool1's mean) to (8, 8, 32, 64) float32."""
     transform, exact = filter_transform(), np.asarray(conv2, np.float64) / 4
-    found = np.einsum("ir,js,rscm->jicm", transform, transform, exact)
-    return np.ascontiguousarray(found, np.float32)
+    # axes: transform point, transform point, channel, map
+    values = np.einsum("ir,js,rscm->jicm", transform, transform, exact)
+    return np.ascontiguousarray(values, np.float32)
 
 
 def run(tiles: Any, filters: Any, y: Any, count: int, size: Tuning) -> None:

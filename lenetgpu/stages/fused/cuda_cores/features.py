@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lenetgpu.arrays import cupy
+from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.cuda_cores import conv1, conv2
 from lenetgpu.stages.fused.cuda_cores.tuning import TUNINGS, tuning
 from lenetgpu.stages.registry import of_shape, variant
-
-if TYPE_CHECKING:
-    from lenetgpu.gpu.nvrtc import Kernel
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
@@ -25,10 +23,8 @@ def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
 
 
 def _kernels(problem: Features) -> tuple[Kernel, ...]:
-    made: list[Kernel] = []
-    for size in TUNINGS:
-        made += (conv1.kernel("uint8", size), conv1.kernel("float32", size), conv2.kernel(size))
-    return tuple(made)
+    first = [conv1.kernel(dtype, size) for size in TUNINGS for dtype in ("uint8", "float32")]
+    return (*first, *map(conv2.kernel, TUNINGS))
 
 
 @variant(

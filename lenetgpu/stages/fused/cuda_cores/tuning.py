@@ -35,9 +35,8 @@ _TILE_PITCH = MAPS2 // 2 + 4
 class Tuning:
     """Block sizes for the architectures `only`.
 
-    `*_blocks` is the minimum blocks per SM. conv2 copies `conv2_bk` channels at a time into
-    one of `conv2_stages` pipeline stages and has `conv2_buffers` exchange buffers. A classifier
-    block processes `classifier_images` images and copies `classifier_bk` features at a time.
+    `*_blocks` is the minimum blocks per SM; `*_bk` the channels or features that a pipeline stage
+    holds; `conv2_buffers` the exchange buffers of a conv2 block.
     """
 
     conv1_blocks: int

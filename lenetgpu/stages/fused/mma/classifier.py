@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lenetgpu.arrays import np
@@ -37,31 +38,23 @@ def _run(x: Any, w: Any, y: Any, parts: int) -> None:
     launch(kernel(parts), (blocks,), (_THREADS,), args, shared=_SHARED_BYTES)
 
 
-@variant(
-    kind=CLASSIFIER,
-    family="mma_fp16",
-    also="mma.classifier",
-    reads="F16",
-    needs=cuda(80),
-    precision="fp16",
-    prepare=lambda w, problem, batch: _prepare(w, 1),
-    kernels=lambda problem, batch: (kernel(1),),
-)
+def _variant(parts: int, **fields: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return variant(
+        kind=CLASSIFIER,
+        needs=cuda(80),
+        prepare=lambda w, problem, batch: _prepare(w, parts),
+        kernels=lambda problem, batch: (kernel(parts),),
+        **fields,
+    )
+
+
+@_variant(1, family="mma_fp16", also="mma.classifier", reads="F16", precision="fp16")
 def classifier(x: Any, w: Any, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel on mma.sync, fp16 operands, fp32 sums."""
     _run(x, w, y, 1)
 
 
-@variant(
-    kind=CLASSIFIER,
-    family="mma_fp16x3",
-    also="mma_split.classifier",
-    reads="F16X2",
-    needs=cuda(80),
-    precision="fp16x3",
-    prepare=lambda w, problem, batch: _prepare(w, 2),
-    kernels=lambda problem, batch: (kernel(2),),
-)
+@_variant(2, family="mma_fp16x3", also="mma_split.classifier", reads="F16X2", precision="fp16x3")
 def classifier_(x: Any, w: Any, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel on mma.sync, split fp16 operands."""
     _run(x, w, y, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -46,10 +47,7 @@ class Tiling:
         return self.images * per_image + (2 * parts + 1) * _STAGE_BYTES
 
     def blocks_per_sm(self, uint8: bool, parts: int, limits: Processor) -> int:
-        """Return the blocks that an SM holds by threads and shared memory.
-
-        Registers are not counted, because the kernel's launch bounds limit them.
-        """
+        """Return the blocks that an SM holds; launch bounds limit the registers."""
         demand = Demand(0, self.threads, self.shared_bytes(uint8, parts))
         return residency(demand, limits).blocks
 
@@ -78,8 +76,8 @@ def kernel(uint8: bool, parts: int, tiling: Tiling) -> Kernel:
 
 def _tilings(uint8: bool, parts: int) -> list[Tiling]:
     """Return the tilings of which every supported GPU can hold at least one block."""
-    every = [limits for c, limits in PROCESSORS.items() if c >= _NEEDS.compute_capability]
-    return [t for t in TILINGS[parts] if all(t.blocks_per_sm(uint8, parts, s) for s in every)]
+    supported = [limits for c, limits in PROCESSORS.items() if c >= _NEEDS.compute_capability]
+    return [t for t in TILINGS[parts] if all(t.blocks_per_sm(uint8, parts, s) for s in supported)]
 
 
 @cache
@@ -103,31 +101,23 @@ def _run(x: Any, w: Filters, y: Any, parts: int) -> None:
     launch(made, (blocks,), (size.threads,), w.args(x, y), shared=shared)
 
 
-@variant(
-    kind=FEATURES,
-    family="mma_fp16",
-    also="mma.features",
-    writes="F16",
-    needs=_NEEDS,
-    precision="fp16",
-    prepare=lambda w, problem, batch: filters(pack(w, 1)),
-    kernels=lambda problem, batch: kernels(1),
-)
+def _variant(parts: int, **fields: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return variant(
+        kind=FEATURES,
+        needs=_NEEDS,
+        prepare=lambda w, problem, batch: filters(pack(w, parts)),
+        kernels=lambda problem, batch: kernels(parts),
+        **fields,
+    )
+
+
+@_variant(1, family="mma_fp16", also="mma.features", writes="F16", precision="fp16")
 def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on mma.sync, fp16 operands, fp32 sums."""
     _run(x, w, y, 1)
 
 
-@variant(
-    kind=FEATURES,
-    family="mma_fp16x3",
-    also="mma_split.features",
-    writes="F16X2",
-    needs=_NEEDS,
-    precision="fp16x3",
-    prepare=lambda w, problem, batch: filters(pack(w, 2)),
-    kernels=lambda problem, batch: kernels(2),
-)
+@_variant(2, family="mma_fp16x3", also="mma_split.features", writes="F16X2", precision="fp16x3")
 def features_(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on mma.sync, split fp16 operands."""
     _run(x, w, y, 2)

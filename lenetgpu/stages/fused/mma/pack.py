@@ -1,8 +1,4 @@
-"""Weights for the mma.sync kernels: in the order lanes read them, as fp16 or split fp16.
-
-With two parts every operand is scaled by a power of two (`fused/split.py`); with one part all
-scales are 1.
-"""
+"""Weights for the mma.sync kernels in the order lanes read them: fp16, or scaled split fp16."""
 
 from __future__ import annotations
 
@@ -17,10 +13,7 @@ _MEAN = 0.125
 
 
 def fragments(matrix: Array) -> Array:
-    """Arrange (..., K, N) as mma's B: (..., K/16, N/16, 32 lanes, 8).
-
-    A lane has two tiles of 8 columns.
-    """
+    """Arrange (..., K, N) as mma's B: (..., K/16, N/16, 32 lanes, 8), two tiles of 8 columns."""
     *outer, k, width = matrix.shape
     cut = matrix.reshape(*outer, k // 16, 2, 4, 2, width // 16, 2, 8)
     # step, half, quad, pair, columns/16, tile, column -> step, columns/16, lane, tile, half, pair
@@ -46,10 +39,7 @@ def _parts(w: Array, parts: int) -> tuple[Array, int]:
 
 
 def _conv1_matrix(conv1: Array) -> Array:
-    """Arrange (5, 5, 1, 32) filters as (32, 64).
-
-    K is 5 rows of 6 pixels and two zeros; N is channel/8, dx, channel % 8.
-    """
+    """Arrange (5, 5, 1, 32) filters as (32, 64): 5 rows of 6 pixels; channel/8, dx, channel % 8."""
     shifted = np.zeros((5, 6, 4, 2, 8), np.float32)
     for dx in range(2):
         shifted[:, dx : dx + 5, :, dx] = conv1.reshape(5, 5, 4, 8)

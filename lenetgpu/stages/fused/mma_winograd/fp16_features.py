@@ -19,30 +19,21 @@ WARPS = IMAGES = 8  # warps of a block (8 conv2 outputs each), and images of a b
 
 
 def channel_order() -> Array:
-    """Return (32,): conv2's input channels in K order.
-
-    A 16-byte vector holds a pair from each plane of 8 channels.
-    """
+    """Return (32,): conv2's input channels in K order; a vector has pairs of each 8 channels."""
     vec, item = np.divmod(np.arange(32), 8)
-    order: Array = 8 * (item // 2) + 2 * vec + item % 2
-    return order
+    return np.asarray(8 * (item // 2) + 2 * vec + item % 2)
 
 
 def output_order() -> Array:
-    """Return (64,): conv2's outputs, warp by warp.
-
-    A warp's outputs are one 16-byte vector of the features.
-    """
+    """Return (64,): conv2's outputs, warp by warp: a 16-byte vector of the features each."""
     warp, column = np.divmod(np.arange(64), 8)
-    order: Array = 32 * (warp // 4) + 8 * (column // 2) + 2 * (warp % 4) + column % 2
-    return order
+    return np.asarray(32 * (warp // 4) + 8 * (column // 2) + 2 * (warp % 4) + column % 2)
 
 
 def pack_conv1(conv1: Array) -> Array:
-    """Arrange (5, 5, 1, 32) filters as (2, 4, 32, 2, 2, 4) fp16.
+    """Arrange (5, 5, 1, 32) filters as (2, 4, 32, 2, 2, 4) fp16, scales and K as for wgmma.
 
-    Axes: scale, channel/8, lane, dx, K step, 4. The scales and the order of K are those of the
-    wgmma kernels.
+    Axes: scale, channel/8, lane, dx, K step, 4.
     """
     columns = fp16_pack.pack_conv1(conv1).transpose(0, 1, 2, 4, 3).reshape(2, 32, 64)
     packed = fragments(columns).reshape(2, 2, 4, 32, 2, 4).transpose(0, 2, 3, 4, 1, 5)
@@ -50,10 +41,9 @@ def pack_conv1(conv1: Array) -> Array:
 
 
 def pack_conv2(conv2: Array) -> Array:
-    """Arrange (5, 5, 32, 64) filters as (8, 5, 8, 32, 2, 4) fp16.
+    """Arrange (5, 5, 32, 64) filters as (8, 5, 8, 32, 2, 4) fp16; infinity is first, 0 second.
 
-    Axes: point, row, warp, lane, K step, 4. The point at infinity is first and 0 second; the
-    others follow `fp16_pack.ORDER`.
+    Axes: point, row, warp, lane, K step, 4.
     """
     points = fp16_pack.in_fp16(conv2)[[1, 0, *range(2, POINTS)]]
     matrix = points[:, :, channel_order()][:, :, :, output_order()]

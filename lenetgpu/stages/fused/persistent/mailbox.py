@@ -25,8 +25,7 @@ def pack(weights: Weights) -> tuple[Array, tuple[float, int]]:
 
     conv1 [map 32][25 filter elements, 3 zeros]; conv2 [map/4][filter element][input map] of
     four maps; fc1 [row][map/16] [map 8][unit/16, unit/4 4, column 4, map/8 2] of four hidden
-    units; fc2 [class][lane] of four. Each tensor is scaled by a power of two to at most 1. This
-    is exact except for weights at or below 2**-126 of the tensor's largest.
+    units; fc2 [class][lane] of four. Each tensor is scaled by a power of two to at most 1.
     """
     (conv1, a), (conv2, b), (fc1, c), (fc2, d) = (
         _near_one(weights[name]) for name in ("conv1", "conv2", "fc1", "fc2")
@@ -77,19 +76,19 @@ class Mailbox:
         `image` is (28, 28), (28, 28, 1), (1, 28, 28) or (784,), uint8 or float32 in 0..1.
         Raises LenetError for any other image.
         """
-        given = np.asarray(image)
-        if given.shape not in _SHAPES or given.dtype not in (np.uint8, np.float32):
+        array = np.asarray(image)
+        if array.shape not in _SHAPES or array.dtype not in (np.uint8, np.float32):
             raise LenetError(
                 "an image: expected uint8 or float32 of shape (28, 28) or (784,), "
-                f"found {given.dtype} of shape {given.shape}"
+                f"found {array.dtype} of shape {array.shape}"
             )
-        if given.dtype == np.uint8:
-            self.pixels[...] = given.reshape(SIDE, SIDE)
+        if array.dtype == np.uint8:
+            self.pixels[...] = array.reshape(SIDE, SIDE)
             return 0
-        low, high = given.min(), given.max()
+        low, high = array.min(), array.max()
         if not (low >= 0 and high <= 1):
             raise LenetError(f"an image: expected floats in 0..1, found {low:g} to {high:g}")
-        self.floats[...] = given.reshape(PIXELS)
+        self.floats[...] = array.reshape(PIXELS)
         return 1
 
     def sums(self, tag: int) -> Array | None:

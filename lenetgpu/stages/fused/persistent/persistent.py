@@ -155,13 +155,13 @@ def opened(
         )
     packed, scale = pack(weights)
     refusal = ""
-    for one in DESIGNS if design is None else (design,):
+    for candidate in DESIGNS if design is None else (design,):
         try:
-            open_it(Cluster(one, packed))
-            return one, scale
+            open_it(Cluster(candidate, packed))
+            return candidate, scale
         except RuntimeError as error:
             refusal = str(error)
-    raise LenetError(f"the persistent kernel: expected the GPU to take it, found: {refusal}")
+    raise LenetError(f"the persistent kernel: the GPU cannot run it: {refusal}")
 
 
 class Persistent:

@@ -46,10 +46,7 @@ HIDDEN = 128
 
 
 def feature_order() -> Array:
-    """Return (1024,): each feature's index in (4, 4, 64) order, in the order the kernel writes.
-
-    Thread t of a warpgroup writes 8 features: channels c and c + 8 of each pooled row.
-    """
+    """Return (1024,): each feature's index in (4, 4, 64) order, in the order threads write."""
     thread, row, half = np.meshgrid(np.arange(128), np.arange(4), np.arange(2), indexing="ij")
     warp, lane = thread // 32, thread % 32
     channel = 16 * warp + lane // 4 + 8 * half
@@ -60,8 +57,7 @@ def feature_order() -> Array:
 def arrange_conv1(conv1: Array) -> Array:
     """Arrange (5, 5, 1, 32) filters as (2, 2, 64, 8): K step, half of the step, column, K.
 
-    Column 16a + 8dx + b is channel 8a + b shifted dx pixels to the right; K covers 5 rows of 6
-    pixels and ends in two zeros.
+    Column 16a + 8dx + b is channel 8a + b shifted right by dx; K is 5 rows of 6 pixels, two zeros.
     """
     shifted = np.zeros((32, 4, 2, 8), conv1.dtype)
     both = np.zeros((5, 6, 2, 32), conv1.dtype)
@@ -80,8 +76,7 @@ def in_pair_order(conv1: Array, order: Sequence[int] | Array) -> Array:
 def pack_conv1(conv1: Array) -> Array:
     """Arrange (5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: scale, then as `arrange_conv1`.
 
-    The first scale is for pixels in 0..1, the second for bytes / 256; both include the mean's
-    1/4.
+    Scales: pixels in 0..1, bytes / 256; both include the mean's 1/4.
     """
     scales = (0.25, 0.25 * 256 / 255)
     packed = [arrange_conv1(to_half(np.float32(scale) * conv1)) for scale in scales]
@@ -89,12 +84,9 @@ def pack_conv1(conv1: Array) -> Array:
 
 
 def pack_conv2(conv2: Array) -> Array:
-    """Arrange (5, 5, 32, 64) filters as (50, 2, 64, 8) fp16.
-
-    Axes: filter element and channel half, channel/8, output, 8.
-    """
-    split = conv2.reshape(25, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3)
-    return np.ascontiguousarray(split, dtype=np.float16).reshape(50, 2, 64, 8)
+    """Arrange (5, 5, 32, 64) filters as (50 element and half, 2 channel/8, 64 output, 8) fp16."""
+    vectors = conv2.reshape(50, 2, 8, 64).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(vectors, dtype=np.float16)
 
 
 def pack_fc1(fc1: Array) -> Array:

@@ -14,10 +14,9 @@ _LEAST_STEPS = 8  # so that a channel's range grows by at most an eighth
 
 
 def ranges(conv1: Array) -> Array:
-    """Return (32,) float64: the value of 255 in each of pool1's channels.
+    """Return (32,) float64: the value of 255 in each of pool1's channels; no image saturates.
 
-    No image saturates. Where it costs little precision, a white image maps to a whole number of
-    steps: flat strokes are then exact.
+    Where that costs little precision, white is a whole number of steps: flat strokes are exact.
     """
     most = most_pooled(conv1)
     most = np.where(most > 0, np.maximum(most, np.abs(conv1).max((0, 1, 2)) / _WIDEST), 0.0)

@@ -20,25 +20,22 @@ FILTER_BYTES = STEPS * (64 * 2 * _VEC + 4 * _THREADS)
 def steps_of(whole: Array) -> Array:
     """Arrange (5, 5, 32, 64) filters as (13, 64, 64): step, output, K.
 
-    K is core-matrix row, then channel of its plane. Two rows of the last step have no filter
-    element and are zeros.
+    K is core-matrix row, then channel of its plane; the last two rows of the last step are zeros.
     """
     elements = whole.reshape(5, 5, 2, _VEC, 64).transpose(0, 1, 2, 4, 3)
-    made = np.zeros((STEPS, 64, _ELEMENTS, _VEC), whole.dtype)
+    steps = np.zeros((STEPS, 64, _ELEMENTS, _VEC), whole.dtype)
     for step in range(STEPS - 1):
         plane, line = divmod(step, len(_LINES))
         for vec, (r, s) in enumerate(_LINES[line]):
-            made[step, :, vec] = elements[r, s, plane]
-    for plane in range(2):
-        made[-1, :, plane] = elements[4, 4, plane]
-    return made.reshape(STEPS, 64, _ELEMENTS * _VEC)
+            steps[step, :, vec] = elements[r, s, plane]
+    steps[-1, :, :2] = elements[4, 4].swapaxes(0, 1)
+    return steps.reshape(STEPS, 64, _ELEMENTS * _VEC)
 
 
 def halved(steps: Array) -> tuple[Array, Array]:
     """Compress (..., K) with at most two nonzeros in every four to (..., K / 2) values and indices.
 
-    Indices (..., K / 4, 2) ascend and differ; if fewer than two of a four are nonzero, the first
-    zeros are included. Raises LenetError if more than two are nonzero.
+    Indices (..., K / 4, 2) ascend and differ. Raises LenetError if more than two are nonzero.
     """
     fours = steps.reshape(*steps.shape[:-1], -1, 4)
     if ((fours != 0).sum(-1) > 2).any():
@@ -51,8 +48,7 @@ def halved(steps: Array) -> tuple[Array, Array]:
 def by_thread(indices: Array) -> Array:
     """Encode indices (..., 64 rows, 16 fours, 2) as 32 bits per product for each of 128 threads.
 
-    ptx/wgmma_sparse.cuh documents which row and which 8 fours a thread has. The first four is
-    in the lowest bits.
+    ptx/wgmma_sparse.cuh documents which row and which 8 fours a thread has, lowest bits first.
     """
     thread = np.arange(_THREADS)
     row = thread % 2 * 8 + thread // 4 % 8 + 16 * (thread // 32)
@@ -63,10 +59,7 @@ def by_thread(indices: Array) -> Array:
 
 
 def by_register(kept: Array) -> Array:
-    """Arrange kept bytes (products, 64, 32) as (products, warp, row, quad, K half, row half, 4).
-
-    This is each of 128 threads' part of A, four words a product.
-    """
+    """Arrange kept bytes (products, 64, 32) as (products, warp, row, quad, K half, row half, 4)."""
     parts = kept.reshape(-1, 4, 2, 8, 2, 4, 4)  # warp, row half, row, K half, quad, bytes
     return np.ascontiguousarray(parts.transpose(0, 1, 3, 5, 4, 2, 6))
 
@@ -74,8 +67,7 @@ def by_register(kept: Array) -> Array:
 def pack_conv2(whole: Array) -> Array:
     """Pack (5, 5, 32, 64) int8, 2:4 sparse along channels, as FILTER_BYTES bytes.
 
-    [step][thread][4 words] of kept values, as wgmma expects A in registers, then [step][thread]
-    metadata.
+    [step][thread][4 words] of kept values (A in registers), then [step][thread] metadata.
     """
     kept, indices = halved(steps_of(whole))
     parts = by_register(kept), by_thread(indices).astype("<u4")

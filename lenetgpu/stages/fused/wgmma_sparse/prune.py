@@ -23,11 +23,7 @@ _PART, _BLOCK = 32, 40
 
 
 def calibration() -> Array:
-    """Return (N, 28, 28, 1) uint8: every 33rd of the shipped digits, some noise, and white.
-
-    With digits alone the filters are unconstrained where no digit has ink, and white images
-    come out wrong.
-    """
+    """Return (N, 28, 28, 1) uint8: every 33rd shipped digit, noise and white where none has ink."""
     digits = load_dataset(assets.default_digits()).images[::_EVERY]
     noise = np.random.default_rng(0).integers(0, 256, (_NOISE, *IMAGE_SHAPE), dtype=np.uint8)
     return np.concatenate([digits, noise, np.full((_WHITE, *IMAGE_SHAPE), 255, np.uint8)])
@@ -36,54 +32,51 @@ def calibration() -> Array:
 def _unit(conv1: Array) -> Array:
     """Return (32,): the value of 1 in each channel of the maps."""
     largest = ranges(conv1)
-    found: Array = np.where(largest > 0, largest, 1.0) / BYTE_MOST
-    return found
+    return np.asarray(np.where(largest > 0, largest, 1.0) / BYTE_MOST)
 
 
 def maps_of(images: Array, conv1: Array) -> Array:
     """Return pool1's outputs (N, 12, 12, 32) of uint8 images, as integers like the kernel's."""
     first = next(span.problem for span in SPANS if isinstance(span.problem, ConvPool))
     maps = conv_pool_reference(images / PIXEL_SCALE, conv1, first)
-    found: Array = np.rint(maps / _unit(conv1))
-    return found
+    return np.asarray(np.rint(maps / _unit(conv1)))
 
 
 def second_moments(maps: Array) -> Array:
     """Return (800, 800): summed products of the inputs of every two filter elements of conv2.
 
-    `maps` is (N, 12, 12, 32). The result is exact in any summation order, because the maps are
-    integers up to 255.
+    `maps` (N, 12, 12, 32) are integers up to 255, so the sums are exact.
     """
-    found = np.zeros((5 * 5 * maps.shape[3],) * 2)
+    moments = np.zeros((5 * 5 * maps.shape[3],) * 2)
     for lo in range(0, len(maps), _PART):
-        seen = np.lib.stride_tricks.sliding_window_view(maps[lo : lo + _PART], (5, 5), axis=(1, 2))
-        rows = seen.transpose(0, 1, 2, 4, 5, 3).reshape(-1, len(found))
-        found += rows.T @ rows
-    return found
+        part = maps[lo : lo + _PART]
+        windows = np.lib.stride_tricks.sliding_window_view(part, (5, 5), axis=(1, 2))
+        rows = windows.transpose(0, 1, 2, 4, 5, 3).reshape(-1, len(moments))
+        moments += rows.T @ rows
+    return moments
 
 
 def prune(filters: Array, moments: Array) -> Array:
     """Prune (K, M) filters to at most two nonzeros in every four of K, float64.
 
-    `moments` (K, K) are the second moments of the inputs. Going down K, each four loses the two
-    filter elements whose loss the remaining elements compensate best; at the end the kept
-    elements are refitted. A multiple of the identity regularizes singular moments.
+    `moments` (K, K) are the second moments of the inputs. Each four loses the two elements whose
+    loss the following compensate best; the kept elements are refitted at the end.
     """
     exact = filters.astype(np.float64)
     inputs = len(exact)
-    met = moments + (_DAMPING * np.trace(moments) / inputs or 1.0) * np.eye(inputs)
-    root = np.linalg.cholesky(np.linalg.inv(met)).T
+    damped = moments + (_DAMPING * np.trace(moments) / inputs or 1.0) * np.eye(inputs)
+    root = np.linalg.cholesky(np.linalg.inv(damped)).T
     left, kept = exact.copy(), np.zeros(exact.shape, bool)
     for lo in range(0, inputs, _BLOCK):
         block, rest = slice(lo, lo + _BLOCK), slice(lo + _BLOCK, inputs)
         dropped = _dropped(left[block], root[block, block], kept[block])
         left[rest] -= root[block, rest].T @ dropped
-    found = np.zeros_like(exact)
+    pruned = np.zeros_like(exact)
     for output in range(exact.shape[1]):
-        held = np.flatnonzero(kept[:, output])
-        wanted = met[held] @ exact[:, output]
-        found[held, output] = np.linalg.solve(met[np.ix_(held, held)], wanted)
-    return found
+        rows = np.flatnonzero(kept[:, output])
+        target = damped[rows] @ exact[:, output]
+        pruned[rows, output] = np.linalg.solve(damped[np.ix_(rows, rows)], target)
+    return pruned
 
 
 def _dropped(left: Array, root: Array, kept: Array) -> Array:
@@ -101,10 +94,9 @@ def _dropped(left: Array, root: Array, kept: Array) -> Array:
 
 
 def pruned(conv1: Array, conv2: Array) -> Array:
-    """Return `conv2` (5, 5, 32, 64), 2:4 sparse along its inputs, float64.
+    """Return `conv2` (5, 5, 32, 64), 2:4 sparse along its inputs, float64, fitted to digits.
 
-    It is fitted to digits through `conv1`. Raises LenetError if the shipped digits are not
-    available.
+    Raises LenetError if the shipped digits are not available.
     """
     return _pruned(*(np.ascontiguousarray(w, np.float32).tobytes() for w in (conv1, conv2)))
 
@@ -117,6 +109,6 @@ def _pruned(first: bytes, second: bytes) -> Array:
     unit = _unit(conv1)[:, None]
     moments = second_moments(maps_of(calibration(), conv1))
     scaled = (conv2 * unit).reshape(len(moments), -1)
-    found = prune(scaled, moments).reshape(conv2.shape) / unit
-    found.flags.writeable = False
-    return found
+    sparse = prune(scaled, moments).reshape(conv2.shape) / unit
+    sparse.flags.writeable = False
+    return sparse

@@ -1,7 +1,4 @@
-"""Images to pool2's features, conv2 by Winograd F(4,5): fp16 operands on wgmma (sm_90a).
-
-Three producer warpgroups compute conv1 and the transforms; one consumer warpgroup multiplies.
-"""
+"""Images to pool2's features, conv2 by Winograd F(4,5): fp16 operands on wgmma (sm_90a)."""
 
 from __future__ import annotations
 

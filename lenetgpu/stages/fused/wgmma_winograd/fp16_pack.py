@@ -57,23 +57,18 @@ def pack_conv1(conv1: Array) -> Array:
 def at_points(conv2: Array) -> Array:
     """Transform each row of (5, 5, 32, 64) filters to eight points: (8, 5, 32, 64) float64."""
     transform = filter_transform()[list(ORDER)]
-    found: Array = np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64))
-    return found
+    return np.asarray(np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64)))
 
 
 def in_fp16(conv2: Array) -> Array:
     """Transform (5, 5, 32, 64) filters along rows to the points of `ORDER`: (8, 5, 32, 64) fp16.
 
-    The transform is in float64 and rounds once. The sum of each point's five rows is preserved,
-    because upright strokes are alike in all five.
+    Rounding preserves the sum of each point's five rows: upright strokes are alike in all five.
     """
     return np.stack([to_half(rows[:, None])[:, 0] for rows in at_points(conv2)])
 
 
 def pack_conv2(conv2: Array) -> Array:
-    """Arrange (5, 5, 32, 64) filters as (8, 5, 2, 2, 64, 8) fp16.
-
-    Axes: point, row, channel/16, channel/8 % 2, output, 8.
-    """
-    split = in_fp16(conv2).reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
-    return np.ascontiguousarray(split)
+    """Arrange filters as (8 point, 5 row, 2 channel/16, 2 channel/8, 64 output, 8) fp16."""
+    vectors = in_fp16(conv2).reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
+    return np.ascontiguousarray(vectors)

@@ -23,10 +23,7 @@ _BARRIERS = 1 + 4 * _PARTS + POINTS
 
 
 def _shared_bytes(uint8: bool) -> int:
-    """Return shared memory in bytes: filters of two points and of conv1, maps, pixels, mbarriers.
-
-    Maps are those of a batch; pixels are those under three bands.
-    """
+    """Return the bytes of filters of two points and of conv1, maps, pixels and mbarriers."""
     filters2 = 2 * FILTER_BYTES // POINTS
     pixels = BATCH * _BANDS * 12 * 28 * 2 * (1 if uint8 else _PARTS)
     conv1 = 32 * 64 * 2
