@@ -1,7 +1,5 @@
 """Entry point of `python -m lenetgpu` and of the command `lenetgpu`."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os

@@ -1,7 +1,5 @@
 """NumPy and CuPy, imported when something of theirs is first used."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

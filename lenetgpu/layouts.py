@@ -15,8 +15,6 @@ Values are float32, or a convolution's `dtype`. NumPy and CuPy have no bfloat16,
 stored as uint16, which has no other use here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ each followed by ReLU and a 2x2 mean, two fully connected layers, argmax. Shapes
 logical, (H, W, C); `reads` and `writes` of a problem name the memory layouts (`lenetgpu.layouts`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ Activations stay on the device between stages (report, section 3.4). Intermediat
 between two arenas per device, which are allocated once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Plans: which variant runs each stage, on which device, in which layouts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import suppress

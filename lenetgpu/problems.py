@@ -4,8 +4,6 @@ Shapes are per image and logical, (H, W, C); how an activation lies in memory is
 (`lenetgpu.layouts`), named by the `reads` and `writes` fields.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod

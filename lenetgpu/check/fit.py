@@ -5,8 +5,6 @@ shipped weights. `fit` checks that the plan's precision suffices for the user's 
 noise, a white image and a blank one, each group relative to its own largest score.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import pairwise

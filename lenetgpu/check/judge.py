@@ -4,8 +4,6 @@ An error is the largest absolute difference divided by the largest absolute refe
 are poisoned before the run, and NaN never passes.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

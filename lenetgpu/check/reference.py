@@ -1,7 +1,5 @@
 """Float64 reference output of every stage and of the whole network."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ check leaves the first and the last image of each call unchanged. The output buf
 it holds the previous call's output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

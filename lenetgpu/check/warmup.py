@@ -1,7 +1,5 @@
 """Ahead-of-time compilation of everything that the network can run."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Command line: parse options, make one call, print the results. No logic lives here."""
 
-from __future__ import annotations
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import click

@@ -1,7 +1,5 @@
 """The group `lenetgpu`, and the commands that classify and time nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Output of a command, and its end when the system refuses to write it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

@@ -1,7 +1,5 @@
 """Formatting of `--help`: arguments, options under headings, examples; command suggestions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`lenetgpu compare` and `lenetgpu conv`: check and time candidates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Host memory: free bytes, and arrays whose vectors never straddle two cache lines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path

@@ -3,8 +3,6 @@
 Importing this module imports llvmlite.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ An entry is a pickle too. It is read only if its digest matches, from a folder a
 the user can write (`cache/`). Importing this module imports Numba.
 """
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import sys

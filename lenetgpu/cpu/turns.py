@@ -1,7 +1,5 @@
 """Exclusive use by one thread at a time, and callbacks in forked children."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ emitted as LLVM IR. Addresses and counts are 64-bit integers, arrays float32. Im
 imports llvmlite.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

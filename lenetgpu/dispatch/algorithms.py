@@ -1,7 +1,5 @@
 """Algorithms that `best.fp32` can run: their cost by the model, and why one is not supported."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

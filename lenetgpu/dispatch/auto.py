@@ -4,8 +4,6 @@ The fastest plan depends on the GPU and on the number of images per pass. It is 
 shipped digits on the GPU in use, and cached for the kernels that were measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial

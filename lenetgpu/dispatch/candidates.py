@@ -1,7 +1,5 @@
 """Candidates of a comparison: the variants of a stage or a span, and the plans."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace

@@ -4,8 +4,6 @@
 it. Candidates come from `algorithms.py`, measured rows from `measured.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache

@@ -5,8 +5,6 @@ docs/measured. `lenetgpu conv --tune` caches its times in the kernel cache, by d
 sources. `counted` selects the times of a run that count.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace

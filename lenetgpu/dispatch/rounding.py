@@ -4,8 +4,6 @@ Errors are root mean squares over that of the outputs, for zero-mean data. The e
 sum of n products is STEP sqrt(n / 2): rounding k is off by STEP sqrt(k).
 """
 
-from __future__ import annotations
-
 from functools import cache
 from math import ceil, log, sqrt
 

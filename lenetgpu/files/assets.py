@@ -1,7 +1,5 @@
 """Paths of the shipped weights and digits, in the installed package or in the checkout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from lenetgpu.errors import LenetError

@@ -7,8 +7,6 @@ Images, which are read by parts, have a second dataset (`/x_sha256`) with such a
 block of rows, one block a chunk. Every chunked dataset also has HDF5's own Fletcher checksum.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Conversion of images to the project's HDF5 layout, and of weights to any supported form."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Expansion of folders and patterns to files, the same for every command."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from fnmatch import fnmatchcase

@@ -4,8 +4,6 @@ A form receives an open temporary file, writes parts to it, and completes it at 
 images are announced. If the run is interrupted, fewer images have labels than the `asked` ones.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

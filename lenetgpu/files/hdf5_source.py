@@ -4,8 +4,6 @@ Contiguous images are read directly from the file; chunks are read raw and decod
 threads.
 """
 
-from __future__ import annotations
-
 import os
 from functools import lru_cache
 from pathlib import Path

@@ -5,8 +5,6 @@ of links or attributes crash it, filters on them make it search for plugins, and
 of names makes it loop forever. Addresses and lengths must be eight bytes wide, HDF5's default.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Detection of pictures by their first bytes; reads no file and does not import Pillow."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """Download of MNIST on request, checked against pinned SHA-256 digests."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import http.client

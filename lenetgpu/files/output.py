@@ -1,7 +1,5 @@
 """Predicted labels to a .npy, .csv, .h5, .json or .parquet file, by parts and atomically."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile

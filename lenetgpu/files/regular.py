@@ -3,8 +3,6 @@
 Inflation uses ISA-L (extra `isal`) if installed, else Python's own zlib.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import zlib

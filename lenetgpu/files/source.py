@@ -1,7 +1,5 @@
 """Images from a file of any size, read by parts: HDF5, IDX (`.gz` or not) or `.npy`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 from pathlib import Path

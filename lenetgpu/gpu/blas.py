@@ -1,7 +1,5 @@
 """cuBLAS products: SGEMM at full fp32 precision, GemmEx in fp16."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache

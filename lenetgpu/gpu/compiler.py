@@ -3,8 +3,6 @@
 A cached version is valid while the library's size and time and the package folders' times match.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

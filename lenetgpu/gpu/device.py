@@ -1,7 +1,5 @@
 """The available GPUs, found without importing CuPy, and the current GPU's limits."""
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import importlib.util

@@ -3,8 +3,6 @@
 This module does not import CuPy: errors are recognized by class name and number.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os

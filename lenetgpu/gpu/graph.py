@@ -1,7 +1,5 @@
 """Streams, and CUDA graphs: calls recorded once, launched together without host overhead."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from collections.abc import Callable, Sequence

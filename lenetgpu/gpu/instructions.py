@@ -3,8 +3,6 @@
 It is the time from an instruction's issue to that of the warp's next one, which depends on it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

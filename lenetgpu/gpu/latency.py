@@ -1,7 +1,5 @@
 """The latencies behind N_FMA (Pascal paper, section 2.2), measured on the current GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Launches of compiled kernels on the current device, their record and their occupancy."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager

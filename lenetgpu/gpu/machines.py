@@ -1,7 +1,5 @@
 """GPU parameters for planners: SMs, clocks and memory of the current GPU or of a known one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from math import ceil

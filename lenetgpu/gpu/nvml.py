@@ -1,7 +1,5 @@
 """A GPU's clock, power, temperature and energy from NVML (`nvidia-ml-py`); None if missing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path

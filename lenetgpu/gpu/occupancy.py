@@ -3,8 +3,6 @@
 Registers and shared memory are counted in their allocation units. Needs no GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction

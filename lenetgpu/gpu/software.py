@@ -1,7 +1,5 @@
 """Versions behind a result: the package, its commit, Python, libraries and the GPU driver."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A float32 3D texture whose border reads as zero, and the surface that writes it."""
 
-from __future__ import annotations
-
 from lenetgpu.arrays import np
 from lenetgpu.errors import LenetError
 

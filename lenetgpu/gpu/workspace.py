@@ -1,7 +1,5 @@
 """Device and pinned host memory, and workspace sizes."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

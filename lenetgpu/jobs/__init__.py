@@ -1,7 +1,5 @@
 """Classification of many files as one job: inputs, shards, workers and the manifest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

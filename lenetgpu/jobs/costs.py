@@ -7,8 +7,6 @@ the two counts. Workers share the bandwidth of the storage, the manifest (one ap
 the scheduler (one task at a time). A worker gets at least one shard.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@ file has its final name, so every listed file exists. A killed process leaves at
 last line, which is removed when the job continues.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

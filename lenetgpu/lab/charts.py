@@ -1,7 +1,5 @@
 """Vega-Lite specifications of charts, for the page and for --plot; file contents are only data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

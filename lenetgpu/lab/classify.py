@@ -1,7 +1,5 @@
 """`lenetgpu classify`: label many files in shards, resume after any interruption, and summarise."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace

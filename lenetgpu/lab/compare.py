@@ -1,7 +1,5 @@
 """`lenetgpu compare`: load the data, compare candidates, and draw and print the results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

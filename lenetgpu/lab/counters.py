@@ -1,7 +1,5 @@
 """Counters of comparisons and suites: collected after all timing, added to the rows, tabulated."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """`lenetgpu doctor`: installed packages, the GPU, caches, and the defaults that would run."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """`lenetgpu profile`: measure a plan's stages and write them in every format."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

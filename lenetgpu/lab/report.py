@@ -1,7 +1,5 @@
 """`lenetgpu report`: a page of a fresh run on this machine, or of JSON files of earlier runs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ TIMED = columns("candidate=name", ("median ms=median_ms, to=high", fixed(3)), *L
 print(Table(TIMED, document["candidates"]).markdown())    # lenetgpu/lab/render.py
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Each candidate is built, checked against the float64 reference output, and then sampled on request.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

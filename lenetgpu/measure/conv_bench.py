@@ -4,8 +4,6 @@ On a GPU a sample is several replays of a graph of CALLS calls. All candidates o
 buffers, input and the float64 reference output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """Slowdowns since an earlier comparison, and a check that the two are comparable."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.errors import LenetError

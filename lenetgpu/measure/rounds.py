@@ -5,8 +5,6 @@ candidate takes one sample per round, in balanced orders. Before a short sample 
 that the caches hold its own data.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """PyTorch's convolution (cuDNN on a GPU) as a candidate to compare the variants with."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """Timeline of stages and copies on their streams, in Chrome's trace format."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any

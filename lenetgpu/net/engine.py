@@ -1,7 +1,5 @@
 """The engine: prepares and checks a request's device, plan and weights."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ Results are arrays of the caller's framework. No framework is imported here: a c
 its arrays has imported it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

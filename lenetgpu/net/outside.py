@@ -1,7 +1,5 @@
 """Mark results of GPU float images outside 0..1, without waiting for their values."""
 
-from __future__ import annotations
-
 from math import log2, prod
 from pathlib import Path
 from typing import Any

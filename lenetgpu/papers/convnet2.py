@@ -4,8 +4,6 @@ The paper is "Software and Hardware Enhancement of Convolutional Neural Networks
 its cycles are from GPGPU-sim for a GTX 480 with 15 multiprocessors.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from lenetgpu.problems import Conv

@@ -3,8 +3,6 @@
 Times are the report's, in milliseconds, for IMAGES images on its 2016 GPU (serial: on its CPU).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ Efficiencies are counted from the addresses that the report's kernels access
 profiler measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any

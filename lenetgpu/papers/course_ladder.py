@@ -5,8 +5,6 @@ merged with the linear stage after it (section 3.1), whose filters have twice th
 between stages, and streams (sections 3.4 and 3.5).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Shapes of the convolution papers, with the papers' claims about them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ its line of instructions. Only instructions are cached: a load's latency decides
 hit or a miss.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import defaultdict
 from collections.abc import Callable

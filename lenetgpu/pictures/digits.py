@@ -1,7 +1,5 @@
 """Parts of ink joined to digits, without frames and lines; selection of the largest."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Pictures that would need too much memory or time are refused before their pixels are decoded.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import os

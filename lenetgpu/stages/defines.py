@@ -1,7 +1,5 @@
 """Shapes and layouts as `-D` definitions, under the names that the kernels use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch

@@ -1,7 +1,5 @@
 """The matrix of stages and families: the variant of each cell, or the reason why there is none."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from lenetgpu.errors import LenetError

@@ -1,7 +1,5 @@
 """Plugins: variants from files outside the package, imported under private names."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

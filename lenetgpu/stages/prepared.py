@@ -1,7 +1,5 @@
 """A variant prepared for a problem: weights, buffers, poison, run. The only caller of `prepare`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any

@@ -1,7 +1,5 @@
 """Reference outputs, in float64, for every kind of stage."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.arrays import np

@@ -1,7 +1,5 @@
 """fp16 and int8 filters whose rounding errors cancel over a flat area; on the host."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from lenetgpu.arrays import Array, np

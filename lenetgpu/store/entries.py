@@ -4,8 +4,6 @@ The cache holds machine code and pickles. Folders and files that another user ow
 not used. A damaged or renamed entry counts as missing: its content is computed again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -14,11 +12,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import lenetgpu
 from lenetgpu.errors import LenetError, one_line
@@ -238,21 +236,19 @@ def load(kind: str, name: str, cls: type[T]) -> T | None:
         return None
     with suppress(TypeError):
         loaded = cls(**facts)
-        if all(_fits(getattr(loaded, f.name), str(f.type)) for f in fields(cls)):  # type: ignore[arg-type]
+        if all(_fits(getattr(loaded, n), hint) for n, hint in get_type_hints(cls).items()):
             return loaded
     refuse(kind, name, f"expected the fields of {cls.__name__}, found others")
     return None
 
 
-def _fits(value: Any, annotation: str) -> bool:
-    if annotation.startswith("dict[str, "):
-        of = annotation[len("dict[str, ") : -1]
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is dict:
+        of = get_args(hint)[1]
         return isinstance(value, dict) and all(_fits(item, of) for item in value.values())
     if isinstance(value, int) and abs(value) >= 1 << 63:
         return False
-    if annotation == "float":
-        return type(value) in (float, int)
-    return type(value) is {"str": str, "int": int, "bool": bool}[annotation]
+    return type(value) in ((float, int) if hint is float else (hint,))
 
 
 @contextmanager

@@ -6,8 +6,6 @@ columns. The output size follows from the padding, or the padding from the outpu
 bias unless the direction excludes it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Convolutions as other tools describe them, and as a benchdnn descriptor."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 

@@ -5,8 +5,6 @@ followed by its value. Defaults are those of MIOpenDriver (100 images of 3x32x32
 3x3).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Nothing is run, no weights are read, and no other file is opened.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ PyTorch archives are repacked from these files and read by torch.load with weigh
 code unpickles them.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -5,8 +5,6 @@ Checksums and provenance are text entries of safetensors, ONNX and a zip's comme
 covers all other entries. Any other entry is provenance and is preserved.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping

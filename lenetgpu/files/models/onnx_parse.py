@@ -5,8 +5,6 @@ larger than memory. Fields that are not needed are skipped unread, and the rest 
 limits.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO

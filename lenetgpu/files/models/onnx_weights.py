@@ -6,8 +6,6 @@ MatMul or Gemm. Before them, images may be divided by 255 and transposed from NH
 them, the scores may become labels or probabilities.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from pathlib import Path

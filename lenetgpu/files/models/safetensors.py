@@ -3,8 +3,6 @@
 Read and written here without a library: the format is small, and headers are untrusted.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from math import prod

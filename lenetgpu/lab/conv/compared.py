@@ -1,7 +1,5 @@
 """The conv command: a shape or a suite through every convolution of the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The JSON document of convolutions, and its tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from statistics import geometric_mean
 from typing import Any

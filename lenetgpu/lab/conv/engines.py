@@ -1,7 +1,5 @@
 """`lenetgpu conv --engines`: the convnet2 paper's engines in the timing model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Additions to a shape's candidates: `conv --explain`, and the convnet2 paper's ladder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial

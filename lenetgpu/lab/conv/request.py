@@ -1,7 +1,5 @@
 """Requests of `lenetgpu conv`: SHAPE, another tool's line, a suite, a file or a model."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import Counter

@@ -1,7 +1,5 @@
 """`lenetgpu conv --shares`: the convnet2 kernels' time shares, tiles and instructions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

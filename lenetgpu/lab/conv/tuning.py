@@ -1,7 +1,5 @@
 """`lenetgpu conv --tune`: time the algorithms of `best.fp32` and cache the fastest."""
 
-from __future__ import annotations
-
 import datetime
 from dataclasses import dataclass, replace
 from statistics import geometric_mean

@@ -1,7 +1,5 @@
 """Building blocks of a page: sections of charts, tables and pictures, each with its origin."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The report page: a chapter per device, its sections, and the script that draws the charts."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import hashlib

@@ -1,7 +1,5 @@
 """Sections of the report: network runs, peers, comparisons, convolutions, labels."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ The derived values are global access efficiencies that a variant's own explanati
 (`lenetgpu.stages.sectors`). Only some variants have them, and they are never labelled as measured.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

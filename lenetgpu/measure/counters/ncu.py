@@ -14,8 +14,6 @@ NVIDIA's guide maps each nvprof metric, as shown by NVVP, to one of ncu's.
 - `l2_gbs`: bytes requested from the L2 cache over the kernel's time. Not in NVVP's figures.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import re

@@ -1,7 +1,5 @@
 """Measurement of the schedule's costs on the current GPU, once per device and kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import inf

@@ -1,7 +1,5 @@
 """CUDA operations of the streaming code, through CuPy; tests replace them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ the end if the bus is slower, and grow from the start if the kernels are. With z
 read host memory directly, at a lower bus rate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil

@@ -7,8 +7,6 @@ memory. Programmatic dependent launch (`gpu.launch`, overlap) applies only betwe
 one slot; a kernel after a copy or an event waits for all of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

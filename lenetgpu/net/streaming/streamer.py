@@ -5,8 +5,6 @@ zero-copy, kernels read host memory directly. The second pass over the same page
 recorded as a CUDA graph and replayed. Pageable memory goes through a ring of page-locked buffers.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

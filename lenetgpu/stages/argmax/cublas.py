@@ -1,7 +1,5 @@
 """Argmax by cuBLAS Idamax, the library's search for the largest magnitude; one call per image."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.arrays import cupy

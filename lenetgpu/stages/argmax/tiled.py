@@ -1,7 +1,5 @@
 """Argmax by tiles of images x scores: in registers on a CPU, in shared memory on a GPU."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

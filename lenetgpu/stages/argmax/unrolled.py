@@ -4,8 +4,6 @@ On a CPU the differences of all pairs are one BLAS product, x (n, K) @ pairs (K,
 unrolled convolution in the report's section 2.2.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from types import SimpleNamespace
 from typing import Any

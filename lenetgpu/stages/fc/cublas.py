@@ -1,7 +1,5 @@
 """Fully connected layers by a library matrix product (report, sections 2.2.6 and 3.6)."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Serial fully connected layer: one thread, scalar loops."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.cpu.jit import lazy_njit

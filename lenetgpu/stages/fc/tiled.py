@@ -1,7 +1,5 @@
 """Fully connected layers by tiles: register tiles on a CPU, shared-memory tiles on a GPU."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

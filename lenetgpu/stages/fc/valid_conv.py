@@ -4,8 +4,6 @@ fc1 reads pool2's 4x4 map of 64 channels with 128 filters of the map's size; fc2
 convolution. Flattened NHWC is already the order of fc1's inputs, so neither x nor w is rearranged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import prod

@@ -1,7 +1,5 @@
 """Block-level fusion: a convolution, then its ReLU and mean (report, section 3.4.1)."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pools as a box filter by FFT: the method of the report's section 2.4 for its section 3.2."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The report's pools with its threads: a block per image, a thread per pixel, a loop over maps."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ReLU and 2x2 mean on every core, and the report's GPU versions (sections 3.1 and 3.2)."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Serial ReLU and mean: one thread, two passes, as in the report's serial code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.arrays import np

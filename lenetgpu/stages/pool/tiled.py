@@ -1,7 +1,5 @@
 """ReLU and mean by tiles: on a GPU rows in shared memory (report, 3.2.3), on a CPU in cache."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -4,8 +4,6 @@ The method of the report's section 2.2 for its section 3.2: y (1, outputs) = box
 outputs).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from math import prod

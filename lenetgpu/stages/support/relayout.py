@@ -1,7 +1,5 @@
 """Layout conversion of an activation: a timed row of the report like any stage."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """uint8 pixels to float32 in 0..1."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.arrays import np

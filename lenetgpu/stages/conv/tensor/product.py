@@ -1,7 +1,5 @@
 """Products of split operands on the tensor cores: tilings, cost model, launches."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Features to labels in fp32 on CUDA cores: fc1, ReLU, fc2 and argmax in one kernel."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

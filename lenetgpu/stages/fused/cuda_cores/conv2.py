@@ -1,7 +1,5 @@
 """conv2, ReLU and pool2 in fp32 on CUDA cores: conv1's tiles to features."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Features to labels in one kernel on mma.sync (sm_80 and later)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

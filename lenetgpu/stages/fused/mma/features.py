@@ -1,7 +1,5 @@
 """Images to pool2's features in one kernel on mma.sync (sm_80 and later)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

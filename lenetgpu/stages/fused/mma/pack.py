@@ -1,7 +1,5 @@
 """Weights for the mma.sync kernels in the order lanes read them: fp16, or scaled split fp16."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from lenetgpu.arrays import Array, np

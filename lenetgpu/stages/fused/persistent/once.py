@@ -1,7 +1,5 @@
 """One image from host memory to its label by one graph launch of the persistent kernel."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Features to labels in one kernel: fp16 operands on wgmma, fp32 sums (sm_90a)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch

@@ -1,7 +1,5 @@
 """Images to pool2's features in one kernel: fp16 operands on wgmma, fp32 sums (sm_90a)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Features to labels in one kernel at fp32 accuracy: fc1, ReLU, fc2 and argmax (sm_90a)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.arrays import np

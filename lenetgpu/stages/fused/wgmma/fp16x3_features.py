@@ -1,7 +1,5 @@
 """Images to pool2's features at fp32 accuracy on wgmma: split fp16 operands (sm_90a)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch

@@ -1,7 +1,5 @@
 """Images to pool2's features with conv2 in int8: twice the rate of fp16 (sm_90a)."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Filters for the int8 conv2 kernel, in the order they are read; NumPy on the host."""
 
-from __future__ import annotations
-
 from lenetgpu.arrays import Array, np
 from lenetgpu.files.scaling import most_pooled
 from lenetgpu.stages.fused.wgmma import fp16_pack

@@ -1,7 +1,5 @@
 """Images to pool2's features, conv2 in bytes with 2:4 sparse filters on sparse wgmma (sm_90a)."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

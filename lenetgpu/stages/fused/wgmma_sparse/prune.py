@@ -4,8 +4,6 @@ One pass and a least-squares refit, without training or labels: Frantar and Alis
 2301.00774.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from lenetgpu.arrays import Array, np

@@ -1,7 +1,5 @@
 """Images to pool2's features, conv2 by Winograd F(4,5): fp16 operands on wgmma (sm_90a)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch

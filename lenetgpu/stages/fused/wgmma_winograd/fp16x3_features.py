@@ -1,7 +1,5 @@
 """Images to pool2's features at fp32 accuracy, conv2 by Winograd F(4,5) on wgmma (sm_90a)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch

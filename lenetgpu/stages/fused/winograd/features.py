@@ -1,7 +1,5 @@
 """conv1 to pool2 on a CPU, one image at a time in a core's own cache."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

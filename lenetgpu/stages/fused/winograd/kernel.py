@@ -1,7 +1,5 @@
 """One thread's share of conv1 to pool2 on a CPU. Importing this module imports llvmlite."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lenetgpu.cpu.native import Emitted
