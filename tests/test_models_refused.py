@@ -255,5 +255,6 @@ def test_invalid_onnx_messages_are_refused(tmp_path, data, part):
 def test_memory_exhausting_models_are_refused(tmp_path, what):
     """8 MiB of empty messages would expand to gigabytes."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    refused(tmp_path / "x", b"\x08\x08" + BOMBS[what], "of at most 20,000 fields")
+    most = "of at most 20,000 fields, 9,437,184 bytes and 524,288 of types"
+    refused(tmp_path / "x", b"\x08\x08" + BOMBS[what], most)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10

@@ -25,6 +25,7 @@ from lenetgpu.gpu.launch import record
 from lenetgpu.gpu.nvml import MachineState, Spread
 from lenetgpu.lab.render import Table
 from lenetgpu.lab.rows import MACHINE
+from lenetgpu.measure import bench as bench_module
 from lenetgpu.measure import power, timing
 from lenetgpu.measure.bench import PlanBench, StageBench, input_of, stage_of
 from lenetgpu.measure.document import candidate_json, stage_rows
@@ -356,6 +357,24 @@ def test_a_burst_is_at_least_one_call_on_a_gpu_and_a_sample_on_a_cpu(kind):
     bench._launch = bench._pass = print
     for bench._gpu, expected in ((True, [1, 3]), (False, [1, 1])):
         assert [kind.burst(bench, milliseconds)[1] for milliseconds in (1, 24)] == expected
+
+
+def test_samples_hold_what_fits_into_their_time(monkeypatch):
+    """10,000 images on a CPU in at most 1 s, a plan's in 3 s, else 1 s of them; 0.5 ms on a GPU."""
+    cpu = SimpleNamespace(_gpu=False, images=10_000, _chunks=int, _time=float, _replays=None)
+    gpu = SimpleNamespace(_gpu=True, _flush=None, _launch=int)
+    few, some = (64, 64), (64 * 51, 64 * 51)
+    cases = (6.4, (10_000,) * 2), (6.5, (64 * 153, 10_000)), (19.3, some), (2e3, few)
+    for of_64, images in cases:
+        monkeypatch.setattr(bench_module, "cpu_ms", lambda work, ms=of_64: ms)
+        for measure, expected in zip((StageBench._probe, PlanBench.sample), images, strict=True):
+            cpu._probed = False
+            measure(cpu)
+            assert cpu.scaled_from == expected
+    for launch_ms, passes in ((0.0, 64), (0.005, 64), (0.1, 5), (1.0, 1)):
+        monkeypatch.setattr(bench_module, "gpu_ms", lambda work, ms=launch_ms: ms)
+        StageBench._probe(gpu)
+        assert gpu.passes == passes
 
 
 @pytest.mark.gpu
