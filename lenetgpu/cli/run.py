@@ -157,8 +157,7 @@ def infer(
     if errors is not None:
         check_errors(errors)
     pictures = _given(data, as_is)
-    sources = *pictures.files, options["weights"]
-    files.require_targets(output, json_file, errors, sources=sources)
+    files.require_targets(output, json_file, errors, sources=(*pictures.files, options["weights"]))
     import_ms = (time.perf_counter() - STARTED) * 1e3
     asked = request(
         Request,
