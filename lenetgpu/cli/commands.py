@@ -39,7 +39,7 @@ class Group(Commands):
 @click.group(cls=Group, context_settings=SETTINGS)
 @click.version_option(__version__)
 def main() -> None:
-    """Classify handwritten digits with LeNet, every stage switchable, on a GPU or a CPU."""
+    """Classify handwritten digits with LeNet on a GPU or CPU; choose an algorithm per stage."""
 
 
 @click.group(cls=Commands)
@@ -48,7 +48,7 @@ def data() -> None:
 
 
 @data.command("info")
-@argument("file", "An image file. Default: the digits that ship.", required=False)
+@argument("file", "An image file. Default: the shipped digits.", required=False)
 def data_info(file: Path | None) -> None:
     """Describe an image file."""
     from lenetgpu.files import assets
@@ -58,9 +58,9 @@ def data_info(file: Path | None) -> None:
 
 
 @data.command("verify")
-@argument("file", "Images, labels or weights. Default: the digits that ship.", required=False)
+@argument("file", "Images, labels or weights. Default: the shipped digits.", required=False)
 def data_verify(file: Path | None) -> None:
-    """Compare a file with its checksums; exit with 2 if it is damaged."""
+    """Verify the checksums of a file; exit with 2 if it is damaged."""
     from lenetgpu.files import assets
     from lenetgpu.lab.listing import verified
 
@@ -79,12 +79,12 @@ def data_convert(source: Path, target: Path) -> None:
 
 
 @data.command("fetch-mnist")
-@argument("folder", "Folder for the four files.", type=FOLDER)
+@argument("folder", "Folder to write MNIST's four files to.", type=FOLDER)
 @option(
     "--mirror URL",
-    "Base URL to try; may be repeated.",
+    "Base URL to download from; may be repeated.",
     multiple=True,
-    show_default="the known ones",
+    show_default="known mirrors",
 )
 def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
     """Download MNIST to a folder and verify its SHA-256 sums."""
@@ -99,7 +99,7 @@ def weights() -> None:
 
 
 @weights.command("info")
-@argument("file", "A weight file. Default: the weights that ship.", required=False)
+@argument("file", "A weight file. Default: the shipped weights.", required=False)
 def weights_info(file: Path | None) -> None:
     """Describe a weight file and its origin."""
     from lenetgpu.files import assets
@@ -111,9 +111,9 @@ def weights_info(file: Path | None) -> None:
 @weights.command("verify")
 @argument("file", "A weight file.")
 def weights_verify(file: Path) -> None:
-    """Verify a weight file: four finite arrays, right checksums, scores within float32.
+    """Verify a weight file: arrays, finite values, checksums, and range of the scores.
 
-    FILE may have any format that `convert` reads. Exits with 2 if a check fails.
+    FILE may have any format that `weights convert` reads. The exit code is 2 if a check fails.
     """
     from lenetgpu.check.fit import expected_scores
     from lenetgpu.files.weights import load_weights
@@ -145,7 +145,7 @@ def weights_convert(source: Path, target: Path) -> None:
     type=str,
     required=False,
 )
-@option("--matrix", "Show all stages and families, with reasons for gaps.")
+@option("--matrix", "Show a table of stages and families, with the reason for each empty cell.")
 @option(
     "--new KIND FOLDER",
     "Write two template files for a new variant of KIND (conv, pool, fc, argmax) to FOLDER.",
@@ -154,7 +154,7 @@ def weights_convert(source: Path, target: Path) -> None:
 )
 @AS_JSON
 def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_json: bool) -> None:
-    """List all variants, slowest to fastest; * marks those that run here."""
+    """List variants, from naive to fast; * marks those that run on this machine."""
     from lenetgpu.gpu.software import software
     from lenetgpu.lab import listing
     from lenetgpu.stages.matrix import cells
@@ -183,7 +183,7 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
 @option("--repair", "Empty the cache of compiled kernels, checks and measurements.")
 @AS_JSON
 def doctor(repair: bool, as_json: bool) -> None:
-    """Show the GPU, libraries, cache and the plans that would run."""
+    """Show the GPU, libraries, cache, and the plans that run on this machine."""
     from lenetgpu.lab import doctor as checkup
 
     if repair and as_json:
@@ -200,7 +200,7 @@ def doctor(repair: bool, as_json: bool) -> None:
 @click.command(cls=Command)
 @DEVICE
 def warmup(device: str) -> None:
-    """Compile every variant for this machine in advance; on a GPU, also measure plan auto."""
+    """Compile every variant in advance; on a GPU, also measure the plans for `--plan auto`."""
     from lenetgpu.check.warmup import warm_up
     from lenetgpu.dispatch.auto import choose_all
     from lenetgpu.plan import choose_device

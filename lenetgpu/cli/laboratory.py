@@ -13,16 +13,20 @@ from lenetgpu.cli.options import argument, option, request
 
 WITH = option(
     "--with FILE",
-    "Add your own variants from a .py file or a folder; may be repeated.",
+    "Also load variants from a .py file or a folder; may be repeated.",
     "with_files",
     multiple=True,
 )
 ROUNDS = shared.together(
-    option("--rounds N", "Maximum number of rounds.", show_default="as the time allows"),
-    option("--warmup N", "Untimed runs before each sample.", show_default="1 below 50 ms"),
+    option("--rounds N", "Maximum number of rounds.", show_default="limited by time"),
+    option(
+        "--warmup N",
+        "Untimed runs before each sample.",
+        show_default="1; 0 for runs of 50 ms or more",
+    ),
     option(
         "--watch SECONDS",
-        "Seconds to measure clock, power and energy of each candidate on a GPU; 0: none.",
+        "Time to measure clock, power and energy of each candidate on a GPU; 0: do not measure.",
         default=2.0,
     ),
     option("--cold-l2", "Flush the L2 cache before every sample."),
@@ -38,11 +42,19 @@ REGRESSION = shared.together(
 
 
 @click.command(cls=Command)
-@argument("what", "A stage (conv2), a span (conv1+pool1) or plans.", type=str, required=False)
-@option("--suite NAME", "Suite instead of WHAT: course (all figures of the course's report).")
-@option("--data FILE", "Images to use.", show_default="the digits that ship")
+@argument(
+    "what",
+    "A stage (conv2), consecutive stages (conv1+pool1), or the word plans.",
+    type=str,
+    required=False,
+)
+@option(
+    "--suite NAME",
+    "Measure a suite instead of WHAT: course (all figures of the course report).",
+)
+@option("--data FILE", "Images to use.", show_default="shipped digits")
 @shared.WEIGHTS
-@option("--batch N", "Images per run.", default=10_000)
+@option("--batch N", "Number of images.", default=10_000)
 @shared.DEVICE
 @option(
     "--baseline NAME",
@@ -50,9 +62,10 @@ REGRESSION = shared.together(
     old="--reference",
     show_default="the variant of auto",
 )
-@option("--seconds SECONDS", "Time limit of all rounds.", default=20.0)
+@option("--seconds SECONDS", "Time limit for all rounds together.", default=20.0)
 @option(
-    "--only NAMES", "Only these variants, families or plans (comma-separated) and the baseline."
+    "--only NAMES",
+    "Compare only these variants, families or plans (comma-separated) with the baseline.",
 )
 @shared.COUNTERS
 @ROUNDS
@@ -61,7 +74,7 @@ REGRESSION = shared.together(
 @REGRESSION
 @click.pass_context
 def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
-    """Check and time the variants of a stage or span, plans, or a suite."""
+    """Check and time the variants of a stage, all plans, or a suite."""
     from lenetgpu.lab import compare as results
     from lenetgpu.lab.console import status_line
 
@@ -125,9 +138,9 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
 @click.command(cls=Command)
 @argument(
     "shape",
-    "C,H,W,M,K[,stride[,pad]]: channels, height and width of the input, output maps, filter width "
-    "(or sides, as 3x2); for example 64,56,56,64,3,1,1. Or a line of benchdnn or MIOpenDriver, "
-    "also with groups, dilation and unequal padding.",
+    "C,H,W,M,K[,stride[,pad]]: input channels, height and width; output channels; filter size (3, "
+    "or 3x2 for height x width); for example 64,56,56,64,3,1,1. Or a command line of benchdnn or "
+    "MIOpenDriver, which may have groups, dilation and unequal padding.",
     type=str,
     required=False,
 )
@@ -135,26 +148,27 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
 @option("--from FILE", "File with one SHAPE per line.", "lines")
 @option("--model FILE", "Convolutions of an ONNX model.")
 @option(
-    "--epilogue", "Include the bias of a line or model, and a model's ReLU that directly follows."
+    "--epilogue",
+    "Compute the bias and ReLU that a line or model specifies; without it they are ignored.",
 )
-@option("--bias", "Add a bias to every convolution, one value per map.")
+@option("--bias", "Add a bias to every convolution, one value per output channel.")
 @option("--relu", "Apply ReLU to every convolution.")
 @option(
     "--dtype DTYPE",
     "Type of input, filters, bias and output: fp32, fp16 or bf16.",
-    show_default="as given, else fp32",
+    show_default="that of the line or model, else fp32",
 )
 @option("--list", "List the suites, or the selected shapes; run nothing.", "listed")
-@option("--batch N", "Number of images.", show_default="1, or as given")
+@option("--batch N", "Number of images.", show_default="that of the line or suite, else 1")
 @shared.DEVICE
 @option(
     "--seconds SECONDS",
-    "Time per candidate, shared by all; a candidate that is too slow runs once.",
+    "Time limit per shape: SECONDS times the number of candidates. Very slow ones run once.",
     default=1.0,
 )
-@option("--only NAMES", "Only these variants or families (comma-separated).")
+@option("--only NAMES", "Run only these variants or families (comma-separated).")
 @ROUNDS
-@option("--bitwise", "Repeat runs on the same images and report if they agree to the bit.")
+@option("--bitwise", "Run each candidate five times and report if outputs are bit-identical.")
 @WITH
 @option(
     "--baseline NAME",
@@ -162,16 +176,16 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
     old="--reference",
     show_default="PyTorch's cuDNN",
 )
-@option("--explain", "Also show lower bounds, tilings and waves.")
+@option("--explain", "Also print lower bounds, tile sizes, waves and the choice of best.fp32.")
 @option(
     "--as GPU",
-    "GPU to explain for: gtx1080ti, titanx, h100, h200.",
+    "GPU that --explain assumes: gtx1080ti, titanx, h100 or h200.",
     "machine",
     show_default="this GPU",
 )
-@option("--tune", "Time the algorithms of best.fp32 and remember the fastest for this GPU.")
-@option("--engines", "Simulate the convnet2 paper's hardware engines.")
-@option("--shares", "Measure how the convnet2 kernels spend their time, tiles and latencies.")
+@option("--tune", "Time the algorithms of best.fp32 and store the fastest for this GPU.")
+@option("--engines", "Simulate the hardware engines of the cuda-convnet2 paper.")
+@option("--shares", "Measure time shares, tile sizes and latencies in the convnet2 kernels.")
 @shared.result_options
 @REGRESSION
 @click.pass_context

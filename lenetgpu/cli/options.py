@@ -204,23 +204,25 @@ DEVICE = option("--device DEVICE", "Device: auto, cpu, cuda or cuda:K.", default
 WEIGHTS = option(
     "--weights FILE",
     "Weights as HDF5, safetensors, PyTorch, ONNX or .npz.",
-    show_default="the ones that ship",
+    show_default="shipped",
 )
-COUNTERS = option("--counters", "Read each kernel's hardware counters with Nsight Compute.")
+COUNTERS = option("--counters", "Read hardware counters of each kernel with Nsight Compute.")
 AS_JSON = option("--json", "Print JSON to stdout.", "as_json")
-PLAN = option("--plan PLAN", "Plan: a variant for every stage.", default="auto")
+PLAN = option("--plan PLAN", "Plan, which names a variant for every stage.", default="auto")
 PRECISION = option(
     "--precision P",
     "Precision of the plan, such as fp16.",
     show_default="the plan's; auto: fp32",
 )
-AS_IS = option("--as-is", "Only convert pictures to grey and 28x28.")
+AS_IS = option(
+    "--as-is", "Do not prepare pictures like MNIST; only convert them to grey and 28x28."
+)
 LIMIT = option("--limit N", "Use only N images.", show_default="all")
 _AUTO: dict[str, Any] = {"type": str, "callback": _auto_or_count, "default": "auto"}
 
 run_options = together(
     WEIGHTS,
-    option("--batch N", "Maximum images per pass.", show_default="10000"),
+    option("--batch N", "Maximum images per batch.", show_default="10000"),
     LIMIT,
     option("--skip N", "Skip the first N images.", default=0),
     PLAN,
@@ -234,12 +236,12 @@ run_options = together(
     ),
     PRECISION,
     DEVICE,
-    option("--threads N", "CPU threads.", show_default="all available"),
-    option("--streams N", "CUDA streams, or auto.", **_AUTO),
-    option("--chunk N", "Images that pass through all stages together, or auto.", **_AUTO),
+    option("--threads N", "Number of CPU threads.", show_default="all available"),
+    option("--streams N", "Number of CUDA streams, or auto.", **_AUTO),
+    option("--chunk N", "Images that go through all stages together, or auto.", **_AUTO),
     option(
         "--transfers WHERE",
-        "Location of activations between stages: device, or host (copied there and back).",
+        "Where activations are kept between stages: device, or host (copy after every stage).",
         default="device",
     ),
 )

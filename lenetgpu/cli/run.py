@@ -114,18 +114,18 @@ def _given(arguments: Sequence[str], as_is: bool) -> _Given:
 @click.command(cls=Command)
 @argument(
     "data",
-    "Images as HDF5, IDX or .npy, or pictures: files, folders, patterns, - for stdin. Default: "
-    "the digits that ship.",
+    "Files, folders or patterns of images (HDF5, IDX, .npy) or pictures; - for stdin. Default: "
+    "the shipped digits.",
     nargs=-1,
     type=shared.Named(readable=False),
 )
 @shared.run_options
 @shared.AS_IS
-@option("--repeat N", "Repeat the pass N times and print median and spread.", default=0)
-@option("--timing", "Print a row per stage, timed in separate passes.")
+@option("--repeat N", "Repeat the classification N times; print median and spread.", default=0)
+@option("--timing", "Print the time of each stage, measured in separate passes.")
 @option("--output FILE", "Write labels to FILE.npy, .csv, .h5, .json or .parquet.")
-@option("--scores", "Add the scores to --output, or print them.")
-@option("--errors FILE", "Show misread digits in FILE.png or .html, or list them in FILE.csv.")
+@option("--scores", "Write scores to --output too; without --output, print them.")
+@option("--errors FILE", "Draw misclassified digits (.png, .html) or list them (.csv) in FILE.")
 @shared.JSON
 @option("--min-accuracy SHARE", "Exit with 1 if accuracy is below SHARE, such as 0.99.")
 @shared.NO_PROGRESS
@@ -193,7 +193,7 @@ def infer(
 
 
 @click.command(cls=Command)
-@argument("data", "Images as HDF5, IDX or .npy. Default: the digits that ship.", required=False)
+@argument("data", "Images as HDF5, IDX or .npy. Default: the shipped digits.", required=False)
 @shared.run_options
 @shared.JSON
 @shared.CSV
@@ -213,7 +213,7 @@ def profile(
     no_progress: bool,
     **options: Any,
 ) -> None:
-    """Time a plan stage by stage: rates, roofline, launches, occupancy."""
+    """Time each stage of a plan; show rates, roofline, launches and occupancy."""
     from lenetgpu.files import output as files
     from lenetgpu.lab import profile as job
     from lenetgpu.lab.console import progress_bar
@@ -252,25 +252,30 @@ def profile(
 @click.command(cls=Command)
 @argument(
     "sources",
-    "Files with images (HDF5, IDX, .npy) or pictures: files, folders, patterns.",
+    "Files, folders or patterns of images (HDF5, IDX, .npy) or pictures.",
     nargs=-1,
     required=True,
 )
-@option("--out FILE", "Folder for the results, new or from an interrupted run.", required=True)
+@option(
+    "--out FOLDER",
+    "Folder for the results: new, or of an interrupted run.",
+    type=shared.FILE,
+    required=True,
+)
 @shared.WEIGHTS
 @shared.PLAN
 @shared.PRECISION
 @shared.DEVICE
-@option("--threads N", "CPU threads of each worker.", show_default="all it may use")
+@option("--threads N", "Number of CPU threads per worker.", show_default="all available")
 @shared.AS_IS
-@option("--shard N", "Maximum images per shard.", show_default="1000000, of pictures 1000")
+@option("--shard N", "Maximum images per shard.", show_default="1000000; pictures: 1000")
 @option("--form FORM", "Format of the label files: npy, csv, h5, json or parquet.", default="npy")
-@option("--scores", "Write scores as well.")
-@option("--tries N", "Attempts per shard before it is set aside.", default=3)
+@option("--scores", "Write scores too.")
+@option("--tries N", "Attempts per shard before it is skipped and reported.", default=3)
 @option(
-    "--workers N|cuda", "Dask processes: N, or cuda for one per GPU.", show_default="this process"
+    "--workers N|cuda", "Dask worker processes: N, or cuda for one per GPU.", show_default="none"
 )
-@option("--scheduler ADDRESS", "Existing Dask cluster, such as tcp://host:8786.")
+@option("--scheduler ADDRESS", "Use an existing Dask cluster, such as tcp://host:8786.")
 @option("--predict", "Predict the speed of 1 to 64 workers; classify nothing.")
 @shared.JSON
 @shared.NO_PROGRESS
@@ -280,7 +285,7 @@ def classify(
 ) -> None:
     """Classify many files in shards; the same command resumes an interrupted run.
 
-    Each completed shard has a file of labels in the folder and a line in its manifest.
+    Label files and a manifest of the completed shards are written to the folder of --out.
     """
     from lenetgpu.files.output import require_targets
     from lenetgpu.lab.classify import ClassifyRequest, foresee, lines, predicted, require_outside
@@ -312,25 +317,25 @@ def classify(
 
 
 @click.command(cls=Command)
-@argument("out", "Page to write, a name ending in .html.")
-@argument("files", "JSON files of earlier runs, and folders of them. Default: a new run.", nargs=-1)
+@argument("out", "HTML file to write; its name must end in .html.")
+@argument("files", "JSON files of earlier runs, or folders of them. Default: a new run.", nargs=-1)
 @shared.PLAN
 @shared.WEIGHTS
-@option("--data FILE", "Images to classify.", show_default="the digits that ship")
+@option("--data FILE", "Images to classify.", show_default="shipped digits")
 @shared.LIMIT
 @shared.DEVICE
 @option(
     "--seconds SECONDS",
-    "Time for comparing plans and stages, in addition to the run itself; 0 compares nothing. The "
-    "page lists what did not fit.",
+    "Time limit for comparisons of plans and stages; 0: no comparisons. The page lists the "
+    "comparisons that were left out.",
     default=60.0,
 )
 @shared.NO_PROGRESS
 @click.pass_context
 def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) -> None:
-    """Write all results on one HTML page, from a new run or JSON files of earlier runs.
+    """Draw results on one HTML page, from a new run or from JSON files of earlier runs.
 
-    The page is a single file that loads nothing else.
+    The page is a single, self-contained file.
     """
     from lenetgpu.lab.console import status_line
     from lenetgpu.lab.report import ReportRequest, run_report
