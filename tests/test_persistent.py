@@ -277,7 +277,7 @@ def test_falls_back_to_eight_blocks_or_is_refused(monkeypatch, shipped_weights):
         Persistent(shipped_weights)
     used.append(8)
     assert Persistent(shipped_weights).design.blocks == 8
-    with pytest.raises(LenetError, match="found: no room for 16"):
+    with pytest.raises(LenetError, match="cannot run it: no room for 16"):
         Persistent(shipped_weights, design=DESIGNS[0])
 
 

@@ -1,8 +1,6 @@
-"""Flush-to-zero for denormals on the CPU, where some processors take 20 times as long over them.
+"""Flush-to-zero for denormals in a thread on Linux; some processors are 20 times slower on them.
 
-The state belongs to a thread. It is read and set through the C library's `fegetenv` and `fesetenv`,
-so that nothing has to be compiled, and NumPy's products on the calling thread are covered too. On
-systems other than Linux and on other processors, denormals are left as they are.
+The C library's `fegetenv` and `fesetenv` need no compilation, and cover NumPy's products too.
 """
 
 from __future__ import annotations
@@ -17,19 +15,19 @@ if TYPE_CHECKING:
     from typing import Self
 
 # Processor -> (index of the deciding 32-bit word of `fenv_t`, bits for results and operands).
-_WHERE = {"x86_64": (7, 1 << 15 | 1 << 6), "aarch64": (0, 1 << 24)}
+_CONTROL = {"x86_64": (7, 1 << 15 | 1 << 6), "aarch64": (0, 1 << 24)}
 _State = ctypes.c_uint32 * 64  # Larger than any `fenv_t`.
 
 
 @cache
 def _access() -> tuple[Any, Any, int, int] | None:
     """Return (`fegetenv`, `fesetenv`, word, bits), or None if they are not available."""
-    found = _WHERE.get(platform.machine())
-    if found is None or not sys.platform.startswith("linux"):
+    control = _CONTROL.get(platform.machine())
+    if control is None or not sys.platform.startswith("linux"):
         return None
     try:
         library = ctypes.CDLL(None)
-        return library.fegetenv, library.fesetenv, *found
+        return library.fegetenv, library.fesetenv, *control
     except (OSError, AttributeError):
         return None
 

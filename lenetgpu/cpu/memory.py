@@ -7,23 +7,22 @@ from typing import Any
 
 from lenetgpu.arrays import Array, np
 
-LINE_BYTES = 64
+_LINE_BYTES = 64
 
 
 def aligned_empty(shape: Sequence[int], dtype: Any) -> Any:
-    """Return an uninitialised NumPy array of `shape` and `dtype`, aligned to LINE_BYTES.
+    """Return an uninitialised NumPy array of `shape` and `dtype`, aligned to a cache line.
 
-    NumPy aligns to 16 bytes only: the same kernel then takes a tenth longer in one process than
-    in the next, depending on the address of its weights.
+    NumPy's alignment of 16 bytes makes some processes a tenth slower than others.
     """
     size = np.dtype(dtype).itemsize * prod(shape)
-    raw = np.empty(size + LINE_BYTES, np.uint8)
-    start = -raw.ctypes.data % LINE_BYTES
+    raw = np.empty(size + _LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % _LINE_BYTES
     return raw[start : start + size].view(dtype).reshape(tuple(shape))
 
 
 def aligned_copy(values: Array) -> Array:
-    """Copy `values` to an array that is aligned to LINE_BYTES."""
+    """Copy `values` to an array that is aligned to a cache line."""
     copy: Array = aligned_empty(values.shape, values.dtype)
     copy[...] = values
     return copy

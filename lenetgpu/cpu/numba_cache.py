@@ -28,14 +28,14 @@ class NumbaCache(NullCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._said = "\0".join(
-            (numba.__version__, llvmlite.__version__, sys.version, function.__module__,
-             function.__qualname__, *_constants(function))
-        ).encode() + Path(inspect.getfile(function)).read_bytes()  # fmt: skip
+        versions = numba.__version__, llvmlite.__version__, sys.version
+        names = function.__module__, function.__qualname__
+        facts = "\0".join((*versions, *names, *_constants(function)))
+        self._identity = facts.encode() + Path(inspect.getfile(function)).read_bytes()
 
     def _name(self, signature: Any, codegen: Any) -> str:
-        made_for = f"\0{signature}\0{codegen.magic_tuple()}"
-        key = sha256(self._said + made_for.encode()).hexdigest()[:32]
+        target = f"\0{signature}\0{codegen.magic_tuple()}"
+        key = sha256(self._identity + target.encode()).hexdigest()[:32]
         module = self._function.__module__.rpartition("lenetgpu.")[2]
         return f"{module}.{self._function.__name__}.{key}"
 

@@ -1,16 +1,16 @@
 """The CPU's register-tile microkernel and the loops around it.
 
-One tile is P output pixels by V vectors of channels, held in registers for the whole sum. The sum
-runs over `rows` filter rows. Within one row, the products of all filter columns and input channels
-are contiguous in an NHWC image, so the inner loop is a broadcast-multiply-add without index
-arithmetic. A fully connected layer has one row, and its pixels are images. Importing this module
-imports llvmlite.
+One tile is P output pixels by V vectors of channels, held in registers for the whole sum over
+`rows` filter rows. A row's filter columns and input channels are contiguous in an NHWC image, so
+the inner loop is a broadcast-multiply-add. A fully connected layer has one row, and its pixels are
+images. Importing this module imports llvmlite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,8 @@ def _sums(
     """Return the VECTORS sums of each pixel: `rows` times `k` products from its address."""
     builder = v.builder
     slots = [v.slots(VECTORS) for _ in pixels]
-    for own in slots:
-        for slot in own:
-            builder.store(v.zero, slot)
+    for slot in chain(*slots):
+        builder.store(v.zero, slot)
     with v.loop(rows) as row:
         tops = [v.at(pixel, (row, row_bytes)) for pixel in pixels]
         filters = v.at(w, (builder.mul(row, k), FLOAT * CHANNELS))
@@ -65,9 +64,8 @@ def tile(
 ) -> None:
     """Emit y[p, m] = sum over rows r and k of x[r*x_row + p*x_pixel + k] * w[r, k, m].
 
-    `pointers` are the addresses of x, w and y. `shape` is (rows, x_row, k, x_pixel, y_pixel),
-    followed by a vector with the lower bound of the sums if they have one. `added` adds the
-    sums to y.
+    `pointers` are x, w and y. `shape` is (rows, x_row, k, x_pixel, y_pixel) and optionally a
+    vector, the lower bound of the sums. `added` adds the sums to y.
     """
     x, w, y = pointers
     rows, x_row, k, x_pixel, y_pixel, *floor = shape

@@ -10,8 +10,8 @@ from weakref import WeakSet
 
 from lenetgpu.errors import LenetError
 
-_Asked = ParamSpec("_Asked")
-_Answer = TypeVar("_Answer")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 class Turn:
@@ -79,20 +79,19 @@ class Left(Turn):
 
 
 def in_turn(
-    method: Callable[Concatenate[Any, _Asked], _Answer],
-) -> Callable[Concatenate[Any, _Asked], _Answer]:
+    method: Callable[Concatenate[Any, _Arguments], _Result],
+) -> Callable[Concatenate[Any, _Arguments], _Result]:
     """Wrap `method` to run inside its object's `_turn` (a lock or a `Turn`)."""
 
     @wraps(method)
-    def turn(self: Any, /, *asked: _Asked.args, **words: _Asked.kwargs) -> _Answer:
+    def turn(self: Any, /, *args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
         with self._turn:
-            return method(self, *asked, **words)
+            return method(self, *args, **options)
 
     return turn
 
 
-# Held while CPU code is compiled. A fork waits for it: otherwise the compilers' own locks would
-# stay locked in the child.
+# Held while CPU code is compiled, and in a fork: a child must not inherit a compiler's locks.
 PREPARING = threading.RLock()
 _parted: WeakSet[Any] = WeakSet()
 

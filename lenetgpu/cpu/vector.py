@@ -1,13 +1,12 @@
-"""LLVM vectors of this processor's width, and the operations that CPU kernels are emitted from.
+"""Emitter of LLVM IR with vectors of this processor's width.
 
-No compiler available from Python keeps a tile in registers, so the tile and the loops around it are
-emitted as LLVM IR. Addresses and counts are 64-bit integers, arrays float32. Importing this module
-imports llvmlite.
+No compiler available from Python keeps a tile in registers. Addresses and counts are 64-bit
+integers, arrays float32. Importing this module imports llvmlite.
 """
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -23,14 +22,10 @@ def processor() -> tuple[str, str]:
     NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, which Numba reads too, select another.
     """
     name = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
-    return name, os.environ.get("NUMBA_CPU_FEATURES") or _features()
-
-
-def _features() -> str:
-    try:
-        return str(llvm.get_host_cpu_features().flatten())
-    except RuntimeError:  # LLVM does not know them here
-        return ""
+    features = os.environ.get("NUMBA_CPU_FEATURES")
+    with suppress(RuntimeError):  # LLVM does not know the features of every processor
+        features = features or llvm.get_host_cpu_features().flatten()
+    return name, features or ""
 
 
 # Floats of a vector; vectors and pixels of a tile, whose sums and operands fill the registers.

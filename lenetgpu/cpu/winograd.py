@@ -34,10 +34,10 @@ def _squares(points: tuple[float, ...]) -> list[float]:
 
 def _sum(v: Vectors, factors: list[float], values: list[Any]) -> Any:
     """Return the sum of factors times values; the last factor is 1."""
-    found = values[-1]
+    total = values[-1]
     for factor, value in zip(factors[:-1], values[:-1], strict=True):
-        found = v.fma(factor, value, found)
-    return found
+        total = v.fma(factor, value, total)
+    return total
 
 
 def at_points(v: Vectors, d: list[Any]) -> list[Any]:
@@ -70,8 +70,7 @@ def transform(
 ) -> None:
     """Transform tiles x tiles windows of an image to their values y (64, pixels, channels).
 
-    The image is (.., width, channels). `y` is the address of the image's first window; `workspace`
-    holds 8 * width * channels floats.
+    The image is (.., width, channels); `workspace` holds 8 * width * channels floats.
     """
     builder = v.builder
     pixel = builder.mul(channels, v.number(FLOAT))
@@ -98,8 +97,7 @@ def transform(
 def finish(v: Vectors, means: bool, x: Any, y: Any, tiles: Any, channels: Any, pixels: Any) -> None:
     """Transform an image's products x (64, pixels, channels) to its outputs y.
 
-    `means` applies ReLU and the 2x2 mean. `x` is the address of the image's first tile. y is (4
-    * tiles, 4 * tiles, channels), and half as high and wide with `means`.
+    y is (4 * tiles, 4 * tiles, channels); `means` applies ReLU and the 2x2 mean.
     """
     builder = v.builder
     pixel = builder.mul(channels, v.number(FLOAT))
@@ -159,10 +157,9 @@ def products(
 ) -> None:
     """Emit y[p, r, m] = sum over c of x[p, r, c] * w[p, m / CHANNELS, c, m % CHANNELS].
 
-    p is one of the 64 points. `pointers` are x (64, pixels, channels), packed w, y (64, pixels,
-    filters). `rows` pixels are filled, rounded up to a multiple of PIXELS; `filters` is a
-    multiple of CHANNELS and `channels` of PART. Parts of PART channels are summed separately,
-    because most of the error comes from long sums.
+    `pointers` are x (64, pixels, channels), packed w, y (64, pixels, filters). `rows` pixels are
+    filled, rounded up to a multiple of PIXELS; `filters` is a multiple of CHANNELS. Parts of PART
+    channels are summed separately, because most of the error comes from long sums.
     """
     x, w, y = pointers
     with v.loop(POINTS * POINTS) as point:

@@ -43,17 +43,15 @@ def argmax_reference(x: Any, problem: Argmax) -> Any:
 
 
 def conv_reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
-    """Compute a convolution in float64: x (N, H, W, C), w (R, S, C / groups, M) -> (N, OH, OW, M).
+    """Cross-correlate in float64: x (N, H, W, C), w (R, S, C / groups, M) -> (N, OH, OW, M).
 
-    It is a cross-correlation. With a bias, `w` is (filters, bias (M,)). Values of narrower
-    dtypes are used as they are; the sums are not rounded. `arrays` is the module that computes
-    it: NumPy by default, or CuPy.
+    With a bias, `w` is (filters, bias (M,)). `arrays` is NumPy by default, or CuPy.
     """
     import numpy
 
     np = arrays or numpy
-    w, *rest = w if problem.bias else (w,)
-    x, w, *rest = (widened(np.asarray(held)).astype(np.float64) for held in (x, w, *rest))
+    w, *biases = w if problem.bias else (w,)
+    x, w, *biases = (widened(np.asarray(tensor)).astype(np.float64) for tensor in (x, w, *biases))
     above, left, below, right = problem.around
     x = np.pad(x, ((0, 0), (above, below), (left, right), (0, 0)))
     groups, (channels, maps) = problem.groups, problem.each
@@ -70,6 +68,6 @@ def conv_reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
             filters = w[r, s].reshape(channels, groups, maps)
             y += np.matmul(seen.transpose(1, 0, 2), filters.transpose(1, 0, 2))
     y = y.transpose(1, 0, 2).reshape(len(x), *problem.out_shape)
-    for bias in rest:
+    for bias in biases:
         y += bias
     return np.maximum(y, 0.0) if problem.relu else y

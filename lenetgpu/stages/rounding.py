@@ -10,9 +10,7 @@ _MOVES = 8
 def to_half(filters: Array) -> Array:
     """Round (R, S, C, M) float32 to float16, nearly preserving the sum of each R x S window.
 
-    Errors of individually rounded filter elements add up wherever pixels are alike. So elements
-    of a window whose sum is off are rounded the other way, those first that add least error per
-    correction.
+    Elements of a window whose sum is off are rounded the other way, least added error first.
     """
     flat = filters.reshape(-1, *filters.shape[2:])
     exact, found = flat.astype(np.float64), flat.astype(np.float16)
@@ -41,5 +39,5 @@ def to_whole(filters: Array) -> Array:
     missing = np.rint(wrong.sum(0))
     order = np.argsort(-wrong * np.sign(missing), axis=0)
     rank = np.argsort(order, axis=0)
-    kept: Array = found + np.where(rank < np.abs(missing), np.sign(missing), 0)
-    return kept.reshape(filters.shape)
+    rounded: Array = found + np.where(rank < np.abs(missing), np.sign(missing), 0)
+    return rounded.reshape(filters.shape)

@@ -22,8 +22,7 @@ def _prepare(w: None, problem: Argmax, batch: int) -> SimpleNamespace:
     """Return the constant matrices of both products, and workspace for `chunk` images.
 
     `pairs` (K, P) holds 1 and -1 in the rows of a pair's two scores; `tally` (P, K) is its
-    transpose. A score i that no other exceeds wins its K - 1 - i pairs as first member and
-    loses none as second.
+    transpose. The largest score i wins its K - 1 - i pairs as first member.
     """
     k = problem.K
     first, second = np.triu_indices(k, 1)

@@ -1,7 +1,6 @@
-"""Fully connected layers as equivalent valid convolutions: one output per filter, no padding.
+"""Fully connected layers as valid convolutions: fc1 of pool2's 4x4x64 map, fc2 of a 1x1 map.
 
-fc1 reads pool2's 4x4 map of 64 channels with 128 filters of the map's size; fc2 is a 1x1
-convolution. Flattened NHWC is already the order of fc1's inputs, so neither x nor w is rearranged.
+Flattened NHWC is already the order of fc1's inputs, so neither x nor w is rearranged.
 """
 
 from collections.abc import Callable
@@ -42,9 +41,9 @@ def naive(x: Any, w: Any, y: Any, problem: Fc) -> None:
         rectify(y)
 
 
-def _spectrum(of: Callable[[Any, Conv, int], Any], w: Any, problem: Fc, batch: int) -> Any:
+def _spectrum(make: Callable[[Any, Conv, int], Any], w: Any, problem: Fc, batch: int) -> Any:
     conv = as_conv(problem)
-    return of(w.reshape(conv.weight_shape), conv, batch)
+    return make(w.reshape(conv.weight_shape), conv, batch)
 
 
 @variant(

@@ -1,8 +1,4 @@
-"""Pools as a matrix product: windows unrolled to rows with ReLU, times a box filter.
-
-The method of the report's section 2.2 for its section 3.2: y (1, outputs) = box (1, 4) @ rows (4,
-outputs).
-"""
+"""Pools as a matrix product (report 2.2 for 3.2): y (1, n) = box (1, 4) @ unrolled rows (4, n)."""
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial

@@ -41,10 +41,9 @@ class Once:
 
     @in_turn
     def label(self, image: Any) -> int:
-        """Return the label of `image` in host memory.
+        """Return the label of `image` in host memory; for its form see `Mailbox.write`.
 
-        `image` is (28, 28) or (784,), uint8 or float32 in 0..1. Raises LenetError for any
-        other image, and if the GPU does not answer.
+        Raises LenetError for any other image, and if the GPU does not answer.
         """
         kind = self._box.write(image)
         self._tag = tag = (self._tag | 1) + 1 + kind if self._tag < _LAST_TAG else 2 + kind

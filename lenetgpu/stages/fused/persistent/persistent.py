@@ -118,11 +118,9 @@ class Cluster:
         return bool(status == 0)
 
     def close(self, timeout_s: float) -> None:
-        """Free the shared memory once the kernel has ended.
+        """Free the shared memory once the kernel has ended; LenetError if not in `timeout_s`.
 
-        Raises LenetError if it still runs after `timeout_s`. Memory that a running kernel
-        may still read is not freed, and nothing is freed if the GPU is lost or belongs to
-        another process.
+        Nothing is freed if the GPU is lost or belongs to another process.
         """
         if not usable():
             return
@@ -208,10 +206,9 @@ class Persistent:
             self._end()
 
     def label(self, image: Any) -> int:
-        """Return the label of `image` in host memory.
+        """Return the label of `image` in host memory; for its form see `Mailbox.write`.
 
-        `image` is (28, 28) or (784,), uint8 or float32 in 0..1. Raises LenetError for any
-        other image, after `close`, and if the GPU does not answer.
+        Raises LenetError for any other image, after `close`, and if the GPU does not answer.
         """
         with self._turn:
             if self._closed:
@@ -255,10 +252,9 @@ class Persistent:
         )
 
     def scores(self) -> Array:
-        """Return the ten float32 scores of the image that was labelled last.
+        """Return the ten float32 scores of the image that this thread labelled last.
 
-        Raises LenetError if a score exceeds float32's range, or if another thread labelled
-        that image.
+        Raises LenetError if a score exceeds float32's range or another thread labelled it.
         """
         with self._turn:
             tag, words = self._tag, self._words

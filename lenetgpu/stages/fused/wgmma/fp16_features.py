@@ -42,10 +42,7 @@ class Tiling:
         return Kernel.beside(module, entry, UINT8_PIXELS=int(uint8), SPLIT=0, **sizes)
 
     def launch(self, kernel: Kernel, args: tuple[Any, ...]) -> None:
-        """Launch `kernel`, whose first argument is the images, in as many blocks as they fill.
-
-        The last tile is padded with zeros.
-        """
+        """Launch `kernel`; its first argument is the images, the last tile padded with zeros."""
         blocks = blocks_for(len(args[0]), TILE_IMAGES) * TILE_IMAGES // IMAGES
         grid, shared = (min(multiprocessors(), blocks),), self.shared_bytes
         launch(kernel, grid, (self.threads,), args, shared=shared, overlap=True)
@@ -55,7 +52,7 @@ TILING = Tiling(3, 50, shared_bytes(3, 5 * 5 * 32 * 64 * 2, 12 * 12 * 32 * 2, 5)
 
 
 def kernel(uint8: bool) -> Kernel:
-    """The kernel for such pixels."""
+    """Return the kernel for uint8 or for float pixels."""
     return TILING.kernel(__file__, "features", uint8)
 
 

@@ -13,8 +13,7 @@ from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
 from lenetgpu.stages.registry import hopper, variant
 
 _PRODUCERS, _BUFFERS = 3, 2
-# Bytes of an image's maps: half of what two images take, whose planes are four core-matrix rows
-# apart.
+# Bytes of an image's maps; the planes of two images are four core-matrix rows apart.
 _MAP_BYTES = 12 * 12 * 32 + 4 * 16
 _BARRIERS = 2 * _PRODUCERS * _BUFFERS + 1
 # The last warpgroup is the consumer; each producer has two map buffers.
