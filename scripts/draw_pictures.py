@@ -214,8 +214,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def counts(seed: int, rows: list[dict[str, Any]], other: list[dict[str, Any]]) -> str:
     return (
-        f"{right(rows)} of {len(rows)} are right (seed {seed}); of {len(other)} others (seed "
-        f"{OTHERS}) {right(other)}. On a CPU, with the weights that ship."
+        f"{right(rows)} of {len(rows)} are right (seed {seed}), and {right(other)} of {len(other)} "
+        f"others (seed {OTHERS}), on a CPU with the shipped weights."
     )
 
 

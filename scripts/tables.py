@@ -421,8 +421,8 @@ def suites() -> str:
         sure = how_sure([n for d in measured for n in rounds(d)], *measured, of="a shape")
         heads = (
             f"suite | images | shapes> | `{SHIPS}` over cuDNN's best plan, geometric mean> "
-            "| least> | its time over the fastest of ours, at most> "
-            "| its rms error over cuDNN's, at most (how often no more)>"
+            "| minimum> | its time over our fastest variant's, maximum> "
+            "| its rms error over cuDNN's, maximum (shapes where it is no larger)>"
         )
         parts += [f"{where(*measured)}. {sure}", md(heads, filter(None, rows))]
     return lines(*parts)
@@ -475,7 +475,7 @@ def which_algorithm() -> str:
                 rows.append([words, len(wins), won or None, spanned(ahead), spanned(chosen)])
         sure = how_sure([n for d in documents for n in rounds(d)], *documents, of="a shape")
         heads = (
-            "convolutions | shapes> | take (how often it was fastest) | that over cuDNN> "
+            "convolutions | shapes> | fastest variant (on how many shapes) | fastest over cuDNN> "
             f"| `{SHIPS}` over cuDNN>"
         )
         parts += [f"{where(*documents)}. {sure}", md(heads, rows)]
@@ -636,7 +636,7 @@ def _scale(document: Document) -> str:
         f"{where(document)}; plan {document['plan']}; {document['images']:,} images in "
         f"{document['files']} files in the page cache; {document['rounds']} interleaved jobs a row."
     )
-    heads = "images of a shard> | Dask's workers | images/s> | of the command alone> | the model>"
+    heads = "images per shard> | Dask workers | images/s> | relative to none> | predicted images/s>"
     return lines(about, md(heads, rows))
 
 
