@@ -18,12 +18,6 @@ def test_mutants_apply_and_name_existing_tests(script):
         assert files and all((ROOT / name).is_file() for name in files), mutant["name"]
 
 
-def test_ambiguous_mutant_is_refused(script):
-    mutant = {"name": "twice", "file": "a.cu", "old": "x", "new": "y"}
-    with pytest.raises(ValueError, match="must occur once"):
-        script("mutants").applied(mutant, "x x")
-
-
 @pytest.mark.slow
 def test_tests_named_by_mutants_are_collected(script):
     names = [name for mutant in script("mutants").load() for name in mutant["tests"]]
