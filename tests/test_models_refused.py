@@ -1,6 +1,7 @@
 """Weight files that are damaged, hostile or of another network: one message, exit code 2."""
 
 import io
+import json
 import os
 import random
 import resource
@@ -235,6 +236,16 @@ BOMBS = {
     "initializers": field(7, b"\x2a\0" * EMPTY),
     "types": field(7, field(11, field(2, b"\x0a\0" * EMPTY))),
 }
+
+
+def test_provenance_longer_than_a_comment_is_refused(tmp_path, tensors):
+    def written(letters):
+        forms.written(tmp_path / "x.npz", forms.NPZ, tensors, {"note": "x" * letters})
+
+    left = 65_535 - len(json.dumps(forms.stated(tensors, {"note": ""})))
+    written(left)
+    with pytest.raises(LenetError, match="comment of 65,535 bytes holds, found 65,536;"):
+        written(left + 1)
 
 
 NO_MESSAGES = [
