@@ -36,11 +36,7 @@ SHAPES: dict[str, tuple[Conv, int]] = {
 
 @dataclass(frozen=True)
 class PaperStep:
-    """One step: the variant that runs here, the step it is compared with, and the paper's numbers.
-
-    `loads` replaces the variant's own way to load a chunk. `gain` is the share of the overall
-    time that the step saves in the paper, None without a number.
-    """
+    """One step: the variant that runs here, the step to compare it with, the paper's numbers."""
 
     name: str
     variant: str
@@ -48,9 +44,9 @@ class PaperStep:
     section: str
     what: str
     cycles: int | None = None
-    gain: float | None = None
+    gain: float | None = None  # share of the overall time that the step saves
     remark: str = ""
-    loads: Loads | None = None
+    loads: Loads | None = None  # instead of the variant's own way to load a chunk
 
 
 _ON_CORES = "the paper has a product engine in place here (figure 25); this row has none"

@@ -109,18 +109,13 @@ class Sums(Enum):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A modelled step of the paper; `converter` is section 4.3's instruction.
-
-    `engines_hold`: an engine occupies the memory unit while it reads shared memory; in the paper
-    all engines read at once. `together` loads are in flight before the first one is stored, in
-    figures 26 to 30 only one.
-    """
+    """A modelled step of the paper."""
 
     sums: Sums
     loads: Loads
-    converter: bool = False
-    engines_hold: bool = False
-    together: int = 1
+    converter: bool = False  # section 4.3's instruction
+    engines_hold: bool = False  # only one engine reads shared memory at a time; in the paper all do
+    together: int = 1  # loads in flight before the first is stored; one in figures 26 to 30
 
 
 def _compared(to: Listing, *reads: int) -> None:
@@ -133,10 +128,7 @@ def _element(to: Listing, index: int, op: Op, *reads: int, lines: int = 1) -> in
 
 
 def _load(to: Listing, kernel: Kernel, count: int, lines: int, checked: bool) -> None:
-    """Load `count` floats from global to shared memory: figure 26, with 29's check if `checked`.
-
-    After strength reduction the index takes fewer instructions.
-    """
+    """Load `count` floats from global to shared memory: figure 26, with 29's check if `checked`."""
 
     def batch(_: int) -> None:
         loaded = []
@@ -238,11 +230,8 @@ def _unrolled(to: Listing, kernel: Kernel, tile: Tile) -> None:
 
 
 def _inner(to: Listing, kernel: Kernel, tile: Tile) -> None:
-    """Emit figure 19: filter address, image address, result read, then added as in figure 13.
-
-    An engine takes 2 * N cycles for N pairs (section 3.2).
-    """
-    cycles = 2 * tile.cached_pixels * tile.cached_channels
+    """Emit figure 19: filter address, image address, result read, then added as in figure 13."""
+    cycles = 2 * tile.cached_pixels * tile.cached_channels  # 2 * N for N pairs (section 3.2)
     held = cycles if kernel.engines_hold else None
     for _ in range(tile.filters_per_thread):
         to.emit(Op.STORE, to.emit(Op.ARITHMETIC))
@@ -383,18 +372,14 @@ def _saves(step: str, before: str) -> Callable[[Results], float]:
 
 @dataclass(frozen=True)
 class Claim:
-    """A figure of the paper and the model's value for it: `unit` is cycles, share or times.
-
-    `printed` is the paper's value, None if it is only drawn. `reproduced`: the model agrees with
-    it at Table 1.
-    """
+    """A figure of the paper and the model's value for it."""
 
     name: str
     section: str
-    unit: str
-    printed: float | None
+    unit: str  # cycles, share or times
+    printed: float | None  # the paper's value, None if it is only drawn
     of: Callable[[Results], float]
-    reproduced: bool = False
+    reproduced: bool = False  # the model agrees with the paper at Table 1
     remark: str = ""
 
 
@@ -442,10 +427,7 @@ def agrees(claim: Claim, value: float) -> bool | None:
 
 
 def claim_rows(problem: Conv, batch: int) -> Iterator[dict[str, Any]]:
-    """Yield a row per figure: the model's value, also under each change, and the paper's.
-
-    `paper` and `agrees` are None for shapes other than Table 1, and for figures without a number.
-    """
+    """Yield a row per figure; `paper` and `agrees` are None if the paper has no number for it."""
     at_table_1 = is_table_1(problem, batch)
     stated = results(problem, batch)
     changed = {change.name: results(problem, batch, change) for change in CHANGED}
@@ -483,11 +465,8 @@ def _chunks(core: Core, kernel: Kernel, tile: Tile, blocks: int, chunks: int) ->
 def simulate(
     kernel: Kernel, problem: Conv, batch: int, core: Core = GTX_480, most: int = WHOLE_CHUNKS
 ) -> Simulated:
-    """Simulate `kernel` on `batch` images of `problem`: full waves of blocks, then a partial one.
-
-    The tile is the paper's for the shape (Table 1), also of an engine, which holds as many sums.
-    """
-    tile = ladder_tile(problem, batch)
+    """Simulate `kernel` on `batch` images of `problem`: full waves of blocks, then the rest."""
+    tile = ladder_tile(problem, batch)  # also of an engine, which holds as many sums
     blocks, chunks = tile.blocks(problem, batch), chunks_of(problem, tile)
     at_once = blocks_per_sm(tile)
     waves, remaining = divmod(blocks, at_once * MULTIPROCESSORS)

@@ -261,19 +261,15 @@ _WARP, _RUNS = 32, 5
 
 @dataclass(frozen=True)
 class Shown:
-    """A kernel whose time is divided into parts, and its figure in the paper.
-
-    `printed` is the computation's share in the paper, None if it is only drawn. `simulated` names
-    the timing model's step.
-    """
+    """A kernel whose time is divided into parts, and its figure in the paper."""
 
     name: str
     variant: str
     figure: str
     loads: Loads | None = None
-    printed: float | None = None
+    printed: float | None = None  # the computation's share in the paper, None if only drawn
     remark: str = "drawn only"
-    simulated: str = ""
+    simulated: str = ""  # the timing model's step
 
     @property
     def step(self) -> Step:
@@ -352,8 +348,7 @@ def _clocks(build: Step, field: Field, spans: Any) -> dict[str, Any]:
         runs.append(spans.get())
     middle = sorted(runs, key=lambda noted: int(noted.sum()))[_RUNS // 2]
     shares, waits = parted(middle)
-    clocks_a_warp = float(middle.sum()) / len(middle)
-    return {"shares": shares, "waits": waits, "clocks_a_warp": clocks_a_warp}
+    return {"shares": shares, "waits": waits, "clocks_a_warp": float(middle.sum()) / len(middle)}
 
 
 def simulated_shares(name: str) -> dict[str, float]:

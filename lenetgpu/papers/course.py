@@ -25,16 +25,12 @@ def streamed(streams: int, chunks: int) -> str:
 
 @dataclass(frozen=True)
 class Figure:
-    """One time of the report, a lower bound if `at_least`.
-
-    `variant` is a variant's full name with the report's own blocks and threads, or one of RELU,
-    MEAN, SERIAL_RELU, SERIAL_MEAN, TOTAL.
-    """
+    """One time of the report, a lower bound if `at_least`."""
 
     table: str
     label: str
     stage: str
-    variant: str
+    variant: str  # with the report's blocks and threads; or RELU, MEAN, SERIAL_*, TOTAL
     milliseconds: float
     at_least: bool = False
 
@@ -215,15 +211,11 @@ _OWN = {figure.variant for figure in FIGURES} | {name for *_, name in UNTIMED}
 
 
 def layouts_of(where: str, variant: Variant) -> tuple[str, str] | None:
-    """Return (reads, writes) of a row; None stands for the variant's first layouts.
-
-    Variants that read or write QUAD have Table 10's layouts after the transformation. The
-    course's other kernels on maps have NHWC, as before it.
-    """
+    """Return (reads, writes) of a row; None stands for the variant's first layouts."""
     if "QUAD" in (*variant.reads, *variant.writes):
-        return TABLE_10[where]
+        return TABLE_10[where]  # after the transformation
     own = variant.full_name in _OWN and variant.kind in ("conv", "pool")
-    return ("NHWC", "NHWC") if own else None
+    return ("NHWC", "NHWC") if own else None  # as before it
 
 
 def layout_rows() -> list[dict[str, Any]]:

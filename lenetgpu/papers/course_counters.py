@@ -27,10 +27,7 @@ Count = Callable[[Any], tuple[Counted, Counted]]
 
 @dataclass(frozen=True)
 class Profiled:
-    """One line of a figure: NVVP's load and store efficiency in %, and the count for `variant`.
-
-    `later` means after the layout transformation; `note` explains a difference.
-    """
+    """One line of a figure: NVVP's load and store efficiency in %, and the count for `variant`."""
 
     figure: str
     stage: str
@@ -38,8 +35,8 @@ class Profiled:
     loads: float
     stores: float
     count: Count
-    later: bool = False
-    note: str = ""
+    later: bool = False  # after the layout transformation
+    note: str = ""  # explains a difference
 
     def counted(self) -> tuple[Counted, Counted]:
         """Count loads and stores of the variant on its stage."""

@@ -49,14 +49,11 @@ def activation_bytes(steps: list[Step], images: int) -> tuple[int, int]:
 def transfers(
     plan: Plan, weights: Weights, images: Any, where: str
 ) -> tuple[Pipeline, Callable[[], Any], str]:
-    """Prepare `plan` with stage outputs copied to the host and back (HOST), or left on the device.
-
-    Returns the pipeline, a run from host images to host labels, and a text on the bytes moved.
-    """
+    """Return a pipeline of `plan`, its run from host images to host labels, a text on the bytes."""
     from lenetgpu.net.streaming.streamer import pinned_copy
 
     n = len(images)
-    transfers = "host" if where == HOST else "device"
+    transfers = "host" if where == HOST else "device"  # where outputs wait for the next stage
     pipeline = Pipeline(plan, weights, n, str(images.dtype), n, transfers)
     host, on_device = pinned_copy(images), cupy.empty(images.shape, images.dtype)
 
@@ -145,10 +142,7 @@ def count(pool: Pool, after: Conv | Fc) -> Count:
 
 
 class Linear:
-    """A rectified pool and the next linear stage, by `name` APART or MERGED, on real activations.
-
-    The ReLU is applied beforehand: only linear work is timed.
-    """
+    """A rectified pool and the next linear stage, by `name` APART or MERGED; real activations."""
 
     def __init__(self, span: str, name: str, images: int, device: str, facts: Reference) -> None:
         first, second = (stage(part) for part in span.split("+"))
@@ -165,7 +159,7 @@ class Linear:
             mean = PreparedKernel(find("pool", VARIANTS[device]["pool"], device), pool, [], images)
             self._steps = [mean, PreparedKernel(linear, _plain(after), [w], images)]
         before = STAGES[STAGES.index(first) - 1].name
-        activations = np.maximum(facts.stages[before], 0).astype(np.float32)
+        activations = np.maximum(facts.stages[before], 0).astype(np.float32)  # ReLU is not timed
         self._checked = min(len(activations), images)
         means = reference("pool", activations[: self._checked], None, pool)
         means = means.reshape(self._checked, *after.in_shape)
@@ -297,11 +291,7 @@ SAME = 1.02  # Gains below this ratio count as none.
 
 
 class CourseRun:
-    """Measurement of each (stage, variant) once, from which the report's rows are filled.
-
-    `speedup`, the report's time over this one, is given for the report's number of images only;
-    with another batch a row's note gives the reason.
-    """
+    """Measurement of each (stage, variant) once, from which the report's rows are filled."""
 
     def __init__(
         self,
@@ -321,14 +311,10 @@ class CourseRun:
         """Fill `rows`; on Ctrl-C, finished rows stay."""
         try:
             for figure in course.FIGURES:
-                row = {
-                    "table": figure.table,
-                    "label": figure.label,
-                    "stage": figure.stage,
-                    "report_ms": figure.milliseconds,
-                    "at_least": figure.at_least,
-                    **self._measure(figure.stage, figure.variant),
-                }
+                row: dict[str, Any] = {"table": figure.table, "label": figure.label}
+                row |= {"stage": figure.stage, "report_ms": figure.milliseconds}
+                row |= {"at_least": figure.at_least}
+                row |= self._measure(figure.stage, figure.variant)
                 self.rows.append(self._with_speedup(row))
             for section, label, where, name in course.further_rows(self._device):
                 row = {"table": section, "label": label, "stage": where}
@@ -481,10 +467,7 @@ def verdict(gain: float) -> str:
 
 
 def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each step of the report's ladders: its gain there and here, and a verdict.
-
-    A gain is the time of the step before over the time of the step.
-    """
+    """Return each step of the report's ladders: its gain (time before over after) and ours."""
     timed = {(row["stage"], row["variant"]): row for row in rows if "median_ms" in row}
     steps = []
     for where, ladder in course.LADDERS:

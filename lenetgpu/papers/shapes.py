@@ -12,16 +12,13 @@ from lenetgpu.problems import Conv
 
 @dataclass(frozen=True)
 class Shape:
-    """A convolution of a suite: its label, its number of images, and the paper's figure for it.
-
-    `count` is how often a network contains it.
-    """
+    """A convolution of a suite: its label, its number of images, and the paper's figure for it."""
 
     label: str
     problem: Conv
     batch: int = 1
     paper: str = ""
-    count: int = 1
+    count: int = 1  # how often a network contains it
 
 
 @dataclass(frozen=True)
@@ -40,22 +37,17 @@ Row = Shape | Unsupported
 
 @dataclass(frozen=True)
 class Suite:
-    """Shapes of one paper. `literal` variants reproduce its kernels, `after` follow its proposal.
-
-    `claim` is the paper's speed-up over its own baseline (average, least, most), `says` the claim
-    in words, `notes` how its text was interpreted. `source` cites the origin of a network's
-    convolutions; their times are summed, each as often as it occurs.
-    """
+    """Shapes of one paper or network, and the paper's claim."""
 
     name: str
     title: str
-    literal: tuple[str, ...]
-    after: tuple[str, ...]
-    says: str
+    literal: tuple[str, ...]  # variants that reproduce its kernels
+    after: tuple[str, ...]  # variants that follow its proposal
+    says: str  # the claim in words
     rows: tuple[Row, ...]
-    claim: tuple[float, float, float] | None = None
-    notes: tuple[str, ...] = ()
-    source: str = ""
+    claim: tuple[float, float, float] | None = None  # over its baseline: average, least, most
+    notes: tuple[str, ...] = ()  # how its text was interpreted
+    source: str = ""  # of a network's convolutions, whose times are summed, each `count` times
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -223,8 +215,7 @@ SUITES: dict[str, Suite] = {
             notes=(TABLE_1_NOTE, PAPER_TOTAL_NOTE),
         ),
         Suite(
-            "lenet", "this network's convolutions", (), (), "",
-            tuple(_lenet()),
+            "lenet", "this network's convolutions", (), (), "", tuple(_lenet()),
         ),
         _network(
             "resnet50", "ResNet-50's convolutions", resnet_50(),

@@ -34,30 +34,22 @@ _BEYOND = {Op.LOCAL, Op.GLOBAL}
 
 @dataclass(frozen=True)
 class Core:
-    """One multiprocessor; times are in its cycles.
-
-    Each of the `schedulers` issues an instruction a cycle; warp w belongs to scheduler w mod
-    `schedulers`. Latencies count from an instruction's issue until a dependent one may issue;
-    `branch` holds its warp. The one memory unit accepts an instruction every `port` cycles, and
-    a line of 128 bytes from beyond the first-level cache every `line` cycles. Instructions are
-    fetched in lines of `fetch_line`; a warp that enters a line outside its last `fetched`
-    instructions waits `fetch` more cycles.
-    """
+    """One multiprocessor; in cycles, latencies from an issue until a dependent one is possible."""
 
     name: str
-    schedulers: int
+    schedulers: int  # each issues an instruction a cycle; warp w belongs to w mod `schedulers`
     arithmetic: int
     mad: int
     divide: int
-    branch: int
+    branch: int  # holds its warp
     shared: int
     local: int
     far: int
-    port: int
-    line: int
-    fetch: int
-    fetch_line: int
-    fetched: int
+    port: int  # of the one memory unit, between instructions
+    line: int  # per line of 128 bytes from beyond the first-level cache
+    fetch: int  # wait of a warp that enters a line outside its last `fetched` instructions
+    fetch_line: int  # instructions per line
+    fetched: int  # instructions
 
     def latencies(self) -> dict[Op, int]:
         """Return the cycles until a result may be read; 1 for operations without a result."""
@@ -74,20 +66,15 @@ class Core:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction of a warp's program; `reads` are the indices of its operands' producers.
-
-    `at` is its address; `part` the part that its time is charged to. `cycles` are an engine's own,
-    on top of a shared load's; `lines` are fetched from beyond the first-level cache; `held`
-    is how long it occupies the memory unit, if not the core's own `port`.
-    """
+    """One instruction of a warp's program."""
 
     op: Op
-    reads: tuple[int, ...] = ()
-    at: int = 0
-    part: str = ""
-    cycles: int = 0
-    lines: int = 1
-    held: int | None = None
+    reads: tuple[int, ...] = ()  # indices of its operands' producers
+    at: int = 0  # address
+    part: str = ""  # that its time is charged to
+    cycles: int = 0  # an engine's own, on top of a shared load's
+    lines: int = 1  # fetched from beyond the first-level cache
+    held: int | None = None  # cycles that it occupies the memory unit, if not the core's `port`
 
 
 class Listing:
@@ -126,15 +113,11 @@ class Listing:
 
 @dataclass(frozen=True)
 class Timing:
-    """Result of a run: `cycles` from the first issue until the last result is available.
+    """Result of a run."""
 
-    `parts` are warp-cycles: the time from each instruction's issue to the same warp's next one,
-    so that their sum over `warps` is a warp's mean time.
-    """
-
-    cycles: int
+    cycles: int  # from the first issue until the last result is available
     warps: int
-    parts: dict[str, int]
+    parts: dict[str, int]  # summed over warps, from each instruction's issue to the warp's next one
 
 
 def fetch_stalls(core: Core, program: list[Instruction]) -> list[int]:
@@ -151,11 +134,7 @@ def fetch_stalls(core: Core, program: list[Instruction]) -> list[int]:
 
 
 def run(core: Core, program: list[Instruction], blocks: int, warps: int) -> Timing:
-    """Run `blocks` blocks of `warps` warps on `core` at once; every warp runs all of `program`.
-
-    Among the warps that wait for a scheduler, the one that became ready first issues; ties go
-    to the lower number.
-    """
+    """Run `blocks` blocks of `warps` warps on `core` at once; every warp runs all of `program`."""
     count, latencies, stalls = blocks * warps, core.latencies(), fetch_stalls(core, program)
     results = [[0] * len(program) for _ in range(count)]
     issued_at, at, free = [0] * count, [0] * count, [0] * core.schedulers
@@ -170,7 +149,7 @@ def run(core: Core, program: list[Instruction], blocks: int, warps: int) -> Timi
         heapq.heappush(waiting, (max([earliest + stalls[at[warp]], *operands]), warp))
 
     while waiting:
-        ready, warp = heapq.heappop(waiting)
+        ready, warp = heapq.heappop(waiting)  # the first to be ready; of several, the lowest
         index = at[warp]
         instruction, scheduler = program[index], warp % core.schedulers
         cycle = max(ready, free[scheduler])

@@ -41,17 +41,14 @@ def _largest_divisor(number: int, limit: int) -> int:
 
 @dataclass(frozen=True)
 class Tiling:
-    """A thread's outputs of `maps` maps, and a block's tiles, down and across, of `images` images.
-
-    `split` units of a block divide the channels of the same outputs.
-    """
+    """A thread's outputs in `maps` maps; a block's tiles, down and across, in `images` images."""
 
     problem: Conv
     tile: tuple[int, int]
     maps: int
     tiles: tuple[int, int]
     images: int = 1
-    split: int = 1
+    split: int = 1  # units of a block that divide the channels of the same outputs
 
     @property
     def unit(self) -> int:
@@ -192,10 +189,7 @@ def _candidates(problem: Conv, slides: bool) -> Iterator[tuple[int, Tiling]]:
 
 @cache
 def tilings(problem: Conv, machine: Machine, slides: bool = False) -> tuple[Tiling, ...]:
-    """Return the fastest tilings for one image and for many by the cost model, if any fits.
-
-    `slides`: one map per thread, every thread over all channels.
-    """
+    """Return the fastest tilings for one image and for many, if any fits; `slides`: of SLIDES."""
     candidates = list(_candidates(problem, slides))
 
     def fastest(n: int) -> Tiling:

@@ -25,15 +25,12 @@ TILE = 32
 
 @dataclass
 class _Unrolled:
-    """Filters as (groups, K_SIZE, M / groups), epilogue, and workspace for `chunk` images' rows.
+    """Filters, epilogue, and workspace for `chunk` images' rows, or products without BLAS."""
 
-    `rows` are (groups, chunk, OH, OW, R, S, C / groups); with one channel per group, which does
-    not use BLAS, the products of one filter element: (chunk, OH, OW, C, M / C).
-    """
-
-    matrix: Any
+    matrix: Any  # (groups, K_SIZE, M / groups)
     epilogue: Epilogue
     padded: Padded | None
+    # (groups, chunk, OH, OW, R, S, C / groups); products if C = groups: (chunk, OH, OW, C, M / C)
     rows: Any
     chunk: int
 

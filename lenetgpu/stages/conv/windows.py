@@ -12,16 +12,13 @@ from lenetgpu.problems import Conv
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Dtype conversions around a convolution's float32 sums, with bias (M,) and ReLU.
-
-    `images` and `sums` are float32 workspaces for some images; None if the data is float32.
-    """
+    """Dtype conversions around a convolution's float32 sums, with bias (M,) and ReLU."""
 
     problem: Conv
     filters: Any
     bias: Any
-    images: Any
-    sums: Any
+    images: Any  # float32 workspace for some images; None if the data is float32
+    sums: Any  # likewise
 
     def read(self, x: Any) -> Any:
         """Return images x (n, H, W, C) in float32, valid until the next call."""

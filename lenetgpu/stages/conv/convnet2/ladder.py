@@ -76,16 +76,13 @@ class Loads(IntEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel on data with images innermost: its source, load strategy and tile selection.
-
-    A build with a clock records `noted`: CLOCK, every block's span, or PARTS (parts.cuh).
-    """
+    """One kernel on data with images innermost: its source, load strategy and tile selection."""
 
     module: str
     entry: str
     loads: Loads
     tile: Callable[[Conv, int], Tile]
-    noted: str = "CLOCK"
+    noted: str = "CLOCK"  # recorded by a build with a clock: blocks' spans, or PARTS (parts.cuh)
 
     def kernel(self, problem: Conv, images: int, clock: bool = False) -> Kernel:
         """Return the kernel for `images` images; with `clock` it records what `noted` selects."""

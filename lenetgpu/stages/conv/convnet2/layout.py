@@ -27,8 +27,7 @@ def transpose(
 
 def indexable(problem: Conv) -> str | None:
     """Return None if 32-bit indices reach every element, else the reason to refuse `problem`."""
-    sizes = prod(problem.in_shape), prod(problem.out_shape), problem.gemm_k * problem.M
-    largest = max(sizes)
+    largest = max(prod(problem.in_shape), prod(problem.out_shape), problem.gemm_k * problem.M)
     if largest >= _INDEX_LIMIT:
         return f"supports images, maps and filters below 2^31 elements, needs {largest}"
     return None

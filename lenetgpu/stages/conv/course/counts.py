@@ -12,6 +12,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.sectors import NONE, Counted, Offsets, counted, gather, lanes, some
 
 _TILE = 32
+Pair = tuple[int, int]
 
 
 def _weights(problem: Conv, k: Any, m: Any) -> Any:
@@ -20,18 +21,12 @@ def _weights(problem: Conv, k: Any, m: Any) -> Any:
     return np.where(inside, k * problem.M + m, -1)
 
 
-def _corners(problem: Conv, tile: tuple[int, int]) -> Sequence[tuple[int, int]]:
+def _corners(problem: Conv, tile: Pair) -> Sequence[Pair]:
     """Return the first output (y, x) of each tile of a map."""
     return some([*product(range(0, problem.OH, tile[0]), range(0, problem.OW, tile[1]))])
 
 
-def _tile_loads(
-    problem: Conv,
-    corner: tuple[int, int],
-    tile: tuple[int, int],
-    block: tuple[int, int],
-    in_a_row: bool,
-) -> Counted:
+def _tile_loads(problem: Conv, corner: Pair, tile: Pair, block: Pair, in_a_row: bool) -> Counted:
     """Count the loads of one channel's input tile by a block of (width, height) threads.
 
     Thread t loads elements t, t + threads, ... if `in_a_row`; else thread (x, y) loads (y, x).
@@ -58,9 +53,9 @@ def _tile_loads(
 
 def direct_counts(
     problem: Conv,
-    tile: tuple[int, int],
-    block: tuple[int, int],
-    maps: tuple[int, int] | None = None,
+    tile: Pair,
+    block: Pair,
+    maps: Pair | None = None,
     constant: bool = False,
     in_a_row: bool = False,
 ) -> tuple[Counted, Counted]:
@@ -93,7 +88,7 @@ def direct_counts(
     return loads, stores
 
 
-def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]:
+def map_counts(problem: Conv, block: Pair) -> tuple[Counted, Counted]:
     """Count accesses of `direct.basic` and `tight`: a block per map, all from global memory."""
     tx, ty = lanes(*block)
     read = Offsets(problem.reads, problem.in_shape)
@@ -121,9 +116,7 @@ def _unrolled(problem: Conv, k: Any, p: Any) -> Any:
     return gather(Offsets(problem.reads, problem.in_shape), np.where(inside, y, -1), x, c)
 
 
-def image_counts(
-    problem: Conv, each: tuple[int, int], transposed: bool | None
-) -> tuple[Counted, Counted]:
+def image_counts(problem: Conv, each: Pair, transposed: bool | None) -> tuple[Counted, Counted]:
     """Count all tiles of an image's product by 32x32 threads, `each` (maps, pixels) per thread.
 
     `transposed` is how W' is loaded into shared memory; None: it is in constant memory.

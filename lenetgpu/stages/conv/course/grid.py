@@ -125,13 +125,10 @@ def whole_block(problem: Conv) -> Sides:
 
 
 def whole_kernel(module: str, entry: str, problem: Conv) -> Kernel:
-    """Return the kernel for that block, with filters in constant memory if they fit.
-
-    The minimum blocks per SM depend on the threads only, so that the step from `shared_constant`
-    to `whole_warps` does not change the registers.
-    """
+    """Return the kernel for that block, with filters in constant memory if they fit."""
     tile, block = whole_tile(problem), whole_block(problem)
     sizes = {"TILE_H": tile[0], "TILE_W": tile[1], "BLOCK_H": block[0], "BLOCK_W": block[1]}
+    # depends on the threads only: `shared_constant` and `whole_warps` have the same registers
     sizes["MIN_BLOCKS"] = 2 if block[0] * block[1] <= _HELD_TWICE else 1
     constant = int(fits(problem))
     return conv_kernel(module, entry, problem, CONSTANT_FILTERS=constant, **sizes)

@@ -39,13 +39,9 @@ def _round_up(value: int, step: int) -> int:
 
 @dataclass(frozen=True)
 class SinglePlan:
-    """Section 3.1 for one map: ranges of P and Q (None if empty), their values, and the method.
+    """Section 3.1 for one map: P and Q, data and operations of both methods, and the choice."""
 
-    Method `division` streams `pieces`: 1 divides the filters among the multiprocessors and the
-    map into P pieces, 2 the map and the filters into Q pieces.
-    """
-
-    p_bounds: Bounds
+    p_bounds: Bounds  # the lower one is None if the range is empty
     q_bounds: Bounds
     p: int
     q: int
@@ -53,8 +49,8 @@ class SinglePlan:
     d2: int
     th1: int
     th2: int
-    division: int
-    pieces: int
+    division: int  # method 1 divides filters among the multiprocessors, 2 the map
+    pieces: int  # P of the map by method 1, Q of the filters by method 2
     hides: bool
 
 
@@ -91,18 +87,15 @@ def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
 
 @dataclass(frozen=True)
 class SingleTile:
-    """A block of `rows` x `filters` that streams one method's operand in `pieces`.
-
-    `row_parts` x `filter_parts` blocks per image; `px` x `pc` outputs of `fm` maps per thread.
-    """
+    """A block of `rows` x `filters` that streams one method's operand in `pieces`."""
 
     method: int
     rows: int
     filters: int
     pieces: int
-    row_parts: int
+    row_parts: int  # row_parts x filter_parts blocks per image
     filter_parts: int
-    px: int
+    px: int  # px x pc outputs of fm maps per thread
     pc: int
     fm: int
     threads: int
@@ -207,11 +200,7 @@ def _power_of_two(value: int) -> int:
 
 @dataclass(frozen=True)
 class StrictTile:
-    """Parameters of a kernel with `multiprocessors` x `each` blocks of `threads` threads.
-
-    The last three depart from the paper: copies past the registers, filters packed by rounds,
-    and a block per tile.
-    """
+    """Parameters of a kernel with `multiprocessors` x `each` blocks of `threads` threads."""
 
     division: str
     elements: int
@@ -221,9 +210,9 @@ class StrictTile:
     each: int = BLOCKS_EACH
     threads: int = THREADS
     cached: bool = False
-    asynchronous: bool = False
-    packed: bool = False
-    spread: bool = False
+    asynchronous: bool = False  # departs from the paper: copies past the registers
+    packed: bool = False  # departs from the paper: filters packed by rounds
+    spread: bool = False  # departs from the paper: a block per tile
 
     @property
     def groups(self) -> int:
@@ -277,10 +266,7 @@ class StrictTile:
         return parts * self.segments(problem) * ceil(problem.M / self.filters)
 
     def shared(self, problem: Conv) -> int:
-        """Return the bytes of shared memory per block: two data sets and a line shared by both.
-
-        The operand that `cached` retains is stored completely.
-        """
+        """Return the shared bytes per block: two data sets, a common line, a `cached` operand."""
         sets, lines = 2, 2 * self.lines(problem) + 1
         if self.cached and self.division == "filters":
             sets = self.rounds(problem)
@@ -331,12 +317,9 @@ def _segment(machine: Machine, columns: int) -> int:
 
 
 def _columns(tile: StrictTile, problem: Conv, machine: Machine, filters: int) -> int:
-    """Return W'x: 128 pixels, doubled while `filters` filters have fewer than N_FMA multiply-adds.
-
-    If the map is divided, W'x covers all lines of one multiprocessor.
-    """
+    """Return W'x: 128 pixels, doubled while `filters` filters have less than N_FMA operations."""
     most = min(_MOST_PIXELS * tile.threads, _power_of_two(tile.positions(problem)))
-    if tile.division == "maps":
+    if tile.division == "maps":  # all lines of one multiprocessor
         part = tile.part_lines(problem) * problem.padded[1]
         return max(WARP, min(most, tile.threads, _power_of_two(part)))
     columns = tile.columns
@@ -377,10 +360,7 @@ def _fitting(tile: StrictTile, problem: Conv, machine: Machine) -> StrictTile | 
 def strict_plan(
     problem: Conv, machine: Machine, division: str = "both", segment: int | None = None
 ) -> StrictPlan | None:
-    """Plan by section 3.2 for one `division` of section 2.3; return None if two blocks do not fit.
-
-    `segment` is S in bytes; by default `_segment` selects 32 or 64.
-    """
+    """Plan by section 3.2 for a division of 2.3 and S = `segment` bytes; None if too large."""
     elements = segment // FLOAT if segment else _segment(machine, COLUMNS_AT_ONCE)
     tile = StrictTile(division, elements, COLUMNS_AT_ONCE, 1, machine.multiprocessors)
     filters = ceil(problem.M / (tile.multiprocessors if division == "filters" else 1))
@@ -459,6 +439,7 @@ _MULTI_OUTPUTS = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (2, 8))
 _MOST_THREADS = 512
 _MULTI_REGISTERS = 250
 # Clocks: an instruction, a warp's waits for a unit and a round, a sum, a block's first data.
+# Fitted to 900 tiles of the paper's shapes on an H200.
 _ISSUE, _UNIT_WAIT, _ROUND_WAIT, _SUM, _START = 1.3, 258, 809, 0.046, 2060
 _OVERLAP = 3.74
 _LEAST_UNIT, _MOST_UNIT = 8, 25
@@ -474,18 +455,15 @@ def plan_multi(problem: Conv, machine: Machine) -> StrictPlan:
 
 @dataclass(frozen=True)
 class MultiTile:
-    """`rows` lines of `row_quads` x 4 outputs in `fm` x `groups` maps; S = 4 x `elements` bytes.
-
-    A thread computes `quads` x 4 outputs of `fm` maps over one of `splits` parts of the channels.
-    """
+    """`rows` lines of `row_quads` x 4 outputs in `fm` x `groups` maps; S = 4 x `elements` bytes."""
 
     elements: int
     rows: int
     row_quads: int
-    quads: int
+    quads: int  # a thread computes quads x 4 outputs of fm maps
     fm: int
     groups: int
-    splits: int
+    splits: int  # parts of the channels
     stages: int = 2
 
     @property
@@ -591,10 +569,7 @@ def _at_once(tile: MultiTile, problem: Conv, machine: Machine) -> int:
 
 
 def _multi_cycles(tile: MultiTile, problem: Conv, machine: Machine) -> float:
-    """Estimate the cycles from instructions, single-warp latency, rounds and concurrent blocks.
-
-    The constants were fitted to 900 tiles of the paper's shapes on an H200.
-    """
+    """Estimate the cycles from instructions, single-warp latency, rounds and concurrent blocks."""
     at_once = _at_once(tile, problem, machine)
     if at_once < 1:
         return float("inf")
@@ -633,15 +608,11 @@ def multi_tile(problem: Conv, machine: Machine) -> MultiTile | None:
 
 @dataclass(frozen=True)
 class StrictParts:
-    """Parts for `row_parts` x `filter_parts` multiprocessors, each processed in `pieces`.
-
-    `streams` is "lines" of the map (method 1) or "filters" (method 2), of which two blocks share
-    each piece; the paper does not say how.
-    """
+    """Parts for `row_parts` x `filter_parts` multiprocessors, each processed in `pieces`."""
 
     row_parts: int
     filter_parts: int
-    streams: str
+    streams: str  # "lines" (method 1) or "filters" (2); how two blocks share them is our reading
     pieces: int
     multiprocessors: int
     each: int = BLOCKS_EACH
@@ -708,16 +679,12 @@ class StrictParts:
 
 @dataclass(frozen=True)
 class StrictSingle:
-    """The paper's `plan`, the `parts` that run, and the result of step 4.
-
-    `redivided`: these replace the plan's parts, which move fewer bytes than V_s; `most` is the
-    most bytes that any division moves.
-    """
+    """The paper's `plan`, the `parts` that run, and the result of step 4."""
 
     plan: SinglePlan
     parts: StrictParts
-    redivided: bool = False
-    most: int = 0
+    redivided: bool = False  # `parts` replace the plan's, which move fewer bytes than V_s
+    most: int = 0  # bytes that any division moves at most
 
 
 def _by_method(
@@ -752,12 +719,9 @@ def divisions(problem: Conv, machine: Machine) -> Iterator[StrictParts]:
 
 @cache
 def strict_single(problem: Conv, machine: Machine, both: bool = False) -> StrictSingle | None:
-    """Apply section 3.1, then step 4 of section 2.2; return None if no part fits two blocks.
-
-    `both` departs from the paper: the most multiprocessors have a part, then the fewest bytes move.
-    """
+    """Apply section 3.1, then step 4 of section 2.2; return None if no part fits two blocks."""
     plan = plan_single(problem, machine)
-    if both:
+    if both:  # departs from the paper: the most busy multiprocessors, then the fewest bytes
         busiest = max(
             divisions(problem, machine),
             key=lambda parts: (parts.busy(problem), -parts.moved(problem)),

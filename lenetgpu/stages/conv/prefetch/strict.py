@@ -21,14 +21,12 @@ _FILTER = 0  # S of one whole filter plane, K x K x 4 bytes (Chen et al.)
 
 @dataclass(frozen=True)
 class Choice:
-    """A variant of the kernel: section 2.3's division, S in bytes (None: the paper's), departures.
-
-    Departures add up: copies that bypass registers, filters packed round by round, a block per
-    tile, and tiles too small for N_FMA.
-    """
+    """A variant of the kernel: section 2.3's division, S in bytes or the paper's, departures."""
 
     division: str = "both"
     segment: int | None = None
+    # The first n of: copies that bypass registers, filters packed round by round, a block per
+    # tile, and tiles too small for N_FMA.
     departures: int = 0
 
 

@@ -54,10 +54,7 @@ def recheck(
 
 
 def reduce(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None:
-    """Add the parts of `images` images on the current stream.
-
-    `args` are (parts, exponents, out_scales, y, reached, bias).
-    """
+    """Add parts of `images` images; `args`: parts, exponents, out_scales, y, reached, bias."""
     *first, bias = args
     args = (*first, np.int32(images), bias)
     launch(reduction(layout, split), (_blocks(layout, images),), (_THREADS,), args, overlap=True)

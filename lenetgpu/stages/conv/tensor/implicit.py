@@ -21,21 +21,20 @@ from lenetgpu.stages.registry import Rows, variant
 
 _FORMER = {"taps": "halo", "pairs": "winograd"}  # products' words in older measurements
 _MOST = 1 << 30  # elements of an image; offsets are 32-bit
-_UNLIKE = 16.0  # largest ratio of a filter's columns for F(2, 3)
+# Largest ratio of a filter's columns for F(2, 3): the contribution of a small element would cancel
+# with as many times the error of `halo`.
+_UNLIKE = 16.0
 
 
 @dataclass(frozen=True)
 class State:
-    """Filters as float32 and as split fp16, the product, and its workspace for `batch` images.
-
-    `bias` is float32, one per padded filter; without a bias it is `out_scales` and not read.
-    """
+    """Filters as float32 and as split fp16, the product, and its workspace for `batch` images."""
 
     w: Any
     filters: Any
     in_scales: Any
     out_scales: Any
-    bias: Any
+    bias: Any  # float32, one per padded filter; without a bias it is `out_scales` and not read
     worst: int
     product: Product
     images: Images
@@ -77,11 +76,7 @@ class Kind:
         return tuple(product for product in products if word in ("", product.word))
 
     def suited(self, w: Any, problem: Conv, batch: int) -> Product:
-        """Return the product for the filters `w` on the host, or for (filters, bias).
-
-        F(2, 3) is avoided if a filter's columns differ by more than _UNLIKE: the contribution of
-        a small element would cancel with _UNLIKE times the error of `halo`.
-        """
+        """Return the product for the filters `w` on the host, or for (filters, bias)."""
         product = self.plan(problem, batch)
         if not product.tiling.winograd or _alike(w[0] if problem.bias else w):
             return product

@@ -62,17 +62,13 @@ class Layout:
     `planes`: [part][phase][channels / 8][position][8] instead, in whole chunks of channels.
     Positions are the padded rows of all images; a row's and an image's padding is shared with the
     next, and written at allocation. With a stride, each remainder of rows and columns is a phase.
-
-    `winograd`: a position is two output columns of F(2, 3) along rows, whose points are phases.
-
-    `sampled`: the scale of an image is derived from some of its inputs.
     """
 
     problem: Conv
     parts: int
     planes: bool = False
-    winograd: bool = False
-    sampled: bool = False
+    winograd: bool = False  # a position is two output columns of F(2, 3), whose points are phases
+    sampled: bool = False  # an image's scale is derived from some of its inputs
 
     @property
     def folded(self) -> bool:
@@ -193,13 +189,12 @@ class Packed:
 
     The shape is [chunk][filter][vec][8] fp16 with swizzled vectors; for planes it is [filters /
     FILTERS][phase][chunk][element][vec][FILTERS][8]. High parts of a chunk precede the low ones.
-    `worst` is the largest out_scale of a filter that is not all zeros.
     """
 
     filters: Array
     in_scales: Array
     out_scales: Array
-    worst: int
+    worst: int  # largest out_scale of a filter that is not all zeros
 
 
 def _exponents(sizes: Array) -> Array:

@@ -45,15 +45,11 @@ FIT = Fit()
 
 
 class Block(ABC):
-    """The part of a product that a block computes, and its launch.
+    """The part of a product that a block computes, and its launch."""
 
-    `planes`: it reads split images as planes. `winograd`: its positions are two outputs, by
-    Winograd's F(2, 3). `only` lists the architectures of its kernel.
-    """
-
-    planes: bool = False
-    winograd: bool = False
-    only = ABLE
+    planes: bool = False  # reads split images as planes
+    winograd: bool = False  # positions are two outputs, by Winograd's F(2, 3)
+    only = ABLE  # architectures of its kernel
     source: ClassVar[Path]
     entry: ClassVar[str]
 

@@ -62,9 +62,8 @@ class Product(OneLaunch):
         together = min(busiest, self._together(machine))
         full = min(1.0, together * self.threads / WARP / FIT.full_warps)
         multiply = 3 * self.rows * self.width * CHUNK / (_RATE * full)
-        copies = (
-            CHUNK * self.rows / WARP * (TF32_FIT.wide_copies / 4 if self.wide else TF32_FIT.copies)
-        )
+        copy = TF32_FIT.wide_copies / 4 if self.wide else TF32_FIT.copies
+        copies = CHUNK * self.rows / WARP * copy
         chunk = max(multiply + copies, self._stage_bytes / FIT.cache_rate)
         tile = chunks(self.problem) * chunk + FIT.block / together
         moved = images * self.image_bytes() / memory_rate(machine)

@@ -159,15 +159,12 @@ Plan = Callable[..., OneLaunch]  # (problem, batch, machine or None for the curr
 
 @dataclass(frozen=True)
 class State:
-    """Filters as float32 and as TF32, factors that reverse their scales, a bias, and the product.
-
-    `bias` has one value per padded filter; without a bias it is `factors` and not read.
-    """
+    """Filters as float32 and as TF32, factors that reverse their scales, bias and product."""
 
     w: Any
     filters: Any
     factors: Any
-    bias: Any
+    bias: Any  # one value per padded filter; without a bias it is `factors` and not read
     product: OneLaunch
 
 

@@ -30,15 +30,12 @@ def plan(problem: Conv, batch: int, machine: Machine | None = None) -> Product:
 
 
 def prepare(w: Any, problem: Conv, batch: int, product: Product | None = None) -> State:
-    """Prepare `tuned` for up to `batch` images at a time.
-
-    Waits until the filters are on the device: kernels fetch them before the preceding kernel ends.
-    """
+    """Prepare `tuned` for up to `batch` images at a time."""
     matrix = np.asarray(w, np.float32).reshape(problem.gemm_k, problem.M)
     filters = cupy.asarray(np.pad(matrix, ((0, 0), (0, -problem.M % 4))))
     product = product or plan(problem, batch)
     state = State(filters, product, Workspace.of(product, problem, batch), batch)
-    cupy.cuda.get_current_stream().synchronize()
+    cupy.cuda.get_current_stream().synchronize()  # kernels fetch filters before preceding ones end
     return state
 
 

@@ -80,11 +80,9 @@ def _supported(problem: Conv) -> str | None:
 
 
 def _filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
-    """Return the most filters per block that leave about two blocks per multiprocessor.
-
-    Blocks with filters of medium size also write few maps at once, which memory does faster.
-    """
+    """Return the most filters per block that leave about two blocks per multiprocessor."""
     written = _WRITTEN_TOGETHER // (4 * problem.OH * problem.OW)
+    # Writing few maps at once is faster and pays off for medium sizes.
     medium = _FEW_ELEMENTS < problem.R * problem.S < _MANY_ELEMENTS
     for group in _GROUPS:
         enough = blocks * blocks_for(problem.M, group) >= _BLOCKS_EACH * processors

@@ -32,21 +32,17 @@ SPLITS = (1, 2, 3, 4, 6, 8)  # eight is the portable limit of blocks per cluster
 
 @dataclass(frozen=True)
 class Tile:
-    """A block's work, by warps along the maps, the columns and K.
-
-    The pipeline has `stages` chunks of `bk` rows; `blocks` is the minimum per SM. A thread has
-    tm x tn sums; `lanes_m` lanes of a warp are along the maps.
-    """
+    """A block's work, by warps along the maps, the columns and K."""
 
     warps_m: int
     warps_n: int
     warps_k: int
-    bk: int
-    stages: int
-    blocks: int
-    tm: int
+    bk: int  # rows of a chunk
+    stages: int  # chunks in the pipeline
+    blocks: int  # minimum per SM
+    tm: int  # a thread has tm x tn sums
     tn: int
-    lanes_m: int
+    lanes_m: int  # lanes of a warp along the maps
 
     @property
     def bm(self) -> int:
