@@ -1,8 +1,4 @@
-"""Writers of labels, one class per file form; labels arrive in parts.
-
-A form receives an open temporary file, writes parts to it, and completes it at the end. `count`
-images are announced. If the run is interrupted, fewer images have labels than the `asked` ones.
-"""
+"""Writers of labels to an open temporary file, one class per file form; labels arrive in parts."""
 
 import csv
 import io
@@ -24,8 +20,7 @@ from lenetgpu.store import json_text
 Names = Sequence[str] | None  # each image's file name, if images come from several files
 # number of the first image in its dataset, or the number of each image
 Numbers = int | Sequence[int]
-# Reasons for missing labels, by the image's position; None if every image has a label. It may grow
-# during the run.
+# by position, why an image has no label (may grow during the run); None if every image has one
 Lacking = Mapping[int, str] | None
 NO_LABEL = -1  # sentinel for a missing label
 _COPY_BYTES = 4 << 20
@@ -36,19 +31,15 @@ _SETS = (("labels", "<i4", ()), ("scores", "<f4", (CLASSES,)))
 
 @dataclass
 class Form(ABC):
-    """Writer of labels (n,) int32, and of scores (n, 10) float32 if `with_scores`, to `file`.
-
-    `count` labels are announced, `done` are written. If `lacking` is not None, images may have
-    the label NO_LABEL and NaN scores.
-    """
+    """Writer of labels (n,) int32, and of scores (n, 10) float32 if `with_scores`, to `file`."""
 
     file: IO[bytes]
-    count: int
+    count: int  # of labels that are announced; fewer may come if the run is interrupted
     with_scores: bool
     first: Numbers = 0
     names: Names = None
-    lacking: Lacking = None
-    done: int = 0
+    lacking: Lacking = None  # unless None, images may have the label NO_LABEL and NaN scores
+    done: int = 0  # labels written so far
 
     @abstractmethod
     def __post_init__(self) -> None:
@@ -129,10 +120,8 @@ class _Csv(Form):
             lines = [f"{head},{label}{end}" for head, label in rows]
         else:
             line = "%s,%d" + ",%.9g" * CLASSES + end
-            lines = [
-                line % (head, label, *row)
-                for (head, label), row in zip(rows, scores.tolist(), strict=True)
-            ]
+            scored = zip(rows, scores.tolist(), strict=True)
+            lines = [line % (*row, *values) for row, values in scored]
         if self.lacking is not None:
             empty = "," * (2 + CLASSES * self.with_scores)
             for at in (labels == NO_LABEL).nonzero()[0].tolist():

@@ -45,11 +45,8 @@ Slices = tuple[slice, ...]
 
 
 def _library() -> Any:
-    """Return the module h5py, with all plugin folders removed for the rest of the process.
-
-    On import, h5py queries all of `uname`. Python runs a program to find `processor`, which is
-    therefore set during the import.
-    """
+    """Return the module h5py, with all plugin folders removed for the rest of the process."""
+    # h5py queries all of `uname` on import, and Python would run a program to find `processor`
     uname = vars(platform.uname())
     unset = "h5py" not in sys.modules and "processor" not in uname
     if unset:
@@ -210,23 +207,19 @@ def open_file(path: Path) -> Untrusted:
     """Open `path` for reading; the caller closes it. Raises LenetError like `open_hdf5`."""
     with open_regular(path, "an HDF5 file") as opened:
         require_trees(path, opened)
-        file = _h5file(path, opened)
+        same = f"{_OWN_FILES}/{opened.fileno()}"
+        try:
+            file = h5py.File(same if os.path.exists(same) else path, "r", driver="sec2")
+        except OSError as error:
+            size = os.fstat(opened.fileno()).st_size
+            kind = "an empty file" if size == 0 else f"{size} bytes that HDF5 cannot open"
+            if isinstance(error, BlockingIOError):
+                kind = "one that another process has locked for writing"
+            raise LenetError(f"{path}: expected an HDF5 file, found {kind}") from error
         if not os.path.sameopenfile(opened.fileno(), file.id.get_vfd_handle()):
             file.close()
             raise LenetError(f"{path}: expected one file, found another in its place")
         return Untrusted(path, file)
-
-
-def _h5file(path: Path, opened: BinaryIO) -> Any:
-    same = f"{_OWN_FILES}/{opened.fileno()}"
-    try:
-        return h5py.File(same if os.path.exists(same) else path, "r", driver="sec2")
-    except OSError as error:
-        size = os.fstat(opened.fileno()).st_size
-        kind = "an empty file" if size == 0 else f"{size} bytes that HDF5 cannot open"
-        if isinstance(error, BlockingIOError):
-            kind = "one that another process has locked for writing"
-        raise LenetError(f"{path}: expected an HDF5 file, found {kind}") from error
 
 
 @contextmanager
@@ -283,7 +276,6 @@ def attribute(holder: Any, name: str, path: object) -> tuple[np.dtype[Any], Arra
     """Return the type of an attribute of a file or dataset, and its elements as stored.
 
     Raises LenetError unless it holds numbers or text of fixed length, at most MAX_TEXT_BYTES.
-    h5py stores a str with variable length, `set_text` does not.
     """
     opened = h5py.h5a.open(holder.id, name.encode())
     kind, space = opened.get_type(), opened.get_space()
@@ -310,11 +302,7 @@ def text_of(holder: Any, name: str, path: object) -> str:
 
 @dataclass(frozen=True)
 class Stored:
-    """A checked dataset of numbers in this very file; no data have been read.
-
-    `filters` are codes in the order of writing. `offset` is the position in the file of
-    contiguous data; None for chunks and compact data.
-    """
+    """A checked dataset of numbers in this very file; no data have been read."""
 
     file: Untrusted
     name: str
@@ -323,8 +311,8 @@ class Stored:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunks: tuple[int, ...] | None
-    filters: tuple[int, ...]
-    offset: int | None
+    filters: tuple[int, ...]  # codes in the order of writing
+    offset: int | None  # position in the file of contiguous data; None for other data
 
     @property
     def path(self) -> Path:
@@ -439,10 +427,8 @@ def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str
 
 
 def _dataset(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
-    """Return HDF5's handles of a dataset of numbers and of its creation properties.
-
-    The shape is not queried: for a virtual dataset, HDF5 would open other files.
-    """
+    """Return HDF5's handles of a dataset of numbers and of its creation properties."""
+    # its shape is not queried: for a virtual dataset, HDF5 would open other files
     if h5py.h5o.get_info(group, name).type != h5py.h5o.TYPE_DATASET:
         raise refuse("a group or a type")
     dataset = h5py.h5d.open(group, name)
@@ -493,11 +479,8 @@ def _require_possible_size(item: Stored) -> None:
 
 
 def _require_chunks(item: Stored) -> None:
-    """Raise LenetError unless every chunk of an unfiltered dataset has the full chunk size.
-
-    HDF5 reads as many bytes as its index says into a buffer that h5py sized by the shape: fewer
-    leave uninitialized memory, more overflow the buffer.
-    """
+    """Raise LenetError unless every chunk of an unfiltered dataset has the full chunk size."""
+    # HDF5 reads the bytes its index states into h5py's buffer: fewer leave it unset, more overflow
     sizes: list[int] = []
 
     def note(chunk: Any) -> bool | None:
@@ -549,9 +532,8 @@ def read_rows(item: Stored, lo: int, hi: int) -> Array:
 
 
 def _refuse(item: Stored, corner: Corner, expected: str, found: str) -> LenetError:
-    return unexpected(
-        item.path, f"{item.where} to have a chunk {expected} at image {corner[0]:,}", f"{found}"
-    )
+    chunk = f"a chunk {expected} at image {corner[0]:,}"
+    return unexpected(item.path, f"{item.where} to have {chunk}", found)
 
 
 def _raw(item: Stored, corner: Corner) -> tuple[Array, int]:

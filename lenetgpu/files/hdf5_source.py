@@ -1,7 +1,6 @@
 """Images of an HDF5 file in the course's layout: /x (N, 28, 28[, 1]), and optional labels /y.
 
-Contiguous images are read directly from the file; chunks are read raw and decoded by a pool of
-threads.
+Contiguous images are read directly from the file; chunks are decoded by a pool of threads.
 """
 
 import os
@@ -11,29 +10,17 @@ from pathlib import Path
 from lenetgpu.arrays import Array, np
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import unexpected
-from lenetgpu.files import checksums, hdf5
-from lenetgpu.files.reading import (
-    RawSource,
-    Source,
-    check_floats,
-    check_memory,
-    class_numbers,
-    narrowed,
-    selected,
-    spans,
-)
+from lenetgpu.files import checksums, hdf5, reading
 from lenetgpu.files.sums import Sum, Sums
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 CACHE_BYTES = 256 << 20  # most bytes of decoded chunks that are cached for later reads
-# Bytes of chunks decoded at once or cached, whatever the file's size; twice the file's size if that
-# is more.
-_SMALL_BYTES = 16 << 20
+_SMALL_BYTES = 16 << 20  # of chunks decoded at once or cached; twice the file's size if more
 _LABELS_AT_ONCE = 1 << 17
 _MANY = 4  # parts of a read for each thread of the pool
 
 
-def open_images(path: Path, skip: int, limit: int | None) -> Source:
+def open_images(path: Path, skip: int, limit: int | None) -> reading.Source:
     """Open images /x, and labels /y if present, of an HDF5 file."""
     file = hdf5.open_file(path)
     try:
@@ -44,7 +31,7 @@ def open_images(path: Path, skip: int, limit: int | None) -> Source:
         raise
 
 
-def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Source:
+def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> reading.Source:
     sums = checksums.stated(file)
     height, width, _ = IMAGE_SHAPE
     sides, shapes = f"N, {height}, {width}", (IMAGE_SHAPE[:2], IMAGE_SHAPE)
@@ -52,7 +39,7 @@ def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Sou
     item = hdf5.find(file, "x", expected, lambda s: s[:1] > (0,) and s[1:] in shapes, "fu")
     if item.dtype != np.uint8 and item.dtype.kind == "u":
         raise unexpected(path, "dataset /x to be float or uint8", f"type {item.dtype}")
-    selection = selected(path, item.shape[0], skip, limit)
+    selection = reading.selected(path, item.shape[0], skip, limit)
     if not item.chunks:
         hdf5.require_written(item)
     blocks = checksums.blocks(item, sums)
@@ -60,7 +47,7 @@ def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Sou
     if item.offset is None:
         return ChunkedSource(item, labels, selection, blocks)
     where = f"{path}: expected dataset /x"
-    source = RawSource(file.bytes(), where, item.offset, item.dtype, labels, selection)
+    source = reading.RawSource(file.bytes(), where, item.offset, item.dtype, labels, selection)
     file.close()
     return source
 
@@ -72,25 +59,25 @@ def _labels(file: hdf5.Untrusted, count: int, selection: range, sums: Sums) -> A
     item = hdf5.find(file, "y", expected, lambda shape: shape in shapes, "fiu")
     hdf5.require_written(item)
     length = len(selection) * np.dtype(np.int64).itemsize
-    check_memory(f"{item.path}: {item.where}", length, file.size if item.filters else None)
+    reading.check_memory(f"{item.path}: {item.where}", length, file.size if item.filters else None)
     labels = np.empty(len(selection), np.int64)
     checksum = Sum(item.dtype, item.shape)
     rows = range(count) if "y" in sums else selection
-    for lo, hi in spans(rows, item.whole_chunks(_LABELS_AT_ONCE)):
+    for lo, hi in reading.spans(rows, item.whole_chunks(_LABELS_AT_ONCE)):
         part = hdf5.read_rows(item, lo, hi)
         file.check_size()
         if "y" in sums:
             checksum.add(part)
         begin, end = max(lo, selection.start), min(hi, selection.stop)
         if begin < end:
-            numbers = class_numbers(part[begin - lo : end - lo], file.path, "/y")
+            numbers = reading.class_numbers(part[begin - lo : end - lo], file.path, "/y")
             labels[begin - selection.start : end - selection.start] = numbers
     if "y" in sums:
         sums.compare("y", checksum.hex())
     return labels
 
 
-class ChunkedSource(Source):
+class ChunkedSource(reading.Source):
     """Images in chunks of any shape of an open file, decoded by as many threads as cores."""
 
     def __init__(
@@ -98,7 +85,7 @@ class ChunkedSource(Source):
         item: hdf5.Stored,
         labels: Array | None,
         selection: range,
-        blocks: checksums.Blocks | None = None,
+        blocks: checksums.Blocks | None,
     ) -> None:
         dtype = "uint8" if item.dtype.kind == "u" else "float32"
         super().__init__(str(item.path), dtype, labels, selection)
@@ -126,7 +113,7 @@ class ChunkedSource(Source):
         images = out.reshape(len(out), *self._item.shape[1:])
         rows = self._item.piece[0]
         step = -(-len(out) // (_MANY * self._threads * rows)) * rows
-        parts = spans(range(first, first + len(out)), step)
+        parts = reading.spans(range(first, first + len(out)), step)
         if len(parts) == 1:
             self._rows(*parts[0], images)
         else:
@@ -141,9 +128,9 @@ class ChunkedSource(Source):
         for corner, to, part in self._item.cuts(lo, hi):
             whole = part[0] == slice(0, min(rows, count - corner[0]))
             chunk = self._decoded(corner) if whole else self._cached(corner)
-            narrowed(chunk[part], images[to])
+            reading.narrowed(chunk[part], images[to])
         if self.dtype == "float32":
-            check_floats(images.reshape(-1, *IMAGE_SHAPE), lo, self._where)
+            reading.check_floats(images.reshape(-1, *IMAGE_SHAPE), lo, self._where)
 
     def _decoded(self, corner: tuple[int, ...]) -> Array:
         with hdf5.readable(self._item.path):

@@ -121,16 +121,14 @@ def _heap_error(file: OpenFile, base: int, version: int, *fields: int) -> str:
     return ""
 
 
-def _names_error(
-    file: OpenFile, base: int, version: int, length: int, free: int, offset: int
-) -> str:
-    if version == 0 and base + offset + length <= file.size:
+def _names_error(file: OpenFile, base: int, version: int, length: int, free: int, at: int) -> str:
+    if version == 0 and base + at + length <= file.size:
         known: set[int] = set()
         while free != _LAST_FREE and free + _FREE.size <= length:
             if free in known or len(known) == _MOST_FREE:
                 return f"a free list without an end within {len(known) + 1:,}"
             known.add(free)
-            free, _ = _FREE.unpack(_at(file, base + offset + free, _FREE.size))
+            free, _ = _FREE.unpack(_at(file, base + at + free, _FREE.size))
     return ""
 
 

@@ -18,8 +18,7 @@ from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, is_gzip, open_r
 from lenetgpu.network import IMAGE_SHAPE
 
 IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
-# bytes of inflated images, at most, that a gzip file's source caches for other threads
-CACHE_BYTES = 256 << 20
+CACHE_BYTES = 256 << 20  # of inflated images, at most, that a gzip file's source caches
 _STEP = 1 << 20
 
 

@@ -66,9 +66,7 @@ def _require_pinned(packed: bytes, pinned: str) -> None:
 
 
 def fetch_mnist(
-    folder: Path,
-    mirrors: tuple[str, ...] = MIRRORS,
-    say: Callable[[str], None] = lambda line: None,
+    folder: Path, mirrors: tuple[str, ...] = MIRRORS, say: Callable[[str], None] = lambda line: None
 ) -> list[Path]:
     """Put MNIST's four files into `folder`, from the first mirror that has the pinned bytes.
 
@@ -88,7 +86,12 @@ def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> 
         if os.path.lexists(path):
             say(f"{name}: already here, but {error}; fetching it again")
             note = f"; the file that was there stays as it was: {error}"
-    _check_folder(path.parent)
+    nearest = next(folder for folder in path.parents if folder.exists())
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        reason = f"cannot write into {nearest}: {error.strerror}"
+        raise LenetError(f"{path.parent}: {reason}") from error
     reasons = []
     for mirror in mirrors:
         try:
@@ -101,11 +104,3 @@ def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> 
         say(f"{name}: {len(data):,} bytes from {mirror}")
         return path
     raise LenetError(f"{name}: expected to download it, found {'; '.join(reasons)}{note}")
-
-
-def _check_folder(folder: Path) -> None:
-    nearest = next(each for each in (folder, *folder.parents) if each.exists())
-    try:
-        tempfile.TemporaryFile(dir=nearest).close()
-    except OSError as error:
-        raise LenetError(f"{folder}: cannot write into {nearest}: {error.strerror}") from error

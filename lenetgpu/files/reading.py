@@ -17,8 +17,7 @@ from lenetgpu.files.regular import OpenFile
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 PIXELS = IMAGE_SHAPE[0] * IMAGE_SHAPE[1]
-# inflated bytes always allowed for a whole read; above it, _RATIO times the file's
-SMALL_BYTES = 64 << 20
+SMALL_BYTES = 64 << 20  # always allowed for a whole inflated read; else _RATIO times the file's
 _RATIO = 512
 BLOCK = 512  # images that are converted or checked at a time: their floats fit a core's cache
 _SLACK = 1e-3
@@ -223,8 +222,7 @@ def class_numbers(labels: Array, path: object, where: str) -> Array:
     if labels.ndim == 2 and labels.shape[1] == CLASSES:
         if ((labels != 0) & (labels != 1)).any() or (labels.sum(axis=1) != 1).any():
             raise LenetError(f"{path}: expected {where} to be one-hot rows, found other values")
-        one_hot_classes: Array = labels.argmax(axis=1).astype(np.int64)
-        return one_hot_classes
+        return np.asarray(labels.argmax(axis=1), np.int64)
     flat = labels.reshape(-1)
     with np.errstate(invalid="ignore"):
         numbers: Array = flat.astype(np.int64)

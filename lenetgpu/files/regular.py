@@ -1,7 +1,4 @@
-"""Opening, reading and inflating of regular files.
-
-Inflation uses ISA-L (extra `isal`) if installed, else Python's own zlib.
-"""
+"""Opening, reading and inflating of regular files, by ISA-L (extra `isal`) or Python's zlib."""
 
 import os
 import stat
@@ -17,15 +14,12 @@ MOST_RATIO = 1032  # largest expansion of deflate: 258 bytes from two bits
 
 
 def open_regular(path: Path, what: str) -> BinaryIO:
-    """Open `path`, `what` it is expected to be, unbuffered; raise LenetError unless it is a file.
-
-    The file is checked again after opening, which does not wait for a FIFO's writer.
-    """
+    """Open `path`, expected to be `what`, unbuffered; raise LenetError unless it is a file."""
     try:
         regular = stat.S_ISREG(path.stat().st_mode)
         if regular:
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-            regular = stat.S_ISREG(os.fstat(handle).st_mode)
+            regular = stat.S_ISREG(os.fstat(handle).st_mode)  # another file may be there by now
             if regular:
                 return os.fdopen(handle, "rb", buffering=0)
             os.close(handle)

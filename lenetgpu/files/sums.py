@@ -46,17 +46,13 @@ def sum_of(array: Array) -> str:
 
 @dataclass(frozen=True)
 class Sums:
-    """The SHA-256 checksums that a file states, as hex by dataset name; empty if it has none.
-
-    `without` are the names that have none; `has_root` is True if there was one of names, shapes and
-    attributes. `where` and `noun` name a dataset in messages.
-    """
+    """The SHA-256 checksums that a file states, as hex by dataset name; empty if it has none."""
 
     path: str
     stated: Mapping[str, str]
-    without: tuple[str, ...] = ()
-    has_root: bool = True
-    where: str = "dataset /"
+    without: tuple[str, ...] = ()  # names of datasets that have none
+    has_root: bool = True  # there was one of names, shapes and attributes
+    where: str = "dataset /"  # this and `noun` name a dataset in messages
     noun: str = "data set"
 
     def __bool__(self) -> bool:

@@ -21,14 +21,11 @@ LARGEST_SCORE = 2.0**127  # bound on scores that float32 holds, with room for a 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The four weight tensors, float32, C-contiguous, by dataset name, and their source.
-
-    The network's scores are 2**`exponent` times those that the tensors give.
-    """
+    """The four weight tensors, float32, C-contiguous, by dataset name, and their source."""
 
     tensors: dict[str, Array]
     source: str
-    exponent: int = 0
+    exponent: int = 0  # the network's scores are 2**exponent times those that the tensors give
 
     def __getitem__(self, name: str) -> Array:
         return self.tensors[name]

@@ -8,27 +8,13 @@ strokes, fit it into 20x20 and centre it by mass.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
+from lenetgpu.pictures import masks
 from lenetgpu.pictures.digits import Digit, digit_of
-from lenetgpu.pictures.masks import (
-    MANY,
-    averaged,
-    averaged_by,
-    blurred,
-    box_of,
-    eroded,
-    grown,
-    resized,
-    shrunk,
-)
 from lenetgpu.pictures.shapes import FILLED, filled_outline, sheet_of
-
-Array = np.ndarray[Any, Any]
 
 _BOX = 20  # pixels of the square that a digit is fitted into
 _STROKE = 2.0  # minimum stroke width in pixels of a 20-pixel digit; MNIST has two to four
@@ -65,7 +51,7 @@ def as_mnist(grey: Array) -> Prepared:
 
     Raises LenetError beginning with "expected a digit" for a blank picture or noise.
     """
-    extracted = _extracted(shrunk(grey))
+    extracted = _extracted(masks.shrunk(grey))
     return _prepared(extracted, [_INVERTED] if extracted.dark else [])
 
 
@@ -77,7 +63,7 @@ def of_colours(bands: list[Array]) -> Prepared:
     """
     if not bands:
         raise LenetError("expected a digit, found no colours")
-    extracted = _extracted(_colour_contrast([shrunk(band) for band in bands]), lines=False)
+    extracted = _extracted(_colour_contrast([masks.shrunk(band) for band in bands]), lines=False)
     if extracted.digit.doubtful or extracted.digit.cut > 2:
         raise LenetError("expected a digit, found fields of colour")
     return _prepared(extracted, [_COLOUR])
@@ -126,7 +112,7 @@ def _on_sheet(grey: Array, outer: _Extracted) -> _Extracted | None:
     sheet = sheet_of(outer.digit.mask)
     if sheet is None:
         return None
-    box = box_of(sheet)
+    box = masks.box_of(sheet)
     try:
         inner = _extracted(grey[box], sheet[box], outer.depth + 1, lines=False)
     except LenetError as error:
@@ -134,7 +120,7 @@ def _on_sheet(grey: Array, outer: _Extracted) -> _Extracted | None:
             return None
         raise LenetError("expected a digit, found a solid shape or an empty sheet") from error
     is_shadow = outer.digit.cut and inner.depth == outer.depth + 1
-    crosses_edge = is_shadow and (inner.digit.mask & ~eroded(sheet[box], 2)).any()
+    crosses_edge = is_shadow and (inner.digit.mask & ~masks.eroded(sheet[box], 2)).any()
     return None if inner.digit.doubtful or crosses_edge else inner
 
 
@@ -144,7 +130,7 @@ def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:
     notes: tuple[str, ...] = ()
     if grey.shape != (height, width):
         notes = (f"resized from {size[1]}x{size[0]}",)
-        grey = resized(shrunk(grey), height, width)
+        grey = masks.resized(masks.shrunk(grey), height, width)
     pixels = np.clip(np.rint(grey), 0, PIXEL_SCALE).astype(np.uint8)
     return Prepared(pixels, notes)
 
@@ -156,14 +142,14 @@ def _cropped(ink: Array, digit: Digit) -> Array:
     border = 1 + max(0, round(missing))
     window = slice(box.top, box.bottom + 2 * border), slice(box.left, box.right + 2 * border)
     cropped, mask = (np.pad(values, border)[window] for values in (ink, digit.mask))
-    cropped[~grown(mask, 1)] = 0
-    return grown(cropped, round(missing)) if missing > 0.5 else cropped
+    cropped[~masks.grown(mask, 1)] = 0
+    return masks.grown(cropped, round(missing)) if missing > 0.5 else cropped
 
 
 def _fitted(ink: Array) -> Array:
-    ink = ink[box_of(ink > _EDGE)]
+    ink = ink[masks.box_of(ink > _EDGE)]
     sides = (max(1, round(_BOX * side / max(ink.shape))) for side in ink.shape)
-    fitted = resized(ink, *sides)
+    fitted = masks.resized(ink, *sides)
     return np.asarray(fitted / max(float(fitted.max()), 1e-6))
 
 
@@ -188,7 +174,7 @@ def _ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
     contrast = grey - _paper(grey, sheet)
     if sheet is not None:
         contrast[~sheet] = 0
-    smooth = blurred(contrast)
+    smooth = masks.blurred(contrast)
     most = float(np.abs(smooth).max())
     dark = float(smooth[np.abs(smooth) > most / 2].sum()) < 0
     if dark:
@@ -201,10 +187,10 @@ def _thin_lines(grey: Array) -> _Extracted | None:
 
     The paper is a morphological closing over a tenth of the picture. None if they form no digit.
     """
-    if min(grey.shape) < MANY:
+    if min(grey.shape) < masks.MANY:
         return None
-    smooth, by = blurred(blurred(grey)), min(grey.shape) // 20
-    contrast = -grown(-grown(smooth, by), by) - smooth
+    smooth, by = masks.blurred(masks.blurred(grey)), min(grey.shape) // 20
+    contrast = -masks.grown(-masks.grown(smooth, by), by) - smooth
     contrast -= np.median(contrast)
     try:
         ink = _scaled(contrast, contrast)
@@ -229,12 +215,12 @@ def _scaled(contrast: Array, smooth: Array) -> Array:
 
 def _paper(grey: Array, sheet: Array | None = None) -> Array:
     """Fit a quadratic surface to the paper in `grey` (H, W), or in its part `sheet`."""
-    small = shrunk(grey, _FIT)
+    small = masks.shrunk(grey, _FIT)
     terms = np.stack([term.reshape(-1) for term in _terms(*small.shape)], axis=1)
     values = small.reshape(-1).astype(np.float64)
     on = np.ones(small.shape, bool)
     if sheet is not None:
-        on = averaged(sheet.astype(np.float32), averaged_by(grey.shape, _FIT)) > 0.99
+        on = masks.averaged(sheet.astype(np.float32), masks.averaged_by(grey.shape, _FIT)) > 0.99
         if not on.any():
             raise LenetError("expected a digit, found a blank picture")
     border, inside = _border(on).reshape(-1), on.reshape(-1)
@@ -245,9 +231,8 @@ def _paper(grey: Array, sheet: Array | None = None) -> Array:
         if used.sum() < 4 * order:
             break
         used_terms = terms[used, :order].astype(np.float64)
-        squares = np.einsum(
-            "ij,ik->jk", used_terms, used_terms
-        )  # no library's threads: it is small
+        # einsum: no library's threads, as it is small
+        squares = np.einsum("ij,ik->jk", used_terms, used_terms)
         products = np.einsum("ij,i->j", used_terms, values[used])
         fit = np.linalg.lstsq(squares, products, rcond=None)[0]
         residual = values - np.einsum("ij,j->i", terms[:, :order], fit)
@@ -274,29 +259,25 @@ def _most_common(values: Array, border: Array) -> Array:
     between = counts * (len(levels) - counts) * (above - below) ** 2 / len(levels) ** 2
     if between.size and between.max() > 0.85 * levels.var() > 1:
         lower = values <= levels[between.argmax()]
-        is_heavier = 2 * counts[between.argmax()] > len(levels)
-        return np.asarray(lower if is_heavier else ~lower)
+        return np.asarray(lower if 2 * counts[between.argmax()] > len(levels) else ~lower)
     return np.asarray(np.abs(values - np.median(levels)) <= 1 + 2 * _spread(levels))
 
 
 def _border(on: Array) -> Array:
     """Return the outer twelfth of the sheet `on`, bool (H, W), on each side, at least a pixel."""
     height, width = on.shape
-    down, across = (max(1, side // 12) for side in on[box_of(on)].shape)
+    down, across = (max(1, side // 12) for side in on[masks.box_of(on)].shape)
     inner = np.zeros_like(on)
     inner[down : height - down, across : width - across] = True
     inner &= on
     if not on.all():
-        inner &= eroded(on, max(1, min(down, across)))
+        inner &= masks.eroded(on, max(1, min(down, across)))
     return np.asarray(on & ~inner)
 
 
 def _terms(height: int, width: int) -> list[Array]:
-    y, x = np.meshgrid(
-        np.linspace(-1, 1, height, dtype=np.float32),
-        np.linspace(-1, 1, width, dtype=np.float32),
-        indexing="ij",
-    )
+    down, across = (np.linspace(-1, 1, side, dtype=np.float32) for side in (height, width))
+    y, x = np.meshgrid(down, across, indexing="ij")
     return [np.ones_like(y), y, x, y * y, y * x, x * x]
 
 
@@ -307,7 +288,7 @@ def _colour_contrast(bands: list[Array]) -> Array:
     size, up to 442 between opposite corners of the colour cube.
     """
     contrast = np.stack([band - np.float32(np.median(band)) for band in bands])
-    smooth = np.stack([blurred(blurred(band)) for band in contrast]).reshape(len(bands), -1)
+    smooth = np.stack([masks.blurred(masks.blurred(band)).reshape(-1) for band in contrast])
     spread = np.einsum("in,jn->ij", smooth, smooth).astype(np.float64)
     axis = np.linalg.eigh(spread)[1][:, -1].astype(np.float32)
     return np.asarray(np.einsum("i,ihw->hw", axis, contrast) + np.float32(128))

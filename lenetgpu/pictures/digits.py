@@ -1,13 +1,8 @@
 """Parts of ink joined to digits, without frames and lines; selection of the largest."""
 
-from typing import Any
-
-import numpy as np
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError
 from lenetgpu.pictures.masks import MANY, Box, Island, blurred, edges_of, eroded, islands, stroke_of
-
-Array = np.ndarray[Any, Any]
 
 FRAME, LINE = "a frame was left out", "a line was left out"
 # relative to a frame's size: minimum size of its content; tolerance between empty cells
@@ -66,13 +61,9 @@ def _is_rim(part: Island, numbers: Array) -> bool:
 
 
 def _surrounds(rim: Box, part: Box) -> bool:
-    return (
-        part.size >= _CONTENT * rim.size
-        and rim.top < part.top
-        and rim.left < part.left
-        and rim.bottom > part.bottom
-        and rim.right > part.right
-    )
+    rows = rim.top < part.top < part.bottom < rim.bottom
+    columns = rim.left < part.left < part.right < rim.right
+    return rows and columns and part.size >= _CONTENT * rim.size
 
 
 def _same_size(rim: Box, frame: Box) -> bool:
@@ -92,11 +83,8 @@ def _is_straight(part: Island, numbers: Array) -> bool:
 
 def _is_line_of(line: Box, part: Box) -> bool:
     """Return True if `line` is longer than `part`, separate from it, and `part` is no speck."""
-    return (
-        line.size >= _LONGER * part.size
-        and part.size >= _OTHER * line.size
-        and max(line.gaps(part)) >= _APART * line.size
-    )
+    is_longer, is_part = line.size >= _LONGER * part.size, part.size >= _OTHER * line.size
+    return is_longer and is_part and max(line.gaps(part)) >= _APART * line.size
 
 
 class Digit:
@@ -180,11 +168,8 @@ def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Isl
     """Return `parts` without those at the picture's border, if one of fair size remains."""
     if sheet is None:
         height, width = numbers.shape
-        inner = [
-            part
-            for part in parts
-            if part.top > 0 and part.left > 0 and part.bottom < height and part.right < width
-        ]
+        inside = [p for p in parts if p.top > 0 and p.bottom < height]
+        inner = [part for part in inside if part.left > 0 and part.right < width]
     else:
         rim = ~eroded(sheet, 2) & (numbers >= 0)
         along = np.bincount(numbers[rim], minlength=len(parts))

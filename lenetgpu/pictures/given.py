@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.kinds import EXPECTED, MOST_BYTES, named_picture
@@ -18,11 +18,6 @@ from lenetgpu.files.reading import MemorySource
 from lenetgpu.files.source import DATA, form_of, open_source
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pictures import read_digit
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 STDIN, _STDIN_NAME = "-", "stdin"
 PICTURE = "picture"
@@ -62,8 +57,6 @@ class Gathered:
 
     def source(self) -> MemorySource:
         """Return all images as one source; floats if some are, labels if every file has them."""
-        import numpy as np
-
         floats = any(part.dtype != np.uint8 for part in self.images)
         parts = [
             part / np.float32(PIXEL_SCALE) if floats and part.dtype == np.uint8 else part
@@ -71,10 +64,9 @@ class Gathered:
         ]
         known = [labels for labels in self.labels if labels is not None]
         labels = np.concatenate(known) if self.lacking is None else None
-        name, more = self.names[0], len(self.names) - 1
-        return MemorySource(
-            np.concatenate(parts), labels, f"{name} and {more:,} more" if more else name
-        )
+        more = len(self.names) - 1
+        name = f"{self.names[0]} and {more:,} more" if more else self.names[0]
+        return MemorySource(np.concatenate(parts), labels, name)
 
 
 def expand(arguments: Sequence[str]) -> Expanded:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 from PIL import Image
 
-Array = np.ndarray[Any, Any]
+from lenetgpu.arrays import Array, np
 
 SIDE = 512  # maximum pixels of a picture's longer side during analysis
 MANY = 60  # pixels of the shorter side from which on neighbours are averaged against noise

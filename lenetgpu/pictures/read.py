@@ -16,16 +16,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import numpy as np
 from PIL import Image, ImageFile
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import first_line, unexpected
 from lenetgpu.files.kinds import EXPECTED, MOST_BYTES, START, kind_of, other_kind
 from lenetgpu.files.regular import read_whole
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pictures.masks import SIDE, averaged, averaged_by
-
-Array = np.ndarray[Any, Any]
 
 # pixel limits that differ from _MOST: each decoded pixel takes 4 bytes, WebP 16 because libwebp and
 # Pillow hold two canvases and two copies; JPEG is decoded at reduced size

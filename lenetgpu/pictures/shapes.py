@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.pictures.masks import box_of, edges_of, eroded, grown, islands, stroke_of
-
-Array = np.ndarray[Any, Any]
 
 FILLED = "an outline was filled"
 # minimum share of its smallest rectangle that a sheet fills (an ellipse: 0.79); maximum aspect

@@ -14,23 +14,15 @@ from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.files.convs.described import Given, convolution
 from lenetgpu.files.models import onnx_parse
 from lenetgpu.files.models.forms import damaged
-from lenetgpu.files.models.onnx_parse import (
-    BFLOAT16,
-    DOUBLE,
-    FLOAT,
-    FLOAT16,
-    OWN,
-    attributes,
-    node_text,
-)
+from lenetgpu.files.models.onnx_parse import FLOAT, OWN, attributes, node_text
 from lenetgpu.files.regular import open_regular
 from lenetgpu.problems import Conv, outputs
 
 EXPECTED = "an ONNX model"
 # Index of the filters among a node's inputs; the images are the first input.
 _FILTERS = {"Conv": 1, "QLinearConv": 3, "ConvInteger": 1}
-_TYPES = {DOUBLE: "fp64", 2: "int8", 3: "int8"}
-_DTYPES = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
+_TYPES = {onnx_parse.DOUBLE: "fp64", 2: "int8", 3: "int8"}
+_DTYPES = {FLOAT: "fp32", onnx_parse.FLOAT16: "fp16", onnx_parse.BFLOAT16: "bf16"}
 _AUTO = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 # Spatial dimensions of a supported convolution; index of the bias among its inputs.
 _SIDES, _BIAS = 2, 2

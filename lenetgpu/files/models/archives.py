@@ -100,10 +100,8 @@ def write_npz(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, obje
         files[name + _ENDING] = buffer.getvalue()
     comment = json.dumps(forms.stated(tensors, facts)).encode()
     if len(comment) > _MOST_COMMENT:
-        raise LenetError(
-            f"{path}: expected provenance that a {NPZ} file's comment of {_MOST_COMMENT:,} "
-            f"bytes holds, found {len(comment):,}; convert to .h5 or .safetensors"
-        )
+        expected = f"provenance that a {NPZ} file's comment of {_MOST_COMMENT:,} bytes holds"
+        raise unexpected(path, expected, f"{len(comment):,}; convert to .h5 or .safetensors")
     return _packed(files, comment)
 
 
@@ -134,10 +132,9 @@ def _entries(path: Path, comment: bytes) -> dict[str, str]:
 def read_state_dict(path: Path, data: bytes) -> Model:
     """Read the weights from a file's bytes; raise LenetError if no state_dict of this network."""
     if not data.startswith(ZIP):
-        raise LenetError(
-            f"{path}: expected a state_dict in PyTorch's zip archive, found a bare pickle, "
-            "which is not read; save it again by torch.save of PyTorch 1.6 or later"
-        )
+        advice = "save it again by torch.save of PyTorch 1.6 or later"
+        found = f"a bare pickle, which is not read; {advice}"
+        raise unexpected(path, "a state_dict in PyTorch's zip archive", found)
     torch = _torch(path)
     matching = layouts.Matching(path)
     state = _state(path, torch, _packed(_members(path, data, TORCH)[0]))
@@ -173,10 +170,9 @@ def _torch(path: Path) -> Any:
 
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
     if version < SAFE:
-        raise LenetError(
-            f"{path}: expected PyTorch {'.'.join(map(str, SAFE))} or later, whose weights_only "
-            f"runs nothing of a file, found {torch.__version__}"
-        )
+        first = f"PyTorch {'.'.join(map(str, SAFE))} or later"
+        expected = f"{first}, whose weights_only runs nothing of a file"
+        raise unexpected(path, expected, torch.__version__)
     return torch
 
 

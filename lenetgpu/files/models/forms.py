@@ -40,15 +40,12 @@ _MOST_NAME = 200
 
 @dataclass(frozen=True)
 class Model:
-    """Weights as stored in a file: any float type, by our names, in our layouts.
-
-    `sums` are its checksums, compared; `facts` is other metadata, without the `unread` entries.
-    """
+    """Weights as stored in a file: any float type, by our names, in our layouts."""
 
     tensors: dict[str, Array]
-    sums: Sums
-    facts: dict[str, str]
-    unread: tuple[str, ...] = ()
+    sums: Sums  # already compared
+    facts: dict[str, str]  # other metadata
+    unread: tuple[str, ...] = ()  # names of metadata that `facts` leaves out
     form: str = HDF5
 
 

@@ -24,26 +24,19 @@ def rows_by_channel(fc1: Array) -> Array:
     return fc1.reshape(height, width, maps, -1).transpose(2, 0, 1, 3).reshape(fc1.shape)
 
 
-def rows_by_pixel(fc1: Array) -> Array:
-    """Return fc1's weights (1024, n) with rows in the order H, W, C instead of C, H, W."""
-    height, width, maps = stage("pool2").problem.out_shape
-    return fc1.reshape(maps, height, width, -1).transpose(1, 2, 0, 3).reshape(fc1.shape)
-
-
 def to_torch(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """Return the four tensors in PyTorch's layouts, C-contiguous, by `conv1.weight` and so on."""
     turned = {**tensors, "fc1": rows_by_channel(tensors["fc1"])}
-    return {name + SUFFIX: np.ascontiguousarray(_to_torch(w)) for name, w in turned.items()}
-
-
-def _to_torch(weights: Array) -> Array:
-    return weights.transpose(3, 2, 0, 1) if weights.ndim == 4 else weights.T
+    theirs = {n: w.transpose(3, 2, 0, 1) if w.ndim == 4 else w.T for n, w in turned.items()}
+    return {name + SUFFIX: np.ascontiguousarray(w) for name, w in theirs.items()}
 
 
 def from_torch(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """Return the four tensors by our names, converted from PyTorch's layouts to ours."""
     ours = {n: w.transpose(2, 3, 1, 0) if w.ndim == 4 else w.T for n, w in tensors.items()}
-    return ours | {"fc1": rows_by_pixel(ours["fc1"])}
+    height, width, maps = stage("pool2").problem.out_shape
+    by_channel = ours["fc1"].reshape(maps, height, width, -1)
+    return ours | {"fc1": by_channel.transpose(1, 2, 0, 3).reshape(ours["fc1"].shape)}
 
 
 def torch_shapes() -> dict[str, tuple[int, ...]]:
