@@ -221,6 +221,5 @@ def open_npy(path: Path, skip: int, limit: int | None) -> Source:
     if size - offset != length:
         expected = f"{length:,} bytes after the header for {shape[0]:,} images"
         raise unexpected(path, expected, f"{size - offset:,}")
-    selection = selected(path, shape[0], skip, limit)
-    where = f"{path}: expected the images"
+    where, selection = f"{path}: expected the images", selected(path, shape[0], skip, limit)
     return RawSource(OpenFile(path), where, offset, stored, None, selection)

@@ -82,15 +82,12 @@ def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) ->
             require_apart(path, *sources)
             key = resolved(path)
             if key.is_file():
-                key = _identity(key.stat())
+                facts = key.stat()
+                key = facts.st_dev, facts.st_ino
         if key in seen:
             where = "stdout" if str(path) == "-" else str(path)
             raise LenetError(f"{where}: expected one result there, found two")
         seen.add(key)
-
-
-def _identity(facts: os.stat_result) -> tuple[int, int]:
-    return facts.st_dev, facts.st_ino
 
 
 def _streams() -> set[object]:
@@ -100,7 +97,7 @@ def _streams() -> set[object]:
         with suppress(OSError):  # the stream is closed
             facts = os.fstat(handle)
             if stat.S_ISREG(facts.st_mode):
-                identities.add(_identity(facts))
+                identities.add((facts.st_dev, facts.st_ino))
     return identities
 
 

@@ -225,9 +225,8 @@ def _paper(grey: Array, sheet: Array | None = None) -> Array:
             raise LenetError("expected a digit, found a blank picture")
     border, inside = _border(on).reshape(-1), on.reshape(-1)
     used = border & _most_common(values, border)
-    is_clear = used.sum() > 0.8 * border.sum()
     fit = np.array([np.median(values[used])])
-    for order in (1, 3, 6, 6, 6) if is_clear else (1, 1):
+    for order in (1, 3, 6, 6, 6) if used.sum() > 0.8 * border.sum() else (1, 1):
         if used.sum() < 4 * order:
             break
         used_terms = terms[used, :order].astype(np.float64)

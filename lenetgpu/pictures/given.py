@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,11 +57,9 @@ class Gathered:
 
     def source(self) -> MemorySource:
         """Return all images as one source; floats if some are, labels if every file has them."""
-        floats = any(part.dtype != np.uint8 for part in self.images)
-        parts = [
-            part / np.float32(PIXEL_SCALE) if floats and part.dtype == np.uint8 else part
-            for part in self.images
-        ]
+        parts, white = self.images, np.float32(PIXEL_SCALE)
+        if any(part.dtype != np.uint8 for part in parts):
+            parts = [part / white if part.dtype == np.uint8 else part for part in parts]
         known = [labels for labels in self.labels if labels is not None]
         labels = np.concatenate(known) if self.lacking is None else None
         more = len(self.names) - 1
@@ -96,7 +94,11 @@ def expand(arguments: Sequence[str]) -> Expanded:
 
 def _add_folder(expanded: Expanded, path: str) -> None:
     files = [file for file in below(path) if os.path.isfile(file)]
-    pictures = [file for file in files if _is_picture(file)]
+    pictures = []
+    for file in files:
+        with suppress(LenetError):  # it cannot be opened, and is not called a picture
+            if kind_of_file(file) == PICTURE:
+                pictures.append(file)
     expanded.paths += pictures
     others = len(files) - len(pictures)
     if not pictures:
@@ -105,13 +107,6 @@ def _add_folder(expanded: Expanded, path: str) -> None:
     elif others:
         note = f"{path}: {others:,} file{'s' * (others > 1)} in it left out, no picture"
         expanded.notes.append(note)
-
-
-def _is_picture(file: str) -> bool:
-    try:
-        return kind_of_file(file) == PICTURE
-    except LenetError:  # it cannot be opened, and is not called a picture
-        return False
 
 
 def kind_of_file(file: str) -> str:

@@ -110,10 +110,8 @@ class Box:
 
     def gaps(self, other: Box) -> tuple[int, int]:
         """Return the free rows and columns between two boxes, negative where they overlap."""
-        return (
-            max(self.top - other.bottom, other.top - self.bottom),
-            max(self.left - other.right, other.left - self.right),
-        )
+        rows = max(self.top - other.bottom, other.top - self.bottom)
+        return rows, max(self.left - other.right, other.left - self.right)
 
 
 @dataclass(frozen=True)

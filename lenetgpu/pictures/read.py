@@ -214,12 +214,9 @@ def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -
     right, end = (max(side - side % by, min(by, side)) for side in (width, height))
     wide = by * max(1, _STRIP // (by * min(by, height)))
     tall = by * max(1, _STRIP // (by * min(wide, width)))
-    rows = []
+    rows, lefts = [], range(0, right, wide)
     for top in range(0, end, tall):
-        boxes = [
-            (left, top, min(left + wide, right), min(top + tall, end))
-            for left in range(0, right, wide)
-        ]
+        boxes = [(left, top, min(left + wide, right), min(top + tall, end)) for left in lefts]
         rows.append([averaged(np.asarray(plane(image.crop(box))), by) for box in boxes])
     return np.asarray(np.block(rows))
 

@@ -27,7 +27,6 @@ _ENTRY = b"PK\1\2"
 # are the comment's length.
 _END, _END_BYTES = b"PK\5\6", 22
 _MOST_ENTRIES = 256
-_RIGHTS = 0o644 << 16
 _ENDING = ".npy"
 _MOST_COMMENT = 65_535  # bytes that a zip's comment may have
 SAFE = (2, 10)  # first PyTorch release without a known bypass of `weights_only`
@@ -70,7 +69,7 @@ def _packed(files: Mapping[str, bytes], comment: bytes = b"") -> bytes:
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, data in files.items():
             info = zipfile.ZipInfo(name)  # with zip's earliest date
-            info.external_attr = _RIGHTS
+            info.external_attr = 0o644 << 16  # readable by all
             archive.writestr(info, data)
         archive.comment = comment
     return buffer.getvalue()

@@ -132,10 +132,9 @@ def compared(path: Path, tensors: Mapping[str, Array], entries: Mapping[str, str
     if WHOLE not in entries and not sums:
         return checksums
     if sorted(sums) != sorted(tensors):
-        raise LenetError(
-            f"{path}: expected a checksum of each tensor ({', '.join(sorted(tensors))}), found "
-            f"{', '.join(sorted(sums)) or 'none'}: the file is damaged, or was changed since"
-        )
+        expected = f"a checksum of each tensor ({', '.join(sorted(tensors))})"
+        found = ", ".join(sorted(sums)) or "none"
+        raise unexpected(path, expected, f"{found}: the file is damaged, or was changed since")
     compare(f"{path}: expected its metadata", entries.get(WHOLE, "none"), _sum_of_entries(entries))
     for name, tensor in tensors.items():
         checksums.require(name, tensor)
