@@ -90,6 +90,7 @@ def test_images_are_verified_by_blocks(converted, tmp_path, monkeypatch):
     expected = load_dataset(converted)
     with open_source(path) as source:
         assert (source.labels == expected.labels).all()
+        assert [source._item.whole_chunks(rows) for rows in (1, 1_001)] == [1_000, 2_000]
         for lo in (3_000, 1_000, 0):
             part = np.empty((min(1_000, 3_345 - lo), 28, 28, 1), np.uint8)
             if lo <= first < lo + 1_000:
