@@ -171,10 +171,7 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
 @option("--bitwise", "Run each candidate five times and report if outputs are bit-identical.")
 @WITH
 @option(
-    "--baseline NAME",
-    "Baseline of the ratios.",
-    old="--reference",
-    show_default="PyTorch's cuDNN",
+    "--baseline NAME", "Baseline of the ratios.", old="--reference", show_default="PyTorch's cuDNN"
 )
 @option("--explain", "Also print lower bounds, tile sizes, waves and the choice of best.fp32.")
 @option(

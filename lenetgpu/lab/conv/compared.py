@@ -34,16 +34,7 @@ from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.document import ceilings_json, device_json, head
 from lenetgpu.measure.power import watch_all
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.rounds import (
-    BREAKS,
-    Candidate,
-    Comparison,
-    Effort,
-    Say,
-    compare,
-    fail,
-    never,
-)
+from lenetgpu.measure.rounds import BREAKS, Candidate, Comparison, Effort, Say, compare, fail, never
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
 from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.plan import NAMED, choose_device

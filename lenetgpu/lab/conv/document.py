@@ -51,9 +51,7 @@ _IN_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
 _PRINTED = [column for column in CONVOLVED if column.key not in _IN_FILES_ONLY]
 # A candidate's speed-ups over a suite.
 SUMMED = columns(
-    "candidate=name, shapes",
-    ("geometric mean=geomean, least, most", fixed(2)),
-    "the paper's=paper",
+    "candidate=name, shapes", ("geometric mean=geomean, least, most", fixed(2)), "the paper's=paper"
 )
 # A distinct convolution of a network and its fastest variant.
 LAYERS = columns(
