@@ -80,12 +80,7 @@ def data_convert(source: Path, target: Path) -> None:
 
 @data.command("fetch-mnist")
 @argument("folder", "Folder to write MNIST's four files to.", type=FOLDER)
-@option(
-    "--mirror URL",
-    "Base URL to download from; may be repeated.",
-    multiple=True,
-    show_default="known mirrors",
-)
+@option("--mirror URL", "Base URL; may be repeated.", multiple=True, show_default="known mirrors")
 def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
     """Download MNIST to a folder and verify its SHA-256 sums."""
     from lenetgpu.files.mnist import MIRRORS, fetch_mnist
@@ -214,10 +209,7 @@ def warmup(device: str) -> None:
 
 @click.command(cls=Command)
 @argument(
-    "shell",
-    "One of bash, zsh or fish.",
-    metavar="SHELL",
-    type=click.Choice(["bash", "zsh", "fish"]),
+    "shell", "bash, zsh or fish.", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"])
 )
 @click.pass_context
 def completion(ctx: click.Context, /, shell: str) -> None:

@@ -34,10 +34,7 @@ def complain(message: str) -> None:
 
 
 def require_streams() -> None:
-    """Raise LenetError if stdout is closed; replace a closed stderr by the null device.
-
-    Characters that stdout's encoding cannot represent are escaped.
-    """
+    """Raise LenetError if stdout is closed; replace a closed stderr by the null device."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
@@ -45,7 +42,7 @@ def require_streams() -> None:
         raise LenetError("stdout: expected a place for the results, found it closed")
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
+        reconfigure(errors="backslashreplace")  # characters that its encoding lacks
 
 
 def console(stderr: bool = False) -> Any:
@@ -122,13 +119,10 @@ def end(ctx: click.Context, outcome: Any) -> None:
 
 
 def of_system(error: OSError | ImportError) -> str:
-    """Return the message for an error of the system or of a library.
-
-    A closed pipe ends the command here. An ImportError of a module of ours is raised again.
-    """
+    """Return the message for an error of the system or a library; end the command on EPIPE."""
     if isinstance(error, ImportError):
         if error.name is None or error.name.partition(".")[0] == "lenetgpu":
-            raise error
+            raise error  # of a module of ours
         return f"{error.name}: expected a library that can be imported, found: {error}"
     streams_failed = [_cut_off(stream) for stream in (sys.stdout, sys.stderr)]
     if error.errno == errno.EPIPE and error.filename is None:

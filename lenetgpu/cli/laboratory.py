@@ -49,18 +49,14 @@ REGRESSION = shared.together(
     required=False,
 )
 @option(
-    "--suite NAME",
-    "Measure a suite instead of WHAT: course (all figures of the course report).",
+    "--suite NAME", "Measure a suite instead of WHAT: course (all figures of the course report)."
 )
 @option("--data FILE", "Images to use.", show_default="shipped digits")
 @shared.WEIGHTS
 @option("--batch N", "Number of images.", default=10_000)
 @shared.DEVICE
 @option(
-    "--baseline NAME",
-    "Baseline of the ratios.",
-    old="--reference",
-    show_default="the variant of auto",
+    "--baseline NAME", "Baseline of ratios.", old="--reference", show_default="the variant of auto"
 )
 @option("--seconds SECONDS", "Time limit for all rounds together.", default=20.0)
 @option(
@@ -170,9 +166,7 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
 @ROUNDS
 @option("--bitwise", "Run each candidate five times and report if outputs are bit-identical.")
 @WITH
-@option(
-    "--baseline NAME", "Baseline of the ratios.", old="--reference", show_default="PyTorch's cuDNN"
-)
+@option("--baseline NAME", "Baseline of ratios.", old="--reference", show_default="PyTorch's cuDNN")
 @option("--explain", "Also print lower bounds, tile sizes, waves and the choice of best.fp32.")
 @option(
     "--as GPU",

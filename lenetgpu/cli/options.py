@@ -202,9 +202,7 @@ MARKDOWN = option("--markdown FILE", "Write rows as Markdown to FILE, - for stdo
 NO_PROGRESS = option("--no-progress", "Do not show progress.")
 DEVICE = option("--device DEVICE", "Device: auto, cpu, cuda or cuda:K.", default="auto")
 WEIGHTS = option(
-    "--weights FILE",
-    "Weights as HDF5, safetensors, PyTorch, ONNX or .npz.",
-    show_default="shipped",
+    "--weights FILE", "Weights as HDF5, safetensors, PyTorch, ONNX or .npz.", show_default="shipped"
 )
 COUNTERS = option("--counters", "Read hardware counters of each kernel with Nsight Compute.")
 AS_JSON = option("--json", "Print JSON to stdout.", "as_json")

@@ -75,10 +75,7 @@ class _Given:
         return outcome
 
     def print(self, console: Console, outcome: Outcome) -> None:
-        """Print the table and the drawn digits, or counts; then notes about skipped files.
-
-        Images of a single file with labels have no table: their accuracy is shown instead.
-        """
+        """Print table and drawn digits, or counts; no table of one labelled file; then notes."""
         if self.classified is not None or outcome.truth is None:
             from lenetgpu.lab import pictures
             from lenetgpu.lab.render import show
@@ -92,11 +89,8 @@ class _Given:
 
 
 def _given(arguments: Sequence[str], as_is: bool) -> _Given:
-    """Interpret `arguments`; pictures are not read yet.
-
-    No argument, or one file of HDF5, IDX or .npy, is read in parts and does not accept `as_is`.
-    Raises LenetError for that, and if stdin is given twice.
-    """
+    """Interpret `arguments`; pictures are not read yet. LenetError if stdin is given twice."""
+    # Data without arguments, or in one file of HDF5, IDX or .npy, is read in parts; no `as_is`.
     from lenetgpu.files.kinds import require_pictures
 
     if not arguments:

@@ -50,11 +50,9 @@ class Watch:
         sys.unraisablehook = self._unraisable
 
     def end(self, code: int) -> NoReturn:
-        """End the process with `code`, or with the exit code of the signal that came.
-
-        Skips Python's finalization, during which signals would not be handled, unless a stream
-        cannot be flushed or a tool observes the process.
-        """
+        """End the process with `code`, or with the exit code of the signal that came."""
+        # Skips Python's finalization, during which signals would not be handled, unless a stream
+        # cannot be flushed or a tool observes the process.
         self._reported = self._signal > 0
         if self._signal and code in (0, INTERRUPTED):
             code = 128 + self._signal
@@ -123,10 +121,8 @@ class Watch:
 
 
 def _standing(frame: FrameType | None) -> tuple[bool, bool]:
-    """Return (`frame` is within `stoppable`, raising KeyboardInterrupt there is safe).
-
-    An exception in a half-imported library, or within HDF5, would crash the process.
-    """
+    """Return (`frame` is within `stoppable`, raising KeyboardInterrupt there is safe)."""
+    # An exception in a half-imported library, or within HDF5, would crash the process.
     safe = True
     while frame is not None:
         if frame.f_code is stoppable.__code__:

@@ -320,10 +320,8 @@ def save(
     columns: int = 2,
     apart: bool = True,
 ) -> None:
-    """Write charts by title to `path` (.png or .svg) atomically, `columns` per row.
-
-    A PNG stores `texts`. With `apart` each chart has its own colours, otherwise all share a legend.
-    """
+    """Write charts by title to `path` (.png with `texts`, or .svg) atomically, `columns` a row."""
+    # With `apart` each chart has its own colours, otherwise all share a legend.
     import vl_convert
 
     from lenetgpu.store import write_atomically

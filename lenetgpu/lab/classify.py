@@ -37,12 +37,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ClassifyRequest:
-    """The options of `lenetgpu classify`.
-
-    A `shard` of None means SHARD images, or PICTURES pictures. `form` is the extension of the
-    label files. `workers` is None for this process, "N" for N Dask processes, or "cuda" for one
-    per GPU; `scheduler` is the address of a running Dask cluster.
-    """
+    """The options of `lenetgpu classify`."""
 
     sources: tuple[Path, ...]
     out: Path
@@ -51,12 +46,12 @@ class ClassifyRequest:
     precision: str | None = None
     device: str = "auto"
     threads: int | None = None
-    shard: int | None = None
-    form: str = "npy"
+    shard: int | None = None  # None: SHARD images, or PICTURES pictures
+    form: str = "npy"  # extension of the label files
     scores: bool = False
     tries: int = TRIES
-    workers: str | None = None
-    scheduler: str | None = None
+    workers: str | None = None  # None: this process; "N": Dask processes; "cuda": one per GPU
+    scheduler: str | None = None  # address of a running Dask cluster
     as_is: bool = False
 
     def check(self) -> None:

@@ -180,34 +180,26 @@ def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
 
 def _bar(console: RichConsole, rate: bool = False) -> Progress:
     """Return a spinner with the current activity and, once a total is known, a bar and a count."""
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        ProgressColumn,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
     from rich.text import Text
 
-    class Amount(TextColumn):
+    class Amount(progress.TextColumn):
         def render(self, task: Task) -> Text:
             known = task.total is not None
             return Text(f"{task.completed:,.0f}/{task.total:,.0f}" if known else "")
 
-    class Rate(TextColumn):
+    class Rate(progress.TextColumn):
         def render(self, task: Task) -> Text:
             return Text(f"{task.speed:,.0f}/s" if task.speed else "")
 
     wide, usual = console.width >= 80, console.width >= 60
-    left: tuple[ProgressColumn, ...] = (Rate(""), TextColumn("left"), TimeRemainingColumn())
+    left = Rate(""), progress.TextColumn("left"), progress.TimeRemainingColumn()
     columns = (
-        SpinnerColumn("dots" if console.encoding.startswith("utf") else "line"),
-        TextColumn("{task.description}", markup=False),
-        *((BarColumn(),) if wide else ()),
+        progress.SpinnerColumn("dots" if console.encoding.startswith("utf") else "line"),
+        progress.TextColumn("{task.description}", markup=False),
+        *((progress.BarColumn(),) if wide else ()),
         Amount(""),
-        *((TimeElapsedColumn(),) if wide or (usual and not rate) else ()),
+        *((progress.TimeElapsedColumn(),) if wide or (usual and not rate) else ()),
         *(left if rate and usual else ()),
     )
-    return Progress(*columns, console=console, transient=True)
+    return progress.Progress(*columns, console=console, transient=True)

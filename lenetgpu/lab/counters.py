@@ -105,10 +105,7 @@ def _counted(
 def count_candidates(
     comparison: Comparison, document: dict[str, Any], images: Images, gpu: Gpu, say: Say
 ) -> None:
-    """Add `counters` to the comparison `document` and its candidates that passed; release benches.
-
-    The counting process needs their memory. It loads no plugins: their counters are None.
-    """
+    """Add `counters` to a comparison and its correct candidates, None for plugins; free benches."""
     specs = {}
     for candidate in comparison.candidates:
         if isinstance(candidate.bench, StageBench) and candidate.status == "right":

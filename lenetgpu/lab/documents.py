@@ -152,11 +152,9 @@ _COMPARED = {
 
 
 def _shaped(value: Any, shape: Any, where: str = "") -> Any:
-    """Return the parts of a JSON value that `shape` names; raise ValueError if the types differ.
-
-    A shape is str for a text, bool, a number for the least value allowed, [shape] for a list,
-    or {key: shape}; a key that ends in ? may be missing.
-    """
+    """Return the parts of a JSON value that `shape` names; raise ValueError if the types differ."""
+    # A shape is str for a text, bool, a number for the least value allowed, [shape] for a list,
+    # or {key: shape}; a key that ends in ? may be missing.
     if shape is str:
         return text(value, where)
     if isinstance(shape, float):
@@ -194,10 +192,9 @@ def _earlier(value: Any, command: str) -> Entry:
 
 
 def load_earlier(path: Path, command: str, what: str | None) -> Entry:
-    """Return what --against reads of an earlier JSON file of `command` ("compare" or "conv").
+    """Return what --against reads of an earlier file of `command`, with today's names of plans.
 
-    `what` is the stage, span or "plans" of compare. Old names of plans are replaced. Raises
-    LenetError if the file is damaged or something else.
+    `what` is the stage, span or "plans" of compare. Raises LenetError for any other file.
     """
     document: Entry = read(path, f"JSON of {command}", lambda value: _earlier(value, command))
     parts = document.get("cases", [document])

@@ -18,17 +18,8 @@ from lenetgpu.files.source import open_source, read_early
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.console import Tally
 from lenetgpu.lab.mistakes import MistakeRecorder
+from lenetgpu.measure import timing
 from lenetgpu.measure.outcome import FEW, Outcome, Progress, Request
-from lenetgpu.measure.timing import (
-    MOST,
-    StepTiming,
-    cpu_ms,
-    expected,
-    profile,
-    repeat,
-    summarise,
-    time_compute,
-)
 from lenetgpu.net.engine import Engine
 from lenetgpu.net.runners import CpuRunner
 from lenetgpu.network import IMAGE_SHAPE
@@ -100,7 +91,7 @@ class _Run:
         self.engine, self.request, self.source = engine, engine.request, source
         self.compute: list[float] = []
         self.end_to_end: list[float] = []
-        self.rows: list[StepTiming] = []
+        self.rows: list[timing.StepTiming] = []
         self.tally, request, count = Tally(len(source), progress), engine.request, len(source)
         self.runner = engine.runner(source.dtype, count, request.scored)
         self.runner.first = source.selection.start
@@ -163,8 +154,8 @@ class _Run:
             why_device=engine.why,
             labels=self.labels[:n],
             scores=self.scores[:n] if request.scores and self.scores is not None else None,
-            compute=summarise(self.compute or (first if resident else [])),
-            end_to_end=summarise(whole or first),
+            compute=timing.summarise(self.compute or (first if resident else [])),
+            end_to_end=timing.summarise(whole or first),
             phases=engine.phases,
             rows=self.rows,
             limits=self.limits,
@@ -213,14 +204,11 @@ class _Run:
         return self.images if in_memory else self.source.whole().images
 
     def _passes(self, pass_s: float, budget_s: float, least: int) -> tuple[float, int, int]:
-        """Return (budget in seconds, least, most) of the repeated passes: as many as requested.
-
-        Stage timing repeats as often as fits into `budget_s`, which includes the first pass.
-        """
+        """Return (budget in seconds, first pass included, least, most) of the repeated passes."""
         asked = self.request.repeat
         if asked or not self.request.timing:
             return 0.0, asked, asked
-        return max(0.0, budget_s - pass_s), least, MOST
+        return max(0.0, budget_s - pass_s), least, timing.MOST
 
     def _sampled(self, measure: Callable[[], float]) -> Callable[[], float]:
 
@@ -240,7 +228,7 @@ class _Run:
             else:
                 self.runner.run(self.images, spare)
 
-        return self._sampled(lambda: cpu_ms(run))
+        return self._sampled(lambda: timing.cpu_ms(run))
 
     def _trace(self, on_gpu: bool, spare: Any) -> None:
         from lenetgpu.measure.trace import Tracer
@@ -257,16 +245,16 @@ class _Run:
         first_s = self._classify()
         budget_s, least, most = self._passes(first_s, _CPU_BUDGET_S, _CPU_LEAST)
         if most:
-            self.tally.expect(expected(first_s, budget_s, least, most) + self._extra_passes)
+            self.tally.expect(timing.expected(first_s, budget_s, least, most) + self._extra_passes)
         if self.images is None:
-            repeat(self._again(spare), budget_s, least, most, self.end_to_end)
+            timing.repeat(self._again(spare), budget_s, least, most, self.end_to_end)
             return
-        compute = self._sampled(lambda: time_compute(pipeline, self.images))
-        repeat(compute, budget_s, least, most, self.compute)
+        compute = self._sampled(lambda: timing.time_compute(pipeline, self.images))
+        timing.repeat(compute, budget_s, least, most, self.compute)
         self.tally.expect(self._extra_passes)
         if self.request.timing:
             repeats = _PROFILE_REPEATS["cpu"]
-            profile(pipeline, self.images, repeats, self.rows, self.tally.passed)
+            timing.profile(pipeline, self.images, repeats, self.rows, self.tally.passed)
         if self.request.trace:
             self._trace(False, spare)
 
@@ -278,11 +266,11 @@ class _Run:
         first_s = self._classify()
         spare, _ = self.runner.results(len(self.source), False)  # later passes write no labels
         if most:
-            again = expected(first_s, budget_s, least, most)
+            again = timing.expected(first_s, budget_s, least, most)
             self.tally.expect(warm + kinds * again + self._extra_passes)
             if resident:
                 self._compute_on_gpu(gpu, (budget_s, least, most))
-            repeat(self._again(spare), budget_s, least, most, self.end_to_end)
+            timing.repeat(self._again(spare), budget_s, least, most, self.end_to_end)
             self.tally.expect(self.request.trace)
         if self.request.trace:
             self._trace(True, spare)
@@ -296,12 +284,12 @@ class _Run:
             pipeline = engine.whole_pipeline(self.source.dtype, n)
             resident = cupy.empty((n, *IMAGE_SHAPE), self.source.dtype)
             resident.set(self._pixels())
-        compute = self._sampled(lambda: time_compute(pipeline, resident))
+        compute = self._sampled(lambda: timing.time_compute(pipeline, resident))
         compute()
-        repeat(compute, *passes, self.compute)
+        timing.repeat(compute, *passes, self.compute)
         if self.request.timing:
             from lenetgpu.measure.power import watch_steps
 
             repeats = _PROFILE_REPEATS["cuda"]
-            profile(pipeline, resident, repeats, self.rows, self.tally.passed)
+            timing.profile(pipeline, resident, repeats, self.rows, self.tally.passed)
             watch_steps(self.rows, pipeline, resident, gpu)

@@ -48,11 +48,8 @@ def print_lines(console: Console, lines: Iterable[Line]) -> None:
 
 
 def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
-    """Return an object per variant of a stage, kind or span, naive to fast, family by family.
-
-    `here` is true if the variant runs on this machine; `lacks` names the missing requirement,
-    or is null. Raises LenetError for an unknown `stage`.
-    """
+    """Return an object per variant, family by family; raise LenetError for an unknown `stage`."""
+    # `here` is true if the variant runs on this machine; `lacks` names the missing requirement.
     gpu, _ = choose_device("auto")
     by_name = kinds()
     if stage is not None and stage not in by_name:
@@ -115,10 +112,7 @@ def _row(v: Variant, gpu: Gpu | None) -> dict[str, Any]:
 
 
 def variant_lines(rows: list[dict[str, Any]], machine: str, width: int) -> list[Line]:
-    """Return lines of at most `width` characters: a heading per kind, a paragraph per family.
-
-    Descriptions without room next to the name stand below it. Marked rows run on `machine`.
-    """
+    """Return lines of at most `width` characters; marked variants run on `machine`."""
     keys = ("variant", "needs", "precision")
     widths = {key: max(len(row[key]) for row in rows) for key in keys}
     lines: list[Line] = []
@@ -249,7 +243,6 @@ def verified(path: Path) -> str:
 
 def shipped() -> list[tuple[str, str]]:
     """Return (name, state) rows for the weights and the digits included in the package."""
-
     rows = []
     for name, find in (("weights", assets.default_weights), ("digits", assets.default_digits)):
         try:

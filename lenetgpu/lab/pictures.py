@@ -154,10 +154,7 @@ def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:
 
 
 def drawn(images: Any, labels: Sequence[int], width: int, braille: bool) -> list[str]:
-    """Return `images` (N, 28, 28, 1) with `labels` side by side, in lines of at most `width`.
-
-    Each has 14 by 7 characters: a dot per pixel in braille, otherwise a shade per 2x4 pixels.
-    """
+    """Return `images` (N, 28, 28, 1) and `labels` in lines of `width`, 14 by 7 characters each."""
     import numpy as np
 
     pixels = np.asarray(images[: len(labels)], np.float32).reshape(-1, *images.shape[1:3])

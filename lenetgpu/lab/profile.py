@@ -127,10 +127,7 @@ class Profile:
 
 
 def profile(request: Request, progress: Progress | None = None, counters: bool = False) -> Profile:
-    """Run `request` with stage timing, ceilings and, if requested, a trace; Ctrl-C as in infer.
-
-    `counters` need a GPU (else LenetError), and are collected after all timing.
-    """
+    """Run `request` with timing and ceilings; `counters` need a GPU (LenetError), and come last."""
     if counters:
         counters_of.require_gpu(*choose_device(request.device, request.plan))
     outcome, counted = infer(request, progress), None

@@ -46,10 +46,9 @@ RUNS = 5  # runs of a candidate with `--bitwise`
 
 
 def selected_variants(only: str | None, device: str, planned: bool = False) -> list[Variant]:
-    """Return the conv variants of `device` in the comma list `only`, also by family; None: all.
+    """Return the conv variants of `device` that `only` lists, also by family; None: all.
 
-    Raises LenetError for an unknown name. With `planned`, names of GPU variants, which are
-    explained for another machine, are accepted too.
+    Raises LenetError for an unknown name; `planned` accepts names of GPU variants on any device.
     """
     every = variants("conv", device)
     if only is None:
@@ -94,16 +93,8 @@ def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
         require_checkable(shapes, device)
     gpu, limits = open_device(request.device, say)
     peer = peer_version(device) if selected and not request.tune else None
-    run = _Run(
-        request,
-        suite,
-        gpu,
-        limits,
-        NAMES[device] if peer else None,
-        selected,
-        loaded,
-        user_variants,
-    )
+    name = NAMES[device] if peer else None
+    run = _Run(request, suite, gpu, limits, name, selected, loaded, user_variants)
     baseline = run.baseline(shapes)
     if request.cold_l2 and gpu is None:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
@@ -149,10 +140,7 @@ class _Run:
     user_variants: list[plugins.Plugin]
 
     def baseline(self, shapes: list[Shape]) -> str:
-        """Return the baseline's name: as requested, else the peer, else the package's default.
-
-        If the default refuses every shape, it is the first variant that supports one.
-        """
+        """Return the baseline's name: as requested, the peer, or one that supports a shape."""
         peer, requested, selected = self.peer, self.request.baseline, self.selected
         device = "cpu" if self.gpu is None else "cuda"
         if user_variant := plugins.named(self.user_variants, requested):
@@ -274,11 +262,7 @@ def differing(first: Any, again: Any) -> int:
 
 
 def measure_errors(comparison: Comparison, say: Say) -> None:
-    """Set `errors` of each correct candidate, except for those that are sampled only once.
-
-    A candidate with NaN or infinite errors becomes wrong. Ctrl-C ends the comparison, whose times
-    are preserved.
-    """
+    """Set `errors` of candidates that are right and not sampled once; not finite: wrong."""
 
     def measure(candidate: Candidate, bench: Any) -> None:
         if candidate.once:
@@ -298,11 +282,8 @@ def measure_errors(comparison: Comparison, say: Say) -> None:
 
 
 def repeat_all(comparison: Comparison, say: Say) -> None:
-    """Run each correct candidate `RUNS` times on the same images, and set its `bits`.
-
-    If runs differ, the candidate becomes wrong, unless it declares that they need not agree:
-    then a note reports it.
-    """
+    """Run each correct candidate `RUNS` times on the same images, and set its `bits`."""
+    # If runs differ, a candidate is wrong unless it declares that they need not agree.
 
     def repeat(candidate: Candidate, bench: Any) -> None:
         say(f"repeating {candidate.name}")

@@ -93,11 +93,7 @@ EXPLAINED = columns("about, what, found")  # a line of `conv --explain`
 
 
 def shape_text(problem: Conv) -> str:
-    """Format `problem` as the command accepts it, with filters that are not square as RxS.
-
-    Sizes that SHAPE cannot express are written as a benchdnn descriptor, other properties as
-    options.
-    """
+    """Format `problem` as SHAPE with options, or as a benchdnn descriptor if SHAPE cannot."""
     k = str(problem.R) if problem.R == problem.S else f"{problem.R}x{problem.S}"
     sizes = (problem.C, problem.H, problem.W, problem.M, k, problem.stride, problem.pad)
     options = {"--bias": problem.bias, "--relu": problem.relu}
@@ -205,11 +201,7 @@ def summary_json(cases: list[dict[str, Any]], suite: Suite) -> list[dict[str, An
 def network_json(
     rows: list[shapes.Row], commands: list[str | None], cases: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a network's convolutions, one row each, and their total times by variant.
-
-    `cases` are the measurements, matched by label. A total counts each convolution as often as
-    it occurs, and names the number that the variant supports.
-    """
+    """Return a network's convolutions, and total times by variant; repeats count each time."""
     measured = {case["label"]: case for case in cases}
     entries = []
     for row, command in zip(rows, commands, strict=True):
@@ -311,10 +303,7 @@ def table(document: Mapping[str, Any]) -> Table:
 
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:
-    """Yield the parts of a document: per shape a table and its legend, and for a suite totals.
-
-    For `conv --list`, which runs nothing, yield the suites or the convolutions.
-    """
+    """Yield per shape a table and its legend, and for a suite totals; or what --list lists."""
     if "suites" in document:
         yield Table(LISTED, document["suites"], "lenetgpu conv --suite NAME")
         return

@@ -31,10 +31,7 @@ _CHANGES = [Column(change.name, f"changed.{change.name}", rounded) for change in
 
 
 def run_engines(request: ConvRequest, say: Say) -> dict[str, Any]:
-    """Return the document: a row per step and per figure of the paper. LenetError for bad input.
-
-    The default is Table 1's convolution with its 128 images.
-    """
+    """Return a row per step and figure; by default of Table 1. LenetError for bad input."""
     problem, batch = TABLE_1, TABLE_1_BATCH
     if request.shape is not None:
         shape = shape_of(request.shape)

@@ -98,11 +98,7 @@ def _planned(variant: Variant, shape: Shape, machine: Machine) -> Rows:
 
 
 def _elsewhere(shape: Shape, machine: Machine, only: str | None) -> Iterator[tuple[str, Rows]]:
-    """Yield what variants would do on `machine`, a section each.
-
-    A variant that `only` names and that explains nothing has a section with the reason, and so has
-    each of a named family if none of them explains anything.
-    """
+    """Yield what variants would do on `machine`, a section each, or why there is none."""
     words = _words(only)
     planned = {variant: _planned(variant, shape, machine) for variant in named(only)}
     described = {variant.family for variant, rows in planned.items() if rows}
@@ -141,10 +137,7 @@ def explained(
     limits: Ceilings,
     ran: list[Variant] | None,
 ) -> list[dict[str, Any]]:
-    """Return the `explanation` of a case: of the shape, then of each variant that has one.
-
-    `ran` are the variants on this host's GPU, None without one.
-    """
+    """Return the `explanation` of a case; `ran`: variants on this host's GPU, None without one."""
     machine = machines.current() if request.machine is None else machines.known(request.machine)
     sections = [("the shape", floor_rows(shape.problem, shape.batch, limits))]
     if request.machine is None and ran is not None:

@@ -36,27 +36,22 @@ _METHOD = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise
 
 @dataclass(frozen=True)
 class ConvRequest(Asked):
-    """A request to `lenetgpu conv`; a `batch` or `dtype` of None keeps that of each convolution.
-
-    `lines` is a file with one convolution per line, `model` an ONNX model. `bias` and `relu`
-    apply to every convolution; `epilogue` keeps the source's. `machine` is the known GPU that
-    `explain` plans for; `tune` caches the fastest algorithm of each shape.
-    """
+    """A request to `lenetgpu conv`; a `batch` or `dtype` of None keeps that of each convolution."""
 
     seconds: float = 1.0
     shape: str | None = None
     suite: str | None = None
     batch: int | None = None
-    lines: Path | None = None
-    model: Path | None = None
-    bias: bool = False
+    lines: Path | None = None  # a file with one convolution per line
+    model: Path | None = None  # an ONNX model
+    bias: bool = False  # add one to every convolution; relu: likewise
     relu: bool = False
     dtype: str | None = None
-    epilogue: bool = False
+    epilogue: bool = False  # keep the source's bias and ReLU
     explain: bool = False
-    machine: str | None = None
+    machine: str | None = None  # known GPU that `explain` plans for
     bitwise: bool = False
-    tune: bool = False
+    tune: bool = False  # cache the fastest algorithm of each shape
 
     def images(self, usual: int) -> int:
         """Return the requested number of images, or `usual`; raise LenetError if it is below 1."""
@@ -76,10 +71,7 @@ def is_ours(text: str) -> bool:
 
 
 def parse_shape(text: str, epilogue: bool = False) -> Given:
-    """Return the convolution of SHAPE, ours or another tool's; raise LenetError if it is invalid.
-
-    With `epilogue` it has the bias that the tool's line gives it.
-    """
+    """Return SHAPE's convolution, with its bias if `epilogue`; LenetError if it is invalid."""
     if not is_ours(text):
         given = miopen.read(text) if miopen.DRIVER.search(text) else benchdnn.read(text)
         if epilogue or given.problem is None:
@@ -104,11 +96,7 @@ def shape_of(text: str) -> Shape:
 
 
 def from_file(path: Path, epilogue: bool) -> Iterator[Given]:
-    """Yield the convolutions of a file, one per line in any form of SHAPE.
-
-    Blank lines and lines that begin with # are skipped. Raises LenetError for an invalid line
-    or file.
-    """
+    """Yield a file's convolutions, one a line or # comment; LenetError for an invalid line."""
     content = "convolutions, one a line"
     data = read_whole(path, f"a file of {content}", _MOST_BYTES, content)
     try:
@@ -272,11 +260,9 @@ def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str |
 def add_commands(
     case: dict[str, Any], request: ConvRequest, shape: Shape, peer: str | None
 ) -> None:
-    """Add to a case and to each of its candidates the command that repeats it alone.
-
-    A candidate's command names the baseline, unless that is PyTorch or the candidate itself. A
-    tiling that `--tune` tries has the case's command.
-    """
+    """Add to a case and to each of its candidates the command that repeats it alone."""
+    # It names the baseline, unless that is PyTorch or the candidate itself. A tiling that
+    # `--tune` tries has the case's command.
     case["command"] = command_of(request, shape)
     with_baseline = replace(request, baseline=request.baseline or case["baseline"])
     for entry in case["candidates"]:
@@ -290,10 +276,7 @@ def add_commands(
 
 
 def run_list(request: ConvRequest) -> dict[str, Any]:
-    """Return the document: a row per suite or per convolution. LenetError for bad input.
-
-    Nothing is run, and no device is opened.
-    """
+    """Return a row per suite or convolution; nothing is run. Raises LenetError for bad input."""
     asked = (request.shape, request.suite, request.lines, request.model)
     if all(way is None for way in asked) and request.batch is None:
         suites = [

@@ -23,10 +23,7 @@ CHOOSER = "best.fp32"
 
 
 def tuning(request: ConvRequest) -> ConvRequest:
-    """Return the request that times best's algorithms and nothing else.
-
-    Raises LenetError without a GPU, or if other variants are requested.
-    """
+    """Return the request that times best's algorithms; LenetError without a GPU or for others."""
     if request.only not in (None, "best", CHOOSER):
         raise LenetError(f"--tune: expected --only best beside it, found --only {request.only}")
     gpu, why = choose_device(request.device)

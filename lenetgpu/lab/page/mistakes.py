@@ -40,10 +40,8 @@ def section(counts: Any, gallery: Gallery | None = None) -> Any:
 
 
 def _cells(counts: Any) -> list[list[dict[str, Any]]]:
-    """Return each cell's count and colour depth: the root of its share of the largest count.
-
-    Right labels and mistakes have separate scales, so that a few mistakes remain visible.
-    """
+    """Return each cell's count and colour depth: the root of its share of the largest count."""
+    # Right labels and mistakes have separate scales, so that a few mistakes remain visible.
     rows = counts.tolist()
     most = {"right": max(counts.diagonal().tolist())}
     most["wrong"] = max((pair["images"] for pair in confusions(counts)), default=1)

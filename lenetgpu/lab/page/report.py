@@ -10,16 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.lab.page import base
-from lenetgpu.lab.page.blocks import (
-    Chart,
-    Document,
-    Part,
-    Section,
-    device_name,
-    either,
-    short_commit,
-)
+from lenetgpu.lab.page import base, blocks
+from lenetgpu.lab.page.blocks import Chart, Document, Part, Section, device_name
 from lenetgpu.lab.page.sections import SECTIONS
 from lenetgpu.lab.render import Table
 
@@ -75,10 +67,6 @@ def _as_data(value: Any) -> str:
     return text
 
 
-def _element_id(chart: Chart) -> str:
-    return f"c{id(chart):x}"
-
-
 def _library() -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script whose only global is `vegaEmbed`."""
     import vl_convert
@@ -95,7 +83,7 @@ def _allowed(program: str) -> str:
 
 def _head(documents: Sequence[Document], files: int, left_out: Sequence[str]) -> base.Head:
     dates = sorted({document["date"] for document in documents if document.get("date")})
-    commits = list(dict.fromkeys(short_commit(document.get("commit")) for document in documents))
+    commits = list(dict.fromkeys(blocks.short_commit(d.get("commit")) for d in documents))
     commit = commits[0].removeprefix("commit ")
     lead = (
         "Results of earlier runs, read from files. The line below each chart and table gives the "
@@ -108,7 +96,7 @@ def _head(documents: Sequence[Document], files: int, left_out: Sequence[str]) ->
     return base.Head(
         title="Seven stages of LeNet",
         lead=lead,
-        device=either(device_name(document) for document in documents),
+        device=blocks.either(device_name(document) for document in documents),
         date=" to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "not recorded",
         commit=commit if len(commits) == 1 else f"{len(commits)} commits, given below each chart",
         facts=facts | {"page made": datetime.date.today().isoformat()},
@@ -118,19 +106,17 @@ def _head(documents: Sequence[Document], files: int, left_out: Sequence[str]) ->
 def page(
     documents: Sequence[Document], undrawn: Sequence[str] = (), left_out: Sequence[str] = ()
 ) -> str:
-    """Return the report page; raise LenetError if it is larger than MOST_BYTES.
-
-    `undrawn` names files with nothing to draw, `left_out` candidates not compared for lack of time.
-    """
+    """Return the report page; raise LenetError if it is larger than MOST_BYTES."""
+    # `undrawn`: files with nothing to draw; `left_out`: candidates not compared for lack of time
     by_device = chapters(documents)
     charts = [part for part in _parts(by_device) if isinstance(part, Chart)]
-    specs = {_element_id(one): one.spec | {"description": str(one.title)} for one in charts}
+    specs = {f"c{id(one):x}": one.spec | {"description": str(one.title)} for one in charts}
     library, program = _library(), Path(__file__).with_name("report.js").read_text()
     html = base.render(
         "report.html.j2",
         head=_head(documents, len(documents) + len(undrawn), left_out),
         chapters=by_device,
-        element_id=_element_id,
+        element_id=lambda chart: f"c{id(chart):x}",
         source_of="this run" if any(d.get("fresh") for d in documents) else "these files",
         undrawn=list(undrawn),
         data=_as_data(specs),

@@ -267,9 +267,7 @@ def _cells(document: Document) -> list[dict[str, Any]]:
     cells = []
     for entry in document["plan"]:
         row = timed.get(tuple(entry["stages"]), {})
-        cell: dict[str, Any] = {
-            "wide": len([stage for stage in entry["stages"] if stage in STAGE_NAMES])
-        }
+        cell: dict[str, Any] = {"wide": sum(stage in STAGE_NAMES for stage in entry["stages"])}
         cell |= {"stage": _stage_of(entry["stages"]), "ms": row.get("median_ms")}
         cell |= {"pieces": re.findall(r"[^._]*[._]?", entry["variant"]), "share": row.get("share")}
         cells += [cell] if cell["wide"] else []
@@ -519,10 +517,7 @@ def _ladder(documents: Sequence[Document]) -> Iterator[Block]:
         yield Block(drawn, line, note)
         if steps := document["ladder"]:
             gains = Chart("Gain of each step, then and now", _gains(steps), wide=True)
-            note = (
-                "gone: the gain is within 2 % of 1, so none is left. turned: it is below, so the "
-                "step costs time."
-            )
+            note = "gone: the gain is within 2 % of 1. turned: it is below, so the step costs time."
             yield Block([Table(STEPS, steps, "The steps of the ladder"), gains], line, note)
         rows = [row | {"check": status_word(row)} for row in document["rows"]]
         yield Block([Table(_COURSE, rows, "Every row of the course's suite")], line)
@@ -575,9 +570,8 @@ def _order(document: Document) -> tuple[int, str]:
     "if the ratio's whole interval is.",
 )
 def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
-    compared = sorted(
-        (d for d in blocks.of_command(documents, "compare") if d["candidates"]), key=_order
-    )
+    compared = [d for d in blocks.of_command(documents, "compare") if d["candidates"]]
+    compared.sort(key=_order)
     if not compared:
         return
     rows = [judged(entry) | {"what": d["what"]} for d in compared for entry in d["candidates"]]
@@ -783,11 +777,7 @@ def _labels(documents: Sequence[Document]) -> Iterator[Block]:
         yield matrix
 
 
-@section(
-    "counters",
-    "Hardware counters",
-    "Hardware counters of the GPU, read by Nsight Compute in a separate run.",
-)
+@section("counters", "Hardware counters", "The GPU's, read by Nsight Compute in a separate run.")
 def _counters(documents: Sequence[Document]) -> Iterator[Block]:
     for document in blocks.of_command(documents, "counters"):
         rows = list(document["rows"])
