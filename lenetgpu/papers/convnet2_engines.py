@@ -52,12 +52,9 @@ FIGURE_13 = (
 
 
 def executions(rolled: bool, side: int = FILTER_SIDE) -> int:
-    """Return how often the run's 240 warps (section 2.3) execute a line of figure 9 or 13.
-
-    A chunk is 4 of the filter's side x side pixels. Figure 9's lines (`rolled`) are in the loops
-    over 4 filters and a chunk's 12 (pixel, channel) pairs. Figure 13's lines run once a chunk.
-    """
+    """Return how often the run's 240 warps (section 2.3) execute a line of figure 9 or 13."""
     chunks = -(-side * side // _CACHED_PIXELS)
+    # figure 9's lines (`rolled`) are in loops over pairs and filters, 13's run once a chunk
     return _WARPS_OF_THE_RUN * chunks * (_PAIRS * _FILTERS_PER_THREAD if rolled else 1)
 
 
@@ -243,11 +240,8 @@ def _inner(to: Listing, kernel: Kernel, tile: Tile) -> None:
 
 
 def _outer(to: Listing, kernel: Kernel, tile: Tile) -> None:
-    """Emit two stored addresses, then one call a chunk; the sums stay in the engine.
-
-    An engine takes L + 2 * N - 2 cycles (section 3.3) for L images and N "elements to compute",
-    read here as a chunk's filter elements: the engine loads one per iteration.
-    """
+    """Emit two stored addresses, then one call a chunk; the sums stay in the engine."""
+    # L + 2 * N - 2 cycles (section 3.3) for L images and N elements: a chunk's of the filters
     elements = tile.cached_pixels * tile.cached_channels * tile.filters_per_thread
     cycles = tile.images_per_thread + 2 * elements - 2
     for _ in range(2):

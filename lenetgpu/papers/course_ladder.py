@@ -89,11 +89,8 @@ def streams(
     for _ in range(2):
         labels[:] = -1
         run()
-        wrong = int((labels != expected).sum())
-        if wrong:
-            raise LenetError(
-                f"{count} streams: expected the labels of one pass, found {wrong} others"
-            )
+        if wrong := int((labels != expected).sum()):
+            raise LenetError(f"{count} streams: expected one pass's labels, found {wrong} others")
     return run
 
 
@@ -362,9 +359,8 @@ class CourseRun:
         variant = self._variant(unit.kind, PASSES_OF if name in (RELU, MEAN) else name)
         if variant is None:
             return {"variant": name, "status": "absent", "note": "needs a GPU"}
-        bench = StageBench(
-            variant, unit, len(self._images), self._facts, course.layouts_of(stage, variant)
-        )
+        layouts = course.layouts_of(stage, variant)
+        bench = StageBench(variant, unit, len(self._images), self._facts, layouts)
         checked = bench.check()
         row = _row(name, checked.verdict) | {"label_flips": checked.flips}
         if not checked.verdict.passed:
@@ -375,10 +371,8 @@ class CourseRun:
         if not bench.recheck().verdict.passed:
             return row | {"status": "wrong"}
         n, problem = bench.images, bench.problem
-        row |= rates_json(
-            problem.flop(n), problem.bytes(n), row["median_ms"] / 1e3, variant.precision,
-            self._limits,
-        )  # fmt: skip
+        work, seconds = (problem.flop(n), problem.bytes(n)), row["median_ms"] / 1e3
+        row |= rates_json(*work, seconds, variant.precision, self._limits)
         row |= launch_json(bench.launched, variant)
         row["explanation"] = _explanation(variant, problem, n, row)
         notes = [f"scaled from {bench.scaled_from} images"] if bench.scaled_from < n else []

@@ -96,10 +96,7 @@ class Step:
     def convolve(
         self, images: Any, state: Innermost, outputs: Any, n: int, problem: Conv, spans: Any = None
     ) -> None:
-        """Launch on `n` images; a build with a clock writes int64 `spans`.
-
-        CLOCK: (blocks, 3), multiprocessor, start and end. PARTS: (blocks, warps, 6), clocks.
-        """
+        """Launch on `n` images; int64 `spans` are (blocks, 3), of PARTS (blocks, warps, 6)."""
         tile, clock = self.tile(problem, n), () if spans is None else (spans,)
         args = (images, state.filters, outputs, np.int32(n), state.table, *clock)
         kernel = self.kernel(problem, n, bool(clock))

@@ -27,10 +27,7 @@ def _corners(problem: Conv, tile: Pair) -> Sequence[Pair]:
 
 
 def _tile_loads(problem: Conv, corner: Pair, tile: Pair, block: Pair, in_a_row: bool) -> Counted:
-    """Count the loads of one channel's input tile by a block of (width, height) threads.
-
-    Thread t loads elements t, t + threads, ... if `in_a_row`; else thread (x, y) loads (y, x).
-    """
+    """Count the loads of one channel's input tile by a block of (width, height) threads."""
     rows = (tile[0] - 1) * problem.stride + problem.R
     columns = (tile[1] - 1) * problem.stride + problem.S
     where = Offsets(problem.reads, problem.in_shape)
@@ -39,6 +36,7 @@ def _tile_loads(problem: Conv, corner: Pair, tile: Pair, block: Pair, in_a_row: 
     firsts = [(first, 0) for first in range(0, rows * columns, width * height)]
     corners = product(range(0, rows, height), range(0, columns, width))
     indices = []
+    # thread t loads elements t, t + threads, ... if `in_a_row`; else thread (x, y) loads (y, x)
     for r, s in firsts if in_a_row else corners:
         if in_a_row:
             at = np.where(ty < 0, rows * columns, r + ty * width + tx)

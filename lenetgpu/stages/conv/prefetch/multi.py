@@ -49,10 +49,8 @@ def _supports(problem: Conv) -> str | None:
 
 
 def pack(w: Any, problem: Conv, tile: MultiTile) -> Any:
-    """Return w (R, S, C, M) as (filter block, split, element, filter in the block), zero-padded.
-
-    Elements are ordered by (channel, row, column): a block's segments of a round are contiguous.
-    """
+    """Return w (R, S, C, M) as (filter block, split, element, filter in the block), zero-padded."""
+    # elements by (channel, row, column): a block's segments of a round are contiguous
     by_filter = np.asarray(w, np.float32).transpose(3, 2, 0, 1)
     by_filter = by_filter.reshape(problem.M, problem.C, problem.R * problem.S)
     spare = (0, -problem.M % tile.filters), (0, -problem.C % tile.splits), (0, 0)

@@ -56,14 +56,10 @@ def _kernel(problem: Conv, tile: StrictTile) -> Kernel:
 
 
 def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:
-    """Return w as (M, C, R, S), or packed (filter group, round, M', element), zero-padded; float32.
-
-    Input filters are (R, S, C, M). Unpacked is the layout of the paper's Fig. 1(b): along the
-    channels, then the maps.
-    """
+    """Return w (R, S, C, M) in float32 as (M, C, R, S) or (filter group, round, M', element)."""
     plain = np.ascontiguousarray(np.asarray(w, np.float32).transpose(3, 2, 0, 1))
     if not tile.packed:
-        return plain
+        return plain  # the paper's Fig. 1(b)
     rounds = tile.rounds(problem)
     spare = (0, -problem.M % tile.filters), (0, rounds * tile.elements - problem.gemm_k)
     padded = np.pad(plain.reshape(problem.M, problem.gemm_k), spare)
