@@ -8,10 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_ADDRESS = re.compile(r" object at 0x[0-9A-Fa-f]+(?=>)")
-# part of an object's default repr, different in every run
-_WORD, _LINE = 300, 2_000
-# maximum printed characters of a word and of a line
+_ADDRESS = re.compile(r" object at 0x[0-9A-Fa-f]+(?=>)")  # in reprs, different in every run
+_WORD, _LINE = 300, 2_000  # maximum printed characters of a word and of a line
 
 
 def one_line(text: object) -> str:
@@ -68,8 +66,8 @@ def require_extra(what: str, module: str, extra: str) -> None:
         )
 
 
-ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 # signals that end a command by KeyboardInterrupt, as names because not every system has all
+ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class LenetError(Exception):

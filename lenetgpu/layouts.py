@@ -67,11 +67,7 @@ def physical_shape(layout: str, n: int, shape: Sequence[int]) -> tuple[int, ...]
     if layout in ("NC", "N", *PRIVATE):
         return (n, *shape) if len(shape) < 2 else (n, shape[0] * shape[1] * shape[2])
     h, w, c = shape
-    return {
-        "NHWC": (n, h, w, c),
-        "NCHW": (n, c, h, w),
-        "QUAD": (n, c, 2 * h, w // 2),
-    }[layout]
+    return {"NHWC": (n, h, w, c), "NCHW": (n, c, h, w), "QUAD": (n, c, 2 * h, w // 2)}[layout]
 
 
 def equivalent(a: str, b: str, shape: Sequence[int]) -> bool:

@@ -68,10 +68,7 @@ Observer = Callable[[Step, Any], None]
 
 
 def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list[Step]:
-    """Return the plan's stages in order, with the necessary conversions and copies.
-
-    `transfers` "host": every output is copied to the host and back (report, section 3.4).
-    """
+    """Return the plan's stages with conversions and copies; `transfers` "host": of every output."""
     steps: list[Step] = []
     device, layout, dtype = plan.device, "NHWC", input_dtype
     shape: tuple[int, ...] = IMAGE_SHAPE
@@ -188,10 +185,9 @@ class Pipeline:
                 self._targets.append("scores")
                 scores_device = step.device
                 continue
-            layout, shape = step.writes
             target = (at, turn)
             self._targets.append(target)
-            size = 4 * prod(physical_shape(layout, self.chunk, shape))
+            size = 4 * prod(physical_shape(step.writes[0], self.chunk, step.writes[1]))
             sizes[target] = max(sizes.get(target, 0), size)
         self._arenas = {target: self._empty(size, target[0]) for target, size in sizes.items()}
         self._views: dict[tuple[Any, ...], Any] = {}

@@ -43,7 +43,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
             "pool": "layout.quad_looped",
             "fc": "tiled.relu_apart",
             "argmax": "thread.wide_blocks",
-        },
+        }
     },
     "block": {
         "cuda": _FAST_CUDA | {"conv": "unrolled", "conv1+pool1": "block", "conv2+pool2": "block"}
@@ -212,10 +212,7 @@ def _bind(names: Mapping[str, str], overrides: Mapping[str, str], device: str) -
 
 
 def _resolve_auto(
-    device: str,
-    overrides: Mapping[str, str],
-    precision: str | None,
-    gpu: Gpu | None,
+    device: str, overrides: Mapping[str, str], precision: str | None, gpu: Gpu | None
 ) -> Plan:
     """Return the first of AUTO_PLANS that the device supports, named `auto`."""
     *names, last = _auto_names(device, precision or PRECISIONS[0])
@@ -269,11 +266,9 @@ def resolve(
     name, overrides = canonical(name), dict(overrides or {})
     if name != AUTO and name not in NAMED:
         raise LenetError(f"plan {name!r} does not exist; {choose(name, [*NAMED, AUTO])}")
-    for stage_name in overrides:
-        if stage_name not in STAGE_NAMES:
-            raise LenetError(
-                f"stage {stage_name!r} does not exist; {choose(stage_name, STAGE_NAMES)}"
-            )
+    for stage in overrides:
+        if stage not in STAGE_NAMES:
+            raise LenetError(f"stage {stage!r} does not exist; {choose(stage, STAGE_NAMES)}")
     if name == AUTO:
         return _resolve_auto(device, overrides, precision, gpu)
     mapping = NAMED[name].get(device)

@@ -48,10 +48,7 @@ def half_gemm(a: Any, b: Any, out: Any) -> None:
 
 
 def exact_sgemm(a: Any, b: Any, out: Any) -> None:
-    """Compute out (m, n) = a (m, k) @ b (k, n), float32, row-major, by SGEMM with TF32 off.
-
-    cuBLAS is column-major, so it computes out^T = b^T a^T on the same memory.
-    """
+    """Compute out (m, n) = a (m, k) @ b (k, n), float32, row-major, by SGEMM with TF32 off."""
     import numpy as np
     from cupy.cuda import cublas, get_current_stream
 
@@ -62,7 +59,7 @@ def exact_sgemm(a: Any, b: Any, out: Any) -> None:
         cublas.setStream(handle, get_current_stream().ptr)
         previous = cublas.getMathMode(handle)
         cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
-        cublas.sgemm(
+        cublas.sgemm(  # column-major: out^T = b^T a^T on the same memory
             handle, none, none, n, m, k, one.ctypes.data, b.data.ptr, n, a.data.ptr, k,
             zero.ctypes.data, out.data.ptr, n,
         )  # fmt: skip

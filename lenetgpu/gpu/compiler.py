@@ -3,10 +3,9 @@
 A cached version is valid while the library's size and time and the package folders' times match.
 """
 
-import hashlib
-import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -80,13 +79,11 @@ def asked() -> Compiler:
 @cache
 def _remembered() -> Compiler | None:
     facts = entries.facts_of("nvrtc", _record())
-    try:
+    with suppress(OSError, ValueError, LookupError, TypeError, OverflowError):
         if facts is not None and facts["stamps"] == _stamps(facts["library"]):
             major, minor = map(int, facts["version"])
             options = (NO_CACHE,) if NO_CACHE in facts["options"] else ()
             return Compiler((major, minor), options, str(facts["build"]))
-    except (OSError, ValueError, LookupError, TypeError, OverflowError):
-        return None
     return None
 
 
@@ -106,8 +103,7 @@ def outdated() -> bool:
 
 def _record() -> str:
     """Return the cache entry's name, for this Python and the variables that select a library."""
-    chosen = [sys.prefix, *(os.environ.get(name) for name in _CHOOSES)]
-    return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:16]
+    return entries.name_of([sys.prefix, *(os.environ.get(name) for name in _CHOOSES)])
 
 
 def _stamps(file: str) -> list[list[Any]]:

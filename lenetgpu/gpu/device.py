@@ -96,10 +96,7 @@ _contexts: list[threading.Thread] = []
 
 
 def driver_gpus() -> tuple[Gpu, ...]:
-    """Return the CUDA driver's GPUs; empty if there is no driver or no GPU.
-
-    Raises LenetError in a child that was forked from a process that used the driver.
-    """
+    """Return the CUDA driver's GPUs, () if there are none; raise LenetError in a forked child."""
     if _here.is_child:
         raise LenetError(FORKED)
     with _listing:
@@ -131,10 +128,8 @@ def require_gpu(index: int = 0) -> Gpu:
     """Return GPU cuda:`index`; raise LenetError if it or CuPy is missing."""
     gpus = driver_gpus()
     if not gpus:
-        raise LenetError(
-            "device cuda: expected an NVIDIA GPU and its driver, found none; "
-            "use --device cpu or auto"
-        )
+        expected = "expected an NVIDIA GPU and its driver, found none"
+        raise LenetError(f"device cuda: {expected}; use --device cpu or auto")
     if index >= len(gpus):
         available = ", ".join(f"cuda:{gpu.index}" for gpu in gpus)
         raise LenetError(f"device cuda:{index}: expected one of {available}, found no such GPU")
@@ -173,8 +168,7 @@ def current_arch() -> str:
     """Return NVRTC's name for the current device's architecture."""
     import cupy
 
-    gpu: Gpu = driver_gpus()[cupy.cuda.runtime.getDevice()]
-    return gpu.arch
+    return driver_gpus()[int(cupy.cuda.runtime.getDevice())].arch
 
 
 def free_bytes() -> int:

@@ -44,9 +44,7 @@ _LOST = {
     719: "CUDA_ERROR_LAUNCH_FAILED",
     721: "CUDA_ERROR_TENSOR_MEMORY_LEAK",
 }
-
-# The last kernel queued, for the message: errors surface after it.
-last_queued: deque[Any] = deque(maxlen=1)
+last_queued: deque[Any] = deque(maxlen=1)  # a kernel, for the message: errors surface after it
 _lost_message: list[str] = []
 
 

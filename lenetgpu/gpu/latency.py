@@ -50,11 +50,6 @@ def chain(words: int, spread: int, steps: int, rng: Any) -> Any:
     return cells, np.roll(cells, -1)
 
 
-def per_step(cycles: Sequence[int]) -> float:
-    """Return cycles per step from the cycles of both chain lengths."""
-    return (cycles[1] - cycles[0]) / (STEPS[1] - STEPS[0])
-
-
 def least_per_step(
     kernels: Sequence[Kernel],
     out: Any,
@@ -71,7 +66,7 @@ def least_per_step(
             launch(kernel, (1,), (threads,), (out, cycles, *args))
             runs.append(int(cycles.get()[0]))
         fastest.append(min(runs))
-    return per_step(fastest)
+    return (fastest[1] - fastest[0]) / (STEPS[1] - STEPS[0])
 
 
 @cache

@@ -118,9 +118,8 @@ def _launch_overlapping(
         for arg in args
     ]
     addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-    status = driver().cuLaunchKernelEx(
-        ctypes.byref(config), ctypes.c_void_p(function), addresses, None
-    )
+    handle = ctypes.c_void_p(function)
+    status = driver().cuLaunchKernelEx(ctypes.byref(config), handle, addresses, None)
     if status != 0:
         name = ctypes.c_char_p()
         driver().cuGetErrorName(status, ctypes.byref(name))
@@ -176,25 +175,21 @@ def active_blocks(launched: Launch) -> int:
     """Return the blocks per SM of a recorded launch, from the driver."""
     from cupy.cuda import driver
 
-    count: int = driver.occupancyMaxActiveBlocksPerMultiprocessor(
-        function(launched.kernel).ptr, prod(launched.block), launched.shared
-    )
-    return count
+    blocks_of, at = driver.occupancyMaxActiveBlocksPerMultiprocessor, function(launched.kernel).ptr
+    return int(blocks_of(at, prod(launched.block), launched.shared))
 
 
 def occupancy(launched: Launch) -> float:
     """Return resident threads over the SM's maximum for a recorded launch, 0 to 1."""
     import cupy
 
-    limit = cupy.cuda.Device().attributes["MaxThreadsPerMultiProcessor"]
-    share: float = active_blocks(launched) * prod(launched.block) / limit
-    return share
+    limit = int(cupy.cuda.Device().attributes["MaxThreadsPerMultiProcessor"])
+    return active_blocks(launched) * prod(launched.block) / limit
 
 
 def explain_launch(
     launched: Launch, per_image: Fraction | int | None = None
 ) -> list[tuple[str, str]]:
     """Return `explain_waves` of a recorded launch on the current device."""
-    machine, demand = current(), demand_of(launched)
-    grid = prod(launched.grid)
+    machine, demand, grid = current(), demand_of(launched), prod(launched.grid)
     return explain_waves(demand, machine.limits, machine.multiprocessors, grid, per_image)

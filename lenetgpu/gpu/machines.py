@@ -68,8 +68,7 @@ class Machine:
 
 
 _KIB = 1 << 10
-# Maximum shared memory of a block on capability 9.0; some wgmma kernels use all of it.
-SM_90_BLOCK_BYTES = 227 * _KIB
+SM_90_BLOCK_BYTES = 227 * _KIB  # the most of a block; some wgmma kernels use all of it
 GTX_1080_TI = Machine("GTX 1080Ti", 61, 28, 128, 1480, 484, 258, 96 * _KIB, 48 * _KIB, 2816 * _KIB)
 # The paper gives no latency for its other GPU; this is the GTX 1080 Ti's. Base clocks, as there.
 GTX_TITAN_X = Machine(
@@ -78,8 +77,7 @@ GTX_TITAN_X = Machine(
 H100 = Machine("H100", 90, 132, 128, 1980, 3352, 700, 228 * _KIB, SM_90_BLOCK_BYTES, 50 << 20)
 H200 = Machine("H200", 90, 132, 128, 1980, 4814, 700, 228 * _KIB, SM_90_BLOCK_BYTES, 60 << 20)
 KNOWN = {"gtx1080ti": GTX_1080_TI, "titanx": GTX_TITAN_X, "h100": H100, "h200": H200}
-# GPUs of the measured rows, by the driver's names.
-FULL_NAMES = {"NVIDIA H100 80GB HBM3": H100, "NVIDIA H200": H200}
+FULL_NAMES = {"NVIDIA H100 80GB HBM3": H100, "NVIDIA H200": H200}  # by the driver's names
 USUAL = H200  # Default parameters without a GPU, and for values that a driver does not report.
 
 

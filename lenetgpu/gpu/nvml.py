@@ -36,20 +36,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class MachineState:
-    """The state of a GPU over `watched_s` seconds of continuous identical work.
-
-    Clock in MHz, power in watts, temperature in degrees Celsius. `throttle` lists every reason
-    for a lower clock in any reading. Energy is the whole board's, including the time between
-    samples; `energy_from` is "counter" (the driver's) or "power" (readings integrated over time).
-    None: the driver does not report it.
-    """
+    """The state of a GPU over continuous identical work; None: the driver does not report it."""
 
     sm_mhz: Spread | None
     power_w: Spread | None
     temperature_c: Spread | None
-    throttle: tuple[str, ...] | None
-    energy_uj_per_image: float | None
-    energy_from: str | None
+    throttle: tuple[str, ...] | None  # every reason for a lower clock in any reading
+    energy_uj_per_image: float | None  # of the whole board, including the time between samples
+    energy_from: str | None  # "counter" (the driver's) or "power" (readings integrated over time)
     watched_s: float
     readings: int
 

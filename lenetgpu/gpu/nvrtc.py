@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -112,9 +112,8 @@ def _refused(kernel: Kernel, arch: str, status: str, log: str) -> CompileError:
     messages = messages or re.findall(_TOOL_ERROR, log) or re.findall(_LAST_WORDS, log) or [status]
     count = len(messages) - 1
     more = f" (and {count} more error{'s' * (count > 1)})" if count else ""
-    return CompileError(
-        f"{source}, {what}: expected it to compile, found: {messages[0]}{more}", log
-    )
+    found = f"{messages[0]}{more}"
+    return CompileError(f"{source}, {what}: expected it to compile, found: {found}", log)
 
 
 def source_files(source: Path) -> list[Path]:
@@ -236,14 +235,6 @@ def _cached(name: str) -> Compiled | None:
     return None
 
 
-def _cache(name: str, compiled: Compiled) -> Compiled:
-    facts = {"resources": asdict(compiled.resources), "log": compiled.log}
-    path = entries.write_cubin(name, compiled.binary, facts)
-    if path is None:
-        return _uncached.setdefault(name, compiled)
-    return replace(compiled, path=path)
-
-
 def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
     """Compile in threads the uncached `kernels` for `arch`; `compile_kernel` repeats errors."""
     meant = [k for k in dict.fromkeys(kernels) if k.meant_for(arch) and k.source.is_file()]
@@ -258,14 +249,10 @@ def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
 
 
 def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
-    """Compile `kernel` for `arch` ("sm_90a"), or load it from the cache without loading NVRTC.
-
-    Raises CompileError if it does not compile, or LenetError if NVRTC is not installed.
-    """
+    """Return `kernel` compiled for `arch` ("sm_90a"), cached; raise CompileError or LenetError."""
     if not kernel.source.is_file():
-        raise CompileError(
-            f"{kernel.source}, {kernel.entry} for {arch}: expected a file, found none there"
-        )
+        what = f"{kernel.source}, {kernel.entry} for {arch}"
+        raise CompileError(f"{what}: expected a file, found none there")
     name, options = _entry(kernel, arch)
     cached = _cached(name)
     if cached is not None:
@@ -274,4 +261,6 @@ def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
         return compile_kernel(kernel, arch)
     binary, log = _run_nvrtc(kernel, arch, options)
     resources = _parse_resources(log, kernel, arch)
-    return _cache(name, Compiled(None, resources, log, binary))
+    path = entries.write_cubin(name, binary, {"resources": asdict(resources), "log": log})
+    compiled = Compiled(path, resources, log, binary)
+    return compiled if path else _uncached.setdefault(name, compiled)

@@ -60,18 +60,14 @@ class Demand:
 
 @dataclass(frozen=True)
 class Residency:
-    """Blocks that an SM can hold by each resource; None if a resource sets no limit.
-
-    `blocks` is their minimum, equation (4); `limit` names the resource that runs out first, on a
-    tie one that a kernel can change.
-    """
+    """Blocks that an SM can hold by each resource; None if a resource sets no limit."""
 
     by_registers: int | None
     by_shared: int | None
     by_threads: int
     by_hardware: int
-    blocks: int
-    limit: str
+    blocks: int  # their minimum, equation (4)
+    limit: str  # the resource that runs out first; on a tie one that a kernel can change
 
 
 def _up(value: int, unit: int) -> int:

@@ -17,11 +17,9 @@ class Texture3D:
         from cupy.cuda import runtime, texture
 
         try:
-            kind = runtime.cudaChannelFormatKindFloat
+            kind, flags = runtime.cudaChannelFormatKindFloat, runtime.cudaArraySurfaceLoadStore
             float32 = texture.ChannelFormatDescriptor(32, 0, 0, 0, kind)
-            self._array = texture.CUDAarray(
-                float32, width, height, depth, runtime.cudaArraySurfaceLoadStore
-            )
+            self._array = texture.CUDAarray(float32, width, height, depth, flags)
             resource = texture.ResourceDescriptor(runtime.cudaResourceTypeArray, cuArr=self._array)
             border = texture.TextureDescriptor(
                 (runtime.cudaAddressModeBorder,) * 3,

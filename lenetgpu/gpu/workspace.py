@@ -21,13 +21,11 @@ def images_within(batch: int, bytes_per_image: int, limit: int = WORKSPACE_BYTES
 
 
 def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return an uninitialised page-locked NumPy array, in memory of a multiple of 16 bytes.
-
-    It is freed with its last view; CuPy's pool would hold it until the process ends.
-    """
+    """Return an uninitialised page-locked NumPy array, in memory of a multiple of 16 bytes."""
     from cupy.cuda import PinnedMemory, PinnedMemoryPointer
 
     kind = np.dtype(dtype)
+    # freed with the last view, unlike memory of CuPy's pool
     memory = PinnedMemory(max(1, in_units(prod(shape) * kind.itemsize)))
     return np.ndarray(shape, kind, PinnedMemoryPointer(memory, 0))
 

@@ -159,9 +159,7 @@ class LeNet:
         k = _whole(expected, k)
         if not 1 <= k <= CLASSES:
             raise LenetError(f"{expected}, found {k}")
-        labels, likely = self._answer(
-            images, True, lambda arrays, labels, scores: _top(arrays, scores, k)
-        )
+        labels, likely = self._answer(images, True, partial(_top, k))
         return labels, likely
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -250,7 +248,11 @@ class LeNet:
 
     def _on_device(self, accepted: Accepted, with_scores: bool, finish: Finish) -> Any:
         with telling():
-            runner = self._device_runner(accepted.dtype, with_scores)
+            assert self._index is not None
+            dtype = accepted.dtype
+            make = partial(self._engine.whole_pipeline, dtype, self._batch, with_scores)
+            made = partial(DeviceRunner, make, self._index)
+            runner = self._cached(self._on_gpu, (dtype, with_scores), made)
             with current(accepted.raw.device.id), in_order_of(accepted.home.stream()):
                 labels, scores = runner.run(accepted)
                 return _given(accepted, finish(cupy, labels, scores))
@@ -262,12 +264,6 @@ class LeNet:
 
         most = 1 if self._index is None else _AHEAD
         return self._cached(self._pools, (dtype, with_scores), lambda: Pool(make, most))
-
-    def _device_runner(self, dtype: str, with_scores: bool) -> DeviceRunner:
-        assert self._index is not None
-        make = partial(self._engine.whole_pipeline, dtype, self._batch, with_scores)
-        runner = partial(DeviceRunner, make, self._index)
-        return self._cached(self._on_gpu, (dtype, with_scores), runner)
 
     def _cached(self, cache: dict[Key, _Made], key: Key, make: Callable[[], _Made]) -> _Made:
         """Return the cached object; if missing, start the engine and make it."""
@@ -313,7 +309,7 @@ def _probabilities(arrays: Any, labels: Any, scores: Any) -> Any:
     return raised / raised.sum(axis=1, keepdims=True)
 
 
-def _top(arrays: Any, scores: Any, k: int) -> tuple[Any, Any]:
+def _top(k: int, arrays: Any, labels: Any, scores: Any) -> tuple[Any, Any]:
     best = arrays.argsort(-scores, axis=1, kind="stable")[:, :k]
-    likely = arrays.take_along_axis(_probabilities(arrays, None, scores), best, axis=1)
+    likely = arrays.take_along_axis(_probabilities(arrays, labels, scores), best, axis=1)
     return arrays.where(arrays.isnan(likely), -1, best).astype("int32"), likely

@@ -38,18 +38,13 @@ class Engine:
         self.notes: list[str] = []
         self.gpu, self.why = choose_device(request.device, request.plan)
         self.index = None if self.gpu is None else self.gpu.index
-        if (request.streams or 1) > 1 and self.gpu is None:
-            raise LenetError(
-                f"--streams {request.streams}: expected a GPU, found device cpu ({self.why})"
-            )
-        if request.threads is not None and self.gpu is not None:
-            raise LenetError(
-                f"--threads {request.threads}: expected device cpu, "
-                f"found {self.gpu.name} ({self.why})"
-            )
-        self.plan = resolve(
-            request.plan, self.device, request.overrides, request.precision, self.gpu
-        )
+        streams, threads, overrides = request.streams, request.threads, request.overrides
+        if (streams or 1) > 1 and self.gpu is None:
+            raise LenetError(f"--streams {streams}: expected a GPU, found device cpu ({self.why})")
+        if threads is not None and self.gpu is not None:
+            found = f"{self.gpu.name} ({self.why})"
+            raise LenetError(f"--threads {threads}: expected device cpu, found {found}")
+        self.plan = resolve(request.plan, self.device, overrides, request.precision, self.gpu)
         with self.phases.timed("load"):
             self.weights = load_weights(request.weights or assets.default_weights())
         self._turn = PREPARING if self.gpu is None else threading.RLock()
@@ -122,23 +117,22 @@ class Engine:
         """
         fused = self.plan.stages[0].variant.kind == FEATURES
         size = min(batch, default_chunk(self.device, fused))
-        compared = partial(self._compile_and_compare, dtype)
-        _, fitting = within_memory(compared, size, f"plan {self.plan.name}")
+
+        def compare(size: int) -> None:
+            if (dtype, size) in self._checked:
+                return
+            if self.gpu is not None:
+                from lenetgpu.check.warmup import compile_plan
+
+                with self.phases.timed("compile"):
+                    compile_plan(self.plan, size)
+            with self.phases.timed("verify"):
+                name = cpu_name() if self.gpu is None else self.gpu.name
+                fit(self.plan, self.weights, name, dtype, size)
+            self._checked.add((dtype, size))
+
+        _, fitting = within_memory(compare, size, f"plan {self.plan.name}")
         return batch if fitting == size else fitting
-
-    def _compile_and_compare(self, dtype: str, size: int) -> None:
-        """Compile the plan for passes of `size` images and compare it with float64, once."""
-        if (dtype, size) in self._checked:
-            return
-        if self.gpu is not None:
-            from lenetgpu.check.warmup import compile_plan
-
-            with self.phases.timed("compile"):
-                compile_plan(self.plan, size)
-        with self.phases.timed("verify"):
-            name = cpu_name() if self.gpu is None else self.gpu.name
-            fit(self.plan, self.weights, name, dtype, size)
-        self._checked.add((dtype, size))
 
     def pipeline(
         self, dtype: str, size: int, chunk: int | None = None, scores: bool | None = None

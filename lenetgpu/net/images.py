@@ -6,7 +6,7 @@ its arrays has imported it.
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -116,12 +116,12 @@ class _Jax(Home):
                 "images: expected an array with values, found one that jax.jit is tracing; "
                 "call the net outside of jit"
             )
-        devices = images.devices()
-        if len(devices) != 1:
+        self._device, *others = images.devices()
+        if others:
+            count = 1 + len(others)
             raise LenetError(
-                f"images: expected an array on one device, found it on {len(devices)} devices"
+                f"images: expected an array on one device, found it on {count} devices"
             )
-        (self._device,) = devices
         if self._device.platform in ("gpu", "cuda"):
             self.index = self._device.local_hardware_id
         elif self._device.platform != "cpu":
@@ -145,15 +145,6 @@ def _from(framework: str, name: str, images: Any) -> bool:
     return isinstance(kind, type) and isinstance(images, kind)
 
 
-def _device_of(interface: Any) -> int:
-    """Return the device of a CUDA array interface's memory."""
-    pointer = cupy.cuda.runtime.pointerGetAttributes(int(interface["data"][0]))
-    if pointer.type == _UNKNOWN:
-        raise LenetError(f"{_UNREACHABLE}an address that no GPU knows")
-    index: int = pointer.device
-    return index
-
-
 def home_of(images: Any) -> Home:
     """Return the adapter for `images`; raise LenetError if no host or CUDA memory holds them."""
     if _from("numpy", "ndarray", images):
@@ -171,7 +162,11 @@ def home_of(images: Any) -> Home:
         if kind not in _HOST_KINDS:
             raise LenetError(f"{_UNREACHABLE}DLPack device {kind}")
     elif hasattr(images, "__cuda_array_interface__"):
-        return _Cupy(_device_of(images.__cuda_array_interface__), in_other_order=True)
+        address = int(images.__cuda_array_interface__["data"][0])
+        pointer = cupy.cuda.runtime.pointerGetAttributes(address)
+        if pointer.type == _UNKNOWN:
+            raise LenetError(f"{_UNREACHABLE}an address that no GPU knows")
+        return _Cupy(pointer.device, in_other_order=True)
     return Home()
 
 
@@ -216,8 +211,11 @@ def accept(images: Any, device: str) -> Accepted:
     images than their labels fit in memory (a broadcast view can have any number), and host floats
     that are NaN, outside 0..1 or too faint (`reading.FAINTEST`).
     """
-    _require_unmasked(images)
-    if isinstance(images, list | tuple):
+    listed = isinstance(images, list | tuple)
+    arrays = (images, *images) if listed else (images,)
+    if any(_from("numpy.ma", "MaskedArray", array) for array in arrays):
+        raise LenetError("images: expected arrays without a mask, found a masked one")
+    if listed:
         raw, home = _listed(images), Home()
     else:
         with _readable(images):
@@ -243,13 +241,6 @@ def accept(images: Any, device: str) -> Accepted:
     return accepted
 
 
-def _require_unmasked(images: Any) -> None:
-    """Raise LenetError for NumPy's masked arrays, alone or in a list."""
-    arrays = (images, *images) if isinstance(images, list | tuple) else (images,)
-    if any(_from("numpy.ma", "MaskedArray", array) for array in arrays):
-        raise LenetError("images: expected arrays without a mask, found a masked one")
-
-
 def _check_type(images: Any) -> None:
     dtype = getattr(images, "dtype", None)
     if dtype is None:
@@ -268,18 +259,13 @@ def _readable(images: Any) -> Iterator[None]:
         raise
     except Exception as error:
         tell(error)
-        reason = first_line(error)
-        raise LenetError(
-            f"images: expected an array that can be read, found {type(images).__name__} ({reason})"
-        ) from error
+        found = f"{type(images).__name__} ({first_line(error)})"
+        raise LenetError(f"images: expected an array that can be read, found {found}") from error
 
 
-def current(index: int | None) -> AbstractContextManager[Any]:
+def current(index: int | None) -> Any:
     """Return a context in which GPU `index` (None: any) is current, as CuPy's streams need."""
-    if index is None:
-        return nullcontext()
-    device: AbstractContextManager[Any] = cupy.cuda.Device(index)
-    return device
+    return nullcontext() if index is None else cupy.cuda.Device(index)
 
 
 def _listed(images: Any) -> Array:
@@ -295,9 +281,8 @@ def _listed(images: Any) -> Array:
     if raw.dtype.kind in "iu" and raw.dtype != np.uint8 and raw.size:
         low, high = int(raw.min()), int(raw.max())
         if low < 0 or high > 255:
-            raise LenetError(
-                f"images: expected whole numbers in lists from 0 to 255, found {low} to {high}"
-            )
+            expected = "expected whole numbers in lists from 0 to 255"
+            raise LenetError(f"images: {expected}, found {low} to {high}")
         return raw.astype(np.uint8)
     _check_type(raw)
     return raw

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 _WARM_IMAGES = 4
 _SLICE_BYTES = 32 << 20  # size of each of the CPU's two read-ahead buffers
-# lengths of the page-locked staging arrays of a runner; larger calls go through the streamer's ring
-_STAGES = (1_024, 10_000)
+_STAGES = (1_024, 10_000)  # lengths of page-locked staging arrays; larger calls use the ring
 _COPIED_AT_ONCE = 1_000
 
 
@@ -345,7 +344,12 @@ class DeviceRunner:
                 if scores is not None:
                     scores[part] = self._pipeline.held_scores(part.stop - lo)
             self._free.record(stream)
-            self._hold(accepted, stream)
+            while self._held and self._held[0][0].done:
+                self._held.popleft()
+            if accepted.home.in_other_order:  # its owner may reuse it: keep it until it is read
+                read = cupy.cuda.Event(disable_timing=True)
+                read.record(stream)
+                self._held.append((read, accepted.raw))
         if scores is not None and not self._pipeline.bounded:
             require_finite(scores.get(), self._pipeline.plan)
         if accepted.dtype != "uint8":
@@ -353,12 +357,3 @@ class DeviceRunner:
 
             mark_outside(pixels, labels, scores)
         return labels, scores
-
-    def _hold(self, accepted: Accepted, stream: Any) -> None:
-        """Keep images alive if their owner does not order its memory use by `stream`."""
-        while self._held and self._held[0][0].done:
-            self._held.popleft()
-        if accepted.home.in_other_order:
-            read = cupy.cuda.Event(disable_timing=True)
-            read.record(stream)
-            self._held.append((read, accepted.raw))

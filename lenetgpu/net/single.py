@@ -55,9 +55,8 @@ class OneImage:
         try:
             self._graph = Graph(self._pass, 1)
         except RuntimeError as error:
-            raise LenetError(
-                f"plan {name}: expected one that a CUDA graph can hold, found: {error}"
-            ) from error
+            expected = f"plan {name}: expected one that a CUDA graph can hold"
+            raise LenetError(f"{expected}, found: {error}") from error
         self._word = ctypes.c_int32.from_address(self._label.ctypes.data)
         self._under_way = False
 
@@ -99,9 +98,8 @@ class Single:
 
     def __init__(self, gpu: Gpu | None, why: str, weights: Weights) -> None:
         if gpu is None:
-            raise LenetError(
-                f"latency: expected a GPU of compute capability 9.0, found device cpu ({why})"
-            )
+            expected = "expected a GPU of compute capability 9.0"
+            raise LenetError(f"latency: {expected}, found device cpu ({why})")
         from lenetgpu.stages.fused.persistent import Persistent
 
         self._turn, self._gpu = threading.Lock(), cupy.cuda.Device(gpu.index)

@@ -47,7 +47,10 @@ def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
 def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
     """Measure copies, kernels and zero-copy passes of FEW images and of all shipped digits."""
     device, pipeline = Cuda(), make_pipeline(IMAGES)
-    host = pinned_copy(_digits(pipeline.input_dtype))
+    digits = load_dataset(assets.default_digits()).images[:IMAGES]
+    if pipeline.input_dtype != "uint8":
+        digits = digits.astype(np.float32) / np.float32(PIXEL_SCALE)
+    host = pinned_copy(digits)
     resident = device.empty((len(host), *IMAGE_SHAPE), pipeline.input_dtype)
     resident.set(host)
 
@@ -97,11 +100,6 @@ def _overlapped_us(device: Cuda, pipelines: list[Pipeline], images: Any) -> floa
         return 1e3 / (_CALLS * len(slots)) * _least(lambda: gpu_ms(graph.launch))
 
 
-def _digits(dtype: str) -> Any:
-    images = load_dataset(assets.default_digits()).images[:IMAGES]
-    return images if dtype == "uint8" else images.astype(np.float32) / np.float32(PIXEL_SCALE)
-
-
 def _line(few: int, many: int, times: list[float]) -> tuple[float, float]:
     """Return (start, slope) of the line through two times, both non-negative."""
     slope = max((times[1] - times[0]) / (many - few), 1e-3 * times[1] / many)
@@ -127,7 +125,6 @@ def _least(sample: Callable[[], float]) -> float:
 def _call_us(device: Cuda) -> float:
     """Return the microseconds to launch a graph of one small copy and wait for its end."""
     host_word, device_word = device.pinned((1,), "int32"), device.empty((1,), "int32")
-
     graph = Graph(lambda: device.copy(device_word, host_word, device.current()), 1)
 
     def call() -> None:

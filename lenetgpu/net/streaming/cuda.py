@@ -51,10 +51,8 @@ class Cuda:
 
     def mapped(self, array: Any) -> Any:
         """Return a device view of a page-locked array, for kernels that read it in place."""
-        cuda = self._cupy.cuda
-        memory = cuda.UnownedMemory(
-            array.ctypes.data, array.nbytes, array, self._runtime.getDevice()
-        )
+        cuda, device = self._cupy.cuda, self._runtime.getDevice()
+        memory = cuda.UnownedMemory(array.ctypes.data, array.nbytes, array, device)
         return self._cupy.ndarray(array.shape, array.dtype, cuda.MemoryPointer(memory, 0))
 
     def is_pinned(self, address: int, size: int) -> bool:

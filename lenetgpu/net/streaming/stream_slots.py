@@ -9,7 +9,7 @@ one slot; a kernel after a copy or an event waits for all of it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lenetgpu.net.streaming.cuda import Cuda
 from lenetgpu.network import IMAGE_SHAPE
@@ -19,18 +19,12 @@ from lenetgpu.pipeline import ALIGNED, Pipeline
 Mark = Callable[[int, str | None], None]
 
 
-@dataclass
-class Chunk:
+class Chunk(NamedTuple):
     """Page-locked images (n, 28, 28, 1), and the targets of labels (n,) and scores (n, 10)."""
 
     images: Any
     labels: Any
     scores: Any = None
-
-    @property
-    def arrays(self) -> tuple[Any, Any, Any]:
-        """Images, labels and scores."""
-        return self.images, self.labels, self.scores
 
 
 @dataclass

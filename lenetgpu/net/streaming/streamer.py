@@ -70,7 +70,7 @@ class Replays:
         if self._last is None:
             return None
         graph, known = self._last
-        for reference, array in zip(known, batch.arrays, strict=True):
+        for reference, array in zip(known, batch, strict=True):
             if (None if reference is None else reference()) is not array:
                 return None
         return graph
@@ -91,7 +91,7 @@ class Replays:
             return None
         self.graphs[key] = graph
         self.graphs.move_to_end(key)
-        self._last = graph, tuple(None if array is None else ref(array) for array in batch.arrays)
+        self._last = graph, tuple(None if array is None else ref(array) for array in batch)
         return graph
 
 
@@ -192,7 +192,7 @@ class Streamer:
         if graph is not None and self._replay(graph, batch, on_chunk):
             return
         self._check(batch)
-        arrays = [array for array in (images, labels, scores) if array is not None]
+        arrays = [array for array in batch if array is not None]
         addresses = tuple(array.ctypes.data for array in arrays)
         key = (len(images), *addresses)
         recorded = self._replays.graphs.get(key) is not None
@@ -231,11 +231,9 @@ class Streamer:
 
     def _check(self, batch: Chunk) -> None:
         n = len(batch.images)
-        for name, array, shape, dtype in (
-            ("images", batch.images, (n, *IMAGE_SHAPE), self._ready().dtype),
-            ("labels", batch.labels, (n,), "int32"),
-            ("scores", batch.scores, (n, CLASSES), "float32"),
-        ):
+        shapes = (n, *IMAGE_SHAPE), (n,), (n, CLASSES)
+        dtypes = self._ready().dtype, "int32", "float32"
+        for name, array, shape, dtype in zip(batch._fields, batch, shapes, dtypes, strict=True):
             if array is None:
                 continue
             if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
@@ -257,22 +255,18 @@ class Streamer:
         assert self._slots is not None
         return self._slots
 
-    def _halve(self) -> None:
-        """Free the buffers for chunks of this size, and halve it."""
-        self._slots, self._ring = None, None
-        self._replays.forget()
-        self._device.release()
-        if self.chunk == 1:
-            raise LenetError(
-                f"GPU memory: expected room for one image on {self.streams} streams, found none; "
-                "end what else uses the GPU, or take fewer streams"
-            )
-        self.chunk = -(-self.chunk // 2)
-
     def _insist(self, work: Callable[[], None]) -> None:
         """Do `work`, which continues after image `done`, with smaller chunks if memory is short."""
         while not self._fitted(work):
-            self._halve()
+            self._slots, self._ring = None, None
+            self._replays.forget()
+            self._device.release()
+            if self.chunk == 1:
+                raise LenetError(
+                    f"GPU memory: expected room for one image on {self.streams} streams, found "
+                    "none; end what else uses the GPU, or take fewer streams"
+                )
+            self.chunk = -(-self.chunk // 2)
 
     def _fitted(self, work: Callable[[], None]) -> bool:
         try:
@@ -364,9 +358,9 @@ class Streamer:
             nonlocal delivering
             buffer = queued[0]
             buffer.done.synchronize()
-            chunk = buffer.chunk()
+            _, labels, scores = buffer.chunk()
             delivering = True
-            deliver(chunk.labels, chunk.scores)
+            deliver(labels, scores)
             self.done += buffer.n
             delivering = False
             ring.free.append(queued.popleft())
@@ -374,8 +368,9 @@ class Streamer:
                 on_chunk(buffer.n)
 
         slots.begin()
-        turn, requested = 0, self.done
-        ring = self._ring_for(with_scores)
+        if self._ring is None or self._ring.with_scores != with_scores:
+            self._ring = Ring(self._device, slots.dtype, self.chunk, self.streams, with_scores)
+        turn, requested, ring = 0, self.done, self._ring
         try:
             while True:
                 while requested < images and (buffer := ring.take()) is not None:
@@ -404,9 +399,3 @@ class Streamer:
             slots.wait()
             if self._ring is None:
                 ring.threads.shutdown(wait=True, cancel_futures=True)
-
-    def _ring_for(self, with_scores: bool) -> Ring:
-        slots = self._ready()
-        if self._ring is None or self._ring.with_scores != with_scores:
-            self._ring = Ring(self._device, slots.dtype, self.chunk, self.streams, with_scores)
-        return self._ring
