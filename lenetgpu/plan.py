@@ -299,10 +299,7 @@ def resolve(
 
 
 def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
-    """Return the GPU for "auto", "cpu", "cuda" or "cuda:K" (None: the CPU) and the reason.
-
-    Raises LenetError if there is no such GPU or the word is not one of these.
-    """
+    """Return the GPU for "auto", "cpu", "cuda", "cuda:K" (None: CPU) and why; raise LenetError."""
     if wanted == "cpu":
         return None, "asked for"
     if wanted == "auto":

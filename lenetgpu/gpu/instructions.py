@@ -28,8 +28,7 @@ class Instruction:
 
     def kernels(self) -> list[Kernel]:
         """Return the chain's kernel in both lengths."""
-        entry = "instruction_latency"
-        return [Kernel.beside(__file__, entry, STEPS=steps, OP=self.op) for steps in STEPS]
+        return [Kernel.beside(__file__, "instruction_latency", STEPS=n, OP=self.op) for n in STEPS]
 
 
 INSTRUCTIONS = (

@@ -41,10 +41,7 @@ class Latency:
 
 
 def chain(words: int, spread: int, steps: int, rng: Any) -> Any:
-    """Return int32 indices of `steps` + 1 cells, `spread` words apart, and of each one's successor.
-
-    The chain starts at cell 0 and visits no cell twice.
-    """
+    """Return `steps` + 1 int32 cells from 0, `spread` words apart, none twice, and successors."""
     steps_to = (1 + np.argsort(rng.random(words // spread - 1))[:steps]) * spread
     cells = np.concatenate([np.zeros(1, np.int32), steps_to]).astype(np.int32)
     return cells, np.roll(cells, -1)

@@ -191,10 +191,7 @@ class Accepted:
 
     @telling()
     def pixels(self, copied: bool = False) -> Any:
-        """Return the images contiguous as (N, 28, 28, 1) of `dtype`, on their device.
-
-        On a GPU they are aligned for the kernels, and copied on the current stream.
-        """
+        """Return contiguous (N, 28, 28, 1) of `dtype`, aligned on a GPU, on the current stream."""
         arrays: Any = cupy if self.home.on_gpu else np
         make = arrays.array if copied else arrays.ascontiguousarray
         pixels = make(self.raw, dtype=self.dtype)
