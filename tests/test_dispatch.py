@@ -503,7 +503,7 @@ def test_best_dispatches_only_algorithms_with_the_options(epilogue, capability, 
     if expected:
         assert refusal is None and decided(problem, 64)[0] in expected
         refused = {name for name, why in rows.items() if why.startswith("refused, ")}
-        assert refused == choose.MODELED.keys() - expected
+        assert refused == choose.algorithms.MODELED.keys() - expected
         assert rows["winograd.f4"].startswith("refused, supports ")
     else:
         alone = "supports a bias, ReLU, fp16 and bf16 by products on tensor cores alone"

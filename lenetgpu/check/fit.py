@@ -13,7 +13,7 @@ from typing import Any
 from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import Verdict, excusable_flips, judge, largest
 from lenetgpu.check.reference import reference_scores
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files import assets
 from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
@@ -86,7 +86,6 @@ def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAG
 DIGITS, NOISE = 64, 4
 # Range of the largest score: ten of them are then float32 numbers.
 _LEAST, _MOST = 2.0**-116, 2.0**127
-
 Group = tuple[str, slice]
 
 
@@ -122,8 +121,7 @@ def judge_groups(
         excused |= _tied(scores, named, verdict.error * (largest(scores) or 1.0))
         flips = int(np.count_nonzero((named != scores.argmax(1)) & ~excused))
         if flips:
-            note = f"{verdict.note}, {flips} labels differ"
-            verdict = replace(verdict, passed=False, note=note)
+            verdict = replace(verdict, passed=False, note=f"{verdict.note}, {flips} labels differ")
         verdicts[name] = verdict
     return verdicts
 
@@ -153,10 +151,9 @@ def expected_scores(weights: Weights, dtype: str) -> Any:
     scores, _ = reference_scores(looked_at(dtype), weights)
     most = largest(scores)
     if most and not _LEAST <= most <= _MOST:
-        raise LenetError(
-            f"{weights.source}: expected weights whose scores float32 holds with a margin, the "
-            f"largest from {_LEAST:.1e} to {_MOST:.1e}, found scores of {most:.1e} at most"
-        )
+        limits = f"the largest from {_LEAST:.1e} to {_MOST:.1e}"
+        expected = f"weights whose scores float32 holds with a margin, {limits}"
+        raise unexpected(weights.source, expected, f"scores of {most:.1e} at most")
     return scores
 
 

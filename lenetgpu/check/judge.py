@@ -7,6 +7,7 @@ are poisoned before the run, and NaN never passes.
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import nan
 from threading import Event
 from typing import Any
 
@@ -64,8 +65,7 @@ class Errors:
 
 def rough(dtype: str) -> float:
     """Return the largest error at which a library's times count: fp16's tolerance, at least."""
-    rounding = {"fp16": 2.0**-11, "bf16": 2.0**-8}.get(dtype, 0.0)
-    return TOLERANCE["fp16"] + rounding
+    return TOLERANCE["fp16"] + {"fp16": 2.0**-11, "bf16": 2.0**-8}.get(dtype, 0.0)
 
 
 def array_module(array: Any) -> Any:
@@ -96,7 +96,7 @@ def judge(found: Any, expected: Any, precision: str) -> Verdict:
     module = array_module(found)
     found, expected = module.asarray(found), module.asarray(expected)
     if found.shape != expected.shape:
-        return Verdict(False, float("nan"), 0.0, f", shape {found.shape} for {expected.shape}")
+        return Verdict(False, nan, 0.0, f", shape {found.shape} for {expected.shape}")
     return judge_parts([(found, expected)], largest(expected) or 1.0, precision)
 
 
@@ -115,8 +115,7 @@ def judge_parts(parts: Iterable[tuple[Any, Any]], scale: float, precision: str) 
         return Verdict(flips == 0, float(flips), 0.0, f", {flips} labels differ")
     tolerance = TOLERANCE[precision]
     if bad:
-        note = f", {bad} outputs NaN, infinite or unwritten"
-        return Verdict(False, float("nan"), tolerance, note)
+        return Verdict(False, nan, tolerance, f", {bad} outputs NaN, infinite or unwritten")
     return Verdict(error <= tolerance, error, tolerance)
 
 
@@ -126,16 +125,11 @@ def excusable_flips(scores: Any, precision: str) -> Any:
         return np.zeros(len(scores), bool)
     best = np.sort(scores, axis=1)
     allowed = 2 * TOLERANCE[precision] * float(np.abs(scores).max(initial=0.0))
-    near: Any = best[:, -1] - best[:, -2] <= allowed
-    return near
+    return best[:, -1] - best[:, -2] <= allowed
 
 
 def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any) -> Verdict:
-    """Run `variant` on x (NHWC or (N, K), host) into a poisoned output and judge it.
-
-    It must not change x, w or memory around its output, nor write after it has returned (on a
-    GPU: after the current stream has finished).
-    """
+    """Judge a run of `variant` on host x, NHWC or (N, K): its poisoned output, and other writes."""
     weights = tensors(w)
     copies = [array.copy() for array in weights]
     prepared = PreparedKernel(variant, problem, weights, len(x))

@@ -16,15 +16,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1 << 20
 # A wrong image: its index in the data set, its label, the prediction and the runner-up.
-ROW = [
-    ("index", "<i8"),
-    ("label", "u1"),
-    ("predicted", "u1"),
-    ("runner_up", "u1"),
-    ("probability", "<f8"),
-    ("label_probability", "<f8"),
-    ("runner_up_probability", "<f8"),
-]
+ROW = [("index", "<i8"), ("label", "u1"), ("predicted", "u1"), ("runner_up", "u1")]
+ROW += [("probability", "<f8"), ("label_probability", "<f8"), ("runner_up_probability", "<f8")]
 GALLERY = 120  # Most wrong images that are drawn.
 
 

@@ -7,27 +7,19 @@ from lenetgpu.arrays import np
 from lenetgpu.files.weights import Weights
 from lenetgpu.layouts import narrowed
 from lenetgpu.network import CONV_POOL, FEATURE_STAGES, FEATURES, STAGES, weight_shapes
-from lenetgpu.stages.reference import (
-    argmax_reference,
-    conv_pool_reference,
-    conv_reference,
-    fc_reference,
-    pool_reference,
-    relayout_reference,
-    scale_reference,
-)
+from lenetgpu.stages import reference as stage_outputs
 
 _CHUNK = CHECK_IMAGES = 500
 _WEIGHTED: dict[str, Any] = {
-    "conv": conv_reference,
-    CONV_POOL: conv_pool_reference,
-    "fc": fc_reference,
+    "conv": stage_outputs.conv_reference,
+    CONV_POOL: stage_outputs.conv_pool_reference,
+    "fc": stage_outputs.fc_reference,
 }
 _PLAIN: dict[str, Any] = {
-    "pool": pool_reference,
-    "argmax": argmax_reference,
-    "scale": scale_reference,
-    "relayout": relayout_reference,
+    "pool": stage_outputs.pool_reference,
+    "argmax": stage_outputs.argmax_reference,
+    "scale": stage_outputs.scale_reference,
+    "relayout": stage_outputs.relayout_reference,
 }
 
 

@@ -63,17 +63,14 @@ class Images:
 
 
 class TimedCalls:
-    """Input and output of the timed calls, `chunk` images a call; `y` holds one call's output.
-
-    `expected` is the float64 output of the source's images, on the device or on the host.
-    """
+    """Input and output of timed calls of `chunk` images; `expected` is of the source's images."""
 
     def __init__(
         self, images: Images, n: int, y: Any, problem: Any, chunk: int, expected: Any
     ) -> None:
         self.images, self.y, self.problem = images, y, problem
         self.chunk = min(chunk, n)
-        self._expected, self.scale = expected, largest(expected) or 1.0
+        self._expected, self.scale = expected, largest(expected) or 1.0  # float64, device or host
         ranges = [(lo, min(lo + self.chunk, n)) for lo in range(0, n, self.chunk)]
         self.calls = [(images.array[lo:hi], y[: hi - lo], lo) for lo, hi in ranges]
         if len(self.calls) == 1:  # F16 pads y to whole tiles

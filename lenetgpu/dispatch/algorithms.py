@@ -110,10 +110,8 @@ def why_not(
         error = rounding.MARGIN * rounding.of_winograd(product, problem, WINOGRAD[name])
         limit = rounding.sequential(problem)
         if error > limit:
-            return (
-                f"predicted error up to {error:.2e} (root mean square), sequential fp32 sums "
-                f"{limit:.2e}"
-            )
+            predicted = f"predicted error up to {error:.2e} (root mean square)"
+            return f"{predicted}, sequential fp32 sums {limit:.2e}"
     if name in TENSOR and problem.gemm_k < EXACT_FROM and not measured and not problem.requires:
         return f"sums of {problem.gemm_k} products: below {EXACT_FROM} its error exceeds fp32's"
     if word and not replace(KINDS[name], word=word).products(problem, 1, machine):

@@ -9,21 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from lenetgpu.dispatch import measured
-from lenetgpu.dispatch.algorithms import (
-    EXACT_FROM,
-    FEW_ERROR,
-    KINDS,
-    MEASURED_ONLY,
-    MODELED,
-    TENSOR,
-    TILED,
-    WINOGRAD,
-    Choice,
-    possible,
-    why_none,
-    why_not,
-)
+from lenetgpu.dispatch import algorithms, measured
+from lenetgpu.dispatch.algorithms import KINDS, TENSOR, TILED, WINOGRAD, Choice, possible, why_none
 from lenetgpu.dispatch.measured import SHIPS, Measured
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
@@ -84,7 +71,7 @@ def choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
     """Return the supported algorithms for `batch` images, fastest by the cost model first."""
     found = [
         Choice(name, *cost(problem, batch, machine))
-        for name, cost in MODELED.items()
+        for name, cost in algorithms.MODELED.items()
         if possible(name, problem, machine, images=batch)
     ]
     return tuple(sorted(found, key=lambda choice: choice.cycles))
@@ -173,28 +160,30 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
         sums = f"that of fp32 sums of {problem.gemm_k:,} products"
         if compared:
             error = f"at most {sums}, as measured"
-        elif problem.gemm_k < EXACT_FROM:
-            error = f"up to {FEW_ERROR} times {sums}"
+        elif problem.gemm_k < algorithms.EXACT_FROM:
+            error = f"up to {algorithms.FEW_ERROR} times {sums}"
         else:
-            error = f"at most {sums}, as from {EXACT_FROM} on"
+            error = f"at most {sums}, as from {algorithms.EXACT_FROM} on"
         rows.append(("its error", error))
     for option in options:
         figure = f"{option.us(machine):,.2f} us by the model, {option.cycles:,.0f} cycles"
         product = "" if option.product is None else f"; {option.product}"
         rows.append((option.algorithm, figure + time(option.algorithm) + product))
     rows += [(name, f"a tiling of it{time(name)}") for name in times if TILED in name]
-    for name in MEASURED_ONLY:
+    for name in algorithms.MEASURED_ONLY:
         if name in times or possible(name, problem, machine):
             rows.append((name, f"no model{time(name) or '; not measured'}"))
     for name in (*TENSOR, *WINOGRAD):
         if name in times and name not in {option.algorithm for option in options}:
             no = "no model of so few products"
             if name in WINOGRAD:
-                no = why_not(name, problem, machine, images=batch) or ""
+                no = algorithms.why_not(name, problem, machine, images=batch) or ""
             rows.append((name, no + time(name)))
     fits = (n for n in WINOGRAD if find("conv", n, "cuda").refusal(problem) is None)
-    asked = MODELED if problem.requires else (*TENSOR, *fits)
-    refused = {name: why_not(name, problem, machine, name in times, batch) for name in asked}
+    asked = algorithms.MODELED if problem.requires else (*TENSOR, *fits)
+    refused = {
+        name: algorithms.why_not(name, problem, machine, name in times, batch) for name in asked
+    }
     return rows + [(name, f"refused, {why}") for name, why in refused.items() if why]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.dispatch.algorithms import ALGORITHMS, TENSOR, TILED, WINOGRAD, why_not
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import unexpected
 from lenetgpu.gpu import machines, nvrtc
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import Machine
@@ -105,10 +105,8 @@ def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:
                 raise ValueError(f"a row of {algorithm} that was not the fastest")
             rows[found.device, problem] = (*rows.get((found.device, problem), ()), found)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise LenetError(
-            f"{path.name}: expected the table of measured convolutions, found "
-            f"{type(error).__name__}: {error}; install lenetgpu again"
-        ) from error
+        reason = f"{type(error).__name__}: {error}; install lenetgpu again"
+        raise unexpected(path.name, "the table of measured convolutions", reason) from error
     return rows
 
 
@@ -149,9 +147,8 @@ def _kernels() -> str:
 
 def _name(device: str, problem: Conv) -> str:
     """Return an entry's name; it changes with the kernels, their Python sources and the driver."""
-    return entries.name_of(
-        [device, repr(problem), _kernels(), sources(*_PYTHON), nvrtc.environment()]
-    )
+    facts = [device, repr(problem), _kernels(), sources(*_PYTHON), nvrtc.environment()]
+    return entries.name_of(facts)
 
 
 def cached(device: str, problem: Conv) -> tuple[Measured, ...]:

@@ -141,9 +141,9 @@ def _gpu_rates(worker: Worker) -> tuple[float | None, float | None]:
     """Return the images/s of the bus and of the kernels on a GPU, (None, None) on a CPU."""
     from lenetgpu.net.streaming.costs import costs_of
 
-    engine, measured = worker.engine, None
-    if engine.gpu is not None:
-        measured = costs_of(engine.plan, engine.weights, engine.gpu, worker.job.valid[0].dtype)
+    engine, gpu = worker.engine, worker.engine.gpu
+    dtype = worker.job.valid[0].dtype
+    measured = None if gpu is None else costs_of(engine.plan, engine.weights, gpu, dtype)
     if measured is None:
         return None, None
     return measured.bus_gbs * 1e9 / measured.image_bytes, 1e9 / measured.image_ns

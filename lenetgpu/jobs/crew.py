@@ -271,9 +271,8 @@ def result(future: Any) -> Any:
     try:
         returned = future.result()
     except ImportError as error:
-        raise StopError(
-            f"workers: expected lenetgpu {__version__} installed there, found: {error}"
-        ) from error
+        expected = f"lenetgpu {__version__} installed there"
+        raise StopError(f"workers: expected {expected}, found: {error}") from error
     except (_dask().CancelledError, OSError) as error:
         raise _scheduler_gone() from error
     if isinstance(returned, LenetError):
@@ -306,13 +305,8 @@ def _dask() -> Any:
 
 
 def _local_cluster(distributed: Any, workers: str | None) -> Any:
-    settings = {
-        "threads_per_worker": 1,
-        "memory_limit": 0,
-        "data": dict,
-        "dashboard_address": "127.0.0.1:0",
-        "silence_logs": logging.CRITICAL,
-    }
+    settings: dict[str, Any] = {"threads_per_worker": 1, "memory_limit": 0, "data": dict}
+    settings |= {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
     if workers == "cuda":
         require_extra("--workers cuda", "dask_cuda", "cluster-cuda")
         from dask_cuda import LocalCUDACluster

@@ -47,14 +47,11 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Inputs of a job, files found that cannot be read, and the list of its pictures.
-
-    A job of pictures has one input, the list; a job of arrays has an empty list.
-    """
+    """Inputs of a job: files of images, or the list of its pictures as the only one."""
 
     inputs: list[Input]
-    bad: list[Unreadable]
-    listed: bytes = b""
+    bad: list[Unreadable]  # files found that cannot be read
+    listed: bytes = b""  # the list of pictures, if any
 
 
 def _files(sources: Iterable[Path]) -> Iterator[tuple[str, bool]]:
@@ -102,14 +99,6 @@ def changed(path: Path) -> str:
     """Name the files that may have changed: the images, and their label file if there is one."""
     labels = label_file(path)
     return "it" if labels is None else f"it or {labels.name}, its labels,"
-
-
-def _described(path: Path) -> Input:
-    """Read the metadata of a file before a job; raise LenetError if it holds no images."""
-    before = fingerprint(path)
-    with open_source(path) as source:
-        labelled, whole = source.labels is not None, isinstance(source, GzipSource)
-        return Input(str(path), len(source), source.dtype, labelled, before, whole)
 
 
 def gather(
@@ -161,8 +150,7 @@ def _facts_and_kind(path: str) -> tuple[os.stat_result, str]:
         raise unexpected(path, "a file to read", "a device or a pipe")
     kind = kind_of_file(path)
     if not kind:
-        size = facts.st_size
-        found = f"{size:,} bytes of another form" if size else "an empty file"
+        found = f"{facts.st_size:,} bytes of another form" if facts.st_size else "an empty file"
         raise unexpected(path, EXPECTED, found)
     return facts, kind
 
@@ -177,7 +165,11 @@ def _arrays(
         if Path(path) in label_files and not named:
             continue
         try:
-            inputs.append(_described(Path(path)))
+            before = fingerprint(Path(path))
+            with open_source(Path(path)) as source:
+                labelled, whole = source.labels is not None, isinstance(source, GzipSource)
+                entry = Input(path, len(source), source.dtype, labelled, before, whole)
+            inputs.append(entry)
         except LenetError as error:
             if named:
                 raise
@@ -190,7 +182,6 @@ def _arrays(
     first = inputs[0]
     for entry in inputs:
         if entry.dtype != first.dtype:
-            raise unexpected(
-                entry.path, f"images of {first.dtype}, as in {first.path}", entry.dtype
-            )
+            expected = f"images of {first.dtype}, as in {first.path}"
+            raise unexpected(entry.path, expected, entry.dtype)
     return inputs

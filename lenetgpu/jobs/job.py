@@ -24,17 +24,14 @@ MOST = 1_000_000  # shards of a job: up to here label files sort by their shards
 
 @dataclass(frozen=True)
 class Shard:
-    """Images `lo` to `hi` of one input, whose labels are in file `name`.
-
-    `more` are the following shards that share this label file; each covers a whole input file.
-    """
+    """Images `lo` to `hi` of one input, whose labels are in file `name`."""
 
     number: int
     input: Input
     lo: int
     hi: int
     name: str
-    more: tuple[Shard, ...] = ()
+    more: tuple[Shard, ...] = ()  # following ones that share the file, each a whole input file
 
     def __len__(self) -> int:
         return self.hi - self.lo + sum(map(len, self.more))
@@ -136,11 +133,8 @@ class Job:
 
     @cached_property
     def _groups(self) -> dict[int, int]:
-        """Map each shard that may share a label file to the first shard of its group, by numbers.
-
-        Groups are formed from the first input on, so inputs added later do not change
-        earlier groups.
-        """
+        """Map each shard that may share a label file to the first of its group, by numbers."""
+        # formed from the first input on, so that inputs added later change no earlier group
         groups, last, images, files = dict[int, int](), None, 0, 0
         for _, shard in self._all_shards():
             entry = shard.input
@@ -187,16 +181,9 @@ def of_header(path: Path, document: Any) -> Job:
     return Job(**fields, id=str(document.get("id", "")))
 
 
-_WORDS = {
-    "digest": "weights",
-    "form": "files of",
-    "size": "shards of",
-    "scores": "scores",
-    "as_is": "pictures as they are",
-    "plan": "plan",
-    "precision": "precision",
-    "device": "device",
-}
+_WORDS = {"digest": "weights", "form": "files of", "size": "shards of", "scores": "scores"}
+_WORDS |= {"as_is": "pictures as they are"}
+_WORDS |= {name: name for name in ("plan", "precision", "device")}
 
 
 def require_same(folder: Path, begun: Job, requested: Job) -> None:

@@ -95,11 +95,8 @@ class Manifest:
             del self.rows[number]
 
     def listed(self, folder: Path, shard: Shard) -> Row | None:
-        """Return the line of a shard and those sharing its file, if the file has the listed size.
-
-        Lines that other workers appended are read first.
-        """
-        path = folder / MANIFEST
+        """Return the line of a shard and those sharing its file, if that has the listed size."""
+        path = folder / MANIFEST  # may have new lines from other workers
         with expecting("a readable file", path):
             if path.stat().st_size > self._bytes:
                 with open(path, "rb") as file:
@@ -262,10 +259,7 @@ def left(folder: Path, manifest: Manifest) -> list[int]:
 
 
 def altered(folder: Path, rows: Iterable[Row]) -> list[tuple[Row, str]]:
-    """Return the lines whose label file in `folder` changed since it was listed, with the reasons.
-
-    Every label file is read: 4 bytes per image (44 with scores), against 784 of the image.
-    """
+    """Read all label files; return the lines of those changed since they were listed, and why."""
     expected, listed = "the labels that were listed", list(rows)
 
     def reason(row: Row) -> str:
@@ -278,16 +272,12 @@ def altered(folder: Path, rows: Iterable[Row]) -> list[tuple[Row, str]]:
         return "" if unchanged else f"{path}: expected {expected}, found them changed since"
 
     with ThreadPoolExecutor(core_count(), thread_name_prefix="lenetgpu-look") as pool:
-        return [
-            (row, why) for row, why in zip(listed, pool.map(reason, listed), strict=True) if why
-        ]
+        reasons = zip(listed, pool.map(reason, listed), strict=True)
+        return [(row, why) for row, why in reasons if why]
 
 
 def clear(folder: Path, job: Job, rows: Iterable[Row]) -> None:
-    """Remove files in `folder` named like the job's label files, except those of `rows`.
-
-    Such a file is incomplete, or its writer was killed before adding the line.
-    """
+    """Remove label files of the job that `rows` do not list: their writers were killed."""
     listed, count = {row.file for row in rows}, job.count(job.inputs)
     pattern = re.compile(rf"part-(\d{{6,}}){re.escape(job.form)}")
     for name in sizes(folder):

@@ -107,16 +107,15 @@ class PictureList:
 class PictureSource(Source):
     """Pictures `lo` to `hi` of the list at `path` with hash `known`, prepared when they are read.
 
-    `names` are their paths. Preparation is like MNIST's, unless `as_is`. A picture that cannot
-    be read or has no digit is black, and `reasons` holds the error by its index from 0. Raises
-    LenetError if a picture changed since it was listed.
+    Preparation is like MNIST's, unless `as_is`. A picture that cannot be read or has no digit is
+    black. Raises LenetError if a picture changed since it was listed.
     """
 
     def __init__(self, path: Path, known: str, lo: int, hi: int, as_is: bool) -> None:
         super().__init__(str(path), "uint8", None, range(lo, hi))
         self._records, self._as_is = PictureList(path, known).records(lo, hi), as_is
-        self.names = [name for *_, name in self._records]
-        self.reasons: dict[int, str] = {}
+        self.names = [name for *_, name in self._records]  # paths
+        self.reasons: dict[int, str] = {}  # errors of black pictures, by index from 0
 
     def _fill(self, first: int, out: Array) -> None:
         for index, image in enumerate(out, first - self.selection.start):

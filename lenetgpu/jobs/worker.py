@@ -39,10 +39,9 @@ class StopError(LenetError):
 
 
 class Worker:
-    """Runs shards of a job on one device, one after the other.
+    """Runs shards of a job one after the other, on the device of `request`, with its settings.
 
-    `request` gives the device and its settings. Raises LenetError if the device, the plan or the
-    weights are not available, or if the weights changed.
+    Raises LenetError if the device, plan or weights are not available, or if the weights changed.
     """
 
     def __init__(self, folder: Path, job: Job, request: Request) -> None:
@@ -52,9 +51,8 @@ class Worker:
             replace(request, plan=job.plan, precision=job.precision, weights=weights, batch=batch)
         )
         if self.engine.weights.digest != job.digest:
-            raise unexpected(
-                job.weights, "the weights that the job was begun with", "others of that name"
-            )
+            expected = "the weights that the job was begun with"
+            raise unexpected(job.weights, expected, "others of that name")
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._runner: Any = None
         self._lines: Manifest | None = None
@@ -72,8 +70,8 @@ class Worker:
     def run(self, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Row | LenetError]]:
         """Yield each shard with its line, or with the error that prevented it, in order.
 
-        A shard's file is renamed and its line added while the next shard is computed. StopError is
-        raised for errors that the next shard would have as well.
+        A file is renamed and listed while the next shard is computed. Raises StopError if the next
+        shard would fail as well.
         """
         before: tuple[Shard, Result] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer:
@@ -107,10 +105,7 @@ class Worker:
         self._source = None
 
     def _begin(self, shard: Shard, writer: ThreadPoolExecutor) -> Result:
-        """Compute a shard and queue its writing, unless the manifest already lists it.
-
-        A worker that died may have listed it without reporting it.
-        """
+        """Compute a shard and queue its writing, unless a worker that died has listed it."""
         with _stopping():
             if self._lines is None:
                 require_begun(self.folder, self.job)
@@ -186,10 +181,7 @@ def _stopping() -> Iterator[None]:
 
 
 def opened(folder: Path, job: Job, shard: Shard) -> Source:
-    """Open the images of a shard of one input of the job in `folder`.
-
-    Raises LenetError if its file, or the list of its pictures, is damaged or has changed.
-    """
+    """Open a shard of one input; raise LenetError if its file or list is damaged or has changed."""
     entry = shard.input
     if entry.pictures:
         return PictureSource(folder / entry.path, entry.fingerprint, shard.lo, shard.hi, job.as_is)
@@ -198,15 +190,11 @@ def opened(folder: Path, job: Job, shard: Shard) -> Source:
 
 
 def require_known(shard: Shard) -> None:
-    """Raise LenetError if the file of a shard changed since the job was begun.
-
-    Pictures, and files that share a label file, are checked one by one when they are read.
-    """
-    path = Path(shard.input.path)
+    """Raise LenetError if the file of a shard changed since the job was begun."""
+    path = Path(shard.input.path)  # pictures and merged files are checked one by one when read
     if not (shard.input.pictures or shard.more) and fingerprint(path) != shard.input.fingerprint:
-        raise unexpected(
-            path, "the file that the job was begun with", f"{changed(path)} changed since"
-        )
+        found = f"{changed(path)} changed since"
+        raise unexpected(path, "the file that the job was begun with", found)
 
 
 def _merged_images(shard: Shard) -> Source:

@@ -10,17 +10,8 @@ from functools import partial
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
-from lenetgpu.check.judge import (
-    Checked,
-    Verdict,
-    check_variant,
-    excusable_flips,
-    first_bad_stage,
-    judge,
-    largest_difference,
-    same_bytes,
-    settle,
-)
+from lenetgpu.check import judge as checks
+from lenetgpu.check.judge import Checked, Verdict, check_variant, judge, same_bytes
 from lenetgpu.check.reference import Reference, random_input, reference
 from lenetgpu.check.timed_calls import Images, TimedCalls
 from lenetgpu.gpu.graph import Graph
@@ -136,7 +127,7 @@ class FedBench(Bench):
         early = None if self._prepared.on_gpu else self._timed.y.copy()
         verdict = self._timed.judged(call, self._prepared.variant.precision)
         if early is not None:
-            settle(self._prepared)
+            checks.settle(self._prepared)
             if not same_bytes(early, self._timed.y):
                 self._report("writes its output after it has returned")
         return self._ruled(verdict)
@@ -244,7 +235,7 @@ class StageBench(FedBench):
             verdict = judge(found, self._expected[: len(found)], self.variant.precision)
         verdict = self._ruled(verdict)
         flips = int((self._labels_from(found) != self._reference.labels[: len(found)]).sum())
-        largest = largest_difference(found, self._expected[: len(found)])
+        largest = checks.largest_difference(found, self._expected[: len(found)])
         bad = None if verdict.passed else self._last_stage
         self._checked = Checked(verdict, largest, flips, len(found), bad)
         return self._checked
@@ -358,8 +349,9 @@ class PlanBench(Bench):
             verdict = replace(verdict, passed=False, note=f", {flips} labels differ")
         bad = None
         if not verdict.passed:
-            bad = first_bad_stage(self.pipeline, images[:n], self._reference.weights) or "labels"
-        return Checked(verdict, largest_difference(found, expected), flips, n, bad)
+            bad = checks.first_bad_stage(self.pipeline, images[:n], self._reference.weights)
+            bad = bad or "labels"
+        return Checked(verdict, checks.largest_difference(found, expected), flips, n, bad)
 
     def _labels(self, labels: Any) -> Any:
         return labels.get() if self._gpu else labels.copy()
@@ -368,7 +360,7 @@ class PlanBench(Bench):
         """Return True if labels of images `which` differ where float64's scores are unambiguous."""
         which = which[: len(labels)]
         scores = self._reference.stages["fc2"][which]
-        excused = excusable_flips(scores, self.pipeline.plan.precision)
+        excused = checks.excusable_flips(scores, self.pipeline.plan.precision)
         return bool(((labels != self._reference.labels[which]) & ~excused).any())
 
     def recheck(self) -> Checked:

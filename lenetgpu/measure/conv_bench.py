@@ -248,9 +248,8 @@ class ConvBench(CallBench, FedBench):
         with record() as recorded:
             graph = Graph(call, calls)
         if len(recorded) != calls * len(launches):
-            self._report(
-                f"records {len(recorded)} of {calls} x {len(launches)} launches in a graph"
-            )
+            expected = f"{calls} x {len(launches)} launches"
+            self._report(f"records {len(recorded)} of {expected} in a graph")
         return graph
 
     def recheck(self) -> Checked:

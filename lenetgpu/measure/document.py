@@ -155,10 +155,9 @@ def stage_rows(
     rows = []
     for row, summary in zip(timings, summaries, strict=True):
         step, problem, seconds = row.step, row.step.problem, summary.median / 1e3
+        flop, moved = 0, 4 * images * prod(step.writes[1])
         if problem is not None:
             flop, moved = problem.flop(images), problem.bytes(images)
-        else:
-            flop, moved = 0, 4 * images * prod(step.writes[1])
         if step.variant is None:
             rates = rates_json(flop, moved, seconds, "fp32", None)
         else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.mistakes import confusion
 from lenetgpu.cpu.threads import MOST_THREADS
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.plan import AUTO, Plan
@@ -90,9 +90,7 @@ class Request:
         if share is not None and not 0 <= share <= 1:
             raise LenetError(f"--min-accuracy: expected a share from 0 to 1, found {share:g}")
         if self.transfers not in TRANSFERS:
-            raise LenetError(
-                f"--transfers: expected {' or '.join(TRANSFERS)}, found {self.transfers!r}"
-            )
+            raise unexpected("--transfers", " or ".join(TRANSFERS), repr(self.transfers))
 
 
 @dataclass

@@ -199,11 +199,8 @@ def named(own: Sequence[Plugin], wanted: str | None) -> str | None:
 
 
 def least_ms(problem: Any, images: int, limits: Ceilings) -> float:
-    """Return a lower bound in ms: bytes beyond any cache, or operations at the fastest unit's rate.
-
-    A convolution counts those of one filter element, because no transform needs fewer.
-    """
-    conv = getattr(problem, "conv", problem)
+    """Return a lower bound in ms, of bytes beyond any cache or operations at the fastest rate."""
+    conv = getattr(problem, "conv", problem)  # no transform needs less than one filter element
     filter_elements = getattr(conv, "R", 1) * getattr(conv, "S", 1)
     peak = 1e12 * max(limits.fma_tflops, _OTHER_UNITS * limits.tensor_tflops)
     moved = max(0, problem.bytes(images) - _CACHED_BYTES)

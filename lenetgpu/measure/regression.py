@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import unexpected
 from lenetgpu.measure.statistics import SYSTEMATIC, Interval, time_interval
 
 Entry = dict[str, Any]
@@ -50,10 +50,8 @@ def _lost(now: Entry, earlier: list[Entry], percent: float) -> list[str]:
         )
         least = here.low / then.high
         if least > 1 + percent / 100:
-            lost.append(
-                f"{new['name']}: {here.value / then.value - 1:+.1%} "
-                f"(at least {least - 1:+.1%} by the interval)"
-            )
+            slower = f"{here.value / then.value - 1:+.1%}"
+            lost.append(f"{new['name']}: {slower} (at least {least - 1:+.1%} by the interval)")
     return lost
 
 
@@ -80,10 +78,8 @@ def check_earlier(earlier: Entry, path: str, now: Entry) -> None:
     then["cold_l2"] = bool(then.get("cold_l2"))
     for key, value in conditions.items():
         if then.get(key) != value:
-            raise LenetError(
-                f"{path}: expected {key} {value!r} as in this run, found {then.get(key)!r}"
-            )
+            raise unexpected(path, f"{key} {value!r} as in this run", repr(then.get(key)))
     found = set(map(_shape_of, earlier.get("cases", ())))
     if cases is not None and not found & set(cases):
         expected = f"a shape of this run, as {cases[0][0]} with {cases[0][1]} images"
-        raise LenetError(f"{path}: expected {expected}, found {len(found)} others")
+        raise unexpected(path, expected, f"{len(found)} others")

@@ -50,9 +50,8 @@ class Ceilings:
 
     def sound(self) -> bool:
         """Return True if all rates are finite, copy and FMA above 0, and tensor not below 0."""
-        return (
-            0 < self.copy_gbs < inf and 0 < self.fma_tflops < inf and 0 <= self.tensor_tflops < inf
-        )
+        positive = 0 < self.copy_gbs < inf and 0 < self.fma_tflops < inf
+        return positive and 0 <= self.tensor_tflops < inf
 
     def share(self, flop: float, moved: float, seconds: float, precision: str) -> tuple[float, str]:
         """Return the share of the roofline reached, and its bound, compute or memory."""

@@ -290,13 +290,12 @@ def fail(candidate: Candidate, error: BaseException) -> None:
 
 def _sample(candidate: Candidate) -> float:
     """Return milliseconds, or NaN once the candidate has failed."""
-    if candidate.bench is None:
-        return nan
-    try:
-        return candidate.bench.sample()
-    except BREAKS as error:
-        fail(candidate, error)
-        return nan
+    if candidate.bench is not None:
+        try:
+            return candidate.bench.sample()
+        except BREAKS as error:
+            fail(candidate, error)
+    return nan
 
 
 def _timed(candidate: Candidate) -> float:

@@ -22,7 +22,6 @@ SYSTEMATIC = 0.01
 MARGIN = 0.02  # Ratios within 1 / (1 + MARGIN) and 1 + MARGIN count as the same.
 LEAST = 5  # samples needed for an interval
 SINGLE = 0.25  # assumed relative uncertainty of a time with only one sample
-
 _RESAMPLES = 400
 _LEAST_BLOCKS = 8
 _SECOND_RUN = math.sqrt(2)

@@ -193,7 +193,6 @@ def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
     names = [step.name for step in pipeline.steps]
     launches: list[list[Launch]] = [[] for _ in names]
     seen = 0
-
     with record() as recorded:
 
         def observe(step: Step, output: Any) -> None:

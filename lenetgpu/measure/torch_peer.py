@@ -42,10 +42,6 @@ class TorchBench(CallBench):
     """F.conv2d without TF32, with bias, contiguous and channels_last; ReLU is a second kernel."""
 
     repeats = False
-    _x: Any
-    _w: Any
-    _y: Any
-    _which: Any
 
     def __init__(self, problem: Conv, case: Case, seconds: float) -> None:
         super().__init__(problem, case, seconds)

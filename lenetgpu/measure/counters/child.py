@@ -17,7 +17,7 @@ from typing import Any
 
 from lenetgpu.arrays import cupy
 from lenetgpu.check.reference import reference_stages
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import activate, current_arch, driver, require_gpu
@@ -62,8 +62,8 @@ class StageSpec:
         for variant in variants(unit.kind, self.device):
             if variant.full_name == self.variant:
                 return BoundStage(tuple(self.stage.split("+")), variant, problem, unit.weights)
-        expected = f"expected a variant of {self.device}, found {self.variant!r}"
-        raise LenetError(f"counters, {unit.kind}: {expected}")
+        expected = f"a variant of {self.device}"
+        raise unexpected(f"counters, {unit.kind}", expected, repr(self.variant))
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,8 @@ class _Child:
                 section["error"] = why(error)
 
     def _add(self, index: int, name: str, variant: str) -> dict[str, Any]:
-        self.sections.append(
-            {"work": index, "name": name, "variant": variant, "launched": [], "error": None}
-        )
+        head = {"work": index, "name": name, "variant": variant}
+        self.sections.append(head | {"launched": [], "error": None})
         return self.sections[-1]
 
     def _alone(self, index: int, spec: StageSpec) -> None:
@@ -200,9 +199,8 @@ class _Child:
         asked, n = self._asked, self._asked.count
         few = cupy.asarray(self._images)
         images = cupy.concatenate([few] * -(-n // len(few)))[:n]
-        pipeline = Pipeline(
-            work.plan(), self._weights, n, str(images.dtype), asked.chunk, asked.transfers
-        )
+        plan, dtype = work.plan(), str(images.dtype)
+        pipeline = Pipeline(plan, self._weights, n, dtype, asked.chunk, asked.transfers)
         pipeline.run(images)
         first, steps = len(self.sections), pipeline.steps
         sections = [self._add(index, step.name, step.label) for step in steps]

@@ -68,9 +68,7 @@ def read(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[str, list[lis
         except (OSError, ValueError) as error:
             raise NoCounters("ncu: expected the process to write sections, found none") from error
     found = sections(listed, ncu.parsed(csv, units))
-    return version, [
-        [section for section in found if section.work == index] for index in range(len(works))
-    ]
+    return version, [[s for s in found if s.work == index] for index in range(len(works))]
 
 
 def sections(listed: Sequence[dict[str, Any]], launches: Sequence[Profiled]) -> list[Section]:
@@ -149,11 +147,6 @@ def efficiencies(bound: BoundStage, images: int, machine: Machine) -> tuple[floa
 
 def _counted(bound: BoundStage, images: int, machine: Machine) -> Row:
     loads, stores = efficiencies(bound, images, machine) or (None, None)
-    return {
-        "stage": bound.name,
-        "variant": bound.variant.full_name,
-        "error": None,
-        "global_load_efficiency": loads,
-        "global_store_efficiency": stores,
-        "kernels": [],
-    }
+    head = {"stage": bound.name, "variant": bound.variant.full_name, "error": None}
+    shares = {"global_load_efficiency": loads, "global_store_efficiency": stores}
+    return head | shares | {"kernels": []}

@@ -61,36 +61,27 @@ UNITS = {
 
 
 def asked(compute_capability: int) -> dict[str, str]:
-    """Return the metrics, with units, of a GPU of that compute capability (90 for 9.0).
-
-    Only Hopper has the `wgmma` stall; requested elsewhere, ncu would reject all metrics.
-    """
-    hopper = compute_capability // 10 == 9
+    """Return the metrics, with units, of a GPU of that compute capability (90 for 9.0)."""
+    hopper = compute_capability // 10 == 9  # elsewhere ncu rejects all if one is `gmma`
     return {name: unit for name, unit in UNITS.items() if hopper or name != stall("gmma")}
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Counters of one kernel, or of several together.
-
-    `ms` is the time of all launches, each run alone by the profiler: not comparable with other
-    times. Throughputs are in GB/s (1e9). Efficiencies, `occupancy` and the shares in `stalls`
-    (largest first) range from 0 to 1, None if there was nothing to count. The last three fields
-    are the totals that the efficiencies refer to.
-    """
+    """Counters of one kernel, or of several together; None if there was nothing to count."""
 
     kernel: str
     launches: int
-    ms: float
-    dram_read_gbs: Value = None
+    ms: float  # of all launches, each run alone by the profiler: not comparable with other times
+    dram_read_gbs: Value = None  # 1e9 bytes per second
     dram_write_gbs: Value = None
     l2_gbs: Value = None
-    global_load_efficiency: Value = None
+    global_load_efficiency: Value = None  # 0 to 1, as all efficiencies and `occupancy`
     global_store_efficiency: Value = None
     shared_efficiency: Value = None
     occupancy: Value = None
-    stalls: Mapping[str, float] = field(default_factory=dict)
-    load_sectors: Value = None
+    stalls: Mapping[str, float] = field(default_factory=dict)  # shares by cause, largest first
+    load_sectors: Value = None  # totals that the efficiencies refer to
     store_sectors: Value = None
     shared_bytes: Value = None
 
