@@ -65,8 +65,7 @@ def plan_candidates(
     """Return every named plan that runs on this device."""
 
     def build(plan: Plan) -> Bench:
-        pipeline = Pipeline(plan, weights, len(images), str(images.dtype))
-        return PlanBench(pipeline, images, facts)
+        return PlanBench(Pipeline(plan, weights, len(images), str(images.dtype)), images, facts)
 
     found = []
     for name in (name for name, devices in NAMED.items() if device in devices):

@@ -219,12 +219,11 @@ def counted(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Return a case's microseconds of best's algorithms, and the names of dropped ones.
 
-    Dropped are algorithms that were wrong or failed, or whose error is larger than fp32's.
-    Errors are root mean squares on the same images if all candidates and `peer` (cuDNN) have
-    them, and limited by `peer`'s; else the largest errors, limited by the largest of `peer` and
-    our fp32 kernels without transforms, and for Winograd by WINOGRAD_ERROR times that. Without
-    a `peer` Winograd has no limit. Algorithms that are `inexact` by the model count only if
-    compared with a `peer` on the same images.
+    Dropped are algorithms that were wrong or failed, or whose error is larger than fp32's. Errors
+    are root mean squares, limited by that of `peer` (cuDNN), if all have them for the same images;
+    else the largest errors, limited by those of `peer` and our fp32 kernels without transforms,
+    and for Winograd by WINOGRAD_ERROR times that. Without a `peer` Winograd has no limit.
+    Algorithms that are `inexact` by the model need a `peer` on the same images.
     """
     own = [entry for entry in entries if entry["name"].partition(TILED)[0] in ALGORITHMS]
     right = [entry for entry in own if entry["status"] == "right" and entry.get("median_ms")]

@@ -168,8 +168,7 @@ def _arrays(
             before = fingerprint(Path(path))
             with open_source(Path(path)) as source:
                 labelled, whole = source.labels is not None, isinstance(source, GzipSource)
-                entry = Input(path, len(source), source.dtype, labelled, before, whole)
-            inputs.append(entry)
+                inputs.append(Input(path, len(source), source.dtype, labelled, before, whole))
         except LenetError as error:
             if named:
                 raise
