@@ -60,7 +60,7 @@ def test_each_image_is_classified_once(passes):
 
 
 def test_repeats_exclude_the_first_pass(passes, monkeypatch):
-    monkeypatch.setattr(job, "time_compute", lambda pipeline, images: 60.0)
+    monkeypatch.setattr(job.timing, "time_compute", lambda pipeline, images: 60.0)
     result = run("infer", "--limit", 5, *CPU, "--repeat", 3, "--json", "-")
     assert passes == [1, 5]
     timing = json.loads(result.stdout)["timing_ms"]
