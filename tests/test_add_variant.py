@@ -81,7 +81,7 @@ def test_pasted_variant_passes_the_variant_tests(copied):
 def test_pasted_variant_is_listed(copied):
     rows = json.loads(run_in(copied, "-m", "lenetgpu", "variants", "pool", "--json"))["variants"]
     (row,) = [row for row in rows if row["variant"] == NAME]
-    assert row["description"] == "A warp takes a map, a lane one window after another."
+    assert row["description"] == "Pool one map per warp; each lane computes every 32nd window."
     assert NAME in run_in(copied, "-m", "lenetgpu", "variants", "pool")
 
 
