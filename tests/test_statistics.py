@@ -68,6 +68,18 @@ def test_median_of_a_second_run_lies_in_the_interval(n, memory, bursts):
     assert inside >= 180
 
 
+def test_equal_is_not_different_and_3_percent_is_found():
+    source = random.Random(3)
+    called, found = 0, 0
+    for _ in range(40):
+        base, same, slow = (noisy(source, 400, 0.02, 0.5, 0.02) for _ in range(3))
+        called += ratio_interval(same, base).verdict() in ("faster", "slower")
+        slowed = ratio_interval([1.03 * value for value in slow], base)
+        found += slowed.verdict() == "slower"
+    assert called == 0
+    assert found >= 36
+
+
 def test_pairing_cancels_variation_between_rounds():
     source = random.Random(5)
     load = [math.exp(0.5 * math.sin(i / 9)) for i in range(90)]
