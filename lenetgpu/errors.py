@@ -62,7 +62,7 @@ def require_extra(what: str, module: str, extra: str) -> None:
 
     if importlib.util.find_spec(module) is None:
         raise LenetError(
-            f"{what}: expected {module}, found it not installed; pip install 'lenetgpu[{extra}]'"
+            f"{what}: requires {module}, which is not installed; pip install 'lenetgpu[{extra}]'"
         )
 
 

@@ -25,10 +25,10 @@ from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.prepared import PreparedKernel, array_module
 
 ALIGNED = 16  # bytes; kernels read images in vectors of this size
-CPU_CHUNK, _CPU_FUSED_CHUNK = 64, 512  # images whose maps, or features, fit the cache
-_IMAGES_EACH = 4 * 80  # of a multiprocessor: whole tiles of 80 images
+CPU_CHUNK, _CPU_FUSED_CHUNK = 64, 512  # images whose maps (fused: features) fit the cache
+_IMAGES_EACH = 4 * 80  # of a multiprocessor: four tiles of 80 images
 _SCORES_AT = STAGES[-1].problem.in_shape
-# of a stage: float32's leaves room for sums on the way, as of transforms and of scores
+# largest output of a stage; float32's leaves a margin for intermediate sums
 _LARGEST_FLOAT, _LARGEST_HALF = 2.0**100, 65504.0
 
 
@@ -68,7 +68,7 @@ Observer = Callable[[Step, Any], None]
 
 
 def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list[Step]:
-    """Return the plan's stages with conversions and copies; `transfers` "host": of every output."""
+    """Return stages, conversions and copies; `transfers` "host" copies every output to the host."""
     steps: list[Step] = []
     device, layout, dtype = plan.device, "NHWC", input_dtype
     shape: tuple[int, ...] = IMAGE_SHAPE
@@ -111,7 +111,7 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
 
 
 def default_chunk(device: str, fused: bool = False) -> int:
-    """Return the default images per chunk; `fused`: one variant computes all features."""
+    """Return the default images per chunk; `fused`: one kernel computes all features."""
     if device == "cpu":
         return _CPU_FUSED_CHUNK if fused else CPU_CHUNK
     return _IMAGES_EACH * multiprocessors()
@@ -126,7 +126,7 @@ def _require_range(plan: Plan, weights: Weights) -> None:
             most = weights.balanced.reach.get(name, 0.0)
             if not most <= (_LARGEST_HALF if half else _LARGEST_FLOAT):
                 raise LenetError(
-                    f"plan {plan.name} with {weights.source}: expected weights with which {name} "
+                    f"plan {plan.name} with {weights.source}: expected weights such that {name} "
                     f"stays within {precision}'s range for every image, found up to {most:.1e}"
                 )
 
@@ -141,8 +141,8 @@ class Pipeline:
     only labels are needed.
 
     Labels and scores of a run stay in the pipeline, so it belongs to one thread: `run` in another
-    raises LenetError while the first one lives. Assign a `Turn` to `turn` if the owner serialises
-    threads itself.
+    raises LenetError while the first one lives. An owner that serialises threads itself assigns
+    a `Turn` to `turn`.
     """
 
     with_scores = True
@@ -216,7 +216,7 @@ class Pipeline:
     def _rescale(self, lo: int, n: int) -> None:
         """Remove the weights' balancing factor from `n` scores starting at `lo`, in place."""
         part = self._scores[lo : lo + n]
-        with np.errstate(over="ignore"):  # a caller that wants scores gets an error
+        with np.errstate(over="ignore"):  # callers that read scores check for overflow
             self._scores_module.ldexp(part, np.int32(self.exponent), part)
 
     def poison(self) -> None:
@@ -278,10 +278,10 @@ class Pipeline:
             current = out
 
     def held_scores(self, n: int) -> Any:
-        """Scores (n, 10) float32 of the last run, on their device; overwritten by the next run."""
+        """Return the last run's scores (n, 10) on their device; overwritten by the next run."""
         return self._scores[:n]
 
     def scores(self, n: int) -> Any:
-        """Scores (n, 10) float32 of the last run, as a NumPy array."""
+        """Return the last run's scores (n, 10) float32 as a NumPy array."""
         part = self.held_scores(n)
         return part.get() if self.scores_on_gpu else part.copy()

@@ -34,7 +34,7 @@ def _uniform(family: str) -> dict[str, str]:
 
 # plan -> device -> kind (or stage) -> variant or family
 NAMED: dict[str, dict[str, dict[str, str]]] = {
-    "serial": {"cpu": _uniform("serial")},  # on a GPU it would be the same, with copies
+    "serial": {"cpu": _uniform("serial")},  # CPU variants only
     **{name: {"cpu": _uniform(name), "cuda": _uniform(name)} for name in FAMILIES[1:]},
     "course": {
         "cuda": {
@@ -68,7 +68,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
 ALIASES = {"fast": "fp16", "fp16_roles": "fp16_winograd", "mma": "mma_fp16", "report": "course"}
 AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
-# measured (dispatch/auto.py); where nothing can be, the first whose needs are met is used
+# measured (dispatch/auto.py); without measurements the first supported plan is used
 AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "sgemm")},
     "fp16x3": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")},
@@ -77,7 +77,7 @@ AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "int8": {"cuda": ("int8",)},
     "int8s": {"cuda": ("int8_sparse",)},
 }
-# precision -> device -> others' plans that `auto` selects there if their error is no larger
+# precision -> device -> plans of other precisions that `auto` may select if no less accurate
 STAND_INS = {"fp32": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")}}
 _CONV_PREFERENCE = 10
 _CONVERSION_COST = 1000
@@ -85,7 +85,7 @@ _CONVERSION_COST = 1000
 
 @dataclass(frozen=True)
 class BoundStage:
-    """A variant with its stages, their problem in chosen layouts, and its weight tensors' names."""
+    """A variant bound to stages: its problem in the chosen layouts and its weights' names."""
 
     stages: tuple[str, ...]
     variant: Variant
@@ -162,7 +162,7 @@ def _negotiate(chosen: list[BoundStage]) -> list[BoundStage]:
                 following[writes] = (total, [*before, replace(bound, problem=problem)])
         if not following:
             refused = variant.refusal(bound.problem) or (
-                f"reads {' or '.join(variant.reads)}, which the stage before it does not write"
+                f"reads {' or '.join(variant.reads)}, which the previous stage does not write"
             )
             raise LenetError(f"variant {variant.full_name} of stage {bound.name} {refused}")
         best, shape = following, bound.problem.out_shape
@@ -181,14 +181,14 @@ def _bound_span(
         variant = find_span(span.kind, name, device)
         if variant is None:
             continue
-        # an override splits both fused spans, which share a private layout
+        # an override in one fused span splits both, because they share a private layout
         private = {*variant.reads, *variant.writes} & {*PRIVATE}
         if first in overrides:
             inside = [name for name in span.stages[1:] if name in overrides]
             if inside:
                 raise LenetError(
-                    f"stage {inside[0]}: variant {variant.full_name} of {first} runs it too; "
-                    f"expected only one of --{first} and --{inside[0]}"
+                    f"stage {inside[0]}: variant {variant.full_name} of {first} includes it; "
+                    f"give only one of --{first} and --{inside[0]}"
                 )
         elif any(name in overrides for name in (STAGE_NAMES if private else span.stages)):
             continue
@@ -275,8 +275,8 @@ def resolve(
     if mapping is None:
         supported = [plan for plan, devices in NAMED.items() if device in devices]
         raise LenetError(
-            f"plan {name} needs a {'GPU' if device == 'cpu' else 'CPU'} and does not run on "
-            f"{device}; plans that do: {', '.join([*supported, AUTO])}"
+            f"plan {name} requires a {'GPU' if device == 'cpu' else 'CPU'} and does not run on "
+            f"{device}; choose from: {', '.join([*supported, AUTO])}"
         )
     chosen = _bind(mapping, overrides, device)
     for bound in chosen:
@@ -293,15 +293,15 @@ def resolve(
         available = {variant.precision for variant in variants(device=device)}
         raise LenetError(
             f"precision {precision}: plan {name} on {device} computes in {plan.precision}; "
-            f"precisions there: {', '.join(p for p in PRECISIONS if p in available)}"
+            f"available there: {', '.join(p for p in PRECISIONS if p in available)}"
         )
     return plan
 
 
 def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
-    """Return the GPU for "auto", "cpu", "cuda", "cuda:K" (None: CPU) and why; raise LenetError."""
+    """Return the GPU for auto, cpu, cuda or cuda:K (None: the CPU) and the reason as text."""
     if wanted == "cpu":
-        return None, "asked for"
+        return None, "requested"
     if wanted == "auto":
         devices = NAMED.get(canonical(plan))
         if devices is not None and "cuda" not in devices:
@@ -315,4 +315,4 @@ def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
     match = re.fullmatch("cuda(?::([0-9]{1,9}))?", wanted)
     if match is None:
         raise LenetError(f"device {wanted!r}: expected auto, cpu, cuda or cuda:K")
-    return gpu_device.require_gpu(int(match[1] or 0)), "asked for"
+    return gpu_device.require_gpu(int(match[1] or 0)), "requested"

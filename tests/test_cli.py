@@ -133,7 +133,7 @@ def test_input_files_are_not_overwritten(words, tmp_path):
     link.symlink_to(data)
     before = data.read_bytes()
     result = run(*words.format(data=data, link=link).split())
-    refused(result, "expected another file to write than those that are read", str(data))
+    refused(result, "expected an output file other than the inputs", str(data))
     assert data.read_bytes() == before
 
 
@@ -147,7 +147,7 @@ def test_label_file_of_images_is_not_overwritten(end, tmp_path):
             file.write(np.array(header, ">i4").tobytes() + bytes(3 if path == labels else 3 * 784))
     before = labels.read_bytes()
     for words in (["infer", images, "--json", labels], ["data", "convert", images, labels]):
-        refused(run(*words), "expected another file to write than those", str(labels))
+        refused(run(*words), "expected an output file other than", str(labels))
     assert labels.read_bytes() == before
 
 

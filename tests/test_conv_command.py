@@ -39,7 +39,7 @@ def without_torch(monkeypatch):
     [
         ((), "expected SHAPE"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
-        (("1,8,8,4,x",), "in whole numbers"),
+        (("1,8,8,4,x",), "as integers"),
         (("1,8,6,4,3x9,1,1",), "within the padded map of 10x8, found 3x9"),
         (("0,8,8,4,3",), "expected C of at least 1, found 0"),
         (("1,8,8,4,3,1,-1",), "expected pad of at least 0, found -1"),

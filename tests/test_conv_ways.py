@@ -115,7 +115,7 @@ def test_notes_list_epilogues_of_a_file(tmp_path, line, epilogue, said):
         ("ic8ih8oc8kh3ic8", "found ic twice"),
         ("ic8ih8oc8kh3xy4", "once, found xy"),
         ("ic8ih8oc8kh", "expected an entry and its whole number, found 'kh'"),
-        ("ic8ih8oc8kh3 ic8ih8oc8kh3", "expected one descriptor, as ic3ih8oc4kh3, found 2"),
+        ("ic8ih8oc8kh3 ic8ih8oc8kh3", "expected one descriptor like ic3ih8oc4kh3, found 2"),
         ("--batch=other ic8ih8oc8kh3", "found --batch=other"),
         ("mb9000ic800ih800oc8kh3", "fewer than 2^31 values in the input, found 4,608,000,000"),
         (f"{MIOPEN} -n 1e3", "expected a whole number for -n, found '1e3'"),
@@ -271,7 +271,7 @@ def test_repeat_command_has_all_options():
         (b"ic8ih8oc8kh3\n\nic8ih8oc8kh9\n", "line 3: benchdnn's 'ic8ih8oc8kh9': expected filters"),
         (b"1,2,3\n", "line 1: SHAPE '1,2,3': expected C,H,W,M,K"),
 
-        (b"\xff\xfe", "expected convolutions, one a line, found text that is not UTF-8"),
+        (b"\xff\xfe", "expected convolutions, one per line, found text that is not UTF-8"),
         (b"#" * ((1 << 20) + 1), "at most 1,048,576 bytes"),
         (b"--dt=s8 ic8ih8oc8kh3\nic8id8oc8kd3", "found s8 operands; 1 more unsupported"),
     ],
@@ -293,7 +293,7 @@ def test_conflicting_inputs_are_refused(tmp_path):
         (("--list", "--seconds", 1), "--list: expected SHAPE"),
         (("--list", "--batch", 3), "expected SHAPE"),
         (("--shares", "--model", path), "--shares: expected SHAPE"),
-        (("--from", tmp_path / "none"), "expected a file of convolutions, one a line, found no"),
+        (("--from", tmp_path / "none"), "expected a file of convolutions, one per line, found no"),
         (("--from", path, "--json", path), "lines.txt"),
     ):
         result = run(*arguments)

@@ -301,7 +301,7 @@ def test_each_pass_has_counters_of_its_kernel(pretended):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        ("profile --counters --device cpu", "expected a GPU, found device cpu (asked for)"),
+        ("profile --counters --device cpu", "expected a GPU, found device cpu (requested)"),
         ("compare fc1 --counters --device cpu", "expected a GPU, found device cpu"),
         ("compare plans --counters", "expected a stage, a span or --suite to compare, found plans"),
     ],

@@ -87,7 +87,7 @@ def test_nan_scores_do_not_fit(shipped_weights):
 @pytest.mark.parametrize(("factor", "found"), [(1e-12, r"\de-4\d"), (1e11, r"\de\+4\d")])
 def test_scores_beyond_float32_are_refused(factor, found, shipped_weights):
     weights = times(shipped_weights, factor)
-    said = f"float32 holds with a margin.* to 1.7e.38, found scores of .*{found} at most"
+    said = f"fit float32 with a margin.* to 1.7e.38, found scores of .*{found} at most"
     with pytest.raises(LenetError, match=said):
         fit(PLAN, weights, "this one")
 

@@ -148,9 +148,7 @@ def test_files_without_checksums_load_with_a_note(converted, weight_file, tmp_pa
     assert load_weights(weights).digest == load_weights(weight_file).digest
     np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
     without = (images, weights, tmp_path / "x.npy", assets.default_weights())
-    for path, said in zip(
-        without, [sums.NONE] * 3 + ["checksums right (4 data sets)"], strict=True
-    ):
+    for path, said in zip(without, [sums.NONE] * 3 + ["checksums match (4 datasets)"], strict=True):
         result = CliRunner().invoke(main, ["data", "verify", str(path)])
         assert (result.exit_code, result.output) == (0, f"{path}: {said}\n")
     assert (
@@ -167,7 +165,7 @@ def test_written_files_have_checksums(converted, weight_file, tmp_path, rng):
     made = converted, weight_file, tmp_path / "labels.h5"
     counts = [4, 2, 2, 4, 2]
     for path, count in zip((*shipped, *made), counts, strict=True):
-        assert checksums.verify(path).summary == f"checksums right ({count} data sets)"
+        assert checksums.verify(path).summary == f"checksums match ({count} datasets)"
         with h5py.File(path) as file:
             for name, item in file.items():
                 assert item.attrs[checksums.ATTRIBUTE].decode() == by_hand(item[...])
@@ -206,7 +204,7 @@ def _labels(file):
 def test_missing_checksums_are_reported_and_the_rest_verified(converted, tmp_path, change, said):
     path = rewritten(converted, tmp_path / "x.h5", change)
     assert (load_dataset(path).images == load_dataset(converted).images).all()
-    assert verified(path) == "checksums right (2 data sets)" + said
+    assert verified(path) == "checksums match (2 datasets)" + said
 
     def flip(file):
         file["x"][5, 5, 5] ^= 1
@@ -221,7 +219,7 @@ def test_copied_data_sets_keep_their_checksums(converted, tmp_path):
     with h5py.File(path, "w") as file, h5py.File(converted) as source:
         source.copy("x", file)
         file["y"] = source["y"][...]
-    said = "checksums right (1 data set); /y has none: damage cannot be detected"
+    said = "checksums match (1 dataset); /y has none: damage cannot be detected"
     assert verified(path) == f"{said}; names and attributes have none"
     assert (load_dataset(path).images == load_dataset(converted).images).all()
     with h5py.File(path, "a") as file:

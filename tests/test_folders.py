@@ -40,4 +40,4 @@ def test_pattern_expands_to_matching_files(folder):
 @pytest.mark.parametrize("words", [["infer", "."], ["classify", ".", "--out", "../out"]])
 def test_input_file_in_a_folder_is_not_overwritten(folder, words):
     done = CliRunner().invoke(main, [*words, "--json", "b/a/y.png"])
-    assert done.exit_code == 2 and "another file to write than those that are read" in done.stderr
+    assert done.exit_code == 2 and "an output file other than the inputs" in done.stderr

@@ -87,7 +87,7 @@ def test_arguments_may_be_files_folders_or_patterns(folder):
         "empty: expected a folder with pictures, found no file",
         "n?ne: expected files of this pattern, found no such file",
     ]
-    assert found.notes == ["scans: 1 file in it left out, no picture"]
+    assert found.notes == ["scans: 1 file skipped: not pictures"]
     with pytest.raises(LenetError, match="stdin once, found 2 times"):
         expand(["-", "-"])
 
@@ -107,7 +107,7 @@ def test_stdin_is_read_like_a_file(folder, digits):
     ]  # fmt: skip
     result = run("-", input=b"hello")
     assert result.exit_code == 2 and "stdin: expected a picture" in result.stderr
-    assert "5 bytes of another form" in result.stderr
+    assert "5 bytes in no known format" in result.stderr
 
 
 def test_bad_picture_is_reported_and_others_continue(folder):
@@ -162,7 +162,7 @@ def test_results_contain_file_names(folder):
     with h5py.File("o.h5") as file:
         kept = [bytes(row).rstrip(b"\0").decode() for row in file["files"][...]]
         assert kept == names and (file["labels"][...] == document["labels"]).all()
-    assert "checksums right (3 data sets)" in verified(folder / "o.h5")
+    assert "checksums match (3 datasets)" in verified(folder / "o.h5")
 
 
 def test_as_is_skips_preparation(folder, digits):

@@ -292,7 +292,7 @@ def test_missing_extra_is_reported_at_once(tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda n: None if n == module else found(n))
     monkeypatch.setattr("lenetgpu.lab.infer.infer", lambda *_: pytest.fail("computed"))
-    words = f"--errors: expected {module}, found it not installed; pip install 'lenetgpu[report]'"
+    words = f"--errors: requires {module}, which is not installed; pip install 'lenetgpu[report]'"
     refused(run("infer", *CPU, "--errors", tmp_path / f"wrong{ending}"), words)
     files.check_errors(tmp_path / "wrong.csv")
 
@@ -300,8 +300,8 @@ def test_missing_extra_is_reported_at_once(tmp_path, monkeypatch):
 def test_inputs_and_outputs_are_not_overwritten(data, tmp_path, monkeypatch):
     monkeypatch.setattr("lenetgpu.lab.infer.infer", lambda *_: pytest.fail("computed"))
     (tmp_path / "link.csv").symlink_to(data)
-    refused(run("infer", data, *CPU, "--errors", tmp_path / "link.csv"), "those that are read")
+    refused(run("infer", data, *CPU, "--errors", tmp_path / "link.csv"), "other than the inputs")
     same = tmp_path / "same.csv"
     for option in ("--output", "--json"):
-        refused(run("infer", *CPU, "--errors", same, option, same), "one result there, found two")
+        refused(run("infer", *CPU, "--errors", same, option, same), "one result per output")
     refused(run("infer", *CPU, "--errors", tmp_path / "no" / "x.csv"), "an existing folder")

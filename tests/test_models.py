@@ -109,7 +109,7 @@ def test_checksums_are_written_and_verified(tmp_path, tensors, ending):
     path = model_files.written(tmp_path, ending, tensors, facts)
     for command in ("weights", "data"):
         done = run(command, "verify", path)
-        assert (done.exit_code, done.output.count("checksums right (4 tensors)")) == (0, 1)
+        assert (done.exit_code, done.output.count("checksums match (4 tensors)")) == (0, 1)
     shown = run("weights", "info", path).output
     assert f"form          {model_files.FORMS[ending]}\n" in shown and "a test" in shown
     assert "sha256" not in shown
@@ -166,7 +166,7 @@ def test_convert_help_and_unknown_formats(tmp_path, weight_file):
     done = run("weights", "info", tmp_path / "x")
     assert done.exit_code == 2
     assert f"{tmp_path / 'x'}: expected weights in HDF5, safetensors, PyT" in done.stderr
-    assert done.stderr.endswith("found 7 bytes of another form\n")
+    assert done.stderr.endswith("found 7 bytes in no known format\n")
 
 
 @pytest.mark.parametrize("module", ["onnx", "torch"])
@@ -178,8 +178,8 @@ def test_missing_package_is_one_sentence(tmp_path, weight_file, monkeypatch, mod
     )
     done = run("weights", "convert", weight_file, path)
     assert done.exit_code == 2 and not path.exists()
-    assert "found it not installed; pip install" in done.stderr and done.stderr.count("\n") == 1
+    assert "which is not installed; pip install" in done.stderr and done.stderr.count("\n") == 1
     head = {"onnx": b"\x08\x04\x3a\x00", "torch": model_files.archive({"x/data.pkl": b"."})}
     path.write_bytes(head[module])
     done = run("infer", "--weights", path, "--limit", 2, "--device", "cpu")
-    assert done.exit_code == 2 and "found it not installed; pip install" in done.stderr
+    assert done.exit_code == 2 and "which is not installed; pip install" in done.stderr

@@ -186,7 +186,7 @@ HUGE = {
     "all of -1e38 at the end": tensors() | {"fc2": np.full((128, 10), -1e38, np.float32)},
     "fc2 times 1e38": tensors(fc2=1e38),
 }
-BEYOND = "expected weights whose scores float32 holds with a margin, the largest from"
+BEYOND = "expected weights whose scores fit float32 with a margin, the largest from"
 
 
 @by_plan
@@ -307,7 +307,7 @@ def test_pipeline_whose_stage_could_overflow_is_refused(plan, device, monkeypatc
         ):
             Pipeline(resolved, Uneven(held, "huge"), 1)
     if low:
-        with pytest.raises(LenetError, match="which conv1 stays within (fp16|fp16x3|int8)'s"):
+        with pytest.raises(LenetError, match="such that conv1 stays within (fp16|fp16x3|int8)'s"):
             Pipeline(resolved, Uneven(tensors(conv1=1e6), "huge"), 1)
 
 
@@ -390,5 +390,5 @@ def test_persistent_kernel_refuses_bad_images_and_scores(brim, digits, tmp_path)
         for value in BAD.values():
             with pytest.raises(LenetError, match="^images: expected floats from 0 to 1, found"):
                 net(spoiled(digits, value)[FIRST, ..., 0])
-        with pytest.raises(LenetError, match="expected what float32 holds"):
+        with pytest.raises(LenetError, match="expected values within float32.s range"):
             net.scores(waves.reshape(28, 28))

@@ -127,7 +127,7 @@ def test_wrong_number_of_labels_writes_no_file(tmp_path, made):
     with pytest.raises(ValueError, match=announced), LabelWriter(path, 3, False) as writer:
         writer.write(made[0][:2])
     for labels, scores in ((made[0][:4], None), (made[0][:1], made[1][:1])):
-        announced = "not the labels announced"
+        announced = "more labels than announced"
         with pytest.raises(ValueError, match=announced), LabelWriter(path, 3, False) as writer:
             writer.write(labels, scores)
     assert list(tmp_path.iterdir()) == []

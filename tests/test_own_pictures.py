@@ -166,7 +166,7 @@ def test_uneven_light_does_not_change_the_digit(how):
 
 def test_several_digits_give_a_note():
     made = as_mnist(np.tile(np.asarray(seven(), np.float32), 3))
-    assert "3 digits stand apart, the largest is read" in made.notes
+    assert "3 separate digits; only the largest is read" in made.notes
     assert alike(made.pixels, SEVEN)
 
 
@@ -361,7 +361,7 @@ def test_damaged_pictures_are_read_or_refused(put, form, rng):
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        (b"", "an empty file"), (b"hello", "5 bytes of another form"),
+        (b"", "an empty file"), (b"hello", "5 bytes in no known format"),
         (b"\0\0\0\x18ftypheic\0\0\0\0", "one in HEIC form"), (b"%!PS-Adobe-3.0 EPSF", "PostScript"),
         (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"), (b"\0\0\1\0\1\0\x10\x10", "8 bytes"),
         (b"8BPS\0\1", "Photoshop"), (b"\xff\x0a\xfa", "JPEG XL"), (b"%PDF-", "PDF"),

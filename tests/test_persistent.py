@@ -187,7 +187,7 @@ def test_weights_of_any_scale_give_scores_or_an_error(on_a_cpu, shipped_weights,
         assert net.label(image) == expected.argmax()
         assert judge(net.scores(), expected, "fp32").passed
         net._scale = (net._scale[0], net._scale[1] + 200)
-        with pytest.raises(LenetError, match="expected what float32 holds, found .*too large"):
+        with pytest.raises(LenetError, match="expected values within float32.*too large"):
             net.scores()
 
 

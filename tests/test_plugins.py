@@ -122,10 +122,10 @@ def test_plugin_that_exits_ends_the_command_with_a_sentence(tmp_path):
 
 
 def test_invalid_plugin_path_or_line_is_named(tmp_path):
-    expected = "expected a .py file or a folder with some, found"
-    with pytest.raises(LenetError, match=f"missing.py: {expected} nothing there"):
+    expected = "expected a .py file or a folder of .py files, found"
+    with pytest.raises(LenetError, match=f"missing.py: {expected} no such file"):
         plugin_files.load(tmp_path / "missing.py")
-    with pytest.raises(LenetError, match=f"mine.cu: {expected} a file that is not called .py"):
+    with pytest.raises(LenetError, match=f"mine.cu: {expected} another file type"):
         plugin_files.load(write(tmp_path, "mine.cu"))
     with pytest.raises(LenetError, match=r"expected a folder with .py files, found none in it"):
         plugin_files.load(tmp_path)

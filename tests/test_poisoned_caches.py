@@ -307,7 +307,7 @@ def test_foreign_cache_folder_is_not_used(how, inner, fit, tmp_path, cache, capf
 def test_own_symlink_to_the_cache_is_followed(fit, tmp_path, cache):
     _as_link(cache, tmp_path)
     assert fit.use() and len(fit.made) == 1 and entries.notices() == []
-    with pytest.raises(LenetError, match="found a link or another user's; nothing is removed"):
+    with pytest.raises(LenetError, match="found a link or another user's; nothing was removed"):
         repair()
     assert fit.use() and len(fit.made) == 1
 
@@ -467,7 +467,7 @@ def test_doctor_repair_refuses_foreign_folders(whose, filled, tmp_path):
     before = entries_of(filled)
     WHOSE[whose](filled, tmp_path)
     refused = doctor("--repair")
-    assert refused.exit_code == 2 and "; nothing is removed" in refused.output
+    assert refused.exit_code == 2 and "; nothing was removed" in refused.output
     assert entries_of(filled) == before
 
 

@@ -76,7 +76,7 @@ def test_file_names_are_escaped(text, tmp_path):
     for words in (["data", "info"], ["weights", "info"], ["infer", "--weights"]):
         refused(run(*words, name))
     refused(run("infer", "--output", name), "expected a name ending in")
-    refused(run("compare", "fc2", "--with", name), "found nothing there")
+    refused(run("compare", "fc2", "--with", name), "found no such file")
     found = tmp_path / f"{name.name}.h5"
     found.write_bytes(assets.default_digits().read_bytes())
     result = run("data", "info", found)

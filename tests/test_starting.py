@@ -107,7 +107,7 @@ def test_existing_files_are_not_overwritten(there, fresh):
     [
         (("--new", "conv2", "mine"), "expected a kind of conv, pool, fc, argmax, found 'conv2'"),
         (("--new", "conv", "a-file"), "expected a folder or a new name, found the file a-file"),
-        (("pool", "--new", "conv", "mine"), "expected nothing but KIND and FOLDER, found pool"),
+        (("pool", "--new", "conv", "mine"), "expected only KIND and FOLDER, found pool"),
         (("--new", "conv"), "requires 2 arguments"),
     ],
 )

@@ -58,7 +58,7 @@ def bound(closed):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("infer", "CLOSED/x.npy"), "CLOSED/x.npy: expected a readable file"),
+        (("infer", "CLOSED/x.npy"), "CLOSED/x.npy: cannot be read: "),
         (("infer", "IMAGES", "--output", "CLOSED/y.csv"), "CLOSED/y.csv: expected a file to write"),
     ],
 )

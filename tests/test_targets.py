@@ -61,7 +61,7 @@ def test_input_of_a_comparison_is_not_overwritten(words, by, tmp_path):
         else:
             way = Path(f"/proc/self/fd/{opened.fileno()}")
         result = run(*(word.format(same=source, folder=folder, way=way) for word in words))
-    refused(result, "expected another file to write than those that are read", str(source))
+    refused(result, "expected an output file other than the inputs", str(source))
     assert source.read_text() == "read"
 
 
@@ -93,10 +93,10 @@ def test_two_results_need_two_files(by, tmp_path, monkeypatch):
         os.link(first, second)
     else:
         second.symlink_to(first)
-    refused(run("infer", *CPU, "--output", first, "--json", second), "one result there, found two")
+    refused(run("infer", *CPU, "--output", first, "--json", second), "one result per output file")
     require_targets(first, Path("c.json"))
     require_targets(first, Path("-"))
-    with pytest.raises(LenetError, match="^stdout: expected one result there, found two"):
+    with pytest.raises(LenetError, match="^stdout: expected one result per output file, found two"):
         require_targets(Path("-"), Path("-"))
 
 
@@ -110,7 +110,7 @@ def test_file_of_a_redirected_stream_is_refused(stream, tmp_path):
         done = subprocess.run(words, **streams | {stream: file}, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1
     said = done.stderr if stream == "stdout" else path.read_text()
-    assert f"{path}: expected one result there, found two" in said
+    assert f"{path}: expected one result per output file, found two" in said
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -152,7 +152,7 @@ def expected_scores(weights: Weights, dtype: str) -> Any:
     most = largest(scores)
     if most and not _LEAST <= most <= _MOST:
         limits = f"the largest from {_LEAST:.1e} to {_MOST:.1e}"
-        expected = f"weights whose scores float32 holds with a margin, {limits}"
+        expected = f"weights whose scores fit float32 with a margin, {limits}"
         raise unexpected(weights.source, expected, f"scores of {most:.1e} at most")
     return scores
 

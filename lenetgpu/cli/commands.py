@@ -156,7 +156,7 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
 
     if new is not None:
         if others := ", ".join(filter(None, [stage, "--matrix" * matrix, "--json" * as_json])):
-            raise LenetError(f"--new: expected nothing but KIND and FOLDER, found {others}")
+            raise LenetError(f"--new: expected only KIND and FOLDER, found {others}")
         lines = listing.start(*new)
         width = max(len(label) for label, _ in lines)
         for label, text in lines:

@@ -86,7 +86,7 @@ def only(wanted: str, candidates: list[Candidate], always: Iterable[str]) -> lis
         found = {canonical(word)}.intersection(names)
         found = found or {name for name in names if name.partition(".")[0] == word}
         if not found:
-            raise LenetError(f"--only {word!r}: expected names of {', '.join(names)}")
+            raise LenetError(f"--only {word!r}: expected names from {', '.join(names)}")
         selected |= found
     return [candidate for candidate in candidates if candidate.name in selected]
 

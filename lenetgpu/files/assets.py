@@ -18,7 +18,7 @@ def shipped(*names: str) -> list[Path]:
 def _find(name: str) -> Path:
     paths = shipped(name)
     if not paths:
-        raise LenetError(f"{name}: expected beside the package, found nothing; reinstall it")
+        raise LenetError(f"{name}: file of the package not found; reinstall lenetgpu")
     return paths[0]
 
 

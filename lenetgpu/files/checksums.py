@@ -123,8 +123,8 @@ def stated(file: hdf5.Untrusted) -> Sums:
     if not has_root and not summed:
         return Sums(path, {}, tuple(names), has_root=False)
     if len(names) > _MOST:
-        found = "more: the file is damaged, or was changed since"
-        raise unexpected(path, f"at most {_MOST} data sets beside checksums", found)
+        found = "more: the file is damaged or was changed"
+        raise unexpected(path, f"at most {_MOST} datasets without block checksums", found)
     items = {name: _numbers(file, name) for name in summed}
     if has_root:
         expected, found = hdf5.text_of(file, ATTRIBUTE, path), _sum_of_facts(file, items, path)
@@ -176,7 +176,7 @@ def _require_whole(item: hdf5.Stored, sums: Sums, parts: Blocks | None) -> None:
 
 
 def _numbers(file: hdf5.Untrusted, name: str) -> hdf5.Stored:
-    return hdf5.find(file, name, "a data set of numbers", lambda n: bool(n) and 0 not in n, "fiu")
+    return hdf5.find(file, name, "a dataset of numbers", lambda n: bool(n) and 0 not in n, "fiu")
 
 
 def _has_checksum(file: hdf5.Untrusted, name: str) -> bool:

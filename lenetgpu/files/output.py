@@ -1,4 +1,4 @@
-"""Predicted labels to a .npy, .csv, .h5, .json or .parquet file, by parts and atomically."""
+"""Atomic, incremental output of predicted labels to .npy, .csv, .h5, .json or .parquet."""
 
 import os
 import stat
@@ -52,9 +52,9 @@ def _read_with(source: Path) -> Iterator[Path]:
 
 
 def require_apart(target: Path, *sources: Path | None) -> None:
-    """Raise LenetError if `target` is a file that is read, by any name, or ships with lenetgpu.
+    """Raise LenetError if `target` is an input under any name or a file that ships with lenetgpu.
 
-    Labels of IDX images and the files of a folder count as read. Devices and pipes are allowed.
+    Label files of IDX images and files of a folder count as inputs. Devices and pipes are allowed.
     """
     if not target.is_file():
         return
@@ -62,7 +62,7 @@ def require_apart(target: Path, *sources: Path | None) -> None:
         for read in _read_with(source):
             with suppress(OSError):  # the file does not exist
                 if target.samefile(read):
-                    expected = "another file to write than those that are read"
+                    expected = "an output file other than the inputs"
                     raise unexpected(target, expected, str(read))
     ours = any(target.samefile(file) for file in assets.shipped())
     if ours or resolved(target).is_relative_to(assets.PACKAGE):
@@ -70,7 +70,7 @@ def require_apart(target: Path, *sources: Path | None) -> None:
 
 
 def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) -> None:
-    """Raise LenetError unless every target (None: not wanted, -: stdout) can be written to.
+    """Raise LenetError unless every target (None: no output, -: stdout) can be written to.
 
     Targets must differ from each other, from `sources`, and from stdout's and stderr's files.
     """
@@ -86,7 +86,7 @@ def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) ->
                 key = facts.st_dev, facts.st_ino
         if key in seen:
             where = "stdout" if str(path) == "-" else str(path)
-            raise LenetError(f"{where}: expected one result there, found two")
+            raise LenetError(f"{where}: expected one result per output file, found two")
         seen.add(key)
 
 
@@ -144,10 +144,10 @@ class LabelWriter(AbstractContextManager["LabelWriter"]):
     def write(self, labels: Any, scores: Any = None) -> None:
         """Write the next labels (n,), and their scores (n, 10) if `with_scores`, in order.
 
-        Raises LenetError if the disk does not take them; then nothing is left of the file.
+        Raises LenetError if writing fails, for example on a full disk; the file is then removed.
         """
         if (scores is not None) != self.with_scores or self.done + len(labels) > self.count:
-            raise ValueError(f"{self.path}: not the labels announced")
+            raise ValueError(f"{self.path}: more labels than announced, or scores not as announced")
         labels = np.ascontiguousarray(labels, np.int32)
         if scores is not None:
             scores = np.ascontiguousarray(scores, np.float32).reshape(len(labels), CLASSES)
@@ -167,7 +167,7 @@ class LabelWriter(AbstractContextManager["LabelWriter"]):
         return self._form.done
 
     def close(self, asked: int | None = None) -> None:
-        """Put the complete file in its place, flushed to disk; later calls do nothing.
+        """Flush the complete file to disk and rename it to `path`; later calls do nothing.
 
         `asked`: images requested of an interrupted run; .json and .h5 record it, others cannot.
         """
@@ -185,14 +185,14 @@ class LabelWriter(AbstractContextManager["LabelWriter"]):
             self.abandon()
 
     def complete(self) -> tuple[int, str]:
-        """Complete the file before `close` puts it in place; return its bytes and SHA-256."""
+        """Complete the file before `close` renames it; return its size in bytes and SHA-256."""
         with placing(self.path):
             self._form.finish(None)
             self._completed = True
             return known_by(self._temporary.file)
 
     def abandon(self) -> None:
-        """Drop the temporary file; the old file at `path` stays. After `close`, do nothing."""
+        """Delete the temporary file and keep any old file at `path`; no effect after `close`."""
         if not self._ended:
             self._ended = True
             self._form.close()

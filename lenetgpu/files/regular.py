@@ -32,7 +32,7 @@ def open_regular(path: Path, what: str) -> BinaryIO:
 
 def unreadable(path: Path, error: OSError) -> LenetError:
     """Return the error for a file that the system cannot read."""
-    return LenetError(f"{path}: expected a readable file, found: {error.strerror}")
+    return LenetError(f"{path}: cannot be read: {error.strerror}")
 
 
 def start_of(path: Path, expected: str, length: int) -> bytes:

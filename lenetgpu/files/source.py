@@ -12,7 +12,7 @@ from lenetgpu.files.reading import Dataset, MemorySource, Source
 from lenetgpu.files.regular import GZIP_MAGIC, MAGIC, start_of
 from lenetgpu.network import IMAGE_SHAPE
 
-_EXPECTED = "images in HDF5, IDX or .npy form"
+_EXPECTED = "images in HDF5, IDX or .npy format"
 
 
 def _open_hdf5(path: Path, skip: int, limit: int | None) -> Source:
@@ -57,7 +57,7 @@ def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
         found = f"a {form} picture, which only `lenetgpu infer` takes"
     else:
         size = path.stat().st_size
-        found = f"{size:,} bytes of another form" if size else "an empty file"
+        found = f"{size:,} bytes in no known format" if size else "an empty file"
     raise LenetError(f"{path}: expected {_EXPECTED}, found {found}")
 
 

@@ -1,4 +1,4 @@
-"""SHA-256 of arrays, and the checksums a file states; `checksums.py` handles HDF5 files."""
+"""SHA-256 of arrays and the checksums stored in a file; `checksums.py` handles HDF5 files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sum:
         self._digest = hashlib.sha256(f"{described(dtype, shape)}\n".encode())
 
     def add(self, part: Array) -> None:
-        """Add the next elements, in C order."""
+        """Hash the next elements, in C order."""
         self._digest.update(np.ascontiguousarray(part, self._stored).data.cast("B"))
 
     def hex(self) -> str:
@@ -46,14 +46,14 @@ def sum_of(array: Array) -> str:
 
 @dataclass(frozen=True)
 class Sums:
-    """The SHA-256 checksums that a file states, as hex by dataset name; empty if it has none."""
+    """SHA-256 checksums stored in a file, as hex by dataset name; may be empty."""
 
     path: str
     stated: Mapping[str, str]
-    without: tuple[str, ...] = ()  # names of datasets that have none
-    has_root: bool = True  # there was one of names, shapes and attributes
+    without: tuple[str, ...] = ()  # names of datasets without checksum
+    has_root: bool = True  # the file has one over names, shapes and attributes
     where: str = "dataset /"  # this and `noun` name a dataset in messages
-    noun: str = "data set"
+    noun: str = "dataset"
 
     def __bool__(self) -> bool:
         return bool(self.stated)
@@ -72,11 +72,11 @@ class Sums:
 
     @property
     def summary(self) -> str:
-        """The message for a file whose datasets were compared, as far as they have checksums."""
+        """Message for a file whose stored checksums were all verified."""
         if not self:
             return NONE
         count = sum(not name.endswith(OF_BLOCKS) for name in self.stated)
-        text = f"checksums right ({count} {self.noun}{'s' * (count > 1)})"
+        text = f"checksums match ({count} {self.noun}{'s' * (count > 1)})"
         if self.without:
             names = ", ".join(f"/{name}" for name in self.without[:_NAMED])
             if (more := len(self.without) - _NAMED) > 0:
@@ -91,5 +91,5 @@ def compare(what: str, expected: str, found: str) -> None:
     if found != expected:
         raise LenetError(
             f"{what} to have the SHA-256 {expected[:_SHOWN]}, "
-            f"found {found[:_SHOWN]}: the file is damaged, or was changed since"
+            f"found {found[:_SHOWN]}: the file is damaged or was changed"
         )

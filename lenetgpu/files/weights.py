@@ -91,7 +91,7 @@ def _form(path: Path) -> str:
     start = start_of(path, EXPECTED, forms.START)
     form = forms.HDF5 if start.startswith(MAGIC) else forms.form_of(start)
     if form is None:
-        found = f"{path.stat().st_size:,} bytes of another form" if start else "an empty file"
+        found = f"{path.stat().st_size:,} bytes in no known format" if start else "an empty file"
         raise LenetError(f"{path}: expected {EXPECTED}, found {found}")
     return form
 

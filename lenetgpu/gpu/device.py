@@ -134,7 +134,7 @@ def require_gpu(index: int = 0) -> Gpu:
         available = ", ".join(f"cuda:{gpu.index}" for gpu in gpus)
         raise LenetError(f"device cuda:{index}: expected one of {available}, found no such GPU")
     if not cupy_installed():
-        raise LenetError(f"device cuda: expected CuPy, found it not installed; {INSTALL_HINT}")
+        raise LenetError(f"device cuda: requires CuPy, which is not installed; {INSTALL_HINT}")
     return gpus[index]
 
 

@@ -46,7 +46,7 @@ PROCESSORS = {
 
 @dataclass(frozen=True)
 class Demand:
-    """A block's demand: registers per thread, threads, shared bytes (static and dynamic)."""
+    """Resources of a block: registers per thread, threads, shared bytes (static and dynamic)."""
 
     registers: int
     threads: int
@@ -75,14 +75,14 @@ def _up(value: int, unit: int) -> int:
 
 
 def _per_block(demand: Demand, limits: Processor) -> tuple[int, int]:
-    """Return a block's registers and shared bytes, including the driver's, in whole units."""
+    """Return a block's registers and shared bytes (with the driver's), in allocation units."""
     registers = demand.warps * _up(demand.registers * _WARP, limits.register_unit)
     return registers, _up(demand.shared_bytes + limits.reserved_bytes, limits.shared_unit)
 
 
 @cache
 def residency(demand: Demand, limits: Processor) -> Residency:
-    """Apply equations (2), (3) and (4): the blocks that an SM holds at once."""
+    """Return the resident blocks per SM by equations (2), (3) and (4)."""
     by_registers = by_shared = None
     registers, shared = _per_block(demand, limits)
     if demand.registers:
@@ -108,27 +108,27 @@ class Waves:
 
     @property
     def waves(self) -> float:
-        """Grid over blocks at once: the number of waves."""
+        """Number of waves: blocks of the grid / resident blocks."""
         return self.grid / self.at_once
 
     @property
     def last(self) -> float:
-        """Occupied share of the last wave."""
+        """Occupied fraction of the last wave."""
         return (self.grid - 1) % self.at_once / self.at_once + 1 / self.at_once
 
     @property
     def used(self) -> float:
-        """Occupied share of all waves."""
+        """Occupied fraction of all waves."""
         return self.waves / -(-self.grid // self.at_once)
 
 
 def grid_blocks(images: int, outputs: int, images_per_block: int, outputs_per_block: int) -> int:
-    """Apply equation (5), the blocks of a kernel; `outputs` is width x height x filters."""
+    """Return the blocks of a kernel by equation (5); `outputs` is width x height x filters."""
     return -(-images // images_per_block) * -(-outputs // outputs_per_block)
 
 
 def filling_batches(per_image: Fraction | int, at_once: int) -> Iterator[int]:
-    """Yield ascending batches whose last wave is at least 90 % full; `per_image`: its blocks."""
+    """Yield ascending batches whose last wave is at least 90 % full; `per_image`: blocks."""
     batch, wave = 0, 0
     while True:
         wave = max(wave + 1, int(-(-(batch + 1) * per_image // at_once)))

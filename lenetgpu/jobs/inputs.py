@@ -150,7 +150,7 @@ def _facts_and_kind(path: str) -> tuple[os.stat_result, str]:
         raise unexpected(path, "a file to read", "a device or a pipe")
     kind = kind_of_file(path)
     if not kind:
-        found = f"{facts.st_size:,} bytes of another form" if facts.st_size else "an empty file"
+        found = f"{facts.st_size:,} bytes in no known format" if facts.st_size else "an empty file"
         raise unexpected(path, EXPECTED, found)
     return facts, kind
 

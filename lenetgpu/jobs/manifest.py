@@ -183,7 +183,7 @@ def require_begun(folder: Path, job: Job) -> None:
     path = folder / MANIFEST
     with expecting("a readable file", path), open(path, "rb", buffering=0) as file:
         if f'"id": {json_text(job.id)}'.encode() not in file.read(_HEAD):
-            raise unexpected(path, "the job that was begun there", "another one begun since")
+            raise unexpected(path, "the job started there", "a newer job")
 
 
 def append(folder: Path, job: Job, *entries: Entry) -> None:
@@ -230,14 +230,14 @@ def new_inputs(folder: Path, begun: Manifest, requested: Job) -> list[Input]:
     """
     before, now = ({entry.path: entry for entry in job.valid} for job in (begun.job, requested))
     done = {begun.job.shard(number).input.path for number in begun.rows}
-    expected = "the inputs of the job that was begun there"
+    expected = "the inputs of the job started there"
     for path in [*before, *now]:
         if path not in now:
             raise unexpected(folder, expected, f"that {path} is not among them now")
         if path not in before and path not in begun.unreadable:
             raise unexpected(folder, expected, f"another one, {path}")
         if path in before and before[path] != now[path] and path in done:
-            expected = f"the file that the job in {folder} was begun with"
+            expected = f"the file with which the job in {folder} started"
             raise unexpected(path, expected, f"{changed(Path(path))} changed since")
     return [entry for path, entry in now.items() if before.get(path) != entry]
 

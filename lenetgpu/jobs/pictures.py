@@ -80,7 +80,7 @@ def require_same_list(folder: Path, known: str, listed: bytes) -> None:
         return
     old = _stored_list(folder)
     found = difference(old, listed) if digest(old) == known else "others"
-    raise unexpected(folder, "the pictures of the job that was begun there", found)
+    raise unexpected(folder, "the pictures of the job started there", found)
 
 
 @lru_cache(1)
@@ -90,7 +90,7 @@ class PictureList:
     def __init__(self, path: Path, known: str) -> None:
         import numpy as np
 
-        expected = "the list that the job was begun with"
+        expected = "the list with which the job started"
         with expecting(expected, path):
             size = path.stat().st_size
             self._listed = np.memmap(path, np.uint8, "r") if size else np.empty(0, np.uint8)
@@ -133,7 +133,7 @@ class PictureSource(Source):
             self.reasons[index] = str(error)
         if _facts(path) != (size, changed):
             found = "changed since" if os.path.lexists(path) else "gone"
-            raise unexpected(path, "the picture that the job was begun with", f"it {found}")
+            raise unexpected(path, "the picture with which the job started", f"it {found}")
         return pixels
 
     def marked(self, first: int, labels: Any, scores: Any) -> tuple[Any, Any]:

@@ -51,7 +51,7 @@ class Worker:
             replace(request, plan=job.plan, precision=job.precision, weights=weights, batch=batch)
         )
         if self.engine.weights.digest != job.digest:
-            expected = "the weights that the job was begun with"
+            expected = "the weights with which the job started"
             raise unexpected(job.weights, expected, "others of that name")
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._runner: Any = None
@@ -194,7 +194,7 @@ def require_known(shard: Shard) -> None:
     path = Path(shard.input.path)  # pictures and merged files are checked one by one when read
     if not (shard.input.pictures or shard.more) and fingerprint(path) != shard.input.fingerprint:
         found = f"{changed(path)} changed since"
-        raise unexpected(path, "the file that the job was begun with", found)
+        raise unexpected(path, "the file with which the job started", found)
 
 
 def _merged_images(shard: Shard) -> Source:

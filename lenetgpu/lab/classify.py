@@ -202,7 +202,7 @@ def require_outside(out: Path, file: Path | None) -> None:
     """Raise LenetError if the output `file` (None: none, -: stdout) lies in `out`."""
     if file is not None and str(file) != "-" and resolved(file).is_relative_to(resolved(out)):
         raise LenetError(
-            f"{file}: expected a file outside {out}, which holds the job's own, found it inside"
+            f"{file}: expected a file outside {out}, which is reserved for the job, found it inside"
         )
 
 
@@ -213,12 +213,12 @@ def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
         for name in (*written, *_FILES) if is_pattern(str(source)) else ():
             if looks_at(str(source), os.path.join(os.path.realpath(out), name)):
                 raise LenetError(
-                    f"{out}: expected a folder for the results that {source} matches nothing of, "
-                    f"found that it would match {name}"
+                    f"{out}: expected an output folder with no files that {source} matches, "
+                    f"found a match for {name}"
                 )
         if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
             raise LenetError(
-                f"{out}: expected a folder for the results outside {source}, which is read, "
+                f"{out}: expected an output folder outside the input folder {source}, "
                 "found it inside"
             )
     if not out.exists():
@@ -231,8 +231,8 @@ def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
         raise LenetError(f"{out}: expected a folder to read, found: {error.strerror}") from error
     if others and manifest.MANIFEST not in others:
         raise LenetError(
-            f"{out}: expected an empty folder, or one that a job was begun in, "
-            f"found {len(others)} other files, as {min(others)}"
+            f"{out}: expected an empty folder or the folder of an earlier job, "
+            f"found other files ({len(others)}), such as {min(others)}"
         )
 
 

@@ -356,7 +356,7 @@ def _check_request(request: CompareRequest) -> None:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
     request.check()
     if request.cold_l2 and request.what == PLANS:
-        raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
+        raise LenetError("--cold-l2: expected a stage; the data of a plan exceed the L2 cache")
     if request.what == PLANS and request.baseline is not None:
         gpu, _ = choose_device(request.device)
         dispatch.check_plan_baseline(request.baseline, "cpu" if gpu is None else "cuda")
@@ -367,7 +367,7 @@ def _check_request(request: CompareRequest) -> None:
     given = [o for name, o in options.items() if getattr(request, name) != getattr(defaults, name)]
     if request.suite is not None and given:
         known = ", ".join(options.values())
-        raise LenetError(f"--suite: expected none of {known}, found {given[0]}")
+        raise LenetError(f"--suite: cannot be combined with {known}; found {given[0]}")
     if request.counters and request.what == PLANS:
         raise LenetError(
             f"--counters: expected a stage, a span or --suite to compare, found {PLANS}; "

@@ -86,7 +86,7 @@ class Console:
 
     @property
     def width(self) -> int:
-        """The characters per line: the terminal's width, or _FILE_WIDTH for other streams."""
+        """Characters per line: the terminal's width, or _FILE_WIDTH for other streams."""
         return columns(self._stream) if self._stream.isatty() else _FILE_WIDTH
 
     def print(self, what: Any, bold: str = "") -> None:
@@ -118,18 +118,18 @@ class Console:
 
 
 class Tally:
-    """A progress count of images over all passes; every image counts once per pass."""
+    """Counter of processed images; every image counts once per pass."""
 
     def __init__(self, images: int, progress: Advance | None) -> None:
         self._images, self._progress = images, progress
         self._done = self._total = 0
 
     def expect(self, passes: int) -> None:
-        """Set the total to this many more passes over all images."""
+        """Expect `passes` more passes over all images."""
         self._total = self._done + passes * self._images
 
     def passed(self, count: int | None = None) -> None:
-        """Count `count` images as processed, or all of them."""
+        """Count `count` images (default: all) as processed."""
         self._done += self._images if count is None else count
         if self._progress is not None:
             self._progress(self._done, max(self._done, self._total))

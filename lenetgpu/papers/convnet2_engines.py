@@ -52,7 +52,7 @@ FIGURE_13 = (
 
 
 def executions(rolled: bool, side: int = FILTER_SIDE) -> int:
-    """Return how often the run's 240 warps (section 2.3) execute a line of figure 9 or 13."""
+    """Return how often the 240 warps of section 2.3 execute a line of figure 9 or 13."""
     chunks = -(-side * side // _CACHED_PIXELS)
     # figure 9's lines (`rolled`) are in loops over pairs and filters, 13's run once a chunk
     return _WARPS_OF_THE_RUN * chunks * (_PAIRS * _FILTERS_PER_THREAD if rolled else 1)
@@ -61,7 +61,7 @@ def executions(rolled: bool, side: int = FILTER_SIDE) -> int:
 def line_cycles(
     figure: tuple[tuple[str, int], ...], name: str = "", side: int = FILTER_SIDE
 ) -> list[float]:
-    """Return cycles from a line's issue to its warp's next issue, for lines `name` or for all."""
+    """Return cycles between issues of a warp, for lines of instruction `name` or all lines."""
     count = executions(figure is FIGURE_9, side)
     return [latency / count for line, latency in figure if name in ("", line)]
 
@@ -120,7 +120,7 @@ def _compared(to: Listing, *reads: int) -> None:
 
 
 def _element(to: Listing, index: int, op: Op, *reads: int, lines: int = 1) -> int:
-    """Access an array's element: compute its address, then access it."""
+    """Emit the address computation of an array element and its access."""
     return to.emit(op, to.chain(_ADDRESS, index), *reads, lines=lines)
 
 
@@ -260,7 +260,7 @@ def _write(to: Listing, kernel: Kernel, tile: Tile) -> None:
 
 @cache
 def listing(kernel: Kernel, tile: Tile, chunks: int) -> list[Instruction]:
-    """Return a warp's program: `chunks` times loads, barrier, sums, barrier; then output stores."""
+    """Return a warp's program: per chunk loads, barrier, sums, barrier; then output stores."""
     to = Listing()
     on_cores = {Sums.ROLLED: _rolled, Sums.UNROLLED: _unrolled}
     emit_sums = on_cores.get(kernel.sums) or (_inner if kernel.sums is Sums.INNER else _outer)
@@ -285,9 +285,9 @@ def chunks_of(problem: Conv, tile: Tile) -> int:
 
 # Section 2.3: SMs of a GTX 480; compute capability 2.0; registers a thread from its compiler.
 MULTIPROCESSORS, FERMI, REGISTERS = 15, 20, 28
-# Shared bytes of a block besides its tile: section 2.3's 3,900 are 3,840 and these.
+# Shared bytes of a block for arguments: 3,900 in section 2.3, of which the tile takes 3,840.
 _ARGUMENTS = 60
-# Most chunks that are simulated; the time of more is extrapolated from the last of them.
+# Maximum simulated chunks; the time of further chunks is extrapolated.
 WHOLE_CHUNKS = 7
 
 
@@ -308,7 +308,7 @@ class Simulated:
         return self.parts[part] / sum(self.parts[name] for name in among)
 
     def plus(self, times: float, other: Simulated) -> Simulated:
-        """Return the sum with `times` the other's cycles."""
+        """Return the sum of this result and `times` x `other`."""
         parts = {part: self.parts.get(part, 0) + times * n for part, n in other.parts.items()}
         return Simulated(self.cycles + times * other.cycles, parts)
 
@@ -371,7 +371,7 @@ class Claim:
     name: str
     section: str
     unit: str  # cycles, share or times
-    printed: float | None  # the paper's value, None if it is only drawn
+    printed: float | None  # the paper's value, None if the paper only plots it
     of: Callable[[Results], float]
     reproduced: bool = False  # the model agrees with the paper at Table 1
     remark: str = ""
@@ -412,7 +412,7 @@ CLAIMS = (
 
 
 def agrees(claim: Claim, value: float) -> bool | None:
-    """Return True if `value` agrees with the paper's figure; None if the paper gives none."""
+    """Return True if `value` agrees with the paper, None if the paper has no number."""
     if claim.printed is None:
         return None
     apart = abs(value - claim.printed)
@@ -460,13 +460,13 @@ def simulate(
     kernel: Kernel, problem: Conv, batch: int, core: Core = GTX_480, most: int = WHOLE_CHUNKS
 ) -> Simulated:
     """Simulate `kernel` on `batch` images of `problem`: full waves of blocks, then the rest."""
-    tile = ladder_tile(problem, batch)  # also of an engine, which holds as many sums
+    tile = ladder_tile(problem, batch)  # also for an engine, which holds the same number of sums
     blocks, chunks = tile.blocks(problem, batch), chunks_of(problem, tile)
     at_once = blocks_per_sm(tile)
     waves, remaining = divmod(blocks, at_once * MULTIPROCESSORS)
 
     def wave(blocks: int) -> Simulated:
-        """Simulate blocks; beyond `most` chunks, extrapolate from the last half of these."""
+        """Simulate blocks; beyond `most` chunks, extrapolate linearly from the second half."""
         last = _chunks(core, kernel, tile, blocks, min(chunks, most))
         if chunks <= most:
             return last

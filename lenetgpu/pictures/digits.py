@@ -160,7 +160,7 @@ def digit_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> Dig
     if edges_of(chosen) > _JAGGED * max(largest, MANY):
         raise LenetError("expected a digit, found only noise")
     if len(digits) > 1:
-        notes.insert(0, f"{len(digits)} digits stand apart, the largest is read")
+        notes.insert(0, f"{len(digits)} separate digits; only the largest is read")
     return Digit(_box(digits[0]), chosen, notes)
 
 

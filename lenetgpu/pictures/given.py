@@ -102,10 +102,10 @@ def _add_folder(expanded: Expanded, path: str) -> None:
     expanded.paths += pictures
     others = len(files) - len(pictures)
     if not pictures:
-        found = f"{others:,} other file{'s' * (others != 1)}" if others else "no file"
+        found = f"only {others:,} other file{'s' * (others != 1)}" if others else "no file"
         expanded.bad.append(f"{path}: expected a folder with pictures, found {found}")
     elif others:
-        note = f"{path}: {others:,} file{'s' * (others > 1)} in it left out, no picture"
+        note = f"{path}: {others:,} file{'s' * (others > 1)} skipped: not pictures"
         expanded.notes.append(note)
 
 

@@ -80,7 +80,7 @@ def _read(path: Path, draft: str, planes: Planes) -> tuple[list[Array], list[str
     kind = kind_of(data[:START])
     if kind is None:
         other = other_kind(data[:START])
-        found = f"one in {other} form" if other else f"{len(data):,} bytes of another form"
+        found = f"one in {other} format" if other else f"{len(data):,} bytes in no known format"
         raise unexpected(path, EXPECTED, found if data else "an empty file")
     try:
         return _decoded(data, _NAMES.get(kind, kind), draft, planes)

@@ -79,8 +79,8 @@ def _files(path: Path) -> list[Path]:
     if not files:
         raise LenetError(f"{path}: expected a folder with .py files, found none in it")
     if not path.exists() or (files == [path] and path.suffix != ".py"):
-        found = "a file that is not called .py" if path.exists() else "nothing there"
-        raise LenetError(f"{path}: expected a .py file or a folder with some, found {found}")
+        found = "another file type" if path.exists() else "no such file"
+        raise LenetError(f"{path}: expected a .py file or a folder of .py files, found {found}")
     return files
 
 

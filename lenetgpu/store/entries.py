@@ -350,10 +350,10 @@ def repair() -> Survey:
     facts = root.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
         reason = "expected a folder that the user owns, found a link or another user's"
-        raise LenetError(f"doctor --repair: {root}: {reason}; nothing is removed")
+        raise LenetError(f"doctor --repair: {root}: {reason}; nothing was removed")
     if facts.st_mode & stat.S_ISVTX:
         reason = "expected a private folder, found one that several users share"
-        raise LenetError(f"doctor --repair: {root}: {reason}; nothing is removed")
+        raise LenetError(f"doctor --repair: {root}: {reason}; nothing was removed")
     for where in _folders(root):
         plain = where.is_dir() and not where.is_symlink()
         for path in sorted(where.iterdir()) if plain else [where]:

@@ -57,7 +57,7 @@ def read(line: str) -> Given:
     if words and words[0].endswith("benchdnn"):
         del words[0]
     if len(words) != 1:
-        raise LenetError(f"{where}: expected one descriptor, as ic3ih8oc4kh3, found {len(words)}")
+        raise LenetError(f"{where}: expected one descriptor like ic3ih8oc4kh3, found {len(words)}")
     entries, name = _entries(words[0], where)
     if images:
         entries["mb"] = images

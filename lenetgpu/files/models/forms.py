@@ -21,7 +21,7 @@ MAX_TEXT_BYTES, MAX_ATTRIBUTES = 64_000, 256
 MOST_BYTES = 8 << 20  # bytes of a file, at most: five times the four tensors in float64
 MOST_HEADER = 1 << 20  # bytes of a safetensors header, at most
 ZIP = b"PK\3\4"  # first bytes of a zip archive
-EXPECTED = "weights in HDF5, safetensors, PyTorch, ONNX or .npz form"
+EXPECTED = "weights in HDF5, safetensors, PyTorch, ONNX or .npz format"
 HDF5, SAFETENSORS, TORCH, ONNX, NPZ = "HDF5", "safetensors", "PyTorch", "ONNX", ".npz"
 ENDINGS = {
     ".h5": HDF5, ".hdf5": HDF5, ".safetensors": SAFETENSORS, ".pt": TORCH, ".pth": TORCH,
@@ -134,7 +134,7 @@ def compared(path: Path, tensors: Mapping[str, Array], entries: Mapping[str, str
     if sorted(sums) != sorted(tensors):
         expected = f"a checksum of each tensor ({', '.join(sorted(tensors))})"
         found = ", ".join(sorted(sums)) or "none"
-        raise unexpected(path, expected, f"{found}: the file is damaged, or was changed since")
+        raise unexpected(path, expected, f"{found}: the file is damaged or was changed")
     compare(f"{path}: expected its metadata", entries.get(WHOLE, "none"), _sum_of_entries(entries))
     for name, tensor in tensors.items():
         checksums.require(name, tensor)

@@ -58,7 +58,7 @@ def selected_variants(only: str | None, device: str, planned: bool = False) -> l
         members = [v for v in every if name in _names(v)]
         if not members and not (planned and named(name)):
             names = ", ".join(choices("conv", device))
-            raise LenetError(f"--only {name!r}: expected names of {names}")
+            raise LenetError(f"--only {name!r}: expected names from {names}")
         selected += members
     return [v for v in every if v in selected]
 

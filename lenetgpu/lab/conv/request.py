@@ -79,7 +79,7 @@ def parse_shape(text: str, epilogue: bool = False) -> Given:
         return replace(given, problem=replace(given.problem, bias=False))
     where, match = f"SHAPE {text!r}", _OURS.fullmatch(text)
     if match is None:
-        raise LenetError(f"{where}: expected {SHAPE} in whole numbers, as 64,56,56,64,3,1,1")
+        raise LenetError(f"{where}: expected {SHAPE} as integers, such as 64,56,56,64,3,1,1")
     *sizes, columns, stride, pad = match.groups()
     c, h, w, m, rows = map(int, sizes)
     sides, by, around = (rows, int(columns or rows)), int(stride or 1), int(pad or 0)
@@ -96,8 +96,8 @@ def shape_of(text: str) -> Shape:
 
 
 def from_file(path: Path, epilogue: bool) -> Iterator[Given]:
-    """Yield a file's convolutions, one a line or # comment; LenetError for an invalid line."""
-    content = "convolutions, one a line"
+    """Yield a file's convolutions, one per line or # comment; LenetError for an invalid line."""
+    content = "convolutions, one per line"
     data = read_whole(path, f"a file of {content}", _MOST_BYTES, content)
     try:
         lines = data.decode("utf-8-sig").splitlines()

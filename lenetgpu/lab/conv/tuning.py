@@ -25,7 +25,7 @@ CHOOSER = "best.fp32"
 def tuning(request: ConvRequest) -> ConvRequest:
     """Return the request that times best's algorithms; LenetError without a GPU or for others."""
     if request.only not in (None, "best", CHOOSER):
-        raise LenetError(f"--tune: expected --only best beside it, found --only {request.only}")
+        raise LenetError(f"--tune: expected --only best or none, found --only {request.only}")
     gpu, why = choose_device(request.device)
     if gpu is None:
         raise LenetError(f"--tune: expected a GPU for {CHOOSER}, found device cpu ({why})")

@@ -110,7 +110,7 @@ def scaled(sums: Array, tag: int, scale: tuple[float, int]) -> Array:
     found = wide if tag % 2 else wide / PIXEL_SCALE
     if not (np.abs(found) <= np.finfo(np.float32).max).all():
         raise LenetError(
-            "scores: expected what float32 holds, "
+            "scores: expected values within float32's range, "
             f"found {np.abs(found).max():.3g}; the weights are too large"
         )
     return found.astype(np.float32)
