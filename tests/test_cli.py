@@ -167,7 +167,7 @@ def test_missing_or_unusable_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(device, "begin", lambda wanted: None)
     monkeypatch.setattr(device, "driver_gpus", lambda: (device.Gpu(0, "NVIDIA Test", 90),))
     monkeypatch.setattr(device, "cupy_installed", lambda: False)
-    refused(run("infer", "--device", "cuda"), "expected CuPy", "lenetgpu[cuda13]")
+    refused(run("infer", "--device", "cuda"), "requires CuPy", "lenetgpu[cuda13]")
     refused(run("infer", "--device", "cuda:3"), "expected one of cuda:0")
     assert "CuPy is missing" in run("infer", "--limit", 10).output
 

@@ -42,7 +42,7 @@ def test_cpu_stage_in_a_gpu_plan_shows_its_copies():
     [
         (("quick", "cpu"), "plan 'quick' does not exist; choose from: serial"),
         (("course", "cpu"), "plan course requires a GPU and does not run on cpu; choose from: s"),
-        (("serial", "cuda"), "plan serial needs a CPU and does not run on cuda"),
+        (("serial", "cuda"), "plan serial requires a CPU and does not run on cuda"),
         (("auto", "cpu", {"conv3": "fft"}), "stage 'conv3' does not exist"),
         (("auto", "cpu", {}, "fp16"), "precision 'fp16': expected one of fp32 for plan auto on c"),
     ],

@@ -59,7 +59,7 @@ def bound(closed):
     ("words", "said"),
     [
         (("infer", "CLOSED/x.npy"), "CLOSED/x.npy: cannot be read: "),
-        (("infer", "IMAGES", "--output", "CLOSED/y.csv"), "CLOSED/y.csv: expected a file to write"),
+        (("infer", "IMAGES", "--output", "CLOSED/y.csv"), "CLOSED/y.csv: cannot be written"),
     ],
 )
 def test_inaccessible_folder_is_one_sentence(closed, bound, images, words, said):

@@ -79,7 +79,7 @@ def test_shipped_files_are_not_overwritten(shipped, tmp_path):
 def test_targets_are_checked_before_computing(tmp_path, monkeypatch):
     monkeypatch.setattr("lenetgpu.lab.infer.infer", lambda *_: pytest.fail("computed"))
     np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
-    refused(run("infer", tmp_path / "x.npy", *CPU, "--output", tmp_path / "x.npy"), "those that")
+    refused(run("infer", tmp_path / "x.npy", *CPU, "--output", tmp_path / "x.npy"), "the inputs")
 
 
 @pytest.mark.parametrize("by", ["way", "hard link", "soft link"])
