@@ -128,7 +128,9 @@ def test_changed_inputs_are_refused(out, folder, digits):
     assert "found another one" in run(folder, "--out", out, code=2).stderr
     (folder / "d.npy").unlink()
     np.save(folder / "a.npy", digits.images[1:301])
-    assert "a.npy: expected the file that the job in" in run(folder, "--out", out, code=2).stderr
+    assert (
+        "a.npy: expected the file with which the job in" in run(folder, "--out", out, code=2).stderr
+    )
 
 
 def test_damaged_file_is_classified_once_repaired(tmp_path, folder, expected):
@@ -494,7 +496,10 @@ def test_changed_labels_of_images_are_detected(labelled, out):
     labelled.write_bytes(text[:-1] + bytes([(text[-1] + 1) % 10]))
     os.utime(labelled, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     said = run(labelled.parent, "--out", out, code=2).stderr
-    assert "t-images-idx3-ubyte: expected the file that the job" in said and said.count("\n") == 1
+    assert (
+        "t-images-idx3-ubyte: expected the file with which the job" in said
+        and said.count("\n") == 1
+    )
     assert "t-labels-idx1-ubyte, its labels, changed since" in said
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
@@ -505,7 +510,7 @@ def test_pattern_that_matches_results_is_refused(tmp_path, small, out, pattern, 
     (tmp_path / "link").symlink_to(out)
     for _ in range(2):
         said = run(small, pattern, "--out", out, code=2).stderr
-        assert "that it would match part-000000.npy" in said and said.count("\n") == 1
+        assert "found a match for part-000000.npy" in said and said.count("\n") == 1
         assert not out.exists()
     run(small / "0?.npy", "read/**/1*.npy", "--out", out)
 
@@ -734,7 +739,7 @@ def test_invalid_sources_are_refused(tmp_path, scans, digits):
         ((tmp_path / "a.npy", scans / "01.png"), "01.png: expected files of many images only"),
         ((tmp_path / "a.npy", tmp_path / "a.npy"), "expected each file once"),
         ((tmp_path / "a.npy", "--as-is"), "--as-is: expected pictures, found images in"),
-        ((tmp_path / "none.png",), "none.png: cannot be read: No such file"),
+        ((tmp_path / "none.png",), "none.png: expected a readable file, found: No such file"),
         ((scans, tmp_path / "words"), "words: expected a picture"),
         ((tmp_path / "*.jpg",), "expected files that this pattern matches, found none"),
         ((tmp_path / "empty",), "expected files in this folder, found none"),

@@ -303,7 +303,7 @@ def test_pipeline_whose_stage_could_overflow_is_refused(plan, device, monkeypatc
     low = resolved.precision in ("fp16", "fp16x3", "int8")
     for stage, held in {"conv1": tensors(conv1=1e38), "fc1": tensors(fc1=1e34)}.items():
         with pytest.raises(
-            LenetError, match=f"plan {plan} with huge: .* which {stage} stays .*e[+]"
+            LenetError, match=f"plan {plan} with huge: .* that {stage} stays .*e[+]"
         ):
             Pipeline(resolved, Uneven(held, "huge"), 1)
     if low:
