@@ -84,7 +84,7 @@ def test_commands_that_need_a_gpu_are_refused_without(no_gpu):
     marked = [line for line, said in readme_commands() if re.match(r" *GPU(;.*whole.*|$)", said)]
     assert len(marked) >= 2
     for line in marked:
-        refused(run(*shlex.split(line)[1:]), "needs a GPU")
+        refused(run(*shlex.split(line)[1:]), "requires a GPU")
 
 
 @pytest.mark.parametrize(
