@@ -111,7 +111,7 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
 
 
 def default_chunk(device: str, fused: bool = False) -> int:
-    """Return the default images per chunk; `fused`: one kernel computes all features."""
+    """Return the default images per chunk; `fused`: one variant computes all features."""
     if device == "cpu":
         return _CPU_FUSED_CHUNK if fused else CPU_CHUNK
     return _IMAGES_EACH * multiprocessors()
@@ -216,7 +216,7 @@ class Pipeline:
     def _rescale(self, lo: int, n: int) -> None:
         """Remove the weights' balancing factor from `n` scores starting at `lo`, in place."""
         part = self._scores[lo : lo + n]
-        with np.errstate(over="ignore"):  # callers that read scores check for overflow
+        with np.errstate(over="ignore"):  # infinite scores are refused where they are read
             self._scores_module.ldexp(part, np.int32(self.exponent), part)
 
     def poison(self) -> None:

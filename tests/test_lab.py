@@ -82,7 +82,7 @@ def test_block_plan_runs_spans_and_override_splits_them():
     assert [bound.name for bound in split.stages][:3] == ["conv1", "pool1", "conv2+pool2"]
     chosen = resolve("tiled", "cuda", {"conv2": "block.unrolled"})
     assert "conv2+pool2" in [bound.name for bound in chosen.stages]
-    with pytest.raises(LenetError, match="stage pool2: variant block.unrolled of conv2 runs it"):
+    with pytest.raises(LenetError, match="pool2: variant block.unrolled of conv2 includes it"):
         resolve("tiled", "cuda", {"conv2": "block", "pool2": "basic"})
 
 

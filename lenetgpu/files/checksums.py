@@ -124,7 +124,7 @@ def stated(file: hdf5.Untrusted) -> Sums:
         return Sums(path, {}, tuple(names), has_root=False)
     if len(names) > _MOST:
         found = "more: the file is damaged or was changed"
-        raise unexpected(path, f"at most {_MOST} datasets without block checksums", found)
+        raise unexpected(path, f"at most {_MOST} datasets in a file with checksums", found)
     items = {name: _numbers(file, name) for name in summed}
     if has_root:
         expected, found = hdf5.text_of(file, ATTRIBUTE, path), _sum_of_facts(file, items, path)
