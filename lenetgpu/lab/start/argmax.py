@@ -38,7 +38,14 @@ def _kernels(problem: Argmax, batch: int) -> tuple[Kernel, ...]:
     return (Kernel(Path(__file__).with_suffix(".cu"), "per_image", shape),)
 
 
-@variant(kind="argmax", family="mine", reads="NC", writes="N", needs=cuda(), kernels=_kernels)
+@variant(
+    kind="argmax",
+    family="mine",
+    reads="NC",
+    writes="N",
+    needs=cuda(),
+    kernels=_kernels,
+)
 def per_image(x: Any, y: Any, problem: Argmax) -> None:
     """A thread takes an image and scans its scores."""
     (kernel,) = _kernels(problem, len(x))

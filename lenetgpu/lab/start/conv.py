@@ -59,7 +59,14 @@ def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
     return (Kernel(Path(__file__).with_suffix(".cu"), "per_output", shape),)
 
 
-@variant(kind="conv", family="mine", reads="NHWC", writes="NHWC", needs=cuda(), kernels=_kernels)
+@variant(
+    kind="conv",
+    family="mine",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cuda(),
+    kernels=_kernels,
+)
 def per_output(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A thread takes an output, columns of a map side by side."""
     (kernel,) = _kernels(problem, len(x))

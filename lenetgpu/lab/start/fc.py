@@ -36,11 +36,23 @@ def loops(x: Any, w: Any, y: Any, problem: Fc) -> None:
 
 # The shape reaches the kernel as constants: -D K=1024 and so on.
 def _kernels(problem: Fc, batch: int) -> tuple[Kernel, ...]:
-    shape = (("K", problem.K), ("M", problem.M), ("RELU", int(problem.relu)), ("THREADS", THREADS))
+    shape = (
+        ("K", problem.K),
+        ("M", problem.M),
+        ("RELU", int(problem.relu)),
+        ("THREADS", THREADS),
+    )
     return (Kernel(Path(__file__).with_suffix(".cu"), "per_output", shape),)
 
 
-@variant(kind="fc", family="mine", reads="NC", writes="NC", needs=cuda(), kernels=_kernels)
+@variant(
+    kind="fc",
+    family="mine",
+    reads="NC",
+    writes="NC",
+    needs=cuda(),
+    kernels=_kernels,
+)
 def per_output(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """A thread takes an output, outputs of an image side by side."""
     (kernel,) = _kernels(problem, len(x))

@@ -39,11 +39,24 @@ def loops(x: Any, y: Any, problem: Pool) -> None:
 
 # The shape reaches the kernel as constants: -D OH=12 and so on.
 def _kernels(problem: Pool, batch: int) -> tuple[Kernel, ...]:
-    shape = {"CH": problem.C, "OH": problem.H // 2, "OW": problem.W // 2, "THREADS": THREADS}
-    return (Kernel(Path(__file__).with_suffix(".cu"), "per_output", tuple(shape.items())),)
+    shape = {
+        "CH": problem.C,
+        "OH": problem.H // 2,
+        "OW": problem.W // 2,
+        "THREADS": THREADS,
+    }
+    source = Path(__file__).with_suffix(".cu")
+    return (Kernel(source, "per_output", tuple(shape.items())),)
 
 
-@variant(kind="pool", family="mine", reads="NHWC", writes="NHWC", needs=cuda(), kernels=_kernels)
+@variant(
+    kind="pool",
+    family="mine",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cuda(),
+    kernels=_kernels,
+)
 def per_output(x: Any, y: Any, problem: Pool) -> None:
     """A thread takes an output, columns of a map side by side."""
     (kernel,) = _kernels(problem, len(x))
