@@ -112,10 +112,11 @@ def test_probabilities_are_softmax_and_top_is_sorted(net, digits, reference):
 
 
 class Speaks:
-    """An array that supports DLPack only, on a device given by type and number."""
+    """An array to be viewed by DLPack, on a device given by type and number."""
 
     def __init__(self, array, device=(1, 0)):
         self._array, self.dtype, self._device = array, array.dtype, device
+        self.__array__ = None  # a path that copies
 
     def __dlpack_device__(self):
         return self._device
@@ -143,9 +144,8 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_unsupported_images_are_refused(net, what):
-    images, words = REFUSED[what]
+@pytest.mark.parametrize(("images", "words"), REFUSED.values(), ids=REFUSED)
+def test_unsupported_images_are_refused(net, images, words):
     with pytest.raises(LenetError, match=words) as found:
         net(images)
     assert str(found.value).startswith("images: expected ") and "\n" not in str(found.value)

@@ -15,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lenetgpu.arrays import cupy, np
+from lenetgpu.arrays import np
 from lenetgpu.cpu.threads import using_threads
 from lenetgpu.cpu.turns import tell_children
 from lenetgpu.errors import LenetError
@@ -247,6 +247,8 @@ class LeNet:
         return _given(accepted, finish(np, labels, scores))
 
     def _on_device(self, accepted: Accepted, with_scores: bool, finish: Finish) -> Any:
+        import cupy
+
         with telling():
             assert self._index is not None
             dtype = accepted.dtype

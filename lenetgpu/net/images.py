@@ -1,7 +1,8 @@
 """Callers' images: location, checks, conversion to the network's layout, and results back.
 
 Results are arrays of the caller's framework. No framework is imported here: a caller that passes
-its arrays has imported it.
+its arrays has imported it. Calls are short, so that functions import CuPy themselves: that takes a
+tenth of the time of a look-up through `lenetgpu.arrays`.
 """
 
 import sys
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from lenetgpu.arrays import Array, cupy, np
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files.reading import EXPECTED_BRIGHT, FAINTEST, check_memory, first_unfit
 from lenetgpu.gpu.faults import tell, telling
@@ -45,8 +46,7 @@ class Home:
 
     def view(self, images: Any) -> Any:
         """Return `images` as a NumPy array, or a CuPy array for a GPU, without copying."""
-        only_dlpack = hasattr(images, "__dlpack__") and not hasattr(images, "__array__")
-        return np.from_dlpack(images) if only_dlpack else np.asarray(images)
+        return np.asarray(images)
 
     def give(self, answer: Any) -> Any:
         """Convert `answer`, an otherwise unused NumPy or CuPy array, to the caller's framework."""
@@ -57,11 +57,20 @@ class Home:
         return None
 
 
+class _Producer(Home):
+    """An array of host memory that offers DLPack, of another framework than those below."""
+
+    def view(self, images: Any) -> Any:
+        return np.from_dlpack(images)
+
+
 class _Cupy(Home):
     def __init__(self, index: int, in_other_order: bool = False) -> None:
         self.index, self.in_other_order = index, in_other_order
 
     def view(self, images: Any) -> Any:
+        import cupy
+
         if isinstance(images, cupy.ndarray):
             return images
         if hasattr(images, "__dlpack__"):
@@ -69,6 +78,8 @@ class _Cupy(Home):
         return cupy.asarray(images)
 
     def stream(self) -> Any:
+        import cupy
+
         return cupy.cuda.get_current_stream()
 
 
@@ -81,12 +92,17 @@ class _Torch(Home):
             raise LenetError(f"{_UNREACHABLE}a tensor on {images.device}")
 
     def view(self, images: Any) -> Any:
-        tensor = images.detach()
-        return cupy.from_dlpack(tensor) if self.on_gpu else tensor.numpy()
+        if not self.on_gpu:
+            return images.detach().numpy()
+        import cupy
+
+        return cupy.from_dlpack(images.detach())
 
     def give(self, answer: Any) -> Any:
         if not self.on_gpu:
             return self._torch.from_numpy(answer)
+        import cupy
+
         dtype = getattr(self._torch, answer.dtype.name)
         given = self._torch.empty(answer.shape, dtype=dtype, device=self._device)
         cupy.from_dlpack(given)[...] = answer
@@ -95,6 +111,8 @@ class _Torch(Home):
     def stream(self) -> Any:
         if not self.on_gpu:
             return None
+        import cupy
+
         pointer = self._torch.cuda.current_stream(self._device).cuda_stream
         return cupy.cuda.ExternalStream(pointer) if pointer else cupy.cuda.Stream.null
 
@@ -128,7 +146,11 @@ class _Jax(Home):
             raise LenetError(f"{_UNREACHABLE}an array on {self._device}")
 
     def view(self, images: Any) -> Any:
-        return cupy.from_dlpack(images) if self.on_gpu else super().view(images)
+        if not self.on_gpu:
+            return super().view(images)
+        import cupy
+
+        return cupy.from_dlpack(images)
 
     def give(self, answer: Any) -> Any:
         if self.on_gpu:
@@ -161,7 +183,10 @@ def home_of(images: Any) -> Home:
             return _Cupy(index, in_other_order=True)
         if kind not in _HOST_KINDS:
             raise LenetError(f"{_UNREACHABLE}DLPack device {kind}")
-    elif hasattr(images, "__cuda_array_interface__"):
+        return _Producer()
+    if hasattr(images, "__cuda_array_interface__"):
+        import cupy
+
         address = int(images.__cuda_array_interface__["data"][0])
         pointer = cupy.cuda.runtime.pointerGetAttributes(address)
         if pointer.type == _UNKNOWN:
@@ -192,7 +217,10 @@ class Accepted:
     @telling()
     def pixels(self, copied: bool = False) -> Any:
         """Return contiguous (N, 28, 28, 1) of `dtype`, aligned on a GPU, on the current stream."""
-        arrays: Any = cupy if self.home.on_gpu else np
+        if self.home.on_gpu:
+            import cupy as arrays
+        else:
+            import numpy as arrays
         make = arrays.array if copied else arrays.ascontiguousarray
         pixels = make(self.raw, dtype=self.dtype)
         if self.home.on_gpu and pixels.data.ptr % ALIGNED:
@@ -262,7 +290,11 @@ def _readable(images: Any) -> Iterator[None]:
 
 def current(index: int | None) -> Any:
     """Return a context in which GPU `index` (None: any) is current, as CuPy's streams need."""
-    return nullcontext() if index is None else cupy.cuda.Device(index)
+    if index is None:
+        return nullcontext()
+    import cupy
+
+    return cupy.cuda.Device(index)
 
 
 def _listed(images: Any) -> Array:
