@@ -53,8 +53,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set a new cache folder for the session: kernels are compiled once, and none is stale."""
-    if hasattr(config, "workerinput"):
-        return  # a worker of pytest-xdist inherits both variables
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the variables
+        if gpus := int(os.environ.get("LENETGPU_TEST_GPUS", 0)):
+            os.environ["CUDA_VISIBLE_DEVICES"] = str(int(config.workerinput["workerid"][2:]) % gpus)
+        return
     folder = tempfile.mkdtemp(prefix="lenetgpu-tests-")
     os.environ["LENETGPU_CACHE"] = folder
     config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
@@ -63,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
         each = max(1, (os.cpu_count() or 1) // int(processes))
         os.environ.setdefault("OPENBLAS_NUM_THREADS", str(each))
     if config.option.markexpr == "gpu" and driver_gpus() and cupy_installed():
+        os.environ["LENETGPU_TEST_GPUS"] = str(len(driver_gpus()))
         key = parts.key(_used())
         before = parts.kept(key) if config.option.rest else {}
         parts.tell(before)
@@ -159,12 +162,13 @@ def in_turns(items: list[pytest.Item]) -> list[pytest.Item]:
 
 @pytest.fixture(autouse=True)
 def gpu_turn(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Lock the GPU when several processes run GPU tests: exclusively for tests marked `alone`."""
+    """Lock the GPU when several processes share it: exclusively for tests marked `alone`."""
     if "gpu" not in request.keywords or not hasattr(request.config, "workerinput"):
         yield None
         return
     kind = fcntl.LOCK_EX if "alone" in request.keywords else fcntl.LOCK_SH
-    with open(Path(os.environ["LENETGPU_CACHE"]) / "gpu.lock", "a") as lock:
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+    with open(Path(os.environ["LENETGPU_CACHE"]) / f"gpu{gpu}.lock", "a") as lock:
         fcntl.flock(lock, kind)
         yield lock
         give_memory_back()
