@@ -224,7 +224,7 @@ ON_A_GPU = {
     "every_tenth": LEFT,
     "by_address": LEFT,
     "another_stream": "unwritten|after it has returned",
-    "another_stream_later": "is wrong|claims",
+    "another_stream_later": f"is wrong|claims|{LEFT}",
     "but_tail": "is wrong|unwritten",
     "past_its_output": "writes outside its output",
     "its_input": "changes its input",
