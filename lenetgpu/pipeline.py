@@ -19,7 +19,7 @@ from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.layouts import dtype_of, equivalent, physical_shape
 from lenetgpu.network import CLASSES, CLASSIFIER, FEATURES, IMAGE_SHAPE, STAGES, Problem
-from lenetgpu.plan import Plan
+from lenetgpu.plan import Plan, requested_as
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.prepared import PreparedKernel, array_module
@@ -120,7 +120,7 @@ def default_chunk(device: str, fused: bool = False) -> int:
 def _require_range(plan: Plan, weights: Weights) -> None:
     """Raise LenetError if some image could exceed a stage's number range with `weights`."""
     for bound in plan.stages:
-        precision = bound.variant.precision
+        precision = requested_as(bound.variant.precision)
         for name in bound.stages:
             half = precision.startswith(("fp16", "int8")) and name != "fc2"  # summed in float32
             most = weights.balanced.reach.get(name, 0.0)

@@ -68,14 +68,13 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
 ALIASES = {"fast": "fp16", "fp16_roles": "fp16_winograd", "mma": "mma_fp16", "report": "course"}
 AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
-# measured (dispatch/auto.py); without measurements the first supported plan is used
+# measured, and must keep the precision's promise (dispatch/auto.py, PROMISES in check/judge.py);
+# without measurements the first supported plan is used
 AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "sgemm")},
     "fp16x3": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")},
-    "fp16": {"cuda": ("fp16", "mma_fp16", "half")},
-    "fp16w": {"cuda": ("fp16_winograd", "mma_winograd")},
-    "int8": {"cuda": ("int8",)},
-    "int8s": {"cuda": ("int8_sparse",)},
+    "fp16": {"cuda": ("fp16", "fp16_winograd", "mma_fp16", "mma_winograd", "half")},
+    "int8": {"cuda": ("int8", "int8_sparse")},
 }
 # precision -> device -> plans of other precisions that `auto` may select if no less accurate
 STAND_INS = {"fp32": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")}}
@@ -107,13 +106,26 @@ class Plan:
     stages: tuple[BoundStage, ...]
 
     @property
+    def arithmetic(self) -> str:
+        """The `precision` of its least precise variant, whose tolerance its own check has."""
+        found = {bound.variant.precision for bound in self.stages}
+        return next((p for p in reversed(PRECISIONS) if p in found), PRECISIONS[0])
+
+    @property
     def precision(self) -> str:
-        """The precision of its least precise variant."""
-        precisions = {bound.variant.precision for bound in self.stages}
-        return next((p for p in reversed(PRECISIONS) if p in precisions), PRECISIONS[0])
+        """The precision that a user requests it by."""
+        return requested_as(self.arithmetic)
 
 
+# of variants, the most precise first; a user may request all but those of _REQUESTED_AS
 PRECISIONS = ("fp32", "fp16x3", "tf32x3", "tf32", "fp16", "fp16w", "int8", "int8s")
+# Winograd in fp16 and sparse int8 have tolerances of their own, and are requested as fp16 and int8
+_REQUESTED_AS = {"fp16w": "fp16", "int8s": "int8"}
+
+
+def requested_as(precision: str) -> str:
+    """Return the precision that a user requests a variant of `precision` by; accepts old names."""
+    return _REQUESTED_AS.get(precision, precision)
 
 
 def canonical(name: str) -> str:
@@ -264,6 +276,7 @@ def resolve(
     if a plan, stage, variant or precision does not exist there or a variant needs a newer GPU.
     """
     name, overrides = canonical(name), dict(overrides or {})
+    precision = precision and requested_as(precision)
     if name != AUTO and name not in NAMED:
         raise LenetError(f"plan {name!r} does not exist; {choose(name, [*NAMED, AUTO])}")
     for stage in overrides:
@@ -290,7 +303,7 @@ def resolve(
             )
     plan = Plan(name, device, tuple(_negotiate(chosen)))
     if precision not in (None, plan.precision):
-        available = {variant.precision for variant in variants(device=device)}
+        available = {requested_as(variant.precision) for variant in variants(device=device)}
         raise LenetError(
             f"precision {precision}: plan {name} on {device} computes in {plan.precision}; "
             f"available there: {', '.join(p for p in PRECISIONS if p in available)}"

@@ -108,7 +108,7 @@ def tried(
     except LenetError as error:
         return {"refused": str(error)}
     scores, labels = run(plan, weights, images, gpu)
-    verdicts = judge_groups(parts, scores, labels, expected, plan.precision)
+    verdicts = judge_groups(parts, scores, labels, expected, plan.arithmetic)
     return {
         "right": all(v.passed for v in verdicts.values()),
         "error": _short(max((v.error for v in verdicts.values()), key=lambda e: (e != e, e))),

@@ -41,7 +41,7 @@ from lenetgpu.store import write_atomically
 
 OURS, BUS = "lenetgpu", "bus"
 WHERE = ("device", "pinned", "pageable", "one")
-PEER_OF = {"fp16x3": "fp32", "fp16w": "fp16", "int8": "fp16", "int8s": "fp16"}
+PEER_OF = {"fp16x3": "fp32", "int8": "fp16"}
 MOST_FLIPS = 25  # of 10,000 labels
 GPU_PLANS = ("fp32", "fp16x3", "fp16x3_winograd", "fp16", "fp16_winograd", "int8", "int8_sparse")
 CPU_PLANS = ("fp32", "tiled", "unrolled", "fft")

@@ -88,7 +88,7 @@ def labels_right(gpu: Gpu, name: str, dtype: str) -> bool:
     images = digits if dtype == "uint8" else digits.astype(np.float32) / np.float32(PIXEL_SCALE)
     plan = resolve(name, "cuda", gpu=gpu)
     pipeline = Pipeline(plan, weights, len(images), dtype)
-    excused = excusable_flips(expected, plan.precision)
+    excused = excusable_flips(expected, plan.arithmetic)
     wrong = 0
     for with_scores in (True, False):
         pipeline.with_scores = with_scores

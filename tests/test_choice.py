@@ -25,10 +25,8 @@ HOPPER = Gpu(0, "Some Hopper", 90)
 ON_HOPPER = {
     "fp32": ["fp32", "sgemm", "fp16x3", "fp16x3_winograd", "mma_fp16x3"],
     "fp16x3": ["fp16x3", "fp16x3_winograd", "mma_fp16x3"],
-    "fp16": ["fp16", "mma_fp16", "half"],
-    "fp16w": ["fp16_winograd", "mma_winograd"],
-    "int8": ["int8"],
-    "int8s": ["int8_sparse"],
+    "fp16": ["fp16", "fp16_winograd", "mma_fp16", "mma_winograd", "half"],
+    "int8": ["int8", "int8_sparse"],
 }
 
 
@@ -66,7 +64,8 @@ def fitting(monkeypatch):
     """
     errors, asked = {}, []
 
-    def fit(plan, weights, device, dtype, batch):
+    def fit(plan, weights, device, dtype, batch, precision):
+        assert precision == plan.precision
         if batch > errors.get("capacity", batch):
             raise MemoryError
         asked.append((plan.name, dtype, batch))
@@ -94,10 +93,9 @@ def test_auto_choice_applies_only_to_its_batch_range(fitting, shipped_weights):
 
 def test_auto_falls_back_if_plan_does_not_fit_weights(fitting, shipped_weights):
     errors, asked = fitting
-    remember("int8", 10_000, "int8")
-    remember("fp16w", 10_000, "fp16_winograd")
-    remember("fp16", 10_000, "mma_fp16")
-    refused = ("int8", "fp16_winograd", "mma_winograd", "mma_fp16", "fp16")
+    remember("int8", 10_000, "int8_sparse")
+    remember("fp16", 10_000, "fp16_winograd")
+    refused = ("int8_sparse", "int8", "fp16_winograd", "fp16", "mma_fp16", "mma_winograd")
     errors.update(dict.fromkeys(refused))
     notes = []
     plan = choose(HOPPER, "int8", 10_000, shipped_weights, "float32", notes)
@@ -224,10 +222,10 @@ def test_auto_with_stage_override_does_not_fall_back(monkeypatch):
     """A requested plan that does not fit is refused, and no other is run (docs/weights.md)."""
 
     def unfit(plan, *asked):
-        raise LenetError(f"plan {plan.name} does not fit")
+        raise LenetError(f"plan {plan.name} does not fit at {asked[-1]}")
 
     monkeypatch.setattr(engine, "fit", unfit)
     monkeypatch.setattr(engine, "choose", None)
-    asked = Engine(Request(device="cpu", overrides={"conv2": "fft"}))
-    with pytest.raises(LenetError, match="plan auto.* does not fit"):
+    asked = Engine(Request(device="cpu", precision="fp32", overrides={"conv2": "fft"}))
+    with pytest.raises(LenetError, match="plan auto.* does not fit at fp32"):
         asked.start("uint8", 9)

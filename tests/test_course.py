@@ -44,7 +44,7 @@ def assert_like_reference(pipeline, images, reference):
     pipeline.poison()
     found = pipeline.run(images)
     found = found.get() if pipeline.plan.device == "cuda" else found
-    precision = pipeline.plan.precision
+    precision = pipeline.plan.arithmetic
     assert not ((found != labels) & ~excused(scores, precision)).any()
     error = np.abs(pipeline.scores(len(labels)) - scores).max() / np.abs(scores).max()
     assert error <= LIMITS[precision]

@@ -31,7 +31,7 @@ def fits(monkeypatch):
     """Record the calls of `fit`; more images than `capacity` raise the error made by `refusal`."""
     asked = SimpleNamespace(capacity=1 << 30, refusal=MemoryError, sizes=[], alive=[], held=[])
 
-    def fit(plan, weights, device, dtype, size):
+    def fit(plan, weights, device, dtype, size, precision):
         asked.alive.append(sum(ref() is not None for ref in asked.held))
         asked.sizes.append((dtype, size))
         buffer = np.empty(size)

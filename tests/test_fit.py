@@ -1,5 +1,6 @@
 """Plans checked against float64 with the user's weights: passed, refused, cached."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -26,9 +27,9 @@ def times(weights, factor):
     return Weights(tensors, f"weights times {factor}")
 
 
-def changed(run):
+def changed(run, precision="fp32"):
     """Return the plan with fc2 computed by `run`."""
-    variant = replace(find("fc", "blas.numpy", "cpu"), run=run)
+    variant = replace(find("fc", "blas.numpy", "cpu"), run=run, precision=precision)
     stages = [replace(s, variant=variant) if s.name == "fc2" else s for s in PLAN.stages]
     return replace(PLAN, stages=tuple(stages))
 
@@ -73,6 +74,25 @@ def test_fit_checks_each_group_separately(what, where, shipped_weights, own_cach
     with pytest.raises(LenetError, match=rf"unrolled \(fp32\) does not fit.*1e-05.*on {where}, f"):
         fit(changed(run), shipped_weights, "this one")
     assert not list(own_cache.glob("fits/*"))
+
+
+@pytest.mark.parametrize(
+    ("factors", "broken"),
+    [(np.full(10, 1.045), ""), (np.full(10, 1.055), r"within 5e-02 .*found 5\.5e-02"),
+     (1 + 0.04 * np.eye(10)[1], ""), (1 + 0.044 * np.eye(10)[1], "at most 8 .*found 9$")],
+)  # fmt: skip
+def test_int8_promises_five_percent_and_eight_labels(factors, broken, shipped_weights, monkeypatch):
+    """They are checked if int8 is requested; a plan's own tolerance may be larger."""
+
+    def run(x, w, y, problem):
+        y[:] = (x @ w) * np.float32(factors)
+
+    plan = changed(run, "int8s")
+    assert plan.precision == "int8" and fit(plan, shipped_weights, "this one").error < 6e-2
+    for _ in range(2):
+        with pytest.raises(LenetError, match=broken) if broken else nullcontext():
+            fit(plan, shipped_weights, "this one", precision="int8")
+        monkeypatch.setattr(module, "_run", lambda *_: pytest.fail("measured again"))
 
 
 def test_nan_scores_do_not_fit(shipped_weights):

@@ -162,15 +162,17 @@ def test_poison_reaches_every_buffer(shipped_weights):
         assert np.isnan(arena.view("float32")).all()
 
 
-@pytest.mark.parametrize("chunk", [3, 20])
+@pytest.mark.parametrize("chunk", [1, 3, 9, 20, 100])
 def test_chunks_use_their_own_images(chunk, shipped_weights):
     """Digits are used because their labels differ; random pixels all look like one digit."""
     images = load_dataset(assets.default_digits()).images[:20]
     expected, labels = reference_scores(images, shipped_weights)
     assert len(set(labels)) > 5
     pipeline = Pipeline(resolve("tiled", "cpu"), shipped_weights, 20, chunk=chunk)
-    np.testing.assert_array_equal(pipeline.run(images), labels)
-    assert judge(pipeline.scores(20), expected, "fp32").passed
+    for n in (20, 1, 4, 9):
+        pipeline.poison()
+        np.testing.assert_array_equal(pipeline.run(images[:n]), labels[:n])
+        assert judge(pipeline.scores(n), expected[:n], "fp32").passed
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 10, 11, 12])

@@ -67,7 +67,7 @@ def assert_labels(on, found, reference):
     scores, labels = reference
     largest = np.abs(scores).max(1, keepdims=True)
     differ = np.asarray(found) != labels
-    precision = resolve(on[1], on[0]).precision
+    precision = resolve(on[1], on[0]).arithmetic
     assert not (differ & ~excusable_flips(scores / largest, precision)).any()
 
 

@@ -51,12 +51,6 @@ def test_named_plans_use_existing_variants():
                 assert find(stage.kind, wanted, device), name
 
 
-def test_old_names_of_plans_and_families_are_accepted():
-    assert resolve("fp16_roles", "cuda") == resolve("fp16_winograd", "cuda")
-    for family in ("wgmma_winograd_roles_fp16", "wgmma_winograd_roles_fp16.features"):
-        assert find(FEATURES, family, "cuda").full_name == "wgmma_winograd_fp16.features"
-
-
 def test_fused_families_have_both_kernels_and_a_plan():
     without = ("wgmma_int8", "wgmma_sparse_int8", "wgmma_winograd_fp16")
     borrowed = dict.fromkeys(without, "wgmma_fp16") | {"mma_winograd_fp16": "mma_fp16"}

@@ -93,7 +93,8 @@ def test_inactive_channels_do_not_break_pruning(dead, shipped_weights, monkeypat
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("model", ["shipped", "course"])
-def test_int8_sparse_loses_at_most_eight_labels_in_10000(model, request, mnist):
+@pytest.mark.parametrize(("plan", "most"), [("int8", 5), ("int8_sparse", 8)])
+def test_int8_plans_lose_few_labels_in_10000(plan, model, most, request, mnist):
     import cupy
 
     path = assets.default_weights()
@@ -101,7 +102,7 @@ def test_int8_sparse_loses_at_most_eight_labels_in_10000(model, request, mnist):
         path = request.getfixturevalue("course") / "model.hdf5"
     weights = load_weights(path)
     digits = load_dataset(mnist / "t10k-images-idx3-ubyte.gz")
-    pipeline = Pipeline(fused_plan("int8_sparse"), weights, len(digits.images))
+    pipeline = Pipeline(fused_plan(plan), weights, len(digits.images))
     found = pipeline.run(cupy.asarray(digits.images)).get()
     exact = (reference_scores(digits.images, weights)[1] == digits.labels).sum()
-    assert (found == digits.labels).sum() >= exact - 8
+    assert (found == digits.labels).sum() >= exact - most

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
-from lenetgpu.check.judge import Verdict, excusable_flips, judge, largest
+from lenetgpu.check.judge import PROMISES, Verdict, excusable_flips, judge, largest
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files import assets
@@ -20,7 +20,7 @@ from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.network import CLASSES, IMAGE_SHAPE, PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import Plan
+from lenetgpu.plan import Plan, resolve
 from lenetgpu.store import entries
 from lenetgpu.store.entries import sources
 
@@ -72,8 +72,8 @@ def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAG
         return False
     images, weights, expected, expected_labels = _shipped(dtype)
     scores, labels = _run(plan, weights, images, dtype, batch)
-    verdict = judge(scores, expected, plan.precision)
-    flips = (labels != expected_labels) & ~excusable_flips(expected, plan.precision)
+    verdict = judge(scores, expected, plan.arithmetic)
+    flips = (labels != expected_labels) & ~excusable_flips(expected, plan.arithmetic)
     if not verdict.passed or flips.any():
         raise LenetError(
             f"plan {plan.name} is wrong on this device: expected float64's labels of {IMAGES} "
@@ -160,7 +160,7 @@ def expected_scores(weights: Weights, dtype: str) -> Any:
 def judged(plan: Plan, weights: Weights, dtype: str, found: Any, labels: Any) -> Fit:
     """Return the fit of a plan with scores `found` (70, 10); raise LenetError unless it fits."""
     expected = expected_scores(weights, dtype)
-    verdicts = judge_groups(_images()[1], found, labels, expected, plan.precision)
+    verdicts = judge_groups(_images()[1], found, labels, expected, plan.arithmetic)
     for name, verdict in verdicts.items():
         if not verdict.passed:
             raise LenetError(
@@ -169,7 +169,7 @@ def judged(plan: Plan, weights: Weights, dtype: str, found: Any, labels: Any) ->
                 f"{verdict.error:.1e}{verdict.note}"
             )
     errors = {name: verdict.error for name, verdict in verdicts.items()}
-    error = judge(found, expected, plan.precision).error
+    error = judge(found, expected, plan.arithmetic).error
     return Fit(plan.name, plan.precision, error, errors)
 
 
@@ -180,11 +180,19 @@ def measure(plan: Plan, weights: Weights, dtype: str, batch: int) -> Fit:
     return judged(plan, weights, dtype, scores, labels)
 
 
-def fit(plan: Plan, weights: Weights, device: str, dtype: str = "uint8", batch: int = 331) -> Fit:
+def fit(
+    plan: Plan,
+    weights: Weights,
+    device: str,
+    dtype: str = "uint8",
+    batch: int = IMAGES,
+    precision: str | None = None,
+) -> Fit:
     """Return the fit of `plan` with `weights` in passes of up to `batch` images of `dtype`.
 
     `device` is the name of the device; a GPU must be current, and is verified first. The result
-    is cached. Raises LenetError if the plan is outside its tolerance or wrong on the device.
+    is cached. Raises LenetError if the plan is outside its tolerance or wrong on the device, or
+    breaks the promise of `precision`, which was requested.
     """
     if plan.device == "cuda":
         verify_once(plan, device, dtype, batch)
@@ -194,4 +202,39 @@ def fit(plan: Plan, weights: Weights, device: str, dtype: str = "uint8", batch: 
     if cached is None:
         cached = measure(plan, weights, dtype, batch)
         entries.save("fits", name, cached)
+    if precision in PROMISES:
+        _require_promise(plan, weights, device, batch, precision, max(cached.groups.values()))
     return cached
+
+
+def _require_promise(
+    plan: Plan, weights: Weights, device: str, batch: int, precision: str, error: float
+) -> None:
+    """Raise LenetError if `error`, or labels of the shipped digits, break the promise."""
+    most, labels = PROMISES[precision]
+    broken = f"plan {plan.name} breaks the promise of {precision} with {weights.source}: expected"
+    if not error <= most:
+        expected = f"float64's scores within {most:.0e} of the largest"
+        raise LenetError(f"{broken} {expected}, found {error:.1e}")
+    if labels is not None and (found := _differing(plan, weights, device, batch)) > labels:
+        expected = f"at most {labels} of the shipped digits labelled unlike plan fp32 does"
+        raise LenetError(f"{broken} {expected}, found {found}")
+
+
+def _differing(plan: Plan, weights: Weights, device: str, batch: int) -> int:
+    """Return how many of the 10,000 shipped digits plan fp32, which must fit, labels otherwise.
+
+    float64 would take half a minute. Cached by device, weights and kernels.
+    """
+    key = plan_key(plan, device, "uint8", 10_000)
+    name = entries.name_of([key, plan.name, weights.digest, sources(), "labels"])
+    cached = entries.facts_of("fits", name)
+    if cached is None:
+        exact = resolve("fp32", plan.device)
+        fit(exact, weights, device, "uint8", batch)
+        digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images)
+        passes = digits, "uint8", min(batch, len(digits))
+        expected, found = (_run(each, weights, *passes)[1] for each in (exact, plan))
+        cached = {"plan": plan.name, "labels": int(np.count_nonzero(found != expected))}
+        entries.save("fits", name, cached)
+    return int(cached["labels"])

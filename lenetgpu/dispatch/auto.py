@@ -181,16 +181,16 @@ def choose(
 ) -> Plan:
     """Return plan `auto` for passes of `batch` images of `dtype`, accurate enough for `weights`.
 
-    It is the fastest plan on `gpu` (current; None: the CPU) that fits the weights at
-    `precision`, or else at the next more precise one. `notes` receives a sentence for each plan
-    that does not fit. Plans are timed on first use. Raises LenetError if no plan fits.
+    It is the fastest plan on `gpu` (current; None: the CPU) that keeps the promise of `precision`
+    with the weights, or else of the next more precise one. `notes` receives a sentence for each
+    plan that does not. Plans are timed on first use. Raises LenetError if no plan fits.
     """
     device, name = ("cpu", cpu_name()) if gpu is None else ("cuda", gpu.name)
     size = min(batch, default_chunk(device))
 
     def error_of(plan: Plan) -> float:
         """Return the error with the weights; if memory runs out, halve the images and retry."""
-        fitted = partial(fit, plan, weights, name, dtype)
+        fitted = partial(fit, plan, weights, name, dtype, precision=plan.precision)
         return within_memory(fitted, size, f"plan {plan.name}")[0].error
 
     auto_plans(device, precision, gpu)

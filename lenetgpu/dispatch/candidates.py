@@ -14,7 +14,7 @@ from lenetgpu.measure.bench import Bench, PlanBench, StageBench, stage_of
 from lenetgpu.measure.rounds import BREAKS, Candidate, never
 from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, Plan, canonical, resolve
+from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, Plan, canonical, requested_as, resolve
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.registry import find_span
 
@@ -44,7 +44,7 @@ def stage_candidates(
         if gpu is not None and not variant.needs.met_by(gpu):
             continue
         build = partial(StageBench, variant, unit, n, facts)
-        candidate = Candidate(variant.full_name, build, variant.precision)
+        candidate = Candidate(variant.full_name, build, requested_as(variant.precision))
         with suppress(*BREAKS):  # reported when the candidate is built
             if isinstance(refusal := variant.laid_out(unit.problem), str):
                 candidate = replace(candidate, build=never, status="refused", note=refusal)

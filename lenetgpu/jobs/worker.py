@@ -47,8 +47,9 @@ class Worker:
     def __init__(self, folder: Path, job: Job, request: Request) -> None:
         self.folder, self.job = folder, job
         weights, batch = Path(job.weights), AT_ONCE if job.pictures else request.batch
+        precision = request.precision and job.precision
         self.engine = Engine(
-            replace(request, plan=job.plan, precision=job.precision, weights=weights, batch=batch)
+            replace(request, plan=job.plan, precision=precision, weights=weights, batch=batch)
         )
         if self.engine.weights.digest != job.digest:
             expected = "the weights with which the job started"

@@ -20,7 +20,7 @@ from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import about, load_weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES
-from lenetgpu.plan import choose_device
+from lenetgpu.plan import choose_device, requested_as
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS, Needs
 from lenetgpu.store import write_atomically
@@ -101,7 +101,7 @@ def _row(v: Variant, gpu: Gpu | None) -> dict[str, Any]:
         "variant": v.full_name,
         "also": list(v.also),
         "needs": str(v.needs),
-        "precision": v.precision,
+        "precision": requested_as(v.precision),
         "reads": list(v.reads),
         "writes": list(v.writes),
         "paper": v.paper,

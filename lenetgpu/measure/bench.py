@@ -343,7 +343,7 @@ class PlanBench(Bench):
         labels = self._labels(self.pipeline.run(self.input[:n]))
         found, expected = self.pipeline.scores(n), self._reference.stages["fc2"][which]
         self.pipeline.with_scores = False
-        verdict = judge(found, expected, self.pipeline.plan.precision)
+        verdict = judge(found, expected, self.pipeline.plan.arithmetic)
         flips = int((labels != self._reference.labels[which]).sum())
         if verdict.passed and self._wrong(labels, which):
             verdict = replace(verdict, passed=False, note=f", {flips} labels differ")
@@ -360,7 +360,7 @@ class PlanBench(Bench):
         """Return True if labels of images `which` differ where float64's scores are unambiguous."""
         which = which[: len(labels)]
         scores = self._reference.stages["fc2"][which]
-        excused = checks.excusable_flips(scores, self.pipeline.plan.precision)
+        excused = checks.excusable_flips(scores, self.pipeline.plan.arithmetic)
         return bool(((labels != self._reference.labels[which]) & ~excused).any())
 
     def recheck(self) -> Checked:

@@ -113,10 +113,12 @@ class Engine:
     def check(self, dtype: str, batch: int) -> int:
         """Compile the plan for passes of `batch` images of `dtype` and compare it with float64.
 
-        Return the number, halved until memory suffices. Raises LenetError if the plan is wrong.
+        Return the number, halved until memory suffices. Raises LenetError if the plan is wrong, or
+        breaks the promise of the precision that was requested.
         """
         fused = self.plan.stages[0].variant.kind == FEATURES
         size = min(batch, default_chunk(self.device, fused))
+        promised = self.request.precision and self.plan.precision
 
         def compare(size: int) -> None:
             if (dtype, size) in self._checked:
@@ -128,7 +130,7 @@ class Engine:
                     compile_plan(self.plan, size)
             with self.phases.timed("verify"):
                 name = cpu_name() if self.gpu is None else self.gpu.name
-                fit(self.plan, self.weights, name, dtype, size)
+                fit(self.plan, self.weights, name, dtype, size, promised)
             self._checked.add((dtype, size))
 
         _, fitting = within_memory(compare, size, f"plan {self.plan.name}")
