@@ -11,9 +11,7 @@ from terminal import refused, run
 from lenetgpu.cli import main
 from lenetgpu.errors import choose
 from lenetgpu.gpu import device
-from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab import infer as inference
-from lenetgpu.lab import listing
 from lenetgpu.papers import course
 
 ON_CPU = ["--device", "cpu", "--plan", "tiled"]
@@ -85,33 +83,6 @@ def test_commands_that_need_a_gpu_are_refused_without(no_gpu):
     assert len(marked) >= 2
     for line in marked:
         refused(run(*shlex.split(line)[1:]), "requires a GPU")
-
-
-@pytest.mark.parametrize(
-    ("gpu", "here", "lacks"),
-    [
-        (None, {"cpu"}, {"a GPU"}),
-        (75, {"cpu", "cuda 7.5"},
-         {"a GPU of compute capability 9.0", "a GPU of compute capability 8.0 or later"}),
-        (90, {"cpu", "cuda 7.5", "cuda 8.0", "cuda 9.0 only"}, set()),
-    ],
-)  # fmt: skip
-def test_variants_lists_support_on_this_machine(gpu, here, lacks, monkeypatch):
-    found = None if gpu is None else Gpu(0, "NVIDIA Test", gpu)
-    monkeypatch.setattr(listing, "choose_device", lambda wanted: (found, "no NVIDIA GPU found"))
-    rows = json.loads(run("variants", "--json").stdout)["variants"]
-    assert {row["needs"] for row in rows if row["here"]} == here
-    assert {row["lacks"] for row in rows if not row["here"]} == lacks
-    last = " ".join(run("variants").stdout.splitlines()[-1].split())
-    assert last.startswith("* runs on this machine: cpu")
-    assert all(what in last for what in lacks) and ("the others need" in last) == bool(lacks)
-
-
-def test_supported_variants_of_a_stage_are_marked(no_gpu):
-    lines = run("variants", "conv2").stdout.splitlines()
-    assert next(line for line in lines if "winograd.blocked" in line).startswith("* ")
-    assert next(line for line in lines if "direct.basic" in line).startswith("  ")
-    assert "on this machine: cpu (no NVIDIA GPU found)" in run("variants", "--matrix").stdout
 
 
 @pytest.mark.parametrize(

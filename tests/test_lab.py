@@ -155,29 +155,6 @@ def test_suite_runs_without_gpu(tmp_path):
     assert picture.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["conv3"], ["'conv3' cannot be compared", "conv1+pool1", "plans"]),
-        ([], ["expected a stage"]),
-        (["conv1", "--suite", "report"], ["one of them"]),
-        (["--suite", "thesis"], ["suite 'thesis'", "course"]),
-        (["fc1", "--baseline", "block", "--device", "cpu", "--batch", "5"], ["'block'", "tiled"]),
-        (["plans", "--cold-l2"], ["--cold-l2"]),
-        (["fc1", "--against", "none.json"], ["go together"]),
-        (["fc1", "--against", "none.json", "--fail-on-regression", "5"], ["none.json", "no such"]),
-    ],
-)
-def test_invalid_arguments_are_refused(arguments, parts, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = run("compare", *arguments)
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("lenetgpu: error: ")
-    for part in parts:
-        assert part in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_profile_writes_every_format(tmp_path):
     names = {form: tmp_path / f"p.{form}" for form in ("json", "csv", "markdown", "trace")}
     options = [word for form, path in names.items() for word in (f"--{form}", path)]

@@ -65,14 +65,3 @@ def test_measured_sectors_equal_counted_ones(path, script):
     changed = script("measured").changed(document)
     lines, compared = differing(document, changed)
     assert lines == [] and (compared or changed) and len(wanted()) >= 17
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
-def test_differing_row_is_reported_until_kernel_changes(path):
-    document = json.loads(path.read_text())
-    row = next(row for row in document["rows"] if row["variant"] == "unrolled.image_untransposed")
-    main_kernel(row)["global_load_efficiency"] = 0.598
-    lines, compared = differing(document, [])
-    assert "conv1 unrolled.image_untransposed: loads 59.8%, counted 21.5%" in lines
-    lines, fewer = differing(document, ["lenetgpu/stages/conv/course/image.cu"])
-    assert not any("image_untransposed" in line for line in lines) and fewer < compared

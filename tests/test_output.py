@@ -210,14 +210,6 @@ def test_only_the_first_line_of_an_error_is_shown(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_infer_on_a_full_disk(tmp_path):
-    target = tmp_path / "x.json"
-    target.symlink_to("/dev/full")
-    result = run("infer", "--limit", 9, "--device", "cpu", "--output", target)
-    refused(result, f"{target}: cannot be written: No space left on device")
-    assert list(tmp_path.iterdir()) == [target]
-
-
 def test_infer_of_a_file_that_shrinks(tmp_path, monkeypatch):
     """The file shrinks between its opening and its first image; the label file is unchanged."""
     data, target = tmp_path / "x.npy", tmp_path / "labels.npy"

@@ -107,37 +107,6 @@ def test_unrun_entry_needs_current_hash_and_reason(ran, tree):
     assert state(ran, tree) == ((LAUNCHER,), ())
 
 
-def test_unrun_files_are_listed_by_name_folder_or_header(ran, tree):
-    replace(tree, HEADER, "1", "2")
-    replace(tree, LAUNCHER, "32", "64")
-    (tree / "lenetgpu/stages/pool.cu").unlink()
-    (tree / "lenetgpu/gpu/new.py").write_text("")
-    nvrtc.source_hash.cache_clear()
-    assert receipt.list_unrun(ran, "a header", [HEADER], tree) == [KERNEL]
-    rest = ("lenetgpu/gpu/new.py", LAUNCHER, "lenetgpu/stages/pool.cu")
-    assert state(ran, tree) == (rest, (KERNEL,))
-    receipt.list_unrun(ran, "the rest", ["lenetgpu"], tree)
-    assert state(ran, tree)[0] == () and ran["unrun"][KERNEL]["reason"] == "a header"
-    assert receipt.list_unrun(ran, "a bug in it", [KERNEL], tree) == [KERNEL]
-    assert ran["unrun"]["lenetgpu/stages/pool.cu"] == {"hash": None, "reason": "the rest"}
-    replace(tree, LAUNCHER, "64", "32")
-    receipt.list_unrun(ran, "again", [KERNEL], tree)
-    assert LAUNCHER not in ran["unrun"]  # no longer needed
-    for name in (LAUNCHER, SHOWS, "none.py"):
-        with pytest.raises(ValueError, match=f"{name}: expected a covered file that changed"):
-            receipt.list_unrun(ran, "why", [name], tree)
-
-
-def test_hash_is_the_same_on_every_python(tmp_path):
-    path = tmp_path / "a.py"
-    path.write_text(
-        '"""Said."""\nx: int = 3\n"""Of x."""\n\n\nasync def f(a, /, *b, c=1.5, **d):\n'
-        '    """Said."""\n    return f"{a!r:>{c}}" f"{c:,.{b}f} {{}}", u"t", [*b, "s"], b"s", 1j\n'
-    )
-    expected = "27c967b25e1152155f0063f4c5a29b12a1233217d59c709e657406c90c56bc88"
-    assert receipt.python_hash(path) == expected
-
-
 def test_receipt_command(ran, tree, capsys):
     file = tree / "receipt.json"
     assert receipt.main([], file, tree) == 1
@@ -152,14 +121,7 @@ def test_receipt_command(ran, tree, capsys):
     assert receipt.read(file)["unrun"][LAUNCHER]["reason"] == "no GPU today"
 
 
-ONE, TWO, THREE = (f"tests/test_a.py::test_{name}" for name in ("one", "two", "three[x-1]"))
-
-
-@pytest.fixture
-def passing(tree, monkeypatch):
-    """Return a tree with a file of passed tests."""
-    monkeypatch.setattr(parts.receipt, "ROOT", tree)
-    return planted(tree, {"tests/test_a.py": "def test_one(): pass\n"})
+ONE, TWO = "tests/test_a.py::test_one", "tests/test_a.py::test_two[x-1]"
 
 
 def report(test, when="call", outcome="passed"):
@@ -168,45 +130,29 @@ def report(test, when="call", outcome="passed"):
     )
 
 
-def keeper(passing, key="k", before=(), run="first"):
-    return parts.Keeper(key, dict(before), run, passing / "passed.jsonl")
-
-
-def kept(passing, key="k"):
-    return parts.kept(key, passing / "passed.jsonl", passing)
-
-
-def test_passed_tests_are_recorded_and_counted(passing):
-    first = keeper(passing)
-    for test in (ONE, TWO, THREE):
-        first.pytest_runtest_logreport(report(test, "setup"))
-    first.pytest_runtest_logreport(report(ONE))
-    first.pytest_runtest_logreport(report(TWO, outcome="failed"))
-    first.pytest_runtest_logreport(report(THREE, outcome="skipped"))
-    assert kept(passing) == {ONE: "first"} and (first.passed, first.runs) == (1, 1)
-    second = keeper(passing, before=kept(passing), run="second")
-    second.pytest_runtest_logreport(report(TWO))
-    assert kept(passing) == {ONE: "first", TWO: "second"}
-    assert (second.passed, second.runs) == (2, 2)
-
-
-def test_changed_tests_and_sources_run_again(passing):
-    key = parts.key(FACTS, passing)
-    keeper(passing, key).pytest_runtest_logreport(report(ONE))
-    assert kept(passing, parts.key(FACTS, passing)) == {ONE: "first"}
-    assert kept(passing, parts.key(FACTS | {"driver": "1.3"}, passing)) == {}
-    (passing / SHOWS).write_text("WIDTH = 90\n")
-    assert parts.key(FACTS, passing) == key
-    for name in (LAUNCHER, KERNEL):
-        path = passing / name
-        text = path.read_text()
-        path.write_text(text + "A = 3\n")
+def test_only_passed_and_unchanged_tests_are_left_out(tree, monkeypatch):
+    def kept(facts=FACTS):
         nvrtc.source_hash.cache_clear()
-        assert parts.key(FACTS, passing) != key
-        path.write_text(text)
-        nvrtc.source_hash.cache_clear()
-    assert kept(passing, parts.key(FACTS, passing)) == {ONE: "first"}
-    (passing / "tests/test_a.py").write_text("def test_one(): assert True\n")
-    assert kept(passing, key) == {}
-    (passing / "tests/test_a.py").unlink()
-    assert kept(passing, key) == {}
+        return parts.kept(parts.key(facts, tree), tree / "passed.jsonl", tree)
+
+    monkeypatch.setattr(parts.receipt, "ROOT", tree)
+    planted(tree, {"tests/test_a.py": "def test_one(): pass\n"})
+    for run, done in (("first", [ONE, TWO]), ("second", [TWO])):
+        keeper = parts.Keeper(parts.key(FACTS, tree), kept(), run, tree / "passed.jsonl")
+        for test in done:
+            keeper.pytest_runtest_logreport(report(test, "setup"))
+            skipped = (run, test) == ("first", TWO)
+            keeper.pytest_runtest_logreport(
+                report(test, outcome="skipped" if skipped else "passed")
+            )
+        assert kept() == {ONE: "first"} | ({} if run == "first" else {TWO: "second"})
+    assert (keeper.passed, keeper.runs) == (2, 2)
+    keeper.pytest_runtest_logreport(report(TWO, outcome="failed"))
+    assert kept() == {ONE: "first"} and kept(FACTS | {"driver": "1.3"}) == {}
+    for name, expected in ((SHOWS, {ONE: "first"}), (KERNEL, {}), (LAUNCHER, {})):
+        text = (tree / name).read_text()
+        (tree / name).write_text(text + "A = 3\n")
+        assert kept() == expected, name
+        (tree / name).write_text(text)
+    (tree / "tests/test_a.py").write_text("def test_one(): assert True\n")
+    assert kept() == {}

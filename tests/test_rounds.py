@@ -10,6 +10,7 @@ import pytest
 
 from lenetgpu.check.judge import Checked, Verdict
 from lenetgpu.measure import rounds
+from lenetgpu.measure.document import comparison_json
 from lenetgpu.measure.rounds import AGAIN, LEAST_ROUNDS, Candidate, Effort, balanced_orders, compare
 
 
@@ -178,6 +179,7 @@ def test_cheat_loses_its_times_even_after_ctrl_c(machine, monkeypatch, ends):
     made = [*candidates(machine, base=4.0), cheat]
     done = compare("x", made, "base", Effort(9.0, rounds=20))
     assert done.interrupted == (ends == "ctrl-c")
+    assert comparison_json(done, None, None)["interrupted"] == done.interrupted
     assert [c.status for c in made] == ["right", "wrong"]
     assert made[0].samples and not made[1].samples
     assert "remembered" in made[1].note
@@ -203,9 +205,12 @@ def test_missing_control_is_reported(machine):
     assert len(made[0].samples) == 8
 
 
-@pytest.mark.parametrize("samples", [0, 5])
-def test_out_of_memory_sample_is_skipped(machine, samples):
-    big = changed(machine, "big", breaking(MemoryError("5 GiB"), samples))
+@pytest.mark.parametrize("samples", [None, 0, 5])
+def test_candidate_without_memory_is_skipped(machine, samples):
+    """Memory is short while it is built, for its first sample, or for a later one."""
+    big = changed(machine, "big", breaking(MemoryError("5 GiB"), samples or 0))
+    if samples is None:
+        big.build = breaking(MemoryError("5 GiB"), 0)(None)
     done = compare("x", [*candidates(machine, base=4.0), big], "base", Effort(9.0, rounds=8))
     assert (big.status, big.note) == ("skipped", "needs more memory: 5 GiB")
     assert big.samples == [] and done.wrong == []

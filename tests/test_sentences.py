@@ -260,9 +260,3 @@ def test_group_without_a_command_shows_its_help():
     for words in ([], ["data"], ["weights"]):
         result = run(*words)
         assert result.exit_code == 2 and "Commands:\n" in result.output
-
-
-def test_csv_labels_have_image_numbers(tmp_path):
-    path = tmp_path / "labels.csv"
-    run("infer", "--skip", 7, "--limit", 3, "--device", "cpu", "--output", path)
-    assert [line.split(",")[0] for line in path.read_text().splitlines()[1:]] == ["7", "8", "9"]
