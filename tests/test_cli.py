@@ -40,8 +40,8 @@ def test_infer_json_schema():
     assert [name for slot in document["plan"] for name in slot["stages"]] == list(STAGE_NAMES)
     timing = document["timing_ms"]
     assert set(timing) == {
-        "import", "context", "choose", "schedule", "compile", "verify", "load", "copy", "first",
-        "compute", "end_to_end",
+        "start", "import", "context", "choose", "schedule", "compile", "verify", "load", "copy",
+        "first", "compute", "end_to_end",
     }  # fmt: skip
     for name in ("compute", "end_to_end"):
         entry = timing[name]
@@ -208,11 +208,7 @@ def test_warmup_prepares_variants():
 
 
 def test_help_imports_few_modules():
-    """Guard the 0.1 s in which --help and completion answer.
-
-    NumPy would double it, Numba would add half a second. Modules are counted, because timings
-    are unreliable on a busy machine.
-    """
+    """Guard the 0.1 s of --help and completion; NumPy would double it. Timings are unreliable."""
     code = (
         "import atexit, runpy, sys; before = set(sys.modules); sys.argv[1:] = ['--help']; "
         "atexit.register(lambda: print(*set(sys.modules) - before, sep='\\n', file=sys.stderr)); "

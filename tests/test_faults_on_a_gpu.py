@@ -82,11 +82,7 @@ def runs_here(plan):
 @pytest.mark.long
 @pytest.mark.parametrize("plan", PLANS)
 def test_labels_survive_any_failed_allocation(plan, ran):
-    """Fail each allocation, on the GPU and page-locked, once.
-
-    The order is random, within a time limit: some hundreds of passes, each of which measures
-    anew.
-    """
+    """Fail each allocation, on the GPU and page-locked, once, in random order within a limit."""
     if not runs_here(plan):
         pytest.skip(f"this GPU has no plan {plan}")
     code, out, errors = ran(

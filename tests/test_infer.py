@@ -338,11 +338,7 @@ def test_ctrl_c_before_first_label_writes_nothing(tmp_path):
 
 
 def test_ctrl_c_in_profile_keeps_complete_passes(tmp_path):
-    """Interrupt the last of 13 chunks, after four complete samples.
-
-    The chunks are: one that warms up, the first pass, 5 unprofiled passes, a profiled pass that
-    is not a sample, and 5 samples.
-    """
+    """Interrupt the last of 13 chunks: warm-up, first, 5 unprofiled, one profiled, 5 samples."""
     forms = {form: tmp_path / f"p.{form}" for form in ("json", "csv", "markdown", "trace")}
     options = [word for form, path in forms.items() for word in (f"--{form}", path)]
     code = DRIVER.replace(

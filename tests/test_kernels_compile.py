@@ -82,11 +82,9 @@ def kernels_of(variant):
 
 
 def selected(kernels, arch):
-    """Return kernels not meant for WHOLE, and per entry point the one with the most registers.
+    """Return kernels not meant for WHOLE, and per entry point the first to spill.
 
-    That one is the first to spill. For OLDEST the one with the fewest is added. Registers are
-    counted on WHOLE, for which every kernel is compiled anyway.
-    """
+    That has the most registers on WHOLE; for OLDEST the one with the fewest is added."""
     found, entries = [], defaultdict(list)
     for kernel in kernels:
         if kernel.meant_for(WHOLE):

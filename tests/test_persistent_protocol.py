@@ -23,12 +23,9 @@ class HangError(AssertionError):
 
 
 class Choices:
-    """Enumeration of the model's choices.
+    """Enumeration of choices: `skip` usual ones, `depth` with every option, then usual ones.
 
-    The first `skip` choices are the usual ones, the next `depth` take every option, and the
-    rest are usual again. `advance` moves to the next combination and returns False after the
-    last.
-    """
+    `advance` moves to the next combination and returns False after the last."""
 
     def __init__(self, depth, skip=0):
         self.depth, self.skip, self.way, self.options, self.at = depth, skip, [], [], -skip

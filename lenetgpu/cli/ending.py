@@ -15,10 +15,22 @@ from lenetgpu.cli.signals import INTERRUPTED
 from lenetgpu.errors import LenetError, one_line
 
 STARTED = time.perf_counter()
+_LONGEST_S = 60.0
 # Exit codes; 141 (128 + SIGPIPE) is what a shell shows when a process is killed for writing to a
 # closed pipe.
 BAD_INPUT, BROKEN_PIPE = 2, 141
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def phases_before() -> dict[str, float]:
+    """Return this process' milliseconds: "import" since STARTED, "start" before it, if known."""
+    phases = {"import": 1e3 * (time.perf_counter() - STARTED)}
+    with suppress(OSError, ValueError, IndexError, AttributeError):
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        if age_s < _LONGEST_S:  # older: another program's process, or times counted otherwise
+            phases["start"] = max(0.0, 1e3 * age_s - phases["import"])
+    return phases
 
 
 def say(text: object, err: bool = False) -> None:

@@ -73,12 +73,12 @@ def remembered(gpu: Gpu, precision: str, batch: int) -> Choice | None:
 
 def still_holds(gpu: Gpu, precision: str, batch: int) -> Choice | None:
     """Return `remembered` on the current `gpu`, or None if it was measured under a past load."""
+    choice = remembered(gpu, precision, batch)
+    if choice is None or not choice.load:
+        return choice
     from lenetgpu.measure.roofline import load_on, outlived
 
-    choice = remembered(gpu, precision, batch)
-    if choice is not None and choice.load and outlived(choice.load, load_on("cuda")):
-        return None
-    return choice
+    return None if outlived(choice.load, load_on("cuda")) else choice
 
 
 def measure(gpu: Gpu, precision: str, batch: int) -> Choice:

@@ -3,10 +3,11 @@
 import ctypes
 import ctypes.util
 import importlib.util
+import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -150,11 +151,37 @@ def libraries_by_name() -> Iterator[None]:
         ctypes.util.find_library = search
 
 
+def import_cupy() -> None:
+    """Import CuPy, without loading cuBLASLt (0.06 s) for a cuTENSOR that is not installed."""
+    settle_cupy()
+    wanted = "cutensor" in os.environ.get("CUPY_ACCELERATORS", "")
+    if "cupy" not in sys.modules and not wanted and importlib.util.find_spec("cutensor") is None:
+        with suppress(ImportError), libraries_by_name(), _without_cutensor():
+            import cupy
+    with libraries_by_name():
+        import cupy  # noqa: F401
+
+
+@contextmanager
+def _without_cutensor() -> Iterator[None]:
+    from cuda import pathfinder
+
+    def load_others(name: str) -> Any:
+        if name == "cutensor":  # the libraries that it needs would be loaded first
+            raise pathfinder.DynamicLibNotFoundError(name)
+        return load(name)
+
+    load, pathfinder.load_nvidia_dynamic_lib = pathfinder.load_nvidia_dynamic_lib, load_others
+    try:
+        yield
+    finally:
+        pathfinder.load_nvidia_dynamic_lib = load
+
+
 def activate(gpu: Gpu) -> None:
     """Make `gpu` the current device with a context, waiting for the one that `begin` started."""
-    settle_cupy()
-    with libraries_by_name():
-        import cupy
+    import_cupy()
+    import cupy
 
     if _here.is_child:
         raise LenetError(FORKED)

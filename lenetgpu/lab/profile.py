@@ -55,7 +55,7 @@ class Profile:
     def document(self) -> dict[str, Any]:
         """Return the JSON document: infer's schema 1, residual, ceilings and hint."""
         limits = self.outcome.limits
-        document = infer_json(self.outcome, 0.0) | {
+        document = infer_json(self.outcome) | {
             "command": "profile",
             "residual_ms": self.residual_ms,
             "hint": self.hint(),

@@ -81,7 +81,7 @@ def _images(outcome: Outcome) -> str:
     return f"{count} {'image' if asked == 1 else 'images'}{batch}"
 
 
-def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
+def print_infer(console: Console, outcome: Outcome) -> None:
     """Print the final lines of `lenetgpu infer`."""
     console.print(f"device   {describe_device(outcome)}")
     console.print(f"data     {_images(outcome)}, {shown(outcome.data)}")
@@ -109,13 +109,9 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
         f" ({_passes(outcome)}), {outcome.images_per_second:,.0f} images/s",
         bold=f"elapsed  {whole.median:,.2f} ms {ends}{inner}",
     )
-    phases = {"import": import_ms + outcome.phases.get("import", 0.0)} | {
-        "pass" if name == "first" else name: outcome.phases[name]
-        for name in PHASES
-        if name in outcome.phases and name != "import"
-    }
-    spent = ", ".join(f"{name} {ms:,.0f}" for name, ms in phases.items())
-    console.print(f"time     {spent} ms")
+    phases = [(name, outcome.phases[name]) for name in PHASES if name in outcome.phases]
+    spent = (f"{'pass' if name == 'first' else name} {ms:,.0f}" for name, ms in phases)
+    console.print(f"time     {', '.join(spent)} ms")
 
 
 def _passes(outcome: Outcome) -> str:

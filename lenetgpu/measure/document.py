@@ -30,7 +30,7 @@ SCHEMA = 1
 _LIBRARIES = ("cublas", "fft")
 _NEAR = 0.75
 PHASES = (
-    "import", "context", "choose", "schedule", "compile", "verify", "load", "copy", "first"
+    "start", "import", "context", "choose", "schedule", "compile", "verify", "load", "copy", "first"
 )  # fmt: skip
 _LAUNCH = (
     "grid", "block", "registers", "shared_bytes", "local_bytes", "occupancy", "blocks_per_sm",
@@ -244,12 +244,11 @@ def plan_json(plan: Plan) -> list[dict[str, Any]]:
     return [{"stages": list(s.stages), "variant": s.variant.full_name} for s in plan.stages]
 
 
-def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
+def infer_json(outcome: Outcome) -> dict[str, Any]:
     """Return the document of `lenetgpu infer --json` (schema 1)."""
     phases, n, correct, counts = outcome.phases, outcome.done, outcome.correct, outcome.counts
     timing = {
-        "import": import_ms + phases.get("import", 0.0),
-        **{name: phases.get(name, 0.0) for name in PHASES[1:]},
+        **{name: phases.get(name, 0.0) for name in PHASES},
         "compute": outcome.compute.as_json(),
         "end_to_end": outcome.end_to_end.as_json(),
     }

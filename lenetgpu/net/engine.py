@@ -15,7 +15,7 @@ from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory, release, within_memory
 from lenetgpu.measure.outcome import Request
-from lenetgpu.measure.timing import Phases
+from lenetgpu.measure.timing import Phases, clock
 from lenetgpu.net.runners import CpuRunner, GpuRunner
 from lenetgpu.net.streaming.schedule import Schedule, best_schedule
 from lenetgpu.network import FEATURES
@@ -36,7 +36,10 @@ class Engine:
         self.request = request
         self.phases = Phases() if phases is None else phases
         self.notes: list[str] = []
+        start = clock()
         self.gpu, self.why = choose_device(request.device, request.plan)
+        if self.gpu is not None:  # the time until the driver has started
+            self.phases["context"] = (clock() - start) * 1e3
         self.index = None if self.gpu is None else self.gpu.index
         streams, threads, overrides = request.streams, request.threads, request.overrides
         if (streams or 1) > 1 and self.gpu is None:
@@ -71,7 +74,7 @@ class Engine:
         batch = self.request.images_a_pass(images)
         if self.gpu is not None:
             with self.phases.timed("import"):
-                import cupy  # noqa: F401
+                gpu_device.import_cupy()
             with self.phases.timed("context"):
                 gpu_device.activate(self.gpu)
         if not self._resolved and self.request.plan == AUTO and not self.request.overrides:
