@@ -263,7 +263,7 @@ def of_npz(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
     """Damage, rename or double a member, or make it a bomb; the zip stays valid."""
     try:
         with zipfile.ZipFile(io.BytesIO(entry.data)) as source:
-            members = [(name, source.read(name)) for name in source.namelist()]
+            members = [(name, source.open(name).read(_LONGEST)) for name in source.namelist()]
     except Exception:  # of a file that went further
         members = []
     if not members or rng.random() < 0.3:

@@ -105,13 +105,16 @@ def test_shapes_are_inferred_from_the_graph(tmp_path):
     """Shapes come from values that the graph computes, with an open batch."""
     nodes = [node("Shape", ["x"], "z"), node("Gather", ["z", "i"], "n"),
              node("Concat", ["n", "s"], "c", axis=0), node("Reshape", ["x", "c"], "p"),
-             conv("p", "w", "y")]  # fmt: skip
-    weights = [numbers("i", [0]), numbers("s", [12, 16, 16]), tensor("w", 4, 12, 1, 1)]
+             conv("p", "w", "a", auto_pad="SAME_LOWER", strides=[2, 2]),
+             conv("a", "v", "y")]  # fmt: skip
+    weights = [numbers("i", [0]), numbers("s", [12, 16, 16]), tensor("w", 4, 12, 3, 3),
+               tensor("v", 8, 4, 1, 1)]  # fmt: skip
     made = model(nodes, weights)
     made.graph.value_info.append(helper.make_tensor_value_info("x", 1, (9, 9, 9, 9)))
     made.graph.output.append(helper.make_tensor_value_info("p", 1, (9, 9, 9, 9)))
-    (given,) = onnx_convs.read(written(tmp_path, made), 3)
-    assert (given.images, given.problem) == (3, Conv(16, 16, 12, 4, 1, 1))
+    first, given = onnx_convs.read(written(tmp_path, made), 3)
+    assert first.problem == Conv(16, 16, 12, 4, 3, 3, 2, 1)
+    assert (given.images, given.problem) == (3, Conv(8, 8, 4, 8, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -186,8 +189,8 @@ def test_batch_is_the_models_or_as_requested(tmp_path, size, batch, images):
         ([node("Relu", ["x"], "y")], [], "expected a model with convolutions, found none"),
         ([conv("x", "w", "y"), conv("x", "w", "y")], [W], "a value y that is made twice"),
         ([conv("x", "w", "y", auto_pad="SAME")], [W], "found auto_pad SAME"),
-        ([conv("x", "w", "y")], [W, TensorProto(name="i", dims=[1 << 31], data_type=7)],
-         "a list of more than 131,072 numbers"),
+        ([conv("x", "w", "y")], [W, TensorProto(name="i", dims=[1 << 31], data_type=1)],
+         "lists of more than 2,097,152 numbers"),
     ],
 )  # fmt: skip
 def test_invalid_models_are_refused_in_one_sentence(tmp_path, nodes, weights, words):

@@ -124,6 +124,7 @@ def test_invalid_archives_are_refused(tmp_path, tensors, monkeypatch):
     refused(path, model_files.archive({"conv1.npy": pickled}), "conv1 to hold floats, found object")
     assert not (tmp_path / "harmed").exists()
     refused(path, model_files.archive(first | {"note.txt": b"hello"}), "found note.txt")
+    refused(path, model_files.archive({"note.txt": b""}), "of *.npy or */data.pkl, found note.txt")
     refused(path, with_flag(model_files.npz(tensors), 1), "encrypted")
     for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         refused(path, model_files.archive(first, method), f"conv1.npy by method {method}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, TiffImagePlugin, TiffTags
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.errors import first_line, unexpected
@@ -37,6 +37,9 @@ _SLOW, _SLOW_BYTES = ("bmp_rle", "ppm", "ppm_plain"), 4 << 20
 _SCANNED, _HELD = 20 * MOST_PIXELS["JPEG"], 80_000_000
 # limit for a TIFF's pixels and one strip or tile, which libtiff decodes into its own memory
 _TIFF_BYTES = 200_000_000
+_GROUP4, _JPEG = 4, 7  # TIFF's numbers of compressions
+# Group 4 codes of white rows, and of rows whose last pixel is black: first byte, bits of a row
+_MARKS = ((0xFF, 1), (0x5F, 2))
 _COLOURED = 10_000_000  # pixel limit of a JPEG decoded in colour
 _STRIP = 1 << 20  # pixels converted to grey at a time
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)
@@ -133,6 +136,7 @@ def _decoded(
                 return [], notes, (height, width)
             if form == "TIFF":
                 files.enter_context(_without_libtiff())
+                _require_rows(data, image.tag_v2, *image.size)  # type: ignore[attr-defined]
             image.load()
             number = image.getexif().get(_ORIENTATION, 1)
             size = (width, height) if number in _ON_ITS_SIDE else (height, width)
@@ -175,6 +179,49 @@ def _require_decodable(image: Image.Image, form: str, data: bytes) -> None:
         pixels = width * height * (1 if samples == 1 and bits <= 8 else 4)
         if tags.get(259, 1) != 1 and pixels + strip * samples * bits // 8 > _TIFF_BYTES:
             raise RefusedError(f"more than {_TIFF_BYTES:,} bytes of pixels and one strip")
+
+
+def _require_rows(data: bytes, tags: Any, width: int, height: int) -> None:
+    """Raise RefusedError if a TIFF's strip or tile of Group 4 or JPEG has too few rows.
+
+    libtiff leaves missing rows as they were in its buffer. JPEG says how many it has. Group 4 is
+    decoded after marking strips of two kinds: rows that differ are missing.
+    """
+    if tags.get(259) not in (_GROUP4, _JPEG):
+        return
+    tiled, reverse = 322 in tags, tags.get(266) == 2
+    wide, rows = (tags[322], tags[323]) if tiled else (width, min(height, tags.get(278, height)))
+    starts = tags[324 if tiled else 273]
+    sizes = tags.get(325 if tiled else 279, [len(data) - at for at in starts])
+    count = len(starts) if tiled else -(-height // max(1, rows))  # of a plane
+    last, read = rows if tiled else height - rows * (count - 1), {*zip(starts, sizes, strict=True)}
+    total = rows * (2 * count - 1) + last
+    wrong = len(starts) < count or rows < 1 or sum(size for _, size in read) > len(data)
+    if wrong or wide * total > 3 * _MOST:
+        found = f"{sum(sizes):,} bytes in {len(starts):,} parts of {wide:,}x{rows:,} pixels"
+        raise RefusedError(found)
+    if tags[259] == _JPEG:
+        for number, (at, size) in enumerate(zip(starts, sizes, strict=True), 1):
+            with Image.open(io.BytesIO(data[at : at + size]), formats=["JPEG"]) as part:
+                (across, down), least = part.size, rows if number % count else last
+            if across < wide or down < least:
+                raise RefusedError(f"{across:,}x{down:,} pixels in a strip of {wide:,}x{least:,}")
+        return
+    images, ifd = [], TiffImagePlugin.ImageFileDirectory_v2()
+    for first, bits in _MARKS:
+        mark = bytes([int(f"{first:08b}"[::-1], 2) if reverse else first])
+        mark += b"\xff" * (rows * bits // 8 + 1)
+        offsets = [offset for at in starts[:count] for offset in (0, len(mark) + at)]
+        lengths = [length for size in sizes[:count] for length in (len(mark), size)]
+        ifd.update({256: wide, 257: total, 258: 1, 259: _GROUP4, 262: 0, 266: 1 + reverse,
+                    273: tuple(offsets), 278: rows, 279: tuple(lengths)})  # fmt: skip
+        ifd.tagtype[273] = TiffTags.LONG
+        marked = b"II*\0\x08\0\0\0" + ifd.tobytes(8) + mark + data  # offsets are from the IFD's end
+        with Image.open(io.BytesIO(marked), formats=["TIFF"]) as image:
+            images.append(np.frombuffer(image.tobytes(), np.uint8).reshape(total, -1))
+    differ = (images[0] != images[1]).any(axis=1) & (np.arange(total) // rows % 2 == 1)
+    if differ.any():
+        raise RefusedError(f"a damaged one (Group 4 data without {differ.sum():,} of its rows)")
 
 
 def _colours(image: Image.Image) -> list[Array]:

@@ -134,9 +134,12 @@ def read_state_dict(path: Path, data: bytes) -> Model:
         advice = "save it again by torch.save of PyTorch 1.6 or later"
         found = f"a bare pickle, which is not read; {advice}"
         raise unexpected(path, "a state_dict in PyTorch's zip archive", found)
+    files = _members(path, data, TORCH)[0]
+    if not any(name.endswith("data.pkl") for name in files):  # so that PyTorch is not imported
+        raise unexpected(path, "an archive of *.npy or */data.pkl", next(iter(files), "nothing"))
     torch = _torch(path)
     matching = layouts.Matching(path)
-    state = _state(path, torch, _packed(_members(path, data, TORCH)[0]))
+    state = _state(path, torch, _packed(files))
     for name, tensor in state.items():
         if not isinstance(name, str) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             found = f"{type(tensor).__name__} under {name}; save model.state_dict() alone"

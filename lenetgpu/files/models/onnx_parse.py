@@ -5,7 +5,9 @@ larger than memory. Fields that are not needed are skipped unread, and the rest 
 limits.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,9 +15,13 @@ from lenetgpu.errors import unexpected
 from lenetgpu.files.models.forms import damaged
 
 FLOAT, UINT8, INT32, INT64, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 6, 7, 10, 11, 16
+_INTS = 7  # type of an attribute
 OWN = ("", "ai.onnx")  # names of the domain of ONNX's own operators
-# Depth of nested graphs; numbers in a list, each of which shape inference may take for a dimension.
-_DEEPEST, _LONGEST = 12, 1 << 17
+# Depth of nested graphs; numbers in all lists, each of which shape inference may take for a
+# dimension; operators that pass lists on, and those with filters or windows.
+_DEEPEST, _LISTED = 12, 1 << 21
+_PASSING = ("Add", "Cast", "Concat", "Gather", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze")
+_WINDOWED = ("AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv")
 _VARINT, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 _SIZES = {_LONG: 8, _SHORT: 4}
 _MODEL, _GRAPH, _NODE, _TENSOR, _ATTRIBUTE = "model", "graph", "node", "tensor", "attribute"
@@ -180,19 +186,21 @@ def inferred(path: Path, model: Any, batch: int) -> dict[str, tuple[int, list[in
     for value in copy.graph.output:
         value.ClearField("type")
     copy.ClearField("functions")
-    tensors = list(copy.graph.initializer)
     for node in copy.graph.node:
         for attribute in node.attribute:
             attribute.ClearField("g")
             attribute.ClearField("graphs")
-            tensors.append(attribute.t)
-    lists = (t for t in tensors if len(t.dims) == 1 and t.data_type in (INT32, INT64))
-    if any(tensor.dims[0] > _LONGEST for tensor in lists):
-        raise damaged(path, "ONNX", f"a list of more than {_LONGEST:,} numbers")
+        if node.op_type in _WINDOWED:
+            _simplify(node)
     known = {opset.domain for opset in copy.opset_import}
     for domain in {node.domain for node in copy.graph.node} - known - set(OWN):
         copy.opset_import.add(domain=domain, version=1)
-    graph = shape_inference.infer_shapes(copy, data_prop=True).graph
+    _require_short_lists(path, copy.graph, _types(shape_inference.infer_shapes(copy).graph))
+    return _types(shape_inference.infer_shapes(copy, data_prop=True).graph)
+
+
+def _types(graph: Any) -> dict[str, tuple[int, list[int | None]]]:
+    """Return the element type and dimensions of a graph's values, where they are known."""
     values = {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in graph.initializer}
     for value in (*graph.value_info, *graph.output, *graph.input):
         kind = value.type.tensor_type
@@ -200,3 +208,27 @@ def inferred(path: Path, model: Any, batch: int) -> dict[str, tuple[int, list[in
             dims = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
             values.setdefault(value.name, (kind.elem_type, dims))
     return values
+
+
+def _require_short_lists(path: Path, graph: Any, values: Mapping[str, tuple[int, Any]]) -> None:
+    sizes = {name: prod(n or 0 for n in dims) for name, (_, dims) in values.items()}
+    lists = {name: sizes[name] for name, (_, dims) in values.items() if len(dims) < 2}
+    for node in graph.node:
+        if node.op_type in _PASSING and all(n in lists or n not in sizes for n in node.input):
+            lists.update((name, sizes.get(name, 0)) for name in node.output)
+    if sum(lists.values()) > _LISTED:
+        raise damaged(path, "ONNX", f"lists of more than {_LISTED:,} numbers")
+
+
+def _simplify(node: Any) -> None:
+    """Replace padding SAME, for which older ONNX loops, by 1x1 filters with as many outputs."""
+    given = {attribute.name: attribute for attribute in node.attribute}
+    if "pads" not in given and {"auto_pad", "strides"} <= given.keys():
+        dropped, ones = ["auto_pad"], [1] * len(given["strides"].ints)
+        if given["auto_pad"].s.startswith(b"SAME"):
+            dropped += ["ceil_mode", "dilations", "kernel_shape"]
+        kept = [a for name, a in given.items() if name not in dropped]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        if "kernel_shape" in dropped:
+            node.attribute.add(name="kernel_shape", type=_INTS, ints=ones)
