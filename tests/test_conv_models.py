@@ -189,8 +189,9 @@ def test_batch_is_the_models_or_as_requested(tmp_path, size, batch, images):
         ([node("Relu", ["x"], "y")], [], "expected a model with convolutions, found none"),
         ([conv("x", "w", "y"), conv("x", "w", "y")], [W], "a value y that is made twice"),
         ([conv("x", "w", "y", auto_pad="SAME")], [W], "found auto_pad SAME"),
-        ([conv("x", "w", "y")], [W, TensorProto(name="i", dims=[1 << 31], data_type=1)],
-         "lists of more than 2,097,152 numbers"),
+        *(([conv("x", "w", "y")], [W, TensorProto(name="i", dims=[1 << 31], data_type=kind)], words)
+          for kind, words in ((1, "lists of more than 2,097,152 numbers"),
+                              (7, "0 numbers in a list of 2,147,483,648"))),
     ],
 )  # fmt: skip
 def test_invalid_models_are_refused_in_one_sentence(tmp_path, nodes, weights, words):

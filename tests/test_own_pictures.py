@@ -386,8 +386,7 @@ def test_damaged_tiff_is_refused_without_other_output(put, capfd, way, mode, fou
     data = bytearray(path.read_bytes())
     with Image.open(path) as opened:
         middle = opened.tag_v2[273][0] + opened.tag_v2[279][0] // 2
-    jpeg = data.find(b"\xff\xc0") + 5, b"\0\x08"
-    at, change = jpeg if way == "jpeg" else (middle, bytes(6))
+    at, change = (data.find(b"\xff\xc0") + 5, b"\0\x08") if way == "jpeg" else (middle, bytes(6))
     data[at : at + len(change)] = change
     with pytest.raises(LenetError, match=f"found {found}"):
         read_grey(put(data))

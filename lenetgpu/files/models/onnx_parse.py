@@ -17,9 +17,9 @@ from lenetgpu.files.models.forms import damaged
 FLOAT, UINT8, INT32, INT64, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 6, 7, 10, 11, 16
 _INTS = 7  # type of an attribute
 OWN = ("", "ai.onnx")  # names of the domain of ONNX's own operators
-# Depth of nested graphs; numbers in all lists, each of which shape inference may take for a
-# dimension; operators that pass lists on, and those with filters or windows.
-_DEEPEST, _LISTED = 12, 1 << 21
+# Depth of nested graphs; numbers in a list of integers, and in all lists, each of which shape
+# inference may take for a dimension; operators that pass lists on; those with filters or windows.
+_DEEPEST, _LONGEST, _LISTED = 12, 1 << 17, 1 << 21
 _PASSING = ("Add", "Cast", "Concat", "Gather", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze")
 _WINDOWED = ("AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv")
 _VARINT, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
@@ -186,12 +186,19 @@ def inferred(path: Path, model: Any, batch: int) -> dict[str, tuple[int, list[in
     for value in copy.graph.output:
         value.ClearField("type")
     copy.ClearField("functions")
+    tensors = list(copy.graph.initializer)
     for node in copy.graph.node:
         for attribute in node.attribute:
             attribute.ClearField("g")
             attribute.ClearField("graphs")
+            tensors.append(attribute.t)
         if node.op_type in _WINDOWED:
             _simplify(node)
+    for tensor in (t for t in tensors if len(t.dims) == 1 and t.data_type in (INT32, INT64)):
+        width = 4 if tensor.data_type == INT32 else 8
+        count = len(tensor.raw_data) // width or len(tensor.int32_data) + len(tensor.int64_data)
+        if not 0 <= tensor.dims[0] <= _LONGEST or count not in (0, tensor.dims[0]):
+            raise damaged(path, "ONNX", f"{count:,} numbers in a list of {tensor.dims[0]:,}")
     known = {opset.domain for opset in copy.opset_import}
     for domain in {node.domain for node in copy.graph.node} - known - set(OWN):
         copy.opset_import.add(domain=domain, version=1)
@@ -221,8 +228,13 @@ def _require_short_lists(path: Path, graph: Any, values: Mapping[str, tuple[int,
 
 
 def _simplify(node: Any) -> None:
-    """Replace padding SAME, for which older ONNX loops, by 1x1 filters with as many outputs."""
+    """Replace padding SAME, for which older ONNX loops, by 1x1 filters with as many outputs.
+
+    Strides below 1, by which it divides, make the operator unknown.
+    """
     given = {attribute.name: attribute for attribute in node.attribute}
+    if "strides" in given and min(given["strides"].ints, default=1) < 1:
+        node.domain = "unknown"
     if "pads" not in given and {"auto_pad", "strides"} <= given.keys():
         dropped, ones = ["auto_pad"], [1] * len(given["strides"].ints)
         if given["auto_pad"].s.startswith(b"SAME"):
