@@ -5,6 +5,7 @@ import gc
 import os
 import sys
 import traceback
+from itertools import pairwise
 
 
 def main() -> None:
@@ -22,6 +23,7 @@ def main() -> None:
     if sys.argv[1:2] == ["infer"]:
         gc.disable()
         atexit.register(gc.freeze)
+        _begin(sys.argv[2:])
     from lenetgpu.cli import main as command
 
     code: str | int | None = 1
@@ -48,6 +50,17 @@ def main() -> None:
     if own and isinstance(code, int):
         watch.end(code)
     sys.exit(code)
+
+
+def _begin(words: list[str]) -> None:
+    """Create the context of the device of `infer` while its options are read and parsed."""
+    if {"-h", "--help"} & {*words}:
+        return
+    from lenetgpu.gpu.device import begin
+
+    given = [word.partition("=")[2] for word in words if word.startswith("--device=")]
+    given += [value for name, value in pairwise(words) if name == "--device"]
+    begin(given[-1] if given else "auto")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lenetgpu import __main__ as entry
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, device, launch, nvrtc
 from lenetgpu.gpu.nvrtc import CompileError, Kernel, Resources, compile_kernel, compile_together
@@ -85,6 +86,23 @@ def test_context_is_created_in_the_background(driver):
     device.activate(gpu)
     timer.join()
     assert driver.said == ["init", "context 11", "use 1", "free"]
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ([], ["auto"]),
+        (["a.png", "--device", "cuda:1", "--limit", "9"], ["cuda:1"]),
+        (["--device=cpu"], ["cpu"]),
+        (["--device"], ["auto"]),
+        (["--device", "cpu", "--help"], []),
+    ],
+)
+def test_infer_starts_its_device_before_parsing(monkeypatch, words, wanted):
+    begun = []
+    monkeypatch.setattr(device, "begin", begun.append)
+    entry._begin(words)
+    assert begun == wanted
 
 
 @pytest.mark.parametrize("wanted", ["cpu", "cuda:2", "tpu"])

@@ -135,9 +135,6 @@ def infer(
     **options: Any,
 ) -> None:
     """Classify images and print accuracy and time."""
-    from lenetgpu.gpu.device import begin
-
-    begin(options["device"])
     from lenetgpu.files import output as files
     from lenetgpu.lab.console import progress_bar
     from lenetgpu.lab.mistakes import check_errors, write_errors
