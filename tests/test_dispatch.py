@@ -4,7 +4,7 @@ import json
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +22,6 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.machines import FULL_NAMES, H100, H200
 from lenetgpu.lab import compare as asking
 from lenetgpu.lab.conv import compared, tuning
-from lenetgpu.lab.conv.document import tuned_line
 from lenetgpu.lab.conv.request import shape_of
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.problems import Conv
@@ -705,22 +704,6 @@ def test_interrupted_tuning_keeps_finished_shapes(gpu, tmp_path):
     assert "1 of 2 choices cached" in said
     assert decided(OTHER, 1, MACHINE)[0] == SLOW
     assert decided(replace(OTHER, C=17), 1, MACHINE)[1] is None
-
-
-def test_tuned_result_is_printed(gpu):
-    gpu[16] = {by_model(): 6.0, SLOW: 4.0}
-    shown = CliRunner().invoke(main, ["conv", "16,9,9,16,3", "--tune"]).stdout
-    line = f"best.fp32 dispatches {SLOW}, 4.00 us; before, it dispatched {by_model()}"
-    assert f"{line}; the model predicts {by_model()}, 6.00 us, 1.50x" in shown
-    held = asdict(tuning.Tuned({"a": 1.0}, "a", "a", "a", 1.0))
-    beside = (
-        "best.fp32 dispatches a, 1.00 us, measured while 2 other processes ran; the model agrees"
-    )
-    assert tuned_line(held | {"load": 2.0}) == beside
-    assert "a is the fastest, but the choice is not cached: full" in tuned_line(
-        held | {"why": "full"}
-    )
-    assert tuned_line(asdict(tuning.Tuned({}, why="x"))) == "best.fp32: no choice cached: x"
 
 
 @pytest.mark.parametrize(

@@ -290,14 +290,6 @@ def test_gpu_state_in_json_and_columns():
     assert Table(MACHINE, [{"machine": None}, {}]).columns == ()
 
 
-def test_passes_count_the_calls_of_a_sample():
-    called = []
-    timer = CallTimer(lambda: called.append(1), False, 1e9, pytest.fail)
-    called.clear()
-    timer.calls.sample()
-    assert timer.calls.passes == len(called) > 1
-
-
 def test_gpu_calls_are_timed_alone_or_as_a_graph_by_what_the_time_allows(monkeypatch):
     """A call takes 0.01 ms, a graph of ten 0.05 ms: ten graphs are a sample."""
     graph = SimpleNamespace(launch=lambda: 0.05, stream=PretendedGpu().stream())

@@ -6,9 +6,7 @@ import io
 import json
 import random
 import re
-import sys
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,21 +123,6 @@ def test_changed_kernels_are_detected(monkeypatch):
     current = source_hash(ROOT / name)
     assert changed({"kernels": {name: current}}) == []
     assert changed({"kernels": {name: current[::-1]}}) == [name]
-
-
-def test_devices_have_separate_chapters(tmp_path):
-    """Two devices give a chapter each, and no chart mixes their figures."""
-    out = tmp_path / "both.html"
-    cpu = ROOT / "docs" / "measured" / "cpu-2-cores"
-    assert run(out, H200 / "peers.json", cpu / "peers.json").exit_code == 0
-    html = out.read_text()
-    names = re.findall(r'<h2 class="device">(.*?)</h2>', html)
-    assert names == ["NVIDIA H200", "Intel(R) Xeon(R) Processor, 2 cores"]
-    specs = json.loads(re.search(r'id="charts">(.*?)</script>', html, re.S)[1])
-    for spec in specs.values():
-        text = json.dumps(spec)
-        assert not ("lenetgpu int8 graph" in text and "onnxruntime" in text)
-    assert len(set(Parsed(html).ids)) == len(Parsed(html).ids)
 
 
 # in a browser
@@ -338,25 +321,6 @@ def test_mutated_document_is_refused_or_drawn(tmp_path, monkeypatch):
     assert 10 < refused < 70
 
 
-def test_extreme_numbers_are_drawn(chromium, tmp_path):
-    """Zero, negative and huge numbers break no chart, and nothing divides by them."""
-    row = {"maker": "lenetgpu", "precision": "fp32", "correct": 0, "judged": 0, "peer_ms": 0}
-    rows = [row | {"name": f"n{i}", "median_ms": ms} for i, ms in enumerate((0, 1, 1e-30, 1e30))]
-    scaling = [{"plan": "p", "images": 0, "ns_per_image": 0}]
-    document = read("peers.json") | {"rows": rows, "scaling": scaling}
-    stage = read("plans", "fp16.json")
-    stage["stages"][0] |= {"share": 1e30, "gflop": -1, "mbytes": 0, "tflops": 1e30}
-    stage["timing_ms"]["compute"]["median"] = 0
-    for name, made in (("peers", document), ("plan", stage)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(made))
-    out = tmp_path / "out.html"
-    done = run(out, tmp_path)
-    assert done.exit_code == 0, done.output
-    with chromium.open(out) as opened:
-        seen_whole(opened)
-        assert (opened.console, opened.requests) == ([], [])
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -376,12 +340,6 @@ def test_bad_usage_is_one_sentence(words, said, tmp_path, monkeypatch):
     done = run(*words)
     assert done.exit_code == 2 and said in done.output, done.output
     assert not (tmp_path / "out.html").exists()
-
-
-def test_missing_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    done = run(tmp_path / "out.html", H200 / "peers.json")
-    assert done.exit_code == 2 and "lenetgpu[report]" in done.output
 
 
 # a fresh run
@@ -412,29 +370,6 @@ def test_fresh_run_makes_a_page(chromium, tmp_path, monkeypatch):
         seen_whole(opened)
         assert (opened.console, opened.requests, opened.overflow()) == ([], [], 0)
         assert opened.page.locator("figure.chart", has_text="lenetgpu profile").count() == 1
-
-
-def test_interrupted_run_leaves_the_old_page(tmp_path, monkeypatch):
-    out = tmp_path / "out.html"
-    out.write_text("before")
-
-    def stopped(request, say):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command, "run_compare", stopped)
-    done = run(out, "--device", "cpu", "--limit", 20)
-    assert done.exit_code == 130 and out.read_text() == "before"
-    assert [path.name for path in tmp_path.iterdir()] == ["out.html"]
-
-
-def test_files_of_a_folder_are_read_once(tmp_path, monkeypatch):
-    assert len(command.json_files([H200, H200 / "peers.json"])) == FILES
-    monkeypatch.chdir(H200)
-    assert len(command.json_files([H200, Path("peers.json"), Path(".")])) == FILES
-    with pytest.raises(LenetError, match="at most"):
-        for number in range(command.MOST_FILES + 1):
-            (tmp_path / f"{number}.json").touch()
-        command.json_files([tmp_path])
 
 
 # parts shared by all pages
