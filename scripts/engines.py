@@ -86,8 +86,8 @@ def line_means(kernel: Kernel, problem: Conv, batch: int) -> dict[str, float]:
     for index, instruction in enumerate(plain):
         sort = instruction.part
         if sort == COMPUTE and instruction.op is not Op.BARRIER:
-            read = index in plain[index + 1].reads
-            sort = "last" if stalls[index + 1] else instruction.op.value + ", read next" * read
+            read = ", read next" * (index in plain[index + 1].reads)
+            sort = "last" if stalls[index + 1] else instruction.op.name.lower() + read
         sorts[sort] += 1
         instructions.append(replace(instruction, part=sort))
     warps = ceil(tile.threads_x * tile.threads_y / 32)

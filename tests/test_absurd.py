@@ -115,13 +115,13 @@ def test_absurd_arguments_are_refused_in_one_sentence(tmp_path):
 def test_too_many_operations_to_check_are_refused():
     heavy = [Shape("heavy", Conv(4000, 4000, 64, 64, 200, 200, 7))]
     with pytest.raises(LenetError, match=r"at most 2e\+12 operations to check on a CPU, found "):
-        request.require_checkable(heavy, "cpu")
-    request.require_checkable(heavy, "cuda")
+        request.check_size(heavy, "cpu")
+    request.check_size(heavy, "cuda")
     for name, suite in request.SUITES.items():
-        assert request.require_checkable(list(suite.shapes), "cpu") is None, name
+        assert request.check_size(list(suite.shapes), "cpu") is None, name
     wide = [Shape("wide", Conv(300, 300, 1, 1, 257, 256))]
     with pytest.raises(LenetError, match="filters of at most 65,536 elements, found 257x256"):
-        request.require_checkable(wide, "cuda")
+        request.check_size(wide, "cuda")
 
 
 def test_case_larger_than_free_memory_raises_memory_error(monkeypatch):

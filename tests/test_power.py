@@ -24,7 +24,7 @@ from lenetgpu.gpu.device import Gpu, driver_gpus
 from lenetgpu.gpu.launch import record
 from lenetgpu.gpu.nvml import MachineState, Spread
 from lenetgpu.lab.render import Table
-from lenetgpu.lab.rows import MACHINE
+from lenetgpu.lab.rows import LAUNCH
 from lenetgpu.measure import bench as bench_module
 from lenetgpu.measure import power, timing
 from lenetgpu.measure.bench import PlanBench, StageBench, input_of, stage_of
@@ -37,7 +37,7 @@ from lenetgpu.stages import find
 
 GPU = Gpu(0, "NVIDIA Test", 90)
 BUS = "0000:C1:00.0"
-HEADINGS = ["SM MHz", "W", "C", "throttled", "uJ/image"]
+MACHINE = LAUNCH[-5:]
 STATE = MachineState(
     Spread(1755.0, 1740.0, 1770.0), Spread(312.5, 300.0, 320.0), Spread(40.0, 39.0, 41.0),
     ("power cap",), 12.25, "counter", 2.003, 98,
@@ -284,7 +284,7 @@ def test_gpu_state_in_json_and_columns():
         "watched_s": 2.003, "readings": 98,
     }  # fmt: skip
     calm = {"machine": entry["machine"] | {"throttle": []}}
-    assert [one.title for one in MACHINE] == HEADINGS
+    assert [one.title for one in MACHINE] == ["SM MHz", "W", "C", "throttled", "uJ/image"]
     assert [one.cell(entry) for one in MACHINE] == ["1,755", "312", "41", "power cap", "12.25"]
     assert MACHINE[3].cell(calm) == "no"
     assert Table(MACHINE, [{"machine": None}, {}]).columns == ()

@@ -7,12 +7,12 @@ import pytest
 
 from lenetgpu.lab.compare import COMPARED
 from lenetgpu.lab.render import Table, show
-from lenetgpu.lab.rows import columns, dimensions, fixed, significant, within
+from lenetgpu.lab.rows import columns, dimensions, fixed, significant
 
 TIMED = columns(
     "candidate=name",
     ("median ms=median_ms", fixed(3)),
-    *within("machine", columns(("W=power_w", fixed(0)))),
+    *columns(("W=machine.power_w", fixed(0))),
     ("grid", dimensions),
     "note",
 )

@@ -8,8 +8,7 @@ sources. `counted` selects the times of a run that count.
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from hashlib import sha256
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -82,10 +81,10 @@ class Measured:
 
     def __str__(self) -> str:
         images = f"{self.images:,} image{'s' * (self.images > 1)}"
-        load = f"while {self.load:.0f} other processes ran" if self.load else ""
-        commit = f"commit {self.commit[:10]}" if self.commit else ""
-        parts = [self.device, self.date, images, self.without.strip(), commit, load, self.source]
-        return ", ".join(filter(None, parts))
+        load = self.load and f"while {self.load:.0f} other processes ran"
+        commit = self.commit and f"commit {self.commit[:10]}"
+        parts = self.device, self.date, images, self.without.strip(), commit, load, self.source
+        return ", ".join(map(str, filter(None, parts)))
 
 
 def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:
@@ -121,12 +120,6 @@ def shipped(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
     return next((rows for name in names if (rows := _shipped().get((name, problem)))), ())
 
 
-def of_twins(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
-    """Return the shipped rows of `problem` from known GPUs with the same multiprocessors."""
-    found = (_shipped().get((name, problem), ()) for name in machines.twins(machine))
-    return tuple(replace(row, twin=True) for rows in found for row in rows)
-
-
 @dataclass(frozen=True)
 class Entry:
     """Cache entry of one problem on one device: times, dates and loads by number of images."""
@@ -141,8 +134,7 @@ class Entry:
 @cache
 def _kernels() -> str:
     """Return a digest of every convolution's kernels and their headers."""
-    hashes = "".join(map(nvrtc.source_hash, sorted(_CONV.rglob("*.cu"))))
-    return sha256(hashes.encode()).hexdigest()
+    return entries.name_of([nvrtc.source_hash(path) for path in sorted(_CONV.rglob("*.cu"))])
 
 
 def _name(device: str, problem: Conv) -> str:
@@ -168,11 +160,11 @@ def cached(device: str, problem: Conv) -> tuple[Measured, ...]:
 
 def save(problem: Conv, found: Measured) -> bool:
     """Add a row of `problem` to the rows in the cache; return True if it was written."""
-    rows = {str(row.images): row for row in (*cached(found.device, problem), found)}
-    us = {images: dict(row.us) for images, row in rows.items()}
-    dates = {images: row.date for images, row in rows.items()}
-    loads = {images: row.load for images, row in rows.items()}
-    entry = Entry(found.device, repr(problem), us, dates, loads)
+    entry = Entry(found.device, repr(problem), {}, {}, {})
+    for row in (*cached(found.device, problem), found):
+        images = str(row.images)
+        entry.us[images], entry.dates[images] = dict(row.us), row.date
+        entry.loads[images] = row.load
     return entries.save(_KIND, _name(found.device, problem), entry)
 
 
@@ -188,12 +180,16 @@ def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
     def own(asked: Conv) -> tuple[Measured, ...]:
         return (*(cached(machine.name, asked) if here else ()), *shipped(machine, asked))
 
+    def of_twins(asked: Conv) -> tuple[Measured, ...]:
+        found = (_shipped().get((name, asked), ()) for name in machines.twins(machine))
+        return tuple(replace(row, twin=True) for rows in found for row in rows)
+
     def distance(row: Measured) -> float:
         return max(row.images / images, images / row.images)
 
     plain = replace(problem, bias=False, relu=False, dtype="fp32")
     lacks = tuple(name for name in OPTIONS if name in problem.requires - plain.requires)
-    for rows_of in (own, partial(of_twins, machine)):
+    for rows_of in (own, of_twins):
         rows = [*rows_of(problem)]
         if lacks:
             rows += [replace(row, lacks=lacks) for row in rows_of(plain)]

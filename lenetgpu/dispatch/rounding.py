@@ -41,8 +41,7 @@ def _powers(outputs: int, side: int) -> tuple[float, ...]:
     to_output, from_filter, from_input = (
         np.array(matrix, float) ** 2 for matrix in winograd.transforms(outputs, side)
     )
-    powers = to_output @ (from_filter.sum(1) * from_input.sum(1)) / side
-    return tuple(powers.tolist())
+    return tuple((to_output @ (from_filter.sum(1) * from_input.sum(1)) / side).tolist())
 
 
 def longest(product: Product, channels: int) -> int:

@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError, require_extra, unexpected
+from lenetgpu.files.output import require_folder
+from lenetgpu.lab.rows import columns
 from lenetgpu.network import STAGE_NAMES
+from lenetgpu.store import write_atomically
 
 Spec = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
@@ -18,36 +21,28 @@ _MOST_FAMILIES = 8
 _COLOURS = "#2563eb #0d9488 #7c3aed #c2410c #ca8a04 #db2777 #475569 #9ca3af"
 _BAR = {"type": "bar", "height": {"band": 0.72}}
 _TEXT = {"type": "text", "align": "left", "dx": 4}
-_NUMBERS = {
-    "median_ms": ("median ms", ",.4~g"),
-    "p05_ms": ("5th percentile", ",.4~g"),
-    "p95_ms": ("95th percentile", ",.4~g"),
-    "predicted_ms": ("the model's ms", ",.4~g"),
-    "ms": ("ms", ",.4~g"),
-    "start": ("start ms", ",.4f"),
-    "length": ("length ms", ",.4~g"),
-    "ns_per_image": ("ns an image", ",.4~g"),
-    "tflops": ("TFLOP/s", ",.4~g"),
-    "intensity": ("operations a byte", ",.4~g"),
-    "roofline": ("of the roof", ".1%"),
-    "share": ("share", ".1%"),
-    "speedup": ("times as fast", ",.3~g"),
-    "gain": ("times faster", ",.3~g"),
-    "ratio": ("over the baseline", ",.3~g"),
-    "images": ("images", ","),
-    "chunk": ("images a chunk", ","),
-    "power_w": ("W", ",.0f"),
-    "sm_mhz": ("SM MHz", ",.0f"),
-    "energy_uj_per_image": ("uJ an image", ",.3~g"),
+# Titles of numeric fields, by format
+_FORMATS = {
+    ",.4~g": "median ms=median_ms, 5th percentile=p05_ms, 95th percentile=p95_ms, ms, "
+    "the model's ms=predicted_ms, length ms=length, ns an image=ns_per_image, TFLOP/s=tflops, "
+    "operations a byte=intensity",
+    ",.4f": "start ms=start",
+    ".1%": "of the roof=roofline, share",
+    ",.3~g": "times as fast=speedup, times faster=gain, over the baseline=ratio, "
+    "uJ an image=energy_uj_per_image",
+    ",": "images, images a chunk=chunk",
+    ",.0f": "W=power_w, SM MHz=sm_mhz",
 }
+_NUMBERS = {one.key: one for one in columns(*((text, form) for form, text in _FORMATS.items()))}
 
 
 def tips(keys: str) -> list[Spec]:
     """Return the tooltip of the fields `keys`, separated by spaces."""
     shown: list[Spec] = []
     for key in keys.split():
-        title, digits = _NUMBERS.get(key, (key.replace("_", " "), ""))
-        kind = {"type": "quantitative", "format": digits} if digits else {"type": "nominal"}
+        number = _NUMBERS.get(key)
+        title = number.title if number else key.replace("_", " ")
+        kind = {"type": "quantitative", "format": number.write} if number else {"type": "nominal"}
         shown.append({"field": key, "title": title, **kind})
     return shown
 
@@ -168,8 +163,7 @@ def plan_bars(plans: Mapping[str, Rows], totals: Mapping[str, float]) -> Spec:
     chart = stacked(bars, "plan", x, stage_colour(bars))
     at = {"field": "end", "type": "quantitative"}
     texts = layer(labels, _TEXT, x=at, y=names("plan"), text={"field": "label"})
-    bar = layer(None, chart.pop("mark"), **chart.pop("encoding"))
-    return chart | {"layer": [bar, texts]}
+    return chart | {"layer": [layer(None, chart.pop("mark"), **chart.pop("encoding")), texts]}
 
 
 def roofline(points: Rows, limits: Any, tint: Spec, floor: float = 0.0) -> Spec:
@@ -182,7 +176,12 @@ def roofline(points: Rows, limits: Any, tint: Spec, floor: float = 0.0) -> Spec:
     y = quantity("tflops", None, log=True)
     x["scale"] |= {"domain": [low, high], "padding": 0}
     y["scale"] |= {"domain": [floor, max(top, 10 * floor)], "padding": 0, "clamp": True}
-    roofs = _roofs(limits, low, high)
+    roofs, slope = [], limits["copy_gbs"] / 1e3
+    for name, key in (("fp32 multiply-adds", "fma"), ("tensor cores, mma.sync", "tensor")):
+        if min(peak := limits[f"{key}_tflops"], slope) > 0:
+            corner, roof = peak / slope, f"{name}: {peak:,.3g} TFLOP/s"
+            for at in sorted({low, max(low, corner), max(high, corner)}):
+                roofs.append({"roof": roof, "intensity": at, "tflops": min(peak, at * slope)})
     dash = colour("roof", [row["roof"] for row in roofs])
     dash["legend"] = {"symbolType": "stroke", "columns": 1}
     line = {"type": "line", "strokeWidth": 1.6, "clip": True}
@@ -190,20 +189,6 @@ def roofline(points: Rows, limits: Any, tint: Spec, floor: float = 0.0) -> Spec:
     mark = POINT | {"size": 70, "opacity": 0.85, "clip": True}
     shown = tips("name where tflops intensity ms roofline")
     return spec(points, 440, layer=[lines, layer(None, mark, x=x, y=y, tooltip=shown, color=tint)])
-
-
-def _roofs(limits: Any, low: float, high: float) -> list[dict[str, Any]]:
-    """Return the roof lines: up the copy's slope to each peak rate, then level."""
-    peaks = {"fp32 multiply-adds": limits["fma_tflops"]}
-    peaks["tensor cores, mma.sync"] = limits["tensor_tflops"]
-    rows, slope = [], limits["copy_gbs"] / 1e3
-    for name, peak in peaks.items():
-        if min(peak, slope) <= 0:
-            continue
-        corner, roof = peak / slope, f"{name}: {peak:,.3g} TFLOP/s"
-        for x in sorted({low, max(low, corner), max(high, corner)}):
-            rows.append({"roof": roof, "intensity": x, "tflops": min(peak, x * slope)})
-    return rows
 
 
 def point_of(row: Mapping[str, Any], **about: Any) -> list[dict[str, Any]]:
@@ -304,8 +289,6 @@ def parted(case: Mapping[str, Any], printed: bool = False) -> Spec:
 
 def check_plot(path: Path) -> None:
     """Raise LenetError unless `path` is a .png or .svg in an existing folder that can be drawn."""
-    from lenetgpu.files.output import require_folder
-
     if path.suffix.lower() not in (".png", ".svg"):
         raise unexpected(path, "a name ending in .png or .svg", path.suffix or "no ending")
     require_folder(path)
@@ -323,8 +306,6 @@ def save(
     """Write charts by title to `path` (.png with `texts`, or .svg) atomically, `columns` a row."""
     # With `apart` each chart has its own colours, otherwise all share a legend.
     import vl_convert
-
-    from lenetgpu.store import write_atomically
 
     head, *lines = [title] if isinstance(title, str) else title
     colours = _COLOURS.split()

@@ -7,11 +7,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.check.reference import Reference, network_reference
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.dispatch import candidates as dispatch
 from lenetgpu.dispatch.candidates import PLANS
-from lenetgpu.errors import LenetError, choose
+from lenetgpu.errors import LenetError, choose, unexpected
 from lenetgpu.files import assets
 from lenetgpu.files.reading import check_memory
 from lenetgpu.files.source import load_dataset
@@ -21,18 +22,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab import charts, counters
 from lenetgpu.lab.documents import load_earlier
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import (
-    LAUNCH,
-    MACHINE,
-    RATES,
-    RATIO,
-    TIMES,
-    columns,
-    dimensions,
-    fixed,
-    short_error,
-    status_word,
-)
+from lenetgpu.lab.rows import LAUNCH, RATES, RATIO, TIMES, columns, dimensions, fixed, status_word
 from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import PlanBench, stage_of
 from lenetgpu.measure.counters.child import Images
@@ -55,14 +45,13 @@ INTERRUPTED = "interrupted: the results are incomplete"
 # A candidate: its check, times, ratio to the baseline and launch
 COMPARED = columns(
     "candidate=name, check",
-    ("error=relative_error", short_error),
+    ("error=relative_error", ".1e"),
     ("flips=label_flips", str),
     *TIMES,
     *RATIO,
     *RATES,
     ("images/s=images_per_second", fixed(0)),
     *LAUNCH,
-    *MACHINE,
     "timed by=method, note",
 )
 # A figure of the course's report and this device's
@@ -143,9 +132,8 @@ def compared_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _course_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     shown = []
     for row in rows:
-        figure = None
-        if row.get("report_ms") is not None:
-            figure = (">" if row.get("at_least") else "") + f"{row['report_ms']:,.2f}"
+        ms, least = row.get("report_ms"), ">" if row.get("at_least") else ""
+        figure = None if ms is None else f"{least}{ms:,.2f}"
         shown.append(row | {"check": status_word(row), "report": figure})
     return shown
 
@@ -168,8 +156,7 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
 def _compared_parts(document: Mapping[str, Any]) -> Iterator[Part]:
     cache = "cold L2" if document["cold_l2"] else "warm L2"
     about = f"{document['images']:,} images, {document['device']['name']}, {cache}"
-    rows = compared_rows(document)
-    yield Table(COMPARED, rows, f"{document['what']}, {about}", below="note")
+    yield Table(COMPARED, compared_rows(document), f"{document['what']}, {about}", below="note")
     if document["rounds"]:
         yield legend(document["baseline"], document["rounds"])
     yield from counters.of_entries(document, document["candidates"])
@@ -220,12 +207,12 @@ class Asked:
 
     def check(self) -> None:
         """Raise LenetError if an option is out of range or --against or a plot is not possible."""
+        most = f"{_LONGEST_S:g} s"
         if not 0 <= self.watch <= _LONGEST_S:
-            limits = f"from 0 to {_LONGEST_S:g} s"
-            raise LenetError(f"--watch: expected a finite time {limits}, found {self.watch:g}")
+            raise unexpected("--watch", f"a finite time from 0 to {most}", f"{self.watch:g}")
         if not 0 < self.seconds <= _LONGEST_S:
-            limits = f"above 0 and up to {_LONGEST_S:g} s"
-            raise LenetError(f"--seconds: expected a finite time {limits}, found {self.seconds:g}")
+            limits = f"above 0 and up to {most}"
+            raise unexpected("--seconds", f"a finite time {limits}", f"{self.seconds:g}")
         if self.rounds is not None and self.rounds < LEAST_ROUNDS:
             raise LenetError(f"--rounds: expected at least {LEAST_ROUNDS}, found {self.rounds}")
         if self.warmup is not None and self.warmup < 0:
@@ -331,8 +318,6 @@ def open_device(wanted: str, say: Say) -> tuple[Gpu | None, Ceilings]:
 
 
 def _setting(request: CompareRequest, say: Say) -> _Setting:
-    import numpy as np
-
     gpu, limits = open_device(request.device, say)
     weights = load_weights(request.weights or assets.default_weights())
     images = load_dataset(request.data or assets.default_digits()).images
@@ -342,8 +327,7 @@ def _setting(request: CompareRequest, say: Say) -> _Setting:
     check_memory(f"--batch {request.batch}", needed, None)
     images = np.resize(images, (request.batch, *images.shape[1:]))  # repeated if necessary
     say("float64 reference")
-    facts = network_reference(images, weights)
-    return _Setting(gpu, images, facts, limits)
+    return _Setting(gpu, images, network_reference(images, weights), limits)
 
 
 def _check_request(request: CompareRequest) -> None:
@@ -363,8 +347,8 @@ def _check_request(request: CompareRequest) -> None:
     names = ("baseline", "cold_l2", "against", "only", "rounds", "warmup", "seconds", "watch")
     options = {name: f"--{name.replace('_', '-')}" for name in names}
     options["regression"] = "--fail-on-regression"
-    defaults = CompareRequest()
-    given = [o for name, o in options.items() if getattr(request, name) != getattr(defaults, name)]
+    usual = vars(CompareRequest())
+    given = [option for name, option in options.items() if vars(request)[name] != usual[name]]
     if request.suite is not None and given:
         known = ", ".join(options.values())
         raise LenetError(f"--suite: cannot be combined with {known}; found {given[0]}")

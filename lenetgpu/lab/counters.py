@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, columns, fixed, percent, significant, within, words
+from lenetgpu.lab.rows import Column, columns, fixed, significant
 from lenetgpu.measure.bench import StageBench
 from lenetgpu.measure.counters import document as counters
 from lenetgpu.measure.counters.child import Images, StageSpec, Work
@@ -28,14 +28,14 @@ COUNTED = [
     replace(column, empty="-")
     for column in columns(
         "stage, variant",
-        words("kernel", "kernel", lambda name: str(name[:_NAME])),
+        Column("kernel", "kernel", lambda name: str(name[:_NAME]), numeric=False),
         ("launches", str),
         ("ms alone=ms", fixed(3)),
         ("DRAM read GB/s=dram_read_gbs, written GB/s=dram_write_gbs", significant(3)),
         ("L2 GB/s=l2_gbs", significant(3)),
-        ("loads eff.=global_load_efficiency, stores eff.=global_store_efficiency", percent),
-        ("shared eff.=shared_efficiency, active warps=occupancy", percent),
-        words("warps stalled by", "stalls", stalls),
+        ("loads eff.=global_load_efficiency, stores eff.=global_store_efficiency", ".1%"),
+        ("shared eff.=shared_efficiency, active warps=occupancy", ".1%"),
+        Column("warps stalled by", "stalls", stalls, numeric=False),
     )
 ]
 _OF_A_KERNEL = ("kernel", "launches", "ms")
@@ -51,7 +51,8 @@ def columns_of(head: Mapping[str, Any], kernels: bool) -> list[Column]:
 
 def nested(head: Mapping[str, Any] | None) -> list[Column]:
     """Return the same columns for rows that hold their counters under `counters`."""
-    return within("counters", [] if head is None else columns_of(head, False)[2:])
+    shown = [] if head is None else columns_of(head, False)[2:]
+    return [replace(column, key=f"counters.{column.key}") for column in shown]
 
 
 def parts(
@@ -82,8 +83,7 @@ def of_entries(document: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -
     """Yield the counters of all entries that have them, each (stage, variant) once."""
     if head := document.get("counters"):
         rows = [entry["counters"] for entry in entries if entry.get("counters")]
-        once = {(row["stage"], row["variant"]): row for row in rows}
-        yield from parts(head, list(once.values()))
+        yield from parts(head, list({(row["stage"], row["variant"]): row for row in rows}.values()))
 
 
 def _counted(

@@ -27,8 +27,7 @@ def _version(*names: str) -> str:
 def _nvml_line() -> str:
     if importlib.util.find_spec("pynvml") is None:
         return "nvidia-ml-py not installed: clocks, power and energy are not measured"
-    version = nvml.nvml_version()
-    return "not found: no driver answers" if version is None else version
+    return nvml.nvml_version() or "not found: no driver answers"
 
 
 def _nvrtc_line() -> str:

@@ -4,8 +4,6 @@ In a page's document, texts are printable, numbers can be drawn, times are at le
 key reads as None. In one for --against, every value that is compared has the expected type.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import reprlib
@@ -34,7 +32,7 @@ class Known(dict[str, Any]):
     def __missing__(self, key: str) -> None:
         """Return None."""
 
-    def __or__(self, other: Mapping[str, Any]) -> Known:  # type: ignore[override]
+    def __or__(self, other: Mapping[str, Any]) -> "Known":  # type: ignore[override]
         return Known({**self, **other})
 
 
@@ -115,8 +113,7 @@ def read(path: Path, what: str, check: Callable[[Any], Any]) -> Any:
         return check(json.loads(data, parse_constant=_no_number, object_pairs_hook=current))
     except (OSError, ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        message = f"{path}: expected {what}, found another document ({why})"
-        raise LenetError(message) from error
+        raise LenetError(f"{path}: expected {what}, found another document ({why})") from error
 
 
 def _no_number(text: str) -> NoReturn:
@@ -170,8 +167,7 @@ def _shaped(value: Any, shape: Any, where: str = "") -> Any:
     for key, inner in shape.items():
         name = key.removesuffix("?")
         if name == key or value.get(name) is not None:
-            inner_where = f"{where}: {name}" if where else name
-            parts[name] = _shaped(value.get(name), inner, inner_where)
+            parts[name] = _shaped(value.get(name), inner, f"{where}: {name}" if where else name)
     return parts
 
 

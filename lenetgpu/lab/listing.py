@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import np
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files import assets, sums
 from lenetgpu.files.models import forms
@@ -83,7 +84,6 @@ def kinds() -> dict[str, str]:
 
 
 def _lacks(needs: Needs, gpu: Gpu | None) -> str | None:
-    """Return a variant's requirement that this machine does not meet, or None."""
     if needs.device == "cpu" or (gpu is not None and needs.met_by(gpu)):
         return None
     if gpu is None:
@@ -102,8 +102,7 @@ def _row(v: Variant, gpu: Gpu | None) -> dict[str, Any]:
         "also": list(v.also),
         "needs": str(v.needs),
         "precision": requested_as(v.precision),
-        "reads": list(v.reads),
-        "writes": list(v.writes),
+        **{name: list(getattr(v, name)) for name in ("reads", "writes")},
         "paper": v.paper,
         "description": v.summary,
         "here": lacks is None,
@@ -181,7 +180,6 @@ def _shown(cell: Cell) -> tuple[str, str]:
 
 
 def _notes(cells: list[Cell]) -> list[str]:
-    """Return the meaning of the star, and a sentence per refused combination."""
     notes = ["* the CPU's, with copies"] if any(cell.copies for cell in cells) else []
     refused: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
@@ -232,8 +230,6 @@ def verified(path: Path) -> str:
         from lenetgpu.files.checksums import verify
 
         return verify(path).summary
-    import numpy as np
-
     with open_source(path) as source:
         part = np.empty((_AT_ONCE, *IMAGE_SHAPE), source.dtype)
         for lo in range(0, len(source), _AT_ONCE):

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.mistakes import ROW, Gallery, Mistakes, confusions, gallery, per_digit
 from lenetgpu.errors import require_extra, unexpected
-from lenetgpu.files.output import replacing
+from lenetgpu.files.output import LabelWriter, replacing
 
 if TYPE_CHECKING:
-    from lenetgpu.files.output import LabelWriter
     from lenetgpu.files.reading import Source
     from lenetgpu.measure.outcome import Outcome
 
@@ -63,9 +62,7 @@ def share(part: float, places: int = 1) -> str:
 
 def probability(value: float) -> str:
     """Format a probability with one decimal; the extremes are <0.1% and >99.9%."""
-    if value >= 0.9995:
-        return ">99.9%"
-    return "<0.1%" if value < 0.0005 else f"{value:.1%}"
+    return ">99.9%" if value >= 0.9995 else "<0.1%" if value < 0.0005 else f"{value:.1%}"
 
 
 def lines(counts: Any, width: int) -> Iterator[str]:
@@ -78,9 +75,8 @@ def lines(counts: Any, width: int) -> Iterator[str]:
     shown, others = pairs[:_PAIRS], pairs[_PAIRS:]
     words = [f"{p['label']} read as {p['predicted']}: {p['images']:,}" for p in shown]
     if others:
-        noun = "pair" if len(others) == 1 else "pairs"
         total = sum(pair["images"] for pair in others)
-        words.append(f"{len(others)} other {noun}: {total:,}")
+        words.append(f"{len(others)} other pair{'s' * (len(others) > 1)}: {total:,}")
     yield from _folded("mistakes", words, width)
 
 

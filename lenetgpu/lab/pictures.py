@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import np
 from lenetgpu.check.mistakes import probabilities
-from lenetgpu.errors import LenetError, one_line
+from lenetgpu.errors import LenetError, one_line, unexpected
 from lenetgpu.files.output import LabelWriter
 from lenetgpu.lab.infer import infer
 from lenetgpu.lab.mistakes import probability
@@ -86,8 +87,7 @@ def classify(
 ) -> Classified:
     """Label the gathered images, and write labels and names to `output`; raises as `infer`."""
     if not found.names and not found.bad:
-        skip = request.skip
-        raise LenetError(f"--skip {skip}: expected more images than are skipped, found fewer")
+        raise unexpected(f"--skip {request.skip}", "more images than are skipped", "fewer")
     if not found.names:
         bad = f"expected one that can be classified, found {len(found.bad):,} that cannot"
         raise LenetError(found.bad[0] if len(found.bad) == 1 else f"pictures: {bad}")
@@ -143,20 +143,17 @@ def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[P
 def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:
     """Return a table of images per digit, with each digit's lowest probability if known."""
     from lenetgpu.lab.render import Table
-    from lenetgpu.lab.rows import columns, count
+    from lenetgpu.lab.rows import columns
 
     shown = []
     for digit, images in sorted(Counter(labels).items()):
         own = [one for label, one in zip(labels, likely, strict=False) if label == digit]
         shown.append({"digit": digit, "images": images, "least": min(own, default=None)})
-    every = columns(("digit", str), ("images", count), ("least sure=least", probability))
-    return Table(every, shown)
+    return Table(columns(("digit", str), ("images", ","), ("least sure=least", probability)), shown)
 
 
 def drawn(images: Any, labels: Sequence[int], width: int, braille: bool) -> list[str]:
     """Return `images` (N, 28, 28, 1) and `labels` in lines of `width`, 14 by 7 characters each."""
-    import numpy as np
-
     pixels = np.asarray(images[: len(labels)], np.float32).reshape(-1, *images.shape[1:3])
     if images.dtype == np.uint8:
         pixels = pixels / np.float32(PIXEL_SCALE)
@@ -175,8 +172,6 @@ def drawn(images: Any, labels: Sequence[int], width: int, braille: bool) -> list
 
 def _characters(pixels: Any, braille: bool) -> list[str]:
     """Return one image (28, 28) of floats from 0 to 1 as rows of characters."""
-    import numpy as np
-
     height, width = pixels.shape
     cells = pixels.reshape(height // 4, 4, width // 2, 2).transpose(0, 2, 3, 1)
     if not braille:

@@ -101,8 +101,7 @@ def run_report(request: ReportRequest, say: Say) -> ReportOutcome:
     undrawn = [d["label"] for d in documents if d["command"] in UNDRAWN]
     if not drawn:
         raise LenetError(f"{files[0]}: expected JSON with figures to draw, found none")
-    size = write_page(request.out, page(drawn, undrawn))
-    return ReportOutcome(size, drawn, files=len(documents))
+    return ReportOutcome(write_page(request.out, page(drawn, undrawn)), drawn, files=len(documents))
 
 
 def json_files(paths: Iterable[Path]) -> list[Path]:
@@ -187,7 +186,6 @@ def _of_profile(profiled: Profile) -> list[Document]:
 def _comparisons(
     request: ReportRequest, outcome: Outcome, say: Say
 ) -> Iterator[tuple[str, CompareOutcome]]:
-    """Yield (name, outcome) of each comparison that fits into `seconds`."""
     device = "cpu" if outcome.gpu is None else "cuda"
     start, took = clock(), inf
     for index, what in enumerate(COMPARED):

@@ -5,13 +5,13 @@ print(Table(TIMED, document["candidates"]).markdown())    # lenetgpu/lab/render.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.errors import one_line
 
-Write = Callable[[Any], str]
+Write = Callable[[Any], str] | str  # a function, or a format such as ".1%"
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,10 @@ class Column:
 
     def cell(self, row: Any) -> str:
         """Return the value as text that is safe to print."""
-        value = self.value(row)
-        return self.empty if value is None else one_line(self.write(value))
-
-
-def words(title: str, key: str, write: Write = str) -> Column:
-    """Return a text column for tables of dictionaries."""
-    return Column(title, key, write, numeric=False)
+        value, write = self.value(row), self.write
+        if value is None:
+            return self.empty
+        return one_line(format(value, write) if isinstance(write, str) else write(value))
 
 
 def columns(*groups: Column | str | tuple[str, Write]) -> tuple[Column, ...]:
@@ -53,11 +50,6 @@ def columns(*groups: Column | str | tuple[str, Write]) -> tuple[Column, ...]:
             title, _, key = column.partition("=")
             result.append(Column(title, key or title, write, numeric=not isinstance(group, str)))
     return tuple(result)
-
-
-def within(key: str, inner: Iterable[Column]) -> list[Column]:
-    """Return the same columns for the object under `key`."""
-    return [replace(column, key=f"{key}.{column.key}") for column in inner]
 
 
 def fixed(digits: int) -> Write:
@@ -79,11 +71,6 @@ def significant(digits: int) -> Write:
     return write
 
 
-def percent(value: float) -> str:
-    """Format a share as a percentage."""
-    return f"{value:.1%}"
-
-
 def dimensions(value: list[int]) -> str:
     """Format a grid or block without trailing ones."""
     used = [at for at, size in enumerate(value) if size != 1]
@@ -95,56 +82,32 @@ def listed(value: list[str]) -> str:
     return ", ".join(value) or "no"
 
 
-def short_error(value: float) -> str:
-    """Format an error with one digit after the point."""
-    return f"{value:.1e}"
-
-
-def count(value: float) -> str:
-    """Format an integer."""
-    return f"{value:,}"
-
-
-STATUS_WORDS = {
-    "right": "PASS",
-    "wrong": "WRONG",
-    "failed": "FAILED",
-    "skipped": "skipped",
-    "refused": "refused",
-    "absent": "absent",
-    "waiting": "not checked",
-}
+_STATUS_WORDS = {"right": "PASS", "wrong": "WRONG", "failed": "FAILED", "waiting": "not checked"}
 
 
 def status_word(row: Mapping[str, Any]) -> str:
     """Return the status of a row in the words of tables."""
     status: str = row["status"]
-    return STATUS_WORDS.get(status, status)
+    return _STATUS_WORDS.get(status, status)
 
 
-# The launch of a variant's main kernels, and their multiprocessor resources
+# The launch of a variant's main kernels, their multiprocessor resources, and the GPU's state
 LAUNCH = columns(
     ("grid, block", dimensions),
     ("regs/thread=registers, shared B/block=shared_bytes, local B/thread=local_bytes", str),
-    ("occup.=occupancy", percent),
+    ("occup.=occupancy", ".1%"),
     ("blocks/SM=blocks_per_sm", str),
     "limited by=limited_by",
     ("waves", fixed(2)),
-)
-# State of a GPU during a measurement
-MACHINE = within(
-    "machine",
-    columns(
-        ("SM MHz=sm_mhz, W=power_w, C=temperature_c", fixed(0)),
-        words("throttled", "throttle", listed),
-        ("uJ/image=energy_uj_per_image", fixed(2)),
-    ),
+    ("SM MHz=machine.sm_mhz, W=machine.power_w, C=machine.temperature_c", fixed(0)),
+    Column("throttled", "machine.throttle", listed, numeric=False),
+    ("uJ/image=machine.energy_uj_per_image", fixed(2)),
 )
 # The rates reached on the device, and the bound
 RATES = columns(
     ("TFLOP/s=tflops", significant(3)),
     ("GB/s=gbs", fixed(1)),
-    ("of the roof=roofline", percent),
+    ("of the roof=roofline", ".1%"),
     "bound by=bound",
 )
 # The median of the samples and their percentiles, in ms
@@ -152,6 +115,4 @@ TIMES = columns(("median ms=median_ms, p05 ms=p05_ms, p95 ms=p95_ms, p99 ms=p99_
 # The ratio to the baseline's time, its interval, and the verdict
 RATIO = columns(("ratio, 95 % from=low, to=high", fixed(3)), "verdict")
 # A stage of a plan, or a layout conversion, timed by itself
-STAGE = columns(
-    "stage=name, variant", *TIMES, ("of the sum=share", percent), *RATES, *LAUNCH, *MACHINE
-)
+STAGE = columns("stage=name, variant", *TIMES, ("of the sum=share", ".1%"), *RATES, *LAUNCH)

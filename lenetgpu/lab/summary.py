@@ -67,7 +67,6 @@ def stage_parts(outcome: Outcome) -> Iterator[Part]:
 
 
 def _images(outcome: Outcome) -> str:
-    """Return the number of images, and the batch or chunk size if it is smaller."""
     asked, chunk = outcome.asked, outcome.chunk
     count = f"{outcome.done:,}" + (f" of {asked:,}" if outcome.done < asked else "")
     if chunk is not None and chunk < asked:

@@ -156,7 +156,6 @@ class FedBench(Bench):
         return np.concatenate(found)
 
     def _call(self, call: Call) -> None:
-        """Make one call as it is timed."""
         raise NotImplementedError
 
     def output(self, x: Any) -> Any:
@@ -205,16 +204,16 @@ class StageBench(FedBench):
         else:
             self.problem = replace(unit.problem, reads=layouts[0], writes=layouts[1])
         self._gpu = variant.needs.device == "cuda"
-        self._weights = [facts.weights[name] for name in unit.weights]
+        weights = [facts.weights[name] for name in unit.weights]
         x = input_of(unit.name, facts.images, facts.stages, self.problem)
         self._few = np.ascontiguousarray(x)
         chunk = n if self._gpu else min(n, CPU_CHUNK)
-        prepared = PreparedKernel(variant, self.problem, self._weights, chunk)
-        self._weight = next(iter(self._weights), None)
+        prepared = PreparedKernel(variant, self.problem, weights, chunk)
+        self._weight = next(iter(weights), None)
         self._expected = reference(variant.kind, self._few, self._weight, self.problem)
         images = Images(prepared.input(self._few), n)
         timed = TimedCalls(images, n, prepared.output(chunk), self.problem, chunk, self._expected)
-        self._begin(prepared, timed, self._weights)
+        self._begin(prepared, timed, weights)
         self._launch_ms, self._probed = 1.0, False
 
     @property
@@ -224,9 +223,8 @@ class StageBench(FedBench):
 
     def check(self) -> Checked:
         """Check on fresh random input, then on real activations, followed to labels in float64."""
-        rng = np.random.default_rng()
         kind, problem = self.variant.kind, self.problem
-        x, w = random_input(kind, problem, _RANDOM_IMAGES, rng)
+        x, w = random_input(kind, problem, _RANDOM_IMAGES, np.random.default_rng())
         verdict = check_variant(self.variant, problem, x, w, reference(kind, x, w, problem))
         if verdict.passed:
             verdict = check_variant(self.variant, problem, self._few, self._weight, self._expected)
@@ -234,7 +232,12 @@ class StageBench(FedBench):
         if verdict.passed:
             verdict = judge(found, self._expected[: len(found)], self.variant.precision)
         verdict = self._ruled(verdict)
-        flips = int((self._labels_from(found) != self._reference.labels[: len(found)]).sum())
+        labels = found  # that float64 computes from these outputs
+        for stage in STAGES[STAGE_NAMES.index(self._last_stage) + 1 :]:
+            w = None if stage.weight is None else self._reference.weights[stage.weight]
+            x = labels.reshape(len(found), *stage.problem.in_shape)
+            labels = reference(stage.kind, x, w, stage.problem)
+        flips = int((labels != self._reference.labels[: len(found)]).sum())
         largest = checks.largest_difference(found, self._expected[: len(found)])
         bad = None if verdict.passed else self._last_stage
         self._checked = Checked(verdict, largest, flips, len(found), bad)
@@ -265,21 +268,13 @@ class StageBench(FedBench):
                 parts.append(self._prepared.found(y[: n - first]))
         return np.concatenate(parts)
 
-    def _labels_from(self, x: Any) -> Any:
-        """Return the labels that float64 computes from outputs `x`."""
-        for stage in STAGES[STAGE_NAMES.index(self._last_stage) + 1 :]:
-            w = None if stage.weight is None else self._reference.weights[stage.weight]
-            x = reference(stage.kind, x.reshape(len(x), *stage.problem.in_shape), w, stage.problem)
-        return x
-
     def sample(self) -> float:
         """Return milliseconds for all images; on a CPU, slow variants take fewer and are scaled."""
         if not self._probed:
             self._probed = True
             self._probe()
         if not self._gpu:
-            elapsed = cpu_ms(partial(self._chunks, self.scaled_from))
-            return elapsed * self.images / self.scaled_from
+            return cpu_ms(partial(self._chunks, self.scaled_from)) * self.images / self.scaled_from
         if self._flush is not None:
             self._flush()
         self._settle_stream()

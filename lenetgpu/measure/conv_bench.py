@@ -95,8 +95,7 @@ class Case:
     def expected(self) -> Any:
         """Float64 outputs of the distinct images, in NHWC."""
         n, p = self._count, self.problem
-        padded = prod(p.padded) * p.C
-        chunk = images_within(n, 8 * (padded + p.OH * p.OW * (p.C + 2 * p.M)))
+        chunk = images_within(n, 8 * (prod(p.padded) * p.C + p.OH * p.OW * (p.C + 2 * p.M)))
         weights = tuple(map(self.arrays.asarray, self.weights))
         x, w = self._x, weights if p.bias else weights[0]
         out = self.arrays.empty((n, *p.out_shape), "float64")

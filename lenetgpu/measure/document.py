@@ -94,17 +94,13 @@ def launch_of_sums(
     """
     if not launches or (variant is not None and variant.family in _LIBRARIES):
         return None
-
     module = "" if variant is None else inspect.unwrap(variant.run).__module__
     kernels = list(dict.fromkeys(launch.kernel for launch in launches))
     most = max(map(registers, kernels))
     near = [kernel for kernel in kernels if registers(kernel) >= _NEAR * most]
     own = [kernel for kernel in near if kernel.source.stem == module.rpartition(".")[2]]
-    chosen = (own or near)[-1]
-    return max(
-        (launch for launch in launches if launch.kernel == chosen),
-        key=lambda launch: prod(launch.grid),
-    )
+    chosen = [launch for launch in launches if launch.kernel == (own or near)[-1]]
+    return max(chosen, key=lambda launch: prod(launch.grid))
 
 
 def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[str, Any]:
@@ -119,8 +115,7 @@ def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[
     at_once = active_blocks(launch) * multiprocessors()
     resources = compile_kernel(launch.kernel, current_arch()).resources
     return {
-        "grid": [*launch.grid, 1, 1][:3],
-        "block": [*launch.block, 1, 1][:3],
+        **{name: [*getattr(launch, name), 1, 1][:3] for name in ("grid", "block")},
         "registers": resources.registers,
         "shared_bytes": resources.shared_bytes + launch.shared,
         "local_bytes": resources.stack_bytes,
@@ -158,10 +153,8 @@ def stage_rows(
         flop, moved = 0, 4 * images * prod(step.writes[1])
         if problem is not None:
             flop, moved = problem.flop(images), problem.bytes(images)
-        if step.variant is None:
-            rates = rates_json(flop, moved, seconds, "fp32", None)
-        else:
-            rates = rates_json(flop, moved, seconds, step.variant.precision, limits)
+        how = ("fp32", None) if step.variant is None else (step.variant.precision, limits)
+        rates = rates_json(flop, moved, seconds, *how)
         names = {"stages": list(step.stages), "name": step.name, "variant": step.label}
         times = times_json(summary) | {"share": summary.median / total}
         machine = {"machine": row.machine and row.machine.as_json()}
@@ -228,12 +221,9 @@ def comparison_json(
     comparison: Comparison, gpu: Gpu | None, limits: Ceilings | None
 ) -> dict[str, Any]:
     """Return the document of `lenetgpu compare --json`, with every raw sample."""
+    names = ("what", "baseline", "cold_l2", "interrupted", "rounds")
     return head("compare", gpu) | {
-        "what": comparison.what,
-        "baseline": comparison.baseline,
-        "cold_l2": comparison.cold_l2,
-        "interrupted": comparison.interrupted,
-        "rounds": comparison.rounds,
+        **{name: getattr(comparison, name) for name in names},
         "baseline_again": again_json(comparison, limits),
         "candidates": [candidate_json(comparison, c, limits) for c in comparison.candidates],
     }

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.check.mistakes import confusion
+from lenetgpu.check.mistakes import Gallery, confusion
 from lenetgpu.cpu.threads import MOST_THREADS
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.weights import Weights
@@ -17,7 +17,6 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.plan import AUTO, Plan
 
 if TYPE_CHECKING:
-    from lenetgpu.check.mistakes import Gallery
     from lenetgpu.measure.roofline import Ceilings
     from lenetgpu.measure.timing import StepTiming, Summary
     from lenetgpu.measure.trace import TraceEvent
@@ -137,18 +136,12 @@ class Outcome:
 
     def ended(self) -> dict[str, Any]:
         """Return the JSON fields on the run's extent and schedule, and on what was timed."""
-        return {
-            "interrupted": self.interrupted,
+        names = ("interrupted", "batch", "streams", "chunk", "zero_copy", "repeated", "notes")
+        return {name: getattr(self, name) for name in names} | {
             "images_asked": self.asked,
             "images_done": self.done,
-            "batch": self.batch,
-            "streams": self.streams,
-            "chunk": self.chunk,
-            "zero_copy": self.zero_copy,
             "model_ms": self.model,
-            "repeated": self.repeated,
             "from": "file" if self.streamed else "memory",
-            "notes": self.notes,
         }
 
     def sentence(self) -> str:

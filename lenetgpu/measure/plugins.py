@@ -7,8 +7,6 @@ catches wrong results and plain cheating, not malicious code: run untrusted file
 machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -150,7 +148,7 @@ class Work:
         assert self.stage is not None and self.facts is not None
         return tuple(self.facts.weights[name] for name in stage_of(self.stage).weights)
 
-    def sent(self) -> Work:
+    def sent(self) -> "Work":
         """Return a copy without the parts that cannot be sent to a process."""
         return replace(self, case=None)
 
@@ -220,7 +218,6 @@ class PluginBench(Bench):
         self._ask("build", plugin.full_name, problem, work.sent(), work.weights)
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        """Return the process's answer, and copy the bench attributes that come with it."""
         answer, attributes = self._child.ask(method, *arguments)
         vars(self).update(attributes)
         return answer
@@ -309,7 +306,7 @@ class _Server:
     """Process side: one variant's bench, and the requests of `Child` and `PluginBench`."""
 
     _bench: Any
-    _burst: Callable[[], Any]
+    run_burst: Callable[[], Any]
 
     def load(self, paths: list[Path], gpu: Gpu | None) -> list[Plugin]:
         self._gpu = gpu
@@ -358,11 +355,8 @@ class _Server:
         return calls, self._bench.passes * sum(self._bench.sample() for _ in range(calls))
 
     def burst(self, milliseconds: float) -> int:
-        self._burst, times = self._bench.burst(milliseconds)
+        self.run_burst, times = self._bench.burst(milliseconds)
         return int(times)
-
-    def run_burst(self) -> None:
-        self._burst()
 
     def explain(self, images: int, machine: Any) -> Any:
         explain = self._bench.variant.explain
@@ -372,7 +366,7 @@ class _Server:
         """Return the result of `method`, with the bench's attributes if there is a bench."""
         if method in ("load", "lay_out"):
             return getattr(self, method)(*arguments)
-        answer = getattr(self if hasattr(_Server, method) else self._bench, method)(*arguments)
+        answer = getattr(self if hasattr(self, method) else self._bench, method)(*arguments)
         names = ("scaled_from", "problem", "launched", "once", "passes", "method", "note")
         return answer, {name: getattr(self._bench, name, "") for name in names}
 

@@ -1,22 +1,18 @@
 """GPU state (clocks, power, temperature, throttling) of candidates and steps, after timing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvml import MachineState, Monitor, Reading, monitor, spread
 from lenetgpu.layouts import physical_shape
+from lenetgpu.measure.rounds import BREAKS, Comparison, fail
 from lenetgpu.measure.timing import StepTiming, cpu_ms, gpu_ms
 from lenetgpu.pipeline import Pipeline, Step
-
-if TYPE_CHECKING:
-    from lenetgpu.measure.rounds import Comparison
 
 WATCHED_S = 2.0
 _WARM_S = 0.2
@@ -38,8 +34,7 @@ def _readings(seen: Monitor) -> Iterator[list[tuple[float, Reading]]]:
 
         latest: list[Reading] = []
         while not done.is_set():
-            took = cpu_ms(read)
-            found.append((took / 1e3, latest.pop()))
+            found.append((cpu_ms(read) / 1e3, latest.pop()))
 
     thread = Thread(target=watch, name="lenetgpu-watch", daemon=True)
     thread.start()
@@ -48,13 +43,6 @@ def _readings(seen: Monitor) -> Iterator[list[tuple[float, Reading]]]:
     finally:
         done.set()
         thread.join()
-
-
-def _mean_power_w(readings: list[tuple[float, Reading]]) -> float | None:
-    """Return the time-weighted mean power of the readings that have one, or None."""
-    known = [(s, reading.power_w) for s, reading in readings if reading.power_w is not None]
-    total = sum(seconds for seconds, _ in known)
-    return sum(seconds * watts for seconds, watts in known) / total if total else None
 
 
 def _back_to_back(sample: Callable[[], Any], seconds: float) -> tuple[int, float]:
@@ -82,11 +70,12 @@ def watch(
         before = seen.energy_j()
         count, spent = _back_to_back(sample, seconds)
         after = seen.energy_j()
+    powers = [(s, reading.power_w) for s, reading in readings if reading.power_w is not None]
     joules, source, each = None, None, None
     if before is not None and after is not None and after > before:
         joules, source = after - before, "counter"
-    elif (power := _mean_power_w(readings)) is not None:
-        joules, source = power * spent, "power"
+    elif total := sum(s for s, _ in powers):  # of the mean over time
+        joules, source = sum(s * watts for s, watts in powers) / total * spent, "power"
     if joules is not None and images and seconds >= WATCHED_S:
         each = 1e6 * joules / (count * images)
     read = [reading for _, reading in readings]
@@ -107,8 +96,6 @@ def watch_all(
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Watch every correct and timed candidate, and store the result as its `machine`."""
-    from lenetgpu.measure.rounds import BREAKS, fail
-
     if gpu is None or not seconds or comparison.interrupted or monitor(gpu) is None:
         return
     timed = [c for c in comparison.candidates if c.status == "right" and c.samples and not c.once]

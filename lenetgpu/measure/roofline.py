@@ -1,7 +1,5 @@
 """Peak rates of the device, measured once and cached, and the share of them reached."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 from collections.abc import Callable
@@ -104,8 +102,7 @@ def _measure_cpu(name: str) -> Ceilings:
     copy_gbs = 2 * len(source) / _timed("cpu", copy) / 1e9
     k, passes = 128, 4000
     x = np.ones(PIXELS * k, np.float32)
-    w = pack_weights(np.ones((1, k, CHANNELS), np.float32))
-    lines = Lines(w, native(ROWS_TIMES_MATRIX))
+    lines = Lines(pack_weights(np.ones((1, k, CHANNELS), np.float32)), native(ROWS_TIMES_MATRIX))
     geometry = (passes, 0, 0, k, k, PIXELS, CHANNELS)
     outputs = [np.empty(passes * PIXELS * CHANNELS, np.float32) for _ in range(core_count())]
 
@@ -165,8 +162,7 @@ def _measured(device: str, name: str) -> Ceilings:
     rates = _measure_gpu(name) if device == "cuda" else _measure_cpu(name)
     if not rates.sound():
         raise LenetError(f"ceilings of {name}: expected rates above 0, found {rates}")
-    today = datetime.date.today().isoformat()
-    return replace(rates, date=today, load=load, **_facts(device))
+    return replace(rates, date=datetime.date.today().isoformat(), load=load, **_facts(device))
 
 
 def confirmed(device: str, limits: Ceilings) -> Ceilings:

@@ -299,7 +299,6 @@ def _sample(candidate: Candidate) -> float:
 
 
 def _timed(candidate: Candidate) -> float:
-    """Return a sample taken after the untimed runs."""
     for _ in range(candidate.warmup):
         _sample(candidate)
     return _sample(candidate)

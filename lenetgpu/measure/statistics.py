@@ -7,8 +7,6 @@ order statistics, which assumes no distribution, so that few rounds do not look 
 run has an independent error of the same size, so its median lies within sqrt(2) of that error.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +45,7 @@ class Interval:
         """Relative uncertainty of the value, on a logarithmic scale."""
         return math.sqrt(self.high / self.low) - 1
 
-    def widened(self, share: float) -> Interval:
+    def widened(self, share: float) -> "Interval":
         """Return the interval widened by a factor of 1 + `share` on both sides."""
         return Interval(self.value, self.low / (1 + share), self.high * (1 + share))
 
@@ -57,8 +55,7 @@ class Interval:
             return "faster"
         if self.low > 1:
             return "slower"
-        within = self.low >= 1 / (1 + MARGIN) and self.high <= 1 + MARGIN
-        return "same" if within else "undecided"
+        return "same" if 1 / (1 + MARGIN) <= self.low <= self.high <= 1 + MARGIN else "undecided"
 
 
 def median_interval(samples: Sequence[float]) -> Interval:
@@ -118,8 +115,7 @@ def ratio_interval(samples: Sequence[float], base: Sequence[float], drift: float
 
 def single_ratio(time: float, base: float, drift: float = 0.0) -> Interval:
     """Return the ratio of two times of which one was sampled once."""
-    value = time / base
-    return Interval(value, value, value).widened(max(SINGLE, drift))
+    return Interval(*[time / base] * 3).widened(max(SINGLE, drift))
 
 
 def warnings(samples: Sequence[float]) -> list[str]:

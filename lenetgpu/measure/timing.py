@@ -123,8 +123,7 @@ def cpu_ms(work: Callable[[], Any], times: int = 1) -> float:
 def time_compute(pipeline: Pipeline, images: Any) -> float:
     """Return milliseconds from `images` on the plan's device to labels on it, over all passes."""
     elapsed_ms = cpu_ms if pipeline.plan.device == "cpu" else gpu_ms
-    starts = range(0, len(images), pipeline.batch)
-    parts = (images[lo : lo + pipeline.batch] for lo in starts)
+    parts = (images[lo : lo + pipeline.batch] for lo in range(0, len(images), pipeline.batch))
     return sum(elapsed_ms(partial(pipeline.run, part)) for part in parts)
 
 

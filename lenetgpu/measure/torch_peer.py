@@ -179,5 +179,4 @@ class TorchBench(CallBench):
             self._call()
 
         call()
-        cold = self._flush is not None
-        return CallTimer(call, self._case.gpu, self._budget_ms, TorchGraph, cold)
+        return CallTimer(call, self._case.gpu, self._budget_ms, TorchGraph, self._flush is not None)

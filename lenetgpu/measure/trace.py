@@ -82,10 +82,9 @@ def chrome_trace(
     events: list[TraceEvent], title: str, stream: str = "stream {}", interrupted: bool = False
 ) -> str:
     """Return the events, one thread per stream, as JSON for chrome://tracing or Perfetto."""
-    process = os.getpid()
 
     def event_of(name: str, kind: str, thread: int, **more: Any) -> dict[str, Any]:
-        return {"name": name, "ph": kind, "pid": process, "tid": thread} | more
+        return {"name": name, "ph": kind, "pid": os.getpid(), "tid": thread} | more
 
     streams = sorted({event.stream for event in events})
     names = [("process_name", 0, title), *(("thread_name", n, stream.format(n)) for n in streams)]

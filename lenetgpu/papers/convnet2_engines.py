@@ -8,8 +8,6 @@ three instructions (figure 9's add, mul, add), a comparison two and a jump, a lo
 jump. Code before the first chunk is not counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -95,13 +93,7 @@ GTX_480 = Core(
 )
 
 
-class Sums(Enum):
-    """Way to sum a chunk: sections 3.1.1, 3.1.2, 3.2 and 3.3."""
-
-    ROLLED = "rolled"
-    UNROLLED = "unrolled"
-    INNER = "inner"
-    OUTER = "outer"
+Sums = Enum("Sums", "ROLLED UNROLLED INNER OUTER")  # of a chunk: sections 3.1.1, 3.1.2, 3.2 and 3.3
 
 
 @dataclass(frozen=True)
@@ -183,11 +175,12 @@ def _filters(to: Listing, kernel: Kernel, tile: Tile) -> None:
     to.part = FILTERS
     threads = tile.threads_x * tile.threads_y
     columns = min(tile.filters, threads)
-    lines = -(-32 // columns)
 
     def pixel(_: int) -> None:
         _compared(to)
-        _load(to, kernel, tile.cached_channels * (tile.filters // columns), lines, False)
+        _load(
+            to, kernel, tile.cached_channels * (tile.filters // columns), -(-32 // columns), False
+        )
 
     to.repeat(-(-tile.cached_pixels * columns // threads), pixel)
 
@@ -198,13 +191,11 @@ def _rolled(to: Listing, kernel: Kernel, tile: Tile) -> None:
     def each_filter(images: list[int]) -> None:
         weight = _element(to, to.emit(Op.ARITHMETIC), Op.SHARED)
         for image in images:
-            total = to.emit(Op.LOCAL)
-            to.emit(Op.STORE, to.emit(Op.MAD, image, weight, total))
+            to.emit(Op.STORE, to.emit(Op.MAD, image, weight, to.emit(Op.LOCAL)))
         to.emit(Op.ARITHMETIC)
 
     def pair(_: int) -> None:
-        index = to.chain(1)
-        address = to.chain(_ADDRESS, index)
+        address = to.chain(_ADDRESS, to.chain(1))
         images = [to.emit(Op.SHARED, address) for _ in range(tile.images_per_thread)]
         to.repeat(tile.filters_per_thread, lambda _: each_filter(images))
 
@@ -222,8 +213,8 @@ def _unrolled(to: Listing, kernel: Kernel, tile: Tile) -> None:
                     images.append(to.emit(Op.SHARED))
                 if g == 0:
                     weight = to.emit(Op.SHARED)
-                moved = to.emit(Op.ARITHMETIC)
-                to.emit(Op.ARITHMETIC, to.emit(Op.MAD, images[g], weight, moved))
+                total = to.emit(Op.MAD, images[g], weight, to.emit(Op.ARITHMETIC))
+                to.emit(Op.ARITHMETIC, total)
 
 
 def _inner(to: Listing, kernel: Kernel, tile: Tile) -> None:
@@ -235,8 +226,7 @@ def _inner(to: Listing, kernel: Kernel, tile: Tile) -> None:
         for _ in range(tile.images_per_thread):
             address = to.emit(Op.STORE, to.emit(Op.ARITHMETIC))
             partial = to.emit(Op.ENGINE, address, cycles=cycles, held=held)
-            moved = to.emit(Op.ARITHMETIC)
-            to.emit(Op.ARITHMETIC, to.emit(Op.ARITHMETIC, partial, moved))
+            to.emit(Op.ARITHMETIC, to.emit(Op.ARITHMETIC, partial, to.emit(Op.ARITHMETIC)))
 
 
 def _outer(to: Listing, kernel: Kernel, tile: Tile) -> None:
@@ -298,16 +288,11 @@ class Simulated:
     cycles: float
     parts: dict[str, float]
 
-    @property
-    def total(self) -> float:
-        """A warp's mean cycles over all parts."""
-        return sum(self.parts.values())
-
     def share(self, part: str, among: tuple[str, ...] = PARTS) -> float:
         """Return the cycles of a part over those of the parts `among`."""
         return self.parts[part] / sum(self.parts[name] for name in among)
 
-    def plus(self, times: float, other: Simulated) -> Simulated:
+    def plus(self, times: float, other: "Simulated") -> "Simulated":
         """Return the sum of this result and `times` x `other`."""
         parts = {part: self.parts.get(part, 0) + times * n for part, n in other.parts.items()}
         return Simulated(self.cycles + times * other.cycles, parts)
@@ -429,12 +414,10 @@ def claim_rows(problem: Conv, batch: int) -> Iterator[dict[str, Any]]:
         value = claim.of(stated)
         yield {
             "figure": claim.name,
-            "section": claim.section,
-            "unit": claim.unit,
+            **{name: getattr(claim, name) for name in ("section", "unit", "remark")},
             "paper": claim.printed if at_table_1 else None,
             "model": value,
             "agrees": agrees(claim, value) if at_table_1 else None,
-            "remark": claim.remark,
             "changed": {name: claim.of(under) for name, under in changed.items()},
         }
 
@@ -471,12 +454,10 @@ def simulate(
         if chunks <= most:
             return last
         half = _chunks(core, kernel, tile, blocks, most // 2)
-        more = (chunks - most) / (most - most // 2)
-        return last.plus(more, last.plus(-1, half))
+        return last.plus((chunks - most) / (most - most // 2), last.plus(-1, half))
 
-    total = Simulated(0, {})
-    if waves:
-        total = total.plus(waves, wave(at_once))
+    full = wave(at_once) if waves else Simulated(0, {})
+    total = Simulated(0, {}).plus(waves, full)
     return total.plus(1, wave(ceil(remaining / MULTIPROCESSORS))) if remaining else total
 
 

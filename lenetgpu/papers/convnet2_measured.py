@@ -7,8 +7,6 @@ that they follow, as in the timing model: the one after the loads to the filters
 last, the one after the sums to the sums. Writing ends when the stores are issued.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -71,8 +69,7 @@ def tiles(problem: Conv) -> list[tuple[str, Tile]]:
 
 def whole_filter_bytes(problem: Conv, tile: Tile) -> int:
     """Return SharedMem_original: figure 5's two arrays, for the tile's outputs and channels."""
-    rows = problem.R * problem.S * tile.cached_channels
-    return FLOAT_BYTES * rows * (tile.images + tile.filters)
+    return FLOAT_BYTES * problem.R * problem.S * tile.cached_channels * (tile.images + tile.filters)
 
 
 def tile_bytes(problem: Conv, tile: Tile) -> int:
@@ -102,22 +99,20 @@ def tile_kernels(problem: Conv, batch: int) -> list[Kernel]:
 def predicted(problem: Conv, batch: int, figure: str, tile: Tile) -> dict[str, Any]:
     """Return a row of the sweep before any run: the parameters, equations (1) and (5)."""
     compiled = ("shared_bytes", "registers", "local_bytes", "blocks_per_sm", "limited_by", "waves")
-    timed = ("median_us", "ratio", "relative_error")
     return {
         "figure": figure,
         **vars(tile),
         "tile_bytes": tile_bytes(problem, tile),
-        "whole_bytes": whole_filter_bytes(problem, tile),
         "blocks": tile.blocks(problem, batch),
         "table_1": tile == table_1_tile(problem),
         "status": "waiting",
-        **dict.fromkeys(compiled + timed),
+        **dict.fromkeys((*compiled, "median_us", "ratio", "relative_error")),
         "note": "",
     }
 
 
 def measure_tiles(
-    field: Field, machine: Machine, say: Callable[[str], None] = lambda _: None
+    field: "Field", machine: Machine, say: Callable[[str], None] = lambda _: None
 ) -> list[dict[str, Any]]:
     """Return a row per tile: predicted shared bytes and blocks, compiled resources, and the time.
 
@@ -158,8 +153,6 @@ def measure_tiles(
     return rows
 
 
-# Variant whose prepared state every kernel on images innermost can read.
-_WITH_A_TABLE = "convnet2.index_table"
 _CHECKED_IMAGES = 3
 _REPLAYS, _LEAST_REPLAYS = 20, 3
 
@@ -179,7 +172,8 @@ class Field:
         self._expected = expected.transpose(0, 3, 1, 2)
         self.x = cupy.asarray(host.transpose(0, 3, 1, 2), order="C")
         self.y = cupy.empty((batch, problem.M, problem.OH, problem.OW), cupy.float32)
-        variant = find("conv", _WITH_A_TABLE, "cuda")
+        # every kernel on images innermost can read this variant's prepared state
+        variant = find("conv", "convnet2.index_table", "cuda")
         self._state = PreparedKernel(variant, self.problem, [self.w], batch).state
         if self._state.chunk < batch:
             raise MemoryError(f"workspace for {batch} images of {problem}")
@@ -236,20 +230,10 @@ def times(
     return {name: summarise(taken) for name, taken in samples.items()}
 
 
-_KERNELS = {
-    "rolled": ladder.ROLLED,
-    "unrolled": ladder.UNROLLED,
-    "strength_reduced": ladder.STRENGTH_REDUCED,
-    "hoisted_checks": ladder.HOISTED_CHECKS,
-    "index_table": ladder.INDEX_TABLE,
-    "inner_product": engines.INNER_PRODUCT,
-    "outer_product": engines.OUTER_PRODUCT,
-}
-
-
 def kernel_step(variant: str, loads: Loads | None) -> Step:
     """Return the kernel of a variant of the ladder, with `loads` as its way to load if given."""
-    step = _KERNELS[variant.removeprefix("convnet2.")]
+    name = variant.removeprefix("convnet2.").upper()
+    step: Step = getattr(engines if name.endswith("PRODUCT") else ladder, name)
     return step if loads is None else replace(step, loads=loads)
 
 
@@ -355,16 +339,13 @@ def simulated_shares(name: str) -> dict[str, float]:
     """Return the timing model's shares of its step `name` at Table 1, on a GTX 480."""
     kernel = next(step.kernel for step in SIMULATED if step.name == name)
     share = simulate(kernel, TABLE_1, TABLE_1_BATCH).share
-    image_load = share(CONVERSION) + share(IMAGES)
-    shares = (image_load, share(FILTERS), share(COMPUTE), share(WRITE))
+    shares = (share(CONVERSION) + share(IMAGES), share(FILTERS), share(COMPUTE), share(WRITE))
     return dict(zip(PARTS, shares, strict=True))
 
 
 def _row(shown: Shown, at_table_1: bool) -> dict[str, Any]:
     return {
-        "kernel": shown.name,
-        "variant": f"convnet2.{shown.variant}",
-        "figure": shown.figure,
+        **{"kernel": shown.name, "variant": f"convnet2.{shown.variant}", "figure": shown.figure},
         "status": "waiting",
         "paper": shown.printed if at_table_1 else None,
         "remark": shown.remark if at_table_1 else "",
@@ -484,17 +465,10 @@ def _step_row(step: PaperStep, problem: Conv, batch: int) -> dict[str, Any]:
     )  # fmt: skip
     return {
         "step": step.name,
-        "what": step.what,
-        "variant": step.variant,
-        "before": step.before,
-        "section": step.section,
-        "paper_cycles": step.cycles,
-        "paper_gain": step.gain,
-        "paper_remark": step.remark,
+        **{name: getattr(step, name) for name in ("what", "variant", "before", "section")},
+        **{f"paper_{name}": getattr(step, name) for name in ("cycles", "gain", "remark")},
         "shape": [problem.C, problem.H, problem.W, problem.M, problem.R, problem.S],
-        "stride": problem.stride,
-        "pad": problem.pad,
-        "batch": batch,
+        **{"stride": problem.stride, "pad": problem.pad, "batch": batch},
         **dict.fromkeys(measured),
         "note": "",
     }
@@ -550,13 +524,12 @@ def measure_ladder(
     "refused" and the reason in `note`. The others have:
 
     - `median_us`, `p05_us`, `p95_us`: the convolution kernel alone, 3 to 20 replays of a CUDA graph
-      of 10 launches, interleaved with the other steps';
-    - `whole_us`: with the relayouts around it that the variant needs;
+      of 10 launches, interleaved with the other steps'; `whole_us`: with the variant's relayouts;
     - `cycles`: `longest_span` of a build with clock64 (the times above are of a build without);
-    - `registers`, `local_bytes` per thread, `shared_bytes`, `blocks`, `threads`;
-    - `instructions`: static SASS instructions in the cubin, without NOPs;
-    - `ratio`, `cycles_ratio`: time, cycles of the step `before` over this step's;
-    - `total_ratio`: the baseline's time over this step's (the paper: 4.4).
+    - `registers`, `local_bytes` per thread, `shared_bytes`, `blocks`, `threads`; `instructions`:
+      static SASS instructions in the cubin, without NOPs;
+    - `ratio`, `cycles_ratio`: time, cycles of the step `before` over this step's; `total_ratio`:
+      the baseline's time over this step's (the paper: 4.4).
 
     `paper_cycles`, `paper_gain` (share of the time saved), `section` and `paper_remark` are the
     paper's. `problem`'s layouts are ignored: NCHW in and out. Needs a GPU with CuPy.

@@ -115,17 +115,12 @@ LADDERS: tuple[Ladder, ...] = (
     _ladder("all", streamed(1, 1), streamed(2, 2)),
 )  # fmt: skip
 
-# The report's Table 10: activation shapes (without batch k) before and after its transformation.
-LAYOUTS: tuple[tuple[str, str, tuple[int, ...], tuple[int, ...]], ...] = (
-    ("conv1", "in", (28, 28, 1), (28, 28, 1)),
-    ("conv1", "out", (24, 24, 32), (32, 48, 12)),
-    ("pool1", "in", (24, 24, 32), (32, 48, 12)),
-    ("pool1", "out", (12, 12, 32), (32, 12, 12)),
-    ("conv2", "in", (12, 12, 32), (32, 12, 12)),
-    ("conv2", "out", (8, 8, 64), (64, 16, 4)),
-    ("pool2", "in", (8, 8, 64), (64, 16, 4)),
-    ("pool2", "out", (4, 4, 64), (4, 4, 64)),
-)
+# The report's Table 10: activation shapes (without batch k) before and after its transformation,
+# of the input of conv1 and of the outputs of conv1, pool1, conv2 and pool2.
+_SHAPES = (
+    ((28, 28, 1), (28, 28, 1)), ((24, 24, 32), (32, 48, 12)), ((12, 12, 32), (32, 12, 12)),
+    ((8, 8, 64), (64, 16, 4)), ((4, 4, 64), (4, 4, 64)),
+)  # fmt: skip
 
 Row = tuple[str, str, str, str]  # Section, label, stage, variant.
 
@@ -221,11 +216,12 @@ def layouts_of(where: str, variant: Variant) -> tuple[str, str] | None:
 def layout_rows() -> list[dict[str, Any]]:
     """Return Table 10: the report's shapes and the ones this package gives its layouts."""
     rows = []
-    for name, end, report_before, report_after in LAYOUTS:
-        problem, layout = stage(name).problem, TABLE_10[name][end == "out"]
-        before = problem.in_shape if end == "in" else problem.out_shape
-        after = physical_shape(layout, 1, before)[1:]
-        row: dict[str, Any] = {"table": "10", "stage": name, "end": end, "layout": layout}
-        row |= {"report_before": list(report_before), "report_after": list(report_after)}
-        rows.append(row | {"before": list(before), "after": list(after)})
+    for index, (name, layouts) in enumerate(TABLE_10.items()):
+        problem = stage(name).problem
+        for out, end in enumerate(("in", "out")):
+            before, layout = (problem.in_shape, problem.out_shape)[out], layouts[out]
+            row: dict[str, Any] = {"table": "10", "stage": name, "end": end, "layout": layout}
+            row["report_before"], row["report_after"] = map(list, _SHAPES[index + out])
+            after = physical_shape(layout, 1, before)[1:]
+            rows.append(row | {"before": list(before), "after": list(after)})
     return rows

@@ -150,8 +150,7 @@ class Linear:
         linear = find(second.kind, VARIANTS[device][second.kind], device)
         if name == MERGED:
             merged = _plain(merged_problem(pool, after))
-            filters = merged_weights(pool, after, w)
-            self._steps = [PreparedKernel(linear, merged, [filters], images)]
+            self._steps = [PreparedKernel(linear, merged, [merged_weights(pool, after, w)], images)]
         else:
             mean = PreparedKernel(find("pool", VARIANTS[device]["pool"], device), pool, [], images)
             self._steps = [mean, PreparedKernel(linear, _plain(after), [w], images)]
@@ -356,7 +355,9 @@ class CourseRun:
 
     def _variant_row(self, stage: str, name: str) -> dict[str, Any]:
         unit = stage_of(stage)
-        variant = self._variant(unit.kind, PASSES_OF if name in (RELU, MEAN) else name)
+        wanted = PASSES_OF if name in (RELU, MEAN) else name
+        named = (v for v in variants(unit.kind) if v.full_name == wanted)
+        variant = next((v for v in named if v.needs.device in (self._device, "cpu")), None)
         if variant is None:
             return {"variant": name, "status": "absent", "note": "needs a GPU"}
         layouts = course.layouts_of(stage, variant)
@@ -378,10 +379,6 @@ class CourseRun:
         notes = [f"scaled from {bench.scaled_from} images"] if bench.scaled_from < n else []
         notes += [_on_the_cpu()] if variant.needs.device != self._device else []
         return row | ({"note": ", ".join(notes)} if notes else {})
-
-    def _variant(self, kind: str, name: str) -> Variant | None:
-        found = (v for v in variants(kind) if v.full_name == name)
-        return next((v for v in found if v.needs.device in (self._device, "cpu")), None)
 
     def _plan(self) -> Plan:
         return resolve("course" if self._device in NAMED["course"] else "unrolled", self._device)

@@ -83,8 +83,7 @@ _CONVNET2_AFTER = (
 def _pascal(sizes: tuple[tuple[int, int], ...], single: bool) -> Iterator[Shape]:
     for side, maps in sizes:
         for k in (1, 3, 5):
-            problem = Conv(side, side, 1 if single else maps, maps, k, k)
-            yield Shape(f"{side}x{maps} K{k}", problem)
+            yield Shape(f"{side}x{maps} K{k}", Conv(side, side, 1 if single else maps, maps, k, k))
 
 
 def _overfeat() -> Iterator[Shape]:
@@ -214,9 +213,7 @@ SUITES: dict[str, Suite] = {
             "4.4x its own baseline, simulated GTX 480; no library beside it", tuple(_convnet2()),
             notes=(TABLE_1_NOTE, PAPER_TOTAL_NOTE),
         ),
-        Suite(
-            "lenet", "this network's convolutions", (), (), "", tuple(_lenet()),
-        ),
+        Suite("lenet", "this network's convolutions", (), (), "", tuple(_lenet())),
         _network(
             "resnet50", "ResNet-50's convolutions", resnet_50(),
             "He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition (2015), Table 1, "

@@ -12,24 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-
-class Op(Enum):
-    """Kind of an instruction, which decides its latency and units; MAD is a multiply-add."""
-
-    ARITHMETIC = "arithmetic"
-    MAD = "mad"
-    DIVIDE = "divide"
-    BRANCH = "branch"
-    SHARED = "shared"
-    LOCAL = "local"
-    GLOBAL = "global"
-    STORE = "store"
-    ENGINE = "engine"
-    BARRIER = "barrier"
-
-
+# Kind of an instruction, which decides its latency and units; MAD is a multiply-add
+Op = Enum("Op", "ARITHMETIC MAD DIVIDE BRANCH SHARED LOCAL GLOBAL STORE ENGINE BARRIER")
 _MEMORY = {Op.SHARED, Op.LOCAL, Op.GLOBAL, Op.STORE, Op.ENGINE}
-_BEYOND = {Op.LOCAL, Op.GLOBAL}
 
 
 @dataclass(frozen=True)
@@ -107,8 +92,7 @@ class Listing:
         for index in range(times):
             self._at = start
             body(index)
-            counted = self.chain(2)
-            self.emit(Op.BRANCH, counted)
+            self.emit(Op.BRANCH, self.chain(2))
 
 
 @dataclass(frozen=True)
@@ -161,7 +145,7 @@ def run(core: Core, program: list[Instruction], blocks: int, warps: int) -> Timi
         free[scheduler] = cycle + 1
         parts[program[max(index - 1, 0)].part] += cycle - issued_at[warp]
         issued_at[warp] = begun = cycle
-        if instruction.op in _BEYOND:
+        if instruction.op in (Op.LOCAL, Op.GLOBAL):
             begun = max(cycle, line)
             line = begun + instruction.lines * core.line
         results[warp][index] = done = begun + latencies[instruction.op] + instruction.cycles

@@ -5,8 +5,6 @@ extract what stands out as ink; join its parts to digits; crop the largest digit
 strokes, fit it into 20x20 and centre it by mass.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lenetgpu.arrays import Array, np
@@ -131,8 +129,7 @@ def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:
     if grey.shape != (height, width):
         notes = (f"resized from {size[1]}x{size[0]}",)
         grey = masks.resized(masks.shrunk(grey), height, width)
-    pixels = np.clip(np.rint(grey), 0, PIXEL_SCALE).astype(np.uint8)
-    return Prepared(pixels, notes)
+    return Prepared(np.clip(np.rint(grey), 0, PIXEL_SCALE).astype(np.uint8), notes)
 
 
 def _cropped(ink: Array, digit: Digit) -> Array:
@@ -159,10 +156,8 @@ def _centred(fitted: Array) -> Array:
     total = float(fitted.sum())
     corner = []
     for axis, side in enumerate(fitted.shape):
-        mass = fitted.sum(axis=1 - axis)
-        centre = float((mass * (np.arange(side) + 0.5)).sum()) / total
-        free = out.shape[axis] - side
-        corner.append(min(max(round(out.shape[axis] / 2 - centre), 0), free))
+        centre = float((fitted.sum(axis=1 - axis) * (np.arange(side) + 0.5)).sum()) / total
+        corner.append(min(max(round(out.shape[axis] / 2 - centre), 0), out.shape[axis] - side))
     top, left = corner
     pixels = np.rint(fitted * PIXEL_SCALE).astype(np.uint8)
     out[top : top + len(pixels), left : left + pixels.shape[1]] = pixels
@@ -175,8 +170,7 @@ def _ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
     if sheet is not None:
         contrast[~sheet] = 0
     smooth = masks.blurred(contrast)
-    most = float(np.abs(smooth).max())
-    dark = float(smooth[np.abs(smooth) > most / 2].sum()) < 0
+    dark = float(smooth[np.abs(smooth) > float(np.abs(smooth).max()) / 2].sum()) < 0
     if dark:
         contrast, smooth = -contrast, -smooth
     return _scaled(contrast, smooth), dark
@@ -244,9 +238,7 @@ def _paper(grey: Array, sheet: Array | None = None) -> Array:
 
 def _spread(values: Array) -> float:
     """Estimate the standard deviation from the median absolute deviation; 0 for no values."""
-    if not values.size:
-        return 0.0
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    return 1.4826 * float(np.median(np.abs(values - np.median(values)))) if values.size else 0.0
 
 
 def _most_common(values: Array, border: Array) -> Array:

@@ -77,8 +77,7 @@ def _is_straight(part: Island, numbers: Array) -> bool:
     points -= points.mean(axis=1, keepdims=True)
     yy, xx, yx = (float((points[a] * points[b]).mean()) for a, b in ((0, 0), (1, 1), (0, 1)))
     half, turn = (yy + xx) / 2, float(np.hypot((yy - xx) / 2, yx))
-    across = max(half - turn, 1 / 12)
-    return half + turn > _STRAIGHT**2 * across
+    return half + turn > _STRAIGHT**2 * max(half - turn, 1 / 12)
 
 
 def _is_line_of(line: Box, part: Box) -> bool:
@@ -147,14 +146,14 @@ def digit_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> Dig
     for part in parts[1:]:
         near = min(digits, key=lambda digit: _distance(digit, part))
         is_large = part.size >= _LIKE * parts[0].size
-        if is_large and _is_next_to(near[0], part):
+        rows, columns = near[0].gaps(part)  # in one line of text, a digit has its own columns
+        if is_large and columns >= 0 and -rows >= 0.5 * min(near[0].height, part.height):
             digits.append([part])
         elif _distance(near, part) <= _NEAR * near[0].size:
             near.append(part)
         elif is_large:
             digits.append([part])
-    share = sum(part.mass for digit in digits for part in digit) / mass
-    if len(digits) > 12 or share < 0.15:
+    if len(digits) > 12 or sum(part.mass for digit in digits for part in digit) / mass < 0.15:
         raise LenetError(f"expected a digit, found ink in {len(parts):,} places")
     chosen = np.isin(numbers, [part.number for part in digits[0]])
     if edges_of(chosen) > _JAGGED * max(largest, MANY):
@@ -171,17 +170,10 @@ def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Isl
         inside = [p for p in parts if p.top > 0 and p.bottom < height]
         inner = [part for part in inside if part.left > 0 and part.right < width]
     else:
-        rim = ~eroded(sheet, 2) & (numbers >= 0)
-        along = np.bincount(numbers[rim], minlength=len(parts))
+        along = np.bincount(numbers[~eroded(sheet, 2) & (numbers >= 0)], minlength=len(parts))
         inner = [part for part in parts if along[part.number] <= _ALONG_SHEET * part.size]
     largest, inner_largest = (max((p.size for p in some), default=0) for some in (parts, inner))
     return inner if inner_largest >= 0.25 * largest else parts
-
-
-def _is_next_to(part: Box, other: Box) -> bool:
-    """Return True if two parts are in one line of text, in separate columns."""
-    rows, columns = part.gaps(other)
-    return columns >= 0 and -rows >= 0.5 * min(part.height, other.height)
 
 
 def _distance(digit: list[Island], part: Island) -> int:

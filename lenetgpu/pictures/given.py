@@ -1,7 +1,5 @@
 """Command-line data arguments: files, folders, patterns and `-`, and the images they stand for."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile
@@ -105,8 +103,7 @@ def _add_folder(expanded: Expanded, path: str) -> None:
         found = f"only {others:,} other file{'s' * (others != 1)}" if others else "no file"
         expanded.bad.append(f"{path}: expected a folder with pictures, found {found}")
     elif others:
-        note = f"{path}: {others:,} file{'s' * (others > 1)} skipped: not pictures"
-        expanded.notes.append(note)
+        expanded.notes.append(f"{path}: {others:,} file{'s' * (others > 1)} skipped: not pictures")
 
 
 def kind_of_file(file: str) -> str:

@@ -1,7 +1,5 @@
 """Operations on grey arrays and masks: averaging, resizing, growing, connected components."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from PIL import Image
@@ -108,7 +106,7 @@ class Box:
         """The longer side of the box."""
         return max(self.height, self.width)
 
-    def gaps(self, other: Box) -> tuple[int, int]:
+    def gaps(self, other: "Box") -> tuple[int, int]:
         """Return the free rows and columns between two boxes, negative where they overlap."""
         rows = max(self.top - other.bottom, other.top - self.bottom)
         return rows, max(self.left - other.right, other.left - self.right)
@@ -157,8 +155,7 @@ def _run_labels(starts: Array, ends: Array, pitch: int) -> Array:
     corner to the last that starts at its right one.
     """
     first = np.searchsorted(ends, starts - pitch, "left")
-    last = np.searchsorted(starts, ends - pitch, "right")
-    counts = np.maximum(last - first, 0)
+    counts = np.maximum(np.searchsorted(starts, ends - pitch, "right") - first, 0)
     below = np.repeat(np.arange(len(starts)), counts)
     above = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
     labels = np.arange(len(starts))

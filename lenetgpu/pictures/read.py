@@ -282,8 +282,7 @@ def _deep(values: Array, is_float: bool) -> Array:
     if low < 0 or high > _DEPTHS[-1]:
         scaled = (values.astype(np.float64) - low) * (PIXEL_SCALE / max(high - low, 1e-30))
         return scaled.astype(np.float32)
-    white = next(depth for depth in _DEPTHS if high <= depth)
-    return values * np.float32(PIXEL_SCALE / white)
+    return values * np.float32(PIXEL_SCALE / next(depth for depth in _DEPTHS if high <= depth))
 
 
 def _on_paper(grey: Array, alpha: Array) -> Array:
@@ -296,10 +295,9 @@ def _on_paper(grey: Array, alpha: Array) -> Array:
     if not visible.size:
         return np.full_like(grey, PIXEL_SCALE) if not alpha.any() else PIXEL_SCALE - alpha
     low, middle, high = np.percentile(visible, (5, 50, 95))
+    paper = 0.0 if middle >= PIXEL_SCALE / 2 else PIXEL_SCALE
     if high - low > _PLAIN and visible.size > grey.size / 2:
         paper = float(middle)
-    else:
-        paper = 0.0 if middle >= PIXEL_SCALE / 2 else PIXEL_SCALE
     share = alpha / np.float32(PIXEL_SCALE)
     return np.asarray(grey * share + np.float32(paper) * (1 - share))
 

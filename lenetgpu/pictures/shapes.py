@@ -1,7 +1,5 @@
 """Shapes of masks: sheets of paper, and outlines whose strokes are filled."""
 
-from __future__ import annotations
-
 from lenetgpu.arrays import Array, np
 from lenetgpu.pictures.masks import box_of, edges_of, eroded, grown, islands, stroke_of
 

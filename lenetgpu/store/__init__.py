@@ -1,7 +1,5 @@
 """Atomic file writes, temporary files, and JSON text."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib
@@ -78,7 +76,6 @@ def json_text(document: Any, indent: int | None = None) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Replace every NaN and infinity in a document by None."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -130,7 +127,7 @@ class Temporary(AbstractContextManager["Temporary"]):
             self.drop()
 
     @classmethod
-    def beside(cls, path: Path) -> Temporary:
+    def beside(cls, path: Path) -> "Temporary":
         """Return a temporary file in `path`'s folder, or in the system's for a device or pipe."""
         target = resolved(path)
         return cls(Path(tempfile.gettempdir()) if is_device(target) else target.parent)
@@ -227,8 +224,7 @@ def _give_rights(handle: int, target: Path) -> None:
 def _umask() -> int:
     """Return the process' umask, if possible without changing it for every thread."""
     with suppress(OSError):
-        status = Path("/proc/self/status").read_text()
-        if line := re.search(r"^Umask:\s*([0-7]+)$", status, re.M):
+        if line := re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.M):
             return int(line[1], 8)
     mask = os.umask(0o077)
     os.umask(mask)

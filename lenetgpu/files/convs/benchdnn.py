@@ -29,8 +29,7 @@ BEGINS = re.compile(r"(\S*benchdnn(\s|$))|--|_*(g|mb|ic|ih|iw|id|oc)-?[0-9]")
 def read(line: str) -> Given:
     """Return the convolution of a descriptor or command line; raise LenetError if it is invalid."""
     where = f"benchdnn's {line!r}"
-    images, words = 0, []
-    others: list[str] = []
+    images, words, others = 0, list[str](), list[str]()
     epilogue: dict[str, Any] = {"bias": True}
     for word in line.split():
         name, _, value = word.partition("=")
@@ -70,9 +69,7 @@ def read(line: str) -> Given:
 
 
 def _entries(descriptor: str, where: str) -> tuple[dict[str, int], str]:
-    """Return the numbers of a descriptor by entry, and its name."""
-    entries: dict[str, int] = {}
-    at = 0
+    entries, at = dict[str, int](), 0
     while match := _ENTRY.match(descriptor, at):
         key = match[1]
         if key not in _ENTRIES or key in entries:
@@ -82,8 +79,8 @@ def _entries(descriptor: str, where: str) -> tuple[dict[str, int], str]:
         at = match.end()
     named = _NAME.match(descriptor, at)
     if named is None:
-        found = descriptor[at:]
-        raise LenetError(f"{where}: expected an entry and its whole number, found {found!r}")
+        found = f"found {descriptor[at:]!r}"
+        raise LenetError(f"{where}: expected an entry and its whole number, {found}")
     return entries, named[2] or ""
 
 
@@ -112,8 +109,7 @@ def _side(known: dict[str, int]) -> tuple[int, int, int, int, int, int]:
     """Return input, filter, output, stride, padding and dilation of one dimension."""
     size, side, stride, far = known["i"], known["k"], known.get("s", 1), known.get("d", 0)
     span, out = (side - 1) * (far + 1) + 1, known.get("o")
-    needed = 0 if out is None else max(0, (out - 1) * stride - size + span) // 2
-    pad = known.get("p", needed)
+    pad = known.get("p", 0 if out is None else max(0, (out - 1) * stride - size + span) // 2)
     if out is None:
         out = outputs(size, span, max(stride, 1), 2 * pad)
     return size, side, out, stride, pad, far

@@ -36,8 +36,7 @@ def read(path: Path, batch: int | None, epilogue: bool = False) -> list[Given]:
     """
     require_extra(str(path), "onnx", "models")
     with open_regular(path, EXPECTED) as raw, open(raw.fileno(), "rb", closefd=False) as file:
-        size = os.fstat(raw.fileno()).st_size
-        model = onnx_parse.parsed(path, file, size, onnx_parse.STRUCTURE)
+        model = onnx_parse.parsed(path, file, os.fstat(raw.fileno()).st_size, onnx_parse.STRUCTURE)
     try:
         convolutions = list(_Graph(path, model, batch, epilogue).convolutions())
     except LenetError:
@@ -50,8 +49,6 @@ def read(path: Path, batch: int | None, epilogue: bool = False) -> list[Given]:
 
 
 class _Graph:
-    """A model's main graph with the sizes and types of its values."""
-
     def __init__(self, path: Path, model: Any, batch: int | None, epilogue: bool) -> None:
         self._path, self._model, self._graph = path, model, model.graph
         self._made_by = onnx_parse.producers(path, model.graph)
@@ -98,12 +95,11 @@ class _Graph:
         if filters[1] != problem.each[0]:
             raise unexpected(where, f"filters of {problem.each[0]} channels", f"{filters[1]}")
         batch, own = self._scale
-        images = max(1, size[0] * batch // own)
         problem = replace(problem, dtype=_DTYPES.get(kind, "fp32"))
         if self._followed is not None and node.op_type == "Conv":
             bias = len(node.input) > _BIAS and bool(node.input[_BIAS])
             problem = replace(problem, bias=bias, relu=node.output[0] in self._followed)
-        return Given(problem, images, _name(node), tuple(others))
+        return Given(problem, max(1, size[0] * batch // own), _name(node), tuple(others))
 
     def _size(self, name: str) -> list[int] | None:
         dims = self._values.get(name, (0, [None]))[1]
@@ -130,7 +126,6 @@ class _Graph:
 def _convolution(
     where: str, size: Sequence[int], filters: Sequence[int], given: dict[str, Any]
 ) -> Conv:
-    """Return the convolution of images (n, C, H, W) by filters (M, C / groups, R, S)."""
     (images, c, h, w), m, sides = size, filters[0], list(filters[2:])
     strides, dilation = given.get("strides") or [1, 1], given.get("dilations") or [1, 1]
     pads, auto = given.get("pads") or [0] * 4, given.get("auto_pad", "NOTSET")

@@ -139,8 +139,7 @@ def read_state_dict(path: Path, data: bytes) -> Model:
         raise unexpected(path, "an archive of *.npy or */data.pkl", next(iter(files), "nothing"))
     torch = _torch(path)
     matching = layouts.Matching(path)
-    state = _state(path, torch, _packed(files))
-    for name, tensor in state.items():
+    for name, tensor in _state(path, torch, _packed(files)).items():
         if not isinstance(name, str) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             found = f"{type(tensor).__name__} under {name}; save model.state_dict() alone"
             raise unexpected(path, "a state_dict, tensors by name", found)
@@ -170,8 +169,7 @@ def _torch(path: Path) -> Any:
     require_extra(f"{path}: for a state_dict", "torch", "train")
     import torch
 
-    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
-    if version < SAFE:
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < SAFE:
         first = f"PyTorch {'.'.join(map(str, SAFE))} or later"
         expected = f"{first}, whose weights_only runs nothing of a file"
         raise unexpected(path, expected, torch.__version__)
@@ -184,11 +182,9 @@ def _state(path: Path, torch: Any, data: bytes) -> Mapping[Any, Any]:
         try:
             found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as error:  # torch documents no exception type
-            reason = " ".join(str(error).split())
-            raise LenetError(
-                f"{path}: expected a state_dict that torch reads with weights_only, "
-                f"found: {reason or type(error).__name__}"
-            ) from error
+            reason = " ".join(str(error).split()) or type(error).__name__
+            expected = "a state_dict that torch reads with weights_only"
+            raise LenetError(f"{path}: expected {expected}, found: {reason}") from error
     if not isinstance(found, Mapping):
         raise unexpected(path, "a state_dict, tensors by name", f"{type(found).__name__}")
     return found

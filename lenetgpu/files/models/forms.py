@@ -63,8 +63,7 @@ def form_of(start: bytes) -> str | None:
         return SAFETENSORS
     if start.startswith(ZIP):
         length = int.from_bytes(start[_NAME_LENGTH : _NAME_LENGTH + 2], "little")
-        first = start[_NAME_AT : _NAME_AT + length]
-        return NPZ if first.endswith(b".npy") else TORCH
+        return NPZ if start[_NAME_AT : _NAME_AT + length].endswith(b".npy") else TORCH
     if start[:1] == _PICKLE and start[1:2] in b"\2\3\4\5":
         return TORCH
     if braced:
@@ -75,7 +74,6 @@ def form_of(start: bytes) -> str | None:
 
 
 def _codec(form: str) -> tuple[Callable[..., Model], Callable[..., bytes]]:
-    """Return the reader and the writer of a form."""
     from lenetgpu.files.models import archives, onnx_weights, safetensors
 
     return {

@@ -5,8 +5,6 @@ output. PyTorch's: filters (M, C, K, K), linear (out, in), its columns in the or
 `flatten` leaves NCHW images. The eight shapes differ, so a shape determines name and layout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 

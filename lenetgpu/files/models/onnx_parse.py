@@ -113,15 +113,13 @@ class _Pruned:
             shift += 7
             if byte[0] < 0x80:
                 return number
-        where = f"a number without an end at byte {self._file.tell():,}"
-        raise damaged(self._path, "ONNX", where)
+        raise damaged(self._path, "ONNX", f"a number without an end at byte {self._file.tell():,}")
 
     def _count(self, what: str, more: int) -> None:
         self._left[what] -= more
         if self._left[what] < 0:
-            limits = self._limits
-            sizes = f"{limits.copied:,} bytes and {limits.unparsed:,} of types"
-            expected = f"a model of at most {limits.fields:,} fields, {sizes}"
+            sizes = f"{self._limits.copied:,} bytes and {self._limits.unparsed:,} of types"
+            expected = f"a model of at most {self._limits.fields:,} fields, {sizes}"
             raise unexpected(self._path, expected, "more")
 
 

@@ -83,8 +83,8 @@ def read(path: Path, data: bytes) -> Model:
         if len(entries) < len(model.metadata_props):
             raise damaged(path, ONNX, "metadata of one name twice")
         summed = any(name.startswith("lenetgpu.") for name in entries)
-        sums = forms.compared(path, walk.initializers() if summed else {}, entries)
-        return Model(tensors, sums, *forms.facts_of(entries))
+        stored = {n: walk.read(tensor) for n, tensor in walk.tensors.items()} if summed else {}
+        return Model(tensors, forms.compared(path, stored, entries), *forms.facts_of(entries))
     except LenetError:
         raise
     except Exception as error:  # fields of other types, and ONNX's own exceptions
@@ -97,8 +97,8 @@ class _Walk:
     def __init__(self, path: Path, model: Any) -> None:
         self._path, graph = path, model.graph
         self._producers = parse.producers(path, graph)
-        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
-        inputs = [value for value in graph.input if value.name not in self._tensors]
+        self.tensors = {tensor.name: tensor for tensor in graph.initializer}
+        inputs = [value for value in graph.input if value.name not in self.tensors]
         if len(inputs) != 1 or len(graph.output) != 1:
             names, results = (", ".join(v.name for v in side) for side in (inputs, graph.output))
             found = f"{names or 'no input'} and {results or 'no output'}"
@@ -109,10 +109,6 @@ class _Walk:
             raise unexpected(path, "images of floats or bytes", f"ONNX's type {kind}")
         self._steps = len(graph.node)
         self._shapes = parse.inferred(path, model, _OPEN_BATCH)
-
-    def initializers(self) -> dict[str, Array]:
-        """Return all initializers by name."""
-        return {name: self._read(tensor) for name, tensor in self._tensors.items()}
 
     def weights(self) -> dict[str, Array]:
         """Return the tensors by our names, in our layouts; raise LenetError for another network."""
@@ -188,17 +184,13 @@ class _Walk:
                 self._back_over(node)
                 continue
             self._back_through(node.op_type)
-            if node.op_type == "ArgMax":
-                ends, casts = ends[:2], []
-            else:
-                ends = []
+            ends, casts = (ends[:2], []) if node.op_type == "ArgMax" else ([], casts)
         if casts:
             raise self._refuse(casts[0], "scores of floats", "a cast to another type")
 
     def _require_shape(self, name: str, shape: list[int]) -> None:
-        images = self._shapes.get(self._images, (0, []))[1][:1]
         found = self._shapes.get(name, (0, []))[1]
-        if found != [*images, *shape]:
+        if found != [*self._shapes.get(self._images, (0, []))[1][:1], *shape]:
             shown, wanted = (
                 ", ".join("N" if n == _OPEN_BATCH else str(n or "?") for n in dims)
                 for dims in (found, [_OPEN_BATCH, *shape])
@@ -207,15 +199,15 @@ class _Walk:
 
     def _constant(self, name: str, depth: int = 0) -> Array | None:
         """Return a constant of numbers; None if it is computed from anything else."""
-        if name in self._tensors:
-            return self._read(self._tensors[name])
+        if name in self.tensors:
+            return self.read(self.tensors[name])
         node = self._producers.get(name)
         if node is None or node.domain not in OWN or depth > _DEEPEST:
             return None
         given = attributes(node)
         if node.op_type == "Constant" and len(given) == 1:
             (value,) = given.values()
-            return self._read(value) if hasattr(value, "data_type") else np.array(value, "f4")
+            return self.read(value) if hasattr(value, "data_type") else np.array(value, "f4")
         if node.op_type not in ("Identity", "Transpose", "Cast") or len(node.input) != 1:
             return None
         array = self._constant(node.input[0], depth + 1)
@@ -225,7 +217,7 @@ class _Walk:
             return array.astype(_CASTS[given["to"]])
         return array.transpose(given.get("perm"))
 
-    def _read(self, tensor: Any) -> Array:
+    def read(self, tensor: Any) -> Array:
         from onnx import numpy_helper
 
         what = f"{self._path}: expected tensor {tensor.name}"

@@ -47,8 +47,7 @@ def _header(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
     if length > most:
         raise unexpected(path, f"a header of at most {max(0, most):,} bytes", f"one of {length:,}")
     try:
-        text = data[_LENGTH : _LENGTH + length].decode()
-        pairs = json.loads(text, object_pairs_hook=_once)
+        pairs = json.loads(data[_LENGTH : _LENGTH + length].decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise damaged(path, SAFETENSORS, error) from error
     if not isinstance(pairs, dict):
@@ -65,8 +64,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
     if not isinstance(entry, dict) or sorted(entry) != ["data_offsets", "dtype", "shape"]:
-        why = f"{name} without one dtype, shape and data_offsets each"
-        raise damaged(path, SAFETENSORS, why)
+        raise damaged(path, SAFETENSORS, f"{name} without one dtype, shape and data_offsets each")
     offsets, shape = entry["data_offsets"], entry["shape"]
     for numbers in (shape, offsets):
         if not isinstance(numbers, list) or any(type(n) is not int or n < 0 for n in numbers):
@@ -85,9 +83,8 @@ def _tensor(path: Path, name: str, entry: dict[str, Any], raw: memoryview) -> Ar
         where = f"{name} of {layouts.by(shape)} {kind} in {len(raw):,} bytes"
         raise damaged(path, SAFETENSORS, where)
     array = np.frombuffer(raw, stored).reshape(shape)
-    if kind == "BF16":  # the upper halves of float32
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    return array
+    # BF16: the upper halves of float32
+    return (array.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else array
 
 
 def written(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object]) -> bytes:

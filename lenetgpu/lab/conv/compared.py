@@ -13,21 +13,9 @@ from lenetgpu.gpu.faults import lacks_memory, release
 from lenetgpu.gpu.nvrtc import Kernel, compile_together
 from lenetgpu.lab import charts
 from lenetgpu.lab.compare import CompareOutcome, RegressionCheck, open_device
-from lenetgpu.lab.conv.document import (
-    about_suite,
-    case_json,
-    network_json,
-    shape_text,
-    summary_json,
-)
+from lenetgpu.lab.conv.document import case_json, network_json, shape_text, suite_json, summary_json
 from lenetgpu.lab.conv.explain import explained, ladder, named
-from lenetgpu.lab.conv.request import (
-    ConvRequest,
-    add_commands,
-    command_of,
-    require_checkable,
-    rows_to_run,
-)
+from lenetgpu.lab.conv.request import ConvRequest, add_commands, check_size, command_of, rows_to_run
 from lenetgpu.lab.conv.tuning import note, tilings, tune, tuning
 from lenetgpu.measure import plugins
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
@@ -50,10 +38,9 @@ def selected_variants(only: str | None, device: str, planned: bool = False) -> l
 
     Raises LenetError for an unknown name; `planned` accepts names of GPU variants on any device.
     """
-    every = variants("conv", device)
+    every, selected = variants("conv", device), list[Variant]()
     if only is None:
         return every
-    selected: list[Variant] = []
     for name in (word.strip() for word in only.split(",")):
         members = [v for v in every if name in _names(v)]
         if not members and not (planned and named(name)):
@@ -64,7 +51,6 @@ def selected_variants(only: str | None, device: str, planned: bool = False) -> l
 
 
 def _names(variant: Variant) -> set[str]:
-    """Return a variant's names and its families'."""
     return {*variant.names, *(name.partition(".")[0] for name in variant.names)}
 
 
@@ -90,7 +76,7 @@ def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
     if request.baseline and (added := _named(request.baseline, device)) is not None:
         selected = [v for v in variants("conv", device) if v in selected or v == added]
     if selected or user_variants:
-        require_checkable(shapes, device)
+        check_size(shapes, device)
     gpu, limits = open_device(request.device, say)
     peer = peer_version(device) if selected and not request.tune else None
     name = NAMES[device] if peer else None
@@ -100,7 +86,7 @@ def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
     now = {"device": device_json(gpu)["name"], "baseline": baseline, "cold_l2": request.cold_l2}
     regression.check(now | {"cases": [(shape_text(s.problem), s.batch) for s in shapes]})
-    document = head("conv", gpu) | about_suite(suite)
+    document = head("conv", gpu) | suite_json(suite)
     document |= {
         "ceilings": ceilings_json(limits),
         "baseline": baseline,
@@ -128,8 +114,6 @@ def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
 
 @dataclass(frozen=True)
 class _Run:
-    """A request's variants, plugins and PyTorch peer, with the device that runs them."""
-
     request: ConvRequest
     suite: Suite | None
     gpu: Gpu | None
@@ -324,7 +308,6 @@ def _note(candidate: Candidate, more: str) -> None:
 
 
 def _compile_all(run: _Run, shapes: list[Shape], say: Say) -> None:
-    """Compile every kernel that the variants announce, in parallel."""
     arch = current_arch()
     ready = [v for v in run.selected if run.gpu is not None and v.needs.met_by(run.gpu)]
     announced: dict[Kernel, None] = {}
@@ -339,7 +322,6 @@ def _compile_all(run: _Run, shapes: list[Shape], say: Say) -> None:
 
 
 def _draw(request: ConvRequest, document: dict[str, Any]) -> None:
-    """Draw the requested plot, if any: a shape under its roofline, or a suite."""
     if request.plot is None:
         return
     where = f"{document['device']['name']}, {document['date']}"

@@ -7,17 +7,7 @@ from typing import Any
 from lenetgpu.files.convs.described import as_line
 from lenetgpu.lab.compare import INTERRUPTED, fastest_first, judged, legend
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import (
-    LAUNCH,
-    MACHINE,
-    RATIO,
-    STATUS_WORDS,
-    columns,
-    fixed,
-    percent,
-    short_error,
-    significant,
-)
+from lenetgpu.lab.rows import LAUNCH, RATIO, columns, fixed, significant, status_word
 from lenetgpu.measure.document import again_json, candidate_json
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Comparison
@@ -25,26 +15,19 @@ from lenetgpu.papers import shapes
 from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.problems import Conv
 
-
-def some(counts: list[int]) -> str:
-    """Format one number, or the smallest and the largest."""
-    return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
-
-
 # A candidate on a shape: its check, its times, its ratio to the baseline, its launch.
 CONVOLVED = columns(
     "shape=label, candidate=name, precision, layout, check",
-    ("error=relative_error, rms error=rms_error", short_error),
+    ("error=relative_error, rms error=rms_error", ".1e"),
     "bits",
     ("median us=median_us, p05 us=p05_us, p95 us=p95_us, p99 us=p99_us", fixed(2)),
     *RATIO,
     ("speed-up=speedup", fixed(2)),
     ("TFLOP/s=tflops", significant(3)),
     ("GB/s=gbs", fixed(0)),
-    ("of the roof=roofline", percent),
+    ("of the roof=roofline", ".1%"),
     "bound by=bound",
     *LAUNCH,
-    *MACHINE,
     "timed by=method, note, again=command",
 )
 _IN_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
@@ -61,14 +44,14 @@ LAYERS = columns(
     ("GFLOP each=gflop", significant(3)),
     "fastest fp32=name",
     ("us each=us", fixed(2)),
-    ("of the sum=share", percent),
+    ("of the sum=share", ".1%"),
     ("baseline us=baseline_us, speed-up=speedup", fixed(2)),
     "unsupported, again=command",
 )
 # Total times of a network's convolutions by one variant.
 WHOLES = columns(
     "sum of=name, convolutions=supported",
-    ("of the GFLOP=gflop_share", percent),
+    ("of the GFLOP=gflop_share", ".1%"),
     ("ms, baseline ms=baseline_ms", fixed(3)),
     ("speed-up=speedup", fixed(2)),
 )
@@ -76,7 +59,7 @@ WHOLES = columns(
 LISTED = columns(
     "suite=name, what=title",
     ("distinct=shapes, supported, convolutions", str),
-    ("images", some),
+    ("images", lambda counts: " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))),
     "source",
 )
 # A step of the convnet2 paper's ladder, published and measured.
@@ -104,7 +87,6 @@ def shape_text(problem: Conv) -> str:
 
 
 def _epilogue_json(problem: Conv) -> dict[str, Any]:
-    """Return the epilogue and the dtype of a convolution."""
     return {"bias": problem.bias, "relu": problem.relu, "dtype": problem.dtype}
 
 
@@ -155,7 +137,7 @@ def case_json(
     }
 
 
-def about_suite(suite: Suite | None) -> dict[str, Any]:
+def suite_json(suite: Suite | None) -> dict[str, Any]:
     """Return the document's fields on the suite, or on none."""
     if suite is None:
         return {"suite": None, "title": "", "claim": None, "notes": [], "source": None}
@@ -276,9 +258,8 @@ def layers(network: Mapping[str, Any]) -> list[dict[str, Any]]:
     total = sum(row["count"] * (row.get("ms") or 0.0) for row in network["rows"])
     for row in network["rows"]:
         ms, baseline = row.get("ms"), row.get("baseline_ms")
-        share = row["count"] * ms / total if ms else None
         us = {"us": ms and 1e3 * ms, "baseline_us": baseline and 1e3 * baseline}
-        rows.append({**row, "share": share, **us})
+        rows.append({**row, "share": row["count"] * ms / total if ms else None, **us})
     return rows
 
 
@@ -329,7 +310,6 @@ def parts(document: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def _of_network(network: Mapping[str, Any], baseline: str) -> Iterator[Part]:
-    """Yield a row for each distinct convolution, also for unsupported ones, and the totals."""
     of, rows, gflop = network["convolutions"], layers(network), network["gflop"]
     over = f", baseline {baseline}" if baseline else ""
     title = f"{len(rows)} distinct of {of:,} convolutions{over}"
@@ -386,7 +366,7 @@ def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
         steps = []
         for step in case["ladder"]:
             gain, note = step.get("paper_gain"), step["note"] or step.get("what")
-            more = {"check": STATUS_WORDS[step["status"]], "note": note}
+            more = {"check": status_word(step), "note": note}
             steps.append({**step, **more, "paper_ratio": None if gain is None else 1 / (1 - gain)})
         yield Table(STEPS, steps, title)
     if case.get("explanation"):

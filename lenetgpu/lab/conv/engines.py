@@ -7,7 +7,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.request import ConvRequest, shape_of
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, columns, words
+from lenetgpu.lab.rows import Column, columns
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
@@ -25,7 +25,7 @@ STEP_COLUMNS = columns("section, step", ("cycles", rounded), (", ".join(PARTS), 
 FIGURES = columns(
     "section, figure",
     ("the paper=paper, model", rounded),
-    words("agrees", "agrees", lambda agrees: "yes" if agrees else "no"),
+    Column("agrees", "agrees", lambda agrees: "yes" if agrees else "no", numeric=False),
 )
 _CHANGES = [Column(change.name, f"changed.{change.name}", rounded) for change in CHANGED]
 

@@ -41,8 +41,7 @@ def floor_rows(problem: Conv, n: int, limits: Ceilings) -> Rows:
     if limits.tensor_tflops:
         tensor = 3 * flop / limits.tensor_tflops / 1e6
         rows.append(("floor, fp16x3", f"{tensor:,.4g} us: three fp16 products each"))
-    over = max(compute, memory) / min(compute, memory)
-    return [*rows, ("bound", f"{bound}, {over:,.3g}x over")]
+    return [*rows, ("bound", f"{bound}, {max(compute, memory) / min(compute, memory):,.3g}x over")]
 
 
 def launch_rows(launches: list[Launch], n: int) -> Rows:

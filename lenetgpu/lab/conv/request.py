@@ -16,7 +16,7 @@ from lenetgpu.files.convs.described import Given, convolution, require_countable
 from lenetgpu.files.regular import read_whole
 from lenetgpu.gpu import machines
 from lenetgpu.lab.compare import Asked
-from lenetgpu.lab.conv.document import about_suite, network_json, shape_text
+from lenetgpu.lab.conv.document import network_json, shape_text, suite_json
 from lenetgpu.measure.document import SCHEMA
 from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Unsupported, images_of
 from lenetgpu.problems import ITEM_BYTES, Conv
@@ -83,8 +83,7 @@ def parse_shape(text: str, epilogue: bool = False) -> Given:
     *sizes, columns, stride, pad = match.groups()
     c, h, w, m, rows = map(int, sizes)
     sides, by, around = (rows, int(columns or rows)), int(stride or 1), int(pad or 0)
-    problem = convolution(where, (1, h, w, c, m), sides, stride=(by, by), pad=(around, around))
-    return Given(problem)
+    return Given(convolution(where, (1, h, w, c, m), sides, stride=(by, by), pad=(around, around)))
 
 
 def shape_of(text: str) -> Shape:
@@ -133,10 +132,8 @@ def rows_of(convolutions: Iterable[Given]) -> tuple[Row, ...]:
 
 def _of_suite(request: ConvRequest) -> tuple[Suite, tuple[Row, ...]]:
     """Return the named suite and its rows; the paper's claims stay only with unchanged rows."""
-    suite = SUITES.get(str(request.suite))
-    if suite is None:
-        hint = choose(str(request.suite), SUITES)
-        raise LenetError(f"suite {request.suite!r} does not exist; {hint}")
+    if (suite := SUITES.get(name := str(request.suite))) is None:
+        raise LenetError(f"suite {name!r} does not exist; {choose(name, SUITES)}")
     rows: dict[Row, None] = {}
     for shape in suite.shapes:
         problem, batch = request.adapted(shape.problem), request.batch or shape.batch
@@ -179,7 +176,7 @@ def _of_others(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
     return Suite("", title, (), (), "", rows, notes=(note,), source=str(path)), rows
 
 
-def require_checkable(shapes: list[Shape], device: str) -> None:
+def check_size(shapes: list[Shape], device: str) -> None:
     """Raise LenetError if a float64 reference would take hours on `device` ("cpu" or "cuda")."""
     for shape in shapes:
         problem, flop = shape.problem, shape.problem.flop(min(shape.batch, CHECK_IMAGES))
@@ -281,8 +278,7 @@ def run_list(request: ConvRequest) -> dict[str, Any]:
     if all(way is None for way in asked) and request.batch is None:
         suites = [
             {
-                "name": suite.name,
-                "title": suite.title,
+                **{name: getattr(suite, name) for name in ("name", "title")},
                 "shapes": len(suite.rows),
                 "supported": len(suite.shapes),
                 "convolutions": sum(row.count for row in suite.rows),
@@ -293,6 +289,5 @@ def run_list(request: ConvRequest) -> dict[str, Any]:
         ]
         return {"schema": SCHEMA, "command": "suites", "suites": suites}
     suite, rows = rows_asked(request)
-    commands = [command_of(request, row) for row in rows]
-    network = network_json(rows, commands, [])
-    return {"schema": SCHEMA, "command": "shapes", **about_suite(suite), "network": network}
+    network = network_json(rows, [command_of(request, row) for row in rows], [])
+    return {"schema": SCHEMA, "command": "shapes", **suite_json(suite), "network": network}

@@ -14,7 +14,7 @@ from lenetgpu.lab.compare import CompareOutcome
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.request import ConvRequest, rows_to_run
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import STATUS_WORDS, Column, columns, fixed, percent, short_error, words
+from lenetgpu.lab.rows import Column, columns, fixed, status_word
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers import convnet2_measured
@@ -34,11 +34,11 @@ def between(cycles: list[float]) -> str:
 
 KERNEL_COLUMNS = columns(
     "figure, kernel, check",
-    *(Column(part, f"shares.{part}", percent) for part in convnet2_measured.PARTS),
-    Column("compute, the paper", "paper", percent),
-    Column("compute, the model", "model.compute", percent),
-    Column("of it waiting for loads", "waits.waiting for loads", percent),
-    Column("waiting for sums", "waits.waiting for sums", percent),
+    *(Column(part, f"shares.{part}", ".1%") for part in convnet2_measured.PARTS),
+    Column("compute, the paper", "paper", ".1%"),
+    Column("compute, the model", "model.compute", ".1%"),
+    Column("of it waiting for loads", "waits.waiting for loads", ".1%"),
+    Column("waiting for sums", "waits.waiting for sums", ".1%"),
     ("us=median_us, with clocks=slowed", fixed(2)),
 )
 # A tile of the unrolled kernel: its resources and its times.
@@ -52,7 +52,7 @@ TILES = columns(
     "limited by=limited_by",
     ("waves", fixed(2)),
     "check",
-    ("error=relative_error", short_error),
+    ("error=relative_error", ".1e"),
     ("us=median_us, over Table 1's=ratio", fixed(2)),
 )
 # An instruction's clocks, here and in the paper's figures.
@@ -65,7 +65,6 @@ INSTRUCTIONS = columns(
 
 
 def _shapes(request: ConvRequest) -> list[Shape]:
-    """Return the requested shapes, by default Table 1's; raise LenetError if one is refused."""
     if request.suite not in (None, "convnet2"):
         raise LenetError(f"--shares: expected --suite convnet2 or none, found {request.suite}")
     if request.shape is None and request.suite is None:
@@ -79,26 +78,31 @@ def _shapes(request: ConvRequest) -> list[Shape]:
     return shapes
 
 
-def _gpu(device: str) -> Gpu:
-    gpu, why = choose_device(device)
-    if gpu is None:
-        raise LenetError(f"--shares: expected a GPU for its clocks, found device cpu ({why})")
-    gpu_device.activate(gpu)
-    return gpu
-
-
 def run_shares(request: ConvRequest, say: Say) -> CompareOutcome:
     """Measure shares, tiles and instructions; raise LenetError for bad input or without a GPU."""
     shapes = _shapes(request)
     if request.plot is not None:
         charts.check_plot(request.plot)
-    gpu = _gpu(request.device)
+    gpu, reason = choose_device(request.device)
+    if gpu is None:
+        raise LenetError(f"--shares: expected a GPU for its clocks, found device cpu ({reason})")
+    gpu_device.activate(gpu)
     document = head("shares", gpu) | {"cases": [], "left_out": [], "interrupted": False}
-    _compile(shapes, say)
+    kernels = [kernel for chain in instructions.INSTRUCTIONS for kernel in chain.kernels()]
+    for shape in shapes:
+        kernels += convnet2_measured.kernels(shape.problem, shape.batch)
+        kernels += convnet2_measured.tile_kernels(shape.problem, shape.batch)
+    say(f"compiling {len(kernels)} kernels")
+    compile_together(kernels, gpu_device.current_arch())
     say("latencies of instructions")
     document["instructions"] = instruction_rows(instructions.measured())
     document["not_measured"] = instructions.NOT_MEASURED
-    document["latency"] = _latency()
+    measured = latency.measured(machine := machines.current())
+    # Clocks of a load and N_FMA (Pascal paper, section 2.2), measured and planned with
+    document["latency"] = {
+        **{"machine": machine.name, "load": measured.load, "planned_load": machine.latency},
+        **{"fma": measured.fma, "n_fma": measured.n_fma(machine), "planned_n_fma": machine.n_fma},
+    }
     for shape in shapes:
         try:
             document["cases"].append(_case(shape, gpu, say))
@@ -124,29 +128,6 @@ def run_shares(request: ConvRequest, say: Say) -> CompareOutcome:
                 wrong.append(f"{case['label']}: {name}, error {row['relative_error']:.2e}")
     notes = [f"{entry['label']} left out, {entry['why']}" for entry in document["left_out"]]
     return CompareOutcome(document, wrong, notes=notes, draw=draw)
-
-
-def _latency() -> dict[str, Any]:
-    """Return clocks of a load and N_FMA (Pascal paper, section 2.2), measured and planned with."""
-    machine = machines.current()
-    measured = latency.measured(machine)
-    return {
-        "machine": machine.name,
-        "load": measured.load,
-        "planned_load": machine.latency,
-        "fma": measured.fma,
-        "n_fma": measured.n_fma(machine),
-        "planned_n_fma": machine.n_fma,
-    }
-
-
-def _compile(shapes: list[Shape], say: Say) -> None:
-    kernels = [kernel for chain in instructions.INSTRUCTIONS for kernel in chain.kernels()]
-    for shape in shapes:
-        kernels += convnet2_measured.kernels(shape.problem, shape.batch)
-        kernels += convnet2_measured.tile_kernels(shape.problem, shape.batch)
-    say(f"compiling {len(kernels)} kernels")
-    compile_together(kernels, gpu_device.current_arch())
 
 
 def _case(shape: Shape, gpu: Gpu, say: Say) -> dict[str, Any]:
@@ -176,8 +157,7 @@ def instruction_rows(clocks: dict[str, float]) -> list[dict[str, Any]]:
 
 
 def _rows(case: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
-    label = case["label"]
-    return [row | {"check": STATUS_WORDS[row["status"]], "label": label} for row in case[kind]]
+    return [row | {"check": status_word(row), "label": case["label"]} for row in case[kind]]
 
 
 def tile_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -190,7 +170,7 @@ def table(document: Mapping[str, Any]) -> Table:
     """Return the kernels, then the tiles of every shape."""
     rows = [row for case in document["cases"] for row in _rows(case, "kernels")]
     rows += [row for case in document["cases"] for row in tile_rows(case)]
-    every = (words("shape", "label"), *KERNEL_COLUMNS, *TILES, words("note", "note"))
+    every = columns("shape=label", *KERNEL_COLUMNS, *TILES, "note")
     return Table([*{column.key: column for column in every}.values()], rows)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu import __version__
+from lenetgpu.arrays import np
 from lenetgpu.errors import one_line
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.store import write_atomically
@@ -99,8 +100,6 @@ class Sheet:
 
 def sheet(images: Any) -> Sheet:
     """Return a sheet of images (N, 28, 28) or (N, 28, 28, 1), uint8, in order; N may be 0."""
-    import numpy as np
-
     count = len(images)
     columns = max(1, isqrt(max(0, count - 1)) + 1)
     rows = max(1, -(-count // columns))

@@ -97,8 +97,7 @@ def short_commit(commit: str | None) -> str:
 
 def of_what(document: dict[str, Any]) -> str:
     """Return the names of a run's weights and images."""
-    keys = ("weights", "data")
-    return ", ".join(document.get(key) or f"{key} not recorded" for key in keys)
+    return ", ".join(document.get(key) or f"{key} not recorded" for key in ("weights", "data"))
 
 
 def either(words: Iterable[str]) -> str:

@@ -1,22 +1,17 @@
 """Mistakes as a page, a page section or a picture: the confusion matrix and the misread images."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lenetgpu.check.mistakes import confusions, per_digit
+from lenetgpu.check.mistakes import Gallery, confusions, per_digit
 from lenetgpu.lab import charts
 from lenetgpu.lab.charts import Spec
 from lenetgpu.lab.mistakes import bounded, lead, probability, share, title
 from lenetgpu.lab.page import base
 from lenetgpu.lab.summary import shown
 from lenetgpu.measure.document import head
-
-if TYPE_CHECKING:
-    from lenetgpu.check.mistakes import Gallery
-    from lenetgpu.measure.outcome import Outcome
+from lenetgpu.measure.outcome import Outcome
 
 _PAIRS = 8
 _INK, _SOFT, _RIGHT, _WRONG, _READ = "#1d1c1a", "#5d5a55", "#6fa8dc", "#f0a35e", "#a64b06"
@@ -26,11 +21,10 @@ _ACROSS, _TILE, _SIDE = 12, (90, 108), 64
 
 def section(counts: Any, gallery: Gallery | None = None) -> Any:
     """Return Markup with the confusion matrix `counts` (10, 10) and the gallery, if given."""
-    digits = {row["digit"]: share(row["accuracy"]) for row in per_digit(counts)}
     return base.fragment(
         "mistakes.html.j2",
         rows=_cells(counts),
-        digits=digits,
+        digits={row["digit"]: share(row["accuracy"]) for row in per_digit(counts)},
         pairs=confusions(counts)[:_PAIRS],
         wrong=int(counts.sum() - counts.trace()),
         tiles=None if gallery is None else _tiles(gallery),
@@ -42,7 +36,6 @@ def section(counts: Any, gallery: Gallery | None = None) -> Any:
 def _cells(counts: Any) -> list[list[dict[str, Any]]]:
     """Return each cell's count and colour depth: the root of its share of the largest count."""
     # Right labels and mistakes have separate scales, so that a few mistakes remain visible.
-    rows = counts.tolist()
     most = {"right": max(counts.diagonal().tolist())}
     most["wrong"] = max((pair["images"] for pair in confusions(counts)), default=1)
     return [
@@ -51,7 +44,7 @@ def _cells(counts: Any) -> list[list[dict[str, Any]]]:
             for predicted, images in enumerate(row)
             for kind in ["right" if label == predicted else "wrong"]
         ]
-        for label, row in enumerate(rows)
+        for label, row in enumerate(counts.tolist())
     ]
 
 
@@ -102,8 +95,7 @@ def draw(path: Path, outcome: Outcome) -> None:
             "predicted label and its probability, the second choice, the image's number from 0."
         )
         drawn[title] = _gallery(mistakes)
-    lines = [origin.title, origin.lead, *textwrap.wrap(facts, 150, max_lines=3)]
-    charts.save(path, lines, drawn)
+    charts.save(path, [origin.title, origin.lead, *textwrap.wrap(facts, 150, max_lines=3)], drawn)
 
 
 def _text(rows: Any, field: str, colour: str = _INK, **encoding: Any) -> Spec:

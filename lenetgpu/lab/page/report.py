@@ -77,8 +77,7 @@ def _library() -> str:
 
 def _allowed(program: str) -> str:
     """Return the hash source by which a content security policy allows an inline script."""
-    digest = hashlib.sha256(program.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()}'"
 
 
 def _head(documents: Sequence[Document], files: int, left_out: Sequence[str]) -> base.Head:

@@ -15,16 +15,7 @@ from lenetgpu.lab.page import blocks, mistakes
 from lenetgpu.lab.page.base import fragment
 from lenetgpu.lab.page.blocks import Block, Chart, Document, Drawing, Part, Section, Tile
 from lenetgpu.lab.render import Table
-from lenetgpu.lab.rows import (
-    STAGE,
-    columns,
-    count,
-    fixed,
-    percent,
-    short_error,
-    significant,
-    status_word,
-)
+from lenetgpu.lab.rows import STAGE, columns, fixed, significant, status_word
 from lenetgpu.network import STAGE_NAMES, STAGES
 
 OURS = "lenetgpu"
@@ -32,17 +23,10 @@ THEN, NOW = "the course, 2016", "here"
 VERDICTS = ("baseline", "faster", "same", "slower", "undecided")
 FLOOR = 0.001  # TFLOP/s at the lower end of the roofline
 _MOST_EVENTS = 4_000
-_SOFTWARE = {
-    "driver": "driver",
-    "cuda_driver": "CUDA of the driver",
-    "cupy": "CuPy",
-    "nvrtc": "NVRTC",
-    "python": "Python",
-    "numpy": "NumPy",
-    "numba": "Numba",
-    "torch": "PyTorch",
-    "cudnn": "cuDNN",
-}
+_SOFTWARE = columns(
+    "driver, CUDA of the driver=cuda_driver, CuPy=cupy, NVRTC=nvrtc, Python=python, NumPy=numpy",
+    "Numba=numba, PyTorch=torch, cuDNN=cudnn",
+)
 _TITLES = {
     "peers": "from images to labels, both on the device",
     "end-to-end": "from images to labels, both in host memory",
@@ -78,19 +62,17 @@ def section(anchor: str, title: str, lead: str = "") -> Callable[[Make], Make]:
     return register
 
 
-# columns
-
-_FILES = columns("file=label, what=command, date, commit, data, weights", ("images", count))
+_FILES = columns("file=label, what=command, date, commit, data, weights", ("images", ","))
 _PLANS = columns(
     "plan=plan_label, precision",
     ("compute ms=timing_ms.compute.median, p05 ms=timing_ms.compute.p05", significant(4)),
     ("p95 ms=timing_ms.compute.p95", significant(4)),
     ("host to host ms=timing_ms.end_to_end.median", significant(4)),
     ("images/s=images_per_second", fixed(0)),
-    ("right=correct, of=images", count),
-    ("accuracy", percent),
+    ("right=correct, of=images", ","),
+    ("accuracy", ".1%"),
     "weights, data",
-    ("samples", count),
+    ("samples", ","),
 )
 _CANDIDATES = columns(
     "candidate=name, by=maker, precision",
@@ -98,26 +80,26 @@ _CANDIDATES = columns(
     "best peer=peer",
     ("its ms=peer_ms", significant(4)),
     ("times as fast=times_faster, over the bare copy=over_copy", fixed(2)),
-    ("right=correct, flips, judged", count),
-    ("logit error=relative_error", short_error),
+    ("right=correct, flips, judged", ","),
+    ("logit error=relative_error", ".1e"),
     ("streams", str),
-    ("chunk", count),
+    ("chunk", ","),
     ("processor ms=processor_ms", fixed(0)),
     ("worst call ms=call_worst_ms", significant(3)),
 )
 _KERNELS = columns(
     "shape=label, kernel, figure, check",
     ("median us=median_us, slowed by the clocks=slowed", fixed(2)),
-    ("the paper: compute=paper", percent),
-    ("error=relative_error", short_error),
+    ("the paper: compute=paper", ".1%"),
+    ("error=relative_error", ".1e"),
     "note=remark",
 )
 _SCHEDULES = columns(
     "plan, type=dtype",
-    ("images", count),
+    ("images", ","),
     "way",
     ("streams", str),
-    ("chunk", count),
+    ("chunk", ","),
     ("taper", significant(2)),
     ("median ms=median_ms, p05 ms=p05_ms, p95 ms=p95_ms", fixed(4)),
     ("the model's ms=predicted_ms", fixed(4)),
@@ -126,16 +108,16 @@ _SCHEDULES = columns(
 _EVENTS = columns("stream, what=name, kind", ("start ms=start, length ms=length", fixed(4)))
 _LABELS = columns(
     "what ran=name, precision, data, weights",
-    ("right=correct, of=judged", count),
-    ("accuracy", percent),
-    ("labels unlike float64's=flips", count),
-    ("logit error=relative_error", short_error),
+    ("right=correct, of=judged", ","),
+    ("accuracy", ".1%"),
+    ("labels unlike float64's=flips", ","),
+    ("logit error=relative_error", ".1e"),
 )
 _COUNTERS = columns(
     "plan",
     *(one for one in COUNTED if one.key not in ("kernel", "launches", "stalls")),
     "stalled most by=top_stall",
-    ("of all stalls=top_stall_share", percent),
+    ("of all stalls=top_stall_share", ".1%"),
 )
 _COURSE = columns(
     "table, what=label, stage, variant, check",
@@ -143,9 +125,9 @@ _COURSE = columns(
     ("here ms=median_ms", fixed(3)),
     ("course/here=speedup", fixed(1)),
     ("TFLOP/s=tflops", significant(3)),
-    ("of the roof=roofline", percent),
+    ("of the roof=roofline", ".1%"),
     ("regs/thread=registers", str),
-    ("occup.=occupancy", percent),
+    ("occup.=occupancy", ".1%"),
     "why=explanation, note",
 )
 
@@ -162,9 +144,6 @@ def _stage_of(stages: Sequence[str]) -> str:
     return next((stage for stage in stages if stage in STAGE_NAMES), "other")
 
 
-# key figures and the machine
-
-
 def _rate(rate: float) -> str:
     return f"{rate / 1e6:,.1f} M/s" if rate >= 1e6 else f"{rate:,.0f}/s"
 
@@ -175,7 +154,6 @@ def _right(correct: float, judged: float) -> tuple[str, str]:
 
 
 def _peer_figures(document: Document) -> Iterator[tuple[str, str]]:
-    """Yield the key figures of our fastest entry in a peer comparison."""
     ours = [row for row in document["rows"] if row["maker"] == OURS and row["median_ms"] > 0]
     if not ours:
         return
@@ -198,8 +176,7 @@ def _peer_figures(document: Document) -> Iterator[tuple[str, str]]:
 
 def _run_figures(run: Document) -> Iterator[tuple[str, str]]:
     images, times, plan = run["images"] or 0, run["timing_ms"], f"plan {run['plan_label']}"
-    compute = blocks.short(times["compute"]["median"])
-    yield f"{compute} ms", f"{plan}: {images:,} {_TITLES['peers']}"
+    yield f"{blocks.short(times['compute']['median'])} ms", f"{plan}: {images:,} {_TITLES['peers']}"
     if times["end_to_end"] != times["compute"]:
         host = blocks.short(times["end_to_end"]["median"])
         yield f"{host} ms", f"{plan}: the same from host memory to host memory"
@@ -243,9 +220,9 @@ def _machine(documents: Sequence[Document]) -> Iterator[Block]:
     facts = {"device": blocks.device_name(documents[0])}
     if capability := documents[0]["device"].get("compute_capability"):
         facts["compute capability"] = capability
-    for key, name in _SOFTWARE.items():
-        if versions := blocks.either(str(d[key]) for d in documents if d.get(key)):
-            facts[name] = versions
+    for one in _SOFTWARE:
+        if versions := blocks.either(one.cell(d) for d in documents if one.value(d)):
+            facts[one.title] = versions
     if (limits := _latest_ceilings(documents)) is not None:
         facts["copy, at most"] = f"{limits['copy_gbs']:,.0f} GB/s"
         facts["fp32 multiply-adds, at most"] = f"{blocks.short(limits['fma_tflops'])} TFLOP/s"
@@ -256,9 +233,6 @@ def _machine(documents: Sequence[Document]) -> Iterator[Block]:
     if not documents[0].get("fresh"):
         files = [d | {"commit": blocks.short_commit(d.get("commit"))} for d in documents]
         yield Block([Table(_FILES, files, "Files that the figures below are read from")])
-
-
-# plans
 
 
 def _cells(document: Document) -> list[dict[str, Any]]:
@@ -341,9 +315,6 @@ def _plans(documents: Sequence[Document]) -> Iterator[Block]:
     yield Block(parts, blocks.source(*plans), note)
 
 
-# PyTorch, JAX and other peers
-
-
 def _ranking(rows: Sequence[Document], title: str, table_title: str) -> list[Part]:
     """Return a chart of the fastest of each maker and precision, and a table of all candidates."""
     slowest_first = sorted(filter(charts.timed, rows), key=lambda row: -float(row["median_ms"]))
@@ -401,11 +372,7 @@ def _peers(documents: Sequence[Document]) -> Iterator[Block]:
             yield Block(parts, blocks.source(document, how=blocks.samples(many["rows"])))
 
 
-# variants under the roofs
-
-
 def _on_a_cpu(row: Document) -> bool:
-    """Return True if a row of the course's suite ran on the CPU of a machine with a GPU."""
     return str(row["variant"]).startswith("serial")
 
 
@@ -452,9 +419,6 @@ def _roofline(documents: Sequence[Document]) -> Iterator[Block]:
     title = "TFLOP/s (logarithmic) over operations per byte, by stage"
     drawn = charts.roofline(points, limits, charts.stage_colour(points), FLOOR)
     yield Block([Chart(title, drawn, wide=True)], blocks.source(*used), note)
-
-
-# the course's ladder
 
 
 def _rungs(document: Document, stage: str) -> list[dict[str, Any]]:
@@ -523,9 +487,6 @@ def _ladder(documents: Sequence[Document]) -> Iterator[Block]:
         yield Block([Table(_COURSE, rows, "Every row of the course's suite")], line)
 
 
-# comparisons
-
-
 def _candidates(document: Document) -> Spec:
     timed = sorted(filter(charts.timed, document["candidates"]), key=lambda e: -e["median_ms"])
     rows = []
@@ -577,14 +538,10 @@ def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
     rows = [judged(entry) | {"what": d["what"]} for d in compared for entry in d["candidates"]]
     line = blocks.source(*compared, how=blocks.samples(rows))
     parts = [Chart(f"{d['what']}, over {d['baseline']}", _candidates(d)) for d in compared]
-    every = columns("of=what", *COMPARED)
-    yield Block([*parts, Table(every, rows, "All candidates")], line)
+    yield Block([*parts, Table(columns("of=what", *COMPARED), rows, "All candidates")], line)
     note = "Measured after the rounds, while each candidate ran without pauses."
     chart = Chart("Power of the whole device (W) over time of a run", _power(compared), wide=True)
     yield Block([chart], line, note)
-
-
-# convolutions
 
 
 @section(
@@ -631,9 +588,6 @@ def _shares(documents: Sequence[Document]) -> Iterator[Block]:
         if rows:
             table = Table(_KERNELS, rows, "Kernels with clocks inside")
             yield Block([*drawn, table], blocks.source(document))
-
-
-# streams
 
 
 def _sweep(rows: Sequence[Document]) -> Spec:
@@ -733,9 +687,6 @@ def _traces(documents: Sequence[Document]) -> Iterator[Block]:
         yield Block([chart, rows], blocks.source(document), note)
 
 
-# correctness
-
-
 def _judged(documents: Sequence[Document]) -> tuple[list[dict[str, Any]], list[Document]]:
     """Return the rows with correct-label counts, and the documents that they are from."""
     rows, used = [], []
@@ -745,9 +696,8 @@ def _judged(documents: Sequence[Document]) -> tuple[list[dict[str, Any]], list[D
         used += [document] if ours else []
     for document in _named_plans(documents):
         if document["correct"] is not None:
-            name = f"plan {document['plan_label']}"
             row = picked(document, "precision data weights correct", judged=document["images"])
-            rows.append(row | {"name": name})
+            rows.append(row | {"name": f"plan {document['plan_label']}"})
             used.append(document)
     for row in rows:
         judged, right = row.get("judged"), row.get("correct")

@@ -5,8 +5,6 @@ FOLDER/sections.json: for each section the work, the stage, the variant and our 
 launched, after a mark. Only counted runs lie between the profiler's start and stop.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -49,7 +47,7 @@ class StageSpec:
     device: str = "cuda"
 
     @classmethod
-    def of(cls, bound: BoundStage) -> StageSpec:
+    def of(cls, bound: BoundStage) -> "StageSpec":
         """Return the specification of a plan's stage."""
         problem, variant = bound.problem, bound.variant
         device = variant.needs.device
@@ -76,7 +74,7 @@ class Work:
     device: str = "cuda"
 
     @classmethod
-    def of(cls, plan: Plan) -> Work:
+    def of(cls, plan: Plan) -> "Work":
         """Return the work of a plan: its stages and conversions, from images to labels."""
         return cls(plan.name, tuple(map(StageSpec.of, plan.stages)), True, plan.device)
 
@@ -139,8 +137,6 @@ def _entries(launched: list[Launch]) -> list[str]:
 
 
 class _Child:
-    """Runner of the requested works that collects their sections."""
-
     def __init__(self, images: Images) -> None:
         self.sections: list[dict[str, Any]] = []
         self._asked = images

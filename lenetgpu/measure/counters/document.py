@@ -39,17 +39,12 @@ class Section:
     kernels: list[Counters] = field(default_factory=list)
     error: str | None = None
 
-    @property
-    def total(self) -> Counters | None:
-        """Counters of all its kernels together, or None if there are none."""
-        return merged(self.variant, self.kernels) if self.kernels else None
-
     def as_json(self) -> Row:
         """Return `stage`, `variant`, `error`, counters of all kernels, and each of `kernels`."""
-        total = self.total
-        head = {"stage": self.name, "variant": self.variant, "error": self.error}
-        counters = {} if total is None else total.as_json() | {"kernel": None}
-        return head | counters | {"kernels": [kernel.as_json() for kernel in self.kernels]}
+        row: Row = {"stage": self.name, "variant": self.variant, "error": self.error}
+        if self.kernels:
+            row |= merged(self.variant, self.kernels).as_json() | {"kernel": None}
+        return row | {"kernels": [kernel.as_json() for kernel in self.kernels]}
 
 
 def read(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[str, list[list[Section]]]:

@@ -219,10 +219,9 @@ def run(words: Sequence[str], limit_s: float, more_path: str) -> str:
         if isinstance(error, subprocess.TimeoutExpired):
             raise NoCounters(f"ncu: expected an end in {limit_s:.0f} s, found none") from error
         raise
-    lines = f"{out}\n{err}".splitlines()
     errors = [
         line.removeprefix("==ERROR==").strip()[:200]
-        for line in lines
+        for line in f"{out}\n{err}".splitlines()
         if line.startswith("==ERROR==") or any(word in line for word in _REFUSED)
     ]
     if process.returncode or errors:
@@ -257,9 +256,7 @@ def parsed(text: str, units: Mapping[str, str]) -> list[Profiled]:
         if unit and units_of[name] not in (unit, ""):
             raise NoCounters(f"ncu, {name}: expected {unit}, found {units_of[name]}")
     return [
-        Profiled(
-            row[_NAME], _blocks(row[_GRID]), {name: _number(name, row[name]) for name in units}
-        )
+        Profiled(row[_NAME], _blocks(row[_GRID]), {n: _number(n, row[n]) for n in units})
         for row in rows
     ]
 
@@ -276,7 +273,6 @@ def _number(metric: str, text: str) -> Value:
 
 def _blocks(grid: str) -> int:
     """Return the number of blocks of a grid such as "(512, 1, 1)"."""
-    extents = re.findall(r"\d+", grid)
-    if not extents:
+    if not (extents := re.findall(r"\d+", grid)):
         raise NoCounters(f"ncu: expected a grid, found {grid!r}")
     return prod(map(int, extents))

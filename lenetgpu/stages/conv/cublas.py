@@ -31,10 +31,9 @@ class _Matrix:
 def _prepare(w: Any, problem: Conv, batch: int, dtype: str = "float32") -> _Matrix:
     item, rows_per_image = cupy.dtype(dtype).itemsize, problem.OH * problem.OW
     chunk = images_within(batch, item * rows_per_image * problem.gemm_k)
-    rows = cupy.empty((chunk * rows_per_image, problem.gemm_k), dtype)
     rounded = to_half(w) if dtype == "float16" and problem.C == 1 else w
     filters = cupy.asarray(rounded).reshape(problem.gemm_k, problem.M).astype(dtype)
-    return _Matrix(filters, rows, chunk)
+    return _Matrix(filters, cupy.empty((chunk * rows_per_image, problem.gemm_k), dtype), chunk)
 
 
 def _multiply(

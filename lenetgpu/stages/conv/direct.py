@@ -18,6 +18,8 @@ _WHOLE = (32, 32)
 Block = tuple[int, int]
 direct = partial(variant, kind="conv", family="direct", reads=MAPS, writes=MAPS)
 channels_first = partial(direct, reads=MAPS[::-1], writes=MAPS[::-1])
+_shared_constant = cache(partial(grid.whole_kernel, __file__, "conv_shared_constant"))
+_four_maps = cache(partial(conv_kernel, __file__, "conv_four_maps", TILE_H=8, TILE_W=8))
 
 
 @cache
@@ -59,11 +61,6 @@ def tight(x: Any, w: Any, y: Any, problem: Conv) -> None:
     launch(_map(problem, block), grid.maps_grid(len(x), problem), block, (x, w, y))
 
 
-@cache
-def _shared_constant(problem: Conv) -> Kernel:
-    return grid.whole_kernel(__file__, "conv_shared_constant", problem)
-
-
 @channels_first(
     explain=lambda problem, batch, machine: grid.explain_whole(problem, (1, 1), in_a_row=True),
     prepare=lambda w, problem, batch: hold(w, _shared_constant(problem), problem),
@@ -77,11 +74,6 @@ def shared_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
     height, width = grid.whole_block(problem)
     blocks = grid.maps_grid(len(x), problem, grid.whole_tile(problem))
     launch(_shared_constant(problem), blocks, (width, height), (x, w.array, y), loaded=w.function)
-
-
-@cache
-def _four_maps(problem: Conv) -> Kernel:
-    return conv_kernel(__file__, "conv_four_maps", problem, TILE_H=8, TILE_W=8)
 
 
 @channels_first(

@@ -120,13 +120,11 @@ def gpu_spectrum(w: Any, problem: Conv, batch: int) -> GpuSpectrum:
     size = fft_size(problem)
     rows, columns = size
     half = columns // 2 + 1
-    per_image = 8 * rows * (half + columns // 2) * (problem.C + problem.M)
-    chunk = images_within(batch, per_image)
+    chunk = images_within(batch, 8 * rows * (half + columns // 2) * (problem.C + problem.M))
     by_map = cupy.asarray(w.transpose(2, 3, 0, 1), cupy.float64)
-    filters = cupy.ascontiguousarray(cupy.fft.rfft2(by_map, s=size), cupy.complex64)
     inputs, outputs = (chunk, problem.C, rows), (chunk, problem.M, rows)
     return GpuSpectrum(
-        filters,
+        cupy.ascontiguousarray(cupy.fft.rfft2(by_map, s=size), cupy.complex64),
         padded=cupy.zeros((*inputs, columns), cupy.float32),
         spectrum=cupy.empty((*inputs, half), cupy.complex64),
         product=cupy.zeros((*outputs, half), cupy.complex64),
@@ -149,14 +147,13 @@ def gpu_spectrum(w: Any, problem: Conv, batch: int) -> GpuSpectrum:
 def cufft(x: Any, w: GpuSpectrum, y: Any, problem: Conv) -> None:
     """cuFFT of the images, a complex product per frequency, inverse cuFFT."""
     pad, product, crop = fft_kernels(problem)
-    frequencies = w.filters.shape[2] * w.filters.shape[3]
     for lo in range(0, len(x), w.chunk):
         part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
         n = len(part)
         launch_each(pad, n * w.padded[0].size, part, w.padded)
         w.forward.fft(w.padded, w.spectrum, -1)
         blocks = blocks_for(problem.M, _MAPS_EACH) * blocks_for(n, _IMAGES_EACH)
-        grid = (blocks_for(frequencies, _THREADS) * blocks,)
+        grid = (blocks_for(w.filters.shape[2] * w.filters.shape[3], _THREADS) * blocks,)
         launch(product, grid, (_THREADS,), (w.spectrum, w.filters, w.product, np.int32(n)))
         w.inverse.fft(w.product, w.maps, 1)
         launch_each(crop, out.size, w.maps, out)

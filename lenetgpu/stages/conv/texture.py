@@ -88,8 +88,7 @@ class Tiling:
     @property
     def stage(self) -> int:
         """Channels fetched at a time, a divisor of a unit's channels."""
-        fit = _SHARED_BYTES // self.input_bytes
-        most = min(fit, _MOST_FETCHED // self.fetches, _MOST_STAGE)
+        most = min(_SHARED_BYTES // self.input_bytes, _MOST_FETCHED // self.fetches, _MOST_STAGE)
         return _largest_divisor(self.problem.C // self.split, most)
 
     @property
@@ -207,10 +206,8 @@ def tiling_for(problem: Conv, n: int, machine: Machine, slides: bool = False) ->
     return min(tilings(problem, machine, slides), key=lambda tiling: tiling.cycles(n, machine))
 
 
-@cache
-def fill_kernel(problem: Conv) -> Kernel:
-    """Return the kernel that copies images into a texture's array."""
-    return conv_kernel(__file__, "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
+# Problem -> the kernel that copies images into a texture's array
+fill_kernel = cache(partial(conv_kernel, __file__, "fill_texture", FILL_THREADS=_FILL_THREADS))
 
 
 def refusal(problem: Conv) -> str | None:
@@ -252,8 +249,6 @@ texture = partial(nchw, family="texture", prepare=_prepare)
 
 
 def _offer(name: str, slides: bool, summary: str) -> None:
-    """Register a variant with the slides' tilings or with all."""
-
     def kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
         planned = tilings(problem, machines.current(), slides)
         return (fill_kernel(problem), *(tiling.kernel for tiling in planned))

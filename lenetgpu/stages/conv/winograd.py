@@ -73,9 +73,8 @@ def prepare(w: Any, problem: Conv, means: bool) -> Prepared:
     from lenetgpu.cpu.winograd import CONVOLVE, CONVOLVE_POOL, workspace_sizes
 
     sizes = problem.OH // _OUTPUTS, problem.W, problem.C, problem.M
-    workspaces = Workspaces(sum(workspace_sizes(*sizes)))
     kernel = native(CONVOLVE_POOL if means else CONVOLVE)
-    return Prepared(filters_at_points(w), sizes, workspaces, kernel)
+    return Prepared(filters_at_points(w), sizes, Workspaces(sum(workspace_sizes(*sizes))), kernel)
 
 
 def run(x: Any, w: Prepared, y: Any) -> None:

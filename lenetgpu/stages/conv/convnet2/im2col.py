@@ -69,10 +69,6 @@ def im2col_kernel(problem: Conv, tile: Im2colTile, clock: bool = False) -> Kerne
     return conv_kernel(__file__, "conv_index_engine", replace(problem, reads="NHWC"), **defines)
 
 
-def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
-    return im2col_kernel(problem, im2col_tile(problem, batch)), TRANSPOSE
-
-
 def _upper(problem: Conv, side: int) -> int:
     """Return the offset of the last window's start from the image's last pixel."""
     return problem.pad - side + 1
@@ -170,7 +166,7 @@ def convolve(images: Any, state: Windows, y: Any, n: int, problem: Conv, spans: 
     writes="NCHW",
     needs=hopper(),
     prepare=_prepare,
-    kernels=_kernels,
+    kernels=lambda problem, batch: (im2col_kernel(problem, im2col_tile(problem, batch)), TRANSPOSE),
     supports=_supports,
     paper="convnet2 4.3, figs. 32 to 34",
 )
@@ -181,6 +177,5 @@ def index_engine(x: Any, w: Windows, y: Any, problem: Conv) -> None:
         if w.images is None:
             convolve(part, w, out, len(part), problem)
         else:
-            pixels = problem.H * problem.W
-            transpose(part, w.images, problem.C, pixels, w.channels, len(part))
+            transpose(part, w.images, problem.C, problem.H * problem.W, w.channels, len(part))
             convolve(w.images, w, out, len(part), problem)

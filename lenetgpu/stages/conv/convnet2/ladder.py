@@ -99,8 +99,7 @@ class Step:
         """Launch on `n` images; int64 `spans` are (blocks, 3), of PARTS (blocks, warps, 6)."""
         tile, clock = self.tile(problem, n), () if spans is None else (spans,)
         args = (images, state.filters, outputs, np.int32(n), state.table, *clock)
-        kernel = self.kernel(problem, n, bool(clock))
-        launch(kernel, (tile.blocks(problem, n),), tile.block, args)
+        launch(self.kernel(problem, n, bool(clock)), (tile.blocks(problem, n),), tile.block, args)
 
     def run(self, x: Any, w: Innermost, y: Any, problem: Conv) -> None:
         """Run the whole variant: layout conversion, convolution, layout conversion."""
@@ -144,8 +143,6 @@ innermost = partial(
 
 
 def _offer(name: str, step: Step, paper: str, summary: str, more: dict[str, Any]) -> None:
-    """Register the variant that runs `step`."""
-
     def run(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
         step.run(x, w, y, problem)
 

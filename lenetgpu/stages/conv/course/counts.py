@@ -34,17 +34,15 @@ def _tile_loads(problem: Conv, corner: Pair, tile: Pair, block: Pair, in_a_row: 
     width, height = block
     tx, ty = lanes(width, height)
     firsts = [(first, 0) for first in range(0, rows * columns, width * height)]
-    corners = product(range(0, rows, height), range(0, columns, width))
     indices = []
     # thread t loads elements t, t + threads, ... if `in_a_row`; else thread (x, y) loads (y, x)
-    for r, s in firsts if in_a_row else corners:
+    for r, s in firsts if in_a_row else product(range(0, rows, height), range(0, columns, width)):
         if in_a_row:
             at = np.where(ty < 0, rows * columns, r + ty * width + tx)
             y, x = at // columns, at % columns
         else:
             y, x = np.where(ty < 0, rows, ty + r), tx + s
-        loads = (y < rows) & (x < columns)
-        y = np.where(loads, y + corner[0] * problem.stride - problem.pad, -1)
+        y = np.where((y < rows) & (x < columns), y + corner[0] * problem.stride - problem.pad, -1)
         indices.append(gather(where, y, x + corner[1] * problem.stride - problem.pad, 0))
     return counted(np.stack(indices))
 
@@ -78,8 +76,7 @@ def direct_counts(
         y, x = corner[0] + oy, corner[1] + ox
         computes = there & (y < problem.OH) & (x < problem.OW)
         stores += counted(gather(written, np.where(computes, y, -1), x, m))
-        once = _tile_loads(problem, corner, tile, block, in_a_row)
-        loads += sum((once for _ in range(problem.C)), NONE)
+        loads += sum([_tile_loads(problem, corner, tile, block, in_a_row)] * problem.C, NONE)
         if not constant:
             k = np.arange(problem.gemm_k)[:, None, None]
             loads += counted(_weights(problem, np.where(computes, k, -1), m))
@@ -130,8 +127,7 @@ def image_counts(problem: Conv, each: Pair, transposed: bool | None) -> tuple[Co
     for p0 in (p0 + j * _TILE for p0 in pixel_steps for j in range(each[1])):
         p = p0 + lane
         for k0 in starts:
-            once = counted(_unrolled(problem, k0 + warp, p))
-            loads += sum((once for _ in map_steps), NONE)
+            loads += sum([counted(_unrolled(problem, k0 + warp, p))] * len(map_steps), NONE)
         for m0 in maps:
             y = np.where((p < pixels) & (m0 + warp < problem.M), p // problem.OW, -1)
             stores += counted(gather(written, y, p % problem.OW, m0 + warp))
@@ -139,8 +135,7 @@ def image_counts(problem: Conv, each: Pair, transposed: bool | None) -> tuple[Co
         m, k = (lane, warp) if transposed else (warp, lane)
         for m0 in maps:
             for k0 in starts:
-                once = counted(_weights(problem, k0 + k, m0 + m))
-                loads += sum((once for _ in pixel_steps), NONE)
+                loads += sum([counted(_weights(problem, k0 + k, m0 + m))] * len(pixel_steps), NONE)
     return loads, stores
 
 
@@ -156,8 +151,7 @@ def flat_counts(problem: Conv) -> tuple[Counted, Counted]:
     for k in some(range(problem.gemm_k), 1024):
         loads += counted(_unrolled(problem, np.where(here, k, -1), p))
         loads += counted(_weights(problem, np.where(here, k, -1), m))
-    stores = counted(gather(written, np.where(here, p // problem.OW, -1), p % problem.OW, m))
-    return loads, stores
+    return loads, counted(gather(written, np.where(here, p // problem.OW, -1), p % problem.OW, m))
 
 
 def naive_counts(problem: Conv) -> tuple[Counted, Counted]:

@@ -56,8 +56,7 @@ Sides = tuple[int, int]  # (height, width)
 
 def inputs(problem: Conv, tile: Sides) -> Sides:
     """Return the rows and columns of inputs read by a tile of outputs."""
-    rows = (tile[0] - 1) * problem.stride + problem.R
-    return rows, (tile[1] - 1) * problem.stride + problem.S
+    return (tile[0] - 1) * problem.stride + problem.R, (tile[1] - 1) * problem.stride + problem.S
 
 
 def parts(problem: Conv, tile: Sides) -> int:
@@ -130,5 +129,4 @@ def whole_kernel(module: str, entry: str, problem: Conv) -> Kernel:
     sizes = {"TILE_H": tile[0], "TILE_W": tile[1], "BLOCK_H": block[0], "BLOCK_W": block[1]}
     # depends on the threads only: `shared_constant` and `whole_warps` have the same registers
     sizes["MIN_BLOCKS"] = 2 if block[0] * block[1] <= _HELD_TWICE else 1
-    constant = int(fits(problem))
-    return conv_kernel(module, entry, problem, CONSTANT_FILTERS=constant, **sizes)
+    return conv_kernel(module, entry, problem, CONSTANT_FILTERS=int(fits(problem)), **sizes)

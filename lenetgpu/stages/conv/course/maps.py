@@ -16,11 +16,7 @@ _EIGHT = (_TILE, _TILE)
 _MOST_ROWS = 64  # rows of 16 threads
 
 direct = partial(variant, kind="conv", family="direct", reads=MAPS, writes=MAPS)
-
-
-@cache
-def _whole_warps(problem: Conv) -> Kernel:
-    return grid.whole_kernel(__file__, "conv_whole_warps", problem)
+_whole_warps = cache(partial(grid.whole_kernel, __file__, "conv_whole_warps"))
 
 
 @direct(

@@ -56,8 +56,7 @@ def pack(w: Any, problem: Conv, tile: MultiTile) -> Any:
     spare = (0, -problem.M % tile.filters), (0, -problem.C % tile.splits), (0, 0)
     blocks, elements = ceil(problem.M / tile.filters), tile.rounds(problem) * tile.elements
     split = np.pad(by_filter, spare).reshape(blocks, tile.filters, tile.splits, -1)
-    more = elements - split.shape[-1]
-    rounds = np.pad(split, ((0, 0), (0, 0), (0, 0), (0, more)))
+    rounds = np.pad(split, ((0, 0), (0, 0), (0, 0), (0, elements - split.shape[-1])))
     return np.ascontiguousarray(rounds.transpose(0, 2, 3, 1))
 
 

@@ -542,10 +542,9 @@ def _multi_candidates(problem: Conv, machine: Machine) -> Iterator[MultiTile]:
     widths = {min(all_quads, q) for q in (2, 4, 8, 12, 16, 20, 24, 28, 32)}
     widths |= {ceil(all_quads / k) for k in range(1, 9)}
     heights = {*range(1, 9), 10, 12, 14, *(ceil(problem.OH / k) for k in range(1, 5))}
-    shared_out = pairs(_MULTI_OUTPUTS, (1, 2, 4, 8, 16, 32), _SPLITS)
     divisions = [
         (quads, maps, groups, splits)
-        for (quads, maps), groups, splits in shared_out
+        for (quads, maps), groups, splits in pairs(_MULTI_OUTPUTS, (1, 2, 4, 8, 16, 32), _SPLITS)
         if maps * groups in range(VECTOR, planned.filters + 1, VECTOR) and splits <= problem.C
     ]
     for row_quads, rows in pairs(sorted(widths), sorted(heights)):

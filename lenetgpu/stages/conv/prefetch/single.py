@@ -49,8 +49,7 @@ def _supports(problem: Conv) -> str | None:
 
 def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: SingleTile) -> None:
     """Launch the kernel of `tile` on x (n, 1, H, W), w (R, S, 1, M) and y (n, M, OH, OW)."""
-    grid = (len(x) * tile.row_parts * tile.filter_parts,)
-    shared = tile.shared(problem)
+    grid, shared = (len(x) * tile.row_parts * tile.filter_parts,), tile.shared(problem)
     launch(_kernel(problem, tile), grid, (tile.threads,), (x, w, y), shared=shared)
 
 

@@ -45,8 +45,6 @@ def launch_parts(x: Any, w: Any, y: Any, problem: Conv, parts: StrictParts) -> N
 
 
 def _offer(name: str, both: bool, paper: str, summary: str) -> None:
-    """Register the variant that divides map and filters as `both` selects (`strict_single`)."""
-
     def parts(problem: Conv) -> StrictParts:
         planned = strict_single(problem, machines.current(), both)
         assert planned is not None, "refused by `supports`"

@@ -71,16 +71,12 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: StrictTile) -> None
     """Launch the kernel of `tile` on x (n, C, H, W), filters from `pack` and y (n, M, OH, OW)."""
     if tile.division == "channels":
         y.fill(0)  # multiprocessors add their parts to it
-    blocks = tile.multiprocessors * tile.each
-    if tile.spread:
-        blocks = len(x) * tile.tiles(problem)
+    blocks = len(x) * tile.tiles(problem) if tile.spread else tile.multiprocessors * tile.each
     args, shared = (x, w, y, np.int32(len(x))), tile.shared(problem)
     launch(_kernel(problem, tile), (blocks,), (tile.threads,), args, shared=shared)
 
 
 def _offer(name: str, choice: Choice, paper: str, summary: str) -> None:
-    """Register the variant that runs `choice`."""
-
     def tile(problem: Conv) -> StrictTile:
         planned = plan(choice, problem, machines.current())
         assert planned is not None, "refused by `supports`"

@@ -46,8 +46,7 @@ class Blocks:
     def footprint(self, y: int, x: int) -> int:
         """Return the input pixels of a channel under `y` by `x` tiles."""
         p = self.problem
-        rows = (y * TILE[0] - 1) * p.stride + p.R
-        return rows * ((x * TILE[1] - 1) * p.stride + p.S)
+        return ((y * TILE[0] - 1) * p.stride + p.R) * ((x * TILE[1] - 1) * p.stride + p.S)
 
     @property
     def threads(self) -> int:

@@ -131,8 +131,7 @@ class Layout:
 
     def plane(self, images: int) -> int:
         """Return the positions of a plane of `images` images that blocks read; 0 without planes."""
-        read = images * self.slot + _BLOCK + self.reach
-        return VEC * blocks_for(read, VEC) if self.planes else 0
+        return VEC * blocks_for(images * self.slot + _BLOCK + self.reach, VEC) if self.planes else 0
 
     @property
     def image_bytes(self) -> int:
@@ -167,8 +166,7 @@ class Layout:
     def defines(self) -> dict[str, int | str]:
         """Return the problem and its layout as `-D` definitions."""
         problem = self.problem
-        plain = replace(problem, bias=False, relu=False, dtype="fp32")
-        return conv_defines(plain) | {
+        return conv_defines(replace(problem, bias=False, relu=False, dtype="fp32")) | {
             "DTYPE": problem.dtype.upper(),
             "BIAS": int(problem.bias),
             "RELU": int(problem.relu),
@@ -256,9 +254,7 @@ def _at_points(w: Array) -> Array:
 
 def pack(w: Array, layout: Layout, padded: int) -> Packed:
     """Pack float32 filters (R, S, C, M), zero-padded to `padded`; scales ignore NaN, infinity."""
-    exact = w.astype(np.float64)
-    if layout.winograd:
-        exact = _at_points(exact)
+    exact = _at_points(w.astype(np.float64)) if layout.winograd else w.astype(np.float64)
     sizes = np.where(np.isfinite(exact), np.abs(exact), 0)
     channels = _exponents(sizes.max((0, 1, 3)))
     used = channels > _NONE

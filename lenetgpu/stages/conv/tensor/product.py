@@ -192,8 +192,7 @@ class Product:
         defines = self.layout.defines() | {"MP": self.padded, "SPLIT": self.split}
         product = tuple((defines | self.tiling.defines(self.layout, self.split)).items())
         kernel = Kernel(self.tiling.source, self.tiling.entry, product, self.tiling.only)
-        reductions = [epilogue.reduction(self.layout, self.split)] if self.split > 1 else []
-        return (kernel, *reductions)
+        return (kernel, *([epilogue.reduction(self.layout, self.split)] if self.split > 1 else []))
 
     def cycles(self, images: int, machine: Machine) -> float:
         """Estimate the cycles of its launches for `images` images."""

@@ -107,8 +107,7 @@ class OneLaunch(ABC):
 
     def tiles(self, images: int) -> int:
         """Return the number of tiles of `images` images."""
-        pixels = self.problem.OH * self.problem.OW
-        return blocks_for(images * pixels, self.rows) * self.across
+        return blocks_for(images * self.problem.OH * self.problem.OW, self.rows) * self.across
 
     def image_bytes(self) -> float:
         """Return the bytes of memory traffic of one image's inputs and outputs, in sectors."""

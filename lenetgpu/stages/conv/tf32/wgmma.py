@@ -59,8 +59,7 @@ class Product(OneLaunch):
     def stages(self) -> int:
         """Chunks that fit shared memory, at most `most`."""
         held, capacity = self.filters_held, machines.SM_90_BLOCK_BYTES
-        fit = (n for n in range(self.most, 0, -1) if self._bytes(n, held) <= capacity)
-        return next(fit, 0)
+        return next((n for n in range(self.most, 0, -1) if self._bytes(n, held) <= capacity), 0)
 
     @property
     def shared_bytes(self) -> int:

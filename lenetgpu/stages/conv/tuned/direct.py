@@ -61,5 +61,4 @@ def kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
 def tuned(x: Any, w: State, y: Any, problem: Conv) -> None:
     """Register-tiled implicit product, cp.async pipeline, K split over a cluster."""
     for lo in range(0, len(x), w.batch):
-        images = min(w.batch, len(x) - lo)
-        w.product.run(problem, x[lo:], w.filters, y[lo:], w.space, images)
+        w.product.run(problem, x[lo:], w.filters, y[lo:], w.space, min(w.batch, len(x) - lo))

@@ -33,8 +33,7 @@ class Tile(NamedTuple):
 
 
 def _inputs(problem: Conv, columns: int, rows: int) -> int:
-    wide = (columns - 1) * problem.stride + problem.S
-    return ((rows - 1) * problem.stride + problem.R) * wide
+    return ((rows - 1) * problem.stride + problem.R) * ((columns - 1) * problem.stride + problem.S)
 
 
 def tiles(problem: Conv) -> tuple[Tile, ...]:

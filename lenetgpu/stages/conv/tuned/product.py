@@ -6,8 +6,6 @@ The launch takes its rounds, its bytes from the L2 cache or from memory. The con
 to one H200 and scale with a machine's multiprocessors and memory.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from itertools import product as pairs
@@ -126,11 +124,17 @@ class Product:
 
     def tiles(self, problem: Conv, images: int) -> int:
         """Return the number of tiles that cover the outputs of `images` images."""
-        columns = images * problem.OH * problem.OW
-        return -(-problem.M // self.tile.bm) * -(-columns // self.tile.bn)
+        return -(-problem.M // self.tile.bm) * -(-images * problem.OH * problem.OW // self.tile.bn)
 
     def run(
-        self, problem: Conv, x: Any, w: Any, y: Any, space: Workspace, images: int, groups: int = 1
+        self,
+        problem: Conv,
+        x: Any,
+        w: Any,
+        y: Any,
+        space: "Workspace",
+        images: int,
+        groups: int = 1,
     ) -> None:
         """Launch on the current stream; the operands of `groups` products are consecutive."""
         blocks = groups * self.tiles(problem, images) * self.split
@@ -168,7 +172,7 @@ class Workspace:
     counters: Any
 
     @staticmethod
-    def of(product: Product, problem: Conv, images: int, groups: int = 1) -> Workspace:
+    def of(product: Product, problem: Conv, images: int, groups: int = 1) -> "Workspace":
         """Return a workspace for `images` images."""
         tiles = groups * product.tiles(problem, images)
         used = product.split > 1 and int(cupy.cuda.Device().compute_capability) < 90

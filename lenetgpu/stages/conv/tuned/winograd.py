@@ -30,8 +30,7 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 def _times(a: list[Fraction], root: Fraction) -> list[Fraction]:
     """Return the coefficients, lowest first, of the polynomial `a` times (x - root)."""
-    shifted = [Fraction(0), *a]
-    return [s - root * c for s, c in zip(shifted, [*a, Fraction(0)], strict=True)]
+    return [s - root * c for s, c in zip([Fraction(0), *a], [*a, Fraction(0)], strict=True)]
 
 
 @cache
@@ -59,11 +58,6 @@ def transforms(outputs: int, side: int) -> tuple[Matrix, Matrix, Matrix]:
     return tuple(to_output), tuple(from_filter), tuple(from_input)
 
 
-def _literal(matrix: Matrix) -> str:
-    rows = ("{" + ",".join(f"{float(value)!r}f" for value in row) + "}" for row in matrix)
-    return "{" + ",".join(rows) + "}"
-
-
 def _divided(problem: Conv, batch: int, outputs: int) -> tuple[int, Conv, int]:
     """Return the points, the product at one (a pixel per tile), and the images at a time."""
     points = (outputs + problem.R - 1) ** 2
@@ -80,7 +74,8 @@ def _transform_kernels(problem: Conv, outputs: int) -> tuple[Kernel, Kernel]:
     def kernel(name: str, matrix: str, values: Matrix) -> Kernel:
         shape = {"OUTPUTS": outputs, "POINTS": outputs + problem.R - 1, "THREADS": _THREADS}
         plain = conv_kernel(__file__, name, problem, **shape)
-        return replace(plain, defines=(*plain.defines, (matrix, _literal(values))))
+        rows = ("{" + ",".join(f"{float(value)!r}f" for value in row) + "}" for row in values)
+        return replace(plain, defines=(*plain.defines, (matrix, "{" + ",".join(rows) + "}")))
 
     into = kernel("winograd_input", "FROM_INPUT", from_input)
     return into, kernel("winograd_output", "TO_OUTPUT", to_output)
@@ -189,8 +184,6 @@ def kernels(problem: Conv, batch: int, outputs: int) -> tuple[Kernel, ...]:
 
 
 def _offer(name: str, outputs: int, paper: str, summary: str) -> None:
-    """Register the variant whose tiles have `outputs` x `outputs` outputs."""
-
     def compute(x: Any, w: State, y: Any, problem: Conv) -> None:
         run(x, w, y, problem, outputs)
 
