@@ -134,8 +134,9 @@ def stacked(rows: Rows, field: str, x: Spec, tint: Spec, keys: str = "") -> Spec
     """Return a stacked bar per name, its parts sorted by `order`."""
     order = list(dict.fromkeys(row[field] for row in rows))
     encoding = {"y": names(field, order), "x": x, "color": tint, "tooltip": tips(keys)}
-    encoding["order"] = {"field": "order"}
-    return spec(rows, bars_high(order), mark=_BAR, encoding=encoding)
+    return spec(
+        rows, bars_high(order), mark=_BAR, encoding=encoding | {"order": {"field": "order"}}
+    )
 
 
 def shares(title: str) -> Spec:

@@ -24,12 +24,6 @@ def _version(*names: str) -> str:
     return "not installed" if package is None else f"{package[0]} ({package[1]})"
 
 
-def _nvml_line() -> str:
-    if importlib.util.find_spec("pynvml") is None:
-        return "nvidia-ml-py not installed: clocks, power and energy are not measured"
-    return nvml.nvml_version() or "not found: no driver answers"
-
-
 def _nvrtc_line() -> str:
     if importlib.util.find_spec("cuda") is None:
         return "cuda-bindings not installed"
@@ -79,7 +73,9 @@ def repaired() -> list[str]:
 
 def findings() -> list[tuple[str, str]]:
     """Return (item, finding) rows in the order in which a user would check them."""
-    gpus = device.driver_gpus()
+    gpus, nvml_line = device.driver_gpus(), nvml.nvml_version() or "not found: no driver answers"
+    if importlib.util.find_spec("pynvml") is None:
+        nvml_line = "nvidia-ml-py not installed: clocks, power and energy are not measured"
     rows = [
         ("lenetgpu", f"{__version__}, {commit() or 'no checkout'}"),
         ("python", sys.version.split()[0]),
@@ -90,7 +86,7 @@ def findings() -> list[tuple[str, str]]:
         ("cupy", _version(*CUPY)),
         ("nvrtc", _nvrtc_line()),
         ("driver", nvml.driver_version() or "none found"),
-        ("nvml", _nvml_line()),
+        ("nvml", nvml_line),
         ("torch", f"{_version('torch')}, timed by `conv` as a peer"),
         ("vl-convert", f"{_version('vl-convert-python')}, needed by --plot and report"),
         *cache_rows(),

@@ -11,12 +11,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import one_line
+from lenetgpu.lab.console import Console
 from lenetgpu.lab.rows import Column, listed
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
-
-    from lenetgpu.lab.console import Console
 
 _WRAPPED_LEAST, _FOLDED_LEAST = 16, 9
 _WRAPPED = ("explanation", "why", "note", "label", "found", "unsupported")

@@ -101,10 +101,8 @@ def require_target(path: Path) -> str:
     form = ENDINGS.get(path.suffix.lower())
     if form is None:
         raise unexpected(path, f"a name ending in {', '.join(ENDINGS)}", path.suffix or "no ending")
-    if form == ONNX:
-        require_extra(str(path), "onnx", "models")
-    if form == TORCH:
-        require_extra(str(path), "torch", "train")
+    if form in (ONNX, TORCH):
+        require_extra(str(path), *(("onnx", "models") if form == ONNX else ("torch", "train")))
     return form
 
 

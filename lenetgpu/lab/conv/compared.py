@@ -222,8 +222,7 @@ class _Run:
         if not (self.selected or self.user_variants):
             return Comparison(shape.label, baseline, [])
         request = self.request
-        case = Case(shape.problem, shape.batch, self.gpu is not None)
-        candidates = self.candidates(shape, case)
+        candidates = self.candidates(shape, Case(shape.problem, shape.batch, self.gpu is not None))
         waiting = sum(candidate.status == "waiting" for candidate in candidates)
         effort = Effort(request.seconds * (1 + waiting), request.rounds, request.warmup)
 

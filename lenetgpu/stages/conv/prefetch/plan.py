@@ -278,11 +278,9 @@ class StrictTile:
     def fits(self, problem: Conv, machine: Machine) -> bool:
         """Return True if there are enough threads for a segment, shared memory and registers."""
         shared = self.shared(problem)
-        if max(self.elements, problem.S - 1) > self.threads or self.columns < problem.S:
-            return False
-        if shared > machine.block_bytes or self.registers(problem) > REGISTERS:
-            return False
-        return machine.blocks_per_sm(self.threads, 0, shared) >= self.each
+        wide = max(self.elements, problem.S - 1) <= self.threads and self.columns >= problem.S
+        held = shared <= machine.block_bytes and self.registers(problem) <= REGISTERS
+        return wide and held and machine.blocks_per_sm(self.threads, 0, shared) >= self.each
 
 
 @dataclass(frozen=True)
