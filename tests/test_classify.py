@@ -251,14 +251,14 @@ def meanwhile(monkeypatch):
 
 def test_ctrl_c_in_second_shard_keeps_first(images, out, monkeypatch):
     """The first shard has its line, though it was not yet reported."""
-    begin = worker.Worker._begin
+    add = worker._LabelledShard.add
 
-    def interrupted(self, shard, writer):
-        if shard.number == 1:
+    def interrupted(self, labels, scores):
+        if self.shard.number == 1:
             raise KeyboardInterrupt
-        return begin(self, shard, writer)
+        add(self, labels, scores)
 
-    monkeypatch.setattr(worker.Worker, "_begin", interrupted)
+    monkeypatch.setattr(worker._LabelledShard, "add", interrupted)
     done = run(images, "--out", out, "--shard", 100, code=130)
     assert "100 images, 1 shards" in done.stdout and "2 left" in done.stdout
     assert "for 100 images of this run" in done.stdout
@@ -475,15 +475,15 @@ def test_label_file_changed_during_the_job_is_reported(small, out, monkeypatch):
 
 
 def test_unlisted_shard_files_are_removed_at_the_end(small, out, monkeypatch):
-    begin = worker.Worker._begin
+    opened = worker.Worker._opened
 
-    def disturbed(self, shard, writer):
+    def disturbed(self, shard):
         """Simulate a killed worker that wrote half of a group; another worker completed it."""
         (out / "part-000005.npy").write_bytes(b"half")
         (out / "part-000025.npy").write_bytes(b"no shard's")
-        return begin(self, shard, writer)
+        return opened(self, shard)
 
-    monkeypatch.setattr(worker.Worker, "_begin", disturbed)
+    monkeypatch.setattr(worker.Worker, "_opened", disturbed)
     run(small, "--out", out, "--shard", 30)
     assert [*parts(out)] == [f"part-0000{n}.npy" for n in ("00", "10", "20", "25")]
 

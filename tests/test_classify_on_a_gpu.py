@@ -14,6 +14,7 @@ from lenetgpu.jobs.manifest import read
 
 pytestmark = pytest.mark.gpu
 FILES, SHARD = 6, 500
+RUN = "from lenetgpu.jobs import crew; crew.SHARE = 1; from lenetgpu.cli import main; main()"
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def folder(tmp_path):
 
 
 def start(folder, out, *words):
-    command = [sys.executable, "-m", "lenetgpu", "classify", folder, "--out", out, "--shard", SHARD]
+    command = [sys.executable, "-c", RUN, "classify", folder, "--out", out, "--shard", SHARD]
     command += ["--device", "cuda", "--plan", "fp32", "--no-progress", *words]
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -47,32 +47,20 @@ def begun(tmp_path):
     return out, job, (str(out), job.key, pickle.dumps(REQUEST))
 
 
-def test_task_continues_after_bad_shard_without_repeats(begun):
-    out, _, sent = begun
-    rows, ((number, why),) = crew._task(*sent, [1, 2, 3])
-    done = manifest.read(out).done
-    assert rows == [done[1], done[3]] and sorted(done) == [1, 3]
-    assert number == 2 and "image 120" in why
-    before = (out / "part-000001.npy").stat().st_mtime_ns
-    assert [row.shard for row in crew._task(*sent, [0, 1])[0]] == [0, 1]
-    assert (out / "part-000001.npy").stat().st_mtime_ns == before
-    assert manifest.read(out).redone == 0
-
-
 def test_tasks_of_one_process_are_serialized(begun, monkeypatch):
     """A cluster's worker may have several threads, but a runner supports one caller at a time."""
     _, _, sent = begun
-    label, inside = Worker._label, threading.Lock()
+    stream, inside = Worker._stream, threading.Lock()
 
-    def slow(self, shard):
+    def slow(*arguments):
         assert inside.acquire(blocking=False)
         time.sleep(0.02)
         try:
-            return label(self, shard)
+            return stream(*arguments)
         finally:
             inside.release()
 
-    monkeypatch.setattr(Worker, "_label", slow)
+    monkeypatch.setattr(Worker, "_stream", slow)
     with ThreadPoolExecutor(4) as pool:
         rows = list(pool.map(lambda number: crew._task(*sent, [number]), (0, 1, 3, 4)))
     assert [row.shard for (row,), _ in rows] == [0, 1, 3, 4]
@@ -81,26 +69,41 @@ def test_tasks_of_one_process_are_serialized(begun, monkeypatch):
 def test_shard_is_listed_while_next_is_computed(begun, monkeypatch):
     out, job, _ = begun
     made, waited, computed = Worker(out, job, REQUEST), threading.Event(), []
-    end = Worker._end
+    write, add = Worker._write, worker._LabelledShard.add
 
     def late(self, labelled):
         assert waited.wait(60)
-        return end(self, labelled)
+        return write(self, labelled)
 
-    monkeypatch.setattr(Worker, "_end", late)
-    made.ready()
-    label = made._label
+    monkeypatch.setattr(Worker, "_write", late)
 
-    def noted(shard):
-        computed.append(shard.number)
-        if shard.number == 1:
+    def noted(self, labels, scores):
+        computed.append(self.shard.number)
+        if self.shard.number == 1:
             waited.set()
-        return label(shard)
+        add(self, labels, scores)
 
-    monkeypatch.setattr(made, "_label", noted)
+    monkeypatch.setattr(worker._LabelledShard, "add", noted)
     rows = [row for _, row in made.run(map(job.shard, (0, 1, 3)))]
     assert computed == [0, 1, 3] and [row.shard for row in rows] == [0, 1, 3]
     assert sorted(manifest.read(out).done) == [0, 1, 3]
+
+
+def test_chain_leaves_bad_and_listed_shards_to_be_computed_alone(begun, tmp_path, monkeypatch):
+    out, job, _ = begun
+    manifest.begin(tmp_path / "alone", job)
+    for folder, rate in ((out, 1e9), (tmp_path / "alone", 0.0)):
+        monkeypatch.setattr(worker, "_CHAIN_S", rate)
+        made = Worker(folder, job, REQUEST)
+        made._rate = rate
+        list(made.run([job.shard(4)]))
+        ended = list(made.run(map(job.shard, range(7))))
+        assert [shard.number for shard, _ in ended] == list(range(7))
+        assert [shard for shard, row in ended if not isinstance(row, Row)] == [job.shard(2)]
+    for number in (0, 1, 3, 4, 5, 6):
+        name = job.shard(number).name
+        assert (out / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    assert len(manifest.read(out).done) == 6 and manifest.read(out).redone == 0
 
 
 def test_full_disk_stops_the_worker(begun, monkeypatch):
@@ -158,20 +161,20 @@ def dask():
 
 def test_bad_shard_is_retried_then_set_aside(begun, dask, monkeypatch):
     out, job, _ = begun
-    label, begins = Worker._label, []
+    alone, begins = Worker._alone, []
 
-    def counted(self, shard):
+    def counted(self, shard, report):
         begins.append(shard.number)
-        return label(self, shard)
+        return alone(self, shard, report)
 
-    monkeypatch.setattr(Worker, "_label", counted)
+    monkeypatch.setattr(Worker, "_alone", counted)
     monkeypatch.setattr(crew, "shards_per_task", lambda shards, workers: 3)
     with dask(1) as client:
         found = list(OnDask(client, REQUEST).ready(out, job)([0, 1, 2, 3], 2))
     (failed,) = [row for row in found if isinstance(row, Failed)]
     assert failed == Failed(2, 50, failed.sentence, 2) and "image 120" in failed.sentence
     assert sorted(row.shard for row in found if isinstance(row, Row)) == [0, 1, 3]
-    assert sorted(begins) == [0, 1, 2, 2, 3]
+    assert begins == [2, 2]
 
 
 def test_fatal_errors_pass_through_dask(begun, dask, monkeypatch):
@@ -183,7 +186,7 @@ def test_fatal_errors_pass_through_dask(begun, dask, monkeypatch):
         calls.append(labelled)
         raise StopError("no space")
 
-    monkeypatch.setattr(Worker, "_end", full)
+    monkeypatch.setattr(Worker, "_write", full)
     with dask(1) as client:
         with pytest.raises(StopError, match="no space"):
             list(OnDask(client, REQUEST).ready(out, job)([0], 3))
@@ -235,7 +238,7 @@ ONE = Costs(
     [
         ({"read_all": 2_000.0}, "the storage", 2_000.0),
         ({"line": 0.5}, "the manifest", 2_000.0),
-        ({"task": 0.5}, "the scheduler", 2_000.0),
+        ({"task": 1.0}, "the scheduler", 2_000.0),
         ({"there": 2, "label_all": 600.0}, "the network", 80_000 / (10_000 / 300 + 1)),
         ({"bus": 500.0, "kernels": 900.0}, "the bus", 80_000 / 21),
         ({"bus": 900.0, "kernels": 500.0}, "the kernels", 80_000 / 21),
@@ -258,6 +261,6 @@ def test_workers_get_whole_shards():
 
 def test_tasks_group_several_shards():
     shards = (1, 127, 128, 1_000, 10**6)
-    assert [shards_per_task(count, 4) for count in shards] == [1, 1, 2, 15, 32]
-    found = predict(replace(ONE, label=1e9, read=1e9, task=2.0), 100_000, 1_000, 1)
-    assert found.bound == "the scheduler" and found.rate == pytest.approx(100_000 / (17 * 2.0))
+    assert [shards_per_task(count, 4) for count in shards] == [1, 7, 8, 32, 32]
+    found = predict(replace(ONE, label=1e9, read=1e9, task=10.0), 100_000, 1_000, 1)
+    assert found.bound == "the scheduler" and found.rate == pytest.approx(100_000 / 40)

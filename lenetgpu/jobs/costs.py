@@ -30,7 +30,7 @@ from lenetgpu.measure.timing import clock, cpu_ms
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 WORKERS = (1, 2, 4, 8, 64)
-_TASKS_PER_WORKER, _MOST_SHARDS = 16, 32
+_TASKS_PER_WORKER, _MOST_SHARDS = 4, 32
 _SECONDS = 0.5  # minimum time of a measurement of reading
 _BLOCK = 8_192  # images read at a time
 _MEMORY_IMAGES = 1 << 18  # most images labelled from memory

@@ -8,21 +8,24 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from lenetgpu import __version__
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import LenetError, first_line, require_extra, unexpected
+from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.faults import lost
 from lenetgpu.jobs import manifest
 from lenetgpu.jobs.costs import Costs, costs, label_rate, shards_per_task
-from lenetgpu.jobs.job import Job
+from lenetgpu.jobs.job import Job, Shard
 from lenetgpu.jobs.manifest import Failed, Row
-from lenetgpu.jobs.worker import StopError, Worker
+from lenetgpu.jobs.worker import StopError, Worker, waited
 from lenetgpu.measure.document import device_json
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
@@ -30,14 +33,19 @@ from lenetgpu.net.engine import Engine
 from lenetgpu.plan import AUTO, choose_device, settled
 
 TRIES = 3  # attempts before a shard is set aside
-_TASKS_PER_WORKER = 2  # one runs, the next is queued at the worker
+# One is computed, the next waits in the same process, so that its images are read ahead, and one
+# ends or arrives.
+_TASKS_PER_WORKER = 3
 JOIN_S, LOOK_S = 60.0, 5.0  # seconds to wait for a worker, and between checks that one is left
 _LOST = 70  # exit code of a worker whose GPU is lost; another worker is started
 # Libraries that log tracebacks when connections close, which are of no use to users.
 _TALKATIVE = ("asyncio", "bokeh", "dask_cuda", "distributed", "tornado")
 _EMPTY_TASKS = 256  # tasks to measure the scheduler's time for one
-# One task per process at a time, even if the cluster gave it several threads.
-_one_task = threading.Lock()
+# A process computes in one thread, even if the cluster gave it several for its tasks.
+_preparing, _computing = threading.Lock(), ThreadPoolExecutor(1, "lenetgpu-compute")
+# Images for each worker on a GPU of this machine, at least: they take a GPU 0.1 s, and a worker 1
+# to 2 s to start. Smaller jobs are run by the command's own process.
+SHARE = 4_000_000
 
 # Runs the shards with these numbers, each with at most so many attempts.
 Rows = Callable[[list[int], int], Iterator[Row | Failed]]
@@ -93,6 +101,17 @@ def crew(
         except (OSError, ValueError, RuntimeError) as error:
             raise unexpected(option, expected, first_line(error)) from error
         yield OnDask(client, share(request, workers))
+
+
+def paying(request: Request, workers: str | None, images: int) -> str | None:
+    """Return the local workers that a job of files of `images` images uses: as many as pay."""
+    if workers is None or choose_device(request.device, request.plan)[0] is None:
+        return workers
+    asked = len(driver_gpus()) if workers == "cuda" else int(workers)
+    most = images // SHARE
+    if most >= asked:
+        return workers
+    return None if most < 2 else f"cuda:{most}" if workers == "cuda" else str(most)
 
 
 class Here:
@@ -189,9 +208,11 @@ class OnDask:
         tasks = (groups[lo : lo + size] for lo in range(0, len(groups), size))
         waiting = deque(([number for group in task for number in group], 1) for task in tasks)
         running: dict[Any, tuple[list[int], int]] = {}
+        looked, most = -LOOK_S, 0
         try:
             while waiting or running:
-                most = _TASKS_PER_WORKER * max(1, len(self._addresses()))
+                if clock() > looked + LOOK_S:  # a question to the scheduler: as long as a shard
+                    looked, most = clock(), _TASKS_PER_WORKER * max(1, len(self._addresses()))
                 while waiting and len(running) < most:
                     shards, attempt = waiting.popleft()
                     future = self._submit(_task, *sent, shards, retries=tries - 1)
@@ -245,24 +266,57 @@ def _worker(folder: str, key: str, pickled: bytes) -> Worker:
 
 
 def _prepare(*sent: Any) -> None:
-    with _one_task:
-        _worker(*sent).ready()
+    with _preparing:
+        worker = _worker(*sent)
+    _computing.submit(worker.ready).result()
+
+
+def _compute(worker: Worker) -> None:
+    """Compute what the tasks of this process ask for, and give each its results."""
+    tasks: dict[int, SimpleQueue[Any]] = {}
+
+    def take() -> Shard | None:
+        if not worker.asked:
+            return None
+        shard, results = worker.asked.popleft()
+        tasks.update((each.number, results) for each in shard.each)
+        return shard
+
+    try:
+        while worker.begin(take, lambda shard, row: tasks[shard.number].put((shard, row))):
+            pass
+    except BaseException as error:
+        while take() is not None:
+            pass
+        for results in set(tasks.values()):
+            results.put(error)
 
 
 def _task(
     folder: str, key: str, pickled: bytes, numbers: list[int]
 ) -> tuple[list[Row], list[tuple[int, str]]] | LenetError:
     """Return the lines of these shards, and (number, reason) of bad ones; or the fatal error."""
-    with _one_task:
-        try:
+    rows, bad, left = list[Row](), list[tuple[int, str]](), len(numbers)
+    try:
+        with _preparing:
             worker = _worker(folder, key, pickled)
-            results = list(worker.run(worker.job.joined(numbers)))
-        except LenetError as error:
-            if isinstance(error, StopError) and lost():
-                os._exit(_LOST)  # the scheduler reassigns the task, the nanny restarts
-            return error
-    rows = [row for _, row in results if isinstance(row, Row)]
-    bad = [(shard.number, str(why)) for shard, why in results if not isinstance(why, Row)]
+        results = SimpleQueue[Any]()
+        worker.asked.extend((shard, results) for shard in worker.job.joined(numbers))
+        _computing.submit(_compute, worker)
+        while left:
+            ended = results.get()
+            if isinstance(ended, BaseException):
+                raise ended
+            shard, row = ended[0], waited(ended[1])
+            left -= len(shard.each)
+            if isinstance(row, Row):
+                rows.append(row)
+            else:
+                bad.append((shard.number, str(row)))
+    except LenetError as error:
+        if isinstance(error, StopError) and lost():
+            os._exit(_LOST)  # the scheduler reassigns the task, the nanny restarts
+        return error
     return rows, bad
 
 
@@ -289,7 +343,7 @@ def _scheduler_gone() -> StopError:
 
 def share(request: Request, workers: str | None) -> Request:
     """Divide this machine's cores among its workers by setting the threads of `request`."""
-    if workers in (None, "cuda") or request.threads is not None:
+    if workers is None or not workers.isdigit() or request.threads is not None:
         return request
     if choose_device(request.device, request.plan)[0] is not None:
         return request
@@ -305,11 +359,16 @@ def _dask() -> Any:
 
 
 def _local_cluster(distributed: Any, workers: str | None) -> Any:
-    settings: dict[str, Any] = {"threads_per_worker": 1, "memory_limit": 0, "data": dict}
+    settings: dict[str, Any] = {
+        "threads_per_worker": _TASKS_PER_WORKER,
+        "memory_limit": 0,
+        "data": dict,
+    }
     settings |= {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
-    if workers == "cuda":
+    if workers is not None and workers.startswith("cuda"):
         require_extra("--workers cuda", "dask_cuda", "cluster-cuda")
         from dask_cuda import LocalCUDACluster
 
-        return LocalCUDACluster(**settings)
+        count = workers.partition(":")[2]
+        return LocalCUDACluster(n_workers=int(count) if count else None, **settings)
     return distributed.LocalCluster(n_workers=int(workers or 1), processes=True, **settings)

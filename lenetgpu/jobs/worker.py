@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
 from typing import Any
 
 from lenetgpu import __version__
+from lenetgpu.arrays import Array
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.forms import NO_LABEL, Numbers
 from lenetgpu.files.output import LabelWriter
@@ -30,8 +36,15 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 # Most images, with their labels, that are opened for a shard and those that follow it.
 _OPEN = 1 << 23
+_ON_GPU = 1_000_000  # images for which a GPU's chunks are chosen, at least, if the job has them
+_HELD = 1 << 18  # labels that are written at once, at least, unless the shard ends
+_WARM_IMAGES = 400_000  # on a GPU before the first shard, at most
+# Shards in a chain: images opened ahead of those read, most seconds, and most open files.
+_AHEAD, _CHAIN_S, _CHAIN_FILES = 1 << 17, 2.0, 64
 # A shard's line, the reason why it has none, or the line once its file is written.
 Result = Row | LenetError | Future[Row]
+Take = Callable[[], Shard | None]  # returns the next shard, or None if there is none for now
+Report = Callable[[Shard, Result], None]
 
 
 class StopError(LenetError):
@@ -55,72 +68,153 @@ class Worker:
             expected = "the weights with which the job started"
             raise unexpected(job.weights, expected, "others of that name")
         self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.asked: deque[tuple[Shard, SimpleQueue[Any]]] = deque()  # by tasks; with their results
         self._runner: Any = None
         self._lines: Manifest | None = None
-        self._source: Source | None = None  # file that was read last, open for the next shard
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write")
+        self._writing: Future[Row] | None = None
+        self._rate = 0.0  # images/s of the last chain
+        self._taken: deque[Shard] = deque()  # shards of a failed chain, to begin next
+        self._files: list[Source] = []  # open files; the last one may serve the next shard
         self._source_input: Input | None = None
 
     def ready(self) -> Any:
         """Return the runner for shards of the job, created once."""
         if self._runner is None:
             dtype, size = self.job.valid[0].dtype, min(self.job.size, self.job.images)
+            if self.engine.gpu is not None and not self.job.pictures:  # chunks of several shards
+                size = min(max(size, _ON_GPU), self.job.images)
             self.engine.start(dtype, size)
             self._runner = self.engine.runner(dtype, size, self.job.scores)
+            if self.engine.gpu is not None:
+                self._warm(dtype)
         return self._runner
+
+    def _warm(self, dtype: str) -> None:
+        """Allocate the buffers that the job uses, and measure the rate."""
+        import numpy as np
+
+        black = np.broadcast_to(np.zeros((1, *IMAGE_SHAPE), dtype), (self.job.images, *IMAGE_SHAPE))
+        source = MemorySource(black[:_WARM_IMAGES], None, "black images")
+        with suppress(LenetError):  # weights for which their scores overflow
+            for _ in range(2):
+                begun = clock()
+                self._runner.run_source(source, lambda labels, scores: None)
+                self._rate = len(source) / (clock() - begun)
 
     def run(self, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Row | LenetError]]:
         """Yield each shard with its line, or with the error that prevented it, in order.
 
-        A file is renamed and listed while the next shard is computed. Raises StopError if the next
-        shard would fail as well.
+        Raises StopError if the next shard would fail as well.
         """
-        before: tuple[Shard, Result] | None = None
-        with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer:
-            for begun in self._begun(shards, writer):
-                if before is not None:
-                    yield before[0], _waited(before[1])
-                before = begun
-            if before is not None:
-                yield before[0], _waited(before[1])
+        more, take = True, partial(next, iter(shards), None)
+        ended = deque[tuple[Shard, Result]]()
+        while more:
+            more = self.begin(take, lambda shard, result: ended.append((shard, result)))
+            while len(ended) > int(more):  # the last one is written during the next chain
+                shard, result = ended.popleft()
+                yield shard, waited(result)
 
-    def _begun(
-        self, shards: Iterable[Shard], writer: ThreadPoolExecutor
-    ) -> Iterator[tuple[Shard, Result]]:
-        """Yield each shard with its pending result; halve a failing one of several files."""
-        for shard in shards:
+    def begin(self, take: Take, report: Report) -> bool:
+        """Compute a chain of shards; report each once its labels are computed. False: no shard.
+
+        A chain is read and computed without a pause between its shards. A file is renamed and
+        listed while the next shard is computed. Raises StopError like `run`.
+        """
+        taken, opened, begun = list[Shard](), 0, clock()
+
+        def following() -> _LabelledShard | None:
+            nonlocal opened
+            if opened < len(taken) or len(self._files) > _CHAIN_FILES:
+                return None  # the last one is computed alone after the chain
+            shard = self._taken.popleft() if self._taken else take()
+            if shard is None:
+                return None
+            taken.append(shard)
+            with suppress(LenetError):  # reported when the shard is computed alone
+                if self._listed(shard) is None:
+                    labelled = self._opened(shard)
+                    opened += 1
+                    return labelled
+            return None
+
+        first = following()
+        if not taken:
+            return False
+        ended = 0
+        if first is not None:
+            chain = _Chain(first, following, self._rate * _CHAIN_S, partial(self._end, report))
             try:
-                yield shard, self._begin(shard, writer)
+                self._stream(chain, 0, chain.add)
             except StopError:
                 raise
-            except LenetError as error:
-                if shard.more:
-                    each, half = shard.each, len(shard.each) // 2
-                    yield from self._begun((merged(each[:half]), merged(each[half:])), writer)
-                else:
-                    yield shard, error
+            except LenetError:
+                pass  # the shard with the error is computed alone, which names it
+            finally:
+                ended = chain.abandon()
+                self._rate = chain.done / (clock() - begun)
+        self._close(self._files[:-1])
+        if ended < len(taken):
+            self._taken.extendleft(reversed(taken[ended + 1 :]))
+            self._alone(taken[ended], report)
+        return True
+
+    def _alone(self, shard: Shard, report: Report) -> None:
+        """Compute one shard, or list it if a worker that died has; halve a failing one of files."""
+        try:
+            if (row := self._listed(shard)) is not None:
+                return report(shard, row)
+            labelled = self._opened(shard)
+            try:
+                self._stream(labelled.source, shard.lo, labelled.add)
+            except BaseException:
+                labelled.abandon()
+                raise
+            self._end(report, labelled)
+        except StopError:
+            raise
+        except LenetError as error:
+            if not shard.more:
+                return report(shard, error)
+            each, half = shard.each, len(shard.each) // 2
+            self._alone(merged(each[:half]), report)
+            self._alone(merged(each[half:]), report)
 
     def close(self) -> None:
-        """Close the file that was read last, which stays open between runs."""
-        if self._source is not None:
-            self._source.close()
-        self._source = None
+        """Wait for the last label file; close the files that stay open between runs."""
+        if self._writing is not None:
+            wait([self._writing])
+        self._close(self._files)
 
-    def _begin(self, shard: Shard, writer: ThreadPoolExecutor) -> Result:
-        """Compute a shard and queue its writing, unless a worker that died has listed it."""
+    def _close(self, files: list[Source]) -> None:
+        for file in files:
+            file.close()
+        self._files = self._files[len(files) :]
+
+    def _listed(self, shard: Shard) -> Row | None:
+        """Return the line of a shard that another worker, which died, has listed."""
         with _stopping():
             if self._lines is None:
                 require_begun(self.folder, self.job)
                 self._lines = manifest.read(self.folder) or Manifest(self.job)
-            row = self._lines.listed(self.folder, shard)
-        if row is not None:
-            return row
+            return self._lines.listed(self.folder, shard)
+
+    def _stream(self, source: Source, first: int, add: Callable[[Any, Any], None]) -> None:
+        """Compute the labels of `source`; StopError if the GPU is lost."""
         try:
             with telling():
-                return writer.submit(self._end, self._label(shard))
+                runner = self.ready()
+                runner.first = first
+                runner.run_source(source, add)
         except Exception as error:
             if loses_context(error):
                 raise StopError(str(error)) from error
             raise
+
+    def _opened(self, shard: Shard) -> _LabelledShard:
+        """Open a shard's images and create its label file."""
+        begun, images = clock(), self._images(shard)
+        return _LabelledShard(self.folder, shard, self.job.scores, images, begun, self._writer)
 
     def _images(self, shard: Shard) -> Source:
         """Return the images of a shard; the file read last stays open for the next shard."""
@@ -129,47 +223,48 @@ class Worker:
         if shard.more:
             return _merged_images(shard)
         require_known(shard)
-        available = range(0) if self._source is None else self._source.selection
+        available = self._files[-1].selection if self._files else range(0)
         if (
             self._source_input != shard.input
             or not available.start <= shard.lo < shard.hi <= available.stop
         ):
-            self.close()
-            self._source_input, path = shard.input, Path(shard.input.path)
-            self._source = open_source(path, shard.lo, max(len(shard), _OPEN))
-        assert self._source is not None
-        return self._source.part(shard.lo - self._source.selection.start, len(shard))
+            path, most = Path(shard.input.path), max(len(shard), _OPEN)
+            self._files.append(open_source(path, shard.lo, most))
+            self._source_input = shard.input
+        return self._files[-1].part(shard.lo - self._files[-1].selection.start, len(shard))
 
-    def _label(self, shard: Shard) -> _LabelledShard:
-        """Read and compute a shard, while its labels are written to disk."""
-        begun, source = clock(), self._images(shard)
-        runner = self.ready()
-        runner.first = shard.lo
-        labelled = _LabelledShard(self.folder, shard, self.job.scores, source, begun)
-        try:
-            runner.run_source(source, labelled.add)
-            require_known(shard)  # unchanged while it was read
-        except BaseException:
-            labelled.writer.abandon()
-            raise
-        return labelled
+    def _end(self, report: Report, labelled: _LabelledShard) -> None:
+        """Queue the end of a shard's file, once the previous shard's is written."""
+        if self._writing is not None:
+            waited(self._writing)
+        self._writing = self._writer.submit(self._write, labelled)
+        report(labelled.shard, self._writing)
 
-    def _end(self, labelled: _LabelledShard) -> Row:
+    def _write(self, labelled: _LabelledShard) -> Row:
         """Rename a shard's file and append its line; raise StopError if the disk is full."""
         try:
+            require_known(labelled.shard)  # unchanged while it was read
             with _stopping():
                 row = labelled.row(self.name)
                 require_begun(self.folder, self.job)
                 labelled.writer.close()
                 append(self.folder, self.job, row)
-        except StopError:
+        except LenetError:
             labelled.writer.abandon()
             raise
         return row
 
 
-def _waited(result: Result) -> Row | LenetError:
-    return result.result() if isinstance(result, Future) else result
+def waited(result: Result) -> Row | LenetError:
+    """Wait for a shard's line; return it, or the error that prevented it. Raises StopError."""
+    if not isinstance(result, Future):
+        return result
+    try:
+        return result.result()
+    except StopError:
+        raise
+    except LenetError as error:
+        return error
 
 
 @contextmanager
@@ -218,17 +313,84 @@ def _merged_images(shard: Shard) -> Source:
     return MemorySource(images, labels, shard.input.path)
 
 
-class _LabelledShard:
-    """A shard in progress: its label file, and the statistics of its labels."""
+class _Chain(Source):
+    """Images of consecutive shards as one source, which grows while it is read, up to `most`."""
 
     def __init__(
-        self, folder: Path, shard: Shard, with_scores: bool, source: Source, begun: float
+        self,
+        first: _LabelledShard,
+        following: Callable[[], _LabelledShard | None],
+        most: float,
+        end: Callable[[_LabelledShard], None],
+    ) -> None:
+        super().__init__(first.source.source, first.source.dtype, None, range(0))
+        self._shards, self._stops = {0: first}, [len(first.source)]  # those that are not done
+        self._following, self._most, self._end = following, most, end
+        self._growing, self.done, self.ended = Lock(), 0, 0
+
+    def __len__(self) -> int:
+        return self._stops[-1]
+
+    def _fill(self, first: int, out: Array) -> None:
+        if self._growing.acquire(blocking=False):  # else another thread opens the next shards
+            try:
+                while len(self) < min(first + _AHEAD, self._most):
+                    if (labelled := self._following()) is None:
+                        break
+                    self._shards[len(self._stops)] = labelled
+                    self._stops.append(len(self) + len(labelled.source))
+            finally:
+                self._growing.release()
+        while len(out):
+            at = bisect_right(self._stops, first)
+            n = min(len(out), self._stops[at] - first)
+            source = self._shards[at].source
+            source.read(first - self._stops[at] + len(source), out[:n])
+            first, out = first + n, out[n:]
+
+    def add(self, labels: Any, scores: Any) -> None:
+        """Take the next labels (n,), and scores (n, 10) or None; end the shards they complete."""
+        while len(labels):
+            labelled = self._shards[self.ended]
+            n = min(len(labels), len(labelled.source) - labelled.done)
+            labelled.add(labels[:n], None if scores is None else scores[:n])
+            labels, scores = labels[n:], None if scores is None else scores[n:]
+            self.done += n
+            if labelled.done == len(labelled.source):
+                self._end(self._shards.pop(self.ended))
+                self.ended += 1
+
+    def abandon(self) -> int:
+        """Remove the unfinished label files; return the number of finished ones."""
+        for labelled in self._shards.values():
+            labelled.abandon()
+        return self.ended
+
+
+class _LabelledShard:
+    """A shard in progress: its label file, and the statistics of its labels.
+
+    The only thread of `pool` writes and counts them, at most _HELD labels or one call's behind.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        shard: Shard,
+        with_scores: bool,
+        source: Source,
+        begun: float,
+        pool: ThreadPoolExecutor,
     ) -> None:
         import numpy as np
 
-        self.shard, self.begun, self.expected = shard, begun, source.labels
+        self.shard, self.begun, self.source, self.expected = shard, begun, source, source.labels
         self.pictures = source if isinstance(source, PictureSource) else None
         self.counts, self.right, self.done = np.zeros(CLASSES, np.int64), 0, 0
+        self._pool = pool
+        self._storing: Future[Any] = pool.submit(int)
+        self._held: list[tuple[Any, Any]] = []
+        self._first = 0  # of those held
         first: Numbers = shard.lo
         path, names, reasons = folder / shard.name, None, None
         if self.pictures is not None:
@@ -241,21 +403,39 @@ class _LabelledShard:
             self.writer = LabelWriter(path, len(shard), with_scores, first, names, reasons)
 
     def add(self, labels: Any, scores: Any) -> None:
-        """Write the next labels (n,), and scores (n, 10) or None."""
+        """Take the next labels (n,), and scores (n, 10) or None."""
+        self._held.append((labels.copy(), None if scores is None else scores.copy()))
+        self.done += len(labels)
+        if self.done == len(self.source) or self.done - self._first >= _HELD:
+            self._storing.result()
+            self._storing = self._pool.submit(self._store, self._first, self._held)
+            self._first, self._held = self.done, []
+
+    def _store(self, first: int, parts: list[tuple[Any, Any]]) -> None:
+        """Write and count the labels and scores from image `first` on."""
         import numpy as np
 
+        labels = np.concatenate([part for part, _ in parts])
+        scores = None if parts[0][1] is None else np.concatenate([part for _, part in parts])
         if self.pictures is not None:
-            labels, scores = self.pictures.marked(self.done, labels, scores)
-        self.counts += np.bincount(labels[labels != NO_LABEL], minlength=CLASSES)
+            labels, scores = self.pictures.marked(first, labels, scores)
+        known = labels if self.pictures is None else labels[labels != NO_LABEL]
+        self.counts += np.bincount(known, minlength=CLASSES)
         if self.expected is not None:
-            self.right += int((labels == self.expected[self.done : self.done + len(labels)]).sum())
-        self.done += len(labels)
+            expected = self.expected[first : first + len(labels)]
+            self.right += int(np.count_nonzero(labels == expected))
         with _stopping():
             self.writer.write(labels, scores)
+
+    def abandon(self) -> None:
+        """Remove the label file."""
+        wait([self._storing])
+        self.writer.abandon()
 
     def row(self, worker: str) -> Row:
         """Complete the shard's file, and return its line."""
         shard, pictures = self.shard, self.pictures
+        self._storing.result()
         size, digest = self.writer.complete()
         return Row(
             shard=shard.number,

@@ -15,7 +15,7 @@ from lenetgpu.files.kinds import require_pictures
 from lenetgpu.files.weights import load_weights
 from lenetgpu.jobs import manifest
 from lenetgpu.jobs.costs import Predicted
-from lenetgpu.jobs.crew import TRIES, Here, OnDask, crew
+from lenetgpu.jobs.crew import SHARE, TRIES, Here, OnDask, crew, paying
 from lenetgpu.jobs.inputs import Gathered, gather
 from lenetgpu.jobs.job import MOST, PICTURES, SHARD, Job, require_same
 from lenetgpu.jobs.manifest import ClassifyOutcome, Row, altered, clear, new_inputs
@@ -92,7 +92,12 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
         run = request.run()
         if begun is not None and run.plan == AUTO:  # the plan chosen at the start
             run = replace(run, plan=begun.job.plan, precision=run.precision or begun.job.precision)
-        with crew(run, request.workers, request.scheduler, request.tries) as workers:
+        local, images = request.workers, sum(entry.images for entry in read.inputs)
+        if not read.listed:
+            local = paying(run, local, images)
+        if local != request.workers:
+            tell(f"workers {local or 'none'}: each needs {SHARE:,} of the {images:,} images to pay")
+        with crew(run, local, request.scheduler, request.tries) as workers:
             unreadable = [entry.sentence for entry in read.bad]
             _tell_some(unreadable, tell, "files that cannot be read")
             if workers.dashboard:

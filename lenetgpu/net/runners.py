@@ -106,7 +106,7 @@ class CpuRunner(Runner):
 
     @in_turn
     def run_source(self, source: Source, deliver: Deliver, on_chunk: OnChunk | None = None) -> None:
-        """Read `source` one slice ahead; call `deliver(labels, scores)` in order.
+        """Read `source`, which may grow, one slice ahead; call `deliver(labels, scores)` in order.
 
         Its arguments are valid during the call. Results before an error are delivered first.
         """
@@ -118,17 +118,19 @@ class CpuRunner(Runner):
         buffers = [np.empty((size, *IMAGE_SHAPE), source.dtype) for _ in range(2)]
         labels, scores = self.results(size, with_scores)
 
-        def read(lo: int) -> Any:
-            part = buffers[lo // size % 2][: min(size, len(source) - lo)]
+        def read(lo: int, out: Any) -> Any:
+            part = out[: min(size, len(source) - lo)]
             source.read(lo, part)
             return part
 
         with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-read") as reader:
-            ahead = reader.submit(read, 0)
-            for lo in range(0, len(source), size):
+            lo, ahead = 0, reader.submit(read, 0, buffers[0])
+            while lo < len(source):
                 images = ahead.result()
-                if lo + size < len(source):
-                    ahead = reader.submit(read, lo + size)
+                buffers.reverse()
+                after = lo + len(images)
+                if after < len(source):
+                    ahead = reader.submit(read, after, buffers[0])
                 self.done, self.first = 0, first + lo
                 try:
                     self.run(images, labels, scores, on_chunk)
@@ -136,6 +138,7 @@ class CpuRunner(Runner):
                     n, total = self.done, total + self.done
                     self.done, self.first = total, first
                     deliver(labels[:n], scores[:n] if with_scores else None)
+                lo = after
 
     def _run(self, images: Any, labels: Any, scores: Any, callbacks: Callbacks) -> None:
         (on_chunk, mark), through, self.done = callbacks, 0, 0

@@ -7,17 +7,20 @@ recorded as a CUDA graph and replayed. Pageable memory goes through a ring of pa
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
 from typing import Any
-from weakref import ref
+from weakref import finalize, ref
 
 from lenetgpu.arrays import np
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.cpu.turns import Turn, in_turn
 from lenetgpu.errors import LenetError
-from lenetgpu.files.reading import Source
+from lenetgpu.files.reading import MemorySource, Source
 from lenetgpu.gpu.faults import lacks_memory
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.workspace import host_empty, pinned_empty
@@ -29,8 +32,9 @@ from lenetgpu.pipeline import Pipeline
 
 MOST_RECORDED = 256  # chunks per graph; with more, single launches hide behind the copies
 _GRAPHS = 4  # graphs cached, least recently used dropped
-STAGING_BYTES = 8 << 20  # most image bytes of one buffer, which is page-locked
-MOST_READERS = 8
+# Most image bytes of one page-locked buffer: a chunk costs the host 0.6 ms; and of one read.
+STAGING_BYTES, READ_BYTES = 32 << 20, 8 << 20
+MOST_READERS = 16
 Key = tuple[int, ...]  # number of images and the address of each array
 OnChunk = Callable[[int], None]
 Deliver = Callable[[Any, Any], None]
@@ -111,17 +115,82 @@ class StagingBuffer:
         return Chunk(self.images[: self.n], self.labels[: self.n], scores)
 
 
+class Filling:
+    """Reads of one buffer by several threads; the last one unlocks `ended`."""
+
+    def __init__(self, parts: int) -> None:
+        self.left = iter(range(parts)[::-1])  # next() is atomic
+        self.error: BaseException | None = None
+        self.ended = Lock()
+        self.ended.acquire()
+
+    def wait(self) -> None:
+        """Wait for all reads; raise the error of one that failed."""
+        with self.ended:
+            if self.error is not None:
+                raise self.error
+
+
+Reads = deque[tuple[StagingBuffer, Filling]]
+Todo = SimpleQueue[tuple[Filling, Read, int, Any] | None]
+
+
+def _is_read(reads: Reads) -> bool:
+    """Return True if the first buffer is full, or a read of it failed."""
+    return bool(reads) and not reads[0][1].ended.locked()
+
+
+def _read(todo: Todo) -> None:
+    """Read what is to do until it is None."""
+    while (part := todo.get()) is not None:
+        filling, read, lo, out = part
+        try:
+            read(lo, out)
+        except BaseException as error:
+            filling.error = error
+        if next(filling.left) == 0:
+            filling.ended.release()
+        del part, filling, read, out  # a waiting thread keeps no buffer
+    todo.put(None)  # for the next thread
+
+
 class Ring:
-    """Reader threads and at most one buffer per reader and slot and one more, made on demand."""
+    """Reader threads; on demand, buffers for what they read, one per slot, and one more."""
 
     def __init__(self, device: Cuda, dtype: str, chunk: int, slots: int, with_scores: bool) -> None:
         self._device, self._dtype, self.with_scores = device, dtype, with_scores
-        fitting = STAGING_BYTES // (prod(IMAGE_SHAPE) * np.dtype(dtype).itemsize)
-        self.images = max(1, min(chunk, fitting))
+        size = prod(IMAGE_SHAPE) * np.dtype(dtype).itemsize
+        self.images = max(1, min(chunk, STAGING_BYTES // size))
+        self._reads = -(-self.images * size // READ_BYTES)  # of one buffer, by several threads
         readers = min(MOST_READERS, core_count())
-        self.threads = ThreadPoolExecutor(readers, thread_name_prefix="lenetgpu-read")
         self.free: list[StagingBuffer] = []
-        self._left = readers + slots + 1
+        self._left = -(-readers // self._reads) + slots + 1
+        # bare threads: a pool's futures would cost the host as much as the reads
+        self._todo: Todo = SimpleQueue()
+        self._threads = [
+            Thread(target=_read, args=(self._todo,), name=f"lenetgpu-read_{number}", daemon=True)
+            for number in range(readers)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._stop = finalize(self, self._todo.put, None)
+
+    def fill(self, read: Read, lo: int, buffer: StagingBuffer) -> Filling:
+        """Start to read images from `lo` on into a buffer."""
+        parts = min(self._reads, buffer.n)
+        filling, edges = Filling(parts), [buffer.n * part // parts for part in range(parts + 1)]
+        for begin, end in pairwise(edges):
+            self._todo.put((filling, read, lo + begin, buffer.images[begin:end]))
+        return filling
+
+    def close(self) -> None:
+        """Drop the reads that have not begun, and wait for the others."""
+        with suppress(Empty):
+            while True:
+                self._todo.get_nowait()
+        self._stop()
+        for thread in self._threads:
+            thread.join()
 
     def take(self) -> StagingBuffer | None:
         """Return a free buffer, or None if all are in use."""
@@ -210,14 +279,15 @@ class Streamer:
     def run_source(self, source: Source, deliver: Deliver, on_chunk: OnChunk | None = None) -> None:
         """Read `source` by threads into a page-locked ring; `deliver(labels, scores)` in order.
 
+        The source may become longer while it is read.
         Labels (k,) int32 and scores (k, 10) float32 or None are valid until `deliver` returns;
         `on_chunk(k)` follows. Errors of readers and `deliver` are raised once the readers have
         ended and the GPU is idle; `done` is the number of delivered images. After a Ctrl-C, queued
         chunks are delivered first.
         """
         self.done = 0
-        scored, images = self._ready().with_scores, len(source)
-        self._insist(lambda: self._stream(source.read, images, deliver, scored, on_chunk))
+        scored = self._ready().with_scores
+        self._insist(lambda: self._stream(source, deliver, scored, on_chunk))
 
     @property
     def shrunk(self) -> str:
@@ -333,16 +403,12 @@ class Streamer:
             if batch.scores is not None:
                 batch.scores[part] = scores
 
-        def read(lo: int, out: Any) -> None:
-            out[...] = batch.images[lo : lo + len(out)]
-
-        scored, images = batch.scores is not None, len(batch.images)
-        self._insist(lambda: self._stream(read, images, deliver, scored, on_chunk, mark))
+        source, scored = MemorySource(batch.images, None, "images"), batch.scores is not None
+        self._insist(lambda: self._stream(source, deliver, scored, on_chunk, mark))
 
     def _stream(
         self,
-        read: Read,
-        images: int,
+        source: Source,
         deliver: Deliver,
         with_scores: bool,
         on_chunk: OnChunk | None,
@@ -350,7 +416,7 @@ class Streamer:
     ) -> None:
         """Process images from `done` on while readers work ahead."""
         slots = self._ready()
-        reads: deque[tuple[StagingBuffer, Future[None]]] = deque()
+        reads: Reads = deque()
         queued: deque[StagingBuffer] = deque()
         delivering = False
 
@@ -373,14 +439,13 @@ class Streamer:
         turn, requested, ring = 0, self.done, self._ring
         try:
             while True:
-                while requested < images and (buffer := ring.take()) is not None:
-                    buffer.n = min(ring.images, images - requested)
-                    part = buffer.images[: buffer.n]
-                    reads.append((buffer, ring.threads.submit(read, requested, part)))
+                while requested < len(source) and not _is_read(reads) and (buffer := ring.take()):
+                    buffer.n = min(ring.images, len(source) - requested)
+                    reads.append((buffer, ring.fill(source.read, requested, buffer)))
                     requested += buffer.n
-                if reads and (reads[0][1].done() or not queued):
-                    buffer, reading = reads[0]
-                    reading.result()
+                if reads and (not queued or _is_read(reads)):
+                    buffer, filling = reads[0]
+                    filling.wait()
                     reads.popleft()
                     slots.queue(turn, buffer.chunk(), mark, buffer.done)
                     queued.append(buffer)
@@ -398,4 +463,4 @@ class Streamer:
         finally:
             slots.wait()
             if self._ring is None:
-                ring.threads.shutdown(wait=True, cancel_futures=True)
+                ring.close()
