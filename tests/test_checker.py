@@ -21,7 +21,7 @@ from lenetgpu.plan import resolve
 from lenetgpu.problems import Fc
 from lenetgpu.stages import find
 from lenetgpu.store import entries
-from lenetgpu.store.entries import sources
+from lenetgpu.store.entries import _source_sums, sources
 
 PROBLEM = Fc(512, 33, relu=False)
 
@@ -129,8 +129,10 @@ def test_plan_is_verified_again_if_packing_code_changed(file, tmp_path, monkeypa
     for text in ("ORDER = 1\n", "ORDER = 2\n"):
         (tmp_path / file).write_text(text)
         os.utime(tmp_path / file, (1, 1))
+        _source_sums.cache_clear()
         sources.cache_clear()
         keys.append(fits.plan_key(resolve("tiled", "cpu"), "this one", "uint8", 1))
+    _source_sums.cache_clear()
     sources.cache_clear()
     assert keys[0] != keys[1]
 
