@@ -96,9 +96,9 @@ def test_chain_leaves_bad_and_listed_shards_to_be_computed_alone(begun, tmp_path
         monkeypatch.setattr(worker, "_CHAIN_S", rate)
         made = Worker(folder, job, REQUEST)
         made._rate = rate
-        list(made.run([job.shard(4)]))
-        ended = list(made.run(map(job.shard, range(7))))
-        assert [shard.number for shard, _ in ended] == list(range(7))
+        list(made.run([job.shard(3)]))
+        ended = list(made.run(map(job.shard, (0, 1, 3, 4, 5, 2, 6))))
+        assert [shard.number for shard, _ in ended] == [0, 1, 3, 4, 5, 2, 6]
         assert [shard for shard, row in ended if not isinstance(row, Row)] == [job.shard(2)]
     for number in (0, 1, 3, 4, 5, 6):
         name = job.shard(number).name
