@@ -3,8 +3,6 @@
 "Label" is the data set's class of an image, "predicted" the network's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +107,7 @@ class Mistakes:
         return rows[rows["index"] < self._first + done]
 
 
-def gallery(rows: Any, source: Source, most: int = GALLERY) -> Gallery:
+def gallery(rows: Any, source: "Source", most: int = GALLERY) -> Gallery:
     """Return the `most` probable wrong rows and their images; raise LenetError if damaged."""
     shown = rows[np.argsort(-rows["probability"], kind="stable")[:most]]
     images = np.empty((len(shown), *IMAGE_SHAPE[:2]), np.uint8)

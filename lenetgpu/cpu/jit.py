@@ -1,7 +1,5 @@
 """Compilation by Numba or LLVM on first use, so that importing a variant costs nothing."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import cache
@@ -53,7 +51,7 @@ lazy_njit = LazyJit  # Decorator form.
 
 
 @cache
-def native(kernel: Emitted, *sources: str) -> Native:
+def native(kernel: "Emitted", *sources: str) -> "Native":
     """Return `kernel` as a native function of integers, from the cache or newly compiled.
 
     `sources` are the files outside cpu/ that define the kernel; their content is part of the

@@ -6,8 +6,6 @@ the inner loop is a broadcast-multiply-add. A fully connected layer has one row,
 images. Importing this module imports llvmlite.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain

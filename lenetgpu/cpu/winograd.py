@@ -5,8 +5,6 @@ are evaluated as polynomials at 0, +-1, +-2, +-1/2 and infinity along either axi
 point by point (Lavin & Gray, arXiv 1509.09308). Importing this module imports llvmlite.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import combinations

@@ -6,8 +6,6 @@ objects that need these are refused. Bytes are read directly from the file and d
 decoded chunk must have its declared size, to the byte.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import signal

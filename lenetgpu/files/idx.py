@@ -1,7 +1,5 @@
 """IDX files (MNIST's), `.gz` or not, and `.npy` files: a short header, then the images."""
 
-from __future__ import annotations
-
 import os
 import struct
 from contextlib import suppress
@@ -188,7 +186,7 @@ def _read_labels(path: Path, images: Path, count: int, selection: range) -> Arra
     return class_numbers(selected_labels, path, "the labels")
 
 
-def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, "np.dtype[Any]"]:
     """Return an .npy header's shape, Fortran order and type; raise LenetError if it is damaged."""
     from numpy.lib import format as npy
 

@@ -1,7 +1,5 @@
 """Images and labels: in memory (`Dataset`), or read by parts in any order (`Source`)."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from contextlib import AbstractContextManager
 from copy import copy
@@ -103,7 +101,7 @@ class Source(AbstractContextManager["Source"]):
         if len(out):
             self._fill(self.selection.start + lo, out)
 
-    def part(self, lo: int, count: int) -> Source:
+    def part(self, lo: int, count: int) -> "Source":
         """Return `count` images of the selection from `lo` on; this source still owns the file."""
         if not 0 <= lo < lo + count <= len(self):
             raise ValueError(f"expected images within {len(self)}, found {lo} to {lo + count}")
@@ -149,7 +147,7 @@ class RawSource(Source):
         file: OpenFile,
         where: str,
         offset: int,
-        stored: np.dtype[Any],
+        stored: "np.dtype[Any]",
         labels: Array | None,
         selection: range,
     ) -> None:

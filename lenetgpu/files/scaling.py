@@ -6,8 +6,6 @@ drives an activation beyond fp16's range, whatever the weights, and fp32 results
 the bit. A power of two may remain as a common factor of the scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from lenetgpu.arrays import Array, np

@@ -1,7 +1,5 @@
 """Weights of the network from a file of any form, checked for shape and finiteness."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +29,7 @@ class Weights:
         return self.tensors[name]
 
     @cached_property
-    def balanced(self) -> Weights:
+    def balanced(self) -> "Weights":
         """The same network with tensors in the range of every kernel (`files/scaling.py`)."""
         tensors, exponent = balance(self.tensors)
         return Weights(tensors, self.source, self.exponent + exponent)

@@ -4,8 +4,6 @@ The cache key covers the source, every header it includes, the options, the arch
 versions of NVRTC, CuPy and the driver. A binary is used only if its digest matches its entry.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -57,7 +55,7 @@ class Kernel:
     only: tuple[str, ...] = ()
 
     @classmethod
-    def beside(cls, module: str, entry: str, /, **defines: int | str) -> Kernel:
+    def beside(cls, module: str, entry: str, /, **defines: int | str) -> "Kernel":
         """Return an entry of the `.cu` file with the path of the Python file `module`."""
         return cls(_source_beside(module), entry, tuple(defines.items()))
 

@@ -5,8 +5,6 @@ once, over the bytes of the 32-byte sectors that contain them. This is counted, 
 hits cost the same here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +58,7 @@ class Counted:
         """Bytes requested over bytes moved, 0 to 1."""
         return self.floats / (_SECTOR_FLOATS * self.sectors) if self.sectors else 1.0
 
-    def __add__(self, other: Counted) -> Counted:
+    def __add__(self, other: "Counted") -> "Counted":
         return Counted(self.floats + other.floats, self.sectors + other.sectors)
 
 

@@ -1,7 +1,5 @@
 """Argmax by a library on a CPU, and the report's GPU versions (section 3.3)."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fully connected layers with the report's launches: its grid, then ReLU in place on its own."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

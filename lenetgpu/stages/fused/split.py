@@ -6,8 +6,6 @@ Scales are chosen from the weights so that no activation of images within +-`PIX
 fp16. A scale is given by its exponent: `k` means 2**k.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """conv1, ReLU and pool1 in fp32 on CUDA cores: images to the input tiles of conv2."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Images to pool2's features in fp32 on CUDA cores: Winograd convolutions, no tensor cores."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

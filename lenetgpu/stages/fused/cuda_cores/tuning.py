@@ -1,13 +1,10 @@
 """Block sizes of the fp32 kernels, by the shared memory available to a block."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
-from typing import Any
 
-from lenetgpu.arrays import np
+from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.machines import current
 from lenetgpu.gpu.nvrtc import Kernel
 
@@ -16,7 +13,7 @@ _FINITE = tuple(Fraction(point, 2) for point in (0, 2, -2, 4, -4, 1, -1))
 _SIDE = 5
 
 
-def filter_transform() -> np.ndarray[Any, Any]:
+def filter_transform() -> Array:
     """Return G of F(4,5), (8, 5) float64: from 5 filter elements to the eight transform points."""
     rows = []
     for point in _FINITE:

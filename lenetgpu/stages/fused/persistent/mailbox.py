@@ -1,7 +1,5 @@
 """Host view of the memory that the host and the persistent kernel share, and its layout."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

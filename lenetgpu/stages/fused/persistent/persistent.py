@@ -7,8 +7,6 @@ host polls that flag too and launches the kernel again. So the kernel outlives i
 one idle period.
 """
 
-from __future__ import annotations
-
 import platform
 import weakref
 from collections.abc import Callable
@@ -193,7 +191,7 @@ class Persistent:
         self._rows, self._tags, self._words = self._box.pixels, self._box.tags, self._box.words
         self.label(np.zeros((SIDE, SIDE), np.uint8))
 
-    def __enter__(self) -> Persistent:
+    def __enter__(self) -> "Persistent":
         return self
 
     def __exit__(self, *raised: object) -> None:

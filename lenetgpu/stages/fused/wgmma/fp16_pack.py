@@ -1,7 +1,5 @@
 """Weights for the fp16 wgmma kernels, in the order they are read; NumPy on the host."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from lenetgpu.arrays import Array, np

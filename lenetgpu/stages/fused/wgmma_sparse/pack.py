@@ -1,7 +1,5 @@
 """2:4 sparse filters of conv2 in the order the kernel reads them; NumPy on the host."""
 
-from __future__ import annotations
-
 from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack

@@ -1,7 +1,5 @@
 """Filters for the fp16 Winograd kernel, in the order they are read; NumPy on the host."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
