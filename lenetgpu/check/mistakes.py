@@ -4,13 +4,11 @@
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lenetgpu.arrays import np
+from lenetgpu.files.reading import Source
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
-
-if TYPE_CHECKING:
-    from lenetgpu.files.reading import Source
 
 _AT_ONCE = 1 << 20
 # A wrong image: its index in the data set, its label, the prediction and the runner-up.
@@ -107,7 +105,7 @@ class Mistakes:
         return rows[rows["index"] < self._first + done]
 
 
-def gallery(rows: Any, source: "Source", most: int = GALLERY) -> Gallery:
+def gallery(rows: Any, source: Source, most: int = GALLERY) -> Gallery:
     """Return the `most` probable wrong rows and their images; raise LenetError if damaged."""
     shown = rows[np.argsort(-rows["probability"], kind="stable")[:most]]
     images = np.empty((len(shown), *IMAGE_SHAPE[:2]), np.uint8)

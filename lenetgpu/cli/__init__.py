@@ -2,11 +2,7 @@
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import click
-
-    main: click.Group
-
-__all__ = ["main"]
+    from lenetgpu.cli.commands import main as main
 
 
 def __getattr__(name: str) -> object:

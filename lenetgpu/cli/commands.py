@@ -26,14 +26,11 @@ class Group(Commands):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; Ctrl-C ends it with 130."""
         try:
-            return stoppable(lambda: self._invoke(ctx))
+            run = ended()(super().invoke)
+            return stoppable(lambda: run(ctx))
         except KeyboardInterrupt:
             say("lenetgpu: interrupted", err=True)
             ctx.exit(INTERRUPTED)
-
-    def _invoke(self, ctx: click.Context) -> Any:
-        with ended():
-            return super().invoke(ctx)
 
 
 @click.group(cls=Group, context_settings=SETTINGS)

@@ -86,9 +86,7 @@ def _write(command: click.Command, ctx: click.Context, formatter: click.HelpForm
 class Command(click.Command):
     """A command whose help has arguments, grouped options and examples."""
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write arguments, options and examples."""
-        _write(self, ctx, formatter)
+    format_options = _write
 
 
 class Commands(click.Group):

@@ -1,10 +1,8 @@
 """Options shared by commands, requests made from them, and the completion of their values."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import partial, reduce
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +21,7 @@ Find = Callable[[click.Context], Pairs]
 
 def complete(
     ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem[str]]:
+) -> "list[CompletionItem[str]]":
     """Complete a parameter's value, or the part after its last comma, from `_BY_NAME`."""
     from click.shell_completion import CompletionItem
 
@@ -144,13 +142,7 @@ Request = TypeVar("Request")
 
 def together(*decorators: Decorator) -> Decorator:
     """Combine decorators; the first appears first in the help."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for decorator in reversed(decorators):
-            command = decorator(command)
-        return command
-
-    return decorate
+    return lambda command: reduce(lambda made, add: add(made), reversed(decorators), command)
 
 
 def request(kind: Callable[..., Request], options: dict[str, Any], **more: Any) -> Request:

@@ -3,16 +3,11 @@
 The C library's `fegetenv` and `fesetenv` need no compilation, and cover NumPy's products too.
 """
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from typing import Self
+from typing import Any
 
 # Processor -> (index of the deciding 32-bit word of `fenv_t`, bits for results and operands).
 _CONTROL = {"x86_64": (7, 1 << 15 | 1 << 6), "aarch64": (0, 1 << 24)}
@@ -32,16 +27,6 @@ def _access() -> tuple[Any, Any, int, int] | None:
         return None
 
 
-def flushes() -> bool:
-    """Return True if this thread flushes denormals to zero."""
-    access = _access()
-    if access is None:
-        return False
-    state = _State()
-    access[0](state)
-    return state[access[2]] & access[3] == access[3]
-
-
 def flush() -> None:
     """Flush denormals to zero in this thread permanently; for the package's own threads."""
     flushed().__enter__()
@@ -50,7 +35,7 @@ def flush() -> None:
 class flushed:  # noqa: N801
     """Context manager: this thread flushes denormals to zero; its state is restored on exit."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         access = _access()
         if access is not None:
             read, write, word, bits = access
@@ -60,7 +45,6 @@ class flushed:  # noqa: N801
             self._state[word] = saved | bits
             write(self._state)
             self._state[word] = saved
-        return self
 
     def __exit__(self, *error: object) -> None:
         access = _access()

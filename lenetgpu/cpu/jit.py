@@ -4,12 +4,9 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lenetgpu.store import entries
-
-if TYPE_CHECKING:
-    from lenetgpu.cpu.native import Emitted, Native
 
 # Name prefix of plugins' modules; their functions are not cached.
 PLUGIN_PREFIX = "_lenetgpu_plugin_"
@@ -26,9 +23,15 @@ class LazyJit:
     def __call__(self, *args: Any) -> Any:
         """Call the compiled function."""
         if self._compiled is None:
-            compiled = _numba().njit(nogil=True)(self._function)
+            try:
+                import numba
+            except (ValueError, RuntimeError) as error:  # of environment variables
+                names = sorted(name for name in os.environ if name.startswith("NUMBA_"))
+                found = f"{error} (of the environment: {', '.join(names) or 'nothing'})"
+                raise ImportError(found, name="numba") from error
             from lenetgpu.cpu.numba_cache import NumbaCache
 
+            compiled: Any = numba.njit(nogil=True)(self._function)
             ours = not self._function.__module__.startswith(PLUGIN_PREFIX)
             if ours and hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT is set
                 compiled._cache = NumbaCache(self._function)
@@ -36,23 +39,12 @@ class LazyJit:
         return self._compiled(*args)
 
 
-def _numba() -> Any:
-    """Import Numba; raise ImportError if environment variables prevent it."""
-    try:
-        import numba
-    except (ValueError, RuntimeError) as error:
-        names = sorted(name for name in os.environ if name.startswith("NUMBA_"))
-        found = f"{error} (of the environment: {', '.join(names) or 'nothing'})"
-        raise ImportError(found, name="numba") from error
-    return numba
-
-
 lazy_njit = LazyJit  # Decorator form.
 
 
 @cache
-def native(kernel: "Emitted", *sources: str) -> "Native":
-    """Return `kernel` as a native function of integers, from the cache or newly compiled.
+def native(kernel: Any, *sources: str) -> Callable[..., None]:
+    """Return `kernel`, an `Emitted`, as a native function of integers, cached or newly compiled.
 
     `sources` are the files outside cpu/ that define the kernel; their content is part of the
     cache key. A damaged cache entry is recompiled.

@@ -30,7 +30,10 @@ class NumbaCache(NullCache):
         self._function = function
         versions = numba.__version__, llvmlite.__version__, sys.version
         names = function.__module__, function.__qualname__
-        facts = "\0".join((*versions, *names, *_constants(function)))
+        # numbers and strings of the module that the function uses are compiled in
+        known, plain = function.__globals__, (int, float, str, tuple)
+        used = [n for n in function.__code__.co_names if isinstance(known.get(n), plain)]
+        facts = "\0".join((*versions, *names, *(f"{n}={known[n]!r}" for n in used)))
         self._identity = facts.encode() + Path(inspect.getfile(function)).read_bytes()
 
     def _name(self, signature: Any, codegen: Any) -> str:
@@ -64,10 +67,3 @@ class NumbaCache(NullCache):
             entries.refuse(_KIND, self._function.__name__, f"cannot be cached: {error!r}")
             return
         entries.write(_KIND, self._name(sig, data.codegen), pickled)
-
-
-def _constants(function: Callable[..., Any]) -> list[str]:
-    """Return the numbers and strings of the module that `function` uses; they are compiled in."""
-    code, known = function.__code__, function.__globals__
-    plain = (int, float, str, tuple)
-    return [f"{n}={known[n]!r}" for n in code.co_names if isinstance(known.get(n), plain)]

@@ -90,15 +90,6 @@ def windows(v: Vectors, pointers: tuple[Any, Any, Any], shape: tuple[Any, ...]) 
             v.store(mean(v, list(four)), out)
 
 
-def _copy(v: Vectors, x: Any, y: Any, count: Any) -> None:
-    """Copy `count` floats, one by one."""
-    with v.loop(count) as i:
-        source, target = (
-            v.builder.inttoptr(v.at(end, (i, FLOAT)), f32.as_pointer()) for end in (x, y)
-        )
-        v.builder.store(v.builder.load(source, align=FLOAT), target, align=FLOAT)
-
-
 def _rows_times_matrix(
     v: Vectors, x: Any, w: Any, y: Any, lo: Any, hi: Any, relu: Any, *sizes: Any
 ) -> None:
@@ -126,8 +117,15 @@ def _rows_times_matrix(
                 pointers = at, packed, b.select(whole, out, scratch)
                 tile(v, pixels, pointers, (rows, x_row, k, x_pixel, pitch, floor))
                 with b.if_then(b.not_(whole)), v.loop(pixels) as p:
-                    source = v.at(scratch, (p, FLOAT * CHANNELS))
-                    _copy(v, source, v.at(out, (v.product(p, channels), FLOAT)), left)
+                    ends = (
+                        v.at(scratch, (p, FLOAT * CHANNELS)),
+                        v.at(out, (v.product(p, channels), FLOAT)),
+                    )
+                    with v.loop(left) as i:
+                        source, target = (
+                            b.inttoptr(v.at(end, (i, FLOAT)), f32.as_pointer()) for end in ends
+                        )
+                        b.store(b.load(source, align=FLOAT), target, align=FLOAT)
             done = b.add(
                 done, v.product(b.sdiv(b.sub(line_pixels, done), v.number(pixels)), pixels)
             )

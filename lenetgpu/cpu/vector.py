@@ -100,17 +100,13 @@ class Vectors:
         if a == 1:
             return self.add(b, c)
         if a == -1:
-            return self.subtract(c, b)
+            return self.builder.fsub(c, b)
         a = self.all(a) if isinstance(a, float | int) else a
         return self.builder.call(self._fma, [a, b, c])
 
     def add(self, a: Any, b: Any) -> Any:
         """Emit a + b."""
         return self.builder.fadd(a, b)
-
-    def subtract(self, a: Any, b: Any) -> Any:
-        """Emit a - b."""
-        return self.builder.fsub(a, b)
 
     def scaled(self, a: float, b: Any) -> Any:
         """Emit a * b."""
@@ -145,11 +141,6 @@ class Vectors:
         """Return the smaller of two integers."""
         first, second = self.number(a), self.number(b)
         return self.builder.select(self.builder.icmp_signed("<", first, second), first, second)
-
-    def whole(self, count: Any, size: int) -> Any:
-        """Round `count` up to a multiple of `size`, a power of two."""
-        more = self.builder.add(count, self.number(size - 1))
-        return self.builder.and_(more, self.number(-size))
 
     def product(self, first: Any, *others: Any) -> Any:
         """Return the product of integers, Python's or i64."""

@@ -52,7 +52,7 @@ def at_points(v: Vectors, d: list[Any]) -> list[Any]:
 def of_points(v: Vectors, m: list[Any]) -> list[Any]:
     """Transform products at the eight transform points to four neighbouring outputs."""
     sums = [v.add(m[i], m[i + 1]) for i in (1, 3, 5)]
-    differences = [v.subtract(m[i], m[i + 1]) for i in (1, 3, 5)]
+    differences = [v.builder.fsub(m[i], m[i + 1]) for i in (1, 3, 5)]
     found = []
     for power, parts in enumerate((sums, differences, sums, differences)):
         total = {0: m[0], 3: m[7]}.get(power)
@@ -191,7 +191,8 @@ def convolve(
     tiles, width, channels, filters = map(v.number, sizes)
     (w, y, workspace), (lo, hi), b = pointers, part, v.builder
     each = v.product(tiles, tiles)
-    pixels = v.whole(v.product(each, IMAGES), PIXELS)
+    most = b.add(v.product(each, IMAGES), v.number(PIXELS - 1))
+    pixels = b.and_(most, v.number(-PIXELS))
     values = v.at(workspace, (v.product(width, channels), POINTS * FLOAT))
     results = v.at(values, (v.product(pixels, channels), POINTS * POINTS * FLOAT))
     side = OUTPUTS // 2 if means else OUTPUTS

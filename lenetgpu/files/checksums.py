@@ -86,10 +86,12 @@ def _write_checksum(owner: Any, checksum: str) -> None:
 def describe(owner: Any, attributes: Mapping[str, Any]) -> None:
     """Write attributes that can be checksummed (text in fixed length); skip stored checksums."""
     for name, value in attributes.items():
-        if isinstance(value, str) and name != ATTRIBUTE:
-            hdf5.set_text(owner, name, value)
-        elif name != ATTRIBUTE:
-            owner.attrs[name] = value
+        kind = None
+        if isinstance(value, str):
+            value = value.encode()
+            kind = hdf5.h5py.string_dtype("utf-8", max(1, len(value)))
+        if name != ATTRIBUTE:
+            owner.attrs.create(name, np.array(value, kind), dtype=kind)
 
 
 def sum_up(file: Any) -> None:

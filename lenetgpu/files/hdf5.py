@@ -146,13 +146,6 @@ def new_hdf5(target: IO[bytes]) -> Iterator[tuple[Any, Callable[[], None]]]:
     target.flush()
 
 
-def set_text(holder: Any, name: str, text: str) -> None:
-    """Set an attribute to UTF-8 of fixed length; h5py would store a str with variable length."""
-    data = text.encode()
-    kind = h5py.string_dtype("utf-8", max(1, len(data)))
-    holder.attrs.create(name, np.array(data, kind), dtype=kind)
-
-
 class Untrusted:
     """An HDF5 file open for reading; `find` and `attribute` return only checked objects."""
 

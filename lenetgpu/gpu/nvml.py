@@ -137,32 +137,26 @@ class Monitor:
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
-        self._nvml = library()
 
     def _number(self, unit: float, name: str, *arguments: Any) -> float | None:
         value = _query(name, self._handle, *arguments)
         return None if value is None else float(value) / unit
 
-    def _power_w(self) -> float | None:
-        """Return the instantaneous power in watts, or else an average (of 1 s since Ampere)."""
-        field = getattr(self._nvml, "NVML_FI_DEV_POWER_INSTANT", None)
+    def read(self) -> Reading:
+        """Return a reading of the GPU now."""
+        nvml = library()
+        mhz = self._number(1, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)
+        celsius = self._number(1, "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
+        field = getattr(nvml, "NVML_FI_DEV_POWER_INSTANT", None)
         values = field and _query("nvmlDeviceGetFieldValues", self._handle, [field])
-        if values and values[0].nvmlReturn == self._nvml.NVML_SUCCESS:
-            return float(values[0].value.uiVal) / 1e3
-        return self._number(1e3, "nvmlDeviceGetPowerUsage")
-
-    def _throttle(self) -> tuple[str, ...] | None:
+        if values and values[0].nvmlReturn == nvml.NVML_SUCCESS:
+            watts: float | None = float(values[0].value.uiVal) / 1e3
+        else:  # an average (of 1 s since Ampere)
+            watts = self._number(1e3, "nvmlDeviceGetPowerUsage")
         bits = _query("nvmlDeviceGetCurrentClocksEventReasons", self._handle)
         if bits is None:  # the name before CUDA 12.2
             bits = _query("nvmlDeviceGetCurrentClocksThrottleReasons", self._handle)
-        return None if bits is None else reasons(int(bits))
-
-    def read(self) -> Reading:
-        """Return a reading of the GPU now."""
-        nvml = self._nvml
-        mhz = self._number(1, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)
-        celsius = self._number(1, "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)
-        return Reading(mhz, self._power_w(), celsius, self._throttle())
+        return Reading(mhz, watts, celsius, None if bits is None else reasons(int(bits)))
 
     def energy_j(self) -> float | None:
         """Return the joules since the driver was loaded, in steps of tens of milliseconds."""
