@@ -41,6 +41,11 @@ def _has_one_output(size: int, span: int, stride: int, before: int) -> bool:
 
 
 class _Problem:
+    @property
+    def in_shape(self: Any) -> tuple[int, ...]:
+        """Logical input shape of one image."""
+        return (self.K,)
+
     def bytes(self: Any, n: int) -> int:
         """Fewest bytes moved for `n` images: input and weights read once, output written once."""
         activations: int = n * (prod(self.in_shape) + prod(self.out_shape))
@@ -217,11 +222,6 @@ class Fc(_Problem):
     writes: str = "NC"
 
     @property
-    def in_shape(self) -> tuple[int, ...]:
-        """Logical input shape of one image."""
-        return (self.K,)
-
-    @property
     def out_shape(self) -> tuple[int, ...]:
         """Logical output shape of one image."""
         return (self.M,)
@@ -244,11 +244,6 @@ class Argmax(_Problem):
     reads: str = "NC"
     writes: str = "N"
     out_shape: ClassVar[tuple[int, ...]] = ()  # a scalar label
-
-    @property
-    def in_shape(self) -> tuple[int, ...]:
-        """Logical input shape of one image."""
-        return (self.K,)
 
     def flop(self, n: int) -> int:
         """Comparisons for `n` images."""

@@ -6,21 +6,11 @@ from typing import Any
 from lenetgpu.arrays import np
 from lenetgpu.files.weights import Weights
 from lenetgpu.layouts import narrowed
-from lenetgpu.network import CONV_POOL, FEATURE_STAGES, FEATURES, STAGES, weight_shapes
+from lenetgpu.network import FEATURE_STAGES, FEATURES, STAGES, weight_shapes
 from lenetgpu.stages import reference as stage_outputs
+from lenetgpu.stages.registry import WEIGHTED
 
 _CHUNK = CHECK_IMAGES = 500
-_WEIGHTED: dict[str, Any] = {
-    "conv": stage_outputs.conv_reference,
-    CONV_POOL: stage_outputs.conv_pool_reference,
-    "fc": stage_outputs.fc_reference,
-}
-_PLAIN: dict[str, Any] = {
-    "pool": stage_outputs.pool_reference,
-    "argmax": stage_outputs.argmax_reference,
-    "scale": stage_outputs.scale_reference,
-    "relayout": stage_outputs.relayout_reference,
-}
 
 
 def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
@@ -32,7 +22,8 @@ def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
                 stage_w = next(filters) if stage.weight else None
                 x = reference(stage.kind, x, stage_w, stage.problem)
         return x.reshape(len(x), -1)
-    return _WEIGHTED[kind](x, w, problem) if kind in _WEIGHTED else _PLAIN[kind](x, problem)
+    compute = getattr(stage_outputs, f"{kind}_reference")
+    return compute(x, w, problem) if kind in WEIGHTED else compute(x, problem)
 
 
 def tensors(w: Any) -> tuple[Any, ...]:

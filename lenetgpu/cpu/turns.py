@@ -62,8 +62,7 @@ class Left(Turn):
     _last = 0
 
     def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise self._refusal()
+        super().__enter__()
         self._last = threading.get_ident()
 
     @contextmanager

@@ -123,13 +123,10 @@ def _of_device(index: int) -> Machine:
 
 def current() -> Machine:
     """Return the current GPU's parameters from the driver's attributes; USUAL without a GPU."""
-    return _current() if driver_gpus() and cupy_installed() else USUAL
-
-
-def _current() -> Machine:
-    return _of_device(cupy.cuda.runtime.getDevice())
+    known = driver_gpus() and cupy_installed()
+    return _of_device(cupy.cuda.runtime.getDevice()) if known else USUAL
 
 
 def multiprocessors() -> int:
     """Return the number of SMs of the current device."""
-    return _current().multiprocessors
+    return _of_device(cupy.cuda.runtime.getDevice()).multiprocessors

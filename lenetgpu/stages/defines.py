@@ -23,13 +23,8 @@ def odd_outputs(problem: Conv) -> str | None:
 
 def map_defines(problem: Any) -> dict[str, int | str]:
     """Return the shape of an (H, W, C) map and the layouts it is read and written in."""
-    return {
-        "CH": problem.C,
-        "H": problem.H,
-        "W": problem.W,
-        "READS": problem.reads,
-        "WRITES": problem.writes,
-    }
+    shape: dict[str, int | str] = {"CH": problem.C, "H": problem.H, "W": problem.W}
+    return shape | {"READS": problem.reads, "WRITES": problem.writes}
 
 
 def conv_defines(problem: Conv) -> dict[str, int | str]:

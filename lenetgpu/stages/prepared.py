@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from lenetgpu.arrays import cupy
+from lenetgpu.arrays import cupy, np
 from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc
 from lenetgpu.stages.registry import Variant
 
@@ -13,11 +13,7 @@ _FLAT = ("NC", "N")
 
 def array_module(device: str) -> Any:
     """Return CuPy for "cuda", NumPy for "cpu"."""
-    if device == "cuda":
-        return cupy
-    import numpy
-
-    return numpy
+    return cupy if device == "cuda" else np
 
 
 class Guarded:

@@ -6,8 +6,6 @@ it is in its registration. Packages declare with `offer` which families each mod
 that a plan is resolved without importing modules that it does not run.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
@@ -71,7 +69,7 @@ class Needs:
     compute_capability: int = 0
     exact: bool = False
 
-    def met_by(self, gpu: Gpu | Machine) -> bool:
+    def met_by(self, gpu: "Gpu | Machine") -> bool:
         """Return True if `gpu` meets the requirements."""
         if self.exact:
             return gpu.compute_capability == self.compute_capability
@@ -135,7 +133,7 @@ class Variant:
     kernels: Kernels | None = None
     options: frozenset[str] = frozenset()
     supports: Callable[[Any], str | None] | None = None
-    explain: Callable[[Any, int, Machine], Rows] | None = None
+    explain: Callable[[Any, int, "Machine"], Rows] | None = None
     local_memory: bool = False
     raw_images: bool = False
     repeats: bool = True
@@ -214,10 +212,10 @@ def make_variant(run: Callable[..., None], **fields: Any) -> Variant:
     return Variant(name=run.__name__.rstrip("_"), run=run, **fields)
 
 
-def of_shape(make: Callable[[Any], Kernel | tuple[Kernel, ...]]) -> Kernels:
+def of_shape(make: "Callable[[Any], Kernel | tuple[Kernel, ...]]") -> Kernels:
     """Return `Variant.kernels` from a function of the problem alone, to one kernel or several."""
 
-    def kernels(problem: Any, batch: int) -> tuple[Kernel, ...]:
+    def kernels(problem: Any, batch: int) -> "tuple[Kernel, ...]":
         result = make(problem)
         return result if isinstance(result, tuple) else (result,)
 

@@ -1,9 +1,7 @@
 """Variants that cover a span of consecutive stages."""
 
-from lenetgpu.network import CLASSIFIER, CONV_POOL, FEATURES
-from lenetgpu.stages.registry import offer
+from lenetgpu.stages.registry import SPAN_KINDS, offer
 
-KINDS = (CONV_POOL, FEATURES, CLASSIFIER)
 _FAMILIES = {
     "block": "block",
     "cuda_cores.classifier": "cuda_cores_fp32 plain",
@@ -23,4 +21,4 @@ _FAMILIES = {
     "persistent": "",
     "split": "",
 }
-offer(__name__, __path__, KINDS, _FAMILIES)
+offer(__name__, __path__, SPAN_KINDS, _FAMILIES)

@@ -28,14 +28,10 @@ def mean_loops(x, y):  # type: ignore[no-untyped-def]
                 y[oy, ox, c] = total * y.dtype.type(0.25)
 
 
-def _prepare(w: None, problem: Pool, batch: int) -> Any:
-    return np.empty(problem.in_shape, np.float32)
-
-
 @variant(
     kind="pool",
     family="serial",
-    prepare=_prepare,
+    prepare=lambda w, problem, batch: np.empty(problem.in_shape, np.float32),
     paper="report 3.1 and 3.2, tables 9 and 11: the serial code",
 )
 def loops(x: Any, rectified: Any, y: Any, problem: Pool) -> None:

@@ -1,6 +1,6 @@
 """Pools as a matrix product (report 2.2 for 3.2): y (1, n) = box (1, 4) @ unrolled rows (4, n)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -60,14 +60,12 @@ def _kernel(problem: Pool, entry: str = "unroll_windows") -> Kernel:
     return Kernel.beside(__file__, entry, **map_defines(problem), THREADS=_THREADS)
 
 
-def _in_parts(
-    x: Any, rows: Any, y: Any, problem: Pool, multiply: Callable[[Any, Any], None]
-) -> None:
-    """Unroll the windows of each part, then call `multiply(rows, outputs)`."""
+def _unrolled(x: Any, rows: Any, y: Any, problem: Pool) -> Iterator[tuple[Any, Any]]:
+    """Yield the unrolled windows of each part, and its outputs."""
     for part, used, out in _parts(x, rows, y, problem):
         grid = (blocks_for(used.size, _THREADS),)
         launch(_kernel(problem), grid, (_THREADS,), (part, used, int(out.size)))
-        multiply(used, out)
+        yield used, out
 
 
 @product(
@@ -79,7 +77,8 @@ def _in_parts(
 def windows(x: Any, rows: Any, y: Any, problem: Pool) -> None:
     """Windows copied to rows by a kernel, with ReLU, then their product with a box."""
     box = _kernel(problem, "box_product")
-    _in_parts(x, rows, y, problem, lambda used, out: launch_each(box, out.size, used, out))
+    for used, out in _unrolled(x, rows, y, problem):
+        launch_each(box, out.size, used, out)
 
 
 @product(
@@ -91,8 +90,5 @@ def windows(x: Any, rows: Any, y: Any, problem: Pool) -> None:
 def sgemm(x: Any, w: tuple[Any, Any], y: Any, problem: Pool) -> None:
     """Windows copied to rows by a kernel, with ReLU, then cuBLAS SGEMM with a box."""
     rows, box = w
-
-    def multiply(used: Any, out: Any) -> None:
+    for used, out in _unrolled(x, rows, y, problem):
         exact_sgemm(box, used.reshape(_WINDOW, -1), out.reshape(1, -1))
-
-    _in_parts(x, rows, y, problem, multiply)

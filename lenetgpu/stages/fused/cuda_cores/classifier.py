@@ -22,16 +22,9 @@ def _shared_bytes(size: Tuning) -> int:
 @cache
 def kernel(size: Tuning) -> Kernel:
     """Return the kernel for a tuning."""
-    return size.kernel(
-        __file__,
-        "plain_classify",
-        THREADS=_THREADS,
-        BLOCKS=size.classifier_blocks,
-        IMAGES=size.classifier_images,
-        BK=size.classifier_bk,
-        STAGES=_STAGES,
-        SHARED_BYTES=_shared_bytes(size),
-    )
+    sizes = {"THREADS": _THREADS, "BLOCKS": size.classifier_blocks}
+    sizes |= {"IMAGES": size.classifier_images, "BK": size.classifier_bk, "STAGES": _STAGES}
+    return size.kernel(__file__, "plain_classify", **sizes, SHARED_BYTES=_shared_bytes(size))
 
 
 def pack(fc1: Array, fc2: Array) -> tuple[Array, Array]:

@@ -17,15 +17,9 @@ _SHARED_BYTES = 4 * (28 * 6 * 8 + 12 * 16 * 32)
 @cache
 def kernel(dtype: str, size: Tuning) -> Kernel:
     """Return the kernel for uint8 pixels or for float32 pixels in 0..1."""
-    return size.kernel(
-        __file__,
-        "plain_conv1",
-        PIXEL_BYTES=1 if dtype == "uint8" else 4,
-        THREADS=_THREADS,
-        BLOCKS=size.conv1_blocks,
-        BK=size.conv2_bk,
-        SHARED_BYTES=_SHARED_BYTES,
-    )
+    sizes = {"PIXEL_BYTES": 1 if dtype == "uint8" else 4, "THREADS": _THREADS}
+    sizes |= {"BLOCKS": size.conv1_blocks, "BK": size.conv2_bk, "SHARED_BYTES": _SHARED_BYTES}
+    return size.kernel(__file__, "plain_conv1", **sizes)
 
 
 def pack(conv1: Array) -> dict[str, Array]:

@@ -15,15 +15,9 @@ _THREADS = 256
 @cache
 def kernel(size: Tuning) -> Kernel:
     """Return the kernel for a tuning."""
-    return size.kernel(
-        __file__,
-        "plain_conv2",
-        THREADS=_THREADS,
-        BK=size.conv2_bk,
-        STAGES=size.conv2_stages,
-        BUFFERS=size.conv2_buffers,
-        SHARED_BYTES=size.conv2_bytes,
-    )
+    sizes = {"THREADS": _THREADS, "BK": size.conv2_bk, "STAGES": size.conv2_stages}
+    sizes |= {"BUFFERS": size.conv2_buffers, "SHARED_BYTES": size.conv2_bytes}
+    return size.kernel(__file__, "plain_conv2", **sizes)
 
 
 def pack(conv2: Array) -> Array:

@@ -59,17 +59,11 @@ TILINGS = {
 
 def kernel(uint8: bool, parts: int, tiling: Tiling) -> Kernel:
     """Return the kernel for uint8 pixels or for float32 pixels in 0..1."""
-    return Kernel.beside(
-        __file__,
-        "mma_features",
-        UINT8_PIXELS=int(uint8),
-        PIXEL_SCALE=f"{2**FLOAT_PIXEL_EXPONENT if parts == 2 else 1}.0f",
-        PARTS=parts,
-        WARPS=tiling.warps,
-        SHARE=tiling.share,
-        BLOCKS=tiling.blocks,
-        SHARED_BYTES=tiling.shared_bytes(uint8, parts),
-    )
+    scale = f"{2**FLOAT_PIXEL_EXPONENT if parts == 2 else 1}.0f"
+    form: dict[str, int | str] = {"UINT8_PIXELS": int(uint8), "PIXEL_SCALE": scale, "PARTS": parts}
+    form |= {"WARPS": tiling.warps, "SHARE": tiling.share, "BLOCKS": tiling.blocks}
+    shared_bytes = tiling.shared_bytes(uint8, parts)
+    return Kernel.beside(__file__, "mma_features", **form, SHARED_BYTES=shared_bytes)
 
 
 def _tilings(uint8: bool, parts: int) -> list[Tiling]:

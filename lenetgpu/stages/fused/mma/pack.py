@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from lenetgpu.arrays import Array, np
 from lenetgpu.stages.fused import split
+from lenetgpu.stages.fused.wgmma.fp16_pack import conv1_matrix
 from lenetgpu.stages.rounding import to_half
 
 # The mean's 1/4, halved because the kernels' ReLU returns twice its value.
@@ -36,16 +37,6 @@ def _parts(w: Array, parts: int) -> tuple[Array, int]:
     return split.parts(w) if parts == 2 else (w.astype(np.float16)[None], 0)
 
 
-def _conv1_matrix(conv1: Array) -> Array:
-    """Arrange (5, 5, 1, 32) filters as (32, 64): 5 rows of 6 pixels; channel/8, dx, channel % 8."""
-    shifted = np.zeros((5, 6, 4, 2, 8), np.float32)
-    for dx in range(2):
-        shifted[:, dx : dx + 5, :, dx] = conv1.reshape(5, 5, 4, 8)
-    matrix = np.zeros((32, 64), np.float32)
-    matrix[:30] = shifted.reshape(30, 64)
-    return matrix
-
-
 def pack(tensors: Sequence[Array], parts: int) -> split.Packed:
     """Pack the network's four float32 tensors, conv1 first, as `parts` fp16 parts.
 
@@ -54,7 +45,7 @@ def pack(tensors: Sequence[Array], parts: int) -> split.Packed:
     `fc2` [part][K step][lane][8].
     """
     conv1, conv2, fc1, fc2 = tensors
-    filters1, k1 = _parts(_conv1_matrix(conv1 if parts == 2 else to_half(conv1)), parts)
+    filters1, k1 = _parts(conv1_matrix(conv1 if parts == 2 else to_half(conv1)), parts)
     first = fragments(filters1).reshape(parts, 2, 4, 32, 2, 4).transpose(0, 2, 3, 4, 1, 5)
     filters2, k2 = _parts(conv2.reshape(25, 32, 64), parts)
     second = fragments(filters2).reshape(parts, 25, 2, parts, 4 // parts, 32, 8)

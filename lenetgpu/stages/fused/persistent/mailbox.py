@@ -43,7 +43,8 @@ def pack(weights: Weights) -> tuple[Array, tuple[float, int]]:
 SIDE, PIXELS = 28, 784
 ROW_BYTES = 32  # 28 pixels and the image's tag, so that one 32-byte read holds both
 MAIL_AT, ANSWER_AT, ASLEEP_AT, FLOATS_AT, BYTES = 0, 1024, 1088, 2048, 8192
-OFFSETS = ("MAIL_AT", "ANSWER_AT", "ASLEEP_AT", "FLOATS_AT")
+OFFSETS = {"MAIL_AT": MAIL_AT, "ANSWER_AT": ANSWER_AT, "ASLEEP_AT": ASLEEP_AT}
+OFFSETS |= {"FLOATS_AT": FLOATS_AT}
 _SHAPES = ((SIDE, SIDE), (PIXELS,), (SIDE, SIDE, 1), (1, SIDE, SIDE))
 ANSWERED, LABEL, ASLEEP = ANSWER_AT // 4 + 15, ANSWER_AT // 4 + 13, ASLEEP_AT // 4
 

@@ -55,19 +55,10 @@ class Design:
     @property
     def kernel(self) -> Kernel:
         """The kernel of this design."""
-        made = Kernel.beside(
-            __file__,
-            "persistent",
-            BLOCKS=self.blocks,
-            THREADS=_THREADS,
-            WORK_REGISTERS=192,
-            WATCH_REGISTERS=120,
-            WATCHES=1,
-            APART=0,
-            SHARED_BYTES=self.shared_bytes,
-            **{name: getattr(mailbox, name) for name in mailbox.OFFSETS},
-        )
-        return replace(made, only=(_ARCH,))
+        sizes = {"BLOCKS": self.blocks, "THREADS": _THREADS, "WORK_REGISTERS": 192}
+        sizes |= {"WATCH_REGISTERS": 120, "WATCHES": 1, "APART": 0}
+        sizes |= {"SHARED_BYTES": self.shared_bytes} | mailbox.OFFSETS
+        return replace(Kernel.beside(__file__, "persistent", **sizes), only=(_ARCH,))
 
 
 DESIGNS = (Design(16), Design(8))  # 8 blocks if 16 do not fit at once

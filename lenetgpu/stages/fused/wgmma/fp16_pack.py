@@ -52,17 +52,20 @@ def feature_order() -> Array:
     return order
 
 
-def arrange_conv1(conv1: Array) -> Array:
-    """Arrange (5, 5, 1, 32) filters as (2, 2, 64, 8): K step, half of the step, column, K.
+def conv1_matrix(conv1: Array) -> Array:
+    """Arrange (5, 5, 1, 32) filters as (32, 64): 5 rows of 6 pixels, two zeros; columns.
 
-    Column 16a + 8dx + b is channel 8a + b shifted right by dx; K is 5 rows of 6 pixels, two zeros.
+    Column 16a + 8dx + b is channel 8a + b shifted right by dx.
     """
     shifted = np.zeros((32, 4, 2, 8), conv1.dtype)
-    both = np.zeros((5, 6, 2, 32), conv1.dtype)
     for dx in range(2):
-        both[:, dx : dx + 5, dx] = conv1[:, :, 0]
-    shifted[:30] = both.reshape(30, 2, 4, 8).transpose(0, 2, 1, 3)
-    return shifted.reshape(2, 2, 8, 64).transpose(0, 1, 3, 2)
+        shifted[:30].reshape(5, 6, 4, 2, 8)[:, dx : dx + 5, :, dx] = conv1.reshape(5, 5, 4, 8)
+    return shifted.reshape(32, 64)
+
+
+def arrange_conv1(conv1: Array) -> Array:
+    """Arrange `conv1_matrix` as (2, 2, 64, 8): K step, half of the step, column, K."""
+    return conv1_matrix(conv1).reshape(2, 2, 8, 64).transpose(0, 1, 3, 2)
 
 
 def in_pair_order(conv1: Array, order: Sequence[int] | Array) -> Array:
