@@ -23,7 +23,7 @@ def test_table_1_on_a_gtx_480():
     assert (held.by_registers, held.by_shared, held.by_hardware) == (18, 12, 8)
     assert (held.blocks, held.limit) == (8, "blocks")
     waves = Waves(120, held.blocks * 15)
-    assert (waves.waves, waves.last, waves.used) == (1.0, 1.0, 1.0)
+    assert (waves.waves, waves.last) == (1.0, 1.0)
     assert list(islice(filling_batches(Fraction(120, 128), 120), 3)) == [128, 256, 384]
 
 

@@ -119,7 +119,6 @@ _COMBINED: dict[str, set[str]] = {
 
 
 def _require_combinable(ctx: click.Context, flag: str) -> None:
-    """Raise LenetError for an option that cannot be combined with this flag of `conv`."""
     from lenetgpu.errors import LenetError
 
     names = {str(param.name): param.opts[0] for param in ctx.command.params} | {"shape": "SHAPE"}
@@ -180,42 +179,34 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
 @shared.result_options
 @REGRESSION
 @click.pass_context
-def conv(
-    ctx: click.Context,
-    /,
-    no_progress: bool,
-    engines: bool,
-    shares: bool,
-    listed: bool,
-    **options: Any,
-) -> None:
+def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     """Check and time every convolution algorithm on a shape or a suite of shapes."""
     from lenetgpu.lab.console import status_line
     from lenetgpu.lab.conv import document as results
     from lenetgpu.lab.conv.request import ConvRequest, run_list
 
-    if flag := next((flag for flag in _COMBINED if ctx.params[flag]), None):
+    if flag := next((flag for flag in _COMBINED if options[flag]), None):
         _require_combinable(ctx, flag)
     targets = _targets(options)
     asked = request(ConvRequest, options, plugins=options["with_files"])
-    if listed:
+    if flag == "listed":
         _show(targets, results, run_list(asked))
         return
     with status_line(enabled=not no_progress) as say:
-        if engines:
-            from lenetgpu.lab.conv import engines as simulated
+        if flag == "engines":
+            from lenetgpu.lab.conv import engines
 
-            document = simulated.run_engines(asked, say)
-        elif shares:
-            from lenetgpu.lab.conv import shares as clocked
+            document = engines.run_engines(asked, say)
+        elif flag == "shares":
+            from lenetgpu.lab.conv import shares
 
-            outcome = clocked.run_shares(asked, say)
+            outcome = shares.run_shares(asked, say)
         else:
             from lenetgpu.lab.conv.compared import run_conv
 
             outcome = run_conv(asked, say)
-    if engines:
-        _show(targets, simulated, document)
+    if flag == "engines":
+        _show(targets, engines, document)
         return
-    _show(targets, clocked if shares else results, outcome.document)
+    _show(targets, shares if flag == "shares" else results, outcome.document)
     end(ctx, outcome)

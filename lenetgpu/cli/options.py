@@ -36,11 +36,6 @@ def complete(
     return items
 
 
-def completer(name: str) -> Callable[..., Any] | None:
-    """Return the completion function for a parameter of this name, None if it has no list."""
-    return complete if name in _BY_NAME else None
-
-
 def _devices(ctx: click.Context) -> tuple[str, ...]:
     """Return the kinds of device that the command line leaves open, without asking a driver."""
     wanted = str(ctx.params.get("device") or "auto").partition(":")[0]
@@ -157,7 +152,6 @@ def overrides(options: dict[str, Any]) -> dict[str, str]:
 
 
 def _auto_or_count(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
-    """Convert a whole number, or auto to None."""
     if value == "auto":
         return None
     try:
@@ -175,7 +169,10 @@ def option(usage: str, words: str, to: str = "", old: str = "", **how: Any) -> D
     name, _, metavar = usage.partition(" ")
     if metavar:
         param = to or name.removeprefix("--").replace("-", "_")
-        known = {"type": _TYPES.get(metavar), "shell_complete": completer(param)}
+        known = {
+            "type": _TYPES.get(metavar),
+            "shell_complete": complete if param in _BY_NAME else None,
+        }
         how = {"metavar": metavar} | known | how
     else:
         how["is_flag"] = True
@@ -184,7 +181,7 @@ def option(usage: str, words: str, to: str = "", old: str = "", **how: Any) -> D
 
 def argument(name: str, words: str, **how: Any) -> Decorator:
     """Declare a positional argument with its description; a file unless `type` is given."""
-    how = {"type": FILE, "shell_complete": completer(name)} | how
+    how = {"type": FILE, "shell_complete": complete if name in _BY_NAME else None} | how
     return click.argument(name, cls=Argument, explained=words, **how)
 
 

@@ -124,15 +124,7 @@ def _given(arguments: Sequence[str], as_is: bool) -> _Given:
 @shared.NO_PROGRESS
 @click.pass_context
 def infer(
-    ctx: click.Context,
-    /,
-    data: tuple[str, ...],
-    output: Path | None,
-    errors: Path | None,
-    json_file: Path | None,
-    no_progress: bool,
-    as_is: bool,
-    **options: Any,
+    ctx: click.Context, /, data: tuple[str, ...], as_is: bool, no_progress: bool, **options: Any
 ) -> None:
     """Classify images and print accuracy and time."""
     from lenetgpu.files import output as files
@@ -142,6 +134,7 @@ def infer(
     from lenetgpu.measure.document import infer_json
     from lenetgpu.measure.outcome import Request
 
+    output, errors, json_file = (options[name] for name in ("output", "errors", "json_file"))
     if output is not None:
         files.check_target(output)
     if errors is not None:
@@ -191,17 +184,7 @@ def infer(
 @shared.COUNTERS
 @shared.NO_PROGRESS
 @click.pass_context
-def profile(
-    ctx: click.Context,
-    /,
-    json_file: Path | None,
-    csv_file: Path | None,
-    markdown: Path | None,
-    trace: Path | None,
-    counters: bool,
-    no_progress: bool,
-    **options: Any,
-) -> None:
+def profile(ctx: click.Context, /, counters: bool, no_progress: bool, **options: Any) -> None:
     """Time each stage of a plan; show rates, roofline, launches and occupancy."""
     from lenetgpu.files import output as files
     from lenetgpu.lab import profile as job
@@ -209,16 +192,11 @@ def profile(
     from lenetgpu.lab.render import show
     from lenetgpu.measure.outcome import Request
 
-    targets = json_file, csv_file, markdown, trace
+    names = ("json_file", "csv_file", "markdown", "trace")
+    json_file, csv_file, markdown, trace = targets = [options[name] for name in names]
     files.require_targets(*targets, sources=(options["data"], options["weights"]))
-    asked = request(
-        Request,
-        options,
-        overrides=shared.overrides(options),
-        timing=True,
-        roofline=True,
-        trace=trace is not None,
-    )
+    more = {"overrides": shared.overrides(options), "trace": trace is not None}
+    asked = request(Request, options, timing=True, roofline=True, **more)
     with progress_bar(enabled=not no_progress) as progress:
         result = job.profile(asked, progress, counters)
     note = ""

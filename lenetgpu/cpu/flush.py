@@ -16,7 +16,6 @@ _State = ctypes.c_uint32 * 64  # Larger than any `fenv_t`.
 
 @cache
 def _access() -> tuple[Any, Any, int, int] | None:
-    """Return (`fegetenv`, `fesetenv`, word, bits), or None if they are not available."""
     control = _CONTROL.get(platform.machine())
     if control is None or not sys.platform.startswith("linux"):
         return None

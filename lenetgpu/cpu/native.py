@@ -43,7 +43,6 @@ def _target() -> Any:
 
 @cache
 def _sources() -> bytes:
-    """Return the bytes of this folder's files, which emit the kernels."""
     files = sorted(Path(__file__).resolve().parent.glob("*.py"))
     return b"".join(file.read_bytes() for file in files)
 

@@ -213,7 +213,6 @@ def convolve(
 def _kernel(
     v: Vectors, x: Any, w: Any, y: Any, workspace: Any, lo: Any, hi: Any, *sizes: Any, means: bool
 ) -> None:
-    """Convolve images lo..hi of x (N, H, W, C)."""
     image_bytes = v.product(sizes[1], sizes[1], sizes[2], FLOAT)
     convolve(v, lambda i: v.at(x, (i, image_bytes)), (w, y, workspace), (lo, hi), sizes, means)
 

@@ -68,7 +68,7 @@ class Rows:
             self._of_blocks += bytes.fromhex(sum_of(part.astype(self._item.dtype, copy=False)))
         self._done += len(part)
         if self._done == len(self._item):
-            _write_checksum(self._item, self._sum.hex())
+            self._item.attrs[ATTRIBUTE] = np.bytes_(self._sum.hex())
             if self._by_blocks:
                 table = np.frombuffer(self._of_blocks, np.uint8).reshape(-1, _BYTES)
                 write(self._file, self._name + OF_BLOCKS, table)
@@ -77,10 +77,6 @@ class Rows:
 def write(file: Any, name: str, array: Array, **options: Any) -> None:
     """Write a new dataset of one chunk, with its checksum; `options` are h5py's."""
     Rows(file, name, array.shape, array.dtype, len(array), **options).add(array)
-
-
-def _write_checksum(owner: Any, checksum: str) -> None:
-    owner.attrs[ATTRIBUTE] = np.bytes_(checksum)
 
 
 def describe(owner: Any, attributes: Mapping[str, Any]) -> None:
@@ -96,7 +92,8 @@ def describe(owner: Any, attributes: Mapping[str, Any]) -> None:
 
 def sum_up(file: Any) -> None:
     """Write the checksum over names, types, shapes and attributes, after everything else."""
-    _write_checksum(file, _sum_of_facts(file, {name: file[name] for name in file}, "a new file"))
+    checksum = _sum_of_facts(file, {name: file[name] for name in file}, "a new file")
+    file.attrs[ATTRIBUTE] = np.bytes_(checksum)
 
 
 def _sum_of_facts(file: Any, items: Mapping[str, Any], path: object) -> str:

@@ -251,7 +251,6 @@ def attribute_names(holder: Any) -> list[str]:
 
 
 def _names(iterate: Callable[[Any], Any], most: int) -> list[bytes]:
-    """Return the first `most` names that an HDF5 iteration reports."""
     names: list[bytes] = []
 
     def note(name: bytes) -> bool | None:

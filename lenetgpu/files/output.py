@@ -91,7 +91,6 @@ def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) ->
 
 
 def _streams() -> set[object]:
-    """Return the identities of the files that stdout and stderr are redirected to."""
     identities: set[object] = set()
     for handle in (1, 2):
         with suppress(OSError):  # the stream is closed

@@ -113,7 +113,6 @@ def _stamps(file: str) -> list[list[Any]]:
 
 
 def _loaded() -> list[list[Any]] | None:
-    """Return `_stamps` of the loaded library; None if its file is unknown."""
     try:
         lines = _MAPPED.read_text().splitlines()
         (file,) = {line.split(maxsplit=5)[-1] for line in lines if "libnvrtc.so" in line}

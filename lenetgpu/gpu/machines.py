@@ -123,8 +123,8 @@ def _of_device(index: int) -> Machine:
 
 def current() -> Machine:
     """Return the current GPU's parameters from the driver's attributes; USUAL without a GPU."""
-    known = driver_gpus() and cupy_installed()
-    return _of_device(cupy.cuda.runtime.getDevice()) if known else USUAL
+    has_gpu = driver_gpus() and cupy_installed()
+    return _of_device(cupy.cuda.runtime.getDevice()) if has_gpu else USUAL
 
 
 def multiprocessors() -> int:

@@ -30,12 +30,6 @@ _LAST_WORDS = r"(?m)^\s*(?:ptxas|nvrtc) fatal *: (.+)$"
 _ENTRY = r"Compiling entry function '(\w+)'"
 
 
-def _listed(arch: str) -> str:
-    """Return `arch` or the nearest lower one of ARCHITECTURES: "sm_87" runs "sm_86" kernels."""
-    below = [known for known in ARCHITECTURES if _number(known) <= _number(arch)]
-    return below[-1] if below else arch
-
-
 def _number(arch: str) -> int:
     return int(arch.removeprefix("sm_").rstrip("af"))
 
@@ -61,7 +55,8 @@ class Kernel:
 
     def meant_for(self, arch: str) -> bool:
         """Return True if it is launched on `arch`, or on the next lower listed architecture."""
-        return not self.only or _listed(arch) in self.only
+        below = [known for known in ARCHITECTURES if _number(known) <= _number(arch)]
+        return not self.only or (below[-1] if below else arch) in self.only
 
     @property
     def macros(self) -> tuple[str, ...]:
@@ -205,7 +200,6 @@ def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, st
 
 
 def _entry(kernel: Kernel, arch: str) -> tuple[str, list[str]]:
-    """Return the cache entry's name of a kernel, and the options that compile it."""
     folders = dict.fromkeys((kernel.source.parent, INCLUDE_ROOT))
     options = [*_OPTIONS, *compiler.current().options, f"-arch={arch}"]
     options += [*(f"-I{folder}" for folder in folders), *kernel.macros]
@@ -220,7 +214,6 @@ _uncached: dict[str, Compiled] = {}  # kernels of this process that could not be
 
 
 def _cached(name: str) -> Compiled | None:
-    """Return the cached kernel `name`; None if it, or its cubin, is missing or damaged."""
     entry = None if name in _uncached else entries.read_cubin(name)
     if entry is None:
         return _uncached.get(name)

@@ -116,11 +116,6 @@ class Waves:
         """Occupied fraction of the last wave."""
         return (self.grid - 1) % self.at_once / self.at_once + 1 / self.at_once
 
-    @property
-    def used(self) -> float:
-        """Occupied fraction of all waves."""
-        return self.waves / -(-self.grid // self.at_once)
-
 
 def filling_batches(per_image: Fraction | int, at_once: int) -> Iterator[int]:
     """Yield ascending batches whose last wave is at least 90 % full; `per_image`: blocks."""

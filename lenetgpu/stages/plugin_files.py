@@ -121,7 +121,6 @@ def _location(file: Path, error: BaseException) -> str:
 
 
 def _require_valid(path: Path, variant: Variant) -> None:
-    """Raise LenetError if a field of a variant is invalid."""
     kinds = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
     both = (variant.reads, variant.writes)
     layouts = {x for given in both for x in (given if isinstance(given, tuple) else (given,))}

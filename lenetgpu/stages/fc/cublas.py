@@ -45,7 +45,6 @@ def sgemm(x: Any, w: Any, y: Any, problem: Fc) -> None:
 
 
 def _prepare_half(w: Any, problem: Fc, batch: int) -> tuple[Any, Any]:
-    """Return fp16 weights (K, M) and workspace for fp16 inputs."""
     return cupy.asarray(w).astype(cupy.float16), cupy.empty((batch, problem.K), cupy.float16)
 
 

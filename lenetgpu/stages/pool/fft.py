@@ -29,7 +29,6 @@ def _spectrum(size: tuple[int, int]) -> Any:
 
 
 def _prepare_cpu(w: None, problem: Pool, batch: int) -> tuple[Any, tuple[int, int], int]:
-    """Return the box filter's spectrum, the transform size, and the images per transform."""
     size = fft_size(_box(problem))
     per_image = 8 * size[0] * size[1] * problem.C
     return _spectrum(size)[..., None], size, images_within(batch, per_image, _CPU_WORKSPACE_BYTES)
@@ -61,7 +60,6 @@ def _kernels(problem: Pool) -> tuple[Kernel, ...]:
 
 
 def _prepare_gpu(w: None, problem: Pool, batch: int) -> SimpleNamespace:
-    """Return the box filter's spectrum, and plans and workspace for the maps of `chunk` images."""
     size = fft_size(_box(problem))
     rows, columns = size
     half = columns // 2 + 1

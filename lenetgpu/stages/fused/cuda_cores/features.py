@@ -12,7 +12,6 @@ from lenetgpu.stages.registry import of_shape, variant
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
-    """Return transformed filters (`conv1.pack`, `conv2.pack`) and a tile workspace on the GPU."""
     return SimpleNamespace(
         conv1={dtype: cupy.asarray(packed) for dtype, packed in conv1.pack(w[0]).items()},
         conv2=cupy.asarray(conv2.pack(w[1])),

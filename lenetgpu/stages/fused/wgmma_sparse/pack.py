@@ -56,19 +56,14 @@ def by_thread(indices: Array) -> Array:
     return words
 
 
-def by_register(kept: Array) -> Array:
-    """Arrange kept bytes (products, 64, 32) as (products, warp, row, quad, K half, row half, 4)."""
-    parts = kept.reshape(-1, 4, 2, 8, 2, 4, 4)  # warp, row half, row, K half, quad, bytes
-    return np.ascontiguousarray(parts.transpose(0, 1, 3, 5, 4, 2, 6))
-
-
 def pack_conv2(whole: Array) -> Array:
     """Pack (5, 5, 32, 64) int8, 2:4 sparse along channels, as FILTER_BYTES bytes.
 
     [step][thread][4 words] of kept values (A in registers), then [step][thread] metadata.
     """
     kept, indices = halved(steps_of(whole))
-    parts = by_register(kept), by_thread(indices).astype("<u4")
+    kept = kept.reshape(-1, 4, 2, 8, 2, 4, 4)  # warp, row half, row, K half, quad, bytes
+    parts = kept.transpose(0, 1, 3, 5, 4, 2, 6), by_thread(indices).astype("<u4")
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
 
 

@@ -12,7 +12,6 @@ from lenetgpu.stages.registry import variant
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
-    """Return conv1's filters in tile order, conv2's at the 64 points, a workspace per thread."""
     from lenetgpu.cpu.tile import pack_weights
     from lenetgpu.stages.fused.winograd import kernel
 

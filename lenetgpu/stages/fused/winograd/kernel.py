@@ -22,13 +22,6 @@ assert IMAGE % VECTOR == 0
 WORKSPACE = IMAGE + MAP + sum(workspace_sizes(*SIZES))
 
 
-def _unscale(v: Vectors, x: Any, y: Any) -> None:
-    """Convert an image's bytes to floats in 0..1."""
-    with v.loop(IMAGE // VECTOR) as part:
-        pixels = v.bytes(v.at(x, (part, VECTOR)))
-        v.store(v.scaled(1 / PIXEL_SCALE, pixels), v.at(y, (part, FLOAT * VECTOR)))
-
-
 def _first(v: Vectors, x: Any, w: Any, y: Any) -> None:
     """Compute conv1, ReLU and mean of an image (28, 28): the map (12, 12, 32)."""
     columns = PIXELS // 2
@@ -56,8 +49,9 @@ def _features(
     def conv1(i: Any) -> Any:
         image = v.at(x, (v.product(size, i), IMAGE))
         of_bytes = v.builder.icmp_signed("==", size, v.number(1))
-        with v.builder.if_then(of_bytes):
-            _unscale(v, image, workspace)
+        with v.builder.if_then(of_bytes), v.loop(IMAGE // VECTOR) as part:
+            pixels = v.scaled(1 / PIXEL_SCALE, v.bytes(v.at(image, (part, VECTOR))))
+            v.store(pixels, v.at(workspace, (part, FLOAT * VECTOR)))
         _first(v, v.builder.select(of_bytes, workspace, image), w1, pooled_map)
         return pooled_map
 
