@@ -169,11 +169,8 @@ def option(usage: str, words: str, to: str = "", old: str = "", **how: Any) -> D
     name, _, metavar = usage.partition(" ")
     if metavar:
         param = to or name.removeprefix("--").replace("-", "_")
-        known = {
-            "type": _TYPES.get(metavar),
-            "shell_complete": complete if param in _BY_NAME else None,
-        }
-        how = {"metavar": metavar} | known | how
+        known = {"metavar": metavar, "type": _TYPES.get(metavar)}
+        how = known | {"shell_complete": complete if param in _BY_NAME else None} | how
     else:
         how["is_flag"] = True
     return click.option(name, *filter(None, [old, to]), help=words, **how)

@@ -76,11 +76,8 @@ class Watch:
         if not self._signal:
             self._signal = number
             signal.signal(signal.SIGALRM, self._tick)
-            self._begin_ticks()
+            signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
             self._raise(frame)
-
-    def _begin_ticks(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
 
     def _tick(self, _: int, frame: FrameType | None) -> None:
         self._ticks += 1
@@ -104,7 +101,7 @@ class Watch:
             sys.__unraisablehook__(args)
         elif issubclass(args.exc_type, KeyboardInterrupt):
             self._postponed = True
-            self._begin_ticks()
+            signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
 
     def _leave(self) -> NoReturn:
         self._drop()

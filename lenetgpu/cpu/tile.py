@@ -14,20 +14,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from lenetgpu.cpu import vector
 from lenetgpu.cpu.memory import aligned_copy
 from lenetgpu.cpu.native import Emitted, Native
-from lenetgpu.cpu.vector import (
-    CHANNELS,
-    FLOAT,
-    PIXELS,
-    VECTOR_BYTES,
-    VECTORS,
-    WIDTH,
-    Vectors,
-    f32,
-    i64,
-    mean,
-)
+from lenetgpu.cpu.vector import CHANNELS, FLOAT, PIXELS, VECTOR_BYTES, VECTORS, WIDTH, Vectors
 
 _HALF = PIXELS // 2
 
@@ -87,7 +77,7 @@ def windows(v: Vectors, pointers: tuple[Any, Any, Any], shape: tuple[Any, ...]) 
         window = sums[2 * p], sums[2 * p + 1], sums[_HALF + 2 * p], sums[_HALF + 2 * p + 1]
         for i, four in enumerate(zip(*window, strict=True)):
             out = v.at(y, (v.product(y_pixel, FLOAT), p), (i, VECTOR_BYTES))
-            v.store(mean(v, list(four)), out)
+            v.store(vector.mean(v, list(four)), out)
 
 
 def _rows_times_matrix(
@@ -97,7 +87,7 @@ def _rows_times_matrix(
     lines, x_image, x_line, x_pixel, x_row, line_pixels, channels, blocks, rows, k = sizes
     b = v.builder
     with b.goto_entry_block():
-        scratch = b.ptrtoint(b.alloca(f32, size=PIXELS * CHANNELS), i64)
+        scratch = b.ptrtoint(b.alloca(vector.f32, size=PIXELS * CHANNELS), vector.i64)
     lowest = ir.Constant(v.type, [float("-inf")] * WIDTH)
     floor = b.select(b.icmp_signed("!=", relu, v.number(0)), v.zero, lowest)
     with v.steps(lo, hi, 1) as line, v.loop(blocks) as block:
@@ -117,15 +107,11 @@ def _rows_times_matrix(
                 pointers = at, packed, b.select(whole, out, scratch)
                 tile(v, pixels, pointers, (rows, x_row, k, x_pixel, pitch, floor))
                 with b.if_then(b.not_(whole)), v.loop(pixels) as p:
-                    ends = (
-                        v.at(scratch, (p, FLOAT * CHANNELS)),
-                        v.at(out, (v.product(p, channels), FLOAT)),
-                    )
+                    source = v.at(scratch, (p, FLOAT * CHANNELS))
+                    target = v.at(out, (v.product(p, channels), FLOAT))
                     with v.loop(left) as i:
-                        source, target = (
-                            b.inttoptr(v.at(end, (i, FLOAT)), f32.as_pointer()) for end in ends
-                        )
-                        b.store(b.load(source, align=FLOAT), target, align=FLOAT)
+                        a, z = (v.pointer(v.at(end, (i, FLOAT))) for end in (source, target))
+                        b.store(b.load(a, align=FLOAT), z, align=FLOAT)
             done = b.add(
                 done, v.product(b.sdiv(b.sub(line_pixels, done), v.number(pixels)), pixels)
             )

@@ -66,28 +66,31 @@ class Vectors:
         with self.builder.goto_entry_block():
             return [self.builder.alloca(self.type) for _ in range(count)]
 
+    def pointer(self, address: Any, kind: Any = f32) -> Any:
+        """Return `address` as a pointer to `kind`."""
+        return self.builder.inttoptr(address, kind.as_pointer())
+
     def load(self, address: Any) -> Any:
         """Load the vector at `address`."""
-        pointer = self.builder.inttoptr(address, self.type.as_pointer())
-        return self.builder.load(pointer, align=FLOAT)
+        return self.builder.load(self.pointer(address, self.type), align=FLOAT)
 
     def store(self, vector: Any, address: Any) -> None:
         """Write `vector` to `address`."""
-        pointer = self.builder.inttoptr(address, self.type.as_pointer())
-        self.builder.store(vector, pointer, align=FLOAT)
+        self.builder.store(vector, self.pointer(address, self.type), align=FLOAT)
 
     def bytes(self, address: Any) -> Any:
         """Load the WIDTH bytes at `address` as floats."""
         kind = ir.VectorType(ir.IntType(8), WIDTH)
-        pointer = self.builder.inttoptr(address, kind.as_pointer())
-        return self.builder.uitofp(self.builder.load(pointer, align=1), self.type)
+        return self.builder.uitofp(
+            self.builder.load(self.pointer(address, kind), align=1), self.type
+        )
 
     def spread(self, address: Any) -> Any:
         """Broadcast the float at `address` to every lane."""
-        pointer = self.builder.inttoptr(address, f32.as_pointer())
         nothing = ir.Constant(self.type, ir.Undefined)
         first = ir.Constant(ir.IntType(32), 0)
-        lane = self.builder.insert_element(nothing, self.builder.load(pointer, align=FLOAT), first)
+        value = self.builder.load(self.pointer(address), align=FLOAT)
+        lane = self.builder.insert_element(nothing, value, first)
         everywhere = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), None)
         return self.builder.shuffle_vector(lane, nothing, everywhere)
 

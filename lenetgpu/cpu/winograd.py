@@ -138,11 +138,8 @@ def workspace_sizes(tiles: int, width: int, channels: int, filters: int) -> tupl
     They hold half-transformed windows, input values at the points, and products at the points.
     """
     pixels = -(-IMAGES * tiles * tiles // PIXELS) * PIXELS
-    return (
-        POINTS * width * channels,
-        POINTS * POINTS * pixels * channels,
-        POINTS * POINTS * pixels * filters,
-    )
+    whole = POINTS * POINTS * pixels
+    return POINTS * width * channels, whole * channels, whole * filters
 
 
 def pack_points(w: np.ndarray) -> np.ndarray:

@@ -161,8 +161,7 @@ class Untrusted:
 
     def holds(self, name: str) -> bool:
         """Return True if something has that name; raise LenetError for a link that is not hard."""
-        expected = "a dataset of this file"
-        return linked(self.id, name, lambda f: self.refuse(name, expected, f))
+        return linked(self.id, name, partial(self.refuse, name, "a dataset of this file"))
 
     def names(self, most: int) -> list[str]:
         """Return the first `most` names in the root group; invalid UTF-8 becomes surrogates."""
@@ -383,10 +382,7 @@ def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str
     `accepts` checks the shape, `kinds` are the allowed NumPy kinds (as "fiu"), `expected`
     describes both in words. Raises LenetError for another or an impossible dataset.
     """
-
-    def refuse(found: str) -> LenetError:
-        return file.refuse(name, expected, found)
-
+    refuse = partial(file.refuse, name, expected)
     if not linked(file.id, name, refuse):
         names = ", ".join(f"/{key}" for key in file.names(8)) or "nothing"
         raise refuse(f"no such dataset (the file holds {names})")

@@ -29,14 +29,8 @@ class Cell:
 
     def as_json(self) -> dict[str, str | bool | None]:
         """Return the cell's JSON form; `variant` is null if the cell is refused."""
-        return {
-            "stage": self.stage,
-            "family": self.family,
-            "device": self.device,
-            "variant": self.name,
-            "copies": self.copies,
-            "refused": self.refused,
-        }
+        cell = {"stage": self.stage, "family": self.family, "device": self.device}
+        return cell | {"variant": self.name, "copies": self.copies, "refused": self.refused}
 
 
 def cells(only: str | None = None) -> list[Cell]:

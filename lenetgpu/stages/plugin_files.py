@@ -14,16 +14,8 @@ from types import ModuleType
 from lenetgpu.cpu.jit import PLUGIN_PREFIX
 from lenetgpu.errors import LenetError
 from lenetgpu.layouts import MAP_LAYOUTS, PRIVATE
-from lenetgpu.stages.registry import (
-    KINDS,
-    REGISTRY,
-    SPAN_KINDS,
-    SUPPORT_KINDS,
-    NameInUseError,
-    Needs,
-    Variant,
-    import_offered,
-)
+from lenetgpu.stages import registry
+from lenetgpu.stages.registry import REGISTRY, NameInUseError, Variant, import_offered
 
 _LAYOUTS = (*MAP_LAYOUTS, *PRIVATE, "NC", "N")
 
@@ -121,15 +113,14 @@ def _location(file: Path, error: BaseException) -> str:
 
 
 def _require_valid(path: Path, variant: Variant) -> None:
-    kinds = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
     both = (variant.reads, variant.writes)
     layouts = {x for given in both for x in (given if isinstance(given, tuple) else (given,))}
     fault = None
     if not re.fullmatch(r"\w+\.\w+", variant.full_name):
         fault = f"a family and a name of letters, digits and _, found {variant.full_name!r}"
-    elif variant.kind not in kinds:
-        fault = f"a kind of {', '.join(kinds)}, found {variant.kind!r}"
-    elif not isinstance(variant.needs, Needs):
+    elif variant.kind not in registry.ALL_KINDS:
+        fault = f"a kind of {', '.join(registry.ALL_KINDS)}, found {variant.kind!r}"
+    elif not isinstance(variant.needs, registry.Needs):
         fault = f"needs=cpu(), cuda() or hopper(), found {variant.needs!r}"
     elif not (variant.reads and variant.writes and layouts <= {*_LAYOUTS}):
         unknown = ", ".join(sorted(map(str, layouts - {*_LAYOUTS}))) or "none"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 KINDS = ("conv", "pool", "fc", "argmax")
 SPAN_KINDS = (CONV_POOL, FEATURES, CLASSIFIER)
 SUPPORT_KINDS = ("scale", "relayout")
+ALL_KINDS = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
 WEIGHTED = ("conv", "fc", *SPAN_KINDS)
 Kernels = Callable[[Any, int], "tuple[Kernel, ...]"]
 Rows = list[tuple[str, str]]
@@ -282,8 +283,7 @@ def _rank(made: Variant) -> tuple[int, int]:
     module = made.run.__module__
     while module and module not in _OFFERS:
         module = module.rpartition(".")[0]
-    kinds = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
-    return kinds.index(made.kind), _OFFERS[module].rank if module else len(_OFFERS)
+    return ALL_KINDS.index(made.kind), _OFFERS[module].rank if module else len(_OFFERS)
 
 
 def _loaded(kind: str | None, device: str | None) -> list[Variant]:

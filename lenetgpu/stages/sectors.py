@@ -5,7 +5,7 @@ once, over the bytes of the 32-byte sectors that contain them. This is counted, 
 hits cost the same here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,8 +68,7 @@ NONE = Counted(0, 0)
 def _distinct(values: Any) -> int:
     """Count distinct values >= 0 of each row, and return the sum over rows."""
     ordered = np.sort(values, axis=1)
-    first = np.ones(ordered.shape, bool)
-    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    first = np.diff(ordered, axis=1, prepend=-1) != 0
     return int((first & (ordered >= 0)).sum())
 
 
@@ -120,3 +119,8 @@ def efficiency_rows(loads: Counted, stores: Counted) -> Rows:
     """Return the two efficiencies as rows of a variant's `explain`."""
     shares = f"{loads.efficiency:.1%} of loads, {stores.efficiency:.1%} of stores"
     return [("counted efficiency", shares)]
+
+
+def explained(counts: Callable[[Any], tuple[Counted, Counted]]) -> Callable[[Any, int, Any], Rows]:
+    """Return a `Variant.explain` from a function that counts a problem's loads and stores."""
+    return lambda problem, batch, machine: efficiency_rows(*counts(problem))

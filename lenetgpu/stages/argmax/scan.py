@@ -9,7 +9,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Argmax
 from lenetgpu.stages.registry import cuda, of_shape, variant
-from lenetgpu.stages.sectors import WARP, Counted, counted, efficiency_rows
+from lenetgpu.stages.sectors import WARP, Counted, counted, explained
 
 
 @lazy_njit
@@ -71,7 +71,7 @@ def access_counts(problem: Argmax) -> tuple[Counted, Counted]:
 @scan(
     family="thread",
     kernels=of_shape(lambda problem: _thread(problem, _COURSE_IMAGES)),
-    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
+    explain=explained(access_counts),
     paper="report 3.3.1, table 12, figs 4 to 6: argMaxParallel",
 )
 def wide_blocks(x: Any, y: Any, problem: Argmax) -> None:

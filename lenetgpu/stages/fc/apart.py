@@ -9,7 +9,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Fc
 from lenetgpu.stages.defines import launch_each
 from lenetgpu.stages.registry import of_shape, variant
-from lenetgpu.stages.sectors import NONE, Counted, counted, efficiency_rows
+from lenetgpu.stages.sectors import NONE, Counted, counted, explained
 
 _TILE, _COLUMNS = 32, 4
 
@@ -45,7 +45,7 @@ def access_counts(problem: Fc) -> tuple[Counted, Counted]:
     kind="fc",
     family="tiled",
     kernels=of_shape(_kernels),
-    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
+    explain=explained(access_counts),
     paper="report figs 4 to 6: fully_forward_tile and relu2Parallel",
 )
 def relu_apart(x: Any, w: Any, y: Any, problem: Fc) -> None:

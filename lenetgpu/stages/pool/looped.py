@@ -7,10 +7,10 @@ from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
-from lenetgpu.stages.defines import MAPS, launch_each, map_defines
-from lenetgpu.stages.pool.mean import workspace as float_workspace
-from lenetgpu.stages.registry import of_shape, variant
-from lenetgpu.stages.sectors import NONE, Counted, Offsets, counted, efficiency_rows, gather, lanes
+from lenetgpu.stages.defines import launch_each, map_defines
+from lenetgpu.stages.pool import mean
+from lenetgpu.stages.registry import of_shape
+from lenetgpu.stages.sectors import NONE, Counted, Offsets, counted, explained, gather, lanes
 
 _THREADS = 1024
 
@@ -26,9 +26,9 @@ def _block(problem: Pool) -> tuple[int, int]:
 
 
 def _fits(problem: Pool) -> str | None:
-    outputs = problem.H * problem.W // 4
-    fits = outputs <= _THREADS
-    return None if fits else f"supports up to {_THREADS} outputs a map, not {outputs}"
+    if (outputs := problem.H * problem.W // 4) <= _THREADS:
+        return None
+    return f"supports up to {_THREADS} outputs a map, not {outputs}"
 
 
 def access_counts(problem: Pool) -> tuple[Counted, Counted]:
@@ -54,20 +54,14 @@ def mean_alone(x: Any, y: Any, problem: Pool) -> None:
     launch(_kernel(problem, "looped_mean"), (len(x),), _block(problem), (x, y))
 
 
-pool = partial(
-    variant,
-    kind="pool",
-    reads=MAPS,
-    writes=MAPS,
-    kernels=of_shape(_kernel),
-    supports=_fits,
-    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
+looped = partial(
+    mean.pool, kernels=of_shape(_kernel), supports=_fits, explain=explained(access_counts)
 )
 
 
-@pool(
+@looped(
     family="basic",
-    prepare=float_workspace,
+    prepare=mean.workspace,
     kernels=of_shape(lambda p: (_kernel(p, "relu_in_place"), _kernel(p, "looped_mean"))),
     paper="report 3.1.1 and 3.2.1, tables 9 and 11, figs 4 and 5",
 )
@@ -82,13 +76,13 @@ def in_place(x: Any, workspace: Any, y: Any, problem: Pool) -> None:
     mean_alone(copy, y, problem)
 
 
-@pool(family="fused", paper="report 3.1.2 and 3.2.2")
+@looped(family="fused", paper="report 3.1.2 and 3.2.2")
 def maps_looped(x: Any, y: Any, problem: Pool) -> None:
     """ReLU applied while the mean reads, a block an image, a thread a pixel, maps in a loop."""
     launch(_kernel(problem), (len(x),), _block(problem), (x, y))
 
 
-@pool(
+@looped(
     family="layout",
     reads="QUAD",
     paper="report 3.2.4, tables 11 and 13, figs 5 and 6: avgPoolParwithUnroll",

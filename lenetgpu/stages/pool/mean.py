@@ -10,7 +10,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
 from lenetgpu.stages.defines import MAPS, launch_each, map_defines
 from lenetgpu.stages.registry import of_shape, variant
-from lenetgpu.stages.sectors import NONE, WARP, Counted, Offsets, counted, efficiency_rows, gather
+from lenetgpu.stages.sectors import NONE, WARP, Counted, Offsets, counted, explained, gather
 
 
 @lazy_njit
@@ -48,11 +48,7 @@ def access_counts(problem: Pool) -> tuple[Counted, Counted]:
 
 
 pool = partial(variant, kind="pool", reads=MAPS, writes=MAPS)
-one_pass = partial(
-    pool,
-    kernels=of_shape(_kernel),
-    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
-)
+one_pass = partial(pool, kernels=of_shape(_kernel), explain=explained(access_counts))
 
 
 def workspace(w: None, problem: Pool, batch: int) -> Any:
