@@ -1,7 +1,5 @@
 """Splitting of a range over the cores that this process may use, with one shared thread pool."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -108,7 +106,7 @@ def cpu_name() -> str:
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
+def _pool(threads: int) -> "ThreadPoolExecutor":
     from concurrent.futures import ThreadPoolExecutor
 
     return ThreadPoolExecutor(threads, thread_name_prefix="lenetgpu", initializer=flush)
@@ -118,7 +116,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its threads
 
 
-def _run(part: Future[None], body: Callable[[int, int], object], lo: int, hi: int) -> None:
+def _run(part: "Future[None]", body: Callable[[int, int], object], lo: int, hi: int) -> None:
     """Call the body in a pool thread, unless its part was cancelled."""
     if part.set_running_or_notify_cancel():
         try:
@@ -129,7 +127,7 @@ def _run(part: Future[None], body: Callable[[int, int], object], lo: int, hi: in
             part.set_result(None)
 
 
-def _end(parts: list[Future[None]], cancel: bool) -> None:
+def _end(parts: "list[Future[None]]", cancel: bool) -> None:
     """Wait for all parts; `cancel` cancels those not begun. Raise a Ctrl-C received meanwhile."""
     stopped: KeyboardInterrupt | None = None
     while True:

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import IO, Any
@@ -113,7 +113,11 @@ class _Csv(Form):
         self.file.write((",".join(columns) + "\n").encode())
 
     def add(self, labels: Array, scores: Array | None) -> None:
-        heads = list(self._heads(self.numbers(len(labels))))
+        numbers = self.numbers(len(labels))
+        heads: list[object] = list(numbers)
+        if self.names is not None:
+            names = self.names[self.done : self.done + len(numbers)]
+            heads = [*_cells(*zip(numbers, names, strict=True)).splitlines()]
         end = "\n" if self.lacking is None else ",\n"
         rows = zip(heads, labels.tolist(), strict=True)
         if scores is None:
@@ -127,12 +131,6 @@ class _Csv(Form):
             for at in (labels == NO_LABEL).nonzero()[0].tolist():
                 lines[at] = f"{heads[at]}{empty}{_cells((self.lacking[self.done + at],))}"
         self.file.write("".join(lines).encode())
-
-    def _heads(self, numbers: Sequence[int]) -> Iterable[object]:
-        if self.names is None:
-            return numbers
-        names = self.names[self.done : self.done + len(numbers)]
-        return _cells(*zip(numbers, names, strict=True)).splitlines()
 
 
 class _Parts(Form):

@@ -1,7 +1,5 @@
 """SHA-256 of arrays and the checksums stored in a file; `checksums.py` handles HDF5 files."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ _SHOWN, _NAMED = 12, 8
 class Sum:
     """The SHA-256 of an array of this type and shape, added part by part."""
 
-    def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    def __init__(self, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> None:
         self._stored = dtype.newbyteorder("<")
         self._digest = hashlib.sha256(f"{described(dtype, shape)}\n".encode())
 
@@ -32,7 +30,7 @@ class Sum:
         return self._digest.hexdigest()
 
 
-def described(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+def described(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> str:
     """Return the type and shape that a checksum covers: "<f4 5x5x1x32"."""
     return f"{dtype.newbyteorder('<').str} {'x'.join(map(str, shape))}"
 

@@ -119,9 +119,8 @@ def silence() -> None:
 def _hush() -> None:
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.flush()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 2)
-        os.close(nowhere)
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
 
 
 def sentence(error: BaseException) -> str:

@@ -45,13 +45,8 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def software(gpu: Gpu | None) -> dict[str, str | None]:
     """Return versions for a document's header; None for GPU software if no GPU was used."""
-    versions = {
-        "version": __version__,
-        "commit": commit(),
-        "python": sys.version.split()[0],
-        "numpy": _version("numpy"),
-        "numba": _version("numba"),
-    }
+    versions = {"version": __version__, "commit": commit(), "python": sys.version.split()[0]}
+    versions |= {"numpy": _version("numpy"), "numba": _version("numba")}
     versions |= dict.fromkeys(("cupy", "driver", "cuda_driver", "nvrtc"))
     if gpu is not None:
         versions |= {"cupy": _version(*CUPY), "driver": nvml.driver_version()}
