@@ -178,10 +178,9 @@ def first_bad_stage(pipeline: Pipeline, images: Any, weights: Weights) -> str | 
             found[step.stages[-1]] = y if layout in ("NC", "N") else to_nhwc(y, layout, shape)
 
     pipeline.run(cupy.asarray(images) if pipeline.plan.device == "cuda" else images, copy_output)
-    for name, output in found.items():
-        if not judge(output, expected[name], pipeline.plan.arithmetic).passed:
-            return name
-    return None
+    arithmetic = pipeline.plan.arithmetic
+    judged = ((name, judge(y, expected[name], arithmetic)) for name, y in found.items())
+    return next((name for name, verdict in judged if not verdict.passed), None)
 
 
 def first_not_finite(scores: Any) -> int | None:

@@ -129,17 +129,13 @@ def _run(part: "Future[None]", body: Callable[[int, int], object], lo: int, hi: 
 
 def _end(parts: "list[Future[None]]", cancel: bool) -> None:
     """Wait for all parts; `cancel` cancels those not begun. Raise a Ctrl-C received meanwhile."""
-    stopped: KeyboardInterrupt | None = None
-    while True:
-        try:
-            for part in parts:
-                if not (cancel and part.cancel()):
-                    part.exception()
-            break
-        except KeyboardInterrupt as error:
-            stopped = error
-    if stopped is not None:
-        raise stopped
+    try:
+        for part in parts:
+            if not (cancel and part.cancel()):
+                part.exception()
+    except KeyboardInterrupt:
+        _end(parts, cancel)
+        raise
 
 
 def parallel_ranges(n: int, body: Callable[[int, int], object], least: int = 1) -> None:

@@ -575,8 +575,5 @@ def fletcher32(data: Array) -> int:
         part = words[lo : lo + step].astype(np.uint64)
         second += len(part) * first + int(part @ falling[step - len(part) :])
         first += int(part.sum())
-    return (_folded(second) << 16) | _folded(first)
-
-
-def _folded(total: int) -> int:
-    return total % 65535 or (65535 if total else 0)
+    high, low = (total % 65535 or (65535 if total else 0) for total in (second, first))
+    return high << 16 | low

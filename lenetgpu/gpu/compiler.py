@@ -35,10 +35,8 @@ def installed(*names: str) -> tuple[str, str] | None:
     from importlib import metadata
 
     for name in names:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             return metadata.version(name), name
-        except metadata.PackageNotFoundError:
-            continue
     return None
 
 

@@ -61,7 +61,6 @@ def measured() -> dict[str, float]:
     """Return the minimum clocks of each of `INSTRUCTIONS`, by PTX, on the current GPU."""
     out, args = cupy.zeros(_BLOCK, cupy.int32), (cupy.zeros(_PLACES, cupy.uint64), np.int32(1))
     return {
-        instruction.ptx: least_per_step(instruction.kernels(), out, args, instruction.threads)
-        / instruction.each
-        for instruction in INSTRUCTIONS
+        one.ptx: least_per_step(one.kernels(), out, args, one.threads) / one.each
+        for one in INSTRUCTIONS
     }

@@ -56,13 +56,12 @@ def conv_reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
     x = np.pad(x, ((0, 0), (above, below), (left, right), (0, 0)))
     groups, (channels, maps) = problem.groups, problem.each
     y = np.zeros((groups, len(x) * problem.OH * problem.OW, maps))
+    sizes = problem.dilation, problem.step, (problem.OH, problem.OW)
     for r in range(problem.R):
         for s in range(problem.S):
             rows, columns = (
                 slice(first * far, first * far + by * (fits - 1) + 1, by)
-                for first, far, by, fits in zip(
-                    (r, s), problem.dilation, problem.step, (problem.OH, problem.OW), strict=True
-                )
+                for first, far, by, fits in zip((r, s), *sizes, strict=True)
             )
             seen = x[:, rows, columns, :].reshape(-1, groups, channels)
             filters = w[r, s].reshape(channels, groups, maps)

@@ -113,7 +113,7 @@ class Cluster:
         """
         if not usable():
             return
-        for _ in range(pauses(timeout_s)):
+        for _ in range(max(1, int(timeout_s / _PAUSE_S))):
             if self.over():
                 self._runtime.freeHost(self.address)
                 return
@@ -121,11 +121,6 @@ class Cluster:
         raise LenetError(
             f"the persistent kernel: expected it to end within {timeout_s:g} s, found it running"
         )
-
-
-def pauses(seconds: float) -> int:
-    """Return the number of 1 ms waits in `seconds`, at least one."""
-    return max(1, int(seconds / _PAUSE_S))
 
 
 def opened(
@@ -227,7 +222,7 @@ class Persistent:
     def _wait(self, tag: int) -> int:
         """Return the label of image `tag`, which may have arrived as the kernel fell asleep."""
         words = self._words
-        for turn in range(_ROUNDS + pauses(self._timeout_s)):
+        for turn in range(_ROUNDS + max(1, int(self._timeout_s / _PAUSE_S))):
             if words[ASLEEP] == self._life and words[ANSWERED] != tag:
                 self._start(tag)
             elif turn >= _ROUNDS:
