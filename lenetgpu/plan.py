@@ -112,6 +112,11 @@ class Plan:
         return next((p for p in reversed(PRECISIONS) if p in found), PRECISIONS[0])
 
     @property
+    def all_on_gpu(self) -> bool:
+        """True if every stage runs on a GPU."""
+        return all(bound.variant.needs.device == "cuda" for bound in self.stages)
+
+    @property
     def precision(self) -> str:
         """The precision that a user requests it by."""
         return requested_as(self.arithmetic)

@@ -59,16 +59,16 @@ class Graph:
     def __init__(self, gpu, operations):
         self.gpu, self.operations, self.stream = gpu, operations, Stream(gpu)
 
-    def launch_alone(self):
+    def launch_alone(self, stream=None):
         self.gpu.launches += 1
-        copies = {}
+        copies, stream = {}, stream or self.stream
         for operation in self.operations:
             before = [copies[at] for at in operation.after if at in copies]
             assert len(before) == len(operation.after), "waits for what is not in the graph"
-            copies[operation] = Operation(operation.work, before)
+            copies[operation] = Operation(operation.work, [*before, stream.last])
         self.gpu.pending += copies.values()
-        self.stream.last = Operation(lambda: None, copies.values())
-        self.gpu.pending.append(self.stream.last)
+        stream.last = Operation(lambda: None, [*copies.values(), stream.last])
+        self.gpu.pending.append(stream.last)
 
 
 class PretendedGpu:

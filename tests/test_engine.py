@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from pretended_gpu import PretendedGpu, PretendedPipeline, pixels
+from pretended_gpu import PretendedGpu, PretendedPipeline, pinned, pixels
 
 from lenetgpu.check import warmup
 from lenetgpu.errors import LenetError
@@ -75,7 +75,7 @@ def schedules(monkeypatch):
     """Return the list of schedules that runners are made with; no GPU runs them."""
     made = []
     monkeypatch.setattr(
-        engine_module, "GpuRunner", lambda make, schedule, index, one: made.append(schedule)
+        engine_module, "GpuRunner", lambda make, schedule, *more: made.append(schedule)
     )
     return made
 
@@ -170,22 +170,44 @@ def expected(images):
     return labels, labels[:, None] + np.arange(CLASSES)
 
 
-@pytest.mark.parametrize("n", [0, 1, 5, 6, 9, 10, 40])
-def test_few_images_are_staged_and_many_are_streamed(gpu, monkeypatch, n):
-    """Staged passes are recorded at the second call; results are no views of reused buffers."""
+@pytest.mark.parametrize("page_locked", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 5, 6, 9, 40])
+def test_few_images_are_staged_and_many_are_streamed(gpu, monkeypatch, n, page_locked):
+    """Passes are recorded at the second call; results are no views of reused buffers."""
     monkeypatch.setattr(runners, "_STAGES", (5, 9))
-    monkeypatch.setattr(runners, "_COPIED_AT_ONCE", 2)
+    monkeypatch.setattr(runners, "MANY", 6)
     runner, kept = runner_on(gpu), []
     runner._one = n != 1 or None  # for single images only
+    images = pinned(gpu, pixels(n)) if page_locked else pixels(n)
     for seed in range(4):
-        images = pixels(n, seed=seed)
+        images[...] = pixels(n, seed=seed)
         labels, scores = runner.answer(images, True)
         np.testing.assert_array_equal(labels, expected(images)[0])
         np.testing.assert_array_equal(scores, expected(images)[1])
         kept.append((labels, labels.copy()))
     for labels, copy in kept:
         np.testing.assert_array_equal(labels, copy)
-    assert gpu.launches == (3 if 0 < n <= 9 else 0)
+    parts = 1 if page_locked or n < 6 else n // 3
+    assert gpu.launches == (3 * parts if 0 < n <= 9 else 0)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_floats_of_whole_pixels_travel_as_bytes(gpu, monkeypatch, kind):
+    monkeypatch.setattr(runners, "_STAGES", (5, 9))
+    monkeypatch.setattr(runners, "MANY", 6)
+    runner, images = runner_on(gpu), pixels(20)
+    floats = (images / kind(255)).astype(kind)
+    for _ in range(3):
+        labels, scores = runner.answer_exact(floats, True)
+        np.testing.assert_array_equal(labels, expected(images)[0])
+        np.testing.assert_array_equal(scores, expected(images)[1])
+    assert max(gpu.copied) == 784 * 4
+    floats[19, 3, 3] += 1e-6
+    assert runner.answer_exact(floats, True) is None
+    assert (runner.answer(images, True)[0] == labels).all() and gpu.pending == []
+    monkeypatch.setattr(runner._streamer, "is_pinned", lambda array: False)
+    assert runner.answer_exact(floats[:8], True) is None
+    assert (runner.answer(images[:8], True)[0] == labels[:8]).all()
 
 
 def test_source_is_read_pinned_or_in_parts(gpu):

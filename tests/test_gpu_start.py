@@ -264,8 +264,53 @@ def test_failed_launch_names_the_kernel(driver, monkeypatch):
     array = type("Array", (), {"data": SimpleNamespace(ptr=1 << 40)})
     cupy = sys.modules["cupy"]
     cupy.ndarray, cupy.cuda.get_current_stream = array, lambda: SimpleNamespace(ptr=1 << 33)
-    launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
+    packed = launch.Packed(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
+    packed.launch(1 << 33)
     assert seen == [([7, 1, 1], 1 << 33, 1 << 34, 9)]
     for kind, name in ((LenetError, "INVALID_VALUE"), (MemoryError, "OUT_OF_MEMORY")):
         with pytest.raises(kind, match=f"the driver answers CUDA_ERROR_{name}"):
-            launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
+            packed.launch(1 << 33)
+
+
+def test_repeat_moves_images_and_labels_only(driver, monkeypatch):
+    seen = []
+
+    def launch_kernel(config, function, values, extra):
+        kinds = (ctypes.c_uint64,) * 3 + (ctypes.c_int32,)
+        at = [
+            ctypes.cast(v, ctypes.POINTER(k)).contents.value
+            for v, k in zip(values, kinds, strict=True)
+        ]
+        seen.append((config._obj.stream, config._obj.count, at))
+        return 0
+
+    driver.cuLaunchKernelEx = launch_kernel
+    array = type(
+        "Array", (), {"__init__": lambda self, at: setattr(self, "data", SimpleNamespace(ptr=at))}
+    )
+    cupy = sys.modules["cupy"]
+    cupy.ndarray, cupy.cuda.get_current_stream = array, lambda: SimpleNamespace(ptr=7)
+    monkeypatch.setattr(launch, "_can_overlap", lambda arch: True)
+    monkeypatch.setattr(launch, "current_arch", lambda: "sm_90a")
+    function, filters = SimpleNamespace(ptr=1 << 34), 1 << 40
+
+    def work():
+        for lo in (0, 4):
+            args = (array(1000 + lo), array(filters), array(9000 + lo), np.int32(1004))
+            launch.launch("kernel", (1,), (32,), args, loaded=function, overlap=True)
+
+    repeat = launch.Repeat(work, (1000, 8), (9000, 8))
+    repeat.run(3000, 5000, 8)
+    for lo in (0, 4):
+        assert seen[lo // 4] == (7, 1, [1000 + lo, filters, 9000 + lo, 1004])
+        assert seen[2 + lo // 4] == (8, 1, [3000 + lo, filters, 5000 + lo, 1004])
+    launch.launch(
+        "kernel",
+        (1,),
+        (32,),
+        (array(1), array(1), array(1), np.int32(1)),
+        loaded=function,
+        overlap=True,
+    )
+    repeat.run(0, 0, 8)
+    assert len(seen) == 7

@@ -61,6 +61,9 @@ def test_other_values_end_the_job_in_their_chunk(staging):
             for given in (source, source.astype(np.float64)):
                 found = staged(staging, given, np.uint8, [300, 484, 1])[1]
                 assert found == [at >= 300, at == 784, False], (bad, at)
+    tiny = np.ones((300, 99))
+    tiny[7, 70] = 1e-50  # 0 as a float32
+    assert staged(staging, tiny, np.uint8, [300])[1] == [False]
 
 
 def test_abandoned_job_touches_nothing_later(staging, monkeypatch):

@@ -20,6 +20,7 @@ from pretended_gpu import (
 
 from lenetgpu.errors import LenetError
 from lenetgpu.net.streaming import streamer as streamer_module
+from lenetgpu.net.streaming.stream_slots import Chunk
 from lenetgpu.network import CLASSES
 
 
@@ -30,6 +31,31 @@ def test_every_execution_order_gives_the_same_labels(seed, streams, taper, reach
     gpu = PretendedGpu(seed=seed, reaches_host=reaches_host)
     streamer = streamer_on(gpu, 4, streams, taper=taper)
     assert_right_each_time(gpu, streamer, pinned(gpu, pixels(31)))
+
+
+@pytest.mark.parametrize("reaches_host", [True, False])
+@pytest.mark.parametrize(
+    ("streams", "kind"), [(1, PretendedGpu), (3, PretendedGpu), (2, FailingCopies)]
+)
+def test_images_may_be_filled_during_a_pass(streams, kind, reaches_host):
+    gpu, sizes = kind(seed=streams, reaches_host=reaches_host), (8, 8, 7, 5, 3)
+    streamer, held = streamer_on(gpu, 8, streams), Chunk(pinned(gpu, pixels(31)), *results(gpu, 31))
+
+    def filled(k):
+        part = slice(sum(sizes[:k]), sum(sizes[: k + 1]))
+        held.images[part] = images[part]
+        for _ in gpu.pending[:3]:
+            gpu.step()
+        return True
+
+    for again in range(4):
+        images = pixels(31, seed=again)
+        held.images[...], held.labels[...], held.scores[...] = 0, -1, np.nan
+        assert streamer.run_filled(held, sizes, filled) and streamer.done == 31
+        assert_right(images, held.labels, held.scores)
+    assert gpu.launches == 3 * len(sizes)
+    assert not streamer.run_filled(held, sizes, lambda k: k < 2)
+    assert streamer.done == 0 and gpu.pending == []
 
 
 def test_graph_is_bound_to_its_arrays():

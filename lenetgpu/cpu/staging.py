@@ -80,12 +80,17 @@ def _convert(v: Vectors, source: Any, out: Any, count: Any, kind: Any, inexact: 
             differs = b.alloca(words)
         b.store(ir.Constant(words, None), differs)
         with v.steps(low, high, width) as i:
-            x = b.load(b.inttoptr(v.at(source, (i, size)), given.as_pointer()), align=1)
-            x = x if kind is f32 else b.fptrunc(x, floats)
+            value = b.load(b.inttoptr(v.at(source, (i, size)), given.as_pointer()), align=1)
+            x = value if kind is f32 else b.fptrunc(value, floats)
             sums = b.bitcast(b.fadd(b.fmul(x, scale), magic), words)
             k = b.and_(sums, ir.Constant(words, [255] * width))
             exact = b.bitcast(b.fdiv(b.sitofp(k, floats), scale), words)
-            b.store(b.or_(b.load(differs), b.xor(exact, b.bitcast(x, words))), differs)
+            wrong = b.xor(exact, b.bitcast(x, words))
+            if kind is not f32:  # a double that is no 0, but becomes one
+                none = b.icmp_unsigned("==", k, ir.Constant(words, None))
+                some = b.fcmp_unordered("!=", value, ir.Constant(given, None))
+                wrong = b.or_(wrong, b.zext(b.and_(none, some), words))
+            b.store(b.or_(b.load(differs), wrong), differs)
             b.store(b.trunc(k, octets), b.inttoptr(v.at(out, (i, 1)), octets.as_pointer()), align=1)
         bits = b.bitcast(b.load(differs), ir.IntType(32 * width))
         with b.if_then(b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))):

@@ -1,7 +1,8 @@
 """Launches of compiled kernels on the current device, their record and their occupancy."""
 
 import ctypes
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,6 +14,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import current_arch, driver
 from lenetgpu.gpu.faults import OUT_OF_MEMORY, last_queued, lost, note_lost
+from lenetgpu.gpu.graph import current_stream, new_stream
 from lenetgpu.gpu.machines import current
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.occupancy import Demand, explain_waves, residency
@@ -101,33 +103,126 @@ def _can_overlap(arch: str) -> bool:
     return int(arch[3:].rstrip("a")) >= 90 and hasattr(driver(), "cuLaunchKernelEx")
 
 
-def _launch_overlapping(
-    function: int, grid: Dim, block: Dim, args: tuple[Any, ...], shared: int
-) -> None:
-    """Launch a function whose blocks may start before the previous kernel ends."""
-    import cupy
-    import numpy as np
+class Packed:
+    """A launch with its arguments in memory, which can be repeated on any stream.
 
-    stream, allowed = cupy.cuda.get_current_stream().ptr, _Attribute(_SERIALISED, 0, 1)
-    sizes = [(ctypes.c_uint * 3)(*(*dim, 1, 1)[:3]) for dim in (grid, block)]
-    config = _Config(*sizes, shared, stream, ctypes.pointer(allowed), 1)
-    values: list[Any] = [
-        ctypes.c_uint64(arg.data.ptr)
-        if isinstance(arg, cupy.ndarray)
-        else np.ctypeslib.as_ctypes_type(arg.dtype)(arg.item())  # reinterprets the same bytes
-        for arg in args
-    ]
-    addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-    handle = ctypes.c_void_p(function)
-    status = driver().cuLaunchKernelEx(ctypes.byref(config), handle, addresses, None)
-    if status != 0:
-        name = ctypes.c_char_p()
-        driver().cuGetErrorName(status, ctypes.byref(name))
-        said = (name.value or b"error %d" % status).decode()
-        sentence = f"launching a kernel: the driver answers {said}"
-        if status == OUT_OF_MEMORY:
-            raise MemoryError(sentence)
-        raise LenetError(lost() if note_lost(status) else sentence)
+    `values` are the arguments as ctypes objects, addresses as integers. With `overlap`, its blocks
+    may start before the previous kernel ends.
+    """
+
+    def __init__(
+        self,
+        function: int,
+        grid: Dim,
+        block: Dim,
+        args: tuple[Any, ...],
+        shared: int,
+        overlap: bool = True,
+    ) -> None:
+        import cupy
+        import numpy as np
+
+        self.values: list[Any] = [
+            ctypes.c_uint64(arg.data.ptr)
+            if isinstance(arg, cupy.ndarray)
+            else np.ctypeslib.as_ctypes_type(arg.dtype)(arg.item())  # reinterprets the same bytes
+            for arg in args
+        ]
+        places = map(ctypes.addressof, self.values)
+        allowed, sizes = _Attribute(_SERIALISED, 0, 1), (_extents(grid), _extents(block))
+        self._config = _Config(*sizes, shared, None, ctypes.pointer(allowed), int(overlap))
+        self._rest = ctypes.c_void_p(function), (ctypes.c_void_p * len(args))(*places), None
+
+    def launch(self, stream: int) -> None:
+        """Launch on the CUDA stream with handle `stream`; its device must be current."""
+        self._config.stream = stream
+        status = driver().cuLaunchKernelEx(ctypes.byref(self._config), *self._rest)
+        if status != 0:
+            raise _failure(status)
+
+
+def _extents(dim: Dim) -> Any:
+    return (ctypes.c_uint * 3)(*(*dim, 1, 1)[:3])
+
+
+def _failure(status: int) -> Exception:
+    name = ctypes.c_char_p()
+    driver().cuGetErrorName(status, ctypes.byref(name))
+    said = (name.value or b"error %d" % status).decode()
+    sentence = f"launching a kernel: the driver answers {said}"
+    if status == OUT_OF_MEMORY:
+        return MemoryError(sentence)
+    return LenetError(lost() if note_lost(status) else sentence)
+
+
+class _Thread(threading.local):
+    traced: list[tuple[Kernel, Packed]] | None = None
+
+
+_thread = _Thread()
+
+
+class Repeat:
+    """The launches of `work`, made once and repeated for other images and labels.
+
+    `work` runs during construction. `images` and `labels` are device arrays (first address, bytes):
+    addresses within them move with them, all other arguments stay. The owner serialises threads,
+    and makes sure that `work` queues nothing but launches (`only_launches`).
+    """
+
+    def __init__(
+        self, work: Callable[[], object], images: tuple[int, int], labels: tuple[int, int]
+    ) -> None:
+        with _traced() as calls:
+            work()
+        self._kernel, self._calls = calls[-1][0], [packed for _, packed in calls]
+        self._moving = []
+        for packed in self._calls:
+            for value in packed.values:
+                for index, (first, size) in enumerate((images, labels)):
+                    if isinstance(value, ctypes.c_uint64) and 0 <= value.value - first < size:
+                        self._moving.append((value, index, value.value - first))
+
+    def run(self, images: int, labels: int, stream: int) -> None:
+        """Launch all on the CUDA stream with handle `stream`, whose device is current."""
+        at = images, labels
+        for value, index, offset in self._moving:
+            value.value = at[index] + offset
+        last_queued.append(self._kernel)
+        for packed in self._calls:
+            packed.launch(stream)
+
+
+@contextmanager
+def _traced() -> Iterator[list[tuple[Kernel, Packed]]]:
+    """Collect this thread's launches with their arguments."""
+    calls: list[tuple[Kernel, Packed]] = []
+    _thread.traced = calls
+    try:
+        yield calls
+    finally:
+        _thread.traced = None
+
+
+def only_launches(work: Callable[[], object]) -> bool:
+    """Return True if `work`, which is recorded, queues at least one launch and nothing else."""
+    from cupy.cuda import runtime
+
+    if not hasattr(driver(), "cuLaunchKernelEx"):
+        return False
+    stream, count = new_stream(), ctypes.c_size_t()
+    try:
+        with stream, _traced() as calls:
+            stream.begin_capture()
+            try:
+                work()
+            finally:
+                graph = runtime.streamEndCapture(stream.ptr)  # CuPy 13's end_capture drops it
+    except Exception:  # it cannot be recorded
+        return False
+    driver().cuGraphGetNodes(ctypes.c_void_p(graph), None, ctypes.byref(count))
+    runtime.graphDestroy(graph)
+    return 0 < count.value == len(calls)
 
 
 def launch(
@@ -147,8 +242,12 @@ def launch(
     call = loaded if loaded is not None else function(kernel)
     _allow_shared(call.ptr, shared)
     last_queued.append(kernel)
-    if overlap and _can_overlap(current_arch()):
-        _launch_overlapping(call.ptr, grid, block, args, shared)
+    overlap = overlap and _can_overlap(current_arch())
+    if overlap or _thread.traced is not None:
+        packed = Packed(call.ptr, grid, block, args, shared, overlap)
+        packed.launch(current_stream())
+        if _thread.traced is not None:
+            _thread.traced.append((kernel, packed))
     else:
         call(grid, block, args, shared_mem=shared)
     for launches in _recorders:

@@ -23,7 +23,16 @@ from lenetgpu.gpu.device import FORKED
 from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
 from lenetgpu.net.engine import Engine
-from lenetgpu.net.images import Accepted, accept, current, in_order_of
+from lenetgpu.net.images import (
+    FORMS,
+    MANY,
+    Accepted,
+    DeviceImages,
+    accept,
+    current,
+    device_images,
+    in_order_of,
+)
 from lenetgpu.net.runners import CpuRunner, DeviceRunner, GpuRunner, Pool
 from lenetgpu.net.single import Single
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
@@ -34,6 +43,7 @@ Key = tuple[str, bool]  # dtype of the images, with scores
 Finish = Callable[[Any, Any, Any], Any]
 # (NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to one result or several
 _AHEAD = 2  # batches that `stream` requests in advance
+_SINGLES = {(1, *form) for form in FORMS}
 _MOST = 1 << 20  # images per pass, more than any chunk holds
 
 
@@ -62,6 +72,7 @@ class LeNet:
         self._on_gpu: dict[Key, DeviceRunner] = {}
         self._batch = engine.request.images_a_pass(sys.maxsize)
         self._array, self._pixels, self._refusal = np.ndarray, np.dtype(np.uint8), ""
+        self._made, self._label = np.array, np.int32  # not looked up in a short call
         tell_children(self)
 
     def forked(self) -> None:
@@ -133,12 +144,13 @@ class LeNet:
 
     def __call__(self, images: Any) -> Any:
         """Return labels (N,) int32 from 0 to 9; a scalar for a single image."""
-        if (
-            type(images) is self._array
-            and images.dtype is self._pixels
-            and images.shape == IMAGE_SHAPE[:2]
-        ):
-            return self._one(images)
+        if type(images) is self._array and images.dtype is self._pixels:
+            if images.shape == IMAGE_SHAPE[:2]:
+                return self._one(images)
+            if images.shape in _SINGLES:
+                return self._made([self._one(images.reshape(IMAGE_SHAPE[:2]))], self._label)
+        elif self._index is not None and (direct := self._label_there(images)) is not None:
+            return direct.labels[0] if direct.single else direct.labels
         return self._answer(images, False, _labels)
 
     def scores(self, images: Any) -> Any:
@@ -225,13 +237,43 @@ class LeNet:
             tell(error)
             raise
 
+    def _label_there(self, images: Any) -> DeviceImages | None:
+        """Queue labels of a plain device array with the least overhead; None if it is no such."""
+        self._require_open()
+        assert self._index is not None
+        try:
+            direct = device_images(images, self._index)
+            if direct is None:
+                return None
+            key = (direct.dtype, False)
+            runner = self._on_gpu.get(key) or self._device_runner(*key)
+            return direct if runner.label(direct) else None
+        except Exception as error:
+            tell(error)
+            raise
+
     def _answer(self, images: Any, with_scores: bool, finish: Finish) -> Any:
         self._require_open()
-        accepted = accept(images, self.device)
+        accepted = accept(images, self.device, later=self._engine.plan.all_on_gpu)
         if accepted.home.on_gpu:
             return self._on_device(accepted, with_scores, finish)
         with telling():
+            exact = self._exact(accepted, with_scores)
+            if exact is not None:
+                return _given(accepted, finish(np, *exact))
             return self._on_host(accepted, accepted.pixels(), with_scores, finish)
+
+    def _exact(self, accepted: Accepted, with_scores: bool) -> Any:
+        """Return labels and scores of many floats k/255 as those of bytes k; else None."""
+        if self._index is None or accepted.dtype == "uint8" or accepted.count < MANY:
+            return None
+        found, raw = None, accepted.raw
+        if raw.flags.c_contiguous and (raw.dtype == np.float32 or raw.dtype == np.float64):
+            with self._pool("uint8", with_scores).acquire() as runner:
+                found = runner.answer_exact(raw, with_scores)
+        if found is None and raw.dtype != np.float32:
+            accepted.check()  # before a cast that may overflow
+        return found
 
     @telling()
     def _on_host(self, accepted: Accepted, pixels: Any, with_scores: bool, finish: Finish) -> Any:
@@ -243,21 +285,29 @@ class LeNet:
             labels, scores = self._single.answer(pixels, with_scores)
         else:
             with self._pool(accepted.dtype, with_scores).acquire() as runner:
-                labels, scores = runner.answer(pixels, with_scores)
+                try:
+                    labels, scores = runner.answer(pixels, with_scores)
+                except LenetError:  # of scores, which floats outside 0..1 explain
+                    accepted.check()
+                    raise
+            if accepted.dtype != "uint8" and labels.min(initial=0) < 0:
+                accepted.check()
         return _given(accepted, finish(np, labels, scores))
 
     def _on_device(self, accepted: Accepted, with_scores: bool, finish: Finish) -> Any:
         import cupy
 
         with telling():
-            assert self._index is not None
-            dtype = accepted.dtype
-            make = partial(self._engine.whole_pipeline, dtype, self._batch, with_scores)
-            made = partial(DeviceRunner, make, self._index)
-            runner = self._cached(self._on_gpu, (dtype, with_scores), made)
+            runner = self._device_runner(accepted.dtype, with_scores)
             with current(accepted.raw.device.id), in_order_of(accepted.home.stream()):
                 labels, scores = runner.run(accepted)
                 return _given(accepted, finish(cupy, labels, scores))
+
+    def _device_runner(self, dtype: str, with_scores: bool) -> DeviceRunner:
+        assert self._index is not None
+        make = partial(self._engine.whole_pipeline, dtype, self._batch, with_scores)
+        made = partial(DeviceRunner, make, self._index)
+        return self._cached(self._on_gpu, (dtype, with_scores), made)
 
     def _pool(self, dtype: str, with_scores: bool) -> Pool:
         def make() -> CpuRunner | GpuRunner:

@@ -165,11 +165,16 @@ class Engine:
     def runner(
         self, dtype: str, images: int, scores: bool | None = None, one: bool = False
     ) -> CpuRunner | GpuRunner:
-        """Create a runner for host images after `start`; `one`: with a path for single images."""
+        """Create a runner for host images after `start`.
+
+        `one`: for callers' arrays, with a path for single images, and label -1 on a GPU for floats
+        outside 0..1.
+        """
         if self.gpu is None:
             with self.phases.timed("compile"):
                 batch = self.request.images_a_pass(images)
                 return CpuRunner(self.pipeline(dtype, batch, self.request.chunk, scores))
+        from lenetgpu.net.outside import mark_outside
         from lenetgpu.net.single import one_image
 
         if one:
@@ -180,5 +185,6 @@ class Engine:
 
         auto = self.request.plan == AUTO
         single = partial(one_image, self.plan, self.weights, dtype, auto, make) if one else None
+        after = mark_outside if one and dtype != "uint8" and self.plan.all_on_gpu else None
         with self.phases.timed("load"):
-            return GpuRunner(make, self.schedule(dtype), self.gpu.index, single)
+            return GpuRunner(make, self.schedule(dtype), self.gpu.index, single, after)

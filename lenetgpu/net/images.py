@@ -7,9 +7,9 @@ tenth of the time of a look-up through `lenetgpu.arrays`.
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from lenetgpu.arrays import Array, np
@@ -20,6 +20,7 @@ from lenetgpu.gpu.graph import new_stream
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import ALIGNED
 
+MANY = 256  # host images from which on threads copy them
 SLACK = 1000  # floats may exceed 0..1 by 1/SLACK, for rounding
 _PLAIN = IMAGE_SHAPE[:2]
 _MANY_LABELS, _LABEL_BYTES = 1 << 20, 4
@@ -111,10 +112,23 @@ class _Torch(Home):
     def stream(self) -> Any:
         if not self.on_gpu:
             return None
-        import cupy
+        return external_stream(_torch_stream(self._torch, self.index))
 
-        pointer = self._torch.cuda.current_stream(self._device).cuda_stream
-        return cupy.cuda.ExternalStream(pointer) if pointer else cupy.cuda.Stream.null
+
+def _torch_stream(torch: Any, index: int | None) -> int:
+    """Return the handle of PyTorch's current stream on GPU `index`."""
+    short = getattr(
+        torch._C, "_cuda_getCurrentRawStream", None
+    )  # a tenth of the public call's time
+    return int(short(index) if short else torch.cuda.current_stream(index).cuda_stream)
+
+
+@lru_cache(maxsize=64)
+def external_stream(handle: int) -> Any:
+    """Return CuPy's view of the CUDA stream `handle`."""
+    import cupy
+
+    return cupy.cuda.ExternalStream(handle) if handle else cupy.cuda.Stream.null
 
 
 @cache
@@ -195,6 +209,63 @@ def home_of(images: Any) -> Home:
     return Home()
 
 
+@dataclass(frozen=True)
+class DeviceImages:
+    """Contiguous images on a GPU as kernels read them, and new labels, in the caller's stream.
+
+    `address` and `label_address` lie on the current GPU, `stream` is a handle; `labels` is the
+    caller's array (n,) int32, whose first element is the result if `single`.
+    """
+
+    address: int
+    count: int
+    dtype: str
+    labels: Any
+    label_address: int
+    stream: int
+    single: bool
+
+
+_READ_AS_IS = {"torch.uint8": "uint8", "torch.float32": "float32", "|u1": "uint8", "<f4": "float32"}
+FORMS = (_PLAIN, IMAGE_SHAPE, (1, *_PLAIN))
+
+
+def device_images(images: Any, index: int) -> DeviceImages | None:
+    """View `images` if they are a plain array of PyTorch or CuPy on the current GPU, `index`.
+
+    Anything else, and whatever needs a conversion or is refused, returns None: see `accept`.
+    """
+    kind: Any = type(images)
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if cupy is None or cupy.cuda.runtime.getDevice() != index:
+        return None
+    if torch is not None and kind is torch.Tensor:
+        if not images.is_cuda or images.get_device() != index or images.layout is not torch.strided:
+            return None
+        dtype, plain, address = _READ_AS_IS.get(str(images.dtype)), images.is_contiguous(), 1
+        with suppress(RuntimeError):  # a tensor that is being traced has no address
+            address = images.data_ptr()
+    elif kind is cupy.ndarray:
+        if images.device.id != index:
+            return None
+        dtype, plain = _READ_AS_IS.get(images.dtype.str), images.flags.c_contiguous
+        address = images.data.ptr
+    else:
+        return None
+    shape = tuple(images.shape)
+    single = shape == _PLAIN
+    count = 1 if single else shape[0] if shape[1:] in FORMS else 0
+    if dtype is None or not plain or address % ALIGNED or not count:
+        return None
+    if torch is not None and kind is torch.Tensor:
+        labels = torch.empty(count, dtype=torch.int32, device=images.device)
+        at, stream = labels.data_ptr(), _torch_stream(torch, index)
+    else:
+        labels = cupy.empty(count, "int32")
+        at, stream = labels.data.ptr, cupy.cuda.get_current_stream().ptr
+    return DeviceImages(address, count, dtype, labels, at, stream, single)
+
+
 def in_order_of(stream: Any) -> Any:
     """Return a context in which CuPy queues on `stream`; None: no change."""
     return nullcontext() if stream is None else stream
@@ -214,6 +285,11 @@ class Accepted:
         """The dtype that the network reads: "uint8" or "float32"."""
         return "uint8" if self.raw.dtype.name == "uint8" else "float32"
 
+    def check(self) -> None:
+        """Raise LenetError naming the first host image that is NaN, outside 0..1 or too faint."""
+        if not self.home.on_gpu and self.dtype != "uint8":
+            _check_values(self.raw, self.single)
+
     @telling()
     def pixels(self, copied: bool = False) -> Any:
         """Return contiguous (N, 28, 28, 1) of `dtype`, aligned on a GPU, on the current stream."""
@@ -229,8 +305,10 @@ class Accepted:
 
 
 @telling()
-def accept(images: Any, device: str) -> Accepted:
+def accept(images: Any, device: str, later: bool = False) -> Accepted:
     """Check `images` for a net on `device`; lists become arrays, arrays are viewed.
+
+    With `later`, many host floats are not checked: see `Accepted.check`.
 
     Raises LenetError for unsupported shapes and types, masked arrays, images on another GPU, more
     images than their labels fit in memory (a broadcast view can have any number), and host floats
@@ -256,13 +334,13 @@ def accept(images: Any, device: str) -> Accepted:
             _check_type(raw)
     shape = tuple(raw.shape)
     single = shape == _PLAIN
-    if not single and shape[1:] not in (_PLAIN, IMAGE_SHAPE, (1, *_PLAIN)):
+    if not single and shape[1:] not in FORMS:
         raise LenetError(f"images: expected shape {_SHAPES}, found {shape}")
     accepted = Accepted(raw, home, single, 1 if single else shape[0])
     if not home.on_gpu and accepted.count > _MANY_LABELS:
         check_memory(f"images: labels of {accepted.count:,}", _LABEL_BYTES * accepted.count, None)
-    if not home.on_gpu and accepted.dtype != "uint8":
-        _check_values(raw, single)
+    if not (later and accepted.count >= MANY):
+        accepted.check()
     return accepted
 
 

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import first_not_finite, refused, require_finite
-from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.cpu.turns import Turn, in_turn
 from lenetgpu.files.reading import Source
 from lenetgpu.gpu.workspace import host_empty
-from lenetgpu.network import CLASSES, IMAGE_SHAPE
+from lenetgpu.net.images import MANY
+from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
+from lenetgpu.net.streaming.stream_slots import Chunk
+from lenetgpu.network import CLASSES, FEATURES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from lenetgpu.net.images import Accepted
+    from lenetgpu.cpu.staging import Staging
+    from lenetgpu.gpu.launch import Repeat
+    from lenetgpu.net.images import Accepted, DeviceImages
     from lenetgpu.net.single import OneImage
     from lenetgpu.net.streaming.schedule import Schedule
-    from lenetgpu.net.streaming.stream_slots import Mark
+    from lenetgpu.net.streaming.stream_slots import After, Mark
     from lenetgpu.net.streaming.streamer import Deliver, OnChunk
     from lenetgpu.stages.fused.persistent import Once
 
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
 _WARM_IMAGES = 4
 _SLICE_BYTES = 32 << 20  # size of each of the CPU's two read-ahead buffers
 _STAGES = (1_024, 10_000)  # lengths of page-locked staging arrays; larger calls use the ring
-_COPIED_AT_ONCE = 1_000
+_REPEATS = 64  # image counts whose launches are kept, oldest dropped
 
 
 class Runner(ABC):
@@ -81,6 +87,10 @@ class Runner(ABC):
         labels, scores = Runner.results(self, len(images), with_scores)
         self.run(images, labels, scores)
         return labels, scores
+
+    def answer_exact(self, images: Any, with_scores: bool) -> tuple[Any, Any] | None:
+        """Return new results of contiguous floats, if all are some k/255, as those of bytes k."""
+        return None
 
     def label(self, image: Any) -> Any:
         """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""
@@ -170,7 +180,10 @@ class CpuRunner(Runner):
 
 
 class GpuRunner(Runner):
-    """Run host images through a streamer on GPU `index`; `one` makes the path of single images."""
+    """Run host images through a streamer on GPU `index`; `one` makes the path of single images.
+
+    `after` is the streamer's.
+    """
 
     def __init__(
         self,
@@ -178,11 +191,13 @@ class GpuRunner(Runner):
         schedule: Schedule,
         index: int,
         one: Callable[[], OneImage | Once | None] | None = None,
+        after: After | None = None,
     ) -> None:
         from lenetgpu.net.streaming.streamer import Streamer, host_results
 
         super().__init__()
         self._gpu, self._dtype = cupy.cuda.Device(index), ""
+        self._copies: Staging | None = None
         self._staged: dict[int, tuple[Any, Any, Any]] = {}
         self._label = np.int32
 
@@ -199,6 +214,7 @@ class GpuRunner(Runner):
                 schedule.streams,
                 taper=schedule.taper,
                 zero_copy=schedule.zero_copy,
+                after=after,
             )
             few = host_empty((min(schedule.chunk, _WARM_IMAGES), *IMAGE_SHAPE), self._dtype)
             few.fill(0)
@@ -251,7 +267,7 @@ class GpuRunner(Runner):
 
     @in_turn
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
-        """Return new results; small calls use the runner's arrays, so that a pass is replayed."""
+        """Return new results; passes of page-locked images and of small calls are replayed."""
         n = len(images)
         labels, scores = Runner.results(self, n, with_scores)
         if n == 1 and self._one is not None:
@@ -262,18 +278,59 @@ class GpuRunner(Runner):
                     require_finite(scores, self._plan)
         elif n > _STAGES[-1]:
             self.run(images, labels, scores)
+        elif n >= MANY and self._page_locked(images):
+            held = self._stage(n, with_scores)
+            self.run(images, *held[1:])
+            _copy(held, labels, scores)
         elif n:
-            staged, staged_labels, staged_scores = self._stage(n, with_scores)
-
-            def copy(lo: int, hi: int) -> None:
-                staged[lo:hi] = images[lo:hi]
-
-            parallel_ranges(n, copy, _COPIED_AT_ONCE)
-            self.run(staged[:n], staged_labels[:n], staged_scores[:n] if with_scores else None)
-            labels[:] = staged_labels[:n]
-            if with_scores:
-                scores[:] = staged_scores[:n]
+            self._through_stage(images, labels, scores, self.first)
         return labels, scores
+
+    @in_turn
+    def answer_exact(self, images: Any, with_scores: bool) -> tuple[Any, Any] | None:
+        """Return new results of contiguous floats, if all are some k/255, as those of bytes k."""
+        labels, scores = Runner.results(self, len(images), with_scores)
+        for lo in range(0, len(images), _STAGES[-1]):
+            part = slice(lo, lo + _STAGES[-1])
+            some = None if scores is None else scores[part]
+            if not self._through_stage(images[part], labels[part], some, self.first + lo):
+                return None
+        return labels, scores
+
+    def _through_stage(self, images: Any, labels: Any, scores: Any, first: int) -> bool:
+        """Fill the results through page-locked memory; return False for floats that are no bytes.
+
+        Threads copy, or convert, while the GPU works on the chunks before.
+        """
+        n, streamer = len(images), self._streamer
+        held = Chunk(*self._stage(n, scores is not None))
+        converted = images.dtype != held.images.dtype
+        if (n >= MANY or converted) and self._page_locked(*held) and sys.platform == "linux":
+            if self._copies is None:
+                from lenetgpu.cpu.staging import Staging
+
+                self._copies = Staging()
+            taper = streamer.taper if streamer.taper != EVEN else 1 / 2
+            sizes = chunk_sizes(n, streamer.chunk, taper)
+            with self._gpu:
+                self._copies.start(images, held.images, sizes)
+                try:
+                    if not streamer.run_filled(held, sizes, self._copies.wait):
+                        return False
+                finally:
+                    self._copies.stop()
+            require_finite(held.scores, self._plan, first)
+        elif converted:
+            return False
+        else:
+            held.images[...] = images
+            self.run(*held)
+        _copy(held, labels, scores)
+        return True
+
+    def _page_locked(self, *arrays: Any) -> bool:
+        with self._gpu:
+            return all(self._streamer.is_pinned(array) for array in arrays if array is not None)
 
     def label(self, image: Any) -> Any:
         """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""
@@ -288,8 +345,15 @@ class GpuRunner(Runner):
         if size not in self._staged:
             with self._gpu:
                 images = host_empty((size, *IMAGE_SHAPE), self._dtype)
-            self._staged[size] = (images, *self.results(size, with_scores))
-        return self._staged[size]
+            self._staged[size] = (images, *self.results(size, True))
+        images, labels, scores = self._staged[size]
+        return images[:n], labels[:n], scores[:n] if with_scores else None
+
+
+def _copy(held: tuple[Any, Any, Any], labels: Any, scores: Any) -> None:
+    labels[:] = held[1]
+    if scores is not None:
+        scores[:] = held[2]
 
 
 class Pool:
@@ -316,14 +380,76 @@ class DeviceRunner:
 
     def __init__(self, make: Callable[[], Pipeline], index: int) -> None:
         from lenetgpu.gpu.graph import new_stream
+        from lenetgpu.gpu.launch import only_launches
 
         self._lock = threading.Lock()
         self._held: deque[tuple[Any, Any]] = deque()
+        self._repeats: OrderedDict[int, Repeat] = OrderedDict()
+        self._runtime, self._index = cupy.cuda.runtime, index
         with cupy.cuda.Device(index), new_stream() as stream:
             self._pipeline = make()
             self._free = cupy.cuda.Event(disable_timing=True)
             self._free.record(stream)
+            one = cupy.zeros((1, *IMAGE_SHAPE), self._pipeline.input_dtype)
+            label = cupy.empty(1, "int32")
+            # other variants may encode an address in an argument, such as a tensor map
+            fused = self._pipeline.plan.stages[0].variant.kind == FEATURES
+            self._direct = (
+                fused and self._pipeline.labels_by_kernel and not self._pipeline.with_scores
+            )
+            if self._direct:
+                self._pass(one, label)  # whatever is compiled or allocated on first use
+                self._direct = only_launches(partial(self._pass, one, label))
             stream.synchronize()
+
+    def _pass(self, pixels: Any, labels: Any) -> None:
+        """Queue a pass of at most `batch` images; floats outside 0..1 get label -1."""
+        self._pipeline.run(pixels, None, labels)
+        if self._pipeline.input_dtype != "uint8":
+            from lenetgpu.net.outside import mark_outside
+
+            mark_outside(pixels, labels, None)
+
+    def label(self, images: DeviceImages) -> bool:
+        """Queue a pass that fills `images.labels`; return False if the plan needs `run`.
+
+        The GPU must be current. Float images outside 0..1 or with NaN get label -1.
+        """
+        if not self._direct:
+            return False
+        stream, size = images.stream, self._pipeline.batch
+        each = prod(IMAGE_SHAPE) * (1 if images.dtype == "uint8" else 4)
+        with self._lock:
+            self._runtime.setDevice(self._index)  # in a new thread this makes its context current
+            self._runtime.streamWaitEvent(stream, self._free.ptr)
+            try:
+                for lo in range(0, images.count, size):
+                    n = min(size, images.count - lo)
+                    at, labels = images.address + each * lo, images.label_address + 4 * lo
+                    if repeat := self._repeats.get(n):
+                        repeat.run(at, labels, stream)
+                        continue
+                    self._repeats[n] = self._made(n, at, labels, images)
+                    if len(self._repeats) > _REPEATS:
+                        self._repeats.popitem(last=False)
+            finally:
+                self._runtime.eventRecord(self._free.ptr, stream)
+        return True
+
+    def _made(self, n: int, at: int, label_at: int, images: DeviceImages) -> Repeat:
+        """Queue the first pass of `n` images, which lie at `at`, and keep its launches."""
+        from lenetgpu.gpu.launch import Repeat
+        from lenetgpu.net.images import external_stream
+
+        def viewed(address: int, shape: tuple[int, ...], dtype: str) -> Any:
+            memory = cupy.cuda.UnownedMemory(address, 1, images, self._index)
+            return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+        pixels = viewed(at, (n, *IMAGE_SHAPE), images.dtype)
+        labels = viewed(label_at, (n,), "int32")
+        with external_stream(images.stream):
+            work = partial(self._pass, pixels, labels)
+            return Repeat(work, (at, pixels.nbytes), (label_at, labels.nbytes))
 
     def run(self, accepted: Accepted) -> tuple[Any, Any]:
         """Queue a pass on the current stream; return labels (n,) int32 and scores (n, 10) or None.

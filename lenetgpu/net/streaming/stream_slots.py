@@ -18,6 +18,9 @@ from lenetgpu.pipeline import ALIGNED, Pipeline
 # called with the slot and the operation just queued on the current stream, or None before the first
 Mark = Callable[[int, str | None], None]
 
+# called with a chunk's images, labels and scores (or None) as the GPU sees them, after its kernels
+After = Callable[[Any, Any, Any], None]
+
 
 class Chunk(NamedTuple):
     """Page-locked images (n, 28, 28, 1), and the targets of labels (n,) and scores (n, 10)."""
@@ -50,8 +53,9 @@ class StreamPool:
         chunk: int,
         count: int,
         zero_copy: bool = False,
+        after: After | None = None,
     ) -> None:
-        self._device, self._chunk, self._zero_copy = device, chunk, zero_copy
+        self._device, self._chunk, self._zero_copy, self._after = device, chunk, zero_copy, after
         self._copying = device.stream()
         self._slots: list[StreamSlot] = []
         for number in range(count):
@@ -71,6 +75,10 @@ class StreamPool:
     def streams(self) -> list[Any]:
         """All streams that chunks pass through."""
         return [self._copying, *(slot.stream for slot in self._slots)]
+
+    def stream(self, turn: int) -> Any:
+        """Return the stream of chunk number `turn`."""
+        return self._slots[turn % len(self._slots)].stream
 
     def begin(self) -> None:
         """Start a pass: the first chunk of each slot waits for nothing."""
@@ -111,6 +119,9 @@ class StreamPool:
         direct = slot.pipeline.labels_by_kernel
         host_labels = self._device.mapped(chunk.labels) if direct else None
         labels = slot.pipeline.run(buffer, observer, host_labels)
+        if self._after is not None:
+            scores = slot.pipeline.held_scores(len(buffer))
+            self._after(buffer, labels, None if chunk.scores is None else scores)
         slot.emptied.record(slot.stream)
         slot.used = True
         if not direct:

@@ -6,7 +6,7 @@ recorded as a CUDA graph and replayed. Pageable memory goes through a ring of pa
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +14,7 @@ from math import prod
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
-from weakref import finalize, ref
+from weakref import finalize
 
 from lenetgpu.arrays import np
 from lenetgpu.cpu.threads import core_count
@@ -26,7 +26,7 @@ from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.workspace import host_empty, pinned_empty
 from lenetgpu.net.streaming.cuda import Cuda
 from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
-from lenetgpu.net.streaming.stream_slots import Chunk, Mark, StreamPool
+from lenetgpu.net.streaming.stream_slots import After, Chunk, Mark, StreamPool
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 
@@ -35,7 +35,7 @@ _GRAPHS = 4  # graphs cached, least recently used dropped
 # Most image bytes of one page-locked buffer: a chunk costs the host 0.6 ms; and of one read.
 STAGING_BYTES, READ_BYTES = 32 << 20, 8 << 20
 MOST_READERS = 16
-Key = tuple[int, ...]  # number of images and the address of each array
+Key = tuple[int, ...]  # number of images, of parts, and the address of each array
 OnChunk = Callable[[int], None]
 Deliver = Callable[[Any, Any], None]
 # called with labels (n,) int32 and scores (n, 10) float32 or None, valid during the call
@@ -61,42 +61,25 @@ class Replays:
 
     def __init__(self) -> None:
         self.refusal = ""
-        self.graphs: OrderedDict[Key, Graph | None] = OrderedDict()
-        self._last: tuple[Graph, tuple[ref[Any] | None, ...]] | None = None
+        self.graphs: OrderedDict[Key, list[Graph]] = OrderedDict()
 
-    def forget(self) -> None:
-        """Drop all graphs."""
-        self.graphs.clear()
-        self._last = None
-
-    def again(self, batch: Chunk) -> Graph | None:
-        """Return the last graph if `batch` has the same array objects: a quick comparison."""
-        if self._last is None:
-            return None
-        graph, known = self._last
-        for reference, array in zip(known, batch, strict=True):
-            if (None if reference is None else reference()) is not array:
-                return None
-        return graph
-
-    def find(self, key: Key, batch: Chunk, record: Callable[[], Graph]) -> Graph | None:
-        """Return the graph of `batch`; call `record` when its arrays are used a second time."""
+    def find(self, key: Key, record: Callable[[], list[Graph]]) -> list[Graph]:
+        """Return the graphs of a pass, [] if none; call `record` on the second use of `key`."""
         if self.refusal:
-            return None
+            return []
         if key not in self.graphs:
-            self.graphs[key] = None
+            self.graphs[key] = []
             if len(self.graphs) > _GRAPHS:
                 self.graphs.popitem(last=False)
-            return None
+            return []
         try:
-            graph = self.graphs[key] or record()
+            graphs = self.graphs[key] or record()
         except RuntimeError as error:
             self.refusal = str(error)
-            return None
-        self.graphs[key] = graph
+            return []
+        self.graphs[key] = graphs
         self.graphs.move_to_end(key)
-        self._last = graph, tuple(None if array is None else ref(array) for array in batch)
-        return graph
+        return graphs
 
 
 @dataclass
@@ -209,13 +192,29 @@ class Ring:
         return buffer
 
 
+def _key(batch: Chunk, parts: int) -> Key:
+    """Return the key of a pass over `batch` in `parts` graphs."""
+    places = (array.__array_interface__["data"][0] for array in batch if array is not None)
+    return len(batch.images), parts, *places
+
+
+def _cut(batch: Chunk, sizes: Iterable[int], start: int = 0) -> Iterator[Chunk]:
+    """Yield parts of `sizes` images of `batch` from image `start` on."""
+    for size in sizes:
+        part = slice(start, start + size)
+        start += size
+        scores = None if batch.scores is None else batch.scores[part]
+        yield Chunk(batch.images[part], batch.labels[part], scores)
+
+
 class Streamer:
     """Run host images through `make_pipeline(chunk)` pipelines on `streams` CUDA streams.
 
     Chunks have `chunk` images, or grow or shrink by `taper` (`schedule.chunk_sizes`). They are
-    copied to the GPU or, with `zero_copy`, read by its kernels. If GPU memory is short, in the
-    constructor or in a run, chunks are halved until they fit: `chunk` is the actual size, `asked`
-    the requested one. Raises LenetError if not even one image fits, and for concurrent calls.
+    copied to the GPU or, with `zero_copy`, read by its kernels; `after` queues more for each. If
+    GPU memory is short, in the constructor or in a run, chunks are halved until they fit: `chunk`
+    is the actual size, `asked` the requested one. Raises LenetError if not even one image fits,
+    and for concurrent calls.
     """
 
     def __init__(
@@ -226,9 +225,10 @@ class Streamer:
         device: Cuda | None = None,
         taper: float = EVEN,
         zero_copy: bool = False,
+        after: After | None = None,
     ) -> None:
         self._turn = Turn("streamer")
-        self.taper, self.zero_copy = taper, zero_copy
+        self.taper, self.zero_copy, self._after = taper, zero_copy, after
         self.asked = self.chunk = chunk
         self.streams = streams
         self.done = 0
@@ -257,23 +257,55 @@ class Streamer:
         """
         self.done = 0
         batch = Chunk(images, labels, scores)
-        graph = None if mark is not None else self._replays.again(batch)
-        if graph is not None and self._replay(graph, batch, on_chunk):
-            return
         self._check(batch)
-        arrays = [array for array in batch if array is not None]
-        addresses = tuple(array.ctypes.data for array in arrays)
-        key = (len(images), *addresses)
-        recorded = self._replays.graphs.get(key) is not None
-        sizes = (1 if recorded else array.nbytes for array in arrays)
-        if not all(map(self._device.is_pinned, addresses, sizes)):
+        key, arrays = _key(batch, 1), [array for array in batch if array is not None]
+        known = bool(self._replays.graphs.get(key))
+        sizes = (1 if known else array.nbytes for array in arrays)
+        if not all(map(self._device.is_pinned, key[2:], sizes)):
             self._through_ring(batch, on_chunk, mark)
             return
-        graph = None
+        graphs: list[Graph] = []
         if mark is None and len(images) <= MOST_RECORDED * self.chunk:
-            graph = self._replays.find(key, batch, lambda: self._recorded(batch))
-        if graph is None or not self._replay(graph, batch, on_chunk):
+            graphs = self._replays.find(key, lambda: [self._recorded(self._chunks(batch))])
+        if not graphs or not self._replay(graphs[0], batch, on_chunk):
             self._insist(lambda: self._launch(batch, on_chunk, mark))
+
+    @in_turn
+    def run_filled(self, batch: Chunk, sizes: Sequence[int], filled: Callable[[int], bool]) -> bool:
+        """Run page-locked arrays whose images are filled meanwhile; return True.
+
+        `filled(k)` returns once the next `sizes[k]` images, at most `chunk`, can be read, or False,
+        which ends the run.
+        """
+        slots, key, parts = self._ready(), _key(batch, len(sizes)), list(_cut(batch, sizes))
+        graphs: list[Graph] = []
+        if len(parts) <= MOST_RECORDED:
+            graphs = self._replays.find(
+                key, lambda: [self._recorded([part], turn) for turn, part in enumerate(parts)]
+            )
+        there, whole = map(filled, range(len(parts))), True
+        self.done = 0
+
+        def queue() -> None:
+            nonlocal whole
+            slots.begin()
+            for turn, part in enumerate(parts):
+                whole = next(there)
+                if not whole:
+                    return
+                if graphs:
+                    graphs[turn].launch_alone(slots.stream(turn))
+                else:
+                    slots.queue(turn, part)
+
+        try:
+            fits = self._fitted(queue)
+        finally:
+            slots.wait()
+        if not fits and (whole := all(there)):
+            self._insist(lambda: self._launch(batch, None, None))
+        self.done = len(batch.images) if whole else 0
+        return whole
 
     @in_turn
     def run_source(self, source: Source, deliver: Deliver, on_chunk: OnChunk | None = None) -> None:
@@ -299,6 +331,10 @@ class Streamer:
             f"streams: they are of {self.chunk:,}"
         )
 
+    def is_pinned(self, array: Any) -> bool:
+        """Return True if `array` is page-locked."""
+        return self._device.is_pinned(array.ctypes.data, array.nbytes)
+
     def _check(self, batch: Chunk) -> None:
         n = len(batch.images)
         shapes = (n, *IMAGE_SHAPE), (n,), (n, CLASSES)
@@ -317,7 +353,7 @@ class Streamer:
 
         def make() -> None:
             self._slots = StreamPool(
-                self._device, self._make, self.chunk, self.streams, self.zero_copy
+                self._device, self._make, self.chunk, self.streams, self.zero_copy, self._after
             )
 
         if self._slots is None:
@@ -329,7 +365,7 @@ class Streamer:
         """Do `work`, which continues after image `done`, with smaller chunks if memory is short."""
         while not self._fitted(work):
             self._slots, self._ring = None, None
-            self._replays.forget()
+            self._replays.graphs.clear()
             self._device.release()
             if self.chunk == 1:
                 raise LenetError(
@@ -348,12 +384,8 @@ class Streamer:
         return True
 
     def _chunks(self, batch: Chunk, start: int = 0) -> Iterator[Chunk]:
-        lo = start
-        for size in chunk_sizes(len(batch.images) - start, self.chunk, self.taper):
-            part = slice(lo, lo + size)
-            lo += size
-            scores = None if batch.scores is None else batch.scores[part]
-            yield Chunk(batch.images[part], batch.labels[part], scores)
+        sizes = chunk_sizes(len(batch.images) - start, self.chunk, self.taper)
+        return _cut(batch, sizes, start)
 
     def _launch(self, batch: Chunk, on_chunk: OnChunk | None, mark: Mark | None) -> None:
         """Launch chunk after chunk from image `done` on, and keep `done` correct on errors."""
@@ -374,7 +406,7 @@ class Streamer:
         queued = 0
         try:
             if not self._fitted(graph.launch_alone):
-                self._replays.forget()
+                self._replays.graphs.clear()
                 return False
             queued = len(batch.images)
             if on_chunk is not None:
@@ -385,13 +417,13 @@ class Streamer:
             self.done = queued
         return True
 
-    def _recorded(self, batch: Chunk) -> Graph:
-        """Record a pass as one graph; raise RuntimeError if that is impossible."""
+    def _recorded(self, chunks: Iterable[Chunk], first: int = 0) -> Graph:
+        """Record `chunks`, numbered from `first`; raise RuntimeError if that is impossible."""
         slots = self._ready()
 
         def work() -> None:
             slots.begin()
-            for turn, part in enumerate(self._chunks(batch)):
+            for turn, part in enumerate(chunks, first):
                 slots.queue(turn, part)
 
         return self._device.record_graph(work, slots.streams)
