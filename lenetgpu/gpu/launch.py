@@ -14,7 +14,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import current_arch, driver
 from lenetgpu.gpu.faults import OUT_OF_MEMORY, last_queued, lost, note_lost
-from lenetgpu.gpu.graph import current_stream, new_stream
+from lenetgpu.gpu.graph import current_stream
 from lenetgpu.gpu.machines import current
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.occupancy import Demand, explain_waves, residency
@@ -167,7 +167,7 @@ class Repeat:
 
     `work` runs during construction. `images` and `labels` are device arrays (first address, bytes):
     addresses within them move with them, all other arguments stay. The owner serialises threads,
-    and makes sure that `work` queues nothing but launches (`only_launches`).
+    and makes sure that `work` queues nothing but launches.
     """
 
     def __init__(
@@ -202,27 +202,6 @@ def _traced() -> Iterator[list[tuple[Kernel, Packed]]]:
         yield calls
     finally:
         _thread.traced = None
-
-
-def only_launches(work: Callable[[], object]) -> bool:
-    """Return True if `work`, which is recorded, queues at least one launch and nothing else."""
-    from cupy.cuda import runtime
-
-    if not hasattr(driver(), "cuLaunchKernelEx"):
-        return False
-    stream, count = new_stream(), ctypes.c_size_t()
-    try:
-        with stream, _traced() as calls:
-            stream.begin_capture()
-            try:
-                work()
-            finally:
-                graph = runtime.streamEndCapture(stream.ptr)  # CuPy 13's end_capture drops it
-    except Exception:  # it cannot be recorded
-        return False
-    driver().cuGraphGetNodes(ctypes.c_void_p(graph), None, ctypes.byref(count))
-    runtime.graphDestroy(graph)
-    return 0 < count.value == len(calls)
 
 
 def launch(

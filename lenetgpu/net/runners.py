@@ -16,11 +16,12 @@ from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import first_not_finite, refused, require_finite
 from lenetgpu.cpu.turns import Turn, in_turn
 from lenetgpu.files.reading import Source
+from lenetgpu.gpu.device import driver
 from lenetgpu.gpu.workspace import host_empty
 from lenetgpu.net.images import MANY
 from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
 from lenetgpu.net.streaming.stream_slots import Chunk
-from lenetgpu.network import CLASSES, FEATURES, IMAGE_SHAPE
+from lenetgpu.network import CLASSES, CLASSIFIER, FEATURES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -380,7 +381,6 @@ class DeviceRunner:
 
     def __init__(self, make: Callable[[], Pipeline], index: int) -> None:
         from lenetgpu.gpu.graph import new_stream
-        from lenetgpu.gpu.launch import only_launches
 
         self._lock = threading.Lock()
         self._held: deque[tuple[Any, Any]] = deque()
@@ -390,17 +390,12 @@ class DeviceRunner:
             self._pipeline = make()
             self._free = cupy.cuda.Event(disable_timing=True)
             self._free.record(stream)
-            one = cupy.zeros((1, *IMAGE_SHAPE), self._pipeline.input_dtype)
-            label = cupy.empty(1, "int32")
-            # other variants may encode an address in an argument, such as a tensor map
-            fused = self._pipeline.plan.stages[0].variant.kind == FEATURES
-            self._direct = (
-                fused and self._pipeline.labels_by_kernel and not self._pipeline.with_scores
-            )
-            if self._direct:
-                self._pass(one, label)  # whatever is compiled or allocated on first use
-                self._direct = only_launches(partial(self._pass, one, label))
             stream.synchronize()
+
+        # other variants queue more than launches, or encode an address in an argument
+        fused = [step.variant and step.variant.kind for step in self._pipeline.steps]
+        self._direct = fused == [FEATURES, CLASSIFIER] and not self._pipeline.with_scores
+        self._direct &= hasattr(driver(), "cuLaunchKernelEx")
 
     def _pass(self, pixels: Any, labels: Any) -> None:
         """Queue a pass of at most `batch` images; floats outside 0..1 get label -1."""
