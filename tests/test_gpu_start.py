@@ -113,22 +113,6 @@ def test_missing_devices_get_no_context(driver, wanted):
     assert driver.said == ["init", "use 0", "free"]
 
 
-@pytest.mark.parametrize(("used", "asked"), [("cub", "nvrtc"), ("cutensor", "cutensor nvrtc")])
-def test_cupy_is_imported_without_cutensor(monkeypatch, tmp_path, used, asked):
-    asks = "\ntry: pathfinder.load_nvidia_dynamic_lib({!r})\nexcept OSError: pass"
-    code = ["from cuda import pathfinder", *map(asks.format, ("cutensor", "nvrtc"))]
-    (tmp_path / "cupy.py").write_text("".join(code))
-    loaded, libraries = [], SimpleNamespace(DynamicLibNotFoundError=OSError)
-    libraries.load_nvidia_dynamic_lib = loaded.append
-    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(pathfinder=libraries))
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    del sys.modules["cupy"]
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("CUPY_ACCELERATORS", used)
-    device.import_cupy()
-    assert loaded == asked.split() and libraries.load_nvidia_dynamic_lib == loaded.append
-
-
 class Nvrtc:
     """NVRTC's functions, of version `minor`; `loads` counts how often it was loaded."""
 
@@ -292,6 +276,7 @@ def test_repeat_moves_images_and_labels_only(driver, monkeypatch):
     cupy.ndarray, cupy.cuda.get_current_stream = array, lambda: SimpleNamespace(ptr=7)
     monkeypatch.setattr(launch, "_can_overlap", lambda arch: True)
     monkeypatch.setattr(launch, "current_arch", lambda: "sm_90a")
+    monkeypatch.setattr(launch, "last_queued", [])
     function, filters = SimpleNamespace(ptr=1 << 34), 1 << 40
 
     def work():

@@ -3,11 +3,10 @@
 import ctypes
 import ctypes.util
 import importlib.util
-import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -152,30 +151,10 @@ def libraries_by_name() -> Iterator[None]:
 
 
 def import_cupy() -> None:
-    """Import CuPy, without loading cuBLASLt (0.06 s) for a cuTENSOR that is not installed."""
+    """Import CuPy, without searches for its libraries."""
     settle_cupy()
-    wanted = "cutensor" in os.environ.get("CUPY_ACCELERATORS", "")
-    if "cupy" not in sys.modules and not wanted and importlib.util.find_spec("cutensor") is None:
-        with suppress(ImportError), libraries_by_name(), _without_cutensor():
-            import cupy
     with libraries_by_name():
         import cupy  # noqa: F401
-
-
-@contextmanager
-def _without_cutensor() -> Iterator[None]:
-    from cuda import pathfinder
-
-    def load_others(name: str) -> Any:
-        if name == "cutensor":  # the libraries that it needs would be loaded first
-            raise pathfinder.DynamicLibNotFoundError(name)
-        return load(name)
-
-    load, pathfinder.load_nvidia_dynamic_lib = pathfinder.load_nvidia_dynamic_lib, load_others
-    try:
-        yield
-    finally:
-        pathfinder.load_nvidia_dynamic_lib = load
 
 
 def activate(gpu: Gpu) -> None:

@@ -23,13 +23,6 @@ def new_stream(priority: int | None = None) -> Any:
     return _quiet(cupy.cuda.Stream)(non_blocking=True, **options)
 
 
-def current_stream() -> int:
-    """Return the handle of CuPy's current stream."""
-    import cupy  # launches are short: faster than through lenetgpu.arrays
-
-    return int(cupy.cuda.get_current_stream().ptr)
-
-
 class Graph:
     """`calls` consecutive calls of `work`, recorded on a stream of their own.
 

@@ -14,7 +14,6 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import current_arch, driver
 from lenetgpu.gpu.faults import OUT_OF_MEMORY, last_queued, lost, note_lost
-from lenetgpu.gpu.graph import current_stream
 from lenetgpu.gpu.machines import current
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.occupancy import Demand, explain_waves, residency
@@ -129,7 +128,8 @@ class Packed:
             for arg in args
         ]
         places = map(ctypes.addressof, self.values)
-        allowed, sizes = _Attribute(_SERIALISED, 0, 1), (_extents(grid), _extents(block))
+        sizes = [(ctypes.c_uint * 3)(*(*dim, 1, 1)[:3]) for dim in (grid, block)]
+        allowed = _Attribute(_SERIALISED, 0, 1)
         self._config = _Config(*sizes, shared, None, ctypes.pointer(allowed), int(overlap))
         self._rest = ctypes.c_void_p(function), (ctypes.c_void_p * len(args))(*places), None
 
@@ -139,10 +139,6 @@ class Packed:
         status = driver().cuLaunchKernelEx(ctypes.byref(self._config), *self._rest)
         if status != 0:
             raise _failure(status)
-
-
-def _extents(dim: Dim) -> Any:
-    return (ctypes.c_uint * 3)(*(*dim, 1, 1)[:3])
 
 
 def _failure(status: int) -> Exception:
@@ -173,8 +169,12 @@ class Repeat:
     def __init__(
         self, work: Callable[[], object], images: tuple[int, int], labels: tuple[int, int]
     ) -> None:
-        with _traced() as calls:
+        calls: list[tuple[Kernel, Packed]] = []
+        _thread.traced = calls
+        try:
             work()
+        finally:
+            _thread.traced = None
         self._kernel, self._calls = calls[-1][0], [packed for _, packed in calls]
         self._moving = []
         for packed in self._calls:
@@ -191,17 +191,6 @@ class Repeat:
         last_queued.append(self._kernel)
         for packed in self._calls:
             packed.launch(stream)
-
-
-@contextmanager
-def _traced() -> Iterator[list[tuple[Kernel, Packed]]]:
-    """Collect this thread's launches with their arguments."""
-    calls: list[tuple[Kernel, Packed]] = []
-    _thread.traced = calls
-    try:
-        yield calls
-    finally:
-        _thread.traced = None
 
 
 def launch(
@@ -221,10 +210,12 @@ def launch(
     call = loaded if loaded is not None else function(kernel)
     _allow_shared(call.ptr, shared)
     last_queued.append(kernel)
+    import cupy  # a launch is short: faster than through lenetgpu.arrays
+
     overlap = overlap and _can_overlap(current_arch())
     if overlap or _thread.traced is not None:
         packed = Packed(call.ptr, grid, block, args, shared, overlap)
-        packed.launch(current_stream())
+        packed.launch(cupy.cuda.get_current_stream().ptr)
         if _thread.traced is not None:
             _thread.traced.append((kernel, packed))
     else:

@@ -237,20 +237,16 @@ class LeNet:
             tell(error)
             raise
 
+    @telling()
     def _label_there(self, images: Any) -> DeviceImages | None:
         """Queue labels of a plain device array with the least overhead; None if it is no such."""
         self._require_open()
         assert self._index is not None
-        try:
-            direct = device_images(images, self._index)
-            if direct is None:
-                return None
-            key = (direct.dtype, False)
-            runner = self._on_gpu.get(key) or self._device_runner(*key)
-            return direct if runner.label(direct) else None
-        except Exception as error:
-            tell(error)
-            raise
+        if (direct := device_images(images, self._index)) is None:
+            return None
+        key = (direct.dtype, False)
+        runner = self._on_gpu.get(key) or self._device_runner(*key)
+        return direct if runner.label(direct) else None
 
     def _answer(self, images: Any, with_scores: bool, finish: Finish) -> Any:
         self._require_open()

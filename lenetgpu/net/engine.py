@@ -165,10 +165,9 @@ class Engine:
     def runner(
         self, dtype: str, images: int, scores: bool | None = None, one: bool = False
     ) -> CpuRunner | GpuRunner:
-        """Create a runner for host images after `start`.
+        """Create a runner for host images after `start`; `one`: for callers' arrays.
 
-        `one`: for callers' arrays, with a path for single images, and label -1 on a GPU for floats
-        outside 0..1.
+        Then it has a path for single images, and on a GPU floats outside 0..1 get label -1.
         """
         if self.gpu is None:
             with self.phases.timed("compile"):

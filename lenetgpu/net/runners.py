@@ -181,10 +181,7 @@ class CpuRunner(Runner):
 
 
 class GpuRunner(Runner):
-    """Run host images through a streamer on GPU `index`; `one` makes the path of single images.
-
-    `after` is the streamer's.
-    """
+    """Run host images through a streamer on GPU `index`; `one` makes the path of single images."""
 
     def __init__(
         self,
@@ -279,7 +276,7 @@ class GpuRunner(Runner):
                     require_finite(scores, self._plan)
         elif n > _STAGES[-1]:
             self.run(images, labels, scores)
-        elif n >= MANY and self._page_locked(images):
+        elif n >= MANY and self._streamer.page_locked(images):
             held = self._stage(n, with_scores)
             self.run(images, *held[1:])
             _copy(held, labels, scores)
@@ -306,7 +303,7 @@ class GpuRunner(Runner):
         n, streamer = len(images), self._streamer
         held = Chunk(*self._stage(n, scores is not None))
         converted = images.dtype != held.images.dtype
-        if (n >= MANY or converted) and self._page_locked(*held) and sys.platform == "linux":
+        if (n >= MANY or converted) and streamer.page_locked(*held) and sys.platform == "linux":
             if self._copies is None:
                 from lenetgpu.cpu.staging import Staging
 
@@ -328,10 +325,6 @@ class GpuRunner(Runner):
             self.run(*held)
         _copy(held, labels, scores)
         return True
-
-    def _page_locked(self, *arrays: Any) -> bool:
-        with self._gpu:
-            return all(self._streamer.is_pinned(array) for array in arrays if array is not None)
 
     def label(self, image: Any) -> Any:
         """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""

@@ -153,10 +153,8 @@ def best_schedule(
         candidates.append((costs.zero_copy_ms(images, most), Schedule(1, most, zero_copy=True)))
     least = min(ms for ms, _ in candidates)
     near = [(ms, schedule) for ms, schedule in candidates if ms <= _WORTH * least]
-    ms, schedule = min(near, key=lambda candidate: _memory(candidate[1]))
+    # fewest images held on the GPU, then fewest streams
+    ms, schedule = min(
+        near, key=lambda at: (0 if at[1].zero_copy else at[1].streams * at[1].chunk, at[1].streams)
+    )
     return replace(schedule, model={"predicted": ms, "bare_copy": costs.copy(images) / 1e3})
-
-
-def _memory(schedule: Schedule) -> tuple[int, int]:
-    """Return the images held on the GPU at once, and the number of streams."""
-    return 0 if schedule.zero_copy else schedule.streams * schedule.chunk, schedule.streams

@@ -331,9 +331,10 @@ class Streamer:
             f"streams: they are of {self.chunk:,}"
         )
 
-    def is_pinned(self, array: Any) -> bool:
-        """Return True if `array` is page-locked."""
-        return self._device.is_pinned(array.ctypes.data, array.nbytes)
+    def page_locked(self, *arrays: Any) -> bool:
+        """Return True if all arrays but None are page-locked."""
+        held = (array for array in arrays if array is not None)
+        return all(self._device.is_pinned(array.ctypes.data, array.nbytes) for array in held)
 
     def _check(self, batch: Chunk) -> None:
         n = len(batch.images)
