@@ -68,8 +68,7 @@ NONE = Counted(0, 0)
 def _distinct(values: Any) -> int:
     """Count distinct values >= 0 of each row, and return the sum over rows."""
     ordered = np.sort(values, axis=1)
-    first = np.diff(ordered, axis=1, prepend=-1) != 0
-    return int((first & (ordered >= 0)).sum())
+    return int(((np.diff(ordered, axis=1, prepend=-1) != 0) & (ordered >= 0)).sum())
 
 
 def counted(indices: Any) -> Counted:

@@ -60,8 +60,7 @@ def _kernels(problem: Pool) -> tuple[Kernel, ...]:
 
 
 def _prepare_gpu(w: None, problem: Pool, batch: int) -> SimpleNamespace:
-    size = fft_size(_box(problem))
-    rows, columns = size
+    rows, columns = size = fft_size(_box(problem))
     half = columns // 2 + 1
     chunk = images_within(batch, 8 * rows * (columns + half) * problem.C)
     maps = chunk * problem.C
