@@ -13,7 +13,6 @@ from lenetgpu.gpu.occupancy import (
     Waves,
     explain_waves,
     filling_batches,
-    grid_blocks,
     residency,
 )
 
@@ -23,9 +22,7 @@ def test_table_1_on_a_gtx_480():
     held = residency(Demand(28, 64, 3900), PROCESSORS[20])
     assert (held.by_registers, held.by_shared, held.by_hardware) == (18, 12, 8)
     assert (held.blocks, held.limit) == (8, "blocks")
-    grid = grid_blocks(128, 5 * 6 * 32, 16 * 4, 4 * 4)
-    assert grid == 120
-    waves = Waves(grid, held.blocks * 15)
+    waves = Waves(120, held.blocks * 15)
     assert (waves.waves, waves.last) == (1.0, 1.0)
     assert list(islice(filling_batches(Fraction(120, 128), 120), 3)) == [128, 256, 384]
 

@@ -117,11 +117,6 @@ class Waves:
         return (self.grid - 1) % self.at_once / self.at_once + 1 / self.at_once
 
 
-def grid_blocks(images: int, outputs: int, images_per_block: int, outputs_per_block: int) -> int:
-    """Return the blocks of a kernel by equation (5); `outputs` is width x height x filters."""
-    return -(-images // images_per_block) * -(-outputs // outputs_per_block)
-
-
 def filling_batches(per_image: Fraction | int, at_once: int) -> Iterator[int]:
     """Yield ascending batches whose last wave is at least 90 % full; `per_image`: blocks."""
     batch, wave = 0, 0
