@@ -1,4 +1,4 @@
-"""NumPy and CuPy, imported when something of theirs is first used."""
+"""NumPy and CuPy, imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ else:
 
         def __getattr__(self, name):
             value = getattr(import_module(self._module), name)
-            if self._module == "numpy":  # launches convert arguments: no look-up the next time
+            if self._module == "numpy":  # cached: every launch looks up types
                 setattr(self, name, value)
             return value
 

@@ -244,7 +244,7 @@ def _auto_names(device: str, precision: str) -> tuple[str, ...]:
     if not names:
         have = [p for p, devices in AUTO_PLANS.items() if device in devices]
         raise LenetError(
-            f"precision {precision!r}: expected one of {', '.join(have)} for plan auto on {device}"
+            f"precision {precision!r}: expected {', '.join(have)} for plan auto on {device}"
         )
     return names
 

@@ -336,17 +336,17 @@ def _mean_and_range(ratios: dict[str, float]) -> list[str]:
 
 DEPARTURES = (
     ("pascal-single", "prefetch.single_strict", "prefetch.single_strict_both",
-     "map and filters divided until every multiprocessor has a part"),
+     "map and filters both divided, until all multiprocessors have work"),
     ("pascal-single", "prefetch.single_strict_both", "prefetch.single",
-     "packed filters, several outputs a thread, tiles by a model"),
-    ("pascal-multi", "prefetch.strict", "prefetch.strict_async", "copies that pass the registers"),
+     "packed filters, several outputs per thread, tiles from a cost model"),
+    ("pascal-multi", "prefetch.strict", "prefetch.strict_async", "copies that bypass registers"),
     ("pascal-multi", "prefetch.strict_async", "prefetch.strict_packed",
-     "a round's segments of a block are contiguous"),
-    ("pascal-multi", "prefetch.strict_packed", "prefetch.strict_spread", "a block for each tile"),
+     "each block reads contiguous memory in a round"),
+    ("pascal-multi", "prefetch.strict_packed", "prefetch.strict_spread", "one block per tile"),
     ("pascal-multi", "prefetch.strict_spread", "prefetch.strict_filled",
-     "M' and W'x below N_FMA until every block has a tile"),
+     "M' and W'x reduced below N_FMA until every block has a tile"),
     ("pascal-multi", "prefetch.strict_filled", "prefetch.stride_fixed",
-     "2D tiles by a model, several pixels a thread, channels split"),
+     "2D tiles from a cost model, several pixels per thread, channels divided"),
 )  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def test_plugin_is_listed_without_gpu(tmp_path):
     entry = candidate(result)
     assert entry["status"] == "refused"
     compiled = "compiles for sm_90a" if nvrtc_missing() is None else NOT_COMPILED
-    assert entry["note"] == f"needs cuda 7.5, found device cpu; {compiled}"
+    assert entry["note"] == f"requires cuda 7.5, found device cpu; {compiled}"
     assert NAME in result.stderr
 
 

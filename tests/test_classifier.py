@@ -133,12 +133,12 @@ REFUSED = {
     "a number": (np.uint8(3), r"found \(\)"),
     "pixels as floats": (np.full((28, 28), 255.0), "floats from 0 to 1, found 255 to 255; whole"),
     "NaN": (np.where(np.eye(28) > 0, np.nan, 0.5), "expected floats from 0 to 1, found NaN"),
-    "ragged lists": ([[1, 2], [3]], "all rows of a length, found others"),
+    "ragged lists": ([[1, 2], [3]], "with rows of equal length, found others"),
     "lists of large numbers": ([[256] * 28] * 28, "in lists from 0 to 255, found 256 to 256"),
-    "a mask": (np.ma.masked_equal(np.zeros((28, 28), np.uint8), 0), "mask, found a masked one"),
-    "a list of masks": ([np.ma.array(np.zeros((28, 28), np.uint8))], "found a masked one"),
+    "a mask": (np.ma.masked_equal(np.zeros((28, 28), np.uint8), 0), "mask, found a masked array"),
+    "a list of masks": ([np.ma.array(np.zeros((28, 28), np.uint8))], "found a masked array"),
     "another device": (Speaks(np.zeros((28, 28), np.uint8), (2, 1)),
-                       "host memory or on the net's device, cpu, found them on cuda:1"),
+                       "host memory or the net's device, cpu, found cuda:1"),
     "no GPU": (Speaks(np.zeros((28, 28), np.uint8), (99, 0)),
                "host memory or on an NVIDIA GPU, found DLPack device 99"),
 }  # fmt: skip
@@ -276,9 +276,9 @@ def test_net_is_usable_after_a_failed_call(digits, reference, monkeypatch):
 def test_closed_net_is_refused(digits):
     with LeNet.load(device="cpu") as net:
         assert repr(net) == "<LeNet plan auto (fp32) on cpu>"
-    with pytest.raises(LenetError, match="expected one that is open, found it closed"):
+    with pytest.raises(LenetError, match="expected an open net, found a closed one"):
         net(digits)
-    with pytest.raises(LenetError, match="expected one that is open"), net:
+    with pytest.raises(LenetError, match="expected an open net"), net:
         pass
 
 

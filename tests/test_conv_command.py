@@ -37,7 +37,7 @@ def without_torch(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "expected SHAPE"),
+        ((), "give one of SHAPE"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
         (("1,8,8,4,x",), "as integers"),
         (("1,8,6,4,3x9,1,1",), "within the padded map of 10x8, found 3x9"),
@@ -50,7 +50,7 @@ def without_torch(monkeypatch):
         (("1,8,8,4,3", "--device", "cpu", "--baseline", "x"), "--baseline x: expected one of"),
         (("1,8,8,4,3", "--plot", "a.gif"), "expected a name ending in .png or .svg"),
         (("1,8,8,4,3", "--as", "gtx9", "--explain"), "--as gtx9: expected one of gtx1080ti, titan"),
-        (("1,8,8,4,3", "--as", "h100"), "--as h100: expected --explain too"),
+        (("1,8,8,4,3", "--as", "h100"), "--as h100: requires --explain; add it"),
     ],
 )
 def test_invalid_arguments_are_refused_in_one_sentence(arguments, words):

@@ -425,7 +425,7 @@ def test_faster_memory_format_of_pytorch_is_timed():
 
 def test_bf16_is_refused_by_older_gpus(monkeypatch):
     problem = replace(PLAIN, dtype="bf16")
-    assert dtype_refusal(problem, 75) == "bf16 needs cuda 8.0, found 7.5"
+    assert dtype_refusal(problem, 75) == "bf16 requires cuda 8.0, found 7.5"
     assert dtype_refusal(problem, 80) is dtype_refusal(replace(problem, dtype="fp16"), 75) is None
     chosen = [find("conv", "direct.grouped", "cuda")]
     run = compared._Run(ConvRequest(), None, Gpu(0, "T4", 75), None, "torch", chosen, None, [])
@@ -526,7 +526,7 @@ def test_options_apply_to_lines_files_and_suites(tmp_path, monkeypatch):
     [
         (("4,5,5,2,3", "--dtype", "fp64"), "dtype 'fp64' does not exist"),
         (("4,5,5,2,3", "--epilogue"), "or a model, found 4,5,5,2,3; use --bias and --relu"),
-        (("4,5,5,2,3", "--engines", "--relu"), "--engines: expected SHAPE"),
+        (("4,5,5,2,3", "--engines", "--relu"), "--engines: cannot be combined with --relu"),
         (("--engines", "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"), "supports fp32 in and out, not fp16"),
         (("--shares", "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"), "supports fp32 in and out, not fp16"),
     ],

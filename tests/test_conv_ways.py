@@ -289,10 +289,13 @@ def test_conflicting_inputs_are_refused(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("ic8ih8oc8kh3\n")
     for arguments, words in (
-        (("--from", path, "--model", path), "found --from and --model"),
-        (("--list", "--seconds", 1), "--list: expected SHAPE"),
-        (("--list", "--batch", 3), "expected SHAPE"),
-        (("--shares", "--model", path), "--shares: expected SHAPE"),
+        (
+            ("--from", path, "--model", path),
+            "give only one of SHAPE (C,H,W,M,K[,stride[,pad]]), --suite",
+        ),
+        (("--list", "--seconds", 1), "--list: cannot be combined with --seconds; combine"),
+        (("--list", "--batch", 3), "one of SHAPE"),
+        (("--shares", "--model", path), "--shares: cannot be combined with --model"),
         (("--from", tmp_path / "none"), "expected a file of convolutions, one per line, found no"),
         (("--from", path, "--json", path), "lines.txt"),
     ):

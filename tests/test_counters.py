@@ -369,7 +369,7 @@ def pools(*names):
 
 
 def test_candidates_have_counters_and_plugins_none(pretended):
-    pretended(errors={"layout.quad_looped": "needs more memory"})
+    pretended(errors={"layout.quad_looped": "requires more memory"})
     comparison, held = pools(
         "fused.maps_looped", "layout.quad_looped", PASSES_OF, "fused.relu_in_mean"
     )
@@ -377,7 +377,7 @@ def test_candidates_have_counters_and_plugins_none(pretended):
     comparison.candidates[2].bench = SimpleNamespace(problem=None)  # a plugin's bench
     shown.count_candidates(comparison, held, IMAGES, GPU, lambda line: None)
     wrong, failed, plugin, _ = (entry["counters"] for entry in held["candidates"])
-    assert wrong is plugin is None and failed["error"] == "needs more memory"
+    assert wrong is plugin is None and failed["error"] == "requires more memory"
     assert held["counters"]["source"] == "ncu"
     assert all(candidate.bench is None for candidate in comparison.candidates)
     rows = list(csv.DictReader(compared.table(held).csv().splitlines()))

@@ -506,7 +506,7 @@ def test_best_dispatches_only_algorithms_with_the_options(epilogue, capability, 
         assert rows["winograd.f4"].startswith("refused, supports ")
     else:
         alone = "supports a bias, ReLU, fp16 and bf16 by products on tensor cores alone"
-        assert refusal == f"{alone}, and {ANY} is refused: it needs cuda 8.0"
+        assert refusal == f"{alone}, and {ANY} is refused: it requires cuda 8.0"
         assert rows == {"dispatched": f"none: it {refusal}"}
         with pytest.raises(LenetError, match=r"^best.fp32 supports a bias, .* cuda 8\.0$"):
             decided(problem, 64)
@@ -714,7 +714,7 @@ def test_interrupted_tuning_keeps_finished_shapes(gpu, tmp_path):
             "--tune: expected a GPU for best.fp32, found",
         ),
         (("16,9,9,16,3", "--only", "winograd"), "expected --only best or none, found --only wi"),
-        (("16,9,9,16,3", "--cold-l2"), "beside it, found --cold-l2"),
+        (("16,9,9,16,3", "--cold-l2"), "cannot be combined with --cold-l2"),
     ],
 )
 def test_untunable_requests_are_refused_in_one_sentence(arguments, words):

@@ -80,7 +80,7 @@ def test_baseline_regression_needs_no_interval():
     ("damage", "words"),
     [
         (lambda d, e: e.update(median_ms="fast"), "median_ms: expected a number"),
-        (lambda d, e: e.update(median_ms=math.nan), "NaN is no number of JSON"),
+        (lambda d, e: e.update(median_ms=math.nan), "NaN is not a JSON number"),
         (lambda d, e: e.update(name="base"), "two candidates of one name"),
         (lambda d, e: d["cases"][0].pop("baseline"), "baseline: expected a text"),
         (lambda d, e: d.update(cases={"a": 1}), "cases: expected a list, found an object"),
@@ -91,7 +91,9 @@ def test_baseline_regression_needs_no_interval():
 def test_damaged_earlier_files_are_refused_before_timing(written, damage, words):
     document = conv(case(a=2.0))
     damage(document, document["cases"][0]["candidates"][1])
-    with pytest.raises(LenetError, match="expected JSON of conv, found another doc") as caught:
+    with pytest.raises(
+        LenetError, match="expected JSON written by conv, found another doc"
+    ) as caught:
         load_earlier(written(document), "conv", None)
     assert words in str(caught.value)
 
@@ -162,7 +164,7 @@ def test_invalid_earlier_file_is_refused_by_the_command(data, tmp_path):
     path.write_bytes(data)
     result = run("conv", "1,8,8,4,3", "--fail-on-regression", 5, "--against", path)
     assert result.exit_code == 2, result.output
-    expected = f"{path}: expected JSON of conv, found another document ("
+    expected = f"{path}: expected JSON written by conv, found another document ("
     assert result.stderr.startswith(f"lenetgpu: error: {expected}")
     assert result.stderr[:-1].isprintable()
 

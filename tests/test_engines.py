@@ -187,7 +187,7 @@ def test_other_shapes_have_no_paper_figures(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--device", "cpu"), "found --device"),
+        (("--device", "cpu"), "combined with --device"),
         (("--batch", 0), "--batch: expected at least 1 image, found 0"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
     ],

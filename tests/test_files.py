@@ -126,7 +126,7 @@ def test_invalid_images_are_refused(tmp_path, datasets, message):
         (struct.pack(">4I", 2051, 2, 28, 28) + bytes(784), "expected 1,568 bytes .*found 784"),
         (struct.pack(">4I", 2051, 1, 28, 28) + bytes(785), "found more"),
         (struct.pack(">4I", 2051, 1, 32, 32) + bytes(1024), "of 28x28, found 32x32"),
-        (struct.pack(">4I", 2051, 0, 28, 28), "found zero of them"),
+        (struct.pack(">4I", 2051, 0, 28, 28), "found none"),
         (gzip.compress(struct.pack(">4I", 2051, 0xFFFFFFFF, 28, 28), mtime=0), "can hold, found "),
         (b"\0\0\x08", "found only 3 bytes"),
         (b"\x1f\x8b" + bytes(30), "found a damaged file"),

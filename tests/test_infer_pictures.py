@@ -84,7 +84,7 @@ def test_arguments_may_be_files_folders_or_patterns(folder):
     three = [path for path in pictures if path[6:8] in ("00", "01", "02")]
     assert found.paths == [*pictures, *three, "-", "odd[1].png", "gone.png"]
     assert found.bad == [
-        "empty: expected a folder with pictures, found no file",
+        "empty: expected a folder with pictures, found an empty one",
         "n?ne: expected files of this pattern, found no such file",
     ]
     assert found.notes == ["scans: 1 file skipped: not pictures"]

@@ -90,7 +90,7 @@ def test_supported_variants_are_marked(capability, marked, monkeypatch):
     assert lacks == LACKING[capability]
     machine = "cpu (no NVIDIA GPU found)" if gpu is None else "cpu and NVIDIA Test, cuda"
     legend = " ".join(" ".join(lines).split()).partition("* runs on this machine: ")[2]
-    assert legend.startswith(machine) and ("the others need" in legend) == bool(lacks)
+    assert legend.startswith(machine) and ("the others require" in legend) == bool(lacks)
     assert all(what in legend for what in lacks)
 
 

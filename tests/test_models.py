@@ -84,7 +84,7 @@ def test_any_float_type_loads(tmp_path, tensors, form, dtype):
     (tmp_path / "x").write_bytes(getattr(model_files, form)(stored))
     same(load_weights(tmp_path / "x").tensors, tensors)
     done = run("weights", "verify", tmp_path / "x")
-    assert done.output == f"{tmp_path / 'x'}: right; {sums.NONE}\n"
+    assert done.output == f"{tmp_path / 'x'}: valid; {sums.NONE}\n"
 
 
 def test_safetensors_bfloat16_loads(tmp_path, tensors):

@@ -52,7 +52,7 @@ def wrapped(cause):
 def test_out_of_memory_errors_of_all_libraries_are_recognized(error, lacks):
     assert lacks_memory(error) == lacks
     assert faults.sentence(error).startswith("memory: expected enough") == lacks
-    assert (rounds.why(error).startswith("needs more memory")) == lacks
+    assert (rounds.why(error).startswith("requires more memory")) == lacks
 
 
 @pytest.mark.parametrize(("free", "lacks"), [(64 << 20, True), (1 << 30, False), (None, False)])

@@ -252,7 +252,7 @@ def test_invalid_image_is_refused(image, said, net):
 def test_closed_net_is_refused_and_close_is_idempotent(net):
     net.close()
     net.close()
-    with pytest.raises(LenetError, match="expected it open, found it closed"):
+    with pytest.raises(LenetError, match="expected an open one, found a closed"):
         net.label(np.zeros((28, 28), np.uint8))
     with pytest.raises(LenetError, match="expected a labelled image"):
         net.scores()

@@ -44,7 +44,7 @@ def test_cpu_stage_in_a_gpu_plan_shows_its_copies():
         (("course", "cpu"), "plan course requires a GPU and does not run on cpu; choose from: s"),
         (("serial", "cuda"), "plan serial requires a CPU and does not run on cuda"),
         (("auto", "cpu", {"conv3": "fft"}), "stage 'conv3' does not exist"),
-        (("auto", "cpu", {}, "fp16"), "precision 'fp16': expected one of fp32 for plan auto on c"),
+        (("auto", "cpu", {}, "fp16"), "precision 'fp16': expected fp32 for plan auto on c"),
     ],
 )
 def test_refusals_name_the_choices(arguments, message):
@@ -102,7 +102,7 @@ def test_auto_dispatches_fastest_supported_plan():
     assert older.stages[0].variant.full_name == "cuda_cores_fp32.features"
     with pytest.raises(LenetError, match=r"mma_fp16x3.features .*8.0 or later, found 7.5"):
         resolve("auto", "cuda", precision="fp16x3", gpu=gpu_of(75))
-    with pytest.raises(LenetError, match="precision 'tf32': expected one of fp32"):
+    with pytest.raises(LenetError, match="precision 'tf32': expected fp32"):
         resolve("auto", "cuda", precision="tf32")
 
 

@@ -95,7 +95,7 @@ BAD = {
     "plugin.slices is registered twice",
     POOL.replace("plugin", "a").replace("needs", 'also="fused.rows", needs'): "found that pool "
     "variant fused.rows is registered twice",
-    POOL.replace('"pool"', '"pol"'): "mine.py, plugin.slices: expected a kind of conv, pool, fc",
+    POOL.replace('"pool"', '"pol"'): "mine.py, plugin.slices: expected one of conv, pool, fc",
     POOL.replace('"NHWC"', '"NHCW"', 1): "mine.py, plugin.slices: expected layouts of NHWC, NCHW",
     POOL.replace("cpu()", '"cpu"'): "mine.py, plugin.slices: expected needs=cpu(), cuda() or",
     POOL.replace(
@@ -182,7 +182,7 @@ def test_conv_plugin_is_compared_despite_only(tmp_path):
     }  # fmt: skip
     assert found["plugin.plain"]["status"] == "right"
     assert found["plugin.elsewhere"]["status"] == "refused"
-    assert found["plugin.elsewhere"]["note"] == "needs cuda 8.0, found device cpu"
+    assert found["plugin.elsewhere"]["note"] == "requires cuda 8.0, found device cpu"
 
 
 BREAKING = """

@@ -70,7 +70,7 @@ def test_fused_families_have_both_kernels_and_a_plan():
 def test_invalid_family_is_refused_with_the_choices():
     with pytest.raises(LenetError, match=r"stage argmax has no variant 'fft' on cuda.*thread"):
         find("argmax", "fft", "cuda", "argmax")
-    with pytest.raises(LenetError, match=r"direct.basic of stage conv1 needs a GPU"):
+    with pytest.raises(LenetError, match=r"direct.basic of stage conv1 requires a GPU"):
         find("conv", "direct.basic", "cpu", "conv1")
 
 

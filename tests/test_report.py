@@ -272,7 +272,7 @@ def test_injected_script_does_not_run(chromium, file, tmp_path):
         ("{", "found another document"),
         ('{"command": "format c:"}', "expected one of infer"),
         ('{"command": "peers", "device": {"kind": "cpu", "name": "x"}}', "peers: TypeError"),
-        ('{"command": NaN}', "no number of JSON"),
+        ('{"command": NaN}', "not a JSON number"),
         (json.dumps({"traceEvents": [1] * (MOST_ROWS + 1)}), "at most 20,000 entries"),
         ('{"command": "one", "p95_ms": -5}', "p95_ms: expected a time from 0 to 1e+30, found -5"),
     ],
@@ -283,7 +283,9 @@ def test_damaged_file_is_named_in_the_error(text, said, tmp_path):
     bad.write_text(text)
     done = run(out, H200 / "peers.json", bad)
     assert done.exit_code == 2 and not out.exists()
-    assert f"{bad}: expected JSON of a command of lenetgpu" in done.output and said in done.output
+    assert (
+        f"{bad}: expected JSON written by a lenetgpu command" in done.output and said in done.output
+    )
 
 
 def holders(value):

@@ -212,5 +212,5 @@ def test_candidate_without_memory_is_skipped(machine, samples):
     if samples is None:
         big.build = breaking(MemoryError("5 GiB"), 0)(None)
     done = compare("x", [*candidates(machine, base=4.0), big], "base", Effort(9.0, rounds=8))
-    assert (big.status, big.note) == ("skipped", "needs more memory: 5 GiB")
+    assert (big.status, big.note) == ("skipped", "requires more memory: 5 GiB")
     assert big.samples == [] and done.wrong == []

@@ -144,8 +144,10 @@ QUICK = (
     ["infer", "--limit", "3", "--timing", "--device", "cpu"],
 )  # fmt: skip
 PLAIN = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-NO_ROOM = "lenetgpu: error: stdout: expected room for the results, found: No space left on device\n"
-CLOSED = "lenetgpu: error: stdout: expected a place for the results, found it closed\n"
+NO_ROOM = (
+    "lenetgpu: error: stdout: expected space for the results, found: No space left on device\n"
+)
+CLOSED = "lenetgpu: error: stdout: expected an open stream for the results, found a closed one\n"
 full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 
 
@@ -226,7 +228,7 @@ def test_stdout_encoding_without_unicode(tmp_path):
     [
         (OSError(13, "Permission denied", "/a\x1b/b"), "/a\\x1b/b: expected a file that can be"),
         (OSError(2, "No usable temporary directory found"), "system error: No usable"),
-        (OSError(28, "No space left on device"), "stdout: expected room for the results"),
+        (OSError(28, "No space left on device"), "stdout: expected space for the results"),
         (OSError("odd\nwords"), "system error: odd\\nwords"),
         (OSError(), "system error: OSError"),
         (PermissionError(1, "no", b"/x"), "/x: expected a file that can be used, found: no"),

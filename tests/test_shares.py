@@ -167,7 +167,7 @@ def test_equation_1_matches_the_compiler(name):
 def test_tile_that_does_not_fit_is_refused():
     problem = SHAPES["table 1, filters as printed"][0]
     swept = dict(tiles(problem)[:1])
-    assert "needs 245,760 bytes" in refusal(problem, swept["5"])
+    assert "requires 245,760 bytes" in refusal(problem, swept["5"])
     assert step_of(swept["5"]).kernel(problem, 1) not in convnet2_measured.tile_kernels(problem, 1)
 
 
@@ -204,7 +204,7 @@ def test_chain_consists_of_its_instruction(one):
     [
         (("--device", "cpu"), "--shares: expected a GPU for its clocks, found device cpu"),
         (("--suite", "lenet"), "expected --suite convnet2 or none, found lenet"),
-        (("--explain",), "found --explain"),
+        (("--explain",), "combined with --explain"),
         (("--batch", "0"), "expected at least 1 image, found 0"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
         (("1,50000,50000,1,3",), "2^31"),
@@ -309,7 +309,7 @@ def test_kernels_that_need_more_memory_are_left_out(pretended):
 
     pretended.setattr(command, "Field", none)
     result = run()
-    assert result.exit_code == 0 and "left out, needs more memory: no room" in result.stderr
+    assert result.exit_code == 0 and "left out, requires more memory: no room" in result.stderr
 
 
 # On a GPU

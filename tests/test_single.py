@@ -114,10 +114,12 @@ def test_late_labels_are_waited_for_after_ctrl_c(gpu, monkeypatch):
 
 def test_plans_that_cannot_be_graphs_are_refused(gpu):
     gpu.fails = True
-    with pytest.raises(LenetError, match="plan pretended: expected one that a CUDA graph can hold"):
+    with pytest.raises(
+        LenetError, match="plan pretended: expected one that a CUDA graph can record"
+    ):
         OneImage(lambda n: Pipe())
     elsewhere = type("Elsewhere", (Pipe,), {"labels_by_kernel": False})
-    with pytest.raises(LenetError, match="expected labels of the GPU, found them on the CPU"):
+    with pytest.raises(LenetError, match="expected labels computed on the GPU, found the CPU"):
         OneImage(lambda n: elsewhere())
 
 

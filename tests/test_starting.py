@@ -105,7 +105,7 @@ def test_existing_files_are_not_overwritten(there, fresh):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--new", "conv2", "mine"), "expected a kind of conv, pool, fc, argmax, found 'conv2'"),
+        (("--new", "conv2", "mine"), "expected one of conv, pool, fc, argmax, found 'conv2'"),
         (("--new", "conv", "a-file"), "expected a folder or a new name, found the file a-file"),
         (("pool", "--new", "conv", "mine"), "expected only KIND and FOLDER, found pool"),
         (("--new", "conv"), "requires 2 arguments"),

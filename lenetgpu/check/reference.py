@@ -10,7 +10,7 @@ from lenetgpu.network import FEATURE_STAGES, FEATURES, STAGES, weight_shapes
 from lenetgpu.stages import reference as stage_outputs
 from lenetgpu.stages.registry import WEIGHTED
 
-_CHUNK = CHECK_IMAGES = 500
+_CHUNK = CHECK_IMAGES = 500  # images
 
 
 def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
@@ -27,7 +27,7 @@ def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
 
 
 def tensors(w: Any) -> tuple[Any, ...]:
-    """Return `w`, as `reference` accepts it, as a tuple of none, one or several arrays."""
+    """Return the argument `w` of `reference` as a tuple of zero or more arrays."""
     if w is None:
         return ()
     return w if isinstance(w, tuple) else (w,)
@@ -87,7 +87,7 @@ class Reference:
 
     @property
     def labels(self) -> Any:
-        """Float64's labels."""
+        """Labels of the float64 reference."""
         return self.stages["argmax"]
 
 

@@ -112,7 +112,7 @@ def weights_verify(file: Path) -> None:
     from lenetgpu.lab.listing import verified
 
     expected_scores(load_weights(file), "uint8")
-    say(f"{file}: right; {verified(file)}")
+    say(f"{file}: valid; {verified(file)}")
 
 
 @weights.command("convert")
@@ -123,7 +123,7 @@ def weights_convert(source: Path, target: Path) -> None:
 
     Suffixes: .h5 and .hdf5 (HDF5), .safetensors, .pt and .pth (PyTorch state_dict), .onnx, .npz
     (NumPy). SOURCE may have any of these formats, recognised by its first bytes, and any float
-    type. ONNX needs the extra `models`, state_dict needs PyTorch.
+    type. ONNX requires the extra `models`, state_dict requires PyTorch.
     """
     from lenetgpu.files.convert import convert_weights
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -51,7 +52,7 @@ def require_streams() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
         sys.stdout = sys.stderr
-        raise LenetError("stdout: expected a place for the results, found it closed")
+        raise LenetError("stdout: expected an open stream for the results, found a closed one")
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")  # characters that its encoding lacks
@@ -104,7 +105,7 @@ def ended() -> Iterator[None]:
     except (click.exceptions.NoArgsIsHelpError, click.exceptions.Exit, click.Abort):
         raise
     except click.UsageError as error:
-        message = " ".join(error.format_message().split())
+        message = _of_usage(error)
     except (OSError, ImportError) as error:
         message = of_system(error)
     except Exception as error:
@@ -115,6 +116,18 @@ def ended() -> Iterator[None]:
             raise
     complain(message)
     raise click.exceptions.Exit(BAD_INPUT)
+
+
+def _of_usage(error: click.UsageError) -> str:
+    """Return the message of a usage error on one line; suggest only similar options."""
+    if isinstance(error, click.NoSuchOption):
+        name = error.option_name.lstrip("-")
+        known = {option.lstrip("-"): option for option in error.possibilities or ()}
+        error.possibilities = [known[word] for word in get_close_matches(name, known)]
+        for param in error.ctx.command.params if error.ctx else ():
+            if isinstance(param, click.Argument) and param.name == name:
+                return f"{name.upper()} is an argument, not an option; give it without --{name}"
+    return " ".join(error.format_message().split())
 
 
 def end(ctx: click.Context, outcome: Any) -> None:
@@ -134,7 +147,7 @@ def of_system(error: OSError | ImportError) -> str:
     """Return the message for an error of the system or a library; end the command on EPIPE."""
     if isinstance(error, ImportError):
         if error.name is None or error.name.partition(".")[0] == "lenetgpu":
-            raise error  # of a module of ours
+            raise error  # one of our modules is broken
         return f"{error.name}: expected a library that can be imported, found: {error}"
     streams_failed = [_cut_off(stream) for stream in (sys.stdout, sys.stderr)]
     if error.errno == errno.EPIPE and error.filename is None:
@@ -143,11 +156,11 @@ def of_system(error: OSError | ImportError) -> str:
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)}: expected a file that can be used, found: {reason}"
     if any(streams_failed) or error.errno in _FULL:
-        return f"stdout: expected room for the results, found: {reason}"
+        return f"stdout: expected space for the results, found: {reason}"
     try:
         os.getcwd()
     except OSError:
-        return "working folder: expected one that exists, found it deleted"
+        return "working folder: expected an existing folder, found a deleted one"
     return f"system error: {reason}"
 
 

@@ -29,7 +29,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "variants": ("conv2", "--new conv mine/"),
     "doctor": ("", "--repair"),
     "warmup": ("--device cuda:0",),
-    "completion": ("bash >> ~/.bashrc",),
+    "completion": ("bash",),
     "data info": ("digits.h5",),
     "data verify": ("digits.h5",),
     "data convert": ("t10k-images-idx3-ubyte.gz digits.h5",),

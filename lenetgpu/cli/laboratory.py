@@ -126,8 +126,8 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
         given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and name not in {*_COMBINED[flag], flag}:
             *others, last = (names[other] for other in names if other in _COMBINED[flag])
-            expected = f"expected {', '.join(others)} or {last} beside it"
-            raise LenetError(f"{names[flag]}: {expected}, found {shown}")
+            only = f"combine it only with {', '.join(others)} or {last}"
+            raise LenetError(f"{names[flag]}: cannot be combined with {shown}; {only}")
 
 
 @click.command(cls=Command)
@@ -151,10 +151,10 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
 @option(
     "--dtype DTYPE",
     "Type of input, filters, bias and output: fp32, fp16 or bf16.",
-    show_default="that of the line or model, else fp32",
+    show_default="the line's or model's, else fp32",
 )
 @option("--list", "List the suites, or the selected shapes; run nothing.", "listed")
-@option("--batch N", "Number of images.", show_default="that of the line or suite, else 1")
+@option("--batch N", "Number of images.", show_default="the line's or suite's, else 1")
 @shared.DEVICE
 @option(
     "--seconds SECONDS",
@@ -163,7 +163,7 @@ def _require_combinable(ctx: click.Context, flag: str) -> None:
 )
 @option("--only NAMES", "Run only these variants or families (comma-separated).")
 @ROUNDS
-@option("--bitwise", "Run each candidate five times and report if outputs are bit-identical.")
+@option("--bitwise", "Run each candidate five times; report whether outputs are bit-identical.")
 @WITH
 @option("--baseline NAME", "Baseline of ratios.", old="--reference", show_default="PyTorch's cuDNN")
 @option("--explain", "Also print lower bounds, tile sizes, waves and the choice of best.fp32.")

@@ -192,9 +192,9 @@ WEIGHTS = option(
 )
 COUNTERS = option("--counters", "Read hardware counters of each kernel with Nsight Compute.")
 AS_JSON = option("--json", "Print JSON to stdout.", "as_json")
-PLAN = option("--plan PLAN", "Plan, which names a variant for every stage.", default="auto")
+PLAN = option("--plan PLAN", "Plan: a variant for every stage.", default="auto")
 PRECISION = option(
-    "--precision P", "Precision to keep, such as fp16.", show_default="the plan's; auto: fp32"
+    "--precision P", "Promised precision, such as fp16.", show_default="the plan's; auto: fp32"
 )
 AS_IS = option(
     "--as-is", "Do not prepare pictures like MNIST; only convert them to grey and 28x28."

@@ -284,7 +284,7 @@ def classify(
 
 
 @click.command(cls=Command)
-@argument("out", "HTML file to write; its name must end in .html.")
+@argument("out", "HTML file to write; its name must end in .html or .htm.")
 @argument("files", "JSON files of earlier runs, or folders of them. Default: a new run.", nargs=-1)
 @shared.PLAN
 @shared.WEIGHTS
@@ -300,7 +300,7 @@ def classify(
 @shared.NO_PROGRESS
 @click.pass_context
 def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) -> None:
-    """Draw results on one HTML page, from a new run or from JSON files of earlier runs.
+    """Show results on one HTML page, from a new run or from JSON files of earlier runs.
 
     The page is a single, self-contained file.
     """

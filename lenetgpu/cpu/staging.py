@@ -1,8 +1,8 @@
-"""Native threads that copy a caller's images into page-locked memory, in overlap with the bus.
+"""Native threads that copy images into page-locked memory while earlier ones are transferred.
 
-A job is cut into chunks, which the caller waits for, and these into pieces, which the threads and
-the waiting caller take in order. A thread runs one native function until it is stopped: a job
-needs no GIL. Needs Linux. Importing this module imports llvmlite.
+A job is divided into chunks, for which the caller waits, and chunks into pieces, which threads and
+the waiting caller take in order. A thread runs one native function until it is stopped, without
+the GIL. Needs Linux. Importing this module imports llvmlite.
 """
 
 import ctypes
@@ -22,14 +22,14 @@ from lenetgpu.cpu.threads import core_count
 from lenetgpu.cpu.turns import PREPARING, tell_children
 from lenetgpu.cpu.vector import WIDTH, Vectors, f32, i64
 
-MOST_THREADS = 6  # by default: fewer fill the memory's bandwidth
+MOST_THREADS = 6  # default limit; more would not copy faster
 _PIECE = 1 << 16  # bytes of the source
-# 64-bit words of the control block: pieces not taken, threads at work, their semaphore, the job's
-# address, 1 to stop, C functions. What threads change has a cache line of its own.
+# 64-bit words of the control block: pieces left, active threads, their semaphore, the job's
+# address, 1 to stop, C functions. Words that threads change have cache lines of their own.
 _LEFT, _ACTIVE, _WAKE, _JOB, _STOP, _SLEEP, _POST, _YIELD, _COPY, _WORDS = 0, 8, *range(16, 48, 4)
 _FUNCTIONS = {_SLEEP: "sem_wait", _POST: "sem_post", _YIELD: "sched_yield", _COPY: "memcpy"}
 # Words of a job: addresses, bytes of a source element, elements of a piece, pieces; then a row of
-# zeros and a row a chunk: its ends in elements and pieces, pieces done, 1 if a value is no k/255.
+# zeros and one row per chunk: ends in elements and pieces, pieces done, 1 if a value is not k/255.
 _SOURCE, _OUT, _SIZE, _STEP, _PIECES, _ROWS = range(6)
 _END, _LAST, _DONE, _INEXACT, _ROW = range(5)
 
@@ -42,9 +42,9 @@ def _get(v: Vectors, base: Any, number: int) -> Any:
     return v.builder.load_atomic(_word(v, base, number), "seq_cst", 8)
 
 
-def _change(v: Vectors, base: Any, number: int, value: Any, how: str = "add") -> Any:
-    """Change a word by the operation `how`; return its former value."""
-    return v.builder.atomic_rmw(how, _word(v, base, number), v.number(value), "seq_cst")
+def _change(v: Vectors, base: Any, number: int, value: Any, operation: str = "add") -> Any:
+    """Change a word by an atomic `operation`; return its old value."""
+    return v.builder.atomic_rmw(operation, _word(v, base, number), v.number(value), "seq_cst")
 
 
 def _call(v: Vectors, state: Any, function: int, *arguments: Any) -> None:
@@ -86,7 +86,7 @@ def _convert(v: Vectors, source: Any, out: Any, count: Any, kind: Any, inexact: 
             k = b.and_(sums, ir.Constant(words, [255] * width))
             exact = b.bitcast(b.fdiv(b.sitofp(k, floats), scale), words)
             wrong = b.xor(exact, b.bitcast(x, words))
-            if kind is not f32:  # a double that is no 0, but becomes one
+            if kind is not f32:  # a nonzero double that rounds to 0
                 none = b.icmp_unsigned("==", k, ir.Constant(words, None))
                 some = b.fcmp_unordered("!=", value, ir.Constant(given, None))
                 wrong = b.or_(wrong, b.zext(b.and_(none, some), words))
@@ -98,7 +98,7 @@ def _convert(v: Vectors, source: Any, out: Any, count: Any, kind: Any, inexact: 
 
 
 def _take(v: Vectors, state: Any) -> Any:
-    """Emit the copy of the next piece, if any; return how many there were."""
+    """Emit the copy of the next piece, if any; return the number of pieces left before."""
     b, left = v.builder, _change(v, state, _LEFT, -1)
     with b.goto_entry_block():
         place = b.alloca(i64)
@@ -135,7 +135,7 @@ def _serve(v: Vectors, state: Any) -> None:
 
 
 def _begin(v: Vectors, state: Any, job: Any, pieces: Any, wakes: Any) -> None:
-    """Emit: wait until no thread works on the former job, then start `job` and wake threads."""
+    """Emit: wait until no thread works on the previous job, then start `job` and wake threads."""
     _change(v, state, _LEFT, 0, "xchg")
     head = _head(v)  # a thread is counted in _ACTIVE from before it takes a piece
     busy = v.builder.icmp_signed("!=", _get(v, state, _ACTIVE), v.number(0))
@@ -181,8 +181,8 @@ def _end(begin: Native, state: Array, workers: list[threading.Thread]) -> None:
 class Staging:
     """Pool of copying threads for one caller at a time; its owner serialises the calls.
 
-    With `threads` 0 the caller copies alone, in `wait`; so it does in a forked child and after
-    `close`. By default all cores but one have a thread, at most MOST_THREADS.
+    With `threads` 0, in a forked child and after `close`, the caller copies alone, in `wait`.
+    The default is one thread per core except one, at most MOST_THREADS.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -217,8 +217,8 @@ class Staging:
 
         Copies uint8 or float32, or converts float32 or float64 to uint8 k if each, as float32, is
         k/255. Neither array may change until all chunks are waited for, or `stop` is called. A
-        job before is abandoned. Raises ValueError for other types, for arrays of unlike size or
-        not contiguous, and unless `sizes` add up to n.
+        previous job is abandoned. Raises ValueError for other types, for arrays that differ in
+        size or are not contiguous, and unless `sizes` add up to n.
         """
         size = _SIZES.get(source.dtype.str + out.dtype.str)
         whole = source.flags.c_contiguous and out.flags.c_contiguous and source.size == out.size
@@ -235,9 +235,9 @@ class Staging:
         self._job, self._held, self._unwaited = job, (source, out, job), set(range(len(sizes)))
 
     def wait(self, chunk: int) -> bool:
-        """Help to copy until `chunk` is complete; return False if a value of it is no k/255.
+        """Help to copy until `chunk` is complete; return False if a value is not some k/255.
 
-        NaN, -0.0 and values outside 0..1 are none. False ends the job, as `stop` does.
+        NaN, -0.0 and values outside 0..1 are not. False ends the job, as `stop` does.
         """
         job, row = self._job, _ROWS + _ROW * (chunk + 1)
         if not job:

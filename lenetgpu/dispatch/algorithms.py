@@ -101,7 +101,7 @@ def why_not(
         return "it is none that best.fp32 runs"
     variant = find("conv", name, "cuda")
     if not variant.needs.met_by(machine):
-        return f"it needs {variant.needs}"
+        return f"it requires {variant.needs}"
     refusal = variant.refusal(problem)
     if refusal is not None:
         return refusal

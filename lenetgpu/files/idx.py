@@ -1,4 +1,4 @@
-"""IDX files (MNIST's), `.gz` or not, and `.npy` files: a short header, then the images."""
+"""IDX files (MNIST's), optionally gzip-compressed, and `.npy` files: a header, then images."""
 
 import os
 import struct
@@ -16,7 +16,7 @@ from lenetgpu.files.regular import MOST_RATIO, OpenFile, broken, is_gzip, open_r
 from lenetgpu.network import IMAGE_SHAPE
 
 IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
-CACHE_BYTES = 256 << 20  # of inflated images, at most, that a gzip file's source caches
+CACHE_BYTES = 256 << 20  # inflated images cached per gzip file, at most
 _STEP = 1 << 20
 
 
@@ -35,7 +35,7 @@ class _Header:
         if tuple(shape) != item:
             raise unexpected(path, f"{expected} of {by(item)}", by(tuple(shape)))
         if self.count == 0:
-            raise unexpected(path, expected, "zero of them")
+            raise unexpected(path, expected, "none")
         self.bytes = self.count * prod(item)
 
     def refuse(self, found: int) -> LenetError:
@@ -95,7 +95,7 @@ class _Unpacked:
         self._file = file
 
     def _inflate(self, file: BinaryIO, view: memoryview, at: int) -> None:
-        """Fill `view` from byte `at` of the images on; the file must end after the last image."""
+        """Fill `view` with the images' bytes from `at` on; no bytes may follow the last."""
         done = 0
         try:
             while done < len(view):
@@ -130,7 +130,7 @@ def _damaged(path: Path, what: str, error: Exception) -> LenetError:
 
 
 def open_idx(path: Path, skip: int, limit: int | None) -> Source:
-    """Open images of an IDX file, with labels from the label file that MNIST's naming gives."""
+    """Open images of an IDX file, with labels from a label file named as in MNIST."""
     file = OpenFile(path)
     try:
         gzipped = is_gzip(file.file)
@@ -151,7 +151,7 @@ def open_idx(path: Path, skip: int, limit: int | None) -> Source:
 
 
 def label_file(images: Path) -> Path | None:
-    """Return the label file of an image file, by MNIST's naming, `.gz` or not; None if absent."""
+    """Return the label file of an image file, by MNIST's naming, gzipped or not; None if absent."""
     if "images" not in images.name:
         return None
     for rank in ("idx1", "idx3"):

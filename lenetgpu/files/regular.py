@@ -27,7 +27,7 @@ def open_regular(path: Path, what: str) -> BinaryIO:
         raise unexpected(path, what, "no such file") from error
     except OSError as error:
         raise unreadable(path, error) from error
-    raise unexpected(path, what, "a folder or a device")
+    raise unexpected(path, what, "a folder; name a file" if path.is_dir() else "a device")
 
 
 def unreadable(path: Path, error: OSError) -> LenetError:

@@ -129,12 +129,12 @@ def require_gpu(index: int = 0) -> Gpu:
     gpus = driver_gpus()
     if not gpus:
         expected = "expected an NVIDIA GPU and its driver, found none"
-        raise LenetError(f"device cuda: {expected}; use --device cpu or auto")
+        raise LenetError(f"device cuda:{index}: {expected}; use --device cpu or auto")
     if index >= len(gpus):
         available = ", ".join(f"cuda:{gpu.index}" for gpu in gpus)
         raise LenetError(f"device cuda:{index}: expected one of {available}, found no such GPU")
     if not cupy_installed():
-        raise LenetError(f"device cuda: requires CuPy, which is not installed; {INSTALL_HINT}")
+        raise LenetError(f"device cuda:{index}: requires CuPy, found none; {INSTALL_HINT}")
     return gpus[index]
 
 

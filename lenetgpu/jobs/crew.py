@@ -94,7 +94,7 @@ def crew(
                 local = stack.enter_context(_local_cluster(distributed, workers))
                 client = stack.enter_context(distributed.Client(local))
             else:
-                option, expected = f"--scheduler {scheduler}", "a Dask scheduler there"
+                option, expected = f"--scheduler {scheduler}", "a reachable Dask scheduler"
                 client = stack.enter_context(distributed.Client(scheduler, timeout="20s"))
             expected = f"a worker within {JOIN_S:.0f} s"
             client.wait_for_workers(1, timeout=JOIN_S)
@@ -272,13 +272,13 @@ def _prepare(*sent: Any) -> None:
 
 
 def _compute(worker: Worker) -> None:
-    """Compute what the tasks of this process ask for, and give each its results."""
+    """Compute the shards that this process' tasks request; put each in its task's queue."""
     tasks: dict[int, SimpleQueue[Any]] = {}
 
     def take() -> Shard | None:
-        if not worker.asked:
+        if not worker.requested:
             return None
-        shard, results = worker.asked.popleft()
+        shard, results = worker.requested.popleft()
         tasks.update((each.number, results) for each in shard.each)
         return shard
 
@@ -301,7 +301,7 @@ def _task(
         with _preparing:
             worker = _worker(folder, key, pickled)
         results = SimpleQueue[Any]()
-        worker.asked.extend((shard, results) for shard in worker.job.joined(numbers))
+        worker.requested.extend((shard, results) for shard in worker.job.joined(numbers))
         _computing.submit(_compute, worker)
         while left:
             ended = results.get()

@@ -34,16 +34,16 @@ from lenetgpu.measure.timing import clock
 from lenetgpu.net.engine import Engine
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
-# Most images, with their labels, that are opened for a shard and those that follow it.
+# Most images, with labels, that are opened at a time for a shard and the following ones.
 _OPEN = 1 << 23
-_ON_GPU = 1_000_000  # images for which a GPU's chunks are chosen, at least, if the job has them
-_HELD = 1 << 18  # labels that are written at once, at least, unless the shard ends
-_WARM_IMAGES = 400_000  # on a GPU before the first shard, at most
-# Shards in a chain: images opened ahead of those read, most seconds, and most open files.
+_ON_GPU = 1_000_000  # least images for which a GPU's chunk size is chosen, if the job has them
+_HELD = 1 << 18  # least labels per write, except at the end of a shard
+_WARM_IMAGES = 400_000  # most images before the first shard, on a GPU
+# Limits of a chain of shards: images opened ahead, seconds, open files.
 _AHEAD, _CHAIN_S, _CHAIN_FILES = 1 << 17, 2.0, 64
-# A shard's line, the reason why it has none, or the line once its file is written.
+# A shard's manifest line, the error that prevented it, or a future of the line.
 Result = Row | LenetError | Future[Row]
-Take = Callable[[], Shard | None]  # returns the next shard, or None if there is none for now
+Take = Callable[[], Shard | None]  # returns the next shard, or None if none is available
 Report = Callable[[Shard, Result], None]
 
 
@@ -66,9 +66,9 @@ class Worker:
         )
         if self.engine.weights.digest != job.digest:
             expected = "the weights with which the job started"
-            raise unexpected(job.weights, expected, "others of that name")
+            raise unexpected(job.weights, expected, "others under the same name")
         self.name = f"{socket.gethostname()}:{os.getpid()}"
-        self.asked: deque[tuple[Shard, SimpleQueue[Any]]] = deque()  # by tasks; with their results
+        self.requested = deque[tuple[Shard, SimpleQueue[Any]]]()  # by tasks, with result queues
         self._runner: Any = None
         self._lines: Manifest | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write")
@@ -116,7 +116,7 @@ class Worker:
                 yield shard, waited(result)
 
     def begin(self, take: Take, report: Report) -> bool:
-        """Compute a chain of shards; report each once its labels are computed. False: no shard.
+        """Compute a chain of shards and report each; return False if there is no shard.
 
         A chain is read and computed without a pause between its shards. A file is renamed and
         listed while the next shard is computed. Raises StopError like `run`.
@@ -160,7 +160,7 @@ class Worker:
         return True
 
     def _alone(self, shard: Shard, report: Report) -> None:
-        """Compute one shard, or list it if a worker that died has; halve a failing one of files."""
+        """Compute one shard unless it is listed; divide a failing shard of several files."""
         try:
             if (row := self._listed(shard)) is not None:
                 return report(shard, row)
@@ -192,7 +192,7 @@ class Worker:
         self._files = self._files[len(files) :]
 
     def _listed(self, shard: Shard) -> Row | None:
-        """Return the line of a shard that another worker, which died, has listed."""
+        """Return the line of a shard that a worker listed before it died, or None."""
         with _stopping():
             if self._lines is None:
                 require_begun(self.folder, self.job)
@@ -370,7 +370,7 @@ class _Chain(Source):
 class _LabelledShard:
     """A shard in progress: its label file, and the statistics of its labels.
 
-    The only thread of `pool` writes and counts them, at most _HELD labels or one call's behind.
+    The only thread of `pool` writes and counts them; at most _HELD labels or one call wait.
     """
 
     def __init__(

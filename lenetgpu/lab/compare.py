@@ -221,7 +221,7 @@ class Asked:
         if percent is not None and not 0 <= percent < inf:
             raise LenetError(f"--fail-on-regression: expected a percentage from 0, found {percent}")
         if (percent is None) != (self.against is None):
-            raise LenetError("--fail-on-regression PCT and --against FILE go together")
+            raise LenetError("--fail-on-regression PCT and --against FILE: give both or neither")
         if self.plot is not None:
             charts.check_plot(self.plot)
 
@@ -332,7 +332,7 @@ def _setting(request: CompareRequest, say: Say) -> _Setting:
 
 def _check_request(request: CompareRequest) -> None:
     if (request.what is None) == (request.suite is None):
-        raise LenetError(f"compare: expected a stage, {PLANS} or --suite NAME, and one of them")
+        raise LenetError(f"compare: give one of a stage, the word {PLANS} or --suite NAME")
     if request.suite is not None and request.suite not in NAMES:
         known = choose(request.suite, NAMES[:1])
         raise LenetError(f"suite {request.suite!r} does not exist; {known}")

@@ -117,7 +117,7 @@ def read(path: Path, what: str, check: Callable[[Any], Any]) -> Any:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 # Former keys -> today's
@@ -192,7 +192,8 @@ def load_earlier(path: Path, command: str, what: str | None) -> Entry:
 
     `what` is the stage, span or "plans" of compare. Raises LenetError for any other file.
     """
-    document: Entry = read(path, f"JSON of {command}", lambda value: _earlier(value, command))
+    expected = f"JSON written by {command}"
+    document: Entry = read(path, expected, lambda value: _earlier(value, command))
     parts = document.get("cases", [document])
     if not any("median_ms" in entry for part in parts for entry in part["candidates"]):
         raise LenetError(f"{path}: expected candidates with times, found none")

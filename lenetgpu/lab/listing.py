@@ -35,7 +35,7 @@ _LEAST_DESCRIPTION = 40  # width of a description next to its variant's name
 _AT_ONCE = 4096
 _NO_CHECKSUM = b"\0\0\x08", b"\x93NUMPY"  # first bytes of IDX and .npy files
 Line = list[tuple[str, str]]  # texts, each with its style
-_ENDINGS = {".py": "launches it, and computes the same on a CPU", ".cu": "the kernel"}
+_ENDINGS = {".py": "launches the kernel, and computes the same on a CPU", ".cu": "the kernel"}
 # Options that keep a comparison short on a CPU, where loops are slow
 _SHORT = " --batch 20 --seconds 5"
 
@@ -67,7 +67,7 @@ def table_rows(stage: str | None = None) -> tuple[list[dict[str, Any]], str]:
     """Return the same objects, and a text on the devices here and the unmet needs."""
     rows = variant_rows(stage)
     lacking = sorted({row["lacks"] for row in rows if row["lacks"]})
-    others = f"; the others need {' or '.join(lacking)}" if lacking else ""
+    others = f"; the others require {' or '.join(lacking)}" if lacking else ""
     return rows, machine() + others
 
 
@@ -234,7 +234,7 @@ def verified(path: Path) -> str:
         part = np.empty((_AT_ONCE, *IMAGE_SHAPE), source.dtype)
         for lo in range(0, len(source), _AT_ONCE):
             source.read(lo, part[: len(source) - lo])
-    return sums.NONE if plain else "gzip's checksum right"
+    return sums.NONE if plain else "gzip's checksum matches"
 
 
 def shipped() -> list[tuple[str, str]]:
@@ -254,7 +254,7 @@ def start(kind: str, folder: Path) -> list[tuple[str, str]]:
     Raises LenetError, and writes nothing, for an unknown `kind`, or if one of the files exists.
     """
     if kind not in KINDS:
-        raise LenetError(f"--new: expected a kind of {', '.join(KINDS)}, found {kind!r}")
+        raise LenetError(f"--new: expected one of {', '.join(KINDS)}, found {kind!r}")
     if folder.exists() and not folder.is_dir():
         raise LenetError(f"--new: expected a folder or a new name, found the file {folder}")
     files = {folder / f"{kind}{ending}": what for ending, what in _ENDINGS.items()}

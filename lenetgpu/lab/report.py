@@ -131,7 +131,7 @@ def load_document(path: Path) -> Document:
             raise ValueError(f"{document['command']}: {error!r}") from error
         return document
 
-    document: Document = read(path, "JSON of a command of lenetgpu", drawn)
+    document: Document = read(path, "JSON written by a lenetgpu command", drawn)
     return document
 
 

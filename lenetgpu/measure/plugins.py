@@ -326,9 +326,9 @@ class _Server:
         compiled = compiles(variant, gpu, problem, work.images)
         here = "cpu" if gpu is None else "cuda"
         if variant.needs.device != here:
-            return f"needs {variant.needs}, found device {here}{compiled}"
+            return f"requires {variant.needs}, found device {here}{compiled}"
         if gpu is not None and not variant.needs.met_by(gpu):
-            return f"needs {variant.needs}, found cuda {gpu.version}{compiled}"
+            return f"requires {variant.needs}, found cuda {gpu.version}{compiled}"
         return problem
 
     def build(self, name: str, problem: Any, work: Work, weights: tuple[Any, ...]) -> None:

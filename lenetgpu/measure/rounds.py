@@ -238,7 +238,7 @@ def why(error: BaseException) -> str:
     """Return why a candidate cannot run, in one line; our own errors appear unchanged."""
     line = str(error).partition("\n")[0]
     if lacks_memory(error):
-        return f"needs more memory: {line}" if line else "needs more memory"
+        return f"requires more memory: {line}" if line else "requires more memory"
     if isinstance(error, (LenetError, Skip)):
         return line
     return f"cannot run: {type(error).__name__}: {line}"

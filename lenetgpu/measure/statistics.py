@@ -2,7 +2,7 @@
 
 A ratio is the median over rounds of log(time / baseline's time in that round). The sampling error
 comes from a bootstrap over rounds in circular blocks, since neighbouring rounds share load and
-clocks; the widest result of several block lengths counts. It is joined with the interval of the
+clocks; the widest result of several block lengths is used. It is combined with the interval of
 order statistics, which assumes no distribution, so that few rounds do not look precise. A second
 run has an independent error of the same size, so its median lies within sqrt(2) of that error.
 """
@@ -28,7 +28,7 @@ _OUTLIER = 5.0
 _MANY_OUTLIERS = 0.05
 _NOISY = 0.10
 _DRIFT = 0.03
-_TORN = 1.5
+_SKEWED = 1.5
 _LEAST_TO_WARN = 10
 
 
@@ -67,7 +67,7 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
 
 def _student(freedom: float) -> float:
-    """Return Student's 97.5 % quantile by Cornish-Fisher expansion, within 0.2 % from 6 on."""
+    """Return Student's 97.5 % quantile by Cornish-Fisher expansion, to 0.2 % from 6 degrees."""
     z = 1.959964
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -75,7 +75,7 @@ def _student(freedom: float) -> float:
 
 
 def _bootstrap(logs: Any, block: int) -> float:
-    """Return half the 95 % interval of the median of `logs`, from resampled circular blocks."""
+    """Return the half-width of the median's 95 % interval by a circular block bootstrap."""
     n = len(logs)
     blocks = -(-n // block)
     starts = np.random.default_rng(n).integers(0, n, (_RESAMPLES, blocks, 1))
@@ -85,7 +85,7 @@ def _bootstrap(logs: Any, block: int) -> float:
 
 
 def _block_lengths(n: int) -> list[int]:
-    """Return 1, the cube root that theory suggests, and longer ones with enough blocks."""
+    """Return block lengths: 1, the cube root that theory suggests, and longer ones."""
     wanted = (1, math.ceil(n ** (1 / 3)), math.ceil(math.sqrt(n)), n // _LEAST_BLOCKS)
     return sorted({length for length in wanted if 1 <= length <= n // _LEAST_BLOCKS})
 
@@ -114,7 +114,7 @@ def ratio_interval(samples: Sequence[float], base: Sequence[float], drift: float
 
 
 def single_ratio(time: float, base: float, drift: float = 0.0) -> Interval:
-    """Return the ratio of two times of which one was sampled once."""
+    """Return the ratio of two times, at least one of them sampled once."""
     return Interval(*[time / base] * 3).widened(max(SINGLE, drift))
 
 
@@ -133,12 +133,12 @@ def warnings(samples: Sequence[float]) -> list[str]:
     apart = last.low > first.high or last.high < first.low
     drifts = apart and abs(last.value - first.value) >= math.log1p(_DRIFT)
     longer = "longer" if moved > 0 else "less"
-    torn = math.exp(middle) / sorted(samples)[math.floor(0.05 * (n - 1))]
+    skew = math.exp(middle) / sorted(samples)[math.floor(0.05 * (n - 1))]
     found = {
         f"the first sample took {start:.2g} times the median": far[0] and start > 1 + _NOISY,
         f"{sum(far)} of {n} samples are outliers": sum(far) > _MANY_OUTLIERS * n,
         f"samples spread by {noise:.0%}": noise > _NOISY,
         f"drift: the last third took {abs(moved):.1%} {longer} than the first": drifts,
-        f"the median is {torn:.3g} times the 5th percentile": torn > _TORN,
+        f"the median is {skew:.3g} times the 5th percentile": skew > _SKEWED,
     }
     return [clause for clause, odd in found.items() if odd]

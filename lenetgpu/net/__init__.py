@@ -1,1 +1,1 @@
-"""From images as callers have them to labels: taking them, preparing a plan, running it."""
+"""Classification of callers' images: conversion, preparation of a plan, and its run."""

@@ -44,7 +44,7 @@ Finish = Callable[[Any, Any, Any], Any]
 # (NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to one result or several
 _AHEAD = 2  # batches that `stream` requests in advance
 _SINGLES = {(1, *form) for form in FORMS}
-_MOST = 1 << 20  # images per pass, more than any chunk holds
+_MOST = 1 << 20  # images per pass, larger than any chunk
 
 
 class LeNet:
@@ -57,10 +57,10 @@ class LeNet:
     Results are new arrays of the caller's framework on the device of the images: labels of a
     PyTorch tensor on a GPU are a tensor on that GPU, ordered on PyTorch's current stream, and the
     host does not wait. For lists the result is a NumPy array. A single image without a batch axis
-    has a result without one; no images have an empty result.
+    has a result without one; an empty batch has an empty result.
 
     Raises LenetError for images of another shape or type; for floats in host memory that are NaN or
-    outside 0..1 (on a GPU they get label -1 and NaN scores instead, because checking would wait);
+    outside 0..1 (on a GPU they get label -1 and NaN scores instead, because a check would block);
     for images on another GPU; if memory is short or the GPU is lost; and after `close`. In a forked
     child a CPU net works, a GPU net raises LenetError.
     """
@@ -72,11 +72,11 @@ class LeNet:
         self._on_gpu: dict[Key, DeviceRunner] = {}
         self._batch = engine.request.images_a_pass(sys.maxsize)
         self._array, self._pixels, self._refusal = np.ndarray, np.dtype(np.uint8), ""
-        self._made, self._label = np.array, np.int32  # not looked up in a short call
+        self._made, self._label = np.array, np.int32  # look-ups would slow a short call
         tell_children(self)
 
     def forked(self) -> None:
-        """Reset in a forked child: work in progress never ends there; CUDA objects stay."""
+        """Reset in a forked child, where running work never ends; CUDA objects are not freed."""
         pools, self._making, self._pools = self._pools, threading.Lock(), {}
         if self._index is not None:
             self._refusal = FORKED
@@ -97,9 +97,9 @@ class LeNet:
 
         `weights`: path of a weight file in any supported format; None: the file that ships.
         `plan`, `precision`, `device` ("auto", "cpu", "cuda", "cuda:K"): as in `lenetgpu infer`.
-        `batch`: images per pass, at most 1,048,576; plan "auto" optimises for it, calls may have
-        more. `threads`: CPU threads of the whole process; None: all available. `latency`: answer
-        single host images by a persistent GPU kernel, in fp32.
+        `batch`: images per pass, at most 1,048,576; plan "auto" optimises for it; larger calls
+        are split. `threads`: CPU threads of the whole process; None: all available. `latency`:
+        answer single host images by a persistent GPU kernel, in fp32.
 
         Warns if plan "auto" chose a higher precision because the requested one does not fit the
         weights. Raises LenetError if an argument is not available, or the plan is wrong on this
@@ -149,7 +149,7 @@ class LeNet:
                 return self._one(images)
             if images.shape in _SINGLES:
                 return self._made([self._one(images.reshape(IMAGE_SHAPE[:2]))], self._label)
-        elif self._index is not None and (direct := self._label_there(images)) is not None:
+        elif self._index is not None and (direct := self._label_on_device(images)) is not None:
             return direct.labels[0] if direct.single else direct.labels
         return self._answer(images, False, _labels)
 
@@ -179,25 +179,25 @@ class LeNet:
 
         A batch may be overwritten once the next one is requested. `batches` is iterated in the
         caller's thread, at most two batches ahead. Errors of `batches` or of a batch are raised
-        after the results of the batches before.
+        after the results of earlier batches.
         """
         from concurrent.futures import Future, ThreadPoolExecutor
 
-        flying: deque[Future[Any]] = deque()
+        pending: deque[Future[Any]] = deque()
         with ThreadPoolExecutor(_AHEAD, thread_name_prefix="lenetgpu-stream") as workers:
             try:
                 for job in self._jobs(batches):
-                    flying.append(workers.submit(job))
-                    if len(flying) > _AHEAD:
-                        yield flying.popleft().result()
-                while flying:
-                    yield flying.popleft().result()
+                    pending.append(workers.submit(job))
+                    if len(pending) > _AHEAD:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
             finally:
-                for future in flying:
+                for future in pending:
                     future.cancel()
 
     def _jobs(self, batches: Iterable[Any]) -> Iterator[Callable[[], Any]]:
-        """Yield the remaining work for each batch, for another thread; an error is the last one."""
+        """Yield a function per batch that completes it in any thread; the last may raise."""
         try:
             for batch in batches:
                 accepted = accept(batch, self.device)
@@ -212,7 +212,7 @@ class LeNet:
     def close(self) -> None:
         """Free all buffers; later calls raise LenetError."""
         with self._making:
-            self._refusal = "net: expected one that is open, found it closed"
+            self._refusal = "net: expected an open net, found a closed one"
             self._pools.clear()
             self._on_gpu.clear()
             if self._single is not None:
@@ -238,8 +238,8 @@ class LeNet:
             raise
 
     @telling()
-    def _label_there(self, images: Any) -> DeviceImages | None:
-        """Queue labels of a plain device array with the least overhead; None if it is no such."""
+    def _label_on_device(self, images: Any) -> DeviceImages | None:
+        """Queue the labels of a plain device array with least overhead; None for other images."""
         self._require_open()
         assert self._index is not None
         if (direct := device_images(images, self._index)) is None:
@@ -260,7 +260,7 @@ class LeNet:
             return self._on_host(accepted, accepted.pixels(), with_scores, finish)
 
     def _exact(self, accepted: Accepted, with_scores: bool) -> Any:
-        """Return labels and scores of many floats k/255 as those of bytes k; else None."""
+        """Classify many floats as bytes k if each is some k/255, else return None."""
         if self._index is None or accepted.dtype == "uint8" or accepted.count < MANY:
             return None
         found, raw = None, accepted.raw
@@ -283,7 +283,7 @@ class LeNet:
             with self._pool(accepted.dtype, with_scores).acquire() as runner:
                 try:
                     labels, scores = runner.answer(pixels, with_scores)
-                except LenetError:  # of scores, which floats outside 0..1 explain
+                except LenetError:  # the scores are not finite: check for floats outside 0..1
                     accepted.check()
                     raise
             if accepted.dtype != "uint8" and labels.min(initial=0) < 0:
@@ -329,7 +329,7 @@ class LeNet:
 
 
 def _whole(expected: str, value: Any) -> int:
-    """Return `value` as an int; raise LenetError that begins with `expected` if it is not one."""
+    """Return `value` as an int; LenetError if it is no integer."""
     with suppress(TypeError):
         if not isinstance(value, bool):
             return index(value)
@@ -337,7 +337,7 @@ def _whole(expected: str, value: Any) -> int:
 
 
 def _given(accepted: Accepted, answer: Any) -> Any:
-    """Convert `answer`, one array or a tuple, to the caller's framework; drop a single's axis."""
+    """Convert an array or tuple to the caller's framework; remove the batch axis of one image."""
     if isinstance(answer, tuple):
         return tuple(_given(accepted, part) for part in answer)
     given = accepted.home.give(answer)

@@ -116,8 +116,8 @@ class Engine:
     def check(self, dtype: str, batch: int) -> int:
         """Compile the plan for passes of `batch` images of `dtype` and compare it with float64.
 
-        Return the number, halved until memory suffices. Raises LenetError if the plan is wrong, or
-        breaks the promise of the precision that was requested.
+        Return the batch size, halved until it fits in memory. Raises LenetError if the plan is
+        wrong, or breaks the promise of the precision that was requested.
         """
         fused = self.plan.stages[0].variant.kind == FEATURES
         size = min(batch, default_chunk(self.device, fused))
@@ -167,7 +167,7 @@ class Engine:
     ) -> CpuRunner | GpuRunner:
         """Create a runner for host images after `start`; `one`: for callers' arrays.
 
-        Then it has a path for single images, and on a GPU floats outside 0..1 get label -1.
+        Such a runner has a path for single images; GPU floats outside 0..1 get label -1.
         """
         if self.gpu is None:
             with self.phases.timed("compile"):

@@ -1,8 +1,8 @@
 """Callers' images: location, checks, conversion to the network's layout, and results back.
 
 Results are arrays of the caller's framework. No framework is imported here: a caller that passes
-its arrays has imported it. Calls are short, so that functions import CuPy themselves: that takes a
-tenth of the time of a look-up through `lenetgpu.arrays`.
+its arrays has imported it. Calls are short, so functions import CuPy locally, which takes a tenth
+of the time of a look-up through `lenetgpu.arrays`.
 """
 
 import sys
@@ -20,7 +20,7 @@ from lenetgpu.gpu.graph import new_stream
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import ALIGNED
 
-MANY = 256  # host images from which on threads copy them
+MANY = 256  # smallest batch of host images that is copied by threads
 SLACK = 1000  # floats may exceed 0..1 by 1/SLACK, for rounding
 _PLAIN = IMAGE_SHAPE[:2]
 _MANY_LABELS, _LABEL_BYTES = 1 << 20, 4
@@ -59,7 +59,7 @@ class Home:
 
 
 class _Producer(Home):
-    """An array of host memory that offers DLPack, of another framework than those below."""
+    """Adapter of host arrays with DLPack from any other framework."""
 
     def view(self, images: Any) -> Any:
         return np.from_dlpack(images)
@@ -117,9 +117,8 @@ class _Torch(Home):
 
 def _torch_stream(torch: Any, index: int | None) -> int:
     """Return the handle of PyTorch's current stream on GPU `index`."""
-    short = getattr(
-        torch._C, "_cuda_getCurrentRawStream", None
-    )  # a tenth of the public call's time
+    # takes a tenth of the public call's time
+    short = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return int(short(index) if short else torch.cuda.current_stream(index).cuda_stream)
 
 
@@ -182,7 +181,7 @@ def _from(framework: str, name: str, images: Any) -> bool:
 
 
 def home_of(images: Any) -> Home:
-    """Return the adapter for `images`; raise LenetError if no host or CUDA memory holds them."""
+    """Return the adapter for `images`; raise LenetError if they are not in host or CUDA memory."""
     if _from("numpy", "ndarray", images):
         return Home()
     if _from("torch", "Tensor", images):
@@ -233,7 +232,7 @@ FORMS = (_PLAIN, IMAGE_SHAPE, (1, *_PLAIN))
 def device_images(images: Any, index: int) -> DeviceImages | None:
     """View `images` if they are a plain array of PyTorch or CuPy on the current GPU, `index`.
 
-    Anything else, and whatever needs a conversion or is refused, returns None: see `accept`.
+    Return None for all others, which `accept` converts or refuses.
     """
     kind: Any = type(images)
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
@@ -317,7 +316,7 @@ def accept(images: Any, device: str, later: bool = False) -> Accepted:
     listed = isinstance(images, list | tuple)
     arrays = (images, *images) if listed else (images,)
     if any(_from("numpy.ma", "MaskedArray", array) for array in arrays):
-        raise LenetError("images: expected arrays without a mask, found a masked one")
+        raise LenetError("images: expected arrays without a mask, found a masked array")
     if listed:
         raw, home = _listed(images), Home()
     else:
@@ -325,8 +324,8 @@ def accept(images: Any, device: str, later: bool = False) -> Accepted:
             home = home_of(images)
             if home.on_gpu and device != f"cuda:{home.index}":
                 raise LenetError(
-                    f"images: expected them in host memory or on the net's device, {device}, "
-                    f"found them on cuda:{home.index}"
+                    f"images: expected host memory or the net's device, {device}, "
+                    f"found cuda:{home.index}"
                 )
             _check_type(images)
             with current(home.index), in_order_of(home.stream()):
@@ -383,7 +382,7 @@ def _listed(images: Any) -> Array:
         raw = np.asarray(images)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise LenetError(
-            "images: expected nested lists of numbers, all rows of a length, found others"
+            "images: expected nested lists of numbers with rows of equal length, found others"
         ) from error
     if raw.dtype.kind in "iu" and raw.dtype != np.uint8 and raw.size:
         low, high = int(raw.min()), int(raw.max())

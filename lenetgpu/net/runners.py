@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 _WARM_IMAGES = 4
 _SLICE_BYTES = 32 << 20  # size of each of the CPU's two read-ahead buffers
-_STAGES = (1_024, 10_000)  # lengths of page-locked staging arrays; larger calls use the ring
-_REPEATS = 64  # image counts whose launches are kept, oldest dropped
+_STAGES = (1_024, 10_000)  # lengths of page-locked staging arrays; larger calls use the streamer's
+_REPEATS = 64  # recorded launches, one per image count; the oldest is dropped
 
 
 class Runner(ABC):
@@ -90,11 +90,11 @@ class Runner(ABC):
         return labels, scores
 
     def answer_exact(self, images: Any, with_scores: bool) -> tuple[Any, Any] | None:
-        """Return new results of contiguous floats, if all are some k/255, as those of bytes k."""
+        """Classify contiguous floats as bytes k if each is some k/255, else return None."""
         return None
 
     def label(self, image: Any) -> Any:
-        """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""
+        """Return the label of a NumPy image (28, 28) of uint8 as numpy.int32."""
         return self.answer(image.reshape(1, *IMAGE_SHAPE), False)[0][0]
 
 
@@ -181,7 +181,7 @@ class CpuRunner(Runner):
 
 
 class GpuRunner(Runner):
-    """Run host images through a streamer on GPU `index`; `one` makes the path of single images."""
+    """Run host images through a streamer on GPU `index`; `one` creates a path for one image."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class GpuRunner(Runner):
 
     @in_turn
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
-        """Return new results; passes of page-locked images and of small calls are replayed."""
+        """Return new results; small calls and page-locked images replay recorded passes."""
         n = len(images)
         labels, scores = Runner.results(self, n, with_scores)
         if n == 1 and self._one is not None:
@@ -286,7 +286,7 @@ class GpuRunner(Runner):
 
     @in_turn
     def answer_exact(self, images: Any, with_scores: bool) -> tuple[Any, Any] | None:
-        """Return new results of contiguous floats, if all are some k/255, as those of bytes k."""
+        """Classify contiguous floats as bytes k if each is some k/255, else return None."""
         labels, scores = Runner.results(self, len(images), with_scores)
         for lo in range(0, len(images), _STAGES[-1]):
             part = slice(lo, lo + _STAGES[-1])
@@ -296,9 +296,9 @@ class GpuRunner(Runner):
         return labels, scores
 
     def _through_stage(self, images: Any, labels: Any, scores: Any, first: int) -> bool:
-        """Fill the results through page-locked memory; return False for floats that are no bytes.
+        """Fill the results through page-locked memory; return False if a float is no k/255.
 
-        Threads copy, or convert, while the GPU works on the chunks before.
+        Threads copy or convert while the GPU works on earlier chunks.
         """
         n, streamer = len(images), self._streamer
         held = Chunk(*self._stage(n, scores is not None))
@@ -327,7 +327,7 @@ class GpuRunner(Runner):
         return True
 
     def label(self, image: Any) -> Any:
-        """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""
+        """Return the label of a NumPy image (28, 28) of uint8 as numpy.int32."""
         if self._one is None:
             return super().label(image)
         with self._gpu:
@@ -363,7 +363,7 @@ class Pool:
         with self._left:
             try:
                 runner = self._idle.pop()
-            except IndexError:  # asked first, another caller may take the last one meanwhile
+            except IndexError:  # a check beforehand would race with other callers
                 runner = self._make()
             yield runner
             self._idle.append(runner)
@@ -417,15 +417,15 @@ class DeviceRunner:
                     if repeat := self._repeats.get(n):
                         repeat.run(at, labels, stream)
                         continue
-                    self._repeats[n] = self._made(n, at, labels, images)
+                    self._repeats[n] = self._recorded(n, at, labels, images)
                     if len(self._repeats) > _REPEATS:
                         self._repeats.popitem(last=False)
             finally:
                 self._runtime.eventRecord(self._free.ptr, stream)
         return True
 
-    def _made(self, n: int, at: int, label_at: int, images: DeviceImages) -> Repeat:
-        """Queue the first pass of `n` images, which lie at `at`, and keep its launches."""
+    def _recorded(self, n: int, at: int, label_at: int, images: DeviceImages) -> Repeat:
+        """Queue the first pass of `n` images at address `at`, and record its launches."""
         from lenetgpu.gpu.launch import Repeat
         from lenetgpu.net.images import external_stream
 
@@ -443,7 +443,7 @@ class DeviceRunner:
         """Queue a pass on the current stream; return labels (n,) int32 and scores (n, 10) or None.
 
         The GPU must be current. Float images outside 0..1 or with NaN get label -1 and NaN scores.
-        Only if the weights can overflow float32 scores, the scores are waited for and checked
+        If the weights can overflow float32 scores, waits for the scores and checks them
         (LenetError).
         """
         import cupy  # a call is short: faster than through lenetgpu.arrays
@@ -463,7 +463,7 @@ class DeviceRunner:
             self._free.record(stream)
             while self._held and self._held[0][0].done:
                 self._held.popleft()
-            if accepted.home.in_other_order:  # its owner may reuse it: keep it until it is read
+            if accepted.home.in_other_order:  # keep it until read: its owner may reuse the memory
                 read = cupy.cuda.Event(disable_timing=True)
                 read.record(stream)
                 self._held.append((read, accepted.raw))

@@ -45,7 +45,7 @@ class OneImage:
             self._pipeline = make_pipeline(1)
             name = self._pipeline.plan.name
             if not self._pipeline.labels_by_kernel:
-                raise LenetError(f"plan {name}: expected labels of the GPU, found them on the CPU")
+                raise LenetError(f"plan {name}: expected labels computed on the GPU, found the CPU")
             self._image = pinned_empty((1, *IMAGE_SHAPE), self._pipeline.input_dtype)
             self._label = pinned_empty((1,), "int32")
             self._image.fill(0)
@@ -55,10 +55,10 @@ class OneImage:
         try:
             self._graph = Graph(self._pass, 1)
         except RuntimeError as error:
-            expected = f"plan {name}: expected one that a CUDA graph can hold"
+            expected = f"plan {name}: expected one that a CUDA graph can record"
             raise LenetError(f"{expected}, found: {error}") from error
         self._word = ctypes.c_int32.from_address(self._label.ctypes.data)
-        self._under_way = False
+        self._running = False
 
     def _pass(self) -> None:
         image, label = self._seen
@@ -67,18 +67,18 @@ class OneImage:
     @in_turn
     def label(self, image: Any) -> int:
         """Return the label of `image`, (28, 28) or (28, 28, 1) of the pipeline's dtype."""
-        if self._under_way:
+        if self._running:
             self._graph.stream.synchronize()
         self._image[0] = image.reshape(IMAGE_SHAPE)
         word = self._word
-        word.value, self._under_way = _NONE, True
+        word.value, self._running = _NONE, True
         self._graph.launch_alone()
         for _ in range(_POLLS):
             if word.value != _NONE:
                 break
         else:
             self._graph.stream.synchronize()
-        self._under_way = False
+        self._running = False
         if word.value == _NONE:
             raise LenetError("one image: expected a label from the GPU, found none")
         return int(word.value)
@@ -135,7 +135,7 @@ def one_image(
     """Return the fastest path for single host images of `dtype` on the current GPU, or None.
 
     With plan `auto` and fp32 accuracy that is the persistent kernel launched for one image, if it
-    is supported and right for `weights`; otherwise a recorded pass of the pipeline from `make(1)`.
+    is supported and correct for `weights`; else a recorded pass of the pipeline from `make(1)`.
     """
     paths: list[Callable[[], OneImage | Once]] = [lambda: OneImage(make)]
     if auto and plan.precision in _FP32_ACCURACY and dtype == "uint8":

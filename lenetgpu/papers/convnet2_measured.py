@@ -81,7 +81,7 @@ def tile_bytes(problem: Conv, tile: Tile) -> int:
 def refusal(problem: Conv, tile: Tile) -> str | None:
     """Return why the kernel does not support a tile, or None."""
     size = tile_bytes(problem, tile)
-    why = f"needs {size:,} bytes of shared memory, a kernel declares {STATIC_BYTES:,} at most"
+    why = f"requires {size:,} bytes of shared memory, found at most {STATIC_BYTES:,}"
     return why if size > STATIC_BYTES else None
 
 
@@ -375,7 +375,7 @@ def measure_shares(
         row, variant = _row(shown, at_table_1), find("conv", f"convnet2.{shown.variant}", "cuda")
         rows.append(row)
         if not variant.needs.met_by(gpu):
-            row |= {"status": "refused", "note": f"needs {variant.needs}"}
+            row |= {"status": "refused", "note": f"requires {variant.needs}"}
             continue
         say(shown.name)
         build = clocked(shown.step)
@@ -542,7 +542,7 @@ def measure_ladder(
         variant = find("conv", step.variant, "cuda")
         why = variant.refusal(problem)
         if why is None and not variant.needs.met_by(gpu):
-            why = f"needs {variant.needs}"
+            why = f"requires {variant.needs}"
         if why is None:
             supported.append((step, variant, row))
         else:

@@ -335,7 +335,7 @@ class CourseRun:
             try:
                 self._measured[key] = self._one(stage, name)
             except MemoryError as error:
-                note = f"needs more memory: {first_line(error)}"
+                note = f"requires more memory: {first_line(error)}"
                 self._measured[key] = {"variant": name, "status": "skipped", "note": note}
         return self._measured[key]
 
@@ -359,7 +359,7 @@ class CourseRun:
         named = (v for v in variants(unit.kind) if v.full_name == wanted)
         variant = next((v for v in named if v.needs.device in (self._device, "cpu")), None)
         if variant is None:
-            return {"variant": name, "status": "absent", "note": "needs a GPU"}
+            return {"variant": name, "status": "absent", "note": "requires a GPU"}
         layouts = course.layouts_of(stage, variant)
         bench = StageBench(variant, unit, len(self._images), self._facts, layouts)
         checked = bench.check()

@@ -100,7 +100,7 @@ def _add_folder(expanded: Expanded, path: str) -> None:
     expanded.paths += pictures
     others = len(files) - len(pictures)
     if not pictures:
-        found = f"only {others:,} other file{'s' * (others != 1)}" if others else "no file"
+        found = f"none among {others:,} file{'s' * (others != 1)}" if others else "an empty one"
         expanded.bad.append(f"{path}: expected a folder with pictures, found {found}")
     elif others:
         expanded.notes.append(f"{path}: {others:,} file{'s' * (others > 1)} skipped: not pictures")

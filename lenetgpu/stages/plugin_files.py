@@ -119,7 +119,7 @@ def _require_valid(path: Path, variant: Variant) -> None:
     if not re.fullmatch(r"\w+\.\w+", variant.full_name):
         fault = f"a family and a name of letters, digits and _, found {variant.full_name!r}"
     elif variant.kind not in registry.ALL_KINDS:
-        fault = f"a kind of {', '.join(registry.ALL_KINDS)}, found {variant.kind!r}"
+        fault = f"one of {', '.join(registry.ALL_KINDS)}, found {variant.kind!r}"
     elif not isinstance(variant.needs, registry.Needs):
         fault = f"needs=cpu(), cuda() or hopper(), found {variant.needs!r}"
     elif not (variant.reads and variant.writes and layouts <= {*_LAYOUTS}):

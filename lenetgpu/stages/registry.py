@@ -48,7 +48,7 @@ _BF16_CAPABILITY = 80
 def dtype_refusal(problem: Any, compute_capability: int) -> str | None:
     """Return a refusal if that compute capability (75 = 7.5) lacks the problem's dtype, or None."""
     if "bf16" in problem.requires and compute_capability < _BF16_CAPABILITY:
-        return f"bf16 needs cuda {_BF16_CAPABILITY / 10}, found {compute_capability / 10}"
+        return f"bf16 requires cuda {_BF16_CAPABILITY / 10}, found {compute_capability / 10}"
     return None
 
 
@@ -345,7 +345,7 @@ def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant
     where = f"stage {stage}" if stage else f"a {kind} stage"
     valid = choose(name, choices(kind, device))
     if exact is not None:
-        raise LenetError(f"variant {name} of {where} needs a GPU; on this device {valid}")
+        raise LenetError(f"variant {name} of {where} requires a GPU; on this device {valid}")
     reason = refused(kind, name)
     because = f": {reason}" if reason else ""
     raise LenetError(f"{where} has no variant {name!r} on {device}{because}; {valid}")

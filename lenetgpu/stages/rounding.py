@@ -1,4 +1,4 @@
-"""fp16 and int8 filters whose rounding errors cancel over a flat area; on the host."""
+"""fp16 and int8 filters whose rounding errors cancel over constant regions; on the host."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ _MOVES = 8
 def to_half(filters: Array) -> Array:
     """Round (R, S, C, M) float32 to float16, nearly preserving the sum of each R x S window.
 
-    Elements of a window whose sum is off are rounded the other way, least added error first.
+    If a window's sum is off, elements are rounded the other way, least added error first.
     """
     flat = filters.reshape(-1, *filters.shape[2:])
     exact, found = flat.astype(np.float64), flat.astype(np.float16)
@@ -29,9 +29,9 @@ def to_half(filters: Array) -> Array:
 
 
 def to_whole(filters: Array) -> Array:
-    """Round (R, S, C, M) floats to integers, preserving each R x S window's sum to within a half.
+    """Round (R, S, C, M) floats to integers, preserving each R x S window's sum to within 0.5.
 
-    The filter elements that add least error are rounded the other way, as in `to_half`.
+    The elements that add the least error are rounded the other way, as in `to_half`.
     """
     flat = filters.reshape(-1, *filters.shape[2:])
     found = np.rint(flat)

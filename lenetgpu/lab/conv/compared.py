@@ -156,7 +156,7 @@ class _Run:
             name, precision = variant.full_name, variant.precision
             problem = lacks or laid_out(variant, shape.problem)
             if gpu is not None and not variant.needs.met_by(gpu):
-                problem = f"needs {variant.needs}"
+                problem = f"requires {variant.needs}"
             if isinstance(problem, str):
                 candidates.append(Candidate(name, never, precision, "refused", problem))
             else:
@@ -187,7 +187,7 @@ class _Run:
             except MemoryError as error:
                 if not document["cases"]:
                     raise
-                why = f"needs more memory: {first_line(error)}"
+                why = f"requires more memory: {first_line(error)}"
                 document["left_out"].append({"label": shape.label, "why": why})
                 continue
             if comparison.interrupted:

@@ -198,8 +198,9 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
     given = [name.split()[0] for name, value in ways.items() if value is not None]
     if len(given) != 1:
         *others, last = ways
-        found = " and ".join(given) or "none"
-        raise LenetError(f"conv: expected {', '.join(others)} or {last}, found {found}")
+        found = f", not {' and '.join(given)}" if given else ""
+        one = "only one" if given else "one"
+        raise LenetError(f"conv: give {one} of {', '.join(others)} or {last}{found}")
     request.images(1)
     if request.dtype not in (None, *ITEM_BYTES):
         hint = choose(str(request.dtype), ITEM_BYTES)
@@ -224,7 +225,7 @@ def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
     if request.machine is not None:
         machines.known(request.machine)
         if not request.explain:
-            raise LenetError(f"--as {request.machine}: expected --explain too, found none")
+            raise LenetError(f"--as {request.machine}: requires --explain; add it")
     suite, rows = rows_asked(request)
     first = rows[0]
     if isinstance(first, Unsupported) and not any(isinstance(row, Shape) for row in rows):

@@ -107,7 +107,7 @@ def run_shares(request: ConvRequest, say: Say) -> CompareOutcome:
         try:
             document["cases"].append(_case(shape, gpu, say))
         except MemoryError as error:
-            why = f"needs more memory: {first_line(error)}"
+            why = f"requires more memory: {first_line(error)}"
             document["left_out"].append({"label": shape.label, "why": why})
         except KeyboardInterrupt:
             document["interrupted"] = True

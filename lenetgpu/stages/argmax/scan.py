@@ -24,7 +24,7 @@ def _loops(x, y):  # type: ignore[no-untyped-def]
 
 @variant(kind="argmax", family="serial", paper="report 3.3, table 12: the serial code")
 def loops(x: Any, y: Any, problem: Argmax) -> None:
-    """Images outside, scores inside, on one CPU thread."""
+    """Two nested loops, over images and their scores, on one CPU thread."""
     _loops(x, y)
 
 
@@ -75,7 +75,7 @@ def access_counts(problem: Argmax) -> tuple[Counted, Counted]:
     paper="report 3.3.1, table 12, figs 4 to 6: argMaxParallel",
 )
 def wide_blocks(x: Any, y: Any, problem: Argmax) -> None:
-    """One thread scans the scores of one image, 1,024 threads a block."""
+    """One thread scans the scores of one image, 1,024 threads per block."""
     _scan(x, y, problem, _COURSE_IMAGES)
 
 

@@ -35,7 +35,7 @@ def _four(x, y, lo, hi):  # type: ignore[no-untyped-def]
 
 @variant(kind="argmax", family="tiled", paper="report 3.3.1 on a CPU")
 def four(x: Any, y: Any, problem: Argmax) -> None:
-    """Four images side by side, their best so far in registers, every core."""
+    """Four images at a time, running maxima in registers, on all cores."""
     parallel_ranges(len(x), lambda lo, hi: _four(x, y, lo, hi), least=_LEAST)
 
 
@@ -52,6 +52,6 @@ def _kernel(problem: Argmax) -> Kernel:
     paper="report 3.3.1, with the loads of its 2.1.3",
 )
 def shared(x: Any, y: Any, problem: Argmax) -> None:
-    """Tiles of images x scores loaded coalesced into shared memory, a thread scans an image."""
+    """Tiles of images x scores, loaded coalesced into shared memory; one thread per image."""
     grid = (blocks_for(len(x), _IMAGES),)
     launch(_kernel(problem), grid, (_IMAGES,), (x, y, np.int32(len(x))))

@@ -51,7 +51,7 @@ def _prepare(w: None, problem: Argmax, batch: int) -> SimpleNamespace:
     paper="report 3.3 in the manner of its 2.2, on a CPU",
 )
 def blas(x: Any, w: SimpleNamespace, y: Any, problem: Argmax) -> None:
-    """Every pair's difference by one BLAS product, who wins how many by another."""
+    """Differences of all pairs of scores by one BLAS product, numbers of wins by another."""
     most = np.finfo(np.float32).max
     for lo in range(0, len(x), w.chunk):
         part = np.clip(x[lo : lo + w.chunk], -most, most)  # infinity times 0 would be NaN
@@ -75,5 +75,5 @@ def _kernel(problem: Argmax) -> Kernel:
     paper="report 3.3 in the manner of its 2.2.1",
 )
 def pairs(x: Any, y: Any, problem: Argmax) -> None:
-    """A thread per score compares it with all of its image; the one that none beats writes."""
+    """One thread per score compares it with the image's others; the maximum's thread writes."""
     launch_each(_kernel(problem), x.size, x, y)

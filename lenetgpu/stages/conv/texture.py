@@ -272,6 +272,6 @@ def _offer(name: str, slides: bool, summary: str) -> None:
 
 
 _SLIDES = "texture.slides with tiles and images a block by a cost model, coefficients in sets."
-_ALL = "texture.direct with several maps a thread, and warps that share out the channels."
+_ALL = "texture.direct with several maps per thread, and channels divided among warps."
 _offer("direct", True, _SLIDES)
 _offer("split", False, _ALL)

@@ -42,7 +42,7 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
     paper="report 2.1.3 on a CPU: the tile sits in registers",
 )
 def blocked(x: Any, w: _Packed, y: Any, problem: Conv) -> None:
-    """Register tiles of pixels x channels, vector fused multiply-adds, every core."""
+    """Register tiles of pixels x channels, vector fused multiply-adds, on all cores."""
     n, (down, across) = len(x), problem.step
     x = x if w.padded is None else w.padded.around(x)
     height, pixel = x.shape[1], across * problem.C

@@ -72,7 +72,7 @@ def _by_elements(seen: Any, matrix: Any, workspace: Any, y: Any) -> None:
     paper="report 2.2 on a CPU",
 )
 def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
-    """Windows copied to rows in cache-sized chunks, then a BLAS matrix product a group."""
+    """Windows copied to rows in cache-sized chunks, then one BLAS matrix product per group."""
     groups, k, maps = w.matrix.shape
     for lo in range(0, len(x), w.chunk):
         part, target = w.epilogue.read(x[lo : lo + w.chunk]), y[lo : lo + w.chunk]
@@ -138,7 +138,7 @@ def _tiled(problem: Conv) -> Kernel:
     kernels=of_shape(_tiled),
     explain=_explain_tiled,
     default=True,
-    paper="after report 2.2.2: a block a tile of an image",
+    paper="after report 2.2.2: one block per tile of an image",
 )
 def tiled(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """Shared-memory tiles of the unrolled product, 2x2 outputs per thread."""
@@ -187,10 +187,10 @@ def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
     kernels=of_shape(_constant),
     explain=_explain_constant,
     supports=lambda problem: None if problem.M <= 16384 else "supports at most 16384 maps",
-    paper="after report 2.2.3: a block a tile, rolled in parts, which it left unbuilt",
+    paper="after report 2.2.3: one block per tile, filters in parts, which it left unbuilt",
 )
 def constant(x: Any, w: _Rolled, y: Any, problem: Conv) -> None:
-    """Filters in constant memory, rolled through it in parts where they do not fit."""
+    """Filters in constant memory, copied there in parts if they do not fit."""
     step = _part_rows(problem)
     for first in range(0, problem.gemm_k, step):
         rows = min(step, problem.gemm_k - first)
@@ -206,7 +206,7 @@ def constant(x: Any, w: _Rolled, y: Any, problem: Conv) -> None:
     kernels=of_shape(_tiled),
     explain=_explain_tiled,
     supports=odd_outputs,
-    paper="after report 2.2.4: a block a tile, the layouts of table 10",
+    paper="after report 2.2.4: one block per tile, the layouts of table 10",
 )
 def layout(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """The tiled product from NCHW into QUAD, so that reads, writes and the pool coalesce."""

@@ -92,7 +92,7 @@ def run(x: Any, w: Prepared, y: Any) -> None:
     paper="Lavin & Gray, F(4x4)",
 )
 def blocked(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
-    """4x4 outputs from 64 products a channel on the register tile, every core."""
+    """4x4 outputs from 64 products per channel in register tiles, on all cores."""
     run(x, w, y)
 
 

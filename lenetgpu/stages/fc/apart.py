@@ -49,7 +49,7 @@ def access_counts(problem: Fc) -> tuple[Counted, Counted]:
     paper="report figs 4 to 6: fully_forward_tile and relu2Parallel",
 )
 def relu_apart(x: Any, w: Any, y: Any, problem: Fc) -> None:
-    """The tiled product in 4 columns of 32x32 blocks, then ReLU in place, 1,024 threads a block."""
+    """The tiled product in 4 columns of 32x32 blocks, then in-place ReLU by 1,024-thread blocks."""
     product, *relu = _kernels(problem)
     grid = (_columns(problem) * blocks_for(len(x), _TILE),)
     launch(product, grid, (_TILE, _TILE), (x, w, y, np.int32(len(x))))

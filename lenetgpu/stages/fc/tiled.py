@@ -23,7 +23,7 @@ def _pack(w: Any, problem: Fc, batch: int) -> Any:
 
 @variant(kind="fc", family="tiled", prepare=_pack, paper="report figs 4-6 on a CPU")
 def blocked(x: Any, w: Any, y: Any, problem: Fc) -> None:
-    """Register tiles of images x outputs, vector fused multiply-adds, every core."""
+    """Register tiles of images x outputs, vector fused multiply-adds, on all cores."""
     x = np.ascontiguousarray(x, np.float32)
 
     def images(lo: int, hi: int) -> None:

@@ -66,7 +66,7 @@ looped = partial(
     paper="report 3.1.1 and 3.2.1, tables 9 and 11, figs 4 and 5",
 )
 def in_place(x: Any, workspace: Any, y: Any, problem: Pool) -> None:
-    """ReLU written back in place by 1,024-thread blocks, then the mean, a block an image.
+    """ReLU written back in place by 1,024-thread blocks, then the mean, one block per image.
 
     It works on a copy, unlike the report; the suite `course` times the two kernels alone.
     """
@@ -78,7 +78,7 @@ def in_place(x: Any, workspace: Any, y: Any, problem: Pool) -> None:
 
 @looped(family="fused", paper="report 3.1.2 and 3.2.2")
 def maps_looped(x: Any, y: Any, problem: Pool) -> None:
-    """ReLU applied while the mean reads, a block an image, a thread a pixel, maps in a loop."""
+    """ReLU as the mean reads, one block per image, one thread per pixel, a loop over maps."""
     launch(_kernel(problem), (len(x),), _block(problem), (x, y))
 
 

@@ -71,7 +71,7 @@ def two_passes(x: Any, rectified: Any, y: Any, problem: Pool) -> None:
 
 @variant(kind="pool", family="fused", paper="report 3.2.2 on a CPU")
 def rows(x: Any, y: Any, problem: Pool) -> None:
-    """ReLU inside the mean, vectorised along channels, every core."""
+    """ReLU inside the mean, vectorised along channels, on all cores."""
     parallel_ranges(len(x) * y.shape[1], lambda lo, hi: _rows(x, y, lo, hi))
 
 

@@ -38,7 +38,7 @@ def _lines_in(x, y, lo, hi):  # type: ignore[no-untyped-def]
     paper="report 3.2.3 on a CPU: the tile is a line of the output, in cache",
 )
 def lines(x: Any, y: Any, problem: Pool) -> None:
-    """A box filter row by row, with ReLU: a line of sums stays in cache until its second row."""
+    """A box filter row by row, with ReLU: a row of sums stays in cache for the next row."""
     height, width, channels = problem.out_shape
     into = x.reshape(len(x) * height, 2, width, 2, channels)
     out = y.reshape(len(y) * height, width, channels)

@@ -152,12 +152,12 @@ def _offer(name: str, step: Step, paper: str, summary: str, more: dict[str, Any]
 
 _VARIANTS: tuple[tuple[str, Step, str, str, dict[str, Any]], ...] = (
     ("rolled", ROLLED, "convnet2 2.2, 3.1.1, fig. 11",
-     "cuda-convnet2 with rolled sums, which therefore lie in local memory: the baseline.",
+     "cuda-convnet2 with rolled loops, so that sums lie in local memory: the baseline.",
      {"local_memory": True}),
     ("unrolled", UNROLLED, "convnet2 3.1.2, fig. 12",
      "cuda-convnet2 with the loops over images and filters unrolled: sums in registers.", {}),
     ("strength_reduced", STRENGTH_REDUCED, "convnet2 4.1, fig. 27",
-     "The unrolled kernel with indices grown by additions while loading.", {}),
+     "The unrolled kernel with indices advanced by additions while loading.", {}),
     ("hoisted_checks", HOISTED_CHECKS, "convnet2 4.2, fig. 30",
      "Strength-reduced, with bounds checked before the loading loops instead of inside.",
      {"default": True}),

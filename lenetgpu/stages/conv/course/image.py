@@ -54,7 +54,7 @@ def _explained(transposed: bool | None) -> Callable[[Conv, int, Machine], Rows]:
     paper="report 2.2.1, table 7",
 )
 def image_naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """A 32x32 block an image, an output a thread at a time, nothing shared."""
+    """One 32x32 block per image, one output per thread at a time, no shared memory."""
     launch(_naive(problem), (len(x),), _BLOCK, (x, w, y))
 
 
@@ -64,13 +64,13 @@ def image_naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
     paper="report 2.2.2 before its second optimisation",
 )
 def image_untransposed(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """A block an image walks the product's tiles; a warp loads W' along a filter, far apart."""
+    """One block per image loops over the product's tiles; loads of W' are not coalesced."""
     launch(_untransposed(problem), (len(x),), _BLOCK, (x, w, y))
 
 
 @unrolled(kernels=of_shape(_tiled), explain=_explained(True), paper="report 2.2.2, table 5, fig. 4")
 def image_tiled(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """A block an image walks the product's tiles; W' is transposed as it is loaded."""
+    """One block per image loops over the product's tiles; W' is transposed as it is loaded."""
     launch(_tiled(problem), (len(x),), _BLOCK, (x, w, y))
 
 
@@ -84,7 +84,7 @@ constant = partial(
 
 @constant(supports=refusal, paper="report 2.2.3, table 7")
 def image_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
-    """A block an image walks the product's tiles; all of W' in constant memory."""
+    """One block per image loops over the product's tiles; all of W' in constant memory."""
     launch(_constant(problem), (len(x),), _BLOCK, (x, y), loaded=w.function)
 
 
@@ -95,7 +95,7 @@ def image_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
     paper="report 2.2.4, tables 7 and 13, fig. 6: ConvUnroll1Const",
 )
 def constant_layout(x: Any, w: Filters, y: Any, problem: Conv) -> None:
-    """The report's last conv1: W' in constant memory, a block an image, written as QUAD."""
+    """The report's last conv1: W' in constant memory, one block per image, QUAD output."""
     image_constant(x, w, y, problem)
 
 
@@ -108,5 +108,5 @@ def constant_layout(x: Any, w: Filters, y: Any, problem: Conv) -> None:
     paper="report 2.2.4, tables 6 and 13, fig. 6: ConvUnrollMemCoalDoubleHyp",
 )
 def image_layout(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """The report's last conv2: a block an image, NCHW read and QUAD written."""
+    """The report's last conv2: one block per image, NCHW input, QUAD output."""
     image_tiled(x, w, y, problem)

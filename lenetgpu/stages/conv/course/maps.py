@@ -27,7 +27,7 @@ _whole_warps = cache(partial(grid.whole_kernel, __file__, "conv_whole_warps"))
     paper="report 2.1.4, table 4, of conv1; which threads compute is our reading",
 )
 def whole_warps(x: Any, w: Filters, y: Any, problem: Conv) -> None:
-    """A map a block, a thread an input: 28x28, of which 18 whole warps compute conv1's 24x24.
+    """One map per block, one thread per input (28x28); 18 full warps compute conv1's 24x24.
 
     Table 4 says "control divergence: No" for conv1, which leaves 208 of 784 threads idle.
     """

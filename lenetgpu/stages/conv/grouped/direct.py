@@ -35,6 +35,6 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
     explain=lambda problem, batch, machine: reuse(1),
 )
 def grouped(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """Any strides, padding, dilation and groups: an output a thread."""
+    """Any strides, padding, dilation and groups: one output per thread."""
     (kernel,), (filters, bias) = _kernels(problem), w if problem.bias else (w, w)
     launch_each(kernel, y.size, x, filters, bias, y)  # `bias` is not read without one

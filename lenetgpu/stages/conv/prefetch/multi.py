@@ -76,5 +76,5 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: MultiTile) -> None:
     paper="after Pascal 3.2",
 )
 def stride_fixed(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """After prefetch.strict: packed rounds, 2D tiles by a model, channels split over threads."""
+    """Packed filters, 2D tiles from a cost model, channels divided among threads."""
     launch_tile(x, w, y, problem, _tile(problem))

@@ -60,5 +60,5 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: SingleTile) -> None
     paper="after Pascal 3.1",
 )
 def single(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """After prefetch.single_strict: rectangles of rows and filters, tiled by a model."""
+    """One channel; parts of rows x filters, with tile sizes from a cost model."""
     launch_tile(x, w, y, problem, _tile(problem))

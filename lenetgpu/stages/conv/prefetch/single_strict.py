@@ -78,9 +78,7 @@ def _offer(name: str, both: bool, paper: str, summary: str) -> None:
     )(run)
 
 
-_DIVIDED = (
-    "One channel by the paper's P and Q: filters or map divided among 2 x N_SM blocks of 512."
-)
-_BOTH = "prefetch.single_strict, map and filters divided until every multiprocessor has a part."
+_DIVIDED = "One channel; filters or map divided by P or Q among 2 x N_SM blocks of 512 threads."
+_BOTH = "prefetch.single_strict, map and filters both divided, until all multiprocessors have work."
 _offer("single_strict", False, "Pascal 3.1", _DIVIDED)
 _offer("single_strict_both", True, "Pascal 2.3, both divided", _BOTH)

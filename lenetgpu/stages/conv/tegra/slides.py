@@ -109,7 +109,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     paper="Tegra X1, per-thread pseudo code",
 )
 def slides(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
-    """The slides' kernel: 5x8 outputs a thread, 32 maps a block, coefficients one by one."""
+    """The slides' kernel: 5x8 outputs per thread, 32 maps per block, coefficients one by one."""
     blocks = _blocks(problem)
 
     def convolve(n: int, out: Any) -> None:

@@ -1,4 +1,4 @@
-"""Epilogue of a product: the reduction of split-K parts, and a float64 recheck of outputs."""
+"""Epilogue of the implicit GEMM: reduction of split-K parts, float64 recheck of outputs."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 _MOST_BLOCKS = 264
 # Least exponent of an image's largest scaled output that needs no recheck, for one product.
-# Errors of split fp16 below 2^15 are at most 2^-25, so K products' add up to K * 2^(15 - 24);
+# Errors of split fp16 below 2^15 are at most 2^-25, so those of K products sum to K * 2^(15 - 24);
 # outputs 2^20 times as large are accurate to 1e-6. Sampled images have 2^HEAD times the error.
 _THRESHOLD = 15 - 24 + 20
 
@@ -41,7 +41,7 @@ def _blocks(layout: Layout, images: int) -> int:
 def recheck(
     layout: Layout, x: Any, w: Any, bias: Any, images: Any, y: Any, count: int, worst: int
 ) -> None:
-    """Recheck `count` images of `y` by the records in `images`; recompute outputs where needed.
+    """Recheck `count` images of `y` from their records `images`; recompute inaccurate outputs.
 
     `w` are float32 filters (R, S, C, M); `worst` is their largest output scale exponent.
     """

@@ -198,7 +198,7 @@ def _offer(name: str, outputs: int, paper: str, summary: str) -> None:
     )(compute)
 
 
-_F2 = "2x2 outputs from 16 products a channel (3x3) or 36 (5x5)."
-_F4 = "4x4 outputs from 36 products a channel (3x3) or 64 (5x5)."
+_F2 = "2x2 outputs from 16 products per channel (3x3) or 36 (5x5)."
+_F4 = "4x4 outputs from 36 products per channel (3x3) or 64 (5x5)."
 _offer("f2", 2, "Lavin & Gray, F(2x2)", _F2)
 _offer("f4", 4, "Lavin & Gray, F(4x4)", _F4)

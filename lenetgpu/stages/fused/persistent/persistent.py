@@ -91,8 +91,8 @@ class Cluster:
 
     def queue(self, last: int, life: int, idle_ns: int, most: int = 0) -> None:
         """Launch the kernel on the current stream for at most `most` images (0: no limit)."""
-        begins = (np.uint64(self._seen), self._weights, np.uint32(last), np.uint32(life))
-        arguments = (*begins, np.uint64(idle_ns), np.uint32(most))
+        first = (np.uint64(self._seen), self._weights, np.uint32(last), np.uint32(life))
+        arguments = (*first, np.uint64(idle_ns), np.uint32(most))
         design = self._design
         shared = design.shared_bytes
         launch(design.kernel, (design.blocks,), (_THREADS,), arguments, shared=shared)
@@ -103,11 +103,11 @@ class Cluster:
         if note_lost(status):
             raise LenetError(lost())
         if status not in (0, _PENDING):
-            raise LenetError(f"the persistent kernel: the GPU answers error {status}")
+            raise LenetError(f"the persistent kernel: the GPU reports CUDA error {status}")
         return bool(status == 0)
 
     def close(self, timeout_s: float) -> None:
-        """Free the shared memory once the kernel has ended; LenetError if not in `timeout_s`.
+        """Free the polled host memory once the kernel ends; LenetError after `timeout_s`.
 
         Nothing is freed if the GPU is lost or belongs to another process.
         """
@@ -128,8 +128,8 @@ def opened(
 ) -> tuple[Design, tuple[float, int]]:
     """Return the first design that the GPU supports, and the scale of the scores.
 
-    `open_it` makes a first call. Raises LenetError if no design works, the GPU is not of
-    compute capability 9.0, or the host is not x86-64.
+    `open_it` sets up the caller and labels an image. Raises LenetError if no design works, the
+    GPU is not of compute capability 9.0, or the host is not x86-64.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         raise LenetError(
@@ -184,7 +184,7 @@ class Persistent:
         self.close()
 
     def close(self) -> None:
-        """Wait until the kernel sleeps, and free its memory; LenetError if it does not end."""
+        """Wait until the kernel ends and free its memory; LenetError if it does not end."""
         with self._turn:
             self._closed = True
             self._end()
@@ -196,7 +196,7 @@ class Persistent:
         """
         with self._turn:
             if self._closed:
-                raise LenetError("the persistent kernel: expected it open, found it closed")
+                raise LenetError("the persistent kernel: expected an open one, found a closed one")
             self._caller = get_ident()
             plain = type(image) is self._array and image.dtype is self._uint8
             if plain and image.shape == (SIDE, SIDE):

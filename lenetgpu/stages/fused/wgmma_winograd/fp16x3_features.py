@@ -45,7 +45,7 @@ def kernel(uint8: bool) -> Kernel:
     needs=hopper(),
 )
 def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
-    """conv1 to pool2 in one kernel of clusters on wgmma, conv2 by Winograd, split operands."""
+    """conv1 to pool2 in one cluster kernel on wgmma, conv2 by Winograd, split operands."""
     uint8 = x.dtype == "uint8"
     clusters = min(blocks_for(len(x), _CLUSTER * BATCH), multiprocessors() // _CLUSTER)
     grid, shared = (_CLUSTER * clusters,), _shared_bytes(uint8)

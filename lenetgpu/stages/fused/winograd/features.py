@@ -1,4 +1,4 @@
-"""conv1 to pool2 on a CPU, one image at a time in a core's own cache."""
+"""conv1 to pool2 on a CPU, one image at a time in the cache of each core."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,7 @@ def _prepare(w: Any, problem: Features, batch: int) -> SimpleNamespace:
     paper="report 3.4.1 on a CPU, as far as its cache holds",
 )
 def features(x: Any, w: SimpleNamespace, y: Any, problem: Features) -> None:
-    """conv1 by register tiles, conv2 by F(4x4,5x5), ReLU and mean after both, every core."""
+    """conv1 by register tiles, conv2 by F(4x4,5x5), ReLU and mean after both, on all cores."""
     x = np.ascontiguousarray(x, np.uint8 if x.dtype == np.uint8 else np.float32)
     weights_and_output = addresses(w.conv1, w.conv2, y)
     pointers = *addresses(x), x.itemsize, *weights_and_output
