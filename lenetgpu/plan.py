@@ -254,6 +254,14 @@ def stand_ins(device: str, precision: str) -> tuple[str, ...]:
     return STAND_INS.get(precision, {}).get(device, ())
 
 
+def may_settle(device: str, precision: str) -> set[str]:
+    """Return the plans that `auto` may settle on if `precision` is requested; more precise too."""
+    known = device in AUTO_PLANS.get(precision := requested_as(precision), {})
+    finer = PRECISIONS[: PRECISIONS.index(precision) + 1] if known else ()
+    tables = [table.get(kind, {}) for table in (AUTO_PLANS, STAND_INS) for kind in finer]
+    return {name for table in tables for name in table.get(device, ())}
+
+
 def auto_plans(device: str, precision: str, gpu: Gpu | None) -> dict[str, Plan]:
     """Return the supported plans for `auto`, STAND_INS last; raise LenetError if there are none."""
     plans: dict[str, Plan] = {}

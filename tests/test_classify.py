@@ -387,6 +387,38 @@ def test_shared_label_file_names_each_image(small, out, few):
     assert [int(row[2]) for row in rows] == few.tolist()
 
 
+@pytest.mark.parametrize(
+    "asked, plan, have, then",
+    [
+        ("fp32", "fp16x3", "fp16x3", "fp16x3"),  # of another precision, but as accurate
+        ("int8", "fp16", "fp16", "fp16"),  # the weights do not suit int8
+        (None, "int8", "int8", "int8"),
+        ("fp16x3", "int8", "int8", "fp16x3"),  # refused later: another job
+        ("tf32", "fp32", "fp32", "tf32"),
+    ],
+)
+def test_resumed_job_keeps_the_precision_auto_settled_on(
+    folder, out, monkeypatch, asked, plan, have, then
+):
+    run(folder, "--out", out)
+    path = out / manifest.MANIFEST
+    document, *rows = path.read_text().splitlines()
+    document = json.loads(document)
+    document["job"] |= {"plan": plan, "precision": have, "device": "cuda"}
+    path.write_text("\n".join([json.dumps(document), *rows, ""]))
+    found = []
+
+    def noted(request, *_):
+        found.append((request.plan, request.precision))
+        raise LenetError("enough")
+
+    monkeypatch.setattr(classify, "crew", noted)
+    request = classify.ClassifyRequest((folder,), out, precision=asked)
+    with pytest.raises(LenetError, match="enough"):
+        classify.classify(request, lambda *_: None, lambda _: None)
+    assert found == [(plan, then)]
+
+
 def test_two_dask_workers_give_the_same_files(small, out, tmp_path):
     pytest.importorskip("distributed", reason="no Dask")
     floats = np.load(small / "17.npy")

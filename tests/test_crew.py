@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import numpy as np
@@ -117,6 +118,60 @@ def test_full_disk_stops_the_worker(begun, monkeypatch):
     with pytest.raises(StopError, match="no space"):
         list(rows)
     assert manifest.read(out).done == {} and not (out / "part-000003.npy").exists()
+
+
+def test_worker_goes_on_after_a_full_disk(begun, monkeypatch):
+    """A cluster's process keeps its worker: the next command finds no old error, file or shard."""
+    out, job, _ = begun
+    made, asked = Worker(out, job, REQUEST), SimpleQueue()
+
+    def full(*arguments):
+        raise StopError("no space")
+
+    for stops, numbers in ((worker, "append"), (0, 1)), ((Worker, "_alone"), (2, 3, 4)):
+        made._rate = 1e9
+        made.requested.extend((job.shard(number), asked) for number in numbers)
+        with monkeypatch.context() as patch:
+            patch.setattr(*stops, full)
+            crew._compute(made)
+        made.close()
+        found = [asked.get_nowait() for _ in range(asked.qsize())]
+        assert isinstance(found[-1], StopError) and not list(out.glob(".lenetgpu.*"))
+    rows = [row for _, row in made.run([job.shard(0)])]
+    assert [row.shard for row in rows] == [0] and list(manifest.read(out).done) == [0]
+
+
+def test_same_shards_asked_for_twice_are_reported_twice(begun):
+    """The tasks of an interrupted command may still run when the next one asks for its shards."""
+    out, job, _ = begun
+    made, queues = Worker(out, job, REQUEST), (SimpleQueue(), SimpleQueue())
+    made.requested.extend((job.shard(number), queue) for queue in queues for number in (0, 1))
+    crew._compute(made)
+    for queue in queues:
+        assert [queue.get_nowait()[0].number for _ in range(queue.qsize())] == [0, 1]
+
+
+def test_chain_limits_open_files_but_not_passes(begun, tmp_path, monkeypatch):
+    out, job = tmp_path / "small", replace(begun[1], size=40)
+    out.mkdir()
+    manifest.begin(out, job)
+    monkeypatch.setattr(worker, "_CHAIN_FILES", 2)
+    made, opened, add = Worker(out, job, REQUEST), Worker._opened, worker._Chain.add
+    made._rate, found, passes = 1e9, [], []
+
+    def counted(self, shard):
+        labelled = opened(self, shard)
+        found.append(len(list(out.glob(".lenetgpu.*"))))
+        return labelled
+
+    def noted(self, labels, scores):
+        passes.append(len(labels))
+        add(self, labels, scores)
+
+    monkeypatch.setattr(Worker, "_opened", counted)
+    monkeypatch.setattr(worker._Chain, "add", noted)
+    assert len(list(made.run(map(job.shard, (8, 0, 1, 2, 4, 5, 6, 7))))) == 8
+    assert max(found) <= 4 and passes[:2] == [30, 40]  # two open, one written, one queued
 
 
 @pytest.mark.parametrize("workers", [None, pytest.param("1", marks=pytest.mark.slow)])

@@ -6,7 +6,7 @@ import logging
 import os
 import pickle
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -25,7 +25,7 @@ from lenetgpu.jobs import manifest
 from lenetgpu.jobs.costs import Costs, costs, label_rate, shards_per_task
 from lenetgpu.jobs.job import Job, Shard
 from lenetgpu.jobs.manifest import Failed, Row
-from lenetgpu.jobs.worker import StopError, Worker, waited
+from lenetgpu.jobs.worker import Result, StopError, Worker, waited
 from lenetgpu.measure.document import device_json
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
@@ -273,22 +273,29 @@ def _prepare(*sent: Any) -> None:
 
 def _compute(worker: Worker) -> None:
     """Compute the shards that this process' tasks request; put each in its task's queue."""
-    tasks: dict[int, SimpleQueue[Any]] = {}
+    # queues of each shard: an interrupted command's tasks may have requested it too
+    tasks = defaultdict[int, deque[SimpleQueue[Any]]](deque)
 
     def take() -> Shard | None:
         if not worker.requested:
             return None
         shard, results = worker.requested.popleft()
-        tasks.update((each.number, results) for each in shard.each)
+        for each in shard.each:
+            tasks[each.number].append(results)
         return shard
 
+    def report(shard: Shard, row: Result) -> None:
+        results, *_ = [tasks[each.number].popleft() for each in shard.each]
+        results.put((shard, row))
+
     try:
-        while worker.begin(take, lambda shard, row: tasks[shard.number].put((shard, row))):
+        while worker.begin(take, report):
             pass
     except BaseException as error:
+        worker.taken.clear()
         while take() is not None:
             pass
-        for results in set(tasks.values()):
+        for results in {each for waiting in tasks.values() for each in waiting}:
             results.put(error)
 
 

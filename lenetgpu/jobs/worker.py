@@ -7,7 +7,7 @@ import socket
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -39,12 +39,14 @@ _OPEN = 1 << 23
 _ON_GPU = 1_000_000  # least images for which a GPU's chunk size is chosen, if the job has them
 _HELD = 1 << 18  # least labels per write, except at the end of a shard
 _WARM_IMAGES = 400_000  # most images before the first shard, on a GPU
-# Limits of a chain of shards: images opened ahead, seconds, open files.
+# Limits of a chain of shards: images opened ahead, seconds, open files of images; of labels.
 _AHEAD, _CHAIN_S, _CHAIN_FILES = 1 << 17, 2.0, 64
 # A shard's manifest line, the error that prevented it, or a future of the line.
 Result = Row | LenetError | Future[Row]
 Take = Callable[[], Shard | None]  # returns the next shard, or None if none is available
 Report = Callable[[Shard, Result], None]
+Follow = Callable[[], "_LabelledShard | None"]  # opens the next shard of a chain, if it has one
+End = Callable[["_LabelledShard"], None]
 
 
 class StopError(LenetError):
@@ -74,7 +76,7 @@ class Worker:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write")
         self._writing: Future[Row] | None = None
         self._rate = 0.0  # images/s of the last chain
-        self._taken: deque[Shard] = deque()  # shards of a failed chain, to begin next
+        self.taken: deque[Shard] = deque()  # shards of a failed chain, to begin next
         self._files: list[Source] = []  # open files; the last one may serve the next shard
         self._source_input: Input | None = None
 
@@ -127,7 +129,7 @@ class Worker:
             nonlocal opened
             if opened < len(taken) or len(self._files) > _CHAIN_FILES:
                 return None  # the last one is computed alone after the chain
-            shard = self._taken.popleft() if self._taken else take()
+            shard = self.taken.popleft() if self.taken else take()
             if shard is None:
                 return None
             taken.append(shard)
@@ -145,7 +147,7 @@ class Worker:
         if first is not None:
             chain = _Chain(first, following, self._rate * _CHAIN_S, partial(self._end, report))
             try:
-                self._stream(chain, 0, chain.add)
+                self._stream(chain, chain.add)
             except StopError:
                 raise
             except LenetError:
@@ -155,7 +157,7 @@ class Worker:
                 self._rate = chain.done / (clock() - begun)
         self._close(self._files[:-1])
         if ended < len(taken):
-            self._taken.extendleft(reversed(taken[ended + 1 :]))
+            self.taken.extendleft(reversed(taken[ended + 1 :]))
             self._alone(taken[ended], report)
         return True
 
@@ -166,7 +168,7 @@ class Worker:
                 return report(shard, row)
             labelled = self._opened(shard)
             try:
-                self._stream(labelled.source, shard.lo, labelled.add)
+                self._stream(labelled.source, labelled.add)
             except BaseException:
                 labelled.abandon()
                 raise
@@ -199,13 +201,11 @@ class Worker:
                 self._lines = manifest.read(self.folder) or Manifest(self.job)
             return self._lines.listed(self.folder, shard)
 
-    def _stream(self, source: Source, first: int, add: Callable[[Any, Any], None]) -> None:
+    def _stream(self, source: Source, add: Callable[[Any, Any], None]) -> None:
         """Compute the labels of `source`; StopError if the GPU is lost."""
         try:
             with telling():
-                runner = self.ready()
-                runner.first = first
-                runner.run_source(source, add)
+                self.ready().run_source(source, add)
         except Exception as error:
             if loses_context(error):
                 raise StopError(str(error)) from error
@@ -235,8 +235,14 @@ class Worker:
 
     def _end(self, report: Report, labelled: _LabelledShard) -> None:
         """Queue the end of a shard's file, once the previous shard's is written."""
-        if self._writing is not None:
-            waited(self._writing)
+        try:
+            if self._writing is not None:
+                wait([self._writing])
+                before, self._writing = self._writing, None  # its error is raised once
+                waited(before)
+        except BaseException:
+            labelled.abandon()
+            raise
         self._writing = self._writer.submit(self._write, labelled)
         report(labelled.shard, self._writing)
 
@@ -316,13 +322,7 @@ def _merged_images(shard: Shard) -> Source:
 class _Chain(Source):
     """Images of consecutive shards as one source, which grows while it is read, up to `most`."""
 
-    def __init__(
-        self,
-        first: _LabelledShard,
-        following: Callable[[], _LabelledShard | None],
-        most: float,
-        end: Callable[[_LabelledShard], None],
-    ) -> None:
+    def __init__(self, first: _LabelledShard, following: Follow, most: float, end: End) -> None:
         super().__init__(first.source.source, first.source.dtype, None, range(0))
         self._shards, self._stops = {0: first}, [len(first.source)]  # those that are not done
         self._following, self._most, self._end = following, most, end
@@ -334,7 +334,8 @@ class _Chain(Source):
     def _fill(self, first: int, out: Array) -> None:
         if self._growing.acquire(blocking=False):  # else another thread opens the next shards
             try:
-                while len(self) < min(first + _AHEAD, self._most):
+                most = min(first + _AHEAD, self._most)
+                while len(self) < most and len(self._shards) < _CHAIN_FILES:
                     if (labelled := self._following()) is None:
                         break
                     self._shards[len(self._stops)] = labelled
@@ -374,13 +375,7 @@ class _LabelledShard:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        shard: Shard,
-        with_scores: bool,
-        source: Source,
-        begun: float,
-        pool: ThreadPoolExecutor,
+        self, folder: Path, shard: Shard, scored: bool, source: Source, begun: float, pool: Executor
     ) -> None:
         import numpy as np
 
@@ -400,7 +395,7 @@ class _LabelledShard:
         if shard.more:
             first = [number for part in shard.each for number in range(len(part))]
         with _stopping():
-            self.writer = LabelWriter(path, len(shard), with_scores, first, names, reasons)
+            self.writer = LabelWriter(path, len(shard), scored, first, names, reasons)
 
     def add(self, labels: Any, scores: Any) -> None:
         """Take the next labels (n,), and scores (n, 10) or None."""

@@ -25,7 +25,7 @@ from lenetgpu.lab.render import Part, Table
 from lenetgpu.lab.rows import Column, columns, fixed
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
-from lenetgpu.plan import AUTO
+from lenetgpu.plan import AUTO, may_settle
 from lenetgpu.store import json_text, resolved, sweep, write_atomically
 
 SUMMARY = "summary.json"
@@ -91,7 +91,9 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
         begun = manifest.read(out)
         run = request.run()
         if begun is not None and run.plan == AUTO:  # the plan chosen at the start
-            run = replace(run, plan=begun.job.plan, precision=run.precision or begun.job.precision)
+            run = replace(run, plan=begun.job.plan)
+            if run.precision is None or run.plan in may_settle(begun.job.device, run.precision):
+                run = replace(run, precision=begun.job.precision)
         local, images = request.workers, sum(entry.images for entry in read.inputs)
         if not read.listed:
             local = paying(run, local, images)

@@ -125,7 +125,7 @@ class CpuRunner(Runner):
 
         with_scores, total, first = self.pipeline.with_scores, 0, source.selection.start
         each = prod(IMAGE_SHAPE) * np.dtype(source.dtype).itemsize
-        size = min(self.pipeline.batch, len(source), max(1, _SLICE_BYTES // each))
+        size = min(self.pipeline.batch, max(1, _SLICE_BYTES // each))
         buffers = [np.empty((size, *IMAGE_SHAPE), source.dtype) for _ in range(2)]
         labels, scores = self.results(size, with_scores)
 
