@@ -148,10 +148,11 @@ class Worker:
             chain = _Chain(first, following, self._rate * _CHAIN_S, partial(self._end, report))
             try:
                 self._stream(chain, chain.add)
-            except StopError:
-                raise
-            except LenetError:
-                pass  # the shard with the error is computed alone, which names it
+            except (
+                LenetError
+            ) as error:  # the shard with the error is computed alone, which names it
+                if isinstance(error, StopError):
+                    raise
             finally:
                 ended = chain.abandon()
                 self._rate = chain.done / (clock() - begun)
