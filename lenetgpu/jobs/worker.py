@@ -148,10 +148,8 @@ class Worker:
             chain = _Chain(first, following, self._rate * _CHAIN_S, partial(self._end, report))
             try:
                 self._stream(chain, chain.add)
-            except (
-                LenetError
-            ) as error:  # the shard with the error is computed alone, which names it
-                if isinstance(error, StopError):
+            except LenetError as error:
+                if isinstance(error, StopError):  # others: the shard is computed alone and named
                     raise
             finally:
                 ended = chain.abandon()
