@@ -148,7 +148,7 @@ def runnable_plans(device: str, gpu: Gpu | None) -> list[str]:
     return supported
 
 
-def settled(plan: Plan, gpu: Gpu | None) -> str:
+def resolved_name(plan: Plan, gpu: Gpu | None) -> str:
     """Return the name of the plan that `auto` resolved to, or the plan's own name."""
     for name in runnable_plans(plan.device, gpu) if plan.name == AUTO else ():
         if resolve(name, plan.device, gpu=gpu).stages == plan.stages:

@@ -304,4 +304,4 @@ def test_inputs_and_outputs_are_not_overwritten(data, tmp_path, monkeypatch):
     same = tmp_path / "same.csv"
     for option in ("--output", "--json"):
         refused(run("infer", *CPU, "--errors", same, option, same), "one result per output")
-    refused(run("infer", *CPU, "--errors", tmp_path / "no" / "x.csv"), "an existing folder")
+    refused(run("infer", *CPU, "--errors", tmp_path / "no" / "x.csv"), "does not exist; create it")

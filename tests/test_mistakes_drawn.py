@@ -49,7 +49,7 @@ def test_page_is_complete_and_makes_no_requests(chromium, data, tmp_path, width,
 
 
 def test_page_shows_every_count(chromium, outcome, tmp_path):
-    outcome.asked = 1000
+    outcome.requested = 1000
     files.write_errors(tmp_path / "wrong.html", outcome)
     with chromium.open(tmp_path / "wrong.html") as seen:
         assert "240 of 1,000 images read" in seen.page.locator("dl.facts").inner_text()

@@ -327,7 +327,7 @@ def test_mutated_document_is_refused_or_drawn(tmp_path, monkeypatch):
     ("words", "said"),
     [
         (("out.pdf",), "expected a name ending in .html or .htm, found .pdf"),
-        (("no/out.html",), "expected an existing folder"),
+        (("no/out.html",), "does not exist; create it"),
         (("out.html", H200 / "peers.json", "--plan", "auto"), "found --plan and files"),
         (("out.html", "gone.json"), "no such file"),
         (("out.html", "empty"), "expected a folder with JSON files, found none"),
@@ -367,7 +367,7 @@ def test_fresh_run_makes_a_page(chromium, tmp_path, monkeypatch):
     page = Parsed(html)
     asked = ("pipeline", "plans", "comparisons", "trace", "labels", "confusion", "gallery")
     assert set(asked) <= set(page.ids) and "Not in this run: " in html
-    assert "of 300 labels right, lenet-mnist.h5, digits-10k.h5" in html and str(ROOT) not in html
+    assert "of 300 labels correct, lenet-mnist.h5, digits-10k.h5" in html and str(ROOT) not in html
     with chromium.open(out, PHONE) as opened:
         seen_whole(opened)
         assert (opened.console, opened.requests, opened.overflow()) == ([], [], 0)

@@ -138,7 +138,7 @@ def test_chunks_shrink_until_stream_slots_fit(capacity):
         streamer_on(PretendedGpu(capacity=1), 16, 2)
     streamer = streamer_on(gpu, 16, 2)
     fitting = {16: 8, 9: 4, 8: 4, 2: 1}[capacity]
-    assert streamer.chunk == fitting and streamer.asked == 16 and gpu.released
+    assert streamer.chunk == fitting and streamer.requested == 16 and gpu.released
     assert f"are of {fitting}" in streamer.shrunk and "of 16 images on 2 streams" in streamer.shrunk
     images, (labels, scores) = pinned(gpu, pixels(31)), results(gpu, 31)
     for _ in range(2):

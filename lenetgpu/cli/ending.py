@@ -123,10 +123,11 @@ def _of_usage(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         name = error.option_name.lstrip("-")
         known = {option.lstrip("-"): option for option in error.possibilities or ()}
-        error.possibilities = [known[word] for word in get_close_matches(name, known)]
+        similar = [known[word] for word in get_close_matches(name, known)]
         for param in error.ctx.command.params if error.ctx else ():
             if isinstance(param, click.Argument) and param.name == name:
                 return f"{name.upper()} is an argument, not an option; give it without --{name}"
+        error = click.NoSuchOption(error.option_name, possibilities=similar, ctx=error.ctx)
     return " ".join(error.format_message().split())
 
 

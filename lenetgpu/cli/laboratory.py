@@ -75,9 +75,9 @@ def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     from lenetgpu.lab.console import status_line
 
     targets = _targets(options)
-    asked = request(results.CompareRequest, options, plugins=options["with_files"])
+    requested = request(results.CompareRequest, options, plugins=options["with_files"])
     with status_line(enabled=not no_progress) as say:
-        outcome = results.run_compare(asked, say)
+        outcome = results.run_compare(requested, say)
     _show(targets, results, outcome.document)
     end(ctx, outcome)
 
@@ -188,23 +188,23 @@ def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     if flag := next((flag for flag in _COMBINED if options[flag]), None):
         _require_combinable(ctx, flag)
     targets = _targets(options)
-    asked = request(ConvRequest, options, plugins=options["with_files"])
+    requested = request(ConvRequest, options, plugins=options["with_files"])
     if flag == "listed":
-        _show(targets, results, run_list(asked))
+        _show(targets, results, run_list(requested))
         return
     with status_line(enabled=not no_progress) as say:
         if flag == "engines":
             from lenetgpu.lab.conv import engines
 
-            document = engines.run_engines(asked, say)
+            document = engines.run_engines(requested, say)
         elif flag == "shares":
             from lenetgpu.lab.conv import shares
 
-            outcome = shares.run_shares(asked, say)
+            outcome = shares.run_shares(requested, say)
         else:
             from lenetgpu.lab.conv.compared import run_conv
 
-            outcome = run_conv(asked, say)
+            outcome = run_conv(requested, say)
     if flag == "engines":
         _show(targets, engines, document)
         return

@@ -144,13 +144,13 @@ def infer(
     if options["weights"] is None:  # they are HDF5: NumPy and h5py, while the driver starts
         from lenetgpu.files import checksums  # noqa: F401
     before = phases_before()
-    asked = request(
+    requested = request(
         Request, options, overrides=shared.overrides(options), data=pictures.data,
         roofline=options["timing"], mistakes=errors is not None, each=True,
     )  # fmt: skip
-    pictures.read(asked, not no_progress)
+    pictures.read(requested, not no_progress)
     with progress_bar(enabled=not no_progress) as progress:
-        outcome = pictures.classify(asked, progress, output)
+        outcome = pictures.classify(requested, progress, output)
     for name, ms in before.items():
         outcome.phases[name] = ms + outcome.phases.get(name, 0.0)
     if json_file is not None:
@@ -168,8 +168,8 @@ def infer(
         say(outcome.sentence() + note, err=True)
         ctx.exit(INTERRUPTED)
     if outcome.too_low:
-        found = f"{outcome.correct:,} of {outcome.done:,} right"
-        expected = f"a share of at least {asked.min_accuracy:g}"
+        found = f"{outcome.correct:,} of {outcome.done:,} correct"
+        expected = f"a share of at least {requested.min_accuracy:g}"
         say(f"WRONG: --min-accuracy: expected {expected}, found {found}", err=True)
     ctx.exit(1 if outcome.too_low or pictures.bad else 0)
 
@@ -196,9 +196,9 @@ def profile(ctx: click.Context, /, counters: bool, no_progress: bool, **options:
     json_file, csv_file, markdown, trace = targets = [options[name] for name in names]
     files.require_targets(*targets, sources=(options["data"], options["weights"]))
     more = {"overrides": shared.overrides(options), "trace": trace is not None}
-    asked = request(Request, options, timing=True, roofline=True, **more)
+    requested = request(Request, options, timing=True, roofline=True, **more)
     with progress_bar(enabled=not no_progress) as progress:
-        result = job.profile(asked, progress, counters)
+        result = job.profile(requested, progress, counters)
     note = ""
     for target, text, has_results in (
         (json_file, result.as_json, True),
@@ -262,12 +262,12 @@ def classify(
 
     require_targets(json_file, sources=(*options["sources"], options["weights"]))
     require_outside(options["out"], json_file)
-    asked, err = request(ClassifyRequest, options), is_stdout(json_file)
+    requested, err = request(ClassifyRequest, options), is_stdout(json_file)
     with status_line(enabled=not no_progress, rate=True) as status:
         if predict:
-            prediction = foresee(asked, status)
+            prediction = foresee(requested, status)
         else:
-            outcome = job(asked, status, partial(say, err=True))
+            outcome = job(requested, status, partial(say, err=True))
     if json_file is not None:
         write_json(json_file, (prediction if predict else outcome).document())
     if predict:
@@ -312,11 +312,11 @@ def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) 
         for name in options
         if name != "files" and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
     )
-    asked = request(ReportRequest, options, out=out, given=given)
+    requested = request(ReportRequest, options, out=out, given=given)
     with status_line(enabled=not no_progress) as status:
-        page = run_report(asked, status)
+        page = run_report(requested, status)
     for sentence in page.sentences():
         say(sentence, err=True)
-    files = f" from {page.files:,} file{'s' * (page.files != 1)}" if asked.files else ""
+    files = f" from {page.files:,} file{'s' * (page.files != 1)}" if requested.files else ""
     say(f"{out}: {page.size / 1e6:.1f} MB{files}")
     ctx.exit(1 if page.wrong else 0)

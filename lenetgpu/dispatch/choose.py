@@ -180,9 +180,9 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
                 no = algorithms.why_not(name, problem, machine, images=batch) or ""
             rows.append((name, no + time(name)))
     fits = (n for n in WINOGRAD if find("conv", n, "cuda").refusal(problem) is None)
-    asked = algorithms.MODELED if problem.requires else (*TENSOR, *fits)
+    requested = algorithms.MODELED if problem.requires else (*TENSOR, *fits)
     refused = {
-        name: algorithms.why_not(name, problem, machine, name in times, batch) for name in asked
+        name: algorithms.why_not(name, problem, machine, name in times, batch) for name in requested
     }
     return rows + [(name, f"refused, {why}") for name, why in refused.items() if why]
 

@@ -177,11 +177,11 @@ def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
     """
     here = machine.name in {gpu.name for gpu in driver_gpus()}
 
-    def own(asked: Conv) -> tuple[Measured, ...]:
-        return (*(cached(machine.name, asked) if here else ()), *shipped(machine, asked))
+    def own(requested: Conv) -> tuple[Measured, ...]:
+        return (*(cached(machine.name, requested) if here else ()), *shipped(machine, requested))
 
-    def of_twins(asked: Conv) -> tuple[Measured, ...]:
-        found = (_shipped().get((name, asked), ()) for name in machines.twins(machine))
+    def of_twins(requested: Conv) -> tuple[Measured, ...]:
+        found = (_shipped().get((name, requested), ()) for name in machines.twins(machine))
         return tuple(replace(row, twin=True) for rows in found for row in rows)
 
     def distance(row: Measured) -> float:

@@ -21,7 +21,7 @@ Names = Sequence[str] | None  # each image's file name, if images come from seve
 # number of the first image in its dataset, or the number of each image
 Numbers = int | Sequence[int]
 # by position, why an image has no label (may grow during the run); None if every image has one
-Lacking = Mapping[int, str] | None
+Failures = Mapping[int, str] | None
 NO_LABEL = -1  # sentinel for a missing label
 _COPY_BYTES = 4 << 20
 _ROWS = 1 << 15
@@ -38,7 +38,7 @@ class Form(ABC):
     with_scores: bool
     first: Numbers = 0
     names: Names = None
-    lacking: Lacking = None  # unless None, images may have the label NO_LABEL and NaN scores
+    failures: Failures = None  # unless None, images may have the label NO_LABEL and NaN scores
     done: int = 0  # labels written so far
 
     @abstractmethod
@@ -49,8 +49,8 @@ class Form(ABC):
     def add(self, labels: Array, scores: Array | None) -> None:
         """Write the next labels, starting at `done`."""
 
-    def finish(self, asked: int | None) -> None:  # noqa: B027
-        """Complete the file of `done` images; `asked` is given if the run was interrupted."""
+    def finish(self, requested: int | None) -> None:  # noqa: B027
+        """Complete the file of `done` images; `requested` is given if the run was interrupted."""
 
     def close(self) -> None:  # noqa: B027
         """Release temporary files."""
@@ -84,7 +84,7 @@ class _Npy(Form):
             rows["label"], rows["scores"] = labels, scores
         self.file.write(rows.data)
 
-    def finish(self, asked: int | None) -> None:
+    def finish(self, requested: int | None) -> None:
         if self.done != self.count:
             self.file.seek(0)
             self._write_header(self.done)
@@ -109,7 +109,7 @@ class _Csv(Form):
     def __post_init__(self) -> None:
         columns = ["index", "label"] if self.names is None else ["index", "file", "label"]
         columns += [f"score{k}" for k in range(CLASSES)] if self.with_scores else []
-        columns += [] if self.lacking is None else ["error"]
+        columns += [] if self.failures is None else ["error"]
         self.file.write((",".join(columns) + "\n").encode())
 
     def add(self, labels: Array, scores: Array | None) -> None:
@@ -118,7 +118,7 @@ class _Csv(Form):
         if self.names is not None:
             names = self.names[self.done : self.done + len(numbers)]
             heads = [*_cells(*zip(numbers, names, strict=True)).splitlines()]
-        end = "\n" if self.lacking is None else ",\n"
+        end = "\n" if self.failures is None else ",\n"
         rows = zip(heads, labels.tolist(), strict=True)
         if scores is None:
             lines = [f"{head},{label}{end}" for head, label in rows]
@@ -126,10 +126,10 @@ class _Csv(Form):
             line = "%s,%d" + ",%.9g" * CLASSES + end
             scored = zip(rows, scores.tolist(), strict=True)
             lines = [line % (*row, *values) for row, values in scored]
-        if self.lacking is not None:
+        if self.failures is not None:
             empty = "," * (2 + CLASSES * self.with_scores)
             for at in (labels == NO_LABEL).nonzero()[0].tolist():
-                lines[at] = f"{heads[at]}{empty}{_cells((self.lacking[self.done + at],))}"
+                lines[at] = f"{heads[at]}{empty}{_cells((self.failures[self.done + at],))}"
         self.file.write("".join(lines).encode())
 
 
@@ -154,15 +154,16 @@ class _Json(_Parts):
     def add(self, labels: Array, scores: Array | None) -> None:
         comma = ", " if self.done else ""
         numbers: list[int | None] = labels.tolist()
-        if self.lacking is not None:
+        if self.failures is not None:
             numbers = [None if label == NO_LABEL else label for label in numbers]
         self._files["labels"].write((comma + json.dumps(numbers)[1:-1]).encode())
         if scores is not None:
             rows = json_text(scores.astype(float).tolist())
             self._files["scores"].write((comma + rows[1:-1]).encode())
 
-    def finish(self, asked: int | None) -> None:
-        start = "{" if asked is None else f'{{"interrupted": true, "images_asked": {asked}, '
+    def finish(self, requested: int | None) -> None:
+        interrupted = f'{{"interrupted": true, "images_asked": {requested}, '
+        start = "{" if requested is None else interrupted
         for name, file in self._files.items():
             self.file.write(f'{start}"{name}": ['.encode())
             file.seek(0)
@@ -171,8 +172,8 @@ class _Json(_Parts):
             start = ", "
         if self.names is not None:
             self.file.write(f', "files": {json.dumps(list(self.names[: self.done]))}'.encode())
-        if self.lacking is not None:
-            errors = [self.lacking.get(number) for number in range(self.done)]
+        if self.failures is not None:
+            errors = [self.failures.get(number) for number in range(self.done)]
             self.file.write(f', "errors": {json.dumps(errors)}'.encode())
         self.file.write(b"}")
 
@@ -188,7 +189,7 @@ class _H5(_Parts):
         if scores is not None:
             self._files["scores"].write(scores.data)
 
-    def finish(self, asked: int | None) -> None:
+    def finish(self, requested: int | None) -> None:
         from lenetgpu.files import checksums, hdf5
 
         with hdf5.new_hdf5(self.file) as (file, check):
@@ -206,8 +207,8 @@ class _H5(_Parts):
                 longest = max(1, *map(len, names))
                 table = np.frombuffer(b"".join(n.ljust(longest, b"\0") for n in names), np.uint8)
                 checksums.write(file, "files", table.reshape(len(names), longest))
-            if asked is not None:
-                file.attrs.update({"interrupted": True, "images_asked": asked})
+            if requested is not None:
+                file.attrs.update({"interrupted": True, "images_asked": requested})
             checksums.sum_up(file)
 
 
@@ -226,20 +227,20 @@ class _Parquet(Form):
         if self.names is not None:
             names = self.names[self.done : self.done + len(labels)]
             columns = {"file": pa.array(map(printable, names)).dictionary_encode()} | columns
-        missing = None if self.lacking is None else labels == NO_LABEL
+        missing = None if self.failures is None else labels == NO_LABEL
         columns["label"] = pa.array(labels, pa.int32(), mask=missing)
         if scores is not None:
             for k in range(CLASSES):
                 columns[f"score{k}"] = pa.array(scores[:, k], pa.float32(), mask=missing)
-        if self.lacking is not None:
-            reasons = map(self.lacking.get, range(self.done, self.done + len(labels)))
+        if self.failures is not None:
+            reasons = map(self.failures.get, range(self.done, self.done + len(labels)))
             columns["error"] = pa.array(reasons, pa.string())
         rows = pa.table(columns)
         if self._writer is None:
             self._writer = pq.ParquetWriter(self.file, rows.schema)
         self._writer.write_table(rows)
 
-    def finish(self, asked: int | None) -> None:
+    def finish(self, requested: int | None) -> None:
         if self._writer is None:
             empty = np.zeros((0, CLASSES), np.float32) if self.with_scores else None
             self.add(np.zeros(0, np.int32), empty)

@@ -12,7 +12,7 @@ from lenetgpu.arrays import np
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files import assets
 from lenetgpu.files.folders import below, is_pattern, matching
-from lenetgpu.files.forms import FORMS, Lacking, Names, Numbers
+from lenetgpu.files.forms import FORMS, Failures, Names, Numbers
 from lenetgpu.network import CLASSES
 from lenetgpu.store import Temporary, is_device, known_by, placing, resolved
 
@@ -30,7 +30,7 @@ def require_folder(path: Path) -> None:
     """Raise LenetError unless `path` is a device, or its folder accepts a new file."""
     try:
         if not path.parent.is_dir():
-            raise LenetError(f"{path}: expected an existing folder {path.parent}, found none")
+            raise LenetError(f"{path}: folder {path.parent} does not exist; create it")
         if path.is_dir():
             raise LenetError(f"{path}: expected a file to write, found a folder")
         target = resolved(path)
@@ -40,7 +40,7 @@ def require_folder(path: Path) -> None:
         raise LenetError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _read_with(source: Path) -> Iterator[Path]:
+def _inputs(source: Path) -> Iterator[Path]:
     """Yield the files read with `source`: labels of IDX images, files of a folder or pattern."""
     from lenetgpu.files.idx import label_file
 
@@ -59,7 +59,7 @@ def require_apart(target: Path, *sources: Path | None) -> None:
     if not target.is_file():
         return
     for source in filter(None, sources):
-        for read in _read_with(source):
+        for read in _inputs(source):
             with suppress(OSError):  # the file does not exist
                 if target.samefile(read):
                     expected = "an output file other than the inputs"
@@ -121,7 +121,7 @@ class LabelWriter(AbstractContextManager["LabelWriter"]):
         with_scores: bool,
         first: Numbers = 0,
         names: Names = None,
-        lacking: Lacking = None,
+        failures: Failures = None,
     ) -> None:
         self.path, self.count, self.with_scores = path, count, with_scores
         self._ended = self._completed = False
@@ -129,7 +129,7 @@ class LabelWriter(AbstractContextManager["LabelWriter"]):
         with placing(path):
             self._temporary = Temporary.beside(path)
             try:
-                self._form = form(self._temporary.file, count, with_scores, first, names, lacking)
+                self._form = form(self._temporary.file, count, with_scores, first, names, failures)
             except BaseException:
                 self._temporary.drop()
                 raise
@@ -165,20 +165,20 @@ class LabelWriter(AbstractContextManager["LabelWriter"]):
         """The number of labels written so far."""
         return self._form.done
 
-    def close(self, asked: int | None = None) -> None:
+    def close(self, requested: int | None = None) -> None:
         """Flush the complete file to disk and rename it to `path`; later calls do nothing.
 
-        `asked`: images requested of an interrupted run; .json and .h5 record it, others cannot.
+        `requested`: images requested of an interrupted run; .json and .h5 record it, others cannot.
         """
         if self._ended:
             return
-        if asked is None and self.done != self.count:
+        if requested is None and self.done != self.count:
             self.abandon()
             raise ValueError(f"{self.path}: {self.count} labels announced, {self.done} written")
         try:
             with placing(self.path):
                 if not self._completed:
-                    self._form.finish(asked)
+                    self._form.finish(requested)
                 self._temporary.put(self.path)
         finally:
             self.abandon()
@@ -198,8 +198,8 @@ class LabelWriter(AbstractContextManager["LabelWriter"]):
             self._temporary.drop()
 
 
-def write_labels(path: Path, labels: Any, scores: Any = None, asked: int | None = None) -> None:
-    """Write labels (N,) int32 and optional scores (N, 10); `asked` as for `LabelWriter.close`."""
+def write_labels(path: Path, labels: Any, scores: Any = None, requested: int | None = None) -> None:
+    """Write labels (N,) int32 and any scores (N, 10); `requested`: see `LabelWriter.close`."""
     with LabelWriter(path, len(labels), scores is not None) as writer:
         writer.write(labels, scores)
-        writer.close(asked)
+        writer.close(requested)

@@ -101,29 +101,29 @@ def residency(demand: Demand, limits: Processor) -> Residency:
 
 @dataclass(frozen=True)
 class Waves:
-    """A grid of `grid` blocks on a GPU that holds `at_once` blocks."""
+    """A grid of `grid` blocks on a GPU that holds `concurrent` blocks."""
 
     grid: int
-    at_once: int
+    concurrent: int
 
     @property
     def waves(self) -> float:
         """Number of waves: blocks of the grid / resident blocks."""
-        return self.grid / self.at_once
+        return self.grid / self.concurrent
 
     @property
     def last(self) -> float:
         """Occupied fraction of the last wave."""
-        return (self.grid - 1) % self.at_once / self.at_once + 1 / self.at_once
+        return (self.grid - 1) % self.concurrent / self.concurrent + 1 / self.concurrent
 
 
-def filling_batches(per_image: Fraction | int, at_once: int) -> Iterator[int]:
+def filling_batches(per_image: Fraction | int, concurrent: int) -> Iterator[int]:
     """Yield ascending batches whose last wave is at least 90 % full; `per_image`: blocks."""
     batch, wave = 0, 0
     while True:
-        wave = max(wave + 1, int(-(-(batch + 1) * per_image // at_once)))
-        batch = int(wave * at_once / Fraction(per_image))
-        if Waves(int(-(-batch * per_image // 1)), at_once).last >= _FULL:
+        wave = max(wave + 1, int(-(-(batch + 1) * per_image // concurrent)))
+        batch = int(wave * concurrent / Fraction(per_image))
+        if Waves(int(-(-batch * per_image // 1)), concurrent).last >= _FULL:
             yield batch
 
 
@@ -151,7 +151,7 @@ def explain_waves(
     count = f"{grid:,} / ({resident.blocks} x {processors}) = {waves.waves:.2f}"
     lines.append(("waves", f"{count}, the last {waves.last:.0%} full"))
     if per_image:
-        full = islice(filling_batches(per_image, waves.at_once), 5)
+        full = islice(filling_batches(per_image, waves.concurrent), 5)
         lines.append(("full batches", ", ".join(f"{batch:,}" for batch in full)))
     return lines
 

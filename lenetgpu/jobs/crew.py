@@ -30,7 +30,7 @@ from lenetgpu.measure.document import device_json
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
 from lenetgpu.net.engine import Engine
-from lenetgpu.plan import AUTO, choose_device, settled
+from lenetgpu.plan import AUTO, choose_device, resolved_name
 
 TRIES = 3  # attempts before a shard is set aside
 # One is computed, the next waits in the same process, so that its images are read ahead, and one
@@ -59,7 +59,7 @@ def resolve(request: Request, dtype: str, size: int) -> Resolved:
     engine = Engine(request)
     if request.plan == AUTO:
         engine.start(dtype, size)
-    name = settled(engine.plan, engine.gpu)
+    name = resolved_name(engine.plan, engine.gpu)
     return name, engine.plan.precision, engine.device, device_json(engine.gpu)
 
 
@@ -107,9 +107,9 @@ def paying(request: Request, workers: str | None, images: int) -> str | None:
     """Return the local workers that a job of files of `images` images uses: as many as pay."""
     if workers is None or choose_device(request.device, request.plan)[0] is None:
         return workers
-    asked = len(driver_gpus()) if workers == "cuda" else int(workers)
+    requested = len(driver_gpus()) if workers == "cuda" else int(workers)
     most = images // SHARE
-    if most >= asked:
+    if most >= requested:
         return workers
     return None if most < 2 else f"cuda:{most}" if workers == "cuda" else str(most)
 

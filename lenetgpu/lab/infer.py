@@ -160,7 +160,7 @@ class _Run:
             rows=self.rows,
             limits=self.limits,
             trace=[] if self.tracer is None else self.tracer.events(),
-            asked=len(self.source),
+            requested=len(self.source),
             interrupted=self.interrupted,
             repeated=bool(whole),
             streams=schedule.streams,
@@ -205,9 +205,9 @@ class _Run:
 
     def _passes(self, pass_s: float, budget_s: float, least: int) -> tuple[float, int, int]:
         """Return (budget in seconds, first pass included, least, most) of the repeated passes."""
-        asked = self.request.repeat
-        if asked or not self.request.timing:
-            return 0.0, asked, asked
+        requested = self.request.repeat
+        if requested or not self.request.timing:
+            return 0.0, requested, requested
         return max(0.0, budget_s - pass_s), least, timing.MOST
 
     def _sampled(self, measure: Callable[[], float]) -> Callable[[], float]:

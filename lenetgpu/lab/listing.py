@@ -66,8 +66,8 @@ def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
 def table_rows(stage: str | None = None) -> tuple[list[dict[str, Any]], str]:
     """Return the same objects, and a text on the devices here and the unmet needs."""
     rows = variant_rows(stage)
-    lacking = sorted({row["lacks"] for row in rows if row["lacks"]})
-    others = f"; the others require {' or '.join(lacking)}" if lacking else ""
+    missing = sorted({row["lacks"] for row in rows if row["lacks"]})
+    others = f"; the others require {' or '.join(missing)}" if missing else ""
     return rows, machine() + others
 
 

@@ -42,10 +42,10 @@ class MistakeRecorder:
             self._inner.write(labels, scores if self._inner.with_scores else None)
         self._count += len(labels)
 
-    def close(self, asked: int | None = None) -> None:
-        """Close the file if there is one; `asked` is as in LabelWriter."""
+    def close(self, requested: int | None = None) -> None:
+        """Close the file if there is one; `requested` is as in LabelWriter."""
         if self._inner is not None:
-            self._inner.close(asked)
+            self._inner.close(requested)
 
     def found(self, done: int) -> Gallery:
         """Return the mistakes among the first `done` images; the worst images are read again."""
@@ -100,7 +100,7 @@ def title(counts: Any) -> str:
 
 def lead(counts: Any) -> str:
     """Return a sentence with the accuracy and one with the most frequent confusion."""
-    right = f"{share(float(counts.trace() / counts.sum()), 2)} are read right."
+    right = f"{share(float(counts.trace() / counts.sum()), 2)} are classified correctly."
     pairs = confusions(counts)
     if not pairs:
         return right

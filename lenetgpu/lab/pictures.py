@@ -45,7 +45,7 @@ class Classified:
         if outcome.images is None or outcome.scores is None:
             return None
         gathered, first = Gathered(), outcome.request.skip
-        names = [f"{name}[{number}]" for number in range(first, first + outcome.asked)]
+        names = [f"{name}[{number}]" for number in range(first, first + outcome.requested)]
         gathered.add(outcome.images, None, names)
         return cls(outcome, gathered, outcome.images, probabilities(outcome.scores))
 
@@ -91,7 +91,7 @@ def classify(
     if not found.names:
         bad = f"expected one that can be classified, found {len(found.bad):,} that cannot"
         raise LenetError(found.bad[0] if len(found.bad) == 1 else f"pictures: {bad}")
-    request.check_labels(None if found.lacking else (), found.lacking or "")
+    request.check_labels(None if found.unlabelled else (), found.unlabelled or "")
     whole = replace(request, scores=True, each=False, skip=0, limit=None)
     source = found.source()
     outcome = infer(whole, progress, None, source)
@@ -100,7 +100,7 @@ def classify(
         count, scores = outcome.done, outcome.scores if request.scores else None
         with LabelWriter(output, count, request.scores, request.skip, found.names) as writer:
             writer.write(outcome.labels, scores)
-            writer.close(outcome.asked if outcome.interrupted else None)
+            writer.close(outcome.requested if outcome.interrupted else None)
     return Classified(outcome, found, source.images, probabilities(outcome.scores))
 
 

@@ -67,17 +67,17 @@ def stage_parts(outcome: Outcome) -> Iterator[Part]:
 
 
 def _images(outcome: Outcome) -> str:
-    asked, chunk = outcome.asked, outcome.chunk
-    count = f"{outcome.done:,}" + (f" of {asked:,}" if outcome.done < asked else "")
-    if chunk is not None and chunk < asked:
+    requested, chunk = outcome.requested, outcome.chunk
+    count = f"{outcome.done:,}" + (f" of {requested:,}" if outcome.done < requested else "")
+    if chunk is not None and chunk < requested:
         streams = f"{outcome.streams} streams" if outcome.streams > 1 else "one stream"
         return f"{count} images in chunks of up to {chunk:,} on {streams}"
     if chunk is not None and outcome.zero_copy and not outcome.streamed:
         return f"{count} images, read by the kernels from host memory (zero-copy)"
-    if chunk is None and outcome.batch < asked:
+    if chunk is None and outcome.batch < requested:
         return f"{count} images in batches of {outcome.batch:,}"
-    batch = " in one batch" if (outcome.request.batch or DEFAULT_BATCH) > asked else ""
-    return f"{count} {'image' if asked == 1 else 'images'}{batch}"
+    batch = " in one batch" if (outcome.request.batch or DEFAULT_BATCH) > requested else ""
+    return f"{count} {'image' if requested == 1 else 'images'}{batch}"
 
 
 def print_infer(console: Console, outcome: Outcome) -> None:

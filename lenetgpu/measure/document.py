@@ -112,7 +112,7 @@ def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[
     )
     if launch is None:
         return dict.fromkeys(_LAUNCH)
-    at_once = active_blocks(launch) * multiprocessors()
+    concurrent = active_blocks(launch) * multiprocessors()
     resources = compile_kernel(launch.kernel, current_arch()).resources
     return {
         **{name: [*getattr(launch, name), 1, 1][:3] for name in ("grid", "block")},
@@ -122,7 +122,7 @@ def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[
         "occupancy": occupancy(launch),
         "blocks_per_sm": active_blocks(launch),
         "limited_by": binding_limit(launch),
-        "waves": prod(launch.grid) / at_once if at_once else None,
+        "waves": prod(launch.grid) / concurrent if concurrent else None,
     }
 
 

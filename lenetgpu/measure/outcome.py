@@ -111,7 +111,7 @@ class Outcome:
     rows: list[StepTiming]
     limits: Ceilings | None = None
     trace: list[TraceEvent] = field(default_factory=list)
-    asked: int = 0
+    requested: int = 0
     interrupted: bool = False
     repeated: bool = False
     streams: int = 1
@@ -122,7 +122,7 @@ class Outcome:
     streamed: bool = False  # `end_to_end` is from file to labels
     notes: list[str] = field(default_factory=list)
     mistakes: Gallery | None = None  # misclassified images, if requested
-    images: Any = None  # (asked, 28, 28, 1), uint8 or float32 in 0..1, if each is shown
+    images: Any = None  # (requested, 28, 28, 1), uint8 or float32 in 0..1, if each is shown
 
     @property
     def done(self) -> int:
@@ -132,13 +132,13 @@ class Outcome:
     @property
     def batch(self) -> int:
         """Images per pass, except the last: at most the number of images."""
-        return self.request.images_a_pass(max(self.asked, self.done))
+        return self.request.images_a_pass(max(self.requested, self.done))
 
     def ended(self) -> dict[str, Any]:
         """Return the JSON fields on the run's extent and schedule, and on what was timed."""
         names = ("interrupted", "batch", "streams", "chunk", "zero_copy", "repeated", "notes")
         return {name: getattr(self, name) for name in names} | {
-            "images_asked": self.asked,
+            "images_asked": self.requested,
             "images_done": self.done,
             "model_ms": self.model,
             "from": "file" if self.streamed else "memory",
@@ -147,8 +147,8 @@ class Outcome:
     def sentence(self) -> str:
         """Return a message on how far an interrupted run came."""
         done = self.done
-        missing = f", {self.asked - done:,} not" if done < self.asked else ""
-        return f"lenetgpu: interrupted: {done:,} of {self.asked:,} images classified{missing}"
+        missing = f", {self.requested - done:,} not" if done < self.requested else ""
+        return f"lenetgpu: interrupted: {done:,} of {self.requested:,} images classified{missing}"
 
     @property
     def correct(self) -> int | None:

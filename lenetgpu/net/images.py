@@ -150,9 +150,7 @@ class _Jax(Home):
         self._device, *others = images.devices()
         if others:
             count = 1 + len(others)
-            raise LenetError(
-                f"images: expected an array on one device, found it on {count} devices"
-            )
+            raise LenetError(f"images: expected an array on one device, found {count} devices")
         if self._device.platform in ("gpu", "cuda"):
             self.index = self._device.local_hardware_id
         elif self._device.platform != "cpu":

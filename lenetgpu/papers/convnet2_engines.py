@@ -445,8 +445,8 @@ def simulate(
     """Simulate `kernel` on `batch` images of `problem`: full waves of blocks, then the rest."""
     tile = ladder_tile(problem, batch)  # also for an engine, which holds the same number of sums
     blocks, chunks = tile.blocks(problem, batch), chunks_of(problem, tile)
-    at_once = blocks_per_sm(tile)
-    waves, remaining = divmod(blocks, at_once * MULTIPROCESSORS)
+    concurrent = blocks_per_sm(tile)
+    waves, remaining = divmod(blocks, concurrent * MULTIPROCESSORS)
 
     def wave(blocks: int) -> Simulated:
         """Simulate blocks; beyond `most` chunks, extrapolate linearly from the second half."""
@@ -456,7 +456,7 @@ def simulate(
         half = _chunks(core, kernel, tile, blocks, most // 2)
         return last.plus((chunks - most) / (most - most // 2), last.plus(-1, half))
 
-    full = wave(at_once) if waves else Simulated(0, {})
+    full = wave(concurrent) if waves else Simulated(0, {})
     total = Simulated(0, {}).plus(waves, full)
     return total.plus(1, wave(ceil(remaining / MULTIPROCESSORS))) if remaining else total
 

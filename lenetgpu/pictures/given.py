@@ -39,15 +39,15 @@ class Gathered:
     names: list[str] = field(default_factory=list)
     notes: list[tuple[str, ...]] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
-    lacking: str | None = None  # name of the first file without labels
+    unlabelled: str | None = None  # name of the first file without labels
     took_ms: float = 0.0  # time to find, read and prepare the images
 
     def add(
         self, images: Array, labels: Array | None, names: list[str], notes: tuple[str, ...] = ()
     ) -> None:
         """Add images (n, 28, 28, 1) of a file, with the notes for each."""
-        if labels is None and self.lacking is None:
-            self.lacking = names[0]
+        if labels is None and self.unlabelled is None:
+            self.unlabelled = names[0]
         self.images.append(images)
         self.labels.append(labels)
         self.names += names
@@ -59,7 +59,7 @@ class Gathered:
         if any(part.dtype != np.uint8 for part in parts):
             parts = [part / white if part.dtype == np.uint8 else part for part in parts]
         known = [labels for labels in self.labels if labels is not None]
-        labels = np.concatenate(known) if self.lacking is None else None
+        labels = np.concatenate(known) if self.unlabelled is None else None
         more = len(self.names) - 1
         name = f"{self.names[0]} and {more:,} more" if more else self.names[0]
         return MemorySource(np.concatenate(parts), labels, name)

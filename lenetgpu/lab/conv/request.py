@@ -269,14 +269,14 @@ def add_commands(
             entry["command"] = case["command"]
             continue
         alone = case["baseline"] in (peer, name) or name == peer
-        asked = request if alone else with_baseline
-        entry["command"] = command_of(asked, shape, None if name == peer else name)
+        requested = request if alone else with_baseline
+        entry["command"] = command_of(requested, shape, None if name == peer else name)
 
 
 def run_list(request: ConvRequest) -> dict[str, Any]:
     """Return a row per suite or convolution; nothing is run. Raises LenetError for bad input."""
-    asked = (request.shape, request.suite, request.lines, request.model)
-    if all(way is None for way in asked) and request.batch is None:
+    requested = (request.shape, request.suite, request.lines, request.model)
+    if all(way is None for way in requested) and request.batch is None:
         suites = [
             {
                 **{name: getattr(suite, name) for name in ("name", "title")},

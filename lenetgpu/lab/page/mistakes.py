@@ -64,8 +64,8 @@ def _head(outcome: Outcome) -> base.Head:
         "weights": shown(outcome.weights.source),
         "plan": f"{outcome.plan.name}, {outcome.plan.precision}",
     }
-    if outcome.done < outcome.asked:
-        facts["interrupted"] = f"{outcome.done:,} of {outcome.asked:,} images read"
+    if outcome.done < outcome.requested:
+        facts["interrupted"] = f"{outcome.done:,} of {outcome.requested:,} images read"
     return base.Head(
         title=title(outcome.counts),
         lead=lead(outcome.counts),

@@ -150,7 +150,7 @@ def _rate(rate: float) -> str:
 
 def _right(correct: float, judged: float) -> tuple[str, str]:
     shown = f"{correct / judged:.2%}" if judged else f"{correct:,}"
-    return shown, f"{correct:,.0f} of {judged:,.0f} labels right"
+    return shown, f"{correct:,.0f} of {judged:,.0f} labels correct"
 
 
 def _peer_figures(document: Document) -> Iterator[tuple[str, str]]:
@@ -718,7 +718,7 @@ def _read_as(documents: Sequence[Document]) -> Block | None:
     return None
 
 
-@section("labels", "Digits, right and wrong")
+@section("labels", "Digits, correct and misclassified")
 def _labels(documents: Sequence[Document]) -> Iterator[Block]:
     rows, used = _judged(documents)
     if rows:

@@ -213,7 +213,7 @@ class Streamer:
     Chunks have `chunk` images, or grow or shrink by `taper` (`schedule.chunk_sizes`). They are
     copied to the GPU or, with `zero_copy`, read by its kernels; `after` queues more for each. If
     GPU memory is short, in the constructor or in a run, chunks are halved until they fit: `chunk`
-    is the actual size, `asked` the requested one. Raises LenetError if not even one image fits,
+    is the actual size, `requested` the requested one. Raises LenetError if not even one image fits,
     and for concurrent calls.
     """
 
@@ -229,7 +229,7 @@ class Streamer:
     ) -> None:
         self._turn = Turn("streamer")
         self.taper, self.zero_copy, self._after = taper, zero_copy, after
-        self.asked = self.chunk = chunk
+        self.requested = self.chunk = chunk
         self.streams = streams
         self.done = 0
         self._make = make_pipeline
@@ -324,10 +324,10 @@ class Streamer:
     @property
     def shrunk(self) -> str:
         """A sentence if GPU memory forced smaller chunks than requested, or an empty string."""
-        if self.chunk == self.asked:
+        if self.chunk == self.requested:
             return ""
         return (
-            f"the GPU's memory did not hold chunks of {self.asked:,} images on {self.streams} "
+            f"the GPU's memory did not hold chunks of {self.requested:,} images on {self.streams} "
             f"streams: they are of {self.chunk:,}"
         )
 
