@@ -10,7 +10,7 @@ from lenetgpu.files import assets
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.measure.counters import document, ncu
 from lenetgpu.measure.counters.child import Images, Work
-from lenetgpu.measure.counters.ncu import NoCounters
+from lenetgpu.measure.counters.ncu import NoCounters, merged
 from lenetgpu.papers.course_counters import NVVP, PASSES, PASSES_OF, specs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
@@ -61,11 +61,11 @@ def test_counted_values_equal_measured_ones(found, key):
 
 
 def test_pool_uses_dram_and_no_shared_memory(found):
-    whole = found["pool1", PASSES_OF].total
+    whole = merged("", found["pool1", PASSES_OF].kernels)
     assert whole.dram_read_gbs > 0 and whole.dram_write_gbs > 0 and whole.l2_gbs > 0
     assert whole.shared_efficiency is None and 0 < whole.occupancy <= 1
     assert sum(whole.stalls.values()) == pytest.approx(1)
-    assert found["conv2", "direct.two_maps"].total.shared_efficiency > 0
+    assert merged("", found["conv2", "direct.two_maps"].kernels).shared_efficiency > 0
 
 
 def test_profile_has_a_row_per_step(found, version):
