@@ -208,7 +208,9 @@ def test_invalid_targets_are_one_sentence(tmp_path, monkeypatch):
         deleted = f"/proc/self/fd/{file.fileno()}"
         for target in (loop, loop / "x.json", "x.json", gone / "x.json", deleted, "/proc/version"):
             refused(run("infer", "--limit", 9, *CPU, "--json", target), str(target))
-            with pytest.raises(LenetError, match=f"^{re.escape(str(target))}: (expected|cannot) "):
+            with pytest.raises(
+                LenetError, match=re.escape(f"{target}: ") + "(expected|cannot|folder)"
+            ):
                 convert_weights(assets.default_weights(), Path(target))
     assert list(tmp_path.iterdir()) == [loop]
 
