@@ -167,7 +167,7 @@ def test_tensors_are_classified_in_their_stream(net, digits, reference):
     np.testing.assert_array_equal(net(ready.flip(2).flip(2)).cpu().numpy(), reference[1])
     assert net(ready[0]).shape == () and net(ready[:0]).shape == (0,)
     assert net(torch.from_numpy(digits)).device.type == "cpu"
-    with LeNet.load(device="cpu") as elsewhere, pytest.raises(LenetError, match="found them on cu"):
+    with LeNet.load(device="cpu") as elsewhere, pytest.raises(LenetError, match="found cuda"):
         elsewhere(ready)
 
 
