@@ -378,7 +378,7 @@ except LenetError: pass
      ("group4", "1", "a damaged one .Group 4 data without 99 of its rows")],
 )  # fmt: skip
 def test_damaged_tiff_is_refused_without_other_output(put, capfd, way, mode, found):
-    """What libtiff prints by itself becomes the error, as do missing rows that it ignores."""
+    """Messages that libtiff prints, and missing rows that it ignores, become the error."""
     image = Image.new("1", (300, 200), 1)
     ImageDraw.Draw(image).line([(80, 40), (200, 40), (120, 170)], 0, 12)
     path = put(image.convert(mode), form="TIFF", compression=way)
