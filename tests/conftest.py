@@ -54,8 +54,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Set a new cache folder for the session: kernels are compiled once, and none is stale."""
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist inherits the variables
-        if gpus := int(os.environ.get("LENETGPU_TEST_GPUS", 0)):
-            os.environ["CUDA_VISIBLE_DEVICES"] = str(int(config.workerinput["workerid"][2:]) % gpus)
+        if names := os.environ.get("LENETGPU_TEST_GPUS"):
+            gpus = names.split(",")
+            worker = int(config.workerinput["workerid"][2:])
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpus[worker % len(gpus)]
         return
     folder = tempfile.mkdtemp(prefix="lenetgpu-tests-")
     os.environ["LENETGPU_CACHE"] = folder
@@ -65,7 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
         each = max(1, (os.cpu_count() or 1) // int(processes))
         os.environ.setdefault("OPENBLAS_NUM_THREADS", str(each))
     if config.option.markexpr == "gpu" and driver_gpus() and cupy_installed():
-        os.environ["LENETGPU_TEST_GPUS"] = str(len(driver_gpus()))
+        every = ",".join(map(str, range(len(driver_gpus()))))
+        os.environ["LENETGPU_TEST_GPUS"] = os.environ.get("CUDA_VISIBLE_DEVICES") or every
         key = parts.key(_used())
         before = parts.kept(key) if config.option.rest else {}
         parts.tell(before)
