@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from lenetgpu.cli import main
 from lenetgpu.papers import warps
-from lenetgpu.papers.convnet2 import PAPER_TOTAL_NOTE, STEPS, TABLE_1, TABLE_1_BATCH
+from lenetgpu.papers.convnet2 import STEPS, TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_engines import (
     CHANGED,
     CLAIMS,
@@ -28,6 +28,7 @@ from lenetgpu.papers.convnet2_engines import (
     simulate,
 )
 from lenetgpu.papers.convnet2_engines import STEPS as SIMULATED
+from lenetgpu.papers.shapes import SUITES
 from lenetgpu.papers.warps import Op
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
 
@@ -140,7 +141,7 @@ def test_paper_figures_match_the_ladder_and_their_product(script):
     }.items():
         assert CLAIM[name].printed == steps[step].gain
     own_total = script("engines").own_total
-    assert f"{own_total(high=True):.1f}x" == "4.4x" in PAPER_TOTAL_NOTE
+    assert f"{own_total(high=True):.1f}x" == "4.4x" in SUITES["convnet2"].notes[1]
     assert own_total(low=True) < own_total() < own_total(high=True)
 
 

@@ -5,12 +5,15 @@ its cycles are from GPGPU-sim for a GTX 480 with 15 multiprocessors.
 """
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from lenetgpu.papers import data_of
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import Loads
 
 TABLE_1_BATCH = 128
 TABLE_1 = Conv(6, 5, 3, 32, 5, 5, pad=2, reads="NCHW", writes="NCHW")
+# with the printed filter size; why it is not the size of the ladder: notes of shapes.json
 TABLE_1_PRINTED = Conv(6, 5, 3, 32, 32, 32, pad=16, reads="NCHW", writes="NCHW")
 
 
@@ -19,12 +22,6 @@ def is_table_1(problem: Conv, batch: int) -> bool:
     return (replace(problem, reads="NCHW", writes="NCHW"), batch) == (TABLE_1, TABLE_1_BATCH)
 
 
-TABLE_1_NOTE = (
-    "Table 1 prints 32 for the filter's width and height. 32x32 filters would need 786 thousand "
-    "cycles for the products alone (49,152 a thread, 16 warps a multiprocessor, one warp of "
-    "products a cycle), more than the 148 thousand of the whole run, so the ladder is measured "
-    "with 5x5 filters and the same 120 blocks, and with the printed size besides."
-)
 SHAPES: dict[str, tuple[Conv, int]] = {
     "table 1, filters 5x5": (TABLE_1, TABLE_1_BATCH),
     "table 1, filters as printed": (TABLE_1_PRINTED, TABLE_1_BATCH),
@@ -49,40 +46,15 @@ class PaperStep:
     loads: Loads | None = None  # instead of the variant's own way to load a chunk
 
 
-_ON_CORES = "the paper has a product engine in place here (figure 25); this row has none"
-_UNNAMED = "overall, with a product engine in place; which of the two is not said"
-STEPS: tuple[PaperStep, ...] = (
-    PaperStep("rolled", "convnet2.rolled", None, "3.1.1",
-              "sums indexed by loop counters, in local memory", 524_000),
-    PaperStep("unrolled", "convnet2.unrolled", "rolled", "3.1.2",
-              "loop unrolling: sums in registers", 148_000, 0.71,
-              "524k to 148k cycles; 1 - 148/524 is 71.8 %"),
-    PaperStep("inner product engine", "convnet2.inner_product", "unrolled", "3.2",
-              "inner product engine, simulated; here mma.sync, a fragment at a time",
-              None, 0.66, "the computation part by 88 %, the whole by 66 %", Loads.PLAIN),
-    PaperStep("outer product engine", "convnet2.outer_product", "unrolled", "3.3",
-              "outer product engine, simulated; here mma.sync, all pairs",
-              None, None, "drawn in figure 24, no number in the text", Loads.PLAIN),
-    PaperStep("strength_reduced", "convnet2.strength_reduced", "unrolled", "4.1",
-              "strength reduction of indices", None, 0.259, _ON_CORES),
-    PaperStep("hoisted_checks", "convnet2.hoisted_checks", "strength_reduced", "4.2",
-              "extracted conditionals", None, 0.026, _ON_CORES),
-    PaperStep("inner product, strength reduced", "convnet2.inner_product", "inner product engine",
-              "4.1", "strength reduction with an engine", None, 0.259, _UNNAMED, Loads.REDUCED),
-    PaperStep("inner_product", "convnet2.inner_product", "inner product, strength reduced", "4.2",
-              "extracted conditionals with an engine: the variant", None, 0.026, _UNNAMED),
-    PaperStep("outer product, strength reduced", "convnet2.outer_product", "outer product engine",
-              "4.1", "strength reduction with an engine", None, 0.259, _UNNAMED, Loads.REDUCED),
-    PaperStep("outer_product", "convnet2.outer_product", "outer product, strength reduced", "4.2",
-              "extracted conditionals with an engine: the variant", None, 0.026, _UNNAMED),
-    PaperStep("index_table", "convnet2.index_table", "hoisted_checks", "4.3",
-              "index converter as a look-up", None, 0.05,
-              "the paper's converter is one simulated instruction"),
-    PaperStep("index_engine", "convnet2.index_engine", "hoisted_checks", "4.3",
-              "index converter as the TMA's im2col loads", None, 0.05,
-              "another tile too: NHWC windows, and copies that overlap the sums"),
-)  # fmt: skip
-PAPER_TOTAL_NOTE = (
-    "Abstract and section 6: up to 4.4x against the baseline. The text does not say which steps it "
-    "counts; 524/148 is 3.5x, with strength reduction 4.8x, with an engine's 66 % more than 10x."
-)
+_Row = TypeVar("_Row")
+
+
+def rows_of(name: str, cls: type[_Row]) -> tuple[_Row, ...]:
+    """Return the rows `name` of convnet2.json as `cls`, with members of Loads for their names."""
+    rows = data_of("convnet2")[name]
+    return tuple(
+        cls(**{k: Loads[v] if k == "loads" else v for k, v in row.items()}) for row in rows
+    )
+
+
+STEPS = rows_of("steps", PaperStep)

@@ -17,6 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from lenetgpu.gpu.occupancy import PROCESSORS, Demand, residency
+from lenetgpu.papers import data_of
 from lenetgpu.papers.convnet2 import is_table_1
 from lenetgpu.papers.warps import Core, Instruction, Listing, Op, run
 from lenetgpu.problems import Conv
@@ -31,22 +32,9 @@ _WARPS_OF_THE_RUN = 240
 _CACHED_PIXELS, _PAIRS, _FILTERS_PER_THREAD = 4, 12, 4
 # Filter side of the run that figures 9 and 13 list, as their counts imply; Table 1 prints 32.
 FILTER_SIDE = 5
-# (instruction, "latency" in cycles over the run) of each line, in the figures' order
-FIGURE_9 = (
-    ("add", 900_003), ("mul", 825_928), ("add", 909_892), ("ld.shared", 92_553),
-    ("ld.local", 25_725_679), ("mad", 1_059_732), ("st.local", 84_348),
-    ("ld.local", 26_358_148), ("mad", 1_059_915), ("st.local", 84_135),
-    ("ld.local", 26_520_275), ("mad", 1_061_173), ("st.local", 84_381),
-    ("ld.local", 26_074_621), ("mad", 1_062_764), ("st.local", 80_641),
-    ("add", 168_702), ("add", 650_839),
-)  # fmt: skip
-FIGURE_13 = (
-    ("ld.shared", 189_822), ("ld.shared", 1_681), ("mov", 17_345), ("mad", 25_172), ("mov", 8_650),
-    ("ld.shared", 1_681), ("mov", 18_890), ("mad", 24_716), ("mov", 6_933),
-    ("ld.shared", 1_699), ("mov", 17_569), ("mad", 24_335), ("mov", 5_724),
-    ("ld.shared", 1_684), ("mov", 17_055), ("mad", 24_019), ("mov", 192_675),
-    ("ld.shared", 1_707), ("mov", 16_959),
-)  # fmt: skip
+Figure = tuple[tuple[str, int], ...]  # per line: instruction, "latency" in cycles over the run
+FIGURE_9: Figure = tuple(map(tuple, data_of("convnet2")["figure 9"]))
+FIGURE_13: Figure = tuple(map(tuple, data_of("convnet2")["figure 13"]))
 
 
 def executions(rolled: bool, side: int = FILTER_SIDE) -> int:
@@ -56,9 +44,7 @@ def executions(rolled: bool, side: int = FILTER_SIDE) -> int:
     return _WARPS_OF_THE_RUN * chunks * (_PAIRS * _FILTERS_PER_THREAD if rolled else 1)
 
 
-def line_cycles(
-    figure: tuple[tuple[str, int], ...], name: str = "", side: int = FILTER_SIDE
-) -> list[float]:
+def line_cycles(figure: Figure, name: str = "", side: int = FILTER_SIDE) -> list[float]:
     """Return cycles between issues of a warp, for lines of instruction `name` or all lines."""
     count = executions(figure is FIGURE_9, side)
     return [latency / count for line, latency in figure if name in ("", line)]

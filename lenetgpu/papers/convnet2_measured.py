@@ -27,7 +27,14 @@ from lenetgpu.gpu.nvrtc import Kernel, compile_kernel, compile_together
 from lenetgpu.gpu.occupancy import Demand, Waves, residency
 from lenetgpu.measure.rounds import Entry, interleave
 from lenetgpu.measure.timing import CALLS, Replays, Summary, summarise
-from lenetgpu.papers.convnet2 import STEPS, TABLE_1, TABLE_1_BATCH, PaperStep, is_table_1
+from lenetgpu.papers.convnet2 import (
+    STEPS,
+    TABLE_1,
+    TABLE_1_BATCH,
+    PaperStep,
+    is_table_1,
+    rows_of,
+)
 from lenetgpu.papers.convnet2_engines import COMPUTE, CONVERSION, FILTERS, IMAGES, WRITE, simulate
 from lenetgpu.papers.convnet2_engines import STEPS as SIMULATED
 from lenetgpu.problems import FLOAT_BYTES, Conv
@@ -261,25 +268,7 @@ class Shown:
         return kernel_step(self.variant, self.loads)
 
 
-_AFTER_ENGINE = (1 - 0.88) * 0.69 / (1 - 0.66)
-_CORES = "drawn with an engine in place, this row has none"
-SHOWN = (
-    Shown("rolled", "rolled", "8", None, 0.97, "over 97 %", "rolled"),
-    Shown("unrolled", "unrolled", "14", None, 0.69, "section 3.2's figure", "unrolled"),
-    Shown("inner product engine", "inner_product", "20, 25", Loads.PLAIN, _AFTER_ENGINE,
-          "(1 - 0.88) x 0.69 over (1 - 0.66), of section 3.2", "inner product engine"),
-    Shown("outer product engine", "outer_product", "24, 25", Loads.PLAIN,
-          simulated="outer product engine"),
-    Shown("inner product, strength reduced", "inner_product", "28", Loads.REDUCED,
-          simulated="strength reduced"),
-    Shown("inner product, hoisted checks", "inner_product", "31",
-          simulated="conditionals extracted"),
-    Shown("inner product, index table", "inner_product", "34", Loads.LOOKED_UP,
-          simulated="index converter"),
-    Shown("strength_reduced", "strength_reduced", "28", remark=_CORES),
-    Shown("hoisted_checks", "hoisted_checks", "31", remark=_CORES),
-    Shown("index_table", "index_table", "34", remark=_CORES),
-)  # fmt: skip
+SHOWN = rows_of("shares", Shown)
 # The row of the kernel whose time cannot be divided.
 _NOT_PARTED = {
     "kernel": "index_engine",
