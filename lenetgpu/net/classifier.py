@@ -145,10 +145,13 @@ class LeNet:
     def __call__(self, images: Any) -> Any:
         """Return labels (N,) int32 from 0 to 9; a scalar for a single image."""
         if type(images) is self._array and images.dtype is self._pixels:
-            if images.shape == IMAGE_SHAPE[:2]:
-                return self._one(images)
-            if images.shape in _SINGLES:
-                return self._made([self._one(images.reshape(IMAGE_SHAPE[:2]))], self._label)
+            shape = images.shape
+            if shape == IMAGE_SHAPE[:2]:
+                return self._direct(images)
+            if shape in _SINGLES:
+                return self._made([self._direct(images.reshape(IMAGE_SHAPE[:2]))], self._label)
+            if shape[1:] in FORMS and MANY <= shape[0] <= self._batch:
+                return self._direct(images)
         elif self._index is not None and (direct := self._label_on_device(images)) is not None:
             return direct.labels[0] if direct.single else direct.labels
         return self._answer(images, False, _labels)
@@ -225,14 +228,14 @@ class LeNet:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _one(self, image: Any) -> Any:
-        """Return the label of a NumPy image (28, 28) of uint8 with the least overhead."""
+    def _direct(self, images: Any) -> Any:
+        """Return the label of NumPy uint8 (28, 28), or labels of a batch, with least overhead."""
         try:
             pool = self._pools.get(("uint8", False)) or self._pool("uint8", False)
-            if self._single is not None:
-                return self._single.label(image)
+            if self._single is not None and images.ndim == 2:
+                return self._single.label(images)
             with pool.acquire() as runner:
-                return runner.label(image)
+                return runner.label(images) if images.ndim == 2 else runner.labels(images)
         except Exception as error:
             tell(error)
             raise

@@ -19,7 +19,6 @@ from lenetgpu.files.reading import Source
 from lenetgpu.gpu.device import driver
 from lenetgpu.gpu.workspace import host_empty
 from lenetgpu.net.images import MANY
-from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
 from lenetgpu.net.streaming.stream_slots import Chunk
 from lenetgpu.network import CLASSES, CLASSIFIER, FEATURES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
@@ -96,6 +95,10 @@ class Runner(ABC):
     def label(self, image: Any) -> Any:
         """Return the label of a NumPy image (28, 28) of uint8 as numpy.int32."""
         return self.answer(image.reshape(1, *IMAGE_SHAPE), False)[0][0]
+
+    def labels(self, images: Any) -> Any:
+        """Return the labels (n,) int32 of a NumPy array of uint8 images."""
+        return self.answer(np.ascontiguousarray(images).reshape(-1, *IMAGE_SHAPE), False)[0]
 
 
 class CpuRunner(Runner):
@@ -196,7 +199,8 @@ class GpuRunner(Runner):
         super().__init__()
         self._gpu, self._dtype = cupy.cuda.Device(index), ""
         self._copies: Staging | None = None
-        self._staged: dict[int, tuple[Any, Any, Any]] = {}
+        self._staged: dict[int, Chunk] = {}
+        self._page_locked = True  # what is staged
         self._label = np.int32
 
         def made(images: int) -> Pipeline:
@@ -276,13 +280,24 @@ class GpuRunner(Runner):
                     require_finite(scores, self._plan)
         elif n > _STAGES[-1]:
             self.run(images, labels, scores)
-        elif n >= MANY and self._streamer.page_locked(images):
-            held = self._stage(n, with_scores)
-            self.run(images, *held[1:])
-            _copy(held, labels, scores)
-        elif n:
+        elif n and not self._in_place(images, labels, scores):
             self._through_stage(images, labels, scores, self.first)
         return labels, scores
+
+    def _in_place(self, images: Any, labels: Any, scores: Any) -> bool:
+        """Fill the results from many page-locked images, read where they are, or return False."""
+        if len(images) < MANY:
+            return False
+        _, held_labels, held_scores = self._stage(len(images), scores is not None)
+        with self._gpu:
+            if self._streamer.replay(Chunk(images, held_labels, held_scores)):
+                require_finite(held_scores, self._plan, self.first)
+            elif self._streamer.page_locked(images):
+                self.run(images, held_labels, held_scores)
+            else:
+                return False
+        _copy(held_labels, held_scores, labels, scores)
+        return True
 
     @in_turn
     def answer_exact(self, images: Any, with_scores: bool) -> tuple[Any, Any] | None:
@@ -301,15 +316,14 @@ class GpuRunner(Runner):
         Threads copy or convert while the GPU works on earlier chunks.
         """
         n, streamer = len(images), self._streamer
-        held = Chunk(*self._stage(n, scores is not None))
+        held = self._stage(n, scores is not None)
         converted = images.dtype != held.images.dtype
-        if (n >= MANY or converted) and streamer.page_locked(*held) and sys.platform == "linux":
+        if (n >= MANY or converted) and self._page_locked and sys.platform == "linux":
             if self._copies is None:
                 from lenetgpu.cpu.staging import Staging
 
                 self._copies = Staging()
-            taper = streamer.taper if streamer.taper != EVEN else 1 / 2
-            sizes = chunk_sizes(n, streamer.chunk, taper)
+            sizes = streamer.filled_sizes(n)
             with self._gpu:
                 self._copies.start(images, held.images, sizes)
                 try:
@@ -323,7 +337,7 @@ class GpuRunner(Runner):
         else:
             held.images[...] = images
             self.run(*held)
-        _copy(held, labels, scores)
+        _copy(held.labels, held.scores, labels, scores)
         return True
 
     def label(self, image: Any) -> Any:
@@ -333,21 +347,22 @@ class GpuRunner(Runner):
         with self._gpu:
             return self._label(self._one.label(image))
 
-    def _stage(self, n: int, with_scores: bool) -> tuple[Any, Any, Any]:
+    def _stage(self, n: int, with_scores: bool) -> Chunk:
         """Return page-locked images, labels and scores for `n` images, reused between calls."""
         size = next(size for size in _STAGES if n <= size)
         if size not in self._staged:
             with self._gpu:
                 images = host_empty((size, *IMAGE_SHAPE), self._dtype)
-            self._staged[size] = (images, *self.results(size, True))
+                held = self._staged[size] = Chunk(images, *self.results(size, True))
+                self._page_locked &= self._streamer.page_locked(*held)
         images, labels, scores = self._staged[size]
-        return images[:n], labels[:n], scores[:n] if with_scores else None
+        return Chunk(images[:n], labels[:n], scores[:n] if with_scores else None)
 
 
-def _copy(held: tuple[Any, Any, Any], labels: Any, scores: Any) -> None:
-    labels[:] = held[1]
+def _copy(held_labels: Any, held_scores: Any, labels: Any, scores: Any) -> None:
+    labels[:] = held_labels
     if scores is not None:
-        scores[:] = held[2]
+        scores[:] = held_scores
 
 
 class Pool:

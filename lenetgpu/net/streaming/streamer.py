@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from queue import Empty, SimpleQueue
@@ -207,6 +208,11 @@ def _cut(batch: Chunk, sizes: Iterable[int], start: int = 0) -> Iterator[Chunk]:
         yield Chunk(batch.images[part], batch.labels[part], scores)
 
 
+@lru_cache(64)
+def _filled_sizes(images: int, chunk: int, taper: float) -> tuple[int, ...]:
+    return tuple(chunk_sizes(images, chunk, taper if taper != EVEN else 1 / 2))
+
+
 class Streamer:
     """Run host images through `make_pipeline(chunk)` pipelines on `streams` CUDA streams.
 
@@ -258,17 +264,30 @@ class Streamer:
         self.done = 0
         batch = Chunk(images, labels, scores)
         self._check(batch)
-        key, arrays = _key(batch, 1), [array for array in batch if array is not None]
-        known = bool(self._replays.graphs.get(key))
-        sizes = (1 if known else array.nbytes for array in arrays)
-        if not all(map(self._device.is_pinned, key[2:], sizes)):
+        if mark is None and self.replay(batch, on_chunk):
+            return
+        if not self.page_locked(*batch):
             self._through_ring(batch, on_chunk, mark)
             return
-        graphs: list[Graph] = []
+        graphs, key = list[Graph](), _key(batch, 1)
         if mark is None and len(images) <= MOST_RECORDED * self.chunk:
             graphs = self._replays.find(key, lambda: [self._recorded(self._chunks(batch))])
         if not graphs or not self._replay(graphs[0], batch, on_chunk):
             self._insist(lambda: self._launch(batch, on_chunk, mark))
+
+    @in_turn
+    def replay(self, batch: Chunk, on_chunk: OnChunk | None = None) -> bool:
+        """Replay the recorded pass over `batch`, if any; return False unless it ran."""
+        key = _key(batch, 1)
+        graphs = self._replays.graphs.get(key)
+        if not graphs or not all(self._device.is_pinned(at, 1) for at in key[2:]):
+            return False
+        self._replays.graphs.move_to_end(key)
+        return self._replay(graphs[0], batch, on_chunk)
+
+    def filled_sizes(self, images: int) -> tuple[int, ...]:
+        """Return the chunk sizes for `run_filled`."""
+        return _filled_sizes(images, self.chunk, self.taper)
 
     @in_turn
     def run_filled(self, batch: Chunk, sizes: Sequence[int], filled: Callable[[int], bool]) -> bool:
@@ -277,26 +296,27 @@ class Streamer:
         `filled(k)` returns once the next `sizes[k]` images, at most `chunk`, can be read, or False,
         which ends the run.
         """
-        slots, key, parts = self._ready(), _key(batch, len(sizes)), list(_cut(batch, sizes))
-        graphs: list[Graph] = []
-        if len(parts) <= MOST_RECORDED:
+        slots, count, graphs = self._ready(), len(sizes), list[Graph]()
+        if count <= MOST_RECORDED:
+            parts = enumerate(_cut(batch, sizes))
             graphs = self._replays.find(
-                key, lambda: [self._recorded([part], turn) for turn, part in enumerate(parts)]
+                _key(batch, count), lambda: [self._recorded([part], turn) for turn, part in parts]
             )
-        there, whole = map(filled, range(len(parts))), True
+        chunks = () if graphs else tuple(_cut(batch, sizes))
+        there, whole = map(filled, range(count)), True
         self.done = 0
 
         def queue() -> None:
             nonlocal whole
             slots.begin()
-            for turn, part in enumerate(parts):
+            for turn in range(count):
                 whole = next(there)
                 if not whole:
                     return
                 if graphs:
                     graphs[turn].launch_alone(slots.stream(turn))
                 else:
-                    slots.queue(turn, part)
+                    slots.queue(turn, chunks[turn])
 
         try:
             fits = self._fitted(queue)
