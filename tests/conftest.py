@@ -20,6 +20,9 @@ import pytest
 import receipt
 from failing import FAILING
 
+from lenetgpu.files.assets import default_digits
+from lenetgpu.files.reading import Dataset
+from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import faults
 from lenetgpu.gpu.device import cupy_installed, driver_gpus
@@ -102,6 +105,25 @@ def course() -> Path:
 @pytest.fixture(scope="session")
 def shipped_weights() -> Weights:
     return load_weights(ROOT / "weights" / "lenet-mnist.h5")
+
+
+@pytest.fixture(scope="session")
+def digits() -> Dataset:
+    """Return the 10,000 digits that ship, with their labels."""
+    return load_dataset(default_digits())
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make `tmp_path` the cache folder of this test."""
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def tensors(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return random weights, by name in our layouts."""
+    return {n: rng.standard_normal(s, np.float32) for n, s in weight_shapes().items()}
 
 
 @pytest.fixture
@@ -246,6 +268,14 @@ def pytest_terminal_summary(terminalreporter) -> None:  # type: ignore[no-untype
         terminalreporter.section("GPU RECEIPT DOES NOT HOLD", sep="!", red=True)
     for line in lines:
         terminalreporter.line(line)
+
+
+def module_of(name: str) -> Any:
+    """Return a new import of scripts/NAME.py."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

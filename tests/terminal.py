@@ -14,9 +14,9 @@ from lenetgpu.cli import main
 _TOLD = ("NO_COLOR", "FORCE_COLOR", "CI", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 
-def run(*arguments):
+def run(*arguments, **how):
     """Run `lenetgpu` with these arguments in this process and return click's result."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], **how)
 
 
 def refused(result, *parts):

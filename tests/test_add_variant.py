@@ -8,11 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
 from compiling import nvrtc_missing
 from conftest import ROOT
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.measure import plugins
@@ -87,7 +86,7 @@ def test_pasted_variant_is_listed(copied):
 
 def compare(*arguments):
     command = ["compare", "pool1", "--batch", 50, "--seconds", 0.1, "--watch", 0.1, *arguments]
-    return CliRunner().invoke(main, [str(word) for word in command])
+    return run(*command)
 
 
 def candidate(result):

@@ -1,10 +1,8 @@
 """All GPU plans with weights of any scale: correct, or refused in one sentence."""
 
-import importlib.util
-
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import module_of
 
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.dispatch.auto import choose
@@ -20,11 +18,7 @@ DIGITS = 1_000
 
 @pytest.fixture(scope="module")
 def script():
-    path = ROOT / "scripts" / "any_weights.py"
-    spec = importlib.util.spec_from_file_location("any_weights", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of("any_weights")
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,9 @@ import sys
 import tempfile
 
 import pytest
-from click.testing import CliRunner
 from conftest import ROOT
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 
 
@@ -22,7 +21,7 @@ from lenetgpu.errors import LenetError
 )  # fmt: skip
 def test_empty_file_name_is_refused(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, words)
+    done = run(*words)
     assert done.exit_code == 2 and done.stderr.count("\n") == 1
     assert "expected a name, found an empty one" in done.stderr
     assert list(tmp_path.iterdir()) == []

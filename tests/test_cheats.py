@@ -8,12 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from compiling import compiles
+from terminal import run
 
 from lenetgpu.check import judge
 from lenetgpu.check.reference import network_reference, random_input, reference
-from lenetgpu.cli import main
 from lenetgpu.dispatch.candidates import stage_candidates
 from lenetgpu.files import assets
 from lenetgpu.files.source import load_dataset
@@ -97,7 +96,7 @@ def test_compare_names_cheating_variant_and_fails(tmp_path):
         shutil.copy(BROKEN / name, tmp_path)
     command = ["compare", "pool1", "--with", str(tmp_path / "partial.py"), "--batch", "20",
                "--seconds", "0.1", "--device", "cpu", "--only", "fused"]  # fmt: skip
-    result = CliRunner().invoke(main, command)
+    result = run(*command)
     assert result.exit_code == 1, result.output
     assert "WRONG: partial.whole_tiles, " in result.stderr
     assert "left out partial.same_filters (conv)" in result.stderr

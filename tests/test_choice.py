@@ -30,9 +30,7 @@ ON_HOPPER = {
 }
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def remember(precision, batch, plan, device=HOPPER):

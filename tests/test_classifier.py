@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from terminal import run
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.reference import reference_scores
@@ -188,9 +189,7 @@ def test_last_load_sets_number_of_threads(monkeypatch):
 
 def test_fallback_to_another_plan_is_reported(monkeypatch, tmp_path):
     """The library warns and infer prints a line; a plan requested by name is refused instead."""
-    from click.testing import CliRunner
 
-    from lenetgpu.cli import main
     from lenetgpu.net import engine
     from lenetgpu.plan import resolve
 
@@ -201,7 +200,7 @@ def test_fallback_to_another_plan_is_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(engine, "choose", gave_way)
     with pytest.warns(UserWarning, match="plan quick .* does not fit these weights"):
         assert LeNet.load(device="cpu").plan.name == "tiled"
-    said = CliRunner().invoke(main, ["infer", "--device", "cpu", "--limit", "5"]).output
+    said = run("infer", "--device", "cpu", "--limit", "5").output
     assert "\nnote     plan quick (fp16) does not fit these weights\n" in said
 
 

@@ -10,14 +10,12 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
+import terminal
 from PIL import Image
 
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.folders import below, looks_at, matching
-from lenetgpu.files.source import load_dataset
 from lenetgpu.jobs import crew, manifest, pictures, worker
 from lenetgpu.jobs import job as cutting
 from lenetgpu.jobs.inputs import Input, gather
@@ -32,18 +30,13 @@ from lenetgpu.pictures.given import expand
 CPU = ("--device", "cpu", "--plan", "fp32", "--no-progress")
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return load_dataset(default_digits())
-
-
 @pytest.fixture
 def out(tmp_path):
     return tmp_path / "out"
 
 
 def run(*words, code=0):
-    done = CliRunner().invoke(main, ["classify", *map(str, words), *CPU])
+    done = terminal.run("classify", *words, *CPU)
     assert done.exit_code == code, done.output
     return done
 
@@ -72,7 +65,7 @@ def expected(tmp_path_factory):
     """Labels of the first 600 digits by `infer`."""
     out = tmp_path_factory.mktemp("expected") / "labels.npy"
     words = ["infer", "--limit", "600", "--output", str(out), *CPU]
-    assert CliRunner().invoke(main, words).exit_code == 0
+    assert terminal.run(*words).exit_code == 0
     return np.load(out)
 
 
@@ -599,7 +592,7 @@ def scans(tmp_path, digits):
 
 
 def infer(*words):
-    done = CliRunner().invoke(main, ["infer", *map(str, words), *CPU])
+    done = terminal.run("infer", *words, *CPU)
     assert done.exit_code in (0, 1), done.output
 
 

@@ -7,10 +7,9 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
 from lenetgpu.check.judge import Errors
-from lenetgpu.cli import main
 from lenetgpu.lab.conv import compared
 from lenetgpu.lab.conv.compared import RUNS, measure_errors, repeat_all
 from lenetgpu.measure.conv_bench import Case, ConvBench
@@ -47,7 +46,7 @@ def rows(tmp_path, monkeypatch):
     def ran(*words, repeats=True):
         (tmp_path / "own.py").write_text(OWN.format(repeats=repeats))
         words = [*SHAPE, "--with", tmp_path / "own.py", "--only", "tiled", "--no-progress", *words]
-        done = CliRunner().invoke(main, ["conv", *map(str, words), "--json", "-"])
+        done = run("conv", *words, "--json", "-")
         found = {row["name"]: row for row in json.loads(done.stdout)["cases"][0]["candidates"]}
         return done.exit_code, found["own.in_any_order"], found["tiled.blocked"], done.stderr
 

@@ -3,11 +3,11 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
+import terminal
 
-from lenetgpu.cli import main
 from lenetgpu.lab.conv import compared as convolution
 from lenetgpu.lab.conv.compared import selected_variants
 from lenetgpu.lab.conv.request import ConvRequest, rows_asked
@@ -25,8 +25,7 @@ from lenetgpu.stages.registry import cpu, make_variant
 CPU = [v.full_name for v in variants("conv", "cpu")]
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["conv", *map(str, arguments)])
+run = partial(terminal.run, "conv")
 
 
 @pytest.fixture

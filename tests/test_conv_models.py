@@ -2,12 +2,12 @@
 
 import builtins
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+import terminal
 
-from lenetgpu.cli import main
 from lenetgpu.files.convs import onnx_convs
 from lenetgpu.files.models.onnx_parse import STRUCTURE, parsed
 from lenetgpu.problems import Conv
@@ -19,8 +19,7 @@ LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NET = sorted(path.name for path in LIGHT.glob("*.onnx"))
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["conv", *map(str, arguments)])
+run = partial(terminal.run, "conv")
 
 
 def tensor(name, *shape, kind=TensorProto.FLOAT):

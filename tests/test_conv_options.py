@@ -11,13 +11,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from conftest import ROOT
+from terminal import run
 from test_kernels_on_a_cpu import folder, on_a_cpu, version  # noqa: F401
 
 from lenetgpu.check.judge import TOLERANCE, Checked, Verdict, check_variant, judge
 from lenetgpu.check.reference import random_input
-from lenetgpu.cli import main
 from lenetgpu.cpu import memory
 from lenetgpu.files.convs.described import as_line
 from lenetgpu.gpu.device import Gpu
@@ -440,7 +439,7 @@ def ran(monkeypatch, *words):
     monkeypatch.setattr(compared, "peer_version", lambda device: None)
     quick = ("--device", "cpu", "--seconds", "0.02", "--rounds", "5", "--watch", "0")
     words = ["conv", *quick, "--json", "-", *words]
-    done = CliRunner().invoke(main, [*map(str, words)])
+    done = run(*words)
     return done.exit_code, json.loads(done.stdout), done.stderr
 
 
@@ -508,7 +507,7 @@ def test_options_apply_to_lines_files_and_suites(tmp_path, monkeypatch):
     listed = ("--from", path, "--list")
 
     def rows(*words):
-        done = CliRunner().invoke(main, ["conv", *map(str, words), "--json", "-"])
+        done = run("conv", *words, "--json", "-")
         assert done.exit_code == 0, done.output
         return [row["shape"] for row in json.loads(done.stdout)["network"]["rows"]]
 
@@ -532,6 +531,6 @@ def test_options_apply_to_lines_files_and_suites(tmp_path, monkeypatch):
     ],
 )
 def test_invalid_arguments_are_refused_in_one_sentence(words, said):
-    done = CliRunner().invoke(main, ["conv", *words])
+    done = run("conv", *words)
     assert done.exit_code == 2 and said in done.output, done.output
     assert len(done.output.strip().splitlines()) == 1

@@ -2,10 +2,11 @@
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+import terminal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,8 +33,7 @@ from lenetgpu.problems import Conv, outputs
 MIOPEN = "./bin/MIOpenDriver conv"
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["conv", *map(str, arguments)])
+run = partial(terminal.run, "conv")
 
 
 @pytest.fixture(autouse=True)
@@ -238,7 +238,7 @@ def test_rows_have_a_command_that_repeats_them(tmp_path):
         for name, command in commands.items():
             words = shlex.split(command)
             assert words[:2] == ["lenetgpu", "conv"]
-            again = CliRunner().invoke(main, [*words[1:], "--json", "-"])
+            again = terminal.run(*words[1:], "--json", "-")
             assert again.exit_code == 0, again.output
             (found,) = json.loads(again.stdout)["cases"]
             assert (found["shape"], found["images"]) == (case["shape"], case["images"])

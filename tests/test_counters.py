@@ -14,12 +14,11 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pretended_ncu
 import pytest
-from click.testing import CliRunner
 from conftest import ROOT
 from rich.console import Console
+from terminal import run
 
 from lenetgpu.check.reference import reference_stages
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import Gpu
@@ -307,7 +306,7 @@ def test_each_pass_has_counters_of_its_kernel(pretended):
     ],
 )
 def test_counters_are_refused_on_cpu_before_timing(words, part):
-    result = CliRunner().invoke(main, words.split())
+    result = run(*words.split())
     assert result.exit_code == 2, result.output
     assert result.stderr.count("\n") == 1
     assert f"--counters: {part}" in result.stderr

@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from limits import LIMITS, excused
+from terminal import run
 
 from lenetgpu.check.reference import reference_scores
-from lenetgpu.cli import main
 from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.pipeline import Pipeline
@@ -73,7 +72,7 @@ def test_infer_finds_the_published_count_at_any_batch(batch, mnist, course):
     data = str(mnist / "t10k-images-idx3-ubyte.gz")
     model = str(course / "model.hdf5")
     arguments = ["infer", data, "--weights", model, "--batch", str(batch), "--json", "-"]
-    result = CliRunner().invoke(main, [*arguments, "--device", "cpu"])
+    result = run(*arguments, "--device", "cpu")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert document["correct"] == CORRECT

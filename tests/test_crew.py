@@ -14,12 +14,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
-from lenetgpu.files.assets import default_digits, default_weights
-from lenetgpu.files.source import load_dataset
+from lenetgpu.files.assets import default_weights
 from lenetgpu.files.weights import load_weights
 from lenetgpu.jobs import crew, manifest, worker
 from lenetgpu.jobs.costs import Costs, predict, shards_per_task
@@ -34,9 +32,9 @@ REQUEST = Request(None, default_weights(), plan="fp32", device="cpu", threads=1)
 
 
 @pytest.fixture
-def begun(tmp_path):
+def begun(tmp_path, digits):
     """(folder, job, arguments of a task): seven shards of 50 images, a NaN in the third."""
-    floats = load_dataset(default_digits()).images[:350].astype(np.float32) / 255
+    floats = digits.images[:350].astype(np.float32) / 255
     floats[120] = np.nan
     np.save(tmp_path / "f.npy", floats)
     inputs = gather([tmp_path / "f.npy"]).inputs
@@ -175,16 +173,16 @@ def test_chain_limits_open_files_but_not_passes(begun, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [None, pytest.param("1", marks=pytest.mark.slow)])
-def test_worker_cost_estimate(tmp_path, workers):
+def test_worker_cost_estimate(tmp_path, workers, digits):
     """No files are left; a scheduler is measured if there is one."""
     if workers is not None:
         pytest.importorskip("distributed", reason="no Dask")
     read, out, found = tmp_path / "a.npy", tmp_path / "out", tmp_path / "found.json"
-    np.save(read, load_dataset(default_digits()).images[:600])
+    np.save(read, digits.images[:600])
     words = ["classify", read, "--out", out, "--shard", 100, "--predict", "--device", "cpu"]
     words += ["--plan", "fp32", "--no-progress", "--json", found]
     words += [] if workers is None else ["--workers", workers]
-    done = CliRunner().invoke(main, list(map(str, words)))
+    done = run(*words)
     assert done.exit_code == 0, done.output
     document = json.loads(found.read_text())
     costs = document["costs"]

@@ -8,11 +8,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
 from lenetgpu.check.judge import Checked, Verdict, check_variant
 from lenetgpu.check.reference import random_input
-from lenetgpu.cli import main
 from lenetgpu.dispatch import choose, measured, rounding
 from lenetgpu.dispatch.algorithms import ALGORITHMS, EXACT_FROM, TILED, possible, why_not
 from lenetgpu.dispatch.choose import CLAIM, choices, explain, further, variant_of
@@ -56,9 +55,7 @@ def decided(problem, images, machine=None):
     return made.algorithm, made.row
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -616,7 +613,7 @@ def gpu(here, ships, monkeypatch):
 
 
 def tune(*arguments, code=0):
-    result = CliRunner().invoke(main, ["conv", *map(str, arguments), "--tune", "--json", "-"])
+    result = run("conv", *arguments, "--tune", "--json", "-")
     assert result.exit_code == code, result.output
     return json.loads(result.stdout), result.stderr
 
@@ -718,7 +715,7 @@ def test_interrupted_tuning_keeps_finished_shapes(gpu, tmp_path):
     ],
 )
 def test_untunable_requests_are_refused_in_one_sentence(arguments, words):
-    result = CliRunner().invoke(main, ["conv", *arguments, "--tune"])
+    result = run("conv", *arguments, "--tune")
     assert result.exit_code == 2
     assert words in result.output and len(result.output.strip().splitlines()) == 1
 

@@ -4,19 +4,14 @@ import json
 import math
 
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.cli.ending import write_json
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.documents import current, load_earlier
 from lenetgpu.measure.regression import check_earlier, regressions
 
 SHAPE, OTHER = "1,8,8,4,3,1,0", "1,9,9,4,3,1,0"
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 def entry(name, ratio=None, median=1.0, spread=0.01):

@@ -4,11 +4,11 @@ import csv
 import io
 import json
 from collections import Counter
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
+import terminal
 
-from lenetgpu.cli import main
 from lenetgpu.papers import warps
 from lenetgpu.papers.convnet2 import STEPS, TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_engines import (
@@ -37,8 +37,7 @@ BASE = results(TABLE_1, TABLE_1_BATCH)
 CLAIM = {claim.name: claim for claim in CLAIMS}
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["conv", "--engines", *map(str, arguments)])
+run = partial(terminal.run, "conv", "--engines")
 
 
 def test_figures_9_and_13_imply_5x5_filters(script):

@@ -8,9 +8,8 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import mnist
 
@@ -111,7 +110,7 @@ def test_same_content_compressed_differently_is_kept(tmp_path, server):
 def test_failed_download_leaves_existing_files(tmp_path, server, fault, words):
     fault(server)
     (tmp_path / "first.gz").write_bytes(b"mine")
-    result = CliRunner().invoke(main, [*FETCH, str(tmp_path), "--mirror", server.address])
+    result = run(*FETCH, tmp_path, "--mirror", server.address)
     assert result.exit_code == 2, result.output
     assert "lenetgpu: error: first.gz: expected to download it, found " in result.stderr
     assert words in result.stderr and server.address in result.stderr
@@ -185,7 +184,7 @@ def test_hostile_server_is_refused(given, words, tmp_path, server, monkeypatch):
     server.files["first.gz"] = given
     folder = tmp_path / "new"
     tracemalloc.start()
-    result = CliRunner().invoke(main, [*FETCH, str(folder), "--mirror", server.address])
+    result = run(*FETCH, folder, "--mirror", server.address)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert result.exit_code == 2, result.output
@@ -198,7 +197,7 @@ def test_hostile_server_is_refused(given, words, tmp_path, server, monkeypatch):
 
 @pytest.mark.parametrize("mirror", ["file:///etc/", "http://["])
 def test_non_http_mirror_is_refused(mirror, tmp_path, server):
-    result = CliRunner().invoke(main, [*FETCH, str(tmp_path), "--mirror", mirror])
+    result = run(*FETCH, tmp_path, "--mirror", mirror)
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("lenetgpu: error: first.gz: expected to download it, found ")
     assert result.stderr[:-1].isprintable()

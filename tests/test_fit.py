@@ -16,10 +16,7 @@ from lenetgpu.stages import find
 PLAN = resolve("unrolled", "cpu")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def times(weights, factor):

@@ -8,10 +8,9 @@ import sys
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from conftest import ROOT
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets, checksums, sums
 from lenetgpu.files.convert import convert_data, convert_weights
@@ -76,7 +75,7 @@ def test_sha256_detects_rewritten_data(tmp_path, weight_file):
     for load in (load_weights, checksums.verify):
         with pytest.raises(LenetError, match=f"{path}: expected dataset /fc2 to have the SHA-256"):
             load(path)
-    refused = CliRunner().invoke(main, ["weights", "verify", str(path)])
+    refused = run("weights", "verify", path)
     assert refused.exit_code == 2 and "/fc2" in refused.output
 
 
@@ -149,12 +148,9 @@ def test_files_without_checksums_load_with_a_note(converted, weight_file, tmp_pa
     np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
     without = (images, weights, tmp_path / "x.npy", assets.default_weights())
     for path, said in zip(without, [sums.NONE] * 3 + ["checksums match (4 datasets)"], strict=True):
-        result = CliRunner().invoke(main, ["data", "verify", str(path)])
+        result = run("data", "verify", path)
         assert (result.exit_code, result.output) == (0, f"{path}: {said}\n")
-    assert (
-        "damage cannot be detected"
-        in CliRunner().invoke(main, ["weights", "verify", str(weights)]).output
-    )
+    assert "damage cannot be detected" in run("weights", "verify", weights).output
 
 
 def test_written_files_have_checksums(converted, weight_file, tmp_path, rng):
@@ -184,7 +180,7 @@ def by_hand(array):
 
 
 def verified(path):
-    result = CliRunner().invoke(main, ["data", "verify", str(path)])
+    result = run("data", "verify", path)
     assert result.exit_code == 0, result.output
     return result.output.removeprefix(f"{path}: ").rstrip("\n")
 

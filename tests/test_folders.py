@@ -3,9 +3,8 @@
 import os
 
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.files.folders import below, is_pattern, matching
 
 
@@ -39,5 +38,5 @@ def test_pattern_expands_to_matching_files(folder):
 
 @pytest.mark.parametrize("words", [["infer", "."], ["classify", ".", "--out", "../out"]])
 def test_input_file_in_a_folder_is_not_overwritten(folder, words):
-    done = CliRunner().invoke(main, [*words, "--json", "b/a/y.png"])
+    done = run(*words, "--json", "b/a/y.png")
     assert done.exit_code == 2 and "an output file other than the inputs" in done.stderr

@@ -10,7 +10,6 @@ from lenetgpu.check.fit import plan_key
 from lenetgpu.check.judge import judge
 from lenetgpu.check.reference import reference_scores
 from lenetgpu.errors import LenetError
-from lenetgpu.files import assets
 from lenetgpu.files.source import load_dataset
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.nvrtc import Compiled, Kernel, Resources, compile_kernel
@@ -131,9 +130,9 @@ def test_poison_reaches_every_buffer(shipped_weights):
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 9, 20, 100])
-def test_chunks_use_their_own_images(chunk, shipped_weights):
+def test_chunks_use_their_own_images(chunk, shipped_weights, digits):
     """Digits are used because their labels differ; random pixels all look like one digit."""
-    images = load_dataset(assets.default_digits()).images[:20]
+    images = digits.images[:20]
     expected, labels = reference_scores(images, shipped_weights)
     assert len(set(labels)) > 5
     pipeline = Pipeline(resolve("tiled", "cpu"), shipped_weights, 20, chunk=chunk)

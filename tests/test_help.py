@@ -8,7 +8,7 @@ import shlex
 
 import click
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
 from lenetgpu.cli import main
 from lenetgpu.cli.help import ALL, EXAMPLES, HEADINGS, OTHER, SETTINGS, grouped
@@ -25,7 +25,7 @@ each = pytest.mark.parametrize("words", EVERY, ids=lambda words: words or "lenet
 
 
 def shown(words, width=100):
-    done = CliRunner().invoke(main, [*words.split(), "--help"], terminal_width=width)
+    done = run(*words.split(), "--help", terminal_width=width)
     assert done.exit_code == 0
     return done.output
 

@@ -5,15 +5,15 @@ import io
 import json
 import os
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
+import terminal
 from PIL import Image
 
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.source import open_source
@@ -26,8 +26,7 @@ from lenetgpu.pictures.given import Gathered, expand, single_data
 CPU = ("--device", "cpu", "--plan", "cublas")
 
 
-def run(*arguments, **how):
-    return CliRunner().invoke(main, ["infer", *CPU, *map(str, arguments)], **how)
+run = partial(terminal.run, "infer", *CPU)
 
 
 @pytest.fixture(scope="module")

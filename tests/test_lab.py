@@ -5,14 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
 from lenetgpu.check.reference import network_reference
-from lenetgpu.cli import main
 from lenetgpu.dispatch import candidates as comparing
 from lenetgpu.errors import LenetError
-from lenetgpu.files import assets
-from lenetgpu.files.source import load_dataset
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import (
@@ -31,10 +28,6 @@ from lenetgpu.papers.course_ladder import PASSES_OF, step_rows
 from lenetgpu.plan import resolve
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.registry import cpu, make_variant
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 def test_suite_covers_every_convolution_of_the_report():
@@ -86,8 +79,8 @@ def test_block_plan_runs_spans_and_override_splits_them():
         resolve("tiled", "cuda", {"conv2": "block", "pool2": "basic"})
 
 
-def test_wrong_variant_fails_its_check(shipped_weights):
-    images = load_dataset(assets.default_digits()).images[:200]
+def test_wrong_variant_fails_its_check(shipped_weights, digits):
+    images = digits.images[:200]
     facts = network_reference(images, shipped_weights)
     right = find("conv", "serial", "cpu")
 

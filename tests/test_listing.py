@@ -5,10 +5,8 @@ import re
 from itertools import groupby
 
 import pytest
-from click.testing import CliRunner
-from terminal import in_terminal, without_escapes
+from terminal import in_terminal, run, without_escapes
 
-from lenetgpu.cli import main
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab import listing
 from lenetgpu.lab.listing import variant_lines
@@ -95,7 +93,7 @@ def test_supported_variants_are_marked(capability, marked, monkeypatch):
 
 
 def test_json_has_the_same_variants_and_marks():
-    printed = CliRunner().invoke(main, ["variants", "pool", "--json"]).output
+    printed = run("variants", "pool", "--json").output
     (row, *_) = rows = json.loads(printed)["variants"]
     assert list(row) == [
         "kind", "stages", "variant", "also", "needs", "precision", "reads", "writes", "paper",

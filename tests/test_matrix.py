@@ -2,15 +2,15 @@
 
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+import terminal
 from limits import LIMITS
 
 from lenetgpu.check.judge import check_variant
 from lenetgpu.check.reference import random_input, reference, reference_scores
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.listing import matrix_lines
 from lenetgpu.network import STAGE_NAMES, stage
@@ -123,8 +123,7 @@ def test_cublas_products_are_correct_after_argmax_on_gpu(n, rng):
             assert_runs(cublas[name], n, rng)
 
 
-def run(*words):
-    return CliRunner().invoke(main, ["variants", "--matrix", *words])
+run = partial(terminal.run, "variants", "--matrix")
 
 
 def test_matrix_is_printed_with_rows_and_reasons():

@@ -6,12 +6,11 @@ import importlib.util
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from conftest import ROOT
+from terminal import refused, run
 
 from lenetgpu.check import mistakes
 from lenetgpu.check.mistakes import Mistakes, confusion, confusions, per_digit
-from lenetgpu.cli import main
 from lenetgpu.files import source as source_module
 from lenetgpu.files.output import LabelWriter
 from lenetgpu.files.reading import MemorySource
@@ -26,17 +25,6 @@ N = 240
 
 LABELS = np.array([4, 4, 4, 4, 9, 9, 7, 7, 0, 4, 1])
 READ = np.array([4, 9, 9, 1, 9, 4, 7, 7, 0, 9, 9], np.int32)
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
-
-
-def refused(result, *parts):
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("lenetgpu: error: ") and result.stderr.count("\n") == 1
-    for part in parts:
-        assert part in result.stderr
 
 
 def test_confusion_counts_by_hand(monkeypatch):

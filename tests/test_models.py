@@ -5,16 +5,13 @@ import importlib.util
 import model_files
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
 from lenetgpu import LenetError
-from lenetgpu.cli import main
 from lenetgpu.files import assets, checksums, sums
 from lenetgpu.files.convert import convert_weights
 from lenetgpu.files.models import forms
-from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import load_weights
-from lenetgpu.network import weight_shapes
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 
@@ -22,20 +19,11 @@ ENDINGS = list(model_files.FORMS)
 each_form = pytest.mark.parametrize("ending", ENDINGS)
 
 
-def run(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
 def same(found, expected):
     assert list(found) == list(expected)
     for name, tensor in expected.items():
         assert found[name].dtype == np.float32 and found[name].flags["C_CONTIGUOUS"]
         assert found[name].tobytes() == np.ascontiguousarray(tensor).tobytes(), name
-
-
-@pytest.fixture
-def tensors(rng):
-    return {n: rng.standard_normal(s, np.float32) for n, s in weight_shapes().items()}
 
 
 @each_form
@@ -130,7 +118,7 @@ def test_header_length_is_not_mistaken_for_pickle(tmp_path, tensors):
     same(load_weights(path).tensors, tensors)
 
 
-def test_onnx_runtime_gives_the_same_labels(tmp_path, shipped_weights):
+def test_onnx_runtime_gives_the_same_labels(tmp_path, shipped_weights, digits):
     """All 10,000 shipped digits get the same labels in fp32 from ONNX Runtime and from our plan."""
     onnx = pytest.importorskip("onnx", reason="the extra `models` brings it")
     runtime = pytest.importorskip("onnxruntime", reason="the extra `peers` brings it")
@@ -145,7 +133,7 @@ def test_onnx_runtime_gives_the_same_labels(tmp_path, shipped_weights):
     assert (given.name, given.shape, made.name, made.shape) == (
         "images", ["batch", 1, 28, 28], "scores", ["batch", 10],
     )  # fmt: skip
-    images = load_dataset(assets.default_digits()).images
+    images = digits.images
     floats = images.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
     (scores,) = session.run(None, {"images": floats})
     pipeline = Pipeline(resolve("fp32", "cpu"), shipped_weights, len(images), "uint8")

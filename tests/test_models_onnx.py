@@ -9,14 +9,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from lenetgpu import LenetError  # noqa: E402
 from lenetgpu.files.weights import load_weights  # noqa: E402
-from lenetgpu.network import weight_shapes  # noqa: E402
 
 N = "n"
-
-
-@pytest.fixture
-def tensors(rng):
-    return {n: rng.standard_normal(s, np.float32) for n, s in weight_shapes().items()}
 
 
 class Net:

@@ -5,17 +5,14 @@ import os
 from collections import OrderedDict
 
 import model_files
-import numpy as np
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
 from lenetgpu import LenetError
-from lenetgpu.cli import main
 from lenetgpu.files import assets
 from lenetgpu.files.convert import convert_weights
 from lenetgpu.files.source import load_dataset
 from lenetgpu.files.weights import about, load_weights
-from lenetgpu.network import weight_shapes
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 
@@ -23,11 +20,6 @@ pytestmark = pytest.mark.peers
 with_script = pytest.mark.skipif(
     importlib.util.find_spec("onnxscript") is None, reason="no onnxscript"
 )
-
-
-@pytest.fixture
-def tensors(rng):
-    return {n: rng.standard_normal(s, np.float32) for n, s in weight_shapes().items()}
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +165,7 @@ def refused(path, *parts):
         load_weights(path)
     said = str(caught.value)
     assert "\n" not in said and [part for part in parts if part not in said] == [], said
-    done = CliRunner().invoke(main, ["weights", "info", str(path)])
+    done = run("weights", "info", path)
     assert (done.exit_code, done.stderr) == (2, f"lenetgpu: error: {said}\n")
 
 

@@ -13,21 +13,14 @@ from types import SimpleNamespace
 import model_files
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
 from lenetgpu import LenetError
-from lenetgpu.cli import main
 from lenetgpu.files.models import forms
 from lenetgpu.files.weights import about, load_weights
-from lenetgpu.network import weight_shapes
 
 each_form = pytest.mark.parametrize("ending", list(model_files.FORMS))
 MUTATIONS = 100
-
-
-@pytest.fixture
-def tensors(rng):
-    return {n: rng.standard_normal(s, np.float32) for n, s in weight_shapes().items()}
 
 
 def refused(path, data, *parts):
@@ -38,7 +31,7 @@ def refused(path, data, *parts):
     said = str(caught.value)
     assert said.startswith(f"{path}: expected") and "found" in said and "\n" not in said
     assert [part for part in parts if part not in said] == [], said
-    done = CliRunner().invoke(main, ["weights", "verify", str(path)])
+    done = run("weights", "verify", path)
     assert (done.exit_code, done.stderr) == (2, f"lenetgpu: error: {said}\n")
 
 
@@ -157,7 +150,7 @@ def test_oversized_files_are_refused(tmp_path, tensors):
     refused(tmp_path / "x", data + bytes(9 << 20), "in at most 8,388,608 bytes, found 10,")
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, "/dev/zero"):
-        done = CliRunner().invoke(main, ["weights", "info", str(path)])
+        done = run("weights", "info", path)
         assert (
             done.exit_code == 2
             and ("found a folder; name a file" if path == tmp_path else "found a device")

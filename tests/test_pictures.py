@@ -3,19 +3,14 @@
 import json
 
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.lab import charts
 from lenetgpu.lab import compare as command
 
 pytest.importorskip("vl_convert", reason="needs vl-convert-python: extra report")
 LIMITS = {"copy_gbs": 100, "fma_tflops": 1, "tensor_tflops": 8}
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 @pytest.fixture

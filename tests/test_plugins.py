@@ -7,9 +7,8 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import stage_of
@@ -40,10 +39,6 @@ def write(folder, name="mine.py", text=HEAD + POOL):
     path = folder / name
     path.write_text(text)
     return path
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(word) for word in arguments])
 
 
 def compare(*arguments):

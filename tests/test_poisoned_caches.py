@@ -17,10 +17,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
 from lenetgpu.check import fit as fits
-from lenetgpu.cli import main
 from lenetgpu.cpu import native as code
 from lenetgpu.cpu.jit import LazyJit, addresses, native
 from lenetgpu.errors import LenetError
@@ -417,7 +416,7 @@ def entries_of(cache):
 
 
 def doctor(*words):
-    return CliRunner().invoke(main, ["doctor", *words])
+    return run("doctor", *words)
 
 
 def test_doctor_counts_entries_and_names_damaged_ones(filled):

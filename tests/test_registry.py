@@ -1,10 +1,9 @@
 """Completeness of the registry, the CLI's choices, the tables and the tests."""
 
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
 from lenetgpu.check.judge import TOLERANCE
-from lenetgpu.cli import main
 from lenetgpu.cli.options import STAGES as OPTION_STAGES
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.listing import variant_rows
@@ -30,7 +29,7 @@ def test_variants_are_listed_and_stages_have_options():
     listed = {(row["kind"], row["variant"]) for row in variant_rows()}
     assert listed == {(v.kind, v.full_name) for v in variants() if v.kind not in SUPPORT_KINDS}
     assert OPTION_STAGES == STAGE_NAMES
-    printed = CliRunner().invoke(main, ["variants"]).output
+    printed = run("variants").output
     for _, name in listed:
         assert name in printed
 

@@ -6,15 +6,15 @@ import io
 import json
 import random
 import re
+from functools import partial
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import terminal
 from browser import DESK, PHONE, chromium
-from click.testing import CliRunner
 from conftest import ROOT
 
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.nvrtc import source_hash
 from lenetgpu.lab import report as command
@@ -33,8 +33,7 @@ SECTIONS = ("first", "machine", "pipeline", "plans", "peers", "roofline", "ladde
 CHARTS = "figure.chart"
 
 
-def run(*words):
-    return CliRunner().invoke(main, ["report", *map(str, words)])
+run = partial(terminal.run, "report")
 
 
 def read(*parts):

@@ -7,9 +7,8 @@ from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.measure import roofline
@@ -19,10 +18,7 @@ from lenetgpu.store import entries
 TODAY = datetime.date.today().isoformat()
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -171,7 +167,7 @@ def test_share_above_one_remeasures_ceilings(measured, second, noted, tmp_path):
     measured += [(1e9, 1e9)] if second is None else [(1e-6, 1e-6), second]
     report = tmp_path / "p.json"
     words = ["profile", "--limit", "70", "--device", "cpu", "--json", str(report)]
-    result = CliRunner().invoke(main, words)
+    result = run(*words)
     assert result.exit_code == 0, result.output
     assert measured == []
     assert (f"above a ceiling measured {TODAY}" in result.output) is noted

@@ -4,11 +4,9 @@ Tensor-core plans are computed here from their packed operands (emulated.py), so
 show without a GPU.
 """
 
-import importlib.util
-
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import module_of
 from emulated import PLANS, scores
 
 from lenetgpu.check.fit import groups, judge_groups
@@ -22,19 +20,8 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.stages.rounding import to_half, to_whole
 
-
-def any_weights():
-    path = ROOT / "scripts" / "any_weights.py"
-    spec = importlib.util.spec_from_file_location("any_weights", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SETS = {
-    name: Weights(tensors, name)
-    for name, tensors in any_weights().sets(load_weights(assets.default_weights()).tensors)
-}
+SHIPPED = load_weights(assets.default_weights()).tensors
+SETS = {name: Weights(held, name) for name, held in module_of("any_weights").sets(SHIPPED)}
 FP16_MOST = 65504
 HELD = [name for name in SETS if "float32's" not in name]
 

@@ -11,14 +11,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+import terminal
 from compiling import compiles
 from test_kernels_on_a_cpu import folder, on_a_cpu  # noqa: F401
 from test_kernels_on_a_cpu import version as compiler_version
 
 from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.reference import random_input, reference
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import instructions, latency, machines
 from lenetgpu.gpu.device import Gpu
@@ -55,8 +54,7 @@ MANY = SHAPES["16x16x64 to 64, 5x5"][0]
 ODD = Conv(5, 6, 3, 7, 3, 2, pad=1)
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["conv", "--shares", *map(str, arguments)])
+run = partial(terminal.run, "conv", "--shares")
 
 
 # The clocked builds

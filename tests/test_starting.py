@@ -7,21 +7,16 @@ import sys
 from importlib import resources
 
 import pytest
-from click.testing import CliRunner
 from compiling import compiles, nvrtc_missing
 from conftest import ROOT
+from terminal import run
 
 from lenetgpu.check.warmup import network_problems
-from lenetgpu.cli import main
 from lenetgpu.gpu import nvrtc
 from lenetgpu.stages import plugin_files
 from lenetgpu.stages.registry import KINDS
 
 of_each_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def run(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from conftest import ROOT
+from terminal import refused, run
 
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.convert import convert_weights, write_weights
@@ -28,17 +27,6 @@ WAYS = {
     "bytes": lambda path: write_atomically(path, b"new"),
     "weights": lambda path: write_weights(path, load_weights(assets.default_weights()).tensors, {}),
 }
-
-
-def run(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
-def refused(result, *parts):
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("lenetgpu: error: ") and result.stderr.count("\n") == 1
-    for part in parts:
-        assert part in result.stderr
 
 
 @pytest.mark.parametrize(

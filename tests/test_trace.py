@@ -4,9 +4,8 @@ import json
 import os
 
 import pytest
-from click.testing import CliRunner
+from terminal import run
 
-from lenetgpu.cli import main
 from lenetgpu.measure import trace
 from lenetgpu.measure.trace import TraceEvent, Tracer, chrome_trace, copies_under_kernels
 
@@ -75,7 +74,7 @@ def test_copy_is_hidden_only_by_other_stream_slots():
 def test_profile_trace_is_named_after_its_command(tmp_path):
     path, report = tmp_path / "t.json", tmp_path / "p.json"
     words = ["profile", "--limit", "70", "--device", "cpu", "--plan", "tiled", "--trace", str(path)]
-    assert CliRunner().invoke(main, [*words, "--json", str(report)]).exit_code == 0
+    assert run(*words, "--json", report).exit_code == 0
     spans, names = parts(path.read_text())
     device = json.loads(report.read_text())["device"]["name"]
     assert names == {
