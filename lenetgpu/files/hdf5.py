@@ -159,9 +159,16 @@ class Untrusted:
         """Return the error for a dataset that is not as expected."""
         return LenetError(f"{self.path}: expected dataset /{name} to be {expected}, found {found}")
 
-    def holds(self, name: str) -> bool:
+    def holds(self, name: str, expected: str = "a dataset of this file") -> bool:
         """Return True if something has that name; raise LenetError for a link that is not hard."""
-        return linked(self.id, name, partial(self.refuse, name, "a dataset of this file"))
+        if not self.id.links.exists(name.encode()):
+            return False
+        kind = self.id.links.get_info(name.encode()).type
+        if kind != h5py.h5l.TYPE_HARD:
+            kinds = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
+            found = f"{kinds.get(kind, 'a link of an unknown kind')} at /{name}"
+            raise self.refuse(name, expected, found)
+        return True
 
     def names(self, most: int) -> list[str]:
         """Return the first `most` names in the root group; invalid UTF-8 becomes surrogates."""
@@ -230,17 +237,6 @@ def attributes(path: Path) -> dict[str, str | None]:
             with suppress(LenetError):
                 texts[name] = text_of(file, name, path)
     return texts
-
-
-def linked(group: Any, name: str, refuse: Refuse) -> bool:
-    """Return True if `group` has a hard link `name`; raise `refuse(...)` for other links."""
-    if not group.links.exists(name.encode()):
-        return False
-    kind = group.links.get_info(name.encode()).type
-    if kind != h5py.h5l.TYPE_HARD:
-        kinds = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
-        raise refuse(f"{kinds.get(kind, 'a link of an unknown kind')} at /{name}")
-    return True
 
 
 def attribute_names(holder: Any) -> list[str]:
@@ -383,7 +379,7 @@ def find(file: Untrusted, name: str, expected: str, accepts: Accepts, kinds: str
     describes both in words. Raises LenetError for another or an impossible dataset.
     """
     refuse = partial(file.refuse, name, expected)
-    if not linked(file.id, name, refuse):
+    if not file.holds(name, expected):
         names = ", ".join(f"/{key}" for key in file.names(8)) or "nothing"
         raise refuse(f"no such dataset (the file holds {names})")
     item, plist = _dataset(file.id, name.encode(), refuse)

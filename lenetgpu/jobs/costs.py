@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.files.output import write_labels
 from lenetgpu.files.reading import MemorySource, Source
@@ -161,8 +162,6 @@ def _block(source: Source) -> int:
 
 def _read_rate(source: Source, threads: int) -> float:
     """Return the images/s of `threads` readers of one file, each at its own offset."""
-    import numpy as np
-
     count = _block(source)
     begun = clock()
 
@@ -193,8 +192,6 @@ def _storage_rate(source: Source) -> float:
 
 def label_rate(worker: Worker) -> float:
     """Return the images/s from host memory to labels, for the first images of the longest file."""
-    import numpy as np
-
     with _longest(worker) as source:
         images = np.empty((_block(source), *IMAGE_SHAPE), source.dtype)
         source.read(0, images)
@@ -213,7 +210,6 @@ def label_rate(worker: Worker) -> float:
 
 def _shard_seconds(folder: Path, worker: Worker) -> tuple[float, float, float]:
     """Measure seconds to open a shard, to write and list its labels, and of that to list them."""
-    import numpy as np
 
     def seconds(call: Callable[[], Any]) -> float:
         return median(cpu_ms(call) / 1e3 for _ in range(_SHARD_SAMPLES))

@@ -11,19 +11,15 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError, unexpected
 from lenetgpu.files.forms import NO_LABEL
 from lenetgpu.files.reading import Source
 from lenetgpu.jobs import expecting
 from lenetgpu.pictures import read_digit
 from lenetgpu.store import write_atomically
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 LIST = "pictures.list"
 AT_ONCE = 64  # pictures prepared between two checks for the end of the job
@@ -88,8 +84,6 @@ class PictureList:
     """A memory-mapped list of pictures, opened once by a process; LenetError for another hash."""
 
     def __init__(self, path: Path, known: str) -> None:
-        import numpy as np
-
         expected = "the list with which the job started"
         with expecting(expected, path):
             size = path.stat().st_size
@@ -138,8 +132,6 @@ class PictureSource(Source):
 
     def marked(self, first: int, labels: Any, scores: Any) -> tuple[Any, Any]:
         """Return `labels` (n,) and `scores` (n, 10), from index `first`, with NO_LABEL and NaN."""
-        import numpy as np
-
         missing = [row for row in range(len(labels)) if first + row in self.reasons]
         if missing:
             labels = np.array(labels)
