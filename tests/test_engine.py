@@ -213,12 +213,14 @@ def test_floats_of_whole_pixels_travel_as_bytes(gpu, monkeypatch, kind):
 def test_source_is_read_pinned_or_in_parts(gpu):
     runner, images = runner_on(gpu), pixels(30)
     source = MemorySource(images, None, "memory")
-    whole = runner.whole(source)
-    assert gpu.is_pinned(whole.ctypes.data, whole.nbytes) and (whole == images).all()
     labels, scores = runner.results(30, True)
+    whole = runner.whole(source, labels, scores)
+    assert gpu.is_pinned(whole.ctypes.data, whole.nbytes) and (whole == images).all()
+    assert (labels == 0).all() and runner.done == 0 and gpu.launches == 1
     counts = []
     runner.run(whole, labels, scores, counts.append)
     assert (labels == expected(images)[0]).all() and sum(counts) == runner.done == 30
+    assert gpu.launches == 2
     found = []
     runner.run_source(source, lambda labels, scores: found.append((labels.copy(), scores.copy())))
     np.testing.assert_array_equal(np.concatenate([part[0] for part in found]), labels)

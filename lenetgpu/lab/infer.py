@@ -81,8 +81,6 @@ class _Run:
     """
 
     writer: LabelWriter | MistakeRecorder | None = None
-    labels: Any = None
-    scores: Any = None
     tracer: Tracer | None = None
     limits: Ceilings | None = None
     done, interrupted = 0, False
@@ -96,10 +94,12 @@ class _Run:
         self.runner = engine.runner(source.dtype, count, request.scored)
         self.runner.first = source.selection.start
         small = count * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4) <= WHOLE_BYTES
+        in_memory = small or isinstance(source, MemorySource) or request.timing or request.trace
         self.images = None
-        if isinstance(source, MemorySource) or small or request.timing or request.trace:
-            with engine.phases.timed("load"):
-                self.images = self.runner.whole(source)
+        with engine.phases.timed("load"):
+            self.labels, self.scores = self.runner.results(count, request.scored and in_memory)
+            if in_memory:
+                self.images = self.runner.whole(source, self.labels, self.scores)
         profiled = (_PROFILE_REPEATS[engine.device] + 1) * request.timing
         self._extra_passes = profiled + request.trace  # passes after the repeated ones
 
@@ -175,11 +175,9 @@ class _Run:
 
     def _classify(self) -> float:
         """Run the labelling pass and return its seconds; finished labels survive Ctrl-C."""
-        in_memory, phases = self.images is not None, self.engine.phases
-        with_scores = self.request.scored and in_memory
-        self.labels, self.scores = self.runner.results(len(self.source), with_scores)
+        phases = self.engine.phases
         with phases.timed("first"):
-            if not in_memory:
+            if self.images is None:
                 self.runner.run_source(self.source, self._deliver, self.tally.passed)
             else:
                 try:
@@ -264,7 +262,7 @@ class _Run:
         kinds, warm = 1 + resident, 1 if least and resident else 0
         self.tally.expect(1 + warm + kinds * least + self._extra_passes)
         first_s = self._classify()
-        spare, _ = self.runner.results(len(self.source), False)  # later passes write no labels
+        spare, self.labels = self.labels, self.labels.copy()  # later passes write no results
         if most:
             again = timing.expected(first_s, budget_s, least, most)
             self.tally.expect(warm + kinds * again + self._extra_passes)

@@ -114,8 +114,8 @@ class CpuRunner(Runner):
         self._last = pipeline.steps[-1]
         pipeline.run(np.zeros((1, *IMAGE_SHAPE), pipeline.input_dtype))
 
-    def whole(self, source: Source) -> Any:
-        """Return all images (n, 28, 28, 1) of `source`."""
+    def whole(self, source: Source, labels: Any, scores: Any) -> Any:
+        """Return all images (n, 28, 28, 1) of `source`; the results are not used."""
         return source.whole().images
 
     @in_turn
@@ -238,10 +238,14 @@ class GpuRunner(Runner):
         """A sentence if memory forced smaller chunks than requested."""
         return [self._streamer.shrunk] if self._streamer.shrunk else []
 
-    def whole(self, source: Source) -> Any:
-        """Return all images of `source` in page-locked memory."""
+    def whole(self, source: Source, labels: Any, scores: Any) -> Any:
+        """Return all images of `source` in page-locked memory; `run` to the results is recorded."""
         with self._gpu:
             images = host_empty((len(source), *IMAGE_SHAPE), source.dtype)
+            images.fill(0)
+            for _ in range(2):  # the GPU maps the memory; the streamer records the second pass
+                self._streamer.run(images, labels, scores)
+            self._streamer.done = 0
             source.read(0, images)
         return images
 
