@@ -23,6 +23,8 @@ def main() -> None:
     if sys.argv[1:2] == ["infer"]:
         gc.disable()
         atexit.register(gc.freeze)
+        # idle threads of NumPy's BLAS sleep; they would spin on every core beside the imports
+        os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
         _begin(sys.argv[2:])
     from lenetgpu.cli import main as command
 
