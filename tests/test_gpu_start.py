@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -103,6 +104,23 @@ def test_infer_starts_its_device_before_parsing(monkeypatch, words, wanted):
     monkeypatch.setattr(device, "begin", begun.append)
     entry._begin(words)
     assert begun == wanted
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_cupy_loads_no_cublas_for_a_missing_cutensor(monkeypatch, tmp_path, installed):
+    loaded = []
+    finder = SimpleNamespace(load_nvidia_dynamic_lib=loaded.append, DynamicLibNotFoundError=OSError)
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(pathfinder=finder))
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.delitem(sys.modules, "cupy")
+    (tmp_path / f"{'cutensor' if installed else 'other'}.py").touch()
+    load = 'pathfinder.load_nvidia_dynamic_lib("cutensor")'
+    (tmp_path / "cupy.py").write_text(f"from cuda import pathfinder\n{load}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with nullcontext() if installed else pytest.raises(OSError, match="cutensor"):
+        device.import_cupy()
+    finder.load_nvidia_dynamic_lib("cutensor")
+    assert loaded == ["cutensor"] * (1 + installed)
 
 
 @pytest.mark.parametrize("wanted", ["cpu", "cuda:2", "tpu"])

@@ -150,11 +150,34 @@ def libraries_by_name() -> Iterator[None]:
         ctypes.util.find_library = search
 
 
+@contextmanager
+def _without_cutensor() -> Iterator[None]:
+    """Keep CuPy 14 from loading cuBLAS, which takes 70 ms, for a cuTENSOR that is not installed."""
+    try:
+        from cuda import pathfinder
+    except ImportError:
+        yield
+        return
+    load, found = pathfinder.load_nvidia_dynamic_lib, importlib.util.find_spec("cutensor")
+
+    def load_others(name: str) -> Any:
+        if name == "cutensor" and found is None:
+            raise pathfinder.DynamicLibNotFoundError(name)
+        return load(name)
+
+    pathfinder.load_nvidia_dynamic_lib = load_others
+    try:
+        yield
+    finally:
+        pathfinder.load_nvidia_dynamic_lib = load
+
+
 def import_cupy() -> None:
     """Import CuPy, without searches for its libraries."""
     settle_cupy()
-    with libraries_by_name():
-        import cupy  # noqa: F401
+    if "cupy" not in sys.modules:
+        with libraries_by_name(), _without_cutensor():
+            import cupy  # noqa: F401
 
 
 def activate(gpu: Gpu) -> None:
