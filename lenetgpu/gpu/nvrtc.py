@@ -49,9 +49,11 @@ class Kernel:
     only: tuple[str, ...] = ()
 
     @classmethod
-    def beside(cls, module: str, entry: str, /, **defines: int | str) -> "Kernel":
+    def beside(
+        cls, module: str, entry: str, only: tuple[str, ...] = (), /, **defines: int | str
+    ) -> "Kernel":
         """Return an entry of the `.cu` file with the path of the Python file `module`."""
-        return cls(_source_beside(module), entry, tuple(defines.items()))
+        return cls(_source_beside(module), entry, tuple(defines.items()), only)
 
     def meant_for(self, arch: str) -> bool:
         """Return True if it is launched on `arch`, or on the next lower listed architecture."""

@@ -11,6 +11,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lenetgpu.errors import LenetError, choose
@@ -254,21 +255,19 @@ def refused(kind: str, family: str) -> str | None:
     return _REFUSED.get((kind, family))
 
 
-def offer(
-    package: str, folders: Iterable[str], kinds: str | tuple[str, ...], families: Mapping[str, str]
-) -> None:
-    """Declare the modules of `package`, to be imported when variants of `kinds` are requested.
+def offer(package: str, folder: Path, kinds: Iterable[str], families: Mapping[str, str]) -> None:
+    """Declare the modules of a package, to be imported when variants of `kinds` are requested.
 
     `families` maps a module to the families that it registers ("" for none), in the order of
     `variants`: naive to fast. A module without an entry comes last and is imported for any family.
     A name that begins with "lenetgpu." is a module outside `package`.
     """
     listed = {name.partition(".")[0] for name in families}
-    modules = [module.name for module in pkgutil.iter_modules(list(folders))]
+    modules = [module.name for module in pkgutil.iter_modules([str(folder)])]
     for name in (*families, *(name for name in modules if name not in listed)):
         module = name if name.startswith("lenetgpu.") else f"{package}.{name}"
         members = frozenset(families[name].split()) if name in families else None
-        _OFFERS[module] = _Offer(len(_OFFERS), _tuple(kinds), members)
+        _OFFERS[module] = _Offer(len(_OFFERS), tuple(kinds), members)
 
 
 def import_offered(kind: str | None = None, family: str | None = None) -> None:

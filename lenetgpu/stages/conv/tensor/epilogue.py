@@ -1,6 +1,5 @@
 """Epilogue of the implicit GEMM: reduction of split-K parts, float64 recheck of outputs."""
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import np
@@ -9,7 +8,6 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.stages.conv.tensor.packed import ABLE, Layout
 from lenetgpu.stages.conv.tensor.split_fp16 import HEAD
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 _MOST_BLOCKS = 264
 # Least exponent of an image's largest scaled output that needs no recheck, for one product.
@@ -19,8 +17,7 @@ _THRESHOLD = 15 - 24 + 20
 
 
 def _kernel(name: str, layout: Layout, **more: int) -> Kernel:
-    defines = layout.defines() | more | {"THREADS": _THREADS}
-    return Kernel(_SOURCE, name, tuple(defines.items()), ABLE)
+    return Kernel.beside(__file__, name, ABLE, **layout.defines(), **more, THREADS=_THREADS)
 
 
 def kernel(layout: Layout) -> Kernel:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for
@@ -10,7 +9,6 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.stages.conv.tensor.packed import FILTERS, PAIR, ROW, VEC, Layout
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER, Block
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _CONSUMERS = 2  # warpgroups
 _WARPS = 4  # of a warpgroup
 _THREADS = 384
@@ -35,7 +33,7 @@ class HaloTiling(Block):
     wide: int
     winograd: bool = False
 
-    source = _SOURCE
+    module = __file__
     entry = "tensor_halo"
     planes = True
     only = HOPPER

@@ -1,7 +1,6 @@
 """Products by mma.sync, on every GPU from sm_80 on."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.machines import WARP
@@ -9,8 +8,6 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
 from lenetgpu.stages.conv.tensor.product import GemmTiling
 from lenetgpu.stages.registry import cuda
-
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class MmaTiling(GemmTiling):
     warps_m: int
     warps_n: int
 
-    source = _SOURCE
+    module = __file__
     entry = "tensor_mma"
     share = 0.62
 

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from lenetgpu.arrays import np
@@ -50,7 +49,7 @@ class Block(ABC):
     planes: bool = False  # reads split images as planes
     winograd: bool = False  # positions are two outputs, by Winograd's F(2, 3)
     only = ABLE  # architectures of its kernel
-    source: ClassVar[Path]
+    module: ClassVar[str]  # beside its source
     entry: ClassVar[str]
 
     @abstractmethod
@@ -190,8 +189,8 @@ class Product:
     def kernels(self) -> tuple[Kernel, ...]:
         """Return the tiling's kernel, and `tensor_reduce` for split-K parts."""
         defines = self.layout.defines() | {"MP": self.padded, "SPLIT": self.split}
-        product = tuple((defines | self.tiling.defines(self.layout, self.split)).items())
-        kernel = Kernel(self.tiling.source, self.tiling.entry, product, self.tiling.only)
+        defines |= self.tiling.defines(self.layout, self.split)
+        kernel = Kernel.beside(self.tiling.module, self.tiling.entry, self.tiling.only, **defines)
         return (kernel, *([epilogue.reduction(self.layout, self.split)] if self.split > 1 else []))
 
     def cycles(self, images: int, machine: Machine) -> float:

@@ -1,7 +1,6 @@
 """Conversion of images to split fp16 on the GPU, each scaled by its largest input."""
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
@@ -11,7 +10,6 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.packed import ABLE, VEC, Layout
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 THREADS = 256
 _MOST_SHARES = 128  # enough for a single image to occupy most multiprocessors
 _INPUTS_A_THREAD = 16
@@ -57,9 +55,8 @@ def kernels(layout: Layout) -> tuple[Kernel, ...]:
     blocks, across = _blocks(layout)
     sizes = {"THREADS": THREADS, "SHARES": _shares(layout), "BLOCKS": blocks, "ACROSS": across}
     sizes |= {"SAMPLE": sample(layout), "HEAD": HEAD if layout.sampled else 0}
-    defines = tuple((layout.defines() | sizes).items())
     names = ("tensor_largest", "tensor_split", "tensor_resplit")[: 2 + layout.sampled]
-    return tuple(Kernel(_SOURCE, name, defines, ABLE) for name in names)
+    return tuple(Kernel.beside(__file__, n, ABLE, **layout.defines(), **sizes) for n in names)
 
 
 class Images:

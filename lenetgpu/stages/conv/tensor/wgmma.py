@@ -1,7 +1,6 @@
 """Products by wgmma, on Hopper only."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.problems import Conv
@@ -10,7 +9,6 @@ from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
 from lenetgpu.stages.conv.tensor.product import HOPPER, GemmTiling
 from lenetgpu.stages.registry import hopper
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _WARPGROUP = 128
 _WIDE = 16  # tiles of 8 columns
 
@@ -21,7 +19,7 @@ class WgmmaTiling(GemmTiling):
 
     groups_m: int
 
-    source = _SOURCE
+    module = __file__
     entry = "tensor_wgmma"
     only = HOPPER
 

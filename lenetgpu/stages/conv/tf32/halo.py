@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from math import gcd
-from pathlib import Path
 
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for
@@ -14,7 +13,6 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER
 from lenetgpu.stages.conv.tf32.one_launch import CHUNK, FLOAT, TF32_FIT, VEC, OneLaunch, chunks
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _ROWS = 64  # outputs per filter and warpgroup
 _WIDTH = 64
 _CONSUMERS = 4  # warpgroups
@@ -96,7 +94,7 @@ class Product(OneLaunch):
     def kernel(self) -> Kernel:
         """Return the kernel `tf32_halo`."""
         sizes = {"BN": self.width, "TILE_ROWS": self.tile_rows, "PITCH": _pitch(self)}
-        return self.built(_SOURCE, HOPPER, STAGES=self.stages, **sizes)
+        return self.built(__file__, HOPPER, STAGES=self.stages, **sizes)
 
     def grid(self, images: int) -> int:
         """Return the number of persistent blocks, each with the same filters for all its tiles."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu import machines
@@ -16,7 +15,6 @@ from lenetgpu.stages.conv.tf32 import one_launch
 from lenetgpu.stages.conv.tf32.one_launch import CHUNK, FLOAT, TF32_FIT, OneLaunch, State, chunks
 from lenetgpu.stages.registry import cuda
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _RATE = FIT.products / 2 * MmaTiling.share  # TF32 products per clock
 # each fits a block's shared memory on every GPU from sm_80 on
 TILINGS = (
@@ -45,7 +43,7 @@ class Product(OneLaunch):
     def kernel(self) -> Kernel:
         """Return the kernel `tf32_mma`."""
         own = {name.upper(): value for name, value in vars(self.tiling).items()}
-        return self.built(_SOURCE, (), **own)
+        return self.built(__file__, (), **own)
 
     def _together(self, machine: Machine) -> int:
         capacity = machine.blocks_per_sm(self.threads, 0, self.shared_bytes)

@@ -97,13 +97,13 @@ class OneLaunch(ABC):
         """Bytes of a chunk's filters, high and low."""
         return 2 * FLOAT * CHUNK * self.width
 
-    def built(self, source: Path, only: tuple[str, ...], **own: int) -> Kernel:
-        """Return the kernel `tf32_<stem>` of `source` with its `own` definitions."""
+    def built(self, module: str, only: tuple[str, ...], **own: int) -> Kernel:
+        """Return the kernel `tf32_<stem>` beside `module` with its `own` definitions."""
         problem = self.problem
         own |= {"MP": self.width * self.across, "SHARED_BYTES": self.shared_bytes}
         own |= {"BIAS": int(problem.bias), "RELU": int(problem.relu)}
         plain = conv_defines(replace(problem, bias=False, relu=False))
-        return Kernel(source, f"tf32_{source.stem}", tuple((plain | own).items()), only)
+        return Kernel.beside(module, f"tf32_{Path(module).stem}", only, **plain, **own)
 
     def tiles(self, images: int) -> int:
         """Return the number of tiles of `images` images."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu import machines
@@ -15,7 +14,6 @@ from lenetgpu.stages.conv.tf32 import halo, one_launch
 from lenetgpu.stages.conv.tf32.one_launch import CHUNK, FLOAT, TF32_FIT, OneLaunch, State, chunks
 from lenetgpu.stages.registry import hopper
 
-_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _ROWS = 128  # outputs per filter and block
 _THREADS = 384
 _BARRIER_BYTES = 16  # two barriers per stage: full and empty
@@ -81,7 +79,7 @@ class Product(OneLaunch):
     def kernel(self) -> Kernel:
         """Return the kernel `tf32_wgmma`."""
         held = int(self.filters_held)
-        return self.built(_SOURCE, HOPPER, BN=self.width, STAGES=self.stages, FILTERS_HELD=held)
+        return self.built(__file__, HOPPER, BN=self.width, STAGES=self.stages, FILTERS_HELD=held)
 
     def grid(self, images: int) -> int:
         """Return the number of persistent blocks; with `filters_held` they never change filters."""

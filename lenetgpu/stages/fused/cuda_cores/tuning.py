@@ -1,6 +1,6 @@
 """Block sizes of the fp32 kernels, by the shared memory available to a block."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
@@ -47,7 +47,7 @@ class Tuning:
 
     def kernel(self, module: str, entry: str, **defines: int | str) -> Kernel:
         """Return a kernel of the `.cu` file next to `module`, restricted to these architectures."""
-        return replace(Kernel.beside(module, entry, **defines), only=self.only)
+        return Kernel.beside(module, entry, self.only, **defines)
 
     @property
     def conv2_bytes(self) -> int:

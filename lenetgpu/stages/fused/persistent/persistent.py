@@ -10,7 +10,7 @@ one idle period.
 import platform
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Event, Lock, get_ident
 from typing import Any
 
@@ -58,7 +58,7 @@ class Design:
         sizes = {"BLOCKS": self.blocks, "THREADS": _THREADS, "WORK_REGISTERS": 192}
         sizes |= {"WATCH_REGISTERS": 120, "WATCHES": 1, "APART": 0}
         sizes |= {"SHARED_BYTES": self.shared_bytes} | mailbox.OFFSETS
-        return replace(Kernel.beside(__file__, "persistent", **sizes), only=(_ARCH,))
+        return Kernel.beside(__file__, "persistent", (_ARCH,), **sizes)
 
 
 DESIGNS = (Design(16), Design(8))  # 8 blocks if 16 do not fit at once
