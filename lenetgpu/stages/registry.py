@@ -123,6 +123,7 @@ class Variant:
     kind: str
     family: str
     name: str
+    summary: str
     run: Callable[..., None]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -149,11 +150,6 @@ class Variant:
     def names(self) -> tuple[str, ...]:
         """The full name and all aliases."""
         return (self.full_name, *self.also)
-
-    @property
-    def summary(self) -> str:
-        """First line of the docstring."""
-        return (self.run.__doc__ or "").strip().splitlines()[0]
 
     def refusal(self, problem: Any) -> str | None:
         """Return None if the variant supports `problem`, else a sentence on what it supports."""
@@ -190,13 +186,10 @@ _PLAIN = dict.fromkeys(("conv", "pool", "scale"), ("NHWC", "NHWC")) | {
 }
 
 
-def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else value
-
-
 def make_variant(run: Callable[..., None], **fields: Any) -> Variant:
-    """Return `run` as variant `family.<function name>`, not registered; `fields` are Variant's.
+    """Return `run` as a variant, not registered; `fields` are Variant's.
 
+    Name and summary are by default the function's name and the first line of its docstring.
     A single layout or alias needs no tuple; `options` (old name: `takes`) is a string of words;
     ValueError if one is unknown. By default the variant runs on a GPU if it has kernels, in the
     plain layouts of its kind.
@@ -205,13 +198,15 @@ def make_variant(run: Callable[..., None], **fields: Any) -> Variant:
     fields.setdefault("raw_images", fields.get("kind") == FEATURES)
     plain = _PLAIN.get(fields.get("kind", ""), ((), ()))
     for name, default in zip(("reads", "writes", "also"), (*plain, ()), strict=True):
-        fields[name] = _tuple(fields.get(name, default))
+        value = fields.get(name, default)
+        fields[name] = (value,) if isinstance(value, str) else value
     options = frozenset(fields.pop("takes", fields.get("options", "")).split())
     unknown = ", ".join(sorted(options - {*OPTIONS}))
     if unknown:
         raise ValueError(f"expected options of {', '.join(OPTIONS)}, found {unknown}")
     fields["options"] = options
-    return Variant(name=run.__name__.rstrip("_"), run=run, **fields)
+    summary = (run.__doc__ or "").strip().partition("\n")[0]
+    return Variant(run=run, **{"name": run.__name__.rstrip("_"), "summary": summary, **fields})
 
 
 def of_shape(make: "Callable[[Any], Kernel | tuple[Kernel, ...]]") -> Kernels:

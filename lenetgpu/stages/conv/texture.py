@@ -266,9 +266,8 @@ def _offer(name: str, slides: bool, summary: str) -> None:
 
         by_parts(x, w, y, problem, convolve)
 
-    run.__name__, run.__doc__ = name, summary
-    paper = "after the Tegra X1 slides"
-    texture(kernels=kernels, supports=supports, default=not slides, paper=paper)(run)
+    fields = {"name": name, "summary": summary, "paper": "after the Tegra X1 slides"}
+    texture(kernels=kernels, supports=supports, default=not slides, **fields)(run)
 
 
 _SLIDES = "texture.slides with tiles and images a block by a cost model, coefficients in sets."

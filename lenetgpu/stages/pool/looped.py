@@ -76,17 +76,14 @@ def in_place(x: Any, workspace: Any, y: Any, problem: Pool) -> None:
     mean_alone(copy, y, problem)
 
 
+@looped(
+    family="layout",
+    name="quad_looped",
+    summary="The same from the QUAD layout that the convolution wrote.",
+    reads="QUAD",
+    paper="report 3.2.4, tables 11 and 13, figs 5 and 6: avgPoolParwithUnroll",
+)
 @looped(family="fused", paper="report 3.1.2 and 3.2.2")
 def maps_looped(x: Any, y: Any, problem: Pool) -> None:
     """ReLU as the mean reads, one block per image, one thread per pixel, a loop over maps."""
     launch(_kernel(problem), (len(x),), _block(problem), (x, y))
-
-
-@looped(
-    family="layout",
-    reads="QUAD",
-    paper="report 3.2.4, tables 11 and 13, figs 5 and 6: avgPoolParwithUnroll",
-)
-def quad_looped(x: Any, y: Any, problem: Pool) -> None:
-    """The same from the QUAD layout that the convolution wrote."""
-    maps_looped(x, y, problem)

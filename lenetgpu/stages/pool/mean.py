@@ -75,15 +75,14 @@ def rows(x: Any, y: Any, problem: Pool) -> None:
     parallel_ranges(len(x) * y.shape[1], lambda lo, hi: _rows(x, y, lo, hi))
 
 
+@one_pass(
+    family="layout",
+    name="quad",
+    summary="ReLU inside the mean from the QUAD layout that the convolution wrote.",
+    reads="QUAD",
+    paper="after report 3.2.4, fig. 5: threads along the output",
+)
 @one_pass(family="fused", paper="after report 3.1.2 and 3.2.2: threads along the output")
 def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
     """ReLU applied while the mean reads, one launch, one output per thread."""
     launch_each(_kernel(problem), y.size, x, y)
-
-
-@one_pass(
-    family="layout", reads="QUAD", paper="after report 3.2.4, fig. 5: threads along the output"
-)
-def quad(x: Any, y: Any, problem: Pool) -> None:
-    """ReLU inside the mean from the QUAD layout that the convolution wrote."""
-    relu_in_mean(x, y, problem)

@@ -142,14 +142,6 @@ innermost = partial(
 )
 
 
-def _offer(name: str, step: Step, paper: str, summary: str, more: dict[str, Any]) -> None:
-    def run(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
-        step.run(x, w, y, problem)
-
-    run.__name__, run.__doc__ = name, summary
-    innermost(kernels=step.kernels, paper=paper, **more)(run)
-
-
 _VARIANTS: tuple[tuple[str, Step, str, str, dict[str, Any]], ...] = (
     ("rolled", ROLLED, "convnet2 2.2, 3.1.1, fig. 11",
      "cuda-convnet2 with rolled loops, so that sums lie in local memory: the baseline.",
@@ -165,5 +157,6 @@ _VARIANTS: tuple[tuple[str, Step, str, str, dict[str, Any]], ...] = (
      "The index converter as a look-up: one index a pixel, negative outside the image.",
      {"prepare": _prepare_table}),
 )  # fmt: skip
-for _variant in _VARIANTS:
-    _offer(*_variant)
+for _name, _step, _paper, _summary, _more in _VARIANTS:
+    _fields: dict[str, Any] = {"name": _name, "paper": _paper, "summary": _summary, **_more}
+    innermost(kernels=_step.kernels, **_fields)(_step.run)

@@ -82,21 +82,18 @@ constant = partial(
 )
 
 
-@constant(supports=refusal, paper="report 2.2.3, table 7")
-def image_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
-    """One block per image loops over the product's tiles; all of W' in constant memory."""
-    launch(_constant(problem), (len(x),), _BLOCK, (x, y), loaded=w.function)
-
-
 @constant(
+    name="constant_layout",
+    summary="The report's last conv1: W' in constant memory, one block per image, QUAD output.",
     reads="NCHW",
     writes="QUAD",
     supports=lambda problem: refusal(problem) or odd_outputs(problem),
     paper="report 2.2.4, tables 7 and 13, fig. 6: ConvUnroll1Const",
 )
-def constant_layout(x: Any, w: Filters, y: Any, problem: Conv) -> None:
-    """The report's last conv1: W' in constant memory, one block per image, QUAD output."""
-    image_constant(x, w, y, problem)
+@constant(supports=refusal, paper="report 2.2.3, table 7")
+def image_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
+    """One block per image loops over the product's tiles; all of W' in constant memory."""
+    launch(_constant(problem), (len(x),), _BLOCK, (x, y), loaded=w.function)
 
 
 @unrolled(

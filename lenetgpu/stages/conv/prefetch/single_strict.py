@@ -65,17 +65,17 @@ def _offer(name: str, both: bool, paper: str, summary: str) -> None:
         rows = [plan.NO_TWO] if planned is None else plan.parts_rows(planned, problem, machine)
         return [*plan.explain_machine(machine), *rows]
 
-    def run(x: Any, w: Any, y: Any, problem: Conv) -> None:
-        launch_parts(x, w, y, problem, parts(problem))
-
-    run.__name__, run.__doc__ = name, summary
-    prefetch(
+    @prefetch(
+        name=name,
+        summary=summary,
         prepare=prepare,
         kernels=of_shape(lambda problem: _kernel(problem, parts(problem))),
         supports=supports,
         explain=explain,
         paper=paper,
-    )(run)
+    )
+    def run(x: Any, w: Any, y: Any, problem: Conv) -> None:
+        launch_parts(x, w, y, problem, parts(problem))
 
 
 _DIVIDED = "One channel; filters or map divided by P or Q among 2 x N_SM blocks of 512 threads."

@@ -95,18 +95,18 @@ def _offer(name: str, choice: Choice, paper: str, summary: str) -> None:
             return f"supports filters whose data sets two blocks hold, found {sides}"
         return None
 
-    def run(x: Any, w: Any, y: Any, problem: Conv) -> None:
-        launch_tile(x, w, y, problem, tile(problem))
-
-    run.__name__, run.__doc__ = name, summary
-    prefetch(
+    @prefetch(
+        name=name,
+        summary=summary,
         prepare=lambda w, problem, batch: cupy.asarray(pack(w, problem, tile(problem))),
         kernels=of_shape(lambda problem: _kernel(problem, tile(problem))),
         supports=supports,
         explain=explain,
         paper=paper,
         repeats=choice.division != "channels",
-    )(run)
+    )
+    def run(x: Any, w: Any, y: Any, problem: Conv) -> None:
+        launch_tile(x, w, y, problem, tile(problem))
 
 
 _VARIANTS = (

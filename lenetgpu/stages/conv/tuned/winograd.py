@@ -183,22 +183,20 @@ def kernels(problem: Conv, batch: int, outputs: int) -> tuple[Kernel, ...]:
     return (*_transform_kernels(problem, outputs), plan(problem, batch, outputs).kernel(inner))
 
 
-def _offer(name: str, outputs: int, paper: str, summary: str) -> None:
-    def compute(x: Any, w: State, y: Any, problem: Conv) -> None:
-        run(x, w, y, problem, outputs)
-
-    compute.__name__, compute.__doc__ = name, summary
-    nchw(
+def _offer(outputs: int, summary: str) -> None:
+    @nchw(
         family="winograd",
+        name=f"f{outputs}",
+        summary=summary,
         prepare=partial(prepare, outputs=outputs),
         kernels=partial(kernels, outputs=outputs),
         supports=partial(refusal, outputs=outputs),
         default=outputs == 4,
-        paper=paper,
-    )(compute)
+        paper=f"Lavin & Gray, F({outputs}x{outputs})",
+    )
+    def compute(x: Any, w: State, y: Any, problem: Conv) -> None:
+        run(x, w, y, problem, outputs)
 
 
-_F2 = "2x2 outputs from 16 products per channel (3x3) or 36 (5x5)."
-_F4 = "4x4 outputs from 36 products per channel (3x3) or 64 (5x5)."
-_offer("f2", 2, "Lavin & Gray, F(2x2)", _F2)
-_offer("f4", 4, "Lavin & Gray, F(4x4)", _F4)
+_offer(2, "2x2 outputs from 16 products per channel (3x3) or 36 (5x5).")
+_offer(4, "4x4 outputs from 36 products per channel (3x3) or 64 (5x5).")
