@@ -116,7 +116,8 @@ def _shipped() -> dict[tuple[str, Conv], tuple[Measured, ...]]:
 
 def shipped(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
     """Return the shipped rows of `problem` for the name of `machine`, or for its full names."""
-    names = (machine.name, *machines.full_names(machine))
+    known = machines.FULL_NAMES.items()
+    names = (machine.name, *(full for full, found in known if found.name == machine.name))
     return next((rows for name in names if (rows := _shipped().get((name, problem)))), ())
 
 

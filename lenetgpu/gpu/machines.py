@@ -88,11 +88,6 @@ def known(name: str) -> Machine:
     return KNOWN[name]
 
 
-def full_names(machine: Machine) -> tuple[str, ...]:
-    """Return the driver's names of a known machine; () for others, named by the driver already."""
-    return tuple(full for full, found in FULL_NAMES.items() if found.name == machine.name)
-
-
 def twins(machine: Machine) -> tuple[str, ...]:
     """Return the driver's names of known GPUs with the same chip (memory, clocks may differ)."""
     chip = machine.compute_capability, machine.multiprocessors

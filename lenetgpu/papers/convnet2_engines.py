@@ -8,7 +8,7 @@ three instructions (figure 9's add, mul, add), a comparison two and a jump, a lo
 jump. Code before the first chunk is not counted.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
@@ -18,7 +18,7 @@ from typing import Any
 
 from lenetgpu.gpu.occupancy import PROCESSORS, Demand, residency
 from lenetgpu.papers import data_of
-from lenetgpu.papers.convnet2 import is_table_1
+from lenetgpu.papers.convnet2 import is_table_1, rows_of
 from lenetgpu.papers.warps import Core, Instruction, Listing, Op, run
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
@@ -274,7 +274,7 @@ class Simulated:
     cycles: float
     parts: dict[str, float]
 
-    def share(self, part: str, among: tuple[str, ...] = PARTS) -> float:
+    def share(self, part: str, among: Sequence[str] = PARTS) -> float:
         """Return the cycles of a part over those of the parts `among`."""
         return self.parts[part] / sum(self.parts[name] for name in among)
 
@@ -330,11 +330,6 @@ CHANGED = (
 )  # fmt: skip
 
 
-def _saves(step: str, before: str) -> Callable[[Results], float]:
-    """Return the share of the cycles of `before` that `step` saves, as a function of results."""
-    return lambda results: 1 - results(step).cycles / results(before).cycles
-
-
 @dataclass(frozen=True)
 class Claim:
     """A figure of the paper and the model's value for it."""
@@ -343,43 +338,30 @@ class Claim:
     section: str
     unit: str  # cycles, share or times
     printed: float | None  # the paper's value, None if the paper only plots it
-    of: Callable[[Results], float]
+    step: str
+    before: str | None = None  # the step that it is compared with
+    part: str = ""  # of the step's cycles
+    among: Sequence[str] = PARTS  # parts that a share refers to
     reproduced: bool = False  # the model agrees with the paper at Table 1
     remark: str = ""
+
+    def of(self, results: Results) -> float:
+        """Return the model's value: cycles, a part's share, or a comparison with `before`."""
+
+        def cycles(step: str) -> float:
+            return results(step).parts[self.part] if self.part else results(step).cycles
+
+        if self.before is None:
+            share = self.unit == "share"
+            return results(self.step).share(self.part, self.among) if share else cycles(self.step)
+        times = cycles(self.before) / cycles(self.step)
+        return times if self.unit == "times" else 1 - cycles(self.step) / cycles(self.before)
 
 
 # Largest relative difference from the paper's figure that still agrees, by unit.
 WITHIN = {"cycles": 0.2, "share": 0.5, "times": 0.2}
 MOST_APART = 0.05  # Largest absolute difference of a share that still agrees.
-CLAIMS = (
-    Claim("rolled, cycles", "3.1.2", "cycles", 524_000, lambda r: r("rolled").cycles, True),
-    Claim("rolled, computation's share", "3, fig. 8", "share", 0.97,
-          lambda r: r("rolled").share(COMPUTE), remark="over 97 %"),
-    Claim("unrolled, cycles", "3.1.2", "cycles", 148_000, lambda r: r("unrolled").cycles, True),
-    Claim("unrolling saves", "3.1.2", "share", 0.71, _saves("unrolled", "rolled"),
-          remark="1 - 148/524 is 0.718"),
-    Claim("unrolled, computation's share", "3.2", "share", 0.69,
-          lambda r: r("unrolled").share(COMPUTE)),
-    Claim("inner product engine saves, of the computation", "3.2", "share", 0.88,
-          lambda r: 1 - r("inner product engine").parts[COMPUTE] / r("unrolled").parts[COMPUTE],
-          True),
-    Claim("inner product engine saves", "3.2", "share", 0.66,
-          _saves("inner product engine", "unrolled"), remark="0.88 of 0.69 is 0.61 only"),
-    Claim("outer product engine saves", "3.3, fig. 24", "share", None,
-          _saves("outer product engine", "unrolled"), remark="drawn, no number"),
-    Claim("index conversion, share of image loading", "4.3", "share", 1 / 3,
-          lambda r: r("conditionals extracted").share(CONVERSION, (CONVERSION, IMAGES)),
-          remark="about a third"),
-    Claim("strength reduction saves", "4.1", "share", 0.259,
-          _saves("strength reduced", "inner product engine")),
-    Claim("extracted conditionals save", "4.2", "share", 0.026,
-          _saves("conditionals extracted", "strength reduced"), True),
-    Claim("index converter saves", "4.3", "share", 0.05,
-          _saves("index converter", "conditionals extracted"), True),
-    Claim("all of it, times faster than unrolled", "abstract, 6", "times", 4.4,
-          lambda r: r("unrolled").cycles / r("index converter").cycles,
-          remark="the paper's own savings multiply to this"),
-)  # fmt: skip
+CLAIMS = rows_of("claims", Claim)
 
 
 def agrees(claim: Claim, value: float) -> bool | None:

@@ -13,6 +13,7 @@ from lenetgpu.measure.bench import stage_of
 from lenetgpu.measure.counters.child import StageSpec
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.network import stage as stage_named
+from lenetgpu.papers import data_of
 from lenetgpu.papers.course import AFTER, BEYOND, FIGURES, MEAN, RELU, TABLE_10, UNTIMED, layouts_of
 from lenetgpu.papers.course_ladder import PASSES_OF
 from lenetgpu.stages import variants
@@ -22,19 +23,27 @@ from lenetgpu.stages.fc import apart
 from lenetgpu.stages.pool import looped
 from lenetgpu.stages.sectors import Counted
 
-Count = Callable[[Any], tuple[Counted, Counted]]
+# Functions that count loads and stores of a problem, given further arguments.
+_COUNTS: dict[str, Callable[..., tuple[Counted, Counted]]] = {
+    "direct": counts.direct_counts,
+    "map": counts.map_counts,
+    "image": counts.image_counts,
+    "looped": looped.access_counts,
+    "apart": apart.access_counts,
+    "scan": scan.access_counts,
+}
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """One line of a figure: NVVP's load and store efficiency in %, and the count for `variant`."""
+    """One line of a figure: NVVP's load and store efficiency in %, and how `variant` is counted."""
 
     figure: str
     stage: str
     variant: str
     loads: float
     stores: float
-    count: Count
+    count: list[Any]  # a name of _COUNTS, then further arguments
     later: bool = False  # after the layout transformation
     note: str = ""  # explains a difference
 
@@ -44,41 +53,11 @@ class Profiled:
         if self.later:
             reads, writes = TABLE_10[self.stage]
             problem = replace(problem, reads=reads, writes=writes)
-        return self.count(problem)
+        name, *arguments = self.count
+        return _COUNTS[name](problem, *arguments)
 
 
-def _direct(tile: int, block: tuple[int, int], maps: tuple[int, int]) -> Count:
-    return lambda problem: counts.direct_counts(problem, (tile, tile), block, maps)
-
-
-def _image(each: int, transposed: bool | None) -> Count:
-    return lambda problem: counts.image_counts(problem, (each, each), transposed)
-
-
-_UNTRANSPOSED = "21.5% is what W' counts that is read from global memory, not transposed"
-_FROM_GLOBAL = (
-    "loads are counted with the filters in global memory, as NVVP's figure has them; "
-    "`direct.shared_constant` holds them in constant memory, and its own loads count 100%"
-)
-_PAST = "91.4% is what loads count that run past the matrix's end"
-NVVP: tuple[Profiled, ...] = (
-    Profiled("4", "conv1", "direct.shared_constant", 26.3, 12.5, _direct(24, (28, 28), (1, 1)),
-             note=_FROM_GLOBAL),
-    Profiled("4", "pool1", "basic.in_place", 12.5, 12.5, looped.access_counts),
-    Profiled("4", "conv2", "direct.shared_constant", 12.5, 12.5, _direct(8, (12, 12), (1, 1))),
-    Profiled("4", "pool2", "basic.in_place", 12.5, 12.5, looped.access_counts),
-    Profiled("4", "fc1", "tiled.relu_apart", 100, 100, apart.access_counts),
-    Profiled("4", "fc2", "tiled.relu_apart", 91.4, 62.5, apart.access_counts, note=_PAST),
-    Profiled("4", "argmax", "thread.wide_blocks", 12.5, 100, scan.access_counts),
-    Profiled("5", "conv1", "direct.tight", 65.7, 12.5,
-             lambda problem: counts.map_counts(problem, (24, 24))),
-    Profiled("5", "conv2", "direct.two_maps", 17.6, 25, _direct(8, (16, 12), (2, 1))),
-    Profiled("6", "conv1", "unrolled.constant_layout", 21.5, 75, _image(1, None), True,
-             _UNTRANSPOSED),
-    Profiled("6", "pool1", "layout.quad_looped", 70.6, 100, looped.access_counts, True),
-    Profiled("6", "conv2", "unrolled.image_layout", 78.1, 100, _image(2, True), True),
-    Profiled("6", "pool2", "layout.quad_looped", 50, 12.5, looped.access_counts, True),
-)  # fmt: skip
+NVVP = tuple(Profiled(*line) for line in data_of("course")["nvvp"])
 
 
 def counted_rows() -> list[dict[str, Any]]:

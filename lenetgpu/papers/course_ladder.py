@@ -7,7 +7,7 @@ between stages, and streams (sections 3.4 and 3.5).
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -215,10 +215,6 @@ def timed(sample: Callable[[], float], device: str) -> dict[str, Any]:
     return times_of(repeat(sample, budget, least, _MOST))
 
 
-def _on_the_cpu() -> str:
-    return f"on one thread of the CPU, {cpu_name()}"
-
-
 def _means(x: Any) -> Any:
     """Return the float64 means of the 2x2 windows of x (N, H, W, C)."""
     n, height, width, maps = x.shape
@@ -276,7 +272,11 @@ def serial_pass(stage: str, name: str, images: int) -> dict[str, Any]:
     if not right:
         return {"variant": name, "status": "wrong"}
     scaled = f"scaled from {few} images, " if few < images else ""
-    row = {"variant": name, "status": "right", "note": scaled + _on_the_cpu()}
+    row = {
+        "variant": name,
+        "status": "right",
+        "note": f"{scaled}on one thread of the CPU, {cpu_name()}",
+    }
     return row | times_of(repeat(sample, _CPU_BUDGET_S, 1, _MOST))
 
 
@@ -286,22 +286,18 @@ PASSES_OF = "basic.in_place"  # The variant that consists of the two kernels REL
 SAME = 1.02  # Gains below this ratio count as none.
 
 
+@dataclass
 class CourseRun:
     """Measurement of each (stage, variant) once, from which the report's rows are filled."""
 
-    def __init__(
-        self,
-        device: str,
-        images: Any,
-        facts: Reference,
-        limits: Ceilings | None,
-        say: Callable[[str], None],
-    ) -> None:
-        self._device, self._images, self._facts = device, images, facts
-        self._limits, self._say = limits, say
-        self._measured: dict[tuple[str, str], dict[str, Any]] = {}
-        self.rows: list[dict[str, Any]] = []
-        self.interrupted = False
+    device: str
+    images: Any
+    facts: Reference
+    limits: Ceilings | None
+    say: Callable[[str], None]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
+    _measured: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Fill `rows`; on Ctrl-C, finished rows stay."""
@@ -312,7 +308,7 @@ class CourseRun:
                 row |= {"at_least": figure.at_least}
                 row |= self._measure(figure.stage, figure.variant)
                 self.rows.append(self._with_speedup(row))
-            for section, label, where, name in course.further_rows(self._device):
+            for section, label, where, name in course.further_rows(self.device):
                 row = {"table": section, "label": label, "stage": where}
                 row |= self._measure(where, name)
                 after = (section, label, where, name) in course.AFTER
@@ -321,7 +317,7 @@ class CourseRun:
             self.interrupted = True
 
     def _with_speedup(self, row: dict[str, Any]) -> dict[str, Any]:
-        if row.get("median_ms") and len(self._images) == course.IMAGES:
+        if row.get("median_ms") and len(self.images) == course.IMAGES:
             row["speedup"] = row["report_ms"] / row["median_ms"]
         elif row.get("median_ms"):
             note = f"the course's figure is of {course.IMAGES:,} images"
@@ -331,7 +327,7 @@ class CourseRun:
     def _measure(self, stage: str, name: str) -> dict[str, Any]:
         key = (stage, name)
         if key not in self._measured:
-            self._say(f"{stage} {name}")
+            self.say(f"{stage} {name}")
             try:
                 self._measured[key] = self._one(stage, name)
             except MemoryError as error:
@@ -341,7 +337,7 @@ class CourseRun:
 
     def _one(self, stage: str, name: str) -> dict[str, Any]:
         if name in (SERIAL_RELU, SERIAL_MEAN):
-            return serial_pass(stage, name, len(self._images))
+            return serial_pass(stage, name, len(self.images))
         if name == course.TOTAL:
             return self._total()
         if name in (APART, MERGED):
@@ -357,40 +353,41 @@ class CourseRun:
         unit = stage_of(stage)
         wanted = PASSES_OF if name in (RELU, MEAN) else name
         named = (v for v in variants(unit.kind) if v.full_name == wanted)
-        variant = next((v for v in named if v.needs.device in (self._device, "cpu")), None)
+        variant = next((v for v in named if v.needs.device in (self.device, "cpu")), None)
         if variant is None:
             return {"variant": name, "status": "absent", "note": "requires a GPU"}
         layouts = course.layouts_of(stage, variant)
-        bench = StageBench(variant, unit, len(self._images), self._facts, layouts)
+        bench = StageBench(variant, unit, len(self.images), self.facts, layouts)
         checked = bench.check()
         row = _row(name, checked.verdict) | {"label_flips": checked.flips}
         if not checked.verdict.passed:
             return row
         if name in (RELU, MEAN):
-            return row | passed(bench, name, self._limits)
+            return row | passed(bench, name, self.limits)
         row |= timed(bench.sample, variant.needs.device)
         if not bench.recheck().verdict.passed:
             return row | {"status": "wrong"}
         n, problem = bench.images, bench.problem
         work, seconds = (problem.flop(n), problem.bytes(n)), row["median_ms"] / 1e3
-        row |= rates_json(*work, seconds, variant.precision, self._limits)
+        row |= rates_json(*work, seconds, variant.precision, self.limits)
         row |= launch_json(bench.launched, variant)
         row["explanation"] = _explanation(variant, problem, n, row)
         notes = [f"scaled from {bench.scaled_from} images"] if bench.scaled_from < n else []
-        notes += [_on_the_cpu()] if variant.needs.device != self._device else []
+        if variant.needs.device != self.device:
+            notes.append(f"on one thread of the CPU, {cpu_name()}")
         return row | ({"note": ", ".join(notes)} if notes else {})
 
     def _plan(self) -> Plan:
-        return resolve("course" if self._device in NAMED["course"] else "unrolled", self._device)
+        return resolve("course" if self.device in NAMED["course"] else "unrolled", self.device)
 
     def _checked(self, pipeline: Pipeline, name: str) -> tuple[PlanBench, dict[str, Any]]:
-        bench = PlanBench(pipeline, self._images, self._facts)
+        bench = PlanBench(pipeline, self.images, self.facts)
         checked = bench.check()
         return bench, _row(name, checked.verdict) | {"label_flips": checked.flips}
 
     def _total(self) -> dict[str, Any]:
-        plan, images = self._plan(), self._images
-        pipeline = Pipeline(plan, self._facts.weights, len(images), str(images.dtype))
+        plan, images = self._plan(), self.images
+        pipeline = Pipeline(plan, self.facts.weights, len(images), str(images.dtype))
         bench, row = self._checked(pipeline, f"plan {plan.name}")
         if row["status"] == "right":
             bench.sample()
@@ -399,7 +396,7 @@ class CourseRun:
 
     def _transfers(self, name: str) -> dict[str, Any]:
         pipeline, run_once, explanation = transfers(
-            self._plan(), self._facts.weights, self._images, name
+            self._plan(), self.facts.weights, self.images, name
         )
         bench, row = self._checked(pipeline, name)
         if row["status"] == "wrong":
@@ -409,7 +406,7 @@ class CourseRun:
         return row | timed(partial(cpu_ms, run_once), "cuda") | {"explanation": explanation}
 
     def _streams(self, count: int, chunks: int) -> dict[str, Any]:
-        plan, weights, images = self._plan(), self._facts.weights, self._images
+        plan, weights, images = self._plan(), self.facts.weights, self.images
         pipeline = Pipeline(plan, weights, len(images), str(images.dtype))
         bench, row = self._checked(pipeline, course.streamed(count, chunks))
         if row["status"] == "wrong":
@@ -423,13 +420,13 @@ class CourseRun:
         return row | timed(partial(cpu_ms, run_once), "cuda")
 
     def _linear(self, stage: str, name: str) -> dict[str, Any]:
-        few = len(self._images) if self._device == "cuda" else min(len(self._images), CPU_LINEAR)
-        linear = Linear(stage, name, few, self._device, self._facts)
+        few = len(self.images) if self.device == "cuda" else min(len(self.images), CPU_LINEAR)
+        linear = Linear(stage, name, few, self.device, self.facts)
         row = _row(name, linear.check())
         if row["status"] == "wrong":
             return row
-        scale = len(self._images) / few
-        row |= timed(lambda: linear.sample() * scale, self._device)
+        scale = len(self.images) / few
+        row |= timed(lambda: linear.sample() * scale, self.device)
         row["explanation"] = f"{linear.variants}: {linear.count}"
         return row | ({"note": f"scaled from {few} images"} if scale > 1 else {})
 

@@ -16,18 +16,6 @@ from lenetgpu.stages.registry import cuda, variant
 WARPS = IMAGES = 8  # warps of a block (8 conv2 outputs each), and images of a block
 
 
-def channel_order() -> Array:
-    """Return (32,): conv2's input channels in K order; a vector has pairs of each 8 channels."""
-    vec, item = np.divmod(np.arange(32), 8)
-    return np.asarray(8 * (item // 2) + 2 * vec + item % 2)
-
-
-def output_order() -> Array:
-    """Return (64,): conv2's outputs, warp by warp: a 16-byte vector of the features each."""
-    warp, column = np.divmod(np.arange(64), 8)
-    return np.asarray(32 * (warp // 4) + 8 * (column // 2) + 2 * (warp % 4) + column % 2)
-
-
 def pack_conv1(conv1: Array) -> Array:
     """Arrange (5, 5, 1, 32) filters as (2, 4, 32, 2, 2, 4) fp16, scales and K as for wgmma.
 
@@ -41,10 +29,15 @@ def pack_conv1(conv1: Array) -> Array:
 def pack_conv2(conv2: Array) -> Array:
     """Arrange (5, 5, 32, 64) filters as (8, 5, 8, 32, 2, 4) fp16; infinity is first, 0 second.
 
-    Axes: point, row, warp, lane, K step, 4.
+    Axes: point, row, warp, lane, K step, 4. In K a vector has pairs of each 8 channels; outputs
+    are ordered warp by warp, a 16-byte vector of the features each.
     """
+    vec, item = np.divmod(np.arange(32), 8)
+    channels = 8 * (item // 2) + 2 * vec + item % 2
+    warp, column = np.divmod(np.arange(64), 8)
+    outputs = 32 * (warp // 4) + 8 * (column // 2) + 2 * (warp % 4) + column % 2
     points = fp16_pack.in_fp16(conv2)[[1, 0, *range(2, POINTS)]]
-    matrix = points[:, :, channel_order()][:, :, :, output_order()]
+    matrix = points[:, :, channels][:, :, :, outputs]
     packed = fragments(matrix).reshape(POINTS, 5, 2, WARPS // 2, 32, 2, 4)
     packed = packed.transpose(0, 1, 3, 5, 4, 2, 6).reshape(POINTS, 5, WARPS, 32, 2, 4)
     return np.ascontiguousarray(packed)
