@@ -359,13 +359,15 @@ def test_ctrl_c_in_profile_keeps_complete_passes(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("streams", [1, 3])
-def test_ctrl_c_on_gpu_keeps_queued_work(streams):
-    asked = Request(device="cuda", batch=600, chunk=200, streams=streams, limit=2000, scores=True)
+@pytest.mark.parametrize(("chunk", "done"), [(200, 2000), (7, 1106)])
+def test_ctrl_c_on_gpu_keeps_queued_work(streams, chunk, done):
+    """A recorded pass is queued at once, one of more than 256 chunks chunk by chunk."""
+    asked = Request(device="cuda", batch=600, chunk=chunk, streams=streams, limit=2000, scores=True)
     whole = job.infer(asked)
     part = job.infer(asked, stop_at(1100))
     assert part.interrupted and not part.repeated and not whole.interrupted
-    assert part.ended()["images_done"] == 1200
-    np.testing.assert_array_equal(part.labels, whole.labels[:1200])
+    assert part.ended()["images_done"] == done
+    np.testing.assert_array_equal(part.labels, whole.labels[:done])
     np.testing.assert_array_equal(part.scores.argmax(axis=1), part.labels)
     assert part.compute.samples == whole.compute.samples == []
     assert len(part.end_to_end.samples) == len(whole.end_to_end.samples) == 1

@@ -16,6 +16,7 @@ from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import first_not_finite, refused, require_finite
 from lenetgpu.cpu.turns import Turn, in_turn
 from lenetgpu.files.reading import Source
+from lenetgpu.files.source import EARLY_BYTES
 from lenetgpu.gpu.device import driver
 from lenetgpu.gpu.workspace import host_empty
 from lenetgpu.net.images import MANY
@@ -239,13 +240,14 @@ class GpuRunner(Runner):
         return [self._streamer.shrunk] if self._streamer.shrunk else []
 
     def whole(self, source: Source, labels: Any, scores: Any) -> Any:
-        """Return all images of `source` in page-locked memory; `run` to the results is recorded."""
+        """Return all images of `source` in page-locked memory; if small, `run` is recorded."""
         with self._gpu:
             images = host_empty((len(source), *IMAGE_SHAPE), source.dtype)
-            images.fill(0)
-            for _ in range(2):  # the GPU maps the memory; the streamer records the second pass
-                self._streamer.run(images, labels, scores)
-            self._streamer.done = 0
+            if images.nbytes <= EARLY_BYTES:
+                images.fill(0)
+                for _ in range(2):  # the GPU maps the memory; the streamer records the second pass
+                    self._streamer.run(images, labels, scores)
+                self._streamer.done = 0
             source.read(0, images)
         return images
 
