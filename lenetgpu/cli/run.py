@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,83 +24,63 @@ if TYPE_CHECKING:
     from lenetgpu.pictures.given import Expanded, Gathered
 
 
-@dataclass
-class _Given:
-    """Arguments of `infer`: `data`, one file read in parts (None: the default), or pictures."""
+def _given(arguments: Sequence[str], as_is: bool) -> tuple[Path | None, Expanded | None]:
+    """Return one file to read in parts (None: the default), or the files of pictures, not read yet.
 
-    data: Path | None
-    expanded: Expanded | None = None
-    as_is: bool = False
-    gathered: Gathered | None = None
-    classified: Classified | None = None
-
-    @property
-    def files(self) -> list[Path | None]:
-        """Files that are read, which no result may replace."""
-        return [Path(p) for p in self.expanded.paths] if self.expanded is not None else [self.data]
-
-    @property
-    def bad(self) -> list[str]:
-        """A message for each picture that has no label."""
-        return [] if self.gathered is None else self.gathered.bad
-
-    def read(self, request: Request, progress: bool) -> None:
-        """Read and prepare the pictures; print a line for each bad one if there are others."""
-        if self.expanded is None:
-            return
-        from lenetgpu.lab.console import progress_bar
-        from lenetgpu.lab.pictures import gathered
-
-        with progress_bar(progress, "pictures read") as advance:
-            paths, bad = self.expanded.paths, self.expanded.bad
-            self.gathered = gathered(request, paths, bad, self.as_is, advance)
-        if self.gathered.names or len(self.bad) > 1:
-            for sentence in self.bad:
-                say(f"lenetgpu: {sentence}", err=True)
-
-    def classify(self, request: Request, progress: Progress | None, output: Path | None) -> Outcome:
-        """Label the images, and write the labels to `output` if given."""
-        from lenetgpu.lab.pictures import Classified, classify
-
-        if self.gathered is not None:
-            self.classified = classify(request, self.gathered, progress, output)
-            return self.classified.outcome
-        from lenetgpu.files.assets import default_digits
-        from lenetgpu.lab.infer import infer
-
-        outcome = infer(request, progress, output)
-        self.classified = Classified.of_file(outcome, str(self.data or default_digits().name))
-        return outcome
-
-    def print(self, console: Console, outcome: Outcome) -> None:
-        """Print table and drawn digits, or counts; no table of one labelled file; then notes."""
-        if self.classified is not None or outcome.truth is None:
-            from lenetgpu.lab import pictures
-            from lenetgpu.lab.render import show
-
-            parts: Iterable[Part] = [pictures.counts(outcome.labels.tolist())]
-            if (done := self.classified) is not None:
-                parts = pictures.parts(done.rows(), done.images, console.width)
-            show(console, parts)
-        for note in [] if self.expanded is None else self.expanded.notes:
-            console.print(f"note     {note}")
-
-
-def _given(arguments: Sequence[str], as_is: bool) -> _Given:
-    """Interpret `arguments`; pictures are not read yet. LenetError if stdin is given twice."""
-    # Data without arguments, or in one file of HDF5, IDX or .npy, is read in parts; no `as_is`.
+    Raises LenetError if stdin is given twice, or for `as_is` with a file that is read in parts.
+    """
     from lenetgpu.files.kinds import require_pictures
 
     if not arguments:
         require_pictures(as_is, "the digits that ship")
-        return _Given(None)
+        return None, None
     from lenetgpu.pictures.given import expand, single_data
 
     expanded = expand(arguments)
     if not expanded.bad and single_data(expanded.paths):
         require_pictures(as_is, f"images in {expanded.paths[0]}")
-        return _Given(Path(expanded.paths[0]))
-    return _Given(None, expanded, as_is)
+        return Path(expanded.paths[0]), None
+    return None, expanded
+
+
+def _gathered(request: Request, expanded: Expanded, as_is: bool, progress: bool) -> Gathered:
+    """Read and prepare the pictures; print a line for each bad one if there are others."""
+    from lenetgpu.lab.console import progress_bar
+    from lenetgpu.lab.pictures import gathered
+
+    with progress_bar(progress, "pictures read") as advance:
+        found = gathered(request, expanded.paths, expanded.bad, as_is, advance)
+    if found.names or len(found.bad) > 1:
+        for sentence in found.bad:
+            say(f"lenetgpu: {sentence}", err=True)
+    return found
+
+
+def _classified(
+    request: Request, found: Gathered | None, progress: Progress, output: Path | None
+) -> tuple[Outcome, Classified | None]:
+    """Label the pictures `found`, or the request's file, and write the labels to `output`."""
+    from lenetgpu.lab.infer import infer
+    from lenetgpu.lab.pictures import Classified, classify
+
+    if found is None:
+        outcome = infer(request, progress, output)
+        return outcome, Classified.of_file(outcome)
+    classified = classify(request, found, progress, output)
+    return classified.outcome, classified
+
+
+def _print_images(out: Console, outcome: Outcome, classified: Classified | None) -> None:
+    """Print table and drawn digits, or counts; nothing for one labelled file of many images."""
+    if classified is None and outcome.truth is not None:
+        return
+    from lenetgpu.lab import pictures
+    from lenetgpu.lab.render import show
+
+    parts: Iterable[Part] = [pictures.counts(outcome.labels.tolist())]
+    if classified is not None:
+        parts = pictures.parts(classified.rows(), classified.images, out.width)
+    show(out, parts)
 
 
 @click.command(cls=Command)
@@ -139,27 +118,32 @@ def infer(
         files.check_target(output)
     if errors is not None:
         check_errors(errors)
-    pictures = _given(data, as_is)
-    files.require_targets(output, json_file, errors, sources=(*pictures.files, options["weights"]))
+    file, expanded = _given(data, as_is)
+    read = [file] if expanded is None else map(Path, expanded.paths)
+    files.require_targets(output, json_file, errors, sources=(*read, options["weights"]))
     if options["weights"] is None:  # they are HDF5: NumPy and h5py, while the driver starts
         from lenetgpu.files import checksums  # noqa: F401
     before = phases_before()
     requested = request(
-        Request, options, overrides=shared.overrides(options), data=pictures.data,
+        Request, options, overrides=shared.overrides(options), data=file,
         roofline=options["timing"], mistakes=errors is not None, each=True,
     )  # fmt: skip
-    pictures.read(requested, not no_progress)
+    gathered = None
+    if expanded is not None:
+        gathered = _gathered(requested, expanded, as_is, not no_progress)
     with progress_bar(enabled=not no_progress) as progress:
-        outcome = pictures.classify(requested, progress, output)
+        outcome, classified = _classified(requested, gathered, progress, output)
     for name, ms in before.items():
         outcome.phases[name] = ms + outcome.phases.get(name, 0.0)
     if json_file is not None:
-        rows = {} if pictures.classified is None else pictures.classified.as_json()
+        rows = {} if classified is None else classified.as_json()
         write_json(json_file, infer_json(outcome) | outcome.ended() | rows)
     if errors is not None:
         write_errors(errors, outcome)
     out = console(stderr=is_stdout(json_file))
-    pictures.print(out, outcome)
+    _print_images(out, outcome, classified)
+    for note in () if expanded is None else expanded.notes:
+        out.print(f"note     {note}")
     print_infer(out, outcome)
     if options["scores"] and output is None:
         print_scores(out, outcome)
@@ -171,7 +155,7 @@ def infer(
         found = f"{outcome.correct:,} of {outcome.done:,} correct"
         expected = f"a share of at least {requested.min_accuracy:g}"
         say(f"WRONG: --min-accuracy: expected {expected}, found {found}", err=True)
-    ctx.exit(1 if outcome.too_low or pictures.bad else 0)
+    ctx.exit(1 if outcome.too_low or (gathered is not None and gathered.bad) else 0)
 
 
 @click.command(cls=Command)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.arrays import np
 from lenetgpu.check.mistakes import probabilities
 from lenetgpu.errors import LenetError, one_line, unexpected
+from lenetgpu.files.assets import default_digits
 from lenetgpu.files.output import LabelWriter
 from lenetgpu.lab.infer import infer
 from lenetgpu.lab.mistakes import probability
@@ -40,11 +41,12 @@ class Classified:
     likely: Any  # probabilities (done, 10) float64
 
     @classmethod
-    def of_file(cls, outcome: Outcome, name: str) -> Classified | None:
-        """Return the result for a file with few images, called `name`; None if it has more."""
+    def of_file(cls, outcome: Outcome) -> Classified | None:
+        """Return the result for a file with few images, or None if it has more."""
         if outcome.images is None or outcome.scores is None:
             return None
         gathered, first = Gathered(), outcome.request.skip
+        name = outcome.request.data or default_digits().name
         names = [f"{name}[{number}]" for number in range(first, first + outcome.requested)]
         gathered.add(outcome.images, None, names)
         return cls(outcome, gathered, outcome.images, probabilities(outcome.scores))
