@@ -41,16 +41,16 @@ def measured(gpu: Gpu, plans: Mapping[str, Plan], images: int) -> dict[str, Any]
     keys, own = suite_keys(), specs(suite_keys())
     works = [Work("suite", tuple(own.values())), *map(Work.of, plans.values())]
     inputs = Images(assets.default_digits(), assets.default_weights(), images)
-    measurement = counters.find(works, inputs, gpu)
-    if measurement.head["source"] != counters.SOURCE:
-        raise LenetError(measurement.head["note"])
-    by_key = dict(zip(own, measurement.rows[0], strict=True))
+    about, (suite, *others) = counters.find(works, inputs, gpu)
+    if about["source"] != counters.SOURCE:
+        raise LenetError(about["note"])
+    by_key = dict(zip(own, suite, strict=True))
     rows = [kernels_of_rows(stage, variant, by_key) for stage, variant in keys]
-    return head("counters", gpu) | measurement.head | {
+    return head("counters", gpu) | about | {
         "rows": [row for row in rows if row is not None],
         "plans": {
             name: {"name": plan.name, "plan": plan_json(plan), "rows": counted}
-            for (name, plan), counted in zip(plans.items(), measurement.rows[1:], strict=True)
+            for (name, plan), counted in zip(plans.items(), others, strict=True)
         },
     }  # fmt: skip
 

@@ -18,6 +18,8 @@ from pathlib import Path
 import click
 from conv_choices import machine_of, measured_us
 from measured import GPU, ROOT, Document, load, there
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from lenetgpu.dispatch.choose import choices
 from lenetgpu.dispatch.measured import shipped
@@ -168,7 +170,11 @@ def draw(path: Path, document: Document | None) -> None:
     drawn = {
         f"maps of {name}": _pane(cells, shown) | {"width": 300} for name, cells in by_size.items()
     }
-    charts.save(path, texts, drawn, {"Comment": digest(document)}, columns=_COLUMNS, apart=False)
+    charts.save(path, texts, drawn, columns=_COLUMNS, apart=False)
+    note = PngInfo()
+    note.add_text("Comment", digest(document))
+    with Image.open(path) as picture:
+        picture.save(path, pnginfo=note)
 
 
 @click.command()

@@ -12,7 +12,7 @@ from lenetgpu.measure.trace import TraceEvent, Tracer, chrome_trace, copies_unde
 
 def parts(document):
     """Return the spans, and the names by (kind, thread)."""
-    events = json.loads(document)["traceEvents"]
+    events = document["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     names = {(e["name"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M"}
     assert len(names) + len(spans) == len(events)
@@ -75,7 +75,7 @@ def test_profile_trace_is_named_after_its_command(tmp_path):
     path, report = tmp_path / "t.json", tmp_path / "p.json"
     words = ["profile", "--limit", "70", "--device", "cpu", "--plan", "tiled", "--trace", str(path)]
     assert run(*words, "--json", report).exit_code == 0
-    spans, names = parts(path.read_text())
+    spans, names = parts(json.loads(path.read_text()))
     device = json.loads(report.read_text())["device"]["name"]
     assert names == {
         ("process_name", 0): f"lenetgpu profile --plan tiled on {device}",

@@ -222,14 +222,13 @@ def best_of_families(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return each family's fastest variant per case, without the baseline's; best family first."""
     families: dict[str, dict[int, dict[str, Any]]] = {}
     for index, case in enumerate(document["cases"]):
-        for entry in case["candidates"]:
-            if not timed(entry, "speedup") or entry["name"] == case["baseline"]:
-                continue
+        others = [entry for entry in case["candidates"] if entry["name"] != case["baseline"]]
+        for entry in sorted(others, key=lambda entry: -(entry.get("speedup") or 0)):
             name = entry["name"].partition(".")[0]
             about = {"family": name, "shape": case["label"], "dims": case["shape"]}
-            family = families.setdefault(name, {})
-            if index not in family or family[index]["speedup"] < entry["speedup"]:
-                family[index] = picked(entry, "name speedup median_ms roofline", **about)
+            if timed(entry, "speedup"):
+                best = picked(entry, "name speedup median_ms roofline", **about)
+                families.setdefault(name, {}).setdefault(index, best)
     ranked = sorted(families.values(), key=lambda cases: -max(e["speedup"] for e in cases.values()))
     return [entry for cases in ranked[:_MOST_FAMILIES] for entry in cases.values()]
 
@@ -300,11 +299,10 @@ def save(
     path: Path,
     title: str | Sequence[str],
     drawn: Mapping[str, Spec],
-    texts: Mapping[str, str] | None = None,
     columns: int = 2,
     apart: bool = True,
 ) -> None:
-    """Write charts by title to `path` (.png with `texts`, or .svg) atomically, `columns` a row."""
+    """Write charts by title to `path` (.png or .svg) atomically, `columns` a row."""
     # With `apart` each chart has its own colours, otherwise all share a legend.
     import vl_convert
 
@@ -337,17 +335,4 @@ def save(
         data = vl_convert.vegalite_to_svg(whole).encode()
     else:
         data = vl_convert.vegalite_to_png(whole, scale=2)
-        data = _with_texts(data, texts) if texts else data
     write_atomically(path, data)
-
-
-def _with_texts(png: bytes, texts: Mapping[str, str]) -> bytes:
-    import io
-
-    from PIL import Image, PngImagePlugin
-
-    info, out = PngImagePlugin.PngInfo(), io.BytesIO()
-    for key, text in texts.items():
-        info.add_text(key, text)
-    Image.open(io.BytesIO(png)).save(out, "PNG", pnginfo=info)
-    return out.getvalue()

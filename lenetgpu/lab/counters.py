@@ -94,12 +94,12 @@ def _counted(
         return {}
     say("counters, by Nsight Compute")
     try:
-        counted = counters.find([Work(document["what"], tuple(specs.values()))], images, gpu)
+        works = [Work(document["what"], tuple(specs.values()))]
+        document["counters"], (rows,) = counters.find(works, images, gpu)
     except KeyboardInterrupt:
         document["interrupted"] = True
         return {}
-    document["counters"] = counted.head
-    return dict(zip(specs, counted.rows[0], strict=True))
+    return dict(zip(specs, rows, strict=True))
 
 
 def count_candidates(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import np
 from lenetgpu.check.mistakes import ROW, Gallery, Mistakes, confusions, gallery, per_digit
 from lenetgpu.errors import require_extra, unexpected
 from lenetgpu.files.output import LabelWriter, replacing
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 _COLUMNS = ["index", "label", "predicted", "probability", "label_probability"]
 _COLUMNS += ["runner_up", "runner_up_probability"]
-_ROWS = 1 << 15
 _PAIRS = 5  # most frequent confusions named in the summary
 _LABEL = 9  # width of the label of a summary line
 
@@ -142,10 +142,7 @@ def write_errors(path: Path, outcome: Outcome) -> None:
 
 def _write_list(path: Path, rows: Any) -> None:
     """Write a CSV line per misread image, in order; `rows` (k,) of ROW."""
-    kinds = dict(ROW)
-    line = ",".join("%.9g" if kinds[name] == "<f8" else "%d" for name in _COLUMNS) + "\n"
-    with replacing(path) as new, new.open("w", encoding="ascii", newline="") as file:
-        file.write(",".join(_COLUMNS) + "\n")
-        for lo in range(0, len(rows), _ROWS):
-            part = [rows[name][lo : lo + _ROWS].tolist() for name in _COLUMNS]
-            file.writelines(line % values for values in zip(*part, strict=True))
+    kinds, head = dict(ROW), ",".join(_COLUMNS)
+    formats = ["%.9g" if kinds[name] == "<f8" else "%d" for name in _COLUMNS]
+    with replacing(path) as new:
+        np.savetxt(new, rows[_COLUMNS], formats, ",", header=head, comments="")

@@ -1,6 +1,5 @@
 """`lenetgpu profile`: measure a plan's stages and write them in every format."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -89,7 +88,7 @@ class Profile:
         where = outcome.gpu.name if outcome.gpu else cpu_name()
         title = f"lenetgpu profile --plan {outcome.plan.name} on {where}"
         stream = "all cores" if outcome.gpu is None else "stream {}"
-        trace = json.loads(chrome_trace(outcome.trace, title, stream, outcome.interrupted))
+        trace = chrome_trace(outcome.trace, title, stream, outcome.interrupted)
         trace["otherData"]["made"] = head("profile", outcome.gpu)
         return json_text(trace)
 
@@ -146,4 +145,5 @@ def _counters(outcome: Outcome) -> dict[str, Any]:
     weights = request.weights or assets.default_weights()
     how = (request.skip, request.chunk, request.transfers)
     images = Images(data, weights, outcome.batch, *how)
-    return counters_of.find([Work.of(outcome.plan)], images, gpu).as_json()
+    head, (rows,) = counters_of.find([Work.of(outcome.plan)], images, gpu)
+    return head | {"rows": rows}

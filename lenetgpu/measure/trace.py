@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.measure.timing import clock, hold_events
-from lenetgpu.store import json_text
 
 COPY, STAGE = "copy", "stage"
 
@@ -80,8 +79,8 @@ def copies_under_kernels(events: list[TraceEvent]) -> tuple[float, float]:
 
 def chrome_trace(
     events: list[TraceEvent], title: str, stream: str = "stream {}", interrupted: bool = False
-) -> str:
-    """Return the events, one thread per stream, as JSON for chrome://tracing or Perfetto."""
+) -> dict[str, Any]:
+    """Return the events, one thread per stream, as an object for chrome://tracing or Perfetto."""
 
     def event_of(name: str, kind: str, thread: int, **more: Any) -> dict[str, Any]:
         return {"name": name, "ph": kind, "pid": os.getpid(), "tid": thread} | more
@@ -95,4 +94,4 @@ def chrome_trace(
     total, hidden = copies_under_kernels(events)
     other = {"title": title, "interrupted": interrupted}
     other |= {"copies_ms": total, "copies_under_kernels_ms": hidden}
-    return json_text({"traceEvents": found, "displayTimeUnit": "ms", "otherData": other})
+    return {"traceEvents": found, "displayTimeUnit": "ms", "otherData": other}

@@ -98,26 +98,17 @@ def _section(listed: dict[str, Any], part: Sequence[Profiled]) -> Section:
     return Section(work, name, variant, [merged(*counted) for counted in by_name.items()])
 
 
-@dataclass(frozen=True)
-class Found:
-    """Counters of all works: a head (source, version, note, images), and the rows of each work."""
-
-    head: Row
-    rows: list[list[Row]]
-
-    def as_json(self) -> Row:
-        """Return the head with all rows."""
-        return self.head | {"rows": [row for rows in self.rows for row in rows]}
-
-
 def require_gpu(gpu: Gpu | None, why: str) -> None:
     """Raise LenetError with the reason `why` if there is no GPU."""
     if gpu is None:
         raise LenetError(f"--counters: expected a GPU, found device cpu ({why})")
 
 
-def find(works: Sequence[Work], images: Images, gpu: Gpu) -> Found:
-    """Return the counters of `works`, or values derived from addresses if they are unavailable."""
+def find(works: Sequence[Work], images: Images, gpu: Gpu) -> tuple[Row, list[list[Row]]]:
+    """Return a head (source, version, note, images), and a list of rows for each work.
+
+    Without Nsight Compute the rows have values derived from addresses.
+    """
     try:
         version, found = read(works, images, gpu)
     except NoCounters as error:
@@ -127,7 +118,7 @@ def find(works: Sequence[Work], images: Images, gpu: Gpu) -> Found:
     else:
         head = {"source": SOURCE, "version": version, "note": None}
         rows = [[section.as_json() for section in work] for work in found]
-    return Found(head | {"images": images.count}, rows)
+    return head | {"images": images.count}, rows
 
 
 def efficiencies(bound: BoundStage, images: int, machine: Machine) -> tuple[float, float] | None:
