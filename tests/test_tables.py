@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+from lenetgpu.lab import rows
 from lenetgpu.lab.compare import COMPARED
 from lenetgpu.lab.render import Table, show
 from lenetgpu.lab.rows import columns, dimensions, fixed, significant
@@ -18,6 +19,14 @@ TIMED = columns(
 )
 ENTRY = {"name": "a|\x1b", "median_ms": 0.12349, "grid": [3, 2], "machine": {"power_w": 312.5},
          "status": "right", "else": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", rows._tables().sections())
+def test_formats_in_the_file_of_columns_are_known(name):
+    own = dict.fromkeys(("between", "rounded", "yes_or_no", "shortened", "stalls"), str)
+    for column in rows.from_file(name, **own):
+        assert callable(column.write) or format(1, column.write)
+        assert column.numeric or callable(column.write)
 
 
 def test_every_format_shows_nested_json_objects():

@@ -6,7 +6,7 @@ from typing import Any
 
 from lenetgpu.errors import LenetError, require_extra, unexpected
 from lenetgpu.files.output import require_folder
-from lenetgpu.lab.rows import columns
+from lenetgpu.lab.rows import from_file
 from lenetgpu.network import STAGE_NAMES
 from lenetgpu.store import write_atomically
 
@@ -21,19 +21,7 @@ _MOST_FAMILIES = 8
 _COLOURS = "#2563eb #0d9488 #7c3aed #c2410c #ca8a04 #db2777 #475569 #9ca3af"
 _BAR = {"type": "bar", "height": {"band": 0.72}}
 _TEXT = {"type": "text", "align": "left", "dx": 4}
-# Titles of numeric fields, by format
-_FORMATS = {
-    ",.4~g": "median ms=median_ms, 5th percentile=p05_ms, 95th percentile=p95_ms, ms, "
-    "the model's ms=predicted_ms, length ms=length, ns an image=ns_per_image, TFLOP/s=tflops, "
-    "operations a byte=intensity",
-    ",.4f": "start ms=start",
-    ".1%": "of the roof=roofline, share",
-    ",.3~g": "times as fast=speedup, times faster=gain, over the baseline=ratio, "
-    "uJ an image=energy_uj_per_image",
-    ",": "images, images a chunk=chunk",
-    ",.0f": "W=power_w, SM MHz=sm_mhz",
-}
-_NUMBERS = {one.key: one for one in columns(*((text, form) for form, text in _FORMATS.items()))}
+_NUMBERS = {column.key: column for column in from_file("tooltips")}
 
 
 def tips(keys: str) -> list[Spec]:

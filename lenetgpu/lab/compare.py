@@ -22,7 +22,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab import charts, counters
 from lenetgpu.lab.documents import load_earlier
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import LAUNCH, RATES, RATIO, TIMES, columns, dimensions, fixed, status_word
+from lenetgpu.lab.rows import from_file, status_word
 from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import PlanBench, stage_of
 from lenetgpu.measure.counters.child import Images
@@ -42,46 +42,8 @@ from lenetgpu.plan import choose_device
 _LONGEST_S = 1e9  # upper limit on time options in seconds, so that sums and shares stay finite
 INTERRUPTED = "interrupted: the results are incomplete"
 
-# A candidate: its check, times, ratio to the baseline and launch
-COMPARED = columns(
-    "candidate=name, check",
-    ("error=relative_error", ".1e"),
-    ("flips=label_flips", str),
-    *TIMES,
-    *RATIO,
-    *RATES,
-    ("images/s=images_per_second", fixed(0)),
-    *LAUNCH,
-    "timed by=method, note",
-)
-# A figure of the course's report and this device's
-COURSE = columns(
-    "table, what=label, stage, variant, check",
-    ("course ms=report", str),
-    ("here ms=median_ms", fixed(3)),
-    ("course/here=speedup", fixed(1)),
-    "why=explanation, note",
-)
-# An activation's shape in the report's table 10 and here
-LAYOUTS = columns(
-    "table, stage, end",
-    ("course before=report_before, course after=report_after", dimensions),
-    "layout here=layout",
-    ("after here=after", dimensions),
-)
-# Efficiencies in the report's figures 4 to 6, and those counted from addresses
-COUNTED = columns(
-    "figure, stage, variant",
-    ("loads % there=report_loads, counted=loads", fixed(1)),
-    ("stores % there=report_stores, counted here=stores", fixed(1)),
-    "note",
-)
-# A step of the course's ladder: its gain in the course and here
-STEPS = columns(
-    "stage, the course's step=step",
-    ("gain there=report_gain, gain here=gain", fixed(2)),
-    "today=verdict, measured=why",
-)
+COMPARED, COURSE = from_file("compared"), from_file("course")
+LAYOUTS, COUNTED, STEPS = map(from_file, ("course layouts", "course counted", "course steps"))
 
 
 def judged(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, columns, fixed, significant
+from lenetgpu.lab.rows import Column, from_file
 from lenetgpu.measure.bench import StageBench
 from lenetgpu.measure.counters import document as counters
 from lenetgpu.measure.counters.child import Images, StageSpec, Work
@@ -23,20 +23,9 @@ def stalls(shares: dict[str, float]) -> str:
     return ", ".join(f"{cause} {share:.0%}" for cause, share in large[:_STALLS_SHOWN])
 
 
-# GPU counters of a kernel, or of all kernels of a stage: the columns of NVVP's figures
 COUNTED = [
     replace(column, empty="-")
-    for column in columns(
-        "stage, variant",
-        Column("kernel", "kernel", lambda name: str(name[:_NAME]), numeric=False),
-        ("launches", str),
-        ("ms alone=ms", fixed(3)),
-        ("DRAM read GB/s=dram_read_gbs, written GB/s=dram_write_gbs", significant(3)),
-        ("L2 GB/s=l2_gbs", significant(3)),
-        ("loads eff.=global_load_efficiency, stores eff.=global_store_efficiency", ".1%"),
-        ("shared eff.=shared_efficiency, active warps=occupancy", ".1%"),
-        Column("warps stalled by", "stalls", stalls, numeric=False),
-    )
+    for column in from_file("counters", shortened=lambda name: str(name[:_NAME]), stalls=stalls)
 ]
 _OF_A_KERNEL = ("kernel", "launches", "ms")
 _OF_ADDRESSES = ("stage", "variant", "global_load_efficiency", "global_store_efficiency")

@@ -1,12 +1,15 @@
 """Columns of tables: measurements are JSON objects, and columns define how they are shown.
 
-TIMED = columns("candidate=name", ("median ms=median_ms, to=high", fixed(3)), *LAUNCH)
-print(Table(TIMED, document["candidates"]).markdown())    # lenetgpu/lab/render.py
+COMPARED = from_file("compared")    # lenetgpu/lab/columns.ini
+print(Table(COMPARED, document["candidates"]).markdown())    # lenetgpu/lab/render.py
 """
 
 import math
 from collections.abc import Callable, Mapping
+from configparser import ConfigParser
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import one_line
@@ -52,6 +55,31 @@ def columns(*groups: Column | str | tuple[str, Write]) -> tuple[Column, ...]:
     return tuple(result)
 
 
+@cache
+def _tables() -> ConfigParser:
+    tables = ConfigParser(delimiters=("=",), allow_no_value=True, interpolation=None)
+    tables.optionxform = str  # type: ignore[assignment,method-assign]
+    tables.read_string(Path(__file__).with_name("columns.ini").read_text("utf-8"))
+    return tables
+
+
+def from_file(name: str, **own: Callable[[Any], str]) -> tuple[Column, ...]:
+    """Return the columns of a table of columns.ini; `own` are formatters that only it names."""
+    formatters: dict[str, Write] = {"dimensions": dimensions, "listed": listed, "plain": str, **own}
+    result: list[Column] = []
+    for title, text in _tables()[name].items():
+        if title.startswith("*"):
+            result += from_file(title[1:])
+            continue
+        key, _, form = (text or title).partition(" | ")
+        kind, _, detail = form.partition(" ")
+        write = formatters.get(detail or kind, form or str)
+        if kind in ("fixed", "significant"):
+            write = (fixed if kind == "fixed" else significant)(int(detail))
+        result.append(Column(title, key, write, numeric=kind not in ("", "words")))
+    return tuple(result)
+
+
 def fixed(digits: int) -> Write:
     """Return a formatter with `digits` decimals, or more if those would all be zeros."""
 
@@ -91,28 +119,4 @@ def status_word(row: Mapping[str, Any]) -> str:
     return _STATUS_WORDS.get(status, status)
 
 
-# The launch of a variant's main kernels, their multiprocessor resources, and the GPU's state
-LAUNCH = columns(
-    ("grid, block", dimensions),
-    ("regs/thread=registers, shared B/block=shared_bytes, local B/thread=local_bytes", str),
-    ("occup.=occupancy", ".1%"),
-    ("blocks/SM=blocks_per_sm", str),
-    "limited by=limited_by",
-    ("waves", fixed(2)),
-    ("SM MHz=machine.sm_mhz, W=machine.power_w, C=machine.temperature_c", fixed(0)),
-    Column("throttled", "machine.throttle", listed, numeric=False),
-    ("uJ/image=machine.energy_uj_per_image", fixed(2)),
-)
-# The rates reached on the device, and the bound
-RATES = columns(
-    ("TFLOP/s=tflops", significant(3)),
-    ("GB/s=gbs", fixed(1)),
-    ("of the roof=roofline", ".1%"),
-    "bound by=bound",
-)
-# The median of the samples and their percentiles, in ms
-TIMES = columns(("median ms=median_ms, p05 ms=p05_ms, p95 ms=p95_ms, p99 ms=p99_ms", fixed(3)))
-# The ratio to the baseline's time, its interval, and the verdict
-RATIO = columns(("ratio, 95 % from=low, to=high", fixed(3)), "verdict")
-# A stage of a plan, or a layout conversion, timed by itself
-STAGE = columns("stage=name, variant", *TIMES, ("of the sum=share", ".1%"), *RATES, *LAUNCH)
+LAUNCH, RATES, TIMES, RATIO, STAGE = map(from_file, ("launch", "rates", "times", "ratio", "stage"))

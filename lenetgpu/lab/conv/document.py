@@ -7,7 +7,7 @@ from typing import Any
 from lenetgpu.files.convs.described import as_line
 from lenetgpu.lab.compare import INTERRUPTED, fastest_first, judged, legend
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import LAUNCH, RATIO, columns, fixed, significant, status_word
+from lenetgpu.lab.rows import from_file, status_word
 from lenetgpu.measure.document import again_json, candidate_json
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Comparison
@@ -15,64 +15,15 @@ from lenetgpu.papers import shapes
 from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.problems import Conv
 
-# A candidate on a shape: its check, its times, its ratio to the baseline, its launch.
-CONVOLVED = columns(
-    "shape=label, candidate=name, precision, layout, check",
-    ("error=relative_error, rms error=rms_error", ".1e"),
-    "bits",
-    ("median us=median_us, p05 us=p05_us, p95 us=p95_us, p99 us=p99_us", fixed(2)),
-    *RATIO,
-    ("speed-up=speedup", fixed(2)),
-    ("TFLOP/s=tflops", significant(3)),
-    ("GB/s=gbs", fixed(0)),
-    ("of the roof=roofline", ".1%"),
-    "bound by=bound",
-    *LAUNCH,
-    "timed by=method, note, again=command",
-)
+CONVOLVED = from_file("convolved")
 _IN_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
 _PRINTED = [column for column in CONVOLVED if column.key not in _IN_FILES_ONLY]
-# A candidate's speed-ups over a suite.
-SUMMED = columns(
-    "candidate=name, shapes", ("geometric mean=geomean, least, most", fixed(2)), "the paper's=paper"
+SUMMED, LAYERS, WHOLES = map(from_file, ("summed", "layers", "wholes"))
+STEPS, EXPLAINED = from_file("convnet2 steps"), from_file("explained")
+LISTED = from_file(
+    "listed",
+    between=lambda counts: " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)})),
 )
-# A distinct convolution of a network and its fastest variant.
-LAYERS = columns(
-    "convolution=label, shape",
-    ("images", fixed(0)),
-    ("times=count", str),
-    ("GFLOP each=gflop", significant(3)),
-    "fastest fp32=name",
-    ("us each=us", fixed(2)),
-    ("of the sum=share", ".1%"),
-    ("baseline us=baseline_us, speed-up=speedup", fixed(2)),
-    "unsupported, again=command",
-)
-# Total times of a network's convolutions by one variant.
-WHOLES = columns(
-    "sum of=name, convolutions=supported",
-    ("of the GFLOP=gflop_share", ".1%"),
-    ("ms, baseline ms=baseline_ms", fixed(3)),
-    ("speed-up=speedup", fixed(2)),
-)
-# A suite in `conv --list`.
-LISTED = columns(
-    "suite=name, what=title",
-    ("distinct=shapes, supported, convolutions", str),
-    ("images", lambda counts: " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))),
-    "source",
-)
-# A step of the convnet2 paper's ladder, published and measured.
-STEPS = columns(
-    "section, the paper's step=step, over=before, check",
-    ("us=median_us, with relayouts=whole_us", fixed(2)),
-    ("cycles, there=paper_cycles", fixed(0)),
-    ("regs/thread=registers, local B/thread=local_bytes, shared B/block=shared_bytes", str),
-    ("instructions", fixed(0)),
-    ("gain here=ratio, gain there=paper_ratio, since the first=total_ratio", fixed(2)),
-    "note",
-)
-EXPLAINED = columns("about, what, found")  # a line of `conv --explain`
 
 
 def shape_text(problem: Conv) -> str:

@@ -7,7 +7,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.request import ConvRequest, shape_of
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, columns
+from lenetgpu.lab.rows import Column, columns, from_file
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
@@ -21,11 +21,8 @@ def rounded(value: float) -> str:
 
 
 STEP_COLUMNS = columns("section, step", ("cycles", rounded), (", ".join(PARTS), rounded))
-# A figure of the paper and the model's.
-FIGURES = columns(
-    "section, figure",
-    ("the paper=paper, model", rounded),
-    Column("agrees", "agrees", lambda agrees: "yes" if agrees else "no", numeric=False),
+FIGURES = from_file(
+    "engine figures", rounded=rounded, yes_or_no=lambda agrees: "yes" if agrees else "no"
 )
 _CHANGES = [Column(change.name, f"changed.{change.name}", rounded) for change in CHANGED]
 

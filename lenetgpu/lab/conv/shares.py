@@ -14,7 +14,7 @@ from lenetgpu.lab.compare import CompareOutcome
 from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.request import ConvRequest, rows_to_run
 from lenetgpu.lab.render import Part, Table
-from lenetgpu.lab.rows import Column, columns, fixed, status_word
+from lenetgpu.lab.rows import Column, columns, fixed, from_file, status_word
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers import convnet2_measured
@@ -41,27 +41,7 @@ KERNEL_COLUMNS = columns(
     Column("waiting for sums", "waits.waiting for sums", ".1%"),
     ("us=median_us, with clocks=slowed", fixed(2)),
 )
-# A tile of the unrolled kernel: its resources and its times.
-TILES = columns(
-    "figure, threads",
-    ("images=images_per_thread, filters=filters_per_thread, pixels=cached_pixels", str),
-    ("shared B by (1)=tile_bytes, compiled=shared_bytes", fixed(0)),
-    ("regs=registers", str),
-    ("blocks (5)=blocks", fixed(0)),
-    ("at once (4)=blocks_per_sm", str),
-    "limited by=limited_by",
-    ("waves", fixed(2)),
-    "check",
-    ("error=relative_error", ".1e"),
-    ("us=median_us, over Table 1's=ratio", fixed(2)),
-)
-# An instruction's clocks, here and in the paper's figures.
-INSTRUCTIONS = columns(
-    "PTX=ptx, SASS=sass",
-    ("clocks", fixed(1)),
-    ("fig. 9=figure_9, fig. 13=figure_13", between),
-    "remark",
-)
+TILES, INSTRUCTIONS = from_file("tiles"), from_file("instructions", between=between)
 
 
 def _shapes(request: ConvRequest) -> list[Shape]:

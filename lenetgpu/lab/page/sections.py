@@ -15,7 +15,7 @@ from lenetgpu.lab.page import blocks, mistakes
 from lenetgpu.lab.page.base import fragment
 from lenetgpu.lab.page.blocks import Block, Chart, Document, Drawing, Part, Section, Tile
 from lenetgpu.lab.render import Table
-from lenetgpu.lab.rows import STAGE, columns, fixed, significant, status_word
+from lenetgpu.lab.rows import STAGE, columns, from_file, status_word
 from lenetgpu.network import STAGE_NAMES, STAGES
 
 OURS = "lenetgpu"
@@ -23,9 +23,15 @@ THEN, NOW = "the course, 2016", "here"
 VERDICTS = ("baseline", "faster", "same", "slower", "undecided")
 FLOOR = 0.001  # TFLOP/s at the lower end of the roofline
 _MOST_EVENTS = 4_000
-_SOFTWARE = columns(
-    "driver, CUDA of the driver=cuda_driver, CuPy=cupy, NVRTC=nvrtc, Python=python, NumPy=numpy",
-    "Numba=numba, PyTorch=torch, cuDNN=cudnn",
+_SOFTWARE, _FILES, _PLANS = map(from_file, ("page software", "page files", "page plans"))
+_CANDIDATES, _KERNELS = from_file("page peers"), from_file("page kernels")
+_SCHEDULES, _EVENTS = from_file("page schedules"), from_file("page events")
+_LABELS, _COURSE = from_file("page labels"), from_file("page course")
+_COUNTERS = columns(
+    "plan",
+    *(one for one in COUNTED if one.key not in ("kernel", "launches", "stalls")),
+    "stalled most by=top_stall",
+    ("of all stalls=top_stall_share", ".1%"),
 )
 _TITLES = {
     "peers": "from images to labels, both on the device",
@@ -60,76 +66,6 @@ def section(anchor: str, title: str, lead: str = "") -> Callable[[Make], Make]:
         return make
 
     return register
-
-
-_FILES = columns("file=label, what=command, date, commit, data, weights", ("images", ","))
-_PLANS = columns(
-    "plan=plan_label, precision",
-    ("compute ms=timing_ms.compute.median, p05 ms=timing_ms.compute.p05", significant(4)),
-    ("p95 ms=timing_ms.compute.p95", significant(4)),
-    ("host to host ms=timing_ms.end_to_end.median", significant(4)),
-    ("images/s=images_per_second", fixed(0)),
-    ("right=correct, of=images", ","),
-    ("accuracy", ".1%"),
-    "weights, data",
-    ("samples", ","),
-)
-_CANDIDATES = columns(
-    "candidate=name, by=maker, precision",
-    ("median ms=median_ms, p05 ms=p05_ms, p95 ms=p95_ms", significant(4)),
-    "best peer=peer",
-    ("its ms=peer_ms", significant(4)),
-    ("times as fast=times_faster, over the bare copy=over_copy", fixed(2)),
-    ("right=correct, flips, judged", ","),
-    ("logit error=relative_error", ".1e"),
-    ("streams", str),
-    ("chunk", ","),
-    ("processor ms=processor_ms", fixed(0)),
-    ("worst call ms=call_worst_ms", significant(3)),
-)
-_KERNELS = columns(
-    "shape=label, kernel, figure, check",
-    ("median us=median_us, slowed by the clocks=slowed", fixed(2)),
-    ("the paper: compute=paper", ".1%"),
-    ("error=relative_error", ".1e"),
-    "note=remark",
-)
-_SCHEDULES = columns(
-    "plan, type=dtype",
-    ("images", ","),
-    "way",
-    ("streams", str),
-    ("chunk", ","),
-    ("taper", significant(2)),
-    ("median ms=median_ms, p05 ms=p05_ms, p95 ms=p95_ms", fixed(4)),
-    ("the model's ms=predicted_ms", fixed(4)),
-    ("samples", str),
-)
-_EVENTS = columns("stream, what=name, kind", ("start ms=start, length ms=length", fixed(4)))
-_LABELS = columns(
-    "what ran=name, precision, data, weights",
-    ("right=correct, of=judged", ","),
-    ("accuracy", ".1%"),
-    ("labels unlike float64's=flips", ","),
-    ("logit error=relative_error", ".1e"),
-)
-_COUNTERS = columns(
-    "plan",
-    *(one for one in COUNTED if one.key not in ("kernel", "launches", "stalls")),
-    "stalled most by=top_stall",
-    ("of all stalls=top_stall_share", ".1%"),
-)
-_COURSE = columns(
-    "table, what=label, stage, variant, check",
-    ("course ms=report_ms", significant(4)),
-    ("here ms=median_ms", fixed(3)),
-    ("course/here=speedup", fixed(1)),
-    ("TFLOP/s=tflops", significant(3)),
-    ("of the roof=roofline", ".1%"),
-    ("regs/thread=registers", str),
-    ("occup.=occupancy", ".1%"),
-    "why=explanation, note",
-)
 
 
 def _named_plans(documents: Sequence[Document]) -> list[Document]:
