@@ -21,7 +21,7 @@ ENTRY = {"name": "a|\x1b", "median_ms": 0.12349, "grid": [3, 2], "machine": {"po
          "status": "right", "else": 1}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", rows._tables().sections())
+@pytest.mark.parametrize("name", rows.ini(rows.COLUMNS).sections())
 def test_formats_in_the_file_of_columns_are_known(name):
     own = dict.fromkeys(("between", "rounded", "yes_or_no", "shortened", "stalls"), str)
     for column in rows.from_file(name, **own):

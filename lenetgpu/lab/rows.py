@@ -14,6 +14,7 @@ from typing import Any
 
 from lenetgpu.errors import one_line
 
+COLUMNS = Path(__file__).with_name("columns.ini")
 Write = Callable[[Any], str] | str  # a function, or a format such as ".1%"
 
 
@@ -56,18 +57,19 @@ def columns(*groups: Column | str | tuple[str, Write]) -> tuple[Column, ...]:
 
 
 @cache
-def _tables() -> ConfigParser:
-    tables = ConfigParser(delimiters=("=",), allow_no_value=True, interpolation=None)
-    tables.optionxform = str  # type: ignore[assignment,method-assign]
-    tables.read_string(Path(__file__).with_name("columns.ini").read_text("utf-8"))
-    return tables
+def ini(path: Path) -> ConfigParser:
+    """Return the sections of an INI file of ours, with names as they are written."""
+    sections = ConfigParser(delimiters=("=",), allow_no_value=True, interpolation=None)
+    sections.optionxform = str  # type: ignore[assignment,method-assign]
+    sections.read_string(path.read_text("utf-8"))
+    return sections
 
 
 def from_file(name: str, **own: Callable[[Any], str]) -> tuple[Column, ...]:
     """Return the columns of a table of columns.ini; `own` are formatters that only it names."""
     formatters: dict[str, Write] = {"dimensions": dimensions, "listed": listed, "plain": str, **own}
     result: list[Column] = []
-    for title, text in _tables()[name].items():
+    for title, text in ini(COLUMNS)[name].items():
         if title.startswith("*"):
             result += from_file(title[1:])
             continue

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lenetgpu.check.mistakes import counts_of
@@ -15,10 +16,11 @@ from lenetgpu.lab.page import blocks, mistakes
 from lenetgpu.lab.page.base import fragment
 from lenetgpu.lab.page.blocks import Block, Chart, Document, Drawing, Part, Section, Tile
 from lenetgpu.lab.render import Table
-from lenetgpu.lab.rows import STAGE, columns, from_file, status_word
+from lenetgpu.lab.rows import STAGE, columns, from_file, ini, status_word
 from lenetgpu.network import STAGE_NAMES, STAGES
 
 OURS = "lenetgpu"
+_TEXTS = Path(__file__).with_name("sections.ini")
 THEN, NOW = "the course, 2016", "here"
 VERDICTS = ("baseline", "faster", "same", "slower", "undecided")
 FLOOR = 0.001  # TFLOP/s at the lower end of the roofline
@@ -51,12 +53,17 @@ Make = Callable[[Sequence[Document]], Iterable[Block]]
 SECTIONS: list[Callable[[Sequence[Document]], Section]] = []
 
 
-def section(anchor: str, title: str, lead: str = "") -> Callable[[Make], Make]:
+def _text(anchor: str, name: str) -> str:
+    """Return a text of sections.ini on one line, "" if there is none."""
+    return " ".join(ini(_TEXTS)[anchor].get(name, "").split())
+
+
+def section(anchor: str) -> Callable[[Make], Make]:
     """Register a generator of blocks as a section in SECTIONS; empty charts are dropped."""
 
     def register(make: Make) -> Make:
         def build(documents: Sequence[Document]) -> Section:
-            section = Section(anchor, title, lead)
+            section = Section(anchor, _text(anchor, "title"), _text(anchor, "lead"))
             for block in make(documents):
                 parts = [p for p in block.parts if not (isinstance(p, Chart) and p.empty)]
                 section.blocks += [replace(block, parts=parts)] if parts else []
@@ -123,15 +130,7 @@ def _run_figures(run: Document) -> Iterator[tuple[str, str]]:
         yield share, f"{words}, {blocks.of_what(run)}"
 
 
-def _course_figures(document: Document) -> Iterator[tuple[str, str]]:
-    for row in document["rows"] or ():
-        if row["stage"] == "all" and row["report_ms"] and row["speedup"]:
-            words = f"the course's {row['report_ms']:,.0f} ms of 2016 over {row['variant']} here"
-            yield f"{row['speedup']:,.0f}x", words
-            return
-
-
-@section("first", "In short")
+@section("first")
 def _headline(documents: Sequence[Document]) -> Iterator[Block]:
     peers = blocks.of_command(documents, "peers")
     figures = [(d, figure) for d in peers for figure in _peer_figures(d)]
@@ -141,7 +140,10 @@ def _headline(documents: Sequence[Document]) -> Iterator[Block]:
         for document in blocks.of_command(documents, command):
             figures += [(document, figure) for figure in _peer_figures(document)]
     for document in blocks.of_command(documents, "compare"):
-        figures += [(document, figure) for figure in _course_figures(document)]
+        whole = [row for row in document["rows"] or () if row["stage"] == "all"]
+        for row in [row for row in whole if row["report_ms"] and row["speedup"]][:1]:
+            words = f"the course's {row['report_ms']:,.0f} ms of 2016 over {row['variant']} here"
+            figures.append((document, (f"{row['speedup']:,.0f}x", words)))
     if figures:
         yield Block([[Tile(*figure, blocks.where(document)) for document, figure in figures]])
 
@@ -151,7 +153,7 @@ def _latest_ceilings(documents: Sequence[Document]) -> Document | None:
     return max(measured, key=lambda limits: limits["date"] or "", default=None)
 
 
-@section("machine", "The machine")
+@section("machine")
 def _machine(documents: Sequence[Document]) -> Iterator[Block]:
     facts = {"device": blocks.device_name(documents[0])}
     if capability := documents[0]["device"].get("compute_capability"):
@@ -184,13 +186,7 @@ def _cells(document: Document) -> list[dict[str, Any]]:
     return cells if sum(cell["wide"] for cell in cells) == len(STAGE_NAMES) else []
 
 
-@section(
-    "pipeline",
-    "The pipeline",
-    "Seven stages, each switchable, and below them the variants that ran. A variant that "
-    "computes several stages in one launch spans them. The bar below a name is its share of the "
-    "profiled pass.",
-)
+@section("pipeline")
 def _pipeline(documents: Sequence[Document]) -> Iterator[Block]:
     plans = [
         {
@@ -232,7 +228,7 @@ def _times(plans: Sequence[Document]) -> Spec:
     return charts.dots(rows, "plan", tint, "way", "ms of a pass, logarithmic")
 
 
-@section("plans", "Plans and their stages")
+@section("plans")
 def _plans(documents: Sequence[Document]) -> Iterator[Block]:
     plans = _named_plans(documents)
     if not plans:
@@ -247,8 +243,7 @@ def _plans(documents: Sequence[Document]) -> Iterator[Block]:
     if stages:
         shown = columns("plan=plan_label", *STAGE)
         parts.append(Table(shown, stages, "Stages of every plan, timed one by one"))
-    note = "A span has its first stage's colour; lines reach from the 5th to the 95th percentile."
-    yield Block(parts, blocks.source(*plans), note)
+    yield Block(parts, blocks.source(*plans), _text("plans", "note"))
 
 
 def _ranking(rows: Sequence[Document], title: str, table_title: str) -> list[Part]:
@@ -281,13 +276,7 @@ def _phases(phases: dict[str, float]) -> Chart:
     return Chart("Cold start of lenetgpu, by phase", drawn, wide=True)
 
 
-@section(
-    "peers",
-    "Compared with PyTorch, JAX and others",
-    "Candidates are timed in interleaved rounds, so that disturbances affect all of them alike. "
-    "Flips are labels that differ from the float64 reference output's. Charts show the fastest of "
-    "each maker and precision, tables all.",
-)
+@section("peers")
 def _peers(documents: Sequence[Document]) -> Iterator[Block]:
     for document in (d for command in _TITLES for d in blocks.of_command(documents, command)):
         rows, title = document["rows"], _TITLES[document["command"]]
@@ -330,14 +319,7 @@ def _points(documents: Sequence[Document]) -> list[dict[str, Any]]:
     return points
 
 
-@section(
-    "roofline",
-    "Roofline",
-    "Each point is a stage or variant: its rate over its arithmetic intensity, the operations per "
-    "byte that must be moved. The slope is the measured copy bandwidth; the horizontal lines are "
-    "the measured rates of multiply-adds and of tensor cores. A point on a line has reached that "
-    "limit.",
-)
+@section("roofline")
 def _roofline(documents: Sequence[Document]) -> Iterator[Block]:
     limits, points = _latest_ceilings(documents), _points(documents)
     if limits is None or not points:
@@ -345,11 +327,7 @@ def _roofline(documents: Sequence[Document]) -> Iterator[Block]:
     used = _named_plans(documents)
     for document in blocks.of_command(documents, "compare"):
         used += [document] if document["rows"] or _order(document)[0] >= 0 else []
-    note = (
-        "Operations are counted for the direct algorithm. A point can lie above a line if it uses "
-        "Winograd or FFT, which do fewer; if wgmma exceeds the rate measured with mma.sync; or if "
-        "its data is in a cache, which is faster than the measured copy."
-    )
+    note = _text("roofline", "note")
     if any(point["tflops"] < FLOOR for point in points):
         note += f" Points below {FLOOR} TFLOP/s are drawn on the lower edge."
     title = "TFLOP/s (logarithmic) over operations per byte, by stage"
@@ -394,12 +372,7 @@ def _gains(steps: Sequence[Document]) -> Spec:
     return charts.around_one(rows, "step", x, charts.colour("when", (THEN, NOW)), keys)
 
 
-@section(
-    "ladder",
-    "The ladder of 2016",
-    "In 2016 a course's report took this network from a serial loop to 270 ms on a GPU, step "
-    "by step. Its variants run here again, each checked against float64 first.",
-)
+@section("ladder")
 def _ladder(documents: Sequence[Document]) -> Iterator[Block]:
     for document in blocks.of_command(documents, "compare"):
         if not document["rows"]:
@@ -410,15 +383,11 @@ def _ladder(documents: Sequence[Document]) -> Iterator[Block]:
             for stage in dict.fromkeys(row["stage"] for row in document["rows"])
             if (rungs := _rungs(document, stage))
         ]
-        note = (
-            f"{THEN[0].upper()}{THEN[1:]}: a GPU of that year, as printed in the report. Serial "
-            "rows ran on a CPU and are only in the table below."
-        )
-        yield Block(drawn, line, note)
+        yield Block(drawn, line, _text("ladder", "note"))
         if steps := document["ladder"]:
             gains = Chart("Gain of each step, then and now", _gains(steps), wide=True)
-            note = "gone: the gain is within 2 % of 1. turned: it is below, so the step costs time."
-            yield Block([Table(STEPS, steps, "The steps of the ladder"), gains], line, note)
+            parts: list[Part] = [Table(STEPS, steps, "The steps of the ladder"), gains]
+            yield Block(parts, line, _text("ladder", "gains"))
         rows = [row | {"check": status_word(row)} for row in document["rows"]]
         yield Block([Table(_COURSE, rows, "Every row of the course's suite")], line)
 
@@ -459,13 +428,7 @@ def _order(document: Document) -> tuple[int, str]:
     return STAGE_NAMES.index(first) if first in STAGE_NAMES else -1, document["what"]
 
 
-@section(
-    "comparisons",
-    "Comparisons",
-    "Every candidate was compared with float64 and then timed in interleaved rounds. A ratio is "
-    "the time divided by the baseline's in the same round. The verdict is faster or slower only "
-    "if the ratio's whole interval is.",
-)
+@section("comparisons")
 def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
     compared = [d for d in blocks.of_command(documents, "compare") if d["candidates"]]
     compared.sort(key=_order)
@@ -475,17 +438,11 @@ def _comparisons(documents: Sequence[Document]) -> Iterator[Block]:
     line = blocks.source(*compared, how=blocks.samples(rows))
     parts = [Chart(f"{d['what']}, over {d['baseline']}", _candidates(d)) for d in compared]
     yield Block([*parts, Table(columns("of=what", *COMPARED), rows, "All candidates")], line)
-    note = "Measured after the rounds, while each candidate ran without pauses."
     chart = Chart("Power of the whole device (W) over time of a run", _power(compared), wide=True)
-    yield Block([chart], line, note)
+    yield Block([chart], line, _text("comparisons", "power"))
 
 
-@section(
-    "suites",
-    "Convolutions of any shape",
-    "Shapes that papers measured, by every variant that supports them. Each point is the fastest "
-    "variant of a family; points right of the dashed line are faster than the baseline.",
-)
+@section("suites")
 def _suites(documents: Sequence[Document]) -> Iterator[Block]:
     for document in blocks.of_command(documents, "conv"):
         label = document["label"]
@@ -509,11 +466,7 @@ def _suites(documents: Sequence[Document]) -> Iterator[Block]:
         yield Block(parts, blocks.source(document), note)
 
 
-@section(
-    "shares",
-    "Where a convolution's time goes",
-    "Kernels that read the clock inside show how their warps' time is divided among their parts.",
-)
+@section("shares")
 def _shares(documents: Sequence[Document]) -> Iterator[Block]:
     for document in blocks.of_command(documents, "shares"):
         drawn, rows = [], []
@@ -557,17 +510,8 @@ def _sweep(rows: Sequence[Document]) -> Spec:
     return charts.spec([], 240, layer=drawn)
 
 
-@section(
-    "streams",
-    "Streams and chunks",
-    "Chunks of images go to the GPU on several streams, so that copies overlap with kernels. A "
-    "model chooses the number of streams and the chunk size; these are the measured options.",
-)
+@section("streams")
 def _sweeps(documents: Sequence[Document]) -> Iterator[Block]:
-    note = (
-        "Vertical axis: ms per pass. Horizontal lines: the copy alone, the kernels alone, and "
-        "kernels that read host memory. The diamond is the model's choice."
-    )
     for document in blocks.of_command(documents, "streams"):
         drawn, rows = [], []
         for sweep in document["sweeps"]:
@@ -577,7 +521,8 @@ def _sweeps(documents: Sequence[Document]) -> Iterator[Block]:
         if rows:
             rounds = f"{document['rounds']:g} rounds" if document["rounds"] else ""
             table = Table(_SCHEDULES, rows, "Every schedule")
-            yield Block([*drawn, table], blocks.source(document, how=rounds), note)
+            line = blocks.source(document, how=rounds)
+            yield Block([*drawn, table], line, _text("streams", "note"))
 
 
 def _events(document: Document) -> list[dict[str, Any]]:
@@ -608,7 +553,7 @@ def _gantt(events: list[dict[str, Any]]) -> Spec:
     return charts.spec(events, 34 * max(2, len(streams)), mark=mark, encoding=encoding)
 
 
-@section("trace", "A pass as it ran")
+@section("trace")
 def _traces(documents: Sequence[Document]) -> Iterator[Block]:
     for document in blocks.of_command(documents, "trace"):
         events, about = _events(document), document["otherData"]
@@ -654,7 +599,7 @@ def _read_as(documents: Sequence[Document]) -> Block | None:
     return None
 
 
-@section("labels", "Digits, correct and misclassified")
+@section("labels")
 def _labels(documents: Sequence[Document]) -> Iterator[Block]:
     rows, used = _judged(documents)
     if rows:
@@ -663,7 +608,7 @@ def _labels(documents: Sequence[Document]) -> Iterator[Block]:
         yield matrix
 
 
-@section("counters", "Hardware counters", "The GPU's, read by Nsight Compute in a separate run.")
+@section("counters")
 def _counters(documents: Sequence[Document]) -> Iterator[Block]:
     for document in blocks.of_command(documents, "counters"):
         rows = list(document["rows"])
