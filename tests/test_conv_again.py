@@ -11,7 +11,7 @@ from terminal import run
 
 from lenetgpu.check.judge import Errors
 from lenetgpu.lab.conv import compared
-from lenetgpu.lab.conv.compared import RUNS, measure_errors, repeat_all
+from lenetgpu.lab.conv.compared import RUNS, run_again
 from lenetgpu.measure.conv_bench import Case, ConvBench
 from lenetgpu.measure.rounds import Candidate, Comparison, never
 from lenetgpu.problems import Conv
@@ -88,7 +88,9 @@ def test_bitwise_difference_in_any_run_counts(odd):
     failed = Candidate("gone", never, status="wrong", bench=Leaving([]))
     again = Candidate("same", never, status="right", bench=Leaving([[1.0]] * RUNS))
     short = Candidate("breaks", never, status="right", bench=Leaving([[1.0]]))
-    repeat_all(Comparison("", "same", [wrong, failed, again, short]), lambda *words: None)
+    for candidate in (every := [wrong, failed, again, short]):
+        candidate.single = True
+    run_again(Comparison("", "same", every), True, lambda *words: None)
     assert (wrong.status, wrong.bits) == ("wrong", "others") and "1 of 3 values" in wrong.note
     assert (again.status, again.bits) == ("right", "same")
     assert (failed.status, failed.bits) == ("wrong", None)
@@ -148,7 +150,7 @@ def test_correct_and_fast_candidates_get_errors():
         given(Errors(1, 1.0, float("nan"))), given(KeyboardInterrupt()),
     ]  # fmt: skip
     comparison = Comparison("", "right", found)
-    measure_errors(comparison, lambda *words: None)
+    run_again(comparison, False, lambda *words: None)
     assert [candidate.errors for candidate in found] == [errors, *[None] * 6]
     *_, short, fails, none, _ = found
     assert short.status == "right" and short.note == "not enough memory to measure its rms error"

@@ -1,6 +1,6 @@
 """`--help` of every command: headings, each default once, at any width.
 
-A new option of a command with many options needs an entry in `HEADINGS`.
+A new option of a command with many options needs an entry in cli/help.ini.
 """
 
 import re
@@ -11,7 +11,7 @@ import pytest
 from terminal import run
 
 from lenetgpu.cli import main
-from lenetgpu.cli.help import ALL, EXAMPLES, HEADINGS, OTHER, SETTINGS, grouped
+from lenetgpu.cli.help import ALL, OTHER, SETTINGS, grouped, texts
 
 
 def walked(command=main, words=()):
@@ -43,9 +43,9 @@ def test_options_are_grouped_under_headings(words):
         option.opts for option in options
     )
     if list(groups) != [ALL]:
-        assert list(groups) == [name for name in (*HEADINGS, OTHER) if name in groups]
+        assert list(groups) == [name for name in (*texts("headings"), OTHER) if name in groups]
         left = [option.opts for option in groups[OTHER]]
-        assert len(left) == 1 and "--help" in left[0], "give it a place in HEADINGS"
+        assert len(left) == 1 and "--help" in left[0], "give it a place in cli/help.ini"
     sections = re.findall(r"^(\w.*):$", shown(words), re.MULTILINE)
     assert [name for name in sections if name in groups] == list(groups)
 
@@ -75,7 +75,7 @@ def test_command_examples_parse(words):
     if hasattr(EVERY[words], "commands"):
         return
     assert "Examples:" in shown(words)
-    for line in EXAMPLES[words]:
+    for line in texts("examples")[words].splitlines():
         assert f"lenetgpu {words} {line}".strip() in " ".join(shown(words).split())
         given = shlex.split(line.partition(">>")[0])
         EVERY[words].make_context(words, given, resilient_parsing=words == "infer")

@@ -1,46 +1,23 @@
 """Formatting of `--help`: arguments, options under headings, examples; command suggestions."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-# heading to the parameter names of its options
-HEADINGS = {
-    "Data": "data weights batch limit skip as_is mirror shard",
-    "What runs": "plan conv1 pool1 conv2 pool2 fc1 fc2 argmax precision device threads streams "
-    "chunk transfers suite lines model epilogue bias relu dtype listed only with_files baseline "
-    "explain machine tune engines shares workers scheduler predict",
-    "Time and checks": "repeat timing seconds rounds warmup watch cold_l2 bitwise counters "
-    "min_accuracy regression against tries",
-    "Output": "output scores errors json_file csv_file markdown plot trace as_json no_progress "
-    "out form",
-}
 OTHER, ALL = "Other", "Options"
 _FEW = 6  # commands with at most this many options have no headings
-# command to lines that show its use
-EXAMPLES: dict[str, tuple[str, ...]] = {
-    "infer": ("7.png scans/ --output labels.csv", "--conv2 fft --timing --limit 1000"),
-    "profile": ("--plan fp32 --trace trace.json",),
-    "classify": ("scans/ 'more/*.h5' --out labels", "scans/ --out labels --workers cuda"),
-    "report": ("out.html", "out.html docs/measured/nvidia-h200"),
-    "compare": ("conv2 --batch 1000", "plans --only fp16,int8", "pool1 --with mine.py"),
-    "conv": ("64,56,56,128,3,1,1 --batch 64", "--suite resnet50 --json results.json"),
-    "variants": ("conv2", "--new conv mine/"),
-    "doctor": ("", "--repair"),
-    "warmup": ("--device cuda:0",),
-    "completion": ("bash",),
-    "data info": ("digits.h5",),
-    "data verify": ("digits.h5",),
-    "data convert": ("t10k-images-idx3-ubyte.gz digits.h5",),
-    "data fetch-mnist": ("mnist/",),
-    "weights info": ("lenet.h5",),
-    "weights verify": ("lenet.safetensors",),
-    "weights convert": ("lenet.h5 lenet.onnx",),
-}
 SETTINGS = {
     "help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True,
 }  # fmt: skip
+
+
+def texts(section: str) -> dict[str, str]:
+    """Return a section of help.ini: headings of parameters, or examples of commands."""
+    from lenetgpu.lab.rows import ini
+
+    return dict(ini(Path(__file__).with_suffix(".ini"))[section])
 
 
 class Argument(click.Argument):
@@ -53,9 +30,9 @@ class Argument(click.Argument):
 
 def grouped(options: Iterable[click.Option]) -> dict[str, list[click.Option]]:
     """Group options by heading, in command order; few options have a single heading."""
-    options = list(options)
-    heading_of = {name: heading for heading, names in HEADINGS.items() for name in names.split()}
-    groups: dict[str, list[click.Option]] = {heading: [] for heading in (*HEADINGS, OTHER)}
+    options, headings = list(options), texts("headings")
+    heading_of = {name: heading for heading, names in headings.items() for name in names.split()}
+    groups: dict[str, list[click.Option]] = {heading: [] for heading in (*headings, OTHER)}
     for option in options:
         groups[heading_of.get(str(option.name), OTHER)].append(option)
     if len(options) - len(groups[OTHER]) <= _FEW:
@@ -75,11 +52,11 @@ def _write(command: click.Command, ctx: click.Context, formatter: click.HelpForm
             formatter.write_dl(
                 [row for option in members if (row := option.get_help_record(ctx)) is not None]
             )
-    words = ctx.command_path.split()[-2:]
-    name = next((name for name in (" ".join(words), words[-1]) if name in EXAMPLES), "")
+    words, examples = ctx.command_path.split()[-2:], texts("examples")
+    name = next((name for name in (" ".join(words), words[-1]) if name in examples), "")
     if name:
         with formatter.section("Examples"):
-            for line in EXAMPLES[name]:
+            for line in examples[name].splitlines():
                 formatter.write_text(f"lenetgpu {name} {line}".rstrip())
 
 

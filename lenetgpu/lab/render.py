@@ -12,22 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import one_line
 from lenetgpu.lab.console import Console
-from lenetgpu.lab.rows import Column, listed
+from lenetgpu.lab.rows import COLUMNS, Column, ini, listed
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 _WRAPPED_LEAST, _FOLDED_LEAST = 16, 9
 _WRAPPED = ("explanation", "why", "note", "label", "found", "unsupported")
-_FIRST_TO_GO = (
-    "command machine.temperature_c machine.power_w shared_bytes local_bytes registers grid block "
-    "occupancy limited_by blocks_per_sm waves p05_ms p95_ms p99_ms p05_us p95_us p99_us method "
-    "layout bound gbs low high label_flips machine.sm_mhz precision machine.energy_uj_per_image "
-    "tflops share roofline gflop images baseline_us note explanation machine.throttle "
-    "relative_error"
-)
-# Columns dropped if folded words do not fit either; a name, its check and its time always stay
-_LAST_TO_GO = "speedup verdict table section label paper images_per_second"
 
 
 @dataclass(frozen=True)
@@ -77,12 +68,12 @@ class Table:
     def fitting(self, width: int) -> tuple[Column, ...]:
         """Return the columns that fit in `width` characters; the least important are dropped."""
         fitting = list(self.columns)
-        for key in _FIRST_TO_GO.split():
+        for key in ini(COLUMNS)["first to go"]:
             if self._fits(fitting, width):
                 break
             gone = ("low", "high") if key == "low" else (key,)  # an interval with one end misleads
             fitting = [column for column in fitting if column.key not in gone]
-        for key in _LAST_TO_GO.split():
+        for key in ini(COLUMNS)["last to go"]:
             if self._fits(fitting, width, fold=True):
                 break
             fitting = [column for column in fitting if column.key != key]

@@ -1,6 +1,5 @@
 """The conv command: a shape or a suite through every convolution of the device."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import isfinite
@@ -231,9 +230,7 @@ class _Run:
 
         comparison = compare(shape.label, candidates, baseline, effort, request.cold_l2, say=about)
         if not comparison.interrupted:
-            measure_errors(comparison, about)
-        if request.bitwise and not comparison.interrupted:
-            repeat_all(comparison, about)
+            run_again(comparison, request.bitwise, about)
         watch_all(comparison, self.gpu, request.watch, about)
         return comparison
 
@@ -244,62 +241,54 @@ def differing(first: Any, again: Any) -> int:
     return int(np.count_nonzero(first.reshape(-1).view(bits) != again.reshape(-1).view(bits)))
 
 
-def measure_errors(comparison: Comparison, say: Say) -> None:
-    """Set `errors` of candidates that are right and not sampled once; not finite: wrong."""
+def run_again(comparison: Comparison, bitwise: bool, say: Say) -> None:
+    """Run correct candidates again on the same images: set `errors` and, if `bitwise`, `bits`.
 
-    def measure(candidate: Candidate, bench: Any) -> None:
-        if candidate.once:
-            return
-        say(f"errors of {candidate.name}")
-        errors = bench.errors()
-        if isfinite(errors.rms) and isfinite(errors.largest):
-            candidate.errors = errors
-        else:
-            candidate.status = "wrong"
-            _note(candidate, "outputs NaN, infinite or unwritten in one more run")
-
-    try:
-        _each_right(comparison, "errors", measure, "not enough memory to measure its rms error")
-    except KeyboardInterrupt:
-        comparison.interrupted = True
-
-
-def repeat_all(comparison: Comparison, say: Say) -> None:
-    """Run each correct candidate `RUNS` times on the same images, and set its `bits`."""
-    # If runs differ, a candidate is wrong unless it declares that they need not agree.
-
-    def repeat(candidate: Candidate, bench: Any) -> None:
-        say(f"repeating {candidate.name}")
-        first = bench.one_output()
-        most = max(differing(first, bench.one_output()) for _ in range(RUNS - 1))
-        candidate.bits = "others" if most else "same"
-        if not bench.repeats:
-            agreement = f"{most:,} values differ" if most else "these agree"
-            _note(candidate, f"runs need not agree to the bit: {agreement}")
-        elif most:
-            candidate.status = "wrong"
-            differ = f"{most:,} of {first.size:,} values differ"
-            candidate.note = f"{differ} between runs on the same images"
-
-    _each_right(comparison, "one_output", repeat)
-
-
-def _each_right(
-    comparison: Comparison,
-    able: str,
-    run: Callable[[Candidate, Any], None],
-    without_memory: str = "",
-) -> None:
-    """Call `run` for each correct candidate whose bench has `able`; exceptions mark it failed."""
+    Candidates sampled once get no errors. Exceptions mark a candidate failed; Ctrl-C ends the runs.
+    """
     for candidate in comparison.candidates:
         try:
-            if candidate.status == "right" and hasattr(candidate.bench, able):
-                run(candidate, candidate.bench)
+            if candidate.status == "right" and not candidate.once:
+                say(f"errors of {candidate.name}")
+                _measure_errors(candidate, candidate.bench)
+            if candidate.status == "right" and bitwise:
+                say(f"repeating {candidate.name}")
+                _repeat(candidate, candidate.bench)
+        except KeyboardInterrupt:
+            comparison.interrupted = True
+            return
         except BREAKS as error:
-            if without_memory and lacks_memory(error):
-                _note(candidate, without_memory)
-            else:
-                fail(candidate, error)
+            fail(candidate, error)
+
+
+def _measure_errors(candidate: Candidate, bench: Any) -> None:
+    """Set `errors`; if they are not finite, the candidate is wrong."""
+    try:
+        errors = bench.errors()
+    except BREAKS as error:
+        if not lacks_memory(error):
+            raise
+        _note(candidate, "not enough memory to measure its rms error")
+        return
+    if isfinite(errors.rms) and isfinite(errors.largest):
+        candidate.errors = errors
+    else:
+        candidate.status = "wrong"
+        _note(candidate, "outputs NaN, infinite or unwritten in one more run")
+
+
+def _repeat(candidate: Candidate, bench: Any) -> None:
+    """Set `bits`; if runs differ, it is wrong unless it declares that they need not agree."""
+    first = bench.one_output()
+    most = max(differing(first, bench.one_output()) for _ in range(RUNS - 1))
+    candidate.bits = "others" if most else "same"
+    if not bench.repeats:
+        agreement = f"{most:,} values differ" if most else "these agree"
+        _note(candidate, f"runs need not agree to the bit: {agreement}")
+    elif most:
+        candidate.status = "wrong"
+        differ = f"{most:,} of {first.size:,} values differ"
+        candidate.note = f"{differ} between runs on the same images"
 
 
 def _note(candidate: Candidate, more: str) -> None:
