@@ -485,9 +485,9 @@ def test_damaged_label_file_is_recomputed(small, out, harm):
 def test_label_file_changed_during_the_job_is_reported(small, out, monkeypatch):
     look, path = classify._look_again, out / "part-000010.npy"
 
-    def disturbed(outcome, callbacks):
+    def disturbed(*given):
         path.write_bytes(path.read_bytes()[:-1] + b"\1")
-        look(outcome, callbacks)
+        look(*given)
 
     monkeypatch.setattr(classify, "_look_again", disturbed)
     done = run(small, "--out", out, "--shard", 30, code=1)

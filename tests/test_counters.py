@@ -29,7 +29,16 @@ from lenetgpu.lab.render import show
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.counters import child, document, ncu
 from lenetgpu.measure.counters.child import Images, StageSpec, Work, as_json, from_json
-from lenetgpu.measure.counters.ncu import CAUSES, TIME, UNITS, NoCounters, asked, of_values, stall
+from lenetgpu.measure.counters.ncu import (
+    CAUSES,
+    METRICS,
+    TIME,
+    UNITS,
+    NoCounters,
+    asked,
+    of_values,
+    stall,
+)
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.rounds import Candidate, Comparison
 from lenetgpu.papers.course import LADDERS, MEAN, RELU
@@ -39,7 +48,11 @@ from lenetgpu.plan import resolve
 from lenetgpu.stages import find
 
 H200 = (ROOT / "tests" / "ncu-h200.csv").read_text()
-OF_SAMPLE = {TIME: "ns", ncu.READ: "byte/s", ncu.OCCUPANCY: "%", ncu.LOADS: "%"}
+READ, OCCUPANCY, LOADED, LOADS, SHARED, SHARED_BYTES = map(METRICS.get, (
+    "dram_read_gbs", "occupancy", "load_sectors", "global_load_efficiency", "shared_efficiency",
+    "shared_bytes",
+))  # fmt: skip
+OF_SAMPLE = {TIME: "ns", READ: "byte/s", OCCUPANCY: "%", LOADS: "%"}
 GPU = Gpu(0, "Card", 90)
 IMAGES = Images(assets.default_digits(), assets.default_weights(), 10_000)
 KEYS = [("pool1", PASSES_OF), ("conv2", "direct.two_maps")]
@@ -69,8 +82,8 @@ def test_ncu_output_of_an_h200_is_parsed():
     first, second = ncu.parsed(H200, OF_SAMPLE)
     assert first.kernel == second.kernel == "k" and first.blocks == 512
     assert first.values == {
-        TIME: 3936, ncu.READ: 1_066_341_463_414.63, ncu.OCCUPANCY: 31.14,
-        ncu.LOADS: 12.5,
+        TIME: 3936, READ: 1_066_341_463_414.63, OCCUPANCY: 31.14,
+        LOADS: 12.5,
     }  # fmt: skip
     assert second.values[TIME] == 3872
 
@@ -95,12 +108,12 @@ def test_incomplete_ncu_output_is_refused(said, part):
 
 def values(**some):
     """Return a launch's metrics; stalls are zero unless given by cause."""
-    found = dict.fromkeys(UNITS, 0.0) | {TIME: 2e6, ncu.LOADED: 10.0, ncu.LOADS: 50.0}
+    found = dict.fromkeys(UNITS, 0.0) | {TIME: 2e6, LOADED: 10.0, LOADS: 50.0}
     return found | {stall(cause): share for cause, share in some.items()}
 
 
 def test_units_and_stall_shares_of_counters():
-    more = {ncu.READ: 2e12, ncu.OCCUPANCY: 31.0}
+    more = {READ: 2e12, OCCUPANCY: 31.0}
     found = of_values("k", values(wait=1.0, long_scoreboard=3.0) | more)
     assert (found.ms, found.dram_read_gbs, found.occupancy) == (2.0, 2000.0, 0.31)
     assert found.global_load_efficiency == 0.5
@@ -115,12 +128,12 @@ def test_units_and_stall_shares_of_counters():
 def test_kernel_counters_are_combined_by_weight():
     """By hand: 1 ms and 3 ms; 100 half-used and 300 full sectors; 128 B and 32 B a wavefront."""
     one = of_values("a", values(wait=1.0) | {
-        TIME: 1e6, ncu.READ: 4e9, ncu.LOADED: 100.0, ncu.LOADS: 50.0,
-        ncu.SHARED: 100.0, ncu.SHARED_BYTES: 1280.0, ncu.OCCUPANCY: 80.0,
+        TIME: 1e6, READ: 4e9, LOADED: 100.0, LOADS: 50.0,
+        SHARED: 100.0, SHARED_BYTES: 1280.0, OCCUPANCY: 80.0,
     })  # fmt: skip
     two = of_values("b", values(drain=1.0) | {
-        TIME: 3e6, ncu.READ: 8e9, ncu.LOADED: 300.0, ncu.LOADS: 100.0,
-        ncu.SHARED: 25.0, ncu.SHARED_BYTES: 1280.0, ncu.OCCUPANCY: 40.0,
+        TIME: 3e6, READ: 8e9, LOADED: 300.0, LOADS: 100.0,
+        SHARED: 25.0, SHARED_BYTES: 1280.0, OCCUPANCY: 40.0,
     })  # fmt: skip
     both = ncu.merged("both", [one, two])
     assert (both.launches, both.ms, both.dram_read_gbs) == (2, 4.0, 7.0)

@@ -115,8 +115,8 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
             if new and not job.pictures:
                 manifest.append(out, begun.job, *new)
             outcome = ClassifyOutcome(begun.job, out, read.bad, dict(begun.done), machine=machine)
-            _run(workers, outcome, manifest.left(out, begun), request.tries, (say, tell))
-            _look_again(outcome, (say, tell))
+            _run(workers, outcome, manifest.left(out, begun), request.tries, say, tell)
+            _look_again(outcome, say, tell)
     if (out / manifest.MANIFEST).exists():  # not removed meanwhile: a summary alone is no job
         sweep(out)
         text = json_text(outcome.document(), indent=1) + "\n"
@@ -156,11 +156,10 @@ def _resume(out: Path, begun: manifest.Manifest, job: Job, listed: bytes, tell: 
     clear(out, begun.job, begun.done.values())
 
 
-def _look_again(outcome: ClassifyOutcome, callbacks: tuple[Say, Tell]) -> None:
+def _look_again(outcome: ClassifyOutcome, say: Say, tell: Tell) -> None:
     """Check that the folder holds the listed label files and no others, unless interrupted."""
     if outcome.interrupted or not outcome.fresh:
         return
-    say, tell = callbacks
     say("looking at labels")
     try:
         manifest.require_begun(outcome.folder, outcome.job)
@@ -233,9 +232,17 @@ def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
     if not out.is_dir():
         raise LenetError(f"{out}: expected a folder for the results, found a file")
     try:
-        others = [name for name in _names_in(out) if not name.startswith(".") and name != LIST]
+        entries = list(out.iterdir())
     except OSError as error:
         raise LenetError(f"{out}: expected a folder to read, found: {error.strerror}") from error
+    for entry in entries:
+        of_job = entry.name.startswith("part-") or entry.name in _FILES
+        if of_job and entry.exists() and not entry.is_file():
+            raise LenetError(
+                f"{entry}: expected a file of the job's, found a folder, a pipe or a device"
+            )
+    names = [entry.name for entry in entries]
+    others = [name for name in names if not name.startswith(".") and name != LIST]
     if others and manifest.MANIFEST not in others:
         raise LenetError(
             f"{out}: expected an empty folder or the folder of an earlier job, "
@@ -243,26 +250,10 @@ def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
         )
 
 
-def _names_in(folder: Path) -> list[str]:
-    """Return the names in `folder`; raise LenetError if a result's name is not that of a file."""
-    entries = list(folder.iterdir())
-    for entry in entries:
-        expected = entry.name.startswith("part-") or entry.name in _FILES
-        if expected and entry.exists() and not entry.is_file():
-            raise LenetError(
-                f"{entry}: expected a file of the job's, found a folder, a pipe or a device"
-            )
-    return [entry.name for entry in entries]
-
-
 def _run(
-    crew: Here | OnDask,
-    outcome: ClassifyOutcome,
-    left: list[int],
-    tries: int,
-    callbacks: tuple[Say, Tell],
+    crew: Here | OnDask, outcome: ClassifyOutcome, left: list[int], tries: int, say: Say, tell: Tell
 ) -> None:
-    (say, tell), job = callbacks, outcome.job
+    job = outcome.job
     for number in left:
         outcome.rows.pop(number, None)
     images, started = outcome.images, clock()

@@ -158,18 +158,12 @@ def matrix_lines(cells: list[Cell], width: int) -> list[Line]:
 
 
 def _table(rows: list[list[Cell]]) -> list[Line]:
-    device, families = rows[0][0].device, [cell.family for cell in rows[0]]
-    first = max(len(head) for head in (device, *(row[0].stage for row in rows)))
-    wide = [max(len(head), *(len(_shown(row[at])[0]) for row in rows))
-            for at, head in enumerate(families)]  # fmt: skip
-    heads = [f"{head:{size}}" for head, size in zip(families, wide, strict=True)]
-    lines: list[Line] = [[("  ".join([f"{device:{first}}", *heads]).rstrip(), "bold")]]
-    for row in rows:
-        line: Line = [(f"{row[0].stage:{first}}", "")]
-        for cell, size in zip(row, wide, strict=True):
-            name, style = _shown(cell)
-            line += [("  ", ""), (f"{name:{size}}", style)]
-        lines.append([*line[:-1], _shown(row[-1])])
+    head = [(rows[0][0].device, "bold"), *((cell.family, "bold") for cell in rows[0])]
+    lines = [head, *([(row[0].stage, ""), *map(_shown, row)] for row in rows)]
+    for at in range(len(head) - 1):
+        size = max(len(line[at][0]) for line in lines) + 2
+        for line in lines:
+            line[at] = f"{line[at][0]:{size}}", line[at][1]
     return lines
 
 

@@ -3,7 +3,6 @@
 Both are right and slow. Change one thing, then let `lenetgpu compare` check and time it.
 """
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.cpu.jit import lazy_njit
@@ -34,8 +33,7 @@ def loops(x: Any, y: Any, problem: Argmax) -> None:
 
 # The shape reaches the kernel as constants: -D K=10 and so on.
 def _kernels(problem: Argmax, batch: int) -> tuple[Kernel, ...]:
-    shape = (("K", problem.K), ("THREADS", THREADS))
-    return (Kernel(Path(__file__).with_suffix(".cu"), "per_image", shape),)
+    return (Kernel.beside(__file__, "per_image", K=problem.K, THREADS=THREADS),)
 
 
 @variant(

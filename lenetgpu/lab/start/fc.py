@@ -3,7 +3,6 @@
 Both are right and slow. Change one thing, then let `lenetgpu compare` check and time it.
 """
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.cpu.jit import lazy_njit
@@ -36,13 +35,8 @@ def loops(x: Any, w: Any, y: Any, problem: Fc) -> None:
 
 # The shape reaches the kernel as constants: -D K=1024 and so on.
 def _kernels(problem: Fc, batch: int) -> tuple[Kernel, ...]:
-    shape = (
-        ("K", problem.K),
-        ("M", problem.M),
-        ("RELU", int(problem.relu)),
-        ("THREADS", THREADS),
-    )
-    return (Kernel(Path(__file__).with_suffix(".cu"), "per_output", shape),)
+    shape = {"K": problem.K, "M": problem.M, "RELU": int(problem.relu)}
+    return (Kernel.beside(__file__, "per_output", **shape, THREADS=THREADS),)
 
 
 @variant(

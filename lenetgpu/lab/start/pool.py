@@ -3,7 +3,6 @@
 Both are right and slow. Change one thing, then let `lenetgpu compare` check and time it.
 """
 
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.cpu.jit import lazy_njit
@@ -39,14 +38,8 @@ def loops(x: Any, y: Any, problem: Pool) -> None:
 
 # The shape reaches the kernel as constants: -D OH=12 and so on.
 def _kernels(problem: Pool, batch: int) -> tuple[Kernel, ...]:
-    shape = {
-        "CH": problem.C,
-        "OH": problem.H // 2,
-        "OW": problem.W // 2,
-        "THREADS": THREADS,
-    }
-    source = Path(__file__).with_suffix(".cu")
-    return (Kernel(source, "per_output", tuple(shape.items())),)
+    shape = {"CH": problem.C, "OH": problem.H // 2, "OW": problem.W // 2}
+    return (Kernel.beside(__file__, "per_output", **shape, THREADS=THREADS),)
 
 
 @variant(

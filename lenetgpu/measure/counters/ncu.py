@@ -15,6 +15,7 @@ NVIDIA's guide maps each nvprof metric, as shown by NVVP, to one of ncu's.
 """
 
 import csv
+import json
 import os
 import re
 import shutil
@@ -27,24 +28,11 @@ from pathlib import Path
 from typing import Any
 
 Value = float | None
-TIME = "gpu__time_duration.sum"
-READ = "dram__bytes_read.sum.per_second"
-WRITTEN = "dram__bytes_write.sum.per_second"
-L2 = "lts__t_bytes.sum.per_second"
-OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
-LOADS = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"
-STORES = "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"
-SHARED = "smsp__sass_average_data_bytes_per_wavefront_mem_shared.pct"
-LOADED = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ld.sum"
-STORED = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_st.sum"
-SHARED_BYTES = "smsp__sass_data_bytes_mem_shared.sum"
-# Stall reasons: device memory; caches, pipes and nearby results; other warps and code; rare ones.
-CAUSES = (
-    *("drain", "lg_throttle", "long_scoreboard", "membar", "mio_throttle"),
-    *("imc_miss", "short_scoreboard", "tex_throttle", "wait", "math_pipe_throttle", "gmma"),
-    *("barrier", "branch_resolving", "no_instruction", "not_selected"),
-    *("dispatch_stall", "misc", "sleeping"),
-)
+_DATA = json.loads(Path(__file__).with_suffix(".json").read_text())
+# Field of `Counters`: the metric it is computed from
+METRICS: dict[str, str] = {name: metric for name, (metric, _) in _DATA["metrics"].items()}
+TIME = METRICS["ms"]
+CAUSES: list[str] = [cause for causes in _DATA["stalls"].values() for cause in causes]
 
 
 def stall(cause: str) -> str:
@@ -53,11 +41,7 @@ def stall(cause: str) -> str:
 
 
 # Base unit of every metric; "" for a plain number.
-UNITS = {
-    TIME: "ns", READ: "byte/s", WRITTEN: "byte/s", L2: "byte/s", OCCUPANCY: "%", LOADS: "%",
-    STORES: "%", SHARED: "%", LOADED: "", STORED: "", SHARED_BYTES: "",
-    **{stall(cause): "" for cause in CAUSES},
-}  # fmt: skip
+UNITS: dict[str, str] = dict(_DATA["metrics"].values()) | {stall(cause): "" for cause in CAUSES}
 
 
 def asked(compute_capability: int) -> dict[str, str]:
@@ -91,12 +75,12 @@ class Counters:
         return asdict(self) | {"top_stall": cause, "top_stall_share": share}
 
 
-_RATES = {"dram_read_gbs": READ, "dram_write_gbs": WRITTEN, "l2_gbs": L2}
-# Efficiency: (the total it refers to, its own metric, the total's metric).
+_RATES = ("dram_read_gbs", "dram_write_gbs", "l2_gbs")
+# Efficiency: the total that it refers to.
 _OF = {
-    "global_load_efficiency": ("load_sectors", LOADS, LOADED),
-    "global_store_efficiency": ("store_sectors", STORES, STORED),
-    "shared_efficiency": ("shared_bytes", SHARED, SHARED_BYTES),
+    "global_load_efficiency": "load_sectors",
+    "global_store_efficiency": "store_sectors",
+    "shared_efficiency": "shared_bytes",
 }
 
 
@@ -108,17 +92,18 @@ def _ordered(stalls: Mapping[str, float]) -> dict[str, float]:
 def of_values(kernel: str, values: Mapping[str, Value]) -> Counters:
     """Return the counters of one launch from metric values in base units."""
 
-    def scaled(metric: str, unit: float) -> Value:
-        value = values[metric]
+    def scaled(name: str, unit: float) -> Value:
+        value = values[METRICS[name]]
         return None if value is None else value / unit
 
-    found: dict[str, Any] = {name: scaled(metric, 1e9) for name, metric in _RATES.items()}
-    for name, (weight, metric, counted) in _OF.items():
-        found |= {weight: values[counted], name: scaled(metric, 100) if values[counted] else None}
+    found: dict[str, Any] = {name: scaled(name, 1e9) for name in _RATES}
+    for name, total in _OF.items():
+        found[total] = values[METRICS[total]]
+        found[name] = scaled(name, 100) if found[total] else None
     waits = {cause: values.get(stall(cause)) or 0.0 for cause in CAUSES}
-    total = sum(waits.values()) or 1.0
-    stalls = _ordered({cause: wait / total for cause, wait in waits.items()})
-    ms, occupancy = (values[TIME] or 0.0) / 1e6, scaled(OCCUPANCY, 100)
+    waited = sum(waits.values()) or 1.0
+    stalls = _ordered({cause: wait / waited for cause, wait in waits.items()})
+    ms, occupancy = (values[TIME] or 0.0) / 1e6, scaled("occupancy", 100)
     return Counters(kernel, 1, ms, occupancy=occupancy, stalls=stalls, **found)
 
 
@@ -136,7 +121,7 @@ def merged(kernel: str, parts: Sequence[Counters]) -> Counters:
         return _weighted([(getattr(part, name), getattr(part, weight)) for part in parts])
 
     found: dict[str, Any] = {name: mean(name) for name in (*_RATES, "occupancy")}
-    for name, (weight, _, _) in _OF.items():
+    for name, weight in _OF.items():
         known = [getattr(part, weight) for part in parts if getattr(part, weight) is not None]
         found |= {weight: sum(known) if known else None, name: mean(name, weight)}
     shared = [(p.shared_bytes or 0, p.shared_efficiency) for p in parts if p.shared_efficiency]
