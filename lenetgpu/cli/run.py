@@ -49,7 +49,7 @@ def _gathered(request: Request, expanded: Expanded, as_is: bool, progress: bool)
     from lenetgpu.lab.pictures import gathered
 
     with progress_bar(progress, "pictures read") as advance:
-        found = gathered(request, expanded.paths, expanded.bad, as_is, advance)
+        found = gathered(request, expanded, as_is, advance)
     if found.names or len(found.bad) > 1:
         for sentence in found.bad:
             say(f"lenetgpu: {sentence}", err=True)

@@ -1,5 +1,6 @@
 """Vega-Lite specifications of charts, for the page and for --plot; file contents are only data."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ POINT = {"type": "point", "filled": True, "size": 90, "opacity": 1}
 STEP = 24  # height of a bar or a row of points, in pixels
 _WIDTH = 480
 _MOST_FAMILIES = 8
-_COLOURS = "#2563eb #0d9488 #7c3aed #c2410c #ca8a04 #db2777 #475569 #9ca3af"
 _BAR = {"type": "bar", "height": {"band": 0.72}}
 _TEXT = {"type": "text", "align": "left", "dx": 4}
 _NUMBERS = {column.key: column for column in from_file("tooltips")}
@@ -295,14 +295,6 @@ def save(
     import vl_convert
 
     head, *lines = [title] if isinstance(title, str) else title
-    colours = _COLOURS.split()
-    config = {
-        "range": {"category": colours},
-        "view": {"stroke": None},
-        "axis": {"labelLimit": 320},
-        "legend": {"orient": "top", "labelLimit": 400, "columns": 3},
-        "bar": {"color": colours[0]},
-    }
     still = [one | {"title": name} for name, one in drawn.items()]
     for one in still:
         if one.get("width") == "container":
@@ -312,7 +304,7 @@ def save(
         "title": {"text": head, "subtitle": lines, "anchor": "start", "offset": 14},
         "background": "white",
         "padding": 12,
-        "config": config,
+        "config": json.loads(Path(__file__).with_suffix(".json").read_text()),
         "vconcat": [
             {"hconcat": still[at : at + columns], "resolve": resolve}
             for at in range(0, len(still), columns)

@@ -19,7 +19,7 @@ from lenetgpu.lab.mistakes import probability
 from lenetgpu.measure.outcome import FEW, Outcome, Progress, Request
 from lenetgpu.measure.timing import Phases
 from lenetgpu.network import PIXEL_SCALE
-from lenetgpu.pictures.given import Gathered, gather
+from lenetgpu.pictures.given import Expanded, Gathered, gather
 
 if TYPE_CHECKING:
     from lenetgpu.lab.render import Part, Table
@@ -67,19 +67,13 @@ class Classified:
         return {"rows": self.rows(), "bad": self.found.bad}
 
 
-def gathered(
-    request: Request,
-    paths: Sequence[str],
-    bad: Sequence[str] = (),
-    as_is: bool = False,
-    advance: Progress | None = None,
-) -> Gathered:
-    """Return the images of `paths` that the request selects; `bad` names unreadable files."""
+def gathered(request: Request, files: Expanded, as_is: bool, advance: Progress) -> Gathered:
+    """Return the images of `files` that the request selects."""
     request.check()
     phases = Phases()
     with phases.timed("load"):
-        images = gather(paths, as_is, request.skip, request.limit, advance)
-    images.bad[:0] = bad
+        images = gather(files.paths, as_is, request.skip, request.limit, advance)
+    images.bad[:0] = files.bad
     images.took_ms = phases["load"]
     return images
 

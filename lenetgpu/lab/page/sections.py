@@ -35,18 +35,7 @@ _COUNTERS = columns(
     "stalled most by=top_stall",
     ("of all stalls=top_stall_share", ".1%"),
 )
-_TITLES = {
-    "peers": "from images to labels, both on the device",
-    "end-to-end": "from images to labels, both in host memory",
-    "one": "one image, from the host to its label",
-    "cold": "a new process, from its start to the labels",
-}
-_KINDS = {
-    "conv": "5x5 convolution",
-    "pool": "ReLU, 2x2 mean",
-    "fc": "fully connected",
-    "argmax": "largest score",
-}
+_TITLES, _KINDS = (dict(ini(_TEXTS)[name]) for name in ("commands of peers", "kinds of stages"))
 
 Make = Callable[[Sequence[Document]], Iterable[Block]]
 # The makers of a chapter's sections, in order
