@@ -11,7 +11,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvml import MachineState, Monitor, Reading, monitor, spread
 from lenetgpu.layouts import physical_shape
 from lenetgpu.measure.rounds import BREAKS, Comparison, fail
-from lenetgpu.measure.timing import StepTiming, clock, cpu_ms, gpu_ms
+from lenetgpu.measure.timing import StepTiming, cpu_ms, gpu_ms
 from lenetgpu.pipeline import Pipeline, Step
 
 WATCHED_S = 2.0
@@ -28,11 +28,13 @@ def _readings(seen: Monitor) -> Iterator[list[tuple[float, Reading]]]:
     done, found = Event(), list[tuple[float, Reading]]()
 
     def watch() -> None:
-        while not done.is_set():
-            start = clock()
+        def read() -> None:
             done.wait(_EVERY_S)
-            reading = seen.read()
-            found.append((clock() - start, reading))
+            latest.append(seen.read())
+
+        latest: list[Reading] = []
+        while not done.is_set():
+            found.append((cpu_ms(read) / 1e3, latest.pop()))
 
     thread = Thread(target=watch, name="lenetgpu-watch", daemon=True)
     thread.start()
