@@ -31,8 +31,8 @@ from lenetgpu.store import json_text, write_atomically
 FILES = 4
 
 
-def make(folder: Path, images: int, files: int) -> None:
-    digits = load_dataset(default_digits()).images[..., 0]
+def make(folder: Path, images: int, files: int, digits: Any = None) -> None:
+    digits = load_dataset(default_digits()).images[..., 0] if digits is None else digits
     each = images // files
     for number in range(files):
         with open(folder / f"digits-{number}.npy", "wb") as file:

@@ -81,25 +81,39 @@ def missing(part: str) -> str:
     return f"Not measured on this device yet (`python scripts/measure.py --only {part}`)."
 
 
-# --- lenetgpu beside its peers: README, measured.md
+PLACES = {
+    "pinned": "page-locked NumPy", "pageable": "NumPy", "floats": "NumPy, float32",
+    "device": "on the GPU", "one": "one image", "latency": "one image, `latency=True`",
+}  # fmt: skip
 
 
 def front() -> str:
-    """Return the README's table: our plans by location of the images, with the best peer."""
-    document = load(GPUS[0], "peers.json")
-    memories = {"device": "on the GPU", "pinned": "page-locked host", "one": "one image, host"}
-    rows = [
-        (
-            memories[row["where"]], f"`{row['plan']}`" if "plan" in row else row["name"],
-            spread(row), row["peer"], f"{row['peer_ms']:.4f}",
-            f"**{row['times_faster']:.1f}x**", f"{row['flips']} of {row['judged']:,}",
-        )
-        for row in document["rows"]
-        if row["maker"] == OURS and row["where"] in memories and "peer" in row
+    """Return the README's table: calls by place of the images, beside the best of PyTorch."""
+    document, best = load(GPUS[0], "peers.json"), dict[tuple[str, str], Document]()
+    for row in sorted(document["rows"], key=lambda row: -float(row["median_ms"])):
+        place = "latency" if "latency" in row["name"] else row["where"]
+        best |= {(place, row["precision"]): row} if row["maker"] == OURS else {}
+    rows = []
+    for place, words in PLACES.items():
+        three = [best.get((place, precision), {}) for precision in ("fp32", "fp16", "int8")]
+        ours = [
+            f"**{row['median_ms']:.3g}** ({times(row.get('times_faster'))})" if row else None
+            for row in three
+        ]
+        peers = [f"{row['peer_ms']:.3g}" if "peer_ms" in row else None for row in three]
+        rows += [(words, ours[0], peers[0], *ours[1:], peers[1])] if three[0] else []
+    heads = '`LeNet.load()`> | PyTorch> | `precision="fp16"`> | `"int8"`> | PyTorch, fp16>'
+    caption = (
+        f"{said_of(document)}. Median ms to the labels of {document['images']:,} digits (times "
+        f"faster than PyTorch's best mode, without TF32). {_sure(document)}"
+    )
+    said = [
+        f"`{row['name'].partition(',')[0]}`: {row['images_per_second'] / 1e6:.1f} M images/s."
+        if "images_per_second" in row
+        else f"`lenetgpu infer`: {row['median_ms'] / 1e3:.2f} s, its pass {row['pass_ms']:.3g} ms."
+        for row in document["rows"] if "pass_ms" in row or row.get("images", 0) > 1e6
     ]  # fmt: skip
-    heads = "images | `LeNet`, plan | ms> | best peer of that precision | its ms> | times faster>"
-    caption = f"{said_of(document)}, {document['images']:,} digits to labels. {_sure(document)}"
-    return lines(caption, md(f"{heads} | labels unlike float64's>", rows), _absent(document))
+    return lines(caption, md(f"images | {heads}", rows), " ".join(said), _absent(document))
 
 
 def _sure(document: Document) -> str:
@@ -117,16 +131,16 @@ def everybody(folder: str) -> str:
     document = load(folder, "peers.json")
     rows = [
         (row.get("where", "cpu"), row["name"], spread(row, 4 if folder != CPU else 1),
-         times(row.get("over_copy")), row.get("correct"), row.get("flips"),
+         row.get("p99_ms") and f"{row['p99_ms']:.4f}",
+         times(row.get("over_copy", row.get("over_kernels"))),
+         row.get("beyond_us") and f"{row['beyond_us']:.1f}", row.get("correct"), row.get("flips"),
          times(row.get("times_faster")))
         for row in document["rows"]
     ]  # fmt: skip
-    heads = "images | candidate | ms> | over the bare copy> | right> | flips> | over its peer>"
+    limits = "over the bare copy or kernels> | beyond kernels, us>"
+    heads = f"images | candidate | ms> | p99> | {limits} | right> | flips> | over its peer>"
     about = f"{said_of(document)}; {document['images']:,} digits ({document['data']})"
     return lines(f"{about}. {_sure(document)}", md(heads, rows), _absent(document))
-
-
-# --- plans
 
 
 def plans() -> list[Document]:
@@ -193,9 +207,6 @@ def infer_output() -> str:
     return f"{caption}\n\n```\n{text}\n```"
 
 
-# --- the course report: measured.md
-
-
 def course_steps() -> str:
     document = load(GPU, "course.json")
     counts = [len(row["samples_ms"]) for row in document["rows"] if "samples_ms" in row]
@@ -219,9 +230,6 @@ def course_counted() -> str:
     notes = [f"- Figure {r['figure']}, {r['stage']}: {r['note']}." for r in counted if r["note"]]
     heads = "figure | stage | variant | loads, NVVP> | counted> | stores, NVVP> | counted>"
     return lines(md(heads, rows), "\n".join(notes))
-
-
-# --- convolutions: measured.md, convolutions.md
 
 
 def rounds(document: Document) -> list[int]:
@@ -482,9 +490,6 @@ def which_algorithm() -> str:
     return lines(*parts)
 
 
-# --- cuda-convnet2: convnet2.md
-
-
 def shares_parts() -> str:
     """Return the parts of Table 1's kernels: the paper's computation, the model's, and waits."""
     from lenetgpu.papers.convnet2_measured import PARTS
@@ -587,9 +592,6 @@ def conditionals() -> str:
     return lines(f"{where(document)}; time before over time after.", md(heads, rows))
 
 
-# --- weights.md, scale.md, and what the sanitizers found
-
-
 def weights(folder: str) -> str:
     """Return a row per set of weights, a column per plan: largest error, flips, refusals."""
     if not there(folder, "weights.json"):
@@ -657,9 +659,6 @@ def sanitize() -> str:
     heads = "tool | cases> | errors> | allowed reports> | wrong results> | died> | not reached>"
     reasons = dict.fromkeys(reason for row in document["rows"] for reason in row["allowed"])
     return lines(caption, md(heads, rows), *(f"Allowed: {reason}." for reason in reasons))
-
-
-# --- matrix.md, ladder.md
 
 
 def matrix(device: str) -> str:
@@ -766,9 +765,6 @@ def ladder_cpu(among: Among) -> str:
     return "\n".join(f"- {linked(v)}: {v.summary}" for v in filter(among, variants("conv", "cpu")))
 
 
-# --- papers.md
-
-
 def registered() -> list[Variant]:
     kinds = (*STAGE_KINDS, *SPAN_KINDS)
     return list(
@@ -823,12 +819,9 @@ def papers(among: Among) -> str:
     return lines(*parts)
 
 
-# --- pages
-
-
 def _right() -> str:
     rows = load(GPU, "peers.json")["rows"]
-    return f"{next(r['correct'] for r in rows if r['name'].startswith('lenetgpu fp32')):,}"
+    return f"{next(r['correct'] for r in rows if r['maker'] == OURS and 'correct' in r):,}"
 
 
 FIGURES_QUOTED: dict[str, Callable[[], str]] = {

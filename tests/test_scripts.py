@@ -81,15 +81,15 @@ def test_measured_files_have_jobs_and_data_is_required(measure):
 
 
 def candidate(peers, name, maker, ms=1.0, precision="fp16", answer=(0, 1, 2, 3)):
-    made = peers.Candidate(name, maker, precision, "pinned", lambda: None, lambda: np.array(answer))
-    made.samples = [ms] * 3
+    made = peers.Candidate(name, maker, precision, "pinned", lambda: np.array(answer))
+    made.calls = made.samples = [ms] * 3
     return made
 
 
 def test_ratios_use_best_peer_and_plain_copy(script):
     peers = script("peers")
     made = [
-        candidate(peers, "copy", peers.BUS, 2.0),
+        candidate(peers, "copy", peers.BUS, 2.0, "uint8"),
         candidate(peers, "ours", peers.OURS, 3.0, "int8"),
         candidate(peers, "slow", "torch", 9.0),
         candidate(peers, "quick", "torch", 6.0),
@@ -99,13 +99,56 @@ def test_ratios_use_best_peer_and_plain_copy(script):
     assert (ours["peer"], ours["times_faster"], ours["over_copy"]) == ("quick", 2, 1.5)
 
 
-def test_candidate_with_wrong_labels_is_not_timed(script):
-    peers, said = script("peers"), []
+def test_queued_calls_are_over_the_kernels_and_jobs_over_one_process(script):
+    peers = script("peers")
+    made = [
+        candidate(peers, name, peers.OURS, ms)
+        for name, ms in (("queued", 5), ("one", 8), ("two", 4))
+    ]
+    made[0].where, made[1].where, made[2].where = "queued", "classify", "classify"
+    made[1].facts, made[2].facts = ({"images": 9, "workers": more} for more in ("", "--workers 2"))
+    made[2].found = {"wall_ms": [1.0, 2.0, 6.0]}
+    made.append(candidate(peers, "kernels", peers.KERNELS, 4.0))
+    made[3].where = peers.KERNELS
+    queued, two, one, _ = peers.summary(made)
+    assert (queued["over_kernels"], queued["beyond_us"]) == (1.25, 1000)
+    assert (two["times_alone"], two["wall_ms"]) == (2, 2) and "times_alone" not in one
+
+
+def test_samples_are_medians_of_calls_and_processes_are_not_repeated(script, monkeypatch):
+    peers, ran = script("peers"), []
+    monkeypatch.setattr(peers, "cpu_ms", lambda call, times=1: [call() for _ in range(times)] and 6)
+    call = candidate(peers, "call", peers.OURS)
+    call.calls, call.samples = [], []
+    process = peers.Candidate("p", peers.OURS, "fp32", "classify", lambda: ran.append(0) or 7.0)
+    peers.measure([call, process], 5)
+    assert call.samples == [6] * 5 and len(call.calls) == 15
+    assert process.samples == process.calls == [7.0] * 3 and len(ran) == 3
+
+
+def test_process_reports_its_pass_and_the_first_copy_that_differs(script, monkeypatch, tmp_path):
+    peers = script("peers")
+    monkeypatch.setattr(peers.scale, "run", lambda words, workers, device: {
+        "timing_ms": {"end_to_end": {"median": 3.0}}} if "infer" in words else {
+        "this_run": {"seconds": 0.5, "images_per_second": 12.0}})  # fmt: skip
+    infer = peers.process("infer", "", ["infer"], tmp_path / "labels.npy", 2, images=2)
+    assert infer.run() > 0 and infer.found == {"pass_ms": [3.0]}
+    job = peers.process("classify", " --workers 2", ["classify"], tmp_path / "out", 2, images=6)
+    assert job.run() == 500 and job.found["images_per_second"] == [12.0]
+    monkeypatch.setattr(peers.shutil, "rmtree", lambda *path, **how: None)
+    (tmp_path / "out").mkdir()
+    for number, labels in enumerate(([1, 2, 1], [2, 1, 3])):
+        np.save(tmp_path / "out" / f"part-{number}.npy", labels)
+    assert list(job.labels()) == [1, 3] and not job.found
+
+
+def test_candidate_with_wrong_labels_is_not_timed(script, capsys):
+    peers = script("peers")
     right = candidate(peers, "right", "torch")
     wrong = candidate(peers, "wrong", "torch", answer=(1,) * 4)
-    assert peers.check([right, wrong], np.arange(4), np.arange(4), said.append) == [right]
+    assert peers.check([right, wrong], np.arange(4), np.arange(4)) == [right]
     assert right.facts == {"flips": 0, "judged": 4, "correct": 4}
-    assert said == ["wrong: WRONG, 3 of 4 labels differ; not timed"]
+    assert capsys.readouterr().err == "wrong: WRONG, 3 of 4 labels differ; not timed\n"
 
 
 def test_tables_name_kernels_changed_since_measured(script):

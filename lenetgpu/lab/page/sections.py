@@ -37,6 +37,8 @@ _COUNTERS = columns(
 )
 _TITLES, _KINDS = (dict(ini(_TEXTS)[name]) for name in ("commands of peers", "kinds of stages"))
 
+_COMPARED = (None, "device", "pageable")  # places of images in the headline and chart of peers
+
 Make = Callable[[Sequence[Document]], Iterable[Block]]
 # The makers of a chapter's sections, in order
 SECTIONS: list[Callable[[Sequence[Document]], Section]] = []
@@ -86,7 +88,8 @@ def _right(correct: float, judged: float) -> tuple[str, str]:
 
 
 def _peer_figures(document: Document) -> Iterator[tuple[str, str]]:
-    ours = [row for row in document["rows"] if row["maker"] == OURS and row["median_ms"] > 0]
+    rows = [row for row in document["rows"] if row["where"] in _COMPARED and charts.timed(row)]
+    ours = [row for row in rows if row["maker"] == OURS]
     if not ours:
         return
     best = min(ours, key=lambda row: float(row["median_ms"]))
@@ -237,7 +240,8 @@ def _plans(documents: Sequence[Document]) -> Iterator[Block]:
 
 def _ranking(rows: Sequence[Document], title: str, table_title: str) -> list[Part]:
     """Return a chart of the fastest of each maker and precision, and a table of all candidates."""
-    slowest_first = sorted(filter(charts.timed, rows), key=lambda row: -float(row["median_ms"]))
+    compared = [row for row in rows if row["where"] in _COMPARED and charts.timed(row)]
+    slowest_first = sorted(compared, key=lambda row: -float(row["median_ms"]))
     best = {(row["maker"], row["precision"]): row for row in slowest_first}
     shown = sorted(best.values(), key=lambda row: float(row["median_ms"]))
     makers = sorted({row["maker"] for row in shown}, key=lambda maker: (maker != OURS, maker))
