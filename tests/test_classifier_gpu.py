@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from test_kernels_on_a_cpu import compiled, extents, folder, version  # noqa: F401
+from test_kernels_on_a_cpu import compiled, folder, started, version  # noqa: F401
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.reference import reference_scores
@@ -45,18 +45,9 @@ def installed(framework):
 @pytest.mark.parametrize("with_scores", [True, False])
 def test_out_of_range_floats_are_marked(monkeypatch, folder, with_scores):  # noqa: F811
     """The kernel is compiled for a CPU; one float of an image suffices, at any position."""
-    import ctypes
 
     def launch(kernel, grid, block, args):
-        run, together = compiled(kernel, folder)
-        held = [ctypes.c_void_p(arg.ctypes.data if arg.ndim else 0) for arg in args]
-        run(
-            extents(grid),
-            block[0],
-            1,
-            together,
-            (ctypes.c_void_p * 3)(*map(ctypes.addressof, held)),
-        )
+        started(*compiled(kernel, folder), grid, block, args)
 
     monkeypatch.setattr(outside, "launch", launch)
     images = np.random.default_rng(1).random((13, 28, 28, 1), np.float32)

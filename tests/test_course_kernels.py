@@ -17,18 +17,17 @@ import test_kernels_on_a_cpu as emulator
 from conftest import ROOT
 from problems import ODD, in_layouts
 from test_kernels_compile import pytestmark as nvrtc_here
-from test_kernels_on_a_cpu import argument, compiled, extents, folder
+from test_kernels_on_a_cpu import assert_right, compiled, folder, started
 from test_launch_geometry import launches, run
 
 from lenetgpu import stages
-from lenetgpu.check.judge import judge
-from lenetgpu.check.reference import random_input, reference
+from lenetgpu.check.reference import random_input
 from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT, compile_kernel
 from lenetgpu.gpu.occupancy import Demand, residency
-from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
+from lenetgpu.layouts import from_nhwc, physical_shape
 from lenetgpu.network import stage
 from lenetgpu.papers import course_ladder
 from lenetgpu.papers.course import MEAN, RELU
@@ -38,7 +37,6 @@ from lenetgpu.stages.conv import direct
 from lenetgpu.stages.conv.course import counts, grid, image, maps
 from lenetgpu.stages.fc import apart
 from lenetgpu.stages.pool import looped, mean
-from lenetgpu.stages.prepared import Guarded, PreparedKernel
 from lenetgpu.stages.registry import REGISTRY
 from lenetgpu.stages.sectors import NONE, counted, some
 
@@ -126,14 +124,11 @@ def on_a_cpu(folder, monkeypatch):
     """Launch kernels on this CPU; copy filters for constant memory to the library's symbol."""
 
     def launch(kernel, grid, block, args, shared=0, loaded=None, overlap=False):
-        start, together = compiled(kernel, folder)
-        library = ctypes.CDLL(str(folder / f"{kernel.entry}-{abs(hash(kernel))}.so"))
+        library, together = compiled(kernel, folder)
         if loaded is not None:
             place = (ctypes.c_char * loaded.nbytes).in_dll(library, "filters")
             ctypes.memmove(place, loaded.ctypes.data, loaded.nbytes)
-        held = [argument(value) for value in args]
-        addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
-        start(extents(grid), *(*block, 1)[:2], together, addresses)
+        started(library, together, grid, block, args)
 
     def hold(w, kernel, problem):
         array = np.ascontiguousarray(w)
@@ -145,24 +140,6 @@ def on_a_cpu(folder, monkeypatch):
     for name, module in list(sys.modules.items()):
         if name.startswith(stages.__name__) and vars(module).get("launch") is launching.launch:
             monkeypatch.setattr(module, "launch", launch)
-
-
-def assert_right(variant, problem, n, rng):
-    x, w = random_input(variant.kind, problem, n, rng)
-    expected = reference(variant.kind, x, w, problem)
-    flat = problem.reads in ("NC", "N")
-    held = np.ascontiguousarray(x if flat else from_nhwc(x, problem.reads))
-    before = held.copy()
-    state = variant.prepare(w, problem, n + 1) if variant.prepare else w
-    shape = physical_shape(problem.writes, n, problem.out_shape)
-    guarded = Guarded(np, shape, dtype_of(problem.writes))
-    PreparedKernel.poison(guarded.array)
-    variant.launch(held, state, guarded.array, problem)
-    y = guarded.array
-    found = y if problem.writes in ("NC", "N") else to_nhwc(y, problem.writes, problem.out_shape)
-    verdict = judge(found, expected, "fp32")
-    assert verdict.passed, f"{verdict} for {problem}"
-    assert guarded.intact and np.array_equal(held, before)
 
 
 def test_large_shapes_are_sampled_and_network_counted_whole():
@@ -205,9 +182,7 @@ def asked(folder, monkeypatch):
             "-shared", f"-I{made}", f"-I{tests}", f"-I{INCLUDE_ROOT}", source, "-o", library
         )
         code = ctypes.CDLL(str(library))
-        held = [argument(value) for value in args]
-        addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
-        code.run(extents((blocks,)), *(*block, 1)[:2], "__syncthreads" in text, addresses)
+        started(code, "__syncthreads" in text, (blocks,), block, args)
         code.recorded.restype = ctypes.c_longlong
         fields = [("base", "u8"), ("index", "i8"), ("block", "u4"), ("thread", "u4")]
         found = np.empty(code.recorded(None), fields)
@@ -356,7 +331,7 @@ def test_outputs_are_correct_and_in_bounds(kind, name, bases, on_a_cpu, rng):
     for base in bases:
         laid_out = in_layouts(variant, base)
         for problem in laid_out if len(laid_out) < 3 else (laid_out[0], laid_out[-1]):
-            assert_right(variant, problem, 2 if kind != "argmax" else 1025, rng)
+            assert_right(variant, problem, 2 if kind != "argmax" else 1025, rng, spare=1)
             done += 1
     assert done >= len(bases) - 1
 

@@ -74,7 +74,7 @@ def build_once(source, text, library, *options):
 
 
 def compiled(kernel, folder):
-    """Return the kernel as a function of a shared library, and True if its threads synchronize."""
+    """Return a shared library that runs the kernel, and True if its threads synchronize."""
     name = f"{kernel.entry}-{abs(hash(kernel))}"
     source, library = folder / f"{name}.cpp", folder / f"{name}.so"
     text = kernel.source.read_text()
@@ -95,18 +95,23 @@ def compiled(kernel, folder):
         )
         source.write_text("\n".join(lines))
         build("-shared", f"-I{INCLUDE_ROOT}", source, "-o", library)
-    return ctypes.CDLL(str(library)).run, together
-
-
-def extents(grid):
-    """Return a grid in the format of `run`."""
-    return (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
+    return ctypes.CDLL(str(library)), together
 
 
 def argument(value):
     if isinstance(value, np.ndarray):
         return ctypes.c_void_p(value.ctypes.data)
+    if isinstance(value, float):
+        return ctypes.c_float(value)
     return ctypes.c_int32(int(value)) if isinstance(value, np.int32) else ctypes.c_int64(value)
+
+
+def started(library, together, grid, block, args):
+    """Run the kernel of a library that `compiled` returned."""
+    held = [argument(value) for value in args]
+    addresses = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
+    extents = (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
+    library.run(extents, *(*block, 1)[:2], together, addresses)
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +155,7 @@ def on_a_cpu(folder, monkeypatch):
     """Make the package's modules launch on this CPU, with NumPy in place of CuPy."""
 
     def launch(kernel, grid, block, args, shared=0, loaded=None, overlap=False):
-        run, together = compiled(kernel, folder)
-        held = [argument(value) for value in args]
-        addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
-        x, y = (*block, 1)[:2]
-        run(extents(grid), x, y, together, addresses)
+        started(*compiled(kernel, folder), grid, block, args)
 
     monkeypatch.setitem(sys.modules, "cupy", np)
     for name, stand_in in (
@@ -168,12 +169,14 @@ def on_a_cpu(folder, monkeypatch):
             monkeypatch.setattr(module, "launch", launch)
 
 
-def assert_right(variant, problem, n, rng):
+def assert_right(variant, problem, n, rng, spare=0):
+    """Check a variant that is prepared for `spare` more than `n` images."""
     x, w = random_input(variant.kind, problem, n, rng)
     expected = reference(variant.kind, x, w, problem)
     flat = problem.reads in ("NC", "N")
     held = np.ascontiguousarray(x if flat else from_nhwc(x, problem.reads))
-    state = variant.prepare(w, problem, n) if variant.prepare else w
+    before = held.copy()
+    state = variant.prepare(w, problem, n + spare) if variant.prepare else w
     shape = physical_shape(problem.writes, n, problem.out_shape)
     guarded = [Guarded(np, shape, held_as(problem))]
     y = guarded[0].array
@@ -186,6 +189,7 @@ def assert_right(variant, problem, n, rng):
     verdict = judge(found, expected, "fp32")
     assert verdict.passed, f"{verdict} for {problem}"
     assert [f.intact for f in guarded] == [True] * len(guarded), f"written beside for {problem}"
+    assert np.array_equal(held, before), f"input changed for {problem}"
 
 
 CASES = [

@@ -1,11 +1,10 @@
 """The microbenchmark for N_FMA: its chains on a CPU, its arithmetic, its cycles on a GPU."""
 
-import ctypes
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_kernels_on_a_cpu import argument, compiled, extents, folder, pytestmark  # noqa: F401
+from test_kernels_on_a_cpu import compiled, folder, pytestmark, started  # noqa: F401
 
 from lenetgpu.gpu import latency, machines
 from lenetgpu.gpu.latency import FMA_LATENCY, LOAD_LATENCY, Latency, chain
@@ -14,12 +13,9 @@ from lenetgpu.lab.conv.explain import latency_rows
 
 
 def run(kernel, args, folder):  # noqa: F811
-    function, together = compiled(kernel, folder)
+    library, together = compiled(kernel, folder)
     assert not together
-    held = [ctypes.c_float(a) if isinstance(a, float) else argument(a) for a in args]
-    function(
-        extents((1,)), 1, 1, False, (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
-    )
+    started(library, together, (1,), (1,), args)
 
 
 @pytest.mark.parametrize("kernel", FMA_LATENCY, ids=lambda k: str(k.defines[0][1]))
