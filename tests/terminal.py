@@ -28,6 +28,17 @@ def refused(result, *parts):
         assert part in result.stderr
 
 
+def python(*words, prefix=(), limit=300, cwd=ROOT, env=os.environ, **environment):
+    """Run Python with these words and this tree in a process of its own; return the process.
+
+    `prefix` are the words of another command that starts it.
+    """
+    return subprocess.run(
+        [*prefix, sys.executable, *map(str, words)], capture_output=True, text=True, timeout=limit,
+        cwd=cwd, env=env | {"PYTHONPATH": str(ROOT)} | environment,
+    )  # fmt: skip
+
+
 def surroundings(**environment):
     """Return this process's environment, without terminal settings, plus `environment`."""
     kept = {name: value for name, value in os.environ.items() if name not in _TOLD}

@@ -4,7 +4,6 @@ import gzip
 import json
 import platform
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from conftest import ROOT
-from terminal import refused, run
+from terminal import python, refused, run
 
 from lenetgpu.files import assets
 from lenetgpu.gpu import device
@@ -97,6 +96,9 @@ def test_infer_of_data_without_labels(tmp_path):
         ("infer --output none/labels.npy", ["none/labels.npy", "folder"]),
         ("infer --limit 5 --device cpu --output /proc/x.npy", ["/proc/x.npy"]),
         ("infer --json a.json --output a.json", ["a.json", "found two"]),
+        ("profile --counters --device cpu", ["--counters: expected a GPU, found device cpu (req"]),
+        ("compare fc1 --counters --device cpu", ["--counters: expected a GPU, found device cpu"]),
+        ("compare plans --counters", ["--counters: expected a stage, a span or --suite to comp"]),
         ("profile --json - --csv -", ["stdout", "found two"]),
         ("compare", ["a stage, the word plans or --suite NAME"]),
         ("compare fc1 --seconds nan", ["--seconds", "nan"]),
@@ -158,15 +160,6 @@ def test_label_file_of_images_is_not_overwritten(end, tmp_path):
     assert labels.read_bytes() == before
 
 
-def test_bad_weights_write_no_files(tmp_path, weight_file):
-    with h5py.File(weight_file, "a") as file:
-        file["fc2"][3, 4] = np.nan
-    target, report = tmp_path / "labels.npy", tmp_path / "out.json"
-    result = run("infer", "--weights", weight_file, "--output", target, "--json", report)
-    refused(result, str(weight_file), "/fc2", "1 that are NaN")
-    assert not target.exists() and not report.exists()
-
-
 def test_missing_or_unusable_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(device, "driver_gpus", lambda: ())
     refused(run("infer", "--device", "cuda"), "expected an NVIDIA GPU", "found none")
@@ -214,7 +207,7 @@ def test_help_imports_few_modules():
         "atexit.register(lambda: print(*set(sys.modules) - before, sep='\\n', file=sys.stderr)); "
         "runpy.run_module('lenetgpu', run_name='__main__', alter_sys=True)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert "lenetgpu [OPTIONS] COMMAND" in done.stdout
     added = set(done.stderr.split())
     ours = {name for name in added if name.split(".")[0] == "lenetgpu"}

@@ -518,19 +518,3 @@ def test_options_apply_to_lines_files_and_suites(tmp_path, monkeypatch):
     assert rows(*listed, "--dtype", "fp32", "--batch", "2") == ["8,8,8,8,3,1,0", "4,5,5,2,3,1,0"]
     every = rows("--suite", "vgg16", "--list", "--relu", "--bias", "--dtype", "bf16")
     assert len(every) == 9 and all(row.endswith("--bias --relu --dtype bf16") for row in every)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("4,5,5,2,3", "--dtype", "fp64"), "dtype 'fp64' does not exist"),
-        (("4,5,5,2,3", "--epilogue"), "or a model, found 4,5,5,2,3; use --bias and --relu"),
-        (("4,5,5,2,3", "--engines", "--relu"), "--engines: cannot be combined with --relu"),
-        (("--engines", "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"), "supports fp32 in and out, not fp16"),
-        (("--shares", "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"), "supports fp32 in and out, not fp16"),
-    ],
-)
-def test_invalid_arguments_are_refused_in_one_sentence(words, said):
-    done = run("conv", *words)
-    assert done.exit_code == 2 and said in done.output, done.output
-    assert len(done.output.strip().splitlines()) == 1

@@ -16,7 +16,6 @@ import pretended_ncu
 import pytest
 from conftest import ROOT
 from rich.console import Console
-from terminal import run
 
 from lenetgpu.check.reference import reference_stages
 from lenetgpu.errors import LenetError
@@ -308,21 +307,6 @@ def test_each_pass_has_counters_of_its_kernel(pretended):
         "measured loads 12%, stores 100%, shared 50%, active warps 31%, DRAM 1,501 GB/s, "
         "75% wait for long_scoreboard"
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ("profile --counters --device cpu", "expected a GPU, found device cpu (requested)"),
-        ("compare fc1 --counters --device cpu", "expected a GPU, found device cpu"),
-        ("compare plans --counters", "expected a stage, a span or --suite to compare, found plans"),
-    ],
-)
-def test_counters_are_refused_on_cpu_before_timing(words, part):
-    result = run(*words.split())
-    assert result.exit_code == 2, result.output
-    assert result.stderr.count("\n") == 1
-    assert f"--counters: {part}" in result.stderr
 
 
 def profiled(monkeypatch, find_counters):

@@ -703,23 +703,6 @@ def test_interrupted_tuning_keeps_finished_shapes(gpu, tmp_path):
     assert decided(replace(OTHER, C=17), 1, MACHINE)[1] is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ("16,9,9,16,3", "--device", "cpu"),
-            "--tune: expected a GPU for best.fp32, found",
-        ),
-        (("16,9,9,16,3", "--only", "winograd"), "expected --only best or none, found --only wi"),
-        (("16,9,9,16,3", "--cold-l2"), "cannot be combined with --cold-l2"),
-    ],
-)
-def test_untunable_requests_are_refused_in_one_sentence(arguments, words):
-    result = run("conv", *arguments, "--tune")
-    assert result.exit_code == 2
-    assert words in result.output and len(result.output.strip().splitlines()) == 1
-
-
 @pytest.mark.gpu
 def test_best_uses_what_tune_measured_on_gpu():
     document, said = tune("16,9,9,16,3", "--batch", 3, "--seconds", 0.05)

@@ -182,17 +182,3 @@ def test_other_shapes_have_no_paper_figures(tmp_path):
     assert {row["paper"] for row in document["figures"]} == {None}
     assert {row["agrees"] for row in document["figures"]} == {None}
     assert all(row["model"] is not None for row in document["figures"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--device", "cpu"), "combined with --device"),
-        (("--batch", 0), "--batch: expected at least 1 image, found 0"),
-        (("1,8,8,4",), "expected C,H,W,M,K"),
-    ],
-)
-def test_options_for_running_kernels_are_refused(arguments, words):
-    done = run(*arguments)
-    assert done.exit_code == 2
-    assert words in done.stderr and done.stderr.count("\n") == 1

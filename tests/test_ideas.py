@@ -62,7 +62,7 @@ def test_verdict_of_ratios(ideas, ratios, word):
 
 
 def test_unmeasured_side_is_reported(ideas, monkeypatch):
-    """The page has only measured sides; test_tables compares them."""
+    """The page has only measured sides; test_narrow compares them."""
     step = ideas.Step("pool1", ("old",), ("new",), 12.5)
     monkeypatch.setattr(ideas, "_document", lambda *parts: {"rows": [], "cases": []})
     ideas._rows.cache_clear()

@@ -1,23 +1,28 @@
-"""Narrow terminals, dumb terminals, no colours, no Unicode, and streams that are not terminals."""
+"""Tables and lists at any width and in every format; terminals without colours or Unicode."""
 
+import csv
 import io
+import json
 import re
-import subprocess
-import sys
+from itertools import groupby
 
 import pytest
 from rich.console import Console as Rich
-from terminal import in_terminal, surroundings
+from terminal import in_terminal, python, run, surroundings, without_escapes
 
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab import console as progress
+from lenetgpu.lab import listing, rows
 from lenetgpu.lab.compare import COMPARED, COUNTED, COURSE, LAYOUTS, STEPS
 from lenetgpu.lab.console import folded
 from lenetgpu.lab.conv.document import CONVOLVED, EXPLAINED, SUMMED
 from lenetgpu.lab.conv.document import STEPS as CONV_STEPS
-from lenetgpu.lab.listing import matrix_lines
-from lenetgpu.lab.render import Table, in_lines
-from lenetgpu.lab.rows import STAGE, dimensions, listed
+from lenetgpu.lab.listing import matrix_lines, variant_lines
+from lenetgpu.lab.render import Table, in_lines, show
+from lenetgpu.lab.rows import STAGE, columns, dimensions, fixed, listed, significant
+from lenetgpu.stages import variants
 from lenetgpu.stages.matrix import cells
+from lenetgpu.stages.registry import KINDS, SPAN_KINDS
 
 TYPES = {
     "compared": COMPARED, "course": COURSE, "layouts": LAYOUTS, "counted": COUNTED, "steps": STEPS,
@@ -121,10 +126,8 @@ def test_ascii_terminal_gets_ascii_only(name):
 
 
 def piped(name, **environment):
-    done = subprocess.run(
-        [sys.executable, "-m", "lenetgpu", *NARROW[name]], env=surroundings(**environment),
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = python("-m", "lenetgpu", *NARROW[name], env=surroundings(**environment))
+    assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
 
@@ -155,3 +158,170 @@ def test_progress_fits_the_width(width, rate):
     frames = re.findall(r"images, all passes[^\r\n\x1b]*", screen.file.getvalue())
     assert any("123,456/1,234,567" in frame for frame in frames)
     assert not any("\u2026" in frame or len(frame) > width for frame in frames)
+
+
+TIMED = columns(
+    "candidate=name",
+    ("median ms=median_ms", fixed(3)),
+    *columns(("W=machine.power_w", fixed(0))),
+    ("grid", dimensions),
+    "note",
+)
+ENTRY = {"name": "a|\x1b", "median_ms": 0.12349, "grid": [3, 2], "machine": {"power_w": 312.5},
+         "status": "right", "else": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", rows.ini(rows.COLUMNS).sections())
+def test_formats_in_the_file_of_columns_are_known(name):
+    own = dict.fromkeys(("between", "rounded", "yes_or_no", "shortened", "stalls"), str)
+    for column in rows.from_file(name, **own):
+        assert callable(column.write) or name == "tooltips" or format(1, column.write)
+        assert column.numeric or callable(column.write)
+
+
+def test_every_format_shows_nested_json_objects():
+    row = ENTRY | {"note": "said"}
+    table = Table(TIMED, [row, {"name": "b", "machine": None}], "a title")
+    assert [one.key for one in table.columns] == [
+        "name", "median_ms", "machine.power_w", "grid", "note",
+    ]  # fmt: skip
+    assert table.markdown().splitlines() == [
+        "| candidate | median ms | W | grid | note |",
+        "|---|---:|---:|---:|---|",
+        "| a|\\x1b | 0.123 | 312 | 3x2 | said |",
+        "| b |  |  |  |  |",
+    ]
+    first, second = csv.DictReader(io.StringIO(table.csv()))
+    assert first == {"name": "a|\\x1b", "median_ms": "0.12349", "machine.power_w": "312.5",
+                     "grid": "3x2", "note": "said"}  # fmt: skip
+    assert second["median_ms"] == ""
+    assert table.cells(row)[:2] == [("a|\\x1b", None), ("0.123", 0.12349)]
+
+
+def test_note_that_does_not_fit_is_shown_below():
+    rows = [{"name": "a", "median_ms": 1.0, "note": "a sentence"}, {"name": "b"}]
+    table, printed = Table(TIMED, rows, below="note"), []
+
+    class Narrow:
+        width = 12
+        print = staticmethod(printed.append)
+
+    show(Narrow, [table, "a line"])
+    assert printed[1:] == ["a: a sentence", "a line"]
+    assert table.notes(80) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0051, "0.00510"), (0.0049, "0.00490"), (1.234, "1.23"), (51.26, "51.3"), (1234.5, "1,234"),
+     (0, "0.00"), (-2.5, "-2.50"), (99.96, "100.0")],
+)  # fmt: skip
+def test_three_significant_digits_at_any_magnitude(value, text):
+    assert significant(3)(value) == text
+
+
+def test_interval_has_both_ends_or_none():
+    entry = {column.key: 1.0 for column in COMPARED if column.numeric}
+    entry |= {"name": "fused.rows, again", "check": "PASS", "verdict": "undecided"}
+    entry |= {"grid": [1, 1, 1], "block": [1, 1, 1], "label_flips": 0}
+    table, seen = Table(COMPARED, [entry]), set()
+    for width in range(40, 260):
+        shown = {column.key for column in table.fitting(width)}
+        assert ("low" in shown) == ("high" in shown)
+        seen.add("low" in shown)
+    assert seen == {True, False}
+
+
+WIDTHS = (60, 140)
+_NEEDS = "a GPU of compute capability "
+LACKING = {
+    None: {"a GPU"},
+    75: {f"{_NEEDS}8.0 or later", f"{_NEEDS}9.0"},
+    90: set(),
+    100: {f"{_NEEDS}9.0"},
+}
+ROW = re.compile(r"([* ]) (\S+\.\S+) +(cpu|cuda \d+\.\d(?: only)?) +(\w+)(?:  .*)?$")
+
+
+def lines_at(width, stage=None):
+    return [text for [(text, _)] in variant_lines(*listing.table_rows(stage), width)]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_variant_is_a_row_within_the_width(width):
+    lines = lines_at(width)
+    assert max(map(len, lines)) <= width
+    rows = [found for line in lines if (found := ROW.match(line))]
+    listed = [v for v in variants() if v.kind in (*KINDS, *SPAN_KINDS)]
+    assert sorted(row[2] for row in rows) == sorted(v.full_name for v in listed)
+    words = " ".join(" ".join(lines).split())
+    for v in listed:
+        assert f"{v.needs}" in [row[3] for row in rows if row[2] == v.full_name]
+        assert v.summary in words
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_descriptions_are_shown_where_they_fit():
+    narrow, wide = lines_at(60, "argmax"), lines_at(140, "argmax")
+    scan = "One thread scans the scores of one image."
+    assert f"    {scan}" in narrow
+    assert any(ROW.match(line) and scan in line for line in wide)
+    assert "report 3.3.1" in "".join(wide)
+    assert "report 3.3.1" not in "".join(narrow)
+
+
+def test_variants_are_grouped_by_kind_and_family():
+    rows, _ = listing.table_rows()
+    for keys in (
+        [row["kind"] for row in rows],
+        [(row["kind"], row["variant"].split(".")[0]) for row in rows],
+    ):
+        runs = [key for key, _ in groupby(keys)]
+        assert len(runs) == len(set(runs))
+    headings = [line for line in lines_at(80) if line and line[0] not in " *"]
+    assert headings[0] == "conv: conv1, conv2"
+    assert [line.partition(":")[0] for line in headings] == [*KINDS, *SPAN_KINDS]
+
+
+def test_variants_are_ordered_from_naive_to_fast():
+    order = "serial.loops direct.basic direct.tight direct.four_maps unrolled.naive cublas.im2col"
+    order = f"{order} convnet2.rolled winograd.f2 winograd.f4".split()
+    names = [row["variant"] for row in listing.table_rows("conv")[0]]
+    assert [name for name in names if name in order] == order
+
+
+@pytest.mark.parametrize(
+    ("capability", "marked"),
+    [(None, {"cpu"}), (75, {"cpu", "cuda 7.5"}),
+     (90, {"cpu", "cuda 7.5", "cuda 8.0", "cuda 9.0 only"}),
+     (100, {"cpu", "cuda 7.5", "cuda 8.0"})],
+)  # fmt: skip
+def test_supported_variants_are_marked(capability, marked, monkeypatch):
+    gpu = None if capability is None else Gpu(0, "NVIDIA Test", capability)
+    monkeypatch.setattr(listing, "choose_device", lambda wanted: (gpu, "no NVIDIA GPU found"))
+    lines = lines_at(80)
+    rows = [found for line in lines if (found := ROW.match(line))]
+    assert {row[3] for row in rows if row[1] == "*"} == marked
+    assert not marked & {row[3] for row in rows if row[1] == " "}
+    lacks = {row["lacks"] for row in listing.variant_rows()} - {None}
+    assert lacks == LACKING[capability]
+    machine = "cpu (no NVIDIA GPU found)" if gpu is None else "cpu and NVIDIA Test, cuda"
+    legend = " ".join(" ".join(lines).split()).partition("* runs on this machine: ")[2]
+    assert legend.startswith(machine) and ("the others require" in legend) == bool(lacks)
+    assert all(what in legend for what in lacks)
+
+
+def test_json_has_the_same_variants_and_marks():
+    printed = run("variants", "pool", "--json").output
+    (row, *_) = rows = json.loads(printed)["variants"]
+    assert list(row) == [
+        "kind", "stages", "variant", "also", "needs", "precision", "reads", "writes", "paper",
+        "description", "here", "lacks",
+    ]  # fmt: skip
+    assert {r["variant"] for r in rows} == {r["variant"] for r in listing.table_rows("pool")[0]}
+
+
+@pytest.mark.parametrize("width", (20, *WIDTHS))
+def test_terminal_output_fits_its_width(width):
+    plain = without_escapes(in_terminal(width, "variants", "pool"))
+    assert plain.splitlines() == lines_at(width, "pool")

@@ -197,23 +197,6 @@ def test_chain_consists_of_its_instruction(one):
 # The command
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--device", "cpu"), "--shares: expected a GPU for its clocks, found device cpu"),
-        (("--suite", "lenet"), "expected --suite convnet2 or none, found lenet"),
-        (("--explain",), "combined with --explain"),
-        (("--batch", "0"), "expected at least 1 image, found 0"),
-        (("1,8,8,4",), "expected C,H,W,M,K"),
-        (("1,50000,50000,1,3",), "2^31"),
-    ],
-)
-def test_invalid_arguments_are_refused(arguments, words):
-    result = run(*arguments)
-    assert result.exit_code == 2, result.output
-    assert words in result.stderr and len(result.stderr.splitlines()) == 1
-
-
 class MadeUp:
     """Field in which the kernels named `wrong` are wrong."""
 
