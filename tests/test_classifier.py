@@ -55,7 +55,7 @@ TYPES = {
     "float32": lambda x: x.astype(np.float32) / np.float32(255),
     "float64": lambda x: x / 255,
     "big-endian": lambda x: (x / 255).astype(">f4"),
-    "just outside": lambda x: np.where(x == 255, 1.0005, x / 255),
+    "just outside": lambda x: np.where(x == 255, 1.0009, x / 255),
 }
 
 

@@ -14,19 +14,8 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
 from lenetgpu.files.convs.described import Given, as_line, convolution, require_countable
-from lenetgpu.lab.conv import compared
+from lenetgpu.lab.conv import compared, request
 from lenetgpu.lab.conv.document import shape_text
-from lenetgpu.lab.conv.request import (
-    ALONE,
-    AS_LISTED,
-    FUSED,
-    ConvRequest,
-    command_of,
-    parse_shape,
-    rows_asked,
-    rows_of,
-    shape_of,
-)
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv, outputs
 
@@ -66,7 +55,7 @@ def without_torch(monkeypatch):
     ],
 )  # fmt: skip
 def test_benchdnn_and_miopen_lines_are_parsed(line, images, conv):
-    shape = shape_of(line)
+    shape = request.shape_of(line)
     assert (shape.batch, shape.problem) == (images, conv)
 
 
@@ -85,24 +74,23 @@ def test_benchdnn_and_miopen_lines_are_parsed(line, images, conv):
     ],
 )
 def test_unsupported_lines_give_the_reason(line, why):
-    result = run("--", line)
-    assert result.exit_code == 2
-    assert f"expected a supported convolution, found {why}" in result.output
-    assert len(result.output.strip().splitlines()) == 1
+    terminal.refused(run("--", line), f"expected a supported convolution, found {why}")
 
 
 @pytest.mark.parametrize(
     ("line", "epilogue", "said"),
     [
-        ("ic8ih8oc8kh3", False, ALONE),
-        ("ic8ih8oc8kh3", True, FUSED),
-        ("--attr-post-ops=relu ic8ih8oc8kh3", False, AS_LISTED),
+        ("ic8ih8oc8kh3", False, request.ALONE),
+        ("ic8ih8oc8kh3", True, request.FUSED),
+        ("--attr-post-ops=relu ic8ih8oc8kh3", False, request.AS_LISTED),
     ],
 )
 def test_notes_list_epilogues_of_a_file(tmp_path, line, epilogue, said):
     path = tmp_path / "lines"
     path.write_text(f"ic3ih8oc8kh3\n{line}\n")
-    assert rows_asked(ConvRequest(lines=path, epilogue=epilogue))[0].notes == (said,)
+    assert request.rows_asked(request.ConvRequest(lines=path, epilogue=epilogue))[0].notes == (
+        said,
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,26 +114,22 @@ def test_notes_list_epilogues_of_a_file(tmp_path, line, epilogue, said):
     ],
 )
 def test_invalid_lines_are_refused_in_one_sentence(line, words):
-    result = run("--", line)
-    assert result.exit_code == 2, result.output
-    assert words in result.output
-    assert len(result.output.strip().splitlines()) == 1
+    terminal.refused(run("--", line), words)
 
 
 @pytest.mark.parametrize(
-    ("line", "refused", "name"),
+    ("line", "larger", "name"),
     [
         ("1,32766,65533,1,3,1,1", "1,32766,65534,1,3,1,1", "input"),
         ("32767,16,16,256,16", "32768,16,16,256,16", "filters"),
         ("1,256,256,32767,1", "1,256,256,32768,1", "output"),
     ],
 )
-def test_sizes_beyond_32bit_offsets_are_refused(line, refused, name):
-    shape = shape_of(line)
+def test_sizes_beyond_32bit_offsets_are_refused(line, larger, name):
+    shape = request.shape_of(line)
     require_countable(shape.problem, 1, "it")
-    result = run(refused, "--list")
-    assert result.exit_code == 2
-    assert f"batch 1: expected fewer than 2^31 values in the {name}, found" in result.output
+    words = f"batch 1: expected fewer than 2^31 values in the {name}, found"
+    terminal.refused(run(larger, "--list"), words)
 
 
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -168,7 +152,7 @@ def test_convolutions_round_trip_through_their_text(numbers, stride, dilation, p
     conv = convolution("it", (n, *sizes), (r, s), out, stride, pad, dilation, groups)
     assert conv.out_shape == (*out, m * groups)
     for text in (as_line(conv), shape_text(conv)):
-        assert parse_shape(text).problem == conv, text
+        assert request.parse_shape(text).problem == conv, text
     assert conv == Conv(h, w, c * groups, m * groups, r, s, strides=stride, pads=(*pad, *after),
                         dilation=dilation, groups=groups)  # fmt: skip
 
@@ -249,18 +233,18 @@ def test_rows_have_a_command_that_repeats_them(tmp_path):
 
 
 def test_repeat_command_has_all_options():
-    shape = shape_of("8,9,9,8,3")
-    asked = ConvRequest(
+    shape = request.shape_of("8,9,9,8,3")
+    asked = request.ConvRequest(
         lines=Path("x"), batch=3, device="cuda:1", seconds=0.5, only="tiled", baseline="fft",
         rounds=7, warmup=3, watch=0.0, cold_l2=True, plugins=(Path("my own.py"),),
         plot=Path("p.png"),
     )  # fmt: skip
-    command = command_of(asked, shape)
+    command = request.command_of(asked, shape)
     assert command == (
         "lenetgpu conv 8,9,9,8,3,1,0 --batch 1 --device cuda:1 --seconds 0.5 --rounds 7 --warmup 3 "
         "--watch 0.0 --cold-l2 --baseline fft --with 'my own.py' --only tiled"
     )
-    assert command_of(asked, shape, "fft.pocketfft").endswith(" --only fft.pocketfft")
+    assert request.command_of(asked, shape, "fft.pocketfft").endswith(" --only fft.pocketfft")
     options = {name for param in main.commands["conv"].params for name in param.opts}
     assert {word for word in shlex.split(command) if word.startswith("--")} <= options
 
@@ -279,10 +263,7 @@ def test_repeat_command_has_all_options():
 def test_bad_file_is_refused_with_line_number(tmp_path, text, words):
     path = tmp_path / "lines.txt"
     path.write_bytes(text)
-    result = run("--from", path)
-    assert result.exit_code == 2, result.output
-    assert words in result.output
-    assert len(result.output.strip().splitlines()) == 1
+    terminal.refused(run("--from", path), words)
 
 
 def test_conflicting_inputs_are_refused(tmp_path):
@@ -299,9 +280,7 @@ def test_conflicting_inputs_are_refused(tmp_path):
         (("--from", tmp_path / "none"), "expected a file of convolutions, one per line, found no"),
         (("--from", path, "--json", path), "lines.txt"),
     ):
-        result = run(*arguments)
-        assert result.exit_code == 2, arguments
-        assert words in result.output
+        terminal.refused(run(*arguments), words)
     assert path.read_text() == "ic8ih8oc8kh3\n"
 
 
@@ -327,7 +306,7 @@ def test_row_names_are_unique():
     names = ("same", "same (3)", "same", "same")
     sizes = enumerate(names, 1)
     asked = [Given(Conv(4, 4, c, 1, 1, 1), name=name) for c, name in sizes]
-    rows = rows_of([*asked, asked[0], Given(None, name="same", others=("odd",))])
+    rows = request.rows_of([*asked, asked[0], Given(None, name="same", others=("odd",))])
     assert len({row.label for row in rows}) == len(rows) == 5
     assert [row.count for row in rows] == [2, 1, 1, 1, 1]
 

@@ -10,22 +10,7 @@ from lenetgpu.check.reference import network_reference, random_input, reference
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.net.streaming import streamer
 from lenetgpu.network import stage
-from lenetgpu.papers import course_ladder
-from lenetgpu.papers.course import (
-    APART,
-    FIGURES,
-    HOST,
-    IMAGES,
-    LADDERS,
-    LINEAR,
-    MERGED,
-    MOVES,
-    SERIAL_MEAN,
-    SERIAL_RELU,
-    UNTIMED,
-    layouts_of,
-    streamed,
-)
+from lenetgpu.papers import course, course_ladder
 from lenetgpu.papers.course_ladder import CourseRun, step_rows
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import resolve
@@ -71,19 +56,19 @@ def run(shipped_weights):
     return CourseRun("cpu", images, facts, None, lambda line: None)
 
 
-@pytest.mark.parametrize(("span", "name"), [(s, v) for *_, s, v in LINEAR])
+@pytest.mark.parametrize(("span", "name"), [(s, v) for *_, s, v in course.LINEAR])
 def test_merged_stages_are_checked_and_timed(run, span, name):
     row = run._one(span, name)
     assert row["status"] == "right" and row["median_ms"] > 0
     assert "multiply-adds an image merged" in row["explanation"]
-    assert row["explanation"].count(" + ") == (name == APART)
+    assert row["explanation"].count(" + ") == (name == course.APART)
 
 
 @pytest.mark.parametrize("span", ["pool1+conv2", "pool2+fc1"])
 def test_wrongly_merged_weights_are_not_timed(run, span, monkeypatch):
     right = course_ladder.merged_weights
     monkeypatch.setattr(course_ladder, "merged_weights", lambda *about: right(*about)[::-1].copy())
-    row = run._one(span, MERGED)
+    row = run._one(span, course.MERGED)
     assert row["status"] == "wrong" and "median_ms" not in row
 
 
@@ -114,24 +99,24 @@ def test_bytes_crossing_the_bus_between_stages():
 )
 def test_early_kernels_read_the_reports_layouts(where, name, expected):
     variant = find("conv" if where.startswith("conv") else "pool", name, "cuda")
-    assert layouts_of(where, variant) == expected
+    assert course.layouts_of(where, variant) == expected
     assert variant.refusal(stage(where).problem) is None
 
 
 def test_every_ladder_step_is_a_row():
-    rows = {(f.stage, f.variant) for f in FIGURES}
-    rows |= {(where, name) for *_, where, name in (*UNTIMED, *LINEAR, *MOVES)}
-    steps = [(where, name) for where, ladder in LADDERS for name, _ in ladder]
+    rows = {(f.stage, f.variant) for f in course.FIGURES}
+    rows |= {(where, name) for *_, where, name in (*course.UNTIMED, *course.LINEAR, *course.MOVES)}
+    steps = [(where, name) for where, ladder in course.LADDERS for name, _ in ladder]
     assert set(steps) <= rows
     timed = [
         {"stage": where, "variant": name, "median_ms": 1.0 + index}
         for index, (where, name) in enumerate(dict.fromkeys(steps))
     ]
     found = step_rows(timed)
-    assert len(found) == sum(len(ladder) - 1 for _, ladder in LADDERS)
+    assert len(found) == sum(len(ladder) - 1 for _, ladder in course.LADDERS)
     without = [row for row in found if row["report_gain"] is None]
     assert {row["stage"] for row in without} >= {"all", "pool1+conv2", "conv2"}
-    assert streamed(2, 2) in without[-1]["step"]
+    assert course.streamed(2, 2) in without[-1]["step"]
 
 
 class FakePipeline:
@@ -160,7 +145,7 @@ def test_transfers_with_wrong_labels_are_not_timed(checked, monkeypatch, wrong):
     moved = FakePipeline(), lambda: np.arange(10) + wrong, "so many bytes"
     monkeypatch.setattr(course_ladder, "transfers", lambda *about: moved)
     monkeypatch.setattr(course_ladder, "cpu_ms", lambda work: 3.0)
-    row = checked._one("all", HOST)
+    row = checked._one("all", course.HOST)
     assert row["status"] == ("wrong" if wrong else "right")
     assert row.get("median_ms") == (None if wrong else 3.0)
 
@@ -180,7 +165,7 @@ def test_streams_with_wrong_labels_are_not_timed(checked, monkeypatch):
     monkeypatch.setattr(streamer, "pinned_copy", np.copy)
     results = np.empty(10, np.int32), None
     monkeypatch.setattr(streamer, "host_results", lambda n, with_scores: results)
-    row = checked._one("all", streamed(2, 2))
+    row = checked._one("all", course.streamed(2, 2))
     assert row["status"] == "wrong" and "found 9 others" in row["note"]
     assert "median_ms" not in row
 
@@ -219,10 +204,12 @@ def on_a_gpu(monkeypatch):
     return make
 
 
-@pytest.mark.parametrize(("images", "ratio"), [(IMAGES, 17200 / 2), (100, None), (20_000, None)])
+@pytest.mark.parametrize(
+    ("images", "ratio"), [(course.IMAGES, 17200 / 2), (100, None), (20_000, None)]
+)
 def test_ratios_require_equal_batch_sizes(on_a_gpu, images, ratio):
     run = on_a_gpu(images)
-    figure = next(f for f in FIGURES if (f.stage, f.table) == ("conv2", "1"))
+    figure = next(f for f in course.FIGURES if (f.stage, f.table) == ("conv2", "1"))
     for _ in range(2):  # the second has a note of its own
         row = {"report_ms": figure.milliseconds, **run._measure(figure.stage, figure.variant)}
         row = run._with_speedup(row)
@@ -232,14 +219,14 @@ def test_ratios_require_equal_batch_sizes(on_a_gpu, images, ratio):
 
 
 def test_serial_row_on_a_gpu_names_the_cpu(on_a_gpu):
-    run = on_a_gpu(IMAGES)
-    for where, variant in (("conv1", "serial.loops"), ("pool2", SERIAL_RELU)):
+    run = on_a_gpu(course.IMAGES)
+    for where, variant in (("conv1", "serial.loops"), ("pool2", course.SERIAL_RELU)):
         note = run._measure(where, variant)["note"]
         assert cpu_name() in note and "scaled from 100 images" in note
     assert cpu_name() not in run._measure("conv1", "direct.basic").get("note", "")
 
 
-@pytest.mark.parametrize("name", [SERIAL_RELU, SERIAL_MEAN])
+@pytest.mark.parametrize("name", [course.SERIAL_RELU, course.SERIAL_MEAN])
 def test_small_batches_are_not_scaled(name):
     notes = {n: course_ladder.serial_pass("pool2", name, n)["note"] for n in (100, 101)}
     assert "scaled" not in notes[100]

@@ -57,17 +57,6 @@ def test_label_encodings(tmp_path, digits, form):
     )
 
 
-@pytest.mark.parametrize("dtype", ["<f2", ">f8"])
-def test_weights_of_any_float_type_and_byte_order(tmp_path, weight_file, dtype):
-    written = {name: values.astype(dtype) for name, values in held(weight_file).items()}
-    found = load_weights(h5(tmp_path / "o.h5", **written)).tensors
-    assert found.keys() == written.keys()
-    for name, tensor in found.items():
-        assert tensor.dtype == np.float32
-        assert tensor.dtype.isnative
-        np.testing.assert_array_equal(tensor, written[name].astype(np.float32))
-
-
 def weights_with(weight_file, tmp_path, name, data):
     tensors = dict(load_weights(weight_file).tensors)
     if data is None:
@@ -92,7 +81,6 @@ def test_invalid_weights_are_refused(weight_file, tmp_path, name, data, message)
     with pytest.raises(LenetError, match=message) as caught:
         load_weights(path)
     assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -145,14 +133,6 @@ def test_labels_must_match_number_of_images(tmp_path, digits):
     path = idx_file(tmp_path / "x-images", images, labels[:4])
     with pytest.raises(LenetError, match="expected 6 labels for .*found 4"):
         load_dataset(path)
-
-
-@pytest.mark.parametrize("load", [load_dataset, load_weights])
-def test_missing_file_and_folder_are_refused(tmp_path, load):
-    with pytest.raises(LenetError, match="found no such file"):
-        load(tmp_path / "none.h5")
-    with pytest.raises(LenetError, match="found a folder"):
-        load(tmp_path)
 
 
 def test_converted_data_reads_the_same(tmp_path, digits):

@@ -164,14 +164,6 @@ def test_results_contain_file_names(folder):
     assert "checksums match (3 datasets)" in verified(folder / "o.h5")
 
 
-def test_as_is_skips_preparation(folder, digits):
-    image = Image.fromarray(digits.images[0, ..., 0])
-    image.save("plain.png")
-    (row,) = rows("plain.png", "--as-is")
-    assert row["label"] == digits.labels[0] and row["notes"] == []
-    assert all("resized from 84x84" in row["notes"] for row in rows("scans", "--as-is"))
-
-
 @pytest.mark.parametrize("width", [14, 80])
 @pytest.mark.parametrize("braille", [True, False])
 def test_drawings_fit_the_width_and_show_the_ink(digits, width, braille):

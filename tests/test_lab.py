@@ -12,18 +12,7 @@ from lenetgpu.dispatch import candidates as comparing
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.network import SPANS, STAGES
-from lenetgpu.papers.course import (
-    AFTER,
-    BEYOND,
-    FIGURES,
-    MEAN,
-    RELU,
-    SERIAL_MEAN,
-    SERIAL_RELU,
-    TOTAL,
-    UNTIMED,
-    layout_rows,
-)
+from lenetgpu.papers import course
 from lenetgpu.papers.course_ladder import PASSES_OF, step_rows
 from lenetgpu.plan import resolve
 from lenetgpu.stages import find, variants
@@ -32,12 +21,14 @@ from lenetgpu.stages.registry import cpu, make_variant
 
 def test_suite_covers_every_convolution_of_the_report():
     kinds = {unit.name: unit.kind for unit in (*STAGES, *SPANS)}
-    named = [(figure.stage, figure.variant) for figure in FIGURES]
-    named += [(stage, name) for _, _, stage, name in (*UNTIMED, *BEYOND, *AFTER)]
+    named = [(figure.stage, figure.variant) for figure in course.FIGURES]
+    named += [
+        (stage, name) for _, _, stage, name in (*course.UNTIMED, *course.BEYOND, *course.AFTER)
+    ]
     covered = {
-        (kinds[stage], PASSES_OF if name in (RELU, MEAN) else name)
+        (kinds[stage], PASSES_OF if name in (course.RELU, course.MEAN) else name)
         for stage, name in named
-        if name not in (SERIAL_RELU, SERIAL_MEAN, TOTAL)
+        if name not in (course.SERIAL_RELU, course.SERIAL_MEAN, course.TOTAL)
     }
     of_the_report = {
         (v.kind, v.full_name)
@@ -49,7 +40,7 @@ def test_suite_covers_every_convolution_of_the_report():
 
 
 def test_table_10_matches_the_layouts():
-    for row in layout_rows():
+    for row in course.layout_rows():
         assert row["report_before"] == row["before"]
         kept = [extent for extent in row["report_after"] if extent != 1]
         assert kept == [extent for extent in row["after"] if extent != 1], row
