@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 from conftest import ROOT
-from terminal import run
+from terminal import refused, run
 
 from lenetgpu.errors import LenetError
 
@@ -21,9 +21,7 @@ from lenetgpu.errors import LenetError
 )  # fmt: skip
 def test_empty_file_name_is_refused(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    done = run(*words)
-    assert done.exit_code == 2 and done.stderr.count("\n") == 1
-    assert "expected a name, found an empty one" in done.stderr
+    refused(run(*words), "expected a name, found an empty one")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,16 +1,15 @@
 """Modules that a new process imports, and modules that it does not."""
 
-import subprocess
-import sys
-
 import pytest
+from terminal import python
 
 from lenetgpu.stages import registry
 
 
 def fresh(code):
     """Return the lines that `code` prints in a process of its own."""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = python("-c", code)
+    assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()
 
 
@@ -83,8 +82,7 @@ finally:
 
 def loaded_by(*words):
     """Return the modules loaded by a process that labels 31 digits, too many to print each."""
-    command = [sys.executable, "-c", INFER, *map(str, words)]
-    ran = subprocess.run(command, capture_output=True, text=True)
+    ran = python("-c", INFER, *words)
     assert ran.returncode == 0, ran.stderr
     return set(ran.stderr.rpartition("loaded ")[2].split())
 

@@ -195,10 +195,7 @@ def test_batch_is_the_models_or_as_requested(tmp_path, size, batch, images):
 )  # fmt: skip
 def test_invalid_models_are_refused_in_one_sentence(tmp_path, nodes, weights, words):
     path = written(tmp_path, model(nodes, weights))
-    result = run("--model", path, "--list")
-    assert result.exit_code == 2, result.output
-    assert words in result.output
-    assert len(result.output.strip().splitlines()) == 1
+    terminal.refused(run("--model", path, "--list"), words)
 
 
 def test_external_weights_are_not_opened(tmp_path, monkeypatch):
@@ -233,15 +230,11 @@ def test_non_onnx_files_are_refused_in_one_sentence(tmp_path, monkeypatch):
     path = tmp_path / "net.onnx"
     for data in (b"", b"\x89PNG\r\n\x1a\n" + bytes(99), b"hello there"):
         path.write_bytes(data)
-        result = run("--model", path)
-        assert result.exit_code == 2 and f"{path}: expected" in result.output
-        assert len(result.output.strip().splitlines()) == 1
+        terminal.refused(run("--model", path), f"{path}: expected")
     for wrong in (tmp_path, tmp_path / "none"):
-        result = run("--model", wrong)
-        assert result.exit_code == 2 and "expected an ONNX model, found" in result.output
+        terminal.refused(run("--model", wrong), "expected an ONNX model, found")
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    result = run("--model", path)
-    assert result.exit_code == 2 and "pip install 'lenetgpu[models]'" in result.output
+    terminal.refused(run("--model", path), "pip install 'lenetgpu[models]'")
 
 
 FOLLOWED = [

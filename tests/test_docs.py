@@ -3,13 +3,12 @@
 import inspect
 import json
 import re
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from terminal import python
 
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.papers.course import FIGURES, LADDERS
@@ -33,7 +32,7 @@ def read(path):
 
 
 def test_generated_pages_are_current():
-    done = subprocess.run([sys.executable, ROOT / "scripts" / "tables.py", "--check"])
+    done = python(ROOT / "scripts" / "tables.py", "--check")
     assert done.returncode == 0, "run scripts/tables.py"
 
 

@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from terminal import run
+from terminal import refused, run
 
 from lenetgpu.cli.ending import write_json
 from lenetgpu.errors import LenetError
@@ -158,10 +158,7 @@ def test_invalid_earlier_file_is_refused_by_the_command(data, tmp_path):
     path = tmp_path / "earlier.json"
     path.write_bytes(data)
     result = run("conv", "1,8,8,4,3", "--fail-on-regression", 5, "--against", path)
-    assert result.exit_code == 2, result.output
-    expected = f"{path}: expected JSON written by conv, found another document ("
-    assert result.stderr.startswith(f"lenetgpu: error: {expected}")
-    assert result.stderr[:-1].isprintable()
+    refused(result, f"error: {path}: expected JSON written by conv, found another document (")
 
 
 def test_earlier_files_may_use_old_keys_of_the_baseline(written):

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from terminal import run
+from terminal import refused, run
 
 from lenetgpu.files.folders import below, is_pattern, matching
 
@@ -38,5 +38,4 @@ def test_pattern_expands_to_matching_files(folder):
 
 @pytest.mark.parametrize("words", [["infer", "."], ["classify", ".", "--out", "../out"]])
 def test_input_file_in_a_folder_is_not_overwritten(folder, words):
-    done = run(*words, "--json", "b/a/y.png")
-    assert done.exit_code == 2 and "an output file other than the inputs" in done.stderr
+    refused(run(*words, "--json", "b/a/y.png"), "an output file other than the inputs")

@@ -1,12 +1,11 @@
 """Children forked while their parent computes: they work, or fail at once with a reason."""
 
 import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
-from conftest import ROOT
+from terminal import python
 
 from lenetgpu import LenetError
 from lenetgpu.gpu import device
@@ -17,11 +16,7 @@ FORKS, LIMIT_S = 20, 120
 
 def ran(program):
     """Run `program` in a process of its own with this tree, and return its output."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = python("-c", textwrap.dedent(program), limit=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, done.stderr
 

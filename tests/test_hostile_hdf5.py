@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from stored import idx_file, npy
+from terminal import python
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
@@ -78,10 +79,7 @@ def corpus(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ends(corpus):
     """The outcome of every file: (status, seconds, MiB, message)."""
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, *map(str, corpus)],
-        capture_output=True, text=True, cwd=ROOT, timeout=300, check=False,
-    )  # fmt: skip
+    done = python("-c", DRIVER, *corpus)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

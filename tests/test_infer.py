@@ -1,8 +1,6 @@
 """Runs of the pipeline: passes, files read in parallel, results after Ctrl-C."""
 
 import json
-import subprocess
-import sys
 import threading
 import tracemalloc
 from functools import cache
@@ -13,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from conftest import ROOT
-from terminal import run
+from terminal import python, run
 
 from lenetgpu.cpu import threads
 from lenetgpu.files import source as source_module
@@ -286,8 +284,7 @@ main(arguments, prog_name="lenetgpu")
 def stopped(chunk, *arguments, code=DRIVER):
     """Run the command and interrupt it as chunk `chunk` begins; the first chunk only warms up."""
     weights_were_checked()
-    words = [sys.executable, "-c", code, str(chunk), *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    return python("-c", code, chunk, *arguments)
 
 
 def test_ctrl_c_in_first_pass_keeps_finished_labels(tmp_path):

@@ -1,15 +1,13 @@
 """Errors that lose a process its GPU: one message, exit code 2, and an immediate end."""
 
 import gc
-import os
-import subprocess
 import sys
 import textwrap
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from terminal import python
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.gpu import faults
@@ -162,11 +160,7 @@ def test_process_with_lost_gpu_exits_immediately():
     sys.argv = ["lenetgpu", "infer", "--device", "cpu"]
     __main__.main()
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True, text=True, timeout=60, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
-    )  # fmt: skip
+    done = python("-c", textwrap.dedent(program), PYTHONUNBUFFERED="")
     assert (done.returncode, done.stdout) == (2, "before")
     said = "lenetgpu: error: GPU: expected its kernels to end, found CUDA_ER"
     assert done.stderr.startswith(said) and done.stderr.count("\n") == 1

@@ -157,9 +157,7 @@ def test_matrix_rows_of_one_stage_or_kind():
     rows = re.findall(r"^(\w+) ", run("pool").output.partition("on this")[0], flags=re.M)
     assert rows == ["cpu", "pool1", "pool2", "cuda", "pool1", "pool2"]
     assert "argmax" not in run("fc2").output
-    refused = run("features")
-    assert refused.exit_code == 2
-    assert "expected one of conv1, pool1" in refused.output and "'features'" in refused.output
+    terminal.refused(run("features"), "expected one of conv1, pool1", "'features'")
 
 
 def test_matrix_as_json():

@@ -5,7 +5,7 @@ import importlib.util
 import model_files
 import numpy as np
 import pytest
-from terminal import run
+from terminal import refused, run
 
 from lenetgpu import LenetError
 from lenetgpu.files import assets, checksums, sums
@@ -148,13 +148,11 @@ def test_convert_help_and_unknown_formats(tmp_path, weight_file):
     assert all(ending in shown for ending in forms.ENDINGS)
     for name in ("x", "x.npy", "x.onnx.gz"):
         done = run("weights", "convert", weight_file, tmp_path / name)
-        assert done.exit_code == 2 and "expected a name ending in .h5, .hdf5, .saf" in done.output
+        refused(done, "expected a name ending in .h5, .hdf5, .saf")
         assert not (tmp_path / name).exists()
     (tmp_path / "x").write_bytes(b"neither")
-    done = run("weights", "info", tmp_path / "x")
-    assert done.exit_code == 2
-    assert f"{tmp_path / 'x'}: expected weights in HDF5, safetensors, PyT" in done.stderr
-    assert done.stderr.endswith("found 7 bytes in no known format\n")
+    words = f"{tmp_path / 'x'}: expected weights in HDF5, safetensors, PyT"
+    refused(run("weights", "info", tmp_path / "x"), words, "found 7 bytes in no known format\n")
 
 
 @pytest.mark.parametrize("module", ["onnx", "torch"])
@@ -164,10 +162,9 @@ def test_missing_package_is_one_sentence(tmp_path, weight_file, monkeypatch, mod
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == module else find(name)
     )
-    done = run("weights", "convert", weight_file, path)
-    assert done.exit_code == 2 and not path.exists()
-    assert "which is not installed; pip install" in done.stderr and done.stderr.count("\n") == 1
+    words = "which is not installed; pip install"
+    refused(run("weights", "convert", weight_file, path), words)
+    assert not path.exists()
     head = {"onnx": b"\x08\x04\x3a\x00", "torch": model_files.archive({"x/data.pkl": b"."})}
     path.write_bytes(head[module])
-    done = run("infer", "--weights", path, "--limit", 2, "--device", "cpu")
-    assert done.exit_code == 2 and "which is not installed; pip install" in done.stderr
+    refused(run("infer", "--weights", path, "--limit", 2, "--device", "cpu"), words)

@@ -1,10 +1,8 @@
 """The mutants of scripts/mutants.py still apply, and name existing tests."""
 
-import subprocess
-import sys
-
 import pytest
 from conftest import ROOT
+from terminal import python
 
 
 def test_mutants_apply_and_name_existing_tests(script):
@@ -21,6 +19,5 @@ def test_mutants_apply_and_name_existing_tests(script):
 @pytest.mark.slow
 def test_tests_named_by_mutants_are_collected(script):
     names = [name for mutant in script("mutants").load() for name in mutant["tests"]]
-    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run([*words, *names], cwd=ROOT, capture_output=True, text=True)
+    done = python("-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *names)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from terminal import run
+from terminal import refused, run
 
 from lenetgpu.check import fit as fits
 from lenetgpu.cpu import native as code
@@ -465,11 +465,9 @@ WHOSE = {"another's": _anothers, "shared": lambda cache, tmp_path: cache.chmod(0
 def test_doctor_repair_refuses_foreign_folders(whose, filled, tmp_path):
     before = entries_of(filled)
     WHOSE[whose](filled, tmp_path)
-    refused = doctor("--repair")
-    assert refused.exit_code == 2 and "; nothing was removed" in refused.output
+    refused(doctor("--repair"), "; nothing was removed")
     assert entries_of(filled) == before
 
 
 def test_doctor_repair_and_json_are_exclusive():
-    refused = doctor("--repair", "--json")
-    assert refused.exit_code == 2 and "expected one of --repair and --json" in refused.output
+    refused(doctor("--repair", "--json"), "expected one of --repair and --json")

@@ -1,12 +1,11 @@
 """The receipt of the last GPU run holds for these sources; changes are noticed in a small tree."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import parts
 import pytest
 import receipt
+from terminal import python
 
 from lenetgpu.gpu import nvrtc
 
@@ -29,7 +28,7 @@ TREE = {
 
 def test_receipt_is_current():
     """Fails if a source of GPU results changed without a GPU run or a recorded reason."""
-    done = subprocess.run([sys.executable, receipt.__file__], capture_output=True, text=True)
+    done = python(receipt.__file__)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

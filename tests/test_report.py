@@ -281,10 +281,8 @@ def test_damaged_file_is_named_in_the_error(text, said, tmp_path):
     bad, out = tmp_path / "bad.json", tmp_path / "out.html"
     bad.write_text(text)
     done = run(out, H200 / "peers.json", bad)
-    assert done.exit_code == 2 and not out.exists()
-    assert (
-        f"{bad}: expected JSON written by a lenetgpu command" in done.output and said in done.output
-    )
+    terminal.refused(done, f"{bad}: expected JSON written by a lenetgpu command", said)
+    assert not out.exists()
 
 
 def holders(value):
@@ -338,8 +336,7 @@ def test_mutated_document_is_refused_or_drawn(tmp_path, monkeypatch):
 def test_bad_usage_is_one_sentence(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    done = run(*words)
-    assert done.exit_code == 2 and said in done.output, done.output
+    terminal.refused(run(*words), said)
     assert not (tmp_path / "out.html").exists()
 
 

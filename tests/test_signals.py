@@ -1,13 +1,11 @@
 """Signals at moments when Python alone would lose them or crash."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from conftest import ROOT
+from terminal import python
 from test_infer import weights_were_checked
 
 from lenetgpu.pipeline import CPU_CHUNK
@@ -37,11 +35,7 @@ from lenetgpu.__main__ import main
 
 def ended(name, code, *words, cwd=ROOT):
     """Run `code`, followed by a call of main(), in a process of its own, and return it."""
-    asked = [sys.executable, "-c", f"{HEAD}{code}\nmain()", name, *map(str, words)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        asked, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120, check=False
-    )
+    return python("-c", f"{HEAD}{code}\nmain()", name, *words, cwd=cwd, limit=120)
 
 
 MOMENTS = {

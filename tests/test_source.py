@@ -4,8 +4,6 @@ import gzip
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 import zlib
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from stored import COUNT, DEFLATE, MAKERS, as_read, direct, h5, idx_file, in_any_order, npy, parts
+from terminal import python
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5, hdf5_source, idx, reading, regular
@@ -205,8 +204,7 @@ def test_memory_is_bounded(tmp_path):
         packed = zlib.compress(bytes(3_000 * 784))
         for lo in range(0, count, 3_000):
             item.id.write_direct_chunk((lo, 0, 0), packed)
-    command = [sys.executable, "-c", MEASURED, path]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    done = python("-c", MEASURED, path)
     assert done.stderr == ""
     found, grown = map(int, done.stdout.split())
     assert found == count
@@ -275,7 +273,7 @@ def test_forked_child_reads_chunks(tmp_path, monkeypatch, digits):
 def refusals(path, skip=0):
     with open_source(path, skip) as source, pytest.raises(LenetError) as caught:
         parts(source, [4])
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
     return str(caught.value)
 
 
@@ -284,8 +282,8 @@ def refusals(path, skip=0):
     ("value", "message"),
     [
         (np.nan, "to be finite, found NaN or infinity in image 37 "),
-        (1.5, "to hold floats in 0..1 (or uint8 pixels), found 0 to 1.5 in image 37 "),
-        (-0.5, "to hold floats in 0..1 (or uint8 pixels), found -0.5 to 0 in image 37 "),
+        (1.1, "to hold floats in 0..1 (or uint8 pixels), found 0 to 1.1 in image 37 "),
+        (-0.0011, "to hold floats in 0..1 (or uint8 pixels), found -0.0011 to 0 in image 37 "),
     ],
 )
 def test_invalid_float_is_reported_with_its_image(tmp_path, make, value, message):
@@ -382,9 +380,8 @@ def test_invalid_npy_files_are_refused(tmp_path, digits):
         (whole.replace(b"'|u1'", b"oops("), "found a damaged header"),
     ):
         path.write_bytes(data)
-        with pytest.raises(LenetError, match=message) as caught:
+        with pytest.raises(LenetError, match=message):
             open_source(path)
-        assert "\n" not in str(caught.value)
 
 
 def test_gzip_file_with_wrong_trailer_is_refused(tmp_path, digits):

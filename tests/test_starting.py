@@ -2,14 +2,12 @@
 
 import json
 import shlex
-import subprocess
-import sys
 from importlib import resources
 
 import pytest
 from compiling import compiles, nvrtc_missing
 from conftest import ROOT
-from terminal import run
+from terminal import python, refused, run
 
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.gpu import nvrtc
@@ -82,8 +80,7 @@ def test_templates_pass_lint(fresh):
         run("variants", "--new", kind, "mine")
     for settings in ("--isolated", f"--config={ROOT / 'pyproject.toml'}"):
         for command in (["check"], ["format", "--check"]):
-            words = [sys.executable, "-m", "ruff", *command, settings, "--no-cache", "mine"]
-            done = subprocess.run(words, capture_output=True, text=True)
+            done = python("-m", "ruff", *command, settings, "--no-cache", "mine", cwd=fresh)
             assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -91,9 +88,7 @@ def test_templates_pass_lint(fresh):
 def test_existing_files_are_not_overwritten(there, fresh):
     (fresh / "mine").mkdir()
     (fresh / "mine" / there).write_text("of mine")
-    result = run("variants", "--new", "fc", "mine")
-    assert result.exit_code == 2
-    assert f"mine/{there}" in result.output and "stays as it is" in result.output
+    refused(run("variants", "--new", "fc", "mine"), f"mine/{there}", "stays as it is")
     assert [p.read_text() for p in (fresh / "mine").iterdir()] == ["of mine"]
 
 
@@ -108,7 +103,5 @@ def test_existing_files_are_not_overwritten(there, fresh):
 )
 def test_refusal_is_one_sentence_and_writes_nothing(words, said, fresh):
     (fresh / "a-file").write_text("")
-    result = run("variants", *words)
-    assert result.exit_code == 2
-    assert said in result.output and len(result.output.splitlines()) == 1
+    refused(run("variants", *words), said)
     assert [path.name for path in fresh.iterdir()] == ["a-file"]

@@ -3,22 +3,18 @@
 import os
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 from conftest import ROOT
+from terminal import python
 
 DROPPED = "-dac_override,-dac_read_search"
 TRACE = "Traceback"
 
 
 def run(*words, prefix=(), **env):
-    done = subprocess.run(
-        [*prefix, sys.executable, "-m", "lenetgpu", *map(str, words)],
-        capture_output=True, text=True, cwd=ROOT, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
-    )  # fmt: skip
+    done = python("-m", "lenetgpu", *words, prefix=prefix, **env)
     assert TRACE not in done.stderr, done.stderr
     return done
 

@@ -1,14 +1,12 @@
 """Thread counts: affinity, the cgroup's quota, --threads; and the work that justifies a thread."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+import terminal
 
 from lenetgpu.cpu import threads
 
@@ -96,13 +94,6 @@ def test_parts_have_a_minimum_size(n, parts, asked):
     assert parts == 1 or all(hi - lo >= 4 for lo, hi, _ in found)
 
 
-def script(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-
-
 FORKED = """
 import os, signal, sys, time
 import numpy as np
@@ -125,7 +116,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_forked_child_has_its_own_threads():
-    done = script(FORKED)
+    done = terminal.python("-c", FORKED, limit=60)
     assert done.returncode == 0, done.stderr
 
 
@@ -157,7 +148,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("times", ["0", "4"])
 def test_repeated_ctrl_c_waits_for_running_parts(times):
     """Threads that continued would write to arrays that the caller has released."""
-    done = script(INTERRUPTED, times)
+    done = terminal.python("-c", INTERRUPTED, times, limit=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[1, 2]\n", done.stderr
 
