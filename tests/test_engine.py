@@ -188,7 +188,10 @@ def test_few_images_are_staged_and_many_are_streamed(gpu, monkeypatch, n, page_l
     for labels, copy in kept:
         np.testing.assert_array_equal(labels, copy)
     parts = 1 if page_locked or n < 6 else n // 3
-    assert gpu.launches == (3 * parts if 0 < n <= 9 else 0)
+    if n > 9:
+        assert gpu.launches > 0  # of graphs of the ring's buffers
+    else:
+        assert gpu.launches == (3 * parts if n else 0)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])

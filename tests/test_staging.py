@@ -84,6 +84,20 @@ def test_abandoned_job_touches_nothing_later(staging, monkeypatch):
         staging.start(np.ones((2, 3), np.int64), outs[0], [2])
 
 
+def test_file_is_read_at_any_byte(staging, tmp_path):
+    content = np.random.default_rng(0).integers(0, 256, (5 << 20) + 17, np.uint8)
+    (path := tmp_path / "bytes").write_bytes(content.tobytes())
+    with path.open("rb") as file:
+        for at, size in ((0, len(content)), (1, 7), (4_097, (3 << 20) + 5), (len(content) - 9, 9)):
+            room = np.full(size + 128, 77, np.uint8)
+            staging.read(file.fileno(), at, room[64:-64])
+            assert staging.wait(0) and staging.ended(0)
+            assert (room[64:-64] == content[at : at + size]).all()
+            assert (room[:64] == 77).all() and (room[-64:] == 77).all()
+            staging.read(file.fileno(), at + 1, np.empty(len(content) - at, np.uint8))
+            assert not staging.wait(0) and staging.ended(0)  # the file ends before
+
+
 def test_threads_end_with_their_pool():
     before, closed = threading.active_count(), Staging(3)
     Staging(2)  # freed at once

@@ -1,8 +1,10 @@
 """Chunks over stream slots, graphs and buffer rings, on a simulated GPU: order, memory."""
 
 import gc
+import os
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +21,9 @@ from pretended_gpu import (
 )
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.reading import RawSource
+from lenetgpu.files.source import open_source
+from lenetgpu.jobs import worker
 from lenetgpu.net.streaming import streamer as streamer_module
 from lenetgpu.net.streaming.stream_slots import Chunk
 from lenetgpu.network import CLASSES
@@ -225,6 +230,9 @@ class Source:
     def __len__(self):
         return len(self.images)
 
+    def raw(self, lo, count):
+        return None
+
     def read(self, lo, out):
         self.threads.add(threading.current_thread().name)
         self.slow(lo)
@@ -343,3 +351,48 @@ def test_graphs_and_buffers_of_larger_chunks_are_discarded():
         streamer.run(given, labels)
         assert_right(given, labels)
     assert gpu.launches == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_files_of_bytes_are_read_by_native_threads(small_buffers, tmp_path, seed):
+    """Full buffers replay graphs from the second pass on; partial ones share their slots."""
+    gpu, images, before = PretendedGpu(seed=seed), pixels(61), threading.active_count()
+    np.save(path := tmp_path / "images.npy", images)
+    streamer = streamer_on(gpu, 9, 2)
+    with open_source(path) as source:
+        for lo in (0, 1, 5, 0):
+            streamer.run_source(source.part(lo, 61 - lo), found := Delivered())
+            assert_right(images[lo:], found.labels, found.scores)
+        assert gpu.launches > 30 and not readers()
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            streamer.run_source(source, found, Interrupts(at=1))
+        assert stopped.tb and threading.active_count() == before  # while its frames live
+        os.truncate(path, 128 + 784 * 38)
+        with pytest.raises(
+            LenetError, match="3,136 bytes from byte 28,352 on, found 1,568: the fi"
+        ):
+            streamer.run_source(source, found := Delivered())
+        assert_right(images[: streamer.done], found.labels)
+    assert threading.active_count() == before
+
+
+def test_chain_of_shards_is_read_natively_within_each(small_buffers, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "_AHEAD", 32)
+    np.save(path := tmp_path / "images.npy", images := pixels(110))
+    fill, found, ends = RawSource._fill, Delivered(), []
+
+    def shard(lo, n):
+        def add(labels, scores):
+            found(labels, scores)
+            one.done += len(labels)
+
+        one = SimpleNamespace(source=source.part(lo, n), add=add, done=0)
+        return one
+
+    with open_source(path) as source:
+        shards, filled = iter([shard(70, 40), shard(60, 1), shard(41, 19)]), []
+        monkeypatch.setattr(RawSource, "_fill", lambda *a: (filled.append(a[1]), fill(*a)))
+        chain = worker._Chain(shard(0, 41), lambda: next(shards, None), 1e9, ends.append)
+        streamer_on(PretendedGpu(), 9, 2).run_source(chain, chain.add)
+    assert_right(images[[*range(41), *range(70, 110), 60, *range(41, 60)]], found.labels)
+    assert len(ends) == 4 and 40 in filled and not {0, 4, 8, 73} & set(filled)

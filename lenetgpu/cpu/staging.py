@@ -1,4 +1,4 @@
-"""Native threads that copy images into page-locked memory while earlier ones are transferred.
+"""Native threads that copy or read images into page-locked memory during earlier transfers.
 
 A job is divided into chunks, for which the caller waits, and chunks into pieces, which threads and
 the waiting caller take in order. A thread runs one native function until it is stopped, without
@@ -23,15 +23,18 @@ from lenetgpu.cpu.turns import PREPARING, tell_children
 from lenetgpu.cpu.vector import WIDTH, Vectors, f32, i64
 
 MOST_THREADS = 6  # default limit; more would not copy faster
-_PIECE = 1 << 16  # bytes of the source
+_PIECE, _BLOCK = 1 << 16, 1 << 20  # bytes of the source: an array, a file
 # 64-bit words of the control block: pieces left, active threads, their semaphore, the job's
 # address, 1 to stop, C functions. Words that threads change have cache lines of their own.
-_LEFT, _ACTIVE, _WAKE, _JOB, _STOP, _SLEEP, _POST, _YIELD, _COPY, _WORDS = 0, 8, *range(16, 48, 4)
-_FUNCTIONS = {_SLEEP: "sem_wait", _POST: "sem_post", _YIELD: "sched_yield", _COPY: "memcpy"}
-# Words of a job: addresses, bytes of a source element, elements of a piece, pieces; then a row of
-# zeros and one row per chunk: ends in elements and pieces, pieces done, 1 if a value is not k/255.
-_SOURCE, _OUT, _SIZE, _STEP, _PIECES, _ROWS = range(6)
-_END, _LAST, _DONE, _INEXACT, _ROW = range(5)
+_LEFT, _ACTIVE, _WAKE, _JOB, _STOP = 0, 8, 16, 20, 24
+_SLEEP, _POST, _YIELD, _COPY, _READ, _WORDS = range(28, 52, 4)
+_FUNCTIONS = {_SLEEP: "sem_wait", _POST: "sem_post", _YIELD: "sched_yield"}
+_FUNCTIONS |= {_COPY: "memcpy", _READ: "pread"}
+# Words of a job: where the source begins (address, or byte of a file), address of the destination,
+# bytes of a source element (0: a file), elements of a piece, pieces, file descriptor; then a row of
+# zeros and one row per chunk: ends in elements and pieces, pieces done, 1 if it failed.
+_SOURCE, _OUT, _SIZE, _STEP, _PIECES, _FILE, _ROWS = range(7)
+_END, _LAST, _DONE, _FAILED, _ROW = range(5)
 
 
 def _word(v: Vectors, base: Any, number: int) -> Any:
@@ -47,9 +50,9 @@ def _change(v: Vectors, base: Any, number: int, value: Any, operation: str = "ad
     return v.builder.atomic_rmw(operation, _word(v, base, number), v.number(value), "seq_cst")
 
 
-def _call(v: Vectors, state: Any, function: int, *arguments: Any) -> None:
+def _call(v: Vectors, state: Any, function: int, *arguments: Any) -> Any:
     kind = ir.FunctionType(ir.IntType(32), [i64] * len(arguments)).as_pointer()
-    v.builder.call(v.builder.inttoptr(_get(v, state, function), kind), arguments)
+    return v.builder.call(v.builder.inttoptr(_get(v, state, function), kind), arguments)
 
 
 def _head(v: Vectors) -> Any:
@@ -118,7 +121,11 @@ def _take(v: Vectors, state: Any) -> Any:
             _call(v, state, _COPY, out, source, count)
         for width, kind in ((4, f32), (8, ir.DoubleType())):
             with b.if_then(b.icmp_signed("==", size, v.number(width))):
-                _convert(v, source, out, count, kind, _word(v, row, _INEXACT))
+                _convert(v, source, out, count, kind, _word(v, row, _FAILED))
+        with b.if_then(b.icmp_signed("==", size, v.number(0))):
+            got = _call(v, state, _READ, _get(v, job, _FILE), out, count, v.at(source, (low, 1)))
+            with b.if_then(b.icmp_signed("!=", got, b.trunc(count, got.type))):
+                b.store_atomic(v.number(1), _word(v, row, _FAILED), "seq_cst", 8)
         _change(v, row, _DONE, 1)
     return left
 
@@ -149,12 +156,12 @@ def _begin(v: Vectors, state: Any, job: Any, pieces: Any, wakes: Any) -> None:
 
 
 def _help(v: Vectors, state: Any, row: Any, pieces: Any) -> None:
-    """Emit the caller's part: take pieces until the chunk at `row` is copied, or is inexact."""
+    """Emit the caller's part: take pieces until the chunk at `row` is complete or fails."""
     b, head = v.builder, _head(v)
     with b.if_then(b.icmp_signed("<=", _take(v, state), v.number(0))):
         _call(v, state, _YIELD)
     undone = b.icmp_signed("<", _get(v, row, _DONE), pieces)
-    _again(v, head, b.and_(undone, b.icmp_signed("==", _get(v, row, _INEXACT), v.number(0))))
+    _again(v, head, b.and_(undone, b.icmp_signed("==", _get(v, row, _FAILED), v.number(0))))
 
 
 _SERVE = Emitted("staging_serve", 1, _serve)
@@ -179,7 +186,7 @@ def _end(begin: Native, state: Array, workers: list[threading.Thread]) -> None:
 
 
 class Staging:
-    """Pool of copying threads for one caller at a time; its owner serialises the calls.
+    """Pool of threads that copy or read, for one caller at a time; its owner serialises the calls.
 
     With `threads` 0, in a forked child and after `close`, the caller copies alone, in `wait`.
     The default is one thread per core except one, at most MOST_THREADS.
@@ -225,26 +232,45 @@ class Staging:
         if size is None or not whole or sum(sizes) != len(source):
             raise ValueError(f"expected contiguous images, {source.dtype} as {out.dtype}: {sizes}")
         pixels, step, end, last = source.nbytes // size // (len(source) or 1), _PIECE // size, 0, 0
-        job = array("q", (_address(source), _address(out), size, step, 0, 0, 0, 0, 0))
+        job = array("q", (_address(source), _address(out), size, step, 0, 0, 0, 0, 0, 0))
         for images in sizes:
             end, last = end + images * pixels, last - -images * pixels // step
             job.extend((end, last, 0, 0))
         job[_PIECES] = last
-        self._held = (self._held, source, out, job)
-        self._begin(self._state, job.buffer_info()[0], last, min(len(self._workers), last - 1))
-        self._job, self._held, self._unwaited = job, (source, out, job), set(range(len(sizes)))
+        self._start(job, last - 1, (source, out))
+
+    def read(self, file: int, at: int, out: Array) -> None:
+        """Begin to fill contiguous `out`, as chunk 0, from byte `at` on of an open file."""
+        pieces = -(-out.nbytes // _BLOCK)
+        job = (at, _address(out), 0, _BLOCK, pieces, file, 0, 0, 0, 0, out.nbytes, pieces, 0, 0)
+        self._start(array("q", job), pieces, (out,))
+
+    def _start(self, job: "array[int]", wakes: int, arrays: tuple[Array, ...]) -> None:
+        self._held = (self._held, arrays, job)
+        wakes = min(len(self._workers), wakes)
+        self._begin(self._state, job.buffer_info()[0], job[_PIECES], wakes)
+        self._job, self._held = job, (arrays, job)
+        self._unwaited = set(range((len(job) - _ROWS) // _ROW - 1))
+
+    def ended(self, chunk: int) -> bool:
+        """Return True if `chunk` is complete or failed."""
+        job, row = self._job, _ROWS + _ROW * (chunk + 1)
+        done = job and job[row + _DONE] >= job[row + _LAST] - job[row - _ROW + _LAST]
+        return bool(not job or done or job[row + _FAILED])
 
     def wait(self, chunk: int) -> bool:
-        """Help to copy until `chunk` is complete; return False if a value is not some k/255.
+        """Help until `chunk` is complete; return False if a value is not some k/255.
 
-        NaN, -0.0 and values outside 0..1 are not. False ends the job, as `stop` does.
+        NaN, -0.0 and values outside 0..1 are not. Returns False too if the file could not be read,
+        or ended before. False ends the job, as `stop` does.
         """
         job, row = self._job, _ROWS + _ROW * (chunk + 1)
         if not job:
             return False
         pieces = job[row + _LAST] - job[row - _ROW + _LAST]
-        self._help(self._state, job.buffer_info()[0] + 8 * row, pieces)
-        if job[row + _INEXACT]:
+        if job[row + _DONE] < pieces:
+            self._help(self._state, job.buffer_info()[0] + 8 * row, pieces)
+        if job[row + _FAILED]:
             self.stop()
             return False
         self._unwaited.discard(chunk)

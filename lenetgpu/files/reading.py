@@ -101,6 +101,10 @@ class Source(AbstractContextManager["Source"]):
         if len(out):
             self._fill(self.selection.start + lo, out)
 
+    def raw(self, lo: int, count: int) -> tuple[int, int] | None:
+        """Return the file descriptor and byte where uint8 images lie as they are, or None."""
+        return None
+
     def part(self, lo: int, count: int) -> "Source":
         """Return `count` images of the selection from `lo` on; this source still owns the file."""
         if not 0 <= lo < lo + count <= len(self):
@@ -167,6 +171,11 @@ class RawSource(Source):
                 narrowed(raw, part)
             if self.dtype == "float32":
                 check_floats(part, first + lo, self._where)
+
+    def raw(self, lo: int, count: int) -> tuple[int, int] | None:
+        """Return the file descriptor and byte of image lo, or None for floats."""
+        at = self._offset + (self.selection.start + lo) * PIXELS
+        return (self._file.file.fileno(), at) if self.dtype == "uint8" else None
 
     def close(self) -> None:
         """Close the file."""

@@ -348,6 +348,15 @@ class _Chain(Source):
             source.read(first - self._stops[at] + len(source), out[:n])
             first, out = first + n, out[n:]
 
+    def raw(self, lo: int, count: int) -> tuple[int, int] | None:
+        """Return where images lie that are one shard's, unless `read` should open more shards."""
+        short = len(self) < min(lo + _AHEAD, self._most) and len(self._shards) < _CHAIN_FILES
+        at = bisect_right(self._stops, lo)
+        if (short and not self._growing.locked()) or lo + count > self._stops[at]:
+            return None
+        source = self._shards[at].source
+        return source.raw(lo - self._stops[at] + len(source), count)
+
     def add(self, labels: Any, scores: Any) -> None:
         """Take the next labels (n,), and scores (n, 10) or None; end the shards they complete."""
         while len(labels):

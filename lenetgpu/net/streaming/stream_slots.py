@@ -113,6 +113,14 @@ class StreamPool:
         if done is not None:
             done.record(slot.stream)
 
+    def launch(self, turn: int, graph: Any, done: Any) -> None:
+        """Launch the recorded chunk number `turn` on its slot's stream, then event `done`."""
+        slot = self._slots[turn % len(self._slots)]
+        graph.launch_alone(slot.stream)
+        slot.emptied.record(slot.stream)
+        slot.used = True
+        done.record(slot.stream)
+
     def _run(self, slot: StreamSlot, buffer: Any, chunk: Chunk, mark: Mark | None) -> None:
         """Queue the kernels; labels go directly to host memory if a kernel writes them."""
         observer = None if mark is None else lambda step, output: mark(slot.number, step.name)

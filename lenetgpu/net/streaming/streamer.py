@@ -1,15 +1,17 @@
 """Streaming: images in host memory or a file to labels in host memory (report, section 3.5).
 
 Chunks use the stream slots in turn, so that copies of one overlap kernels of another; with
-zero-copy, kernels read host memory directly. The second pass over the same page-locked arrays is
-recorded as a CUDA graph and replayed. Pageable memory goes through a ring of page-locked buffers.
+zero-copy, kernels read host memory directly. Pageable memory and files go through a ring of
+page-locked buffers. The second pass over the same page-locked arrays or buffers is recorded as CUDA
+graphs and replayed.
 """
 
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from math import prod
 from queue import Empty, SimpleQueue
@@ -85,13 +87,19 @@ class Replays:
 
 @dataclass
 class StagingBuffer:
-    """A page-locked buffer for `n` images and their results; event `done` follows the results."""
+    """A page-locked buffer for `n` images and their results; event `done` follows the results.
+
+    Chunk `number` of a pass, replayed by `graph` if full; threads of `staging` read files.
+    """
 
     images: Any
     labels: Any
     scores: Any
     done: Any
+    number: int
     n: int = 0
+    graph: Graph | None = None
+    staging: Any = None
 
     def chunk(self) -> Chunk:
         """Return the images in use with their labels and scores."""
@@ -115,13 +123,15 @@ class Filling:
                 raise self.error
 
 
-Reads = deque[tuple[StagingBuffer, Filling]]
+# functions: True once the buffer is full or a read failed; wait for the reads, raise their error
+Reading = tuple[Callable[[], bool], Callable[[], object]]
+Reads = deque[tuple[StagingBuffer, Reading]]
 Todo = SimpleQueue[tuple[Filling, Read, int, Any] | None]
 
 
 def _is_read(reads: Reads) -> bool:
     """Return True if the first buffer is full, or a read of it failed."""
-    return bool(reads) and not reads[0][1].ended.locked()
+    return bool(reads) and reads[0][1][0]()
 
 
 def _read(todo: Todo) -> None:
@@ -139,36 +149,53 @@ def _read(todo: Todo) -> None:
 
 
 class Ring:
-    """Reader threads; on demand, buffers for what they read, one per slot, and one more."""
+    """Buffers on demand for images that threads read: one per slot, one more, and those being read.
+
+    Native threads of each buffer read files of bytes, Python's threads other sources.
+    """
 
     def __init__(self, device: Cuda, dtype: str, chunk: int, slots: int, with_scores: bool) -> None:
         self._device, self._dtype, self.with_scores = device, dtype, with_scores
         size = prod(IMAGE_SHAPE) * np.dtype(dtype).itemsize
         self.images = max(1, min(chunk, STAGING_BYTES // size))
         self._reads = -(-self.images * size // READ_BYTES)  # of one buffer, by several threads
-        readers = min(MOST_READERS, core_count())
-        self.free: list[StagingBuffer] = []
-        self._left = -(-readers // self._reads) + slots + 1
+        self._readers = min(MOST_READERS, core_count())
+        self.free: deque[StagingBuffer] = deque()  # in the order of their slots
+        self._most = slots * (
+            2 + -(-self._readers // self._reads) // slots
+        )  # as many for each slot
+        self._native = sys.platform == "linux" and dtype == "uint8"
+        self._made: list[StagingBuffer] = []
         # bare threads: a pool's futures would cost the host as much as the reads
         self._todo: Todo = SimpleQueue()
-        self._threads = [
-            Thread(target=_read, args=(self._todo,), name=f"lenetgpu-read_{number}", daemon=True)
-            for number in range(readers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[Thread] = []
         self._stop = finalize(self, self._todo.put, None)
 
-    def fill(self, read: Read, lo: int, buffer: StagingBuffer) -> Filling:
+    def fill(self, source: Source, lo: int, buffer: StagingBuffer) -> Reading:
         """Start to read images from `lo` on into a buffer."""
+        read: Callable[..., Any] = source.read
+        if self._native and (at := source.raw(lo, buffer.n)):
+            from lenetgpu.cpu.staging import Staging
+
+            images, threads = buffer.images[: buffer.n], -(-self._readers // self._most)
+            staging = buffer.staging = buffer.staging or Staging(threads)
+            staging.read(*at, images)
+            return partial(staging.ended, 0), lambda: staging.wait(0) or read(lo, images)
+        while len(self._threads) < self._readers:
+            name = f"lenetgpu-read_{len(self._threads)}"
+            self._threads.append(Thread(target=_read, args=(self._todo,), name=name, daemon=True))
+            self._threads[-1].start()
         parts = min(self._reads, buffer.n)
         filling, edges = Filling(parts), [buffer.n * part // parts for part in range(parts + 1)]
         for begin, end in pairwise(edges):
             self._todo.put((filling, read, lo + begin, buffer.images[begin:end]))
-        return filling
+        return lambda: not filling.ended.locked(), filling.wait
 
     def close(self) -> None:
         """Drop the reads that have not begun, and wait for the others."""
+        for buffer in self._made:
+            if buffer.staging:
+                buffer.staging.close()
         with suppress(Empty):
             while True:
                 self._todo.get_nowait()
@@ -179,8 +206,8 @@ class Ring:
     def take(self) -> StagingBuffer | None:
         """Return a free buffer, or None if all are in use."""
         if self.free:
-            return self.free.pop()
-        if not self._left:
+            return self.free.popleft()
+        if len(self._made) == self._most:
             return None
         pinned = self._device.pinned
         buffer = StagingBuffer(
@@ -188,8 +215,9 @@ class Ring:
             pinned((self.images,), "int32"),
             pinned((self.images, CLASSES), "float32") if self.with_scores else None,
             self._device.event(),
+            len(self._made),
         )
-        self._left -= 1
+        self._made.append(buffer)
         return buffer
 
 
@@ -459,6 +487,15 @@ class Streamer:
         source, scored = MemorySource(batch.images, None, "images"), batch.scores is not None
         self._insist(lambda: self._stream(source, deliver, scored, on_chunk, mark))
 
+    def _record(self, ring: Ring) -> None:
+        """Record the graphs of buffers that an earlier pass filled, while nothing is queued."""
+        for buffer in ring.free:
+            if not (buffer.graph or buffer.n < ring.images or self._replays.refusal):
+                try:
+                    buffer.graph = self._recorded([buffer.chunk()], buffer.number)
+                except RuntimeError as error:
+                    self._replays.refusal = str(error)
+
     def _stream(
         self,
         source: Source,
@@ -486,23 +523,27 @@ class Streamer:
             if on_chunk is not None:
                 on_chunk(buffer.n)
 
-        slots.begin()
         if self._ring is None or self._ring.with_scores != with_scores:
             self._ring = Ring(self._device, slots.dtype, self.chunk, self.streams, with_scores)
-        turn, requested, ring = 0, self.done, self._ring
+        elif mark is None:
+            self._record(self._ring)
+        slots.begin()
+        requested, ring = self.done, self._ring
         try:
             while True:
                 while requested < len(source) and not _is_read(reads) and (buffer := ring.take()):
                     buffer.n = min(ring.images, len(source) - requested)
-                    reads.append((buffer, ring.fill(source.read, requested, buffer)))
+                    reads.append((buffer, ring.fill(source, requested, buffer)))
                     requested += buffer.n
                 if reads and (not queued or _is_read(reads)):
-                    buffer, filling = reads[0]
-                    filling.wait()
+                    buffer, (_, wait) = reads[0]
+                    wait()
                     reads.popleft()
-                    slots.queue(turn, buffer.chunk(), mark, buffer.done)
+                    if buffer.graph and mark is None and buffer.n == ring.images:
+                        slots.launch(buffer.number, buffer.graph, buffer.done)
+                    else:
+                        slots.queue(buffer.number, buffer.chunk(), mark, buffer.done)
                     queued.append(buffer)
-                    turn += 1
                 elif queued:
                     finish_oldest()
                 else:
@@ -514,6 +555,8 @@ class Streamer:
                     finish_oldest()
             raise
         finally:
-            slots.wait()
-            if self._ring is None:
-                ring.close()
+            try:
+                slots.wait()
+            finally:
+                if self._ring is None:
+                    ring.close()
